@@ -1,0 +1,129 @@
+/**
+ * Edits in a JSON text that leave every other byte alone. Parsing and printing again would turn 1.0 into 1, round long
+ * integers and resolve escapes, and so change what an engine reads.
+ *
+ * The text must be valid JSON (parse it first); places that do not exist throw.
+ */
+
+export interface JsonEdit {
+  path: readonly (string | number)[]
+  /** JSON text that takes the place of the value. */
+  json: string
+}
+
+export function replaceValues(text: string, edits: readonly JsonEdit[]): string {
+  const spans = edits.map((edit) => ({ ...findValue(text, edit.path), json: edit.json }))
+  spans.sort((a, b) => a.start - b.start)
+  let result = ''
+  let at = 0
+  for (const span of spans) {
+    if (span.start < at) throw new RangeError('edits overlap')
+    result += text.slice(at, span.start) + span.json
+    at = span.end
+  }
+  return result + text.slice(at)
+}
+
+/** Adds members at the end of a JSON object. A reader takes the last of two equal keys, so these win. */
+export function appendMembers(text: string, members: Readonly<Record<string, unknown>>): string {
+  const added = JSON.stringify(members).slice(1, -1)
+  if (added === '') return text
+  const close = text.lastIndexOf('}')
+  const isEmpty = text.charCodeAt(skipSpace(text, text.indexOf('{') + 1)) === CLOSE_BRACE
+  return `${text.slice(0, close)}${isEmpty ? '' : ','}${added}${text.slice(close)}`
+}
+
+interface Span {
+  start: number
+  end: number
+}
+
+function findValue(text: string, path: readonly (string | number)[]): Span {
+  let start = skipSpace(text, 0)
+  for (const step of path) {
+    const found = typeof step === 'number' ? findElement(text, start, step) : findMember(text, start, step)
+    if (found === undefined) throw new RangeError(`no value at ${path.join('.')}`)
+    start = found
+  }
+  return { start, end: skipValue(text, start) }
+}
+
+function findElement(text: string, arrayStart: number, index: number): number | undefined {
+  if (text[arrayStart] !== '[') return undefined
+  let at = skipSpace(text, arrayStart + 1)
+  for (let i = 0; text[at] !== ']'; i++) {
+    if (i === index) return at
+    at = skipSpace(text, skipValue(text, at))
+    if (text[at] === ',') at = skipSpace(text, at + 1)
+  }
+  return undefined
+}
+
+/** The last member of that name, as a JSON reader would take it. */
+function findMember(text: string, objectStart: number, name: string): number | undefined {
+  if (text[objectStart] !== '{') return undefined
+  let found: number | undefined
+  let at = skipSpace(text, objectStart + 1)
+  while (text[at] !== '}') {
+    const keyEnd = skipString(text, at)
+    const key = text.slice(at, keyEnd)
+    const value = skipSpace(text, skipSpace(text, keyEnd) + 1)
+    if (key === `"${name}"` || (key.includes('\\') && JSON.parse(key) === name)) found = value
+    at = skipSpace(text, skipValue(text, value))
+    if (text[at] === ',') at = skipSpace(text, at + 1)
+  }
+  return found
+}
+
+function skipValue(text: string, start: number): number {
+  const first = text.charCodeAt(start)
+  if (first === QUOTE) return skipString(text, start)
+  if (first !== OPEN_BRACE && first !== OPEN_BRACKET) return skipScalar(text, start)
+  let depth = 0
+  for (let at = start; at < text.length; ) {
+    const code = text.charCodeAt(at)
+    if (code === QUOTE) {
+      at = skipString(text, at)
+      continue
+    }
+    if (code === OPEN_BRACE || code === OPEN_BRACKET) depth += 1
+    if (code === CLOSE_BRACE || code === CLOSE_BRACKET) depth -= 1
+    at += 1
+    if (depth === 0) return at
+  }
+  throw new RangeError('unbalanced JSON')
+}
+
+function skipString(text: string, start: number): number {
+  let end = text.indexOf('"', start + 1)
+  while (end !== -1 && isEscaped(text, end)) end = text.indexOf('"', end + 1)
+  if (end === -1) throw new RangeError('unterminated JSON string')
+  return end + 1
+}
+
+function isEscaped(text: string, at: number): boolean {
+  let backslashes = 0
+  while (text.charCodeAt(at - 1 - backslashes) === BACKSLASH) backslashes += 1
+  return backslashes % 2 === 1
+}
+
+function skipScalar(text: string, start: number): number {
+  let at = start
+  while (at < text.length && !SCALAR_END.has(text.charCodeAt(at))) at += 1
+  return at
+}
+
+function skipSpace(text: string, start: number): number {
+  let at = start
+  while (SPACES.has(text.charCodeAt(at))) at += 1
+  return at
+}
+
+const QUOTE = 0x22
+const BACKSLASH = 0x5c
+const OPEN_BRACE = 0x7b
+const CLOSE_BRACE = 0x7d
+const OPEN_BRACKET = 0x5b
+const CLOSE_BRACKET = 0x5d
+const SPACES: ReadonlySet<number> = new Set([0x20, 0x09, 0x0a, 0x0d])
+const SCALAR_END: ReadonlySet<number> = new Set([...SPACES, 0x2c, CLOSE_BRACE, CLOSE_BRACKET])

@@ -1,0 +1,87 @@
+/** One server-sent event. `event` is absent for the default type. */
+export interface SseMessage {
+  event?: string
+  data: string
+}
+
+/**
+ * Incremental parser of a `text/event-stream`. The same bytes give the same messages however they were cut on their way
+ * here. As the standard asks, an event that was not ended by an empty line is dropped.
+ */
+export class SseParser {
+  readonly #decoder = new TextDecoder()
+  readonly #maxEventChars: number
+  #pending = ''
+  /** A CR ended the last line, so an LF right after it belongs to that line end. */
+  #skipLineFeed = false
+  #event: string | undefined
+  #data: string | undefined
+
+  /** Throws RangeError from `push` once an unfinished event exceeds `maxEventChars`. */
+  constructor(options: { maxEventChars?: number } = {}) {
+    this.#maxEventChars = options.maxEventChars ?? 64 * 1024 * 1024
+  }
+
+  push(bytes: Uint8Array): SseMessage[] {
+    const messages: SseMessage[] = []
+    const text = this.#pending + this.#decoder.decode(bytes, { stream: true })
+    const mayHaveCr = text.includes('\r')
+    let start = 0
+    for (;;) {
+      if (this.#skipLineFeed && start < text.length) {
+        if (text.charCodeAt(start) === LF) start += 1
+        this.#skipLineFeed = false
+      }
+      const end = mayHaveCr ? lineEnd(text, start) : text.indexOf('\n', start)
+      if (end === -1) break
+      if (text.charCodeAt(end) === CR) this.#skipLineFeed = true
+      this.#line(text, start, end, messages)
+      start = end + 1
+    }
+    this.#pending = start === 0 ? text : text.slice(start)
+    if (this.#pending.length + (this.#data?.length ?? 0) > this.#maxEventChars) {
+      throw new RangeError(`server-sent event exceeds ${this.#maxEventChars} characters`)
+    }
+    return messages
+  }
+
+  #line(text: string, start: number, end: number, messages: SseMessage[]): void {
+    if (start === end) {
+      if (this.#data !== undefined) {
+        messages.push(this.#event === undefined ? { data: this.#data } : { event: this.#event, data: this.#data })
+      }
+      this.#data = undefined
+      this.#event = undefined
+      return
+    }
+    const colon = text.indexOf(':', start)
+    if (colon === start) return
+    const fieldEnd = colon === -1 || colon > end ? end : colon
+    let valueStart = Math.min(fieldEnd + 1, end)
+    if (text.charCodeAt(valueStart) === SPACE && valueStart < end) valueStart += 1
+    const field = text.slice(start, fieldEnd)
+    if (field === 'data') {
+      const value = text.slice(valueStart, end)
+      this.#data = this.#data === undefined ? value : `${this.#data}\n${value}`
+    } else if (field === 'event') {
+      this.#event = text.slice(valueStart, end)
+    }
+  }
+}
+
+/** One event as bytes on the wire. */
+export function formatSse(data: string, event?: string): string {
+  const body = data.includes('\n') ? data.replaceAll('\n', '\ndata: ') : data
+  return event === undefined ? `data: ${body}\n\n` : `event: ${event}\ndata: ${body}\n\n`
+}
+
+const LF = 10
+const CR = 13
+const SPACE = 32
+
+function lineEnd(text: string, from: number): number {
+  const lf = text.indexOf('\n', from)
+  const cr = text.indexOf('\r', from)
+  if (cr === -1) return lf
+  return lf === -1 ? cr : Math.min(lf, cr)
+}

@@ -1,0 +1,131 @@
+import * as z from 'zod'
+
+/** The seam at which a failure was noticed. */
+export const Boundary = z.enum(['config', 'request', 'upstream', 'runtime', 'harness', 'evaluator', 'store', 'internal'])
+export type Boundary = z.infer<typeof Boundary>
+
+/** Who caused it. Only `policy` endings may be scored; the rest have no reward at all. */
+export const Blame = z.enum(['caller', 'infrastructure', 'policy'])
+export type Blame = z.infer<typeof Blame>
+
+interface FailureClass {
+  blame: Blame
+  /** Whether the same attempt may succeed later without anyone changing anything. */
+  retryable: boolean
+  /** What the caller of an HTTP request sees; a relayed upstream status takes its place. */
+  status: number
+  meaning: string
+}
+
+/** Every way a session can fail. The docs page is made from this table. */
+export const failureClasses = {
+  'config.invalid': { blame: 'caller', retryable: false, status: 500, meaning: 'A setting, flag or file is wrong.' },
+  'request.malformed': { blame: 'caller', retryable: false, status: 400, meaning: 'The body is not what the API takes.' },
+  'request.too-large': { blame: 'caller', retryable: false, status: 413, meaning: 'The body exceeds the size limit.' },
+  'request.unsupported-encoding': {
+    blame: 'caller',
+    retryable: false,
+    status: 415,
+    meaning: 'The body is compressed in a way we cannot read.',
+  },
+  'request.unauthorized': { blame: 'caller', retryable: false, status: 401, meaning: 'Session and key do not agree.' },
+  'request.unknown-route': { blame: 'caller', retryable: false, status: 404, meaning: 'No such route in this API.' },
+  'request.wrong-method': { blame: 'caller', retryable: false, status: 405, meaning: 'The route takes another method.' },
+  'request.context-overflow': {
+    blame: 'policy',
+    retryable: false,
+    status: 400,
+    meaning: 'Prompt and answer do not fit in the model context.',
+  },
+  'request.client-gone': { blame: 'policy', retryable: false, status: 499, meaning: 'The harness closed the call.' },
+  'upstream.unreachable': { blame: 'infrastructure', retryable: true, status: 502, meaning: 'No connection to the engine.' },
+  'upstream.rate-limited': { blame: 'infrastructure', retryable: true, status: 429, meaning: 'The engine asked to wait.' },
+  'upstream.overloaded': { blame: 'infrastructure', retryable: true, status: 503, meaning: 'The engine is overloaded.' },
+  'upstream.refused': { blame: 'caller', retryable: false, status: 400, meaning: 'The engine refused the request (4xx).' },
+  'upstream.failed': { blame: 'infrastructure', retryable: true, status: 502, meaning: 'The engine answered with a 5xx.' },
+  'upstream.reset': { blame: 'infrastructure', retryable: true, status: 502, meaning: 'The engine dropped the connection.' },
+  'upstream.timeout': { blame: 'infrastructure', retryable: true, status: 504, meaning: 'The engine was silent too long.' },
+  'upstream.bad-stream': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 502,
+    meaning: 'The engine sent bytes that are not the protocol, or ended a stream early.',
+  },
+  'runtime.gone': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'The sandbox vanished.' },
+  'runtime.out-of-disk': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'The sandbox disk is full.' },
+  'runtime.image-missing': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'The image is not here.' },
+  'harness.not-found': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'The harness did not start.' },
+  'harness.install-failed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Installing it failed.' },
+  'harness.exit-nonzero': { blame: 'policy', retryable: false, status: 500, meaning: 'The harness ended with an error.' },
+  'evaluator.crashed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Grading failed; no reward.' },
+  'evaluator.timeout': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Grading took too long; no reward.' },
+  'store.unavailable': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'The log could not be written; the session is incomplete.',
+  },
+  'store.corrupt': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'A stored record is damaged.' },
+  'store.newer-schema': {
+    blame: 'caller',
+    retryable: false,
+    status: 500,
+    meaning: 'The record was written by a newer version of Polar.',
+  },
+  'internal.bug': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'A defect of ours.' },
+} as const satisfies Record<`${Boundary}.${string}`, FailureClass>
+
+export type FailureCode = keyof typeof failureClasses
+export const FailureCode = z.enum(Object.keys(failureClasses) as [FailureCode, ...FailureCode[]])
+
+/** A failure as data: what is stored with a turn or session and rendered to a caller. */
+export const Failure = z.object({
+  code: FailureCode,
+  message: z.string(),
+  /** Status to answer with; for `upstream.*` the engine's own where it gave one. */
+  status: z.int(),
+  /** Seconds the engine asked the caller to wait; absent when it did not say. */
+  retryAfterSeconds: z.number().optional(),
+  /** The field at fault, where one is known. */
+  param: z.string().optional(),
+})
+export type Failure = z.infer<typeof Failure>
+
+/** The one error type that crosses our seams. Anything else thrown is a bug, or is given a boundary by `attribute`. */
+export class RolloutError extends Error {
+  override readonly name = 'RolloutError'
+  readonly failure: Failure
+
+  constructor(code: FailureCode, message: string, options: { cause?: unknown } & Partial<Omit<Failure, 'code' | 'message'>> = {}) {
+    const { cause, ...fields } = options
+    super(message, cause === undefined ? undefined : { cause })
+    this.failure = { code, message, status: failureClasses[code].status, ...fields }
+  }
+
+  get code(): FailureCode {
+    return this.failure.code
+  }
+
+  get boundary(): Boundary {
+    return boundaryOf(this.failure.code)
+  }
+
+  get blame(): Blame {
+    return failureClasses[this.failure.code].blame
+  }
+
+  get retryable(): boolean {
+    return failureClasses[this.failure.code].retryable
+  }
+}
+
+export function boundaryOf(code: FailureCode): Boundary {
+  return Boundary.parse(code.slice(0, code.indexOf('.')))
+}
+
+/** What was thrown, as a failure. An error that already has a boundary keeps it; anything else is our bug. */
+export function toFailure(error: unknown): Failure {
+  if (error instanceof RolloutError) return error.failure
+  const message = error instanceof Error ? error.message : String(error)
+  return { code: 'internal.bug', message, status: failureClasses['internal.bug'].status }
+}

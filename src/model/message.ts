@@ -1,0 +1,48 @@
+import * as z from 'zod'
+
+/**
+ * One message of a conversation in our own words: what dialects parse into and render from. Text is kept exactly; tool
+ * arguments stay the string that was sampled, because parsing and printing them again changes bytes.
+ */
+export const ContentPart = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('text'), text: z.string() }),
+  /** `url` is a data URL or one the engine can fetch. */
+  z.object({ type: z.literal('image'), url: z.string(), detail: z.string().optional() }),
+  /** A part we have no word for, as it came; a dialect of the same wire puts it back. */
+  z.object({ type: z.literal('other'), wire: z.unknown() }),
+])
+export type ContentPart = z.infer<typeof ContentPart>
+
+export const ToolCall = z.object({ id: z.string(), name: z.string(), arguments: z.string() })
+export type ToolCall = z.infer<typeof ToolCall>
+
+export const AssistantMessage = z.object({
+  role: z.literal('assistant'),
+  content: z.array(ContentPart),
+  /** Thinking, where the engine separates it; absent means none was sampled or none was sent back. */
+  reasoning: z.string().optional(),
+  toolCalls: z.array(ToolCall),
+})
+export type AssistantMessage = z.infer<typeof AssistantMessage>
+
+export const Message = z.discriminatedUnion('role', [
+  z.object({ role: z.literal('system'), content: z.array(ContentPart) }),
+  z.object({ role: z.literal('developer'), content: z.array(ContentPart) }),
+  z.object({ role: z.literal('user'), content: z.array(ContentPart) }),
+  AssistantMessage,
+  z.object({ role: z.literal('tool'), toolCallId: z.string(), content: z.array(ContentPart) }),
+])
+export type Message = z.infer<typeof Message>
+
+export const Tool = z.object({
+  name: z.string(),
+  description: z.string().optional(),
+  /** JSON Schema of the arguments; absent means a tool without any. */
+  parameters: z.unknown().optional(),
+})
+export type Tool = z.infer<typeof Tool>
+
+/** All text of a message, other parts left out. */
+export function textOf(message: { content: readonly ContentPart[] }): string {
+  return message.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
+}

@@ -1,0 +1,13 @@
+import * as z from 'zod'
+
+/** A finite number: NaN and infinities would poison a whole batch, and booleans are a mistake worth naming. */
+const RewardValue = z.number().refine(Number.isFinite, 'must be finite')
+
+/** What an evaluator says of a session. No reward is not the same as a reward of zero. */
+export const EvalResult = z.object({
+  outcome_reward: RewardValue.nullish(),
+  /** One per trace, in trace order; null leaves that trace to the outcome reward. */
+  trace_rewards: z.array(RewardValue.nullable()).nullish(),
+  metadata: z.record(z.string(), z.unknown()).default({}),
+})
+export type EvalResult = z.infer<typeof EvalResult>

@@ -1,0 +1,65 @@
+import * as z from 'zod'
+import { Failure } from './failure.ts'
+import { SessionId } from './ids.ts'
+import { Trajectory } from './trajectory.ts'
+import type { Turn } from './turn.ts'
+
+/** NVIDIA Polar's words, plus CANCELLED, which it reports as an error. */
+export const SessionStatus = z.enum([
+  'REGISTERED',
+  'INITIALIZING',
+  'READY',
+  'RUNNING',
+  'POST_RUN',
+  'BUILDING',
+  'EVALUATING',
+  'COMPLETED',
+  'ERROR',
+  'TIMEOUT',
+  'CANCELLED',
+])
+export type SessionStatus = z.infer<typeof SessionStatus>
+
+const TERMINAL: ReadonlySet<SessionStatus> = new Set(['COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED'])
+
+export function isTerminal(status: SessionStatus): boolean {
+  return TERMINAL.has(status)
+}
+
+/** Milliseconds spent in each stage; absent when the session never reached it. */
+export const SessionTiming = z.object({
+  register_to_init_queue_ms: z.number().nullish(),
+  init_ms: z.number().nullish(),
+  ready_queue_ms: z.number().nullish(),
+  run_ms: z.number().nullish(),
+  postrun_ms: z.number().nullish(),
+})
+export type SessionTiming = z.infer<typeof SessionTiming>
+
+export const SessionResult = z.object({
+  session_id: SessionId,
+  task_id: z.string(),
+  status: SessionStatus,
+  trajectory: Trajectory,
+  timing: SessionTiming,
+  node_id: z.string().nullish(),
+  error: z.string().nullish(),
+  /** Ours: what failed and whose doing it was; absent when nothing did. */
+  failure: Failure.nullish(),
+  metadata: z.record(z.string(), z.unknown()).default({}),
+})
+export type SessionResult = z.infer<typeof SessionResult>
+
+/** A session as recorded: who it was, its turns in starting order, and whether nothing is missing. */
+export interface SessionRecord {
+  id: string
+  /** Unix milliseconds. */
+  createdAt: number
+  /** Free text about where it came from: command, harness, upstream. */
+  origin: Readonly<Record<string, unknown>>
+  turns: Turn[]
+  /** True only when the log says so itself: closed in order, with every write having succeeded. */
+  complete: boolean
+  /** Why it is not complete; empty when it is. */
+  incompleteReasons: string[]
+}

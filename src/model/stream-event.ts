@@ -1,0 +1,70 @@
+import type { Failure } from './failure.ts'
+import type { FinishReason, Usage } from './turn.ts'
+
+/**
+ * The common language of an answer on its way from an engine to a harness, whether it came as a stream or whole. Order:
+ * `answer-start`; then `choice-delta`s of every choice in any interleaving, the last of each with a finish reason; then
+ * `usage` if the engine counted; then `answer-end`. `answer-error` may come at any point and is the last event.
+ */
+export type StreamEvent = AnswerStart | ChoiceDelta | UsageReport | AnswerEnd | AnswerError
+
+export interface AnswerStart {
+  type: 'answer-start'
+  id: string
+  /** As the engine calls it. */
+  model: string
+  /** Unix seconds by the engine's clock. */
+  created: number
+  /** The ids the engine read; absent when it does not say. */
+  promptTokenIds?: Int32Array
+  /** Fields of the wire we have no word for; a dialect of the same wire relays them. */
+  extra?: WireFields
+}
+
+/**
+ * What one step of the engine added to one choice. Ids and text travel together but do not have to match: parsers and
+ * stop strings hold text back, never ids.
+ */
+export interface ChoiceDelta {
+  type: 'choice-delta'
+  choice: number
+  reasoning?: string
+  text?: string
+  toolCalls?: readonly ToolCallDelta[]
+  /** Sampled ids, in order. */
+  ids?: Int32Array
+  /** One per id; NaN where the engine gave none. Absent when it gave none at all. */
+  logprobs?: Float32Array
+  finishReason?: FinishReason
+  /** The stop string or id that ended the choice, where the engine says. */
+  stopReason?: string | number
+  /** The choice as it stood on the wire, for a dialect of the same wire. */
+  wire?: WireFields
+}
+
+export interface ToolCallDelta {
+  index: number
+  /** Present on the first delta of a call. */
+  id?: string
+  name?: string
+  /** The next piece of the argument text, exactly as sampled. */
+  arguments?: string
+}
+
+export interface UsageReport {
+  type: 'usage'
+  usage: Usage
+  /** As it stood on the wire. */
+  wire?: WireFields
+}
+
+export interface AnswerEnd {
+  type: 'answer-end'
+}
+
+export interface AnswerError {
+  type: 'answer-error'
+  failure: Failure
+}
+
+export type WireFields = Readonly<Record<string, unknown>>

@@ -1,0 +1,34 @@
+import * as z from 'zod'
+
+/**
+ * A training sample: a prompt, what followed it, and which of that the policy sampled. Field names are NVIDIA Polar's, so
+ * that its clients read it. `loss_mask` and `response_logprobs`, when present, have the length of `response_ids`.
+ */
+export const Trace = z
+  .object({
+    prompt_ids: z.array(z.int()),
+    response_ids: z.array(z.int()),
+    loss_mask: z.array(z.literal([0, 1])),
+    prompt_messages: z.array(z.unknown()),
+    response_messages: z.array(z.unknown()),
+    tools: z.array(z.unknown()).nullish(),
+    finish_reason: z.string().nullish(),
+    /** Null for a token the policy did not sample or the engine gave none for. */
+    response_logprobs: z.array(z.number().nullable()).nullish(),
+    reward: z.number().nullish(),
+    metadata: z.record(z.string(), z.unknown()),
+  })
+  .refine((trace) => trace.loss_mask.length === trace.response_ids.length, 'loss_mask must be as long as response_ids')
+  .refine(
+    (trace) => trace.response_logprobs == null || trace.response_logprobs.length === trace.response_ids.length,
+    'response_logprobs must be as long as response_ids',
+  )
+export type Trace = z.infer<typeof Trace>
+
+export const Trajectory = z.object({
+  status: z.enum(['COMPLETED', 'TIMEOUT', 'ERROR']),
+  metadata: z.record(z.string(), z.unknown()),
+  traces: z.array(Trace),
+  error: z.string().nullish(),
+})
+export type Trajectory = z.infer<typeof Trajectory>

@@ -1,0 +1,113 @@
+import * as z from 'zod'
+import { Failure } from './failure.ts'
+import { AssistantMessage, type Message, type Tool } from './message.ts'
+
+/** Why a choice ended. `abort` and `cut` are endings the policy did not choose. */
+export const FinishReason = z.enum(['stop', 'length', 'tool-calls', 'content-filter', 'abort', 'cut', 'other'])
+export type FinishReason = z.infer<typeof FinishReason>
+
+/**
+ * How far the token ids of a turn can be trusted. `exact`: the engine reported every id it read and sampled, and the
+ * counts agree. Only `exact` turns are trained unless the user says otherwise.
+ */
+export const Grade = z.enum(['exact', 'inferred', 'retokenised', 'text-only'])
+export type Grade = z.infer<typeof Grade>
+
+/** Whether the harness got the whole answer. `unknown`: the gateway died before it could tell. */
+export const Delivery = z.enum(['delivered', 'undelivered', 'unknown'])
+export type Delivery = z.infer<typeof Delivery>
+
+/** Tokens as the engine counted them; absent means it did not say. */
+export const Usage = z.object({
+  promptTokens: z.int(),
+  completionTokens: z.int(),
+  cachedTokens: z.int().optional(),
+})
+export type Usage = z.infer<typeof Usage>
+
+/** What the caller asked of sampling; absent leaves it to the engine. */
+export interface Sampling {
+  temperature?: number
+  topP?: number
+  topK?: number
+  minP?: number
+  seed?: number
+  maxTokens?: number
+  stop?: string[]
+  n: number
+}
+
+/** One model call as asked for, in our own words. */
+export interface TurnRequest {
+  dialect: string
+  model: string
+  messages: Message[]
+  tools: Tool[]
+  sampling: Sampling
+  stream: boolean
+  /** Whether the caller wants a usage frame at the end of a stream. */
+  streamUsage: boolean
+  /** Whether the caller itself asked for log probabilities; ours are captured in any case. */
+  logprobs: boolean
+  /** The body as it came, so that an upstream of the same wire can pass on what we have no word for. */
+  wire: { api: string; text: string; body: Readonly<Record<string, unknown>> }
+}
+
+/** One sampled answer. `ids` and `logprobs` have the same length; NaN is a log probability the engine did not give. */
+export interface Choice {
+  index: number
+  message: AssistantMessage
+  finishReason: FinishReason
+  /** The stop string or id that ended it, where the engine says. */
+  stopReason?: string | number
+  ids: Int32Array
+  logprobs: Float32Array
+}
+
+/** One model call with all that is known of it afterwards. */
+export interface Turn {
+  id: string
+  sessionId: string
+  /** Position by start within the session, from 0. */
+  index: number
+  dialect: string
+  /** Unix milliseconds. */
+  startedAt: number
+  /** When the first sampled token arrived; absent when none did. */
+  firstTokenAt?: number
+  /** Absent while in flight, or when the gateway died during the call. */
+  endedAt?: number
+  model: string
+  stream: boolean
+  /** The request body as the harness sent it. */
+  request: string
+  /** What the gateway set or changed on the way to the engine. */
+  forced: Readonly<Record<string, unknown>>
+  response?: TurnResponse
+  failure?: Failure
+  delivery: Delivery
+}
+
+export interface TurnResponse {
+  id: string
+  model: string
+  created: number
+  /** Empty when the engine did not say. */
+  promptIds: Int32Array
+  choices: Choice[]
+  usage?: Usage
+  grade: Grade
+  /** Why the grade is not `exact`; empty when it is. */
+  gradeReasons: string[]
+  weightVersion?: string
+}
+
+export const TurnOutcome = z.enum(['answered', 'failed', 'partial', 'unfinished'])
+export type TurnOutcome = z.infer<typeof TurnOutcome>
+
+/** In a word how a turn went. `unfinished`: no outcome was ever recorded. */
+export function outcomeOf(turn: Pick<Turn, 'response' | 'failure' | 'endedAt'>): TurnOutcome {
+  if (turn.endedAt === undefined) return 'unfinished'
+  if (turn.failure === undefined) return 'answered'
+  return turn.response === undefined || turn.response.choices.length === 0 ? 'failed' : 'partial'
+}
