@@ -80,7 +80,7 @@ function skipValue(text: string, start: number): number {
   if (first === QUOTE) return skipString(text, start)
   if (first !== OPEN_BRACE && first !== OPEN_BRACKET) return skipScalar(text, start)
   let depth = 0
-  for (let at = start; at < text.length; ) {
+  for (let at = start; at < text.length;) {
     const code = text.charCodeAt(at)
     if (code === QUOTE) {
       at = skipString(text, at)

@@ -1,7 +1,16 @@
 import * as z from 'zod'
 
 /** The seam at which a failure was noticed. */
-export const Boundary = z.enum(['config', 'request', 'upstream', 'runtime', 'harness', 'evaluator', 'store', 'internal'])
+export const Boundary = z.enum([
+  'config',
+  'request',
+  'upstream',
+  'runtime',
+  'harness',
+  'evaluator',
+  'store',
+  'internal',
+])
 export type Boundary = z.infer<typeof Boundary>
 
 /** Who caused it. Only `policy` endings may be scored; the rest have no reward at all. */
@@ -20,7 +29,12 @@ interface FailureClass {
 /** Every way a session can fail. The docs page is made from this table. */
 export const failureClasses = {
   'config.invalid': { blame: 'caller', retryable: false, status: 500, meaning: 'A setting, flag or file is wrong.' },
-  'request.malformed': { blame: 'caller', retryable: false, status: 400, meaning: 'The body is not what the API takes.' },
+  'request.malformed': {
+    blame: 'caller',
+    retryable: false,
+    status: 400,
+    meaning: 'The body is not what the API takes.',
+  },
   'request.too-large': { blame: 'caller', retryable: false, status: 413, meaning: 'The body exceeds the size limit.' },
   'request.unsupported-encoding': {
     blame: 'caller',
@@ -30,7 +44,12 @@ export const failureClasses = {
   },
   'request.unauthorized': { blame: 'caller', retryable: false, status: 401, meaning: 'Session and key do not agree.' },
   'request.unknown-route': { blame: 'caller', retryable: false, status: 404, meaning: 'No such route in this API.' },
-  'request.wrong-method': { blame: 'caller', retryable: false, status: 405, meaning: 'The route takes another method.' },
+  'request.wrong-method': {
+    blame: 'caller',
+    retryable: false,
+    status: 405,
+    meaning: 'The route takes another method.',
+  },
   'request.context-overflow': {
     blame: 'policy',
     retryable: false,
@@ -38,13 +57,48 @@ export const failureClasses = {
     meaning: 'Prompt and answer do not fit in the model context.',
   },
   'request.client-gone': { blame: 'policy', retryable: false, status: 499, meaning: 'The harness closed the call.' },
-  'upstream.unreachable': { blame: 'infrastructure', retryable: true, status: 502, meaning: 'No connection to the engine.' },
-  'upstream.rate-limited': { blame: 'infrastructure', retryable: true, status: 429, meaning: 'The engine asked to wait.' },
-  'upstream.overloaded': { blame: 'infrastructure', retryable: true, status: 503, meaning: 'The engine is overloaded.' },
-  'upstream.refused': { blame: 'caller', retryable: false, status: 400, meaning: 'The engine refused the request (4xx).' },
-  'upstream.failed': { blame: 'infrastructure', retryable: true, status: 502, meaning: 'The engine answered with a 5xx.' },
-  'upstream.reset': { blame: 'infrastructure', retryable: true, status: 502, meaning: 'The engine dropped the connection.' },
-  'upstream.timeout': { blame: 'infrastructure', retryable: true, status: 504, meaning: 'The engine was silent too long.' },
+  'upstream.unreachable': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 502,
+    meaning: 'No connection to the engine.',
+  },
+  'upstream.rate-limited': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 429,
+    meaning: 'The engine asked to wait.',
+  },
+  'upstream.overloaded': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 503,
+    meaning: 'The engine is overloaded.',
+  },
+  'upstream.refused': {
+    blame: 'caller',
+    retryable: false,
+    status: 400,
+    meaning: 'The engine refused the request (4xx).',
+  },
+  'upstream.failed': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 502,
+    meaning: 'The engine answered with a 5xx.',
+  },
+  'upstream.reset': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 502,
+    meaning: 'The engine dropped the connection.',
+  },
+  'upstream.timeout': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 504,
+    meaning: 'The engine was silent too long.',
+  },
   'upstream.bad-stream': {
     blame: 'infrastructure',
     retryable: true,
@@ -52,13 +106,38 @@ export const failureClasses = {
     meaning: 'The engine sent bytes that are not the protocol, or ended a stream early.',
   },
   'runtime.gone': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'The sandbox vanished.' },
-  'runtime.out-of-disk': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'The sandbox disk is full.' },
-  'runtime.image-missing': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'The image is not here.' },
-  'harness.not-found': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'The harness did not start.' },
+  'runtime.out-of-disk': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'The sandbox disk is full.',
+  },
+  'runtime.image-missing': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 500,
+    meaning: 'The image is not here.',
+  },
+  'harness.not-found': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 500,
+    meaning: 'The harness did not start.',
+  },
   'harness.install-failed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Installing it failed.' },
-  'harness.exit-nonzero': { blame: 'policy', retryable: false, status: 500, meaning: 'The harness ended with an error.' },
+  'harness.exit-nonzero': {
+    blame: 'policy',
+    retryable: false,
+    status: 500,
+    meaning: 'The harness ended with an error.',
+  },
   'evaluator.crashed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Grading failed; no reward.' },
-  'evaluator.timeout': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Grading took too long; no reward.' },
+  'evaluator.timeout': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'Grading took too long; no reward.',
+  },
   'store.unavailable': {
     blame: 'infrastructure',
     retryable: true,
@@ -96,7 +175,11 @@ export class RolloutError extends Error {
   override readonly name = 'RolloutError'
   readonly failure: Failure
 
-  constructor(code: FailureCode, message: string, options: { cause?: unknown } & Partial<Omit<Failure, 'code' | 'message'>> = {}) {
+  constructor(
+    code: FailureCode,
+    message: string,
+    options: { cause?: unknown } & Partial<Omit<Failure, 'code' | 'message'>> = {},
+  ) {
     const { cause, ...fields } = options
     super(message, cause === undefined ? undefined : { cause })
     this.failure = { code, message, status: failureClasses[code].status, ...fields }

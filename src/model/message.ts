@@ -30,17 +30,29 @@ export const Message = z.discriminatedUnion('role', [
   z.object({ role: z.literal('developer'), content: z.array(ContentPart) }),
   z.object({ role: z.literal('user'), content: z.array(ContentPart) }),
   AssistantMessage,
-  z.object({ role: z.literal('tool'), toolCallId: z.string(), content: z.array(ContentPart) }),
+  z.object({
+    role: z.literal('tool'),
+    toolCallId: z.string(),
+    content: z.array(ContentPart),
+    /** The harness says the tool failed; absent where its API cannot say. */
+    isError: z.boolean().optional(),
+  }),
 ])
 export type Message = z.infer<typeof Message>
 
 export const Tool = z.object({
+  /** As the engine is told it; a dialect that had to rename it knows the way back. */
   name: z.string(),
   description: z.string().optional(),
   /** JSON Schema of the arguments; absent means a tool without any. */
   parameters: z.unknown().optional(),
+  strict: z.boolean().optional(),
 })
 export type Tool = z.infer<typeof Tool>
+
+/** Whether and which tool the model must call. */
+export const ToolChoice = z.union([z.enum(['auto', 'none', 'required']), z.object({ name: z.string() })])
+export type ToolChoice = z.infer<typeof ToolChoice>
 
 /** All text of a message, other parts left out. */
 export function textOf(message: { content: readonly ContentPart[] }): string {

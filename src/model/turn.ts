@@ -1,6 +1,6 @@
 import * as z from 'zod'
-import { Failure } from './failure.ts'
-import { AssistantMessage, type Message, type Tool } from './message.ts'
+import type { Failure } from './failure.ts'
+import type { AssistantMessage, Message, Tool, ToolChoice } from './message.ts'
 
 /** Why a choice ended. `abort` and `cut` are endings the policy did not choose. */
 export const FinishReason = z.enum(['stop', 'length', 'tool-calls', 'content-filter', 'abort', 'cut', 'other'])
@@ -34,8 +34,16 @@ export interface Sampling {
   seed?: number
   maxTokens?: number
   stop?: string[]
+  presencePenalty?: number
+  frequencyPenalty?: number
   n: number
 }
+
+/** The shape a text answer must have. */
+export type ResponseFormat =
+  | { type: 'text' }
+  | { type: 'json-object' }
+  | { type: 'json-schema'; name: string; schema: unknown; strict?: boolean }
 
 /** One model call as asked for, in our own words. */
 export interface TurnRequest {
@@ -43,6 +51,12 @@ export interface TurnRequest {
   model: string
   messages: Message[]
   tools: Tool[]
+  /** Absent: the engine's default, which is `auto` when there are tools. */
+  toolChoice?: ToolChoice
+  parallelToolCalls?: boolean
+  responseFormat?: ResponseFormat
+  /** Whether the caller wants the model to think, and how hard; absent leaves it to the engine. */
+  reasoning?: { enabled: boolean; effort?: string }
   sampling: Sampling
   stream: boolean
   /** Whether the caller wants a usage frame at the end of a stream. */

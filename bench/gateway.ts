@@ -1,0 +1,278 @@
+import { createCallLogReader } from '../src/store/call-log/reader.ts'
+import { openArena, type Arena, type Party, type PartyName } from './support/parties.ts'
+import type { Lag } from './support/lag.ts'
+import type { LoadResult, LoadShape } from './support/load.ts'
+import type { RequestOptions } from './support/prompt.ts'
+import { percentile } from './support/stats.ts'
+import { printTitledTable } from './support/table.ts'
+
+const CALLERS = 32
+const STREAMS = 512
+const STREAM_INTERVAL_MS = 100
+const PARTIES: readonly PartyName[] = ['direct', 'nginx', 'byte proxy', 'gateway']
+
+type Measured = LoadResult & { cpuMs: number }
+type Results = Map<PartyName, Measured>
+
+export interface GatewayBenchOptions {
+  /** 30 s of concurrent streams instead of 10. */
+  long?: boolean
+}
+
+/** The gateway against the same bytes sent straight, through nginx, and through the least a proxy here can do. */
+export async function benchGateway({ long = false }: GatewayBenchOptions = {}): Promise<void> {
+  await using arena = await openArena({ sessions: STREAMS, parties: PARTIES })
+  const { answers } = arena
+  print(
+    `${kilobytes(answers.promptBytes)} KB request (${answers.promptTokens} tokens), ${answers.sampledTokens} sampled ` +
+      `tokens; the engine's answer is ${kilobytes(answers.wholeBytes)} KB whole, ${kilobytes(answers.streamBytes)} KB ` +
+      'streamed, with ids and log probabilities',
+  )
+  for (const reason of arena.missing) print(`a row is missing: ${reason}`)
+  const summary = new Summary()
+
+  await throughput(arena, summary)
+  await latency(arena, summary)
+  await firstByte(arena, summary)
+  await concurrentStreams(arena, summary, long ? 30 : 10)
+  await arena.gateway[Symbol.asyncDispose]()
+  await checkLogs(arena)
+  summary.print()
+}
+
+/** What was measured beside what is wanted. */
+class Summary {
+  readonly #rows: string[][] = [['what', 'measured', 'target']]
+
+  add(what: string, measured: string, target: string): void {
+    this.#rows.push([what, measured, target])
+  }
+
+  addRatios(what: string, perSecond: (name: PartyName) => number, perCpuSecond: (name: PartyName) => number): void {
+    const ratio = (base: PartyName): string =>
+      `${percent(perSecond('gateway') / perSecond(base))} (by CPU ${percent(perCpuSecond('gateway') / perCpuSecond(base))})`
+    this.add(`${what}: calls/s of the byte proxy's`, ratio('byte proxy'), '≥ 80 %')
+    this.add(`${what}: calls/s of nginx's`, ratio('nginx'), '≥ 25 %')
+  }
+
+  print(): void {
+    printTitledTable('against the targets', this.#rows)
+  }
+}
+
+// --- throughput -------------------------------------------------------------------------------------------------------
+
+async function throughput(arena: Arena, summary: Summary): Promise<void> {
+  const shape: LoadShape = { kind: 'closed', callers: CALLERS, seconds: 1.2 }
+  const runs: { title: string; request: RequestOptions; short: string }[] = [
+    {
+      title: 'whole answers',
+      short: 'whole answers',
+      request: { stream: false, replay: '', withIds: false },
+    },
+    {
+      title: 'whole answers, the caller asks for ids and log probabilities too',
+      short: 'whole answers with ids',
+      request: { stream: false, replay: '', withIds: true },
+    },
+    {
+      title: 'streams, 8 tokens in a write',
+      short: 'streams',
+      request: { stream: true, replay: 'group=8', withIds: false },
+    },
+  ]
+  for (const { title, short, request } of runs) {
+    const results = await interleave(arena, 3, { request, shape, sessions: CALLERS })
+    const perSecond = (name: PartyName): number => rate(results.get(name))
+    const perCpuSecond = (name: PartyName): number => 1000 / cpuPerCall(results.get(name))
+    printTitledTable(`${title}, ${CALLERS} callers`, [
+      ['party', 'calls/s', 'of nginx', 'of byte proxy', 'CPU ms/call', 'of byte proxy by CPU', 'failed'],
+      ...arena.parties.map(({ name }) => [
+        name,
+        perSecond(name).toFixed(0),
+        percent(perSecond(name) / perSecond('nginx')),
+        percent(perSecond(name) / perSecond('byte proxy')),
+        number(cpuPerCall(results.get(name)), 2),
+        name === 'direct' ? '' : percent(perCpuSecond(name) / perCpuSecond('byte proxy')),
+        String(results.get(name)?.failed),
+      ]),
+    ])
+    summary.addRatios(short, perSecond, perCpuSecond)
+  }
+}
+
+function rate(result: Measured | undefined): number {
+  return result === undefined ? Number.NaN : (result.calls - result.failed) / result.seconds
+}
+
+function cpuPerCall(result: Measured | undefined): number {
+  return result === undefined ? Number.NaN : result.cpuMs / result.calls
+}
+
+// --- latency ----------------------------------------------------------------------------------------------------------
+
+/** Two ways to have calls under way without filling the machine: one after the other, and an engine that takes its time. */
+const PACES: readonly { inFlight: number; replay: string; perSecond: number; oneAtATime: boolean }[] = [
+  { inFlight: 1, replay: '', perSecond: 100, oneAtATime: true },
+  { inFlight: 64, replay: 'delay=500', perSecond: 128, oneAtATime: false },
+]
+
+async function latency(arena: Arena, summary: Summary): Promise<void> {
+  for (const { inFlight, replay, perSecond, oneAtATime } of PACES) {
+    const shape: LoadShape = { kind: 'paced', perSecond, seconds: 1.5, oneAtATime }
+    const request: RequestOptions = { stream: false, replay, withIds: false }
+    const results = await interleave(arena, 2, { request, shape, sessions: 64 })
+    const title = `latency of whole answers, ${inFlight} in flight`
+    const added = printAdded(arena, title, perSecond, results, (result) => result.latencyMs)
+    summary.add(`added latency p50 / p99, ${inFlight} in flight`, `${added.p50} / ${added.p99} ms`, '≤ 1 / ≤ 5 ms')
+  }
+}
+
+async function firstByte(arena: Arena, summary: Summary): Promise<void> {
+  for (const { inFlight, replay, perSecond, oneAtATime } of PACES) {
+    const shape: LoadShape = { kind: 'paced', perSecond, seconds: 1.5, oneAtATime }
+    const request: RequestOptions = { stream: true, replay: `${replay} tokens=32 group=1`, withIds: false }
+    const results = await interleave(arena, 2, { request, shape, sessions: 64 })
+    const title = `time to first byte of streams, ${inFlight} in flight`
+    const added = printAdded(arena, title, perSecond, results, (result) => result.firstByteMs)
+    summary.add(`added time to first byte p50 / p99, ${inFlight} in flight`, `${added.p50} / ${added.p99} ms`, '≤ 2 ms')
+  }
+}
+
+function printAdded(
+  arena: Arena,
+  title: string,
+  perSecond: number,
+  results: Results,
+  times: (result: Measured) => readonly number[],
+): { p50: string; p99: string } {
+  const at = (name: PartyName, p: number): number => {
+    const result = results.get(name)
+    return result === undefined ? Number.NaN : percentile(times(result), p)
+  }
+  const added = (name: PartyName, p: number): string => number(at(name, p) - at('direct', p), 2)
+  printTitledTable(`${title}, ${perSecond}/s`, [
+    ['party', 'p50 ms', 'p99 ms', 'added p50', 'added p99', 'calls', 'failed'],
+    ...arena.parties.map(({ name }) => [
+      name,
+      number(at(name, 50), 2),
+      number(at(name, 99), 2),
+      added(name, 50),
+      added(name, 99),
+      String(results.get(name)?.calls),
+      String(results.get(name)?.failed),
+    ]),
+  ])
+  return { p50: added('gateway', 50), p99: added('gateway', 99) }
+}
+
+// --- concurrent streams -----------------------------------------------------------------------------------------------
+
+async function concurrentStreams(arena: Arena, summary: Summary, seconds: number): Promise<void> {
+  const title = `${STREAMS} streams at once for ${seconds} s, ${1000 / STREAM_INTERVAL_MS} tokens/s each`
+  const rows = [['party', 'dropped', 'tokens/s', 'CPU', 'longest silence p99 ms', 'loop lag p50 ms', 'p99', 'max']]
+  for (const party of arena.parties) {
+    if (party.takeLag === undefined) continue
+    await party.takeLag()
+    const result = await arena.load(party, {
+      request: { stream: true, replay: `interval=${STREAM_INTERVAL_MS} seconds=${seconds}`, withIds: false },
+      // Spread over one interval, as the steps of an engine are not; over more, and they would not all be open at once.
+      shape: { kind: 'streams', count: STREAMS, spreadSeconds: 1 },
+      sessions: STREAMS,
+    })
+    const lag: Lag = await party.takeLag()
+    const dropped = countDropped(result, Math.round((seconds * 1000) / STREAM_INTERVAL_MS))
+    rows.push([
+      party.name,
+      String(dropped),
+      number(sum(result.events) / result.seconds, 0),
+      percent(result.cpuMs / 1000 / result.seconds),
+      number(percentile(result.gapMs, 99), 0),
+      number(lag.p50Ms, 1),
+      number(lag.p99Ms, 1),
+      number(lag.maxMs, 1),
+    ])
+    if (party.name === 'gateway') {
+      summary.add(`${STREAMS} streams for ${seconds} s: dropped`, String(dropped), '0')
+      summary.add(`${STREAMS} streams for ${seconds} s: event-loop lag p99`, `${number(lag.p99Ms, 1)} ms`, '≤ 50 ms')
+    }
+    if (result.firstFailure !== undefined) print(`${party.name}: first failure: ${result.firstFailure}`)
+  }
+  printTitledTable(title, rows)
+}
+
+/** A stream that ended in order but lacks events is dropped too. */
+function countDropped(result: LoadResult, expectedEvents: number): number {
+  const short = result.events.filter((count) => count < expectedEvents).length
+  return Math.max(result.failed, short, STREAMS - result.events.length)
+}
+
+// --- what was kept ----------------------------------------------------------------------------------------------------
+
+/** A gateway that is fast because it lost something is not fast. */
+async function checkLogs(arena: Arena): Promise<void> {
+  const reader = createCallLogReader({ dir: arena.logDir })
+  const sessions = (await reader.list()).slice(0, 4)
+  let turns = 0
+  let exact = 0
+  let incomplete = 0
+  for (const id of sessions) {
+    const session = await reader.load(id)
+    if (!session.complete) incomplete += 1
+    turns += session.turns.length
+    exact += session.turns.filter((turn) => turn.response?.grade === 'exact').length
+  }
+  print(
+    `of ${sessions.length} call logs read back: ${turns} turns, ${exact} of them exact; ${incomplete} sessions incomplete`,
+  )
+}
+
+// --- rounds -----------------------------------------------------------------------------------------------------------
+
+type Job = Parameters<Arena['load']>[1]
+
+/** A B C D A B C D: what else the machine does hits all parties alike. The first round warms up and is not counted. */
+async function interleave(arena: Arena, rounds: number, job: Job): Promise<Results> {
+  const results: Results = new Map()
+  for (const party of arena.parties)
+    await arena.load(party, { ...job, shape: { ...job.shape, seconds: 0.5 } as LoadShape })
+  for (let round = 0; round < rounds; round++) {
+    for (const party of arena.parties) merge(results, party, await arena.load(party, job))
+  }
+  return results
+}
+
+function merge(results: Results, { name }: Party, next: Measured): void {
+  const so = results.get(name)
+  if (so === undefined) {
+    results.set(name, next)
+    return
+  }
+  so.seconds += next.seconds
+  so.calls += next.calls
+  so.failed += next.failed
+  so.bytes += next.bytes
+  so.cpuMs += next.cpuMs
+  so.latencyMs.push(...next.latencyMs)
+  so.firstByteMs.push(...next.firstByteMs)
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0)
+}
+
+function kilobytes(bytes: number): string {
+  return (bytes / 1024).toFixed(0)
+}
+
+function number(value: number, digits: number): string {
+  return Number.isNaN(value) ? '–' : value.toFixed(digits)
+}
+
+function percent(ratio: number): string {
+  return Number.isNaN(ratio) ? '–' : `${(ratio * 100).toFixed(ratio < 0.1 ? 1 : 0)} %`
+}
+
+function print(text: string): void {
+  console.log(text)
+}

@@ -1,0 +1,56 @@
+/** `npm run bench [-- name…] [--long]`: the named benches, or all. */
+import { availableParallelism, cpus, totalmem } from 'node:os'
+import { parseArgs } from 'node:util'
+
+const NAMES = ['engine-model', 'engine-wire', 'call-log', 'gateway'] as const
+
+export interface BenchOptions {
+  long: boolean
+}
+
+type Bench = (options: BenchOptions) => Promise<unknown>
+
+const { positionals, values } = parseArgs({
+  allowPositionals: true,
+  options: { long: { type: 'boolean', default: false } },
+})
+const unknown = positionals.filter((name) => !NAMES.some((known) => known === name))
+if (unknown.length > 0) {
+  console.error(`There is no bench ${unknown.join(', ')}; there are ${NAMES.join(', ')}.`)
+  process.exit(2)
+}
+
+const start = performance.now()
+console.log(
+  `node ${process.version} on ${availableParallelism()} cores (${cpus()[0]?.model.trim() ?? 'unknown'}), ` +
+    `${(totalmem() / 2 ** 30).toFixed(0)} GB, ${process.platform} ${process.arch}`,
+)
+for (const name of positionals.length > 0 ? positionals : NAMES) await runOne(name)
+console.log(`\n${seconds(start)} s in all`)
+
+/** One that cannot run says so and does not keep the others from running. */
+async function runOne(name: string): Promise<void> {
+  const begun = performance.now()
+  console.log(`\n━━ ${name}`)
+  try {
+    const bench = await loadBench(name)
+    await bench({ long: values.long })
+    console.log(`\n${name}: ${seconds(begun)} s`)
+  } catch (error) {
+    process.exitCode = 1
+    console.log(`${name} failed: ${error instanceof Error ? (error.stack ?? error.message) : String(error)}`)
+  }
+}
+
+/** `call-log.ts` exports `benchCallLog`. */
+async function loadBench(name: string): Promise<Bench> {
+  const module = (await import(new URL(`${name}.ts`, import.meta.url).href)) as Record<string, unknown>
+  const wanted = `bench${name.replaceAll(/(^|-)(\w)/g, (_, _dash, letter: string) => letter.toUpperCase())}`
+  const bench = module[wanted]
+  if (typeof bench !== 'function') throw new Error(`${name}.ts exports no ${wanted}`)
+  return bench as Bench
+}
+
+function seconds(since: number): string {
+  return ((performance.now() - since) / 1000).toFixed(0)
+}

@@ -1,0 +1,51 @@
+import { writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { request } from 'undici'
+import { startEngine } from '../../src/engine/engine.ts'
+import { requestBody } from './prompt.ts'
+import { STREAM_FILE, WHOLE_FILE } from './replay-bytes.ts'
+
+const SAMPLED_TOKENS = 2000
+
+/** What one answer of the engine weighs, and where its bytes are. */
+export interface Answers {
+  promptBytes: number
+  promptTokens: number
+  sampledTokens: number
+  wholeBytes: number
+  streamBytes: number
+}
+
+/** Asks the tiny engine once for each kind of answer, with ids and log probabilities, and keeps its bytes in `dir`. */
+export async function recordAnswers(dir: string): Promise<Answers> {
+  await using engine = await startEngine({ script: `default: { tokens: ${SAMPLED_TOKENS} }` })
+  const whole = await ask(engine.url, false)
+  const stream = await ask(engine.url, true)
+  await writeFile(join(dir, WHOLE_FILE), whole)
+  await writeFile(join(dir, STREAM_FILE), stream)
+  const { usage, choices } = JSON.parse(whole.toString()) as {
+    usage: { prompt_tokens: number; completion_tokens: number }
+    choices: { token_ids?: number[] }[]
+  }
+  // One more than the script says: the end of the turn is sampled too.
+  if (choices[0]?.token_ids?.length !== SAMPLED_TOKENS + 1) throw new Error('the engine gave another number of ids')
+  return {
+    promptBytes: Buffer.byteLength(JSON.stringify(requestBody({ stream: false, replay: '', withIds: false }))),
+    promptTokens: usage.prompt_tokens,
+    sampledTokens: usage.completion_tokens,
+    wholeBytes: whole.length,
+    streamBytes: stream.length,
+  }
+}
+
+async function ask(url: string, stream: boolean): Promise<Buffer> {
+  const { statusCode, body } = await request(`${url}/v1/chat/completions`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json' },
+    body: JSON.stringify({ ...requestBody({ stream, replay: '', withIds: true }), top_logprobs: 0 }),
+    signal: AbortSignal.timeout(60_000),
+  })
+  const bytes = Buffer.from(await body.arrayBuffer())
+  if (statusCode !== 200) throw new Error(`the engine answered ${statusCode}: ${bytes.toString().slice(0, 300)}`)
+  return bytes
+}

@@ -1,0 +1,59 @@
+/** The gateway under test: real upstream adapter, real call log in a folder, many sessions. */
+import { writeFile } from 'node:fs/promises'
+import { Session } from 'node:inspector/promises'
+import pino from 'pino'
+import { Gateway, type SessionAccess } from '../../src/gateway/gateway.ts'
+import { createVllm } from '../../src/gateway/upstreams/vllm.ts'
+import { randomIds } from '../../src/lib/random-ids.ts'
+import { createCallLogStore } from '../../src/store/call-log/store.ts'
+import { serveParent } from './child.ts'
+import { createLagMeter } from './lag.ts'
+
+export type GatewayAsk = { kind: 'lag' } | { kind: 'profile-start' } | { kind: 'profile-stop'; file: string }
+
+export interface GatewayReady {
+  sessions: SessionAccess[]
+}
+
+const [baseUrl = '', dir = '', sessionCount = '1'] = process.argv.slice(2)
+const upstream = createVllm({ baseUrl, model: 'tiny' })
+const store = createCallLogStore({ dir, now: Date.now })
+const gateway = await Gateway.start({
+  upstream,
+  store,
+  ids: randomIds(Date.now),
+  now: Date.now,
+  logger: pino({ level: 'warn' }, pino.destination(2)),
+})
+const sessions: SessionAccess[] = []
+for (let i = 0; i < Number(sessionCount); i++)
+  sessions.push(await gateway.openSession({ origin: { bench: 'gateway' } }))
+
+const lag = createLagMeter()
+const inspector = new Session()
+inspector.connect()
+
+serveParent({ sessions } satisfies GatewayReady, (ask) => answer(ask as GatewayAsk), stop)
+
+async function answer(ask: GatewayAsk): Promise<unknown> {
+  switch (ask.kind) {
+    case 'lag':
+      return lag.take()
+    case 'profile-start':
+      await inspector.post('Profiler.enable')
+      await inspector.post('Profiler.setSamplingInterval', { interval: 200 })
+      await inspector.post('Profiler.start')
+      return undefined
+    case 'profile-stop': {
+      const { profile } = await inspector.post('Profiler.stop')
+      await writeFile(ask.file, JSON.stringify(profile))
+      return undefined
+    }
+  }
+}
+
+async function stop(): Promise<void> {
+  await gateway[Symbol.asyncDispose]()
+  await store[Symbol.asyncDispose]()
+  await upstream[Symbol.asyncDispose]()
+}

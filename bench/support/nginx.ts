@@ -1,0 +1,95 @@
+import { spawn } from 'node:child_process'
+import { access, mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { connect, createServer, type AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { delimiter, join } from 'node:path'
+import { setTimeout } from 'node:timers/promises'
+
+export interface Nginx extends AsyncDisposable {
+  url: string
+  pid: number
+}
+
+/** An nginx of our own in front of `upstreamUrl`; a sentence when there is none on this machine. */
+export async function startNginx(upstreamUrl: string): Promise<Nginx | string> {
+  const binary = await findNginx()
+  if (binary === undefined) return 'nginx is not installed; apt-get install nginx-light adds the row'
+  await using stack = new AsyncDisposableStack()
+  const dir = await mkdtemp(join(tmpdir(), 'polar-nginx-'))
+  stack.defer(() => rm(dir, { recursive: true, force: true }))
+  const port = await freePort()
+  const config = join(dir, 'nginx.conf')
+  await writeFile(config, renderConfig(dir, port, new URL(upstreamUrl).host))
+  const child = spawn(binary, ['-p', dir, '-c', config, '-e', join(dir, 'error.log')], { stdio: 'ignore' })
+  const exited = new Promise<void>((resolve) => child.once('close', () => resolve()))
+  child.once('error', () => {})
+  stack.defer(async () => {
+    child.kill('SIGTERM')
+    await exited
+  })
+  for (let tries = 0; tries < 100 && child.exitCode === null; tries++) {
+    if (await isListening(port)) {
+      const owned = stack.move()
+      return {
+        url: `http://127.0.0.1:${port}`,
+        pid: child.pid ?? 0,
+        [Symbol.asyncDispose]: () => owned.disposeAsync(),
+      }
+    }
+    await setTimeout(50)
+  }
+  return `nginx did not start with this configuration (status ${child.exitCode})`
+}
+
+/** One process, as the other parties are; answers in memory, since a file for each would measure the disk. */
+function renderConfig(dir: string, port: number, upstream: string): string {
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
+  const common = `proxy_pass http://replay/v1/; proxy_http_version 1.1; proxy_set_header Connection "";`
+  return `
+daemon off; master_process off; pid ${dir}/nginx.pid;
+events { worker_connections 4096; }
+http {
+  access_log off; keepalive_requests 1000000000; keepalive_timeout 60s;
+  ${temporary.map((kind) => `${kind}_temp_path ${dir}/${kind};`).join(' ')}
+  client_max_body_size 64m; client_body_buffer_size 256k;
+  proxy_buffer_size 64k; proxy_buffers 64 64k; proxy_busy_buffers_size 512k; proxy_max_temp_file_size 0;
+  upstream replay { server ${upstream}; keepalive 1024; keepalive_requests 1000000000; }
+  server {
+    listen 127.0.0.1:${port} backlog=4096;
+    location /v1/ { ${common} }
+    location /unbuffered/v1/ { ${common} proxy_buffering off; }
+  }
+}
+`
+}
+
+async function findNginx(): Promise<string | undefined> {
+  // Debian installs it where only root's PATH looks.
+  for (const folder of [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin']) {
+    const file = join(folder, 'nginx')
+    const found = await access(file).then(
+      () => true,
+      () => false,
+    )
+    if (found) return file
+  }
+  return undefined
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer()
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  const { port } = server.address() as AddressInfo
+  await new Promise((resolve) => server.close(resolve))
+  return port
+}
+
+async function isListening(port: number): Promise<boolean> {
+  return new Promise((resolve) => {
+    const socket = connect(port, '127.0.0.1')
+    socket.once('connect', () => resolve(true))
+    socket.once('error', () => resolve(false))
+    socket.once('close', () => resolve(false))
+    socket.once('connect', () => socket.destroy())
+  })
+}

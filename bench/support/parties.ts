@@ -1,0 +1,111 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { recordAnswers, type Answers } from './answers.ts'
+import { Child, cpuMsOf } from './child.ts'
+import type { GatewayReady } from './gateway-process.ts'
+import type { Lag } from './lag.ts'
+import type { LoadJob, LoadResult, Target } from './load.ts'
+import { startNginx } from './nginx.ts'
+
+export type PartyName = 'direct' | 'nginx' | 'byte proxy' | 'gateway'
+
+/** One way from the callers to the same upstream. */
+export interface Party {
+  name: PartyName
+  targets: (stream: boolean) => Target[]
+  pid: number
+  takeLag?: () => Promise<Lag>
+}
+
+export interface Arena extends AsyncDisposable {
+  answers: Answers
+  parties: Party[]
+  /** Parties that are not here, and why. */
+  missing: string[]
+  gateway: Child<GatewayReady>
+  /** Where the gateway keeps its call logs. */
+  logDir: string
+  /** Runs a job against a party; `cpuMs` is what the party itself used meanwhile. */
+  load(party: Party, job: Omit<LoadJob, 'targets'> & { sessions: number }): Promise<LoadResult & { cpuMs: number }>
+}
+
+export async function openArena(options: { sessions: number; parties: readonly PartyName[] }): Promise<Arena> {
+  await using stack = new AsyncDisposableStack()
+  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
+  stack.defer(() => rm(dir, { recursive: true, force: true }))
+  const answers = await recordAnswers(dir)
+  const replay = stack.use(await start<{ url: string }>('replay-upstream.ts', [dir]))
+  const logDir = join(dir, 'sessions')
+  const gateway = stack.use(
+    await start<GatewayReady>('gateway-process.ts', [replay.ready.url, logDir, String(options.sessions)]),
+  )
+  const callers = stack.use(await start<unknown>('load.ts', []))
+
+  const missing: string[] = []
+  const parties: Party[] = []
+  for (const name of options.parties) {
+    switch (name) {
+      case 'direct':
+        parties.push(plainParty(name, replay.ready.url, replay.pid))
+        break
+      case 'nginx': {
+        const nginx = await startNginx(replay.ready.url)
+        if (typeof nginx === 'string') {
+          missing.push(nginx)
+          break
+        }
+        stack.use(nginx)
+        parties.push(plainParty(name, nginx.url, nginx.pid, '/unbuffered'))
+        break
+      }
+      case 'byte proxy': {
+        const proxy = stack.use(await start<{ url: string }>('byte-proxy.ts', [replay.ready.url]))
+        parties.push({ ...plainParty(name, proxy.ready.url, proxy.pid), takeLag: () => proxy.ask({ kind: 'lag' }) })
+        break
+      }
+      case 'gateway':
+        parties.push({
+          name,
+          targets: () => gateway.ready.sessions.map(toTarget),
+          pid: gateway.pid,
+          takeLag: () => gateway.ask({ kind: 'lag' }),
+        })
+        break
+    }
+  }
+
+  const owned = stack.move()
+  return {
+    answers,
+    parties,
+    missing,
+    gateway,
+    logDir,
+    async load(party, { request, shape, sessions }) {
+      const before = await cpuMsOf(party.pid)
+      const targets = party.targets(request.stream).slice(0, sessions)
+      const result = await callers.ask<LoadResult>({ targets, request, shape } satisfies LoadJob)
+      const after = await cpuMsOf(party.pid)
+      return { ...result, cpuMs: before === undefined || after === undefined ? Number.NaN : after - before }
+    },
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  }
+}
+
+function start<Ready>(file: string, args: readonly string[]): Promise<Child<Ready>> {
+  return Child.start<Ready>(new URL(file, import.meta.url), args)
+}
+
+function plainParty(name: PartyName, url: string, pid: number, streamPrefix = ''): Party {
+  return {
+    name,
+    pid,
+    targets: (stream) => [{ origin: url, path: `${stream ? streamPrefix : ''}/v1/chat/completions`, key: 'none' }],
+  }
+}
+
+function toTarget({ baseUrl, key }: GatewayReady['sessions'][number]): Target {
+  const { origin, pathname } = new URL(baseUrl)
+  return { origin, path: `${pathname}/v1/chat/completions`, key }
+}

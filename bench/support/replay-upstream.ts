@@ -1,0 +1,130 @@
+/**
+ * An engine that costs nothing: sends prepared answers. How is read from the request's `user` field, which every party
+ * passes on: `replay delay=500 group=8 tokens=32 interval=100 seconds=10`, each of them optional.
+ */
+import { createServer, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { setImmediate, setTimeout } from 'node:timers/promises'
+import { serveParent } from './child.ts'
+import { loadAnswers, type ReplayBytes } from './replay-bytes.ts'
+
+/** Enough of a body to hold `stream` and `user`. */
+const HEAD_BYTES = 256
+
+interface Plan {
+  stream: boolean
+  /** Milliseconds before the first byte. */
+  delay: number
+  /** Events in one write. */
+  group: number
+  /** Events with tokens to send; the usage report is corrected to match. */
+  tokens: number
+  /** Milliseconds between writes; 0: as fast as they are taken. */
+  interval: number
+  /** With an interval: how long to go on. */
+  seconds: number
+}
+
+const answers = await loadAnswers(process.argv[2] ?? '')
+
+const server = createServer({ keepAliveTimeout: 60_000, requestTimeout: 0, noDelay: true }, (request, response) => {
+  let head = ''
+  request.on('data', (bytes: Buffer) => {
+    if (head.length < HEAD_BYTES) head += bytes.toString('latin1', 0, HEAD_BYTES)
+  })
+  request.on('end', () => {
+    answer(response, toPlan(head)).catch(() => response.destroy())
+  })
+})
+await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', 4096, resolve))
+serveParent({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, async () => undefined)
+
+function toPlan(head: string): Plan {
+  const options = /"user": ?"replay ([^"]*)"/.exec(head)?.[1] ?? ''
+  const number = (name: string, otherwise: number): number =>
+    Number(new RegExp(`${name}=(\\d+)`).exec(options)?.[1] ?? otherwise)
+  return {
+    stream: /"stream": ?true/.test(head),
+    delay: number('delay', 0),
+    group: number('group', 8),
+    tokens: Math.min(number('tokens', answers.tokens.length), answers.tokens.length),
+    interval: number('interval', 0),
+    seconds: number('seconds', 10),
+  }
+}
+
+async function answer(response: ServerResponse, plan: Plan): Promise<void> {
+  if (plan.delay > 0) await setTimeout(plan.delay)
+  if (!plan.stream) {
+    response.writeHead(200, { 'content-type': 'application/json', 'content-length': answers.whole.length })
+    response.end(answers.whole)
+    return
+  }
+  response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' })
+  const sent = plan.interval > 0 ? await sendPaced(response, plan) : await sendBurst(response, plan)
+  response.end(tailAfter(answers, sent))
+}
+
+async function sendBurst(response: ServerResponse, { tokens, group }: Plan): Promise<number> {
+  for (const bytes of groupsOf(tokens, group)) {
+    if (response.destroyed) break
+    if (response.write(bytes)) await setImmediate()
+    else await drained(response)
+  }
+  return tokens
+}
+
+async function sendPaced(response: ServerResponse, { interval, seconds }: Plan): Promise<number> {
+  const total = Math.min(Math.round((seconds * 1000) / interval), answers.tokens.length)
+  return new Promise((resolve) => {
+    let sent = 0
+    const timer = setInterval(() => {
+      if (sent < total && !response.destroyed) {
+        response.write(answers.tokens[sent++])
+        return
+      }
+      clearInterval(timer)
+      resolve(sent)
+    }, interval)
+  })
+}
+
+async function drained(response: ServerResponse): Promise<void> {
+  await new Promise<void>((resolve) => {
+    const done = (): void => {
+      response.off('drain', done)
+      response.off('close', done)
+      resolve()
+    }
+    response.on('drain', done)
+    response.on('close', done)
+  })
+}
+
+const groups = new Map<string, Buffer[]>()
+
+function groupsOf(tokens: number, group: number): Buffer[] {
+  const key = `${tokens}/${group}`
+  let made = groups.get(key)
+  if (made === undefined) {
+    made = []
+    for (let at = 0; at < tokens; at += group) {
+      made.push(Buffer.concat(answers.tokens.slice(at, Math.min(at + group, tokens))))
+    }
+    groups.set(key, made)
+  }
+  return made
+}
+
+/** The end of a stream that was cut short on purpose must count what was sent, or a gateway would rightly doubt it. */
+function tailAfter({ tail, tokens }: ReplayBytes, sent: number): Buffer {
+  const whole = Buffer.concat(tail)
+  if (sent === tokens.length) return whole
+  const text = whole.toString()
+  const left = tokens.length - sent
+  return Buffer.from(
+    text.replaceAll(/"(completion|total)_tokens":( ?)(\d+)/g, (_, name: string, space: string, count: string) => {
+      return `"${name}_tokens":${space}${Number(count) - left}`
+    }),
+  )
+}

@@ -1,0 +1,39 @@
+/**
+ * Runs the pi CLI, unmodified, against the gateway `polar record` started. pi takes its base URL from a models.json only,
+ * so one is written into a folder of its own, and the prompt is handed on.
+ *
+ *   polar record -- node examples/pi/run.ts "What is in this folder?"
+ */
+import { spawnSync } from 'node:child_process'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+const { OPENAI_BASE_URL, OPENAI_API_KEY, POLAR_MODEL } = process.env
+if (!OPENAI_BASE_URL || !OPENAI_API_KEY || !POLAR_MODEL) {
+  console.error('Start me through polar record, which says where the model is.')
+  process.exit(2)
+}
+
+const agentDir = mkdtempSync(join(tmpdir(), 'pi-agent-'))
+const model = { id: POLAR_MODEL, reasoning: true, input: ['text'], contextWindow: 32_768, maxTokens: 512 }
+const cost = { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 }
+const provider = {
+  baseUrl: OPENAI_BASE_URL,
+  apiKey: OPENAI_API_KEY,
+  api: 'openai-completions',
+  models: [{ ...model, cost }],
+}
+writeFileSync(join(agentDir, 'models.json'), JSON.stringify({ providers: { polar: provider } }), { mode: 0o600 })
+
+const { status, error } = spawnSync(
+  'pi',
+  ['--provider', 'polar', '--model', POLAR_MODEL, '-p', ...process.argv.slice(2)],
+  {
+    env: { ...process.env, PI_CODING_AGENT_DIR: agentDir, PI_OFFLINE: '1' },
+    stdio: ['ignore', 'inherit', 'inherit'],
+  },
+)
+rmSync(agentDir, { recursive: true, force: true })
+if (error) console.error(`Cannot start pi: ${error.message}`)
+process.exit(status ?? 1)

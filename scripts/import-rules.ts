@@ -1,0 +1,144 @@
+import { dirname, join, relative } from 'node:path'
+
+/** Who may import whom, besides itself: whole folders of `src`, or single files of them. `*` is everything in `src`. */
+export const mayImport: Readonly<Record<string, readonly string[]>> = {
+  lib: [],
+  model: ['lib'],
+  api: ['model', 'lib'],
+  trajectory: ['model', 'lib'],
+  store: ['model', 'lib'],
+  engine: ['model', 'lib'],
+  gateway: ['model', 'lib', 'store/store.ts'],
+  client: ['api', 'model', 'lib'],
+  node: ['gateway', 'trajectory', 'store', 'client', 'model', 'lib'],
+  server: ['api', 'trajectory', 'store', 'model', 'lib'],
+  config: [
+    'gateway/dialects/index.ts',
+    'gateway/upstreams/index.ts',
+    'trajectory/builders/index.ts',
+    'trajectory/evaluators/index.ts',
+    'trajectory/exporters/index.ts',
+    'node/runtimes/index.ts',
+    'node/harnesses/index.ts',
+    'store/artifacts/index.ts',
+    'model',
+    'lib',
+  ],
+  cli: ['*'],
+  'index.ts': ['*'],
+  web: ['client', 'api', 'model'],
+}
+
+/**
+ * Plug folders and their interface file. An implementation imports that file, `model`, `lib` and its own helpers
+ * (`script.ts` those named `script-*.ts` or below `script/`); only `index.ts` knows more than one implementation.
+ */
+export const plugInterfaces: Readonly<Record<string, string>> = {
+  'gateway/dialects': 'dialect.ts',
+  'gateway/upstreams': 'upstream.ts',
+  'trajectory/builders': 'builder.ts',
+  'trajectory/evaluators': 'evaluator.ts',
+  'trajectory/exporters': 'exporter.ts',
+  'node/runtimes': 'runtime.ts',
+  'node/harnesses': 'harness.ts',
+  'store/artifacts': 'artifacts.ts',
+  'engine/policies': 'policy.ts',
+}
+
+/** Why file `from` must not import file `to`; undefined when it may. Paths are relative to the repository root. */
+export function whyForbidden(from: string, to: string): string | undefined {
+  const source = placeOf(from)
+  if (source === undefined || isTestCode(from)) return undefined
+  const target = placeOf(to)
+  if (target === undefined) return `${from} ships, so it cannot import ${to}, which does not`
+  if (isTestCode(to)) return `only tests import ${to}`
+  return whyForbiddenPlug(source, target) ?? whyForbiddenFolder(source, target)
+}
+
+function whyForbiddenFolder(source: string, target: string): string | undefined {
+  const folder = topOf(source)
+  const allowed = mayImport[folder]
+  if (allowed === undefined) return `${folder} has no row in scripts/import-rules.ts`
+  if (topOf(target) === folder || allowed.some((entry) => covers(entry, target))) return undefined
+  return `${folder} may import ${allowed.length === 0 ? 'nothing of ours' : allowed.join(', ')}; not ${target}`
+}
+
+function whyForbiddenPlug(source: string, target: string): string | undefined {
+  const folder = Object.keys(plugInterfaces).find((candidate) => covers(candidate, source))
+  if (folder === undefined || source === `${folder}/index.ts`) return undefined
+  const interfaceFile = `${folder}/${plugInterfaces[folder]}`
+  if (covers(folder, target)) {
+    if (target === interfaceFile || isOwnHelper(relative(folder, source), relative(folder, target))) return undefined
+    return `an implementation never imports a sibling; not ${target}`
+  }
+  if (source === interfaceFile || covers('model', target) || covers('lib', target)) return undefined
+  return `an implementation imports ${interfaceFile}, model and lib; not ${target}`
+}
+
+function isOwnHelper(implementation: string, helper: string): boolean {
+  const [own, other] = [stemOf(implementation), stemOf(helper)]
+  return other === own || other.startsWith(`${own}-`)
+}
+
+/** A file's path within `src`, `web/…` for the dashboard, undefined for scripts, benches and tests: they are free. */
+function placeOf(path: string): string | undefined {
+  if (path.startsWith('src/')) return path.slice('src/'.length)
+  return path.startsWith('web/') ? path : undefined
+}
+
+function isTestCode(path: string): boolean {
+  return /\.(test|contract)\.tsx?$/.test(path)
+}
+
+function covers(entry: string, path: string): boolean {
+  return entry === '*' || path === entry || path.startsWith(`${entry}/`)
+}
+
+function topOf(path: string): string {
+  return path.split('/')[0]!
+}
+
+function stemOf(path: string): string {
+  return topOf(path).replace(/\.tsx?$/, '')
+}
+
+/** The part of the linter's plugin interface that is used here; its package exports no types for it. */
+interface RuleContext {
+  filename: string
+  report(problem: { node: Specifier; message: string }): void
+}
+interface Specifier {
+  type: string
+  value?: unknown
+}
+interface WithSource {
+  source: Specifier | null
+}
+
+const root = dirname(import.meta.dirname)
+
+/** Static, dynamic and type imports, re-exports, and files named by `new URL('./worker.ts', import.meta.url)`. */
+function create(context: RuleContext) {
+  const check = (node: Specifier | null | undefined) => {
+    if (typeof node?.value !== 'string' || !node.value.startsWith('.')) return
+    const message = whyForbidden(
+      relative(root, context.filename),
+      relative(root, join(dirname(context.filename), node.value)),
+    )
+    if (message !== undefined) context.report({ node, message })
+  }
+  const checkSource = (node: WithSource) => check(node.source)
+  return {
+    ImportDeclaration: checkSource,
+    ImportExpression: checkSource,
+    ExportAllDeclaration: checkSource,
+    ExportNamedDeclaration: checkSource,
+    TSImportType: checkSource,
+    'NewExpression[callee.name="URL"]': (node: { arguments: Specifier[] }) => {
+      if (/\.tsx?$/.test(String(node.arguments[0]?.value))) check(node.arguments[0])
+    },
+  }
+}
+
+/** An oxlint plugin; `.oxlintrc.json` loads it. */
+export default { meta: { name: 'polar' }, rules: { imports: { create } } }

@@ -1,0 +1,36 @@
+import { execFileSync } from 'node:child_process'
+
+interface SystemPackage {
+  /** Its name for apt-get. */
+  name: string
+  /** A program of it; when that is there, nothing is installed. */
+  program: string
+  /** The tests that skip without it. */
+  neededBy: string
+}
+
+const systemPackages: readonly SystemPackage[] = []
+
+/** Only as root in CI: nobody's own machine is changed by running the tests. */
+export function installSystemPackages(): void {
+  if (process.env['CI'] !== 'true' || process.getuid?.() !== 0) return
+  const missing = systemPackages.filter(({ program }) => !isInstalled(program))
+  if (missing.length === 0) return
+  for (const { name, neededBy } of missing) console.log(`installing ${name} for ${neededBy}`)
+  const options = { stdio: 'inherit', env: { ...process.env, DEBIAN_FRONTEND: 'noninteractive' } } as const
+  execFileSync('apt-get', ['update', '-qq'], options)
+  execFileSync(
+    'apt-get',
+    ['install', '-y', '-qq', '--no-install-recommends', ...missing.map(({ name }) => name)],
+    options,
+  )
+}
+
+function isInstalled(program: string): boolean {
+  try {
+    execFileSync('which', [program], { stdio: 'ignore' })
+    return true
+  } catch {
+    return false
+  }
+}

@@ -1,0 +1,37 @@
+import { writeFileSync } from 'node:fs'
+import type { Reporter, TestModule, TestRunEndReason } from 'vitest/node'
+
+export interface TestSummary {
+  passed: number
+  /** Tests that failed, files that could not be read, and errors nobody caught. */
+  failed: number
+  skipped: { test: string; reason: string }[]
+}
+
+/** Writes the counts and the reasons of skipped tests, which vitest's own JSON lacks, where POLAR_TEST_SUMMARY says. */
+export default class SummaryReporter implements Reporter {
+  onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[], _reason: TestRunEndReason): void {
+    const file = process.env['POLAR_TEST_SUMMARY']
+    if (file !== undefined) writeFileSync(file, JSON.stringify(toSummary(modules, unhandledErrors)))
+  }
+}
+
+function toSummary(modules: readonly TestModule[], unhandledErrors: readonly unknown[]): TestSummary {
+  const summary: TestSummary = { passed: 0, failed: unhandledErrors.length, skipped: [] }
+  for (const module of modules) {
+    let failed = 0
+    for (const test of module.children.allTests()) {
+      const result = test.result()
+      if (result.state === 'passed') summary.passed++
+      else if (result.state === 'skipped')
+        summary.skipped.push({
+          test: `${module.relativeModuleId} > ${test.fullName}`,
+          reason: result.note ?? test.options.mode,
+        })
+      else failed++
+    }
+    // A file that does not load, or whose hook throws outside a test, fails without a failing test.
+    summary.failed += module.ok() ? failed : Math.max(failed, 1)
+  }
+  return summary
+}

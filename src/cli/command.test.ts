@@ -1,0 +1,49 @@
+import { describe, expect, test } from 'vitest'
+import { defineCommand, EXIT, type Command } from './command.ts'
+
+function recorder(): { command: Command; seen: () => unknown } {
+  let seen: unknown
+  const command = defineCommand({
+    name: 'try',
+    description: 'Test command.',
+    subject: { name: 'what', description: 'x', default: 'last' },
+    flags: {
+      out: { type: 'string', hint: 'DIR', default: 'here', description: 'x' },
+      kind: { type: 'string', hint: 'KIND', choices: ['a', 'b'], description: 'x' },
+      json: { type: 'boolean', description: 'x' },
+    },
+    rest: 'a command',
+    examples: ['polar try'],
+    async run({ flags, subject, rest }) {
+      seen = { subject, ...flags, rest }
+      return EXIT.done
+    },
+  })
+  return { command, seen: () => seen }
+}
+
+describe('execute()', () => {
+  test('hands on flags, and what stands after -- untouched', async () => {
+    const { command, seen } = recorder()
+    expect(await command.execute(['thing', '--out=there', '--json', '--', 'agent', '--out', 'x', '--', '-h'])).toBe(0)
+    expect(seen()).toEqual({
+      subject: 'thing',
+      out: 'there',
+      kind: undefined,
+      json: true,
+      rest: ['agent', '--out', 'x', '--', '-h'],
+    })
+  })
+
+  test.each([
+    [['--outt', 'x'], "Unknown option '--outt'"],
+    [['a', 'b'], 'unexpected argument "b"'],
+    [['--out'], 'argument missing'],
+    [['--kind', 'c'], '--kind must be one of a, b, not "c"'],
+  ])('refuses %j and says how to get help', async (argv, words) => {
+    const { command } = recorder()
+    await expect(command.execute(argv)).rejects.toMatchObject({ code: 'config.invalid' })
+    await expect(command.execute(argv)).rejects.toThrow(words)
+    await expect(command.execute(argv)).rejects.toThrow('polar try --help')
+  })
+})

@@ -1,0 +1,148 @@
+import { parseArgs } from 'node:util'
+import { RolloutError } from '../model/failure.ts'
+
+/** Exit codes of every command. */
+export const EXIT = { done: 0, failed: 1, usage: 2, unreachable: 3, interrupted: 130 } as const
+export type ExitCode = (typeof EXIT)[keyof typeof EXIT]
+
+interface StringFlag {
+  type: 'string'
+  description: string
+  /** What stands for the value in the help. */
+  hint: string
+  default?: string
+  /** The only values it takes. */
+  choices?: readonly string[]
+}
+
+interface BooleanFlag {
+  type: 'boolean'
+  description: string
+}
+
+type Flags = Readonly<Record<string, StringFlag | BooleanFlag>>
+
+type FlagValue<F extends StringFlag | BooleanFlag> = F extends BooleanFlag
+  ? boolean
+  : F extends { default: string }
+    ? string
+    : string | undefined
+
+interface CommandInput<F extends Flags> {
+  flags: { [K in keyof F]: FlagValue<F[K]> }
+  /** The word that is no flag, or its default. */
+  subject: string
+  /** What stood after `--`, untouched. */
+  rest: string[]
+}
+
+interface CommandDefinition<F extends Flags> {
+  name: string
+  description: string
+  /** The one word a verb may take besides flags; absent: it takes none. */
+  subject?: { name: string; description: string; default: string }
+  flags: F
+  /** Said in the help when the verb takes a command after `--`. */
+  rest?: string
+  /** Calls that work as they stand. */
+  examples: readonly string[]
+  run(input: CommandInput<F>): Promise<ExitCode>
+}
+
+/** One verb, ready to be called with its words. */
+export interface Command {
+  readonly name: string
+  /** Throws RolloutError `config.invalid` for words the verb does not take. */
+  execute(words: readonly string[]): Promise<ExitCode>
+}
+
+export function defineCommand<const F extends Flags>(definition: CommandDefinition<F>): Command {
+  return {
+    name: definition.name,
+    async execute(words) {
+      const split = words.indexOf('--')
+      const own = split === -1 ? words : words.slice(0, split)
+      const rest = split === -1 ? [] : words.slice(split + 1)
+      if (own.includes('--help') || own.includes('-h')) {
+        process.stdout.write(formatHelp(definition))
+        return EXIT.done
+      }
+      if (rest.length > 0 && definition.rest === undefined)
+        throw usageError(definition.name, 'nothing may stand after --')
+      return definition.run({ ...parseWords(definition, own), rest })
+    },
+  }
+}
+
+export function usageError(name: string, problem: string): RolloutError {
+  return new RolloutError('config.invalid', `polar ${name}: ${problem}. Try: polar ${name} --help`)
+}
+
+/** A number from a flag; undefined stays undefined. */
+export function parseNumber(name: string, flag: string, text: string, limits: { min: number; max: number }): number {
+  const value = Number(text)
+  if (text.trim() === '' || !Number.isInteger(value) || value < limits.min || value > limits.max) {
+    throw usageError(name, `--${flag} must be a whole number from ${limits.min} to ${limits.max}, not "${text}"`)
+  }
+  return value
+}
+
+function parseWords<F extends Flags>(
+  definition: CommandDefinition<F>,
+  own: readonly string[],
+): Omit<CommandInput<F>, 'rest'> {
+  const { name, flags, subject } = definition
+  const { values, positionals } = parseStrictly(name, flags, own)
+  const [word, tooMany] = positionals
+  const unexpected = subject === undefined ? word : tooMany
+  if (unexpected !== undefined) throw usageError(name, `unexpected argument "${unexpected}"`)
+  for (const [flag, { choices }] of Object.entries(flags as Record<string, Partial<StringFlag>>)) {
+    const value = values[flag]
+    if (choices !== undefined && typeof value === 'string' && !choices.includes(value)) {
+      throw usageError(name, `--${flag} must be one of ${choices.join(', ')}, not "${value}"`)
+    }
+  }
+  return { flags: values as CommandInput<F>['flags'], subject: word ?? subject?.default ?? '' }
+}
+
+function parseStrictly(
+  name: string,
+  flags: Flags,
+  own: readonly string[],
+): { values: Record<string, unknown>; positionals: string[] } {
+  const options = Object.fromEntries(
+    Object.entries(flags).map(([flag, { type, ...rest }]) => {
+      return [flag, { type, default: type === 'boolean' ? false : (rest as StringFlag).default }]
+    }),
+  )
+  try {
+    return parseArgs({ args: [...own], options, allowPositionals: true, strict: true })
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error)
+    throw usageError(name, message.replace(/\. .*$/s, '').replace(/\.$/, ''))
+  }
+}
+
+function formatHelp(definition: CommandDefinition<Flags>): string {
+  const { name, description, subject, flags, rest, examples } = definition
+  const rows = Object.entries(flags).map(([flag, spec]): [term: string, text: string] => {
+    const value = spec.type === 'string' ? ` ${spec.choices?.join('|') ?? spec.hint}` : ''
+    const fallback = spec.type === 'string' && spec.default !== undefined ? ` (default: ${spec.default})` : ''
+    return [`--${flag}${value}`, `${spec.description}${fallback}`]
+  })
+  if (subject) rows.unshift([subject.name, `${subject.description} (default: ${subject.default})`])
+  const width = Math.max(...rows.map(([term]) => term.length))
+  const usage = `polar ${name} [flags]${subject ? ` [${subject.name}]` : ''}${rest ? ' -- command…' : ''}`
+  return [
+    description,
+    '',
+    `Usage: ${usage}`,
+    '',
+    ...rows.map(([term, text]) => `  ${term.padEnd(width)}  ${text}`),
+    ...(rest ? ['', `After -- comes ${rest}.`] : []),
+    '',
+    'Examples:',
+    ...examples.map((line) => `  ${line}`),
+    '',
+  ].join('\n')
+}

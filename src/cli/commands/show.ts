@@ -1,0 +1,160 @@
+import { resolve } from 'node:path'
+import type { Route } from '../../gateway/dialects/dialect.ts'
+import { openaiChat } from '../../gateway/dialects/openai-chat.ts'
+import { textOf, type AssistantMessage, type Message } from '../../model/message.ts'
+import type { SessionRecord } from '../../model/session.ts'
+import type { Choice, Turn } from '../../model/turn.ts'
+import { embeddedModelFolder } from '../../engine/model-package.ts'
+import { loadTokenizer, type Tokenizer } from '../../engine/tokenizer.ts'
+import { createCallLogReader } from '../../store/call-log/reader.ts'
+import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { resolveSession } from '../resolve-session.ts'
+import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
+
+export const show = defineCommand({
+  name: 'show',
+  description: 'Read a recorded session.',
+  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  flags: {
+    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    call: { type: 'string', hint: 'N', description: 'Only this call, counted from 1' },
+    full: { type: 'boolean', description: 'Do not shorten long messages' },
+    tokens: { type: 'boolean', description: 'Sampled tokens with their ids and log probabilities' },
+    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
+    json: { type: 'boolean', description: 'Everything as JSON, token ids included with --tokens' },
+  },
+  examples: ['polar show last', 'polar show last --call 1 --tokens', 'polar show last --json | jq .totals'],
+  async run({ subject, flags }): Promise<ExitCode> {
+    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
+    const turns = selectTurns(session, flags.call)
+    const text = flags.json
+      ? `${JSON.stringify(toJson(session, turns, flags.tokens), null, 2)}\n`
+      : await format(session, turns, { full: flags.full, tokens: flags.tokens })
+    process.stdout.write(text)
+    return EXIT.done
+  },
+})
+
+function selectTurns(session: SessionRecord, call: string | undefined): Turn[] {
+  if (call === undefined) return session.turns
+  const turn = session.turns[Number(call) - 1]
+  if (turn === undefined) throw usageError('show', `there is no call ${call}; the session has ${session.turns.length}`)
+  return [turn]
+}
+
+// --- JSON -------------------------------------------------------------------------------------------------------------
+
+function toJson(session: SessionRecord, turns: readonly Turn[], tokens: boolean): unknown {
+  const summary = toSummary({ ...session, turns: [...turns] })
+  return {
+    ...summary,
+    origin: session.origin,
+    calls: summary.calls.map((row, i) => ({ ...row, ...toCallJson(turns[i] as Turn, tokens) })),
+  }
+}
+
+function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
+  return {
+    request: parseRequest(turn),
+    forced: turn.forced,
+    failure: turn.failure ?? null,
+    grade_reasons: turn.response?.gradeReasons ?? [],
+    usage: turn.response?.usage ?? null,
+    ...(tokens && turn.response ? { prompt_token_ids: Array.from(turn.response.promptIds) } : {}),
+    choices: turn.response?.choices.map((choice) => ({
+      index: choice.index,
+      finish_reason: choice.finishReason,
+      stop_reason: choice.stopReason ?? null,
+      message: choice.message,
+      ...(tokens ? { token_ids: Array.from(choice.ids), logprobs: Array.from(choice.logprobs, numberOrNull) } : {}),
+    })),
+  }
+}
+
+function parseRequest(turn: Turn): unknown {
+  return JSON.parse(turn.request)
+}
+
+function numberOrNull(value: number): number | null {
+  return Number.isNaN(value) ? null : value
+}
+
+// --- text -------------------------------------------------------------------------------------------------------------
+
+interface ViewOptions {
+  full: boolean
+  tokens: boolean
+}
+
+async function format(session: SessionRecord, turns: readonly Turn[], options: ViewOptions): Promise<string> {
+  const tokenizer = options.tokens && isTiny(session) ? await loadTokenizer(embeddedModelFolder()) : undefined
+  const head = [
+    `Session ${session.id}, ${new Date(session.createdAt).toISOString()}, ${session.complete ? 'complete' : 'INCOMPLETE'}`,
+    ...session.incompleteReasons.map((reason) => `  ${reason}`),
+    '',
+  ]
+  let seen = 0
+  const calls = turns.flatMap((turn) => {
+    const lines = formatTurn(turn, seen, options, tokenizer)
+    seen = messagesOf(turn).length
+    return lines
+  })
+  return `${[...head, ...calls].join('\n')}\n${formatCallTable({ ...session, turns: [...turns] })}`
+}
+
+/** Only the tiny engine's tokenizer is at hand; for any other engine ids are shown without their text. */
+function isTiny(session: SessionRecord): boolean {
+  return (session.origin['engine'] as { kind?: string } | undefined)?.kind === 'tiny'
+}
+
+function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: Tokenizer | undefined): string[] {
+  const messages = messagesOf(turn)
+  // Histories grow by appending, so a call shows what is new in it.
+  const isContinuation = seen > 0 && messages.length > seen
+  const shown = isContinuation ? messages.slice(seen) : messages
+  const title = `── call ${turn.index + 1} ── ${turn.model}${turn.stream ? ', streamed' : ''}`
+  return [
+    title.padEnd(80, ' ─').trimEnd(),
+    ...(isContinuation ? [`   (${seen} earlier messages)`] : []),
+    ...shown.map((message) => indent(message.role, describe(message), options)),
+    ...(turn.response?.choices ?? []).flatMap((choice) => [
+      indent('answer', describe(choice.message), options),
+      ...(options.tokens ? formatTokens(choice, tokenizer) : []),
+    ]),
+    ...(turn.failure ? [indent('failed', `${turn.failure.code}: ${turn.failure.message}`, options)] : []),
+    ...(turn.response?.gradeReasons ?? []).map((reason) => indent('grade', reason, options)),
+    '',
+  ]
+}
+
+function messagesOf(turn: Turn): Message[] {
+  const context = { route: openaiChat.routes[0] as Route, wildcards: [], query: new URLSearchParams(), headers: {} }
+  return openaiChat.parseRequest({ text: turn.request, value: JSON.parse(turn.request) }, context).messages
+}
+
+function describe(message: Message | AssistantMessage): string {
+  const parts = [textOf(message), ...message.content.flatMap((part) => (part.type === 'image' ? ['[image]'] : []))]
+  if (message.role === 'assistant') {
+    if (message.reasoning) parts.unshift(`[thinking] ${message.reasoning}`)
+    parts.push(...message.toolCalls.map((call) => `[call ${call.name}] ${call.arguments}`))
+  }
+  return parts.filter((part) => part !== '').join('\n')
+}
+
+const LONGEST = 400
+
+function indent(label: string, text: string, options: ViewOptions): string {
+  const cut = text.length > LONGEST && !options.full
+  const shown = cut ? `${text.slice(0, LONGEST)} … (${text.length} characters; --full shows all)` : text
+  return `${label.padStart(9)}  ${shown.replaceAll('\n', `\n${' '.repeat(11)}`)}`
+}
+
+function formatTokens(choice: Choice, tokenizer: Tokenizer | undefined): string[] {
+  const entries = Array.from(choice.ids, (id, i) => {
+    const logprob = choice.logprobs[i] ?? Number.NaN
+    const text = tokenizer === undefined ? '' : ` ${JSON.stringify(tokenizer.tokenText(id))}`
+    return `${id}${text} ${Number.isNaN(logprob) ? '-' : logprob.toFixed(3)}`
+  })
+  return [`   tokens  ${entries.join('  ')}`]
+}

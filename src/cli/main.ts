@@ -1,0 +1,78 @@
+#!/usr/bin/env node
+import { RolloutError, toFailure } from '../model/failure.ts'
+import { EXIT, type Command, type ExitCode } from './command.ts'
+import { readVersion } from './version.ts'
+
+/** Verbs, loaded on use. The second word is what `polar --help` says of each. */
+const commands: Readonly<Record<string, { summary: string; load: () => Promise<Command> }>> = {
+  record: {
+    summary: 'Run a harness and capture every model call it makes',
+    load: async () => (await import('./commands/record.ts')).record,
+  },
+  show: {
+    summary: 'Read a recorded session: calls, answers, tokens',
+    load: async () => (await import('./commands/show.ts')).show,
+  },
+  export: {
+    summary: 'Turn recorded sessions into training data',
+    load: async () => (await import('./commands/export.ts')).exportSessions,
+  },
+  engine: {
+    summary: 'Serve the tiny model, or a script, like a vLLM server',
+    load: async () => (await import('./commands/engine.ts')).engine,
+  },
+}
+
+process.exitCode = await main(process.argv.slice(2))
+
+async function main(argv: readonly string[]): Promise<ExitCode> {
+  const [verb, ...rest] = argv
+  if (verb === undefined || verb === '--help' || verb === '-h') {
+    process.stdout.write(overview())
+    return EXIT.done
+  }
+  if (verb === '--version' || verb === '-v') {
+    process.stdout.write(`${readVersion()}\n`)
+    return EXIT.done
+  }
+  const command = Object.hasOwn(commands, verb) ? commands[verb] : undefined
+  if (command === undefined) {
+    process.stderr.write(`polar: there is no command "${verb}". Commands: ${Object.keys(commands).join(', ')}\n`)
+    return EXIT.usage
+  }
+  try {
+    return await (await command.load()).execute(rest)
+  } catch (error) {
+    process.stderr.write(`${describe(error)}\n`)
+    return exitCodeOf(error)
+  }
+}
+
+function overview(): string {
+  const width = Math.max(...Object.keys(commands).map((name) => name.length))
+  const lines = Object.entries(commands).map(([name, { summary }]) => `  ${name.padEnd(width)}  ${summary}`)
+  return [
+    'polar: reinforcement learning over any agent harness, unmodified',
+    '',
+    'Usage: polar <command> [flags]      (polar <command> --help says more)',
+    '',
+    ...lines,
+    '',
+    'Example:',
+    '  polar record -- pi -p "What is in this folder?"',
+    '',
+  ].join('\n')
+}
+
+/** A failure we know is a sentence; one we do not is a defect, and its stack is what we need. */
+function describe(error: unknown): string {
+  if (error instanceof RolloutError) return error.message
+  return error instanceof Error ? `polar: internal error\n${error.stack}` : String(error)
+}
+
+function exitCodeOf(error: unknown): ExitCode {
+  const { code } = toFailure(error)
+  if (code.startsWith('config.')) return EXIT.usage
+  if (code.startsWith('upstream.')) return EXIT.unreachable
+  return EXIT.failed
+}

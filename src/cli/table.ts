@@ -1,0 +1,17 @@
+/** Columns of text, numbers to the right. The first row is the heading. */
+export function formatTable(rows: readonly (readonly string[])[]): string {
+  const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)))
+  const isNumeric = widths.map((_, column) =>
+    rows.slice(1).every((row) => /^[-\d.,%]*( ?(ms|s))?$/.test(row[column] ?? '')),
+  )
+  const line = (row: readonly string[]): string =>
+    row
+      .map((cell, column) =>
+        isNumeric[column] ? cell.padStart(widths[column] ?? 0) : cell.padEnd(widths[column] ?? 0),
+      )
+      .join('  ')
+      .trimEnd()
+  const [heading = [], ...body] = rows
+  const rule = widths.map((width) => '─'.repeat(width)).join('──')
+  return [line(heading), rule, ...body.map(line)].map((text) => `${text}\n`).join('')
+}

@@ -1,0 +1,103 @@
+import { createHash, timingSafeEqual } from 'node:crypto'
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { EngineContext } from './context.ts'
+import {
+  abortRequests,
+  isPaused,
+  metrics,
+  pause,
+  resume,
+  updateWeights,
+  updateWeightVersion,
+  weightInfo,
+} from './control-endpoints.ts'
+import { EngineError, httpError } from './errors.ts'
+import { Exchange } from './exchange.ts'
+import { chatCompletions, completions, generateTokens, toEngineError } from './generation-endpoints.ts'
+import { detokenize, listModels, renderChat, showModel, tokenize } from './text-endpoints.ts'
+
+export interface AppOptions {
+  apiKey?: string
+  version: string
+}
+
+interface Route {
+  method: 'GET' | 'POST'
+  /** Answers without a key: says nothing about anyone. */
+  isOpen?: boolean
+  handle(context: EngineContext, exchange: Exchange): Promise<void>
+}
+
+/** Every endpoint. A path that ends in a slash stands for all below it. */
+function createRoutes(options: AppOptions): Map<string, Route> {
+  const empty: Route['handle'] = async (_context, exchange) => exchange.sendText('')
+  const version: Route['handle'] = async (_context, exchange) =>
+    exchange.sendJson(JSON.stringify({ version: options.version }))
+  return new Map<string, Route>([
+    ['/v1/chat/completions', { method: 'POST', handle: chatCompletions }],
+    ['/v1/chat/completions/render', { method: 'POST', handle: renderChat }],
+    ['/v1/completions', { method: 'POST', handle: completions }],
+    ['/inference/v1/generate', { method: 'POST', handle: generateTokens }],
+    ['/tokenize', { method: 'POST', handle: tokenize }],
+    ['/detokenize', { method: 'POST', handle: detokenize }],
+    ['/v1/models', { method: 'GET', handle: listModels }],
+    ['/v1/models/', { method: 'GET', handle: showModel }],
+    ['/health', { method: 'GET', isOpen: true, handle: empty }],
+    ['/ping', { method: 'GET', isOpen: true, handle: empty }],
+    ['/version', { method: 'GET', isOpen: true, handle: version }],
+    ['/pause', { method: 'POST', handle: pause }],
+    ['/resume', { method: 'POST', handle: resume }],
+    ['/is_paused', { method: 'GET', handle: isPaused }],
+    ['/abort_requests', { method: 'POST', handle: abortRequests }],
+    ['/weight_info', { method: 'GET', handle: weightInfo }],
+    ['/update_weight_version', { method: 'POST', handle: updateWeightVersion }],
+    ['/update_weights', { method: 'POST', handle: updateWeights }],
+    ['/metrics', { method: 'GET', handle: metrics }],
+  ])
+}
+
+export function createApp(context: EngineContext, options: AppOptions): RequestListener {
+  const routes = createRoutes(options)
+  const keyDigest = options.apiKey === undefined ? undefined : digest(options.apiKey)
+  return (request: IncomingMessage, response: ServerResponse) => {
+    const exchange = new Exchange(request, response)
+    answer(exchange).catch((error: unknown) => {
+      // A client that has gone wants no answer.
+      if (!exchange.signal.aborted) exchange.sendError(toEngineError(error))
+    })
+  }
+
+  async function answer(exchange: Exchange): Promise<void> {
+    const { method } = exchange.request
+    const route = routes.get(exchange.path) ?? routes.get(exchange.path.slice(0, exchange.path.lastIndexOf('/') + 1))
+    if (route?.isOpen !== true && !isAllowed(exchange)) {
+      exchange.sendJson('{"error":"Unauthorized"}', 401)
+      return
+    }
+    if (route === undefined) throw httpError(404)
+    if (method !== route.method && !(method === 'HEAD' && route.method === 'GET')) throw httpError(405)
+    if (method === 'POST') checkContentType(exchange)
+    await route.handle(context, exchange)
+  }
+
+  function isAllowed({ request }: Exchange): boolean {
+    if (keyDigest === undefined) return true
+    const [scheme = '', token = ''] = (request.headers.authorization ?? '').split(' ', 2)
+    return scheme.toLowerCase() === 'bearer' && timingSafeEqual(digest(token), keyDigest)
+  }
+}
+
+/** Bodies only; `/pause` and `/resume` have none. */
+function checkContentType({ request }: Exchange): void {
+  const hasBody =
+    request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0
+  const type = (request.headers['content-type'] ?? '').split(';', 1)[0]?.trim().toLowerCase()
+  if (!hasBody || type === 'application/json') return
+  throw new EngineError(400, "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed", {
+    type: 'Bad Request',
+  })
+}
+
+function digest(text: string): Buffer {
+  return createHash('sha256').update(text).digest()
+}

@@ -1,0 +1,223 @@
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { Template } from '@huggingface/jinja'
+import * as z from 'zod'
+import { parsePythonJson, PythonNumber, toPythonNumber } from './python-json.ts'
+import type { Tokenizer } from './tokenizer.ts'
+
+/** The conversation cannot be put in the template's form; the caller's fault, status 400. */
+export class ChatTemplateError extends Error {
+  override readonly name = 'ChatTemplateError'
+  /** The field of the request at fault, where one is known. */
+  readonly param: string | undefined
+
+  constructor(message: string, options: { param?: string; cause?: unknown } = {}) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause })
+    this.param = options.param
+  }
+}
+
+/** What a prompt is made of, in the spelling of an OpenAI chat request. */
+export interface ChatPrompt {
+  messages: readonly Readonly<Record<string, unknown>>[]
+  /** Plain values or, to keep 3.0 and long integers as they were sent, what `parsePythonJson` gave for the body. */
+  tools?: readonly unknown[]
+  addGenerationPrompt?: boolean
+  /** Leave the last message open, so that the answer goes on where it ends. */
+  continueFinalMessage?: boolean
+  /** `chat_template_kwargs`: further variables of the template. */
+  variables?: Readonly<Record<string, unknown>>
+}
+
+/**
+ * A model's own chat template: conversation to text to ids, as vLLM does it with Python's jinja2.
+ *
+ * Roles are the template's business. The embedded model's knows system, user, assistant and tool and prints nothing for
+ * any other, so that a `developer` message would vanish: callers map it to `system` first.
+ */
+export interface ChatTemplate {
+  /** Throws `ChatTemplateError`. */
+  toText(prompt: ChatPrompt): string
+  tokenise(prompt: ChatPrompt): Int32Array
+}
+
+const TokenizerConfig = z.looseObject({
+  chat_template: z.string(),
+  bos_token: z.string().nullish(),
+  eos_token: z.string().nullish(),
+  pad_token: z.string().nullish(),
+  unk_token: z.string().nullish(),
+})
+type TokenizerConfig = z.infer<typeof TokenizerConfig>
+
+/** Reads the template out of `tokenizer_config.json` of a model folder. */
+export async function loadChatTemplate(folder: string, tokenizer: Pick<Tokenizer, 'encode'>): Promise<ChatTemplate> {
+  const config: unknown = JSON.parse(await readFile(join(folder, 'tokenizer_config.json'), 'utf8'))
+  return createChatTemplate(TokenizerConfig.parse(config), tokenizer)
+}
+
+export function createChatTemplate(config: TokenizerConfig, tokenizer: Pick<Tokenizer, 'encode'>): ChatTemplate {
+  const { chat_template, bos_token, eos_token, pad_token, unk_token } = config
+  const template = new Template(chat_template)
+  const globals = { bos_token, eos_token, pad_token, unk_token }
+  const toText = (prompt: ChatPrompt) => renderPrompt(template, globals, prompt)
+  return { toText, tokenise: (prompt) => tokenizer.encode(toText(prompt)) }
+}
+
+function renderPrompt(template: Template, globals: Readonly<Record<string, unknown>>, prompt: ChatPrompt): string {
+  const { addGenerationPrompt = true, continueFinalMessage = false } = prompt
+  if (addGenerationPrompt && continueFinalMessage) {
+    throw new ChatTemplateError('Cannot set both `continue_final_message` and `add_generation_prompt` to True.')
+  }
+  const messages = prompt.messages.map(toTemplateMessage)
+  const last = messages.at(-1)
+  if (last === undefined) throw new ChatTemplateError('The conversation has no messages.', { param: 'messages' })
+
+  const marks = createMarks([messages, prompt.tools, prompt.variables])
+  // The space after the end shows whether the template trims what it prints.
+  const opened = { ...last, content: `${last.content}${marks.end} ` }
+  const text = runTemplate(template, {
+    ...globals,
+    ...prompt.variables,
+    messages: marks.hide(continueFinalMessage ? messages.with(-1, opened) : messages),
+    tools: prompt.tools === undefined ? null : marks.hide(prompt.tools),
+    add_generation_prompt: addGenerationPrompt,
+  })
+  return marks.reveal(continueFinalMessage ? cutAfterFinalMessage(text, marks.end) : text)
+}
+
+function cutAfterFinalMessage(text: string, end: string): string {
+  const at = text.lastIndexOf(end)
+  if (at === -1) {
+    throw new ChatTemplateError('The template leaves out the final message, so it cannot be continued.', {
+      param: 'continue_final_message',
+    })
+  }
+  const cut = text.slice(0, at)
+  return text[at + end.length] === ' ' ? cut : cut.trimEnd()
+}
+
+function runTemplate(template: Template, variables: Readonly<Record<string, unknown>>): string {
+  try {
+    return template.render(variables)
+  } catch (error) {
+    const reason = error instanceof Error ? error.message : String(error)
+    throw new ChatTemplateError(`The chat template refused the conversation: ${reason}`, { cause: error })
+  }
+}
+
+interface TemplateMessage {
+  role: string
+  content: string
+  [field: string]: unknown
+}
+
+/** The fields vLLM hands to a template that wants text content; whatever else the caller sent is not for templates. */
+function toTemplateMessage(message: Readonly<Record<string, unknown>>, index: number): TemplateMessage {
+  const param = `messages.${index}`
+  const { role, name, tool_calls: toolCalls, tool_call_id: toolCallId } = message
+  if (typeof role !== 'string') throw new ChatTemplateError('A message has no role.', { param: `${param}.role` })
+  const reasoning = message['reasoning'] ?? message['reasoning_content']
+  return {
+    role,
+    content: toContentText(message['content'], `${param}.content`),
+    ...(typeof name === 'string' ? { name } : {}),
+    ...(role === 'tool' && typeof toolCallId === 'string' ? { tool_call_id: toolCallId } : {}),
+    ...(role === 'assistant' && typeof reasoning === 'string' ? { reasoning, reasoning_content: reasoning } : {}),
+    // An empty list is dropped: templates ask only whether the field is there.
+    ...(role === 'assistant' && Array.isArray(toolCalls) && toolCalls.length > 0
+      ? { tool_calls: toolCalls.map((call, i) => toTemplateCall(call, `${param}.tool_calls.${i}`)) }
+      : {}),
+  }
+}
+
+const TEXT_FIELDS: Readonly<Record<string, string>> = {
+  text: 'text',
+  input_text: 'text',
+  output_text: 'text',
+  refusal: 'refusal',
+  thinking: 'thinking',
+}
+
+function toContentText(content: unknown, param: string): string {
+  if (content == null) return ''
+  if (typeof content === 'string') return content
+  if (!Array.isArray(content)) throw new ChatTemplateError('Content is neither text nor a list of parts.', { param })
+  return content.map((part: unknown) => toPartText(part, param)).join('\n')
+}
+
+function toPartText(part: unknown, param: string): string {
+  if (typeof part === 'string') return part
+  const fields = isRecord(part) ? part : {}
+  const field = typeof fields['type'] === 'string' ? TEXT_FIELDS[fields['type']] : undefined
+  const text = field === undefined ? undefined : fields[field]
+  if (typeof text === 'string') return text
+  throw new ChatTemplateError(`This model reads text only; it cannot take a part of type ${String(fields['type'])}.`, {
+    param,
+  })
+}
+
+function toTemplateCall(call: unknown, param: string): unknown {
+  const { function: called, ...rest } = isRecord(call) ? call : {}
+  if (!isRecord(called)) throw new ChatTemplateError('A tool call names no function.', { param })
+  return {
+    ...rest,
+    function: { ...called, arguments: parseArguments(called['arguments'], `${param}.function.arguments`) },
+  }
+}
+
+/** Arguments travel as JSON in a string; templates get the value. Nothing at all counts as no arguments. */
+function parseArguments(value: unknown, param: string): unknown {
+  if (value == null || value === '') return {}
+  if (typeof value !== 'string') return value
+  try {
+    return parsePythonJson(value)
+  } catch (error) {
+    throw new ChatTemplateError('The arguments of a tool call are not JSON.', { param, cause: error })
+  }
+}
+
+/**
+ * The template engine prints a number as JavaScript does and moves keys that look like integers to the front. So both go
+ * through it as marked strings and get their Python spelling once the text is there. A mark begins with a control
+ * character, which `tojson` escapes and plain output does not: the quotes `tojson` put around a number can so be told
+ * from quotes of the template. Templates that calculate with numbers of tools or arguments are not served by this.
+ */
+function createMarks(inputs: readonly unknown[]) {
+  const texts = [...stringsIn(inputs)]
+  let serial = 0
+  while (texts.some((text) => text.includes(`u0001m${serial}`) || text.includes(`\u0001m${serial}`))) serial++
+  const mark = `\u0001m${serial}`
+  const escaped = String.raw`\\u0001m${serial}`
+
+  const hide = (value: unknown): unknown => {
+    if (typeof value === 'number' || typeof value === 'bigint') return hide(toPythonNumber(value))
+    if (value instanceof PythonNumber) return `${mark}n${value.text}\u0001`
+    if (Array.isArray(value)) return value.map(hide)
+    if (value instanceof Map || isRecord(value)) {
+      const entries = value instanceof Map ? [...value] : Object.entries(value)
+      return Object.fromEntries(entries.map(([key, member]) => [hideKey(String(key)), hide(member)]))
+    }
+    return value
+  }
+  const hideKey = (key: string) => (/^\d+$/.test(key) ? `${mark}k${key}` : key)
+
+  const printedNumber = new RegExp(`"${escaped}n(.*?)\\\\u0001"|${mark}n(.*?)\u0001`, 'g')
+  const printedKey = new RegExp(`${escaped}k|${mark}k`, 'g')
+  const reveal = (text: string) =>
+    text
+      .replace(printedNumber, (_all, json: string | undefined, plain: string | undefined) => json ?? plain ?? '')
+      .replace(printedKey, '')
+
+  return { hide, reveal, end: `${mark}e` }
+}
+
+function* stringsIn(value: unknown): Generator<string> {
+  if (typeof value === 'string') yield value
+  else if (value instanceof Map || Array.isArray(value)) for (const member of value) yield* stringsIn(member)
+  else if (isRecord(value)) yield* stringsIn(Object.entries(value))
+}
+
+function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}

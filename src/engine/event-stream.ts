@@ -1,0 +1,101 @@
+import type { ServerResponse } from 'node:http'
+
+/** So much may wait to be written before the event loop gets its turn. */
+const FULL_AT = 64 * 1024
+
+/**
+ * Writes server-sent events: whatever is ready within one turn of the event loop leaves in one write, and a client that
+ * does not read holds the writer back.
+ */
+export class EventStream {
+  readonly #response: ServerResponse
+  #waiting = ''
+  #isScheduled = false
+  #isBlocked = false
+  #hasWritten = false
+  #room: Promise<void> | undefined
+
+  constructor(response: ServerResponse) {
+    this.#response = response
+    response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' })
+    // The client learns of the 200 now, in the same packet as the first events if they are ready by then.
+    setImmediate(() => {
+      if (!this.#hasWritten && !response.destroyed) response.flushHeaders()
+    })
+  }
+
+  /** Text that holds whole events, `data: …` and an empty line each. */
+  write(events: string): void {
+    this.#waiting += events
+    if (this.#isScheduled) return
+    this.#isScheduled = true
+    process.nextTick(this.#onTick)
+  }
+
+  /** What to wait for before writing more; undefined when there is room. */
+  ready(): Promise<void> | undefined {
+    if (this.#waiting.length < FULL_AT && !this.#isBlocked) return undefined
+    this.#room ??= this.#makeRoom()
+    return this.#room
+  }
+
+  /** Resolves once everything was handed to the operating system. */
+  async flushed(): Promise<void> {
+    this.#flush()
+    if (this.#response.destroyed) return
+    await new Promise<void>((resolve) => {
+      this.#response.once('close', resolve)
+      this.#response.write('', () => {
+        this.#response.off('close', resolve)
+        resolve()
+      })
+    })
+  }
+
+  /** The last events, and the end of the response. */
+  end(events = ''): void {
+    const rest = this.#waiting + events
+    this.#waiting = ''
+    if (this.#response.destroyed) return
+    this.#hasWritten = true
+    this.#response.end(rest)
+  }
+
+  /** Breaks the connection off. */
+  destroy(): void {
+    this.#waiting = ''
+    this.#response.destroy()
+  }
+
+  readonly #onTick = (): void => {
+    this.#isScheduled = false
+    this.#flush()
+  }
+
+  #flush(): void {
+    const text = this.#waiting
+    this.#waiting = ''
+    if (text === '' || this.#response.destroyed || this.#response.writableEnded) return
+    this.#hasWritten = true
+    this.#isBlocked = !this.#response.write(text)
+  }
+
+  async #makeRoom(): Promise<void> {
+    this.#flush()
+    if (this.#isBlocked) await this.#drained()
+    else await new Promise((resolve) => setImmediate(resolve))
+    this.#room = undefined
+  }
+
+  async #drained(): Promise<void> {
+    await new Promise<void>((resolve) => {
+      const done = () => {
+        this.#response.off('drain', done).off('close', done)
+        resolve()
+      }
+      if (this.#response.destroyed) resolve()
+      else this.#response.on('drain', done).on('close', done)
+    })
+    this.#isBlocked = false
+  }
+}

@@ -1,0 +1,86 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { EngineError } from './errors.ts'
+import type { EventStream } from './event-stream.ts'
+import type { Exchange } from './exchange.ts'
+import { isLater } from './generation.ts'
+import type { Fault } from './policies/policy.ts'
+
+/** What is sent where JSON should be. */
+const NOT_JSON = '<html><body>502 Bad Gateway'
+
+/**
+ * A fault that comes before the answer. True when it was the answer. Without a stream, those that wait for tokens come
+ * now too: there is no place for them later.
+ */
+export async function faultBefore(fault: Fault | undefined, exchange: Exchange, isStream: boolean): Promise<boolean> {
+  if (fault === undefined || (isStream && isLater(fault))) return false
+  switch (fault.kind) {
+    case 'status':
+      exchange.sendError(
+        new EngineError(fault.status, fault.message ?? 'This fault was scripted.', {
+          retryAfterSeconds: fault.retryAfterSeconds,
+        }),
+      )
+      return true
+    case 'reset':
+      exchange.request.socket.resetAndDestroy()
+      return true
+    case 'stall':
+      await sleep(fault.ms, undefined, { signal: exchange.signal }).catch(() => {})
+      return false
+    case 'malformed':
+      exchange.sendText(NOT_JSON, isStream ? 'text/event-stream; charset=utf-8' : 'application/json')
+      return true
+    case 'cut':
+    case 'omit':
+    case 'wrong-length':
+      return false
+  }
+}
+
+/** A fault in the middle of a stream. True when nothing may follow it. */
+export async function streamFault(
+  fault: Fault,
+  stream: EventStream,
+  signal: AbortSignal,
+  begun: string,
+): Promise<boolean> {
+  switch (fault.kind) {
+    case 'reset':
+      await stream.flushed()
+      stream.destroy()
+      return true
+    case 'stall':
+      await stream.flushed()
+      await sleep(fault.ms, undefined, { signal }).catch(() => {})
+      return false
+    case 'cut':
+      stream.end()
+      return true
+    case 'malformed':
+      // An event that begins like any other and breaks off.
+      stream.write(`${begun}{"ind\n\n`)
+      return false
+    case 'status':
+    case 'omit':
+    case 'wrong-length':
+      return false
+  }
+}
+
+/** A body that ends too early, as a whole response. */
+export function cutBody(body: string, fault: Fault | undefined): string {
+  return fault?.kind === 'cut' ? body.slice(0, Math.floor(body.length / 2)) : body
+}
+
+export type ReportedField = 'token_ids' | 'prompt_token_ids' | 'logprobs' | 'usage'
+
+/** Whether a field that was asked for is to be left out. */
+export function isOmitted(fault: Fault | undefined, field: ReportedField): boolean {
+  return fault?.kind === 'omit' && fault.fields.includes(field)
+}
+
+/** Whether this is the entry that goes missing so that counts disagree: the first of a choice. */
+export function isDropped(fault: Fault | undefined, field: 'token_ids' | 'logprobs', position: number): boolean {
+  return position === 0 && fault?.kind === 'wrong-length' && fault.field === field
+}

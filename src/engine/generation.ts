@@ -1,0 +1,243 @@
+import { Choice, type TokenTexts } from './choice.ts'
+import type { Control, Metrics, Running } from './control.ts'
+import type { GenerationLog, GenerationRecord } from './generation-log.ts'
+import type { Conversation, Fault, Generation, Policy, SampledToken, SamplingParams } from './policies/policy.ts'
+
+/** One prompt to be continued, once or `n` times. */
+export interface Job {
+  /** As the client knows it. */
+  requestId: string
+  endpoint: string
+  promptIds: Int32Array
+  conversation?: Conversation
+  sampling: SamplingParams
+  includeStop: boolean
+  skipSpecialTokens: boolean
+}
+
+/** Takes what is sampled, choice by choice, in any interleaving. */
+export interface Sink {
+  /** `text` is what the token released; `choice.finish` is set when it was the last. */
+  token(choice: Choice, token: SampledToken, text: string): void
+  /** The choice ended without a token of its own. */
+  end(choice: Choice, text: string): void
+  /** What must happen before more is sampled, or undefined when nothing must. */
+  ready?(): Promise<void> | undefined
+  /** Does a fault that is due now. True when nothing may follow it. */
+  fault?(fault: Fault, signal: AbortSignal): Promise<boolean>
+}
+
+export interface GenerationDeps {
+  policy: Policy
+  texts: TokenTexts
+  control: Control
+  metrics: Metrics
+  log: GenerationLog | undefined
+  modelName: string
+  maxModelLen: number
+  now(): number
+}
+
+/** A job on its way, from the policy's first word to the line in the log. `run` it or `close` it. */
+export class ActiveGeneration {
+  readonly job: Job
+  readonly fault: Fault | undefined
+  readonly choices: readonly Choice[]
+  readonly #deps: GenerationDeps
+  readonly #generation: Generation
+  readonly #running: Running
+  readonly #controller: AbortController
+  readonly #release: () => void
+  readonly #startedAt: number
+  readonly #startVersion: string
+  readonly #weightChanges: NonNullable<GenerationRecord['weight_changes']> = []
+  #sampled = 0
+  /** A fault waits for its number of tokens. */
+  #faultDue: boolean
+  #closed = false
+
+  private constructor(deps: GenerationDeps, job: Job, parts: Started) {
+    this.job = job
+    this.#deps = deps
+    this.#generation = parts.generation
+    this.#running = parts.running
+    this.#controller = parts.controller
+    this.#release = parts.release
+    this.#startedAt = parts.startedAt
+    this.#startVersion = parts.startVersion
+    this.fault = parts.generation.fault
+    this.#faultDue = isLater(this.fault)
+    const { sampling, includeStop, skipSpecialTokens } = job
+    const maxLength = deps.maxModelLen - job.promptIds.length
+    this.choices = Array.from(
+      { length: sampling.n },
+      (_, index) => new Choice(index, deps.texts, { sampling, maxLength, includeStop, skipSpecialTokens }),
+    )
+  }
+
+  /** Waits out a pause, then asks the policy. `client` aborts when whoever asked has left. */
+  static async start(deps: GenerationDeps, job: Job, client: AbortSignal): Promise<ActiveGeneration> {
+    await deps.control.enter(client)
+    const controller = new AbortController()
+    const onClientGone = () => controller.abort()
+    client.addEventListener('abort', onClientGone, { once: true })
+    const running: Running = { id: job.requestId, sampling: 0, abort: () => controller.abort() }
+    const leave = deps.control.add(running)
+    const release = () => {
+      client.removeEventListener('abort', onClientGone)
+      leave()
+    }
+    const startedAt = deps.now()
+    const startVersion = deps.control.weightVersion
+    try {
+      const { promptIds, conversation, sampling } = job
+      const request = {
+        id: `${job.requestId}/${deps.control.nextSerial()}`,
+        promptIds,
+        sampling,
+        signal: controller.signal,
+      }
+      const generation = await deps.policy.start(conversation === undefined ? request : { ...request, conversation })
+      deps.metrics.promptTokens += promptIds.length
+      return new ActiveGeneration(deps, job, { generation, running, controller, release, startedAt, startVersion })
+    } catch (error) {
+      release()
+      deps.metrics.countFinished('error')
+      throw error
+    }
+  }
+
+  /** Prompt tokens that needed no computing; undefined where nothing is cached. */
+  get cachedTokens(): number | undefined {
+    return this.#generation.cachedTokens
+  }
+
+  get isAborted(): boolean {
+    return this.#controller.signal.aborted
+  }
+
+  /** Aborts when the client leaves or the request is aborted by others. */
+  get signal(): AbortSignal {
+    return this.#controller.signal
+  }
+
+  /** Samples every choice to its end. False when a fault cut the answer off, so that nothing may follow. */
+  async run(sink: Sink): Promise<boolean> {
+    const runs = this.choices.map((choice) =>
+      this.#runChoice(choice, sink).catch((error: unknown) => {
+        this.#controller.abort()
+        throw error
+      }),
+    )
+    try {
+      const results = await Promise.allSettled(runs)
+      const failed = results.find((result) => result.status === 'rejected')
+      if (failed) throw failed.reason
+      if (await this.#doFault(sink)) return false
+      return results.every((result) => result.status === 'fulfilled' && result.value)
+    } finally {
+      this.close()
+    }
+  }
+
+  /** Counts it out and writes the log. Safe to call twice. */
+  close(): void {
+    if (this.#closed) return
+    this.#closed = true
+    this.#release()
+    for (const { finish } of this.choices) this.#deps.metrics.countFinished(finish?.reason ?? 'abort')
+    this.#deps.log?.write(this.#toRecord())
+  }
+
+  async #runChoice(choice: Choice, sink: Sink): Promise<boolean> {
+    const { signal } = this
+    const { control, metrics } = this.#deps
+    const tokens = this.#generation.sample(choice.index)[Symbol.asyncIterator]()
+    try {
+      while (!signal.aborted) {
+        if (this.#faultDue && (await this.#doFault(sink))) return false
+        if (control.isFrozen) await this.#park(choice)
+        const next = await this.#nextToken(tokens)
+        if (next.done === true || signal.aborted) break
+        const text = choice.push(next.value)
+        this.#sampled += 1
+        metrics.generationTokens += 1
+        sink.token(choice, next.value, text)
+        if (choice.finish !== undefined) return true
+        const ready = sink.ready?.()
+        if (ready !== undefined) await ready
+      }
+    } catch (error) {
+      // A policy may answer an abort with an error or with silence.
+      if (!signal.aborted) throw error
+    } finally {
+      await tokens.return?.()
+    }
+    sink.end(choice, choice.end(signal.aborted ? 'abort' : undefined))
+    return true
+  }
+
+  async #nextToken(tokens: AsyncIterator<SampledToken>): Promise<IteratorResult<SampledToken, unknown>> {
+    this.#running.sampling += 1
+    try {
+      return await tokens.next()
+    } finally {
+      this.#running.sampling -= 1
+      this.#deps.control.notify()
+    }
+  }
+
+  async #park(choice: Choice): Promise<void> {
+    const { control } = this.#deps
+    const before = control.weightVersion
+    await control.park(this.signal)
+    if (control.weightVersion === before || this.signal.aborted) return
+    const { weightVersion: weight_version } = control
+    this.#weightChanges.push({ choice: choice.index, from_token: choice.ids.length, weight_version })
+  }
+
+  async #doFault(sink: Sink): Promise<boolean> {
+    if (!this.#faultDue || !isLater(this.fault) || this.#sampled < this.fault.afterTokens) return false
+    this.#faultDue = false
+    const isEnd = (await sink.fault?.(this.fault, this.signal)) ?? false
+    if (isEnd) this.#controller.abort()
+    return isEnd
+  }
+
+  #toRecord(): GenerationRecord {
+    return {
+      request_id: this.job.requestId,
+      endpoint: this.job.endpoint,
+      model: this.#deps.modelName,
+      prompt_token_ids: [...this.job.promptIds],
+      choices: this.choices.map(({ index, ids, logprobs, text, finish }) => ({
+        index,
+        token_ids: ids,
+        logprobs,
+        text,
+        finish_reason: finish?.reason ?? null,
+      })),
+      weight_version: this.#startVersion,
+      ...(this.#weightChanges.length === 0 ? {} : { weight_changes: this.#weightChanges }),
+      started_at: new Date(this.#startedAt).toISOString(),
+      ended_at: new Date(this.#deps.now()).toISOString(),
+      aborted: this.isAborted,
+    }
+  }
+}
+
+interface Started {
+  generation: Generation
+  running: Running
+  controller: AbortController
+  release: () => void
+  startedAt: number
+  startVersion: string
+}
+
+type LaterFault = Extract<Fault, { afterTokens?: number }> & { afterTokens: number }
+
+/** A fault that waits for tokens, and so concerns streams. */
+export function isLater(fault: Fault | undefined): fault is LaterFault {
+  return fault !== undefined && 'afterTokens' in fault && fault.afterTokens !== undefined
+}

@@ -1,0 +1,74 @@
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { embeddedModelFolder } from '../model-package.ts'
+import { loadBackend } from './backend.ts'
+import type { Backend } from './backend.ts'
+import { emptyKeyValues, joinKeyValues, sliceKeyValues } from './key-values.ts'
+
+const folder = embeddedModelFolder()
+const ids = Int32Array.from({ length: 40 }, (_, i) => 100 + ((i * 37) % 5000))
+const withoutNative = () => Promise.reject(new Error('no such package'))
+
+let best: Backend
+let wasm: Backend
+beforeAll(async () => {
+  best = await loadBackend('auto', folder)
+  wasm = await loadBackend('auto', folder, withoutNative)
+})
+afterAll(async () => {
+  await best.model.release()
+  await wasm.model.release()
+})
+
+test('auto is WebAssembly where the native package does not load', () => {
+  expect(wasm.kind).toBe('wasm')
+})
+
+test('native says what to install where it does not load', async () => {
+  await expect(loadBackend('native', folder, withoutNative)).rejects.toThrow(
+    /onnxruntime-node.*install it, or choose wasm.*no such package/,
+  )
+})
+
+test('a missing model is named, whatever the backend', async () => {
+  await expect(loadBackend('auto', `${folder}/nowhere`)).rejects.toThrow('nowhere')
+})
+
+test('forward() gives a row of logits for every token and remembers them all', async () => {
+  for (const { model } of [best, wasm]) {
+    const { logits, state } = await model.forward(ids, emptyKeyValues(model.shape))
+    expect(logits).toHaveLength(ids.length * model.shape.vocabularySize)
+    expect(state.length).toBe(ids.length)
+    expect(logits.every(Number.isFinite)).toBe(true)
+  }
+})
+
+test('forward() goes on from a memory that was cut and joined as if nothing had happened', async () => {
+  for (const { model } of [best, wasm]) {
+    const { keyValueHeads } = model.shape
+    const first = await model.forward(ids.subarray(0, 16), emptyKeyValues(model.shape))
+    const second = await model.forward(ids.subarray(16, 32), first.state)
+    const rejoined = joinKeyValues([first.state, sliceKeyValues(second.state, 16, keyValueHeads)], keyValueHeads)
+    expect(rejoined).toEqual(second.state)
+    const [plain, again] = [second.state, rejoined].map((state) => model.forward(ids.subarray(32), state))
+    expect((await again!).logits).toEqual((await plain!).logits)
+  }
+})
+
+test('both backends are the same model: their logits rise and fall together', async () => {
+  const [a, b] = await Promise.all(
+    [best, wasm].map(async ({ model }) => (await model.forward(ids, emptyKeyValues(model.shape))).logits),
+  )
+  expect(correlation(a!, b!)).toBeGreaterThan(0.95)
+})
+
+function correlation(a: Float32Array, b: Float32Array): number {
+  const mean = (values: Float32Array) => values.reduce((sum, value) => sum + value, 0) / values.length
+  const [meanA, meanB] = [mean(a), mean(b)]
+  let [both, varianceA, varianceB] = [0, 0, 0]
+  for (let i = 0; i < a.length; i++) {
+    both += (a[i]! - meanA) * (b[i]! - meanB)
+    varianceA += (a[i]! - meanA) ** 2
+    varianceB += (b[i]! - meanB) ** 2
+  }
+  return both / Math.sqrt(varianceA * varianceB)
+}

@@ -1,0 +1,167 @@
+import type { Worker } from 'node:worker_threads'
+import type { BackendKind } from './backend.ts'
+import { NativeGate } from './native-gate.ts'
+import type {
+  FromWorker,
+  ScoreRequest,
+  SequenceRequest,
+  TaskEvent,
+  ToWorker,
+  WorkerData,
+  WorkerSettings,
+} from './protocol.ts'
+
+/** A worker could not start or has died. What it was doing is lost and may be asked for again. */
+export class WorkerLostError extends Error {
+  override readonly name = 'WorkerLostError'
+}
+
+/** Who waits for a task: every event of it, or the reason why there will be no more. */
+export interface TaskListener {
+  event(event: TaskEvent): void
+  lost(error: Error): void
+}
+
+export interface PoolWorkerDeps {
+  startThread: (data: WorkerData) => Worker
+  settings: WorkerSettings
+  /** Told when the thread ends without having been asked to. */
+  onLost: (worker: PoolWorker) => void
+}
+
+/** The pool's end of one worker thread. */
+export class PoolWorker {
+  readonly #gate = new NativeGate()
+  readonly #thread: Worker
+  readonly #listeners = new Map<number, TaskListener>()
+  readonly #ready = Promise.withResolvers<BackendKind>()
+  readonly #exited = Promise.withResolvers<void>()
+  #lost: WorkerLostError | undefined
+  #isReady = false
+  #reason = ''
+  #isClosing = false
+
+  constructor({ startThread, settings, onLost }: PoolWorkerDeps) {
+    const thread = startThread({ ...settings, gate: this.#gate.buffer })
+    this.#thread = thread
+    // Whoever awaits it hears of it; a replacement may have nobody who does.
+    this.#ready.promise.catch(() => undefined)
+    thread.on('message', (message: FromWorker) => this.#receive(message))
+    thread.on('error', (error) => {
+      this.#reason = error instanceof Error ? error.message : String(error)
+    })
+    thread.on('exit', (code) => {
+      this.#end(`An inference worker stopped with exit code ${code}. ${this.#reason}`.trimEnd())
+      this.#exited.resolve()
+      if (!this.#isClosing) onLost(this)
+    })
+  }
+
+  /** Which backend it loaded; rejects when it could not. */
+  get ready(): Promise<BackendKind> {
+    return this.#ready.promise
+  }
+
+  /** Whether it ever got as far as serving. */
+  get wasReady(): boolean {
+    return this.#isReady
+  }
+
+  get isLost(): boolean {
+    return this.#lost !== undefined
+  }
+
+  /** Tasks it has. */
+  get load(): number {
+    return this.#listeners.size
+  }
+
+  sample(task: number, request: SequenceRequest, listener: TaskListener): void {
+    this.#begin({ type: 'sample', task, request }, listener)
+  }
+
+  score(task: number, request: ScoreRequest, listener: TaskListener): void {
+    this.#begin({ type: 'score', task, request }, listener)
+  }
+
+  setOutputBias(task: number, bias: Float32Array, listener: TaskListener): void {
+    this.#begin({ type: 'set-output-bias', task, bias }, listener)
+  }
+
+  grant(task: number, tokens: number): void {
+    if (this.#listeners.has(task)) this.#post({ type: 'grant', task, tokens })
+  }
+
+  /** Nothing more is heard of the task; no harm if it has ended. */
+  cancel(task: number): void {
+    if (this.#listeners.delete(task)) this.#post({ type: 'cancel', task })
+  }
+
+  /** Lets the pass under way end, frees the model and waits for the thread to be gone. */
+  async close(): Promise<void> {
+    this.#isClosing = true
+    if (!this.isLost) this.#post({ type: 'close' })
+    this.#end('The inference workers were shut down.')
+    const impatience = setTimeout(() => {
+      this.halt()
+      void this.#thread.terminate()
+    }, CLOSE_TIMEOUT_MS)
+    await this.#exited.promise
+    clearTimeout(impatience)
+  }
+
+  /** Makes it safe to end the thread by force, now or with the process. Nothing more comes from it. */
+  halt(): void {
+    this.#gate.shut(HALT_TIMEOUT_MS)
+  }
+
+  #begin(message: ToWorker & { task: number }, listener: TaskListener): void {
+    if (this.#lost !== undefined) throw this.#lost
+    this.#listeners.set(message.task, listener)
+    this.#post(message)
+  }
+
+  #post(message: ToWorker): void {
+    // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
+    this.#thread.postMessage(message)
+  }
+
+  #receive(message: FromWorker): void {
+    switch (message.type) {
+      case 'ready':
+        this.#isReady = true
+        this.#ready.resolve(message.backend)
+        break
+      case 'not-ready':
+        this.#reason = message.message
+        break
+      case 'token':
+        this.#tell(message, message.isLast)
+        break
+      case 'scored':
+      case 'output-bias-set':
+      case 'failed':
+        this.#tell(message, true)
+        break
+    }
+  }
+
+  #tell(event: TaskEvent, isLast: boolean): void {
+    const listener = this.#listeners.get(event.task)
+    if (isLast) this.#listeners.delete(event.task)
+    listener?.event(event)
+  }
+
+  #end(message: string): void {
+    if (this.#lost !== undefined) return
+    this.#lost = new WorkerLostError(message)
+    this.#ready.reject(this.#lost)
+    const listeners = [...this.#listeners.values()]
+    this.#listeners.clear()
+    for (const listener of listeners) listener.lost(this.#lost)
+  }
+}
+
+/** Both far longer than loading a model or reading a chunk takes. */
+const CLOSE_TIMEOUT_MS = 10_000
+const HALT_TIMEOUT_MS = 5_000

@@ -1,0 +1,191 @@
+import { cp, mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import type { Worker } from 'node:worker_threads'
+import { afterAll, beforeAll, expect, test, vi } from 'vitest'
+import { embeddedModelFolder } from '../model-package.ts'
+import type { SampledToken, SamplingParams } from '../policies/policy.ts'
+import { createInferencePool, PromptError, startInferenceThread } from './pool.ts'
+import type { InferencePool, PoolRequest } from './pool.ts'
+import { WorkerLostError } from './pool-worker.ts'
+
+const endless: SamplingParams = {
+  temperature: 1,
+  topP: 1,
+  topK: 0,
+  minP: 0,
+  repetitionPenalty: 1,
+  presencePenalty: 0,
+  frequencyPenalty: 0,
+  logitBias: new Map(),
+  maxTokens: 1e6,
+  minTokens: 0,
+  stop: [],
+  stopTokenIds: [],
+  ignoreEos: true,
+  n: 1,
+  topLogprobs: 0,
+}
+const promptIds = Int32Array.of(1, 320, 275, 201, 59, 292, 389, 2, 201, 1, 1078, 538, 501, 201)
+
+let pool: InferencePool
+const threads: Worker[] = []
+beforeAll(async () => {
+  pool = await createInferencePool({
+    workers: 2,
+    startThread: (settings) => {
+      const thread = startInferenceThread(settings)
+      threads.push(thread)
+      return thread
+    },
+  })
+})
+afterAll(() => pool[Symbol.asyncDispose]())
+
+function request(sampling: Partial<SamplingParams> = {}, rest: Partial<PoolRequest> = {}): PoolRequest {
+  return { promptIds, sampling: { ...endless, ...sampling }, seed: 3, signal: new AbortController().signal, ...rest }
+}
+
+async function readIds(tokens: AsyncIterable<SampledToken>): Promise<number[]> {
+  const ids: number[] = []
+  for await (const { id } of tokens) ids.push(id)
+  return ids
+}
+
+const expectIdle = () => vi.waitFor(() => expect(pool.loads).toEqual([0, 0]))
+
+test('tokens come to the end, far beyond what a worker may sample ahead', async () => {
+  expect(await readIds(pool.open(request({ maxTokens: 100 })).sample(0))).toHaveLength(100)
+  await expectIdle()
+})
+
+test('choice i has the seed plus i; reading a choice again repeats it', async () => {
+  const { sample } = pool.open(request({ maxTokens: 10 }))
+  const [first, second, again] = await Promise.all([sample(0), sample(1), sample(1)].map(readIds))
+  expect(second).not.toEqual(first)
+  expect(again).toEqual(second)
+  expect(await readIds(pool.open(request({ maxTokens: 10 }, { seed: 4 })).sample(0))).toEqual(second)
+})
+
+test('leaving the loop frees what the sequence holds', async () => {
+  for await (const _token of pool.open(request()).sample(0)) break
+  await expectIdle()
+})
+
+test('return() ends a read that is waiting', async () => {
+  const iterator = pool.open(request()).sample(0)[Symbol.asyncIterator]()
+  const waiting = iterator.next()
+  expect(await iterator.return?.()).toEqual({ done: true, value: undefined })
+  expect(await waiting).toEqual({ done: true, value: undefined })
+  expect(await iterator.next()).toEqual({ done: true, value: undefined })
+  await expectIdle()
+})
+
+test('a signal ends all choices with its reason and frees what they hold', async () => {
+  const controller = new AbortController()
+  const { sample } = pool.open(request({}, { signal: controller.signal }))
+  const reads = [0, 1].map((choice) => readIds(sample(choice)))
+  await vi.waitFor(() => expect(pool.loads.reduce((sum, load) => sum + load)).toBe(2))
+  controller.abort(new Error('enough'))
+  for (const read of reads) await expect(read).rejects.toThrow('enough')
+  await expect(readIds(sample(2))).rejects.toThrow('enough')
+  await expectIdle()
+})
+
+test('a slow reader does not hold up others', async () => {
+  const slow = pool.open(request()).sample(0)[Symbol.asyncIterator]()
+  await slow.next()
+  const others = await Promise.all(
+    [5, 6, 7, 8].map((seed) => readIds(pool.open(request({ maxTokens: 40 }, { seed })).sample(0))),
+  )
+  expect(others.map((ids) => ids.length)).toEqual([40, 40, 40, 40])
+  for (let i = 0; i < 60; i++) expect((await slow.next()).done).toBe(false)
+  await slow.return?.()
+})
+
+test('prompts the model cannot read are refused at once', async () => {
+  const open = (ids: ArrayLike<number>) => () => pool.open(request({}, { promptIds: Int32Array.from(ids) }))
+  expect(open([])).toThrow(PromptError)
+  expect(open([6400])).toThrow('6400')
+  expect(open([-1])).toThrow('-1')
+  expect(open({ length: 32_768 })).toThrow('32768 at most')
+  await expect(pool.score(promptIds, Int32Array.of(7000))).rejects.toThrow('7000')
+})
+
+test('score() of no tokens is none', async () => {
+  expect(await pool.score(promptIds, new Int32Array())).toHaveLength(0)
+})
+
+test('setOutputBias() has reached every worker when it resolves, and wants a number for every token', async () => {
+  const favourite = (id: number) => Float32Array.from({ length: 6400 }, (_, other) => (other === id ? 200 : 0))
+  await Promise.all([pool.setOutputBias(favourite(1)), pool.setOutputBias(favourite(700))])
+  const sampled = await Promise.all(
+    [1, 2, 3, 4].map((seed) => readIds(pool.open(request({ maxTokens: 3 }, { seed })).sample(0))),
+  )
+  expect(sampled.flat()).toEqual(Array(12).fill(700))
+  expect(await pool.score(promptIds, Int32Array.of(700))).toEqual(Float32Array.of(0))
+  await expect(pool.setOutputBias(new Float32Array(5))).rejects.toThrow('6400 finite numbers')
+  await expect(pool.setOutputBias(new Float32Array(6400).fill(Number.NaN))).rejects.toThrow(RangeError)
+})
+
+test('a worker that dies fails what it was doing, says so, and is replaced by one with the same weights', async () => {
+  const generation = pool.open(request())
+  const iterator = generation.sample(0)[Symbol.asyncIterator]()
+  await iterator.next()
+  const scored = pool.score(promptIds, new Int32Array(2000).fill(5))
+  const biased = pool.setOutputBias(Float32Array.from({ length: 6400 }, (_, id) => (id === 800 ? 200 : 0)))
+  // Not terminate(): Node then takes the whole process down if the thread is inside native code.
+  for (const thread of threads.splice(0)) {
+    // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
+    thread.postMessage({ type: 'sample', task: 0, request: 'a bug' })
+  }
+  await expect(scored).rejects.toThrow(WorkerLostError)
+  await expect(drain(iterator)).rejects.toThrow('An inference worker stopped with exit code 1. Cannot read')
+  await biased
+  expect(pool.loads).toEqual([0, 0])
+  expect(threads).toHaveLength(2)
+  expect(await readIds(pool.open(request({ maxTokens: 3 })).sample(0))).toEqual([800, 800, 800])
+  for await (const { id } of generation.sample(0)) {
+    expect(id).toBe(800)
+    break
+  }
+})
+
+test('shutting down fails what is open and refuses what comes later', async () => {
+  const other = await createInferencePool({ workers: 1, backend: 'auto' })
+  const read = readIds(other.open(request()).sample(0))
+  const scored = other.score(promptIds, new Int32Array(2000).fill(5))
+  await vi.waitFor(() => expect(other.loads).toEqual([2]))
+  const refusals = Promise.allSettled([read, scored])
+  await other[Symbol.asyncDispose]()
+  await other[Symbol.asyncDispose]()
+  expect(await refusals).toMatchObject([
+    { reason: { name: 'WorkerLostError', message: 'The inference workers were shut down.' } },
+    { reason: { name: 'WorkerLostError' } },
+  ])
+  await expect(readIds(other.open(request()).sample(0))).rejects.toThrow('shut down')
+})
+
+test('a model that does not load is an error that says why, and leaves no thread behind', async () => {
+  const folder = await mkdtemp(join(tmpdir(), 'model-'))
+  const started: Worker[] = []
+  try {
+    await cp(join(embeddedModelFolder(), 'config.json'), join(folder, 'config.json'))
+    const creating = createInferencePool({
+      modelFolder: folder,
+      workers: 2,
+      startThread: (settings) => {
+        started.push(startInferenceThread(settings))
+        return started.at(-1)!
+      },
+    })
+    await expect(creating).rejects.toThrow('model_quantized.onnx')
+    expect(started.map((thread) => thread.threadId)).toEqual([-1, -1])
+  } finally {
+    await rm(folder, { recursive: true })
+  }
+})
+
+async function drain(iterator: AsyncIterator<SampledToken>): Promise<void> {
+  for (;;) if ((await iterator.next()).done === true) return
+}

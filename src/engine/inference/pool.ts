@@ -1,0 +1,276 @@
+import { availableParallelism } from 'node:os'
+import { extname } from 'node:path'
+import { Worker } from 'node:worker_threads'
+import { embeddedModelFolder, loadModelShape } from '../model-package.ts'
+import type { ModelShape } from '../model-package.ts'
+import type { SampledToken, SamplingParams } from '../policies/policy.ts'
+import type { BackendChoice, BackendKind } from './backend.ts'
+import { PoolWorker, WorkerLostError } from './pool-worker.ts'
+import type { TaskListener } from './pool-worker.ts'
+import { PrefixRouter } from './prefix-router.ts'
+import type { WorkerData, WorkerSettings } from './protocol.ts'
+import { TokenChannel } from './token-channel.ts'
+
+export interface PoolOptions {
+  /** A folder with `config.json` and `onnx/model_quantized.onnx`; the embedded model's unless given. */
+  modelFolder?: string
+  backend?: BackendChoice
+  /** One thread each; as many as cores, at most 4, unless given. */
+  workers?: number
+  /** Sequences that take turns on one worker; more wait for their first turn. */
+  maxActive?: number
+  /** For prompts already read, of each worker; 8 KB hold a token. */
+  prefixCacheBytes?: number
+  startThread?: (data: WorkerData) => Worker
+}
+
+/** The prompt cannot be given to the model; the caller's fault, status 400. */
+export class PromptError extends Error {
+  override readonly name = 'PromptError'
+}
+
+export interface PoolRequest {
+  promptIds: Int32Array
+  sampling: SamplingParams
+  /** Of the first choice; choice i has seed + i. */
+  seed: number
+  signal: AbortSignal
+}
+
+export interface PoolGeneration {
+  /** Tokens of the prompt that needed no reading; 0 until the first token has come. */
+  readonly cachedTokens: number
+  /**
+   * Begins when it is read, and again each time it is. Ends at the end of turn, a stop id, `maxTokens` or the end of the
+   * context. Throws the signal's reason when that fires, WorkerLostError when the thread dies.
+   */
+  sample: (choice: number) => AsyncIterable<SampledToken>
+}
+
+/** How far a worker may run ahead of its reader, and after how many tokens it hears that the reader has caught up. */
+const CREDIT_TOKENS = 32
+const GRANT_TOKENS = 16
+
+export async function createInferencePool(options: PoolOptions = {}): Promise<InferencePool> {
+  const modelFolder = options.modelFolder ?? embeddedModelFolder()
+  const pool = new InferencePool(await loadModelShape(modelFolder), {
+    startThread: options.startThread ?? startInferenceThread,
+    workers: options.workers ?? Math.min(4, availableParallelism()),
+    settings: {
+      modelFolder,
+      backend: options.backend ?? 'auto',
+      maxActive: options.maxActive ?? 16,
+      prefixCacheBytes: options.prefixCacheBytes ?? 256 * 2 ** 20,
+    },
+  })
+  try {
+    await pool.start()
+    return pool
+  } catch (error) {
+    await pool[Symbol.asyncDispose]()
+    throw error
+  }
+}
+
+interface InferencePoolDeps {
+  startThread: (data: WorkerData) => Worker
+  workers: number
+  settings: WorkerSettings
+}
+
+/** One model in several threads. What it answers depends on the question alone, not on which thread or what else runs. */
+export class InferencePool implements AsyncDisposable {
+  readonly shape: ModelShape
+  readonly #deps: InferencePoolDeps
+  readonly #workers: PoolWorker[] = []
+  readonly #router = new PrefixRouter<PoolWorker>()
+  #outputBias: Float32Array | undefined
+  #backend: BackendKind | undefined
+  #isClosed = false
+  #lastNumber = 0
+
+  constructor(shape: ModelShape, deps: InferencePoolDeps) {
+    this.shape = shape
+    this.#deps = deps
+  }
+
+  async start(): Promise<void> {
+    process.on('exit', this.#halt)
+    for (let i = 0; i < this.#deps.workers; i++) this.#addWorker()
+    const [backend] = await Promise.all(this.#workers.map((worker) => worker.ready))
+    this.#backend = backend
+  }
+
+  get backend(): BackendKind | undefined {
+    return this.#backend
+  }
+
+  /** Threads that serve now, and the tasks they have. */
+  get loads(): readonly number[] {
+    return this.#workers.map((worker) => worker.load)
+  }
+
+  /** Throws PromptError. Work begins when a choice is read. */
+  open(request: PoolRequest): PoolGeneration {
+    this.#assertFits(request.promptIds, 1)
+    const number = ++this.#lastNumber
+    // Held by all choices: those that run at the same time share the reading of the prompt.
+    const home: Home = { worker: undefined, cachedTokens: 0 }
+    return {
+      get cachedTokens() {
+        return home.cachedTokens
+      },
+      sample: (choice) => ({ [Symbol.asyncIterator]: () => this.#iterate(request, number, choice, home) }),
+    }
+  }
+
+  /**
+   * Raw log probabilities of `ids` after the prompt: to the last bit those the sampler reported, because they are read one
+   * at a time as it does. With more `stepTokens` it is several times faster and off by about 0.1 a token, since tokens
+   * read together are quantised together.
+   */
+  async score(promptIds: Int32Array, ids: Int32Array, options: { stepTokens?: number } = {}): Promise<Float32Array> {
+    this.#assertFits(promptIds, ids.length)
+    this.#assertKnown(ids)
+    if (ids.length === 0) return new Float32Array(0)
+    const worker = this.#chooseWorker(promptIds)
+    const { promise, resolve, reject } = Promise.withResolvers<Float32Array>()
+    const request = { promptIds, ids, stepTokens: options.stepTokens ?? 1 }
+    worker.score(++this.#lastNumber, request, {
+      event(event) {
+        if (event.type === 'scored') resolve(event.logprobs)
+        if (event.type === 'failed') reject(new Error(event.message))
+      },
+      lost: reject,
+    })
+    return promise
+  }
+
+  /** Adds `bias` to the logits as part of the weights, in place of the one before. Resolved: every further token has it. */
+  async setOutputBias(bias: Float32Array): Promise<void> {
+    if (bias.length !== this.shape.vocabularySize || !bias.every(Number.isFinite)) {
+      throw new RangeError(`An output bias is ${this.shape.vocabularySize} finite numbers.`)
+    }
+    const copy = bias.slice()
+    this.#outputBias = copy
+    await Promise.all(
+      this.#workers.map((worker) => {
+        const { promise, resolve } = Promise.withResolvers<void>()
+        // A worker that dies uses no weights any more, and its replacement starts with these.
+        worker.setOutputBias(++this.#lastNumber, copy, { event: () => resolve(), lost: () => resolve() })
+        return promise
+      }),
+    )
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true
+    await Promise.all(this.#workers.map((worker) => worker.close()))
+    process.off('exit', this.#halt)
+  }
+
+  readonly #halt = () => {
+    for (const worker of this.#workers) worker.halt()
+  }
+
+  #addWorker(): void {
+    const { startThread, settings } = this.#deps
+    const onLost = (worker: PoolWorker) => this.#replace(worker)
+    this.#workers.push(new PoolWorker({ startThread, settings: { ...settings, outputBias: this.#outputBias }, onLost }))
+  }
+
+  #replace(worker: PoolWorker): void {
+    this.#router.forget(worker)
+    this.#workers.splice(this.#workers.indexOf(worker), 1)
+    // One that never got ready would fail again, for ever.
+    if (worker.wasReady && !this.#isClosed) this.#addWorker()
+  }
+
+  #chooseWorker(promptIds: Int32Array): PoolWorker {
+    const worker = this.#isClosed ? undefined : this.#router.choose(promptIds, this.#workers)
+    if (worker !== undefined) return worker
+    throw new WorkerLostError(this.#isClosed ? 'The inference workers were shut down.' : 'No inference worker is left.')
+  }
+
+  #iterate(request: PoolRequest, number: number, choice: number, home: Home): AsyncIterator<SampledToken, undefined> {
+    const { promptIds, sampling, signal } = request
+    const task = ++this.#lastNumber
+    const channel = new TokenChannel()
+    let worker: PoolWorker | undefined
+    let ungranted = 0
+
+    const abort = () => {
+      worker?.cancel(task)
+      channel.fail(signal.reason)
+    }
+    const finish = () => signal.removeEventListener('abort', abort)
+    const listener: TaskListener = {
+      event(event) {
+        if (event.type === 'token') {
+          home.cachedTokens = event.cachedTokens
+          channel.push(event.token)
+          if (!event.isLast) return
+          channel.end()
+        }
+        if (event.type === 'failed') channel.fail(new Error(event.message))
+        finish()
+      },
+      lost(error) {
+        channel.fail(error)
+        finish()
+      },
+    }
+    const begin = (): PoolWorker => {
+      signal.throwIfAborted()
+      if (home.worker === undefined || home.worker.isLost) home.worker = this.#chooseWorker(promptIds)
+      const seed = request.seed + choice
+      home.worker.sample(task, { request: number, promptIds, sampling, seed, credit: CREDIT_TOKENS }, listener)
+      signal.addEventListener('abort', abort, { once: true })
+      return home.worker
+    }
+    return {
+      async next() {
+        worker ??= begin()
+        const token = await channel.take()
+        if (token === undefined) return { done: true, value: undefined }
+        ungranted = (ungranted + 1) % GRANT_TOKENS
+        if (ungranted === 0) worker.grant(task, GRANT_TOKENS)
+        return { done: false, value: token }
+      },
+      async return() {
+        worker?.cancel(task)
+        channel.close()
+        finish()
+        return { done: true, value: undefined }
+      },
+    }
+  }
+
+  #assertFits(promptIds: Int32Array, further: number): void {
+    if (promptIds.length === 0) throw new PromptError('The prompt has no tokens.')
+    if (promptIds.length + further > this.shape.maxLength) {
+      throw new PromptError(
+        `The prompt has ${promptIds.length} tokens and ${further} more are wanted; the model reads ${this.shape.maxLength} at most.`,
+      )
+    }
+    this.#assertKnown(promptIds)
+  }
+
+  #assertKnown(ids: Int32Array): void {
+    const unknown = ids.find((id) => id < 0 || id >= this.shape.vocabularySize)
+    if (unknown !== undefined) throw new PromptError(`Token id ${unknown} is not in the model's vocabulary.`)
+  }
+}
+
+/** The worker of a request's choices, and what it said about the prompt. */
+interface Home {
+  worker: PoolWorker | undefined
+  cachedTokens: number
+}
+
+export function startInferenceThread(data: WorkerData): Worker {
+  // This file's own extension: `.ts` from source, `.js` once built, where only imports were rewritten.
+  const entry = new URL('./worker.ts', import.meta.url).href.replace(/\.ts$/, extname(import.meta.url))
+  // Without the flags of this process: some of them, such as --eval, are refused in a thread.
+  return new Worker(new URL(entry), { workerData: data, name: 'inference', execArgv: [] })
+}

@@ -1,0 +1,78 @@
+import { createHash } from 'node:crypto'
+import { byteLengthOf, joinKeyValues, sliceKeyValues } from './key-values.ts'
+import type { KeyValues } from './key-values.ts'
+
+/**
+ * Prompts are read in pieces of this many tokens, counted from the first. The model quantises each piece by itself, so
+ * where the cuts fall is part of the result: what is cached begins and ends at them, and a prompt gives the same numbers
+ * to the last bit whether its beginning was cached or not.
+ */
+export const CHUNK_TOKENS = 128
+
+/** Key-values of recent prompts, chunk by chunk, each named by all tokens up to its end. Least recently used go first. */
+export class PrefixCache {
+  readonly #chunks = new Map<string, KeyValues>()
+  readonly #capacityBytes: number
+  readonly #heads: number
+  #bytes = 0
+
+  constructor(options: { capacityBytes: number; keyValueHeads: number }) {
+    this.#capacityBytes = options.capacityBytes
+    this.#heads = options.keyValueHeads
+  }
+
+  /** The longest known beginning. At least one token is left to read: its logits are what a prompt is read for. */
+  find(ids: Int32Array): KeyValues | undefined {
+    const names = namesOf(ids, Math.ceil(ids.length / CHUNK_TOKENS) - 1)
+    const unknown = names.findIndex((name) => !this.#chunks.has(name))
+    const known = unknown === -1 ? names : names.slice(0, unknown)
+    if (known.length === 0) return undefined
+    this.#touch(known)
+    return joinKeyValues(
+      known.map((name) => this.#chunks.get(name)!),
+      this.#heads,
+    )
+  }
+
+  /** Takes in the last chunk of `state`, which has read the beginning of `ids` up to a cut. */
+  add(ids: Int32Array, state: KeyValues): void {
+    const names = namesOf(ids, state.length / CHUNK_TOKENS)
+    const name = names.at(-1)
+    if (name === undefined) return
+    if (!this.#chunks.has(name)) {
+      const chunk = sliceKeyValues(state, state.length - CHUNK_TOKENS, this.#heads)
+      this.#chunks.set(name, chunk)
+      this.#bytes += byteLengthOf(chunk)
+    }
+    this.#touch(names)
+    for (const [oldest, chunk] of this.#chunks) {
+      if (this.#bytes <= this.#capacityBytes) break
+      this.#chunks.delete(oldest)
+      this.#bytes -= byteLengthOf(chunk)
+    }
+  }
+
+  get byteLength(): number {
+    return this.#bytes
+  }
+
+  /** From the end: a chunk is of no use without those before it, so it must go before they do. */
+  #touch(names: readonly string[]): void {
+    for (const name of names.toReversed()) {
+      const chunk = this.#chunks.get(name)
+      if (chunk === undefined) continue
+      this.#chunks.delete(name)
+      this.#chunks.set(name, chunk)
+    }
+  }
+}
+
+function namesOf(ids: Int32Array, chunks: number): string[] {
+  const names: string[] = []
+  for (let chunk = 0; chunk < chunks; chunk++) {
+    const tokens = ids.subarray(chunk * CHUNK_TOKENS, (chunk + 1) * CHUNK_TOKENS)
+    const hash = createHash('sha256').update(names.at(-1) ?? '')
+    names.push(hash.update(new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength)).digest('base64'))
+  }
+  return names
+}

@@ -1,0 +1,50 @@
+import { expect, test } from 'vitest'
+import { CHUNK_TOKENS } from './prefix-cache.ts'
+import { PrefixRouter } from './prefix-router.ts'
+
+const long = (seed: number) => new Int32Array(CHUNK_TOKENS + 1).fill(seed)
+const workers = (...loads: number[]) => loads.map((load) => ({ load }))
+
+test('choose() takes the idlest worker for a prompt that begins like no other', () => {
+  const [a, b] = workers(3, 1)
+  const router = new PrefixRouter<{ load: number }>()
+  expect(router.choose(long(1), [a!, b!])).toBe(b)
+  expect(router.choose(Int32Array.of(1, 2), [a!, b!])).toBe(b)
+})
+
+test('choose() comes back to the worker that has read the beginning, unless that is much busier', () => {
+  const [a, b] = workers(0, 0)
+  const router = new PrefixRouter<{ load: number }>()
+  expect(router.choose(long(1), [a!, b!])).toBe(a)
+  a!.load = 1
+  expect(router.choose(long(1), [a!, b!])).toBe(a)
+  expect(router.choose(long(2), [a!, b!])).toBe(b)
+  a!.load = 2
+  expect(router.choose(long(1), [a!, b!])).toBe(b)
+  b!.load = 1
+  expect(router.choose(long(1), [a!, b!])).toBe(b)
+})
+
+test('choose() does not remember a beginning that is all of the prompt', () => {
+  const [a, b] = workers(0, 0)
+  const router = new PrefixRouter<{ load: number }>()
+  expect(router.choose(long(1).subarray(0, CHUNK_TOKENS), [a!, b!])).toBe(a)
+  a!.load = 1
+  expect(router.choose(long(1), [a!, b!])).toBe(b)
+})
+
+test('choose() forgets a worker that is gone, and the oldest of many beginnings', () => {
+  const [a, b] = workers(0, 0)
+  const router = new PrefixRouter<{ load: number }>()
+  router.choose(long(1), [a!, b!])
+  router.forget(a!)
+  a!.load = 1
+  expect(router.choose(long(1), [a!, b!])).toBe(b)
+  for (let seed = 2; seed < 1100; seed++) router.choose(long(seed), [a!, b!])
+  b!.load = 2
+  expect(router.choose(long(1), [a!, b!])).toBe(a)
+})
+
+test('choose() has nobody to choose among none', () => {
+  expect(new PrefixRouter().choose(long(1), [])).toBeUndefined()
+})

@@ -1,0 +1,52 @@
+import { createHash } from 'node:crypto'
+import { CHUNK_TOKENS } from './prefix-cache.ts'
+
+interface Candidate {
+  readonly load: number
+}
+
+/** How many tasks more a worker may have than the idlest and still be preferred for what it remembers. */
+const PATIENCE = 2
+const REMEMBERED_PREFIXES = 1024
+
+/** Sends a prompt to a worker that has read one with the same first chunk, unless others are much less busy. */
+export class PrefixRouter<W extends Candidate> {
+  readonly #readers = new Map<string, Set<W>>()
+
+  choose(promptIds: Int32Array, workers: readonly W[]): W | undefined {
+    const idlest = leastLoaded(workers)
+    // A prompt of one chunk has nothing that could be cached.
+    if (idlest === undefined || promptIds.length <= CHUNK_TOKENS) return idlest
+    const prefix = nameOf(promptIds.subarray(0, CHUNK_TOKENS))
+    const readers = this.#readers.get(prefix) ?? new Set()
+    const reader = leastLoaded(workers.filter((worker) => readers.has(worker)))
+    const chosen = reader !== undefined && reader.load < idlest.load + PATIENCE ? reader : idlest
+    this.#remember(prefix, readers.add(chosen))
+    return chosen
+  }
+
+  /** What the worker had read went with it. */
+  forget(worker: W): void {
+    for (const readers of this.#readers.values()) readers.delete(worker)
+  }
+
+  #remember(prefix: string, readers: Set<W>): void {
+    this.#readers.delete(prefix)
+    this.#readers.set(prefix, readers)
+    const [oldest] = this.#readers.keys()
+    if (this.#readers.size > REMEMBERED_PREFIXES && oldest !== undefined) this.#readers.delete(oldest)
+  }
+}
+
+function leastLoaded<W extends Candidate>(workers: readonly W[]): W | undefined {
+  return workers.reduce<W | undefined>(
+    (best, worker) => (best === undefined || worker.load < best.load ? worker : best),
+    undefined,
+  )
+}
+
+function nameOf(ids: Int32Array): string {
+  return createHash('sha256')
+    .update(new Uint8Array(ids.buffer, ids.byteOffset, ids.byteLength))
+    .digest('base64')
+}

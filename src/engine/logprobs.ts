@@ -1,0 +1,95 @@
+import { type TokenJson, type TokenTexts, toTokenJson } from './choice.ts'
+import type { SampledToken } from './policies/policy.ts'
+
+/** vLLM's stand-in for minus infinity, which JSON cannot say. */
+const LEAST = -9999
+
+export interface LogprobStyle {
+  /** Alternatives to list; -1 is all that came. */
+  top: number
+  /** Name tokens `token_id:N`. */
+  asTokenIds: boolean
+}
+
+/**
+ * One entry of `logprobs.content`. The alternatives are in vLLM's order: the sampled token first, then the likeliest in
+ * falling order, cut at the number asked for.
+ */
+export function chatLogprob(
+  token: SampledToken,
+  before: readonly number[],
+  texts: TokenTexts,
+  style: LogprobStyle,
+): string {
+  const own = entryOf(token.id, before, texts)
+  const named = style.asTokenIds ? toTokenJson(`token_id:${token.id}`, texts.textInContext(token.id, before)) : own
+  const main = `${named.head}${printLogprob(token.logprob)}${named.tail}`
+  if (style.top === 0) return `${main},"top_logprobs":[]}`
+  const alternatives = listTop(token, style.top).map(({ id, logprob }) => {
+    const entry = style.asTokenIds ? toTokenJson(`token_id:${id}`) : id === token.id ? own : entryOf(id, before, texts)
+    return `${entry.head}${printLogprob(logprob)}${entry.tail}}`
+  })
+  return `${main},"top_logprobs":[${alternatives.join(',')}]}`
+}
+
+/** The same of `/inference/v1/generate`: ids for names, no bytes, and at least the sampled token among the alternatives. */
+export function tokenLogprob(token: SampledToken, top: number): string {
+  const alternatives = listTop(token, top === -1 ? -1 : Math.max(top, 1)).map(
+    ({ id, logprob }) => `{"token":"token_id:${id}","logprob":${printLogprob(logprob)},"bytes":null}`,
+  )
+  return `{"token":"token_id:${token.id}","logprob":${printLogprob(token.logprob)},"bytes":null,"top_logprobs":[${alternatives.join(',')}]}`
+}
+
+/** Log probabilities in the older shape of `/v1/completions`, as they add up. */
+export class CompletionLogprobs {
+  readonly #texts: TokenTexts
+  readonly #style: LogprobStyle
+  #tokens: string[] = []
+  #logprobs: string[] = []
+  #tops: string[] = []
+  #offsets: number[] = []
+  #offset: number
+
+  constructor(texts: TokenTexts, style: LogprobStyle, initialOffset = 0) {
+    this.#texts = texts
+    this.#style = style
+    this.#offset = initialOffset
+  }
+
+  push(token: SampledToken, before: readonly number[]): void {
+    const name = this.#name(token.id, before)
+    this.#tokens.push(JSON.stringify(name))
+    this.#logprobs.push(printLogprob(token.logprob))
+    // One more than asked for: the sampled token does not count.
+    const top = this.#style.top === -1 ? -1 : this.#style.top + 1
+    const byName = new Map(listTop(token, top).map(({ id, logprob }) => [this.#name(id, before), logprob]))
+    this.#tops.push(`{${[...byName].map(([key, value]) => `${JSON.stringify(key)}:${printLogprob(value)}`).join(',')}}`)
+    this.#offsets.push(this.#offset)
+    this.#offset += name.length
+  }
+
+  toJson(): string {
+    return `{"text_offset":[${this.#offsets.join(',')}],"token_logprobs":[${this.#logprobs.join(',')}],"tokens":[${this.#tokens.join(',')}],"top_logprobs":[${this.#tops.join(',')}]}`
+  }
+
+  #name(id: number, before: readonly number[]): string {
+    return this.#style.asTokenIds ? `token_id:${id}` : this.#texts.textInContext(id, before)
+  }
+}
+
+function entryOf(id: number, before: readonly number[], texts: TokenTexts): TokenJson {
+  return texts.wholeText(id) === undefined ? toTokenJson(texts.textInContext(id, before)) : texts.json(id)
+}
+
+function listTop(token: SampledToken, count: number): { id: number; logprob: number }[] {
+  const listed = [{ id: token.id, logprob: token.logprob }]
+  for (const entry of token.top) {
+    if (count >= 0 && listed.length >= count) break
+    if (entry.id !== token.id) listed.push(entry)
+  }
+  return listed
+}
+
+function printLogprob(value: number): string {
+  return String(value >= LEAST ? value : LEAST)
+}

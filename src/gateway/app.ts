@@ -1,0 +1,113 @@
+import { once } from 'node:events'
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import { setTimeout } from 'node:timers/promises'
+import { RolloutError, toFailure } from '../model/failure.ts'
+import { createCaller } from './caller.ts'
+import { createDetector, type Detected } from './detect.ts'
+import type { Dialect, RenderedError } from './dialects/dialect.ts'
+import { handleTurn, type Caller, type TurnDeps } from './handle-turn.ts'
+import { readJsonBody, type BodyLimits } from './read-body.ts'
+import type { Session, Sessions } from './sessions.ts'
+
+export interface AppDeps extends TurnDeps {
+  sessions: Sessions
+  dialects: readonly [Dialect, ...Dialect[]]
+  limits: BodyLimits
+}
+
+/** The data plane: what a sandbox may reach, and nothing else. */
+export function createApp(deps: AppDeps): RequestListener {
+  const detect = createDetector(deps.dialects)
+  return (request, response) => {
+    void serve(request, response, detect, deps)
+  }
+}
+
+async function serve(
+  request: IncomingMessage,
+  response: ServerResponse,
+  detect: ReturnType<typeof createDetector>,
+  deps: AppDeps,
+): Promise<void> {
+  const caller = createCaller(response)
+  let dialect = deps.dialects[0]
+  try {
+    const { method = '', url = '', headers } = request
+    const detected = detect({ method, url, headers })
+    dialect = detected.dialect
+    const session = deps.sessions.authenticate(detected.sessionId, detected.key)
+    await track(session, answer(request, caller, detected, session, deps))
+  } catch (error) {
+    const failure = toFailure(error)
+    if (failure.code === 'internal.bug') deps.logger.error({ err: error }, 'request failed on a defect')
+    await refuse(request, response, dialect.renderError(failure))
+  }
+}
+
+/** Closing a session waits for what it has under way. */
+async function track(session: Session, work: Promise<void>): Promise<void> {
+  session.inFlight.add(work)
+  try {
+    await work
+  } finally {
+    session.inFlight.delete(work)
+  }
+}
+
+async function answer(
+  request: IncomingMessage,
+  caller: Caller,
+  { dialect, context }: Detected,
+  session: Session,
+  deps: AppDeps,
+): Promise<void> {
+  switch (context.route.kind) {
+    case 'generate': {
+      const body = await readJsonBody(request, deps.limits)
+      return handleTurn({ session, dialect, body, context, caller }, deps)
+    }
+    case 'count-tokens': {
+      const turn = dialect.parseRequest(await readJsonBody(request, deps.limits), context)
+      await caller.sendJson(200, dialect.renderTokenCount(await deps.upstream.countTokens(turn, caller.signal)))
+      return
+    }
+    case 'list-models': {
+      const models = await deps.upstream.listModels(caller.signal)
+      await caller.sendJson(200, dialect.renderModels(models, createdAt(deps)))
+      return
+    }
+    case 'get-model': {
+      const model = context.wildcards[0] ?? ''
+      const models = await deps.upstream.listModels(caller.signal)
+      if (!models.includes(model)) {
+        throw new RolloutError('request.unknown-route', `The model '${model}' does not exist.`, { param: 'model' })
+      }
+      await caller.sendJson(200, dialect.renderModel(model, createdAt(deps)))
+      return
+    }
+  }
+}
+
+async function refuse(request: IncomingMessage, response: ServerResponse, error: RenderedError): Promise<void> {
+  if (response.headersSent || response.destroyed) return
+  const text = JSON.stringify(error.body)
+  const length = Buffer.byteLength(text)
+  const headers = { ...error.headers, 'content-type': 'application/json', 'content-length': length }
+  if (request.complete) {
+    response.writeHead(error.status, headers).end(text)
+    return
+  }
+  // Closing a socket with unread bytes resets it, and the answer in flight is lost with it. So the sender gets the whole
+  // answer first and some time to notice; what it sends meanwhile is thrown away.
+  response.writeHead(error.status, { ...headers, connection: 'close' }).write(text)
+  request.resume()
+  await Promise.race([once(request, 'close'), setTimeout(LINGER_MS, undefined, { ref: false })]).catch(() => {})
+  response.end()
+  request.destroy()
+}
+
+const LINGER_MS = 1000
+
+function createdAt(deps: AppDeps): number {
+  return Math.floor(deps.now() / 1000)
+}

@@ -1,0 +1,168 @@
+import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
+import type { ToolCall } from '../../model/message.ts'
+import type { Choice, FinishReason, Grade, TurnResponse, Usage } from '../../model/turn.ts'
+
+/** Keeps a copy of one answer while it passes by. Never throws and never changes an event. */
+export class TurnCapture {
+  #start: AnswerStart | undefined
+  #usage: Usage | undefined
+  readonly #choices = new Map<number, ChoiceCapture>()
+  #ended = false
+
+  add(event: StreamEvent): void {
+    switch (event.type) {
+      case 'answer-start':
+        this.#start = event
+        return
+      case 'choice-delta':
+        this.#choice(event.choice).add(event)
+        return
+      case 'usage':
+        this.#usage = event.usage
+        return
+      case 'answer-end':
+        this.#ended = true
+        return
+      case 'answer-error':
+        return
+    }
+  }
+
+  /** Whether any id was sampled yet. */
+  get hasTokens(): boolean {
+    return this.#choices.values().some((choice) => choice.tokenCount > 0)
+  }
+
+  /** How many choices have a finish reason. */
+  get finishedChoices(): number {
+    return this.#choices.values().reduce((count, choice) => count + (choice.isFinished ? 1 : 0), 0)
+  }
+
+  /** Undefined when nothing came. May be called at any time; what was not finished is marked `cut`. */
+  toResponse(): TurnResponse | undefined {
+    if (this.#start === undefined) return undefined
+    const choices = [...this.#choices.values()].map((choice) => choice.toChoice()).sort((a, b) => a.index - b.index)
+    const promptIds = this.#start.promptTokenIds ?? new Int32Array()
+    const gradeReasons = [...this.#gradeReasons(promptIds, choices)]
+    return {
+      id: this.#start.id,
+      model: this.#start.model,
+      created: this.#start.created,
+      promptIds,
+      choices,
+      ...(this.#usage === undefined ? {} : { usage: this.#usage }),
+      grade: toGrade(promptIds, choices, gradeReasons),
+      gradeReasons,
+    }
+  }
+
+  /** Everything that keeps us from saying: these are the ids the engine read and wrote, all of them. */
+  *#gradeReasons(promptIds: Int32Array, choices: readonly Choice[]): Generator<string> {
+    if (!this.#ended) yield 'the answer did not end'
+    if (choices.length === 0) yield 'no choice came'
+    if (promptIds.length === 0) yield 'the engine reported no prompt ids'
+    for (const choice of choices) {
+      if (choice.ids.length === 0) yield `choice ${choice.index}: the engine reported no sampled ids`
+      const given = this.#choices.get(choice.index)?.logprobCount ?? 0
+      if (given !== choice.ids.length) yield `choice ${choice.index}: ${choice.ids.length} ids but ${given} logprobs`
+      else if (choice.logprobs.some(Number.isNaN)) yield `choice ${choice.index}: a logprob is missing`
+      if (choice.finishReason === 'cut') yield `choice ${choice.index}: no finish reason`
+    }
+    if (this.#usage === undefined) {
+      yield 'the engine reported no usage to check the counts against'
+      return
+    }
+    const sampled = choices.reduce((sum, choice) => sum + choice.ids.length, 0)
+    if (this.#usage.promptTokens !== promptIds.length) {
+      yield `usage counts ${this.#usage.promptTokens} prompt tokens, ids are ${promptIds.length}`
+    }
+    if (this.#usage.completionTokens !== sampled) {
+      yield `usage counts ${this.#usage.completionTokens} sampled tokens, ids are ${sampled}`
+    }
+  }
+
+  #choice(index: number): ChoiceCapture {
+    let choice = this.#choices.get(index)
+    if (choice === undefined) this.#choices.set(index, (choice = new ChoiceCapture(index)))
+    return choice
+  }
+}
+
+function toGrade(promptIds: Int32Array, choices: readonly Choice[], reasons: readonly string[]): Grade {
+  if (reasons.length === 0) return 'exact'
+  return promptIds.length > 0 && choices.some((choice) => choice.ids.length > 0) ? 'inferred' : 'text-only'
+}
+
+class ChoiceCapture {
+  readonly #index: number
+  readonly #ids: Int32Array[] = []
+  readonly #logprobs: Float32Array[] = []
+  readonly #toolCalls = new Map<number, ToolCall>()
+  #text = ''
+  #reasoning: string | undefined
+  #finishReason: FinishReason | undefined
+  #stopReason: string | number | undefined
+  tokenCount = 0
+  logprobCount = 0
+
+  constructor(index: number) {
+    this.#index = index
+  }
+
+  get isFinished(): boolean {
+    return this.#finishReason !== undefined
+  }
+
+  add(delta: ChoiceDelta): void {
+    if (delta.text !== undefined) this.#text += delta.text
+    if (delta.reasoning !== undefined) this.#reasoning = (this.#reasoning ?? '') + delta.reasoning
+    for (const call of delta.toolCalls ?? []) this.#addToolCall(call)
+    if (delta.ids !== undefined) {
+      this.#ids.push(delta.ids)
+      this.tokenCount += delta.ids.length
+    }
+    if (delta.logprobs !== undefined) {
+      this.#logprobs.push(delta.logprobs)
+      this.logprobCount += delta.logprobs.length
+    }
+    if (delta.finishReason !== undefined) this.#finishReason = delta.finishReason
+    if (delta.stopReason !== undefined) this.#stopReason = delta.stopReason
+  }
+
+  #addToolCall(delta: ToolCallDelta): void {
+    let call = this.#toolCalls.get(delta.index)
+    if (call === undefined) this.#toolCalls.set(delta.index, (call = { id: '', name: '', arguments: '' }))
+    if (delta.id !== undefined) call.id = delta.id
+    if (delta.name !== undefined) call.name += delta.name
+    if (delta.arguments !== undefined) call.arguments += delta.arguments
+  }
+
+  toChoice(): Choice {
+    const ids = join(new Int32Array(this.tokenCount), this.#ids)
+    // When the counts differ we cannot tell which id lacks its number, so none is given one.
+    const aligned = this.logprobCount === this.tokenCount
+    const logprobs = new Float32Array(this.tokenCount).fill(Number.NaN)
+    return {
+      index: this.#index,
+      message: {
+        role: 'assistant',
+        content: this.#text === '' ? [] : [{ type: 'text', text: this.#text }],
+        toolCalls: [...this.#toolCalls].sort(([a], [b]) => a - b).map(([, call]) => call),
+        ...(this.#reasoning === undefined ? {} : { reasoning: this.#reasoning }),
+      },
+      finishReason: this.#finishReason ?? 'cut',
+      ...(this.#stopReason === undefined ? {} : { stopReason: this.#stopReason }),
+      ids,
+      logprobs: aligned ? join(logprobs, this.#logprobs) : logprobs,
+    }
+  }
+}
+
+function join<T extends Int32Array | Float32Array>(target: T, pieces: readonly T[]): T {
+  let at = 0
+  for (const piece of pieces) {
+    target.set(piece, at)
+    at += piece.length
+  }
+  return target
+}

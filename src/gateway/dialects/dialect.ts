@@ -1,0 +1,73 @@
+import type { Failure } from '../../model/failure.ts'
+import type { StreamEvent } from '../../model/stream-event.ts'
+import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
+
+/** What a request to a route wants. Only `generate` ever reaches a trajectory. */
+export type RouteKind = 'generate' | 'count-tokens' | 'list-models' | 'get-model'
+
+export interface Route {
+  kind: RouteKind
+  method: 'GET' | 'POST'
+  /** Path below the session's base URL; `*` stands for one or more characters that are not a slash. */
+  path: string
+}
+
+/** What a dialect may know of a request besides its body. */
+export interface RequestContext {
+  route: Route
+  /** What each `*` of the route stood for, decoded. */
+  wildcards: readonly string[]
+  query: URLSearchParams
+  headers: Readonly<Record<string, string | string[] | undefined>>
+}
+
+/** A request body that was read and is JSON: its text, so that no byte is lost, and its value. */
+export interface JsonBody {
+  text: string
+  value: unknown
+}
+
+/** A whole answer: as captured, and as it came, for a dialect of the same wire. */
+export interface Answer {
+  response: TurnResponse
+  events: readonly StreamEvent[]
+}
+
+/**
+ * Turns the events of one answer into the bytes of one response. Pure but for its own memory: the same events give the
+ * same bytes, however they were cut on their way here.
+ */
+export interface StreamRenderer {
+  /** Empty when the harness has nothing to see in this event. */
+  render(event: StreamEvent): string
+  /** A frame that says nothing but that we are alive, one that every client of this API counts. May come at any time. */
+  keepAlive(): string
+}
+
+export interface RenderedError {
+  status: number
+  headers: Readonly<Record<string, string>>
+  body: unknown
+}
+
+/** One wire API. Knows its JSON and its events; knows no engine, key or session. */
+export interface Dialect {
+  id: string
+  routes: readonly Route[]
+  /** For `generate` and `count-tokens`. Throws RolloutError `request.malformed` that names the field. */
+  parseRequest(body: JsonBody, context: RequestContext): TurnRequest
+  /** The whole answer to a request that did not ask for a stream. */
+  renderResponse(request: TurnRequest, answer: Answer): unknown
+  createStreamRenderer(request: TurnRequest): StreamRenderer
+  /** Content type of the stream this request asked for. */
+  streamType(request: TurnRequest): string
+  /**
+   * The last bytes of a stream that failed half way. Undefined: break the connection, because that is what makes the
+   * clients of this API try again.
+   */
+  renderStreamError(failure: Failure): string | undefined
+  renderError(failure: Failure): RenderedError
+  renderTokenCount(tokens: number): unknown
+  renderModels(models: readonly string[], created: number): unknown
+  renderModel(model: string, created: number): unknown
+}

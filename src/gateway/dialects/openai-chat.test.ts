@@ -1,0 +1,219 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { RolloutError } from '../../model/failure.ts'
+import type { StreamEvent } from '../../model/stream-event.ts'
+import type { TurnRequest } from '../../model/turn.ts'
+import type { Route } from './dialect.ts'
+import { openaiChat } from './openai-chat.ts'
+
+function parse(value: unknown): TurnRequest {
+  const context = { route: openaiChat.routes[0] as Route, wildcards: [], query: new URLSearchParams(), headers: {} }
+  return openaiChat.parseRequest({ text: JSON.stringify(value), value }, context)
+}
+
+function refusal(value: unknown): { message: string; param?: string; status: number } {
+  try {
+    parse(value)
+  } catch (error) {
+    if (error instanceof RolloutError) return error.failure
+    throw error
+  }
+  throw new Error('was not refused')
+}
+
+const hello = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
+
+describe('parseRequest()', () => {
+  test('reads what a coding agent sends', () => {
+    const request = parse({
+      ...hello,
+      messages: [
+        { role: 'developer', content: 'be brief' },
+        {
+          role: 'user',
+          content: [
+            { type: 'text', text: 'look' },
+            { type: 'image_url', image_url: { url: 'data:x' } },
+          ],
+        },
+        {
+          role: 'assistant',
+          content: null,
+          reasoning_content: 'hm',
+          tool_calls: [{ id: 'c1', type: 'function', function: { name: 'bash', arguments: '{"a": 1.0}' } }],
+        },
+        { role: 'tool', tool_call_id: 'c1', content: 'ok' },
+      ],
+      tools: [{ type: 'function', function: { name: 'bash', parameters: { type: 'object' } } }],
+      stream: true,
+      stream_options: { include_usage: true },
+      max_completion_tokens: 7,
+      max_tokens: 9,
+    })
+    expect(request.messages).toEqual([
+      { role: 'developer', content: [{ type: 'text', text: 'be brief' }] },
+      {
+        role: 'user',
+        content: [
+          { type: 'text', text: 'look' },
+          { type: 'image', url: 'data:x' },
+        ],
+      },
+      {
+        role: 'assistant',
+        content: [],
+        reasoning: 'hm',
+        toolCalls: [{ id: 'c1', name: 'bash', arguments: '{"a": 1.0}' }],
+      },
+      { role: 'tool', toolCallId: 'c1', content: [{ type: 'text', text: 'ok' }] },
+    ])
+    expect(request.tools).toEqual([{ name: 'bash', parameters: { type: 'object' } }])
+    expect(request).toMatchObject({ stream: true, streamUsage: true, sampling: { maxTokens: 7, n: 1 } })
+  })
+
+  test('names the field at fault', () => {
+    expect(refusal({ ...hello, temperature: 'hot' })).toMatchObject({ param: 'temperature', status: 400 })
+    expect(refusal({ ...hello, messages: 'hello' })).toMatchObject({ param: 'messages' })
+    expect(refusal({ ...hello, messages: [{ role: 'nobody', content: '' }] })).toMatchObject({
+      param: 'messages[0].role',
+    })
+    expect(refusal({ ...hello, messages: [{ role: 'user', content: [{ type: 'text', text: 5 }] }] })).toMatchObject({
+      param: 'messages[0].content[0].text',
+    })
+    expect(refusal({ messages: hello.messages })).toMatchObject({ param: 'model' })
+  })
+
+  test('never throws anything but a refusal, whatever the JSON', () => {
+    fc.assert(
+      fc.property(fc.jsonValue(), fc.jsonValue(), (messages, other) => {
+        for (const body of [messages, { model: 'm', messages }, { ...hello, tools: other, stop: messages, n: other }]) {
+          try {
+            parse(body)
+          } catch (error) {
+            expect(error).toBeInstanceOf(RolloutError)
+          }
+        }
+      }),
+    )
+  })
+})
+
+const start: StreamEvent = {
+  type: 'answer-start',
+  id: 'chatcmpl-1',
+  model: 'served',
+  created: 7,
+  promptTokenIds: Int32Array.of(1, 2),
+  extra: { system_fingerprint: 'fp' },
+}
+
+function streamed(request: TurnRequest, events: readonly StreamEvent[]): unknown[] {
+  const renderer = openaiChat.createStreamRenderer(request)
+  const text = events.map((event) => renderer.render(event)).join('')
+  return text
+    .split('\n\n')
+    .filter((frame) => frame !== '')
+    .map((frame) => frame.slice('data: '.length))
+    .map((data) => (data === '[DONE]' ? data : JSON.parse(data)))
+}
+
+describe('createStreamRenderer()', () => {
+  const delta: StreamEvent = {
+    type: 'choice-delta',
+    choice: 0,
+    text: 'hi',
+    ids: Int32Array.of(5),
+    logprobs: Float32Array.of(-1),
+    wire: {
+      index: 0,
+      delta: { content: 'hi', vendor_field: 1 },
+      token_ids: [5],
+      logprobs: { content: [] },
+      finish_reason: null,
+    },
+  }
+  const idsOnly: StreamEvent = {
+    ...delta,
+    text: undefined,
+    wire: { index: 0, delta: {}, token_ids: [6], finish_reason: null },
+  }
+
+  test('relays unknown fields and the name the harness asked for, and hides what was asked for capture only', () => {
+    const frames = streamed(parse({ ...hello, stream: true }), [start, idsOnly, delta, { type: 'answer-end' }])
+    expect(frames).toEqual([
+      {
+        id: 'chatcmpl-1',
+        object: 'chat.completion.chunk',
+        created: 7,
+        model: 'm',
+        system_fingerprint: 'fp',
+        choices: [{ index: 0, delta: { content: 'hi', vendor_field: 1 }, logprobs: null, finish_reason: null }],
+      },
+      '[DONE]',
+    ])
+  })
+
+  test('shows ids and log probabilities to a harness that asked for them', () => {
+    const request = parse({ ...hello, stream: true, logprobs: true, return_token_ids: true })
+    expect(streamed(request, [start, idsOnly, delta])).toMatchObject([
+      { prompt_token_ids: [1, 2], choices: [{ token_ids: [6], delta: {} }] },
+      { choices: [{ token_ids: [5], logprobs: { content: [] } }] },
+    ])
+  })
+
+  test('sends usage only when the harness asked for it', () => {
+    const usage: StreamEvent = { type: 'usage', usage: { promptTokens: 2, completionTokens: 1 } }
+    expect(streamed(parse({ ...hello, stream: true }), [start, usage])).toEqual([])
+    const asked = parse({ ...hello, stream: true, stream_options: { include_usage: true } })
+    expect(streamed(asked, [start, usage])).toMatchObject([
+      { choices: [], usage: { prompt_tokens: 2, completion_tokens: 1, total_tokens: 3 } },
+    ])
+  })
+
+  test('renders an engine of another wire from the events alone', () => {
+    const request = parse({ ...hello, stream: true })
+    const events: StreamEvent[] = [
+      start,
+      {
+        type: 'choice-delta',
+        choice: 0,
+        reasoning: 'hm',
+        toolCalls: [{ index: 0, id: 'c', name: 'f', arguments: '{' }],
+      },
+      { type: 'choice-delta', choice: 0, finishReason: 'tool-calls' },
+    ]
+    expect(streamed(request, events)).toMatchObject([
+      {
+        choices: [
+          {
+            delta: {
+              reasoning_content: 'hm',
+              tool_calls: [{ index: 0, id: 'c', type: 'function', function: { name: 'f', arguments: '{' } }],
+            },
+          },
+        ],
+      },
+      { choices: [{ delta: {}, finish_reason: 'tool_calls' }] },
+    ])
+  })
+})
+
+describe('renderError()', () => {
+  test('has the shape and words clients of this API look for', () => {
+    const failure = new RolloutError('request.context-overflow', 'too long', { param: 'messages' }).failure
+    expect(openaiChat.renderError(failure)).toEqual({
+      status: 400,
+      headers: {},
+      body: {
+        error: {
+          message: 'too long',
+          type: 'invalid_request_error',
+          param: 'messages',
+          code: 'context_length_exceeded',
+        },
+      },
+    })
+    const limited = new RolloutError('upstream.rate-limited', 'slow down', { retryAfterSeconds: 3 }).failure
+    expect(openaiChat.renderError(limited)).toMatchObject({ status: 429, headers: { 'retry-after': '3' } })
+  })
+})

@@ -1,0 +1,368 @@
+import * as z from 'zod'
+import { formatSse } from '../../lib/sse.ts'
+import { RolloutError, type Failure } from '../../model/failure.ts'
+import type { ContentPart, Message, Tool } from '../../model/message.ts'
+import type { ChoiceDelta, StreamEvent, WireFields } from '../../model/stream-event.ts'
+import type { FinishReason, TurnRequest } from '../../model/turn.ts'
+import type { Answer, Dialect, JsonBody, RenderedError, StreamRenderer } from './dialect.ts'
+
+// --- wire schemas -----------------------------------------------------------------------------------------------------
+
+const WirePart = z.looseObject({
+  type: z.string(),
+  text: z.string().optional(),
+  image_url: z.looseObject({ url: z.string(), detail: z.string().nullish() }).optional(),
+})
+
+const WireContent = z.union([z.string(), z.array(WirePart)]).nullish()
+
+const WireToolCall = z.looseObject({
+  id: z.string().nullish(),
+  function: z.looseObject({ name: z.string(), arguments: z.string().nullish() }),
+})
+
+const WireMessage = z.discriminatedUnion('role', [
+  z.looseObject({ role: z.literal('system'), content: WireContent }),
+  z.looseObject({ role: z.literal('developer'), content: WireContent }),
+  z.looseObject({ role: z.literal('user'), content: WireContent }),
+  z.looseObject({
+    role: z.literal('assistant'),
+    content: WireContent,
+    reasoning_content: z.string().nullish(),
+    reasoning: z.string().nullish(),
+    tool_calls: z.array(WireToolCall).nullish(),
+  }),
+  z.looseObject({ role: z.literal('tool'), content: WireContent, tool_call_id: z.string().nullish() }),
+])
+
+const WireTool = z.looseObject({
+  type: z.string(),
+  function: z.looseObject({ name: z.string(), description: z.string().nullish(), parameters: z.unknown() }).optional(),
+})
+
+const WireRequest = z.looseObject({
+  model: z.string(),
+  messages: z.array(WireMessage).min(1),
+  tools: z.array(WireTool).nullish(),
+  stream: z.boolean().nullish(),
+  stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
+  temperature: z.number().min(0).nullish(),
+  top_p: z.number().min(0).max(1).nullish(),
+  top_k: z.int().nullish(),
+  min_p: z.number().nullish(),
+  seed: z.int().nullish(),
+  n: z.int().min(1).max(128).nullish(),
+  max_tokens: z.int().min(0).nullish(),
+  max_completion_tokens: z.int().min(0).nullish(),
+  stop: z.union([z.string(), z.array(z.string())]).nullish(),
+  logprobs: z.boolean().nullish(),
+  top_logprobs: z.int().min(-1).nullish(),
+})
+
+// --- parse request ----------------------------------------------------------------------------------------------------
+
+function parseRequest(body: JsonBody): TurnRequest {
+  if (typeof body.value !== 'object' || body.value === null || Array.isArray(body.value)) {
+    throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
+  }
+  const parsed = WireRequest.safeParse(body.value)
+  if (!parsed.success) throw malformed(parsed.error)
+  const wire = parsed.data
+  return {
+    dialect: 'openai-chat',
+    model: wire.model,
+    messages: wire.messages.map(toMessage),
+    tools: (wire.tools ?? []).flatMap(toTool),
+    sampling: {
+      temperature: wire.temperature ?? undefined,
+      topP: wire.top_p ?? undefined,
+      topK: wire.top_k ?? undefined,
+      minP: wire.min_p ?? undefined,
+      seed: wire.seed ?? undefined,
+      maxTokens: wire.max_completion_tokens ?? wire.max_tokens ?? undefined,
+      stop: typeof wire.stop === 'string' ? [wire.stop] : (wire.stop ?? undefined),
+      n: wire.n ?? 1,
+    },
+    stream: wire.stream ?? false,
+    streamUsage: wire.stream_options?.include_usage ?? false,
+    logprobs: wire.logprobs ?? false,
+    wire: { api: 'openai-chat', text: body.text, body: body.value as Readonly<Record<string, unknown>> },
+  }
+}
+
+/** The first problem, as OpenAI words it: one message, one `param`. */
+function malformed(error: z.ZodError): RolloutError {
+  const issue = deepestIssue(error.issues[0])
+  const param = issue.path.map((step, i) => (typeof step === 'number' ? `[${step}]` : `${i ? '.' : ''}${String(step)}`))
+  const place = param.join('')
+  return new RolloutError('request.malformed', `Invalid value${place && ` for '${place}'`}: ${issue.message}`, {
+    param: place || undefined,
+  })
+}
+
+/** A union reports each of its branches; the branch that got furthest is the one that was meant. */
+function deepestIssue(issue: z.core.$ZodIssue | undefined): { path: PropertyKey[]; message: string } {
+  if (issue === undefined) return { path: [], message: 'not valid' }
+  if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
+  const inner = issue.errors.flatMap((branch) => branch.slice(0, 1).map(deepestIssue))
+  const deepest = inner.toSorted((a, b) => b.path.length - a.path.length)[0]
+  if (deepest === undefined || deepest.path.length === 0) return issue
+  return { path: [...issue.path, ...deepest.path], message: deepest.message }
+}
+
+function toMessage(wire: z.infer<typeof WireMessage>): Message {
+  const content = toContent(wire.content)
+  switch (wire.role) {
+    case 'system':
+    case 'developer':
+    case 'user':
+      return { role: wire.role, content }
+    case 'tool':
+      return { role: 'tool', toolCallId: wire.tool_call_id ?? '', content }
+    case 'assistant': {
+      // Engines and harnesses use either name for the same thing; a harness sends back the one it was given.
+      const reasoning = wire.reasoning_content ?? wire.reasoning
+      const toolCalls = (wire.tool_calls ?? []).map((call) => ({
+        id: call.id ?? '',
+        name: call.function.name,
+        arguments: call.function.arguments ?? '',
+      }))
+      return { role: 'assistant', content, toolCalls, ...(reasoning == null ? {} : { reasoning }) }
+    }
+  }
+}
+
+function toContent(content: z.infer<typeof WireContent>): ContentPart[] {
+  if (content == null || content === '') return []
+  if (typeof content === 'string') return [{ type: 'text', text: content }]
+  return content.map((part) => {
+    if (part.type === 'text' && part.text !== undefined) return { type: 'text', text: part.text }
+    if (part.type === 'image_url' && part.image_url !== undefined) {
+      return { type: 'image', url: part.image_url.url, detail: part.image_url.detail ?? undefined }
+    }
+    return { type: 'other', wire: part }
+  })
+}
+
+function toTool(tool: z.infer<typeof WireTool>): Tool[] {
+  if (tool.function === undefined) return []
+  const { name, description, parameters } = tool.function
+  return [{ name, description: description ?? undefined, parameters }]
+}
+
+// --- render response --------------------------------------------------------------------------------------------------
+
+function renderResponse(request: TurnRequest, { events }: Answer): unknown {
+  const start = events.find((event) => event.type === 'answer-start')
+  const usage = events.find((event) => event.type === 'usage')
+  const shown = shownFields(request)
+  return {
+    id: start?.id,
+    object: 'chat.completion',
+    created: start?.created,
+    ...start?.extra,
+    model: request.model,
+    ...(shown.ids && start?.promptTokenIds ? { prompt_token_ids: Array.from(start.promptTokenIds) } : {}),
+    choices: events.filter((event) => event.type === 'choice-delta').map((delta) => renderChoice(delta, shown)),
+    ...(usage === undefined ? {} : { usage: usage.wire ?? renderUsage(usage.usage) }),
+  }
+}
+
+function renderChoice(delta: ChoiceDelta, shown: ShownFields): WireFields {
+  const { delta: _delta, message, ...wire } = delta.wire ?? {}
+  return hideFields(
+    { index: delta.choice, message: message ?? messageOf(delta), ...wire, finish_reason: finishWord(delta) },
+    shown,
+  )
+}
+
+/** For an engine whose wire is another one than ours. */
+function messageOf(delta: ChoiceDelta): WireFields {
+  return {
+    role: 'assistant',
+    content: delta.text ?? null,
+    ...(delta.reasoning === undefined ? {} : { reasoning_content: delta.reasoning }),
+    ...(delta.toolCalls === undefined
+      ? {}
+      : { tool_calls: delta.toolCalls.map(({ index: _, ...call }) => toolCallOf(call)) }),
+  }
+}
+
+// --- render stream ----------------------------------------------------------------------------------------------------
+
+function createStreamRenderer(request: TurnRequest): StreamRenderer {
+  const shown = shownFields(request)
+  let head: WireFields = { id: '', object: 'chat.completion.chunk', created: 0, model: request.model }
+  let promptTokenIds: number[] | undefined
+
+  const chunk = (fields: WireFields): string => formatSse(JSON.stringify({ ...head, ...fields }))
+
+  return {
+    render(event) {
+      switch (event.type) {
+        case 'answer-start':
+          head = {
+            id: event.id,
+            object: 'chat.completion.chunk',
+            created: event.created,
+            ...event.extra,
+            model: request.model,
+          }
+          if (shown.ids && event.promptTokenIds) promptTokenIds = Array.from(event.promptTokenIds)
+          return ''
+        case 'choice-delta': {
+          const choice = renderDelta(event, shown)
+          if (choice === undefined) return ''
+          const fields = promptTokenIds
+            ? { choices: [choice], prompt_token_ids: promptTokenIds }
+            : { choices: [choice] }
+          promptTokenIds = undefined
+          return chunk(fields)
+        }
+        case 'usage':
+          return request.streamUsage ? chunk({ choices: [], usage: event.wire ?? renderUsage(event.usage) }) : ''
+        case 'answer-end':
+          return formatSse('[DONE]')
+        case 'answer-error':
+          return ''
+      }
+    },
+    // Qwen Code's idle timer does not count comments, but every client takes a chunk that adds nothing.
+    keepAlive: () => chunk({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason: null }] }),
+  }
+}
+
+/** Undefined when only ids or log probabilities came that the caller did not ask for. */
+function renderDelta(event: ChoiceDelta, shown: ShownFields): WireFields | undefined {
+  const wire = event.wire ?? {}
+  const delta = (wire['delta'] as WireFields | undefined) ?? deltaOf(event)
+  const isVisible = Object.keys(delta).length > 0 || event.finishReason !== undefined
+  const carriesShown = (shown.ids && event.ids) || (shown.logprobs && wire['logprobs'] != null)
+  if (!isVisible && !carriesShown) return undefined
+  return hideFields({ index: event.choice, ...wire, delta, finish_reason: finishWord(event) }, shown)
+}
+
+/** For an engine whose wire is another one than ours. */
+function deltaOf(event: ChoiceDelta): WireFields {
+  return {
+    ...(event.text === undefined ? {} : { content: event.text }),
+    ...(event.reasoning === undefined ? {} : { reasoning_content: event.reasoning }),
+    ...(event.toolCalls === undefined
+      ? {}
+      : { tool_calls: event.toolCalls.map(({ index, ...call }) => ({ index, ...toolCallOf(call) })) }),
+  }
+}
+
+function toolCallOf(call: { id?: string; name?: string; arguments?: string }): WireFields {
+  return {
+    ...(call.id === undefined ? {} : { id: call.id, type: 'function' }),
+    function: {
+      ...(call.name === undefined ? {} : { name: call.name }),
+      ...(call.arguments === undefined ? {} : { arguments: call.arguments }),
+    },
+  }
+}
+
+/**
+ * Ids and log probabilities are asked of the engine for capture. A harness sees them only if it asked too: otherwise
+ * they are megabytes into the sandbox, and a view into the policy that a deployed agent would not have.
+ */
+interface ShownFields {
+  ids: boolean
+  logprobs: boolean
+}
+
+function shownFields(request: TurnRequest): ShownFields {
+  return { ids: request.wire.body['return_token_ids'] === true, logprobs: request.logprobs }
+}
+
+function hideFields(choice: WireFields, shown: ShownFields): WireFields {
+  const { token_ids, logprobs, ...rest } = choice
+  return {
+    ...rest,
+    logprobs: shown.logprobs ? (logprobs ?? null) : null,
+    ...(shown.ids && token_ids !== undefined ? { token_ids } : {}),
+  }
+}
+
+function renderUsage(usage: { promptTokens: number; completionTokens: number }): WireFields {
+  return {
+    prompt_tokens: usage.promptTokens,
+    completion_tokens: usage.completionTokens,
+    total_tokens: usage.promptTokens + usage.completionTokens,
+  }
+}
+
+function finishWord(delta: ChoiceDelta): string | null {
+  const onWire = delta.wire?.['finish_reason']
+  if (typeof onWire === 'string') return onWire
+  return delta.finishReason === undefined ? null : FINISH_WORDS[delta.finishReason]
+}
+
+const FINISH_WORDS: Readonly<Record<FinishReason, string>> = {
+  stop: 'stop',
+  length: 'length',
+  'tool-calls': 'tool_calls',
+  'content-filter': 'content_filter',
+  abort: 'stop',
+  cut: 'length',
+  other: 'stop',
+}
+
+// --- render error -----------------------------------------------------------------------------------------------------
+
+function renderError(failure: Failure): RenderedError {
+  const headers: Record<string, string> = {}
+  if (failure.retryAfterSeconds !== undefined) headers['retry-after'] = String(failure.retryAfterSeconds)
+  return {
+    status: failure.status,
+    headers,
+    body: {
+      error: {
+        message: failure.message,
+        type: errorType(failure.status),
+        param: failure.param ?? null,
+        code: ERROR_CODES[failure.code] ?? failure.code,
+      },
+    },
+  }
+}
+
+/** Words that clients of this API compare with; anything else gets our own code. */
+const ERROR_CODES: Readonly<Record<string, string>> = {
+  'request.context-overflow': 'context_length_exceeded',
+  'request.unauthorized': 'invalid_api_key',
+  'upstream.rate-limited': 'rate_limit_exceeded',
+}
+
+function errorType(status: number): string {
+  if (status === 401) return 'authentication_error'
+  if (status === 429) return 'rate_limit_error'
+  return status < 500 ? 'invalid_request_error' : 'server_error'
+}
+
+function modelCard(model: string, created: number): WireFields {
+  return { id: model, object: 'model', created, owned_by: 'polar' }
+}
+
+// --- the dialect ------------------------------------------------------------------------------------------------------
+
+/** OpenAI Chat Completions. */
+export const openaiChat: Dialect = {
+  id: 'openai-chat',
+  routes: [
+    { kind: 'generate', method: 'POST', path: '/v1/chat/completions' },
+    { kind: 'list-models', method: 'GET', path: '/v1/models' },
+    { kind: 'get-model', method: 'GET', path: '/v1/models/*' },
+  ],
+  parseRequest,
+  renderResponse,
+  createStreamRenderer,
+  // pi, Qwen Code and OpenCode all try again after a broken stream; pi gives up on an error frame.
+  renderStreamError: () => undefined,
+  renderError,
+  streamType: () => 'text/event-stream; charset=utf-8',
+  renderTokenCount: (tokens) => ({ input_tokens: tokens }),
+  renderModels: (models, created) => ({ object: 'list', data: models.map((model) => modelCard(model, created)) }),
+  renderModel: modelCard,
+}

@@ -1,0 +1,98 @@
+import type { IncomingMessage } from 'node:http'
+import { promisify } from 'node:util'
+import { brotliDecompress, gunzip, inflate, zstdDecompress } from 'node:zlib'
+import { RolloutError } from '../model/failure.ts'
+import type { JsonBody } from './dialects/dialect.ts'
+
+export interface BodyLimits {
+  /** Of the body as sent and, if it is compressed, of what it unpacks to. */
+  maxBytes: number
+  /** Of arrays and objects within each other. */
+  maxDepth: number
+}
+
+export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 64 * 1024 * 1024, maxDepth: 128 }
+
+/** Reads a whole JSON body. Throws RolloutError for anything that is not one, without having held more than allowed. */
+export async function readJsonBody(request: IncomingMessage, limits: BodyLimits): Promise<JsonBody> {
+  const raw = await readBytes(request, limits.maxBytes)
+  const bytes = await decompress(raw, request.headers['content-encoding'], limits.maxBytes)
+  const text = decodeUtf8(bytes)
+  const value = parse(text)
+  if (isDeeperThan(value, limits.maxDepth)) {
+    throw new RolloutError('request.malformed', `The body is nested deeper than ${limits.maxDepth} levels.`)
+  }
+  return { text, value }
+}
+
+async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Buffer> {
+  if (Number(request.headers['content-length'] ?? 0) > maxBytes) throw tooLarge(maxBytes)
+  const pieces: Buffer[] = []
+  let size = 0
+  for await (const piece of request as AsyncIterable<Buffer>) {
+    size += piece.length
+    if (size > maxBytes) throw tooLarge(maxBytes)
+    pieces.push(piece)
+  }
+  return pieces.length === 1 ? (pieces[0] as Buffer) : Buffer.concat(pieces, size)
+}
+
+const decoders = {
+  gzip: promisify(gunzip),
+  deflate: promisify(inflate),
+  br: promisify(brotliDecompress),
+  zstd: promisify(zstdDecompress),
+} as const
+
+async function decompress(bytes: Buffer, encoding: string | undefined, maxBytes: number): Promise<Buffer> {
+  const name = encoding?.trim().toLowerCase() ?? 'identity'
+  if (name === 'identity' || name === '') return bytes
+  const decode = Object.hasOwn(decoders, name) ? decoders[name as keyof typeof decoders] : undefined
+  if (decode === undefined) {
+    throw new RolloutError('request.unsupported-encoding', `Content-Encoding "${name.slice(0, 40)}" is not supported.`)
+  }
+  try {
+    return await decode(bytes, { maxOutputLength: maxBytes })
+  } catch (error) {
+    if ((error as { code?: string }).code === 'ERR_BUFFER_TOO_LARGE') throw tooLarge(maxBytes)
+    throw new RolloutError('request.malformed', `The body is not valid ${name}.`, { cause: error })
+  }
+}
+
+function decodeUtf8(bytes: Buffer): string {
+  try {
+    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+  } catch (error) {
+    throw new RolloutError('request.malformed', 'The body is not valid UTF-8.', { cause: error })
+  }
+}
+
+function parse(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (error) {
+    const reason = error instanceof Error ? error.message.slice(0, 200) : 'not JSON'
+    throw new RolloutError('request.malformed', `The body is not valid JSON: ${reason}`, { cause: error })
+  }
+}
+
+function isDeeperThan(value: unknown, limit: number): boolean {
+  let level: object[] = isContainer(value) ? [value] : []
+  for (let depth = 1; level.length > 0; depth++) {
+    if (depth > limit) return true
+    const next: object[] = []
+    for (const container of level) {
+      for (const child of Object.values(container)) if (isContainer(child)) next.push(child)
+    }
+    level = next
+  }
+  return false
+}
+
+function isContainer(value: unknown): value is object {
+  return typeof value === 'object' && value !== null
+}
+
+function tooLarge(maxBytes: number): RolloutError {
+  return new RolloutError('request.too-large', `The body is larger than ${maxBytes} bytes.`)
+}

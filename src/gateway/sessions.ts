@@ -1,0 +1,83 @@
+import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { RolloutError, type Failure } from '../model/failure.ts'
+import { isId, type IdSource } from '../model/ids.ts'
+import type { SessionLog, SessionStore } from '../store/store.ts'
+
+/** A session the gateway serves. Its key is known to its harness only; here a digest of it is kept. */
+export interface Session {
+  readonly id: string
+  readonly log: SessionLog
+  /** Calls that have begun and whose end is not recorded yet. */
+  readonly inFlight: Set<Promise<void>>
+}
+
+export interface OpenedSession {
+  session: Session
+  /** Given out once; cannot be asked for again. */
+  key: string
+}
+
+/** Who may call, and as which session. */
+export class Sessions {
+  readonly #store: SessionStore
+  readonly #ids: IdSource
+  readonly #now: () => number
+  readonly #byId = new Map<string, { session: Session; digest: Buffer }>()
+  readonly #byDigest = new Map<string, string>()
+
+  constructor(deps: { store: SessionStore; ids: IdSource; now: () => number }) {
+    this.#store = deps.store
+    this.#ids = deps.ids
+    this.#now = deps.now
+  }
+
+  async open(options: { id?: string; origin?: Readonly<Record<string, unknown>> } = {}): Promise<OpenedSession> {
+    const id = options.id ?? this.#ids.next('ses')
+    if (!isId(id)) throw new RolloutError('config.invalid', `"${id}" cannot be a session id.`)
+    if (this.#byId.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
+    const key = `sk-polar-${randomBytes(32).toString('base64url')}`
+    const digest = digestOf(key)
+    const log = await this.#store.open({ id, createdAt: this.#now(), origin: options.origin ?? {} })
+    const session: Session = { id, log, inFlight: new Set() }
+    this.#byId.set(id, { session, digest })
+    this.#byDigest.set(digest.toString('base64'), id)
+    return { session, key }
+  }
+
+  /**
+   * The session that owns this key. With an id from the path both must agree; without one the key alone decides. Says the
+   * same for an unknown session and a wrong key, so that neither can be probed for.
+   */
+  authenticate(sessionId: string | undefined, key: string | undefined): Session {
+    if (key === undefined || key === '') throw unauthorized('No API key was given.')
+    const digest = digestOf(key)
+    const id = sessionId ?? this.#byDigest.get(digest.toString('base64'))
+    const known = id === undefined ? undefined : this.#byId.get(id)
+    const matches = timingSafeEqual(digest, known?.digest ?? digestOf(''))
+    if (known === undefined || !matches) throw unauthorized('This API key does not belong to this session.')
+    return known.session
+  }
+
+  /** Refuses further calls, waits for those under way, and closes the log. Gives what kept it from being whole. */
+  async close(sessionId: string): Promise<Failure | undefined> {
+    const known = this.#byId.get(sessionId)
+    if (known === undefined) return undefined
+    this.#byId.delete(sessionId)
+    this.#byDigest.delete(known.digest.toString('base64'))
+    await Promise.allSettled(known.session.inFlight)
+    await known.session.log.close()
+    return known.session.log.broken
+  }
+
+  async closeAll(): Promise<void> {
+    await Promise.all([...this.#byId.keys()].map((id) => this.close(id)))
+  }
+}
+
+function digestOf(key: string): Buffer {
+  return createHash('sha256').update(key).digest()
+}
+
+function unauthorized(message: string): RolloutError {
+  return new RolloutError('request.unauthorized', message)
+}

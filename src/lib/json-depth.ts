@@ -1,0 +1,35 @@
+const QUOTE = 0x22
+const BACKSLASH = 0x5c
+
+/**
+ * Whether a JSON text nests objects and arrays deeper than `limit`. Made to run before parsing: a few megabytes of `[`
+ * would otherwise become gigabytes of arrays. Says nothing about whether the text is JSON.
+ */
+export function nestsDeeperThan(text: Buffer, limit: number): boolean {
+  let depth = 0
+  for (let i = 0; i < text.length; i++) {
+    const byte = text[i]!
+    if (byte === QUOTE) {
+      i = endOfString(text, i)
+      if (i === -1) return false
+      continue
+    }
+    // '[' and '{' differ in one bit, and so do ']' and '}'.
+    const bracket = byte & 0xdf
+    if (bracket === 0x5b && ++depth > limit) return true
+    if (bracket === 0x5d) depth--
+  }
+  return false
+}
+
+/** Strings are most of a body, so their ends are found by the runtime and not byte by byte. */
+function endOfString(text: Buffer, start: number): number {
+  let end = text.indexOf(QUOTE, start + 1)
+  while (end !== -1) {
+    let backslashes = 0
+    while (text[end - 1 - backslashes] === BACKSLASH) backslashes++
+    if (backslashes % 2 === 0) return end
+    end = text.indexOf(QUOTE, end + 1)
+  }
+  return -1
+}

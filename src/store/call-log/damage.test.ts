@@ -1,0 +1,231 @@
+import { readFile, truncate, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { RolloutError } from '../../model/failure.ts'
+import type { SessionRecord } from '../../model/session.ts'
+import type { Turn } from '../../model/turn.ts'
+import {
+  anySteps,
+  append,
+  appendAll,
+  comparable,
+  inScratch,
+  type LogStep,
+  OPENING,
+  toSteps,
+  turnsOf,
+} from '../store.contract.ts'
+import { createCallLogReader } from './reader.ts'
+import { MAGIC } from './record.ts'
+import { createCallLogStore } from './store.ts'
+
+/** Two turns that share a prompt and a request, one side call that fails, one call without an end. */
+const plan = {
+  seed: 1,
+  parent: 9,
+  kept: 1,
+  added: 100,
+  sampled: [3],
+  text: 'жé🎉',
+  duration: 0,
+  forced: { n: 1 },
+} as const
+const smallSession = toSteps([
+  { ...plan, sampled: [3], outcome: 'answered', delivery: 'delivered' },
+  { ...plan, parent: 0, added: 5, sampled: [2, 0], outcome: 'partial', delivery: 'undelivered' },
+  { ...plan, added: 0, sampled: [], outcome: 'failed', delivery: 'none' },
+  { ...plan, added: 1, sampled: [], outcome: 'unfinished', delivery: 'none' },
+])
+
+test('a file cut at any byte gives every record that was whole before the cut, and no part of another', async () => {
+  await inScratch(async (dir) => {
+    const { path, ends } = await record(dir, smallSession)
+    const size = ends.at(-1) ?? 0
+    const reader = createCallLogReader({ dir })
+    for (let length = size; length >= 0; length -= 1) {
+      await truncate(path, length)
+      expectCutAt(length, await reader.load(OPENING.id), smallSession, ends)
+    }
+  })
+})
+
+test('a file of any session cut at any byte does so too', async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      anySteps,
+      fc.array(fc.double({ min: 0, max: 1, noNaN: true }), { minLength: 5 }),
+      async (steps, cuts) => {
+        await inScratch(async (dir) => {
+          const { path, ends } = await record(dir, steps)
+          const reader = createCallLogReader({ dir })
+          for (const cut of cuts.sort((a, b) => b - a)) {
+            const length = Math.floor(cut * (ends.at(-1) ?? 0))
+            await truncate(path, length)
+            expectCutAt(length, await reader.load(OPENING.id), steps, ends)
+          }
+        })
+      },
+    ),
+    { numRuns: 40 },
+  )
+})
+
+test('a file cut at any byte can be continued, and is never complete again', async () => {
+  await inScratch(async (dir) => {
+    const { path, ends } = await record(dir, smallSession)
+    const bytes = await readFile(path)
+    const random = fc.sample(fc.nat(bytes.length - 1), { numRuns: 60, seed: 7 })
+    for (const length of [...random, ...ends.slice(0, -1)]) {
+      await writeFile(path, bytes.subarray(0, length))
+      const log = await createCallLogStore({ dir }).open({ ...OPENING, createdAt: 5 })
+      const later: LogStep[] = [
+        { step: 'intent', intent: { ...intentOfFirst(smallSession), id: 'later', index: 9 } },
+        { step: 'end', end: { turnId: 'later', endedAt: 3, forced: {} } },
+      ]
+      await appendAll(log, later)
+      await log.close()
+      expect(log.broken).toBeUndefined()
+      const session = await createCallLogReader({ dir }).load(OPENING.id)
+      const kept = smallSession.filter((_, index) => (ends[index + 1] ?? Infinity) <= length)
+      expect(comparable(session.turns)).toEqual(comparable(turnsOf([...kept, ...later])))
+      expect(session.complete).toBe(false)
+      expect(session.createdAt).toBe(length < (ends[0] ?? 0) ? 5 : OPENING.createdAt)
+    }
+  })
+}, 60_000)
+
+test.each([
+  ['as written', Infinity],
+  ['packed', 0],
+])('a flipped bit never gives a wrong value, and never a complete session (%s)', async (_, packAboveBytes) => {
+  await inScratch(async (dir) => {
+    const { path } = await record(dir, smallSession, packAboveBytes)
+    const bytes = await readFile(path)
+    const reader = createCallLogReader({ dir })
+    await fc.assert(
+      fc.asyncProperty(fc.nat(bytes.length - 1), fc.nat(7), async (at, bit) => {
+        const flipped = Buffer.from(bytes)
+        flipped[at] = (flipped[at] ?? 0) ^ (1 << bit)
+        await writeFile(path, flipped)
+        const session = await reader.load(OPENING.id).catch((error: unknown) => error)
+        if (session instanceof RolloutError) expect(session.code).toBe('store.corrupt')
+        else expectNothingWrong(session as SessionRecord)
+        const salvaged = await reader.load(OPENING.id, { salvage: true })
+        expectNothingWrong(salvaged)
+        if (session instanceof RolloutError)
+          expect(salvaged.incompleteReasons.join()).toMatch(/damaged|missing|left out/)
+      }),
+      { numRuns: 1200 },
+    )
+  })
+})
+
+test('any number of changed bytes never gives a wrong value', async () => {
+  await inScratch(async (dir) => {
+    const { path } = await record(dir, smallSession)
+    const bytes = await readFile(path)
+    const reader = createCallLogReader({ dir })
+    const anyChange = fc.tuple(fc.nat(bytes.length - 1), fc.uint8Array({ minLength: 1, maxLength: 200 }))
+    await fc.assert(
+      fc.asyncProperty(fc.array(anyChange, { minLength: 1, maxLength: 4 }), async (changes) => {
+        const changed = Buffer.from(bytes)
+        for (const [at, values] of changes) changed.set(values.subarray(0, changed.length - at), at)
+        fc.pre(!changed.equals(bytes))
+        await writeFile(path, changed)
+        expectNothingWrong(await reader.load(OPENING.id, { salvage: true }))
+      }),
+      { numRuns: 400 },
+    )
+  })
+})
+
+test('damage in the middle is an error that names the byte; salvage gives what does not depend on it', async () => {
+  await inScratch(async (dir) => {
+    const { path, ends } = await record(dir, smallSession)
+    const bytes = await readFile(path)
+    const firstEnd = smallSession.findIndex((step) => step.step === 'end')
+    const damagedFrom = ends[firstEnd] ?? 0
+    bytes[(ends[firstEnd + 1] ?? 0) - 2] = 0x55
+    await writeFile(path, bytes)
+    const reader = createCallLogReader({ dir })
+    const message = expect.stringContaining(`byte ${damagedFrom}`)
+    await expect(reader.load(OPENING.id)).rejects.toMatchObject({ failure: { code: 'store.corrupt', message } })
+    const salvaged = await reader.load(OPENING.id, { salvage: true })
+    // The first turn has lost its end; the second one's prompt went on from it.
+    expect(salvaged.turns.map((turn) => turn.endedAt !== undefined)).toEqual([false, false, true, false])
+    expect(salvaged.incompleteReasons).toEqual(
+      expect.arrayContaining([
+        expect.stringContaining(`at offset ${damagedFrom} were skipped`),
+        expect.stringContaining('turn-1 goes on from record'),
+        'turn turn-0 has a start but no end',
+      ]),
+    )
+    expect(await createCallLogStore({ dir }).open(OPENING)).toMatchObject({ broken: { code: 'store.corrupt' } })
+    expect(await readFile(path)).toEqual(bytes)
+  })
+})
+
+test('a request that looks like a record is not taken for one when the file is cut inside it', async () => {
+  await inScratch(async (dir) => {
+    const { path, ends } = await record(dir, smallSession)
+    const fake = (await readFile(path)).subarray(ends[0], ends[1]).toString('utf8')
+    expect(Buffer.from(fake).includes(MAGIC)).toBe(false)
+    const log = await createCallLogStore({ dir, packAboveBytes: Infinity }).open({ ...OPENING, id: 'hostile' })
+    log.appendIntent({ ...intentOfFirst(smallSession), request: fake.repeat(3) })
+    await log.flush()
+    await log.close()
+    const hostile = join(dir, 'hostile', 'calls.plog')
+    const { length } = await readFile(hostile)
+    for (let cut = length; cut > length - 400; cut -= 1) {
+      await truncate(hostile, cut)
+      expect((await createCallLogReader({ dir }).load('hostile')).turns.length).toBeLessThanOrEqual(1)
+    }
+  })
+})
+
+/** Writes a session record by record; `ends[0]` is where the opening ends, `ends[i + 1]` where step i does. */
+async function record(
+  dir: string,
+  steps: readonly LogStep[],
+  packAboveBytes = Infinity,
+): Promise<{ path: string; ends: number[] }> {
+  const log = await createCallLogStore({ dir, packAboveBytes }).open(OPENING)
+  const path = join(dir, OPENING.id, 'calls.plog')
+  const ends = [(await readFile(path)).length]
+  for (const step of steps) {
+    void append(log, step)
+    await log.flush()
+    ends.push((await readFile(path)).length)
+  }
+  await log.close()
+  ends.push((await readFile(path)).length)
+  return { path, ends }
+}
+
+function expectCutAt(length: number, session: SessionRecord, steps: readonly LogStep[], ends: readonly number[]): void {
+  const whole = steps.filter((_, index) => (ends[index + 1] ?? Infinity) <= length)
+  expect(comparable(session.turns)).toEqual(comparable(turnsOf(whole)))
+  const dropped = length - Math.max(0, ...ends.filter((end) => end <= length))
+  if (dropped > 0) expect(session.incompleteReasons).toContain(`a torn tail of ${dropped} bytes was dropped`)
+  if (length < (ends.at(-1) ?? 0)) expect(session).toMatchObject({ complete: false })
+}
+
+/** Every turn is one that was recorded, at most with its end or its delivery missing, and that is said. */
+function expectNothingWrong(session: SessionRecord): void {
+  expect(session.complete).toBe(false)
+  const originals = new Map(turnsOf(smallSession).map((turn) => [turn.id, turn]))
+  for (const turn of session.turns) {
+    const original = originals.get(turn.id) as Turn
+    const { endedAt: _endedAt, firstTokenAt: _first, response: _response, failure: _failure, ...started } = original
+    const expected = turn.endedAt === undefined ? { ...started, forced: {} } : original
+    expect(comparable([turn])).toEqual(comparable([{ ...expected, delivery: turn.delivery }]))
+    expect([original.delivery, 'unknown']).toContain(turn.delivery)
+  }
+}
+
+function intentOfFirst(steps: readonly LogStep[]): Extract<LogStep, { step: 'intent' }>['intent'] {
+  const [first] = steps
+  if (first?.step !== 'intent') throw new Error('The first step is an intent')
+  return first.intent
+}

@@ -1,0 +1,84 @@
+import { constants, type FileHandle, open, rename, unlink } from 'node:fs/promises'
+import { promisify } from 'node:util'
+import { constants as zlibConstants, zstdCompress } from 'node:zlib'
+import type { Limit } from '../../lib/limit.ts'
+import { type BufferPool, ByteWriter } from './byte-writer.ts'
+import { FRAME_BYTES, RecordKind, readRecord, writeRecord } from './record.ts'
+import { scanFrames } from './scan.ts'
+
+/** Frames are packed in runs of about this size: large enough to compress well, small enough to hold and to lose. */
+const RUN_BYTES = 256 * 1024
+const LEVEL = { params: { [zlibConstants.ZSTD_c_compressionLevel]: 1 } }
+
+const zstdCompressAsync = promisify(zstdCompress)
+
+/**
+ * Rewrites a finished log with its records compressed, in the thread pool. The new file takes the old one's place in one
+ * step and only after it has reached the disk, so a reader, or a crash, sees either. The opening record stays as it is:
+ * whoever lists sessions reads only that one. Throws when it could not be done; the log is as it was then.
+ */
+export async function packLog(
+  path: string,
+  { pool, syncLimit }: { pool: BufferPool; syncLimit: Limit },
+): Promise<void> {
+  const temporary = `${path}.packing`
+  const source = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW)
+  try {
+    const target = await open(temporary, 'w', 0o600)
+    try {
+      await copyPacked(source, target, pool)
+      await syncLimit(() => target.datasync())
+    } finally {
+      await target.close()
+    }
+    await rename(temporary, path)
+  } catch (error) {
+    await unlink(temporary).catch(() => undefined)
+    throw error
+  } finally {
+    await source.close()
+  }
+}
+
+async function copyPacked(source: FileHandle, target: FileHandle, pool: BufferPool): Promise<void> {
+  const run = new ByteWriter(pool)
+  const packed = new ByteWriter(pool)
+  let first = 0
+  let records = 0
+
+  async function writeRun(): Promise<void> {
+    if (records === 0) return
+    const header = { records, bytes: run.length }
+    const column = await zstdCompressAsync(run.bytes, LEVEL)
+    writeRecord(packed, { kind: RecordKind.pack, header }, first, [column])
+    await writeAll(target, packed.bytes)
+    packed.release()
+    run.release()
+    records = 0
+  }
+
+  try {
+    for await (const event of scanFrames(source)) {
+      if (event.type !== 'frame') throw new Error(`The log is not whole at byte ${event.offset}`)
+      const { kind, sequence } = readRecord(event.frame.subarray(FRAME_BYTES))
+      if (kind === RecordKind.pack || event.offset === 0) {
+        await writeRun()
+        await writeAll(target, event.frame)
+        continue
+      }
+      if (records === 0) first = sequence
+      run.putBytes(event.frame)
+      records += 1
+      if (run.length >= RUN_BYTES) await writeRun()
+    }
+    await writeRun()
+  } finally {
+    run.release()
+    packed.release()
+  }
+}
+
+async function writeAll(handle: FileHandle, bytes: Buffer): Promise<void> {
+  let done = 0
+  while (done < bytes.length) done += (await handle.write(bytes, done)).bytesWritten
+}

@@ -1,0 +1,100 @@
+import { constants, type FileHandle, open, readdir, readFile } from 'node:fs/promises'
+import { describeError, errnoOf } from '../../lib/errno.ts'
+import { createLimit } from '../../lib/limit.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { isId } from '../../model/ids.ts'
+import type { SessionRecord } from '../../model/session.ts'
+import type { LoadOptions, SessionReader } from '../store.ts'
+import { SessionAssembly } from './session-assembly.ts'
+import { type LogPaths, logPaths } from './log-path.ts'
+import { corrupt } from './problems.ts'
+import { RecordKind } from './record.ts'
+import { scanRecords } from './scan.ts'
+
+const FILES_AT_ONCE = 8
+
+/** Reads what `createCallLogStore` has written to the same directory, also while it is being written. */
+export function createCallLogReader({ dir }: { dir: string }): SessionReader {
+  return {
+    list: () => listSessions(dir),
+    load: (sessionId, options = {}) => loadSession(dir, sessionId, options),
+  }
+}
+
+async function listSessions(dir: string): Promise<string[]> {
+  const names = await readdir(dir).catch((error: unknown) => {
+    if (errnoOf(error) === 'ENOENT') return []
+    throw unreadable(`The call logs in ${dir}`, error)
+  })
+  const limit = createLimit(FILES_AT_ONCE)
+  const found = await Promise.all(
+    names.filter(isId).map((id) => limit(async () => ({ id, createdAt: await readCreation(logPaths(dir, id)) }))),
+  )
+  return found
+    .filter((session) => session.createdAt !== undefined)
+    .sort((a, b) => (a.createdAt ?? 0) - (b.createdAt ?? 0) || (a.id < b.id ? -1 : 1))
+    .map((session) => session.id)
+}
+
+/** Undefined where there is no log. */
+async function readCreation({ log }: LogPaths): Promise<number | undefined> {
+  const handle = await openLog(log).catch(() => undefined)
+  if (handle === undefined) return undefined
+  try {
+    for await (const event of scanRecords(handle)) {
+      if (event.type === 'record' && event.record.kind === RecordKind.open) return event.record.header.createdAt
+      break
+    }
+    return await createdByFileSystem(handle)
+  } finally {
+    await handle.close()
+  }
+}
+
+async function loadSession(dir: string, sessionId: string, { salvage = false }: LoadOptions): Promise<SessionRecord> {
+  if (!isId(sessionId)) throw new RolloutError('store.unavailable', `${JSON.stringify(sessionId)} is not a session id.`)
+  const paths = logPaths(dir, sessionId)
+  const handle = await openLog(paths.log).catch((error: unknown) => {
+    throw unreadable(`The call log of session ${sessionId} in ${dir}`, error)
+  })
+  try {
+    const assembly = new SessionAssembly(sessionId, paths.log, salvage)
+    for await (const event of scanRecords(handle)) {
+      if (event.type === 'record') assembly.add(event.record, event.offset)
+      else if (event.type === 'torn') assembly.addReason(`a torn tail of ${event.bytes} bytes was dropped`)
+      else if (salvage) assembly.addReason(`${event.bytes} damaged bytes at offset ${event.offset} were skipped`)
+      else throw corrupt(paths.log, event.offset, 'whole records follow, so this is not the end of a writer')
+    }
+    const mark = await readMark(paths.mark)
+    if (mark !== undefined) assembly.addReason(`a write failed: ${mark}`)
+    return assembly.finish(await createdByFileSystem(handle))
+  } catch (error) {
+    throw error instanceof RolloutError ? error : unreadable(`The call log ${paths.log}`, error)
+  } finally {
+    await handle.close()
+  }
+}
+
+function openLog(path: string): Promise<FileHandle> {
+  return open(path, constants.O_RDONLY | constants.O_NOFOLLOW)
+}
+
+/** Stands in for the time in a log whose opening record is not whole. */
+async function createdByFileSystem(handle: FileHandle): Promise<number> {
+  const { birthtimeMs, mtimeMs } = await handle.stat()
+  return Math.floor(birthtimeMs || mtimeMs)
+}
+
+async function readMark(path: string): Promise<string | undefined> {
+  try {
+    return (await readFile(path, 'utf8')).trim()
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return undefined
+    throw error
+  }
+}
+
+function unreadable(what: string, error: unknown): RolloutError {
+  const message = `${what} cannot be read: ${describeError(error)}. Check the directory and the session id.`
+  return new RolloutError('store.unavailable', message, { cause: error })
+}

@@ -1,0 +1,96 @@
+import { commonPrefixOfIds } from '../../lib/common-prefix.ts'
+
+/** Less than this is not worth a reference. */
+const MIN_SHARED_IDS = 64
+const MAX_CONVERSATIONS = 8
+const MAX_OLDER_IDS = 256 * 1024
+
+/** The first `length` ids of what an earlier turn was asked, followed by what it sampled in one of its choices. */
+export interface PromptBase {
+  /** Sequence of its end record. */
+  record: number
+  /** Position among its choices. */
+  choice: number
+  length: number
+}
+
+/** The latest turn of one conversation. */
+interface Conversation {
+  record: number
+  /** Its prompt, with room behind it: the next prompt is usually this one and a little more. */
+  ids: Int32Array
+  promptLength: number
+  sampled: Int32Array[]
+}
+
+/**
+ * The latest prompt of each conversation in a session, with what was sampled after it. Keeps copies, because the caller
+ * may reuse its arrays, and four to five bytes for each id.
+ */
+export class RecentPrompts {
+  /** Oldest first. */
+  #conversations: Conversation[] = []
+
+  /** What of the prompt must be stored in this record, and remembers it for those to come. */
+  share(record: number, prompt: Int32Array, sampled: readonly Int32Array[]): { tail: Int32Array; base?: PromptBase } {
+    let best: { base: PromptBase; conversation: Conversation } | undefined
+    for (const conversation of this.#conversations) {
+      const base = findShared(conversation, prompt)
+      if (base.length >= MIN_SHARED_IDS && base.length >= (best?.base.length ?? 0)) best = { base, conversation }
+    }
+    this.#remember(record, prompt, sampled, best)
+    return best === undefined ? { tail: prompt } : { tail: prompt.subarray(best.base.length), base: best.base }
+  }
+
+  #remember(
+    record: number,
+    prompt: Int32Array,
+    sampled: readonly Int32Array[],
+    best: { base: PromptBase; conversation: Conversation } | undefined,
+  ): void {
+    const length = prompt.length + Math.max(0, ...sampled.map((ids) => ids.length))
+    if (length < MIN_SHARED_IDS) return
+    let ids: Int32Array
+    // A prompt that holds nearly all of an earlier one is the same conversation, further on, and takes its place. Much
+    // less than all is shared by conversations that have only their tools and instructions in common.
+    if (best !== undefined && best.base.length >= best.conversation.promptLength * 0.875) {
+      this.#conversations.splice(this.#conversations.indexOf(best.conversation), 1)
+      ids = extended(best.conversation, prompt, best.base.length)
+    } else {
+      ids = prompt.slice()
+    }
+    const copies = sampled.map((choice) => choice.slice())
+    this.#conversations.push({ record, ids, promptLength: prompt.length, sampled: copies })
+    while (this.#conversations.length > MAX_CONVERSATIONS || this.#olderIds() > MAX_OLDER_IDS)
+      this.#conversations.shift()
+  }
+
+  #olderIds(): number {
+    return this.#conversations.slice(0, -1).reduce((sum, conversation) => sum + conversation.ids.length, 0)
+  }
+}
+
+function findShared(conversation: Conversation, prompt: Int32Array): PromptBase {
+  const { record, promptLength, sampled } = conversation
+  const base = { record, choice: 0, length: commonPrefixOfIds(conversation.ids.subarray(0, promptLength), prompt) }
+  if (base.length < promptLength) return base
+  const rest = prompt.subarray(promptLength)
+  sampled.forEach((ids, choice) => {
+    const length = promptLength + commonPrefixOfIds(ids, rest)
+    if (length > base.length) Object.assign(base, { choice, length })
+  })
+  return base
+}
+
+/** The conversation's own array where the new prompt fits in it; only what differs is written. */
+function extended(conversation: Conversation, prompt: Int32Array, shared: number): Int32Array {
+  const { ids } = conversation
+  const kept = Math.min(shared, conversation.promptLength)
+  if (prompt.length <= ids.length) {
+    ids.set(prompt.subarray(kept), kept)
+    return ids
+  }
+  const larger = new Int32Array(Math.ceil(prompt.length * 1.25))
+  larger.set(prompt)
+  return larger
+}

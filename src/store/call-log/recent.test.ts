@@ -1,0 +1,88 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { createRandom } from '../store.contract.ts'
+import { RecentPrompts } from './recent-prompts.ts'
+import { joinText, RecentTexts } from './recent-texts.ts'
+import { resolvePrompts, type StoredPrompt } from './resolve-prompts.ts'
+
+/** Few letters, so that texts share much by chance; some take two UTF-16 units and differ in one half only. */
+const anyText = fc
+  .array(fc.constantFrom('a', 'b', 'é', '🎉', '🎊', '\u{1F989}', 'a'.repeat(300), '🎉'.repeat(200)), { maxLength: 12 })
+  .map((parts) => parts.join(''))
+
+test('a request is the same again from its middle and its base, and the middle survives UTF-8', () => {
+  fc.assert(
+    fc.property(fc.array(anyText, { maxLength: 20 }), (texts) => {
+      const recent = new RecentTexts()
+      const restored: string[] = []
+      for (const [record, text] of texts.entries()) {
+        const { middle, base } = recent.share(record, text)
+        const stored = Buffer.from(middle).toString()
+        restored.push(base === undefined ? stored : joinText(restored[base.record] ?? '', base, stored))
+      }
+      expect(restored).toEqual(texts)
+    }),
+    { numRuns: 500 },
+  )
+})
+
+test('of a request that repeats history and tools only what is new is stored, also with other conversations between', () => {
+  const recent = new RecentTexts()
+  const tools = `"tools":${'tool'.repeat(500)}`
+  const histories = ['main'.repeat(200), 'sub'.repeat(300), 'title'.repeat(100)]
+  let record = 0
+  for (let round = 0; round < 10; round += 1) {
+    for (const [which, history] of histories.entries()) {
+      const { middle } = recent.share((record += 1), `${history}${tools}`)
+      if (round > 0) expect(middle).toBe(` and ${round}`)
+      histories[which] = `${history} and ${round + 1}`
+    }
+  }
+})
+
+test('a prompt is the same again from its tail and its base, whichever earlier turn it continues', () => {
+  const anyTurn = fc.record({
+    parent: fc.nat(8),
+    choice: fc.nat(2),
+    kept: fc.constantFrom(1, 1, 1, 0.9, 0.6, 0.3),
+    added: fc.constantFrom(0, 3, 80, 500),
+    sampled: fc.array(fc.constantFrom(0, 5, 100), { maxLength: 3 }),
+  })
+  fc.assert(
+    fc.property(fc.array(anyTurn, { maxLength: 25 }), fc.nat(), (turns, seed) => {
+      const random = createRandom(seed)
+      const ids = (length: number): Int32Array => Int32Array.from({ length }, () => Math.floor(random() * 50_000))
+      const recent = new RecentPrompts()
+      const originals: { prompt: Int32Array; sampled: Int32Array[] }[] = []
+      const stored: StoredPrompt[] = []
+      for (const [record, turn] of turns.entries()) {
+        const parent = originals[turn.parent]
+        const whole = [...(parent?.prompt ?? []), ...(parent?.sampled[turn.choice] ?? [])]
+        const prompt = Int32Array.from([...whole.slice(0, Math.floor(whole.length * turn.kept)), ...ids(turn.added)])
+        const sampled = turn.sampled.map(ids)
+        const { tail, base } = recent.share(record, prompt, sampled)
+        const from = base === undefined ? undefined : stored[base.record]
+        stored.push({
+          base: from && base && { prompt: from, choice: base.choice, length: base.length },
+          tail: tail.slice(),
+          sampled: sampled.map((choice) => choice.slice()),
+        })
+        originals.push({ prompt: prompt.slice(), sampled: sampled.map((choice) => choice.slice()) })
+        // The caller may reuse its arrays.
+        prompt.fill(-1)
+        for (const choice of sampled) choice.fill(-1)
+      }
+      const resolved = resolvePrompts(stored)
+      const again = stored.map((prompt) => resolved.get(prompt))
+      expect(again.map((turn) => [...(turn?.ids ?? [])])).toEqual(originals.map(({ prompt }) => [...prompt]))
+      expect(again.map((turn) => turn?.sampled.map((choice) => [...choice]))).toEqual(
+        originals.map(({ sampled }) => sampled.map((choice) => [...choice])),
+      )
+    }),
+    { numRuns: 200 },
+  )
+})
+
+test('a base that cannot be right is refused', () => {
+  expect(() => joinText('short', { record: 0, prefix: 4, suffix: 3 }, '')).toThrow(RangeError)
+})

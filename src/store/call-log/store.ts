@@ -1,0 +1,161 @@
+import { constants, type FileHandle, open, unlink } from 'node:fs/promises'
+import { endianness } from 'node:os'
+import { errnoOf } from '../../lib/errno.ts'
+import { createLimit } from '../../lib/limit.ts'
+import { acquireLockFile, identifyProcess, type LockFile, type ProcessIdentity } from '../../lib/lock-file.ts'
+import { makeDirectories } from '../../lib/make-directories.ts'
+import { type Failure, RolloutError } from '../../model/failure.ts'
+import { isId } from '../../model/ids.ts'
+import type { SessionOpening, SessionStore } from '../store.ts'
+import { type Durability, type FileIo, nodeFileIo } from './append-file.ts'
+import { BufferPool } from './byte-writer.ts'
+import { CallLog, type CallLogDeps, type LogFile, type LogState, syncNames, writeFailure } from './call-log.ts'
+import { type LogPaths, logPaths } from './log-path.ts'
+import { checkOpening, corrupt } from './problems.ts'
+import { RecordKind } from './record.ts'
+import { scanRecords } from './scan.ts'
+
+const NOT_CONTINUED = 'nothing is added to it'
+const UNCLEAN = 'an earlier writer stopped without closing the log; calls of its last moments may be missing'
+
+export interface CallLogOptions {
+  /** Holds one directory for each session; made when it is not there. */
+  dir: string
+  /** What an awaited append survives. Default `process`: a crash of this process, not of the machine. */
+  durability?: Durability
+  /** Unix milliseconds. */
+  now?: () => number
+  /** A closed log larger than this is compressed. Default 64 KiB. */
+  packAboveBytes?: number
+  /** The system calls that write; another one counts them or lets them fail. */
+  io?: FileIo
+}
+
+export interface CallLogStore extends SessionStore {
+  open(session: SessionOpening): Promise<CallLog>
+}
+
+/** Sessions as files that only grow, one for each, under one directory. Several stores may share it. */
+export function createCallLogStore(options: CallLogOptions): CallLogStore {
+  if (endianness() !== 'LE') throw new RolloutError('config.invalid', 'Call logs need a little-endian machine.')
+  const durability = options.durability ?? 'process'
+  const shared = {
+    durability,
+    io: options.io ?? nodeFileIo,
+    now: options.now ?? Date.now,
+    packAboveBytes: options.packAboveBytes ?? 64 * 1024,
+    pool: new BufferPool(),
+    // Waiting for the disk takes a thread for milliseconds, and node has four: enough must be left to write with.
+    // Those who wait at every turn get two, because a journalling disk serves two at once as fast as one.
+    syncLimit: createLimit(durability === 'disk' ? 2 : 1),
+  }
+  const logs = new Set<CallLog>()
+  let identity: Promise<ProcessIdentity> | undefined
+
+  return {
+    async open(session) {
+      const paths = logPaths(options.dir, session.id)
+      const deps: CallLogDeps = { ...shared, paths, onClosed: (closed) => logs.delete(closed) }
+      identity ??= identifyProcess()
+      const file = isId(session.id) ? await openFile(paths, session, durability, await identity) : notAnId(session.id)
+      const log = new CallLog(session, file, deps)
+      logs.add(log)
+      // A full disk shows itself here, before the first call.
+      await log.flush()
+      return log
+    },
+    async [Symbol.asyncDispose]() {
+      await Promise.all([...logs].map((log) => log.close()))
+    },
+  }
+}
+
+async function openFile(
+  paths: LogPaths,
+  session: SessionOpening,
+  durability: Durability,
+  self: ProcessIdentity,
+): Promise<LogFile> {
+  let lock: LockFile | undefined
+  let handle: FileHandle | undefined
+  try {
+    await makeDirectories(paths.directory, 0o700)
+    const outcome = await acquireLockFile(paths.lock, self)
+    if ('heldBy' in outcome) return { failure: alreadyOpen(paths, session.id, outcome.heldBy) }
+    lock = outcome.lock
+    handle = await createFile(paths.log)
+    if (handle !== undefined) {
+      if (durability === 'disk') await syncNames(paths)
+      return { handle, lock, state: emptyState() }
+    }
+    handle = await open(paths.log, constants.O_RDWR | constants.O_NOFOLLOW)
+    return { handle, lock, state: await resume(handle, paths, session.id) }
+  } catch (error) {
+    await handle?.close().catch(() => undefined)
+    await lock?.release().catch(() => undefined)
+    return { failure: writeFailure(paths.log, error) }
+  }
+}
+
+/** Undefined when there is such a file already. */
+async function createFile(path: string): Promise<FileHandle | undefined> {
+  try {
+    return await open(path, constants.O_CREAT | constants.O_EXCL | constants.O_WRONLY, 0o600)
+  } catch (error) {
+    if (errnoOf(error) === 'EEXIST') return undefined
+    throw error
+  }
+}
+
+function emptyState(): LogState {
+  return { records: 0, size: 0, turns: 0, unfinished: new Set(), reasons: [] }
+}
+
+/**
+ * Goes on with a file that an earlier writer left: cuts off what is half there and counts the rest. A file with damage
+ * in the middle is left alone, because cutting there would destroy what follows.
+ */
+async function resume(handle: FileHandle, paths: LogPaths, sessionId: string): Promise<LogState> {
+  await unlink(`${paths.log}.packing`).catch(() => undefined)
+  const state = emptyState()
+  let cleanly = false
+  let droppedBytes = 0
+  state.size = (await handle.stat()).size
+  for await (const event of scanRecords(handle)) {
+    if (event.type === 'damage') throw corrupt(paths.log, event.offset, NOT_CONTINUED)
+    if (event.type === 'torn') {
+      droppedBytes = event.bytes
+      await handle.truncate(event.offset)
+      state.size = event.offset
+      break
+    }
+    const { record } = event
+    if (record.kind === RecordKind.open) checkOpening(record.header, sessionId, paths.log)
+    if (record.sequence !== state.records) throw corrupt(paths.log, event.offset, NOT_CONTINUED)
+    if (record.kind === RecordKind.intent) {
+      state.turns += 1
+      state.unfinished.add(record.header.id)
+    }
+    if (record.kind === RecordKind.end) state.unfinished.delete(record.header.turnId)
+    if (record.kind === RecordKind.close) state.reasons = record.header.reasons
+    cleanly = record.kind === RecordKind.close
+    state.records += 1
+  }
+  cleanly &&= droppedBytes === 0
+  if (!cleanly) state.reasons.push(UNCLEAN)
+  state.resumed = { cleanly, droppedBytes }
+  return state
+}
+
+function notAnId(id: string): { failure: Failure } {
+  const message = `${JSON.stringify(id)} is not a session id, so there is no call log for it; this session is incomplete.`
+  return { failure: new RolloutError('store.unavailable', message).failure }
+}
+
+function alreadyOpen(paths: LogPaths, sessionId: string, holder: ProcessIdentity | undefined): Failure {
+  const who = holder === undefined ? 'another process' : `process ${holder.pid} on ${holder.host}`
+  const message =
+    `Session ${sessionId} is being recorded by ${who}. Use another session id; ` +
+    `if that process is gone for good, delete ${paths.lock} and ${paths.lock}.takeover.`
+  return new RolloutError('store.unavailable', message).failure
+}

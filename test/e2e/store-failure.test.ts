@@ -1,0 +1,66 @@
+import { spawnSync } from 'node:child_process'
+import { mkdirSync, writeFileSync } from 'node:fs'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { Stack } from '../support/stack.ts'
+
+const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+const caller = fileURLToPath(new URL('../support/call-gateway.ts', import.meta.url))
+
+let scratch: string
+beforeAll(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'polar-store-'))
+})
+afterAll(() => rm(scratch, { recursive: true, force: true }))
+
+describe('a place that cannot be written', () => {
+  test('the harness is still answered, and the session says it is incomplete', async () => {
+    const file = join(scratch, 'a-file')
+    await writeFile(file, '')
+    await using stack = await Stack.start({ script: 'default: { text: fine }', dir: join(file, 'sessions') })
+    const request = { model: 'tiny', messages: [{ role: 'user' as const, content: 'x' }] }
+    const answer = await stack.client().chat.completions.create(request)
+    expect(answer.choices[0]?.message.content).toBe('fine')
+    await expect(stack.recorded()).rejects.toMatchObject({ code: 'store.unavailable' })
+  })
+
+  test('polar record says so before it starts the harness', async () => {
+    const file = join(scratch, 'another-file')
+    await writeFile(file, '')
+    const run = spawnSync(process.execPath, [main, 'record', '--out', join(file, 'x'), '--', 'false'], {
+      encoding: 'utf8',
+    })
+    expect(run.status).toBe(2)
+    expect(run.stderr).toMatch(/cannot be written.*ENOTDIR.*--out/)
+  })
+})
+
+describe('a disk that fills up', () => {
+  const mountable = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
+
+  test('every call of the harness is answered, and the session is marked incomplete', ({ skip }) => {
+    if (!mountable) skip('needs unshare and mount of a tmpfs in a user namespace')
+    const script = join(scratch, 'script.yaml')
+    const disk = join(scratch, 'disk')
+    writeFileSync(script, 'default: { tokens: 2000 }')
+    mkdirSync(disk)
+    // 256 KiB of disk; the calls need far more.
+    const inside = `mount -t tmpfs -o size=256k none "$1" && shift && exec "$@"`
+    const record = [process.execPath, main, 'record', '--json', '--script', script, '--out', disk, '--']
+    const run = spawnSync(
+      'unshare',
+      ['-rm', 'sh', '-c', inside, 'sh', disk, ...record, process.execPath, caller, '60'],
+      {
+        encoding: 'utf8',
+      },
+    )
+    expect(run.stderr).toContain('60 calls answered')
+    const summary = JSON.parse(run.stdout) as { complete: boolean; incomplete_reasons: string[] }
+    expect(summary.complete).toBe(false)
+    expect(summary.incomplete_reasons.join()).toMatch(/no space|ENOSPC/i)
+    expect(run.status).toBe(1)
+  })
+})

@@ -1,0 +1,12 @@
+/** A harness of one line: calls the model N times through the variables polar record sets. */
+import OpenAI from 'openai'
+
+const client = new OpenAI({ maxRetries: 0 })
+const count = Number(process.argv[2])
+let answered = 0
+for (let i = 0; i < count; i++) {
+  const content = `call ${i} ${crypto.randomUUID()}`
+  const answer = await client.chat.completions.create({ model: 'tiny', messages: [{ role: 'user', content }] })
+  if (answer.choices[0]?.finish_reason) answered += 1
+}
+console.error(`${answered} calls answered`)

@@ -1,0 +1,48 @@
+import { createServer, connect, type AddressInfo, type Socket } from 'node:net'
+
+export interface RechunkProxy extends AsyncDisposable {
+  url: string
+}
+
+/**
+ * A TCP proxy that hands on the same bytes in other pieces: `nextSize` says how long each is, and every piece is sent on
+ * its own turn of the event loop, so that the reader really sees it apart.
+ */
+export async function startRechunkProxy(targetUrl: string, nextSize: () => number): Promise<RechunkProxy> {
+  const target = new URL(targetUrl)
+  const sockets = new Set<Socket>()
+  const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
+    const upstream = connect({ host: target.hostname, port: Number(target.port), allowHalfOpen: true })
+    for (const socket of [client, upstream]) {
+      sockets.add(socket)
+      socket.on('error', () => {})
+      socket.on('close', () => sockets.delete(socket))
+    }
+    client.pipe(upstream)
+    void relay(upstream, client, nextSize)
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    async [Symbol.asyncDispose]() {
+      for (const socket of sockets) socket.destroy()
+      await new Promise((resolve) => server.close(resolve))
+    },
+  }
+}
+
+async function relay(from: Socket, to: Socket, nextSize: () => number): Promise<void> {
+  try {
+    for await (const bytes of from as AsyncIterable<Buffer>) {
+      for (let at = 0; at < bytes.length;) {
+        const size = Math.max(1, nextSize())
+        to.write(bytes.subarray(at, at + size))
+        at += size
+        await new Promise((resolve) => setImmediate(resolve))
+      }
+    }
+    to.end()
+  } catch {
+    to.destroy()
+  }
+}

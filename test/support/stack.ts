@@ -1,0 +1,94 @@
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import OpenAI from 'openai'
+import pino from 'pino'
+import { startEngine, type Engine } from '../../src/engine/engine.ts'
+import { Gateway, type SessionAccess } from '../../src/gateway/gateway.ts'
+import type { BodyLimits } from '../../src/gateway/read-body.ts'
+import { createVllm } from '../../src/gateway/upstreams/vllm.ts'
+import { randomIds } from '../../src/lib/random-ids.ts'
+import type { SessionRecord } from '../../src/model/session.ts'
+import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+import { createCallLogStore } from '../../src/store/call-log/store.ts'
+
+export interface StackOptions {
+  /** YAML for the script policy; absent: the model answers. */
+  script?: string
+  /** Where the gateway finds the engine, if not directly. */
+  via?: (engineUrl: string) => Promise<string>
+  limits?: Partial<BodyLimits>
+  /** Where sessions go, if not into a temporary folder. */
+  dir?: string
+}
+
+/** Engine, gateway and one open session, all real, in this process. */
+export class Stack implements AsyncDisposable {
+  readonly #owned: AsyncDisposableStack
+  readonly engine: Engine
+  readonly gateway: Gateway
+  readonly session: SessionAccess
+  readonly dir: string
+  readonly #engineLog: string
+
+  private constructor(
+    parts: Pick<Stack, 'engine' | 'gateway' | 'session' | 'dir'>,
+    engineLog: string,
+    owned: AsyncDisposableStack,
+  ) {
+    this.engine = parts.engine
+    this.gateway = parts.gateway
+    this.session = parts.session
+    this.dir = parts.dir
+    this.#engineLog = engineLog
+    this.#owned = owned
+  }
+
+  static async start(options: StackOptions = {}): Promise<Stack> {
+    await using stack = new AsyncDisposableStack()
+    const scratch = await mkdtemp(join(tmpdir(), 'polar-test-'))
+    stack.defer(() => rm(scratch, { recursive: true, force: true }))
+    const dir = options.dir ?? join(scratch, 'sessions')
+    const engineLog = join(scratch, 'engine.jsonl')
+    const engine = stack.use(await startEngine({ script: options.script, log: engineLog }))
+    const baseUrl = (await options.via?.(engine.url)) ?? engine.url
+    const upstream = stack.use(createVllm({ baseUrl, model: 'tiny' }))
+    const store = stack.use(createCallLogStore({ dir, now: Date.now }))
+    const logger = pino({ level: 'silent' })
+    const gateway = stack.use(
+      await Gateway.start({ upstream, store, ids: randomIds(Date.now), now: Date.now, logger, limits: options.limits }),
+    )
+    const session = await gateway.openSession({ origin: { test: true } })
+    return new Stack({ engine, gateway, session, dir }, engineLog, stack.move())
+  }
+
+  client(options: { baseURL?: string; apiKey?: string } = {}): OpenAI {
+    return new OpenAI({ baseURL: `${this.session.baseUrl}/v1`, apiKey: this.session.key, maxRetries: 0, ...options })
+  }
+
+  /** Closes the session and reads back what was recorded. */
+  async recorded(): Promise<SessionRecord> {
+    await this.gateway.closeSession(this.session.id)
+    return createCallLogReader({ dir: this.dir }).load(this.session.id)
+  }
+
+  /** What the engine says it did, one entry per finished generation. */
+  async engineCalls(): Promise<EngineCall[]> {
+    const text = await readFile(this.#engineLog, 'utf8')
+    return text
+      .split('\n')
+      .filter((line) => line !== '')
+      .map((line) => JSON.parse(line) as EngineCall)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#owned.disposeAsync()
+  }
+}
+
+export interface EngineCall {
+  request_id: string
+  prompt_token_ids: number[]
+  choices: { index: number; token_ids: number[]; logprobs: number[]; text: string; finish_reason: string }[]
+  aborted: boolean
+}
