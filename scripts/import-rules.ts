@@ -30,19 +30,23 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
 }
 
 /**
- * Plug folders and their interface file. An implementation imports that file, `model`, `lib` and its own helpers
- * (`script.ts` those named `script-*.ts` or below `script/`); only `index.ts` knows more than one implementation.
+ * Plug folders: their interface file, and what of their surroundings every implementation may use. Beyond that an
+ * implementation imports `model`, `lib` and its own helpers (`script.ts` those named `script-*.ts` or below `script/`);
+ * only `index.ts` knows more than one implementation.
  */
-export const plugInterfaces: Readonly<Record<string, string>> = {
-  'gateway/dialects': 'dialect.ts',
-  'gateway/upstreams': 'upstream.ts',
-  'trajectory/builders': 'builder.ts',
-  'trajectory/evaluators': 'evaluator.ts',
-  'trajectory/exporters': 'exporter.ts',
-  'node/runtimes': 'runtime.ts',
-  'node/harnesses': 'harness.ts',
-  'store/artifacts': 'artifacts.ts',
-  'engine/policies': 'policy.ts',
+export const plugFolders: Readonly<Record<string, { interfaceFile: string; shared: readonly string[] }>> = {
+  'gateway/dialects': { interfaceFile: 'dialect.ts', shared: [] },
+  'gateway/upstreams': { interfaceFile: 'upstream.ts', shared: [] },
+  'trajectory/builders': { interfaceFile: 'builder.ts', shared: [] },
+  'trajectory/evaluators': { interfaceFile: 'evaluator.ts', shared: [] },
+  'trajectory/exporters': { interfaceFile: 'exporter.ts', shared: [] },
+  'node/runtimes': { interfaceFile: 'runtime.ts', shared: [] },
+  'node/harnesses': { interfaceFile: 'harness.ts', shared: [] },
+  'store/artifacts': { interfaceFile: 'artifacts.ts', shared: [] },
+  'engine/policies': {
+    interfaceFile: 'policy.ts',
+    shared: ['engine/inference', 'engine/tokenizer.ts', 'engine/model-package.ts'],
+  },
 }
 
 /** Why file `from` must not import file `to`; undefined when it may. Paths are relative to the repository root. */
@@ -64,15 +68,16 @@ function whyForbiddenFolder(source: string, target: string): string | undefined 
 }
 
 function whyForbiddenPlug(source: string, target: string): string | undefined {
-  const folder = Object.keys(plugInterfaces).find((candidate) => covers(candidate, source))
-  if (folder === undefined || source === `${folder}/index.ts`) return undefined
-  const interfaceFile = `${folder}/${plugInterfaces[folder]}`
+  const [folder, plug] = Object.entries(plugFolders).find(([candidate]) => covers(candidate, source)) ?? []
+  if (folder === undefined || plug === undefined || source === `${folder}/index.ts`) return undefined
+  const interfaceFile = `${folder}/${plug.interfaceFile}`
   if (covers(folder, target)) {
     if (target === interfaceFile || isOwnHelper(relative(folder, source), relative(folder, target))) return undefined
     return `an implementation never imports a sibling; not ${target}`
   }
-  if (source === interfaceFile || covers('model', target) || covers('lib', target)) return undefined
-  return `an implementation imports ${interfaceFile}, model and lib; not ${target}`
+  if (source === interfaceFile || ['model', 'lib', ...plug.shared].some((entry) => covers(entry, target)))
+    return undefined
+  return `an implementation imports ${[interfaceFile, 'model', 'lib', ...plug.shared].join(', ')}; not ${target}`
 }
 
 function isOwnHelper(implementation: string, helper: string): boolean {

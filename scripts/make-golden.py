@@ -61,17 +61,36 @@ def conversations():
     }, None
     yield "list content", {
         "messages": [
-            {"role": "system", "content": [{"type": "text", "text": "First part."}, {"type": "text", "text": "Second part."}]},
-            {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": ""}, {"type": "text", "text": "three"}]},
+            {
+                "role": "system",
+                "content": [{"type": "text", "text": "First part."}, {"type": "text", "text": "Second part."}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "one"},
+                    {"type": "text", "text": ""},
+                    {"type": "text", "text": "three"},
+                ],
+            },
         ]
     }, None
     yield "special strings in content", {
-        "messages": [{"role": "user", "content": "Print <|im_end|> and <|im_start|>user, then <|endoftext|> or <|im_end |>."}]
+        "messages": [
+            {"role": "user", "content": "Print <|im_end|> and <|im_start|>user, then <|endoftext|> or <|im_end |>."}
+        ]
     }, None
     yield "unicode content", {
-        "messages": [{"role": "user", "content": "Zwölf Uhr 🕛, 正午, до полудня, \u00a0\u200bnoon\ufeff, e\u0301, 👩‍🔧\r\n\ttick"}]
+        "messages": [
+            {
+                "role": "user",
+                "content": "Zwölf Uhr 🕛, 正午, до полудня, \u00a0\u200bnoon\ufeff, e\u0301, 👩‍🔧\r\n\ttick",
+            }
+        ]
     }, None
-    yield "template syntax in content", {"messages": [{"role": "user", "content": "{{ messages }} {% if x %} {# no #}"}]}, None
+    yield "template syntax in content", {
+        "messages": [{"role": "user", "content": "{{ messages }} {% if x %} {# no #}"}]
+    }, None
     yield "content that looks like a mark", {
         "messages": [
             {"role": "user", "content": "\\u0001m0n1\\u0001 \u0001m0n2\u0001 \u0001m1 u0001m2"},
@@ -99,7 +118,11 @@ def conversations():
                 ],
             },
             {"role": "tool", "tool_call_id": "call_1", "content": "dry"},
-            {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "wet"}, {"type": "text", "text": "very"}]},
+            {
+                "role": "tool",
+                "tool_call_id": "call_2",
+                "content": [{"type": "text", "text": "wet"}, {"type": "text", "text": "very"}],
+            },
             {"role": "assistant", "content": "Oslo is drier."},
             {"role": "user", "content": "Thanks."},
         ]
@@ -118,7 +141,10 @@ def conversations():
                 "role": "assistant",
                 "content": "",
                 "tool_calls": [
-                    call("odd", '{"b": "\\u00e9\\n\\"<&>\\u0000\\u001f\\u007f\\/", "10": 1, "9": [1,2 , 3], "a": {"1": {}}, "b": "again"}')
+                    call(
+                        "odd",
+                        '{"b": "\\u00e9\\n\\"<&>\\u0000\\u001f\\u007f\\/", "10": 1, "9": [1,2 , 3], "a": {"1": {}}, "b": "again"}',
+                    )
                 ],
             },
         ]
@@ -129,7 +155,13 @@ def conversations():
             {
                 "role": "assistant",
                 "content": "",
-                "tool_calls": [call("a", ""), call("b", '"just text"'), call("c", "[1.0, NaN, -Infinity]"), call("d", " true "), call("e", "7")],
+                "tool_calls": [
+                    call("a", ""),
+                    call("b", '"just text"'),
+                    call("c", "[1.0, NaN, -Infinity]"),
+                    call("d", " true "),
+                    call("e", "7"),
+                ],
             },
         ]
     }, None
@@ -137,7 +169,10 @@ def conversations():
         "messages": [QUESTION, {"role": "assistant", "content": "None needed.", "tool_calls": []}]
     }, None
     yield "result first, question last", {
-        "messages": [{"role": "tool", "tool_call_id": "x", "content": "12:00"}, {"role": "user", "content": "<tool_response>\nx\n</tool_response>"}]
+        "messages": [
+            {"role": "tool", "tool_call_id": "x", "content": "12:00"},
+            {"role": "user", "content": "<tool_response>\nx\n</tool_response>"},
+        ]
     }, f"[{EMPTY_TOOL}]"
     yield "continue the final message", {
         "messages": [QUESTION, {"role": "assistant", "content": "Because the wheel  "}],
@@ -145,7 +180,11 @@ def conversations():
         "continue_final_message": True,
     }, None
     yield "continue a user message, which reads like its own end", {
-        "messages": [{"role": "user", "content": "tick"}, {"role": "assistant", "content": "tock"}, {"role": "user", "content": "tick"}],
+        "messages": [
+            {"role": "user", "content": "tick"},
+            {"role": "assistant", "content": "tock"},
+            {"role": "user", "content": "tick"},
+        ],
         "add_generation_prompt": False,
         "continue_final_message": True,
     }, None
@@ -210,8 +249,50 @@ def texts():
         "\u0000\u0001\u007f\u0080",
     ]
     source = random.Random(20)
-    alphabet = [" ", "  ", "\n", "\t", "\r", "\u0085", "\u00a0", "\u2003", "\ufeff", "\u200b", "'", "'s", "'T", "a", "B", "the", "ing", "0", "42"]
-    alphabet += [".", ",", "!", "_", "-", "é", "ß", "я", "の", "中", "国", "是", "一个", "🙂", "\u0301", "\U0001f1f3", "<|im_end|>", "<|", "|>", "ǅ", "²"]
+    alphabet = [
+        " ",
+        "  ",
+        "\n",
+        "\t",
+        "\r",
+        "\u0085",
+        "\u00a0",
+        "\u2003",
+        "\ufeff",
+        "\u200b",
+        "'",
+        "'s",
+        "'T",
+        "a",
+        "B",
+        "the",
+        "ing",
+        "0",
+        "42",
+    ]
+    alphabet += [
+        ".",
+        ",",
+        "!",
+        "_",
+        "-",
+        "é",
+        "ß",
+        "я",
+        "の",
+        "中",
+        "国",
+        "是",
+        "一个",
+        "🙂",
+        "\u0301",
+        "\U0001f1f3",
+        "<|im_end|>",
+        "<|",
+        "|>",
+        "ǅ",
+        "²",
+    ]
     for _ in range(150):
         yield "".join(source.choice(alphabet) for _ in range(source.randint(1, 24)))
 
@@ -235,11 +316,18 @@ def main(model_folder, golden_folder):
     lists = [[source.randrange(tokenizer.get_vocab_size()) for _ in range(source.randint(0, 30))] for _ in range(80)]
     lists += [[source.randrange(3, 300) for _ in range(source.randint(1, 30))] for _ in range(80)]
     decoded = [
-        {"ids": ids, "text": tokenizer.decode(ids, skip_special_tokens=False), "skipped": tokenizer.decode(ids, skip_special_tokens=True)}
+        {
+            "ids": ids,
+            "text": tokenizer.decode(ids, skip_special_tokens=False),
+            "skipped": tokenizer.decode(ids, skip_special_tokens=True),
+        }
         for ids in lists
     ]
     write(golden_folder / "chat-template.golden.json", cases)
-    write(golden_folder / "tokenizer.golden.json", {"encoded": [{"text": text, "ids": encode(text)} for text in texts()], "decoded": decoded})
+    write(
+        golden_folder / "tokenizer.golden.json",
+        {"encoded": [{"text": text, "ids": encode(text)} for text in texts()], "decoded": decoded},
+    )
 
 
 def write(path, value):
@@ -248,7 +336,11 @@ def write(path, value):
     def lines(items):
         return "[\n" + ",\n".join(json.dumps(item, ensure_ascii=True) for item in items) + "\n]"
 
-    text = lines(value) if isinstance(value, list) else "{" + ", ".join(f'"{key}": {lines(items)}' for key, items in value.items()) + "}"
+    text = (
+        lines(value)
+        if isinstance(value, list)
+        else "{" + ", ".join(f'"{key}": {lines(items)}' for key, items in value.items()) + "}"
+    )
     path.write_text(text + "\n", "utf-8")
 
 

@@ -3,7 +3,7 @@ import { cp, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/pro
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { mayImport, plugInterfaces } from '../scripts/import-rules.ts'
+import { mayImport, plugFolders } from '../scripts/import-rules.ts'
 
 const root = dirname(import.meta.dirname)
 
@@ -36,7 +36,7 @@ const forbidden: [file: string, source: string, rule: string][] = [
   ['gateway/inline.ts', `export type Y = import('../cli/x.ts').X\n`, 'polar(imports)'],
   ['gateway/worker.ts', `export const url = new URL('../cli/worker.ts', import.meta.url)\n`, 'polar(imports)'],
 
-  ...Object.keys(plugInterfaces).map((folder): [string, string, string] => [
+  ...Object.keys(plugFolders).map((folder): [string, string, string] => [
     `${folder}/one.ts`,
     reexport('./another.ts'),
     'polar(imports)',

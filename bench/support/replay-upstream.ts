@@ -62,7 +62,10 @@ async function answer(response: ServerResponse, plan: Plan): Promise<void> {
   }
   response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8' })
   const sent = plan.interval > 0 ? await sendPaced(response, plan) : await sendBurst(response, plan)
-  response.end(tailAfter(answers, sent))
+  response.write(tailAfter(answers, sent))
+  // uvicorn ends a body in a write of its own, so a reader that stops at [DONE] has not seen the end of the response.
+  await setImmediate()
+  response.end()
 }
 
 async function sendBurst(response: ServerResponse, { tokens, group }: Plan): Promise<number> {

@@ -28,7 +28,7 @@ interface Route {
   handle(context: EngineContext, exchange: Exchange): Promise<void>
 }
 
-/** Every endpoint. A path that ends in a slash stands for all below it. */
+/** Every endpoint. Names of models may have slashes, so all below `/v1/models/` is one. */
 function createRoutes(options: AppOptions): Map<string, Route> {
   const empty: Route['handle'] = async (_context, exchange) => exchange.sendText('')
   const version: Route['handle'] = async (_context, exchange) =>
@@ -69,7 +69,8 @@ export function createApp(context: EngineContext, options: AppOptions): RequestL
 
   async function answer(exchange: Exchange): Promise<void> {
     const { method } = exchange.request
-    const route = routes.get(exchange.path) ?? routes.get(exchange.path.slice(0, exchange.path.lastIndexOf('/') + 1))
+    const isModel = exchange.path.startsWith('/v1/models/')
+    const route = routes.get(isModel ? '/v1/models/' : exchange.path)
     if (route?.isOpen !== true && !isAllowed(exchange)) {
       exchange.sendJson('{"error":"Unauthorized"}', 401)
       return

@@ -52,7 +52,7 @@ class ChatChoice {
     const position = choice.ids.length - 1
     if (!isDropped(fault, 'token_ids', position)) this.ids.push(token.id)
     if (style.logprobs !== null && !isDropped(fault, 'logprobs', position)) {
-      this.logprobs.push(chatLogprob(token, choice.ids.slice(-5, -1), texts, style.logprobs))
+      this.logprobs.push(chatLogprob(token, choice.ids, texts, style.logprobs))
     }
   }
 

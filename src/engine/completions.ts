@@ -25,19 +25,19 @@ export interface CompletionStyle {
 class Unsent {
   text = ''
   ids: number[] = []
-  tokens: { token: SampledToken; before: number[] }[] = []
+  tokens: { token: SampledToken; ids: number[] }[] = []
 
   take(choice: Choice, token: SampledToken, text: string, fault: Fault | undefined): void {
     this.text += text
     const position = choice.ids.length - 1
     if (!isDropped(fault, 'token_ids', position)) this.ids.push(token.id)
-    if (!isDropped(fault, 'logprobs', position)) this.tokens.push({ token, before: choice.ids.slice(-5, -1) })
+    if (!isDropped(fault, 'logprobs', position)) this.tokens.push({ token, ids: choice.ids.slice(-5) })
   }
 
   logprobsJson(style: CompletionStyle, texts: TokenTexts, offset: number, fault: Fault | undefined): string {
     if (style.logprobs === null || isOmitted(fault, 'logprobs')) return 'null'
     const logprobs = new CompletionLogprobs(texts, style.logprobs, offset)
-    for (const { token, before } of this.tokens) logprobs.push(token, before)
+    for (const { token, ids } of this.tokens) logprobs.push(token, ids)
     return logprobs.toJson()
   }
 }

@@ -19,7 +19,8 @@ export interface Running {
 export class Control {
   weightVersion: string
   readonly #running = new Set<Running>()
-  #pause: { mode: PauseMode; resumed: PromiseWithResolvers<void> } | undefined
+  /** `over` resolves when it ends or another takes its place. */
+  #pause: { mode: PauseMode; over: PromiseWithResolvers<void> } | undefined
   #watchers = new Set<() => void>()
   /** Requests held back by a pause. */
   waiting = 0
@@ -42,17 +43,14 @@ export class Control {
     return ++this.#serial
   }
 
-  /** Waits until a new request may start. Rejects with the signal's reason. */
-  async enter(signal: AbortSignal): Promise<void> {
-    while (this.#pause !== undefined) {
-      this.waiting += 1
-      try {
-        await orAborted(this.#pause.resumed.promise, signal)
-      } finally {
-        this.waiting -= 1
-      }
+  /** Waits for the end of the pause, after which another may have begun. Rejects with the signal's reason. */
+  async waitForResume(signal: AbortSignal): Promise<void> {
+    this.waiting += 1
+    try {
+      await orAborted(this.#pause?.over.promise ?? Promise.resolve(), signal)
+    } finally {
+      this.waiting -= 1
     }
-    signal.throwIfAborted()
   }
 
   /** Counts a request in; call what is returned when it has ended. */
@@ -72,22 +70,24 @@ export class Control {
   /** Stands still until the pause ends or the request does. */
   async park(signal: AbortSignal): Promise<void> {
     while (this.#pause?.mode === 'keep' && !signal.aborted) {
-      await orAborted(this.#pause.resumed.promise, signal).catch(() => {})
+      await orAborted(this.#pause.over.promise, signal).catch(() => {})
     }
   }
 
-  /** Resolves when no request samples any more. */
+  /** Resolves when no request samples any more, or when something else was said in the meantime. */
   async pause(mode: PauseMode): Promise<void> {
-    this.#pause = { mode, resumed: this.#pause?.resumed ?? Promise.withResolvers<void>() }
+    this.#pause?.over.resolve()
+    this.notify()
+    this.#pause = { mode, over: Promise.withResolvers<void>() }
     if (mode === 'abort') this.abort()
-    const settled = () => [...this.#running].every(({ sampling }) => mode === 'keep' && sampling === 0)
-    while (this.#pause !== undefined && !settled()) await this.#nextChange()
+    const pause = this.#pause
+    const isSettled = () => [...this.#running].every(({ sampling }) => mode === 'keep' && sampling === 0)
+    while (this.#pause === pause && !isSettled()) await this.#nextChange()
   }
 
   resume(): void {
-    const pause = this.#pause
+    this.#pause?.over.resolve()
     this.#pause = undefined
-    pause?.resumed.resolve()
     this.notify()
   }
 

@@ -25,7 +25,10 @@ afterEach(async () => {
 afterAll(() => engine.close())
 
 async function control(path: string, body?: unknown, from = engine): Promise<unknown> {
-  const init = body === undefined ? { method: 'POST' } : { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
+  const init =
+    body === undefined
+      ? { method: 'POST' }
+      : { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } }
   return (await fetch(from.url + path, init)).json()
 }
 
@@ -87,7 +90,8 @@ describe('pause', () => {
     await isRunning()
     await sleep(60)
     await control('/pause?mode=keep')
-    const metrics = async () => /generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${engine.url}/metrics`)).text())?.[1]
+    const metrics = async () =>
+      /generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${engine.url}/metrics`)).text())?.[1]
     const before = await metrics()
     await control('/update_weight_version', { new_version: 'next' })
     await sleep(60)
@@ -106,9 +110,20 @@ describe('pause', () => {
     await control('/update_weight_version', { new_version: 'default' })
   })
 
+  test('a later pause takes the place of an earlier one', async () => {
+    const running = postJson(url(), ask('slow'))
+    await isRunning()
+    await control('/pause?mode=keep')
+    await control('/pause?mode=wait')
+    expect((await running).body.choices[0]?.finish_reason).toBe('stop')
+    expect(await read('/is_paused')).toEqual({ is_paused: true })
+  })
+
   test('a frozen request whose client leaves is gone', async () => {
     const controller = new AbortController()
-    const asked = post(url(), ask('slow', { stream: true }), { signal: controller.signal }).then((response) => response.text())
+    const asked = post(url(), ask('slow', { stream: true }), { signal: controller.signal }).then((response) =>
+      response.text(),
+    )
     asked.catch(() => {})
     await isRunning()
     await sleep(30)
@@ -128,7 +143,10 @@ describe('abort_requests', () => {
     const one = postJson(url(), ask('never', { request_id: 'one' }))
     const two = postJson(url(), ask('never', { request_id: 'two' }))
     await vi.waitFor(() => expect(engine.runningCount).toBe(2), { interval: 2 })
-    expect(await control('/abort_requests', { request_ids: ['chatcmpl-one', 'chatcmpl-none'] })).toEqual({ status: 'aborted', aborted: 1 })
+    expect(await control('/abort_requests', { request_ids: ['chatcmpl-one', 'chatcmpl-none'] })).toEqual({
+      status: 'aborted',
+      aborted: 1,
+    })
     expect((await one).body.choices[0]?.finish_reason).toBe('abort')
     expect(engine.runningCount).toBe(1)
     expect(await control('/abort_requests', {})).toEqual({ status: 'aborted', aborted: 1 })
@@ -148,7 +166,9 @@ describe('weights', () => {
   test('a script has none to update', async () => {
     const body = { update_info: { output_bias: { 5: 1 } } }
     expect(await control('/update_weights', body)).toMatchObject({ error: { code: 400, param: 'update_info' } })
-    expect(await control('/update_weights', {})).toMatchObject({ error: { message: "Missing 'update_info' in request body" } })
+    expect(await control('/update_weights', {})).toMatchObject({
+      error: { message: "Missing 'update_info' in request body" },
+    })
   })
 
   test('a policy that has some gets them, and the version changes with them', async () => {
@@ -160,7 +180,8 @@ describe('weights', () => {
       async [Symbol.asyncDispose]() {},
     }
     await using trainable = await startEngine({ policy })
-    const update = (bias: unknown, version?: string) => control('/update_weights', { update_info: { output_bias: bias }, weight_version: version }, trainable)
+    const update = (bias: unknown, version?: string) =>
+      control('/update_weights', { update_info: { output_bias: bias }, weight_version: version }, trainable)
     expect(await update({ 7: 1.5 }, 'step-1')).toEqual({ message: 'Weights updated' })
     expect(await (await fetch(`${trainable.url}/weight_info`)).json()).toEqual({ weight_version: 'step-1' })
     const values = Float32Array.from({ length: 6400 }, (_, i) => i / 7)

@@ -56,7 +56,9 @@ describe('faults', () => {
       const response = await post(url(), ask('busy#1', { stream: i === 1 }))
       expect(response.status).toBe(429)
       expect(response.headers.get('retry-after')).toBe('2')
-      expect(await response.json()).toEqual({ error: { message: 'Slow down', type: 'Too Many Requests', param: null, code: 429 } })
+      expect(await response.json()).toEqual({
+        error: { message: 'Slow down', type: 'Too Many Requests', param: null, code: 429 },
+      })
     }
     expect((await postJson(url(), ask('busy#1'))).status).toBe(200)
     expect((await postJson(url(), ask('broken'))).body.error).toMatchObject({ type: 'InternalServerError', code: 500 })
@@ -110,15 +112,20 @@ describe('faults', () => {
       expect(await response.text()).toBe('<html><body>502 Bad Gateway')
     }
     const { text } = await readUntilBroken('malformed-late')
-    const events = text.trimEnd().split('\n\n').map((event) => event.replace('data: ', ''))
-    const broken = events.filter((event) => event !== '[DONE]').filter((event) => {
-      try {
-        JSON.parse(event)
-        return false
-      } catch {
-        return true
-      }
-    })
+    const events = text
+      .trimEnd()
+      .split('\n\n')
+      .map((event) => event.replace('data: ', ''))
+    const broken = events
+      .filter((event) => event !== '[DONE]')
+      .filter((event) => {
+        try {
+          JSON.parse(event)
+          return false
+        } catch {
+          return true
+        }
+      })
     expect(broken).toHaveLength(1)
     expect(events.indexOf(broken[0] ?? '')).toBe(3)
     expect(events.at(-1)).toBe('[DONE]')
@@ -159,7 +166,9 @@ describe('faults', () => {
     expect(cut.isDone).toBe(false)
     expect(joinChoice(cut.chunks).ids).toHaveLength(3)
     expect((await post(completions, { prompt: prompt.replace('NAME', 'broken') })).status).toBe(500)
-    const { tokens } = (await (await post(`${engine.url}/tokenize`, { prompt: prompt.replace('NAME', 'fewer-ids') })).json()) as { tokens: number[] }
+    const { tokens } = (await (
+      await post(`${engine.url}/tokenize`, { prompt: prompt.replace('NAME', 'fewer-ids') })
+    ).json()) as { tokens: number[] }
     const generate = `${engine.url}/inference/v1/generate`
     const body = { token_ids: tokens, sampling_params: { logprobs: 0 } }
     const whole = (await postJson(generate, body)).body.choices[0]
@@ -185,10 +194,18 @@ describe('a policy that fails', () => {
 
   test('is a 500 before the answer and the last event within it', async () => {
     await using early = await startEngine({ policy: failing(-1) })
-    expect((await postJson(`${early.url}/v1/chat/completions`, ask('x'))).body.error).toMatchObject({ message: 'cannot start', code: 500 })
+    expect((await postJson(`${early.url}/v1/chat/completions`, ask('x'))).body.error).toMatchObject({
+      message: 'cannot start',
+      code: 500,
+    })
     await using late = await startEngine({ policy: failing(3) })
     const where = `${late.url}/v1/chat/completions`
-    expect((await postJson(where, ask('x'))).body.error).toEqual({ message: 'lost its way', type: 'InternalServerError', param: null, code: 500 })
+    expect((await postJson(where, ask('x'))).body.error).toEqual({
+      message: 'lost its way',
+      type: 'InternalServerError',
+      param: null,
+      code: 500,
+    })
     const { chunks, isDone } = await postStream(where, ask('x', { n: 2 }))
     expect(isDone).toBe(true)
     expect((chunks.at(-1) as WireAnswer).error).toMatchObject({ message: 'lost its way', code: 500 })

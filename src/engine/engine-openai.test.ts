@@ -1,4 +1,11 @@
-import OpenAI, { APIUserAbortError, AuthenticationError, BadRequestError, InternalServerError, NotFoundError, RateLimitError } from 'openai'
+import OpenAI, {
+  APIUserAbortError,
+  AuthenticationError,
+  BadRequestError,
+  InternalServerError,
+  NotFoundError,
+  RateLimitError,
+} from 'openai'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
 import { type Engine, startEngine } from './engine.ts'
 
@@ -26,7 +33,10 @@ beforeAll(async () => {
 })
 afterAll(() => engine.close())
 
-const say = (scenario: string) => ({ model: 'tiny', messages: [{ role: 'user' as const, content: `SCRIPT:${scenario}` }] })
+const say = (scenario: string) => ({
+  model: 'tiny',
+  messages: [{ role: 'user' as const, content: `SCRIPT:${scenario}` }],
+})
 const tools = ['bash', 'read'].map((name) => ({
   type: 'function' as const,
   function: { name, parameters: { type: 'object', properties: {} } },
@@ -42,7 +52,11 @@ describe('the openai client', () => {
   test('reads a stream, usage last', async () => {
     let text = ''
     let usage: number | undefined
-    for await (const chunk of await client.chat.completions.create({ ...say('plain'), stream: true, stream_options: { include_usage: true } })) {
+    for await (const chunk of await client.chat.completions.create({
+      ...say('plain'),
+      stream: true,
+      stream_options: { include_usage: true },
+    })) {
       text += chunk.choices[0]?.delta.content ?? ''
       usage ??= chunk.usage?.completion_tokens
     }
@@ -87,7 +101,9 @@ describe('the openai client', () => {
   })
 
   test('reads completions and models', async () => {
-    expect((await client.completions.create({ model: 'tiny', prompt: 'x', max_tokens: 20 })).choices[0]?.text).toBe('default')
+    expect((await client.completions.create({ model: 'tiny', prompt: 'x', max_tokens: 20 })).choices[0]?.text).toBe(
+      'default',
+    )
     expect((await client.models.list()).data.map(({ id }) => id)).toEqual(['tiny'])
     expect((await client.models.retrieve('tiny')).id).toBe('tiny')
   })
@@ -95,7 +111,11 @@ describe('the openai client', () => {
   test('gets errors of the right class', async () => {
     const create = (body: object) => client.chat.completions.create({ ...say('plain'), ...body })
     await expect(create({ temperature: 9 })).rejects.toThrow(BadRequestError)
-    await expect(create({ temperature: 9 })).rejects.toMatchObject({ status: 400, param: 'temperature', type: 'BadRequestError' })
+    await expect(create({ temperature: 9 })).rejects.toMatchObject({
+      status: 400,
+      param: 'temperature',
+      type: 'BadRequestError',
+    })
     await expect(create({ model: 'other' })).rejects.toThrow(NotFoundError)
     await expect(create(say('down'))).rejects.toThrow(InternalServerError)
     await expect(create(say('busy'))).rejects.toThrow(RateLimitError)

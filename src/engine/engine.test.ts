@@ -79,7 +79,10 @@ describe('POST /v1/chat/completions', () => {
   })
 
   test('the body of a whole answer', async () => {
-    const { body } = await postJson(chat, ask('cut', { logprobs: true, top_logprobs: 1, max_tokens: 2, request_id: 'named' }))
+    const { body } = await postJson(
+      chat,
+      ask('cut', { logprobs: true, top_logprobs: 1, max_tokens: 2, request_id: 'named' }),
+    )
     expect({ ...body, created: 0, prompt_token_ids: [] }).toMatchInlineSnapshot(`
       {
         "choices": [
@@ -268,6 +271,11 @@ describe('POST /v1/chat/completions', () => {
     expect(named?.logprobs?.content.map(({ token }) => token)).toEqual(named?.token_ids?.map((id) => `token_id:${id}`))
   })
 
+  test('an explicit null for top_logprobs switches log probabilities off, as in vLLM', async () => {
+    const body = ask('words', { logprobs: true, top_logprobs: null })
+    expect((await postJson(chat, body)).body.choices[0]?.logprobs).toBeNull()
+  })
+
   test('stream_interval puts several tokens into a chunk; continuous usage rides on every chunk', async () => {
     const { chunks } = await postStream(
       chat,
@@ -412,6 +420,12 @@ describe('POST /v1/completions', () => {
     expect(chunks.at(-1)?.usage).toEqual(body.usage)
   })
 
+  test('refuses more prompts than vLLM takes', async () => {
+    const { status, body } = await postJson(completions(), { prompt: Array.from({ length: 1025 }, () => 'x') })
+    expect(status).toBe(400)
+    expect(body.error).toMatchObject({ param: 'prompt' })
+  })
+
   test('samples 16 tokens when max_tokens is absent', async () => {
     await using other = await startEngine({ script: 'default: {tokens: 100}' })
     const { body } = await postJson(`${other.url}/v1/completions`, { prompt: 'x' })
@@ -485,7 +499,7 @@ describe('text endpoints', () => {
       data: [{ id: 'tiny', object: 'model', owned_by: 'vllm', max_model_len: 32_768 }],
     })
     expect(await (await get('/v1/models/tiny')).json()).toMatchObject({ id: 'tiny' })
-    expect((await get('/v1/models/other')).status).toBe(404)
+    for (const name of ['other', 'a/b', '', '%']) expect((await get(`/v1/models/${name}`)).status).toBe(404)
     for (const path of ['/health', '/ping']) expect((await get(path)).status).toBe(200)
     expect(await (await get('/version')).json()).toEqual({ version: expect.stringMatching(/^\d+\.\d+/) as string })
     expect(await (await get('/metrics')).text()).toMatch(/^vllm:num_requests_running\{model_name="tiny"\} 0$/m)
@@ -704,22 +718,24 @@ describe('a client that leaves', () => {
   })
 
   test('a client that does not read holds the sampling back', async () => {
-    await using other = await startEngine({ script: 'default: {tokens: 200000}' })
+    await using other = await startEngine({ script: 'default: {tokens: 30000}' })
+    const body = { messages: [{ role: 'user', content: 'x' }], stream: true, logprobs: true, top_logprobs: 20 }
     const controller = new AbortController()
-    const response = await post(
-      `${other.url}/v1/chat/completions`,
-      { messages: [{ role: 'user', content: 'x' }], stream: true, ignore_eos: true },
-      { signal: controller.signal },
-    )
-    const reader = response.body?.getReader()
-    await reader?.read()
-    await new Promise((resolve) => setTimeout(resolve, 100))
+    const response = await post(`${other.url}/v1/chat/completions`, body, { signal: controller.signal })
+    await response.body?.getReader().read()
     const sampled = async () =>
-      Number(/generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${other.url}/metrics`)).text())?.[1])
-    const before = await sampled()
-    await new Promise((resolve) => setTimeout(resolve, 100))
-    expect(await sampled()).toBe(before)
-    expect(before).toBeLessThan(32_000)
+      /generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${other.url}/metrics`)).text())?.[1]
+    let before: string | undefined
+    await vi.waitFor(
+      async () => {
+        const last = before
+        before = await sampled()
+        expect(before).toBe(last)
+      },
+      { interval: 200, timeout: 10_000 },
+    )
+    expect(Number(before)).toBeLessThan(29_000)
+    expect(other.runningCount).toBe(1)
     controller.abort()
     await vi.waitFor(() => expect(other.runningCount).toBe(0))
   })

@@ -84,26 +84,25 @@ const TYPE_WORDS: Readonly<Record<string, { type: string; message: string }>> = 
 }
 
 function describe(issue: z.core.$ZodIssue): { type: string; message: string } {
-  switch (issue.code) {
-    case 'invalid_type':
-      if (issue.message.endsWith('received undefined')) return { type: 'missing', message: 'Field required' }
-      return TYPE_WORDS[issue.expected] ?? { type: `${issue.expected}_type`, message: issue.message }
-    case 'too_big':
-      return issue.origin === 'array' || issue.origin === 'string'
-        ? { type: 'too_long', message: `Input should have at most ${issue.maximum} items` }
-        : { type: 'less_than_equal', message: `Input should be less than or equal to ${issue.maximum}` }
-    case 'too_small':
-      return issue.origin === 'array' || issue.origin === 'string'
-        ? { type: 'too_short', message: `Input should have at least ${issue.minimum} items` }
-        : { type: 'greater_than_equal', message: `Input should be greater than or equal to ${issue.minimum}` }
-    case 'invalid_value':
-      return {
-        type: 'literal_error',
-        message: `Input should be ${issue.values.map((value) => toPythonRepr(value)).join(' or ')}`,
-      }
-    default:
-      return { type: 'value_error', message: issue.message }
+  if (issue.code === 'invalid_type') {
+    if (issue.message.endsWith('received undefined')) return { type: 'missing', message: 'Field required' }
+    return TYPE_WORDS[issue.expected] ?? { type: `${issue.expected}_type`, message: issue.message }
   }
+  if (issue.code === 'invalid_value') {
+    return { type: 'literal_error', message: `Input should be ${issue.values.map(toPythonRepr).join(' or ')}` }
+  }
+  const isList = 'origin' in issue && (issue.origin === 'array' || issue.origin === 'string')
+  if (issue.code === 'too_big') {
+    return isList
+      ? { type: 'too_long', message: `Input should have at most ${issue.maximum} items` }
+      : { type: 'less_than_equal', message: `Input should be less than or equal to ${issue.maximum}` }
+  }
+  if (issue.code === 'too_small') {
+    return isList
+      ? { type: 'too_short', message: `Input should have at least ${issue.minimum} items` }
+      : { type: 'greater_than_equal', message: `Input should be greater than or equal to ${issue.minimum}` }
+  }
+  return { type: 'value_error', message: issue.message }
 }
 
 function valueAt(body: unknown, path: readonly (string | number)[]): unknown {
@@ -148,8 +147,7 @@ function toPythonRepr(value: unknown): string {
   if (value === true) return 'True'
   if (value === false) return 'False'
   if (typeof value === 'string') return `'${value.slice(0, MAX_SHOWN).replaceAll('\\', '\\\\').replaceAll("'", "\\'")}'`
-  if (typeof value === 'object') return shorten(JSON.stringify(value))
-  return String(value)
+  return shorten(JSON.stringify(value) ?? '')
 }
 
 function shorten(text: string): string {

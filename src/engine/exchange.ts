@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { nestsDeeperThan } from '../lib/json-depth.ts'
-import { EngineError, fieldErrors, httpError, toErrorBody } from './errors.ts'
+import { type EngineError, fieldErrors, httpError, toErrorBody } from './errors.ts'
 
 const MAX_BODY_BYTES = 64 * 1024 * 1024
 const MAX_NESTING = 128
@@ -10,7 +10,7 @@ export class Exchange {
   readonly request: IncomingMessage
   readonly response: ServerResponse
   readonly path: string
-  readonly query: URLSearchParams
+  readonly #query: string
   /** Aborts when the client has gone before the answer was complete. */
   readonly signal: AbortSignal
   /** The body's own text, once it was read. */
@@ -21,7 +21,7 @@ export class Exchange {
     this.response = response
     const [path = '', query = ''] = (request.url ?? '').split('?', 2)
     this.path = path
-    this.query = new URLSearchParams(query)
+    this.#query = query
     const gone = new AbortController()
     this.signal = gone.signal
     response.on('close', () => {
@@ -30,6 +30,10 @@ export class Exchange {
     // Without a listener a broken connection would end the process.
     response.on('error', () => {})
     request.on('error', () => {})
+  }
+
+  get query(): URLSearchParams {
+    return new URLSearchParams(this.#query)
   }
 
   /** Throws the 400 or 413 to answer with. */
@@ -68,8 +72,7 @@ export class Exchange {
 
   #readBody(): Promise<Buffer> {
     const { request } = this
-    const tooLarge = httpError(413, `The body is larger than ${MAX_BODY_BYTES} bytes.`)
-    if (Number(request.headers['content-length'] ?? 0) > MAX_BODY_BYTES) return Promise.reject(tooLarge)
+    if (Number(request.headers['content-length'] ?? 0) > MAX_BODY_BYTES) return Promise.reject(tooLarge())
     return new Promise((resolve, reject) => {
       const chunks: Buffer[] = []
       let length = 0
@@ -78,13 +81,19 @@ export class Exchange {
         if (length > MAX_BODY_BYTES) {
           // Left unread, not destroyed: the answer goes out on the same socket.
           request.removeAllListeners('data').pause()
-          reject(tooLarge)
+          reject(tooLarge())
           return
         }
         chunks.push(chunk)
       })
       request.on('end', () => resolve(chunks.length === 1 ? chunks[0]! : Buffer.concat(chunks)))
-      request.on('close', () => reject(httpError(400, 'The connection was closed before the body was complete.')))
+      request.on('close', () => {
+        if (!request.complete) reject(httpError(400, 'The connection was closed before the body was complete.'))
+      })
     })
   }
+}
+
+function tooLarge(): EngineError {
+  return httpError(413, `The body is larger than ${MAX_BODY_BYTES} bytes.`)
 }

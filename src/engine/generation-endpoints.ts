@@ -1,3 +1,4 @@
+import { RolloutError } from '../model/failure.ts'
 import { ChatBodySink, ChatStreamSink, type ChatStyle } from './chat.ts'
 import {
   CompletionBodySink,
@@ -75,7 +76,7 @@ export function toChatJob(
     conversation: { messages: body.messages, tools: body.tools ?? [] },
     sampling: toSamplingParams(
       body,
-      { maxTokens, topLogprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : 0 },
+      { maxTokens, topLogprobs: wantsLogprobs(body) ? (body.top_logprobs ?? 0) : 0 },
       samplingLimits(context),
     ),
     includeStop: body.include_stop_str_in_output ?? false,
@@ -96,7 +97,7 @@ function toChatStyle(context: EngineContext, body: ChatBody, id: string, promptT
     parseTools: parsesToolsOf(body),
     isNamedTool: typeof body.tool_choice === 'object' && body.tool_choice !== null,
     onlyFirstCall: body.parallel_tool_calls === false,
-    logprobs: body.logprobs === true ? logprobStyle(body, body.top_logprobs ?? 0) : null,
+    logprobs: wantsLogprobs(body) ? logprobStyle(body, body.top_logprobs ?? 0) : null,
     returnTokenIds: body.return_token_ids === true,
     includeReasoning: body.include_reasoning ?? true,
     promptText: body.return_prompt_text === true ? (promptText ?? null) : null,
@@ -105,8 +106,17 @@ function toChatStyle(context: EngineContext, body: ChatBody, id: string, promptT
   }
 }
 
+/**
+ * vLLM makes `required` and named choices hold by a grammar; here they are served like `auto`, so that the answer may be
+ * without a call.
+ */
 function parsesToolsOf(body: ChatBody): boolean {
   return body.tools != null && body.tool_choice !== 'none'
+}
+
+/** An explicit null for `top_logprobs` switches log probabilities off in vLLM, whatever `logprobs` says. */
+export function wantsLogprobs(body: ChatBody): boolean {
+  return body.logprobs === true && body.top_logprobs !== null
 }
 
 /** `POST /v1/completions` */
@@ -255,6 +265,7 @@ async function endStream(stream: EventStream, run: () => Promise<void>): Promise
 export function toEngineError(error: unknown): EngineError {
   if (error instanceof EngineError) return error
   if (error instanceof PromptError) return badRequest(error.message)
+  if (error instanceof RolloutError) return new EngineError(error.failure.status, error.message, { cause: error })
   return new EngineError(500, error instanceof Error ? error.message : String(error), { cause: error })
 }
 

@@ -20,7 +20,10 @@ export interface GenerationRecord {
   }[]
   /** When it began. */
   weight_version: string
-  /** Where newer weights took over while it stood still in a pause; absent when none did. */
+  /**
+   * Where newer weights took over; absent when none did. Exact when they came in a pause that kept requests and the policy
+   * samples only what is read from it; tokens the model has sampled ahead (32 at most) still have the older weights.
+   */
   weight_changes?: { choice: number; from_token: number; weight_version: string }[]
   /** ISO 8601. */
   started_at: string
@@ -52,7 +55,7 @@ class FileLog implements GenerationLog {
   readonly #file: FileHandle
   #lines: string[] = []
   #writing: Promise<void> | undefined
-  #failure: unknown
+  #failure: Error | undefined
 
   constructor(file: FileHandle) {
     this.#file = file
@@ -81,7 +84,7 @@ class FileLog implements GenerationLog {
         await this.#file.appendFile(text)
       }
     } catch (error) {
-      this.#failure ??= error
+      this.#failure ??= error instanceof Error ? error : new Error(String(error))
     } finally {
       this.#writing = undefined
     }

@@ -3,6 +3,9 @@ import type { Control, Metrics, Running } from './control.ts'
 import type { GenerationLog, GenerationRecord } from './generation-log.ts'
 import type { Conversation, Fault, Generation, Policy, SampledToken, SamplingParams } from './policies/policy.ts'
 
+/** A policy that never waits must not keep others from their turn for longer than so many tokens. */
+const TOKENS_PER_TURN = 1024
+
 /** One prompt to be continued, once or `n` times. */
 export interface Job {
   /** As the client knows it. */
@@ -77,7 +80,8 @@ export class ActiveGeneration {
 
   /** Waits out a pause, then asks the policy. `client` aborts when whoever asked has left. */
   static async start(deps: GenerationDeps, job: Job, client: AbortSignal): Promise<ActiveGeneration> {
-    await deps.control.enter(client)
+    while (deps.control.isPaused) await deps.control.waitForResume(client)
+    client.throwIfAborted()
     const controller = new AbortController()
     const onClientGone = () => controller.abort()
     client.addEventListener('abort', onClientGone, { once: true })
@@ -152,12 +156,25 @@ export class ActiveGeneration {
   async #runChoice(choice: Choice, sink: Sink): Promise<boolean> {
     const { signal } = this
     const { control, metrics } = this.#deps
+    const running = this.#running
+    let version = this.#startVersion
     const tokens = this.#generation.sample(choice.index)[Symbol.asyncIterator]()
     try {
       while (!signal.aborted) {
         if (this.#faultDue && (await this.#doFault(sink))) return false
-        if (control.isFrozen) await this.#park(choice)
-        const next = await this.#nextToken(tokens)
+        if (control.isFrozen) await control.park(signal)
+        if (control.weightVersion !== version) {
+          version = control.weightVersion
+          this.#weightChanges.push({ choice: choice.index, from_token: choice.ids.length, weight_version: version })
+        }
+        let next: IteratorResult<SampledToken, unknown>
+        running.sampling += 1
+        try {
+          next = await tokens.next()
+        } finally {
+          running.sampling -= 1
+          control.notify()
+        }
         if (next.done === true || signal.aborted) break
         const text = choice.push(next.value)
         this.#sampled += 1
@@ -166,6 +183,7 @@ export class ActiveGeneration {
         if (choice.finish !== undefined) return true
         const ready = sink.ready?.()
         if (ready !== undefined) await ready
+        else if (this.#sampled % TOKENS_PER_TURN === 0) await new Promise((resolve) => setImmediate(resolve))
       }
     } catch (error) {
       // A policy may answer an abort with an error or with silence.
@@ -175,25 +193,6 @@ export class ActiveGeneration {
     }
     sink.end(choice, choice.end(signal.aborted ? 'abort' : undefined))
     return true
-  }
-
-  async #nextToken(tokens: AsyncIterator<SampledToken>): Promise<IteratorResult<SampledToken, unknown>> {
-    this.#running.sampling += 1
-    try {
-      return await tokens.next()
-    } finally {
-      this.#running.sampling -= 1
-      this.#deps.control.notify()
-    }
-  }
-
-  async #park(choice: Choice): Promise<void> {
-    const { control } = this.#deps
-    const before = control.weightVersion
-    await control.park(this.signal)
-    if (control.weightVersion === before || this.signal.aborted) return
-    const { weightVersion: weight_version } = control
-    this.#weightChanges.push({ choice: choice.index, from_token: choice.ids.length, weight_version })
   }
 
   async #doFault(sink: Sink): Promise<boolean> {

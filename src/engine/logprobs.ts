@@ -12,21 +12,21 @@ export interface LogprobStyle {
 }
 
 /**
- * One entry of `logprobs.content`. The alternatives are in vLLM's order: the sampled token first, then the likeliest in
- * falling order, cut at the number asked for.
+ * One entry of `logprobs.content`; the token is the last of `ids`. The alternatives are in vLLM's order: the sampled
+ * token first, then the likeliest in falling order, cut at the number asked for.
  */
 export function chatLogprob(
   token: SampledToken,
-  before: readonly number[],
+  ids: readonly number[],
   texts: TokenTexts,
   style: LogprobStyle,
 ): string {
-  const own = entryOf(token.id, before, texts)
-  const named = style.asTokenIds ? toTokenJson(`token_id:${token.id}`, texts.textInContext(token.id, before)) : own
+  const own = entryOf(token.id, ids, texts)
+  const named = style.asTokenIds ? toTokenJson(`token_id:${token.id}`, textOf(token.id, ids, texts)) : own
   const main = `${named.head}${printLogprob(token.logprob)}${named.tail}`
   if (style.top === 0) return `${main},"top_logprobs":[]}`
   const alternatives = listTop(token, style.top).map(({ id, logprob }) => {
-    const entry = style.asTokenIds ? toTokenJson(`token_id:${id}`) : id === token.id ? own : entryOf(id, before, texts)
+    const entry = style.asTokenIds ? toTokenJson(`token_id:${id}`) : id === token.id ? own : entryOf(id, ids, texts)
     return `${entry.head}${printLogprob(logprob)}${entry.tail}}`
   })
   return `${main},"top_logprobs":[${alternatives.join(',')}]}`
@@ -56,13 +56,14 @@ export class CompletionLogprobs {
     this.#offset = initialOffset
   }
 
-  push(token: SampledToken, before: readonly number[]): void {
-    const name = this.#name(token.id, before)
+  /** The token is the last of `ids`. */
+  push(token: SampledToken, ids: readonly number[]): void {
+    const name = this.#name(token.id, ids)
     this.#tokens.push(JSON.stringify(name))
     this.#logprobs.push(printLogprob(token.logprob))
     // One more than asked for: the sampled token does not count.
     const top = this.#style.top === -1 ? -1 : this.#style.top + 1
-    const byName = new Map(listTop(token, top).map(({ id, logprob }) => [this.#name(id, before), logprob]))
+    const byName = new Map(listTop(token, top).map(({ id, logprob }) => [this.#name(id, ids), logprob]))
     this.#tops.push(`{${[...byName].map(([key, value]) => `${JSON.stringify(key)}:${printLogprob(value)}`).join(',')}}`)
     this.#offsets.push(this.#offset)
     this.#offset += name.length
@@ -72,13 +73,18 @@ export class CompletionLogprobs {
     return `{"text_offset":[${this.#offsets.join(',')}],"token_logprobs":[${this.#logprobs.join(',')}],"tokens":[${this.#tokens.join(',')}],"top_logprobs":[${this.#tops.join(',')}]}`
   }
 
-  #name(id: number, before: readonly number[]): string {
-    return this.#style.asTokenIds ? `token_id:${id}` : this.#texts.textInContext(id, before)
+  #name(id: number, ids: readonly number[]): string {
+    return this.#style.asTokenIds ? `token_id:${id}` : textOf(id, ids, this.#texts)
   }
 }
 
-function entryOf(id: number, before: readonly number[], texts: TokenTexts): TokenJson {
-  return texts.wholeText(id) === undefined ? toTokenJson(texts.textInContext(id, before)) : texts.json(id)
+function entryOf(id: number, ids: readonly number[], texts: TokenTexts): TokenJson {
+  return texts.wholeText(id) === undefined ? toTokenJson(textOf(id, ids, texts)) : texts.json(id)
+}
+
+/** `id` in the place of the last of `ids`. A character has at most four bytes, so no more tokens matter. */
+function textOf(id: number, ids: readonly number[], texts: TokenTexts): string {
+  return texts.wholeText(id) ?? texts.textInContext(id, ids.slice(-5, -1))
 }
 
 function listTop(token: SampledToken, count: number): { id: number; logprob: number }[] {

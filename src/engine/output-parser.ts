@@ -70,6 +70,7 @@ export class OutputParser {
 
   push(text: string): OutputPart[] {
     if (text === '') return []
+    if (this.#state === 'content' && !this.#options.tools) return [{ type: 'content', text: this.#takeHeld() + text }]
     this.#held += text
     while (this.#step());
     return this.#takeParts()
@@ -77,8 +78,7 @@ export class OutputParser {
 
   /** The sampled text has ended; gives what was held back. An unfinished call is given as far as it got. */
   finish(): OutputPart[] {
-    const held = this.#held
-    this.#held = ''
+    const held = this.#takeHeld()
     switch (this.#state) {
       case 'start':
         this.#give('content', held)
@@ -162,8 +162,7 @@ export class OutputParser {
 
   #readContent(): boolean {
     if (!this.#options.tools) {
-      this.#give('content', this.#held)
-      this.#held = ''
+      this.#give('content', this.#takeHeld())
       return false
     }
     const start = this.#held.indexOf(CALL_OPEN)
@@ -291,6 +290,12 @@ export class OutputParser {
 
   #give(type: 'reasoning' | 'content', text: string): void {
     if (text !== '') this.#parts.push({ type, text })
+  }
+
+  #takeHeld(): string {
+    const held = this.#held
+    this.#held = ''
+    return held
   }
 
   #takeParts(): OutputPart[] {

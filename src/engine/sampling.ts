@@ -138,7 +138,10 @@ function toLogitBias(wire: Readonly<Record<string, number>>, vocabularySize: num
   return bias
 }
 
-/** Asked-for things that would change what is sampled and that no policy here can do are refused, not ignored. */
+/**
+ * Asked-for things that would change what is sampled and that no policy here can do are refused, not ignored. Grammars
+ * (`response_format`, `structured_outputs`) are let through: harnesses send them along with everything.
+ */
 function refuseUnsupported(fields: SamplingFields): void {
   const asked: Readonly<Record<string, boolean>> = {
     use_beam_search: fields.use_beam_search === true,

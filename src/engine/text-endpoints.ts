@@ -1,7 +1,7 @@
 import { checkModel, type EngineContext, secondsOf, unknownModel } from './context.ts'
 import { EngineError } from './errors.ts'
 import type { Exchange } from './exchange.ts'
-import { toChatJob } from './generation-endpoints.ts'
+import { toChatJob, wantsLogprobs } from './generation-endpoints.ts'
 import type { SamplingParams } from './policies/policy.ts'
 import { toPromptIds, toPromptText } from './prompt.ts'
 import {
@@ -54,7 +54,7 @@ export async function renderChat(context: EngineContext, exchange: Exchange): Pr
   const { job } = toChatJob(context, exchange, body)
   const params = JSON.stringify({
     ...toWireParams(job.sampling),
-    logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : null,
+    logprobs: wantsLogprobs(body) ? (body.top_logprobs ?? 0) : null,
     skip_special_tokens: job.skipSpecialTokens,
     include_stop_str_in_output: job.includeStop,
   })

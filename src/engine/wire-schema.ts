@@ -8,6 +8,8 @@ import { badRequest, fieldErrors, toFieldIssues } from './errors.ts'
 
 /** vLLM's VLLM_MAX_STOP_STRINGS. */
 const MAX_STOP_STRINGS = 4
+/** vLLM's VLLM_MAX_COMPLETION_PROMPTS. */
+const MAX_PROMPTS = 1024
 
 const wholeNumber = z.number().refine(Number.isInteger, { error: 'Input should be a valid integer' })
 /** Lists of ids are long, so they are checked in one loop and not element by element. */
@@ -167,6 +169,10 @@ export function checkCompletionBody(body: CompletionBody): void {
   checkStreamOptions(body)
   if (body.prompt == null || body.prompt.length === 0) {
     throw badRequest('Either prompt or prompt_embeds must be provided and non-empty.', 'prompt')
+  }
+  const count = Array.isArray(body.prompt) && typeof body.prompt[0] !== 'number' ? body.prompt.length : 1
+  if (count > MAX_PROMPTS) {
+    throw badRequest(`prompt list length ${count} exceeds the maximum allowed count of ${MAX_PROMPTS}.`, 'prompt')
   }
   if (body.logprobs != null && body.logprobs < 0 && body.logprobs !== -1) {
     throw badRequest('`logprobs` must be a positive value or -1.', 'logprobs', body.logprobs)

@@ -4,7 +4,7 @@ import { setTimeout } from 'node:timers/promises'
 import { RolloutError, toFailure } from '../model/failure.ts'
 import { createCaller } from './caller.ts'
 import { createDetector, type Detected } from './detect.ts'
-import type { Dialect, RenderedError } from './dialects/dialect.ts'
+import type { Dialect, RenderedError, RequestContext } from './dialects/dialect.ts'
 import { handleTurn, type Caller, type TurnDeps } from './handle-turn.ts'
 import { readJsonBody, type BodyLimits } from './read-body.ts'
 import type { Session, Sessions } from './sessions.ts'
@@ -57,10 +57,11 @@ async function track(session: Session, work: Promise<void>): Promise<void> {
 async function answer(
   request: IncomingMessage,
   caller: Caller,
-  { dialect, context }: Detected,
+  { dialect, context: detected }: Detected,
   session: Session,
   deps: AppDeps,
 ): Promise<void> {
+  const context: RequestContext = { ...detected, vault: session.vault, recall: (id) => session.memory.recall(id) }
   switch (context.route.kind) {
     case 'generate': {
       const body = await readJsonBody(request, deps.limits)

@@ -5,7 +5,8 @@ import type { Dialect, RequestContext } from './dialects/dialect.ts'
 /** What a request is, by its method, path and headers alone. */
 export interface Detected {
   dialect: Dialect
-  context: RequestContext
+  /** What can be said before the session is known. */
+  context: Omit<RequestContext, 'recall' | 'vault'>
   /** From the path; absent when the harness could not keep the prefix of its base URL. */
   sessionId?: string
   key?: string

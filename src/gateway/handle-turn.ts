@@ -36,7 +36,7 @@ export async function handleTurn(
   deps: TurnDeps,
 ): Promise<void> {
   const { session, dialect, caller } = call
-  const request = dialect.parseRequest(call.body, call.context)
+  const request = session.memory.restore(dialect.parseRequest(call.body, call.context))
   const turn = beginTurn(session, request, deps)
   const capture = new TurnCapture()
   let delivered = false
@@ -44,7 +44,7 @@ export async function handleTurn(
     const reply = await deps.upstream.send(request, { signal: caller.signal })
     turn.forced = reply.forced
     const relay = request.stream ? relayStream : relayWhole
-    delivered = await relay({ dialect, request, caller, capture, turn }, reply.events)
+    delivered = await relay({ dialect, context: call.context, request, caller, capture, turn }, reply.events)
   } catch (error) {
     const failure = toFailure(error)
     if (failure.code === 'internal.bug') deps.logger.error({ err: error, turnId: turn.id }, 'turn failed on a defect')
@@ -59,14 +59,16 @@ export async function handleTurn(
 class OpenTurn {
   readonly id: string
   readonly #session: Session
+  readonly #request: TurnRequest
   readonly #deps: TurnDeps
   #firstTokenAt: number | undefined
   #finished = false
   forced: Readonly<Record<string, unknown>> = {}
 
-  constructor(id: string, session: Session, deps: TurnDeps) {
+  constructor(id: string, session: Session, request: TurnRequest, deps: TurnDeps) {
     this.id = id
     this.#session = session
+    this.#request = request
     this.#deps = deps
   }
 
@@ -87,6 +89,7 @@ class OpenTurn {
       ...(response === undefined ? {} : { response }),
       ...(failure === undefined ? {} : { failure }),
     }
+    if (response !== undefined && failure === undefined) this.#session.memory.remember(this.#request, response)
     await this.#session.log.appendEnd(end)
     const { broken } = this.#session.log
     if (broken)
@@ -106,11 +109,12 @@ function beginTurn(session: Session, request: TurnRequest, deps: TurnDeps): Open
     stream: request.stream,
     request: request.wire.text,
   })
-  return new OpenTurn(id, session, deps)
+  return new OpenTurn(id, session, request, deps)
 }
 
 interface Relay {
   dialect: Dialect
+  context: RequestContext
   request: TurnRequest
   caller: Caller
   capture: TurnCapture
@@ -122,8 +126,8 @@ interface Relay {
  * client that ends on any of them may act on it at once.
  */
 async function relayStream(relay: Relay, events: AsyncIterable<readonly StreamEvent[]>): Promise<boolean> {
-  const { dialect, request, caller, capture, turn } = relay
-  const renderer = dialect.createStreamRenderer(request)
+  const { dialect, context, request, caller, capture, turn } = relay
+  const renderer = dialect.createStreamRenderer(request, context)
   let held = ''
   let failure: Failure | undefined
   let isStarted = false
@@ -153,7 +157,7 @@ async function relayStream(relay: Relay, events: AsyncIterable<readonly StreamEv
 }
 
 async function relayWhole(relay: Relay, batches: AsyncIterable<readonly StreamEvent[]>): Promise<boolean> {
-  const { dialect, request, caller, capture, turn } = relay
+  const { dialect, context, request, caller, capture, turn } = relay
   const events: StreamEvent[] = []
   for await (const batch of batches) events.push(...batch)
   for (const event of events) capture.add(event)
@@ -162,7 +166,7 @@ async function relayWhole(relay: Relay, batches: AsyncIterable<readonly StreamEv
   const failure = caller.signal.aborted ? clientGone(error?.failure) : error?.failure
   const response = await turn.finish(capture, failure)
   if (failure !== undefined || response === undefined) return sendError(dialect, caller, failure ?? noAnswer())
-  return caller.sendJson(200, dialect.renderResponse(request, { response, events }))
+  return caller.sendJson(200, dialect.renderResponse(request, { response, events }, context))
 }
 
 async function sendError(dialect: Dialect, caller: Caller, failure: Failure): Promise<boolean> {

@@ -2,11 +2,16 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import { isId, type IdSource } from '../model/ids.ts'
 import type { SessionLog, SessionStore } from '../store/store.ts'
+import type { Vault } from './dialects/dialect.ts'
+import { SessionMemory } from './session-memory.ts'
+import { createVault } from './vault.ts'
 
 /** A session the gateway serves. Its key is known to its harness only; here a digest of it is kept. */
 export interface Session {
   readonly id: string
   readonly log: SessionLog
+  readonly vault: Vault
+  readonly memory: SessionMemory
   /** Calls that have begun and whose end is not recorded yet. */
   readonly inFlight: Set<Promise<void>>
 }
@@ -38,7 +43,7 @@ export class Sessions {
     const key = `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
     const log = await this.#store.open({ id, createdAt: this.#now(), origin: options.origin ?? {} })
-    const session: Session = { id, log, inFlight: new Set() }
+    const session: Session = { id, log, vault: createVault(key), memory: new SessionMemory(), inFlight: new Set() }
     this.#byId.set(id, { session, digest })
     this.#byDigest.set(digest.toString('base64'), id)
     return { session, key }

@@ -41,7 +41,7 @@ export function describeSessionStore(
             expect(session.complete).toBe(unfinished.length === 0)
           })
         }),
-        { numRuns: 150 },
+        { numRuns: 100 },
       )
     })
 

@@ -152,6 +152,35 @@ describe('scripted turns, read by the OpenAI SDK', () => {
     }
   })
 
+  test('a history printed anew by the harness reaches the engine as it was sampled, broken calls included', async () => {
+    const script = `
+scenarios:
+  go:
+    - tool_calls: [{ name: bash, arguments: '{"n": 1.0,  "s": "\\u0041"}' }]
+    - tool_calls: [{ name: bash, arguments: '{"command": "ec' }]
+    - text: done
+`
+    await using stack = await Stack.start({ script })
+    const client = stack.client()
+    const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:go' }]
+    for (let turn = 0; turn < 3; turn++) {
+      const answer = await client.chat.completions.create({ model: 'tiny', messages, tools })
+      const [call] = answer.choices[0]?.message.tool_calls ?? []
+      if (call?.type !== 'function') break
+      // As most harnesses do: parse and print again where it can be parsed.
+      const args = turn === 0 ? JSON.stringify(JSON.parse(call.function.arguments)) : call.function.arguments
+      messages.push(
+        { role: 'assistant', tool_calls: [{ ...call, function: { ...call.function, arguments: args } }] },
+        { role: 'tool', tool_call_id: call.id, content: 'ok' },
+      )
+    }
+    const { turns } = await stack.recorded()
+    const prompt = tokenizer.decode(turns[2]?.response?.promptIds ?? [], { skipSpecialTokens: false })
+    expect(prompt).toContain('"arguments": {"n": 1.0, "s": "A"}}')
+    expect(prompt).toContain('"arguments": {"command": "ec}')
+    expect(turns[2]?.response?.choices[0]?.message.content).toEqual([{ type: 'text', text: 'done' }])
+  })
+
   test('log probabilities the harness asked for reach it, and are the captured ones', async () => {
     await using stack = await Stack.start({ script: SCRIPT })
     const { stream_options: _, ...rest } = body('text')

@@ -1,5 +1,5 @@
 import { resolve } from 'node:path'
-import type { Route } from '../../gateway/dialects/dialect.ts'
+import { bareContext, type Route } from '../../gateway/dialects/dialect.ts'
 import { openaiChat } from '../../gateway/dialects/openai-chat.ts'
 import { textOf, type AssistantMessage, type Message } from '../../model/message.ts'
 import type { SessionRecord } from '../../model/session.ts'
@@ -129,7 +129,7 @@ function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: T
 }
 
 function messagesOf(turn: Turn): Message[] {
-  const context = { route: openaiChat.routes[0] as Route, wildcards: [], query: new URLSearchParams(), headers: {} }
+  const context = bareContext(openaiChat.routes[0] as Route)
   return openaiChat.parseRequest({ text: turn.request, value: JSON.parse(turn.request) }, context).messages
 }
 

@@ -78,6 +78,10 @@ test('return() ends a read that is waiting', async () => {
   expect(await iterator.return?.()).toEqual({ done: true, value: undefined })
   expect(await waiting).toEqual({ done: true, value: undefined })
   expect(await iterator.next()).toEqual({ done: true, value: undefined })
+
+  const unread = pool.open(request()).sample(0)[Symbol.asyncIterator]()
+  await unread.return?.()
+  expect(await unread.next()).toEqual({ done: true, value: undefined })
   await expectIdle()
 })
 

@@ -1,8 +1,8 @@
 import type { LanguageModel } from './backend.ts'
 import { emptyKeyValues } from './key-values.ts'
 import type { KeyValues } from './key-values.ts'
-import { CHUNK_TOKENS } from './prefix-cache.ts'
 import type { PrefixCache } from './prefix-cache.ts'
+import { CHUNK_TOKENS, nextPiece, sharedChunks } from './reading-plan.ts'
 
 /** What stands after a prompt was read: the memory of it and the logits of the token to come. */
 export interface Reading {
@@ -10,7 +10,7 @@ export interface Reading {
   readonly logits: Float32Array
 }
 
-/** A prompt being read, one chunk at a time so that other sequences can step in between. Shared by a request's choices. */
+/** A prompt being read, one piece at a time so that other sequences can step in between. Shared by a request's choices. */
 export class Prefill {
   readonly ids: Int32Array
   readonly #model: LanguageModel
@@ -37,10 +37,11 @@ export class Prefill {
 
   async advance(): Promise<void> {
     const past = this.#state ?? this.#begin()
-    const chunk = this.ids.subarray(past.length, past.length + CHUNK_TOKENS)
-    const { logits, state } = await this.#model.forward(chunk, past)
+    const end = past.length + nextPiece(past.length, this.ids.length)
+    const { logits, state } = await this.#model.forward(this.ids.subarray(past.length, end), past)
     this.#state = state
-    if (state.length % CHUNK_TOKENS === 0) this.#cache.add(this.ids, state)
+    const isWhole = state.length % CHUNK_TOKENS === 0 && state.length / CHUNK_TOKENS <= sharedChunks(this.ids.length)
+    if (isWhole) this.#cache.add(this.ids, state)
     if (state.length === this.ids.length) {
       // A copy: the rows of the other tokens need not be kept.
       this.#result = { state, logits: logits.slice(-this.#model.shape.vocabularySize) }

@@ -1,6 +1,7 @@
 import { expect, test } from 'vitest'
 import type { KeyValues } from './key-values.ts'
-import { CHUNK_TOKENS, PrefixCache } from './prefix-cache.ts'
+import { PrefixCache } from './prefix-cache.ts'
+import { CHUNK_TOKENS } from './reading-plan.ts'
 
 /** One head, one element: the memory of a token is its id. */
 function stateOf(ids: Int32Array, length = ids.length): KeyValues {
@@ -25,14 +26,14 @@ function read(cache: PrefixCache, ids: Int32Array): number {
 
 test('find() gives back what was read, up to the last cut', () => {
   const cache = cacheOf(10)
-  const ids = prompt(3, 5)
+  const ids = prompt(3, 20)
   expect(cache.find(ids)).toBeUndefined()
   read(cache, ids)
   expect(cache.find(ids)).toEqual(stateOf(ids, 3 * CHUNK_TOKENS))
-  expect(cache.find(ids.subarray(0, 2 * CHUNK_TOKENS + 1))).toEqual(stateOf(ids, 2 * CHUNK_TOKENS))
+  expect(cache.find(ids.subarray(0, 2 * CHUNK_TOKENS + 20))).toEqual(stateOf(ids, 2 * CHUNK_TOKENS))
 })
 
-test('find() leaves at least one token to read', () => {
+test('find() leaves the last tokens to read', () => {
   const cache = cacheOf(10)
   const ids = prompt(2, 0)
   read(cache, ids)
@@ -59,7 +60,7 @@ test('prompts share the chunks they have in common', () => {
 
 test('the cache never exceeds its size and forgets what was used longest ago, ends first', () => {
   const cache = cacheOf(5)
-  const [one, two, three] = [prompt(2, 1, 1), prompt(2, 1, 2), prompt(2, 1, 3)]
+  const [one, two, three] = [prompt(2, 20, 1), prompt(2, 20, 2), prompt(2, 20, 3)]
   read(cache, one)
   read(cache, two)
   read(cache, one)

@@ -1,13 +1,7 @@
 import { createHash } from 'node:crypto'
 import { byteLengthOf, joinKeyValues, sliceKeyValues } from './key-values.ts'
 import type { KeyValues } from './key-values.ts'
-
-/**
- * Prompts are read in pieces of this many tokens, counted from the first. The model quantises each piece by itself, so
- * where the cuts fall is part of the result: what is cached begins and ends at them, and a prompt gives the same numbers
- * to the last bit whether its beginning was cached or not.
- */
-export const CHUNK_TOKENS = 128
+import { CHUNK_TOKENS, sharedChunks } from './reading-plan.ts'
 
 /** Key-values of recent prompts, chunk by chunk, each named by all tokens up to its end. Least recently used go first. */
 export class PrefixCache {
@@ -21,9 +15,9 @@ export class PrefixCache {
     this.#heads = options.keyValueHeads
   }
 
-  /** The longest known beginning. At least one token is left to read: its logits are what a prompt is read for. */
+  /** The longest known beginning. Some tokens are left to read: their logits are what a prompt is read for. */
   find(ids: Int32Array): KeyValues | undefined {
-    const names = namesOf(ids, Math.ceil(ids.length / CHUNK_TOKENS) - 1)
+    const names = namesOf(ids, sharedChunks(ids.length))
     const unknown = names.findIndex((name) => !this.#chunks.has(name))
     const known = unknown === -1 ? names : names.slice(0, unknown)
     if (known.length === 0) return undefined

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { CHUNK_TOKENS } from './prefix-cache.ts'
+import { CHUNK_TOKENS } from './reading-plan.ts'
 import { PrefixRouter } from './prefix-router.ts'
 
 const long = (seed: number) => new Int32Array(CHUNK_TOKENS + 1).fill(seed)

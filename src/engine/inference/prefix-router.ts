@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { CHUNK_TOKENS } from './prefix-cache.ts'
+import { CHUNK_TOKENS } from './reading-plan.ts'
 
 interface Candidate {
   readonly load: number

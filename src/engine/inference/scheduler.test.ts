@@ -1,8 +1,9 @@
 import { expect, test } from 'vitest'
 import type { SamplingParams } from '../policies/policy.ts'
 import type { LanguageModel } from './backend.ts'
-import { CHUNK_TOKENS, PrefixCache } from './prefix-cache.ts'
+import { PrefixCache } from './prefix-cache.ts'
 import type { SequenceRequest, TaskEvent } from './protocol.ts'
+import { CHUNK_TOKENS, nextPiece } from './reading-plan.ts'
 import { Scheduler } from './scheduler.ts'
 
 const VOCABULARY = 50
@@ -77,9 +78,16 @@ function prompt(length: number, seed = 0): Int32Array {
   return Int32Array.from({ length }, (_, i) => 20 + ((i * 7 + seed) % 25))
 }
 
-/** Lets the scheduler run until it has nothing left to do. */
+/** Sizes of the passes that read a prompt from `at` on. */
+function piecesOf(length: number, at = 0): number[] {
+  const pieces: number[] = []
+  for (let read = at; read < length; read += pieces.at(-1)!) pieces.push(nextPiece(read, length))
+  return pieces
+}
+
+/** Lets the scheduler run until it has nothing left to do: reading the longest prompt here takes fewer turns than this. */
 async function settle(events: readonly TaskEvent[]): Promise<void> {
-  for (let quiet = 0, seen = -1; quiet < 30; quiet = events.length === seen ? quiet + 1 : 0) {
+  for (let quiet = 0, seen = -1; quiet < 300; quiet = events.length === seen ? quiet + 1 : 0) {
     seen = events.length
     await new Promise((resolve) => setImmediate(resolve))
   }
@@ -93,12 +101,15 @@ function idsOf(events: readonly TaskEvent[], task: number): number[] {
   return tokensOf(events, task).map((event) => event.token.id)
 }
 
-test('a sequence reads its prompt in chunks and then its own tokens one by one', async () => {
+test('a sequence reads its prompt piece by piece and then its own tokens one by one', async () => {
   const { scheduler, passes, events } = setUp()
-  scheduler.sample(1, request(prompt(2 * CHUNK_TOKENS + 3)))
+  const ids = prompt(2 * CHUNK_TOKENS + 3)
+  scheduler.sample(1, request(ids))
   await settle(events)
-  expect(passes.map((ids) => ids.length)).toEqual([CHUNK_TOKENS, CHUNK_TOKENS, 3, 1, 1, 1, 1])
-  expect(passes.slice(3).flat()).toEqual(idsOf(events, 1).slice(0, -1))
+  const pieces = piecesOf(ids.length)
+  expect(passes.map((pass) => pass.length)).toEqual([...pieces, 1, 1, 1, 1])
+  expect(passes.slice(0, pieces.length).flat()).toEqual([...ids])
+  expect(passes.slice(pieces.length).flat()).toEqual(idsOf(events, 1).slice(0, -1))
   expect(tokensOf(events, 1).map((event) => event.isLast)).toEqual([false, false, false, false, true])
 })
 
@@ -122,7 +133,7 @@ test('choices of a request share one reading of the prompt', async () => {
   const sampling = { ...greedy, temperature: 1, maxTokens: 8 }
   for (const task of [1, 2, 3]) scheduler.sample(task, request(prompt(300), { sampling, seed: task }))
   await settle(events)
-  expect(passes.filter((ids) => ids.length > 1)).toHaveLength(3)
+  expect(passes.filter((ids) => ids.length > 1)).toHaveLength(piecesOf(300).filter((size) => size > 1).length)
   expect(new Set([1, 2, 3].map((task) => idsOf(events, task).join())).size).toBe(3)
 
   scheduler.sample(4, request(prompt(300), { sampling, seed: 1 }))
@@ -133,7 +144,7 @@ test('choices of a request share one reading of the prompt', async () => {
 test('a cached beginning is not read again and changes no token', async () => {
   const { scheduler, passes, events } = setUp()
   const ids = prompt(2 * CHUNK_TOKENS + 40)
-  scheduler.sample(1, request(ids.subarray(0, CHUNK_TOKENS + 9), { request: 1 }))
+  scheduler.sample(1, request(ids.subarray(0, CHUNK_TOKENS + 20), { request: 1 }))
   await settle(events)
   passes.length = 0
   scheduler.sample(2, request(ids, { request: 2 }))
@@ -141,7 +152,8 @@ test('a cached beginning is not read again and changes no token', async () => {
   const fresh = setUp({ cacheBytes: 0 })
   fresh.scheduler.sample(2, request(ids))
   await settle(fresh.events)
-  expect(passes.slice(0, 2).map((pass) => pass.length)).toEqual([CHUNK_TOKENS, 40])
+  const left = piecesOf(ids.length, CHUNK_TOKENS)
+  expect(passes.slice(0, left.length).map((pass) => pass.length)).toEqual(left)
   expect(idsOf(events, 2)).toEqual(idsOf(fresh.events, 2))
   expect(tokensOf(events, 2)[0]).toMatchObject({ cachedTokens: CHUNK_TOKENS })
   expect(tokensOf(fresh.events, 2)[0]).toMatchObject({ cachedTokens: 0 })
@@ -185,7 +197,7 @@ test('cancelling one choice leaves the others their prompt', async () => {
   scheduler.cancel(1)
   await settle(events)
   expect(idsOf(events, 2)).toHaveLength(5)
-  expect(passes.filter((ids) => ids.length > 1)).toHaveLength(3)
+  expect(passes.filter((ids) => ids.length > 1)).toHaveLength(piecesOf(300).filter((size) => size > 1).length)
 })
 
 test('a pass that fails ends its task only', async () => {
@@ -199,7 +211,13 @@ test('a pass that fails ends its task only', async () => {
 
 test('a sequence ends with the end of turn, a stop id, or when the context is full', async () => {
   const { scheduler, events } = setUp()
-  const always = (id: number) => ({ ...greedy, logitBias: new Map([[id, 100]]) })
+  const always = (id: number) => ({
+    ...greedy,
+    logitBias: new Map([
+      [POISON, -100],
+      [id, 100],
+    ]),
+  })
   scheduler.sample(1, request(prompt(5), { request: 1, sampling: always(EOS) }))
   scheduler.sample(2, request(prompt(5), { request: 2, sampling: { ...always(EOS), ignoreEos: true } }))
   scheduler.sample(3, request(prompt(5), { request: 3, sampling: { ...always(7), stopTokenIds: [7] } }))

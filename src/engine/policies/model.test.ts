@@ -95,17 +95,28 @@ test('score() gives the logprobs that sampling reported; reading ahead moves the
   const exact = await policy.score(promptOf(story), Int32Array.from(ids))
   expect(exact).toEqual(reported)
   const quick = await policy.score(promptOf(story), Int32Array.from(ids), { stepTokens: 128 })
-  // Activations are quantised per pass: 40 tokens share a scale that each had to itself while it was sampled. Measured
-  // over many prompts the mean difference is 0.05 to 0.2; a wrong offset or position would make it several nats.
+  // Activations are quantised per pass: 40 tokens share a scale that each had to itself while it was sampled. Over thirty
+  // answers the mean difference was 0.03 to 0.27; a wrong offset or position would make it several nats.
   const differences = quick.map((value, i) => Math.abs(value - reported[i]!))
   expect(differences.reduce((sum, value) => sum + value, 0) / differences.length).toBeLessThan(0.6)
 })
 
-test('greedy answers are the likeliest tokens, and an end of turn ends them', async () => {
-  const { tokens, ids } = await generate('Hello!', { temperature: 0, maxTokens: 400, topLogprobs: 1, seed: undefined })
+test('greedy answers are the likeliest tokens and need no seed', async () => {
+  const params = { temperature: 0, topLogprobs: 1, seed: undefined }
+  const { tokens, ids } = await generate('Hello!', params)
   expect(tokens.every(({ id, rank, top }) => rank === 0 && top[0]?.id === id)).toBe(true)
-  expect(ids.at(-1)).toBe(policy.eosId)
-  expect(ids.indexOf(policy.eosId)).toBe(ids.length - 1)
+  expect((await generate('Hello!', params)).ids).toEqual(ids)
+})
+
+test('the model reads well enough to answer', async () => {
+  const { ids } = await generate('中国的首都是哪里？', { temperature: 0 })
+  expect(tokenizer.decode(ids)).toContain('北京')
+})
+
+test('an end of turn ends an answer and is part of it', async () => {
+  const logitBias = new Map([[policy.eosId, 100]])
+  expect((await generate('Hello!', { logitBias })).ids).toEqual([policy.eosId])
+  expect((await generate('Hello!', { logitBias, ignoreEos: true, maxTokens: 3 })).ids).toHaveLength(3)
 })
 
 test('an output bias moves odds and logprobs alike, also of running requests, and can be taken back', async () => {
@@ -121,11 +132,12 @@ test('an output bias moves odds and logprobs alike, also of running requests, an
 })
 
 test('some answers do not survive decoding and encoding: ids must be kept, text is not enough', async () => {
-  const answers = await Promise.all(
-    Array.from({ length: 24 }, (_, seed) => generate('你好，讲一个故事。', { seed, maxTokens: 32, ignoreEos: true })),
-  )
-  const drifted = answers.filter(({ ids }) => tokenizer.encode(tokenizer.decode(ids)).join() !== ids.join())
-  expect(drifted.length).toBeGreaterThan(0)
+  const survives = (ids: readonly number[]) => tokenizer.encode(tokenizer.decode(ids)).join() === ids.join()
+  for (let seed = 0; seed < 200; seed++) {
+    const { ids } = await generate('你好，讲一个故事。', { seed, ignoreEos: true })
+    if (!survives(ids)) return
+  }
+  expect.unreachable('two hundred answers survived')
 })
 
 test('WebAssembly serves the same way', async () => {

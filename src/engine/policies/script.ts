@@ -1,6 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { MaybeLastToken } from '../choice.ts'
-import { EngineError } from '../errors.ts'
+import { RolloutError } from '../../model/failure.ts'
 import type { Tokenizer } from '../tokenizer.ts'
 import type { Conversation, Fault, Generation, GenerationRequest, Policy, SampledToken } from './policy.ts'
 import { MARKER, type FaultStep, type Script, type Step } from './script-schema.ts'
@@ -23,7 +22,10 @@ const MAX_FAULT_COUNTERS = 10_000
  */
 export function createScriptPolicy(script: Script, deps: ScriptPolicyDeps): Policy {
   if (script.logprobs === 'model' && deps.score === undefined) {
-    throw new EngineError(500, 'The script asks for log probabilities of the model, but no model is loaded.')
+    throw new RolloutError(
+      'config.invalid',
+      'The script asks for log probabilities of the model, but no model is loaded.',
+    )
   }
   const encode = createTurnEncoder(deps.tokenizer)
   const faultsTaken = new Map<string, number>()
@@ -88,11 +90,14 @@ export function chooseStep(script: Script, place: Place | undefined, takeNumber:
     const index = orderIndex(number, script.order.length, script.repeat)
     const step = script.order[index]
     if (step !== undefined) return { step, key: `order/${index}` }
-    throw new EngineError(400, `The script has ${script.order.length} turns in order; this is request ${number + 1}.`)
+    throw new RolloutError(
+      'request.malformed',
+      `The script has ${script.order.length} turns in order; this is request ${number + 1}.`,
+    )
   }
   if (script.default !== undefined) return { step: script.default, key: `default#${place?.nonce ?? ''}` }
   const wanted = place === undefined ? 'a request without a marker' : `turn ${place.turn + 1} of ${place.scenario}`
-  throw new EngineError(400, `The script has nothing to say to ${wanted}.`)
+  throw new RolloutError('request.malformed', `The script has nothing to say to ${wanted}.`)
 }
 
 function orderIndex(number: number, length: number, repeat: Script['repeat']): number {
@@ -262,12 +267,8 @@ class ScriptedTokens implements AsyncIterableIterator<SampledToken> {
 
   next(): Promise<IteratorResult<SampledToken>> {
     const wait = this.#dueInMs()
-    if (wait > 0) return this.#after(wait)
-    try {
-      return Promise.resolve(this.#take())
-    } catch (error) {
-      return Promise.reject(error as Error)
-    }
+    if (wait > 0 || this.#signal.aborted) return this.#after(wait)
+    return Promise.resolve(this.#take())
   }
 
   return(): Promise<IteratorResult<SampledToken>> {
@@ -283,7 +284,9 @@ class ScriptedTokens implements AsyncIterableIterator<SampledToken> {
     const logprob = this.#scored?.[this.#at] ?? syntheticLogprob(this.#hash)
     const top = this.#top === 0 ? NO_TOP : syntheticTop(id, logprob, this.#top, this.#vocabularySize)
     this.#at += 1
-    return { value: { id, logprob, rank: 0, top, last: this.#at === this.#ids.length } as MaybeLastToken, done: false }
+    // Marked, so that the finish reason of a turn that breaks off can ride on its last token.
+    const token: SampledToken & { last: boolean } = { id, logprob, rank: 0, top, last: this.#at === this.#ids.length }
+    return { value: token, done: false }
   }
 
   #dueInMs(): number {
@@ -322,7 +325,7 @@ function mix(hash: number, id: number): number {
  */
 export function syntheticLogprob(hash: number): number {
   const uniform = (hash >>> 0) / 2 ** 32
-  return -Math.fround(6 * uniform ** 3)
+  return -Math.fround(6 * uniform * uniform * uniform)
 }
 
 /**

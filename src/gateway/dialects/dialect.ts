@@ -1,4 +1,5 @@
 import type { Failure } from '../../model/failure.ts'
+import type { Message } from '../../model/message.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 
@@ -19,6 +20,23 @@ export interface RequestContext {
   wildcards: readonly string[]
   query: URLSearchParams
   headers: Readonly<Record<string, string | string[] | undefined>>
+  /**
+   * The conversation up to and including an answer of this session, by the id the harness was given for it; undefined
+   * when the session gave no such answer.
+   */
+  recall(responseId: string): readonly Message[] | undefined
+  vault: Vault
+}
+
+/**
+ * Carries text through a harness that is meant to hand it back unread: signatures, encrypted reasoning. Only this session
+ * can open what it sealed. The same text gives the same seal, so that histories stay equal byte for byte.
+ */
+export interface Vault {
+  /** Letters, digits, `-` and `_`. */
+  seal(text: string): string
+  /** Undefined for anything that was not sealed here. */
+  open(sealed: string): string | undefined
 }
 
 /** A request body that was read and is JSON: its text, so that no byte is lost, and its value. */
@@ -57,8 +75,8 @@ export interface Dialect {
   /** For `generate` and `count-tokens`. Throws RolloutError `request.malformed` that names the field. */
   parseRequest(body: JsonBody, context: RequestContext): TurnRequest
   /** The whole answer to a request that did not ask for a stream. */
-  renderResponse(request: TurnRequest, answer: Answer): unknown
-  createStreamRenderer(request: TurnRequest): StreamRenderer
+  renderResponse(request: TurnRequest, answer: Answer, context: RequestContext): unknown
+  createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer
   /** Content type of the stream this request asked for. */
   streamType(request: TurnRequest): string
   /**
@@ -70,4 +88,16 @@ export interface Dialect {
   renderTokenCount(tokens: number): unknown
   renderModels(models: readonly string[], created: number): unknown
   renderModel(model: string, created: number): unknown
+}
+
+/** A context for reading a recorded request again: no session stands behind it. */
+export function bareContext(route: Route): RequestContext {
+  return {
+    route,
+    wildcards: [],
+    query: new URLSearchParams(),
+    headers: {},
+    recall: () => undefined,
+    vault: { seal: (text) => text, open: () => undefined },
+  }
 }

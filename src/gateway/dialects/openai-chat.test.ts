@@ -3,11 +3,11 @@ import { describe, expect, test } from 'vitest'
 import { RolloutError } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import type { Route } from './dialect.ts'
+import { bareContext, type Route } from './dialect.ts'
 import { openaiChat } from './openai-chat.ts'
 
 function parse(value: unknown): TurnRequest {
-  const context = { route: openaiChat.routes[0] as Route, wildcards: [], query: new URLSearchParams(), headers: {} }
+  const context = bareContext(openaiChat.routes[0] as Route)
   return openaiChat.parseRequest({ text: JSON.stringify(value), value }, context)
 }
 
@@ -108,7 +108,7 @@ const start: StreamEvent = {
 }
 
 function streamed(request: TurnRequest, events: readonly StreamEvent[]): unknown[] {
-  const renderer = openaiChat.createStreamRenderer(request)
+  const renderer = openaiChat.createStreamRenderer(request, bareContext(openaiChat.routes[0] as Route))
   const text = events.map((event) => renderer.render(event)).join('')
   return text
     .split('\n\n')

@@ -2,7 +2,7 @@ import * as z from 'zod'
 import { formatSse } from '../../lib/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, Tool } from '../../model/message.ts'
-import type { ChoiceDelta, StreamEvent, WireFields } from '../../model/stream-event.ts'
+import type { ChoiceDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, TurnRequest } from '../../model/turn.ts'
 import type { Answer, Dialect, JsonBody, RenderedError, StreamRenderer } from './dialect.ts'
 

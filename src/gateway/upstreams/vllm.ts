@@ -31,8 +31,10 @@ export function createVllm(options: VllmOptions): Upstream {
   })
   const auth: Record<string, string> = options.apiKey === undefined ? {} : { authorization: `Bearer ${options.apiKey}` }
 
-  async function call(path: string, options: CallOptions): Promise<Dispatcher.ResponseData> {
-    const { body, accept = 'application/json', signal } = options
+  async function call(
+    path: string,
+    { body, accept = 'application/json', signal }: CallOptions,
+  ): Promise<Dispatcher.ResponseData> {
     try {
       return await agent.request({
         origin,
@@ -64,8 +66,8 @@ export function createVllm(options: VllmOptions): Upstream {
   }
 
   /** A question with a short answer. */
-  async function ask<T>(path: string, schema: z.ZodType<T>, options: CallOptions): Promise<T> {
-    const response = await call(path, options)
+  async function ask<T>(path: string, schema: z.ZodType<T>, question: CallOptions): Promise<T> {
+    const response = await call(path, question)
     if (response.statusCode !== 200) throw refusalError(await readRefusal(response), base)
     const body = schema.safeParse(parseJson(await response.body.text().catch(() => '')))
     if (!body.success)
@@ -144,14 +146,35 @@ function renderBody(request: TurnRequest, forced: Record<string, unknown>): stri
   if (request.wire.api !== 'openai-chat') {
     throw new RolloutError('internal.bug', `The vllm upstream cannot send a request of ${request.wire.api}.`)
   }
-  return appendMembers(replaceValues(request.wire.text, roleEdits(request)), forced)
+  return appendMembers(replaceValues(request.wire.text, messageEdits(request)), forced)
 }
 
-/** Open models' templates know no `developer`, and would leave the whole message out. It stays where it stands. */
-function roleEdits(request: TurnRequest): JsonEdit[] {
-  return request.messages.flatMap((message, i) =>
-    message.role === 'developer' ? [{ path: ['messages', i, 'role'], json: '"system"' }] : [],
-  )
+/** What differs between the messages as they came and as the engine should read them. */
+function messageEdits(request: TurnRequest): JsonEdit[] {
+  return request.messages.flatMap((message, i): JsonEdit[] => {
+    // Open models' templates know no `developer`, and would leave the whole message out. It stays where it stands.
+    if (message.role === 'developer') return [{ path: ['messages', i, 'role'], json: '"system"' }]
+    if (message.role !== 'assistant') return []
+    return message.toolCalls.flatMap((call, j): JsonEdit[] => {
+      const sent = wireArguments(request, i, j)
+      const meant = toArguments(call.arguments)
+      if (typeof sent !== 'string' || sent === meant) return []
+      return [{ path: ['messages', i, 'tool_calls', j, 'function', 'arguments'], json: JSON.stringify(meant) }]
+    })
+  })
+}
+
+function wireArguments(request: TurnRequest, message: number, call: number): unknown {
+  const messages = request.wire.body['messages'] as { tool_calls?: { function?: { arguments?: unknown } }[] }[]
+  return messages[message]?.tool_calls?.[call]?.function?.arguments
+}
+
+/**
+ * The engine parses arguments in a history and refuses what is not JSON, so a model that once sampled a broken call could
+ * never go on. Quoted as one JSON string they parse, and a template prints a string as it is.
+ */
+function toArguments(sampled: string): string {
+  return sampled === '' || parseJson(sampled) !== undefined ? sampled : JSON.stringify(sampled)
 }
 
 // --- failures ---------------------------------------------------------------------------------------------------------

@@ -191,6 +191,27 @@ test('end() waits for a write that is still under way after a failed sync', asyn
   await end
 })
 
+test('end() waits for every sync that is under way, not only for the one that covers the end', async () => {
+  const held: (() => void)[] = []
+  const io: FileIo = {
+    write: (_fd, bytes) => Promise.resolve(bytes.length),
+    datasync: () => (held.length > 0 ? Promise.resolve() : new Promise((resolve) => held.push(resolve))),
+  }
+  const file = createFile(io, { durability: 'disk', syncLimit: createLimit(2) })
+  put(file, 'a')
+  const first = file.settle()
+  await expect.poll(() => held.length).toBe(1)
+  let ended = false
+  put(file, 'b')
+  const end = file.end().then(() => {
+    ended = true
+  })
+  await nextTurn()
+  expect(ended).toBe(false)
+  held[0]?.()
+  await Promise.all([first, end])
+})
+
 function put(file: AppendFile, text: string): void {
   file.append((writer) => writer.putText(text))
 }

@@ -85,14 +85,13 @@ export class CallLog implements SessionLog, AsyncDisposable {
     return this.#broken
   }
 
-  /** Turns in the log so far, those of an earlier writer included: the index of the next one. */
   get turns(): number {
     return this.#turns
   }
 
   appendIntent(intent: TurnIntent): void {
+    this.#turns += 1
     this.#append(RecordKind.intent, () => {
-      this.#turns += 1
       this.#unfinished.add(intent.id)
       const { request, ...header } = intent
       const { middle, base } = this.#texts.share(this.#records, request)

@@ -4,6 +4,9 @@ import { commonPrefixOfIds } from '../../lib/common-prefix.ts'
 const MIN_SHARED_IDS = 64
 const MAX_CONVERSATIONS = 8
 const MAX_OLDER_IDS = 256 * 1024
+/** Room that even a short conversation gets, so that it does not move at every turn. */
+const SPARE_IDS = 2048
+const NO_IDS = new Int32Array(0)
 
 /** The first `length` ids of what an earlier turn was asked, followed by what it sampled in one of its choices. */
 export interface PromptBase {
@@ -17,15 +20,16 @@ export interface PromptBase {
 /** The latest turn of one conversation. */
 interface Conversation {
   record: number
-  /** Its prompt, with room behind it: the next prompt is usually this one and a little more. */
+  /** Its prompt and its first choice, with room behind: the next prompt is usually just that and a little more. */
   ids: Int32Array
   promptLength: number
+  /** By choice; the first is a view of `ids`. */
   sampled: Int32Array[]
 }
 
 /**
  * The latest prompt of each conversation in a session, with what was sampled after it. Keeps copies, because the caller
- * may reuse its arrays, and four to five bytes for each id.
+ * may reuse its arrays: four to five bytes for each id.
  */
 export class RecentPrompts {
   /** Oldest first. */
@@ -45,22 +49,22 @@ export class RecentPrompts {
   #remember(
     record: number,
     prompt: Int32Array,
-    sampled: readonly Int32Array[],
+    [first = NO_IDS, ...others]: readonly Int32Array[],
     best: { base: PromptBase; conversation: Conversation } | undefined,
   ): void {
-    const length = prompt.length + Math.max(0, ...sampled.map((ids) => ids.length))
-    if (length < MIN_SHARED_IDS) return
-    let ids: Int32Array
+    const end = prompt.length + first.length
+    if (end < MIN_SHARED_IDS) return
     // A prompt that holds nearly all of an earlier one is the same conversation, further on, and takes its place. Much
     // less than all is shared by conversations that have only their tools and instructions in common.
-    if (best !== undefined && best.base.length >= best.conversation.promptLength * 0.875) {
-      this.#conversations.splice(this.#conversations.indexOf(best.conversation), 1)
-      ids = extended(best.conversation, prompt, best.base.length)
-    } else {
-      ids = prompt.slice()
-    }
-    const copies = sampled.map((choice) => choice.slice())
-    this.#conversations.push({ record, ids, promptLength: prompt.length, sampled: copies })
+    const replaced = best !== undefined && best.base.length >= best.conversation.promptLength * 0.875
+    if (replaced) this.#conversations.splice(this.#conversations.indexOf(best.conversation), 1)
+    const reused = replaced && best.conversation.ids.length >= end ? best.conversation.ids : undefined
+    const ids = reused ?? new Int32Array(Math.ceil(end * 1.25) + SPARE_IDS)
+    const inPlace = reused === undefined || best === undefined ? 0 : lengthInPlace(best.conversation, best.base)
+    ids.set(prompt.subarray(inPlace), inPlace)
+    ids.set(first, prompt.length)
+    const sampled = [ids.subarray(prompt.length, end), ...others.map((choice) => choice.slice())]
+    this.#conversations.push({ record, ids, promptLength: prompt.length, sampled })
     while (this.#conversations.length > MAX_CONVERSATIONS || this.#olderIds() > MAX_OLDER_IDS)
       this.#conversations.shift()
   }
@@ -82,15 +86,7 @@ function findShared(conversation: Conversation, prompt: Int32Array): PromptBase 
   return base
 }
 
-/** The conversation's own array where the new prompt fits in it; only what differs is written. */
-function extended(conversation: Conversation, prompt: Int32Array, shared: number): Int32Array {
-  const { ids } = conversation
-  const kept = Math.min(shared, conversation.promptLength)
-  if (prompt.length <= ids.length) {
-    ids.set(prompt.subarray(kept), kept)
-    return ids
-  }
-  const larger = new Int32Array(Math.ceil(prompt.length * 1.25))
-  larger.set(prompt)
-  return larger
+/** How many of the shared ids stand at the beginning of the conversation's array. */
+function lengthInPlace({ promptLength }: Conversation, { choice, length }: PromptBase): number {
+  return choice === 0 ? length : Math.min(length, promptLength)
 }

@@ -5,9 +5,11 @@ import { RecentPrompts } from './recent-prompts.ts'
 import { joinText, RecentTexts } from './recent-texts.ts'
 import { resolvePrompts, type StoredPrompt } from './resolve-prompts.ts'
 
-/** Few letters, so that texts share much by chance; some take two UTF-16 units and differ in one half only. */
+/** Few letters, so that texts share much by chance; some take two UTF-16 units and differ in only one of them. */
 const anyText = fc
-  .array(fc.constantFrom('a', 'b', 'é', '🎉', '🎊', '\u{1F989}', 'a'.repeat(300), '🎉'.repeat(200)), { maxLength: 12 })
+  .array(fc.constantFrom('a', 'b', 'é', '🎉', '🎊', '\u{1F989}', '\u{1F589}', 'a'.repeat(300), '🎉'.repeat(200)), {
+    maxLength: 12,
+  })
   .map((parts) => parts.join(''))
 
 test('a request is the same again from its middle and its base, and the middle survives UTF-8', () => {
@@ -81,6 +83,16 @@ test('a prompt is the same again from its tail and its base, whichever earlier t
     }),
     { numRuns: 200 },
   )
+})
+
+test('what the caller does with its arrays afterwards does not matter', () => {
+  const recent = new RecentPrompts()
+  const prompt = Int32Array.from({ length: 100 }, (_, n) => n)
+  const sampled = new Int32Array(50).fill(1)
+  recent.share(0, prompt, [sampled])
+  const next = Int32Array.from([...prompt, ...new Int32Array(50).fill(2), 3])
+  sampled.fill(2)
+  expect(recent.share(1, next, []).base).toEqual({ record: 0, choice: 0, length: 100 })
 })
 
 test('a base that cannot be right is refused', () => {

@@ -7,7 +7,7 @@ import { appendAll, createRandom, describeSessionStore, inScratch, intentOf, OPE
 import { type FileIo, nodeFileIo } from './append-file.ts'
 import { ByteWriter, BufferPool } from './byte-writer.ts'
 import { createCallLogReader } from './reader.ts'
-import { RecordKind, writeRecord } from './record.ts'
+import { FRAME_BYTES, RecordKind, writeRecord } from './record.ts'
 import { createCallLogStore } from './store.ts'
 
 describeSessionStore('call log', (dir) => ({
@@ -212,6 +212,24 @@ test.each(['ENOSPC', 'EIO', 'EROFS', 'EACCES', 'EDQUOT'])(
   },
 )
 
+test('a disk that is full from the start shows when the log is opened', async () => {
+  await inScratch(async (dir) => {
+    const full = Object.assign(new Error('full'), { code: 'ENOSPC' })
+    const log = await createCallLogStore({ dir, io: { ...nodeFileIo, write: () => Promise.reject(full) } }).open(
+      OPENING,
+    )
+    expect(log.broken).toMatchObject({
+      code: 'store.unavailable',
+      message: expect.stringContaining('the disk is full'),
+    })
+    log.appendIntent(intentOf('a', log.turns, 'x'))
+    expect(log.turns).toBe(1)
+    await log.close()
+    const session = await createCallLogReader({ dir }).load(OPENING.id)
+    expect(session.incompleteReasons).toContain('the opening record is missing')
+  })
+})
+
 test('a log of a newer schema is refused by reader and writer, in words', async () => {
   await inScratch(async (dir) => {
     const writer = new ByteWriter(new BufferPool())
@@ -268,12 +286,31 @@ test('a large log is packed when it is closed, and keeps its opening in front', 
     }
     const before = (await stat(path)).size
     await log.close()
-    expect((await stat(path)).size).toBeLessThan(before / 2)
+    const packed = await readFile(path)
+    expect(packed.length).toBeLessThan(before / 2)
+    expect(packed[FRAME_BYTES]).toBe(RecordKind.open)
     const reader = createCallLogReader({ dir })
     expect(await reader.list()).toEqual([OPENING.id])
     const session = await reader.load(OPENING.id)
     expect(session).toMatchObject({ complete: true })
     expect(session.turns[29]?.request).toBe('29 is a request of its own '.repeat(2000))
+  })
+})
+
+test('with durability "disk" a turn is on the disk before its end is said to be safe', async () => {
+  await inScratch(async (dir) => {
+    const calls: string[] = []
+    const io: FileIo = {
+      write: (...rest) => nodeFileIo.write(...rest).finally(() => calls.push('written')),
+      datasync: (fd) => nodeFileIo.datasync(fd).finally(() => calls.push('synced')),
+    }
+    const log = await createCallLogStore({ dir, durability: 'disk', io }).open(OPENING)
+    log.appendIntent(intentOf('a', 0, 'x'))
+    calls.length = 0
+    await log.appendEnd(endOf('a', 10))
+    expect(calls).toEqual(['written', 'synced'])
+    await log.close()
+    expect(await createCallLogReader({ dir }).load(OPENING.id)).toMatchObject({ complete: true })
   })
 })
 

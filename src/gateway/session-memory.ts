@@ -1,0 +1,80 @@
+import type { AssistantMessage, Message, ToolCall } from '../model/message.ts'
+import type { TurnRequest, TurnResponse } from '../model/turn.ts'
+
+/** How many answers can be gone back to. Older ones are forgotten, the harness is told so. */
+const ANSWERS_KEPT = 64
+/** How many tool calls are known by their exact text. */
+const CALLS_KEPT = 4096
+
+/**
+ * What a session's gateway remembers between calls, because harnesses hand it back changed or not at all. Losing it (a
+ * restart) costs exactness of a history, never an answer.
+ */
+export class SessionMemory {
+  readonly #conversations = new Map<string, readonly Message[]>()
+  readonly #arguments = new Map<string, string>()
+
+  remember(request: TurnRequest, response: TurnResponse): void {
+    const [choice] = response.choices
+    if (choice === undefined) return
+    put(this.#conversations, response.id, [...request.messages, choice.message], ANSWERS_KEPT)
+    for (const { message } of response.choices) {
+      for (const call of message.toolCalls) put(this.#arguments, call.id, call.arguments, CALLS_KEPT)
+    }
+  }
+
+  recall(responseId: string): readonly Message[] | undefined {
+    return this.#conversations.get(responseId)
+  }
+
+  /**
+   * The request with tool arguments as they were sampled. Most harnesses parse and print them again, which moves spaces
+   * and digits; what is equal as JSON is taken for the same call.
+   */
+  restore(request: TurnRequest): TurnRequest {
+    let changed = false
+    const messages = request.messages.map((message) => {
+      if (message.role !== 'assistant' || message.toolCalls.length === 0) return message
+      const restored = this.#restoreMessage(message)
+      changed ||= restored !== message
+      return restored
+    })
+    return changed ? { ...request, messages } : request
+  }
+
+  #restoreMessage(message: AssistantMessage): AssistantMessage {
+    const toolCalls = message.toolCalls.map((call) => this.#restoreCall(call))
+    return toolCalls.some((call, i) => call !== message.toolCalls[i]) ? { ...message, toolCalls } : message
+  }
+
+  #restoreCall(call: ToolCall): ToolCall {
+    const sampled = this.#arguments.get(call.id)
+    if (sampled === undefined || sampled === call.arguments || !isSameJson(sampled, call.arguments)) return call
+    return { ...call, arguments: sampled }
+  }
+}
+
+function put<T>(map: Map<string, T>, key: string, value: T, limit: number): void {
+  map.delete(key)
+  map.set(key, value)
+  if (map.size > limit) map.delete(map.keys().next().value as string)
+}
+
+/** Equal but for white space, key order and how numbers and escapes are written. */
+export function isSameJson(one: string, other: string): boolean {
+  try {
+    return JSON.stringify(sortKeys(JSON.parse(one))) === JSON.stringify(sortKeys(JSON.parse(other)))
+  } catch {
+    return false
+  }
+}
+
+function sortKeys(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(sortKeys)
+  if (typeof value !== 'object' || value === null) return value
+  return Object.fromEntries(
+    Object.entries(value)
+      .toSorted(([a], [b]) => (a < b ? -1 : 1))
+      .map(([key, child]) => [key, sortKeys(child)]),
+  )
+}
