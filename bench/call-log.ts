@@ -7,7 +7,9 @@ import { createCallLogReader } from '../src/store/call-log/reader.ts'
 import { createCallLogStore } from '../src/store/call-log/store.ts'
 import type { SessionLog, TurnEnd, TurnIntent } from '../src/store/store.ts'
 
-const SESSIONS = 30
+/** The best of these is reported, for both sides: the machine may have other work. */
+const ROUNDS = 3
+const SESSIONS = 20
 const TURNS = 10
 const SAMPLED = 2000
 /** Prompts grow by what was sampled and a tool's answer; on average 12k ids and 50 KB. */
@@ -46,10 +48,9 @@ export async function benchCallLog(): Promise<CallLogBench> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
   try {
     await runRound(join(dir, 'warm-up'))
-    const result = {
-      ...(await runRound(join(dir, 'measured'))),
-      retainedBytesPerToken: await measureRetained(join(dir, 'memory')),
-    }
+    const rounds: Round[] = []
+    for (let round = 0; round < ROUNDS; round += 1) rounds.push(await runRound(join(dir, `round-${round}`)))
+    const result = { ...bestOf(rounds), retainedBytesPerToken: await measureRetained(join(dir, 'memory')) }
     print(result)
     return result
   } finally {
@@ -58,6 +59,29 @@ export async function benchCallLog(): Promise<CallLogBench> {
 }
 
 type Round = Omit<CallLogBench, 'retainedBytesPerToken'>
+
+function bestOf(rounds: readonly Round[]): Round {
+  const cheapest = (pick: (round: Round) => Cost): Cost =>
+    rounds.map(pick).reduce((best, cost) => (cost.cpuMicros < best.cpuMicros ? cost : best))
+  const fastest = (key: keyof Round['tokensPerSecond']): number =>
+    Math.max(...rounds.map((round) => round.tokensPerSecond[key]))
+  const [first] = rounds
+  if (first === undefined) throw new Error('There was no round')
+  return {
+    append: cheapest((round) => round.append),
+    appendJson: cheapest((round) => round.appendJson),
+    appendFirst: cheapest((round) => round.appendFirst),
+    appendFirstJson: cheapest((round) => round.appendFirstJson),
+    tokensPerSecond: {
+      write: fastest('write'),
+      writeJson: fastest('writeJson'),
+      read: fastest('read'),
+      readJson: fastest('readJson'),
+    },
+    bytesPerToken: first.bytesPerToken,
+    closeMillis: Math.min(...rounds.map((round) => round.closeMillis)),
+  }
+}
 
 async function runRound(dir: string): Promise<Round> {
   const sessions = Array.from({ length: SESSIONS }, (_, session) => makeSession(session))

@@ -4,7 +4,7 @@ import { commonPrefixOfIds } from '../../lib/common-prefix.ts'
 const MIN_SHARED_IDS = 64
 const MAX_CONVERSATIONS = 8
 const MAX_OLDER_IDS = 256 * 1024
-/** Room that even a short conversation gets, so that it does not move at every turn. */
+/** Room that even a short conversation gets when it goes on, so that it does not move at every turn. */
 const SPARE_IDS = 2048
 const NO_IDS = new Int32Array(0)
 
@@ -59,7 +59,8 @@ export class RecentPrompts {
     const replaced = best !== undefined && best.base.length >= best.conversation.promptLength * 0.875
     if (replaced) this.#conversations.splice(this.#conversations.indexOf(best.conversation), 1)
     const reused = replaced && best.conversation.ids.length >= end ? best.conversation.ids : undefined
-    const ids = reused ?? new Int32Array(Math.ceil(end * 1.25) + SPARE_IDS)
+    // One that has gone on before will go on again; of the others many are a single call.
+    const ids = reused ?? new Int32Array(replaced ? Math.ceil(end * 1.25) + SPARE_IDS : end)
     const inPlace = reused === undefined || best === undefined ? 0 : lengthInPlace(best.conversation, best.base)
     ids.set(prompt.subarray(inPlace), inPlace)
     ids.set(first, prompt.length)

@@ -95,6 +95,21 @@ test('what the caller does with its arrays afterwards does not matter', () => {
   expect(recent.share(1, next, []).base).toEqual({ record: 0, choice: 0, length: 100 })
 })
 
+test('a turn that went on from its second choice is not taken for one that went on from the first', () => {
+  const recent = new RecentPrompts()
+  const ids = (from: number, length: number): number[] => Array.from({ length }, (_, n) => from + n)
+  const share = (record: number, prompt: number[], ...sampled: number[][]): number | undefined => {
+    const choices = sampled.map((choice) => Int32Array.from(choice))
+    return recent.share(record, Int32Array.from(prompt), choices).base?.length
+  }
+  const begin = ids(0, 100)
+  const prompt = [...begin, ...ids(1000, 50)]
+  share(0, begin, ids(1000, 50))
+  expect(share(1, prompt, ids(2000, 50), ids(3000, 50))).toBe(150)
+  expect(share(2, [...prompt, ...ids(3000, 50)], ids(4000, 50))).toBe(200)
+  expect(share(3, [...prompt, ...ids(2000, 50)], ids(5000, 50))).toBe(150)
+})
+
 test('a base that cannot be right is refused', () => {
   expect(() => joinText('short', { record: 0, prefix: 4, suffix: 3 }, '')).toThrow(RangeError)
 })

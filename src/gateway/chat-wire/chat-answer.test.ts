@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest'
 import { formatSse } from '../../lib/sse.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { ChunkReader } from './vllm.ts'
+import { ChunkReader } from './chat-answer.ts'
 
 /** A vLLM stream of one choice: text cut into steps of some ids each. */
 const anyAnswer = fc.record({

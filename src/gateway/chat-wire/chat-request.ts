@@ -1,0 +1,167 @@
+import { appendMembers, replaceValues, type JsonEdit } from '../../lib/json-edit.ts'
+import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
+import type { ResponseFormat, TurnRequest } from '../../model/turn.ts'
+import { parseJson } from './engine-http.ts'
+
+type WireObject = Record<string, unknown>
+
+/**
+ * The body of a Chat Completions request, with `forced` fields on top. A request that came on this wire is passed on
+ * byte for byte but for what must change; any other is written from our own words.
+ */
+export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>): string {
+  if (request.wire.api !== 'openai-chat') return JSON.stringify({ ...toChatBody(request), ...forced })
+  return appendMembers(replaceValues(request.wire.text, messageEdits(request)), forced)
+}
+
+// --- the same wire ----------------------------------------------------------------------------------------------------
+
+/** What differs between the messages as they came and as the engine should read them. */
+function messageEdits(request: TurnRequest): JsonEdit[] {
+  return request.messages.flatMap((message, i): JsonEdit[] => {
+    // Open models' templates know no `developer`, and would leave the whole message out. It stays where it stands.
+    if (message.role === 'developer') return [{ path: ['messages', i, 'role'], json: '"system"' }]
+    if (message.role !== 'assistant') return []
+    return message.toolCalls.flatMap((call, j): JsonEdit[] => {
+      const sent = wireArguments(request, i, j)
+      const meant = toArguments(call.arguments)
+      if (typeof sent !== 'string' || sent === meant) return []
+      return [{ path: ['messages', i, 'tool_calls', j, 'function', 'arguments'], json: JSON.stringify(meant) }]
+    })
+  })
+}
+
+function wireArguments(request: TurnRequest, message: number, call: number): unknown {
+  const messages = request.wire.body['messages'] as { tool_calls?: { function?: { arguments?: unknown } }[] }[]
+  return messages[message]?.tool_calls?.[call]?.function?.arguments
+}
+
+/**
+ * The engine parses arguments in a history and refuses what is not JSON, so a model that once sampled a broken call could
+ * never go on. Quoted as one JSON string they parse, and a template prints a string as it is.
+ */
+function toArguments(sampled: string): string {
+  return sampled === '' || parseJson(sampled) !== undefined ? sampled : JSON.stringify(sampled)
+}
+
+// --- another wire -----------------------------------------------------------------------------------------------------
+
+function toChatBody(request: TurnRequest): WireObject {
+  const { sampling, responseFormat, reasoning, toolChoice, tools } = request
+  return defined({
+    model: request.model,
+    messages: toChatMessages(request.messages),
+    stream: request.stream,
+    tools: tools.length === 0 ? undefined : tools.map(toChatTool),
+    tool_choice: tools.length === 0 || toolChoice === undefined ? undefined : toChatChoice(toolChoice),
+    parallel_tool_calls: tools.length === 0 ? undefined : request.parallelToolCalls,
+    response_format: responseFormat === undefined ? undefined : toChatFormat(responseFormat),
+    reasoning_effort: reasoning?.enabled === false ? 'none' : reasoning?.effort,
+    temperature: sampling.temperature,
+    top_p: sampling.topP,
+    top_k: sampling.topK,
+    min_p: sampling.minP,
+    seed: sampling.seed,
+    max_completion_tokens: sampling.maxTokens,
+    stop: sampling.stop,
+    presence_penalty: sampling.presencePenalty,
+    frequency_penalty: sampling.frequencyPenalty,
+    n: sampling.n === 1 ? undefined : sampling.n,
+  })
+}
+
+/** A tool message holds text only, so the images of a run of tool results follow it as what the user shows. */
+function toChatMessages(messages: readonly Message[]): WireObject[] {
+  const wire: WireObject[] = []
+  let images: ContentPart[] = []
+  for (const message of messages) {
+    if (message.role !== 'tool' && images.length > 0) {
+      wire.push({ role: 'user', content: images.map(toChatPart) })
+      images = []
+    }
+    if (message.role === 'tool') images.push(...message.content.filter((part) => part.type === 'image'))
+    wire.push(toChatMessage(message))
+  }
+  if (images.length > 0) wire.push({ role: 'user', content: images.map(toChatPart) })
+  return wire
+}
+
+function toChatMessage(message: Message): WireObject {
+  switch (message.role) {
+    case 'system':
+    case 'developer':
+      return { role: 'system', content: toChatContent(message.content) }
+    case 'user':
+      return { role: 'user', content: toChatContent(message.content) }
+    case 'tool': {
+      const texts = message.content.filter((part) => part.type === 'text')
+      // This wire cannot say that a tool failed other than in words.
+      const content = message.isError ? [{ type: 'text' as const, text: TOOL_FAILED }, ...texts] : texts
+      return { role: 'tool', tool_call_id: message.toolCallId, content: toChatContent(content) }
+    }
+    case 'assistant': {
+      // Sampled as one text, so it is sent as one text: parts would be joined with something between them.
+      const text = message.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
+      return defined({
+        role: 'assistant',
+        content: text === '' && message.toolCalls.length > 0 ? null : text,
+        reasoning_content: message.reasoning,
+        tool_calls: message.toolCalls.length === 0 ? undefined : message.toolCalls.map(toChatCall),
+      })
+    }
+  }
+}
+
+const TOOL_FAILED = 'The tool reported an error.'
+
+function toChatContent(content: readonly ContentPart[]): string | WireObject[] {
+  const [only, ...more] = content
+  if (only === undefined) return ''
+  return more.length === 0 && only.type === 'text' ? only.text : content.map(toChatPart)
+}
+
+function toChatPart(part: ContentPart): WireObject {
+  switch (part.type) {
+    case 'text':
+      return { type: 'text', text: part.text }
+    case 'image':
+      return { type: 'image_url', image_url: defined({ url: part.url, detail: part.detail }) }
+    case 'other':
+      return { type: 'text', text: `[unsupported content: ${kindOf(part.wire)}]` }
+  }
+}
+
+function kindOf(wire: unknown): string {
+  const type = (wire as { type?: unknown } | null)?.type
+  return typeof type === 'string' ? type.slice(0, 60) : 'unknown'
+}
+
+function toChatCall(call: { id: string; name: string; arguments: string }): WireObject {
+  return { id: call.id, type: 'function', function: { name: call.name, arguments: toArguments(call.arguments) } }
+}
+
+function toChatTool({ name, description, parameters, strict }: Tool): WireObject {
+  return { type: 'function', function: defined({ name, description, parameters, strict }) }
+}
+
+function toChatChoice(choice: ToolChoice): string | WireObject {
+  return typeof choice === 'string' ? choice : { type: 'function', function: { name: choice.name } }
+}
+
+function toChatFormat(format: ResponseFormat): WireObject {
+  switch (format.type) {
+    case 'text':
+      return { type: 'text' }
+    case 'json-object':
+      return { type: 'json_object' }
+    case 'json-schema':
+      return {
+        type: 'json_schema',
+        json_schema: defined({ name: format.name, schema: format.schema, strict: format.strict }),
+      }
+  }
+}
+
+function defined(fields: WireObject): WireObject {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
+}

@@ -1,0 +1,170 @@
+import { Agent, type Dispatcher } from 'undici'
+import * as z from 'zod'
+import { RolloutError, type FailureCode } from '../../model/failure.ts'
+
+export interface EngineHttpOptions {
+  /** Where the engine listens; `/v1` at the end is optional. */
+  baseUrl: string
+  apiKey?: string
+  /** Longest silence of the engine, before and between bytes. */
+  idleTimeoutMs?: number
+}
+
+export interface EngineCall {
+  /** Absent: a GET. */
+  body?: string
+  accept?: string
+  signal: AbortSignal
+}
+
+/** The way to one engine. What goes wrong on it comes out as a RolloutError with its class. */
+export class EngineHttp implements AsyncDisposable {
+  /** Without `/v1` and without a slash at the end. */
+  readonly base: string
+  readonly #origin: string
+  readonly #prefix: string
+  readonly #agent: Agent
+  readonly #headers: Readonly<Record<string, string>>
+
+  constructor(options: EngineHttpOptions) {
+    this.base = options.baseUrl.replace(/\/+$/, '').replace(/\/v1$/, '')
+    const { origin, pathname } = new URL(this.base)
+    this.#origin = origin
+    this.#prefix = pathname.replace(/\/$/, '')
+    const idleTimeoutMs = options.idleTimeoutMs ?? 15 * 60_000
+    this.#agent = new Agent({ headersTimeout: idleTimeoutMs, bodyTimeout: idleTimeoutMs, connections: null })
+    this.#headers = {
+      'content-type': 'application/json',
+      ...(options.apiKey === undefined ? {} : { authorization: `Bearer ${options.apiKey}` }),
+    }
+  }
+
+  /** The response whatever its status. */
+  async call(
+    path: string,
+    { body, accept = 'application/json', signal }: EngineCall,
+  ): Promise<Dispatcher.ResponseData> {
+    try {
+      return await this.#agent.request({
+        origin: this.#origin,
+        path: this.#prefix + path,
+        method: body === undefined ? 'GET' : 'POST',
+        headers: { ...this.#headers, accept },
+        body,
+        signal,
+      })
+    } catch (error) {
+      throw toRolloutError(error, this.base)
+    }
+  }
+
+  /** A question with a short answer. */
+  async ask<T>(path: string, schema: z.ZodType<T>, question: EngineCall): Promise<T> {
+    const response = await this.call(path, question)
+    if (response.statusCode !== 200) throw refusalError(await readRefusal(response), this.base)
+    const body = schema.safeParse(parseJson(await response.body.text().catch(() => '')))
+    if (body.success) return body.data
+    throw new RolloutError('upstream.failed', `The engine at ${this.base} does not answer ${path} as expected.`)
+  }
+
+  async listModels(signal: AbortSignal): Promise<string[]> {
+    const { data } = await this.ask('/v1/models', ModelList, { signal })
+    return data.map((model) => model.id)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#agent.destroy()
+  }
+}
+
+const ModelList = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
+
+/** An answer of the engine that is none. */
+export interface Refusal {
+  status: number
+  message: string
+  retryAfterSeconds?: number
+  param?: string
+}
+
+const ErrorBody = z.union([
+  z.looseObject({ error: z.looseObject({ message: z.string(), param: z.string().nullish() }) }),
+  z.looseObject({ message: z.string(), param: z.string().nullish() }).transform((error) => ({ error })),
+])
+
+export async function readRefusal(response: Dispatcher.ResponseData): Promise<Refusal> {
+  const text = await response.body.text().catch(() => '')
+  const body = ErrorBody.safeParse(parseJson(text))
+  const retryAfter = Number(response.headers['retry-after'])
+  return {
+    status: response.statusCode,
+    message: body.success ? body.data.error.message : text.slice(0, 500) || `status ${response.statusCode}`,
+    param: body.success ? (body.data.error.param ?? undefined) : undefined,
+    ...(Number.isFinite(retryAfter) && retryAfter > 0 ? { retryAfterSeconds: retryAfter } : {}),
+  }
+}
+
+export function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+export function refusalError(refusal: Refusal, base: string): RolloutError {
+  const { status, message, ...fields } = refusal
+  if (status === 400 && isOverflow(message)) return new RolloutError('request.context-overflow', message, fields)
+  if (status >= 300 && status < 400) {
+    return new RolloutError('upstream.failed', `The engine at ${base} answered with a redirect (${status}).`)
+  }
+  const code = refusalCode(status)
+  // An engine that rejects our own key or path is misconfigured; the harness's key and path were right.
+  if (status === 401 || status === 403 || status === 404) {
+    return new RolloutError('upstream.failed', `The engine at ${base} answered ${status}: ${message}`, fields)
+  }
+  return new RolloutError(code, message, { ...fields, status })
+}
+
+function refusalCode(status: number): FailureCode {
+  if (status === 429) return 'upstream.rate-limited'
+  if (status === 503) return 'upstream.overloaded'
+  return status < 500 ? 'upstream.refused' : 'upstream.failed'
+}
+
+const OVERFLOW = [
+  /maximum context length is (\d+) tokens/i,
+  /exceeds model's maximum context length/i,
+  /longer than the maximum model length/i,
+]
+
+function isOverflow(message: string): boolean {
+  return OVERFLOW.some((wording) => wording.test(message))
+}
+
+/** The size of the context, if the refusal is about it and says so. */
+export function contextSize(message: string): number | undefined {
+  const size =
+    /^max(?:_completion)?_tokens=\d+ cannot be greater than max_model_len=\D*(\d+)/.exec(message)?.[1] ??
+    /maximum context length is (\d+) tokens/i.exec(message)?.[1]
+  return size === undefined ? undefined : Number(size)
+}
+
+/** What a socket or client threw, with its boundary. */
+export function toRolloutError(error: unknown, base: string): RolloutError {
+  if (error instanceof RolloutError) return error
+  const { code = '', name = '', message = '' } = error as { code?: string; name?: string; message?: string }
+  if (name === 'AbortError' || code === 'UND_ERR_ABORTED')
+    return new RolloutError('request.client-gone', 'The call was cancelled.')
+  if (code === 'UND_ERR_HEADERS_TIMEOUT' || code === 'UND_ERR_BODY_TIMEOUT') {
+    return new RolloutError('upstream.timeout', `The engine at ${base} was silent for too long.`, { cause: error })
+  }
+  if (code === 'ECONNREFUSED' || code === 'ENOTFOUND' || code === 'EAI_AGAIN' || code === 'UND_ERR_CONNECT_TIMEOUT') {
+    return new RolloutError('upstream.unreachable', `No engine answers at ${base} (${code}); is it running?`, {
+      cause: error,
+    })
+  }
+  return new RolloutError('upstream.reset', `The engine at ${base} broke the connection: ${message || name}`, {
+    cause: error,
+  })
+}
