@@ -1,5 +1,5 @@
 import type { ServerResponse } from 'node:http'
-import type { Caller } from './handle-turn.ts'
+import type { Caller } from './answer-writer.ts'
 
 /** The harness behind a Node response. */
 export function createCaller(response: ServerResponse): Caller {
@@ -8,9 +8,8 @@ export function createCaller(response: ServerResponse): Caller {
     if (!response.writableFinished) gone.abort()
   })
 
-  async function drained(): Promise<void> {
-    if (!response.writableNeedDrain || gone.signal.aborted) return
-    await new Promise<void>((resolve) => {
+  function drained(): Promise<void> {
+    return new Promise<void>((resolve) => {
       const done = (): void => {
         response.off('drain', done)
         response.off('close', done)
@@ -39,10 +38,9 @@ export function createCaller(response: ServerResponse): Caller {
       response.flushHeaders()
     },
 
-    async write(text) {
-      if (gone.signal.aborted) return
-      response.write(text)
-      await drained()
+    write(text) {
+      if (gone.signal.aborted || response.write(text)) return undefined
+      return drained()
     },
 
     end,

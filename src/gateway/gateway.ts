@@ -5,6 +5,7 @@ import { RolloutError, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
 import type { SessionStore } from '../store/store.ts'
 import { createApp } from './app.ts'
+import { Gate } from './gate.ts'
 import { dialects } from './dialects/index.ts'
 import { DEFAULT_LIMITS, type BodyLimits } from './read-body.ts'
 import { Sessions } from './sessions.ts'
@@ -47,7 +48,7 @@ export class Gateway implements AsyncDisposable {
     const { store, ids, now, upstream, logger } = options
     const sessions = new Sessions({ store, ids, now })
     const limits = { ...DEFAULT_LIMITS, ...options.limits }
-    const app = createApp({ upstream, ids, now, logger, sessions, dialects, limits })
+    const app = createApp({ upstream, gate: new Gate(), ids, now, logger, sessions, dialects, limits })
     // No limit on the time of a whole request: an answer takes as long as the engine does.
     const server = createServer(
       { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 65_000, noDelay: true },

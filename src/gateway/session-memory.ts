@@ -1,3 +1,4 @@
+import { RecentMap } from '../lib/recent-map.ts'
 import type { AssistantMessage, Message, ToolCall } from '../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../model/turn.ts'
 
@@ -11,15 +12,15 @@ const CALLS_KEPT = 4096
  * restart) costs exactness of a history, never an answer.
  */
 export class SessionMemory {
-  readonly #conversations = new Map<string, readonly Message[]>()
-  readonly #arguments = new Map<string, string>()
+  readonly #conversations = new RecentMap<readonly Message[]>(ANSWERS_KEPT)
+  readonly #arguments = new RecentMap<string>(CALLS_KEPT)
 
   remember(request: TurnRequest, response: TurnResponse): void {
     const [choice] = response.choices
     if (choice === undefined) return
-    put(this.#conversations, response.id, [...request.messages, choice.message], ANSWERS_KEPT)
+    this.#conversations.set(response.id, [...request.messages, choice.message])
     for (const { message } of response.choices) {
-      for (const call of message.toolCalls) put(this.#arguments, call.id, call.arguments, CALLS_KEPT)
+      for (const call of message.toolCalls) this.#arguments.set(call.id, call.arguments)
     }
   }
 
@@ -52,12 +53,6 @@ export class SessionMemory {
     if (sampled === undefined || sampled === call.arguments || !isSameJson(sampled, call.arguments)) return call
     return { ...call, arguments: sampled }
   }
-}
-
-function put<T>(map: Map<string, T>, key: string, value: T, limit: number): void {
-  map.delete(key)
-  map.set(key, value)
-  if (map.size > limit) map.delete(map.keys().next().value as string)
 }
 
 /** Equal but for white space, key order and how numbers and escapes are written. */

@@ -1,8 +1,10 @@
 import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { RecentMap } from '../lib/recent-map.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import { isId, type IdSource } from '../model/ids.ts'
 import type { SessionLog, SessionStore } from '../store/store.ts'
 import type { Vault } from './dialects/dialect.ts'
+import type { LiveTurn } from './live-turn.ts'
 import { SessionMemory } from './session-memory.ts'
 import { createVault } from './vault.ts'
 
@@ -12,6 +14,10 @@ export interface Session {
   readonly log: SessionLog
   readonly vault: Vault
   readonly memory: SessionMemory
+  /** Turns under way, by digest of their body and by idempotency key. */
+  readonly live: Map<string, LiveTurn>
+  /** The last turn with each body, by digest. */
+  readonly lastTurns: RecentMap<string>
   /** Calls that have begun and whose end is not recorded yet. */
   readonly inFlight: Set<Promise<void>>
 }
@@ -43,7 +49,15 @@ export class Sessions {
     const key = `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
     const log = await this.#store.open({ id, createdAt: this.#now(), origin: options.origin ?? {} })
-    const session: Session = { id, log, vault: createVault(key), memory: new SessionMemory(), inFlight: new Set() }
+    const session: Session = {
+      id,
+      log,
+      vault: createVault(key),
+      memory: new SessionMemory(),
+      live: new Map(),
+      lastTurns: new RecentMap(256),
+      inFlight: new Set(),
+    }
     this.#byId.set(id, { session, digest })
     this.#byDigest.set(digest.toString('base64'), id)
     return { session, key }

@@ -95,6 +95,10 @@ export interface Turn {
   stream: boolean
   /** The request body as the harness sent it. */
   request: string
+  /** Its headers, names in lower case, without keys and what only concerns the transport. */
+  headers: Readonly<Record<string, string>>
+  /** The earlier turn this one repeats, where the harness said that it tries again. */
+  retryOf?: string
   /** What the gateway set or changed on the way to the engine. */
   forced: Readonly<Record<string, unknown>>
   response?: TurnResponse

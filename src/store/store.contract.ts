@@ -169,6 +169,8 @@ export function intentOf(id: string, index: number, request: string): TurnIntent
     model: 'policy',
     stream: index % 2 === 0,
     request,
+    headers: index % 3 === 0 ? {} : { 'user-agent': `agent/${index}` },
+    ...(index % 5 === 4 ? { retryOf: `turn-${index - 1}` } : {}),
   }
 }
 

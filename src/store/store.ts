@@ -3,7 +3,10 @@ import type { SessionRecord } from '../model/session.ts'
 import type { Delivery, Turn, TurnResponse } from '../model/turn.ts'
 
 /** What is known of a turn before the engine is called. */
-export type TurnIntent = Pick<Turn, 'id' | 'index' | 'dialect' | 'startedAt' | 'model' | 'stream' | 'request'>
+export type TurnIntent = Pick<
+  Turn,
+  'id' | 'index' | 'dialect' | 'startedAt' | 'model' | 'stream' | 'request' | 'headers' | 'retryOf'
+>
 
 /** What is known once the call is over, however it ended. */
 export interface TurnEnd {

@@ -33,11 +33,6 @@ export class TurnCapture {
     return this.#choices.values().some((choice) => choice.tokenCount > 0)
   }
 
-  /** How many choices have a finish reason. */
-  get finishedChoices(): number {
-    return this.#choices.values().reduce((count, choice) => count + (choice.isFinished ? 1 : 0), 0)
-  }
-
   /** Undefined when nothing came. May be called at any time; what was not finished is marked `cut`. */
   toResponse(): TurnResponse | undefined {
     if (this.#start === undefined) return undefined
@@ -54,6 +49,14 @@ export class TurnCapture {
       grade: toGrade(promptIds, choices, gradeReasons),
       gradeReasons,
     }
+  }
+
+  /** All so far, as if it had come in one piece. */
+  toEvents(): StreamEvent[] {
+    if (this.#start === undefined) return []
+    const deltas = [...this.#choices.values()].map((choice) => choice.toDelta())
+    const usage = this.#usage === undefined ? [] : [{ type: 'usage' as const, usage: this.#usage }]
+    return [this.#start, ...deltas, ...usage, ...(this.#ended ? [{ type: 'answer-end' as const }] : [])]
   }
 
   /** Everything that keeps us from saying: these are the ids the engine read and wrote, all of them. */
@@ -109,10 +112,6 @@ class ChoiceCapture {
     this.#index = index
   }
 
-  get isFinished(): boolean {
-    return this.#finishReason !== undefined
-  }
-
   add(delta: ChoiceDelta): void {
     if (delta.text !== undefined) this.#text += delta.text
     if (delta.reasoning !== undefined) this.#reasoning = (this.#reasoning ?? '') + delta.reasoning
@@ -135,6 +134,23 @@ class ChoiceCapture {
     if (delta.id !== undefined) call.id = delta.id
     if (delta.name !== undefined) call.name += delta.name
     if (delta.arguments !== undefined) call.arguments += delta.arguments
+  }
+
+  toDelta(): ChoiceDelta {
+    const { ids, logprobs, message } = this.toChoice()
+    return {
+      type: 'choice-delta',
+      choice: this.#index,
+      ids,
+      logprobs,
+      ...(this.#text === '' ? {} : { text: this.#text }),
+      ...(this.#reasoning === undefined ? {} : { reasoning: this.#reasoning }),
+      ...(message.toolCalls.length === 0
+        ? {}
+        : { toolCalls: message.toolCalls.map((call, index) => ({ index, ...call })) }),
+      ...(this.#finishReason === undefined ? {} : { finishReason: this.#finishReason }),
+      ...(this.#stopReason === undefined ? {} : { stopReason: this.#stopReason }),
+    }
   }
 
   toChoice(): Choice {

@@ -8,6 +8,12 @@ export interface UpstreamReply {
   events: AsyncIterable<readonly StreamEvent[]>
 }
 
+export interface SendOptions {
+  signal: AbortSignal
+  /** Calls with the same key go to the same replica while it is healthy. */
+  sessionKey?: string
+}
+
 /**
  * One inference engine that may return token ids. Not a place for sessions or dialects. `send` rejects with RolloutError
  * while nothing has been answered yet; a failure after that is an `answer-error` event, so that what came before it is
@@ -15,7 +21,7 @@ export interface UpstreamReply {
  */
 export interface Upstream extends AsyncDisposable {
   readonly kind: string
-  send(request: TurnRequest, options: { signal: AbortSignal }): Promise<UpstreamReply>
+  send(request: TurnRequest, options: SendOptions): Promise<UpstreamReply>
   /** Tokens the engine would read for this request; nothing is generated. */
   countTokens(request: TurnRequest, signal: AbortSignal): Promise<number>
   /** Names the engine serves. */

@@ -1,0 +1,155 @@
+import type { Logger } from 'pino'
+import { toFailure, type Failure } from '../model/failure.ts'
+import type { IdSource } from '../model/ids.ts'
+import type { StreamEvent } from '../model/stream-event.ts'
+import type { TurnRequest, TurnResponse } from '../model/turn.ts'
+import type { TurnEnd } from '../store/store.ts'
+import { TurnCapture } from './capture/capture-turn.ts'
+import type { Gate } from './gate.ts'
+import type { Session } from './sessions.ts'
+import type { Upstream } from './upstreams/upstream.ts'
+
+export interface TurnDeps {
+  upstream: Upstream
+  gate: Gate
+  ids: IdSource
+  /** Unix milliseconds. */
+  now: () => number
+  logger: Logger
+}
+
+/** Someone who wants the answer as it comes. A promise holds the engine back until it is resolved. */
+export interface Listener {
+  deliver(events: readonly StreamEvent[]): void | Promise<void>
+}
+
+/** How a turn ended. It is in the log by the time anyone hears of this. */
+export interface TurnEnding {
+  /** Absent when nothing came; partial when there is a failure too. */
+  response?: TurnResponse
+  failure?: Failure
+}
+
+export interface TurnOrigin {
+  request: TurnRequest
+  /** Headers worth keeping: who in the harness asked. */
+  headers: Readonly<Record<string, string>>
+  /** An earlier turn with the same body, when the harness seems to try again. */
+  retryOf?: string
+}
+
+/**
+ * The engine's side of one turn: calls the engine, captures a copy of all it says, stores it. Goes on as long as anyone
+ * listens; when the last listener leaves the engine is told to stop, and what had come is kept.
+ */
+export class LiveTurn {
+  readonly id: string
+  readonly #session: Session
+  readonly #request: TurnRequest
+  readonly #deps: TurnDeps
+  readonly #capture = new TurnCapture()
+  readonly #listeners = new Set<Listener>()
+  readonly #abandoned = new AbortController()
+  #firstTokenAt: number | undefined
+  #forced: Readonly<Record<string, unknown>> = {}
+  #isDelivered = false
+  readonly ended: Promise<TurnEnding>
+
+  /** Begins at once; `listener` hears everything. */
+  constructor(session: Session, origin: TurnOrigin, listener: Listener, deps: TurnDeps) {
+    this.id = deps.ids.next('turn')
+    this.#session = session
+    this.#request = origin.request
+    this.#deps = deps
+    this.#listeners.add(listener)
+    const { dialect, model, stream, wire } = origin.request
+    session.log.appendIntent({
+      id: this.id,
+      index: session.log.turns,
+      dialect,
+      startedAt: deps.now(),
+      model,
+      stream,
+      request: wire.text,
+      headers: origin.headers,
+      ...(origin.retryOf === undefined ? {} : { retryOf: origin.retryOf }),
+    })
+    this.ended = this.#run()
+  }
+
+  /** A second listener first hears in one piece what has been said so far. */
+  async join(listener: Listener): Promise<void> {
+    const ready = listener.deliver(this.#capture.toEvents())
+    this.#listeners.add(listener)
+    await ready
+  }
+
+  leave(listener: Listener): void {
+    this.#listeners.delete(listener)
+    if (this.#listeners.size === 0) this.#abandoned.abort()
+  }
+
+  /** One of possibly several harness calls got the whole answer, or did not. */
+  noteDelivery(isDelivered: boolean): void {
+    if (this.#isDelivered) return
+    this.#isDelivered = isDelivered
+    this.#session.log.appendDelivery(this.id, isDelivered ? 'delivered' : 'undelivered')
+  }
+
+  async #run(): Promise<TurnEnding> {
+    let failure: Failure | undefined
+    try {
+      const { signal } = this.#abandoned
+      failure = await this.#deps.gate.pass(signal, () => this.#relay(signal))
+    } catch (error) {
+      failure = toFailure(error)
+      if (failure.code === 'internal.bug')
+        this.#deps.logger.error({ err: error, turnId: this.id }, 'turn failed on a defect')
+    }
+    if (this.#abandoned.signal.aborted) failure = clientGone()
+    return this.#store(failure)
+  }
+
+  /** Resolves with what went wrong after the engine had begun to answer. */
+  async #relay(signal: AbortSignal): Promise<Failure | undefined> {
+    const reply = await this.#deps.upstream.send(this.#request, { signal, sessionKey: this.#session.id })
+    this.#forced = reply.forced
+    let failure: Failure | undefined
+    for await (const events of reply.events) {
+      for (const event of events) {
+        this.#capture.add(event)
+        if (event.type === 'answer-error') failure = event.failure
+      }
+      if (this.#firstTokenAt === undefined && this.#capture.hasTokens) this.#firstTokenAt = this.#deps.now()
+      for (const listener of this.#listeners) {
+        const ready = listener.deliver(events)
+        if (ready !== undefined) await ready
+      }
+    }
+    return failure
+  }
+
+  async #store(failure: Failure | undefined): Promise<TurnEnding> {
+    const response = this.#capture.toResponse()
+    const end: TurnEnd = {
+      turnId: this.id,
+      endedAt: this.#deps.now(),
+      forced: this.#forced,
+      ...(this.#firstTokenAt === undefined ? {} : { firstTokenAt: this.#firstTokenAt }),
+      ...(response === undefined ? {} : { response }),
+      ...(failure === undefined ? {} : { failure }),
+    }
+    if (response !== undefined && failure === undefined) this.#session.memory.remember(this.#request, response)
+    await this.#session.log.appendEnd(end)
+    const { broken } = this.#session.log
+    if (broken) {
+      this.#deps.logger.error({ sessionId: this.#session.id, turnId: this.id, failure: broken }, 'turn not stored')
+    }
+    return { response, failure }
+  }
+}
+
+/** Whatever else broke, once the harness has gone that is the reason the turn ended. */
+function clientGone(): Failure {
+  return { code: 'request.client-gone', message: 'The harness closed the call.', status: 499 }
+}
