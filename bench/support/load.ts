@@ -46,6 +46,9 @@ export interface LoadResult {
 const MAX_CALLS = 200_000
 const CALL_TIMEOUT_MS = 60_000
 
+/** Never the same request twice in this process: a gateway may take the second for a retry of the first. */
+let serial = 0
+
 serveParent({}, (job) => run(job as LoadJob))
 
 async function run(job: LoadJob): Promise<LoadResult> {
@@ -68,8 +71,9 @@ async function run(job: LoadJob): Promise<LoadResult> {
   })
   let sent = 0
   const call = async (caller: number): Promise<void> => {
+    sent += 1
     const target = job.targets[caller % job.targets.length]!
-    await send(pool, target, requests(sent++), job.request.stream, result)
+    await send(pool, target, requests(serial++), job.request.stream, result)
   }
   const start = performance.now()
   try {

@@ -6,7 +6,7 @@ import { Child, cpuMsOf } from './child.ts'
 import type { GatewayReady } from './gateway-process.ts'
 import type { Lag } from './lag.ts'
 import type { LoadJob, LoadResult, Target } from './load.ts'
-import { startNginx } from './nginx.ts'
+import type { NginxReady } from './nginx-process.ts'
 
 export type PartyName = 'direct' | 'nginx' | 'byte proxy' | 'gateway'
 
@@ -50,13 +50,9 @@ export async function openArena(options: { sessions: number; parties: readonly P
         parties.push(plainParty(name, replay.ready.url, replay.pid))
         break
       case 'nginx': {
-        const nginx = await startNginx(replay.ready.url)
-        if (typeof nginx === 'string') {
-          missing.push(nginx)
-          break
-        }
-        stack.use(nginx)
-        parties.push(plainParty(name, nginx.url, nginx.pid, '/unbuffered'))
+        const nginx = stack.use(await start<NginxReady>('nginx-process.ts', [replay.ready.url]))
+        if ('missing' in nginx.ready) missing.push(nginx.ready.missing)
+        else parties.push(plainParty(name, nginx.ready.url, nginx.ready.pid, '/unbuffered'))
         break
       }
       case 'byte proxy': {

@@ -1,9 +1,10 @@
 import { once } from 'node:events'
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { Duplex } from 'node:stream'
 import { setTimeout } from 'node:timers/promises'
 import { RolloutError, toFailure } from '../model/failure.ts'
 import { createCaller } from './caller.ts'
-import { createDetector, type Detected } from './detect.ts'
+import { createDetector, guessDialect, type Detected } from './detect.ts'
 import type { Dialect, RenderedError, RequestContext } from './dialects/dialect.ts'
 import type { Caller } from './answer-writer.ts'
 import { handleTurn } from './handle-turn.ts'
@@ -32,7 +33,7 @@ async function serve(
   deps: AppDeps,
 ): Promise<void> {
   const caller = createCaller(response)
-  let dialect = deps.dialects[0]
+  let dialect = guessDialect(deps.dialects, { url: request.url ?? '', headers: request.headers })
   try {
     const { method = '', url = '', headers } = request
     const detected = detect({ method, url, headers })
@@ -113,4 +114,11 @@ const LINGER_MS = 1000
 
 function createdAt(deps: AppDeps): number {
   return Math.floor(deps.now() / 1000)
+}
+
+/**
+ * Codex tries a WebSocket first and falls back to plain requests at once on 426; on any other answer it tries seven times.
+ */
+export function refuseUpgrade(_request: IncomingMessage, socket: Duplex): void {
+  socket.end('HTTP/1.1 426 Upgrade Required\r\nconnection: close\r\ncontent-length: 0\r\n\r\n')
 }

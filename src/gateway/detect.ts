@@ -16,14 +16,17 @@ export interface Detected {
 export function createDetector(
   dialects: readonly Dialect[],
 ): (request: { method: string; url: string; headers: IncomingHttpHeaders }) => Detected {
-  const table = dialects.flatMap((dialect) =>
-    dialect.routes.map((route) => ({ dialect, route, pattern: patternOf(route.path) })),
-  )
+  const table = dialects
+    .flatMap((dialect) => dialect.routes.map((route) => ({ dialect, route, pattern: patternOf(route.path) })))
+    // Routes that ask for a header first: they are the more particular ones.
+    .toSorted((a, b) => Number(b.route.header !== undefined) - Number(a.route.header !== undefined))
   return ({ method, url, headers }) => {
     const [path = '', search = ''] = url.split('?', 2)
     const prefixed = /^\/s\/([^/]+)(\/.*)?$/.exec(path)
     const rest = prefixed ? (prefixed[2] ?? '/') : path
-    const matches = table.filter(({ pattern }) => pattern.test(rest))
+    const matches = table.filter(
+      ({ pattern, route }) => pattern.test(rest) && (route.header === undefined || headers[route.header] !== undefined),
+    )
     const match = matches.find(({ route }) => route.method === method)
     if (match === undefined) {
       const allowed = matches.map(({ route }) => route.method).join(', ')
@@ -33,7 +36,7 @@ export function createDetector(
     const query = new URLSearchParams(search)
     const wildcards = (match.pattern.exec(rest) ?? []).slice(1).map(decode)
     const context = { route: match.route, wildcards, query, headers }
-    return { dialect: match.dialect, context, sessionId: prefixed?.[1], key: keyOf(headers) }
+    return { dialect: match.dialect, context, sessionId: prefixed?.[1], key: keyOf(headers, query) }
   }
 }
 
@@ -50,9 +53,18 @@ function decode(text: string): string {
   }
 }
 
-function keyOf(headers: IncomingHttpHeaders): string | undefined {
+function keyOf(headers: IncomingHttpHeaders, query: URLSearchParams): string | undefined {
   const bearer = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
-  return bearer ?? single(headers['x-api-key']) ?? single(headers['x-goog-api-key'])
+  return bearer ?? single(headers['x-api-key']) ?? single(headers['x-goog-api-key']) ?? query.get('key') ?? undefined
+}
+
+/** The dialect to refuse a request in that fits no route. */
+export function guessDialect(
+  dialects: readonly [Dialect, ...Dialect[]],
+  request: { url: string; headers: IncomingHttpHeaders },
+): Dialect {
+  const path = (request.url.split('?', 1)[0] ?? '').replace(/^\/s\/[^/]+/, '')
+  return dialects.find((dialect) => dialect.recognises(path, request.headers)) ?? dialects[0]
 }
 
 function single(value: string | string[] | undefined): string | undefined {

@@ -3,10 +3,13 @@ import type { AddressInfo } from 'node:net'
 import type { Logger } from 'pino'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
+import type { Sampling } from '../model/turn.ts'
 import type { SessionStore } from '../store/store.ts'
-import { createApp } from './app.ts'
-import { Gate } from './gate.ts'
+import { createApp, refuseUpgrade } from './app.ts'
 import { dialects } from './dialects/index.ts'
+import { Gate } from './gate.ts'
+import type { Weights } from './live-turn.ts'
+import { Metrics } from './metrics.ts'
 import { DEFAULT_LIMITS, type BodyLimits } from './read-body.ts'
 import { Sessions } from './sessions.ts'
 import type { Upstream } from './upstreams/upstream.ts'
@@ -24,6 +27,16 @@ export interface GatewayOptions {
   limits?: Partial<BodyLimits>
 }
 
+export interface SessionOptions {
+  /** Absent: made up. */
+  id?: string
+  /** Absent: made up. Given when a session goes on in another process. */
+  key?: string
+  origin?: Readonly<Record<string, unknown>>
+  /** What sampling must be whatever the harness asks for: the trainer counts on it. */
+  sampling?: Partial<Sampling>
+}
+
 /** What a harness needs to be given. */
 export interface SessionAccess {
   id: string
@@ -32,47 +45,107 @@ export interface SessionAccess {
   key: string
 }
 
+export interface GatewayStatus {
+  paused: boolean
+  inFlight: number
+  sessions: number
+  weightVersion: string | undefined
+}
+
+/** What a trainer or node may do with a gateway, be it one process or several. */
+export interface GatewayControl {
+  openSession(options?: SessionOptions): Promise<SessionAccess>
+  /** From here on its key is refused. Gives what kept the log from being whole; undefined when nothing did. */
+  closeSession(id: string): Promise<Failure | undefined>
+  /** Holds new calls back. Resolves with whether those under way ended in time; it stays paused either way. */
+  pause(drainTimeoutMs: number): Promise<boolean>
+  resume(): Promise<void>
+  setWeightVersion(version: string): Promise<void>
+  status(): Promise<GatewayStatus>
+  /** Counters of each process. */
+  metrics(): Promise<Record<string, number>[]>
+}
+
 /** A listening data plane. Owns its sessions and their logs; the upstream and the store belong to the caller. */
-export class Gateway implements AsyncDisposable {
+export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #server: Server
   readonly #sessions: Sessions
-  readonly url: string
+  readonly #gate = new Gate()
+  readonly #weights: Weights = { version: undefined }
+  readonly #metrics = new Metrics()
+  #url = ''
 
-  private constructor(server: Server, sessions: Sessions, url: string) {
-    this.#server = server
-    this.#sessions = sessions
-    this.url = url
+  private constructor(options: GatewayOptions) {
+    const { store, ids, now, upstream, logger } = options
+    this.#sessions = new Sessions({ store, ids, now })
+    const app = createApp({
+      upstream,
+      ids,
+      now,
+      logger,
+      dialects,
+      gate: this.#gate,
+      weights: this.#weights,
+      metrics: this.#metrics,
+      sessions: this.#sessions,
+      limits: { ...DEFAULT_LIMITS, ...options.limits },
+    })
+    // No limit on the time of a whole request: an answer takes as long as the engine does.
+    const timeouts = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 65_000 }
+    this.#server = createServer({ ...timeouts, noDelay: true }, app).on('upgrade', refuseUpgrade)
   }
 
   static async start(options: GatewayOptions): Promise<Gateway> {
-    const { store, ids, now, upstream, logger } = options
-    const sessions = new Sessions({ store, ids, now })
-    const limits = { ...DEFAULT_LIMITS, ...options.limits }
-    const app = createApp({ upstream, gate: new Gate(), ids, now, logger, sessions, dialects, limits })
-    // No limit on the time of a whole request: an answer takes as long as the engine does.
-    const server = createServer(
-      { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 65_000, noDelay: true },
-      app,
-    )
+    const gateway = new Gateway(options)
     const host = options.host ?? '127.0.0.1'
-    await listen(server, host, options.port ?? 0)
-    const { port } = server.address() as AddressInfo
-    return new Gateway(server, sessions, `http://${host.includes(':') ? `[${host}]` : host}:${port}`)
+    await listen(gateway.#server, host, options.port ?? 0)
+    const { port } = gateway.#server.address() as AddressInfo
+    gateway.#url = `http://${host.includes(':') ? `[${host}]` : host}:${port}`
+    return gateway
   }
 
-  async openSession(options: { id?: string; origin?: Readonly<Record<string, unknown>> } = {}): Promise<SessionAccess> {
+  get url(): string {
+    return this.#url
+  }
+
+  async openSession(options: SessionOptions = {}): Promise<SessionAccess> {
     const { session, key } = await this.#sessions.open(options)
     return { id: session.id, baseUrl: `${this.url}/s/${session.id}`, key }
   }
 
-  /** From here on its key is refused. Gives what kept the log from being whole; undefined when nothing did. */
   closeSession(id: string): Promise<Failure | undefined> {
     return this.#sessions.close(id)
+  }
+
+  pause(drainTimeoutMs: number): Promise<boolean> {
+    return this.#gate.pause(drainTimeoutMs)
+  }
+
+  async resume(): Promise<void> {
+    this.#gate.resume()
+  }
+
+  async setWeightVersion(version: string): Promise<void> {
+    this.#weights.version = version
+  }
+
+  async status(): Promise<GatewayStatus> {
+    return {
+      paused: this.#gate.isPaused,
+      inFlight: this.#gate.inFlight,
+      sessions: this.#sessions.size,
+      weightVersion: this.#weights.version,
+    }
+  }
+
+  async metrics(): Promise<Record<string, number>[]> {
+    return [this.#metrics.snapshot()]
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     const closed = new Promise((resolve) => this.#server.close(resolve))
     this.#server.closeIdleConnections()
+    this.#gate.resume()
     await this.#sessions.closeAll()
     this.#server.closeAllConnections()
     await closed

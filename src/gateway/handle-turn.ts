@@ -19,7 +19,8 @@ export interface TurnCall {
  */
 export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> {
   const { session, dialect, context, body, caller } = call
-  const request = session.memory.restore(dialect.parseRequest(body, context))
+  const asked = session.memory.restore(dialect.parseRequest(body, context))
+  const request = { ...asked, forcedSampling: session.sampling }
   const writer = createAnswerWriter({ dialect, context, request, caller })
   const turn = await joinOrBegin(session, request, context, writer, deps)
   const leave = (): void => turn.leave(writer)

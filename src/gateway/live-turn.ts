@@ -6,16 +6,24 @@ import type { TurnRequest, TurnResponse } from '../model/turn.ts'
 import type { TurnEnd } from '../store/store.ts'
 import { TurnCapture } from './capture/capture-turn.ts'
 import type { Gate } from './gate.ts'
+import type { Metrics } from './metrics.ts'
 import type { Session } from './sessions.ts'
 import type { Upstream } from './upstreams/upstream.ts'
 
 export interface TurnDeps {
   upstream: Upstream
   gate: Gate
+  weights: Weights
+  metrics: Metrics
   ids: IdSource
   /** Unix milliseconds. */
   now: () => number
   logger: Logger
+}
+
+/** Which weights the engine has, as far as the trainer told us. */
+export interface Weights {
+  version: string | undefined
 }
 
 /** Someone who wants the answer as it comes. A promise holds the engine back until it is resolved. */
@@ -50,6 +58,7 @@ export class LiveTurn {
   readonly #capture = new TurnCapture()
   readonly #listeners = new Set<Listener>()
   readonly #abandoned = new AbortController()
+  readonly #startedAt: number
   #firstTokenAt: number | undefined
   #forced: Readonly<Record<string, unknown>> = {}
   #isDelivered = false
@@ -61,13 +70,14 @@ export class LiveTurn {
     this.#session = session
     this.#request = origin.request
     this.#deps = deps
+    this.#startedAt = deps.now()
     this.#listeners.add(listener)
     const { dialect, model, stream, wire } = origin.request
     session.log.appendIntent({
       id: this.id,
       index: session.log.turns,
       dialect,
-      startedAt: deps.now(),
+      startedAt: this.#startedAt,
       model,
       stream,
       request: wire.text,
@@ -117,7 +127,7 @@ export class LiveTurn {
     let failure: Failure | undefined
     for await (const events of reply.events) {
       for (const event of events) {
-        this.#capture.add(event)
+        this.#capture.add(event, this.#deps.weights.version)
         if (event.type === 'answer-error') failure = event.failure
       }
       if (this.#firstTokenAt === undefined && this.#capture.hasTokens) this.#firstTokenAt = this.#deps.now()
@@ -141,6 +151,13 @@ export class LiveTurn {
     }
     if (response !== undefined && failure === undefined) this.#session.memory.remember(this.#request, response)
     await this.#session.log.appendEnd(end)
+    this.#deps.metrics.countTurn({
+      response,
+      failure,
+      startedAt: this.#startedAt,
+      firstTokenAt: this.#firstTokenAt,
+      endedAt: end.endedAt,
+    })
     const { broken } = this.#session.log
     if (broken) {
       this.#deps.logger.error({ sessionId: this.#session.id, turnId: this.id, failure: broken }, 'turn not stored')

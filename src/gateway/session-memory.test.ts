@@ -54,6 +54,12 @@ describe('SessionMemory', () => {
     )
   })
 
+  test('gives broken arguments back, whatever the harness made of them', () => {
+    const memory = new SessionMemory()
+    memory.remember(requestOf(callOf('')), answered(callOf('{"a": "ec')))
+    expect(memory.restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{"a": "ec')])
+  })
+
   test('leaves a call alone that says something else, or that nobody remembers', () => {
     const memory = new SessionMemory()
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": 1.0}')))

@@ -50,8 +50,9 @@ export class SessionMemory {
 
   #restoreCall(call: ToolCall): ToolCall {
     const sampled = this.#arguments.get(call.id)
-    if (sampled === undefined || sampled === call.arguments || !isSameJson(sampled, call.arguments)) return call
-    return { ...call, arguments: sampled }
+    if (sampled === undefined || sampled === call.arguments) return call
+    // A harness has no way to print broken arguments as they were: it repairs them or leaves them out.
+    return isSameJson(sampled, call.arguments) || !isJson(sampled) ? { ...call, arguments: sampled } : call
   }
 }
 
@@ -59,6 +60,15 @@ export class SessionMemory {
 export function isSameJson(one: string, other: string): boolean {
   try {
     return JSON.stringify(sortKeys(JSON.parse(one))) === JSON.stringify(sortKeys(JSON.parse(other)))
+  } catch {
+    return false
+  }
+}
+
+function isJson(text: string): boolean {
+  try {
+    JSON.parse(text)
+    return true
   } catch {
     return false
   }

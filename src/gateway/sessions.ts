@@ -2,6 +2,7 @@ import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { RecentMap } from '../lib/recent-map.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import { isId, type IdSource } from '../model/ids.ts'
+import type { Sampling } from '../model/turn.ts'
 import type { SessionLog, SessionStore } from '../store/store.ts'
 import type { Vault } from './dialects/dialect.ts'
 import type { LiveTurn } from './live-turn.ts'
@@ -12,6 +13,8 @@ import { createVault } from './vault.ts'
 export interface Session {
   readonly id: string
   readonly log: SessionLog
+  /** What sampling must be whatever the harness asks for. */
+  readonly sampling: Partial<Sampling>
   readonly vault: Vault
   readonly memory: SessionMemory
   /** Turns under way, by digest of their body and by idempotency key. */
@@ -20,6 +23,13 @@ export interface Session {
   readonly lastTurns: RecentMap<string>
   /** Calls that have begun and whose end is not recorded yet. */
   readonly inFlight: Set<Promise<void>>
+}
+
+interface OpeningOptions {
+  id?: string
+  key?: string
+  origin?: Readonly<Record<string, unknown>>
+  sampling?: Partial<Sampling>
 }
 
 export interface OpenedSession {
@@ -42,16 +52,21 @@ export class Sessions {
     this.#now = deps.now
   }
 
-  async open(options: { id?: string; origin?: Readonly<Record<string, unknown>> } = {}): Promise<OpenedSession> {
+  get size(): number {
+    return this.#byId.size
+  }
+
+  async open(options: OpeningOptions = {}): Promise<OpenedSession> {
     const id = options.id ?? this.#ids.next('ses')
     if (!isId(id)) throw new RolloutError('config.invalid', `"${id}" cannot be a session id.`)
     if (this.#byId.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
-    const key = `sk-polar-${randomBytes(32).toString('base64url')}`
+    const key = options.key ?? `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
     const log = await this.#store.open({ id, createdAt: this.#now(), origin: options.origin ?? {} })
     const session: Session = {
       id,
       log,
+      sampling: options.sampling ?? {},
       vault: createVault(key),
       memory: new SessionMemory(),
       live: new Map(),

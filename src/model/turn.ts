@@ -58,6 +58,8 @@ export interface TurnRequest {
   /** Whether the caller wants the model to think, and how hard; absent leaves it to the engine. */
   reasoning?: { enabled: boolean; effort?: string }
   sampling: Sampling
+  /** What takes the place of the caller's own wishes: the trainer counts on it. */
+  forcedSampling?: Partial<Sampling>
   stream: boolean
   /** Whether the caller wants a usage frame at the end of a stream. */
   streamUsage: boolean
@@ -76,6 +78,14 @@ export interface Choice {
   stopReason?: string | number
   ids: Int32Array
   logprobs: Float32Array
+  /** Which weights sampled from which token on, in growing order; absent when the gateway was never told a version. */
+  weightSpans?: WeightSpan[]
+}
+
+export interface WeightSpan {
+  /** Index of the first token. */
+  from: number
+  version: string
 }
 
 /** One model call with all that is known of it afterwards. */
@@ -117,6 +127,7 @@ export interface TurnResponse {
   grade: Grade
   /** Why the grade is not `exact`; empty when it is. */
   gradeReasons: string[]
+  /** Weights of the first sampled token; `weightSpans` of a choice say whether they changed. */
   weightVersion?: string
 }
 

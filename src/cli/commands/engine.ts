@@ -1,7 +1,8 @@
 import { readFile } from 'node:fs/promises'
-import { isIP } from 'node:net'
 import { startEngine } from '../../engine/engine.ts'
 import { RolloutError } from '../../model/failure.ts'
+import { isLoopback } from '../loopback.ts'
+import { untilSignal } from '../until-signal.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 
 const BACKENDS = ['auto', 'native', 'wasm'] as const
@@ -53,7 +54,7 @@ export const engine = defineCommand({
       model: { backend: BACKENDS.find((kind) => kind === flags.backend), workers: number('workers', 1, 64) },
       apiKey,
     }
-    const interruption = waitForSignal()
+    const interruption = untilSignal()
     await using running = await startEngine(options)
     process.stdout.write(`${running.url}\n`)
     const signal = await interruption
@@ -69,16 +70,4 @@ async function readScript(path: string): Promise<string> {
       cause: error,
     })
   }
-}
-
-function isLoopback(host: string): boolean {
-  if (host === 'localhost' || host === '::1') return true
-  return isIP(host) === 4 && host.startsWith('127.')
-}
-
-/** The first of the two; a second one ends the process at once, as it would without us. */
-function waitForSignal(): Promise<NodeJS.Signals> {
-  const { promise, resolve } = Promise.withResolvers<NodeJS.Signals>()
-  process.once('SIGINT', resolve).once('SIGTERM', resolve)
-  return promise
 }

@@ -1,6 +1,6 @@
 import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
-import type { Choice, FinishReason, Grade, TurnResponse, Usage } from '../../model/turn.ts'
+import type { Choice, FinishReason, Grade, TurnResponse, Usage, WeightSpan } from '../../model/turn.ts'
 
 /** Keeps a copy of one answer while it passes by. Never throws and never changes an event. */
 export class TurnCapture {
@@ -9,13 +9,14 @@ export class TurnCapture {
   readonly #choices = new Map<number, ChoiceCapture>()
   #ended = false
 
-  add(event: StreamEvent): void {
+  /** `weightVersion`: the weights in force when the event came; absent when nobody said. */
+  add(event: StreamEvent, weightVersion?: string): void {
     switch (event.type) {
       case 'answer-start':
         this.#start = event
         return
       case 'choice-delta':
-        this.#choice(event.choice).add(event)
+        this.#choice(event.choice).add(event, weightVersion)
         return
       case 'usage':
         this.#usage = event.usage
@@ -39,6 +40,7 @@ export class TurnCapture {
     const choices = [...this.#choices.values()].map((choice) => choice.toChoice()).sort((a, b) => a.index - b.index)
     const promptIds = this.#start.promptTokenIds ?? new Int32Array()
     const gradeReasons = [...this.#gradeReasons(promptIds, choices)]
+    const weightVersion = choices[0]?.weightSpans?.[0]?.version
     return {
       id: this.#start.id,
       model: this.#start.model,
@@ -48,6 +50,7 @@ export class TurnCapture {
       ...(this.#usage === undefined ? {} : { usage: this.#usage }),
       grade: toGrade(promptIds, choices, gradeReasons),
       gradeReasons,
+      ...(weightVersion === undefined ? {} : { weightVersion }),
     }
   }
 
@@ -101,6 +104,7 @@ class ChoiceCapture {
   readonly #ids: Int32Array[] = []
   readonly #logprobs: Float32Array[] = []
   readonly #toolCalls = new Map<number, ToolCall>()
+  readonly #weightSpans: WeightSpan[] = []
   #text = ''
   #reasoning: string | undefined
   #finishReason: FinishReason | undefined
@@ -112,11 +116,14 @@ class ChoiceCapture {
     this.#index = index
   }
 
-  add(delta: ChoiceDelta): void {
+  add(delta: ChoiceDelta, weightVersion?: string): void {
     if (delta.text !== undefined) this.#text += delta.text
     if (delta.reasoning !== undefined) this.#reasoning = (this.#reasoning ?? '') + delta.reasoning
     for (const call of delta.toolCalls ?? []) this.#addToolCall(call)
-    if (delta.ids !== undefined) {
+    if (delta.ids !== undefined && delta.ids.length > 0) {
+      if (weightVersion !== undefined && weightVersion !== this.#weightSpans.at(-1)?.version) {
+        this.#weightSpans.push({ from: this.tokenCount, version: weightVersion })
+      }
       this.#ids.push(delta.ids)
       this.tokenCount += delta.ids.length
     }
@@ -170,6 +177,7 @@ class ChoiceCapture {
       ...(this.#stopReason === undefined ? {} : { stopReason: this.#stopReason }),
       ids,
       logprobs: aligned ? join(logprobs, this.#logprobs) : logprobs,
+      ...(this.#weightSpans.length === 0 ? {} : { weightSpans: [...this.#weightSpans] }),
     }
   }
 }

@@ -1,6 +1,6 @@
 import { appendMembers, replaceValues, type JsonEdit } from '../../lib/json-edit.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
-import type { ResponseFormat, TurnRequest } from '../../model/turn.ts'
+import type { ResponseFormat, Sampling, TurnRequest } from '../../model/turn.ts'
 import { parseJson } from './engine-http.ts'
 
 type WireObject = Record<string, unknown>
@@ -10,8 +10,9 @@ type WireObject = Record<string, unknown>
  * byte for byte but for what must change; any other is written from our own words.
  */
 export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>): string {
-  if (request.wire.api !== 'openai-chat') return JSON.stringify({ ...toChatBody(request), ...forced })
-  return appendMembers(replaceValues(request.wire.text, messageEdits(request)), forced)
+  const imposed = { ...toChatSampling(request.forcedSampling ?? {}), ...forced }
+  if (request.wire.api !== 'openai-chat') return JSON.stringify({ ...toChatBody(request), ...imposed })
+  return appendMembers(replaceValues(request.wire.text, messageEdits(request)), imposed)
 }
 
 // --- the same wire ----------------------------------------------------------------------------------------------------
@@ -57,6 +58,13 @@ function toChatBody(request: TurnRequest): WireObject {
     parallel_tool_calls: tools.length === 0 ? undefined : request.parallelToolCalls,
     response_format: responseFormat === undefined ? undefined : toChatFormat(responseFormat),
     reasoning_effort: reasoning?.enabled === false ? 'none' : reasoning?.effort,
+    ...toChatSampling(sampling),
+    n: sampling.n === 1 ? undefined : sampling.n,
+  })
+}
+
+function toChatSampling(sampling: Partial<Sampling>): WireObject {
+  return defined({
     temperature: sampling.temperature,
     top_p: sampling.topP,
     top_k: sampling.topK,
@@ -66,7 +74,6 @@ function toChatBody(request: TurnRequest): WireObject {
     stop: sampling.stop,
     presence_penalty: sampling.presencePenalty,
     frequency_penalty: sampling.frequencyPenalty,
-    n: sampling.n === 1 ? undefined : sampling.n,
   })
 }
 

@@ -72,12 +72,18 @@ export class EngineHttp implements AsyncDisposable {
     return data.map((model) => model.id)
   }
 
+  /** Prompt and answer together; undefined when the engine does not say. */
+  async contextTokens(model: string, signal: AbortSignal): Promise<number | undefined> {
+    const { data } = await this.ask('/v1/models', ModelList, { signal })
+    return data.find(({ id }) => id === model)?.max_model_len ?? undefined
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#agent.destroy()
   }
 }
 
-const ModelList = z.looseObject({ data: z.array(z.looseObject({ id: z.string() })) })
+const ModelList = z.looseObject({ data: z.array(z.looseObject({ id: z.string(), max_model_len: z.int().nullish() })) })
 
 /** An answer of the engine that is none. */
 export interface Refusal {

@@ -1,9 +1,17 @@
 import * as z from 'zod'
-import { formatSse } from '../../lib/sse.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
-import type { AssistantMessage, ContentPart, Message, Tool, ToolCall, ToolChoice } from '../../model/message.ts'
-import type { AnswerStart, ChoiceDelta, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
-import type { FinishReason, ResponseFormat, TurnRequest, Usage } from '../../model/turn.ts'
+import {
+  textOf,
+  type AssistantMessage,
+  type ContentPart,
+  type Message,
+  type Tool,
+  type ToolCall,
+  type ToolChoice,
+} from '../../model/message.ts'
+import type { AnswerStart, ChoiceDelta, WireFields } from '../../model/stream-event.ts'
+import type { FinishReason, ResponseFormat, TurnRequest, TurnResponse, Usage } from '../../model/turn.ts'
+import { BlockStream, callId, frame, parseObject } from './anthropic-messages-blocks.ts'
 import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, Vault } from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
@@ -56,7 +64,10 @@ type WireBlock = z.infer<typeof WireBlock>
 const WireContent = z.union([z.string(), z.array(WireBlock)]).nullish()
 type WireContent = z.infer<typeof WireContent>
 
-const WireMessage = z.looseObject({ role: z.enum(['user', 'assistant', 'system']), content: WireContent })
+const WireRole = z.enum(['user', 'assistant', 'system'])
+type WireRole = z.infer<typeof WireRole>
+
+const WireMessage = z.looseObject({ role: WireRole, content: WireContent })
 
 const WireToolChoice = z.discriminatedUnion('type', [
   z.looseObject({ type: z.literal('auto'), disable_parallel_tool_use: z.boolean().nullish() }),
@@ -174,50 +185,48 @@ function isBillingLine(part: ContentPart): boolean {
 }
 
 function toMessages(wire: WireRequest, vault: Vault): Message[] {
-  const messages: Message[] = []
-  for (const { role, content } of wire.messages) {
+  return toTurns(wire).flatMap(({ role, blocks }): Message[] => {
     switch (role) {
       case 'user':
-        messages.push(...toUserMessages(content))
-        break
-      case 'assistant': {
-        // The API takes neighbouring messages of one role for one turn.
-        const message = toAssistant(content, vault)
-        const last = messages.at(-1)
-        if (last?.role === 'assistant') messages.splice(-1, 1, joinTurns(last, message))
-        else messages.push(message)
-        break
-      }
+        return toUserMessages(blocks)
+      case 'assistant':
+        return [toAssistant(blocks, vault)]
       case 'system': {
-        const parts = toContent(content)
-        if (parts.length > 0) messages.push({ role: 'system', content: parts })
-        break
+        const content = toContent(blocks)
+        return content.length > 0 ? [{ role, content }] : []
       }
     }
+  })
+}
+
+/** Neighbouring assistant messages are one turn: so says the API, and so it was sampled. */
+function toTurns({ messages }: WireRequest): { role: WireRole; blocks: WireBlock[] }[] {
+  const turns: { role: WireRole; blocks: WireBlock[] }[] = []
+  for (const { role, content } of messages) {
+    const last = turns.at(-1)
+    if (role === 'assistant' && last?.role === role) for (const block of toBlocks(content)) last.blocks.push(block)
+    else turns.push({ role, blocks: [...toBlocks(content)] })
   }
-  return messages
+  return turns
 }
 
 /** Results come first, as the answer to the calls before them; what else the message holds is said after them. */
-function toUserMessages(content: WireContent): Message[] {
-  const blocks = toBlocks(content)
-  const results: Message[] = blocks.flatMap((block) => {
+function toUserMessages(blocks: WireBlock[]): Message[] {
+  const results = blocks.flatMap((block): Message[] => {
     if (block.type !== 'tool_result') return []
     const isError = block.is_error ?? undefined
     return [{ role: 'tool', toolCallId: block.tool_use_id, content: toContent(block.content), isError }]
   })
-  const rest = toContent(blocks.filter((block) => block.type !== 'tool_result'))
-  return rest.length > 0 || results.length === 0 ? [...results, { role: 'user', content: rest }] : results
+  const content = toContent(blocks.filter((block) => block.type !== 'tool_result'))
+  return content.length > 0 || results.length === 0 ? [...results, { role: 'user', content }] : results
 }
 
-function toAssistant(content: WireContent, vault: Vault): AssistantMessage {
-  const blocks = toBlocks(content)
+function toAssistant(blocks: WireBlock[], vault: Vault): AssistantMessage {
   const thoughts = blocks.flatMap((block) => toThought(block, vault))
-  const toolCalls = blocks.flatMap((block) => (block.type === 'tool_use' ? [toToolCall(block)] : []))
   return {
     role: 'assistant',
     content: joinTexts(toContent(blocks.filter((block) => !ASSISTANT_ONLY.has(block.type)))),
-    toolCalls,
+    toolCalls: blocks.flatMap((block) => (block.type === 'tool_use' ? [toToolCall(block)] : [])),
     ...(thoughts.length === 0 ? {} : { reasoning: thoughts.join('') }),
   }
 }
@@ -257,16 +266,6 @@ function joinTexts(parts: readonly ContentPart[]): ContentPart[] {
     }
   }
   return joined
-}
-
-function joinTurns(first: AssistantMessage, second: AssistantMessage): AssistantMessage {
-  const reasoning = [first.reasoning, second.reasoning].filter((text) => text !== undefined)
-  return {
-    role: 'assistant',
-    content: joinTexts([...first.content, ...second.content]),
-    toolCalls: [...first.toolCalls, ...second.toolCalls],
-    ...(reasoning.length === 0 ? {} : { reasoning: reasoning.join('') }),
-  }
 }
 
 function toBlocks(content: WireContent): readonly WireBlock[] {
@@ -317,36 +316,315 @@ function toOther(wire: WireFields): ContentPart {
 
 /**
  * The tools the model may call now, in the order they became available. Deferred ones are declared for later: a result
- * that refers to them brings them in, as does a system message. Where the vendor's search was to find them, which is not
- * here, they are all there from the start.
+ * that refers to one brings it in, as does a system message. Where the vendor's own search was to find them, which does
+ * not run here, they are all there from the start.
  */
 function toTools(wire: WireRequest): Tool[] {
   const declared = new Map<string, Tool>()
   const offered = new Map<string, Tool>()
-  const offer = (name: string): void => {
-    const tool = declared.get(name)
-    if (tool !== undefined) offered.set(name, tool)
+  const declare = (tool: z.infer<typeof WireTool> | null | undefined): void => {
+    if (tool?.name != null && tool.input_schema != null) declared.set(tool.name, toTool(tool.name, tool))
   }
-  const isSearchedByVendor = wire.tools?.some((tool) => tool.type?.startsWith('tool_search_tool')) ?? false
-  for (const tool of (wire.tools ?? []).flatMap(toDeclaration)) {
-    declared.set(tool.name, tool)
-    if (!tool.isDeferred || isSearchedByVendor) offer(tool.name)
+  const offer = (name: string | null | undefined): void => {
+    const tool = declared.get(name ?? '')
+    if (tool !== undefined) offered.set(tool.name, tool)
+  }
+  const isSearchOurs = !wire.tools?.some((tool) => tool.type?.startsWith('tool_search_tool'))
+  for (const tool of wire.tools ?? []) {
+    declare(tool)
+    if (!(tool.defer_loading && isSearchOurs)) offer(tool.name)
   }
   for (const block of wire.messages.flatMap(({ content }) => toBlocks(content))) {
-    switch (block.type) {
-      case 'tool_result':
-        if (typeof block.content === 'string') break
-        for (const part of block.content ?? []) if (part.type === 'tool_reference') offer(part.tool_name)
-        break
-      case 'tool_addition':
-        for (const tool of toDeclaration(block.tool.definition ?? {})) declared.set(tool.name, tool)
-        offer(block.tool.definition?.name ?? block.tool.name ?? '')
-        break
-      case 'tool_removal':
-        offered.delete(block.tool.name ?? '')
-        break
+    if (block.type === 'tool_result') {
+      for (const part of toBlocks(block.content)) if (part.type === 'tool_reference') offer(part.tool_name)
+    } else if (block.type === 'tool_addition') {
+      declare(block.tool.definition)
+      offer(block.tool.definition?.name ?? block.tool.name)
+    } else if (block.type === 'tool_removal') {
+      offered.delete(block.tool.name ?? '')
     }
   }
   if (wire.tool_choice?.type === 'tool') offer(wire.tool_choice.name)
   return [...offered.values()]
+}
+
+function toTool(name: string, { description, input_schema, strict }: z.infer<typeof WireTool>): Tool {
+  return { name, description: description ?? undefined, parameters: input_schema, strict: strict ?? undefined }
+}
+
+/** Engines refuse a choice among no tools, and a choice of one they were not given. */
+function toToolChoice(choice: WireRequest['tool_choice'], tools: readonly Tool[]): ToolChoice | undefined {
+  if (choice == null || tools.length === 0) return undefined
+  switch (choice.type) {
+    case 'auto':
+    case 'none':
+      return choice.type
+    case 'any':
+      return 'required'
+    case 'tool':
+      return tools.some(({ name }) => name === choice.name) ? { name: choice.name } : undefined
+  }
+}
+
+function toParallel(isDisabled: boolean | null | undefined): boolean | undefined {
+  return isDisabled == null ? undefined : !isDisabled
+}
+
+function toResponseFormat(format: z.infer<typeof WireFormat> | null | undefined): ResponseFormat | undefined {
+  if (format?.type !== 'json_schema') return undefined
+  return { type: 'json-schema', name: 'answer', schema: format.schema, strict: true }
+}
+
+function toReasoning({ thinking, output_config }: WireRequest): TurnRequest['reasoning'] {
+  const effort = output_config?.effort ?? undefined
+  if (thinking == null && effort === undefined) return undefined
+  return { enabled: thinking?.type !== 'disabled', effort }
+}
+
+// --- render response --------------------------------------------------------------------------------------------------
+
+function renderResponse(request: TurnRequest, { response }: Answer, context: RequestContext): unknown {
+  const [choice] = response.choices
+  const counted = { promptTokens: response.promptIds.length, completionTokens: choice?.ids.length ?? 0 }
+  return {
+    id: messageId(response, response.promptIds.length),
+    type: 'message',
+    role: 'assistant',
+    model: request.model,
+    content: renderContent(request, response, context.vault),
+    ...renderStop(request, {
+      finishReason: choice?.finishReason ?? 'cut',
+      stopReason: choice?.stopReason,
+      hasCalls: choice !== undefined && choice.message.toolCalls.length > 0,
+    }),
+    usage: renderUsage(response.usage ?? counted),
+  }
+}
+
+function renderContent(request: TurnRequest, { id, choices }: TurnResponse, vault: Vault): WireFields[] {
+  const { content = [], reasoning = '', toolCalls = [] } = choices[0]?.message ?? {}
+  const text = textOf({ content })
+  const blocks: WireFields[] = []
+  if (reasoning) {
+    const thinking = isThinkingShown(request) ? reasoning : ''
+    blocks.push({ type: 'thinking', thinking, signature: vault.seal(reasoning) })
+  }
+  if (text || (!reasoning && toolCalls.length === 0)) blocks.push({ type: 'text', text })
+  for (const [index, call] of toolCalls.entries()) {
+    const input = toInput(call.arguments)
+    blocks.push({ type: 'tool_use', id: callId(id, { ...call, index }), name: call.name, input })
+  }
+  return blocks
+}
+
+/** What Claude Code makes of a streamed input that is no JSON: the harness then tells the model what was wrong. */
+function toInput(text: string): unknown {
+  if (text.trim() === '') return {}
+  return parseObject(text) ?? { __unparsedToolInput: { raw: text, len: text.length } }
+}
+
+/**
+ * Claude Code takes answers of one id for pieces of one message. Should an engine give none, the length of the prompt
+ * tells the turns of a conversation apart.
+ */
+function messageId({ id, created }: { id: string; created: number }, promptTokens: number): string {
+  return `msg_${id || `${created}_${promptTokens}`}`
+}
+
+function isThinkingShown(request: TurnRequest): boolean {
+  const thinking = request.wire.body['thinking'] as { display?: unknown } | null | undefined
+  return thinking?.display !== 'omitted'
+}
+
+interface Ending {
+  finishReason: FinishReason
+  stopReason: string | number | undefined
+  hasCalls: boolean
+}
+
+function renderStop(request: TurnRequest, { finishReason, stopReason, hasCalls }: Ending): WireFields {
+  switch (finishReason) {
+    case 'stop':
+    case 'tool-calls':
+    case 'other':
+      // Engines differ in the word they use when there are calls; harnesses of this API act on this one.
+      if (hasCalls) return { stop_reason: 'tool_use', stop_sequence: null }
+      // Engines also report stop strings of their own, which the harness never heard of.
+      if (typeof stopReason === 'string' && request.sampling.stop?.includes(stopReason)) {
+        return { stop_reason: 'stop_sequence', stop_sequence: stopReason }
+      }
+      return { stop_reason: 'end_turn', stop_sequence: null }
+    case 'length':
+    case 'abort':
+    case 'cut':
+      return { stop_reason: 'max_tokens', stop_sequence: null }
+    case 'content-filter':
+      return { stop_reason: 'refusal', stop_sequence: null }
+  }
+}
+
+/** Anthropic counts cached tokens apart from `input_tokens`; engines count them inside. */
+function renderUsage({ promptTokens, completionTokens, cachedTokens = 0 }: Usage): WireFields {
+  return {
+    input_tokens: Math.max(0, promptTokens - cachedTokens),
+    cache_creation_input_tokens: 0,
+    cache_read_input_tokens: cachedTokens,
+    output_tokens: completionTokens,
+  }
+}
+
+// --- render stream ----------------------------------------------------------------------------------------------------
+
+function createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer {
+  const blocks = new BlockStream({ showThinking: isThinkingShown(request), vault: context.vault })
+  const counted: Usage = { promptTokens: 0, completionTokens: 0 }
+  let reported: Usage | undefined
+  let finishReason: FinishReason = 'cut'
+  let stopReason: string | number | undefined
+
+  function renderDelta(delta: ChoiceDelta): string {
+    counted.completionTokens += delta.ids?.length ?? 0
+    stopReason = delta.stopReason ?? stopReason
+    let frames = ''
+    if (delta.reasoning) frames += blocks.add({ kind: 'thinking', text: delta.reasoning })
+    if (delta.text) frames += blocks.add({ kind: 'text', text: delta.text })
+    for (const call of delta.toolCalls ?? []) frames += blocks.add({ kind: 'call', call })
+    if (delta.finishReason === undefined) return frames
+    finishReason = delta.finishReason
+    return frames + blocks.end()
+  }
+
+  return {
+    render(event) {
+      switch (event.type) {
+        case 'answer-start':
+          counted.promptTokens = event.promptTokenIds?.length ?? 0
+          blocks.answerId = event.id
+          return frame({ type: 'message_start', message: startOf(event, request, counted) })
+        case 'choice-delta':
+          return event.choice === 0 ? renderDelta(event) : ''
+        case 'usage':
+          reported = event.usage
+          return ''
+        case 'answer-end': {
+          const rest = blocks.end()
+          const delta = renderStop(request, { finishReason, stopReason, hasCalls: blocks.hasCalls })
+          // What the engine had cached is known only now; clients let these counts take the place of the first ones.
+          const end = frame({ type: 'message_delta', delta, usage: renderUsage(reported ?? counted) })
+          return rest + end + frame({ type: 'message_stop' })
+        }
+        case 'answer-error':
+          return ''
+      }
+    },
+    keepAlive: () => frame({ type: 'ping' }),
+  }
+}
+
+function startOf(start: AnswerStart, request: TurnRequest, usage: Usage): WireFields {
+  return {
+    id: messageId(start, usage.promptTokens),
+    type: 'message',
+    role: 'assistant',
+    model: request.model,
+    content: [],
+    stop_reason: null,
+    stop_sequence: null,
+    usage: renderUsage(usage),
+  }
+}
+
+// --- render error -----------------------------------------------------------------------------------------------------
+
+function renderError(failure: Failure): RenderedError {
+  const headers: Record<string, string> = {}
+  if (failure.retryAfterSeconds !== undefined) headers['retry-after'] = String(failure.retryAfterSeconds)
+  const status = failure.code === 'upstream.overloaded' ? 529 : failure.status
+  return { status, headers, body: errorBody(errorType(status), failure) }
+}
+
+/** Claude Code repeats the stream after an overload; after any other word it asks once more without streaming. */
+function renderStreamError(failure: Failure): string {
+  const type = failureClasses[failure.code].retryable ? 'overloaded_error' : errorType(failure.status)
+  return frame(errorBody(type, failure))
+}
+
+function errorBody(type: string, failure: Failure): { type: 'error' } & WireFields {
+  const message = failure.code === 'request.context-overflow' ? overflowMessage(failure.message) : failure.message
+  return { type: 'error', error: { type, message } }
+}
+
+function errorType(status: number): string {
+  const type = ERROR_TYPES[status]
+  if (type !== undefined) return type
+  return status < 500 ? 'invalid_request_error' : 'api_error'
+}
+
+const ERROR_TYPES: Readonly<Record<number, string>> = {
+  401: 'authentication_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  413: 'request_too_large',
+  429: 'rate_limit_error',
+  504: 'timeout_error',
+  529: 'overloaded_error',
+}
+
+/** The words of the vendor, which harnesses compact on. */
+function overflowMessage(message: string): string {
+  const tokens = Number(findNumber(message, PROMPT_SIZES))
+  const maximum = Number(findNumber(message, CONTEXT_SIZES))
+  if (tokens > maximum) return `prompt is too long: ${tokens} tokens > ${maximum} maximum`
+  return /prompt is too long/i.test(message) ? message : `prompt is too long: ${message}`
+}
+
+function findNumber(message: string, wordings: readonly RegExp[]): string | undefined {
+  return wordings.map((wording) => wording.exec(message)?.[1]).find((found) => found !== undefined)
+}
+
+/** As vLLM, SGLang and llama.cpp say them. */
+const PROMPT_SIZES = [
+  /prompt contains (?:at least )?(\d+)/i,
+  /(?:prompt|input|request) \((?:length )?(\d+)/i,
+  /input length \((\d+)/i,
+  /(\d+) (?:tokens )?(?:in|from) the (?:input )?messages/i,
+  /(?:has|passed) (\d+) input tokens/i,
+  /prompt is too long: (\d+) tokens/i,
+]
+const CONTEXT_SIZES = [
+  /maximum (?:context|model) length (?:is |of )?\(?(\d+)/i,
+  /context (?:length|size) \((\d+)/i,
+  /tokens > (\d+) maximum/i,
+]
+
+function renderModel(model: string, created: number): WireFields {
+  return { type: 'model', id: model, display_name: model, created_at: new Date(created * 1000).toISOString() }
+}
+
+// --- the dialect ------------------------------------------------------------------------------------------------------
+
+/** Anthropic Messages. */
+export const anthropicMessages: Dialect = {
+  id: 'anthropic-messages',
+  routes: [
+    { kind: 'generate', method: 'POST', path: '/v1/messages' },
+    { kind: 'count-tokens', method: 'POST', path: '/v1/messages/count_tokens' },
+    { kind: 'list-models', method: 'GET', path: '/v1/models', header: 'anthropic-version' },
+    { kind: 'get-model', method: 'GET', path: '/v1/models/*', header: 'anthropic-version' },
+  ],
+  recognises: (path, headers) => headers['anthropic-version'] !== undefined || path.startsWith('/v1/messages'),
+  parseRequest,
+  renderResponse,
+  createStreamRenderer,
+  streamType: () => 'text/event-stream; charset=utf-8',
+  renderStreamError,
+  renderError,
+  renderTokenCount: (tokens) => ({ input_tokens: tokens }),
+  renderModels: (models, created) => ({
+    data: models.map((model) => renderModel(model, created)),
+    has_more: false,
+    first_id: models[0] ?? null,
+    last_id: models.at(-1) ?? null,
+  }),
+  renderModel,
 }

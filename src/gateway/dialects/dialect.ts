@@ -11,6 +11,8 @@ export interface Route {
   method: 'GET' | 'POST'
   /** Path below the session's base URL; `*` stands for one or more characters that are not a slash. */
   path: string
+  /** Only with this header; tells APIs apart that share a path. */
+  header?: string
 }
 
 /** What a dialect may know of a request besides its body. */
@@ -72,6 +74,8 @@ export interface RenderedError {
 export interface Dialect {
   id: string
   routes: readonly Route[]
+  /** Whether a request that fits no route was meant for this API, so that it is refused in its own words. */
+  recognises(path: string, headers: RequestContext['headers']): boolean
   /** For `generate` and `count-tokens`. Throws RolloutError `request.malformed` that names the field. */
   parseRequest(body: JsonBody, context: RequestContext): TurnRequest
   /** The whole answer to a request that did not ask for a stream. */

@@ -1,4 +1,6 @@
+import { anthropicMessages } from './anthropic-messages.ts'
 import type { Dialect } from './dialect.ts'
 import { openaiChat } from './openai-chat.ts'
 
-export const dialects: readonly [Dialect, ...Dialect[]] = [openaiChat]
+/** The first one speaks when nobody knows better. */
+export const dialects: readonly [Dialect, ...Dialect[]] = [openaiChat, anthropicMessages]

@@ -355,6 +355,7 @@ export const openaiChat: Dialect = {
     { kind: 'list-models', method: 'GET', path: '/v1/models' },
     { kind: 'get-model', method: 'GET', path: '/v1/models/*' },
   ],
+  recognises: (path) => path.startsWith('/v1/chat'),
   parseRequest,
   renderResponse,
   createStreamRenderer,

@@ -1,48 +1,45 @@
-import { spawn } from 'node:child_process'
+/** An nginx of our own in front of an upstream. Its keeper is a child like the others, so it ends when the parent does. */
+import { spawn, type ChildProcess } from 'node:child_process'
 import { access, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
+import { serveParent } from './child.ts'
 
-export interface Nginx extends AsyncDisposable {
-  url: string
-  pid: number
-}
+/** `missing` says why there is none. */
+export type NginxReady = { url: string; pid: number } | { missing: string }
 
-/** An nginx of our own in front of `upstreamUrl`; a sentence when there is none on this machine. */
-export async function startNginx(upstreamUrl: string): Promise<Nginx | string> {
+const dir = await mkdtemp(join(tmpdir(), 'polar-nginx-'))
+let nginx: ChildProcess | undefined
+serveParent(await start(process.argv[2] ?? ''), async () => undefined, stop)
+
+async function start(upstreamUrl: string): Promise<NginxReady> {
   const binary = await findNginx()
-  if (binary === undefined) return 'nginx is not installed; apt-get install nginx-light adds the row'
-  await using stack = new AsyncDisposableStack()
-  const dir = await mkdtemp(join(tmpdir(), 'polar-nginx-'))
-  stack.defer(() => rm(dir, { recursive: true, force: true }))
+  if (binary === undefined) return { missing: 'nginx is not installed; apt-get install nginx-light adds the row' }
   const port = await freePort()
   const config = join(dir, 'nginx.conf')
-  await writeFile(config, renderConfig(dir, port, new URL(upstreamUrl).host))
-  const child = spawn(binary, ['-p', dir, '-c', config, '-e', join(dir, 'error.log')], { stdio: 'ignore' })
-  const exited = new Promise<void>((resolve) => child.once('close', () => resolve()))
-  child.once('error', () => {})
-  stack.defer(async () => {
-    child.kill('SIGTERM')
-    await exited
-  })
-  for (let tries = 0; tries < 100 && child.exitCode === null; tries++) {
-    if (await isListening(port)) {
-      const owned = stack.move()
-      return {
-        url: `http://127.0.0.1:${port}`,
-        pid: child.pid ?? 0,
-        [Symbol.asyncDispose]: () => owned.disposeAsync(),
-      }
-    }
+  await writeFile(config, renderConfig(port, new URL(upstreamUrl).host))
+  nginx = spawn(binary, ['-p', dir, '-c', config, '-e', join(dir, 'error.log')], { stdio: 'ignore' })
+  nginx.once('error', () => {})
+  for (let tries = 0; tries < 100 && nginx.exitCode === null; tries++) {
+    if (await isListening(port)) return { url: `http://127.0.0.1:${port}`, pid: nginx.pid ?? 0 }
     await setTimeout(50)
   }
-  return `nginx did not start with this configuration (status ${child.exitCode})`
+  return { missing: `nginx did not start (status ${nginx.exitCode})` }
+}
+
+async function stop(): Promise<void> {
+  if (nginx !== undefined && nginx.exitCode === null && nginx.signalCode === null) {
+    const ended = new Promise((resolve) => nginx?.once('close', resolve))
+    nginx.kill('SIGTERM')
+    await ended
+  }
+  await rm(dir, { recursive: true, force: true })
 }
 
 /** One process, as the other parties are; answers in memory, since a file for each would measure the disk. */
-function renderConfig(dir: string, port: number, upstream: string): string {
+function renderConfig(port: number, upstream: string): string {
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
   const common = `proxy_pass http://replay/v1/; proxy_http_version 1.1; proxy_set_header Connection "";`
   return `

@@ -1,0 +1,100 @@
+import type { AddressInfo } from 'node:net'
+import { resolve } from 'node:path'
+import { createAdaptorServer } from '@hono/node-server'
+import pino from 'pino'
+import { createControlApp } from '../../gateway/control-app.ts'
+import { Shards } from '../../gateway/shards.ts'
+import { randomIds } from '../../lib/random-ids.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import type { ShardSettings } from '../gateway-shard.ts'
+import { isLoopback } from '../loopback.ts'
+import { openEngine } from '../open-engine.ts'
+import { DEFAULT_OUT } from '../session-view.ts'
+import { untilSignal } from '../until-signal.ts'
+import { assertWritable } from '../writable.ts'
+
+export const gateway = defineCommand({
+  name: 'gateway',
+  description: 'Serve model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
+  flags: {
+    upstream: { type: 'string', hint: 'URL', description: 'A running engine; without it the tiny engine answers' },
+    model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
+    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
+    script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
+    out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
+    workers: { type: 'string', hint: 'N', description: 'Processes of the data plane, a port each', default: '1' },
+    host: { type: 'string', hint: 'ADDRESS', description: 'Where harnesses connect', default: '127.0.0.1' },
+    'control-host': { type: 'string', hint: 'ADDRESS', description: 'Where trainers connect', default: '127.0.0.1' },
+    'control-port': {
+      type: 'string',
+      hint: 'N',
+      description: 'Port of the control API; 0 takes a free one',
+      default: '8081',
+    },
+    'control-token': { type: 'string', hint: 'TOKEN', description: 'Asked of trainers; or set POLAR_CONTROL_TOKEN' },
+    durability: {
+      type: 'string',
+      hint: 'KIND',
+      choices: ['process', 'disk'],
+      default: 'process',
+      description: 'A stored turn survives the end of the process, or of the machine',
+    },
+    verbose: { type: 'boolean', description: 'Log what it does' },
+  },
+  examples: [
+    'polar gateway --upstream http://localhost:8000 --workers 4',
+    `curl -X POST http://127.0.0.1:8081/sessions -d '{"task_id": "t1", "sampling": {"temperature": 1}}'`,
+  ],
+  async run({ flags }): Promise<ExitCode> {
+    const token = flags['control-token'] ?? process.env['POLAR_CONTROL_TOKEN']
+    if (!isLoopback(flags['control-host']) && token === undefined) {
+      throw usageError('gateway', `${flags['control-host']} can be reached from other machines; give a --control-token`)
+    }
+    const count = parseNumber('gateway', 'workers', flags.workers, { min: 1, max: 64 })
+    const controlPort = parseNumber('gateway', 'control-port', flags['control-port'], { min: 0, max: 65_535 })
+    const dir = resolve(flags.out)
+    await assertWritable(dir)
+    const interrupted = untilSignal()
+    const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']
+    await using engine = await openEngine({
+      upstream: flags.upstream,
+      model: flags.model,
+      script: flags.script,
+      upstreamKey,
+    })
+    const logLevel = flags.verbose ? 'debug' : 'warn'
+    const logger = pino({ level: logLevel }, pino.destination(2))
+    const { url, model, kind } = engine.info
+    const settings: ShardSettings = {
+      host: flags.host,
+      dir,
+      durability: flags.durability as 'process' | 'disk',
+      upstream: { url, model, ...(upstreamKey === undefined ? {} : { apiKey: upstreamKey }) },
+      logLevel,
+    }
+    const program = new URL(
+      import.meta.url.endsWith('.ts') ? '../gateway-shard.ts' : '../gateway-shard.js',
+      import.meta.url,
+    )
+    await using shards = await Shards.start({ count, program, settings, ids: randomIds(Date.now), logger })
+    const app = createControlApp({ gateway: shards, engine: { kind, url }, token })
+    const server = createAdaptorServer({ fetch: app.fetch })
+    await new Promise<void>((done, fail) => {
+      server.once('error', (error: NodeJS.ErrnoException) => {
+        const place = `${flags['control-host']}:${controlPort}`
+        fail(
+          new RolloutError('config.invalid', `The control API cannot listen on ${place} (${error.code}).`, {
+            cause: error,
+          }),
+        )
+      })
+      server.listen(controlPort, flags['control-host'], done)
+    })
+    const { port } = server.address() as AddressInfo
+    process.stdout.write(`http://${flags['control-host']}:${port}\n`)
+    const signal = await interrupted
+    await new Promise((closed) => server.close(closed))
+    return signal === 'SIGINT' ? EXIT.interrupted : EXIT.done
+  },
+})

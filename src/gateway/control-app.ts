@@ -1,0 +1,141 @@
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { Hono, type Context } from 'hono'
+import * as z from 'zod'
+import { RolloutError, toFailure } from '../model/failure.ts'
+import { SessionId } from '../model/ids.ts'
+import type { GatewayControl } from './gateway.ts'
+import { formatMetrics } from './metrics.ts'
+
+export interface ControlDeps {
+  gateway: GatewayControl
+  /** For `GET /admin/inference/status`. */
+  engine: { kind: string; url: string }
+  /** Asked for by every route but `/health`; absent trusts whoever can connect. */
+  token?: string
+}
+
+const OpenBody = z.strictObject({
+  session_id: SessionId.optional(),
+  task_id: z.string().optional(),
+  metadata: z.record(z.string(), z.unknown()).default({}),
+  sampling: z
+    .strictObject({
+      temperature: z.number().min(0),
+      top_p: z.number().min(0).max(1),
+      top_k: z.int(),
+      min_p: z.number().min(0).max(1),
+      seed: z.int(),
+      max_tokens: z.int().min(1),
+    })
+    .partial()
+    .default({}),
+})
+
+const WeightBody = z.strictObject({ weight_version: z.string().min(1).max(256) })
+
+/**
+ * What a trainer or node may do. A listener of its own: a sandbox reaches the data plane only. Paths and fields of
+ * `/admin/inference/*` and `/sessions` are NVIDIA Polar's where it has them.
+ */
+export function createControlApp({ gateway, engine, token }: ControlDeps): Hono {
+  const app = new Hono()
+
+  app.get('/health', (c) => c.json({ status: 'ok' }))
+  app.use('*', async (c, next) => {
+    if (token === undefined || isSame(bearerOf(c), token)) return next()
+    return c.json({ error: 'A control token is needed.' }, 401)
+  })
+
+  app.post('/sessions', async (c) => {
+    const body = await parseBody(c, OpenBody)
+    const { sampling } = body
+    const access = await gateway.openSession({
+      id: body.session_id,
+      origin: { ...body.metadata, task_id: body.task_id },
+      sampling: {
+        temperature: sampling.temperature,
+        topP: sampling.top_p,
+        topK: sampling.top_k,
+        minP: sampling.min_p,
+        seed: sampling.seed,
+        maxTokens: sampling.max_tokens,
+      },
+    })
+    return c.json({ session_id: access.id, base_url: access.baseUrl, api_key: access.key }, 201)
+  })
+
+  app.delete('/sessions/:id', async (c) => {
+    const id = SessionId.safeParse(c.req.param('id'))
+    if (!id.success) return c.json({ error: 'That is no session id.' }, 400)
+    const broken = await gateway.closeSession(id.data)
+    return c.json({ session_id: id.data, deleted: true, incomplete: broken?.message ?? null })
+  })
+
+  const statusOf = async () => {
+    const { paused, inFlight, sessions, weightVersion } = await gateway.status()
+    return {
+      paused,
+      inflight: inFlight,
+      sessions,
+      weight_version: weightVersion ?? null,
+      base_url: engine.url,
+      engine: engine.kind,
+    }
+  }
+
+  app.get('/admin/inference/status', async (c) => c.json(await statusOf()))
+
+  app.post('/admin/inference/pause', async (c) => {
+    const seconds = z.coerce.number().min(0).max(3600).default(300).safeParse(c.req.query('timeout_seconds'))
+    if (!seconds.success) return c.json({ error: 'timeout_seconds must be a number from 0 to 3600.' }, 400)
+    const isDrained = await gateway.pause(seconds.data * 1000)
+    return c.json(await statusOf(), isDrained ? 200 : 504)
+  })
+
+  app.post('/admin/inference/resume', async (c) => {
+    await gateway.resume()
+    return c.json(await statusOf())
+  })
+
+  app.put('/admin/weights', async (c) => {
+    const { weight_version } = await parseBody(c, WeightBody)
+    await gateway.setWeightVersion(weight_version)
+    return c.json(await statusOf())
+  })
+
+  app.get('/metrics', async (c) => {
+    const { paused, inFlight, sessions } = await gateway.status()
+    const gauges = { polar_in_flight: inFlight, polar_paused: paused ? 1 : 0, polar_sessions: sessions }
+    return c.text(formatMetrics(await gateway.metrics(), gauges), 200, { 'content-type': 'text/plain; version=0.0.4' })
+  })
+
+  app.notFound((c) => c.json({ error: `There is no ${c.req.method} ${c.req.path} here.` }, 404))
+  app.onError((error, c) => {
+    const failure = toFailure(error)
+    const status = failure.code === 'config.invalid' ? 409 : failure.status
+    return c.json({ error: failure.message, code: failure.code }, status as 400)
+  })
+  return app
+}
+
+async function parseBody<T>(c: Context, schema: z.ZodType<T>): Promise<T> {
+  const text = await c.req.text()
+  let value: unknown
+  try {
+    value = text === '' ? {} : JSON.parse(text)
+  } catch (error) {
+    throw new RolloutError('request.malformed', 'The body is not JSON.', { cause: error })
+  }
+  const body = schema.safeParse(value)
+  if (body.success) return body.data
+  throw new RolloutError('request.malformed', z.prettifyError(body.error))
+}
+
+function bearerOf(c: Context): string {
+  return /^Bearer +(\S+)$/i.exec(c.req.header('authorization') ?? '')?.[1] ?? ''
+}
+
+function isSame(one: string, other: string): boolean {
+  const digest = (text: string): Buffer => createHash('sha256').update(text).digest()
+  return timingSafeEqual(digest(one), digest(other))
+}

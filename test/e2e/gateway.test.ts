@@ -1,0 +1,165 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import OpenAI from 'openai'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+
+const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+const SCRIPT = 'default: { text: "an answer of several tokens", per_token_ms: 20 }'
+
+let scratch: string
+let child: ChildProcess
+let control: string
+
+beforeAll(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'polar-gateway-'))
+  const script = join(scratch, 'script.yaml')
+  await writeFile(script, SCRIPT)
+  const flags = ['--script', script, '--out', join(scratch, 'out'), '--workers', '2', '--control-port', '0']
+  const env = { ...process.env, POLAR_CONTROL_TOKEN: 'let-me-in' }
+  child = spawn(process.execPath, [main, 'gateway', ...flags], { env, stdio: ['ignore', 'pipe', 'ignore'] })
+  const lines = createInterface({ input: child.stdout as NodeJS.ReadableStream })
+  control = ((await once(lines, 'line')) as [string])[0]
+})
+
+afterAll(async () => {
+  const exited = once(child, 'exit')
+  child.kill('SIGTERM')
+  const [code] = (await exited) as [number | null]
+  await rm(scratch, { recursive: true, force: true })
+  expect(code).toBe(0)
+})
+
+async function ask(
+  method: string,
+  path: string,
+  body?: unknown,
+  token = 'let-me-in',
+): Promise<{ status: number; body: Record<string, unknown> }> {
+  const response = await fetch(control + path, {
+    method,
+    headers: { authorization: `Bearer ${token}` },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  })
+  const text = await response.text()
+  return {
+    status: response.status,
+    body: text.startsWith('{') ? (JSON.parse(text) as Record<string, unknown>) : { text },
+  }
+}
+
+interface Access {
+  session_id: string
+  base_url: string
+  api_key: string
+}
+
+async function open(options: object = {}): Promise<Access> {
+  return (await ask('POST', '/sessions', options)).body as unknown as Access
+}
+
+function clientOf(access: Access): OpenAI {
+  return new OpenAI({ baseURL: `${access.base_url}/v1`, apiKey: access.api_key, maxRetries: 0 })
+}
+
+const hello = { model: 'tiny', messages: [{ role: 'user' as const, content: 'hello' }] }
+
+async function closed(access: Access): ReturnType<ReturnType<typeof createCallLogReader>['load']> {
+  await ask('DELETE', `/sessions/${access.session_id}`)
+  return createCallLogReader({ dir: join(scratch, 'out') }).load(access.session_id)
+}
+
+describe('polar gateway with two processes', () => {
+  test('spreads sessions over its ports; the data plane knows no control route', async () => {
+    const sessions = await Promise.all([open(), open(), open(), open()])
+    expect(new Set(sessions.map(({ base_url }) => new URL(base_url).port)).size).toBe(2)
+    for (const access of sessions) {
+      const answer = await clientOf(access).chat.completions.create(hello)
+      expect(answer.choices[0]?.message.content).toBe('an answer of several tokens')
+      const { origin } = new URL(access.base_url)
+      for (const path of ['/sessions', '/admin/inference/pause', '/metrics', '/health']) {
+        const response = await fetch(origin + path, { method: 'POST', headers: { authorization: 'Bearer let-me-in' } })
+        expect(response.status).toBe(404)
+      }
+      expect(await closed(access)).toMatchObject({ complete: true, turns: [{ response: { grade: 'exact' } }] })
+    }
+    expect((await ask('GET', '/metrics')).body['text']).toMatch(
+      /polar_turns_total\{outcome="answered",grade="exact"\} [4-9]/,
+    )
+    expect((await ask('GET', '/metrics', undefined, 'wrong')).status).toBe(401)
+  })
+
+  test('holds calls while paused, and stamps every token with the weights that sampled it', async () => {
+    const access = await open({ sampling: { max_tokens: 3 } })
+    await ask('PUT', '/admin/weights', { weight_version: 'step-1' })
+    const stream = await clientOf(access).chat.completions.create({ ...hello, stream: true })
+    const reading = (async () => {
+      for await (const _chunk of stream) await ask('PUT', '/admin/weights', { weight_version: 'step-2' })
+    })()
+    await reading
+    expect((await ask('POST', '/admin/inference/pause?timeout_seconds=10')).body).toMatchObject({
+      paused: true,
+      inflight: 0,
+    })
+    let isAnswered = false
+    const held = clientOf(access)
+      .chat.completions.create(hello)
+      .then(() => (isAnswered = true))
+    await sleep(300)
+    expect(isAnswered).toBe(false)
+    await ask('PUT', '/admin/weights', { weight_version: 'step-3' })
+    await ask('POST', '/admin/inference/resume')
+    await held
+    const { turns } = await closed(access)
+    const spans = turns.map((turn) => turn.response?.choices[0]?.weightSpans)
+    expect(spans[0]?.map((span) => span.version)).toEqual(['step-1', 'step-2'])
+    expect(spans[0]?.[0]?.from).toBe(0)
+    expect(spans[1]).toEqual([{ from: 0, version: 'step-3' }])
+    // The trainer's limit, not the harness's, decided how long the answers are.
+    expect(turns.map((turn) => turn.response?.choices[0]?.ids.length)).toEqual([3, 3])
+    expect(turns[0]?.response?.weightVersion).toBe('step-1')
+  })
+
+  test('kill -9 of a data-plane process: its sessions go on at the same address with the same key', async () => {
+    const access = await open()
+    await clientOf(access).chat.completions.create(hello)
+    for (const pid of childrenOf(child.pid as number)) process.kill(pid, 'SIGKILL')
+    const answer = await retried(() => clientOf(access).chat.completions.create(hello))
+    expect(answer.choices[0]?.message.content).toBe('an answer of several tokens')
+    const session = await closed(access)
+    expect(session.turns.map((turn) => turn.index)).toEqual([0, 1])
+    expect(session.turns.every((turn) => turn.response?.grade === 'exact')).toBe(true)
+    expect(session.complete).toBe(false)
+    expect(session.incompleteReasons.join()).toMatch(/without closing/)
+  })
+})
+
+function childrenOf(pid: number): number[] {
+  return readdirSync('/proc').flatMap((name) => {
+    if (!/^\d+$/.test(name)) return []
+    try {
+      const stat = readFileSync(`/proc/${name}/stat`, 'utf8')
+      return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]) === pid ? [Number(name)] : []
+    } catch {
+      return []
+    }
+  })
+}
+
+async function retried<T>(work: () => Promise<T>): Promise<T> {
+  for (let tries = 0; ; tries++) {
+    try {
+      return await work()
+    } catch (error) {
+      if (tries === 100) throw error
+      await sleep(50)
+    }
+  }
+}
