@@ -37,6 +37,7 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
 export const plugFolders: Readonly<Record<string, { interfaceFile: string; shared: readonly string[] }>> = {
   'gateway/dialects': { interfaceFile: 'dialect.ts', shared: [] },
   'gateway/upstreams': { interfaceFile: 'upstream.ts', shared: ['gateway/chat-wire'] },
+  'gateway/quirks': { interfaceFile: 'quirk.ts', shared: [] },
   'trajectory/builders': { interfaceFile: 'builder.ts', shared: [] },
   'trajectory/evaluators': { interfaceFile: 'evaluator.ts', shared: [] },
   'trajectory/exporters': { interfaceFile: 'exporter.ts', shared: [] },

@@ -3,6 +3,7 @@ import type { TurnRequest } from '../model/turn.ts'
 import { createAnswerWriter, type AnswerWriter, type Caller } from './answer-writer.ts'
 import type { Dialect, JsonBody, RequestContext } from './dialects/dialect.ts'
 import { LiveTurn, type TurnDeps } from './live-turn.ts'
+import { applyQuirks } from './quirks/index.ts'
 import type { Session } from './sessions.ts'
 
 export interface TurnCall {
@@ -20,9 +21,10 @@ export interface TurnCall {
 export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> {
   const { session, dialect, context, body, caller } = call
   const asked = session.memory.restore(dialect.parseRequest(body, context))
-  const request = { ...asked, forcedSampling: session.sampling }
+  const { request: readable, applied } = applyQuirks(asked)
+  const request = { ...readable, forcedSampling: session.sampling }
   const writer = createAnswerWriter({ dialect, context, request, caller })
-  const turn = await joinOrBegin(session, request, context, writer, deps)
+  const turn = await joinOrBegin(session, { request, quirks: applied }, context, writer, deps)
   const leave = (): void => turn.leave(writer)
   caller.signal.addEventListener('abort', leave)
   if (caller.signal.aborted) leave()
@@ -38,7 +40,7 @@ export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> 
  */
 async function joinOrBegin(
   session: Session,
-  request: TurnRequest,
+  { request, quirks }: { request: TurnRequest; quirks: readonly string[] },
   context: RequestContext,
   writer: AnswerWriter,
   deps: TurnDeps,
@@ -53,7 +55,7 @@ async function joinOrBegin(
     return running
   }
   const retryOf = key !== undefined || isRetry ? session.lastTurns.get(digest) : undefined
-  const turn = new LiveTurn(session, { request, headers: keptHeaders(headers), retryOf }, writer, deps)
+  const turn = new LiveTurn(session, { request, quirks, headers: keptHeaders(headers), retryOf }, writer, deps)
   const names = key === undefined ? [digest] : [digest, key]
   for (const name of names) session.live.set(name, turn)
   session.lastTurns.set(digest, turn.id)

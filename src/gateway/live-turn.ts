@@ -40,6 +40,8 @@ export interface TurnEnding {
 
 export interface TurnOrigin {
   request: TurnRequest
+  /** Rules that changed what the engine reads. */
+  quirks: readonly string[]
   /** Headers worth keeping: who in the harness asked. */
   headers: Readonly<Record<string, string>>
   /** An earlier turn with the same body, when the harness seems to try again. */
@@ -54,6 +56,7 @@ export class LiveTurn {
   readonly id: string
   readonly #session: Session
   readonly #request: TurnRequest
+  readonly #quirks: readonly string[]
   readonly #deps: TurnDeps
   readonly #capture = new TurnCapture()
   readonly #listeners = new Set<Listener>()
@@ -69,6 +72,7 @@ export class LiveTurn {
     this.id = deps.ids.next('turn')
     this.#session = session
     this.#request = origin.request
+    this.#quirks = origin.quirks
     this.#deps = deps
     this.#startedAt = deps.now()
     this.#listeners.add(listener)
@@ -123,7 +127,7 @@ export class LiveTurn {
   /** Resolves with what went wrong after the engine had begun to answer. */
   async #relay(signal: AbortSignal): Promise<Failure | undefined> {
     const reply = await this.#deps.upstream.send(this.#request, { signal, sessionKey: this.#session.id })
-    this.#forced = reply.forced
+    this.#forced = this.#quirks.length === 0 ? reply.forced : { ...reply.forced, quirks: this.#quirks }
     let failure: Failure | undefined
     for await (const events of reply.events) {
       for (const event of events) {

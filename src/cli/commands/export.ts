@@ -8,6 +8,7 @@ import type { Builder, Exclusion } from '../../trajectory/builders/builder.ts'
 import { builders } from '../../trajectory/builders/index.ts'
 import { exporters } from '../../trajectory/exporters/index.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { readPrompt } from '../read-request.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
 
@@ -67,10 +68,10 @@ async function* buildAll(name: string, dir: string, builder: Builder, counts: Co
   const found = all ? { dir, ids: await createCallLogReader({ dir }).list() } : await one(name, dir)
   const reader = createCallLogReader({ dir: found.dir })
   for (const id of found.ids) {
-    const { traces, exclusions } = builder.build(await reader.load(id))
+    const { traces, exclusions } = builder.build(await reader.load(id), { readPrompt })
     counts.sessions += 1
     counts.traces += traces.length
-    for (const exclusion of exclusions) count(counts.exclusions, exclusion)
+    for (const exclusion of exclusions) addExclusion(counts.exclusions, exclusion)
     yield* traces
   }
 }
@@ -80,11 +81,15 @@ async function one(name: string, dir: string): Promise<{ dir: string; ids: strin
   return { dir: found.dir, ids: [found.id] }
 }
 
-function count(exclusions: Map<string, number>, { reason, tokens }: Exclusion): void {
+function addExclusion(exclusions: Map<string, number>, { reason, tokens }: Exclusion): void {
   exclusions.set(reason, (exclusions.get(reason) ?? 0) + tokens)
 }
 
 function reportOf(counts: Counts): string {
   const excluded = [...counts.exclusions].map(([reason, tokens]) => `  left out ${tokens} sampled tokens: ${reason}\n`)
-  return `${counts.traces} traces of ${counts.sessions} sessions\n${excluded.join('')}`
+  return `${count(counts.traces, 'trace')} of ${count(counts.sessions, 'session')}\n${excluded.join('')}`
+}
+
+function count(number: number, noun: string): string {
+  return `${number} ${noun}${number === 1 ? '' : 's'}`
 }

@@ -1,6 +1,4 @@
 import { resolve } from 'node:path'
-import { bareContext, type Route } from '../../gateway/dialects/dialect.ts'
-import { openaiChat } from '../../gateway/dialects/openai-chat.ts'
 import { textOf, type AssistantMessage, type Message } from '../../model/message.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import type { Choice, Turn } from '../../model/turn.ts'
@@ -8,6 +6,7 @@ import { embeddedModelFolder } from '../../engine/model-package.ts'
 import { loadTokenizer, type Tokenizer } from '../../engine/tokenizer.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { readRequest } from '../read-request.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
 
@@ -129,8 +128,7 @@ function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: T
 }
 
 function messagesOf(turn: Turn): Message[] {
-  const context = bareContext(openaiChat.routes[0] as Route)
-  return openaiChat.parseRequest({ text: turn.request, value: JSON.parse(turn.request) }, context).messages
+  return readRequest(turn)?.messages ?? []
 }
 
 function describe(message: Message | AssistantMessage): string {

@@ -1,5 +1,6 @@
 import type { SessionRecord } from '../../model/session.ts'
 import type { Trace } from '../../model/trajectory.ts'
+import type { Turn } from '../../model/turn.ts'
 
 /** A turn or choice that yields no trace, and why. Nothing sampled is dropped without a word. */
 export interface Exclusion {
@@ -15,8 +16,11 @@ export interface BuildResult {
   exclusions: Exclusion[]
 }
 
+/** Messages and tools of a recorded request, in Chat Completions' form. */
+export type PromptReader = (turn: Turn) => { messages: unknown[]; tools: unknown[] | null }
+
 /** Turns recorded calls into training samples. Pure: the same session gives the same traces. */
 export interface Builder {
   readonly name: string
-  build(session: SessionRecord): BuildResult
+  build(session: SessionRecord, deps: { readPrompt: PromptReader }): BuildResult
 }

@@ -1,0 +1,30 @@
+import { renderChatBody } from '../gateway/chat-wire/chat-request.ts'
+import { bareContext } from '../gateway/dialects/dialect.ts'
+import { dialects } from '../gateway/dialects/index.ts'
+import type { Turn, TurnRequest } from '../model/turn.ts'
+import type { PromptReader } from '../trajectory/builders/builder.ts'
+
+/** A recorded request in our own words; undefined when this version cannot read it any more. */
+export function readRequest(turn: Turn): TurnRequest | undefined {
+  const dialect = dialects.find(({ id }) => id === turn.dialect)
+  const route = dialect?.routes.find(({ kind }) => kind === 'generate')
+  if (dialect === undefined || route === undefined) return undefined
+  const wildcards = route.path
+    .split('*')
+    .slice(1)
+    .map(() => turn.model)
+  try {
+    const body = { text: turn.request, value: JSON.parse(turn.request) as unknown }
+    return dialect.parseRequest(body, { ...bareContext(route), wildcards, headers: turn.headers })
+  } catch {
+    return undefined
+  }
+}
+
+/** What a trace shows as its prompt: messages and tools as Chat Completions writes them, whatever API they came by. */
+export const readPrompt: PromptReader = (turn) => {
+  const request = readRequest(turn)
+  if (request === undefined) return { messages: [], tools: null }
+  const body = JSON.parse(renderChatBody(request, {})) as { messages?: unknown[]; tools?: unknown[] | null }
+  return { messages: body.messages ?? [], tools: body.tools ?? null }
+}

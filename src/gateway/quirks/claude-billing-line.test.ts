@@ -1,0 +1,45 @@
+import { expect, test } from 'vitest'
+import { bareContext, type Route } from '../dialects/dialect.ts'
+import { anthropicMessages } from '../dialects/anthropic-messages.ts'
+import { openaiChat } from '../dialects/openai-chat.ts'
+import { renderChatBody } from '../chat-wire/chat-request.ts'
+import { applyQuirks } from './index.ts'
+
+/** The shape of a request Claude Code 2.1 sends, in our own words. */
+function claudeRequest(billing: string): unknown {
+  return {
+    model: 'm',
+    max_tokens: 100,
+    system: [
+      { type: 'text', text: `x-anthropic-billing-header: cc_version=2.1.325.${billing}; cc_entrypoint=sdk-cli;` },
+      { type: 'text', text: 'You help with code.', cache_control: { type: 'ephemeral' } },
+    ],
+    messages: [{ role: 'user', content: 'x-anthropic-billing-header: is what?' }],
+  }
+}
+
+function parse(value: unknown): ReturnType<typeof anthropicMessages.parseRequest> {
+  return anthropicMessages.parseRequest(
+    { text: JSON.stringify(value), value },
+    bareContext(anthropicMessages.routes[0] as Route),
+  )
+}
+
+test('two conversations that differ in the billing line only give the engine the same prompt', () => {
+  const [one, other] = ['f00', 'ba7'].map((hash) => applyQuirks(parse(claudeRequest(hash))))
+  expect(one?.applied).toEqual(['claude-billing-line'])
+  expect(renderChatBody(one!.request, {})).toBe(renderChatBody(other!.request, {}))
+  expect(renderChatBody(one!.request, {})).not.toContain('cc_version')
+  // Only the harness's own line, at the start of a system text: a user may speak of it.
+  expect(renderChatBody(one!.request, {})).toContain('x-anthropic-billing-header: is what?')
+})
+
+test('a request without it is not touched', () => {
+  const value = { model: 'm', messages: [{ role: 'system', content: 'You help.' }] }
+  const request = openaiChat.parseRequest(
+    { text: JSON.stringify(value), value },
+    bareContext(openaiChat.routes[0] as Route),
+  )
+  expect(applyQuirks(request)).toEqual({ request, applied: [] })
+  expect(applyQuirks(request).request).toBe(request)
+})

@@ -1,0 +1,104 @@
+import { expect, test } from 'vitest'
+import type { SessionRecord } from '../../model/session.ts'
+import { Trace } from '../../model/trajectory.ts'
+import type { Choice, Turn } from '../../model/turn.ts'
+import { perRequest } from './per-request.ts'
+
+function choiceOf(index: number, ids: number[]): Choice {
+  return {
+    index,
+    message: {
+      role: 'assistant',
+      content: [{ type: 'text', text: 'hi' }],
+      reasoning: 'hm',
+      toolCalls: [{ id: 'c', name: 'f', arguments: '{"a": 1.0}' }],
+    },
+    finishReason: 'tool-calls',
+    ids: Int32Array.from(ids),
+    logprobs: Float32Array.from(ids, (id) => -id / 2),
+  }
+}
+
+function turnOf(index: number, fields: Partial<Turn> = {}): Turn {
+  return {
+    id: `turn_${index}`,
+    sessionId: 'ses_1',
+    index,
+    dialect: 'openai-chat',
+    startedAt: 1,
+    endedAt: 2,
+    model: 'm',
+    stream: true,
+    request: '{}',
+    headers: {},
+    forced: {},
+    delivery: 'delivered',
+    response: {
+      id: 'r',
+      model: 'served',
+      created: 1,
+      promptIds: Int32Array.of(1, 2, 3),
+      choices: [choiceOf(0, [4, 2])],
+      grade: 'exact',
+      gradeReasons: [],
+    },
+    ...fields,
+  }
+}
+
+const failure = { code: 'upstream.reset', message: 'gone', status: 502 } as const
+const readPrompt = () => ({ messages: [{ role: 'user', content: 'x' }], tools: [] })
+
+function build(turns: Turn[]): ReturnType<typeof perRequest.build> {
+  const session: SessionRecord = { id: 'ses_1', createdAt: 0, origin: {}, turns, complete: true, incompleteReasons: [] }
+  return perRequest.build(session, { readPrompt })
+}
+
+test('every choice of an exact turn is one trace with its own ids and log probabilities', () => {
+  const two = turnOf(0)
+  const response = { ...two.response!, choices: [choiceOf(0, [4, 2]), choiceOf(1, [5, 6, 2])] }
+  const { traces, exclusions } = build([{ ...two, response }])
+  expect(exclusions).toEqual([])
+  expect(traces.map((trace) => Trace.parse(trace))).toMatchObject([
+    {
+      prompt_ids: [1, 2, 3],
+      response_ids: [4, 2],
+      loss_mask: [1, 1],
+      response_logprobs: [-2, -1],
+      finish_reason: 'tool_calls',
+      reward: null,
+      response_messages: [
+        {
+          role: 'assistant',
+          content: 'hi',
+          reasoning_content: 'hm',
+          tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{"a": 1.0}' } }],
+        },
+      ],
+      metadata: { session_id: 'ses_1', turn_id: 'turn_0', choice: 0 },
+    },
+    { response_ids: [5, 6, 2], loss_mask: [1, 1, 1] },
+  ])
+})
+
+test('what is not proven, failed or did not reach the harness is left out, with its tokens counted and a reason', () => {
+  const doubtful = { ...turnOf(1).response!, grade: 'inferred' as const, gradeReasons: ['2 ids but 1 logprobs'] }
+  const { traces, exclusions } = build([
+    turnOf(0),
+    turnOf(1, { response: doubtful }),
+    turnOf(2, { failure }),
+    turnOf(3, { delivery: 'undelivered' }),
+    turnOf(4, { endedAt: undefined, response: undefined }),
+    turnOf(5, { failure, response: undefined }),
+  ])
+  expect(traces).toHaveLength(1)
+  expect(exclusions.map(({ turnId, tokens }) => [turnId, tokens])).toEqual([
+    ['turn_1', 2],
+    ['turn_2', 2],
+    ['turn_3', 2],
+    ['turn_4', 0],
+    ['turn_5', 0],
+  ])
+  expect(exclusions.every(({ reason }) => reason !== '')).toBe(true)
+  expect(exclusions[0]?.reason).toContain('2 ids but 1 logprobs')
+})
