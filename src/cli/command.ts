@@ -32,6 +32,8 @@ interface CommandInput<F extends Flags> {
   flags: { [K in keyof F]: FlagValue<F[K]> }
   /** The word that is no flag, or its default. */
   subject: string
+  /** All words that are no flags. */
+  words: string[]
   /** What stood after `--`, untouched. */
   rest: string[]
 }
@@ -40,7 +42,9 @@ interface CommandDefinition<F extends Flags> {
   name: string
   description: string
   /** The one word a verb may take besides flags; absent: it takes none. */
-  subject?: { name: string; description: string; default: string }
+  subject?: { name: string; description: string; default?: string }
+  /** Instead of a subject: that it takes any number of words, and which. */
+  words?: { name: string; description: string }
   flags: F
   /** Said in the help when the verb takes a command after `--`. */
   rest?: string
@@ -91,10 +95,10 @@ function parseWords<F extends Flags>(
   definition: CommandDefinition<F>,
   own: readonly string[],
 ): Omit<CommandInput<F>, 'rest'> {
-  const { name, flags, subject } = definition
+  const { name, flags, subject, words } = definition
   const { values, positionals } = parseStrictly(name, flags, own)
-  const [word, tooMany] = positionals
-  const unexpected = subject === undefined ? word : tooMany
+  const [word] = positionals
+  const unexpected = words === undefined ? positionals[subject === undefined ? 0 : 1] : undefined
   if (unexpected !== undefined) throw usageError(name, `unexpected argument "${unexpected}"`)
   for (const [flag, { choices }] of Object.entries(flags as Record<string, Partial<StringFlag>>)) {
     const value = values[flag]
@@ -102,7 +106,11 @@ function parseWords<F extends Flags>(
       throw usageError(name, `--${flag} must be one of ${choices.join(', ')}, not "${value}"`)
     }
   }
-  return { flags: values as CommandInput<F>['flags'], subject: word ?? subject?.default ?? '' }
+  return {
+    flags: values as CommandInput<F>['flags'],
+    subject: word ?? subject?.default ?? '',
+    words: positionals,
+  }
 }
 
 function parseStrictly(
@@ -124,15 +132,17 @@ function parseStrictly(
 }
 
 function formatHelp(definition: CommandDefinition<Flags>): string {
-  const { name, description, subject, flags, rest, examples } = definition
+  const { name, description, subject, words, flags, rest, examples } = definition
   const rows = Object.entries(flags).map(([flag, spec]): [term: string, text: string] => {
     const value = spec.type === 'string' ? ` ${spec.choices?.join('|') ?? spec.hint}` : ''
     const fallback = spec.type === 'string' && spec.default !== undefined ? ` (default: ${spec.default})` : ''
     return [`--${flag}${value}`, `${spec.description}${fallback}`]
   })
-  if (subject) rows.unshift([subject.name, `${subject.description} (default: ${subject.default})`])
+  const fallback = subject?.default === undefined ? '' : ` (default: ${subject.default})`
+  if (subject) rows.unshift([subject.name, `${subject.description}${fallback}`])
+  if (words) rows.unshift([words.name, words.description])
   const width = Math.max(...rows.map(([term]) => term.length))
-  const usage = `polar ${name} [flags]${subject ? ` [${subject.name}]` : ''}${rest ? ' -- command…' : ''}`
+  const usage = `polar ${name} [flags]${subject ? ` [${subject.name}]` : ''}${words ? ` ${words.name}` : ''}${rest ? ' -- command…' : ''}`
   return [
     description,
     '',

@@ -9,6 +9,10 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
     summary: 'Run a harness and capture every model call it makes',
     load: async () => (await import('./commands/record.ts')).record,
   },
+  harness: {
+    summary: 'Install agent CLIs, and see which are here',
+    load: async () => (await import('./commands/harness.ts')).harness,
+  },
   show: {
     summary: 'Read a recorded session: calls, answers, tokens',
     load: async () => (await import('./commands/show.ts')).show,
@@ -16,6 +20,10 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
   export: {
     summary: 'Turn recorded sessions into training data',
     load: async () => (await import('./commands/export.ts')).exportSessions,
+  },
+  gateway: {
+    summary: 'Serve model calls of many sessions, with a control API',
+    load: async () => (await import('./commands/gateway.ts')).gateway,
   },
   engine: {
     summary: 'Serve the tiny model, or a script, like a vLLM server',

@@ -17,6 +17,8 @@ export interface EngineChoice {
 export interface OpenEngine extends AsyncDisposable {
   upstream: Upstream
   info: { kind: string; url: string; model: string }
+  /** Prompt and answer together; undefined when the engine does not say. */
+  contextTokens: number | undefined
 }
 
 /** The engine a command works with, running and asked for its models. */
@@ -35,10 +37,12 @@ export async function openEngine(choice: EngineChoice): Promise<OpenEngine> {
   const model = choice.model ?? served[0]
   if (model === undefined) throw new RolloutError('upstream.failed', `The engine at ${url} serves no model.`)
   const upstream = stack.use(createVllm({ baseUrl: url, model, apiKey: choice.upstreamKey }))
+  const contextTokens = await upstream.contextTokens(model, AbortSignal.timeout(10_000))
   const owned = stack.move()
   return {
     upstream,
     info: { kind: choice.upstream === undefined ? 'tiny' : 'vllm', url, model },
+    contextTokens,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   }
 }

@@ -8,8 +8,19 @@ import type { IdSource } from '../model/ids.ts'
 import type { SessionRecord } from '../model/session.ts'
 import type { SessionReader, SessionStore } from '../store/store.ts'
 
-export interface RecordOptions {
+/** A harness that is ready to start. Disposing of it takes away what was prepared for it. */
+export interface PreparedHarness extends AsyncDisposable {
   command: readonly [string, ...string[]]
+  /** All it gets. */
+  env: Readonly<Record<string, string | undefined>>
+  /** Its standard input; absent: ours, so that a person can talk to it. */
+  stdin?: string
+}
+
+export interface RecordOptions {
+  /** For the log: what runs. */
+  origin: Readonly<Record<string, unknown>>
+  prepare(access: SessionAccess): Promise<PreparedHarness>
   upstream: Upstream
   /** For the log: where the model answers, and which. */
   engine: { kind: string; url: string; model: string }
@@ -18,8 +29,6 @@ export interface RecordOptions {
   ids: IdSource
   now: () => number
   logger: Logger
-  /** The environment the harness gets, with our variables on top. */
-  env: Readonly<Record<string, string | undefined>>
   /** Where the harness's standard output goes. */
   stdout: 'inherit' | 'stderr'
   signal: AbortSignal
@@ -35,9 +44,10 @@ export interface Recorded {
 export async function recordSession(options: RecordOptions): Promise<Recorded> {
   const { upstream, store, ids, now, logger } = options
   await using gateway = await Gateway.start({ upstream, store, ids, now, logger })
-  const access = await gateway.openSession({ origin: { command: options.command, engine: options.engine } })
+  const access = await gateway.openSession({ origin: { ...options.origin, engine: options.engine } })
+  await using harness = await options.prepare(access)
   const startedAt = now()
-  const exitCode = await runChild(options, { ...options.env, ...harnessEnv(access, options.engine.model) })
+  const exitCode = await runHarness(harness, options)
   const broken = await gateway.closeSession(access.id)
   const session = await options.reader.load(access.id)
   // A full disk had no room to say so.
@@ -45,33 +55,25 @@ export async function recordSession(options: RecordOptions): Promise<Recorded> {
   return { session, exitCode, durationMs: now() - startedAt }
 }
 
-/** Every name by which a provider's SDK or CLI looks for its base URL and key. */
-export function harnessEnv(access: SessionAccess, model: string): Record<string, string> {
-  const { baseUrl, key } = access
-  return {
-    OPENAI_BASE_URL: `${baseUrl}/v1`,
-    OPENAI_API_BASE: `${baseUrl}/v1`,
-    OPENAI_API_KEY: key,
-    OPENAI_MODEL: model,
-    ANTHROPIC_BASE_URL: baseUrl,
-    ANTHROPIC_API_KEY: key,
-    ANTHROPIC_MODEL: model,
-    GOOGLE_GEMINI_BASE_URL: baseUrl,
-    GEMINI_API_KEY: key,
-    GOOGLE_API_KEY: key,
-    GEMINI_MODEL: model,
-    POLAR_SESSION_ID: access.id,
-    POLAR_BASE_URL: baseUrl,
-    POLAR_API_KEY: key,
-    POLAR_MODEL: model,
-  }
-}
-
-async function runChild(options: RecordOptions, env: Record<string, string | undefined>): Promise<number> {
-  const [file, ...args] = options.command
-  const child = spawn(file, args, { env, stdio: ['inherit', options.stdout === 'inherit' ? 'inherit' : 2, 'inherit'] })
-  const stop = (): void => stopChild(child)
+async function runHarness(
+  harness: PreparedHarness,
+  options: Pick<RecordOptions, 'stdout' | 'signal'>,
+): Promise<number> {
+  const [file, ...args] = harness.command
+  // One that nobody talks to gets a process group, by which all that it starts can be ended with it. One that reads the
+  // terminal must stay in ours, or the terminal would stop it.
+  const isAlone = harness.stdin !== undefined
+  const child = spawn(file, args, {
+    env: { ...harness.env },
+    detached: isAlone,
+    stdio: [isAlone ? 'pipe' : 'inherit', options.stdout === 'inherit' ? 'inherit' : 2, 'inherit'],
+  })
+  // It may end without having read all of its input.
+  child.stdin?.on('error', () => {})
+  child.stdin?.end(harness.stdin)
+  const stop = (): void => stopChild(child, isAlone)
   options.signal.addEventListener('abort', stop)
+  if (options.signal.aborted) stop()
   try {
     return await new Promise<number>((resolve, reject) => {
       child.once('error', (error: NodeJS.ErrnoException) => {
@@ -79,15 +81,28 @@ async function runChild(options: RecordOptions, env: Record<string, string | und
         reject(new RolloutError('harness.not-found', `Cannot start "${file}": ${hint}.`, { cause: error }))
       })
       // As shells report it: a program ended by signal n exits with 128 + n.
-      child.once('close', (code, signal) => resolve(code ?? 128 + (signal === null ? 0 : constants.signals[signal])))
+      child.once('exit', (code, signal) => resolve(code ?? 128 + (signal === null ? 0 : constants.signals[signal])))
     })
   } finally {
     options.signal.removeEventListener('abort', stop)
+    if (isAlone) signalTo(child, 'SIGKILL', isAlone)
   }
 }
 
 /** Asks first; a harness that does not listen is ended. */
-function stopChild(child: ChildProcess): void {
-  child.kill('SIGTERM')
-  setTimeout(() => child.kill('SIGKILL'), 5000).unref()
+function stopChild(child: ChildProcess, isGroup: boolean): void {
+  signalTo(child, 'SIGTERM', isGroup)
+  setTimeout(() => signalTo(child, 'SIGKILL', isGroup), 5000).unref()
+}
+
+function signalTo(child: ChildProcess, signal: NodeJS.Signals, isGroup: boolean): void {
+  if (!isGroup || child.pid === undefined) {
+    child.kill(signal)
+    return
+  }
+  try {
+    process.kill(-child.pid, signal)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+  }
 }

@@ -50,6 +50,21 @@ test('toText() refuses what the model cannot read', () => {
   expect(refusalOf({ messages: [{ role: 'assistant', tool_calls: [{ id: 'x' }] }] }).message).toContain('function')
 })
 
+test('toText() puts a word in the place of an image when the played model sees, another one for another image', async () => {
+  const folder = embeddedModelFolder()
+  const seeing = await loadChatTemplate(folder, await loadTokenizer(folder), { images: true })
+  const text = (url: string) => {
+    const content = [
+      { type: 'text', text: 'Look:' },
+      { type: 'image_url', image_url: { url } },
+    ]
+    return seeing.toText({ messages: [{ role: 'user', content }] })
+  }
+  expect(text('data:image/png;base64,AAAA')).toMatch(/Look:\n<image [0-9a-f]{16}><\|im_end\|>/)
+  expect(text('data:image/png;base64,AAAA')).toBe(text('data:image/png;base64,AAAA'))
+  expect(text('data:image/png;base64,BBBB')).not.toBe(text('data:image/png;base64,AAAA'))
+})
+
 test('toText() refuses to open and to continue a message at once', () => {
   const messages = [{ role: 'assistant', content: 'x' }]
   expect(refusalOf({ messages, addGenerationPrompt: true, continueFinalMessage: true }).message).toContain(

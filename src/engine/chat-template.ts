@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Template } from '@huggingface/jinja'
@@ -50,18 +51,48 @@ const TokenizerConfig = z.looseObject({
 })
 type TokenizerConfig = z.infer<typeof TokenizerConfig>
 
-/** Reads the template out of `tokenizer_config.json` of a model folder. */
-export async function loadChatTemplate(folder: string, tokenizer: Pick<Tokenizer, 'encode'>): Promise<ChatTemplate> {
-  const config: unknown = JSON.parse(await readFile(join(folder, 'tokenizer_config.json'), 'utf8'))
-  return createChatTemplate(TokenizerConfig.parse(config), tokenizer)
+export interface ChatTemplateOptions {
+  /** Put a word in the place of an image instead of refusing the conversation. */
+  images?: boolean
 }
 
-export function createChatTemplate(config: TokenizerConfig, tokenizer: Pick<Tokenizer, 'encode'>): ChatTemplate {
+/** Reads the template out of `tokenizer_config.json` of a model folder. */
+export async function loadChatTemplate(
+  folder: string,
+  tokenizer: Pick<Tokenizer, 'encode'>,
+  options: ChatTemplateOptions = {},
+): Promise<ChatTemplate> {
+  const config: unknown = JSON.parse(await readFile(join(folder, 'tokenizer_config.json'), 'utf8'))
+  return createChatTemplate(TokenizerConfig.parse(config), tokenizer, options)
+}
+
+export function createChatTemplate(
+  config: TokenizerConfig,
+  tokenizer: Pick<Tokenizer, 'encode'>,
+  { images = false }: ChatTemplateOptions = {},
+): ChatTemplate {
   const { chat_template, bos_token, eos_token, pad_token, unk_token } = config
   const template = new Template(chat_template)
   const globals = { bos_token, eos_token, pad_token, unk_token }
-  const toText = (prompt: ChatPrompt) => renderPrompt(template, globals, prompt)
+  const toText = (prompt: ChatPrompt) => {
+    const messages = images ? prompt.messages.map(withImagesAsText) : prompt.messages
+    return renderPrompt(template, globals, { ...prompt, messages })
+  }
   return { toText, tokenise: (prompt) => tokenizer.encode(toText(prompt)) }
+}
+
+/** Different images give different prompts, and the same one the same. */
+function withImagesAsText(message: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
+  const { content } = message
+  if (!Array.isArray(content)) return message
+  return { ...message, content: content.map((part: unknown) => imageText(part) ?? part) }
+}
+
+function imageText(part: unknown): string | undefined {
+  const image = isRecord(part) && part['type'] === 'image_url' ? part['image_url'] : undefined
+  const url = isRecord(image) ? image['url'] : undefined
+  if (typeof url !== 'string') return undefined
+  return `<image ${createHash('sha256').update(url).digest('hex').slice(0, 16)}>`
 }
 
 function renderPrompt(template: Template, globals: Readonly<Record<string, unknown>>, prompt: ChatPrompt): string {

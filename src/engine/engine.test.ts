@@ -426,6 +426,12 @@ describe('POST /v1/completions', () => {
     expect(body.error).toMatchObject({ param: 'prompt' })
   })
 
+  test('says the context size of the model that the script plays', async () => {
+    await using other = await startEngine({ script: { default: { text: 'hi' }, model: { context_tokens: 200_000 } } })
+    const { data } = (await (await fetch(`${other.url}/v1/models`)).json()) as { data: { max_model_len: number }[] }
+    expect(data[0]?.max_model_len).toBe(200_000)
+  })
+
   test('samples 16 tokens when max_tokens is absent', async () => {
     await using other = await startEngine({ script: 'default: {tokens: 100}' })
     const { body } = await postJson(`${other.url}/v1/completions`, { prompt: 'x' })

@@ -11,7 +11,7 @@ import { type GenerationRecord, openGenerationLog } from './generation-log.ts'
 import { embeddedModelFolder } from './model-package.ts'
 import { createModelPolicy, type ModelPolicyOptions } from './policies/model.ts'
 import type { Policy } from './policies/policy.ts'
-import { parseScript, type ScriptInput } from './policies/script-schema.ts'
+import { parseScript, type Script, type ScriptInput } from './policies/script-schema.ts'
 import { createScriptPolicy } from './policies/script.ts'
 import { PromptEncoder } from './prompt.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
@@ -26,7 +26,7 @@ export interface EngineOptions {
   port?: number
   /** Default `tiny`. */
   servedModelName?: string
-  /** Prompt and answer together; default 32768, the most the model can. */
+  /** Prompt and answer together; default 32768, the most the model can, or what the script says. */
   maxModelLen?: number
   /** Most alternatives a request may ask for; default 20 as vLLM's, -1 is the whole vocabulary. */
   maxLogprobs?: number
@@ -64,18 +64,19 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
   const folder = embeddedModelFolder()
   const tokenizer = await loadTokenizer(folder)
   await using stack = new AsyncDisposableStack()
-  const policy = stack.use(await createPolicy(options, tokenizer))
+  const script = options.script === undefined ? undefined : parseScript(options.script)
+  const policy = stack.use(await createPolicy(options, script, tokenizer))
   const log = options.log === undefined ? undefined : stack.use(await openGenerationLog(options.log))
   const context: EngineContext = {
     policy,
     texts: new TokenTexts(tokenizer),
-    template: await loadChatTemplate(folder, tokenizer),
+    template: await loadChatTemplate(folder, tokenizer, { images: script?.model.images }),
     encoder: new PromptEncoder(tokenizer),
     control: new Control(options.weightVersion ?? 'default'),
     metrics: new Metrics(),
     log,
     modelName: options.servedModelName ?? 'tiny',
-    maxModelLen: options.maxModelLen ?? 32_768,
+    maxModelLen: options.maxModelLen ?? script?.model.context_tokens ?? 32_768,
     maxLogprobs: options.maxLogprobs ?? 20,
     now: options.now ?? Date.now,
     newId: options.newId ?? (() => randomUUID().replaceAll('-', '')),
@@ -101,10 +102,9 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
   }
 }
 
-async function createPolicy(options: EngineOptions, tokenizer: Tokenizer): Promise<Policy> {
+async function createPolicy(options: EngineOptions, script: Script | undefined, tokenizer: Tokenizer): Promise<Policy> {
   if (options.policy !== undefined) return options.policy
-  if (options.script === undefined) return createModelPolicy(options.model)
-  const script = parseScript(options.script)
+  if (script === undefined) return createModelPolicy(options.model)
   if (script.logprobs === 'synthetic') return createScriptPolicy(script, { tokenizer })
   const model = await createModelPolicy(options.model)
   const policy = createScriptPolicy(script, { tokenizer, score: (promptIds, ids) => model.score(promptIds, ids) })

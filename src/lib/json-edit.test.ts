@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { appendMembers, replaceValues } from './json-edit.ts'
+import { replaceValues, setMembers } from './json-edit.ts'
 
 const anyBody = fc.dictionary(fc.string(), fc.jsonValue(), { noNullPrototype: true })
 
@@ -35,14 +35,27 @@ describe('replaceValues()', () => {
   })
 })
 
-describe('appendMembers()', () => {
-  test('wins over members of the same name and keeps the rest of the text', () => {
+describe('setMembers()', () => {
+  test('wins over members of the same name, which it replaces, and keeps the rest of the text', () => {
     fc.assert(
-      fc.property(anyBody, anyBody, fc.constantFrom('', ' ', '\n'), (body, members, space) => {
-        const text = `${space}${JSON.stringify(body)}${space}`
-        const parsed = JSON.parse(appendMembers(text, members))
-        expect(parsed).toEqual(JSON.parse(JSON.stringify({ ...body, ...members })))
+      fc.property(anyBody, anyBody, fc.constantFrom('', ' ', '\n'), fc.boolean(), (body, members, space, overlap) => {
+        const wanted = overlap
+          ? { ...members, ...Object.fromEntries(Object.keys(body).map((key) => [key, 1])) }
+          : members
+        const text = `${space}${JSON.stringify(body, null, space)}${space}`
+        const edited = setMembers(text, wanted)
+        expect(JSON.parse(edited)).toEqual(JSON.parse(JSON.stringify({ ...body, ...wanted })))
+        expect(edited.startsWith(space) && edited.endsWith(`}${space}`)).toBe(true)
       }),
     )
+  })
+
+  test('says nothing twice and touches nothing else', () => {
+    const text = '{"model": "a", "x": 1.0, "stream" :true, "messages": [{"model": "inner"}]}'
+    expect(setMembers(text, { stream: false, model: 'b', n: 2, absent: undefined })).toBe(
+      '{"model": "b", "x": 1.0, "stream" :false, "messages": [{"model": "inner"}],"n":2}',
+    )
+    expect(setMembers('{ }', { a: null })).toBe('{ "a":null}')
+    expect(setMembers('{"\\u0061":1,"b":2}', { a: 3 })).toBe('{"\\u0061":3,"b":2}')
   })
 })

@@ -24,13 +24,35 @@ export function replaceValues(text: string, edits: readonly JsonEdit[]): string 
   return result + text.slice(at)
 }
 
-/** Adds members at the end of a JSON object. A reader takes the last of two equal keys, so these win. */
-export function appendMembers(text: string, members: Readonly<Record<string, unknown>>): string {
-  const added = JSON.stringify(members).slice(1, -1)
-  if (added === '') return text
-  const close = text.lastIndexOf('}')
-  const isEmpty = text.charCodeAt(skipSpace(text, text.indexOf('{') + 1)) === CLOSE_BRACE
-  return `${text.slice(0, close)}${isEmpty ? '' : ','}${added}${text.slice(close)}`
+/**
+ * Sets members of a JSON object: where they stand, or at the end. Never twice, because some readers refuse an object that
+ * says the same thing two times. Undefined ones are left as they are.
+ */
+export function setMembers(text: string, members: Readonly<Record<string, unknown>>): string {
+  const missing = new Map(
+    Object.entries(members).flatMap(([name, value]) => {
+      const json = JSON.stringify(value)
+      return json === undefined ? [] : [[name, json] as const]
+    }),
+  )
+  if (missing.size === 0) return text
+  const start = skipSpace(text, 0)
+  // A reader takes the last of two equal keys, so only that one counts.
+  const found = new Map<string, number>()
+  const close = eachMember(text, start, (name, value) => {
+    if (missing.has(name)) found.set(name, value)
+  })
+  let result = ''
+  let at = 0
+  for (const [name, value] of [...found].toSorted(([, one], [, other]) => one - other)) {
+    result += text.slice(at, value) + missing.get(name)
+    at = skipValue(text, value)
+    missing.delete(name)
+  }
+  result += text.slice(at, close)
+  const added = [...missing].map(([name, json]) => `${JSON.stringify(name)}:${json}`).join(',')
+  const isEmpty = skipSpace(text, start + 1) === close
+  return `${result}${isEmpty || added === '' ? '' : ','}${added}${text.slice(close)}`
 }
 
 interface Span {
@@ -63,16 +85,24 @@ function findElement(text: string, arrayStart: number, index: number): number | 
 function findMember(text: string, objectStart: number, name: string): number | undefined {
   if (text[objectStart] !== '{') return undefined
   let found: number | undefined
+  eachMember(text, objectStart, (key, value) => {
+    if (key === name) found = value
+  })
+  return found
+}
+
+/** Gives where the object ends: the place of its closing brace. */
+function eachMember(text: string, objectStart: number, visit: (name: string, value: number) => void): number {
   let at = skipSpace(text, objectStart + 1)
   while (text[at] !== '}') {
     const keyEnd = skipString(text, at)
-    const key = text.slice(at, keyEnd)
+    const key = text.slice(at + 1, keyEnd - 1)
     const value = skipSpace(text, skipSpace(text, keyEnd) + 1)
-    if (key === `"${name}"` || (key.includes('\\') && JSON.parse(key) === name)) found = value
+    visit(key.includes('\\') ? (JSON.parse(`"${key}"`) as string) : key, value)
     at = skipSpace(text, skipValue(text, value))
     if (text[at] === ',') at = skipSpace(text, at + 1)
   }
-  return found
+  return at
 }
 
 function skipValue(text: string, start: number): number {

@@ -1,10 +1,11 @@
 import type { Failure } from './failure.ts'
-import type { FinishReason, Usage } from './turn.ts'
+import type { FinishReason, LogprobMode, Usage } from './turn.ts'
 
 /**
  * The common language of an answer on its way from an engine to a harness, whether it came as a stream or whole. Order:
- * `answer-start`; then `choice-delta`s of every choice in any interleaving, the last of each with a finish reason; then
- * `usage` if the engine counted; then `answer-end`. `answer-error` may come at any point and is the last event.
+ * `answer-start`; then `choice-delta`s of every choice in any interleaving, the last of each with a finish reason (engines
+ * that tell ids only at the very end add one more with nothing else in it); then `usage` if the engine counted; then
+ * `answer-end`. `answer-error` may come at any point and is the last event.
  */
 export type StreamEvent = AnswerStart | ChoiceDelta | UsageReport | AnswerEnd | AnswerError
 
@@ -15,8 +16,12 @@ export interface AnswerStart {
   model: string
   /** Unix seconds by the engine's clock. */
   created: number
-  /** The ids the engine read; absent when it does not say. */
+  /** The ids the engine read; absent when it does not say, or only at the end. */
   promptTokenIds?: Int32Array
+  /** The weights that sampled, as the engine calls them; absent when it does not say. */
+  weightVersion?: string
+  /** What its log probabilities mean; absent when that is not known. */
+  logprobMode?: LogprobMode
   /** Fields of the wire we have no word for; a dialect of the same wire relays them. */
   extra?: WireFields
 }
@@ -60,6 +65,10 @@ export interface UsageReport {
 
 export interface AnswerEnd {
   type: 'answer-end'
+  /** Where the engine says them only now. */
+  promptTokenIds?: Int32Array
+  /** What the counts do not show, and yet speaks against these being the ids the engine read and wrote. */
+  doubts?: readonly string[]
 }
 
 export interface AnswerError {

@@ -13,6 +13,13 @@ export type FinishReason = z.infer<typeof FinishReason>
 export const Grade = z.enum(['exact', 'inferred', 'retokenised', 'text-only'])
 export type Grade = z.infer<typeof Grade>
 
+/**
+ * What a log probability is taken of. `raw`: the model's distribution; `tempered`: that divided by the temperature, so
+ * equal to raw at temperature 1.
+ */
+export const LogprobMode = z.enum(['raw', 'tempered'])
+export type LogprobMode = z.infer<typeof LogprobMode>
+
 /** Whether the harness got the whole answer. `unknown`: the gateway died before it could tell. */
 export const Delivery = z.enum(['delivered', 'undelivered', 'unknown'])
 export type Delivery = z.infer<typeof Delivery>
@@ -129,6 +136,8 @@ export interface TurnResponse {
   gradeReasons: string[]
   /** Weights of the first sampled token; `weightSpans` of a choice say whether they changed. */
   weightVersion?: string
+  /** Absent when nobody knows. */
+  logprobMode?: LogprobMode
 }
 
 export const TurnOutcome = z.enum(['answered', 'failed', 'partial', 'unfinished'])

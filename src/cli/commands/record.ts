@@ -1,20 +1,44 @@
-import { access, constants, mkdir } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
+import { text } from 'node:stream/consumers'
 import pino from 'pino'
 import { randomIds } from '../../lib/random-ids.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { createCallLogStore } from '../../store/call-log/store.ts'
-import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { endOf, type Harness } from '../../node/harnesses/harness.ts'
+import { findHarness, type FoundHarness } from '../../node/find-harness.ts'
+import { harnesses } from '../../node/harnesses/index.ts'
+import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../harness-places.ts'
 import { openEngine } from '../open-engine.ts'
-import { recordSession, type Recorded } from '../record-session.ts'
+import { prepareCommand, preparePreset } from '../prepare-harness.ts'
+import { recordSession, type Recorded, type RecordOptions } from '../record-session.ts'
+import { assertWritable } from '../writable.ts'
 import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
 
 export const record = defineCommand({
   name: 'record',
   description: 'Run a harness and capture every model call it makes, with exact tokens.',
-  rest: 'the command to run; it finds the gateway through OPENAI_BASE_URL and its like',
+  subject: { name: 'prompt', description: 'What to tell the harness of --harness' },
+  rest: 'the command to run, which finds the gateway through OPENAI_BASE_URL and its like; or more words for --harness',
   flags: {
+    harness: {
+      type: 'string',
+      hint: 'NAME',
+      choices: harnesses.map(({ name }) => name),
+      description: 'Run this agent CLI without a person, with permission for everything, in a HOME of its own',
+    },
+    'prompt-file': { type: 'string', hint: 'FILE', description: 'Read the prompt from a file; - is standard input' },
+    'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
+    images: { type: 'boolean', description: 'The model reads images; without it the harness is told that it does not' },
+    context: {
+      type: 'string',
+      hint: 'TOKENS',
+      description: 'Context size to tell the harness; else what the engine says',
+    },
+    env: { type: 'string', hint: 'NAMES', description: 'Variables that --harness hands on, with commas between them' },
     upstream: { type: 'string', hint: 'URL', description: 'A running vLLM server; without it the tiny engine answers' },
     model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
     out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
@@ -32,12 +56,12 @@ export const record = defineCommand({
     verbose: { type: 'boolean', description: 'Log what the gateway does' },
   },
   examples: [
+    'polar record --harness claude_code "Fix the failing test"',
     'polar record -- pi -p "What is in this folder?"',
     'polar record --upstream http://localhost:8000 --model Qwen/Qwen3-8B -- my-agent --task task.md',
   ],
-  async run({ flags, rest }): Promise<ExitCode> {
-    const [file, ...childArgs] = rest
-    if (file === undefined) throw usageError('record', 'say what to run after --, as in: polar record -- pi -p "hello"')
+  async run({ flags, subject, rest }): Promise<ExitCode> {
+    const what = await readChoice(flags, subject, rest)
     const dir = resolve(flags.out)
     await assertWritable(dir)
     const interrupted = new AbortController()
@@ -53,7 +77,7 @@ export const record = defineCommand({
     })
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
-      command: [file, ...childArgs],
+      ...toRecord(what, flags, { model: engine.info.model, contextTokens: engine.contextTokens }),
       upstream: engine.upstream,
       engine: engine.info,
       store,
@@ -61,38 +85,114 @@ export const record = defineCommand({
       ids: randomIds(now),
       now,
       logger: pino({ level: flags.verbose ? 'debug' : 'warn' }, pino.destination(2)),
-      env: process.env,
       stdout: flags.json ? 'stderr' : 'inherit',
       signal: interrupted.signal,
     })
     process.off('SIGINT', stop).off('SIGTERM', stop)
-    report(recorded, dir, flags.json)
+    report(recorded, what.harness, dir, flags.json)
     if (interrupted.signal.aborted) return EXIT.interrupted
     return recorded.exitCode === 0 && recorded.session.complete ? EXIT.done : EXIT.failed
   },
 })
 
-/** Better to say so now than after the agent has worked for an hour. */
-async function assertWritable(dir: string): Promise<void> {
+interface RecordFlags {
+  harness?: string
+  'prompt-file'?: string
+  'harness-dir'?: string
+  images: boolean
+  context?: string
+  env?: string
+}
+
+/** What to run: a harness we know, found here, or a command of the user's. */
+type Choice =
+  | { harness: Harness; found: FoundHarness; prompt: string; extraArgs: readonly string[] }
+  | { harness?: undefined; command: readonly [string, ...string[]] }
+
+async function readChoice(flags: RecordFlags, word: string, rest: readonly string[]): Promise<Choice> {
+  if (flags.harness !== undefined) {
+    const harness = harnessNamed(flags.harness)
+    const prompt = await readPrompt(flags['prompt-file'], word)
+    return { harness, found: await findOrExplain(harness, flags['harness-dir']), prompt, extraArgs: rest }
+  }
+  for (const flag of ['prompt-file', 'harness-dir', 'context', 'env', 'images'] as const) {
+    if (flags[flag]) throw usageError('record', `--${flag} goes with --harness`)
+  }
+  if (word !== '') throw usageError('record', `unexpected argument "${word}"; a prompt goes with --harness`)
+  const [file, ...args] = rest
+  if (file !== undefined) return { command: [file, ...args] }
+  throw usageError('record', 'say what to run: --harness NAME "prompt", or a command after --')
+}
+
+async function readPrompt(file: string | undefined, word: string): Promise<string> {
+  if (file !== undefined && word !== '') throw usageError('record', 'give a prompt or a --prompt-file, not both')
+  const prompt = file === undefined ? word : await readPromptFile(file)
+  if (prompt.trim() !== '') return prompt
+  throw usageError('record', 'say what the harness is to do, as in: polar record --harness pi "Who are you?"')
+}
+
+async function readPromptFile(file: string): Promise<string> {
   try {
-    await mkdir(dir, { recursive: true, mode: 0o700 })
-    await access(dir, constants.W_OK | constants.X_OK)
+    return file === '-' ? await text(process.stdin) : await readFile(file, 'utf8')
   } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException
-    const hint = 'Choose another place with --out DIR.'
-    throw new RolloutError('config.invalid', `Sessions cannot be written to ${dir} (${code ?? message}). ${hint}`, {
+    throw new RolloutError('config.invalid', `Cannot read the prompt ${file}: ${(error as Error).message}`, {
       cause: error,
     })
   }
 }
 
+async function findOrExplain(harness: Harness, dir: string | undefined): Promise<FoundHarness> {
+  const found = await findHarness(harness, harnessPlaces(dir, process.env))
+  if (found) return found
+  const install = `polar harness install ${harness.name}${dir === undefined ? '' : ` --dir ${dir}`}`
+  const message = `${harness.title} ${harness.npm.version} is not installed. Install it with: ${install}`
+  throw new RolloutError('harness.not-found', message)
+}
+
+/** What harnesses are told when neither the user nor the engine knows. */
+const USUAL_CONTEXT = 131_072
+
+function toRecord(
+  choice: Choice,
+  flags: RecordFlags,
+  engine: { model: string; contextTokens: number | undefined },
+): Pick<RecordOptions, 'origin' | 'prepare'> {
+  if (choice.harness === undefined) {
+    const { command } = choice
+    const options = { env: process.env, model: engine.model }
+    return { origin: { command }, prepare: async (access) => prepareCommand(command, { ...options, access }) }
+  }
+  const { harness } = choice
+  const contextTokens =
+    flags.context === undefined
+      ? (engine.contextTokens ?? USUAL_CONTEXT)
+      : parseNumber('record', 'context', flags.context, { min: 1024, max: 100_000_000 })
+  const preset = {
+    ...choice,
+    setup: { model: engine.model, contextTokens, images: flags.images },
+    env: process.env,
+    kept: (flags.env ?? '').split(',').filter((name) => name !== ''),
+    tmpdir: tmpdir(),
+  }
+  return {
+    origin: { harness: { name: harness.name, version: harness.npm.version, path: choice.found.path } },
+    prepare: (access) => preparePreset(preset, access),
+  }
+}
+
 /** Standard output belongs to the harness, so people read this on standard error. */
-function report({ session, exitCode, durationMs }: Recorded, dir: string, asJson: boolean): void {
+function report(
+  { session, exitCode, durationMs }: Recorded,
+  harness: Harness | undefined,
+  dir: string,
+  asJson: boolean,
+): void {
   const path = join(dir, session.id)
+  const end = harness === undefined ? undefined : endOf(harness, exitCode)
   if (asJson) {
-    process.stdout.write(
-      `${JSON.stringify({ ...toSummary(session), path, exit_code: exitCode, duration_ms: durationMs })}\n`,
-    )
+    const about = harness === undefined ? {} : { harness: harness.name, harness_end: end }
+    const summary = { ...toSummary(session), ...about, path, exit_code: exitCode, duration_ms: durationMs }
+    process.stdout.write(`${JSON.stringify(summary)}\n`)
     return
   }
   const lines = [
@@ -100,7 +200,7 @@ function report({ session, exitCode, durationMs }: Recorded, dir: string, asJson
     session.turns.length === 0
       ? 'No model call reached the gateway. Does the harness read OPENAI_BASE_URL? Its config may name another URL.\n'
       : formatCallTable(session),
-    `Session  ${session.id}  (${(durationMs / 1000).toFixed(1)} s, harness exit code ${exitCode})`,
+    `Session  ${session.id}  (${(durationMs / 1000).toFixed(1)} s, harness exit code ${exitCode}${end === undefined ? '' : `: ${end}`})`,
     `Written  ${path}`,
     ...session.incompleteReasons.map((reason) => `INCOMPLETE  ${reason}`),
     `Read it  polar show ${session.id}${dir === resolve(DEFAULT_OUT) ? '' : ` --out ${dir}`}`,

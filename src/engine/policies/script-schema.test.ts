@@ -54,6 +54,13 @@ default: {text: What?}
     expect(problemsOf({ scenarios: { a: [] } })).toContain('scenarios.a:')
   })
 
+  test('may play another model than the embedded one, unless that one gives the log probabilities', () => {
+    expect(parseScript({}).model).toEqual({ images: false })
+    const model = { context_tokens: 200_000, images: true }
+    expect(parseScript({ model }).model).toEqual(model)
+    expect(problemsOf({ model, logprobs: 'model' })).toContain('model: cannot differ')
+  })
+
   test('says where YAML is broken, and that an empty file is no script', () => {
     expect(problemsOf('a: [1, 2')).toMatch(/not valid YAML.*line 1/s)
     expect(problemsOf('')).toContain('(top level)')

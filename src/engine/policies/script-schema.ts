@@ -108,19 +108,43 @@ const NAME = String.raw`[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*`
 /** `SCRIPT:name` or `SCRIPT:name#nonce`. */
 export const MARKER = new RegExp(`SCRIPT:(?<name>${NAME})(?:#(?<nonce>${NAME}))?`, 'g')
 
-export const Script = z.strictObject({
-  scenarios: z
-    .record(z.string().regex(new RegExp(`^${NAME}$`), 'must be letters, digits, "_", "-", and "." between them'), Steps)
-    .default({})
-    .describe('By name: turns for a conversation with the marker SCRIPT:name (or SCRIPT:name#nonce) in a user message'),
-  order: Steps.optional().describe('Turns for requests without a marker, in order of arrival'),
-  repeat: z.enum(['last', 'cycle', 'error']).default('last').describe('What follows the last turn of `order`'),
-  default: Step.optional().describe('The turn when nothing else fits'),
-  logprobs: z
-    .enum(['synthetic', 'model'])
-    .default('synthetic')
-    .describe('synthetic: made up from the ids, cheap; model: what the model gives the scripted tokens'),
+const PlayedModel = z.strictObject({
+  context_tokens: z
+    .int()
+    .min(256)
+    .max(10_000_000)
+    .optional()
+    .describe('Prompt and answer together; absent: 32768, what the embedded model can'),
+  images: z
+    .boolean()
+    .default(false)
+    .describe('Take images as a vision model does; in the prompt each is a word made from its digest'),
 })
+
+export const Script = z
+  .strictObject({
+    scenarios: z
+      .record(
+        z.string().regex(new RegExp(`^${NAME}$`), 'must be letters, digits, "_", "-", and "." between them'),
+        Steps,
+      )
+      .default({})
+      .describe(
+        'By name: turns for a conversation with the marker SCRIPT:name (or SCRIPT:name#nonce) in a user message',
+      ),
+    order: Steps.optional().describe('Turns for requests without a marker, in order of arrival'),
+    repeat: z.enum(['last', 'cycle', 'error']).default('last').describe('What follows the last turn of `order`'),
+    default: Step.optional().describe('The turn when nothing else fits'),
+    logprobs: z
+      .enum(['synthetic', 'model'])
+      .default('synthetic')
+      .describe('synthetic: made up from the ids, cheap; model: what the model gives the scripted tokens'),
+    model: PlayedModel.prefault({}).describe('The model this plays, where it differs from the embedded one'),
+  })
+  .refine(({ logprobs, model }) => logprobs === 'synthetic' || (model.context_tokens === undefined && !model.images), {
+    path: ['model'],
+    error: 'cannot differ from the embedded model that is asked for log probabilities',
+  })
 export type Script = z.infer<typeof Script>
 /** A script as it is written, before defaults. */
 export type ScriptInput = z.input<typeof Script>

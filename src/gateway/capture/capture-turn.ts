@@ -1,4 +1,4 @@
-import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
+import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
 import type { Choice, FinishReason, Grade, TurnResponse, Usage, WeightSpan } from '../../model/turn.ts'
 
@@ -7,7 +7,7 @@ export class TurnCapture {
   #start: AnswerStart | undefined
   #usage: Usage | undefined
   readonly #choices = new Map<number, ChoiceCapture>()
-  #ended = false
+  #end: AnswerEnd | undefined
 
   /** `weightVersion`: the weights in force when the event came; absent when nobody said. */
   add(event: StreamEvent, weightVersion?: string): void {
@@ -16,13 +16,14 @@ export class TurnCapture {
         this.#start = event
         return
       case 'choice-delta':
-        this.#choice(event.choice).add(event, weightVersion)
+        // The trainer's own word counts: an engine that was not told calls all its weights the same.
+        this.#choice(event.choice).add(event, weightVersion ?? this.#start?.weightVersion)
         return
       case 'usage':
         this.#usage = event.usage
         return
       case 'answer-end':
-        this.#ended = true
+        this.#end = event
         return
       case 'answer-error':
         return
@@ -38,7 +39,7 @@ export class TurnCapture {
   toResponse(): TurnResponse | undefined {
     if (this.#start === undefined) return undefined
     const choices = [...this.#choices.values()].map((choice) => choice.toChoice()).sort((a, b) => a.index - b.index)
-    const promptIds = this.#start.promptTokenIds ?? new Int32Array()
+    const promptIds = this.#start.promptTokenIds ?? this.#end?.promptTokenIds ?? new Int32Array()
     const gradeReasons = [...this.#gradeReasons(promptIds, choices)]
     const weightVersion = choices[0]?.weightSpans?.[0]?.version
     return {
@@ -51,6 +52,7 @@ export class TurnCapture {
       grade: toGrade(promptIds, choices, gradeReasons),
       gradeReasons,
       ...(weightVersion === undefined ? {} : { weightVersion }),
+      ...(this.#start.logprobMode === undefined ? {} : { logprobMode: this.#start.logprobMode }),
     }
   }
 
@@ -59,12 +61,13 @@ export class TurnCapture {
     if (this.#start === undefined) return []
     const deltas = [...this.#choices.values()].map((choice) => choice.toDelta())
     const usage = this.#usage === undefined ? [] : [{ type: 'usage' as const, usage: this.#usage }]
-    return [this.#start, ...deltas, ...usage, ...(this.#ended ? [{ type: 'answer-end' as const }] : [])]
+    return [this.#start, ...deltas, ...usage, ...(this.#end === undefined ? [] : [this.#end])]
   }
 
   /** Everything that keeps us from saying: these are the ids the engine read and wrote, all of them. */
   *#gradeReasons(promptIds: Int32Array, choices: readonly Choice[]): Generator<string> {
-    if (!this.#ended) yield 'the answer did not end'
+    if (this.#end === undefined) yield 'the answer did not end'
+    yield* this.#end?.doubts ?? []
     if (choices.length === 0) yield 'no choice came'
     if (promptIds.length === 0) yield 'the engine reported no prompt ids'
     for (const choice of choices) {

@@ -2,17 +2,59 @@ import type { Dispatcher } from 'undici'
 import * as z from 'zod'
 import { SseParser } from '../../lib/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
-import type { ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
-import type { FinishReason, Usage } from '../../model/turn.ts'
+import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
+import type { FinishReason, LogprobMode, Usage } from '../../model/turn.ts'
 import { parseJson, toRolloutError } from './engine-http.ts'
+
+export interface AnswerReading {
+  /** Where the engine is, for what is said when it breaks. */
+  base: string
+  signal: AbortSignal
+  /** The harness asked for a stream: a whole answer must not show the `message` that stands where its dialect expects a `delta`. */
+  forStream?: boolean
+  /** Known before the answer came. */
+  logprobMode?: LogprobMode
+  /** Puts what an engine of a similar wire calls otherwise where this module looks; of a whole answer, and of a chunk. */
+  translate?: (answer: WireFields) => Translated | Promise<Translated>
+  translateChunk?: (chunk: WireFields) => WireFields
+}
+
+/** An answer in vLLM's words: `prompt_token_ids` beside the choices, `token_ids` in each. */
+export interface Translated {
+  answer: WireFields
+  weightVersion?: string
+  doubts?: readonly string[]
+}
 
 /** The events of a Chat Completions answer, streamed or whole, as an engine of that wire sends it. */
 export function readAnswer(
   response: Dispatcher.ResponseData,
-  engine: { base: string; signal: AbortSignal },
+  reading: AnswerReading,
 ): AsyncGenerator<readonly StreamEvent[]> {
   const isStream = String(response.headers['content-type'] ?? '').startsWith('text/event-stream')
-  return guarded(isStream ? streamEvents(response.body) : wholeEvents(response.body), engine)
+  if (isStream) return guarded(streamEvents(response.body, reading), reading)
+  return readWhole(async () => {
+    const answer = await readJsonObject(response)
+    return (await reading.translate?.(answer)) ?? { answer }
+  }, reading)
+}
+
+/** The events of an answer that had to be put together. What `load` throws ends it. */
+export function readWhole(
+  load: () => Promise<Translated>,
+  reading: Omit<AnswerReading, 'translate' | 'translateChunk'>,
+): AsyncGenerator<readonly StreamEvent[]> {
+  return guarded(wholeEvents(load, reading), reading)
+}
+
+export async function readJsonObject(response: Dispatcher.ResponseData): Promise<WireFields> {
+  const value = parseJson(await response.body.text())
+  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw noCompletion()
+  return value as WireFields
+}
+
+function noCompletion(): RolloutError {
+  return new RolloutError('upstream.bad-stream', 'The engine answered 200 with a body that is no chat completion.')
 }
 
 /** What breaks while an answer comes in ends it; what came before is kept. */
@@ -28,8 +70,11 @@ async function* guarded(
   }
 }
 
-async function* streamEvents(body: AsyncIterable<Uint8Array>): AsyncGenerator<readonly StreamEvent[]> {
-  const reader = new ChunkReader()
+async function* streamEvents(
+  body: AsyncIterable<Uint8Array>,
+  reading: AnswerReading,
+): AsyncGenerator<readonly StreamEvent[]> {
+  const reader = new ChunkReader(reading)
   for await (const bytes of body) {
     const events = reader.push(bytes)
     if (events.length > 0) yield events
@@ -38,13 +83,14 @@ async function* streamEvents(body: AsyncIterable<Uint8Array>): AsyncGenerator<re
   throw new RolloutError('upstream.bad-stream', 'The engine ended the stream without [DONE].')
 }
 
-async function* wholeEvents(body: Dispatcher.ResponseData['body']): AsyncGenerator<readonly StreamEvent[]> {
-  const value = parseJson(await body.text())
-  const answer = WireAnswer.safeParse(value)
-  if (!answer.success) {
-    throw new RolloutError('upstream.bad-stream', 'The engine answered 200 with a body that is no chat completion.')
-  }
-  yield toEvents(answer.data, value as WireFields)
+async function* wholeEvents(
+  load: () => Promise<Translated>,
+  reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
+): AsyncGenerator<readonly StreamEvent[]> {
+  const translated = await load()
+  const answer = WireAnswer.safeParse(translated.answer)
+  if (!answer.success) throw noCompletion()
+  yield toEvents(answer.data, translated, reading)
 }
 
 function clientGone(): RolloutError {
@@ -58,9 +104,16 @@ function badStream(message: string): Failure {
 /** Bytes of a chat stream to events. The same bytes give the same events however they are cut. */
 export class ChunkReader {
   readonly #sse = new SseParser()
-  #started = false
+  readonly #reading: Pick<AnswerReading, 'logprobMode' | 'translateChunk'>
+  #start: AnswerStart | undefined
+  /** Prompt ids that did not come with the first chunk. */
+  #latePromptIds: Int32Array | undefined
   /** Whether the last event of the answer has been read. */
   ended = false
+
+  constructor(reading: Pick<AnswerReading, 'logprobMode' | 'translateChunk'> = {}) {
+    this.#reading = reading
+  }
 
   push(bytes: Uint8Array): StreamEvent[] {
     const events: StreamEvent[] = []
@@ -74,17 +127,22 @@ export class ChunkReader {
   #read(data: string, events: StreamEvent[]): void {
     if (data === '[DONE]') {
       this.ended = true
-      events.push({ type: 'answer-end' })
+      const late = this.#latePromptIds
+      events.push(late === undefined ? { type: 'answer-end' } : { type: 'answer-end', promptTokenIds: late })
       return
     }
-    const chunk = parseJson(data) as WireChunk | undefined
-    if (typeof chunk !== 'object' || chunk === null)
+    const parsed = parseJson(data)
+    if (typeof parsed !== 'object' || parsed === null)
       return this.#fail('The engine sent an event that is not JSON.', events)
+    const fields = this.#reading.translateChunk?.(parsed as WireFields) ?? (parsed as WireFields)
+    const chunk = fields as unknown as WireChunk
     if (chunk.error != null) return this.#fail(errorText(chunk.error), events)
-    if (!Array.isArray(chunk.choices)) return this.#fail('The engine sent an event without choices.', events)
-    if (!this.#started) {
-      this.#started = true
-      events.push(startOf(chunk as unknown as WireFields))
+    if (!Array.isArray(chunk.choices)) return this.#fail(errorText(chunk), events)
+    if (this.#start === undefined) {
+      this.#start = startOf(fields, this.#reading)
+      events.push(this.#start)
+    } else if (this.#start.promptTokenIds === undefined) {
+      this.#latePromptIds = promptIdsOf(fields) ?? this.#latePromptIds
     }
     try {
       for (const choice of chunk.choices) events.push(toDelta(choice, choice.delta ?? {}))
@@ -100,9 +158,11 @@ export class ChunkReader {
   }
 }
 
+/** What is left of an answer when it goes wrong: an error with a message, or something that is no chunk. */
 function errorText(error: unknown): string {
   const message = (error as { message?: unknown }).message
-  return typeof message === 'string' ? message : JSON.stringify(error)
+  if (typeof message === 'string') return message
+  return `The engine sent an event without choices: ${JSON.stringify(error).slice(0, 500)}`
 }
 
 /** The fields we read, loosely: a stream is read chunk by chunk and a strict check of each would cost more than it finds. */
@@ -118,8 +178,10 @@ interface WireChoice {
   message?: WireDelta
   finish_reason?: string | null
   stop_reason?: string | number | null
+  /** SGLang's name for it. */
+  matched_stop?: string | number | null
   token_ids?: number[] | null
-  logprobs?: { content?: { logprob?: number }[] | null } | null
+  logprobs?: { content?: { logprob?: number | null }[] | null } | null
 }
 
 interface WireDelta {
@@ -152,16 +214,31 @@ const WireAnswer = z.looseObject({
   ),
 })
 
-function toEvents(answer: z.infer<typeof WireAnswer>, value: WireFields): StreamEvent[] {
-  const events: StreamEvent[] = [startOf(value)]
-  for (const choice of answer.choices as WireChoice[]) events.push(toDelta(choice, choice.message ?? {}))
-  const usage = value['usage'] as WireUsage | null | undefined
+function toEvents(
+  answer: z.infer<typeof WireAnswer>,
+  { answer: wire, weightVersion, doubts }: Translated,
+  reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
+): StreamEvent[] {
+  const events: StreamEvent[] = [startOf(wire, { ...reading, weightVersion })]
+  for (const choice of answer.choices as WireChoice[]) {
+    const event = toDelta(choice, choice.message ?? {})
+    events.push(reading.forStream === true ? withoutMessage(event) : event)
+  }
+  const usage = wire['usage'] as WireUsage | null | undefined
   if (usage != null) events.push(toUsage(usage))
-  events.push({ type: 'answer-end' })
+  events.push(doubts === undefined || doubts.length === 0 ? { type: 'answer-end' } : { type: 'answer-end', doubts })
   return events
 }
 
-function startOf(chunk: WireFields): StreamEvent {
+function withoutMessage(event: ChoiceDelta): ChoiceDelta {
+  const { message: _message, ...wire } = event.wire ?? {}
+  return { ...event, wire }
+}
+
+function startOf(
+  chunk: WireFields,
+  known: { logprobMode?: LogprobMode; weightVersion?: string | undefined },
+): AnswerStart {
   const {
     id,
     object: _object,
@@ -169,20 +246,27 @@ function startOf(chunk: WireFields): StreamEvent {
     model,
     choices: _choices,
     usage: _usage,
-    prompt_token_ids,
+    prompt_token_ids: _promptIds,
     prompt_text: _text,
     prompt_logprobs: _promptLogprobs,
     kv_transfer_params: _transfer,
     ...extra
   } = chunk
+  const promptTokenIds = promptIdsOf(chunk)
   return {
     type: 'answer-start',
     id: typeof id === 'string' ? id : '',
     model: typeof model === 'string' ? model : '',
     created: Number(created ?? 0),
-    ...(Array.isArray(prompt_token_ids) ? { promptTokenIds: Int32Array.from(prompt_token_ids as number[]) } : {}),
+    ...(promptTokenIds === undefined ? {} : { promptTokenIds }),
+    ...(known.weightVersion === undefined ? {} : { weightVersion: known.weightVersion }),
+    ...(known.logprobMode === undefined ? {} : { logprobMode: known.logprobMode }),
     extra,
   }
+}
+
+function promptIdsOf({ prompt_token_ids: ids }: WireFields): Int32Array | undefined {
+  return Array.isArray(ids) ? Int32Array.from(ids as number[]) : undefined
 }
 
 function toDelta(choice: WireChoice, delta: WireDelta): ChoiceDelta {
@@ -196,13 +280,14 @@ function toDelta(choice: WireChoice, delta: WireDelta): ChoiceDelta {
     event.logprobs = Float32Array.from(choice.logprobs.content, (entry) => toLogprob(entry.logprob))
   }
   if (choice.finish_reason != null) event.finishReason = FINISH_REASONS[choice.finish_reason] ?? 'other'
-  if (choice.stop_reason != null) event.stopReason = choice.stop_reason
+  const stopReason = choice.stop_reason ?? choice.matched_stop
+  if (stopReason != null) event.stopReason = stopReason
   return event
 }
 
-/** vLLM writes -9999 where it has no number. */
-function toLogprob(value: number | undefined): number {
-  return value === undefined || value <= -9999 ? Number.NaN : value
+/** vLLM writes -9999 where it has no number, and llama.cpp the least float there is. */
+function toLogprob(value: number | null | undefined): number {
+  return value == null || value <= -9999 ? Number.NaN : value
 }
 
 function toToolCallDelta(call: WireToolCallDelta, position: number): ToolCallDelta {

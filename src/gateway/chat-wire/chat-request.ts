@@ -1,4 +1,4 @@
-import { appendMembers, replaceValues, type JsonEdit } from '../../lib/json-edit.ts'
+import { replaceValues, setMembers, type JsonEdit } from '../../lib/json-edit.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
 import type { ResponseFormat, Sampling, TurnRequest } from '../../model/turn.ts'
 import { parseJson } from './engine-http.ts'
@@ -12,7 +12,7 @@ type WireObject = Record<string, unknown>
 export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>): string {
   const imposed = { ...toChatSampling(request.forcedSampling ?? {}), ...forced }
   if (request.wire.api !== 'openai-chat') return JSON.stringify({ ...toChatBody(request), ...imposed })
-  return appendMembers(replaceValues(request.wire.text, messageEdits(request)), imposed)
+  return setMembers(replaceValues(request.wire.text, messageEdits(request)), imposed)
 }
 
 // --- the same wire ----------------------------------------------------------------------------------------------------

@@ -67,15 +67,29 @@ export class EngineHttp implements AsyncDisposable {
     throw new RolloutError('upstream.failed', `The engine at ${this.base} does not answer ${path} as expected.`)
   }
 
-  async listModels(signal: AbortSignal): Promise<string[]> {
+  /** The same of an endpoint that not every version has: undefined when this one has it not, or answers otherwise. */
+  async askIfThere<T>(path: string, schema: z.ZodType<T>, question: EngineCall): Promise<T | undefined> {
+    const response = await this.call(path, question)
+    const text = await response.body.text().catch(() => '')
+    if (response.statusCode >= 500 && response.statusCode !== 501) {
+      throw refusalError(toRefusal(response, text), this.base)
+    }
+    return response.statusCode === 200 ? schema.safeParse(parseJson(text)).data : undefined
+  }
+
+  async models(signal: AbortSignal): Promise<ModelCard[]> {
     const { data } = await this.ask('/v1/models', ModelList, { signal })
-    return data.map((model) => model.id)
+    return data
+  }
+
+  async listModels(signal: AbortSignal): Promise<string[]> {
+    return (await this.models(signal)).map((model) => model.id)
   }
 
   /** Prompt and answer together; undefined when the engine does not say. */
   async contextTokens(model: string, signal: AbortSignal): Promise<number | undefined> {
-    const { data } = await this.ask('/v1/models', ModelList, { signal })
-    return data.find(({ id }) => id === model)?.max_model_len ?? undefined
+    const card = (await this.models(signal)).find(({ id }) => id === model)
+    return card === undefined ? undefined : contextOf(card)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -83,7 +97,19 @@ export class EngineHttp implements AsyncDisposable {
   }
 }
 
-const ModelList = z.looseObject({ data: z.array(z.looseObject({ id: z.string(), max_model_len: z.int().nullish() })) })
+const ModelCard = z.looseObject({
+  id: z.string(),
+  owned_by: z.string().nullish(),
+  max_model_len: z.int().nullish(),
+  /** llama.cpp's place for it. */
+  meta: z.looseObject({ n_ctx: z.int().nullish() }).nullish(),
+})
+export type ModelCard = z.infer<typeof ModelCard>
+const ModelList = z.looseObject({ data: z.array(ModelCard) })
+
+export function contextOf(card: ModelCard): number | undefined {
+  return card.max_model_len ?? card.meta?.n_ctx ?? undefined
+}
 
 /** An answer of the engine that is none. */
 export interface Refusal {
@@ -91,21 +117,35 @@ export interface Refusal {
   message: string
   retryAfterSeconds?: number
   param?: string
+  /** The engine's own words for what went wrong. */
+  labels: readonly string[]
 }
 
+/** Most engines put it below `error`; SGLang does not. */
+const errorFields = {
+  message: z.string(),
+  param: z.string().nullish(),
+  type: z.unknown(),
+  code: z.unknown(),
+}
 const ErrorBody = z.union([
-  z.looseObject({ error: z.looseObject({ message: z.string(), param: z.string().nullish() }) }),
-  z.looseObject({ message: z.string(), param: z.string().nullish() }).transform((error) => ({ error })),
+  z.looseObject({ error: z.looseObject(errorFields) }),
+  z.looseObject(errorFields).transform((error) => ({ error })),
 ])
 
 export async function readRefusal(response: Dispatcher.ResponseData): Promise<Refusal> {
-  const text = await response.body.text().catch(() => '')
+  return toRefusal(response, await response.body.text().catch(() => ''))
+}
+
+function toRefusal(response: Dispatcher.ResponseData, text: string): Refusal {
   const body = ErrorBody.safeParse(parseJson(text))
   const retryAfter = Number(response.headers['retry-after'])
+  const error = body.success ? body.data.error : undefined
   return {
     status: response.statusCode,
-    message: body.success ? body.data.error.message : text.slice(0, 500) || `status ${response.statusCode}`,
-    param: body.success ? (body.data.error.param ?? undefined) : undefined,
+    message: error?.message ?? (text.slice(0, 500) || `status ${response.statusCode}`),
+    param: error?.param ?? undefined,
+    labels: [error?.type, error?.code].filter((label) => typeof label === 'string'),
     ...(Number.isFinite(retryAfter) && retryAfter > 0 ? { retryAfterSeconds: retryAfter } : {}),
   }
 }
@@ -119,8 +159,8 @@ export function parseJson(text: string): unknown {
 }
 
 export function refusalError(refusal: Refusal, base: string): RolloutError {
-  const { status, message, ...fields } = refusal
-  if (status === 400 && isOverflow(message)) return new RolloutError('request.context-overflow', message, fields)
+  const { status, message, labels: _labels, ...fields } = refusal
+  if (status === 400 && isOverflow(refusal)) return new RolloutError('request.context-overflow', message, fields)
   if (status >= 300 && status < 400) {
     return new RolloutError('upstream.failed', `The engine at ${base} answered with a redirect (${status}).`)
   }
@@ -138,22 +178,18 @@ function refusalCode(status: number): FailureCode {
   return status < 500 ? 'upstream.refused' : 'upstream.failed'
 }
 
+/** In vLLM's, SGLang's, llama.cpp's and OpenAI's words. */
 const OVERFLOW = [
   /maximum context length is (\d+) tokens/i,
-  /exceeds model's maximum context length/i,
+  /exceeds (?:the )?model's maximum context length/i,
   /longer than the maximum model length/i,
+  /longer than the model's context length/i,
+  /exceeds the available context size/i,
 ]
+const OVERFLOW_LABELS: ReadonlySet<string> = new Set(['exceed_context_size_error', 'context_length_exceeded'])
 
-function isOverflow(message: string): boolean {
-  return OVERFLOW.some((wording) => wording.test(message))
-}
-
-/** The size of the context, if the refusal is about it and says so. */
-export function contextSize(message: string): number | undefined {
-  const size =
-    /^max(?:_completion)?_tokens=\d+ cannot be greater than max_model_len=\D*(\d+)/.exec(message)?.[1] ??
-    /maximum context length is (\d+) tokens/i.exec(message)?.[1]
-  return size === undefined ? undefined : Number(size)
+function isOverflow({ message, labels }: Refusal): boolean {
+  return labels.some((label) => OVERFLOW_LABELS.has(label)) || OVERFLOW.some((wording) => wording.test(message))
 }
 
 /** What a socket or client threw, with its boundary. */

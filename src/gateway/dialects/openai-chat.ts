@@ -37,7 +37,9 @@ const WireMessage = z.discriminatedUnion('role', [
 
 const WireTool = z.looseObject({
   type: z.string(),
-  function: z.looseObject({ name: z.string(), description: z.string().nullish(), parameters: z.unknown() }).optional(),
+  function: z
+    .looseObject({ name: z.string(), description: z.string().nullish(), parameters: z.unknown().optional() })
+    .optional(),
 })
 
 const WireRequest = z.looseObject({

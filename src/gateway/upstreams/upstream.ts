@@ -26,4 +26,6 @@ export interface Upstream extends AsyncDisposable {
   countTokens(request: TurnRequest, signal: AbortSignal): Promise<number>
   /** Names the engine serves. */
   listModels(signal: AbortSignal): Promise<string[]>
+  /** How many tokens prompt and answer of this model may have together; undefined when the engine does not say. */
+  contextTokens(model: string, signal: AbortSignal): Promise<number | undefined>
 }

@@ -53,6 +53,7 @@ export function createVllm(options: VllmOptions): Upstream {
 
     countTokens,
     listModels: (signal) => http.listModels(signal),
+    contextTokens: (model, signal) => http.contextTokens(model, signal),
     [Symbol.asyncDispose]: () => http[Symbol.asyncDispose](),
   }
 }
