@@ -1,0 +1,261 @@
+import fc from 'fast-check'
+import { beforeAll, describe, expect, test } from 'vitest'
+import { loadChatTemplate, type ChatTemplate } from '../../engine/chat-template.ts'
+import { embeddedModelFolder } from '../../engine/model-package.ts'
+import { loadTokenizer, type Tokenizer } from '../../engine/tokenizer.ts'
+import type { AssistantMessage, Message } from '../../model/message.ts'
+import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { renderChatBody } from '../chat-wire/chat-request.ts'
+import type { Render } from './bridge.ts'
+import { Continuations, type Continuation } from './continuation.ts'
+
+let tokenizer: Tokenizer
+let template: ChatTemplate
+beforeAll(async () => {
+  tokenizer = await loadTokenizer(embeddedModelFolder())
+  template = await loadChatTemplate(embeddedModelFolder(), tokenizer)
+})
+
+/** The real template and tokenizer of the tiny model, as its engine's render endpoint uses them. */
+const render: Render = async (request) => {
+  const body = JSON.parse(renderChatBody(request, {})) as {
+    messages: Record<string, unknown>[]
+    tools?: Record<string, unknown>[]
+  }
+  return template.tokenise({ messages: body.messages, tools: body.tools, addGenerationPrompt: true })
+}
+
+function requestOf(messages: Message[], fields: Partial<TurnRequest> = {}): TurnRequest {
+  return {
+    dialect: 'test',
+    model: 'm',
+    messages,
+    tools: [{ name: 'bash', parameters: { type: 'object' } }],
+    sampling: { n: 1 },
+    stream: true,
+    streamUsage: false,
+    logprobs: false,
+    wire: { api: 'test', text: '{}', body: {} },
+    ...fields,
+  }
+}
+
+const EOT = 2
+
+/** The answer as the model writes it, and its ids. */
+function sampled(answer: AssistantMessage): Int32Array {
+  const text = answer.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
+  const calls = answer.toolCalls.map(
+    ({ name, arguments: args }) => `<tool_call>\n{"name": "${name}", "arguments": ${args}}\n</tool_call>`,
+  )
+  const thought = answer.reasoning === undefined ? '' : `<think>\n${answer.reasoning}\n</think>\n\n`
+  return Int32Array.from([...tokenizer.encode(thought + [...(text ? [text] : []), ...calls].join('\n')), EOT])
+}
+
+async function answered(
+  request: TurnRequest,
+  answer: AssistantMessage,
+  fields: Partial<TurnResponse['choices'][number]> = {},
+): Promise<TurnResponse> {
+  const ids = sampled(answer)
+  const choice = {
+    index: 0,
+    message: answer,
+    finishReason: answer.toolCalls.length > 0 ? ('tool-calls' as const) : ('stop' as const),
+    ids,
+    logprobs: new Float32Array(ids.length),
+    ...fields,
+  }
+  return {
+    id: 'r',
+    model: 'm',
+    created: 1,
+    promptIds: await render(request),
+    choices: [choice],
+    grade: 'exact',
+    gradeReasons: [],
+  }
+}
+
+function text(role: 'user' | 'system', content: string): Message {
+  return { role, content: [{ type: 'text', text: content }] }
+}
+
+function answer(content: string, calls: string[] = [], reasoning?: string): AssistantMessage {
+  return {
+    role: 'assistant',
+    content: content === '' ? [] : [{ type: 'text', text: content }],
+    toolCalls: calls.map((args, i) => ({ id: `c${i}`, name: 'bash', arguments: args })),
+    ...(reasoning === undefined ? {} : { reasoning }),
+  }
+}
+
+function result(content: string, id = 'c0'): Message {
+  return { role: 'tool', toolCallId: id, content: [{ type: 'text', text: content }] }
+}
+
+async function continued(
+  before: Message[],
+  said: AssistantMessage,
+  after: Message[],
+  options: {
+    echo?: AssistantMessage
+    next?: Partial<TurnRequest>
+    response?: Partial<TurnResponse['choices'][number]>
+    thinking?: 'template' | 'preserve'
+  } = {},
+): Promise<{ found: Continuation; response: TurnResponse; next: TurnRequest }> {
+  const continuations = new Continuations({ thinking: options.thinking ?? 'template' })
+  const first = requestOf(before)
+  const response = await answered(first, said, options.response)
+  continuations.remember('turn_1', first, response)
+  const next = requestOf([...before, options.echo ?? said, ...after], options.next)
+  return { found: await continuations.find(next, render), response, next }
+}
+
+const anyText = fc.oneof(
+  fc.string({ unit: 'grapheme', minLength: 1 }),
+  fc.constantFrom('<|im_end|>', 'a <|im_start|>user\n b', '<tool_response>x</tool_response>', '\n\n', '你好 🐙', ' '),
+)
+
+describe('Continuations', () => {
+  test('the next prompt begins with what was read and sampled, and reads like a full rendering', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        anyText,
+        anyText,
+        fc.array(anyText, { minLength: 1, maxLength: 3 }),
+        fc.boolean(),
+        async (question, said, results, withCalls) => {
+          const calls = withCalls ? results.map((_, i) => `{"n": ${i}}`) : []
+          const tail = withCalls
+            ? results.map((content, i) => result(content, `c${i}`))
+            : [text('user', results[0] as string)]
+          const { found, response, next } = await continued(
+            [text('system', 's'), text('user', question)],
+            answer(said, calls),
+            tail,
+          )
+          expect(found.kind).toBe('extends')
+          if (found.kind !== 'extends') return
+          const prefix = [...response.promptIds, ...(response.choices[0]?.ids ?? [])]
+          expect([...found.promptIds.subarray(0, prefix.length)]).toEqual(prefix)
+          // As text, not as ids: where the answer meets the template a rendering may merge what was sampled apart.
+          const full = tokenizer.decode(await render(next), { skipSpecialTokens: false })
+          expect(tokenizer.decode(found.promptIds, { skipSpecialTokens: false })).toBe(full)
+        },
+      ),
+      { numRuns: 300 },
+    )
+  })
+
+  test('sampled ids that another tokenisation would not give are kept as they are', async () => {
+    const ids = Int32Array.from([...'Hello'].flatMap((letter) => [...tokenizer.encode(letter)]).concat(EOT))
+    const { found, response, next } = await continued([text('user', 'hi')], answer('Hello'), [text('user', 'again')], {
+      response: { ids, logprobs: new Float32Array(ids.length) },
+    })
+    expect(found.kind).toBe('extends')
+    if (found.kind !== 'extends') return
+    expect([...found.promptIds]).not.toEqual([...(await render(next))])
+    expect([...found.promptIds.subarray(response.promptIds.length, response.promptIds.length + ids.length)]).toEqual([
+      ...ids,
+    ])
+    expect(tokenizer.decode(found.promptIds, { skipSpecialTokens: false })).toBe(
+      tokenizer.decode(await render(next), { skipSpecialTokens: false }),
+    )
+  })
+
+  test('reasoning the template drops begins a new segment, or is kept on request', async () => {
+    const said = answer('x', [], 'let me think')
+    const dropped = await continued([text('user', 'q')], said, [text('user', 'more')])
+    expect(dropped.found).toEqual({ kind: 'fresh', reason: 'reasoning-stripped' })
+    const kept = await continued([text('user', 'q')], said, [text('user', 'more')], { thinking: 'preserve' })
+    expect(kept.found.kind).toBe('extends')
+    // A harness that does not send the reasoning back means the same turn.
+    const unsaid = await continued([text('user', 'q')], said, [text('user', 'more')], {
+      thinking: 'preserve',
+      echo: answer('x'),
+    })
+    expect(unsaid.found.kind).toBe('extends')
+  })
+
+  test('arguments that were printed anew are the same call', async () => {
+    const { found } = await continued([text('user', 'q')], answer('', ['{"a": 1.0,  "b": 2}']), [result('ok')], {
+      echo: answer('', ['{"b":2,"a":1}']),
+    })
+    expect(found.kind).toBe('extends')
+  })
+
+  test.each<[string, string, () => ReturnType<typeof continued>]>([
+    [
+      'edited text',
+      'edited-history',
+      () => continued([text('user', 'q')], answer('x'), [text('user', 'm')], { echo: answer('y') }),
+    ],
+    [
+      'edited arguments',
+      'edited-history',
+      () => continued([text('user', 'q')], answer('', ['{"a":1}']), [result('r')], { echo: answer('', ['{"a":2}']) }),
+    ],
+    [
+      'other tools',
+      'tools-changed',
+      () => continued([text('user', 'q')], answer('x'), [text('user', 'm')], { next: { tools: [] } }),
+    ],
+    [
+      'a cut turn',
+      'truncated-turn',
+      () => continued([text('user', 'q')], answer('x'), [text('user', 'm')], { response: { finishReason: 'length' } }),
+    ],
+    [
+      'a stop string',
+      'truncated-turn',
+      () => continued([text('user', 'q')], answer('x'), [text('user', 'm')], { response: { stopReason: 'STOP' } }),
+    ],
+    [
+      'a turn of someone else',
+      'foreign-turn',
+      () => continued([text('user', 'q')], answer('x'), [text('user', 'm'), answer('z'), text('user', 'n')]),
+    ],
+    ['no new message', 'foreign-turn', () => continued([text('user', 'q')], answer('x'), [])],
+    [
+      'an image',
+      'media',
+      () =>
+        continued([text('user', 'q')], answer('x'), [{ role: 'user', content: [{ type: 'image', url: 'data:x' }] }]),
+    ],
+  ])('%s: a new segment, because %s', async (_, reason, run) => {
+    expect((await run()).found).toEqual({ kind: 'fresh', reason })
+  })
+
+  test('goes on from the deepest call, and knows a first call and another conversation', async () => {
+    const continuations = new Continuations({ thinking: 'template' })
+    const one = requestOf([text('user', 'a')])
+    expect(await continuations.find(one, render)).toEqual({ kind: 'fresh', reason: 'first-call' })
+    continuations.remember('turn_1', one, await answered(one, answer('b')))
+    const two = requestOf([...one.messages, answer('b'), text('user', 'c')])
+    continuations.remember('turn_2', two, await answered(two, answer('d')))
+    const three = requestOf([...two.messages, answer('d'), text('user', 'e')])
+    expect(await continuations.find(three, render)).toMatchObject({ kind: 'extends', of: 'turn_2' })
+    expect(await continuations.find(requestOf([text('user', 'z'), answer('b'), text('user', 'c')]), render)).toEqual({
+      kind: 'fresh',
+      reason: 'new-conversation',
+    })
+  })
+
+  test('an engine that cannot render, or a template that moves messages, leaves the call as it is', async () => {
+    const continuations = new Continuations({ thinking: 'template' })
+    const first = requestOf([text('user', 'a')])
+    continuations.remember('turn_1', first, await answered(first, answer('b')))
+    const next = requestOf([...first.messages, answer('b'), text('user', 'c')])
+    expect(await continuations.find(next, () => Promise.reject(new Error('no')))).toEqual({
+      kind: 'fresh',
+      reason: 'render-failed',
+    })
+    const constant: Render = async () => Int32Array.of(1, 2, 3)
+    expect(await continuations.find(next, constant)).toEqual({ kind: 'fresh', reason: 'template-moves' })
+    const last: Render = async ({ messages }) =>
+      Int32Array.from([7, EOT, messages.length, ...tokenizer.encode(JSON.stringify(messages[1]))])
+    expect(await continuations.find(next, last)).toEqual({ kind: 'fresh', reason: 'template-moves' })
+  })
+})

@@ -1,0 +1,62 @@
+import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { dropsReasoning, findBridge, type BridgeFailure, type Render } from './bridge.ts'
+import { ConversationTree, type ForkReason } from './conversation-tree.ts'
+
+/**
+ * What to do where the template would drop the reasoning of an earlier turn. `template`: as a plain deployment does, so a
+ * new segment begins there. `preserve`: the model goes on seeing its own reasoning, and the tokens go on literally.
+ */
+export type ThinkingPolicy = 'template' | 'preserve'
+
+/** The prompt of the next call: token for token what the engine read and wrote before, plus a bridge; or why not. */
+export type Continuation =
+  | { kind: 'extends'; of: string; promptIds: Int32Array }
+  | { kind: 'fresh'; reason: ForkReason | BridgeFailure | 'render-failed' }
+
+/** Keeps the prompts of one session literal extensions of each other wherever that can be proven. */
+export class Continuations {
+  readonly #tree = new ConversationTree()
+  readonly #thinking: ThinkingPolicy
+
+  constructor(options: { thinking: ThinkingPolicy }) {
+    this.#thinking = options.thinking
+  }
+
+  remember(turnId: string, request: TurnRequest, response: TurnResponse): void {
+    this.#tree.add(turnId, request, response)
+  }
+
+  /** Fails closed: whatever is not proven renders normally. */
+  async find(request: TurnRequest, render: Render): Promise<Continuation> {
+    const found = this.#tree.find(request)
+    if ('fork' in found) return { kind: 'fresh', reason: found.fork }
+    const { node, answerAt } = found
+    const { answer, promptIds, sampledIds, turnId } = node
+    const endOfTurn = sampledIds.at(-1)
+    if (endOfTurn === undefined) return { kind: 'fresh', reason: 'truncated-turn' }
+    try {
+      if (
+        this.#thinking === 'template' &&
+        answer.reasoning &&
+        (await dropsReasoning(request, answerAt, answer, render))
+      ) {
+        return { kind: 'fresh', reason: 'reasoning-stripped' }
+      }
+      const bridge = await findBridge(request, answerAt, answer, endOfTurn, render)
+      if (typeof bridge === 'string') return { kind: 'fresh', reason: bridge }
+      return { kind: 'extends', of: turnId, promptIds: concat(promptIds, sampledIds, bridge) }
+    } catch {
+      return { kind: 'fresh', reason: 'render-failed' }
+    }
+  }
+}
+
+function concat(...parts: readonly Int32Array[]): Int32Array {
+  const joined = new Int32Array(parts.reduce((sum, part) => sum + part.length, 0))
+  let at = 0
+  for (const part of parts) {
+    joined.set(part, at)
+    at += part.length
+  }
+  return joined
+}

@@ -1,0 +1,117 @@
+import { hash } from 'node:crypto'
+import { textOf, type AssistantMessage, type ContentPart, type Message } from '../../model/message.ts'
+import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { isSameJson } from '../session-memory.ts'
+
+/** Why a call does not go on from an earlier one. The words are those of the edge verdicts of a trajectory. */
+export type ForkReason =
+  | 'first-call'
+  | 'new-conversation'
+  | 'edited-history'
+  | 'tools-changed'
+  | 'truncated-turn'
+  | 'foreign-turn'
+  | 'media'
+
+/** A call that others may go on from: what the engine read and wrote, and the conversation it stands for. */
+export interface TurnNode {
+  turnId: string
+  promptIds: Int32Array
+  sampledIds: Int32Array
+  answer: AssistantMessage
+}
+
+export type Found = { node: TurnNode; answerAt: number } | { fork: ForkReason }
+
+/** How many calls of a session can be gone on from; agents go on from one of the last few. */
+const NODES_KEPT = 64
+
+/**
+ * The calls of one session by the messages that led to them. A new request goes on from the deepest call whose messages
+ * and answer it repeats; anything less is a new beginning, and this says why.
+ */
+export class ConversationTree {
+  #nodes: (TurnNode & { setting: string; messages: readonly string[] })[] = []
+
+  /** Only what the engine itself reported, sampled to its natural end, can be continued token by token. */
+  add(turnId: string, request: TurnRequest, response: TurnResponse): void {
+    const [choice, ...others] = response.choices
+    if (response.grade !== 'exact' || choice === undefined || others.length > 0) return
+    const node = { turnId, promptIds: response.promptIds, sampledIds: choice.ids, answer: choice.message }
+    // A stop string cuts the text but not the ids, so what the harness echoes is not what was sampled.
+    const isWhole =
+      (choice.finishReason === 'stop' || choice.finishReason === 'tool-calls') && choice.stopReason === undefined
+    this.#nodes.push({ ...node, setting: settingOf(request, isWhole), messages: request.messages.map(digestOf) })
+    if (this.#nodes.length > NODES_KEPT) this.#nodes.shift()
+  }
+
+  find(request: TurnRequest): Found {
+    if (this.#nodes.length === 0) return { fork: 'first-call' }
+    const messages = request.messages.map(digestOf)
+    const candidates = this.#nodes
+      .filter(
+        (node) => node.messages.length < messages.length && node.messages.every((digest, i) => digest === messages[i]),
+      )
+      .toSorted((a, b) => b.messages.length - a.messages.length)
+    const echoed = candidates.find((node) => isEcho(request.messages[node.messages.length], node.answer))
+    if (echoed === undefined) return { fork: this.#whyNone(messages, candidates.length > 0) }
+    if (echoed.setting !== settingOf(request, true)) {
+      return { fork: echoed.setting === settingOf(request, false) ? 'truncated-turn' : 'tools-changed' }
+    }
+    const answerAt = echoed.messages.length
+    const tail = request.messages.slice(answerAt + 1)
+    if (tail.length === 0 || tail.some((message) => message.role === 'assistant')) return { fork: 'foreign-turn' }
+    if (tail.some((message) => message.content.some((part) => part.type !== 'text'))) return { fork: 'media' }
+    return { node: echoed, answerAt }
+  }
+
+  #whyNone(messages: readonly string[], hasPrefix: boolean): ForkReason {
+    if (hasPrefix) return 'edited-history'
+    return this.#nodes.some((node) => node.messages[0] === messages[0] && node.messages[1] === messages[1])
+      ? 'edited-history'
+      : 'new-conversation'
+  }
+}
+
+/** What besides the messages decides how a prompt is written. */
+function settingOf(request: TurnRequest, isWhole: boolean): string {
+  const { model, tools, toolChoice, reasoning } = request
+  const choice = toolChoice === 'none' ? 'none' : 'some'
+  const kwargs = request.wire.body['chat_template_kwargs'] ?? null
+  return hash('sha1', JSON.stringify([isWhole, model, tools, choice, reasoning ?? null, kwargs]), 'base64')
+}
+
+/** Equal for messages that mean the same: parts joined, and how a harness wraps text not looked at. */
+function digestOf(message: Message): string {
+  const calls = message.role === 'assistant' ? message.toolCalls.map(({ name, arguments: args }) => [name, args]) : []
+  const id = message.role === 'tool' ? message.toolCallId : ''
+  const role = message.role === 'developer' ? 'system' : message.role
+  return hash('sha1', JSON.stringify([role, message.content.map(partOf), calls, id]), 'base64')
+}
+
+function partOf(part: ContentPart): unknown {
+  return part.type === 'text' ? part.text : part
+}
+
+/** Whether the harness sent back what it was given. Most drop the reasoning; none may change it. */
+function isEcho(message: Message | undefined, answer: AssistantMessage): boolean {
+  if (message?.role !== 'assistant' || textOf(message) !== textOf(answer)) return false
+  if (
+    message.reasoning !== undefined &&
+    message.reasoning !== '' &&
+    message.reasoning.trim() !== answer.reasoning?.trim()
+  ) {
+    return false
+  }
+  const [echoed, given] = [message.toolCalls, answer.toolCalls]
+  return (
+    echoed.length === given.length &&
+    echoed.every((call, i) => {
+      const original = given[i]
+      return (
+        call.name === original?.name &&
+        (call.arguments === original.arguments || isSameJson(call.arguments, original.arguments))
+      )
+    })
+  )
+}
