@@ -1,0 +1,109 @@
+import { describeDialect, type ReadAnswer } from './dialect.contract.ts'
+import { anthropicMessages } from './anthropic-messages.ts'
+import { openaiChat } from './openai-chat.ts'
+
+type Json = Record<string, any> // oxlint-disable-line typescript/no-explicit-any -- a client's loose view of an answer
+
+const tools = ['bash', 'read_file']
+
+describeDialect({
+  dialect: openaiChat,
+  showsReasoning: true,
+  body: (stream) => ({
+    routePath: '/v1/chat/completions',
+    value: {
+      model: 'm',
+      messages: [{ role: 'user', content: 'hi' }],
+      tools: tools.map((name) => ({ type: 'function', function: { name, parameters: { type: 'object' } } })),
+      stream,
+    },
+  }),
+  readStream(data) {
+    const answer: ReadAnswer = { text: '', reasoning: '', calls: [] }
+    const args: string[] = []
+    for (const chunk of data.filter((text) => text !== '[DONE]').map((text) => JSON.parse(text) as Json)) {
+      const [choice] = chunk['choices'] as Json[]
+      if (choice === undefined) continue
+      answer.text += choice['delta'].content ?? ''
+      answer.reasoning += choice['delta'].reasoning_content ?? ''
+      for (const call of choice['delta'].tool_calls ?? []) {
+        if (call.id) answer.calls[call.index] = { name: call.function.name, arguments: undefined }
+        args[call.index] = (args[call.index] ?? '') + (call.function.arguments ?? '')
+      }
+      if (choice['finish_reason']) answer.finished = choice['finish_reason'].replace('_', '-')
+    }
+    return {
+      ...answer,
+      calls: answer.calls.map((call, i) => ({ ...call, arguments: JSON.parse(args[i] ?? '') as unknown })),
+    }
+  },
+  readWhole(body) {
+    const [choice] = (body as Json)['choices']
+    return {
+      text: choice.message.content ?? '',
+      reasoning: choice.message.reasoning_content ?? '',
+      calls: (choice.message.tool_calls ?? []).map((call: Json) => ({
+        name: call['function'].name,
+        arguments: JSON.parse(call['function'].arguments) as unknown,
+      })),
+      finished: choice.finish_reason.replace('_', '-'),
+    }
+  },
+  echo: (whole) => ({ model: 'm', messages: [{ role: 'user', content: 'hi' }, (whole as Json)['choices'][0].message] }),
+})
+
+describeDialect({
+  dialect: anthropicMessages,
+  showsReasoning: true,
+  body: (stream) => ({
+    routePath: '/v1/messages',
+    value: {
+      model: 'm',
+      max_tokens: 100,
+      messages: [{ role: 'user', content: 'hi' }],
+      tools: tools.map((name) => ({ name, input_schema: { type: 'object' } })),
+      stream,
+    },
+  }),
+  readStream(data) {
+    const answer: ReadAnswer = { text: '', reasoning: '', calls: [] }
+    const blocks: { type: string; name: string; json: string }[] = []
+    for (const event of data.map((text) => JSON.parse(text) as Json)) {
+      if (event['type'] === 'content_block_start') blocks[event['index']] = { ...event['content_block'], json: '' }
+      if (event['type'] === 'content_block_delta') {
+        answer.text += event['delta'].text ?? ''
+        answer.reasoning += event['delta'].thinking ?? ''
+        const block = blocks[event['index']]
+        if (block) block.json += event['delta'].partial_json ?? ''
+      }
+      if (event['type'] === 'message_delta')
+        answer.finished = event['delta'].stop_reason === 'tool_use' ? 'tool-calls' : 'stop'
+    }
+    const calls = blocks.filter((block) => block.type === 'tool_use')
+    return {
+      ...answer,
+      calls: calls.map(({ name, json }) => ({ name, arguments: JSON.parse(json || '{}') as unknown })),
+    }
+  },
+  readWhole(body) {
+    const blocks = (body as Json)['content'] as Json[]
+    const join = (type: string, field: string): string =>
+      blocks.map((block) => (block['type'] === type ? block[field] : '')).join('')
+    return {
+      text: join('text', 'text'),
+      reasoning: join('thinking', 'thinking'),
+      calls: blocks
+        .filter((block) => block['type'] === 'tool_use')
+        .map((block) => ({ name: block['name'], arguments: block['input'] as unknown })),
+      finished: (body as Json)['stop_reason'] === 'tool_use' ? 'tool-calls' : 'stop',
+    }
+  },
+  echo: (whole) => ({
+    model: 'm',
+    max_tokens: 100,
+    messages: [
+      { role: 'user', content: 'hi' },
+      { role: 'assistant', content: (whole as Json)['content'] },
+    ],
+  }),
+})
