@@ -100,7 +100,8 @@ class StreamWriter implements AnswerWriter {
     }
     // Nothing was said yet, so it can still be said with a status of its own.
     if (!this.#isStarted) return sendError(dialect, caller, failure)
-    const lastFrame = dialect.renderStreamError(failure)
+    // A stream that is one JSON text has to be closed by the renderer that opened it.
+    const lastFrame = this.#renderer.render({ type: 'answer-error', failure }) || dialect.renderStreamError(failure)
     if (lastFrame === undefined) caller.cut()
     else await caller.end(lastFrame)
     return false

@@ -1,5 +1,6 @@
 import { describeDialect, type ReadAnswer } from './dialect.contract.ts'
 import { anthropicMessages } from './anthropic-messages.ts'
+import { googleGenerate } from './google-generate.ts'
 import { openaiChat } from './openai-chat.ts'
 
 type Json = Record<string, any> // oxlint-disable-line typescript/no-explicit-any -- a client's loose view of an answer
@@ -106,4 +107,38 @@ describeDialect({
       { role: 'assistant', content: (whole as Json)['content'] },
     ],
   }),
+})
+
+const googleBody = {
+  contents: [{ role: 'user', parts: [{ text: 'hi' }] }],
+  tools: [{ functionDeclarations: tools.map((name) => ({ name, parametersJsonSchema: { type: 'object' } })) }],
+  generationConfig: { thinkingConfig: { includeThoughts: true } },
+}
+
+function readCandidate(candidates: readonly Json[]): ReadAnswer {
+  const answer: ReadAnswer = { text: '', reasoning: '', calls: [] }
+  for (const candidate of candidates) {
+    for (const part of (candidate['content']?.parts ?? []) as Json[]) {
+      if (part['functionCall'])
+        answer.calls.push({ name: part['functionCall'].name, arguments: part['functionCall'].args })
+      else if (part['thought']) answer.reasoning += part['text'] ?? ''
+      else answer.text += part['text'] ?? ''
+    }
+    if (candidate['finishReason']) answer.finished = answer.calls.length > 0 ? 'tool-calls' : 'stop'
+  }
+  return answer
+}
+
+describeDialect({
+  dialect: googleGenerate,
+  showsReasoning: true,
+  body: (stream) => ({
+    routePath: `/v1beta/models/*:${stream ? 'streamGenerateContent' : 'generateContent'}`,
+    query: stream ? 'alt=sse' : '',
+    value: googleBody,
+  }),
+  readStream: (data) =>
+    readCandidate(data.flatMap((text) => ((JSON.parse(text) as Json)['candidates'] ?? []) as Json[])),
+  readWhole: (body) => readCandidate((body as Json)['candidates'] as Json[]),
+  echo: (whole) => ({ ...googleBody, contents: [...googleBody.contents, (whole as Json)['candidates'][0].content] }),
 })

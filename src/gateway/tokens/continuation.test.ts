@@ -43,25 +43,25 @@ function requestOf(messages: Message[], fields: Partial<TurnRequest> = {}): Turn
 const EOT = 2
 
 /** The answer as the model writes it, and its ids. */
-function sampled(answer: AssistantMessage): Int32Array {
-  const text = answer.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
-  const calls = answer.toolCalls.map(
+function sampled(said: AssistantMessage): Int32Array {
+  const words = said.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
+  const calls = said.toolCalls.map(
     ({ name, arguments: args }) => `<tool_call>\n{"name": "${name}", "arguments": ${args}}\n</tool_call>`,
   )
-  const thought = answer.reasoning === undefined ? '' : `<think>\n${answer.reasoning}\n</think>\n\n`
-  return Int32Array.from([...tokenizer.encode(thought + [...(text ? [text] : []), ...calls].join('\n')), EOT])
+  const thought = said.reasoning === undefined ? '' : `<think>\n${said.reasoning}\n</think>\n\n`
+  return Int32Array.from([...tokenizer.encode(thought + [...(words ? [words] : []), ...calls].join('\n')), EOT])
 }
 
 async function answered(
   request: TurnRequest,
-  answer: AssistantMessage,
+  said: AssistantMessage,
   fields: Partial<TurnResponse['choices'][number]> = {},
 ): Promise<TurnResponse> {
-  const ids = sampled(answer)
+  const ids = sampled(said)
   const choice = {
     index: 0,
-    message: answer,
-    finishReason: answer.toolCalls.length > 0 ? ('tool-calls' as const) : ('stop' as const),
+    message: said,
+    finishReason: said.toolCalls.length > 0 ? ('tool-calls' as const) : ('stop' as const),
     ids,
     logprobs: new Float32Array(ids.length),
     ...fields,
@@ -150,7 +150,9 @@ describe('Continuations', () => {
   })
 
   test('sampled ids that another tokenisation would not give are kept as they are', async () => {
-    const ids = Int32Array.from([...'Hello'].flatMap((letter) => [...tokenizer.encode(letter)]).concat(EOT))
+    const ids = Int32Array.from(
+      ['H', 'e', 'l', 'l', 'o'].flatMap((letter) => [...tokenizer.encode(letter)]).concat(EOT),
+    )
     const { found, response, next } = await continued([text('user', 'hi')], answer('Hello'), [text('user', 'again')], {
       response: { ids, logprobs: new Float32Array(ids.length) },
     })

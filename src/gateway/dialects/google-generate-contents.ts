@@ -1,0 +1,350 @@
+import * as z from 'zod'
+import type { AssistantMessage, ContentPart, Message, ToolCall } from '../../model/message.ts'
+import type { Vault } from './dialect.ts'
+
+// --- wire schemas ----------------------------------------------------------------------------------------------------
+
+/** Some clients write camelCase and some the snake_case of the protocol buffers; the API takes both everywhere. */
+export function loose<Shape extends z.ZodRawShape>(shape: Shape) {
+  return z.preprocess(camelKeys, z.looseObject(shape))
+}
+
+function camelKeys(value: unknown): unknown {
+  if (!isRecord(value) || !Object.keys(value).some((key) => key.includes('_'))) return value
+  const entries = Object.entries(value).map(([key, child]) => ({ key, name: camelCase(key), child }))
+  // Where both spellings are there the one that needs no change wins, so it is written last.
+  const ordered = entries.toSorted((a, b) => Number(a.key === a.name) - Number(b.key === b.name))
+  return Object.fromEntries(ordered.map(({ name, child }) => [name, child]))
+}
+
+function camelCase(key: string): string {
+  return key.replaceAll(/(?<=[a-z])_([a-z])/g, (_, letter: string) => letter.toUpperCase())
+}
+
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+/** A repeated field. Google's own examples leave the brackets out where there is one item. */
+export function many<Items extends z.ZodType>(items: Items) {
+  return z.preprocess((value) => (isRecord(value) || typeof value === 'string' ? [value] : value), items)
+}
+
+const WireMedia = {
+  inlineData: loose({ mimeType: z.string().nullish(), data: z.string().nullish() }).nullish(),
+  fileData: loose({ mimeType: z.string().nullish(), fileUri: z.string().nullish() }).nullish(),
+}
+
+const WireFunctionCall = loose({ id: z.string().nullish(), name: z.string(), args: z.unknown().optional() })
+type WireFunctionCall = z.infer<typeof WireFunctionCall>
+
+const WireFunctionResponse = loose({
+  id: z.string().nullish(),
+  name: z.string().nullish(),
+  response: z.unknown().optional(),
+  parts: many(z.array(loose(WireMedia)).nullish()).optional(),
+})
+type WireFunctionResponse = z.infer<typeof WireFunctionResponse>
+
+const WirePart = z.preprocess(
+  (value) => (typeof value === 'string' ? { text: value } : camelKeys(value)),
+  z.looseObject({
+    text: z.string().nullish(),
+    thought: z.boolean().nullish(),
+    thoughtSignature: z.string().nullish(),
+    ...WireMedia,
+    functionCall: WireFunctionCall.nullish(),
+    functionResponse: WireFunctionResponse.nullish(),
+  }),
+)
+type WirePart = z.infer<typeof WirePart>
+
+/** A content, or a part or text that stands for one. */
+export const WireContent = z.preprocess(
+  (value) => {
+    if (typeof value === 'string') return { parts: [{ text: value }] }
+    return isRecord(value) && value['parts'] === undefined && value['text'] !== undefined ? { parts: [value] } : value
+  },
+  z.looseObject({
+    role: z.enum(['user', 'model', 'function', 'system', 'tool', 'assistant', 'developer']).nullish(),
+    parts: many(z.array(WirePart).nullish()).optional(),
+  }),
+)
+export type WireContent = z.infer<typeof WireContent>
+
+// --- contents to messages --------------------------------------------------------------------------------------------
+
+/** Contents to messages, in their order. */
+export function toMessages(contents: readonly WireContent[], vault: Vault): Message[] {
+  const history = new History(vault)
+  for (const content of contents) history.add(content)
+  return history.messages
+}
+
+interface OpenCall {
+  id: string
+  name: string
+  /** The client sent none, so the result may come under one we have not seen. */
+  isMadeUp: boolean
+}
+
+/** Calls of a turn that have no result yet, in their order. */
+class OpenCalls {
+  readonly #byKey = new Map<string, Set<OpenCall>>()
+
+  add(call: OpenCall): void {
+    for (const key of keysOf(call)) {
+      const calls = this.#byKey.get(key)
+      if (calls === undefined) this.#byKey.set(key, new Set([call]))
+      else calls.add(call)
+    }
+  }
+
+  /** The call a result is of: by its id; without one, or where calls have none, the first of that name. */
+  find({ id, name }: WireFunctionResponse): OpenCall | undefined {
+    return id ? (this.#first(`id ${id}`) ?? this.#first(`made up ${name}`)) : this.#first(`name ${name}`)
+  }
+
+  close(call: OpenCall): void {
+    for (const key of keysOf(call)) this.#byKey.get(key)?.delete(call)
+  }
+
+  #first(key: string): OpenCall | undefined {
+    return this.#byKey.get(key)?.values().next().value
+  }
+}
+
+function keysOf({ id, name, isMadeUp }: OpenCall): string[] {
+  return [`id ${id}`, `name ${name}`, ...(isMadeUp ? [`made up ${name}`] : [])]
+}
+
+/** A result within one content, and the media beside it. */
+interface OpenResult {
+  content: ContentPart[]
+  /** The media so far, as JSON. */
+  media: Set<string>
+  isRepeat: boolean
+}
+
+class History {
+  readonly messages: Message[] = []
+  readonly #vault: Vault
+  #open = new OpenCalls()
+  #callCount = 0
+  /** What consecutive `model` contents add to: Google's chat helper keeps one content per chunk it received. */
+  #turn: { message: AssistantMessage; thoughts: string; sealed: string } | undefined
+
+  constructor(vault: Vault) {
+    this.#vault = vault
+  }
+
+  add({ role, parts: given }: WireContent): void {
+    const parts = given ?? []
+    switch (role ?? (parts.some((part) => part.functionCall != null) ? 'model' : 'user')) {
+      case 'model':
+      case 'assistant':
+        this.#addModel(parts)
+        return
+      case 'system':
+        this.#push({ role: 'system', content: parts.flatMap(toContent) })
+        return
+      case 'developer':
+        this.#push({ role: 'developer', content: parts.flatMap(toContent) })
+        return
+      case 'user':
+      case 'function':
+      case 'tool':
+        this.#addUser(parts)
+        return
+    }
+  }
+
+  #push(message: Message): void {
+    this.messages.push(message)
+    this.#turn = undefined
+  }
+
+  #addModel(parts: readonly WirePart[]): void {
+    let turn = this.#turn
+    if (turn === undefined) {
+      const message: AssistantMessage = { role: 'assistant', content: [], toolCalls: [] }
+      this.#push(message)
+      // What an earlier turn called and got no result for will not get one any more.
+      this.#open = new OpenCalls()
+      this.#turn = turn = { message, thoughts: '', sealed: '' }
+    }
+    for (const part of parts) {
+      const seal = openSeal(part.thoughtSignature, this.#vault)
+      // Every seal holds all reasoning up to its part, so the last one has the whole.
+      if (seal.reasoning !== undefined) turn.sealed = seal.reasoning
+      if (part.functionCall != null) turn.message.toolCalls.push(this.#openCall(part.functionCall, seal.callId))
+      else if (part.thought === true) turn.thoughts += part.text ?? ''
+      else appendContent(turn.message.content, toContent(part))
+    }
+    const reasoning = turn.sealed || turn.thoughts
+    if (reasoning !== '') turn.message.reasoning = reasoning
+  }
+
+  #openCall(call: WireFunctionCall, sealedId: string | undefined): ToolCall {
+    const id = call.id || sealedId || `call_${this.#callCount}_${call.name}`
+    this.#callCount += 1
+    this.#open.add({ id, name: call.name, isMadeUp: !call.id })
+    return { id, name: call.name, arguments: toArguments(call.args) }
+  }
+
+  /** Results go before what the user says beside them: engines expect them right after their calls. */
+  #addUser(parts: readonly WirePart[]): void {
+    const said: ContentPart[] = []
+    const results = new Map<string, OpenResult>()
+    let result: OpenResult | undefined
+    for (const part of parts) {
+      if (part.functionResponse != null) result = this.#addResult(part.functionResponse, results)
+      // Media right after a result is what the tool returned.
+      else if (result !== undefined && (part.inlineData != null || part.fileData != null)) addMedia(result, part)
+      else {
+        said.push(...toContent(part))
+        result = undefined
+      }
+    }
+    if (said.length > 0) this.#push({ role: 'user', content: said })
+  }
+
+  /**
+   * Gemini CLI repeats all results of a resumed session in their content, with the media beside them. A result that some
+   * call still waits for is no repeat: without ids two calls of one tool may well have given the same.
+   */
+  #addResult(response: WireFunctionResponse, results: Map<string, OpenResult>): OpenResult {
+    const key = JSON.stringify([response.id, response.name, response.response])
+    const known = results.get(key)
+    const call = this.#open.find(response)
+    if (known !== undefined && call === undefined) {
+      known.isRepeat = true
+      return known
+    }
+    if (call !== undefined) this.#open.close(call)
+    const { text, isError } = toResult(response)
+    const content: ContentPart[] = text === '' ? [] : [{ type: 'text', text }]
+    for (const part of response.parts ?? []) content.push(...toContent(part))
+    const toolCallId = call?.id ?? (response.id || `result_of_${response.name ?? 'unknown'}`)
+    this.#push({ role: 'tool', toolCallId, content, ...(isError ? { isError } : {}) })
+    const result = { content, media: new Set<string>(), isRepeat: false }
+    results.set(key, result)
+    return result
+  }
+}
+
+function addMedia({ content, media, isRepeat }: OpenResult, part: WirePart): void {
+  for (const one of toContent(part)) {
+    const json = JSON.stringify(one)
+    if (!isRepeat || !media.has(json)) content.push(one)
+    media.add(json)
+  }
+}
+
+/** The text of one turn is one text, in however many pieces it was sent. */
+function appendContent(content: ContentPart[], parts: readonly ContentPart[]): void {
+  for (const part of parts) {
+    const last = content.at(-1)
+    if (part.type === 'text' && last?.type === 'text') last.text += part.text
+    else content.push(part)
+  }
+}
+
+/** Empty for a part that says nothing, such as one that only carries a signature. */
+function toContent(part: Partial<WirePart>): ContentPart[] {
+  if (part.text != null) return part.text === '' ? [] : [{ type: 'text', text: part.text }]
+  const url = toImageUrl(part)
+  if (url !== undefined) return [{ type: 'image', url }]
+  const { thoughtSignature: _, thought: __, ...payload } = part
+  return Object.values(payload).some((value) => value != null) ? [{ type: 'other', wire: part }] : []
+}
+
+function toImageUrl({ inlineData, fileData }: Partial<WirePart>): string | undefined {
+  if (inlineData?.data != null && inlineData.mimeType?.startsWith('image/')) {
+    // Some clients write the bytes in the alphabet for URLs, which data URLs do not take.
+    const data = inlineData.data.replaceAll('-', '+').replaceAll('_', '/')
+    return `data:${inlineData.mimeType};base64,${data}`
+  }
+  const { fileUri, mimeType } = fileData ?? {}
+  // Cloud Storage and the Files API are out of an engine's reach.
+  if (fileUri == null || !/^(https?|data):/.test(fileUri)) return undefined
+  const isImage = mimeType == null ? /\.(png|jpe?g|gif|webp|bmp)([?#]|$)/i.test(fileUri) : mimeType.startsWith('image/')
+  return isImage ? fileUri : undefined
+}
+
+/**
+ * What a tool returned, as text. `output` and `error` are Google's words, `result` is that of its examples; the AI SDK
+ * sends `content` beside the tool's name.
+ */
+function toResult({ response, name }: WireFunctionResponse): { text: string; isError: boolean } {
+  if (!isRecord(response)) return { text: toText(response), isError: false }
+  const fields = Object.entries(response).filter(([key, value]) => value != null && !(key === 'name' && value === name))
+  const isError = response['error'] != null
+  const [only] = fields
+  if (only === undefined) return { text: '', isError }
+  const isWrapped = fields.length === 1 && ['output', 'error', 'result', 'content'].includes(only[0])
+  return { text: toText(isWrapped ? only[1] : response), isError }
+}
+
+function toText(value: unknown): string {
+  if (typeof value === 'string') return value
+  return value == null ? '' : JSON.stringify(value)
+}
+
+// --- arguments -------------------------------------------------------------------------------------------------------
+
+/** The key under which arguments that are no JSON object go to a harness. */
+const UNPARSED = '__unparsed_arguments'
+
+/**
+ * Arguments are an object in this API, so what was sampled is parsed. Text that is no JSON object goes out as the only
+ * value of an object: no tool has such an argument, so Gemini CLI answers the call with an error about those that are
+ * missing, and the model reads it. The other ways hide the mistake from the model (`{}` runs tools that require nothing,
+ * the finish reason MALFORMED_FUNCTION_CALL makes the harness sample again) or break typed clients (a string). The
+ * history brings the text back as it was.
+ */
+export function toArgs(text: string): Readonly<Record<string, unknown>> {
+  if (text.trim() === '') return {}
+  const value = parseJson(text)
+  return isRecord(value) ? value : { [UNPARSED]: text }
+}
+
+/** The way back. Which bytes were sampled is not known here; equal JSON is all there is. */
+function toArguments(args: unknown): string {
+  if (typeof args === 'string') return args
+  if (!isRecord(args)) return args == null ? '{}' : JSON.stringify(args)
+  const unparsed = args[UNPARSED]
+  return typeof unparsed === 'string' && Object.keys(args).length === 1 ? unparsed : JSON.stringify(args)
+}
+
+/** Undefined for text that is not JSON. */
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+// --- signatures ------------------------------------------------------------------------------------------------------
+
+/**
+ * What a harness hands back unread with a part: all reasoning before it, and the id of a call. Gemini CLI sends no
+ * thoughts back; pi and the AI SDK send no ids back unless the model's name is one of Gemini 3.
+ */
+const Seal = z.object({ reasoning: z.string().optional(), callId: z.string().optional() })
+type Seal = z.infer<typeof Seal>
+
+/** As a `thoughtSignature`: standard base64, padded, because clients check that (pi) or decode it (Go, Python). */
+export function closeSeal(seal: Seal, vault: Vault): string {
+  const sealed = vault.seal(JSON.stringify(seal)).replaceAll('-', '+').replaceAll('_', '/')
+  return sealed.padEnd(Math.ceil(sealed.length / 4) * 4, '=')
+}
+
+/** Empty for what others put there, such as the `skip_thought_signature_validator` of clients that have none. */
+function openSeal(signature: string | null | undefined, vault: Vault): Seal {
+  if (!signature) return {}
+  const [sealed = ''] = signature.replaceAll('+', '-').replaceAll('/', '_').split('=', 1)
+  const text = vault.open(sealed)
+  return text === undefined ? {} : (Seal.safeParse(parseJson(text)).data ?? {})
+}
