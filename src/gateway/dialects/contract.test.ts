@@ -2,6 +2,7 @@ import { describeDialect, type ReadAnswer } from './dialect.contract.ts'
 import { anthropicMessages } from './anthropic-messages.ts'
 import { googleGenerate } from './google-generate.ts'
 import { openaiChat } from './openai-chat.ts'
+import { openaiResponses } from './openai-responses.ts'
 
 type Json = Record<string, any> // oxlint-disable-line typescript/no-explicit-any -- a client's loose view of an answer
 
@@ -141,4 +142,42 @@ describeDialect({
     readCandidate(data.flatMap((text) => ((JSON.parse(text) as Json)['candidates'] ?? []) as Json[])),
   readWhole: (body) => readCandidate((body as Json)['candidates'] as Json[]),
   echo: (whole) => ({ ...googleBody, contents: [...googleBody.contents, (whole as Json)['candidates'][0].content] }),
+})
+
+const responsesBody = {
+  model: 'm',
+  input: [{ type: 'message', role: 'user', content: [{ type: 'input_text', text: 'hi' }] }],
+  tools: tools.map((name) => ({ type: 'function', name, parameters: { type: 'object' } })),
+}
+
+function readItems(items: readonly Json[], status: string | undefined): ReadAnswer {
+  const texts = (kind: string): string =>
+    items
+      .flatMap((item) =>
+        item['type'] === kind ? (item['content'] as Json[]).map((part) => part['text'] as string) : [],
+      )
+      .join('')
+  const calls = items.filter((item) => item['type'] === 'function_call')
+  return {
+    text: texts('message'),
+    reasoning: texts('reasoning'),
+    calls: calls.map((item) => ({ name: item['name'], arguments: JSON.parse(item['arguments']) as unknown })),
+    ...(status === 'completed' ? { finished: calls.length > 0 ? ('tool-calls' as const) : ('stop' as const) } : {}),
+  }
+}
+
+describeDialect({
+  dialect: openaiResponses,
+  showsReasoning: true,
+  body: (stream) => ({ routePath: '/v1/responses', value: { ...responsesBody, stream } }),
+  readStream(data) {
+    const events = data.map((text) => JSON.parse(text) as Json)
+    const items = events
+      .filter((event) => event['type'] === 'response.output_item.done')
+      .map((event) => event['item'] as Json)
+    const last = events.find((event) => event['type'] === 'response.completed')
+    return readItems(items, last?.['response'].status)
+  },
+  readWhole: (body) => readItems((body as Json)['output'] as Json[], (body as Json)['status']),
+  echo: (whole) => ({ ...responsesBody, input: [...responsesBody.input, ...(whole as Json)['output']] }),
 })

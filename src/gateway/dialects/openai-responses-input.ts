@@ -1,0 +1,332 @@
+import * as z from 'zod'
+import { RolloutError } from '../../model/failure.ts'
+import type { AssistantMessage, ContentPart, Message } from '../../model/message.ts'
+import type { WireFields } from '../../model/stream-event.ts'
+
+/**
+ * The `input` of the Responses API: a flat list of items, in which one turn of the model is a run of several items. Here
+ * they become messages again, one for each turn.
+ */
+
+// --- wire schemas -----------------------------------------------------------------------------------------------------
+
+/** Parts whose type we do not know, and files, pass as they are. */
+const Part = z.looseObject({ type: z.string() }).transform((part, context): ContentPart => {
+  const schema = Object.hasOwn(partSchemas, part.type) ? partSchemas[part.type] : undefined
+  if (schema === undefined) return { type: 'other', wire: part }
+  const parsed = schema.safeParse(part)
+  if (parsed.success) return parsed.data ?? { type: 'other', wire: part }
+  for (const issue of parsed.error.issues) context.addIssue({ ...issue })
+  return z.NEVER
+})
+
+const TextPart = z.looseObject({ text: z.string() }).transform(({ text }): ContentPart => ({ type: 'text', text }))
+
+const partSchemas: Readonly<Record<string, z.ZodType<ContentPart | undefined>>> = {
+  input_text: TextPart,
+  output_text: TextPart,
+  text: TextPart,
+  // What the model sampled, only that OpenAI's model tells it apart.
+  refusal: z.looseObject({ refusal: z.string() }).transform(({ refusal }) => ({ type: 'text', text: refusal })),
+  input_image: z
+    .looseObject({
+      image_url: z.union([z.string(), z.looseObject({ url: z.string() }).transform(({ url }) => url)]).nullish(),
+      detail: z.string().nullish(),
+    })
+    // An uploaded file has an id in place of a URL, and nobody here to ask for it.
+    .transform(({ image_url: url, detail }) =>
+      url == null ? undefined : { type: 'image', url, ...(detail == null ? {} : { detail }) },
+    ),
+}
+
+const Content = z
+  .union([z.string().transform((text): ContentPart[] => (text === '' ? [] : [{ type: 'text', text }])), z.array(Part)])
+  .nullish()
+  .transform((parts) => parts ?? [])
+
+const Texts = z.array(z.looseObject({ text: z.string().nullish() })).nullish()
+const id = z.string().nullish()
+const fields = z.looseObject({}).nullish()
+
+const itemSchemas = {
+  message: z.looseObject({
+    type: literal('message'),
+    id,
+    role: z.enum(['user', 'assistant', 'system', 'developer']),
+    content: Content,
+  }),
+  reasoning: z.looseObject({
+    type: literal('reasoning'),
+    id,
+    summary: Texts,
+    content: Texts,
+    encrypted_content: z.string().nullish(),
+  }),
+  function_call: z.looseObject({
+    type: literal('function_call'),
+    id,
+    call_id: id,
+    name: z.string(),
+    namespace: z.string().nullish(),
+    arguments: z.string().nullish(),
+  }),
+  custom_tool_call: z.looseObject({
+    type: literal('custom_tool_call'),
+    id,
+    call_id: id,
+    name: z.string(),
+    namespace: z.string().nullish(),
+    input: z.string(),
+  }),
+  tool_search_call: z.looseObject({
+    type: literal('tool_search_call'),
+    id,
+    call_id: id,
+    arguments: z.unknown().optional(),
+  }),
+  local_shell_call: z.looseObject({ type: literal('local_shell_call'), id, call_id: id, action: fields }),
+  shell_call: z.looseObject({ type: literal('shell_call'), id, call_id: id, action: fields }),
+  apply_patch_call: z.looseObject({ type: literal('apply_patch_call'), id, call_id: id, operation: fields }),
+  function_call_output: z.looseObject({ type: literal('function_call_output'), call_id: id, output: Content }),
+  custom_tool_call_output: z.looseObject({ type: literal('custom_tool_call_output'), call_id: id, output: Content }),
+  local_shell_call_output: z.looseObject({
+    type: literal('local_shell_call_output'),
+    id,
+    call_id: id,
+    output: Content,
+  }),
+  shell_call_output: z.looseObject({ type: literal('shell_call_output'), call_id: id, output: z.unknown().optional() }),
+  apply_patch_call_output: z.looseObject({
+    type: literal('apply_patch_call_output'),
+    call_id: id,
+    status: z.string().nullish(),
+    output: z.string().nullish(),
+  }),
+  tool_search_output: z.looseObject({
+    type: literal('tool_search_output'),
+    call_id: id,
+    tools: z.array(z.unknown()).nullish(),
+  }),
+  additional_tools: z.looseObject({ type: literal('additional_tools'), tools: z.array(z.unknown()).nullish() }),
+  agent_message: z.looseObject({ type: literal('agent_message'), content: Content }),
+  compaction: z.looseObject({ type: literal('compaction'), encrypted_content: z.string().nullish() }),
+  compaction_trigger: z.looseObject({ type: literal('compaction_trigger') }),
+  configuration_update: z.looseObject({
+    type: literal('configuration_update'),
+    reasoning: z.looseObject({ effort: z.string().nullish() }).nullish(),
+    text: z.looseObject({ format: z.looseObject({ type: z.string() }).nullish() }).nullish(),
+  }),
+  item_reference: z.looseObject({ type: literal('item_reference'), id: z.string() }),
+}
+
+/** The type may be left out of messages and references. */
+function literal<T extends string>(type: T) {
+  return z
+    .literal(type)
+    .nullish()
+    .transform(() => type)
+}
+
+type KnownItem = { [K in keyof typeof itemSchemas]: z.infer<(typeof itemSchemas)[K]> }[keyof typeof itemSchemas]
+/** What OpenAI's own tools did and said, and whatever is newer than we are. */
+interface UnknownItem {
+  type: 'unknown'
+}
+export type WireItem = KnownItem | UnknownItem
+
+const WireItem = z.looseObject({ type: z.string().nullish() }).transform((item, context): WireItem => {
+  const type = item.type ?? (item['role'] === undefined && item['id'] !== undefined ? 'item_reference' : 'message')
+  if (!Object.hasOwn(itemSchemas, type)) return { type: 'unknown' }
+  const parsed = itemSchemas[type as keyof typeof itemSchemas].safeParse(item)
+  if (parsed.success) return parsed.data
+  for (const issue of parsed.error.issues) context.addIssue({ ...issue })
+  return z.NEVER
+})
+
+export const WireInput = z.union([
+  z.string().transform((text): WireItem[] => [{ type: 'message', role: 'user', content: [{ type: 'text', text }] }]),
+  z.array(WireItem),
+])
+
+// --- reading ----------------------------------------------------------------------------------------------------------
+
+type CallItem = Extract<KnownItem, { type: `${string}_call` }>
+
+/** What reading an input needs to know besides it. */
+export interface InputDeps {
+  readCall(item: WireFields & Pick<CallItem, 'type'>): { name: string; arguments: string }
+  /** In the model's words, what a search for tools has found. */
+  describeTools(tools: readonly unknown[]): string
+  open(sealed: string): string | undefined
+  /** The answer an item id was made for; undefined when it is not one of ours. */
+  answerOf(itemId: string): string | undefined
+  recall(answerId: string): readonly Message[] | undefined
+}
+
+/** `history` comes before the input and is left as it is. */
+export function readInput(items: readonly WireItem[], history: readonly Message[], deps: InputDeps): Message[] {
+  const transcript = new Transcript(history)
+  for (const [position, item] of items.entries()) readItem(item, position, transcript, deps)
+  transcript.dropLeftover()
+  return transcript.messages
+}
+
+function readItem(item: WireItem, position: number, transcript: Transcript, deps: InputDeps): void {
+  const answer = 'id' in item && typeof item.id === 'string' ? deps.answerOf(item.id) : undefined
+  switch (item.type) {
+    case 'message':
+      if (item.role === 'assistant') addParts(transcript.assistant(answer), item.content)
+      else transcript.add({ role: item.role, content: item.content })
+      return
+    case 'agent_message':
+      transcript.add({ role: 'user', content: item.content })
+      return
+    case 'reasoning': {
+      const reasoning = reasoningOf(item, deps)
+      if (reasoning === '') return
+      const message = transcript.assistant(answer)
+      message.reasoning = (message.reasoning ?? '') + reasoning
+      return
+    }
+    case 'function_call':
+    case 'custom_tool_call':
+    case 'tool_search_call':
+    case 'local_shell_call':
+    case 'shell_call':
+    case 'apply_patch_call': {
+      const callId = item.call_id ?? item.id ?? ''
+      if (item.id != null) transcript.callIds.set(item.id, callId)
+      transcript.assistant(answer).toolCalls.push({ id: callId, ...deps.readCall(item) })
+      return
+    }
+    case 'function_call_output':
+    case 'custom_tool_call_output':
+      transcript.addResult(item.call_id, item.output)
+      return
+    case 'local_shell_call_output': {
+      // The API names the call by its item here; Codex by its call id.
+      const callId = item.call_id ?? (item.id == null ? undefined : (transcript.callIds.get(item.id) ?? item.id))
+      transcript.addResult(callId, item.output)
+      return
+    }
+    case 'shell_call_output':
+      transcript.addResult(item.call_id, [{ type: 'text', text: printed(item.output) }])
+      return
+    case 'apply_patch_call_output': {
+      const text = item.output || item.status || ''
+      transcript.addResult(item.call_id, text === '' ? [] : [{ type: 'text', text }], item.status === 'failed')
+      return
+    }
+    case 'tool_search_output':
+      transcript.addResult(item.call_id, [{ type: 'text', text: deps.describeTools(item.tools ?? []) }])
+      return
+    case 'compaction': {
+      const summary = item.encrypted_content == null ? undefined : deps.open(item.encrypted_content)
+      if (summary !== undefined) transcript.add({ role: 'user', content: [{ type: 'text', text: summary }] })
+      return
+    }
+    case 'item_reference':
+      transcript.refer(answer, deps, { id: item.id, position })
+      return
+    case 'additional_tools':
+    case 'compaction_trigger':
+    case 'configuration_update':
+    case 'unknown':
+      return
+  }
+}
+
+/** A text that came back as it was sampled is one text, however many items carried it. */
+function addParts(message: AssistantMessage, parts: readonly ContentPart[]): void {
+  for (const part of parts) {
+    const last = message.content.at(-1)
+    if (part.type === 'text' && last?.type === 'text') last.text += part.text
+    else if (part.type !== 'text' || part.text !== '') message.content.push({ ...part })
+  }
+}
+
+function printed(output: unknown): string {
+  return typeof output === 'string' ? output : JSON.stringify(output ?? null)
+}
+
+/** The text itself, else what we sealed, else whatever there is to read: another model's summary. */
+function reasoningOf(item: Extract<KnownItem, { type: 'reasoning' }>, deps: InputDeps): string {
+  const content = textOf(item.content)
+  if (content !== '') return content
+  const opened = item.encrypted_content == null ? undefined : deps.open(item.encrypted_content)
+  return opened ?? textOf(item.summary)
+}
+
+function textOf(parts: z.infer<typeof Texts>): string {
+  return (parts ?? []).map((part) => part.text ?? '').join('')
+}
+
+/**
+ * The messages read so far. Items of the assistant that follow each other are one turn, unless their ids say that two
+ * answers made them. A harness may put the results of parallel calls between the calls; the ids tell that too.
+ */
+class Transcript {
+  readonly messages: Message[]
+  /** Call ids by the id of the item. */
+  readonly callIds = new Map<string, string>()
+  #current: AssistantMessage | undefined
+  #answer: string | undefined
+  #hasResults = false
+
+  constructor(history: readonly Message[]) {
+    this.messages = [...history]
+  }
+
+  add(message: Message): void {
+    this.messages.push(message)
+    this.#current = undefined
+  }
+
+  addResult(callId: string | null | undefined, content: ContentPart[], isError = false): void {
+    this.messages.push({ role: 'tool', toolCallId: callId ?? '', content, ...(isError ? { isError } : {}) })
+    this.#hasResults = true
+  }
+
+  /** The message of the turn that an item belongs to. */
+  assistant(answer: string | undefined): AssistantMessage {
+    const isSame = this.#hasResults
+      ? answer !== undefined && answer === this.#answer
+      : answer === undefined || this.#answer === undefined || answer === this.#answer
+    if (this.#current === undefined || !isSame) {
+      this.dropLeftover()
+      this.#current = { role: 'assistant', content: [], toolCalls: [] }
+      this.#hasResults = false
+      this.#answer = undefined
+      this.messages.push(this.#current)
+    }
+    this.#answer ??= answer
+    return this.#current
+  }
+
+  /**
+   * Codex keeps what it has of an answer that broke off, and tries again. Thoughts alone, with nothing after them but
+   * another attempt, are such a piece: without them the attempt has the prompt it had.
+   */
+  dropLeftover(): void {
+    const last = this.messages.at(-1)
+    if (last === undefined || last !== this.#current) return
+    if (this.#current.content.length === 0 && this.#current.toolCalls.length === 0) this.messages.pop()
+  }
+
+  /** Several items of one answer are referred to one by one; the answer comes whole with the first. */
+  refer(answer: string | undefined, deps: InputDeps, item: { id: string; position: number }): void {
+    if (answer !== undefined && answer === this.#answer && this.#current !== undefined) return
+    const message = answer === undefined ? undefined : deps.recall(answer)?.at(-1)
+    if (message?.role !== 'assistant') {
+      throw new RolloutError('request.malformed', `Item with id '${item.id.slice(0, 100)}' not found.`, {
+        status: 404,
+        param: `input[${item.position}].id`,
+      })
+    }
+    const { content, toolCalls, reasoning } = message
+    const turn = this.assistant(answer)
+    addParts(turn, content)
+    turn.toolCalls.push(...toolCalls)
+    if (reasoning !== undefined) turn.reasoning = (turn.reasoning ?? '') + reasoning
+  }
+}

@@ -1,0 +1,411 @@
+import { formatSse } from '../../lib/sse.ts'
+import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
+import type { FinishReason, Usage } from '../../model/turn.ts'
+
+/** One call on its way out; see the tools of this dialect. */
+interface CallWriter {
+  push(piece: string): string
+  end(): string
+  item(status: string): WireFields
+  text?: { delta: string; done: string; field: string }
+}
+
+interface OutgoingCall {
+  name: string
+  callId: string
+  itemId(prefix: string): string
+}
+
+/** What of the request decides how its answer looks. */
+export interface AnswerShape {
+  /** The request's own fields, as a response repeats them. */
+  echo: WireFields
+  /** Whether reasoning is shown as its summary, which we take it to be: the whole of it. */
+  showsSummary: boolean
+  showsLogprobs: boolean
+  /** Whether the client cannot take any event before the first. */
+  waitsForStart: boolean
+  /** Whether the text is not for reading but a compacted conversation, to be handed back sealed. */
+  isCompaction: boolean
+  seal(text: string): string
+  isStreamed(name: string): boolean
+  /** `whole` is given for calls that are not streamed. */
+  createCall(call: OutgoingCall, whole?: string): CallWriter
+}
+
+/**
+ * Writes one answer as the events of the Responses API, and as the object they add up to. Items come strictly one after
+ * the other, because some clients keep only the last one open.
+ */
+export class ResponseWriter {
+  readonly #shape: AnswerShape
+  readonly #output: WireFields[] = []
+  readonly #calls = new Map<number, PendingCall>()
+  readonly #callIds = new Set<string>()
+  #frames = ''
+  #sequence = 0
+  #start: AnswerStart | undefined
+  #open: OpenItem | undefined
+  /** Text that came while a call was open: the rest of the call may still come, and the text can wait. */
+  #held: { text: string; logprobs: unknown[] } | undefined
+  #compacted = ''
+  #finish: FinishReason | undefined
+  #ended = false
+  #usage: WireFields | undefined
+  #promptLength: number | undefined
+  #sampled = 0
+
+  constructor(shape: AnswerShape) {
+    this.#shape = shape
+  }
+
+  /** The frames of one event. */
+  write(event: StreamEvent): string {
+    this.#frames = ''
+    switch (event.type) {
+      case 'answer-start':
+        this.#start = event
+        this.#promptLength = event.promptTokenIds?.length
+        this.#emit('response.created', { response: this.response() })
+        this.#emit('response.in_progress', { response: this.response() })
+        break
+      case 'choice-delta':
+        // There is one answer to a request here, whatever else was sampled.
+        if (event.choice === 0) this.#add(event)
+        break
+      case 'usage':
+        this.#usage = renderUsage(event.usage, event.wire)
+        break
+      case 'answer-end':
+        this.#promptLength ??= event.promptTokenIds?.length
+        this.#end()
+        break
+      case 'answer-error':
+        break
+    }
+    return this.#frames
+  }
+
+  /** Known to OpenAI's clients as an event that means nothing; Codex counts any event as life, but no comment. */
+  keepAlive(): string {
+    if (this.#start === undefined && this.#shape.waitsForStart) return ': keepalive\n\n'
+    this.#frames = ''
+    this.#emit('keepalive', {})
+    return this.#frames
+  }
+
+  /** The response as it stands. */
+  response(): WireFields {
+    const status = this.#ended ? (this.#incomplete() === undefined ? 'completed' : 'incomplete') : 'in_progress'
+    const reason = this.#incomplete()
+    return {
+      id: toResponseId(this.#start?.id ?? ''),
+      object: 'response',
+      created_at: this.#start?.created ?? 0,
+      status,
+      error: null,
+      incomplete_details: this.#ended && reason !== undefined ? { reason } : null,
+      ...this.#shape.echo,
+      output: [...this.#output],
+      usage: this.#ended ? this.usage() : null,
+    }
+  }
+
+  usage(): WireFields {
+    // Ours to count where the engine did not: clients take an answer without usage for broken.
+    const counted = { promptTokens: this.#promptLength ?? 0, completionTokens: this.#sampled }
+    return this.#usage ?? renderUsage(counted)
+  }
+
+  #add(delta: ChoiceDelta): void {
+    this.#sampled += delta.ids?.length ?? 0
+    if (delta.finishReason !== undefined) this.#finish = delta.finishReason
+    if (this.#shape.isCompaction) {
+      this.#compacted += delta.text ?? ''
+      return
+    }
+    if (delta.reasoning) this.#addReasoning(delta.reasoning)
+    if (delta.text) this.#addText(delta.text, this.#shape.showsLogprobs ? logprobsOf(delta) : [])
+    for (const call of delta.toolCalls ?? []) this.#addCall(call)
+  }
+
+  #end(): void {
+    if (this.#shape.isCompaction) this.#addCompaction()
+    this.#ended = true
+    this.#closeAll(this.#incomplete() === undefined ? 'completed' : 'incomplete')
+    const type = this.#incomplete() === undefined ? 'response.completed' : 'response.incomplete'
+    this.#emit(type, { response: this.response() })
+  }
+
+  #incomplete(): string | undefined {
+    return INCOMPLETE[this.#finish ?? 'cut']
+  }
+
+  // An item and its parts, in the order a client sees them.
+
+  #addReasoning(text: string): void {
+    if (this.#open?.kind !== 'reasoning') {
+      this.#closeAll('completed')
+      this.#open = { kind: 'reasoning', text: '', ...this.#begin('rs', { type: 'reasoning', summary: [] }) }
+      const part = this.#reasoningPart('')
+      this.#emit(this.#shape.showsSummary ? `${SUMMARY}_part.added` : 'response.content_part.added', {
+        ...this.#place(this.#open),
+        part,
+      })
+    }
+    this.#open.text += text
+    this.#emit(this.#shape.showsSummary ? `${SUMMARY}_text.delta` : 'response.reasoning_text.delta', {
+      ...this.#place(this.#open),
+      delta: text,
+    })
+  }
+
+  #addText(text: string, logprobs: unknown[]): void {
+    if (this.#open?.kind === 'call') {
+      this.#held = { text: (this.#held?.text ?? '') + text, logprobs: [...(this.#held?.logprobs ?? []), ...logprobs] }
+      return
+    }
+    if (this.#open?.kind !== 'message') {
+      this.#closeAll('completed')
+      const item = { type: 'message', status: 'in_progress', role: 'assistant', content: [] }
+      this.#open = { kind: 'message', text: '', logprobs: [], ...this.#begin('msg', item) }
+      this.#emit('response.content_part.added', { ...this.#place(this.#open), part: outputText('', []) })
+    }
+    this.#open.text += text
+    this.#open.logprobs.push(...logprobs)
+    this.#emit('response.output_text.delta', { ...this.#place(this.#open), delta: text, logprobs })
+  }
+
+  #addCall(delta: ToolCallDelta): void {
+    let call = this.#calls.get(delta.index)
+    if (call === undefined) {
+      this.#closeAll('completed')
+      call = { id: '', name: '', arguments: '' }
+      this.#calls.set(delta.index, call)
+      this.#open = { kind: 'call', call }
+    }
+    // Engines write one call after the other; a piece of one that is closed has nowhere to go.
+    if (this.#open?.kind !== 'call' || this.#open.call !== call) return
+    if (delta.id !== undefined) call.id = delta.id
+    if (delta.name !== undefined) call.name += delta.name
+    if (!delta.arguments) return
+    call.arguments += delta.arguments
+    // A name may come in pieces too, so it is complete only now.
+    if (!this.#shape.isStreamed(call.name)) return
+    this.#open.item ??= this.#beginCall(call)
+    this.#pushCall(this.#open.item, delta.arguments)
+  }
+
+  #beginCall(call: PendingCall, whole?: string): OpenCall {
+    const index = this.#output.length
+    const callId = this.#uniqueCallId(call.id, index)
+    const outgoing = { name: call.name, callId, itemId: (prefix: string) => this.#itemId(prefix, index) }
+    const writer = this.#shape.createCall(outgoing, whole)
+    return { writer, ...this.#announce(writer.item('in_progress')) }
+  }
+
+  #pushCall(item: OpenCall, piece: string): void {
+    this.#showCall(item, item.writer.push(piece))
+  }
+
+  #showCall(item: OpenCall, text: string): void {
+    const { writer, id, index } = item
+    if (text !== '' && writer.text) this.#emit(writer.text.delta, { item_id: id, output_index: index, delta: text })
+  }
+
+  #addCompaction(): void {
+    const { index, id } = this.#begin('cmp', { type: 'compaction', encrypted_content: '' })
+    this.#done(index, { id, type: 'compaction', encrypted_content: this.#shape.seal(this.#compacted) })
+  }
+
+  #closeAll(status: string): void {
+    while (this.#open !== undefined) {
+      const open = this.#open
+      const held = this.#held
+      this.#open = undefined
+      this.#held = undefined
+      const ownStatus = held === undefined ? status : 'completed'
+      switch (open.kind) {
+        case 'reasoning':
+          this.#closeReasoning(open)
+          break
+        case 'message':
+          this.#closeMessage(open, ownStatus)
+          break
+        case 'call':
+          this.#closeCall(open, ownStatus)
+          break
+      }
+      if (held !== undefined) this.#addText(held.text, held.logprobs)
+    }
+  }
+
+  #closeReasoning(open: OpenReasoning): void {
+    const place = this.#place(open)
+    const { showsSummary } = this.#shape
+    const part = this.#reasoningPart(open.text)
+    this.#emit(showsSummary ? `${SUMMARY}_text.done` : 'response.reasoning_text.done', { ...place, text: open.text })
+    this.#emit(showsSummary ? `${SUMMARY}_part.done` : 'response.content_part.done', { ...place, part })
+    this.#done(open.index, {
+      id: open.id,
+      type: 'reasoning',
+      summary: showsSummary ? [part] : [],
+      content: [{ type: 'reasoning_text', text: open.text }],
+      encrypted_content: this.#shape.seal(open.text),
+    })
+  }
+
+  #reasoningPart(text: string): WireFields {
+    return { type: this.#shape.showsSummary ? 'summary_text' : 'reasoning_text', text }
+  }
+
+  #closeMessage(open: OpenMessage, status: string): void {
+    const { text, logprobs, index, id } = open
+    const place = this.#place(open)
+    const part = outputText(text, logprobs)
+    this.#emit('response.output_text.done', { ...place, text, logprobs })
+    this.#emit('response.content_part.done', { ...place, part })
+    this.#done(index, { id, type: 'message', status, role: 'assistant', content: [part] })
+  }
+
+  #closeCall(open: OpenCallSlot, status: string): void {
+    const { call } = open
+    const item = open.item ?? this.#beginCall(call, this.#shape.isStreamed(call.name) ? undefined : call.arguments)
+    if (open.item === undefined) this.#pushCall(item, call.arguments)
+    const { writer, id, index } = item
+    this.#showCall(item, writer.end())
+    const done = writer.item(status)
+    if (writer.text) {
+      const { done: type, field } = writer.text
+      this.#emit(type, { item_id: id, output_index: index, [field]: done[field] })
+    }
+    this.#done(index, done)
+  }
+
+  #begin(prefix: string, fields: WireFields): ItemPlace {
+    return this.#announce({ id: this.#itemId(prefix, this.#output.length), ...fields })
+  }
+
+  #announce(item: WireFields): ItemPlace {
+    const index = this.#output.push(item) - 1
+    this.#emit('response.output_item.added', { output_index: index, item })
+    return { index, id: String(item['id']) }
+  }
+
+  #done(index: number, item: WireFields): void {
+    this.#output[index] = item
+    this.#emit('response.output_item.done', { output_index: index, item })
+  }
+
+  /** Each item has at most one part. */
+  #place(open: OpenReasoning | OpenMessage): WireFields {
+    const part = open.kind === 'reasoning' && this.#shape.showsSummary ? 'summary_index' : 'content_index'
+    return { item_id: open.id, output_index: open.index, [part]: 0 }
+  }
+
+  #itemId(prefix: string, index: number): string {
+    return toItemId(prefix, this.#start?.id ?? '', index)
+  }
+
+  /** Results are matched to calls by this id, so it must be there and be the only one. */
+  #uniqueCallId(id: string, index: number): string {
+    const unique = id === '' || this.#callIds.has(id) ? this.#itemId('call', index) : id
+    this.#callIds.add(unique)
+    return unique
+  }
+
+  #emit(type: string, fields: WireFields): void {
+    const data = JSON.stringify({ type, sequence_number: this.#sequence++, ...fields })
+    this.#frames += formatSse(data, type)
+  }
+}
+
+interface ItemPlace {
+  index: number
+  id: string
+}
+
+interface OpenReasoning extends ItemPlace {
+  kind: 'reasoning'
+  text: string
+}
+
+interface OpenMessage extends ItemPlace {
+  kind: 'message'
+  text: string
+  logprobs: unknown[]
+}
+
+interface OpenCall extends ItemPlace {
+  writer: CallWriter
+}
+
+interface OpenCallSlot {
+  kind: 'call'
+  call: PendingCall
+  /** Absent until the harness was told of the call. */
+  item?: OpenCall
+}
+
+type OpenItem = OpenReasoning | OpenMessage | OpenCallSlot
+
+interface PendingCall {
+  id: string
+  name: string
+  arguments: string
+}
+
+const SUMMARY = 'response.reasoning_summary'
+
+/** Absent: the answer is complete. The API has no word for an engine that gave up; a client treats it as cut off. */
+const INCOMPLETE: Readonly<Partial<Record<FinishReason, string>>> = {
+  length: 'max_output_tokens',
+  cut: 'max_output_tokens',
+  abort: 'max_output_tokens',
+  'content-filter': 'content_filter',
+}
+
+function outputText(text: string, logprobs: readonly unknown[]): WireFields {
+  return { type: 'output_text', annotations: [], logprobs: [...logprobs], text }
+}
+
+/** From engines whose wire is Chat Completions: an entry looks the same in both APIs. */
+function logprobsOf(delta: ChoiceDelta): unknown[] {
+  const { content } = (delta.wire?.['logprobs'] ?? {}) as { content?: unknown }
+  return Array.isArray(content) ? content : []
+}
+
+function renderUsage(usage: Usage, wire: WireFields = {}): WireFields {
+  const { reasoning_tokens: reasoning } = (wire['completion_tokens_details'] ?? {}) as { reasoning_tokens?: unknown }
+  return {
+    input_tokens: usage.promptTokens,
+    // Cached tokens are part of the input here, none of them written at a price.
+    input_tokens_details: { cached_tokens: usage.cachedTokens ?? 0, cache_write_tokens: 0 },
+    output_tokens: usage.completionTokens,
+    output_tokens_details: { reasoning_tokens: typeof reasoning === 'number' ? reasoning : 0 },
+    total_tokens: usage.promptTokens + usage.completionTokens,
+  }
+}
+
+// --- ids --------------------------------------------------------------------------------------------------------------
+
+/** The id of a response is the engine's id of the answer, so that an answer is found again by either. */
+export function toResponseId(answerId: string): string {
+  return `resp_${answerId}`
+}
+
+export function toAnswerId(responseId: string): string {
+  return responseId.startsWith('resp_') ? responseId.slice('resp_'.length) : responseId
+}
+
+/** OpenAI's item ids have at most 64 characters, and clients shorten what is longer. */
+const LONGEST_IN_ID = 52
+
+export function toItemId(prefix: string, answerId: string, index: number): string {
+  return `${prefix}_${answerId.slice(-LONGEST_IN_ID)}_${index}`
+}
+
+/** The answer an item id was made for; undefined for ids that are not ours. */
+export function answerOfItem(itemId: string): string | undefined {
+  return /^(?:rs|msg|fc|ctc|lsh|sh|apc|tsc)_(.+)_\d+$/.exec(itemId)?.[1]
+}

@@ -1,0 +1,586 @@
+import * as z from 'zod'
+import type { Tool } from '../../model/message.ts'
+import type { WireFields } from '../../model/stream-event.ts'
+
+/**
+ * Tools of the Responses API and calls to them. Engines know functions only, so every tool that the harness itself runs
+ * becomes a function, and a call to it goes back as the kind of item the harness expects. Tools that OpenAI runs have
+ * nobody to run them here and are left out.
+ */
+
+// --- wire schemas -----------------------------------------------------------------------------------------------------
+
+const JsonSchema = z
+  .unknown()
+  .refine((value) => value == null || (typeof value === 'object' && !Array.isArray(value)), 'expected an object')
+  .optional()
+
+const named = {
+  name: z.string().min(1),
+  description: z.string().nullish(),
+  defer_loading: z.boolean().nullish(),
+}
+
+const FunctionTool = z.looseObject({
+  type: z.literal('function'),
+  ...named,
+  parameters: JsonSchema,
+  strict: z.boolean().nullish(),
+})
+
+const CustomTool = z.looseObject({
+  type: z.literal('custom'),
+  ...named,
+  format: z.looseObject({ type: z.string(), syntax: z.string().nullish(), definition: z.string().nullish() }).nullish(),
+})
+
+const toolSchemas = {
+  function: FunctionTool,
+  custom: CustomTool,
+  namespace: z.looseObject({
+    type: z.literal('namespace'),
+    name: z.string().min(1),
+    description: z.string().nullish(),
+    tools: z.array(byType({ function: FunctionTool, custom: CustomTool })),
+  }),
+  local_shell: z.looseObject({ type: z.literal('local_shell') }),
+  shell: z.looseObject({ type: z.literal('shell'), environment: z.looseObject({ type: z.string() }).nullish() }),
+  apply_patch: z.looseObject({ type: z.literal('apply_patch') }),
+  tool_search: z.looseObject({
+    type: z.literal('tool_search'),
+    execution: z.string().nullish(),
+    description: z.string().nullish(),
+    parameters: JsonSchema,
+  }),
+}
+
+export const WireTool = byType(toolSchemas)
+export type WireTool = z.infer<typeof WireTool>
+
+/** One schema per type; a type we do not know passes unread. */
+function byType<S extends Record<string, z.ZodType>>(
+  schemas: S,
+): z.ZodType<{ [K in keyof S]: z.infer<S[K]> }[keyof S] | { type: 'hosted' }> {
+  return z.looseObject({ type: z.string() }).transform((value, context) => {
+    const schema = Object.hasOwn(schemas, value.type) ? schemas[value.type] : undefined
+    if (schema === undefined) return { type: 'hosted' as const }
+    const parsed = schema.safeParse(value)
+    if (parsed.success) return parsed.data as z.infer<S[keyof S]>
+    for (const issue of parsed.error.issues) context.addIssue({ ...issue })
+    return z.NEVER
+  })
+}
+
+// --- the table --------------------------------------------------------------------------------------------------------
+
+export type CallKind = 'function' | 'custom' | 'local-shell' | 'shell' | 'apply-patch' | 'tool-search'
+
+/** What a call is made to, in the harness's words. */
+interface CallTarget {
+  kind: CallKind
+  name: string
+  namespace?: string
+}
+
+/** The tools of one request under the names the engine is told, and the way back. */
+export interface ToolTable {
+  tools: Tool[]
+  /** Undefined when no such tool was declared. */
+  find(target: CallTarget): string | undefined
+  /** A tool that was never declared is taken for a plain function. */
+  targetOf(name: string): CallTarget
+}
+
+/**
+ * `loaded` are tools that came as items of the input. The same tools in the same order always get the same names: the
+ * first to want a name has it, a later one gets `_2`, `_3`.
+ */
+export function createToolTable(declared: readonly WireTool[], loaded: readonly WireTool[] = []): ToolTable {
+  const hasClientSearch = declared.some((tool) => tool.type === 'tool_search' && tool.execution === 'client')
+  const shown = declared.flatMap(toEntries).filter((entry) => !(entry.isDeferred && hasClientSearch))
+  const names = new Map<string, string>()
+  const targets = new Map<string, CallTarget>()
+  const tools: Tool[] = []
+  for (const { target, tool } of [...shown, ...loaded.flatMap(toEntries)]) {
+    if (names.has(keyOf(target))) continue
+    const name = freeName(plainName(target), targets)
+    names.set(keyOf(target), name)
+    targets.set(name, target)
+    tools.push({ name, ...tool })
+  }
+  return {
+    tools,
+    find: (target) => names.get(keyOf(target)),
+    targetOf: (name) => targets.get(name) ?? { kind: 'function', name },
+  }
+}
+
+/** A tool that loads later is not shown until the harness's own search has found it. */
+interface Entry {
+  target: CallTarget
+  tool: Omit<Tool, 'name'>
+  isDeferred?: boolean
+}
+
+function toEntries(tool: WireTool): Entry[] {
+  switch (tool.type) {
+    case 'function':
+      return [functionEntry(tool)]
+    case 'custom':
+      return [customEntry(tool)]
+    case 'namespace':
+      return namespaceEntries(tool)
+    case 'local_shell':
+      return [{ target: { kind: 'local-shell', name: 'local_shell' }, tool: LOCAL_SHELL }]
+    case 'shell':
+      // A container is a machine of OpenAI's.
+      if (tool.environment?.type.startsWith('container')) return []
+      return [{ target: { kind: 'shell', name: 'shell' }, tool: SHELL }]
+    case 'apply_patch':
+      return [{ target: { kind: 'apply-patch', name: 'apply_patch' }, tool: APPLY_PATCH }]
+    case 'tool_search': {
+      if (tool.execution !== 'client') return []
+      const { description, parameters } = tool
+      return [
+        {
+          target: { kind: 'tool-search', name: 'tool_search' },
+          tool: { description: description ?? undefined, parameters: parameters ?? undefined },
+        },
+      ]
+    }
+    case 'hosted':
+      return []
+  }
+}
+
+function functionEntry(tool: z.infer<typeof FunctionTool>): Entry {
+  return {
+    target: { kind: 'function', name: tool.name },
+    tool: {
+      description: tool.description ?? undefined,
+      parameters: tool.parameters ?? undefined,
+      strict: tool.strict ?? undefined,
+    },
+    isDeferred: tool.defer_loading === true,
+  }
+}
+
+/** Free text goes through the one string parameter of a function; the grammar can only be told, not enforced. */
+function customEntry(tool: z.infer<typeof CustomTool>): Entry {
+  const { syntax, definition } = tool.format ?? {}
+  const grammar = definition ? `The input must match this ${syntax ?? 'formal'} grammar:\n${definition}` : undefined
+  const description = [tool.description, grammar].filter((text) => text != null && text !== '').join('\n\n')
+  return {
+    target: { kind: 'custom', name: tool.name },
+    tool: { description: description || undefined, parameters: FREE_TEXT },
+    isDeferred: tool.defer_loading === true,
+  }
+}
+
+/** What is said about the namespace stands with its first tool, so that it is said once. */
+function namespaceEntries(space: z.infer<typeof toolSchemas.namespace>): Entry[] {
+  return space.tools.flatMap(toEntries).map(({ target, tool, isDeferred }, i) => {
+    const description = [i === 0 ? space.description : undefined, tool.description].filter((text) => text).join('\n\n')
+    return {
+      target: { ...target, namespace: space.name },
+      tool: { ...tool, description: description || undefined },
+      isDeferred,
+    }
+  })
+}
+
+function plainName({ name, namespace }: CallTarget): string {
+  if (namespace === undefined) return name
+  return namespace.endsWith('__') ? namespace + name : `${namespace}__${name}`
+}
+
+function freeName(wanted: string, taken: ReadonlyMap<string, unknown>): string {
+  let name = wanted
+  for (let i = 2; taken.has(name); i++) name = `${wanted}_${i}`
+  return name
+}
+
+function keyOf({ kind, name, namespace }: CallTarget): string {
+  return JSON.stringify([kind, name, namespace ?? ''])
+}
+
+const FREE_TEXT = {
+  type: 'object',
+  properties: { input: { type: 'string', description: 'The whole input of the tool, as plain text.' } },
+  required: ['input'],
+  additionalProperties: false,
+}
+
+const LOCAL_SHELL: Omit<Tool, 'name'> = {
+  description: 'Runs one program on this machine and returns its output.',
+  parameters: {
+    type: 'object',
+    properties: {
+      command: { type: 'array', items: { type: 'string' }, description: 'The program and its arguments.' },
+      working_directory: { type: 'string', description: 'Where to run it.' },
+      env: { type: 'object', additionalProperties: { type: 'string' }, description: 'Variables to add.' },
+      timeout_ms: { type: 'integer', description: 'When to give up, in milliseconds.' },
+      user: { type: 'string', description: 'The user to run it as.' },
+    },
+    required: ['command'],
+    additionalProperties: false,
+  },
+}
+
+const SHELL: Omit<Tool, 'name'> = {
+  description: 'Runs shell commands on this machine, each in a shell of its own, and returns what they print.',
+  parameters: {
+    type: 'object',
+    properties: {
+      commands: { type: 'array', items: { type: 'string' }, description: 'The command lines.' },
+      timeout_ms: { type: 'integer', description: 'When to give up, in milliseconds.' },
+      max_output_length: { type: 'integer', description: 'How many characters of output to return at most.' },
+    },
+    required: ['commands'],
+    additionalProperties: false,
+  },
+}
+
+const APPLY_PATCH: Omit<Tool, 'name'> = {
+  description: 'Creates, changes or deletes one file.',
+  parameters: {
+    type: 'object',
+    properties: {
+      type: { type: 'string', enum: ['create_file', 'update_file', 'delete_file'] },
+      path: { type: 'string', description: 'The file.' },
+      diff: { type: 'string', description: 'The change, as a V4A diff; not for delete_file.' },
+    },
+    required: ['type', 'path'],
+    additionalProperties: false,
+  },
+}
+
+// --- calls coming back ------------------------------------------------------------------------------------------------
+
+/** A call item of the input; which fields it has follows from its type. */
+export interface CallItem {
+  type:
+    | 'function_call'
+    | 'custom_tool_call'
+    | 'tool_search_call'
+    | 'local_shell_call'
+    | 'shell_call'
+    | 'apply_patch_call'
+  name?: string
+  namespace?: string | null
+  arguments?: unknown
+  input?: string
+  action?: WireFields
+  operation?: WireFields
+}
+
+/** The call as the engine sampled it. Arguments that travelled as an object are equal to the sampled ones as JSON. */
+export function readCall(item: CallItem, table: ToolTable): { name: string; arguments: string } {
+  const kind = KINDS[item.type]
+  const ownName = OWN_NAMES[item.type]
+  const target: CallTarget =
+    ownName === undefined
+      ? { kind, name: item.name ?? '', ...(item.namespace == null ? {} : { namespace: item.namespace }) }
+      : { kind, name: ownName }
+  return { name: table.find(target) ?? plainName(target), arguments: argumentsOf(item) }
+}
+
+const KINDS: Readonly<Record<CallItem['type'], CallKind>> = {
+  function_call: 'function',
+  custom_tool_call: 'custom',
+  tool_search_call: 'tool-search',
+  local_shell_call: 'local-shell',
+  shell_call: 'shell',
+  apply_patch_call: 'apply-patch',
+}
+
+const OWN_NAMES: Readonly<Partial<Record<CallItem['type'], string>>> = {
+  tool_search_call: 'tool_search',
+  local_shell_call: 'local_shell',
+  shell_call: 'shell',
+  apply_patch_call: 'apply_patch',
+}
+
+function argumentsOf(item: CallItem): string {
+  switch (item.type) {
+    case 'function_call':
+      return typeof item.arguments === 'string' ? item.arguments : ''
+    case 'custom_tool_call':
+      return JSON.stringify({ input: item.input ?? '' })
+    case 'tool_search_call':
+      return typeof item.arguments === 'string' ? item.arguments : JSON.stringify(item.arguments ?? {})
+    case 'local_shell_call': {
+      const { type: _type, env, ...action } = item.action ?? {}
+      const hasEnv = env != null && Object.keys(env).length > 0
+      return JSON.stringify(withoutNulls(hasEnv ? { ...action, env } : action))
+    }
+    case 'shell_call':
+      return JSON.stringify(withoutNulls(item.action ?? {}))
+    case 'apply_patch_call':
+      return JSON.stringify(item.operation ?? {})
+  }
+}
+
+function withoutNulls(fields: WireFields): WireFields {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== null))
+}
+
+// --- calls going out --------------------------------------------------------------------------------------------------
+
+/** One call on its way to the harness: an item that may show its text while it is sampled. */
+export interface CallWriter {
+  /** Takes the next sampled piece of the arguments; gives what the harness sees of it. */
+  push(piece: string): string
+  /** Nothing more comes; gives the rest of what the harness sees. */
+  end(): string
+  item(status: string): WireFields
+  /** The events that carry the text and the field its whole stands in; absent for an item that has no text. */
+  text?: { delta: string; done: string; field: string }
+}
+
+export interface OutgoingCall {
+  /** As the engine called it. */
+  name: string
+  callId: string
+  itemId(prefix: string): string
+}
+
+/** Whether a call of that name can be shown before all its arguments are there. */
+export function isStreamed(name: string, table: ToolTable): boolean {
+  const { kind } = table.targetOf(name)
+  return kind === 'function' || kind === 'custom'
+}
+
+/** `whole` are all arguments of a call that is not streamed. */
+export function createCallWriter(call: OutgoingCall, table: ToolTable, whole?: string): CallWriter {
+  const target = table.targetOf(call.name)
+  if (whole !== undefined) {
+    const fields = structuredFields(target, whole, call)
+    if (fields !== undefined) {
+      const { id, type, ...rest } = fields
+      return { push: () => '', end: () => '', item: (status) => ({ id, type, status, ...rest }) }
+    }
+    // Arguments that make no such item go out as a plain call: the harness knows no function of that name, and says so.
+    return functionWriter({ kind: 'function', name: call.name }, call)
+  }
+  return target.kind === 'custom' ? customWriter(target, call) : functionWriter(target, call)
+}
+
+function functionWriter(target: CallTarget, call: OutgoingCall): CallWriter {
+  let text = ''
+  return {
+    push(piece) {
+      text += piece
+      return piece
+    },
+    end: () => '',
+    item: (status) => ({
+      id: call.itemId('fc'),
+      type: 'function_call',
+      status,
+      arguments: text,
+      call_id: call.callId,
+      ...nameFields(target),
+    }),
+    text: {
+      delta: 'response.function_call_arguments.delta',
+      done: 'response.function_call_arguments.done',
+      field: 'arguments',
+    },
+  }
+}
+
+function customWriter(target: CallTarget, call: OutgoingCall): CallWriter {
+  const input = new FreeText()
+  return {
+    push: (piece) => input.push(piece),
+    end: () => input.end(),
+    item: (status) => ({
+      id: call.itemId('ctc'),
+      type: 'custom_tool_call',
+      status,
+      call_id: call.callId,
+      input: input.text,
+      ...nameFields(target),
+    }),
+    text: {
+      delta: 'response.custom_tool_call_input.delta',
+      done: 'response.custom_tool_call_input.done',
+      field: 'input',
+    },
+  }
+}
+
+function nameFields({ name, namespace }: CallTarget): WireFields {
+  return namespace === undefined ? { name } : { name, namespace }
+}
+
+/** Null stands for absent in what models sample. */
+const optional = <T extends z.ZodType>(type: T) =>
+  type.nullish().transform((value) => (value === null ? undefined : value))
+
+const LocalShellArguments = z.object({
+  command: z.array(z.string()),
+  env: optional(z.record(z.string(), z.string())),
+  timeout_ms: optional(z.number()),
+  user: optional(z.string()),
+  working_directory: optional(z.string()),
+})
+
+const ShellArguments = z.object({
+  commands: z.array(z.string()),
+  timeout_ms: optional(z.number()),
+  max_output_length: optional(z.number()),
+})
+
+const PatchArguments = z.discriminatedUnion('type', [
+  z.object({ type: z.literal('create_file'), path: z.string(), diff: z.string() }),
+  z.object({ type: z.literal('update_file'), path: z.string(), diff: z.string() }),
+  z.object({ type: z.literal('delete_file'), path: z.string() }),
+])
+
+/** The item of a call whose arguments travel as an object; undefined when the sampled text is not such an object. */
+function structuredFields(target: CallTarget, text: string, call: OutgoingCall): WireFields | undefined {
+  const value = parseObject(text)
+  const { callId: call_id } = call
+  switch (target.kind) {
+    case 'function':
+    case 'custom':
+      return undefined
+    case 'tool-search':
+      if (value === undefined) return undefined
+      return { id: call.itemId('tsc'), type: 'tool_search_call', call_id, execution: 'client', arguments: value }
+    case 'local-shell': {
+      const { success, data } = LocalShellArguments.safeParse(value)
+      if (!success) return undefined
+      const action = { type: 'exec', ...data, env: data.env ?? {} }
+      return { id: call.itemId('lsh'), type: 'local_shell_call', call_id, action }
+    }
+    case 'shell': {
+      const { success, data } = ShellArguments.safeParse(value)
+      if (!success) return undefined
+      const { commands, timeout_ms = null, max_output_length = null } = data
+      return { id: call.itemId('sh'), type: 'shell_call', call_id, action: { commands, timeout_ms, max_output_length } }
+    }
+    case 'apply-patch': {
+      const { success, data } = PatchArguments.safeParse(value)
+      return success ? { id: call.itemId('apc'), type: 'apply_patch_call', call_id, operation: data } : undefined
+    }
+  }
+}
+
+function parseObject(text: string): WireFields | undefined {
+  try {
+    const value: unknown = JSON.parse(text)
+    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as WireFields) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/**
+ * Reads the text out of `{"input": "…"}` while it is sampled. Anything else is waited for whole: the `input` it may have
+ * behind other members, or else all of it as it stands, so that the harness can tell the model what is wrong with it.
+ */
+class FreeText {
+  #arguments = ''
+  /** Up to where the arguments are read. */
+  #at = 0
+  #state: 'before' | 'inside' | 'after' | 'other' = 'before'
+  /** What the harness has seen so far. */
+  text = ''
+
+  push(piece: string): string {
+    this.#arguments += piece
+    if (this.#state === 'before') this.#findStart()
+    if (this.#state !== 'inside') return ''
+    return this.#show(this.#readString())
+  }
+
+  end(): string {
+    if (this.#state === 'before' || this.#state === 'other') return this.#show(this.#wholeText())
+    // A half sampled escape or pair: shown as it stands rather than lost.
+    return this.#state === 'inside' ? this.#show(this.#arguments.slice(this.#at)) : ''
+  }
+
+  #show(text: string): string {
+    this.text += text
+    return text
+  }
+
+  #wholeText(): string {
+    const input = parseObject(this.#arguments)?.['input']
+    return typeof input === 'string' ? input : this.#arguments
+  }
+
+  #findStart(): void {
+    const start = /^\s*\{\s*"input"\s*:\s*"/.exec(this.#arguments)
+    if (start !== null) {
+      this.#at = start[0].length
+      this.#state = 'inside'
+      return
+    }
+    const begun = this.#arguments.replaceAll(/\s/g, '')
+    if (!'{"input":"'.startsWith(begun) || begun === '{"input":"') this.#state = 'other'
+  }
+
+  /** Lenient where models are careless: a raw line break stands for itself, and so does an escape that is none. */
+  #readString(): string {
+    const source = this.#arguments
+    let text = ''
+    for (;;) {
+      const stop = nextOf(source, this.#at)
+      text += source.slice(this.#at, stop)
+      this.#at = stop
+      if (stop === source.length) break
+      if (source[stop] === '"') {
+        this.#state = 'after'
+        return text
+      }
+      const escape = readEscape(source, stop)
+      if (escape === undefined) break
+      text += escape.text
+      this.#at = escape.end
+    }
+    return this.#holdBack(text)
+  }
+
+  /** The first half of a surrogate pair waits for the second: alone it is no character, and no UTF-8. */
+  #holdBack(text: string): string {
+    const last = text.charCodeAt(text.length - 1)
+    if (!(last >= 0xd800 && last <= 0xdbff)) return text
+    const isEscaped = this.#arguments[this.#at - 1] !== text.at(-1)
+    this.#at -= isEscaped ? '\\ud83d'.length : 1
+    return text.slice(0, -1)
+  }
+}
+
+/** Where the next quote or backslash stands, or the end. */
+function nextOf(source: string, from: number): number {
+  for (let i = from; i < source.length; i++) {
+    const code = source.charCodeAt(i)
+    if (code === 0x22 || code === 0x5c) return i
+  }
+  return source.length
+}
+
+/** Undefined when the rest of it has not come yet. */
+function readEscape(source: string, at: number): { text: string; end: number } | undefined {
+  const letter = source[at + 1]
+  if (letter === undefined) return undefined
+  if (letter !== 'u') return { text: ESCAPES[letter] ?? `\\${letter}`, end: at + 2 }
+  const digits = /^[0-9a-fA-F]{0,4}/.exec(source.slice(at + 2, at + 6))?.[0] ?? ''
+  if (digits.length === 4) return { text: String.fromCharCode(Number.parseInt(digits, 16)), end: at + 6 }
+  return at + 2 + digits.length === source.length ? undefined : { text: '\\u', end: at + 2 }
+}
+
+const ESCAPES: Readonly<Record<string, string>> = {
+  '"': '"',
+  '\\': '\\',
+  '/': '/',
+  b: '\b',
+  f: '\f',
+  n: '\n',
+  r: '\r',
+  t: '\t',
+}

@@ -1,0 +1,161 @@
+import Anthropic from '@anthropic-ai/sdk'
+import { GoogleGenAI } from '@google/genai'
+import OpenAI from 'openai'
+import { describe, expect, test } from 'vitest'
+import { textOf } from '../../src/model/message.ts'
+import type { SessionRecord } from '../../src/model/session.ts'
+import { Stack } from '../support/stack.ts'
+
+const SCRIPT = `
+scenarios:
+  go:
+    - reasoning: "I weigh it, 🙂 slowly"
+      text: "Ünïcödé answer."
+      tool_calls:
+        - { name: bash, arguments: '{"command":  "echo \\"hi\\"", "n": 1.0}' }
+        - { name: read, arguments: { path: "a b.txt" } }
+    - text: All done.
+`
+const PROMPT = 'SCRIPT:go please'
+const ARGUMENTS = ['{"command":  "echo \\"hi\\"", "n": 1.0}', '{"path": "a b.txt"}']
+const parameters = { type: 'object', properties: {} }
+
+/** What every SDK must have understood of the first answer. */
+const expected = {
+  text: 'Ünïcödé answer.',
+  calls: [
+    { name: 'bash', arguments: { command: 'echo "hi"', n: 1 } },
+    { name: 'read', arguments: { path: 'a b.txt' } },
+  ],
+}
+
+function parsed(name: string, args: string): { name: string; arguments: unknown } {
+  return { name, arguments: JSON.parse(args) as unknown }
+}
+
+/** Two turns, streamed and whole, each stored as it was sampled; the second prompt holds the first answer as sampled. */
+async function expectStored(session: SessionRecord): Promise<void> {
+  expect(session).toMatchObject({ complete: true })
+  expect(session.turns.map((turn) => [turn.stream, turn.delivery, turn.response?.grade])).toEqual([
+    [true, 'delivered', 'exact'],
+    [true, 'delivered', 'exact'],
+    [false, 'delivered', 'exact'],
+    [false, 'delivered', 'exact'],
+  ])
+  for (const turn of [session.turns[0], session.turns[2]]) {
+    const message = turn?.response?.choices[0]?.message
+    expect(message && textOf(message)).toBe(expected.text)
+    expect(message?.reasoning).toBe('I weigh it, 🙂 slowly')
+    expect(message?.toolCalls.map((call) => call.arguments)).toEqual(ARGUMENTS)
+  }
+  for (const turn of [session.turns[1], session.turns[3]]) {
+    expect(turn?.response?.choices[0]?.message.content).toEqual([{ type: 'text', text: 'All done.' }])
+  }
+}
+
+describe('the vendors’ own SDKs, through the gateway', () => {
+  test('OpenAI Responses', async () => {
+    await using stack = await Stack.start({ script: SCRIPT })
+    const client = new OpenAI({ baseURL: `${stack.session.baseUrl}/v1`, apiKey: stack.session.key, maxRetries: 0 })
+    const tools = ['bash', 'read'].map((name) => ({ type: 'function' as const, name, parameters, strict: false }))
+    for (const stream of [true, false]) {
+      const ask = async (input: OpenAI.Responses.ResponseInput): Promise<OpenAI.Responses.Response> => {
+        const body = { model: 'tiny', input, tools }
+        return stream ? client.responses.stream(body).finalResponse() : client.responses.create(body)
+      }
+      const input: OpenAI.Responses.ResponseInput = [{ role: 'user', content: PROMPT }]
+      const first = await ask(input)
+      expect(first.status).toBe('completed')
+      expect(first.output_text).toBe(expected.text)
+      const calls = first.output.filter((item) => item.type === 'function_call')
+      expect(calls.map((call) => parsed(call.name, call.arguments))).toEqual(expected.calls)
+      expect(calls.map((call) => call.arguments)).toEqual(ARGUMENTS)
+      expect(first.usage?.input_tokens).toBeGreaterThan(10)
+      const outputs = calls.map(({ call_id }) => ({ type: 'function_call_output' as const, call_id, output: 'ok' }))
+      const second = await ask([...input, ...(first.output as OpenAI.Responses.ResponseInputItem[]), ...outputs])
+      expect(second.output_text).toBe('All done.')
+    }
+    await expectStored(await stack.recorded())
+  })
+
+  test('OpenAI Responses with previous_response_id', async () => {
+    await using stack = await Stack.start({ script: SCRIPT })
+    const client = new OpenAI({ baseURL: `${stack.session.baseUrl}/v1`, apiKey: stack.session.key, maxRetries: 0 })
+    const tools = ['bash', 'read'].map((name) => ({ type: 'function' as const, name, parameters, strict: false }))
+    const first = await client.responses.create({ model: 'tiny', input: PROMPT, tools })
+    const calls = first.output.filter((item) => item.type === 'function_call')
+    const input = calls.map(({ call_id }) => ({ type: 'function_call_output' as const, call_id, output: 'ok' }))
+    const second = await client.responses.create({ model: 'tiny', input, tools, previous_response_id: first.id })
+    expect(second.output_text).toBe('All done.')
+    const unknown = client.responses.create({ model: 'tiny', input: 'x', previous_response_id: 'resp_nothing' })
+    await expect(unknown).rejects.toMatchObject({ status: 400 })
+  })
+
+  test('Anthropic Messages', async () => {
+    await using stack = await Stack.start({ script: SCRIPT })
+    const client = new Anthropic({ baseURL: stack.session.baseUrl, apiKey: stack.session.key, maxRetries: 0 })
+    const tools = ['bash', 'read'].map((name) => ({ name, input_schema: { type: 'object' as const } }))
+    for (const stream of [true, false]) {
+      const ask = async (messages: Anthropic.MessageParam[]): Promise<Anthropic.Message> => {
+        const body = { model: 'tiny', max_tokens: 500, messages, tools }
+        return stream ? client.messages.stream(body).finalMessage() : client.messages.create(body)
+      }
+      const messages: Anthropic.MessageParam[] = [{ role: 'user', content: PROMPT }]
+      const first = await ask(messages)
+      expect(first.stop_reason).toBe('tool_use')
+      expect(first.content.flatMap((block) => (block.type === 'text' ? [block.text] : [])).join('')).toBe(expected.text)
+      const calls = first.content.filter((block) => block.type === 'tool_use')
+      expect(calls.map((call) => ({ name: call.name, arguments: call.input }))).toEqual(expected.calls)
+      expect(first.usage.input_tokens).toBeGreaterThan(10)
+      const results = calls.map(({ id }) => ({ type: 'tool_result' as const, tool_use_id: id, content: 'ok' }))
+      const second = await ask([
+        ...messages,
+        { role: 'assistant', content: first.content },
+        { role: 'user', content: results },
+      ])
+      expect(second.content).toMatchObject([{ type: 'text', text: 'All done.' }])
+    }
+    const { input_tokens } = await client.messages.countTokens({
+      model: 'tiny',
+      messages: [{ role: 'user', content: 'hi' }],
+    })
+    expect(input_tokens).toBeGreaterThan(5)
+    const models = await client.models.list()
+    expect(models.data.map((model) => model.id)).toEqual(['tiny'])
+    await expectStored(await stack.recorded())
+  })
+
+  test('Google generateContent', async () => {
+    await using stack = await Stack.start({ script: SCRIPT })
+    const client = new GoogleGenAI({ apiKey: stack.session.key, httpOptions: { baseUrl: stack.session.baseUrl } })
+    const functionDeclarations = ['bash', 'read'].map((name) => ({ name, parametersJsonSchema: parameters }))
+    const config = { tools: [{ functionDeclarations }], thinkingConfig: { includeThoughts: true } }
+    type Contents = Parameters<typeof client.models.generateContent>[0]['contents'] & object[]
+    for (const stream of [true, false]) {
+      const ask = async (contents: Contents): Promise<Record<string, any>[]> => {
+        const request = { model: 'tiny', contents, config }
+        const chunks = stream
+          ? await Array.fromAsync(await client.models.generateContentStream(request))
+          : [await client.models.generateContent(request)]
+        return chunks.flatMap((chunk) => chunk.candidates?.[0]?.content?.parts ?? [])
+      }
+      const contents = [{ role: 'user', parts: [{ text: PROMPT }] }]
+      const first = await ask(contents as Contents)
+      expect(first.map((part) => (part['thought'] ? '' : (part['text'] ?? ''))).join('')).toBe(expected.text)
+      const calls = first.flatMap((part) => (part['functionCall'] ? [part['functionCall']] : []))
+      expect(calls.map((call) => ({ name: call.name, arguments: call.args }))).toEqual(expected.calls)
+      const second = await ask([
+        ...contents,
+        { role: 'model', parts: first },
+        {
+          role: 'user',
+          parts: calls.map(({ id, name }) => ({ functionResponse: { id, name, response: { output: 'ok' } } })),
+        },
+      ] as Contents)
+      expect(second.map((part) => part['text'] ?? '').join('')).toBe('All done.')
+    }
+    const { totalTokens } = await client.models.countTokens({ model: 'tiny', contents: 'hi' })
+    expect(totalTokens).toBeGreaterThan(5)
+    await expectStored(await stack.recorded())
+  })
+})
