@@ -2,6 +2,11 @@
 import { execFileSync } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { anthropicMessagesFields } from '../src/gateway/dialects/anthropic-messages-fields.ts'
+import { googleGenerateFields } from '../src/gateway/dialects/google-generate-fields.ts'
+import { dialects } from '../src/gateway/dialects/index.ts'
+import { openaiResponsesFields } from '../src/gateway/dialects/openai-responses-fields.ts'
+import { quirks } from '../src/gateway/quirks/index.ts'
 import { boundaryOf, FailureCode, failureClasses } from '../src/model/failure.ts'
 
 const root = dirname(import.meta.dirname)
@@ -12,7 +17,10 @@ interface Page {
   render(): string
 }
 
-const pages: readonly Page[] = [{ path: 'docs/failures.md', render: renderFailures }]
+const pages: readonly Page[] = [
+  { path: 'docs/failures.md', render: renderFailures },
+  { path: 'docs/dialects.md', render: renderDialects },
+]
 
 const isCheck = process.argv.includes('--check')
 const stale: string[] = []
@@ -41,6 +49,47 @@ The status is what the caller of an HTTP request sees; for \`upstream.*\` the en
 ${renderTable(['Code', 'Boundary', 'Blame', 'Retryable', 'Status', 'Meaning'], rows)}
 
 This page is made from \`src/model/failure.ts\` by \`npm run docs\`.
+`
+}
+
+function renderDialects(): string {
+  const fields = [
+    ['Anthropic Messages', anthropicMessagesFields],
+    ['OpenAI Responses', openaiResponsesFields],
+    ['Google generateContent', googleGenerateFields],
+  ] as const
+  const routes = dialects.flatMap((dialect) =>
+    dialect.routes.map(({ method, path, kind }) => [dialect.id, method, `\`${path}\``, kind]),
+  )
+  const tables = fields.map(([title, rows]) => {
+    const cells = rows.map(({ field, handling }) => [`\`${field}\``, handling])
+    return `## ${title}\n\n${renderTable(['Field', 'What becomes of it'], cells)}`
+  })
+  const rules = quirks.map(({ name, evidence }) => `- **${name}**: ${evidence}`)
+  return `# The four provider APIs
+
+A harness speaks to the gateway in its provider's API; the engine is asked in Chat Completions. What one API cannot say in
+the other is carried through the harness sealed (signatures, encrypted reasoning), remembered by the gateway (the exact text
+of tool arguments), or listed here as ignored. Only \`generate\` routes call the model; anything that is not in this table is
+a 404 in the caller's own error shape.
+
+${renderTable(['API', 'Method', 'Path', 'Kind'], routes)}
+
+## OpenAI Chat Completions
+
+Passed on byte for byte, unknown fields included, with a few fields added for capture (\`forced\` in \`polar show --json\` lists
+them). \`developer\` messages become \`system\` messages where they stand, tool arguments go back to the text that was sampled,
+an empty \`tools\` list is left out. Ids and log probabilities reach the harness only if it asked for them.
+
+${tables.join('\n\n')}
+
+## Quirk rules
+
+Bytes that change without meaning anything to the model are taken out of what the engine reads, never out of the log:
+
+${rules.join('\n')}
+
+This page is made from the tables beside the dialects by \`npm run docs\`.
 `
 }
 

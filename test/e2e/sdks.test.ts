@@ -1,5 +1,5 @@
 import Anthropic from '@anthropic-ai/sdk'
-import { GoogleGenAI } from '@google/genai'
+import { GoogleGenAI, type Content, type Part } from '@google/genai'
 import OpenAI from 'openai'
 import { describe, expect, test } from 'vitest'
 import { textOf } from '../../src/model/message.ts'
@@ -130,9 +130,8 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     const client = new GoogleGenAI({ apiKey: stack.session.key, httpOptions: { baseUrl: stack.session.baseUrl } })
     const functionDeclarations = ['bash', 'read'].map((name) => ({ name, parametersJsonSchema: parameters }))
     const config = { tools: [{ functionDeclarations }], thinkingConfig: { includeThoughts: true } }
-    type Contents = Parameters<typeof client.models.generateContent>[0]['contents'] & object[]
     for (const stream of [true, false]) {
-      const ask = async (contents: Contents): Promise<Record<string, any>[]> => {
+      const ask = async (contents: Content[]): Promise<Part[]> => {
         const request = { model: 'tiny', contents, config }
         const chunks = stream
           ? await Array.fromAsync(await client.models.generateContentStream(request))
@@ -140,9 +139,9 @@ describe('the vendors’ own SDKs, through the gateway', () => {
         return chunks.flatMap((chunk) => chunk.candidates?.[0]?.content?.parts ?? [])
       }
       const contents = [{ role: 'user', parts: [{ text: PROMPT }] }]
-      const first = await ask(contents as Contents)
-      expect(first.map((part) => (part['thought'] ? '' : (part['text'] ?? ''))).join('')).toBe(expected.text)
-      const calls = first.flatMap((part) => (part['functionCall'] ? [part['functionCall']] : []))
+      const first = await ask(contents)
+      expect(first.map((part) => (part.thought ? '' : (part.text ?? ''))).join('')).toBe(expected.text)
+      const calls = first.flatMap((part) => (part.functionCall ? [part.functionCall] : []))
       expect(calls.map((call) => ({ name: call.name, arguments: call.args }))).toEqual(expected.calls)
       const second = await ask([
         ...contents,
@@ -151,8 +150,8 @@ describe('the vendors’ own SDKs, through the gateway', () => {
           role: 'user',
           parts: calls.map(({ id, name }) => ({ functionResponse: { id, name, response: { output: 'ok' } } })),
         },
-      ] as Contents)
-      expect(second.map((part) => part['text'] ?? '').join('')).toBe('All done.')
+      ])
+      expect(second.map((part) => part.text ?? '').join('')).toBe('All done.')
     }
     const { totalTokens } = await client.models.countTokens({ model: 'tiny', contents: 'hi' })
     expect(totalTokens).toBeGreaterThan(5)
