@@ -92,12 +92,10 @@ class StreamWriter implements AnswerWriter {
   }
 
   async finish({ failure }: TurnEnding): Promise<boolean> {
-    clearTimeout(this.#timer)
     const { dialect, caller } = this.#call
-    if (failure === undefined) {
-      this.#start()
-      return caller.end(this.#held)
-    }
+    if (failure === undefined) this.#start()
+    clearTimeout(this.#timer)
+    if (failure === undefined) return caller.end(this.#held)
     // Nothing was said yet, so it can still be said with a status of its own.
     if (!this.#isStarted) return sendError(dialect, caller, failure)
     // A stream that is one JSON text has to be closed by the renderer that opened it.

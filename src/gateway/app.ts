@@ -110,7 +110,7 @@ async function refuse(request: IncomingMessage, response: ServerResponse, error:
   request.destroy()
 }
 
-const LINGER_MS = 1000
+const LINGER_MS = 5000
 
 function createdAt(deps: AppDeps): number {
   return Math.floor(deps.now() / 1000)

@@ -11,7 +11,7 @@ import { Gate } from './gate.ts'
 import type { Weights } from './live-turn.ts'
 import { Metrics } from './metrics.ts'
 import { DEFAULT_LIMITS, type BodyLimits } from './read-body.ts'
-import { Sessions } from './sessions.ts'
+import { Sessions, type ContinuationMode } from './sessions.ts'
 import type { Upstream } from './upstreams/upstream.ts'
 
 export interface GatewayOptions {
@@ -25,6 +25,8 @@ export interface GatewayOptions {
   /** 0 takes a free one. */
   port?: number
   limits?: Partial<BodyLimits>
+  /** Default `template`. */
+  continuation?: ContinuationMode
 }
 
 export interface SessionOptions {
@@ -77,7 +79,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
 
   private constructor(options: GatewayOptions) {
     const { store, ids, now, upstream, logger } = options
-    this.#sessions = new Sessions({ store, ids, now })
+    this.#sessions = new Sessions({ store, ids, now, continuation: options.continuation })
     const app = createApp({
       upstream,
       ids,

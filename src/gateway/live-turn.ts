@@ -8,6 +8,7 @@ import { TurnCapture } from './capture/capture-turn.ts'
 import type { Gate } from './gate.ts'
 import type { Metrics } from './metrics.ts'
 import type { Session } from './sessions.ts'
+import type { Continuation } from './tokens/continuation.ts'
 import type { Upstream } from './upstreams/upstream.ts'
 
 export interface TurnDeps {
@@ -126,8 +127,11 @@ export class LiveTurn {
 
   /** Resolves with what went wrong after the engine had begun to answer. */
   async #relay(signal: AbortSignal): Promise<Failure | undefined> {
-    const reply = await this.#deps.upstream.send(this.#request, { signal, sessionKey: this.#session.id })
-    this.#forced = this.#quirks.length === 0 ? reply.forced : { ...reply.forced, quirks: this.#quirks }
+    const continuation = await this.#continue(signal)
+    const promptIds = continuation?.kind === 'extends' ? continuation.promptIds : undefined
+    if (promptIds !== undefined) this.#capture.expectPrompt(promptIds)
+    const reply = await this.#deps.upstream.send(this.#request, { signal, sessionKey: this.#session.id, promptIds })
+    this.#forced = { ...reply.forced, ...notesOf(this.#quirks, continuation) }
     let failure: Failure | undefined
     for await (const events of reply.events) {
       for (const event of events) {
@@ -143,6 +147,15 @@ export class LiveTurn {
     return failure
   }
 
+  /** The prompt as ids, where it goes on from an earlier call; undefined where the engine cannot be given ids. */
+  async #continue(signal: AbortSignal): Promise<Continuation | undefined> {
+    const { upstream } = this.#deps
+    const { continuations } = this.#session
+    if (continuations === undefined || !upstream.capabilities.tokenInChat || !upstream.capabilities.render)
+      return undefined
+    return continuations.find(this.#request, (request) => upstream.tokenise(request, signal))
+  }
+
   async #store(failure: Failure | undefined): Promise<TurnEnding> {
     const response = this.#capture.toResponse()
     const end: TurnEnd = {
@@ -153,7 +166,10 @@ export class LiveTurn {
       ...(response === undefined ? {} : { response }),
       ...(failure === undefined ? {} : { failure }),
     }
-    if (response !== undefined && failure === undefined) this.#session.memory.remember(this.#request, response)
+    if (response !== undefined && failure === undefined) {
+      this.#session.memory.remember(this.#request, response)
+      this.#session.continuations?.remember(this.id, this.#request, response)
+    }
     await this.#session.log.appendEnd(end)
     this.#deps.metrics.countTurn({
       response,
@@ -167,6 +183,15 @@ export class LiveTurn {
       this.#deps.logger.error({ sessionId: this.#session.id, turnId: this.id, failure: broken }, 'turn not stored')
     }
     return { response, failure }
+  }
+}
+
+/** What the gateway itself did to a request, beside what its adapter did. */
+function notesOf(quirks: readonly string[], continuation: Continuation | undefined): Record<string, unknown> {
+  return {
+    ...(quirks.length === 0 ? {} : { quirks }),
+    ...(continuation?.kind === 'extends' ? { continues: continuation.of } : {}),
+    ...(continuation?.kind === 'fresh' ? { begins: continuation.reason } : {}),
   }
 }
 

@@ -29,7 +29,8 @@ async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Bu
   if (Number(request.headers['content-length'] ?? 0) > maxBytes) throw tooLarge(maxBytes)
   const pieces: Buffer[] = []
   let size = 0
-  for await (const piece of request as AsyncIterable<Buffer>) {
+  // Leaving the loop must not take the socket along: the refusal still has to go out on it.
+  for await (const piece of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
     size += piece.length
     if (size > maxBytes) throw tooLarge(maxBytes)
     pieces.push(piece)

@@ -7,6 +7,7 @@ import type { SessionLog, SessionStore } from '../store/store.ts'
 import type { Vault } from './dialects/dialect.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { SessionMemory } from './session-memory.ts'
+import { Continuations, type ThinkingPolicy } from './tokens/continuation.ts'
 import { createVault } from './vault.ts'
 
 /** A session the gateway serves. Its key is known to its harness only; here a digest of it is kept. */
@@ -17,6 +18,8 @@ export interface Session {
   readonly sampling: Partial<Sampling>
   readonly vault: Vault
   readonly memory: SessionMemory
+  /** Absent: every prompt is rendered anew. */
+  readonly continuations: Continuations | undefined
   /** Turns under way, by digest of their body and by idempotency key. */
   readonly live: Map<string, LiveTurn>
   /** The last turn with each body, by digest. */
@@ -38,15 +41,23 @@ export interface OpenedSession {
   key: string
 }
 
+/**
+ * Whether prompts go on token by token from earlier calls: `off` renders every prompt anew; the others say what happens
+ * where the template would drop a turn's reasoning.
+ */
+export type ContinuationMode = ThinkingPolicy | 'off'
+
 /** Who may call, and as which session. */
 export class Sessions {
   readonly #store: SessionStore
   readonly #ids: IdSource
   readonly #now: () => number
+  readonly #thinking: ContinuationMode
   readonly #byId = new Map<string, { session: Session; digest: Buffer }>()
   readonly #byDigest = new Map<string, string>()
 
-  constructor(deps: { store: SessionStore; ids: IdSource; now: () => number }) {
+  constructor(deps: { store: SessionStore; ids: IdSource; now: () => number; continuation?: ContinuationMode }) {
+    this.#thinking = deps.continuation ?? 'template'
     this.#store = deps.store
     this.#ids = deps.ids
     this.#now = deps.now
@@ -69,6 +80,7 @@ export class Sessions {
       sampling: options.sampling ?? {},
       vault: createVault(key),
       memory: new SessionMemory(),
+      continuations: this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking }),
       live: new Map(),
       lastTurns: new RecentMap(256),
       inFlight: new Set(),

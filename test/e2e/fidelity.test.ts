@@ -176,7 +176,7 @@ scenarios:
     }
     const { turns } = await stack.recorded()
     const prompt = tokenizer.decode(turns[2]?.response?.promptIds ?? [], { skipSpecialTokens: false })
-    expect(prompt).toContain('"arguments": {"n": 1.0, "s": "A"}}')
+    expect(prompt).toContain('"arguments": {"n": 1.0,  "s": "\\u0041"}}')
     expect(prompt).toContain('"arguments": {"command": "ec}')
     expect(turns[2]?.response?.choices[0]?.message.content).toEqual([{ type: 'text', text: 'done' }])
   })

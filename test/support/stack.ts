@@ -6,6 +6,7 @@ import pino from 'pino'
 import { startEngine, type Engine } from '../../src/engine/engine.ts'
 import { Gateway, type SessionAccess } from '../../src/gateway/gateway.ts'
 import type { BodyLimits } from '../../src/gateway/read-body.ts'
+import type { ContinuationMode } from '../../src/gateway/sessions.ts'
 import { createVllm } from '../../src/gateway/upstreams/vllm.ts'
 import { randomIds } from '../../src/lib/random-ids.ts'
 import type { SessionRecord } from '../../src/model/session.ts'
@@ -18,6 +19,7 @@ export interface StackOptions {
   /** Where the gateway finds the engine, if not directly. */
   via?: (engineUrl: string) => Promise<string>
   limits?: Partial<BodyLimits>
+  continuation?: ContinuationMode
   /** Where sessions go, if not into a temporary folder. */
   dir?: string
 }
@@ -56,7 +58,15 @@ export class Stack implements AsyncDisposable {
     const store = stack.use(createCallLogStore({ dir, now: Date.now }))
     const logger = pino({ level: 'silent' })
     const gateway = stack.use(
-      await Gateway.start({ upstream, store, ids: randomIds(Date.now), now: Date.now, logger, limits: options.limits }),
+      await Gateway.start({
+        upstream,
+        store,
+        ids: randomIds(Date.now),
+        now: Date.now,
+        logger,
+        limits: options.limits,
+        continuation: options.continuation,
+      }),
     )
     const session = await gateway.openSession({ origin: { test: true } })
     return new Stack({ engine, gateway, session, dir }, engineLog, stack.move())

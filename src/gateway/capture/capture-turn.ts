@@ -6,8 +6,14 @@ import type { Choice, FinishReason, Grade, TurnResponse, Usage, WeightSpan } fro
 export class TurnCapture {
   #start: AnswerStart | undefined
   #usage: Usage | undefined
+  #expectedPrompt: Int32Array | undefined
   readonly #choices = new Map<number, ChoiceCapture>()
   #end: AnswerEnd | undefined
+
+  /** The ids the engine was told to read. If it read others, nothing of the turn can be trusted. */
+  expectPrompt(ids: Int32Array): void {
+    this.#expectedPrompt = ids
+  }
 
   /** `weightVersion`: the weights in force when the event came; absent when nobody said. */
   add(event: StreamEvent, weightVersion?: string): void {
@@ -70,6 +76,9 @@ export class TurnCapture {
     yield* this.#end?.doubts ?? []
     if (choices.length === 0) yield 'no choice came'
     if (promptIds.length === 0) yield 'the engine reported no prompt ids'
+    else if (this.#expectedPrompt !== undefined && !isEqual(promptIds, this.#expectedPrompt)) {
+      yield 'the engine read another prompt than it was given'
+    }
     for (const choice of choices) {
       if (choice.ids.length === 0) yield `choice ${choice.index}: the engine reported no sampled ids`
       const given = this.#choices.get(choice.index)?.logprobCount ?? 0
@@ -183,6 +192,10 @@ class ChoiceCapture {
       ...(this.#weightSpans.length === 0 ? {} : { weightSpans: [...this.#weightSpans] }),
     }
   }
+}
+
+function isEqual(one: Int32Array, other: Int32Array): boolean {
+  return one.length === other.length && one.every((id, i) => id === other[i])
 }
 
 function join<T extends Int32Array | Float32Array>(target: T, pieces: readonly T[]): T {

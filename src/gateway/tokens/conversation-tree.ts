@@ -23,14 +23,15 @@ export interface TurnNode {
 
 export type Found = { node: TurnNode; answerAt: number } | { fork: ForkReason }
 
-/** How many calls of a session can be gone on from; agents go on from one of the last few. */
-const NODES_KEPT = 64
+/** How many calls of a session can be gone on from: an agent and its sub-agents go on from one of their last. */
+const NODES_KEPT = 16
 
 /**
  * The calls of one session by the messages that led to them. A new request goes on from the deepest call whose messages
  * and answer it repeats; anything less is a new beginning, and this says why.
  */
 export class ConversationTree {
+  readonly #digests = new WeakMap<TurnRequest, readonly string[]>()
   #nodes: (TurnNode & { setting: string; messages: readonly string[] })[] = []
 
   /** Only what the engine itself reported, sampled to its natural end, can be continued token by token. */
@@ -41,13 +42,13 @@ export class ConversationTree {
     // A stop string cuts the text but not the ids, so what the harness echoes is not what was sampled.
     const isWhole =
       (choice.finishReason === 'stop' || choice.finishReason === 'tool-calls') && choice.stopReason === undefined
-    this.#nodes.push({ ...node, setting: settingOf(request, isWhole), messages: request.messages.map(digestOf) })
+    this.#nodes.push({ ...node, setting: settingOf(request, isWhole), messages: this.#digestsOf(request) })
     if (this.#nodes.length > NODES_KEPT) this.#nodes.shift()
   }
 
   find(request: TurnRequest): Found {
     if (this.#nodes.length === 0) return { fork: 'first-call' }
-    const messages = request.messages.map(digestOf)
+    const messages = this.#digestsOf(request)
     const candidates = this.#nodes
       .filter(
         (node) => node.messages.length < messages.length && node.messages.every((digest, i) => digest === messages[i]),
@@ -63,6 +64,13 @@ export class ConversationTree {
     if (tail.length === 0 || tail.some((message) => message.role === 'assistant')) return { fork: 'foreign-turn' }
     if (tail.some((message) => message.content.some((part) => part.type !== 'text'))) return { fork: 'media' }
     return { node: echoed, answerAt }
+  }
+
+  /** Asked for before and after the call. */
+  #digestsOf(request: TurnRequest): readonly string[] {
+    let digests = this.#digests.get(request)
+    if (digests === undefined) this.#digests.set(request, (digests = request.messages.map(digestOf)))
+    return digests
   }
 
   #whyNone(messages: readonly string[], hasPrefix: boolean): ForkReason {

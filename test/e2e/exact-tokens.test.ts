@@ -1,0 +1,87 @@
+import OpenAI from 'openai'
+import { describe, expect, test } from 'vitest'
+import type { Turn } from '../../src/model/turn.ts'
+import { Stack } from '../support/stack.ts'
+
+/** Whether the next prompt is literally the last one plus what was sampled plus something. */
+function extendsLiterally(turn: Turn, next: Turn): boolean {
+  const before = [...(turn.response?.promptIds ?? []), ...(turn.response?.choices[0]?.ids ?? [])]
+  const after = next.response?.promptIds ?? new Int32Array()
+  return after.length > before.length && before.every((id, i) => id === after[i])
+}
+
+async function talk(stack: Stack, questions: readonly string[], options: { stream: boolean }): Promise<void> {
+  const messages: OpenAI.ChatCompletionMessageParam[] = []
+  for (const [i, content] of questions.entries()) {
+    messages.push({ role: 'user', content })
+    const body = { model: 'tiny', messages, seed: i, max_tokens: 60 }
+    const answer = options.stream
+      ? await stack.client().chat.completions.stream(body).finalChatCompletion()
+      : await stack.client().chat.completions.create(body)
+    messages.push({ role: 'assistant', content: answer.choices[0]?.message.content ?? '' })
+  }
+}
+
+const questions = [
+  '你好，讲一个故事。',
+  '然后呢？',
+  '为什么？',
+  'Tell me more 🐙',
+  '谢谢你！',
+  '再见。',
+  '好。',
+  '嗯？',
+]
+
+describe('a conversation with the real model, token by token', () => {
+  test('every prompt begins with all that was read and sampled before, or says why a new segment begins', async () => {
+    for (const stream of [true, false]) {
+      await using stack = await Stack.start()
+      await talk(stack, questions, { stream })
+      const { turns } = await stack.recorded()
+      for (const [i, turn] of turns.slice(1).entries()) {
+        const before = turns[i] as Turn
+        const isCut = before.response?.choices[0]?.finishReason === 'length'
+        // A turn that was cut has no end that was sampled; there a new segment begins, and the log says so.
+        if (isCut) expect(turn.forced['begins']).toBe('truncated-turn')
+        else {
+          expect(turn.forced['continues']).toBe(before.id)
+          expect(extendsLiterally(before, turn)).toBe(true)
+        }
+        expect(turn.response?.grade).toBe('exact')
+      }
+    }
+  })
+
+  test('a tool loop of twelve rounds is one chain, whatever the harness does to the arguments', async () => {
+    const rounds = Array.from(
+      { length: 12 },
+      (_, i) => `    - { text: "Round ${i}.", tool_calls: [{ name: bash, arguments: '{"n":  ${i}.0}' }] }`,
+    )
+    await using stack = await Stack.start({ script: `scenarios:\n  loop:\n${rounds.join('\n')}\n    - text: done\n` })
+    const tools: OpenAI.ChatCompletionTool[] = [
+      { type: 'function', function: { name: 'bash', parameters: { type: 'object' } } },
+    ]
+    const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:loop' }]
+    for (let round = 0; round <= 12; round++) {
+      const answer = await stack.client().chat.completions.create({ model: 'tiny', messages, tools })
+      const message = answer.choices[0]?.message
+      const calls = (message?.tool_calls ?? []).filter((call) => call.type === 'function')
+      messages.push({
+        role: 'assistant',
+        content: message?.content ?? null,
+        tool_calls: calls.map((call) => ({
+          ...call,
+          function: { ...call.function, arguments: JSON.stringify(JSON.parse(call.function.arguments)) },
+        })),
+      })
+      messages.push(
+        ...calls.map((call) => ({ role: 'tool' as const, tool_call_id: call.id, content: `result ${round}` })),
+      )
+    }
+    const { turns } = await stack.recorded()
+    expect(turns).toHaveLength(13)
+    expect(turns.slice(1).map((turn, i) => extendsLiterally(turns[i] as Turn, turn))).toEqual(Array(12).fill(true))
+    expect(turns.every((turn) => turn.response?.grade === 'exact')).toBe(true)
+  })
+})

@@ -1,0 +1,141 @@
+import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { harnessPlaces } from '../../src/cli/harness-places.ts'
+import { embeddedModelFolder } from '../../src/engine/model-package.ts'
+import { loadTokenizer, type Tokenizer } from '../../src/engine/tokenizer.ts'
+import { findHarness } from '../../src/node/find-harness.ts'
+import { harnesses } from '../../src/node/harnesses/index.ts'
+import { factsOf, type RunFacts } from '../support/harness-facts.ts'
+import { runHarness, type HarnessRun } from '../support/harness-run.ts'
+import { scenarios, type ScenarioName } from '../support/harness-scenarios.ts'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+/** Calls of each run, and its exit code where that is not 0: what each CLI does against its own provider. */
+const expected: Readonly<
+  Record<string, Readonly<Partial<Record<ScenarioName, { calls: number; exitCode?: number }>>>>
+> = {
+  codex: {
+    basic: { calls: 3 },
+    parallel: { calls: 3 },
+    image: { calls: 2 },
+    sub: { calls: 5 },
+    empty: { calls: 1 },
+    badargs: { calls: 3 },
+    long: { calls: 13 },
+  },
+  claude_code: {
+    basic: { calls: 3 },
+    parallel: { calls: 3 },
+    image: { calls: 2 },
+    sub: { calls: 5 },
+    // Asks once more, with a remark.
+    empty: { calls: 2 },
+    badargs: { calls: 3 },
+    long: { calls: 13 },
+  },
+  gemini_cli: {
+    basic: { calls: 3 },
+    parallel: { calls: 3 },
+    image: { calls: 2 },
+    sub: { calls: 4 },
+    // Asks three more times.
+    empty: { calls: 4 },
+    badargs: { calls: 3 },
+    long: { calls: 13 },
+  },
+  qwen_code: {
+    basic: { calls: 3 },
+    parallel: { calls: 3 },
+    image: { calls: 2 },
+    sub: { calls: 5 },
+    empty: { calls: 5, exitCode: 1 },
+    // Asks once more before it repairs the arguments.
+    badargs: { calls: 4 },
+    long: { calls: 13 },
+  },
+  opencode: {
+    basic: { calls: 3 },
+    parallel: { calls: 3 },
+    image: { calls: 2 },
+    sub: { calls: 4 },
+    empty: { calls: 1 },
+    badargs: { calls: 3 },
+    long: { calls: 13 },
+  },
+  pi: {
+    basic: { calls: 3 },
+    parallel: { calls: 3 },
+    image: { calls: 2 },
+    empty: { calls: 1 },
+    badargs: { calls: 3 },
+    long: { calls: 13 },
+  },
+}
+
+let scratch: string
+let tokenizer: Tokenizer
+beforeAll(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'polar-matrix-'))
+  tokenizer = await loadTokenizer(embeddedModelFolder())
+})
+afterAll(() => rm(scratch, { recursive: true, force: true }))
+
+describe.each(harnesses)('$title, unmodified, through polar record --harness $name', (harness) => {
+  const facts: Partial<Record<ScenarioName, RunFacts>> = {}
+
+  /** For docs/harness-matrix.md. */
+  afterAll(async () => {
+    const played = scenarios.filter(({ name }) => facts[name] !== undefined)
+    if (played.length === 0) return
+    const folder = join(root, '.polar', 'harness-matrix')
+    await mkdir(folder, { recursive: true })
+    const record = { name: harness.name, version: harness.npm.version, scenarios: facts }
+    await writeFile(join(folder, `${harness.name}.json`), `${JSON.stringify(record, null, 2)}\n`)
+  })
+
+  const playable = scenarios.filter(({ childSteps }) => childSteps === undefined || harness.hasSubAgents)
+  test.for(playable)('$name', async (scenario, context) => {
+    const places = harnessPlaces(undefined, process.env)
+    if ((await findHarness(harness, places)) === undefined) {
+      const { name, npm } = harness
+      context.skip(`${name} ${npm.version} is not installed: npm run polar -- harness install ${name}`)
+    }
+    const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir })
+    const { calls, exitCode = 0 } = expected[harness.name]?.[scenario.name] ?? { calls: NaN }
+    const seen = factsOf(run)
+    facts[scenario.name] = seen
+
+    expect(seen, run.stderr).toMatchObject({ exitCode, calls, exactCalls: calls })
+    expectWhole(run)
+    for (const [file, text] of Object.entries(scenario.files)) {
+      expect(await readFile(join(run.cwd, file), 'utf8').catch(() => undefined), file).toBe(text)
+    }
+    if (scenario.says === '') expect(run.stdout.trim()).toBe('')
+    else expect(run.stdout.trimEnd().endsWith(scenario.says), run.stdout).toBe(true)
+    if (scenario.images) expectImageRead(run, seen)
+  })
+})
+
+/** All that the harness asked for is recorded, is what the engine says it did, and reached the harness. */
+function expectWhole({ session, engine }: HarnessRun): void {
+  expect(session).toMatchObject({ complete: true, incompleteReasons: [] })
+  expect(session.turns.length).toBe(engine.length)
+  for (const { delivery, failure, response } of session.turns) {
+    expect({ delivery, failure }).toEqual({ delivery: 'delivered', failure: undefined })
+    const call = engine.find(({ request_id }) => request_id === response?.id)
+    expect(Array.from(response?.promptIds ?? [])).toEqual(call?.prompt_token_ids)
+    expect(Array.from(response?.choices[0]?.ids ?? [])).toEqual(call?.choices[0]?.token_ids)
+    expect(Array.from(response?.choices[0]?.logprobs ?? [])).toEqual(call?.choices[0]?.logprobs.map(Math.fround))
+  }
+}
+
+/** The picture is in the request, and the engine has read it. */
+function expectImageRead({ session }: HarnessRun, seen: RunFacts): void {
+  expect(seen.images).toBe(1)
+  const prompt = tokenizer.decode(session.turns.at(-1)?.response?.promptIds ?? [], { skipSpecialTokens: false })
+  expect(prompt).toMatch(/<image [0-9a-f]{16}>/)
+}

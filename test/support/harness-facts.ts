@@ -1,0 +1,125 @@
+import { isDeepStrictEqual } from 'node:util'
+import { readRequest } from '../../src/cli/read-request.ts'
+import { SessionMemory } from '../../src/gateway/session-memory.ts'
+import { MARKER } from '../../src/engine/policies/script-schema.ts'
+import { textOf, type Message } from '../../src/model/message.ts'
+import type { Turn, TurnRequest } from '../../src/model/turn.ts'
+import type { HarnessRun } from './harness-run.ts'
+import { CHILD } from './harness-scenarios.ts'
+
+/** What a run shows of how a harness behaves. Nothing in it depends on time, chance or the machine. */
+export interface RunFacts {
+  exitCode: number
+  calls: number
+  /** Of `calls`, those of a sub-agent. */
+  subagentCalls: number
+  exactCalls: number
+  /** How the history of each call of the main conversation follows from that of the call before. */
+  history: HistoryFacts
+  /** What became of the arguments of the sampled tool calls in the history of the next call. */
+  arguments: ArgumentFacts
+  /** Images in the last request. */
+  images: number
+  /** Calls whose prompt begins with the ids of the call before and of its answer. */
+  prefixKept: number
+}
+
+export interface HistoryFacts {
+  extended: number
+  /** The same request again: the harness did not take the answer. */
+  repeated: number
+  edited: number
+}
+
+export interface ArgumentFacts {
+  /** The harness sent the sampled bytes back. */
+  verbatim: number
+  /** It printed them anew, and the gateway put the sampled bytes back. */
+  restored: number
+  /** The engine reads something else than was sampled. */
+  changed: number
+}
+
+export function factsOf({ session, exitCode }: HarnessRun): RunFacts {
+  const calls = session.turns.map((turn) => ({ turn, request: requestOf(turn) }))
+  const main = calls.filter(({ request }) => markerOf(request) !== CHILD)
+  return {
+    exitCode,
+    calls: calls.length,
+    subagentCalls: calls.length - main.length,
+    exactCalls: session.turns.filter((turn) => turn.response?.grade === 'exact').length,
+    history: historyFacts(main.map(({ request }) => request.messages)),
+    arguments: argumentFacts(main),
+    images:
+      main
+        .at(-1)
+        ?.request.messages.flatMap(({ content }) => content)
+        .filter(isImage).length ?? 0,
+    prefixKept: pairs(main).filter(([before, after]) => startsWith(before.turn, after.turn)).length,
+  }
+}
+
+interface Call {
+  turn: Turn
+  request: TurnRequest
+}
+
+function requestOf(turn: Turn): TurnRequest {
+  const request = readRequest(turn)
+  if (request === undefined) throw new Error(`The request of call ${turn.index + 1} cannot be read.`)
+  return request
+}
+
+/** The scenario that the engine played to it. */
+function markerOf(request: TurnRequest): string | undefined {
+  const texts = request.messages.filter(({ role }) => role === 'user').map(textOf)
+  return texts.flatMap((text) => [...text.matchAll(MARKER)]).at(-1)?.groups?.['name']
+}
+
+function historyFacts(histories: readonly (readonly Message[])[]): HistoryFacts {
+  const facts = { extended: 0, repeated: 0, edited: 0 }
+  for (const [before, after] of pairs(histories)) {
+    if (!isDeepStrictEqual(after.slice(0, before.length), before)) facts.edited += 1
+    else if (after.length === before.length) facts.repeated += 1
+    else facts.extended += 1
+  }
+  return facts
+}
+
+/** By the gateway's own memory, fed with the same calls. */
+function argumentFacts(calls: readonly Call[]): ArgumentFacts {
+  const facts = { verbatim: 0, restored: 0, changed: 0 }
+  const memory = new SessionMemory()
+  for (const [before, after] of pairs(calls)) {
+    const { response } = before.turn
+    if (response !== undefined) memory.remember(before.request, response)
+    // A request that repeats the one before holds no answer to it.
+    if (after.request.messages.length <= before.request.messages.length) continue
+    const sent = toolCallsOf(after.request)
+    const read = toolCallsOf(memory.restore(after.request))
+    for (const call of response?.choices[0]?.message.toolCalls ?? []) {
+      if (sent.get(call.id) === call.arguments) facts.verbatim += 1
+      else if (read.get(call.id) === call.arguments) facts.restored += 1
+      else facts.changed += 1
+    }
+  }
+  return facts
+}
+
+function toolCallsOf(request: TurnRequest): Map<string, string> {
+  const calls = request.messages.flatMap((message) => (message.role === 'assistant' ? message.toolCalls : []))
+  return new Map(calls.map((call) => [call.id, call.arguments]))
+}
+
+function startsWith({ response: before }: Turn, { response: after }: Turn): boolean {
+  const expected = [...(before?.promptIds ?? []), ...(before?.choices[0]?.ids ?? [])]
+  return expected.every((id, i) => after?.promptIds[i] === id)
+}
+
+function isImage(part: { type: string }): boolean {
+  return part.type === 'image'
+}
+
+function pairs<T>(items: readonly T[]): [T, T][] {
+  return items.slice(1).map((item, i) => [items[i] as T, item])
+}

@@ -1,0 +1,87 @@
+import { spawn } from 'node:child_process'
+import { mkdir, mkdtemp, readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { stringify } from 'yaml'
+import type { Harness } from '../../src/node/harnesses/harness.ts'
+import type { SessionRecord } from '../../src/model/session.ts'
+import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+import { toScript, type Scenario } from './harness-scenarios.ts'
+import { harnessTools } from './harness-tools.ts'
+import { tinyPng } from './png.ts'
+import type { EngineCall } from './stack.ts'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+
+export interface HarnessRun {
+  /** The folder it worked in. */
+  cwd: string
+  /** Of the harness, not of polar. */
+  exitCode: number
+  /** What the harness printed. */
+  stdout: string
+  /** What the harness and polar said besides. */
+  stderr: string
+  session: SessionRecord
+  engine: EngineCall[]
+}
+
+/** Runs a real CLI through `polar record --harness` on a scenario. */
+export async function runHarness(
+  harness: Harness,
+  scenario: Scenario,
+  { scratch, harnessDir }: { scratch: string; harnessDir: string },
+): Promise<HarnessRun> {
+  const tools = harnessTools[harness.name]
+  if (tools === undefined) throw new Error(`test/support/harness-tools.ts does not know ${harness.name}`)
+  const folder = await mkdtemp(join(scratch, `${harness.name}-${scenario.name}-`))
+  const cwd = join(folder, 'work')
+  await mkdir(cwd)
+  if (scenario.images) await writeFile(join(cwd, 'pic.png'), tinyPng())
+  const [scriptFile, log, out] = ['script.yaml', 'engine.jsonl', 'sessions'].map((name) => join(folder, name)) as [
+    string,
+    string,
+    string,
+  ]
+  await writeFile(scriptFile, stringify(toScript(scenario, tools, cwd)))
+  const { status, stdout, stderr } = await polar(
+    [
+      ...['record', '--harness', harness.name, '--harness-dir', harnessDir, '--out', out],
+      ...['--script', scriptFile, '--engine-log', log, ...(scenario.images ? ['--images'] : [])],
+      `SCRIPT:${scenario.name}#${harness.name} ${scenario.prompt}`,
+    ],
+    cwd,
+  )
+  const exitCode = /harness exit code (\d+)/.exec(stderr)?.[1]
+  if (exitCode === undefined) throw new Error(`polar record ended with ${status} and no session:\n${stderr}`)
+  const reader = createCallLogReader({ dir: out })
+  const [id = ''] = await reader.list()
+  const lines = (await readFile(log, 'utf8')).split('\n').filter((line) => line !== '')
+  return {
+    cwd,
+    exitCode: Number(exitCode),
+    stdout,
+    stderr,
+    session: await reader.load(id),
+    engine: lines.map((line) => JSON.parse(line) as EngineCall),
+  }
+}
+
+/** Without a terminal, as a program that uses it would see it. */
+function polar(
+  args: readonly string[],
+  cwd: string,
+): Promise<{ status: number | null; stdout: string; stderr: string }> {
+  return new Promise((resolve, reject) => {
+    const child = spawn(process.execPath, [join(root, 'src/cli/main.ts'), ...args], {
+      cwd,
+      stdio: ['ignore', 'pipe', 'pipe'],
+    })
+    let stdout = ''
+    let stderr = ''
+    child.stdout.setEncoding('utf8').on('data', (text: string) => (stdout += text))
+    child.stderr.setEncoding('utf8').on('data', (text: string) => (stderr += text))
+    child.once('error', reject)
+    child.once('close', (status) => resolve({ status, stdout, stderr }))
+  })
+}

@@ -1,0 +1,100 @@
+type Json = string | boolean | { [name: string]: Json }
+
+/** A tool call as a script plays it. */
+export interface PlayedCall {
+  name: string
+  arguments: Record<string, Json>
+}
+
+/** What every coding agent can do, in the words of one of them. Paths are relative to `cwd`. */
+export interface HarnessTools {
+  shell(command: string): PlayedCall
+  write(path: string, content: string, cwd: string): PlayedCall
+  read(path: string, cwd: string): PlayedCall
+  image(path: string, cwd: string): PlayedCall
+  /** Absent: it has no sub-agents. */
+  subagent?: {
+    start(prompt: string): PlayedCall
+    /** How a sub-agent ends; absent: with a text. */
+    finish?(text: string): PlayedCall
+    /**
+     * `foreground`: the result of the call is the sub-agent's. `notified`: the call returns at once, and when the
+     * sub-agent has ended the agent is called again. `detached`: the agent has to see for itself.
+     */
+    style: 'foreground' | 'notified' | 'detached'
+  }
+}
+
+/** The engine is told of a tool in a namespace by both names. */
+const CODEX_SPAWN = 'multi_agent_v1__spawn_agent'
+
+export const harnessTools: Readonly<Record<string, HarnessTools>> = {
+  codex: {
+    shell: (cmd) => ({ name: 'exec_command', arguments: { cmd } }),
+    // For a model it does not know it has tools neither to write nor to read.
+    write: (path, content) => codexShell(`printf '%s' '${content}' > ${path}`),
+    read: (path) => codexShell(`cat ${path}`),
+    image: (path, cwd) => ({ name: 'view_image', arguments: { path: `${cwd}/${path}` } }),
+    subagent: {
+      start: (message) => ({ name: CODEX_SPAWN, arguments: { message } }),
+      style: 'detached',
+    },
+  },
+  claude_code: {
+    shell: (command) => ({ name: 'Bash', arguments: { command, description: 'Run a command' } }),
+    write: (path, content, cwd) => ({ name: 'Write', arguments: { file_path: `${cwd}/${path}`, content } }),
+    read: (path, cwd) => ({ name: 'Read', arguments: { file_path: `${cwd}/${path}` } }),
+    image: (path, cwd) => ({ name: 'Read', arguments: { file_path: `${cwd}/${path}` } }),
+    subagent: {
+      start: (prompt) => ({
+        name: 'Agent',
+        arguments: { description: 'A small task', prompt, subagent_type: 'general-purpose' },
+      }),
+      style: 'notified',
+    },
+  },
+  gemini_cli: {
+    shell: (command) => ({ name: 'run_shell_command', arguments: { command } }),
+    write: (path, content) => ({ name: 'write_file', arguments: { file_path: path, content } }),
+    read: (path) => ({ name: 'read_file', arguments: { file_path: path } }),
+    image: (path) => ({ name: 'read_file', arguments: { file_path: path } }),
+    subagent: {
+      start: (prompt) => ({ name: 'invoke_agent', arguments: { agent_name: 'generalist', prompt } }),
+      finish: (response) => ({ name: 'complete_task', arguments: { result: { response } } }),
+      style: 'foreground',
+    },
+  },
+  qwen_code: {
+    shell: (command) => ({ name: 'run_shell_command', arguments: { command, is_background: false } }),
+    write: (path, content, cwd) => ({ name: 'write_file', arguments: { file_path: `${cwd}/${path}`, content } }),
+    read: (path, cwd) => ({ name: 'read_file', arguments: { file_path: `${cwd}/${path}` } }),
+    image: (path, cwd) => ({ name: 'read_file', arguments: { file_path: `${cwd}/${path}` } }),
+    subagent: {
+      start: (prompt) => ({ name: 'agent', arguments: { description: 'A small task', prompt } }),
+      style: 'notified',
+    },
+  },
+  opencode: {
+    shell: (command) => ({ name: 'bash', arguments: { command, description: 'Run a command' } }),
+    write: (path, content, cwd) => ({ name: 'write', arguments: { filePath: `${cwd}/${path}`, content } }),
+    read: (path, cwd) => ({ name: 'read', arguments: { filePath: `${cwd}/${path}` } }),
+    image: (path, cwd) => ({ name: 'read', arguments: { filePath: `${cwd}/${path}` } }),
+    subagent: {
+      start: (prompt) => ({
+        name: 'task',
+        arguments: { description: 'A small task', prompt, subagent_type: 'general' },
+      }),
+      style: 'foreground',
+    },
+  },
+  pi: {
+    shell: (command) => ({ name: 'bash', arguments: { command } }),
+    write: (path, content) => ({ name: 'write', arguments: { path, content } }),
+    read: (path) => ({ name: 'read', arguments: { path } }),
+    image: (path) => ({ name: 'read', arguments: { path } }),
+  },
+}
+
+function codexShell(cmd: string): PlayedCall {
+  return { name: 'exec_command', arguments: { cmd } }
+}
