@@ -1,7 +1,8 @@
 /** The library: what a program needs to record sessions and read them back. */
 export { Gateway, type GatewayOptions, type SessionAccess } from './gateway/gateway.ts'
 export { createVllm, type VllmOptions } from './gateway/upstreams/vllm.ts'
-export type { Upstream, UpstreamReply } from './gateway/upstreams/upstream.ts'
+export { createUpstream, detectKind, upstreams, type UpstreamConfig } from './gateway/upstreams/index.ts'
+export type { Capabilities, Finding, ProbeReport, Upstream, UpstreamReply } from './gateway/upstreams/upstream.ts'
 export { startEngine, type Engine, type EngineOptions } from './engine/engine.ts'
 export { createCallLogStore } from './store/call-log/store.ts'
 export { createCallLogReader } from './store/call-log/reader.ts'

@@ -2,7 +2,7 @@
 import pino from 'pino'
 import { Gateway } from '../gateway/gateway.ts'
 import { serveShard } from '../gateway/shards.ts'
-import { createVllm } from '../gateway/upstreams/vllm.ts'
+import { createUpstream, type UpstreamConfig } from '../gateway/upstreams/index.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
 
@@ -10,7 +10,7 @@ export interface ShardSettings {
   host: string
   dir: string
   durability: 'process' | 'disk'
-  upstream: { url: string; model: string; apiKey?: string }
+  upstream: [UpstreamConfig, ...UpstreamConfig[]]
   logLevel: string
 }
 
@@ -19,8 +19,7 @@ process.on('SIGINT', () => {}).on('SIGTERM', () => {})
 
 serveShard<ShardSettings>(async ({ port, settings }) => {
   await using stack = new AsyncDisposableStack()
-  const { url, model, apiKey } = settings.upstream
-  const upstream = stack.use(createVllm({ baseUrl: url, model, apiKey }))
+  const upstream = stack.use(createUpstream(settings.upstream, { now: () => performance.now() }))
   const store = stack.use(createCallLogStore({ dir: settings.dir, durability: settings.durability, now: Date.now }))
   const gateway = stack.use(
     await Gateway.start({

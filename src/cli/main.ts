@@ -25,6 +25,10 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
     summary: 'Serve model calls of many sessions, with a control API',
     load: async () => (await import('./commands/gateway.ts')).gateway,
   },
+  doctor: {
+    summary: 'Check this machine and an engine before a long run',
+    load: async () => (await import('./commands/doctor.ts')).doctor,
+  },
   engine: {
     summary: 'Serve the tiny model, or a script, like a vLLM server',
     load: async () => (await import('./commands/engine.ts')).engine,

@@ -1,12 +1,31 @@
 import { readFile } from 'node:fs/promises'
 import { startEngine, type Engine } from '../engine/engine.ts'
-import { createVllm } from '../gateway/upstreams/vllm.ts'
-import type { Upstream } from '../gateway/upstreams/upstream.ts'
+import {
+  createUpstream,
+  detectKind,
+  upstreams,
+  type UpstreamConfig,
+  type UpstreamKind,
+} from '../gateway/upstreams/index.ts'
+import { allowsExact, type Capabilities, type ProbeReport, type Upstream } from '../gateway/upstreams/upstream.ts'
 import { RolloutError } from '../model/failure.ts'
 
+/** What `--engine` takes. */
+export const ENGINE_KINDS = ['auto', ...upstreams.kinds] as const
+
+export const ENGINE_FLAG = {
+  type: 'string',
+  hint: 'KIND',
+  choices: ENGINE_KINDS,
+  default: 'auto',
+  description: 'What listens at --upstream; auto asks it',
+} as const
+
 export interface EngineChoice {
-  /** An engine that runs already; absent starts the tiny one. */
+  /** An engine that runs already, or several with commas between them; absent starts the tiny one. */
   upstream?: string
+  /** One of `ENGINE_KINDS`. */
+  engine?: string
   model?: string
   upstreamKey?: string
   /** YAML of turns for the tiny engine to play; absent lets its model answer. */
@@ -16,35 +35,121 @@ export interface EngineChoice {
 
 export interface OpenEngine extends AsyncDisposable {
   upstream: Upstream
-  info: { kind: string; url: string; model: string }
+  /** How another process gets the same upstream, found out and all. */
+  configs: UpstreamConfigs
+  info: { kind: string; url: string; model: string; version?: string; capabilities: Capabilities }
   /** Prompt and answer together; undefined when the engine does not say. */
   contextTokens: number | undefined
+  /** Of an engine of the user's; the tiny one is known. */
+  report?: ProbeReport
 }
 
-/** The engine a command works with, running and asked for its models. */
+type UpstreamConfigs = [UpstreamConfig, ...UpstreamConfig[]]
+
+/** A probe makes a handful of requests of one token; one that waits longer has to wait for a busy engine. */
+const PROBE_TIMEOUT_MS = 60_000
+
+/** The engine a command works with: running, recognised and found out. */
 export async function openEngine(choice: EngineChoice): Promise<OpenEngine> {
   if (choice.upstream !== undefined && choice.script !== undefined) {
     throw new RolloutError('config.invalid', '--script plays on the tiny engine; it cannot go with --upstream.')
   }
+  return choice.upstream === undefined ? openTiny(choice) : openRunning({ ...choice, upstream: choice.upstream })
+}
+
+async function openTiny(choice: EngineChoice): Promise<OpenEngine> {
   await using stack = new AsyncDisposableStack()
-  const url = choice.upstream ?? stack.use(await startTiny(choice)).url
-  if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
-    throw new RolloutError('config.invalid', `--upstream must be an http or https URL, not "${url}".`)
-  }
-  const probe = createVllm({ baseUrl: url, apiKey: choice.upstreamKey })
-  stack.use(probe)
-  const served = await probe.listModels(AbortSignal.timeout(10_000))
-  const model = choice.model ?? served[0]
-  if (model === undefined) throw new RolloutError('upstream.failed', `The engine at ${url} serves no model.`)
-  const upstream = stack.use(createVllm({ baseUrl: url, model, apiKey: choice.upstreamKey }))
-  const contextTokens = await upstream.contextTokens(model, AbortSignal.timeout(10_000))
+  const { url, modelName } = stack.use(await startTiny(choice))
+  const configs: UpstreamConfigs = [{ kind: 'vllm', url, model: choice.model ?? modelName }]
+  const upstream = stack.use(createUpstream(configs, deps))
+  const contextTokens = await upstream.contextTokens(modelName, AbortSignal.timeout(10_000))
   const owned = stack.move()
   return {
     upstream,
-    info: { kind: choice.upstream === undefined ? 'tiny' : 'vllm', url, model },
+    configs,
+    info: { kind: 'tiny', url, model: choice.model ?? modelName, capabilities: upstream.capabilities },
     contextTokens,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   }
+}
+
+async function openRunning(choice: EngineChoice & { upstream: string }): Promise<OpenEngine> {
+  await using stack = new AsyncDisposableStack()
+  const signal = AbortSignal.timeout(PROBE_TIMEOUT_MS)
+  const found = await toConfigs(choice, signal)
+  const upstream = stack.use(createUpstream(found, deps))
+  const report = await probeInTime(upstream, signal)
+  const { model, version, capabilities, kind, url } = report
+  const [first, ...others] = found.map((config) => ({ ...config, capabilities }))
+  const owned = stack.move()
+  return {
+    upstream,
+    configs: [first!, ...others],
+    info: { kind, url, model, ...(version === undefined ? {} : { version }), capabilities },
+    contextTokens: capabilities.contextTokens,
+    report,
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  }
+}
+
+const deps = { now: () => performance.now() }
+
+/** What the flags say, with kind and model found out where they do not. */
+async function toConfigs(choice: EngineChoice & { upstream: string }, signal: AbortSignal): Promise<UpstreamConfigs> {
+  const urls = choice.upstream.split(',').map((url) => url.trim())
+  const [first, ...others] = await Promise.all(
+    urls.map(async (url) => {
+      if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
+        throw new RolloutError('config.invalid', `--upstream must be an http or https URL, not "${url}".`)
+      }
+      const apiKey = choice.upstreamKey
+      const kind = await kindOf(choice.engine, { baseUrl: url, apiKey }, signal)
+      const config: UpstreamConfig = { kind, url, ...(apiKey === undefined ? {} : { apiKey }) }
+      return { ...config, model: choice.model ?? (await firstModel(config, signal)) }
+    }),
+  )
+  const kinds = new Set([first, ...others].map((config) => config?.kind))
+  if (kinds.size > 1) {
+    throw new RolloutError('config.invalid', `Replicas must be of one kind; these are ${[...kinds].join(' and ')}.`)
+  }
+  return [first!, ...others]
+}
+
+async function kindOf(
+  wanted: string | undefined,
+  options: { baseUrl: string; apiKey?: string },
+  signal: AbortSignal,
+): Promise<UpstreamKind> {
+  if (wanted !== undefined && wanted !== 'auto') return wanted as UpstreamKind
+  return (await detectKind(options, signal)).kind
+}
+
+async function firstModel(config: UpstreamConfig, signal: AbortSignal): Promise<string> {
+  await using upstream = createUpstream(config, deps)
+  const [model] = await upstream.listModels(signal)
+  if (model !== undefined) return model
+  throw new RolloutError('upstream.failed', `The engine at ${config.url} serves no model.`)
+}
+
+async function probeInTime(upstream: Upstream, signal: AbortSignal): Promise<ProbeReport> {
+  try {
+    return await upstream.probe(signal)
+  } catch (error) {
+    if (!signal.aborted) throw error
+    const seconds = PROBE_TIMEOUT_MS / 1000
+    const message = `The engine at ${upstream.url} did not answer a few tiny requests within ${seconds} s; is it busy?`
+    throw new RolloutError('upstream.timeout', message, { cause: error })
+  }
+}
+
+/** What keeps calls from being exact, for people. */
+export function warningsOf({ report }: Pick<OpenEngine, 'report'>): string[] {
+  if (report === undefined || allowsExact(report)) return []
+  const blocking = report.findings.filter(({ verdict }) => verdict === 'blocking')
+  return [
+    ...blocking.map(({ about, evidence, meaning }) => `Warning: ${about}: ${evidence}. ${meaning}`),
+    `What is recorded cannot be trained on exactly; polar doctor --upstream ${report.url} says more.`,
+  ]
 }
 
 async function startTiny(choice: EngineChoice): Promise<Engine> {

@@ -15,25 +15,20 @@ import { EngineError, httpError } from './errors.ts'
 import { Exchange } from './exchange.ts'
 import { chatCompletions, completions, generateTokens, toEngineError } from './generation-endpoints.ts'
 import { detokenize, listModels, renderChat, showModel, tokenize } from './text-endpoints.ts'
+import type { Route, Wire } from './wire.ts'
 
 export interface AppOptions {
   apiKey?: string
+  /** Reported by `/version`. */
   version: string
 }
 
-interface Route {
-  method: 'GET' | 'POST'
-  /** Answers without a key: says nothing about anyone. */
-  isOpen?: boolean
-  handle(context: EngineContext, exchange: Exchange): Promise<void>
-}
-
-/** Every endpoint. Names of models may have slashes, so all below `/v1/models/` is one. */
-function createRoutes(options: AppOptions): Map<string, Route> {
+/** Every endpoint of the wire. Names of models may have slashes, so all below `/v1/models/` is one. */
+function createRoutes(wire: Wire, options: AppOptions): Map<string, Route> {
   const empty: Route['handle'] = async (_context, exchange) => exchange.sendText('')
   const version: Route['handle'] = async (_context, exchange) =>
     exchange.sendJson(JSON.stringify({ version: options.version }))
-  return new Map<string, Route>([
+  const routes: [path: string, Route][] = [
     ['/v1/chat/completions', { method: 'POST', handle: chatCompletions }],
     ['/v1/chat/completions/render', { method: 'POST', handle: renderChat }],
     ['/v1/completions', { method: 'POST', handle: completions }],
@@ -53,14 +48,15 @@ function createRoutes(options: AppOptions): Map<string, Route> {
     ['/update_weight_version', { method: 'POST', handle: updateWeightVersion }],
     ['/update_weights', { method: 'POST', handle: updateWeights }],
     ['/metrics', { method: 'GET', handle: metrics }],
-  ])
+  ]
+  return new Map([...routes.filter(([path]) => wire.serves(path)), ...wire.routes])
 }
 
 export function createApp(context: EngineContext, options: AppOptions): RequestListener {
-  const routes = createRoutes(options)
+  const routes = createRoutes(context.wire, options)
   const keyDigest = options.apiKey === undefined ? undefined : digest(options.apiKey)
   return (request: IncomingMessage, response: ServerResponse) => {
-    const exchange = new Exchange(request, response)
+    const exchange = new Exchange(request, response, context.wire.toErrorBody)
     answer(exchange).catch((error: unknown) => {
       // A client that has gone wants no answer.
       if (!exchange.signal.aborted) exchange.sendError(toEngineError(error))

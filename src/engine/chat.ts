@@ -1,5 +1,5 @@
 import type { Choice, TokenTexts } from './choice.ts'
-import type { EventStream } from './event-stream.ts'
+import type { EventWriter } from './event-stream.ts'
 import { isDropped, isOmitted, streamFault } from './faults.ts'
 import type { ActiveGeneration, Sink } from './generation.ts'
 import { chatLogprob, type LogprobStyle } from './logprobs.ts'
@@ -24,6 +24,10 @@ export interface ChatStyle {
   returnTokenIds: boolean
   /** False hides reasoning, and with it ids and log probabilities, which would give it away. */
   includeReasoning: boolean
+  /** What reasoning is called; some versions say it twice. */
+  reasoningFields: readonly ('reasoning' | 'reasoning_content')[]
+  /** Chunks without text are left out of a stream, and the ids in them are lost. */
+  losesHeldIds: boolean
   promptText: string | null
   includeUsage: boolean
   continuousUsage: boolean
@@ -82,14 +86,14 @@ interface ChatContext {
 export class ChatStreamSink implements Sink {
   readonly #context: ChatContext
   readonly #active: ActiveGeneration
-  readonly #stream: EventStream
+  readonly #stream: EventWriter
   readonly #choices: ChatChoice[]
   /** `data: {…"choices":[{"index":0,"delta":` of each choice: all that does not change from chunk to chunk. */
   readonly #heads: string[]
   readonly #envelope: string
   #hasBegun = false
 
-  constructor(active: ActiveGeneration, stream: EventStream, style: ChatStyle, texts: TokenTexts) {
+  constructor(active: ActiveGeneration, stream: EventWriter, style: ChatStyle, texts: TokenTexts) {
     this.#active = active
     this.#stream = stream
     this.#context = { style, texts, fault: active.fault }
@@ -151,7 +155,8 @@ export class ChatStreamSink implements Sink {
     const delta = toDelta(own.parts, style)
     const shown = style.includeReasoning
     own.parts = []
-    if (delta === undefined && choice.finish === undefined && !(style.returnTokenIds && shown)) {
+    const isKept = style.returnTokenIds && shown && !style.losesHeldIds
+    if (delta === undefined && choice.finish === undefined && !isKept) {
       // Without ids there is nothing to say, and log probabilities get lost: vLLM does so too.
       own.ids = []
       own.logprobs = []
@@ -250,7 +255,7 @@ function toDelta(parts: readonly OutputPart[], style: ChatStyle): string | undef
   if (!style.includeReasoning) reasoning = ''
   const fields = [
     ...(content === '' ? [] : [`"content":${JSON.stringify(content)}`]),
-    ...(reasoning === '' ? [] : [`"reasoning":${JSON.stringify(reasoning)}`]),
+    ...(reasoning === '' ? [] : style.reasoningFields.map((name) => `"${name}":${JSON.stringify(reasoning)}`)),
     ...(calls.length === 0 ? [] : [`"tool_calls":[${calls.join(',')}]`]),
   ]
   return fields.length === 0 ? undefined : `{${fields.join(',')}}`
@@ -270,7 +275,9 @@ function toMessage(parts: readonly OutputPart[], style: ChatStyle): string {
     ...(calls.length === 0
       ? {}
       : { tool_calls: calls.map((call) => ({ id: style.newToolCallId(), type: 'function', function: call })) }),
-    reasoning: reasoning === '' || !style.includeReasoning ? null : reasoning,
+    ...Object.fromEntries(
+      style.reasoningFields.map((name) => [name, reasoning === '' || !style.includeReasoning ? null : reasoning]),
+    ),
   })
 }
 

@@ -3,6 +3,7 @@ import { EngineError } from './errors.ts'
 import type { GenerationDeps } from './generation.ts'
 import type { Policy } from './policies/policy.ts'
 import type { PromptEncoder } from './prompt.ts'
+import type { Wire } from './wire.ts'
 
 /** What a policy that can be trained offers besides. */
 export interface TrainablePolicy extends Policy {
@@ -16,6 +17,7 @@ export interface EngineContext extends GenerationDeps {
   template: ChatTemplate
   encoder: PromptEncoder
   maxLogprobs: number
+  wire: Wire
   /** Hex digits, never the same twice. */
   newId(): string
 }

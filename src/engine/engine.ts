@@ -15,15 +15,17 @@ import { parseScript, type Script, type ScriptInput } from './policies/script-sc
 import { createScriptPolicy } from './policies/script.ts'
 import { PromptEncoder } from './prompt.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
-
-/** Reported by `/version`: the vLLM whose wire this follows. */
-const VLLM_VERSION = '0.27.1'
+import { createWire, type WireKind } from './wires.ts'
 
 export interface EngineOptions {
   /** Default 127.0.0.1. */
   host?: string
   /** Default 0: one that is free. */
   port?: number
+  /** Whose HTTP API is spoken; default vLLM's. */
+  wire?: WireKind
+  /** Which version of it, with what that one lacks or gets wrong; default the newest known. */
+  wireVersion?: string
   /** Default `tiny`. */
   servedModelName?: string
   /** Prompt and answer together; default 32768, the most the model can, or what the script says. */
@@ -65,10 +67,12 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
   const tokenizer = await loadTokenizer(folder)
   await using stack = new AsyncDisposableStack()
   const script = options.script === undefined ? undefined : parseScript(options.script)
+  const { wire, version } = createWire(options.wire ?? 'vllm', options.wireVersion)
   const policy = stack.use(await createPolicy(options, script, tokenizer))
   const log = options.log === undefined ? undefined : stack.use(await openGenerationLog(options.log))
   const context: EngineContext = {
-    policy,
+    policy: wire.wrapPolicy?.(policy) ?? policy,
+    wire,
     texts: new TokenTexts(tokenizer),
     template: await loadChatTemplate(folder, tokenizer, { images: script?.model.images }),
     encoder: new PromptEncoder(tokenizer),
@@ -81,7 +85,7 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     now: options.now ?? Date.now,
     newId: options.newId ?? (() => randomUUID().replaceAll('-', '')),
   }
-  const server = createServer(createApp(context, { apiKey: options.apiKey, version: VLLM_VERSION }))
+  const server = createServer(createApp(context, { apiKey: options.apiKey, version }))
   // Answers may take as long as they take; a client that sends nothing may not.
   server.requestTimeout = 120_000
   server.keepAliveTimeout = 60_000

@@ -7,27 +7,47 @@ export class EngineError extends Error {
   readonly type: string
   readonly param: string | null
   readonly retryAfterSeconds: number | undefined
+  /** What did not fit, for wires that say so in words of their own. */
+  readonly overflow: Overflow | undefined
 
   constructor(
     status: number,
     message: string,
-    options: { type?: string; param?: string | null; retryAfterSeconds?: number; cause?: unknown } = {},
+    options: {
+      type?: string
+      param?: string | null
+      retryAfterSeconds?: number
+      overflow?: Overflow
+      cause?: unknown
+    } = {},
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause })
     this.status = status
     this.type = options.type ?? typeOf(status)
     this.param = options.param ?? null
     this.retryAfterSeconds = options.retryAfterSeconds
+    this.overflow = options.overflow
   }
 }
 
+/** Lengths in tokens. */
+export interface Overflow {
+  prompt: number
+  /** The limit of the answer that was asked for; 0 when none was. */
+  output: number
+  context: number
+}
+
 /** A value vLLM refuses after parsing; it names parameter and value behind the message, in brackets. */
-export function badRequest(message: string, parameter?: string, value?: unknown): EngineError {
+export function badRequest(message: string, parameter?: string, value?: unknown, overflow?: Overflow): EngineError {
   const extras = [
     ...(parameter === undefined ? [] : [`parameter=${parameter}`]),
     ...(value === undefined ? [] : [`value=${toPythonText(value)}`]),
   ]
-  return new EngineError(400, extras.length === 0 ? message : `${message} (${extras.join(', ')})`, { param: parameter })
+  return new EngineError(400, extras.length === 0 ? message : `${message} (${extras.join(', ')})`, {
+    param: parameter,
+    overflow,
+  })
 }
 
 /** Starlette's own answers (404 and 405 of the router, a body that is no JSON) carry the status phrase as type. */

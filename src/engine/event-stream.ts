@@ -3,11 +3,20 @@ import type { ServerResponse } from 'node:http'
 /** So much may wait to be written before the event loop gets its turn. */
 const FULL_AT = 64 * 1024
 
+/** Where the events of an answer go. */
+export interface EventWriter {
+  write(events: string): void
+  ready(): Promise<void> | undefined
+  flushed(): Promise<void>
+  end(events?: string): void
+  destroy(): void
+}
+
 /**
  * Writes server-sent events: whatever is ready within one turn of the event loop leaves in one write, and a client that
  * does not read holds the writer back.
  */
-export class EventStream {
+export class EventStream implements EventWriter {
   readonly #response: ServerResponse
   #waiting = ''
   #isScheduled = false

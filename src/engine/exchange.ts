@@ -1,6 +1,6 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { nestsDeeperThan } from '../lib/json-depth.ts'
-import { type EngineError, fieldErrors, httpError, toErrorBody } from './errors.ts'
+import { type EngineError, fieldErrors, httpError } from './errors.ts'
 
 const MAX_BODY_BYTES = 64 * 1024 * 1024
 const MAX_NESTING = 128
@@ -11,12 +11,14 @@ export class Exchange {
   readonly response: ServerResponse
   readonly path: string
   readonly #query: string
+  readonly #toErrorBody: (error: EngineError) => string
   /** Aborts when the client has gone before the answer was complete. */
   readonly signal: AbortSignal
   /** The body's own text, once it was read. */
   rawBody = ''
 
-  constructor(request: IncomingMessage, response: ServerResponse) {
+  constructor(request: IncomingMessage, response: ServerResponse, toErrorBody: (error: EngineError) => string) {
+    this.#toErrorBody = toErrorBody
     this.request = request
     this.response = response
     const [path = '', query = ''] = (request.url ?? '').split('?', 2)
@@ -59,7 +61,7 @@ export class Exchange {
 
   sendError(error: EngineError): void {
     if (error.retryAfterSeconds !== undefined) this.response.setHeader('retry-after', String(error.retryAfterSeconds))
-    this.#send(error.status, 'application/json', toErrorBody(error))
+    this.#send(error.status, 'application/json', this.#toErrorBody(error))
   }
 
   #send(status: number, type: string, body: string): void {

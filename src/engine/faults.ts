@@ -1,6 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { EngineError } from './errors.ts'
-import type { EventStream } from './event-stream.ts'
+import type { EventWriter } from './event-stream.ts'
 import type { Exchange } from './exchange.ts'
 import { isLater } from './generation.ts'
 import type { Fault } from './policies/policy.ts'
@@ -41,7 +41,7 @@ export async function faultBefore(fault: Fault | undefined, exchange: Exchange, 
 /** A fault in the middle of a stream. True when nothing may follow it. */
 export async function streamFault(
   fault: Fault,
-  stream: EventStream,
+  stream: EventWriter,
   signal: AbortSignal,
   begun: string,
 ): Promise<boolean> {

@@ -8,8 +8,8 @@ import {
   type CompletionStyle,
 } from './completions.ts'
 import { checkModel, type EngineContext, secondsOf } from './context.ts'
-import { badRequest, EngineError, toErrorBody } from './errors.ts'
-import { EventStream } from './event-stream.ts'
+import { badRequest, EngineError } from './errors.ts'
+import { EventStream, type EventWriter } from './event-stream.ts'
 import type { Exchange } from './exchange.ts'
 import { cutBody, faultBefore } from './faults.ts'
 import { ActiveGeneration, type Job } from './generation.ts'
@@ -18,6 +18,7 @@ import type { LogprobStyle } from './logprobs.ts'
 import { checkPromptLength, fitGivenPrompt, fitRenderedPrompt, toPromptIds, toPromptText } from './prompt.ts'
 import { toSamplingParams } from './sampling.ts'
 import { TokenBodySink, TokenStreamSink, type TokenStyle } from './token-output.ts'
+import { shapeAnswer, ShapedStream, type JsonObject } from './wire.ts'
 import { ChatBody, checkChatBody, checkCompletionBody, CompletionBody, GenerateBody, parseBody } from './wire-schema.ts'
 
 /** OpenAI's and vLLM's default for completions; chat has none. */
@@ -25,22 +26,25 @@ const DEFAULT_MAX_TOKENS = 16
 
 /** `POST /v1/chat/completions` */
 export async function chatCompletions(context: EngineContext, exchange: Exchange): Promise<void> {
-  const body = parseBody(ChatBody, await exchange.readJson())
+  const asked = await exchange.readJson()
+  const body = parseBody(ChatBody, context.wire.toChatBody(asked))
   const { job, promptText } = toChatJob(context, exchange, body)
   const active = await ActiveGeneration.start(context, job, exchange.signal)
   try {
     const style = toChatStyle(context, body, job.requestId, promptText)
+    const shape = context.wire.shape?.(asked as JsonObject, context)
     if (await faultBefore(active.fault, exchange, body.stream === true)) return
     if (body.stream === true) {
-      const stream = new EventStream(exchange.response)
+      const plain = new EventStream(exchange.response)
+      const stream = shape === undefined ? plain : new ShapedStream(plain, shape)
       const sink = new ChatStreamSink(active, stream, style, context.texts)
-      await endStream(stream, async () => {
+      await endStream(context, stream, async () => {
         if (await active.run(sink)) sink.finish()
       })
     } else {
       const sink = new ChatBodySink(active, style, context.texts)
       await active.run(sink)
-      exchange.sendJson(cutBody(sink.toJson(), active.fault))
+      exchange.sendJson(cutBody(shapeAnswer(sink.toJson(), shape), active.fault))
     }
   } finally {
     active.close()
@@ -64,10 +68,7 @@ export function toChatJob(
   }
   const given = body.kv_transfer_params?.prompt_token_ids ?? []
   const promptText = given.length > 0 ? undefined : toPromptText(body, exchange.rawBody, context.template)
-  const { promptIds, maxTokens } =
-    promptText === undefined
-      ? fitGivenPrompt(toPromptIds(given, context.texts.tokenizer.vocabularySize), limits)
-      : fitRenderedPrompt(promptText, () => context.encoder.encode(promptText), limits)
+  const { promptIds, maxTokens } = fitPrompt(context, promptText, given, limits)
   const parsesTools = parsesToolsOf(body)
   const job: Job = {
     requestId: `chatcmpl-${baseIdOf(context, exchange, body.request_id)}`,
@@ -87,6 +88,21 @@ export function toChatJob(
   return { job, promptText }
 }
 
+function fitPrompt(
+  context: EngineContext,
+  promptText: string | undefined,
+  given: readonly number[],
+  limits: Parameters<typeof fitRenderedPrompt>[2],
+): ReturnType<typeof fitRenderedPrompt> {
+  if (promptText === undefined) {
+    return fitGivenPrompt(toPromptIds(given, context.texts.tokenizer.vocabularySize), limits)
+  }
+  const encode = (): Int32Array => context.encoder.encode(promptText)
+  if (!context.wire.lowersMaxTokens) return fitRenderedPrompt(promptText, encode, limits)
+  const maxTokens = limits.maxTokens === undefined ? undefined : Math.min(limits.maxTokens, limits.maxModelLen)
+  return fitGivenPrompt(encode(), { ...limits, maxTokens })
+}
+
 function toChatStyle(context: EngineContext, body: ChatBody, id: string, promptText: string | undefined): ChatStyle {
   const lastRole = body.messages.at(-1)?.role ?? 'assistant'
   return {
@@ -100,6 +116,8 @@ function toChatStyle(context: EngineContext, body: ChatBody, id: string, promptT
     logprobs: wantsLogprobs(body) ? logprobStyle(body, body.top_logprobs ?? 0) : null,
     returnTokenIds: body.return_token_ids === true,
     includeReasoning: body.include_reasoning ?? true,
+    reasoningFields: context.wire.reasoningFields,
+    losesHeldIds: context.wire.losesHeldIds && parsesToolsOf(body),
     promptText: body.return_prompt_text === true ? (promptText ?? null) : null,
     ...streamStyle(body),
     newToolCallId: () => `chatcmpl-tool-${context.newId()}`,
@@ -145,7 +163,7 @@ export async function completions(context: EngineContext, exchange: Exchange): P
     if (await faultBefore(fault, exchange, body.stream === true)) return
     if (body.stream === true) {
       const stream = new EventStream(exchange.response)
-      await endStream(stream, async () => {
+      await endStream(context, stream, async () => {
         const isWhole = await Promise.all(
           actives.map((active, i) => active.run(new CompletionStreamSink(active, stream, style(i), context.texts))),
         )
@@ -238,7 +256,7 @@ export async function generateTokens(context: EngineContext, exchange: Exchange)
     if (body.stream === true) {
       const stream = new EventStream(exchange.response)
       const sink = new TokenStreamSink(active, stream, style)
-      await endStream(stream, async () => {
+      await endStream(context, stream, async () => {
         if (await active.run(sink)) sink.finish()
       })
     } else {
@@ -252,12 +270,12 @@ export async function generateTokens(context: EngineContext, exchange: Exchange)
 }
 
 /** The status is out by now, so a failure becomes the last event. */
-async function endStream(stream: EventStream, run: () => Promise<void>): Promise<void> {
+async function endStream(context: EngineContext, stream: EventWriter, run: () => Promise<void>): Promise<void> {
   try {
     await run()
   } catch (error) {
     const failure = toEngineError(error)
-    stream.end(`data: ${toErrorBody(failure)}\n\ndata: [DONE]\n\n`)
+    stream.end(`data: ${context.wire.toErrorBody(failure)}\n\ndata: [DONE]\n\n`)
   }
 }
 

@@ -155,6 +155,14 @@ export function fitRenderedPrompt(
       `${start} ${text.length} characters (more than ${bound} characters, which is the upper bound for ${maxInput} input tokens). ${advice}`,
       'input_text',
       text.length,
+      {
+        // The reason to refuse by characters is that counting tokens takes long; only some wires want to know.
+        get prompt() {
+          return encode().length
+        },
+        output,
+        context: maxModelLen,
+      },
     )
   }
   const promptIds = encode()
@@ -166,6 +174,7 @@ export function fitRenderedPrompt(
       `${start} ${qualifier}${count} input tokens, for a total of ${qualifier}${count + output} tokens. ${advice}`,
       'input_tokens',
       count,
+      { prompt: promptIds.length, output, context: maxModelLen },
     )
   }
   return { promptIds, maxTokens: Math.min(maxTokens ?? Infinity, maxModelLen - promptIds.length) }
@@ -180,6 +189,9 @@ export function fitGivenPrompt(
   if (promptIds.length > limits.maxModelLen) {
     throw badRequest(
       `Input length (${promptIds.length}) exceeds model's maximum context length (${limits.maxModelLen}).`,
+      undefined,
+      undefined,
+      { prompt: promptIds.length, output: limits.maxTokens ?? 0, context: limits.maxModelLen },
     )
   }
   return { promptIds, maxTokens: Math.min(limits.maxTokens ?? Infinity, limits.maxModelLen - promptIds.length) }
@@ -188,14 +200,21 @@ export function fitGivenPrompt(
 /** The engine's own check, which every prompt meets last. */
 export function checkPromptLength(promptIds: Int32Array, maxModelLen: number): void {
   if (promptIds.length === 0) throw badRequest('The decoder prompt cannot be empty')
+  const overflow = { prompt: promptIds.length, output: 0, context: maxModelLen }
   if (promptIds.length > maxModelLen) {
     throw badRequest(
       `The decoder prompt (length ${promptIds.length}) is longer than the maximum model length of ${maxModelLen}. Make sure that \`max_model_len\` is no smaller than the number of text tokens.`,
+      undefined,
+      undefined,
+      overflow,
     )
   }
   if (promptIds.length === maxModelLen) {
     throw badRequest(
       `The decoder prompt (length ${promptIds.length}) plus the number of requested output tokens (at least 1) is longer than the maximum model length of ${maxModelLen}. Make sure that \`max_model_len\` is no smaller than the number of text tokens (prompt + requested output tokens).`,
+      undefined,
+      undefined,
+      overflow,
     )
   }
 }
@@ -211,6 +230,7 @@ function checkMaxTokens(maxTokens: number | undefined, param: string, maxModelLe
       `${param}=${maxTokens} cannot be greater than max_model_len=max_total_tokens=${maxModelLen}. Please request fewer output tokens.`,
       param,
       maxTokens,
+      { prompt: 0, output: maxTokens, context: maxModelLen },
     )
   }
 }

@@ -4,6 +4,7 @@ import type { Exchange } from './exchange.ts'
 import { toChatJob, wantsLogprobs } from './generation-endpoints.ts'
 import type { SamplingParams } from './policies/policy.ts'
 import { toPromptIds, toPromptText } from './prompt.ts'
+import type { JsonObject } from './wire.ts'
 import {
   ChatBody,
   checkGenerationPrompt,
@@ -111,9 +112,9 @@ function decodeName(text: string): string {
   }
 }
 
-function modelCard(context: EngineContext) {
+function modelCard(context: EngineContext): JsonObject {
   const created = secondsOf(context.now())
-  return {
+  return context.wire.toModelCard({
     id: context.modelName,
     object: 'model',
     created,
@@ -137,5 +138,5 @@ function modelCard(context: EngineContext) {
         is_blocking: false,
       },
     ],
-  }
+  })
 }

@@ -3,11 +3,11 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import OpenAI from 'openai'
 import pino from 'pino'
-import { startEngine, type Engine } from '../../src/engine/engine.ts'
+import { startEngine, type Engine, type EngineOptions } from '../../src/engine/engine.ts'
 import { Gateway, type SessionAccess } from '../../src/gateway/gateway.ts'
 import type { BodyLimits } from '../../src/gateway/read-body.ts'
 import type { ContinuationMode } from '../../src/gateway/sessions.ts'
-import { createVllm } from '../../src/gateway/upstreams/vllm.ts'
+import { createUpstream } from '../../src/gateway/upstreams/index.ts'
 import { randomIds } from '../../src/lib/random-ids.ts'
 import type { SessionRecord } from '../../src/model/session.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
@@ -16,6 +16,8 @@ import { createCallLogStore } from '../../src/store/call-log/store.ts'
 export interface StackOptions {
   /** YAML for the script policy; absent: the model answers. */
   script?: string
+  /** Whose wire the engine speaks, if not vLLM's newest; then the gateway finds out what it can do. */
+  engine?: Pick<EngineOptions, 'wire' | 'wireVersion'>
   /** Where the gateway finds the engine, if not directly. */
   via?: (engineUrl: string) => Promise<string>
   limits?: Partial<BodyLimits>
@@ -52,9 +54,11 @@ export class Stack implements AsyncDisposable {
     stack.defer(() => rm(scratch, { recursive: true, force: true }))
     const dir = options.dir ?? join(scratch, 'sessions')
     const engineLog = join(scratch, 'engine.jsonl')
-    const engine = stack.use(await startEngine({ script: options.script, log: engineLog }))
+    const engine = stack.use(await startEngine({ ...options.engine, script: options.script, log: engineLog }))
     const baseUrl = (await options.via?.(engine.url)) ?? engine.url
-    const upstream = stack.use(createVllm({ baseUrl, model: 'tiny' }))
+    const kind = options.engine?.wire ?? 'vllm'
+    const upstream = stack.use(createUpstream({ kind, url: baseUrl, model: 'tiny' }, { now: () => performance.now() }))
+    if (options.engine !== undefined) await upstream.probe(AbortSignal.timeout(20_000))
     const store = stack.use(createCallLogStore({ dir, now: Date.now }))
     const logger = pino({ level: 'silent' })
     const gateway = stack.use(

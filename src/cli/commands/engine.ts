@@ -1,5 +1,6 @@
 import { readFile } from 'node:fs/promises'
 import { startEngine } from '../../engine/engine.ts'
+import { WIRES } from '../../engine/wires.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { isLoopback } from '../loopback.ts'
 import { untilSignal } from '../until-signal.ts'
@@ -13,6 +14,18 @@ export const engine = defineCommand({
   flags: {
     port: { type: 'string', hint: 'N', description: 'Port to listen on; 0 takes one that is free', default: '0' },
     host: { type: 'string', hint: 'ADDRESS', description: 'Address to listen on', default: '127.0.0.1' },
+    wire: {
+      type: 'string',
+      hint: 'KIND',
+      choices: WIRES,
+      default: 'vllm',
+      description: 'Whose HTTP API to speak, as far as a gateway needs it',
+    },
+    'wire-version': {
+      type: 'string',
+      hint: 'VERSION',
+      description: 'An older version of it, as vLLM 0.12 or SGLang 0.5.14, with what that one gets wrong',
+    },
     'model-name': { type: 'string', hint: 'NAME', description: 'What the model is called', default: 'tiny' },
     'max-model-len': { type: 'string', hint: 'N', description: 'Tokens of prompt and answer', default: '32768' },
     script: { type: 'string', hint: 'FILE', description: 'Turns to play instead of asking the model (YAML)' },
@@ -29,6 +42,7 @@ export const engine = defineCommand({
   },
   examples: [
     'polar engine --port 8000',
+    'polar engine --port 30000 --wire sglang',
     `curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' -d '{"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32}'`,
   ],
   async run({ flags }): Promise<ExitCode> {
@@ -47,6 +61,8 @@ export const engine = defineCommand({
     const options = {
       host,
       port: number('port', 0, 65_535),
+      wire: WIRES.find((kind) => kind === flags.wire),
+      wireVersion: flags['wire-version'],
       servedModelName: flags['model-name'],
       maxModelLen: number('max-model-len', 2, 32_768),
       script: script === undefined ? undefined : await readScript(script),

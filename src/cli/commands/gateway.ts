@@ -9,7 +9,7 @@ import { RolloutError } from '../../model/failure.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import type { ShardSettings } from '../gateway-shard.ts'
 import { isLoopback } from '../loopback.ts'
-import { openEngine } from '../open-engine.ts'
+import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
 import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../writable.ts'
@@ -19,6 +19,7 @@ export const gateway = defineCommand({
   description: 'Serve model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
   flags: {
     upstream: { type: 'string', hint: 'URL', description: 'A running engine; without it the tiny engine answers' },
+    engine: ENGINE_FLAG,
     model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
     'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
     script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
@@ -59,18 +60,20 @@ export const gateway = defineCommand({
     const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']
     await using engine = await openEngine({
       upstream: flags.upstream,
+      engine: flags.engine,
       model: flags.model,
       script: flags.script,
       upstreamKey,
     })
     const logLevel = flags.verbose ? 'debug' : 'warn'
     const logger = pino({ level: logLevel }, pino.destination(2))
-    const { url, model, kind } = engine.info
+    for (const warning of warningsOf(engine)) process.stderr.write(`${warning}\n`)
+    const { url, kind } = engine.info
     const settings: ShardSettings = {
       host: flags.host,
       dir,
       durability: flags.durability as 'process' | 'disk',
-      upstream: { url, model, ...(upstreamKey === undefined ? {} : { apiKey: upstreamKey }) },
+      upstream: engine.configs,
       logLevel,
     }
     const program = new URL(

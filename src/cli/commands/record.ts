@@ -12,7 +12,7 @@ import { findHarness, type FoundHarness } from '../../node/find-harness.ts'
 import { harnesses } from '../../node/harnesses/index.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../harness-places.ts'
-import { openEngine } from '../open-engine.ts'
+import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { prepareCommand, preparePreset } from '../prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../record-session.ts'
 import { assertWritable } from '../writable.ts'
@@ -39,7 +39,8 @@ export const record = defineCommand({
       description: 'Context size to tell the harness; else what the engine says',
     },
     env: { type: 'string', hint: 'NAMES', description: 'Variables that --harness hands on, with commas between them' },
-    upstream: { type: 'string', hint: 'URL', description: 'A running vLLM server; without it the tiny engine answers' },
+    upstream: { type: 'string', hint: 'URL', description: 'A running engine; without it the tiny engine answers' },
+    engine: ENGINE_FLAG,
     model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
     out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
     script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
@@ -70,11 +71,13 @@ export const record = defineCommand({
     const now = Date.now
     await using engine = await openEngine({
       upstream: flags.upstream,
+      engine: flags.engine,
       model: flags.model,
       script: flags.script,
       engineLog: flags['engine-log'],
       upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
     })
+    for (const warning of warningsOf(engine)) process.stderr.write(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
       ...toRecord(what, flags, { model: engine.info.model, contextTokens: engine.contextTokens }),

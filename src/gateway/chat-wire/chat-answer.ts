@@ -23,6 +23,8 @@ export interface AnswerReading {
 export interface Translated {
   answer: WireFields
   weightVersion?: string
+  /** By choice, one per id: in the place of those on the wire, where these are not aligned with the ids. */
+  logprobs?: ReadonlyMap<number, Float32Array>
   doubts?: readonly string[]
 }
 
@@ -216,18 +218,32 @@ const WireAnswer = z.looseObject({
 
 function toEvents(
   answer: z.infer<typeof WireAnswer>,
-  { answer: wire, weightVersion, doubts }: Translated,
+  { answer: wire, weightVersion, logprobs, doubts }: Translated,
   reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
 ): StreamEvent[] {
   const events: StreamEvent[] = [startOf(wire, { ...reading, weightVersion })]
+  if (reading.forStream === true) events.push(...answer.choices.map(({ index }) => roleDelta(index)))
   for (const choice of answer.choices as WireChoice[]) {
     const event = toDelta(choice, choice.message ?? {})
+    const aligned = logprobs?.get(choice.index)
+    if (aligned !== undefined) event.logprobs = aligned
     events.push(reading.forStream === true ? withoutMessage(event) : event)
   }
   const usage = wire['usage'] as WireUsage | null | undefined
   if (usage != null) events.push(toUsage(usage))
   events.push(doubts === undefined || doubts.length === 0 ? { type: 'answer-end' } : { type: 'answer-end', doubts })
   return events
+}
+
+/** Every stream of this wire begins so, and clients of it count on being told whose words follow. */
+function roleDelta(index: number): ChoiceDelta {
+  const delta = { role: 'assistant', content: '' }
+  return {
+    type: 'choice-delta',
+    choice: index,
+    text: '',
+    wire: { index, delta, logprobs: null, finish_reason: null },
+  }
 }
 
 function withoutMessage(event: ChoiceDelta): ChoiceDelta {

@@ -198,7 +198,7 @@ export function toRolloutError(error: unknown, base: string): RolloutError {
   const { code = '', name = '', message = '' } = error as { code?: string; name?: string; message?: string }
   if (name === 'AbortError' || code === 'UND_ERR_ABORTED')
     return new RolloutError('request.client-gone', 'The call was cancelled.')
-  if (code === 'UND_ERR_HEADERS_TIMEOUT' || code === 'UND_ERR_BODY_TIMEOUT') {
+  if (code === 'UND_ERR_HEADERS_TIMEOUT' || code === 'UND_ERR_BODY_TIMEOUT' || name === 'TimeoutError') {
     return new RolloutError('upstream.timeout', `The engine at ${base} was silent for too long.`, { cause: error })
   }
   if (code === 'ECONNREFUSED' || code === 'ENOTFOUND' || code === 'EAI_AGAIN' || code === 'UND_ERR_CONNECT_TIMEOUT') {

@@ -1,70 +1,137 @@
 import * as z from 'zod'
+import { isAtLeast } from '../../lib/versions.ts'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from '../chat-wire/chat-answer.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
-import { contextSize, EngineHttp, readRefusal, refusalError, type EngineHttpOptions } from '../chat-wire/engine-http.ts'
-import type { Upstream, UpstreamReply } from './upstream.ts'
+import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
+import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { postChat } from '../chat-wire/post-chat.ts'
+import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
+import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
 
-export interface VllmOptions extends EngineHttpOptions {
-  /** The name to ask for; absent passes on the harness's own. */
-  model?: string
+export type VllmOptions = EngineOptions
+
+/** A server of today. Older ones are found out by a probe. */
+const ASSUMED: Capabilities = {
+  idsOut: true,
+  idsInStreams: 'complete',
+  tokenInChat: true,
+  render: true,
+  tokenise: true,
+  weightVersion: false,
+  logprobs: 'raw',
 }
 
-/** vLLM's OpenAI server, from 0.10.2; token ids in streams are complete from 0.13. Also the tiny engine. */
+/** vLLM's OpenAI server, from 0.10.2. Also the tiny engine. */
 export function createVllm(options: VllmOptions): Upstream {
   const http = new EngineHttp(options)
+  let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
 
-  async function countTokens(request: TurnRequest, signal: AbortSignal): Promise<number> {
-    const forced = { ...forcedFields(request, options.model), max_tokens: 1, max_completion_tokens: 1 }
-    const body = renderChatBody(request, forced)
-    const { token_ids } = await http.ask('/v1/chat/completions/render', Rendered, { body, signal })
-    return token_ids.length
+  /** Whether this request's ids survive being streamed. */
+  const streams = (request: TurnRequest): boolean =>
+    request.stream && (capabilities.idsInStreams === 'complete' || !capabilities.idsOut)
+
+  async function sendAs(
+    request: TurnRequest,
+    stream: boolean,
+    { signal, promptIds }: { signal: AbortSignal; promptIds?: Int32Array },
+  ): Promise<UpstreamReply> {
+    const forced = forcedFields(request, stream, options.model)
+    if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
+    const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
+    const response = await postChat(http, { request, forced, stream, signal, countTokens: count })
+    const { logprobs: mode } = capabilities
+    const logprobMode = mode === 'unknown' ? undefined : mode
+    const events = readAnswer(response, { base: http.base, signal, forStream: request.stream, logprobMode })
+    // A prompt may be a hundred thousand numbers, and the log has them already.
+    if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: `${promptIds.length} ids` }
+    return { forced, events }
   }
 
-  /** How many tokens an answer may have beside this prompt; undefined when the refusal was about something else. */
-  async function findRoom(message: string, request: TurnRequest, signal: AbortSignal): Promise<number | undefined> {
-    const size = contextSize(message)
-    if (size === undefined || request.sampling.maxTokens === undefined) return undefined
-    const counted = /prompt contains (?:at least )?(\d+) (?:input )?tokens/i.exec(message)?.[1]
-    const prompt = counted === undefined ? await countTokens(request, signal).catch(() => size) : Number(counted)
-    return prompt < size ? size - prompt : undefined
+  function render(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
+    const forced = { ...forcedFields(request, request.stream, options.model), max_tokens: 1, max_completion_tokens: 1 }
+    const body = renderChatBody(request, forced)
+    return http.askIfThere('/v1/chat/completions/render', Rendered, { body, signal })
+  }
+
+  /** Does not know `tool_choice` or `reasoning_effort`, so it may differ a little from what chat reads. */
+  function tokeniseChat(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
+    const body = renderChatBody(request, forcedFields(request, request.stream, options.model))
+    return http.askIfThere('/tokenize', Tokenised, { body, signal })
+  }
+
+  async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
+    const rendered = capabilities.render ? await render(request, signal) : undefined
+    const ids = rendered ?? (await tokeniseChat(request, signal))
+    if (ids !== undefined) return ids
+    throw new RolloutError('upstream.refused', `The engine at ${http.base} cannot tokenise this conversation.`)
+  }
+
+  async function countTokens(request: TurnRequest, signal: AbortSignal): Promise<number> {
+    return (await tokenise(request, signal)).length
   }
 
   return {
     kind: 'vllm',
-
-    async send(request, { signal }): Promise<UpstreamReply> {
-      const forced = forcedFields(request, options.model)
-      const accept = request.stream ? 'text/event-stream' : 'application/json'
-      const post = () => http.call('/v1/chat/completions', { body: renderChatBody(request, forced), accept, signal })
-      let response = await post()
-      if (response.statusCode === 400) {
-        const refusal = await readRefusal(response)
-        const room = await findRoom(refusal.message, request, signal)
-        if (room === undefined) throw refusalError(refusal, http.base)
-        // The engine refuses an answer limit that does not fit instead of lowering it, and harnesses ask for far more
-        // than a small context holds.
-        Object.assign(forced, { max_tokens: room, max_completion_tokens: room })
-        response = await post()
-      }
-      if (response.statusCode !== 200) throw refusalError(await readRefusal(response), http.base)
-      return { forced, events: readAnswer(response, { base: http.base, signal }) }
+    url: http.base,
+    get capabilities() {
+      return capabilities
     },
-
+    send: (request, sendOptions) => sendAs(request, streams(request), sendOptions),
+    tokenise,
     countTokens,
     listModels: (signal) => http.listModels(signal),
     contextTokens: (model, signal) => http.contextTokens(model, signal),
+    async probe(signal) {
+      const report = await probeEngine(
+        {
+          kind: 'vllm',
+          http,
+          model: options.model,
+          asksLogprobs: true,
+          assumed: ASSUMED,
+          readVersion: async () => (await http.askIfThere('/version', Version, { signal }))?.version,
+          send: (request, sendOptions) => sendAs(request, request.stream, sendOptions),
+          render: { name: '/v1/chat/completions/render', isPrompt: true, ask: render },
+          tokenise: { name: '/tokenize', isPrompt: true, ask: tokeniseChat },
+          knownStreams,
+          advice: ADVICE,
+        },
+        signal,
+      )
+      capabilities = { ...report.capabilities, ...options.capabilities }
+      return report
+    },
     [Symbol.asyncDispose]: () => http[Symbol.asyncDispose](),
   }
 }
 
-const Rendered = z.looseObject({ token_ids: z.array(z.int()) })
+const Rendered = z.looseObject({ token_ids: z.array(z.int()) }).transform((body) => Int32Array.from(body.token_ids))
+const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
+const Version = z.looseObject({ version: z.string() })
+
+/** Until 0.13 a parser that held text back swallowed the chunk, and the ids with it; a short probe may not show it. */
+function knownStreams(version: string | undefined): ReturnType<ProbeSubject['knownStreams']> {
+  if (version === undefined || isAtLeast(version, '0.13')) return undefined
+  return { idsInStreams: 'lossy', because: `${version}: parsers of tools and reasoning swallow ids in streams` }
+}
+
+const ADVICE: ProbeSubject['advice'] = {
+  idsOut: 'return_token_ids needs vLLM 0.10.2; proxies in front of it must pass unknown fields on.',
+  tools: 'Start the server with --enable-auto-tool-choice --tool-call-parser NAME.',
+  streams: 'vLLM 0.13 or newer streams all ids.',
+  tokenIn: 'vLLM 0.27 or newer takes ids in chat (not with VLLM_USE_RUST_FRONTEND).',
+  render: 'vLLM 0.15 or newer renders a whole chat request.',
+  weightVersion: 'vLLM never says; set it through the gateway’s control API.',
+}
 
 /**
  * What capture needs, whatever the harness asked for. `include_reasoning: false` would hide ids and log probabilities
  * altogether; `top_logprobs: 0` is the cheapest that still reports the sampled token; an empty tool list is refused.
  */
-function forcedFields(request: TurnRequest, model: string | undefined): Record<string, unknown> {
+function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
   const { body } = request.wire
   return {
     ...(model === undefined ? {} : { model }),
@@ -72,9 +139,15 @@ function forcedFields(request: TurnRequest, model: string | undefined): Record<s
     logprobs: true,
     top_logprobs: request.logprobs ? (body['top_logprobs'] ?? 0) : 0,
     include_reasoning: true,
-    ...(request.stream
-      ? { stream_options: { ...(body['stream_options'] as object | null), include_usage: true } }
-      : {}),
+    ...(stream ? { stream_options: { ...(body['stream_options'] as object | null), include_usage: true } } : {}),
+    ...(request.stream && !stream ? { stream: false, stream_options: null } : {}),
     ...(Array.isArray(body['tools']) && body['tools'].length === 0 ? { tools: null, tool_choice: null } : {}),
   }
+}
+
+const VllmConfig = z.strictObject({ kind: z.literal('vllm'), ...engineConfigFields })
+
+export const vllm: Plug<typeof VllmConfig, unknown, Upstream> = {
+  config: VllmConfig,
+  create: (config) => createVllm(toEngineOptions(config)),
 }

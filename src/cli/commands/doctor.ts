@@ -1,0 +1,162 @@
+import { statfs } from 'node:fs/promises'
+import { dirname, resolve } from 'node:path'
+import { allowsExact, type Finding, type ProbeReport } from '../../gateway/upstreams/upstream.ts'
+import { isAtLeast } from '../../lib/versions.ts'
+import { RolloutError, type Failure } from '../../model/failure.ts'
+import { defineCommand, EXIT, type ExitCode } from '../command.ts'
+import { ENGINE_FLAG, openEngine } from '../open-engine.ts'
+import { DEFAULT_OUT } from '../session-view.ts'
+import { readVersion } from '../version.ts'
+
+export const doctor = defineCommand({
+  name: 'doctor',
+  description: 'Check this machine, and an engine if you name one: what can be captured there, and what to change.',
+  flags: {
+    upstream: { type: 'string', hint: 'URL', description: 'A running engine to try out, by a few tiny requests' },
+    engine: ENGINE_FLAG,
+    model: { type: 'string', hint: 'NAME', description: 'Model to ask for; without it the first it serves' },
+    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
+    out: { type: 'string', hint: 'DIR', description: 'Where sessions would be written', default: DEFAULT_OUT },
+    json: { type: 'boolean', description: 'Print what was found as JSON' },
+  },
+  examples: ['polar doctor', 'polar doctor --upstream http://localhost:8000'],
+  async run({ flags }): Promise<ExitCode> {
+    const machine = await examineMachine(resolve(flags.out))
+    const engine =
+      flags.upstream === undefined
+        ? undefined
+        : await examineEngine({
+            upstream: flags.upstream,
+            engine: flags.engine,
+            model: flags.model,
+            upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
+          })
+    process.stdout.write(flags.json ? toJson(machine, engine) : toText(machine, engine))
+    if (engine?.failure !== undefined) return EXIT.unreachable
+    const isFine = machine.every(({ isFine: fine }) => fine) && (engine === undefined || allowsExact(engine.report))
+    return isFine ? EXIT.done : EXIT.failed
+  },
+})
+
+// --- this machine -------------------------------------------------------------------------------------------------------
+
+interface Check {
+  name: 'polar' | 'node' | 'disk' | 'model'
+  value: string
+  /** Of a check that is not fine, what to do; of one that is, what to know. */
+  note: string
+  isFine: boolean
+}
+
+const MINIMUM_NODE = '22.19'
+/** A day of agents writes about this much. */
+const LOW_BYTES = 1024 ** 3
+
+async function examineMachine(dir: string): Promise<Check[]> {
+  return [
+    { name: 'polar', value: readVersion(), note: '', isFine: true },
+    checkNode(process.versions.node),
+    await checkDisk(dir),
+    await checkModel(),
+  ]
+}
+
+function checkNode(version: string): Check {
+  const isFine = isAtLeast(version, MINIMUM_NODE)
+  return { name: 'node', value: version, note: isFine ? '' : `Polar needs ${MINIMUM_NODE} or newer.`, isFine }
+}
+
+async function checkDisk(dir: string): Promise<Check> {
+  const name = 'disk'
+  const found = await statNearest(dir)
+  if (found === undefined) return { name, value: 'unknown', note: `${dir} cannot be looked at.`, isFine: false }
+  const free = found.bavail * found.bsize
+  const isFine = free >= LOW_BYTES
+  const note = isFine ? '' : 'Free some space, or choose another place with --out DIR.'
+  return { name, value: `${formatBytes(free)} free for ${dir}`, note, isFine }
+}
+
+/** Of the folder, or of the one it will be made in. */
+async function statNearest(dir: string): Promise<{ bavail: number; bsize: number } | undefined> {
+  const found = await statfs(dir).catch(() => undefined)
+  if (found !== undefined) return found
+  const parent = dirname(dir)
+  return parent === dir ? undefined : statNearest(parent)
+}
+
+function formatBytes(bytes: number): string {
+  const gigabytes = bytes / 1024 ** 3
+  return gigabytes >= 1 ? `${gigabytes.toFixed(1)} GiB` : `${Math.floor(bytes / 1024 ** 2)} MiB`
+}
+
+/** A variable, so that the compiler does not look for it: it is no dependency of ours. */
+const NATIVE_PACKAGE: string = 'onnxruntime-node'
+
+async function checkModel(): Promise<Check> {
+  const name = 'model'
+  try {
+    await import(NATIVE_PACKAGE)
+    return { name, value: 'native onnxruntime', note: '', isFine: true }
+  } catch {
+    const note = `The tiny model runs several times faster with the package ${NATIVE_PACKAGE}.`
+    return { name, value: 'onnxruntime in WebAssembly', note, isFine: true }
+  }
+}
+
+// --- the engine ---------------------------------------------------------------------------------------------------------
+
+type Examined = { report: ProbeReport; failure?: undefined } | { failure: Failure; report?: undefined }
+
+async function examineEngine(choice: Parameters<typeof openEngine>[0]): Promise<Examined> {
+  try {
+    await using engine = await openEngine(choice)
+    return { report: engine.report! }
+  } catch (error) {
+    if (error instanceof RolloutError && error.boundary === 'upstream') return { failure: error.failure }
+    throw error
+  }
+}
+
+// --- printing -----------------------------------------------------------------------------------------------------------
+
+function toJson(machine: readonly Check[], engine: Examined | undefined): string {
+  const report = engine?.report
+  return `${JSON.stringify({
+    machine: Object.fromEntries(machine.map(({ name, value, note, isFine }) => [name, { value, note, ok: isFine }])),
+    upstream: report ?? null,
+    exact: report === undefined ? null : allowsExact(report),
+    failure: engine?.failure ?? null,
+  })}\n`
+}
+
+function toText(machine: readonly Check[], engine: Examined | undefined): string {
+  const lines = machine.map(({ name, value, note, isFine }) =>
+    row(isFine ? 'good' : 'blocking', name, value, note === '' ? [] : [note]),
+  )
+  return [...lines, ...engineLines(engine), ''].join('\n')
+}
+
+function engineLines(engine: Examined | undefined): string[] {
+  if (engine === undefined) return []
+  if (engine.failure !== undefined) return ['', `The engine could not be examined: ${engine.failure.message}`]
+  const { report } = engine
+  const version = report.version === undefined ? '' : ` ${report.version}`
+  return [
+    '',
+    `${report.kind}${version} at ${report.url}, model ${report.model}`,
+    '',
+    ...report.findings.map(({ verdict, about, evidence, meaning }) => row(verdict, about, evidence, [meaning])),
+    '',
+    allowsExact(report)
+      ? 'Calls to this engine can be captured exactly.'
+      : 'Calls to this engine cannot be captured exactly: see what is marked ✗.',
+  ]
+}
+
+const MARKS: Readonly<Record<Finding['verdict'], string>> = { good: '✓', limited: '!', blocking: '✗' }
+const NAME_WIDTH = 16
+
+function row(verdict: Finding['verdict'], name: string, value: string, notes: readonly string[]): string {
+  const indent = ' '.repeat(NAME_WIDTH + 2)
+  return [`${MARKS[verdict]} ${name.padEnd(NAME_WIDTH)}${value}`, ...notes.map((note) => `${indent}${note}`)].join('\n')
+}

@@ -1,0 +1,32 @@
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import type { HarnessPlaces } from '../node/find-harness.ts'
+import { harnesses } from '../node/harnesses/index.ts'
+import type { Harness } from '../node/harnesses/harness.ts'
+import { RolloutError } from '../model/failure.ts'
+
+const DEFAULT_DIR = join('.polar', 'harnesses')
+
+export const HARNESS_DIR_HELP = `Where harnesses are installed (default: POLAR_HARNESS_DIR, else ${DEFAULT_DIR})`
+
+/** Where harnesses are on this machine. `dir` is what a flag says. */
+export function harnessPlaces(
+  dir: string | undefined,
+  env: Readonly<Record<string, string | undefined>>,
+): HarnessPlaces {
+  return {
+    dir: resolve(dir ?? env['POLAR_HARNESS_DIR'] ?? DEFAULT_DIR),
+    path: env['PATH'] ?? '',
+    platform: `${process.platform}-${process.arch}`,
+    node: { path: process.execPath, version: process.versions.node },
+    tmpdir: tmpdir(),
+  }
+}
+
+/** Throws RolloutError `config.invalid` that lists the names there are. */
+export function harnessNamed(name: string): Harness {
+  const harness = harnesses.find((candidate) => candidate.name === name)
+  if (harness) return harness
+  const names = harnesses.map((known) => known.name).join(', ')
+  throw new RolloutError('config.invalid', `There is no harness "${name}". Harnesses: ${names}`)
+}

@@ -1,0 +1,210 @@
+import type { EngineContext } from './context.ts'
+import { EngineError } from './errors.ts'
+import type { Exchange } from './exchange.ts'
+import { toPromptIds, toPromptText } from './prompt.ts'
+import { choicesOf, isObject, type JsonObject, type Route, type Shape, type Wire } from './wire.ts'
+import { DetokenizeBody, parseBody, TokenizeChatBody } from './wire-schema.ts'
+
+/** Of vLLM's paths, those that mean the same here. */
+const SHARED: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/models', '/v1/models/'])
+
+/** llama.cpp's server with `--jinja`. */
+export function createLlamacppWire(version: string): Wire {
+  return {
+    serves: (path) => SHARED.has(path),
+    routes: new Map<string, Route>([
+      [
+        '/health',
+        { method: 'GET', isOpen: true, handle: async (_context, exchange) => sendObject(exchange, { status: 'ok' }) },
+      ],
+      ['/props', { method: 'GET', handle: (context, exchange) => showProps(context, exchange, version) }],
+      ['/apply-template', { method: 'POST', handle: applyTemplate }],
+      ['/tokenize', { method: 'POST', handle: tokenize }],
+      ['/detokenize', { method: 'POST', handle: detokenize }],
+    ]),
+    reasoningFields: ['reasoning_content'],
+    losesHeldIds: false,
+    lowersMaxTokens: true,
+    toChatBody,
+    shape: createShape,
+    toModelCard: ({ id, object, created, max_model_len }) => ({
+      id,
+      aliases: [],
+      tags: [],
+      object,
+      created,
+      owned_by: 'llamacpp',
+      meta: { n_ctx: max_model_len, n_ctx_train: max_model_len },
+    }),
+    toErrorBody,
+  }
+}
+
+// --- paths of its own ---------------------------------------------------------------------------------------------------
+
+function sendObject(exchange: Exchange, body: JsonObject): void {
+  exchange.sendJson(JSON.stringify(body))
+}
+
+async function showProps(
+  { modelName, maxModelLen }: EngineContext,
+  exchange: Exchange,
+  version: string,
+): Promise<void> {
+  sendObject(exchange, {
+    default_generation_settings: { n_ctx: maxModelLen },
+    total_slots: 4,
+    model_alias: modelName,
+    build_info: version,
+  })
+}
+
+async function applyTemplate(context: EngineContext, exchange: Exchange): Promise<void> {
+  const body = parseBody(TokenizeChatBody, toChatBody(await exchange.readJson()))
+  sendObject(exchange, { prompt: toPromptText(body, exchange.rawBody, context.template) })
+}
+
+async function tokenize(context: EngineContext, exchange: Exchange): Promise<void> {
+  const body = await exchange.readJson()
+  const content = isObject(body) ? body['content'] : undefined
+  const isParsed = !isObject(body) || body['parse_special'] !== false
+  const text = typeof content === 'string' ? content : ''
+  const { tokenizer } = context.texts
+  const ids = isParsed ? context.encoder.encode(text) : tokenizer.encode(text, { parseSpecial: false })
+  sendObject(exchange, { tokens: Array.from(ids) })
+}
+
+async function detokenize(context: EngineContext, exchange: Exchange): Promise<void> {
+  const { tokens } = parseBody(DetokenizeBody, await exchange.readJson())
+  const { tokenizer } = context.texts
+  sendObject(exchange, { content: tokenizer.decode(toPromptIds(tokens, tokenizer.vocabularySize)) })
+}
+
+// --- chat ---------------------------------------------------------------------------------------------------------------
+
+function toChatBody(body: unknown): unknown {
+  if (!isObject(body)) return body
+  const {
+    tools,
+    logprobs,
+    top_logprobs,
+    n_predict,
+    return_token_ids: _ids,
+    kv_transfer_params: _prompt,
+    ...rest
+  } = body
+  const hasTools = Array.isArray(tools) && tools.length > 0
+  if (logprobs === true && hasTools && body['stream'] === true) {
+    throw new EngineError(400, 'logprobs is not supported with tools + stream')
+  }
+  if (logprobs !== true && top_logprobs != null) {
+    throw new EngineError(400, 'top_logprobs requires logprobs to be set to true')
+  }
+  const count = typeof top_logprobs === 'number' ? top_logprobs : 20
+  return {
+    ...rest,
+    ...(hasTools ? { tools } : {}),
+    ...(n_predict === undefined ? {} : { max_tokens: n_predict }),
+    // Zero switches them off.
+    ...(logprobs === true && count > 0 ? { logprobs, top_logprobs: count } : {}),
+    // Inside they are always there; what was not asked for is taken out again below.
+    return_token_ids: true,
+    return_prompt_text: true,
+  }
+}
+
+function createShape(asked: JsonObject, context: EngineContext): Shape {
+  const isVerbose = asked['verbose'] === true
+  const returnsTokens = asked['return_tokens'] === true
+  return {
+    answer({ id, object, created, model, usage, prompt_text, ...rest }) {
+      const choices = choicesOf(rest)
+      const [first] = choices
+      return {
+        choices: choices.map((choice) => ({
+          finish_reason: choice['finish_reason'] === 'abort' ? 'length' : choice['finish_reason'],
+          index: choice['index'],
+          message: choice['message'],
+          ...toLogprobs(choice, context, false),
+        })),
+        created,
+        model,
+        system_fingerprint: 'b0-tiny',
+        object,
+        ...(usage === undefined ? {} : { usage }),
+        id,
+        // Of several choices, only the first has its native answer.
+        ...(isVerbose && first !== undefined ? { __verbose: toNative(first, prompt_text, returnsTokens) } : {}),
+      }
+    },
+    chunk({ id, object, created, model, usage, ...rest }) {
+      const choices = choicesOf(rest)
+      const shown = choices.flatMap((choice) => {
+        const { index, delta, finish_reason } = choice
+        const logprobs = toLogprobs(choice, context, true)
+        const isSilent = isObject(delta) && Object.keys(delta).length === 0 && finish_reason === null
+        return isSilent && logprobs.logprobs === undefined ? [] : [{ finish_reason, index, delta, ...logprobs }]
+      })
+      if (choices.length > 0 && shown.length === 0) return undefined
+      return { choices: shown, created, id, model, object, ...(usage === undefined ? {} : { usage }) }
+    },
+  }
+}
+
+/**
+ * Entries with their ids. A token that ends in the middle of a character has no text yet, and gets none; of a whole
+ * answer, as many as the stop string has tokens are cut off.
+ */
+function toLogprobs(choice: JsonObject, { texts }: EngineContext, isChunk: boolean): { logprobs?: JsonObject } {
+  const { logprobs, token_ids: ids, stop_reason: stop } = choice
+  const content = isObject(logprobs) ? logprobs['content'] : undefined
+  if (!Array.isArray(content) || content.length === 0) return {}
+  // Where the two lists differ in length, their ends belong together.
+  const offset = Array.isArray(ids) ? ids.length - content.length : 0
+  const listed = (content as JsonObject[]).flatMap((entry, i) => {
+    const id: unknown = Array.isArray(ids) ? ids[i + offset] : -1
+    return entry['token'] === '' ? [] : [{ id, ...entry }]
+  })
+  const cut = !isChunk && typeof stop === 'string' ? texts.tokenizer.encode(stop).length : 0
+  const kept = listed.slice(0, Math.max(0, listed.length - cut))
+  return kept.length === 0 ? {} : { logprobs: { content: kept } }
+}
+
+function toNative(choice: JsonObject, prompt: unknown, returnsTokens: boolean): JsonObject {
+  const { token_ids: ids, stop_reason: stop, finish_reason: reason } = choice
+  return {
+    index: choice['index'],
+    tokens: returnsTokens && Array.isArray(ids) ? ids : [],
+    prompt,
+    truncated: false,
+    stop_type: typeof stop === 'string' ? 'word' : reason === 'length' ? 'limit' : 'eos',
+    stopping_word: typeof stop === 'string' ? stop : '',
+  }
+}
+
+// --- errors -------------------------------------------------------------------------------------------------------------
+
+function toErrorBody({ message, status, overflow }: EngineError): string {
+  if (overflow === undefined) {
+    return JSON.stringify({ error: { code: status, message, type: ERROR_TYPES[status] ?? 'server_error' } })
+  }
+  const { prompt, context } = overflow
+  return JSON.stringify({
+    error: {
+      code: 400,
+      message: `request (${prompt} tokens) exceeds the available context size (${context} tokens), try increasing it`,
+      type: 'exceed_context_size_error',
+      n_prompt_tokens: prompt,
+      n_ctx: context,
+    },
+  })
+}
+
+const ERROR_TYPES: Readonly<Record<number, string>> = {
+  400: 'invalid_request_error',
+  401: 'authentication_error',
+  403: 'permission_error',
+  404: 'not_found_error',
+  501: 'not_supported_error',
+  503: 'unavailable_error',
+}

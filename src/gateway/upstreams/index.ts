@@ -1,0 +1,58 @@
+import * as z from 'zod'
+import { plugs } from '../../lib/plug.ts'
+import { EngineHttp, type EngineHttpOptions } from '../chat-wire/engine-http.ts'
+import { llamacpp } from './llamacpp.ts'
+import { openai } from './openai.ts'
+import { createReplicas } from './replicas.ts'
+import { sglang } from './sglang.ts'
+import type { Upstream } from './upstream.ts'
+import { vllm } from './vllm.ts'
+
+export const upstreams = plugs([vllm, sglang, llamacpp, openai])
+
+export type UpstreamConfig = z.infer<typeof upstreams.config>
+export type UpstreamKind = UpstreamConfig['kind']
+
+export interface UpstreamDeps {
+  /** Monotonic milliseconds. */
+  now: () => number
+}
+
+/** One engine, or several of one kind that serve the same model. */
+export function createUpstream(
+  configs: UpstreamConfig | readonly [UpstreamConfig, ...UpstreamConfig[]],
+  deps: UpstreamDeps,
+): Upstream {
+  const [first, ...others] = toList(configs).map((config) => upstreams.create(config, undefined))
+  if (others.length === 0) return first!
+  return createReplicas({ replicas: [first!, ...others], now: deps.now })
+}
+
+function toList(configs: UpstreamConfig | readonly UpstreamConfig[]): readonly UpstreamConfig[] {
+  return 'kind' in configs ? [configs] : configs
+}
+
+/** Which engine listens there, and what shows it. Rejects when nothing answers. */
+export async function detectKind(
+  options: EngineHttpOptions,
+  signal: AbortSignal,
+): Promise<{ kind: UpstreamKind; evidence: string }> {
+  await using http = new EngineHttp(options)
+  const cards = await http.models(signal)
+  const owner = cards.map(({ owned_by }) => owned_by).find((name) => name != null)
+  const owned = upstreams.kinds.find((kind) => kind !== 'openai' && kind === owner)
+  if (owned !== undefined) return { kind: owned as UpstreamKind, evidence: `its models are owned by "${owner}"` }
+  for (const { kind, path, schema } of OWN_PATHS) {
+    const found = await http.askIfThere(path, schema, { signal }).catch(() => undefined)
+    if (found !== undefined) return { kind, evidence: `it answers ${path}` }
+  }
+  return { kind: 'openai', evidence: 'it speaks Chat Completions and shows no sign of another engine' }
+}
+
+/** What only one engine answers in this way, for those behind a proxy that lists models itself. */
+const OWN_PATHS: readonly { kind: UpstreamKind; path: string; schema: z.ZodType<unknown> }[] = [
+  { kind: 'llamacpp', path: '/props', schema: z.looseObject({ build_info: z.string() }) },
+  { kind: 'sglang', path: '/server_info', schema: z.looseObject({ version: z.string() }) },
+  { kind: 'sglang', path: '/get_server_info', schema: z.looseObject({ version: z.string() }) },
+  { kind: 'vllm', path: '/version', schema: z.looseObject({ version: z.string() }) },
+]

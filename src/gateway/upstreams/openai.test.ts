@@ -1,0 +1,9 @@
+import { createOpenai } from './openai.ts'
+import { describeUpstream } from './upstream.contract.ts'
+
+describeUpstream('a server that speaks Chat Completions and refuses what it does not know', {
+  create: createOpenai,
+  engine: { wire: 'openai' },
+  capabilities: { idsOut: false, tokenInChat: false, render: false, tokenise: false, weightVersion: false },
+  grade: 'text-only',
+})

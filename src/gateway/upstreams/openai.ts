@@ -1,0 +1,108 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { textOf } from '../../model/message.ts'
+import type { TurnRequest } from '../../model/turn.ts'
+import { readAnswer } from '../chat-wire/chat-answer.ts'
+import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
+import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { postChat } from '../chat-wire/post-chat.ts'
+import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
+import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
+
+const ASSUMED: Capabilities = {
+  idsOut: false,
+  idsInStreams: 'none',
+  tokenInChat: false,
+  render: false,
+  tokenise: false,
+  weightVersion: false,
+  logprobs: 'unknown',
+}
+
+/**
+ * Any server that speaks Chat Completions: OpenAI itself, hosted models, proxies. Gets what the harness sent and nothing
+ * for training besides, because many refuse fields they do not know. Its turns are text only.
+ */
+export function createOpenai(options: EngineOptions): Upstream {
+  const http = new EngineHttp(options)
+  let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
+
+  async function send(request: TurnRequest, { signal }: { signal: AbortSignal }): Promise<UpstreamReply> {
+    const forced = forcedFields(request, options.model)
+    const countTokens = () => Promise.resolve(estimateTokens(request))
+    const response = await postChat(http, { request, forced, stream: request.stream, signal, countTokens })
+    return { forced, events: readAnswer(response, { base: http.base, signal, forStream: request.stream }) }
+  }
+
+  return {
+    kind: 'openai',
+    url: http.base,
+    get capabilities() {
+      return capabilities
+    },
+    send,
+    tokenise: () => Promise.reject(new RolloutError('upstream.refused', `The server at ${http.base} cannot tokenise.`)),
+    countTokens: async (request) => estimateTokens(request),
+    listModels: (signal) => http.listModels(signal),
+    contextTokens: (model, signal) => http.contextTokens(model, signal),
+    async probe(signal) {
+      const report = await probeEngine(
+        {
+          kind: 'openai',
+          http,
+          model: options.model,
+          asksLogprobs: false,
+          assumed: ASSUMED,
+          readVersion: () => Promise.resolve(undefined),
+          send,
+          knownStreams: () => undefined,
+          advice: ADVICE,
+        },
+        signal,
+      )
+      capabilities = { ...report.capabilities, ...options.capabilities }
+      return report
+    },
+    [Symbol.asyncDispose]: () => http[Symbol.asyncDispose](),
+  }
+}
+
+const ADVICE: ProbeSubject['advice'] = {
+  idsOut: 'Use vLLM, SGLang or llama.cpp for training; what is recorded here can become SFT data.',
+  tools: 'Choose a model that takes tools.',
+  streams: '',
+  tokenIn: '',
+  render: '',
+  weightVersion: 'Set it through the gateway’s control API.',
+}
+
+/** Usage at the end of a stream is part of the API, and the only count there is. The two filters are not part of it. */
+function forcedFields(request: TurnRequest, model: string | undefined): Record<string, unknown> {
+  const { body, api } = request.wire
+  return {
+    ...(model === undefined ? {} : { model }),
+    ...(request.stream
+      ? { stream_options: { ...(body['stream_options'] as object | null), include_usage: true } }
+      : {}),
+    ...(api === 'openai-chat' ? {} : { top_k: undefined, min_p: undefined }),
+  }
+}
+
+/** Four bytes a token, about what byte-pair encodings make of English and of JSON. */
+export function estimateTokens(request: TurnRequest): number {
+  const texts = request.messages.map((message) => {
+    const calls = message.role === 'assistant' ? message.toolCalls : []
+    return [textOf(message), ...calls.map((call) => call.name + call.arguments)].join('')
+  })
+  const tools = request.tools.length === 0 ? '' : JSON.stringify(request.tools)
+  const overhead = 4 * (request.messages.length + 1)
+  return overhead + Math.ceil(Buffer.byteLength(texts.join('') + tools) / 4)
+}
+
+const OpenaiConfig = z.strictObject({ kind: z.literal('openai'), ...engineConfigFields })
+
+export const openai: Plug<typeof OpenaiConfig, unknown, Upstream> = {
+  config: OpenaiConfig,
+  create: (config) => createOpenai(toEngineOptions(config)),
+}

@@ -1,0 +1,233 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
+import type { WireFields } from '../../model/stream-event.ts'
+import type { TurnRequest } from '../../model/turn.ts'
+import { readAnswer, type Translated } from '../chat-wire/chat-answer.ts'
+import { renderChatBody } from '../chat-wire/chat-request.ts'
+import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
+import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { postChat } from '../chat-wire/post-chat.ts'
+import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
+import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
+
+/** 0.5.13 to 0.5.18. Newer ones may have ids in streams, which a probe finds out. */
+const ASSUMED: Capabilities = {
+  idsOut: true,
+  idsInStreams: 'none',
+  tokenInChat: true,
+  render: true,
+  tokenise: true,
+  weightVersion: true,
+  logprobs: 'tempered',
+}
+
+/** SGLang's OpenAI server, from 0.5.13. */
+export function createSglang(options: EngineOptions): Upstream {
+  const http = new EngineHttp(options)
+  let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
+
+  const streams = (request: TurnRequest): boolean =>
+    request.stream && (capabilities.idsInStreams === 'complete' || !capabilities.idsOut)
+
+  async function sendAs(
+    request: TurnRequest,
+    stream: boolean,
+    { signal, promptIds }: { signal: AbortSignal; promptIds?: Int32Array },
+  ): Promise<UpstreamReply> {
+    const forced = forcedFields(request, stream, options.model)
+    if (promptIds !== undefined) forced['input_ids'] = Array.from(promptIds)
+    const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
+    const response = await postChat(http, { request, forced, stream, signal, countTokens: count })
+    const { logprobs: mode } = capabilities
+    const events = readAnswer(response, {
+      base: http.base,
+      signal,
+      forStream: request.stream,
+      logprobMode: mode === 'unknown' ? undefined : mode,
+      translate: translateAnswer,
+      translateChunk,
+    })
+    // A prompt may be a hundred thousand numbers, and the log has them already.
+    if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
+    return { forced, events }
+  }
+
+  /** From 0.5.12 conversations too, by the code that chat uses. An answer limit is checked here as well. */
+  function tokeniseChat(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
+    const forced = {
+      ...(options.model === undefined ? {} : { model: options.model }),
+      max_tokens: 1,
+      max_completion_tokens: 1,
+    }
+    return http.askIfThere('/tokenize', Tokenised, { body: renderChatBody(request, forced), signal })
+  }
+
+  async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
+    const ids = await tokeniseChat(request, signal)
+    if (ids !== undefined) return ids
+    throw new RolloutError('upstream.refused', `The engine at ${http.base} cannot tokenise this conversation.`)
+  }
+
+  async function countTokens(request: TurnRequest, signal: AbortSignal): Promise<number> {
+    return (await tokenise(request, signal)).length
+  }
+
+  return {
+    kind: 'sglang',
+    url: http.base,
+    get capabilities() {
+      return capabilities
+    },
+    send: (request, sendOptions) => sendAs(request, streams(request), sendOptions),
+    tokenise,
+    countTokens,
+    listModels: (signal) => http.listModels(signal),
+    contextTokens: (model, signal) => http.contextTokens(model, signal),
+    async probe(signal) {
+      const report = await probeEngine(
+        {
+          kind: 'sglang',
+          http,
+          model: options.model,
+          asksLogprobs: true,
+          assumed: ASSUMED,
+          readVersion: () => readVersion(http, signal),
+          send: (request, sendOptions) => sendAs(request, request.stream, sendOptions),
+          render: { name: '/tokenize with messages', isPrompt: true, ask: tokeniseChat },
+          tokenise: {
+            name: '/tokenize',
+            isPrompt: false,
+            ask: () => http.askIfThere('/tokenize', Tokenised, { body: '{"prompt":"Paris"}', signal }),
+          },
+          knownStreams: () => undefined,
+          advice: ADVICE,
+        },
+        signal,
+      )
+      capabilities = { ...report.capabilities, ...options.capabilities }
+      return report
+    },
+    [Symbol.asyncDispose]: () => http[Symbol.asyncDispose](),
+  }
+}
+
+const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
+const ServerInfo = z.looseObject({ version: z.string() })
+
+/** The older name is still served, and logs a warning at the engine. */
+async function readVersion(http: EngineHttp, signal: AbortSignal): Promise<string | undefined> {
+  const info =
+    (await http.askIfThere('/server_info', ServerInfo, { signal })) ??
+    (await http.askIfThere('/get_server_info', ServerInfo, { signal }))
+  return info?.version
+}
+
+const ADVICE: ProbeSubject['advice'] = {
+  idsOut: 'Chat answers carry ids from SGLang 0.5.13 on; the model gateway in gRPC mode leaves them out.',
+  tools: 'Start the server with --tool-call-parser NAME.',
+  streams:
+    'Versions after 0.5.18 send ids at the end of a stream, and all log probabilities only if a tool or reasoning parser is set.',
+  tokenIn: 'SGLang 0.5.13 or newer takes ids in chat.',
+  render: 'SGLang 0.5.12 or newer tokenises conversations.',
+  weightVersion: 'Give a weight_version with each weight update.',
+}
+
+/**
+ * What capture needs. Whole answers: the ids by both names there are, so that one call works on every version; unknown
+ * fields are ignored. Streams refuse those, and newer versions send the ids in their extension.
+ */
+function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
+  const { body } = request.wire
+  const whole = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true }
+  return {
+    ...(model === undefined ? {} : { model }),
+    logprobs: true,
+    top_logprobs: request.logprobs ? (body['top_logprobs'] ?? 0) : 0,
+    ...(stream
+      ? {
+          return_input_ids_in_sglext: true,
+          return_output_ids_in_sglext: true,
+          stream_options: { ...(body['stream_options'] as object | null), include_usage: true },
+        }
+      : whole),
+    ...(request.stream && !stream ? { stream: false, stream_options: null } : {}),
+    // A harness may ask for what a stream refuses.
+    ...(stream ? Object.fromEntries(Object.keys(whole).flatMap((name) => (name in body ? [[name, false]] : []))) : {}),
+  }
+}
+
+// --- the answer in vLLM's words ----------------------------------------------------------------------------------------
+
+const Ids = z.custom<number[]>(Array.isArray)
+
+const SglangExtension = z.looseObject({ input_ids: Ids.nullish(), output_ids: z.array(Ids).nullish() })
+
+const SglangAnswer = z.looseObject({
+  choices: z.array(
+    z.looseObject({
+      index: z.int(),
+      prompt_token_ids: Ids.nullish(),
+      response_token_ids: Ids.nullish(),
+      /** `[log probability, id, text]` of every sampled token. */
+      meta_info: z
+        .looseObject({ output_token_logprobs: z.array(z.tuple([z.unknown(), z.int()], z.unknown())).nullish() })
+        .nullish(),
+    }),
+  ),
+  metadata: z.looseObject({ weight_version: z.string().nullish() }).nullish(),
+  sglext: SglangExtension.nullish(),
+})
+
+/** Ids from where this version has them. Of two places that disagree neither is believed. */
+export function translateAnswer(wire: WireFields): Translated {
+  const parsed = SglangAnswer.safeParse(wire)
+  if (!parsed.success) return { answer: wire }
+  const { choices, metadata, sglext, ...rest } = parsed.data
+  const doubts: string[] = []
+  const translated = choices.map((choice) => {
+    const { prompt_token_ids: _prompt, response_token_ids, meta_info, ...fields } = choice
+    const listed = meta_info?.output_token_logprobs?.map(([, id]) => id)
+    const ids = response_token_ids ?? sglext?.output_ids?.[choice.index] ?? listed
+    if (ids != null && listed !== undefined && !isSame(ids, listed)) {
+      doubts.push(`choice ${choice.index}: the engine reported two different lists of ids`)
+    }
+    return { ...fields, ...(ids == null ? {} : { token_ids: ids }) }
+  })
+  const prompts = choices.map((choice) => choice.prompt_token_ids ?? sglext?.input_ids)
+  const promptIds = prompts[0]
+  if (promptIds != null && prompts.some((other) => other == null || !isSame(promptIds, other))) {
+    doubts.push('the choices have different prompt ids')
+  }
+  const weightVersion = metadata?.weight_version ?? undefined
+  return {
+    answer: { ...rest, choices: translated, ...(promptIds == null ? {} : { prompt_token_ids: promptIds }) },
+    ...(weightVersion === undefined ? {} : { weightVersion }),
+    doubts,
+  }
+}
+
+/** The chunk in front of the last, which has all ids and nothing else. */
+export function translateChunk(chunk: WireFields): WireFields {
+  if (chunk['sglext'] == null) return chunk
+  const { sglext, ...rest } = chunk
+  const extension = SglangExtension.safeParse(sglext).data
+  if (extension === undefined) return rest
+  const { input_ids, output_ids } = extension
+  return {
+    ...rest,
+    ...(input_ids == null ? {} : { prompt_token_ids: input_ids }),
+    ...(output_ids == null ? {} : { choices: output_ids.map((ids, index) => ({ index, delta: {}, token_ids: ids })) }),
+  }
+}
+
+function isSame(one: readonly number[], other: readonly number[]): boolean {
+  return one.length === other.length && one.every((id, i) => id === other[i])
+}
+
+const SglangConfig = z.strictObject({ kind: z.literal('sglang'), ...engineConfigFields })
+
+export const sglang: Plug<typeof SglangConfig, unknown, Upstream> = {
+  config: SglangConfig,
+  create: (config) => createSglang(toEngineOptions(config)),
+}

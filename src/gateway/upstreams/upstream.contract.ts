@@ -1,0 +1,341 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { startEngine, type Engine, type EngineOptions as ServedOptions } from '../../engine/engine.ts'
+import type { GenerationRecord } from '../../engine/generation-log.ts'
+import type { Failure } from '../../model/failure.ts'
+import { textOf } from '../../model/message.ts'
+import type { StreamEvent } from '../../model/stream-event.ts'
+import { toFailure } from '../../model/failure.ts'
+import type { Grade, TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { TurnCapture } from '../capture/capture-turn.ts'
+import type { EngineOptions } from '../chat-wire/engine-config.ts'
+import { bareContext } from '../dialects/dialect.ts'
+import { openaiChat } from '../dialects/openai-chat.ts'
+import type { Capabilities, SendOptions, Upstream } from './upstream.ts'
+
+export interface UpstreamContract {
+  create(options: EngineOptions): Upstream
+  /** The embedded engine, speaking the adapter's wire. */
+  engine: Pick<ServedOptions, 'wire' | 'wireVersion'>
+  /** What a probe must find. */
+  capabilities: Partial<Capabilities>
+  /** Of an answer that came whole and in order. */
+  grade: Grade
+  /** Where that is less: of an answer that a stop string ended, and of one with characters made of several tokens. */
+  lesserGrades?: { stopString?: Grade; unicode?: Grade }
+  /** Prompt ids come by another way than the answer, so an answer without them takes nothing away. */
+  findsPromptIds?: boolean
+}
+
+const SCRIPT = `
+scenarios:
+  plain: [{ text: "Paris is the capital of France." }]
+  unicode: [{ text: "第一行\\n第二行 🐙🐙 and a tab\\t." }]
+  tools:
+    - reasoning: "I think, therefore"
+      text: "Both of them."
+      tool_calls:
+        - { name: bash, arguments: { command: "echo \\"hi\\" | wc", n: 1.5 } }
+        - { name: read, arguments: '{"path":  "a b.txt"}' }
+  stop: [{ text: "one two three STOP four five" }]
+  slow: [{ tokens: 2000, per_token_ms: 4 }]
+  s429: [{ text: x, fault: { kind: status, status: 429, retry_after_seconds: 2 } }]
+  s500: [{ text: x, fault: { kind: status, status: 500 } }]
+  s503: [{ text: x, fault: { kind: status, status: 503 } }]
+  reset: [{ text: x, fault: { kind: reset } }]
+  malformed: [{ text: x, fault: { kind: malformed } }]
+  cut: [{ text: "some words to send here", fault: { kind: cut, after_tokens: 3 } }]
+  no-ids: [{ text: "some words to send here", fault: { kind: omit, fields: [token_ids] } }]
+  no-prompt-ids: [{ text: "some words to send here", fault: { kind: omit, fields: [prompt_token_ids] } }]
+  no-logprobs: [{ text: "some words to send here", fault: { kind: omit, fields: [logprobs] } }]
+  no-usage: [{ text: "some words to send here", fault: { kind: omit, fields: [usage] } }]
+  short-ids: [{ text: "some words to send here", fault: { kind: wrong-length, field: token_ids } }]
+  short-logprobs: [{ text: "some words to send here", fault: { kind: wrong-length, field: logprobs } }]
+default: { text: "It is sunny in Paris today." }
+`
+
+const TOOLS = ['bash', 'read'].map((name) => ({
+  type: 'function',
+  function: { name, description: `Runs ${name}`, parameters: { type: 'object', properties: {} } },
+}))
+
+/** What an adapter owes the gateway, shown on the embedded engine: it keeps a log of what it really read and sampled. */
+export function describeUpstream(name: string, contract: UpstreamContract): void {
+  describe(name, () => {
+    const log: GenerationRecord[] = []
+    let engine: Engine
+    let upstream: Upstream
+
+    beforeAll(async () => {
+      engine = await startEngine({ ...contract.engine, script: SCRIPT, log: (record) => log.push(record) })
+      upstream = contract.create({ baseUrl: engine.url, model: 'tiny' })
+      await upstream.probe(AbortSignal.timeout(20_000))
+    })
+    afterAll(async () => {
+      await upstream[Symbol.asyncDispose]()
+      await engine.close()
+    })
+
+    /** What the engine logged while `work` ran. */
+    async function logged<T>(work: () => Promise<T>): Promise<{ result: T; calls: GenerationRecord[] }> {
+      const before = log.length
+      const result = await work()
+      await settled(engine)
+      return { result, calls: log.slice(before) }
+    }
+
+    function expectSameAsEngine(response: TurnResponse | undefined, calls: readonly GenerationRecord[]): void {
+      const choices = calls.flatMap((call) => call.choices)
+      expect(response?.choices.map(({ message }) => message.role)).toEqual(choices.map(() => 'assistant'))
+      if (contract.grade === 'text-only') {
+        expect(response?.promptIds).toHaveLength(0)
+        return
+      }
+      for (const call of calls) expect(Array.from(response?.promptIds ?? [])).toEqual(call.prompt_token_ids)
+      const captured = (response?.choices ?? []).map((choice) => Array.from(choice.ids))
+      expect(captured.map(String).toSorted()).toEqual(choices.map((choice) => String(choice.token_ids)).toSorted())
+      for (const choice of response?.choices ?? []) {
+        const own = choices.find(({ token_ids }) => String(token_ids) === String(Array.from(choice.ids)))
+        for (const [i, logprob] of choice.logprobs.entries()) {
+          if (!Number.isNaN(logprob)) expect(logprob).toBe(Math.fround(own?.logprobs[i] ?? Number.NaN))
+        }
+      }
+    }
+
+    const both = [
+      ['whole', false],
+      ['streamed', true],
+    ] as const
+
+    test('a probe finds what this engine can do, and says what each thing means', async () => {
+      const report = await upstream.probe(AbortSignal.timeout(20_000))
+      expect(report.capabilities).toMatchObject(contract.capabilities)
+      expect(upstream.capabilities).toEqual(report.capabilities)
+      expect(report).toMatchObject({ kind: upstream.kind, url: engine.url, model: 'tiny' })
+      for (const finding of report.findings) {
+        expect(finding.evidence).not.toBe('')
+        expect(finding.meaning).not.toBe('')
+      }
+      const isExact = report.findings.every(({ verdict }) => verdict !== 'blocking')
+      expect(isExact, JSON.stringify(report.findings, null, 1)).toBe(contract.grade === 'exact')
+    })
+
+    test.each(both)('a %s answer: text, ids and log probabilities are the engine’s own', async (_, stream) => {
+      const { result, calls } = await logged(() => collect(upstream, request('plain', { stream })))
+      expect(result.failure).toBeUndefined()
+      expect(result.text).toBe('Paris is the capital of France.')
+      expect(result.response).toMatchObject({ grade: contract.grade, choices: [{ finishReason: 'stop' }] })
+      expect(result.response?.usage?.completionTokens).toBe(calls[0]?.choices[0]?.token_ids.length)
+      expectSameAsEngine(result.response, calls)
+      expect(result.forced).toMatchObject({ model: 'tiny' })
+    })
+
+    test.each(both)('a %s answer with characters of several tokens', async (_, stream) => {
+      const { result, calls } = await logged(() => collect(upstream, request('unicode', { stream })))
+      expect(result.text).toBe('第一行\n第二行 🐙🐙 and a tab\t.')
+      expect(result.response?.grade).toBe(contract.lesserGrades?.unicode ?? contract.grade)
+      expectSameAsEngine(result.response, calls)
+    })
+
+    test.each(both)('a %s answer with reasoning and tool calls, arguments as they were sampled', async (_, stream) => {
+      const { result, calls } = await logged(() => collect(upstream, request('tools', { stream, tools: TOOLS })))
+      const message = result.response?.choices[0]?.message
+      expect(message).toMatchObject({ reasoning: 'I think, therefore', content: [{ text: 'Both of them.' }] })
+      expect(message?.toolCalls).toMatchObject([
+        { name: 'bash', arguments: '{"command": "echo \\"hi\\" | wc", "n": 1.5}' },
+        { name: 'read', arguments: '{"path":  "a b.txt"}' },
+      ])
+      expect(message?.toolCalls.every(({ id }) => id !== '')).toBe(true)
+      expect(result.response).toMatchObject({ grade: contract.grade, choices: [{ finishReason: 'tool-calls' }] })
+      expectSameAsEngine(result.response, calls)
+    })
+
+    test('a stream that is answered whole shows no message where a delta is expected', async () => {
+      const { events } = await collect(upstream, request('tools', { stream: true, tools: TOOLS }))
+      const deltas = events.filter((event) => event.type === 'choice-delta')
+      expect(deltas.length).toBeGreaterThan(0)
+      for (const delta of deltas) expect(delta.wire ?? {}).not.toHaveProperty('message')
+      if (upstream.capabilities.idsOut && upstream.capabilities.idsInStreams !== 'complete') {
+        // Whose words they are, and then all of them.
+        expect(deltas.map((delta) => 'delta' in (delta.wire ?? {}))).toEqual([true, false])
+        expect(deltas[0]?.text).toBe('')
+      } else expect(deltas.length).toBeGreaterThan(5)
+    })
+
+    test.each(both)('several choices in one %s answer', async (_, stream) => {
+      const { result, calls } = await logged(() =>
+        collect(upstream, request('plain', { stream, n: 2, seed: 7, temperature: 0.7 })),
+      )
+      expect(result.response?.choices.map(({ index, message }) => [index, textOf(message)])).toEqual([
+        [0, 'Paris is the capital of France.'],
+        [1, 'Paris is the capital of France.'],
+      ])
+      expect(result.response?.grade).toBe(contract.grade)
+      expectSameAsEngine(result.response, calls)
+    })
+
+    test.each(both)('a stop string cuts the text of a %s answer, not its ids', async (_, stream) => {
+      const { result, calls } = await logged(() => collect(upstream, request('stop', { stream, stop: ['STOP'] })))
+      expect(result.text.trimEnd()).toBe('one two three')
+      expect(result.response?.grade).toBe(contract.lesserGrades?.stopString ?? contract.grade)
+      expect(result.response?.choices[0]?.finishReason).toBe('stop')
+      expectSameAsEngine(result.response, calls)
+    })
+
+    test.each(both)('a limit ends a %s answer', async (_, stream) => {
+      const { result, calls } = await logged(() => collect(upstream, request('plain', { stream, max_tokens: 3 })))
+      expect(result.response).toMatchObject({ grade: contract.grade, choices: [{ finishReason: 'length' }] })
+      expect(result.response?.usage?.completionTokens).toBe(3)
+      expectSameAsEngine(result.response, calls)
+    })
+
+    test('a request in the words of another API', async () => {
+      const asked = request('plain', {})
+      const other: TurnRequest = { ...asked, wire: { api: 'another', text: '{}', body: {} } }
+      const { result, calls } = await logged(() =>
+        collect(upstream, { ...other, sampling: { ...other.sampling, topK: 5, minP: 0.01 } }),
+      )
+      expect(result.text).toBe('Paris is the capital of France.')
+      expect(result.response?.grade).toBe(contract.grade)
+      expectSameAsEngine(result.response, calls)
+    })
+
+    test.each([
+      ['s429', { code: 'upstream.rate-limited', status: 429, retryAfterSeconds: 2 }],
+      ['s500', { code: 'upstream.failed', status: 500 }],
+      ['s503', { code: 'upstream.overloaded', status: 503 }],
+      ['reset', { code: 'upstream.reset' }],
+      ['malformed', { code: 'upstream.bad-stream' }],
+      ['cut', { code: 'upstream.bad-stream' }],
+    ])('%s: the failure has its class, and nothing is graded exact', async (scenario, failure) => {
+      for (const stream of [false, true]) {
+        const result = await collect(upstream, request(scenario, { stream }))
+        expect(result.failure).toMatchObject(failure)
+        expect(result.response?.grade).not.toBe('exact')
+      }
+    })
+
+    const omissions = ['no-ids', 'no-prompt-ids', 'no-logprobs', 'no-usage', 'short-ids', 'short-logprobs']
+    test.each(omissions.filter((fault) => !(contract.findsPromptIds === true && fault === 'no-prompt-ids')))(
+      '%s: the answer is there, and is not graded exact',
+      async (scenario) => {
+        for (const stream of [false, true]) {
+          const result = await collect(upstream, request(scenario, { stream }))
+          expect(result.failure).toBeUndefined()
+          expect(result.text).toBe('some words to send here')
+          expect(result.response?.grade).not.toBe('exact')
+          expect(result.response?.gradeReasons).not.toEqual([])
+        }
+      },
+    )
+
+    test.each(both)('cancelling a %s call ends the engine’s work', async (_, stream) => {
+      const abort = new AbortController()
+      const { result, calls } = await logged(async () => {
+        const pending = collect(upstream, request('slow', { stream }), { signal: abort.signal })
+        while (engine.runningCount === 0) await sleep(2)
+        await sleep(60)
+        abort.abort()
+        return pending
+      })
+      expect(result.failure?.code).toBe('request.client-gone')
+      expect(result.response?.grade).not.toBe('exact')
+      expect(calls[0]?.aborted).toBe(true)
+      expect(calls[0]?.choices[0]?.token_ids.length).toBeLessThan(1000)
+    })
+
+    test('a prompt beyond the context is an overflow; an answer limit beyond it is lowered', async () => {
+      const long = request('plain', { content: `SCRIPT:plain ${'word '.repeat(40_000)}`, max_tokens: 10 })
+      expect((await collect(upstream, long)).failure?.code).toBe('request.context-overflow')
+      for (const max_tokens of [1_000_000, 32_760]) {
+        const { failure, text } = await collect(upstream, request('plain', { max_tokens }))
+        expect([failure, text]).toEqual([undefined, 'Paris is the capital of France.'])
+      }
+      expect(upstream.capabilities.contextTokens).toBe(contract.grade === 'text-only' ? undefined : 32_768)
+    })
+
+    test('tokens are counted as the engine reads them', async () => {
+      const asked = request('tools', { tools: TOOLS })
+      const signal = AbortSignal.timeout(10_000)
+      const { calls } = await logged(() => collect(upstream, asked))
+      const count = await upstream.countTokens(asked, signal)
+      if (!upstream.capabilities.tokenise) {
+        expect(count).toBeGreaterThan(10)
+        await expect(upstream.tokenise(asked, signal)).rejects.toMatchObject({ code: 'upstream.refused' })
+        return
+      }
+      expect(count).toBe(calls[0]?.prompt_token_ids.length)
+      expect(Array.from(await upstream.tokenise(asked, signal))).toEqual(calls[0]?.prompt_token_ids)
+    })
+
+    const tokenIn = contract.capabilities.tokenInChat === true ? ['whole'] : []
+    test.each(tokenIn)('a prompt of ids is read as it is, and the answer is parsed like any other', async () => {
+      const asked = request('tools', { tools: TOOLS })
+      const tokens = await upstream.tokenise(asked, AbortSignal.timeout(10_000))
+      const promptIds = Int32Array.of(...tokens.subarray(0, -2), 100, 101, ...tokens.subarray(-2))
+      const { result, calls } = await logged(() => collect(upstream, asked, { promptIds }))
+      expect(calls[0]?.prompt_token_ids).toEqual(Array.from(promptIds))
+      expect(result.response).toMatchObject({ grade: 'exact', choices: [{ finishReason: 'tool-calls' }] })
+      expectSameAsEngine(result.response, calls)
+      expect(JSON.stringify(result.forced)).toContain(`${promptIds.length} ids`)
+    })
+
+    test('names its models', async () => {
+      expect(await upstream.listModels(AbortSignal.timeout(10_000))).toEqual(['tiny'])
+    })
+
+    test('an engine that is not there', async () => {
+      await using nowhere = contract.create({ baseUrl: 'http://127.0.0.1:9', model: 'tiny' })
+      expect((await collect(nowhere, request('plain', {}))).failure?.code).toBe('upstream.unreachable')
+      await expect(nowhere.probe(AbortSignal.timeout(10_000))).rejects.toMatchObject({ code: 'upstream.unreachable' })
+    })
+  })
+}
+
+/** As a harness on the Chat Completions API would ask. */
+export function request(
+  scenario: string,
+  { content = `SCRIPT:${scenario}`, ...fields }: { content?: string } & Record<string, unknown>,
+): TurnRequest {
+  const value = { model: 'harness-name', messages: [{ role: 'user', content }], ...fields }
+  const text = JSON.stringify(value)
+  return openaiChat.parseRequest({ text, value: JSON.parse(text) }, bareContext(openaiChat.routes[0]!))
+}
+
+interface Collected {
+  events: StreamEvent[]
+  response: TurnResponse | undefined
+  /** Of the first choice. */
+  text: string
+  forced: Readonly<Record<string, unknown>>
+  failure: Failure | undefined
+}
+
+/** One call to its end, captured as the gateway captures it. */
+export async function collect(
+  upstream: Upstream,
+  asked: TurnRequest,
+  options: Partial<SendOptions> = {},
+): Promise<Collected> {
+  const capture = new TurnCapture()
+  const events: StreamEvent[] = []
+  let forced: Collected['forced'] = {}
+  let failure: Failure | undefined
+  try {
+    const reply = await upstream.send(asked, { signal: AbortSignal.timeout(20_000), ...options })
+    for await (const batch of reply.events) events.push(...batch)
+    forced = reply.forced
+    failure = events.find((event) => event.type === 'answer-error')?.failure
+  } catch (error) {
+    failure = toFailure(error)
+  }
+  for (const event of events) capture.add(event)
+  const response = capture.toResponse()
+  const [choice] = response?.choices ?? []
+  return { events, response, text: choice === undefined ? '' : textOf(choice.message), forced, failure }
+}
+
+/** The engine writes its log when a request has ended, which a client that left does not see. */
+async function settled(engine: Engine): Promise<void> {
+  for (let i = 0; i < 500 && engine.runningCount > 0; i++) await sleep(2)
+}

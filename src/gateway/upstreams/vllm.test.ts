@@ -1,0 +1,32 @@
+import { describeUpstream } from './upstream.contract.ts'
+import { createVllm } from './vllm.ts'
+
+const full = { idsOut: true, idsInStreams: 'complete', tokenise: true, weightVersion: false, logprobs: 'raw' } as const
+
+describeUpstream('vLLM 0.27', {
+  create: createVllm,
+  engine: { wire: 'vllm' },
+  capabilities: { ...full, tokenInChat: true, render: true, contextTokens: 32_768 },
+  grade: 'exact',
+})
+
+describeUpstream('vLLM 0.15: no ids in chat', {
+  create: createVllm,
+  engine: { wire: 'vllm', wireVersion: '0.15.2' },
+  capabilities: { ...full, tokenInChat: false, render: true },
+  grade: 'exact',
+})
+
+describeUpstream('vLLM 0.12: streams lose ids, nothing renders, reasoning is said twice', {
+  create: createVllm,
+  engine: { wire: 'vllm', wireVersion: '0.12' },
+  capabilities: { ...full, idsInStreams: 'lossy', tokenInChat: false, render: false },
+  grade: 'exact',
+})
+
+describeUpstream('vLLM 0.10.2: reasoning_content', {
+  create: createVllm,
+  engine: { wire: 'vllm', wireVersion: '0.10.2' },
+  capabilities: { ...full, idsInStreams: 'lossy', tokenInChat: false, render: false },
+  grade: 'exact',
+})

@@ -1,0 +1,39 @@
+import { expect, test } from 'vitest'
+import { describeHarness, exampleSetup } from './harness.contract.ts'
+import { pi } from './pi.ts'
+
+describeHarness(pi)
+
+test('pi is told of the gateway by a models.json, and stays off the network', () => {
+  const { files, env, args } = pi.configure(exampleSetup)
+  expect(Object.keys(files)).toEqual(['.pi/agent/models.json'])
+  expect(JSON.parse(files['.pi/agent/models.json'] ?? '')).toEqual({
+    providers: {
+      polar: {
+        baseUrl: 'http://127.0.0.1:4000/s/ses_1/v1',
+        api: 'openai-completions',
+        apiKey: 'sk-polar-secret',
+        models: [
+          {
+            id: 'Qwen/Qwen3-8B',
+            name: 'Qwen/Qwen3-8B',
+            reasoning: true,
+            input: ['text', 'image'],
+            contextWindow: 131_072,
+            maxTokens: 32_000,
+            cost: { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 },
+          },
+        ],
+      },
+    },
+  })
+  expect(env).toEqual({ PI_OFFLINE: '1', PI_TELEMETRY: '0', PI_SKIP_VERSION_CHECK: '1' })
+  expect(args).toEqual(['--provider', 'polar', '--model', 'Qwen/Qwen3-8B', '--print'])
+})
+
+test('pi is told of a small model that reads text only', () => {
+  const { files } = pi.configure({ ...exampleSetup, contextTokens: 32_768, images: false })
+  expect(JSON.parse(files['.pi/agent/models.json'] ?? '')).toMatchObject({
+    providers: { polar: { models: [{ input: ['text'], contextWindow: 32_768, maxTokens: 8192 }] } },
+  })
+})

@@ -1,0 +1,50 @@
+import { expect, test } from 'vitest'
+import { endOf } from './harness.ts'
+import { describeHarness, exampleSetup } from './harness.contract.ts'
+import { qwenCode } from './qwen-code.ts'
+
+describeHarness(qwenCode)
+
+test('Qwen Code is told of the gateway by its settings, and stays off the network', () => {
+  const { files, env, args } = qwenCode.configure(exampleSetup)
+  expect(Object.keys(files)).toEqual(['.qwen/settings.json'])
+  expect(JSON.parse(files['.qwen/settings.json'] ?? '')).toEqual({
+    privacy: { usageStatisticsEnabled: false },
+    telemetry: { enabled: false },
+    general: { enableAutoUpdate: false },
+    memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
+    security: { auth: { selectedType: 'openai' } },
+    model: { name: 'Qwen/Qwen3-8B' },
+    modelProviders: {
+      openai: [
+        {
+          id: 'Qwen/Qwen3-8B',
+          name: 'polar',
+          envKey: 'POLAR_API_KEY',
+          baseUrl: 'http://127.0.0.1:4000/s/ses_1/v1',
+          generationConfig: {
+            contextWindowSize: 131_072,
+            modalities: { image: true },
+            samplingParams: { max_tokens: 32_000 },
+          },
+        },
+      ],
+    },
+  })
+  expect(env).toEqual({
+    POLAR_API_KEY: 'sk-polar-secret',
+    QWEN_USAGE_STATISTICS_ENABLED: '0',
+    QWEN_CODE_SUPPRESS_YOLO_WARNING: '1',
+  })
+  expect(args).toEqual(['--yolo'])
+})
+
+test('Qwen Code tells a wrong setup and a limit apart from giving up', () => {
+  expect([1, 41, 53, 55, 130].map((code) => endOf(qwenCode, code))).toEqual([
+    'gave-up',
+    'bad-setup',
+    'limit-reached',
+    'limit-reached',
+    'interrupted',
+  ])
+})

@@ -1,0 +1,91 @@
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
+import { describe, expect, test } from 'vitest'
+import type { EngineOptions } from '../../src/engine/engine.ts'
+import { Stack } from '../support/stack.ts'
+
+const SCRIPT = `
+scenarios:
+  go:
+    - reasoning: "I think"
+      text: "I look first."
+      tool_calls: [{ name: bash, arguments: '{"command":  "ls -la"}' }]
+    - text: "There are two files."
+default: { text: "Hello there." }
+`
+
+const engines: [name: string, engine: Pick<EngineOptions, 'wire' | 'wireVersion'>][] = [
+  ['vLLM 0.27', { wire: 'vllm' }],
+  ['vLLM 0.12', { wire: 'vllm', wireVersion: '0.12' }],
+  ['SGLang 0.5.18', { wire: 'sglang' }],
+  ['SGLang 0.5.20', { wire: 'sglang', wireVersion: '0.5.20' }],
+  ['llama.cpp', { wire: 'llamacpp' }],
+]
+
+const parameters = { type: 'object' as const, properties: { command: { type: 'string' } } }
+const tools: OpenAI.ChatCompletionTool[] = [{ type: 'function', function: { name: 'bash', parameters } }]
+
+describe.each(engines)('%s behind the gateway', (_, engine) => {
+  test('a tool loop that streams gets every word, and every token is recorded as the engine sampled it', async () => {
+    await using stack = await Stack.start({ script: SCRIPT, engine })
+    const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:go' }]
+    const ask = (): Promise<OpenAI.ChatCompletion> =>
+      stack
+        .client()
+        .chat.completions.stream({ model: 'x', messages, tools, stream_options: { include_usage: true } })
+        .finalChatCompletion()
+    const first = await ask()
+    const [choice] = first.choices
+    const [call] = choice?.message.tool_calls ?? []
+    expect(choice?.message.content).toBe('I look first.')
+    expect(call).toMatchObject({ type: 'function', function: { name: 'bash', arguments: '{"command":  "ls -la"}' } })
+    expect(choice?.finish_reason).toBe('tool_calls')
+    expect(first.usage?.completion_tokens).toBeGreaterThan(10)
+    messages.push(choice!.message, { role: 'tool', tool_call_id: call?.id ?? '', content: 'a b' })
+    expect((await ask()).choices[0]?.message.content).toBe('There are two files.')
+    await expectSameAsEngine(stack)
+  })
+
+  test('a harness of another API streams from it too', async () => {
+    await using stack = await Stack.start({ script: SCRIPT, engine })
+    const client = new Anthropic({ baseURL: stack.session.baseUrl, apiKey: stack.session.key, maxRetries: 0 })
+    const message = await client.messages
+      .stream({
+        model: 'claude',
+        max_tokens: 200,
+        messages: [{ role: 'user', content: 'SCRIPT:go' }],
+        tools: [{ name: 'bash', input_schema: parameters }],
+      })
+      .finalMessage()
+    expect(message.stop_reason).toBe('tool_use')
+    expect(message.content.filter(({ type }) => type !== 'thinking')).toMatchObject([
+      { type: 'text', text: 'I look first.' },
+      { type: 'tool_use', name: 'bash', input: { command: 'ls -la' } },
+    ])
+    await expectSameAsEngine(stack)
+  })
+})
+
+test('a server without ids is recorded as text, and its streams are passed on', async () => {
+  await using stack = await Stack.start({ script: SCRIPT, engine: { wire: 'openai' } })
+  const messages: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:go' }]
+  const answer = await stack.client().chat.completions.stream({ model: 'x', messages, tools }).finalChatCompletion()
+  expect(answer.choices[0]?.finish_reason).toBe('tool_calls')
+  const [turn] = (await stack.recorded()).turns
+  expect(turn).toMatchObject({ response: { grade: 'text-only', choices: [{ message: { reasoning: 'I think' } }] } })
+})
+
+async function expectSameAsEngine(stack: Stack): Promise<void> {
+  const { turns } = await stack.recorded()
+  const calls = (await stack.engineCalls()).slice(-turns.length)
+  expect(turns.map(({ response }) => [response?.grade, response?.gradeReasons])).toEqual(turns.map(() => ['exact', []]))
+  expect(turns.map(({ response }) => Array.from(response?.promptIds ?? []))).toEqual(
+    calls.map((call) => call.prompt_token_ids),
+  )
+  expect(turns.map(({ response }) => Array.from(response?.choices[0]?.ids ?? []))).toEqual(
+    calls.map((call) => call.choices[0]?.token_ids),
+  )
+  expect(turns.map(({ response }) => Array.from(response?.choices[0]?.logprobs ?? []))).toEqual(
+    calls.map((call) => call.choices[0]?.logprobs.map(Math.fround)),
+  )
+}
