@@ -9,7 +9,9 @@ interface SystemPackage {
   neededBy: string
 }
 
-const systemPackages: readonly SystemPackage[] = []
+const systemPackages: readonly SystemPackage[] = [
+  { name: 'python3-venv', program: 'python3', neededBy: 'test/e2e/python-sdks.test.ts' },
+]
 
 /** Only as root in CI: nobody's own machine is changed by running the tests. */
 export function installSystemPackages(): void {

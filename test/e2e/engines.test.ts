@@ -1,5 +1,5 @@
 import Anthropic from '@anthropic-ai/sdk'
-import OpenAI from 'openai'
+import type OpenAI from 'openai'
 import { describe, expect, test } from 'vitest'
 import type { EngineOptions } from '../../src/engine/engine.ts'
 import { Stack } from '../support/stack.ts'

@@ -14,10 +14,16 @@ import { scenarios, type ScenarioName } from '../support/harness-scenarios.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 
-/** Calls of each run, and its exit code where that is not 0: what each CLI does against its own provider. */
-const expected: Readonly<
-  Record<string, Readonly<Partial<Record<ScenarioName, { calls: number; exitCode?: number }>>>>
-> = {
+interface Expectation {
+  calls: number
+  /** Absent: 0. */
+  exitCode?: number
+  /** Calls whose history is not that of the call before, continued; absent: none. */
+  edited?: number
+}
+
+/** What each CLI does against its own provider. */
+const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Expectation>>>>> = {
   codex: {
     basic: { calls: 3 },
     parallel: { calls: 3 },
@@ -32,8 +38,8 @@ const expected: Readonly<
     parallel: { calls: 3 },
     image: { calls: 2 },
     sub: { calls: 5 },
-    // Asks once more, with a remark.
-    empty: { calls: 2 },
+    // Asks once more, with a remark in the first message.
+    empty: { calls: 2, edited: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
   },
@@ -85,19 +91,18 @@ beforeAll(async () => {
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
 describe.each(harnesses)('$title, unmodified, through polar record --harness $name', (harness) => {
+  const playable = scenarios.filter(({ childSteps }) => childSteps === undefined || harness.hasSubAgents)
   const facts: Partial<Record<ScenarioName, RunFacts>> = {}
 
-  /** For docs/harness-matrix.md. */
+  /** For docs/harness-matrix.md; only what is whole. */
   afterAll(async () => {
-    const played = scenarios.filter(({ name }) => facts[name] !== undefined)
-    if (played.length === 0) return
+    if (playable.some(({ name }) => facts[name] === undefined)) return
     const folder = join(root, '.polar', 'harness-matrix')
     await mkdir(folder, { recursive: true })
     const record = { name: harness.name, version: harness.npm.version, scenarios: facts }
     await writeFile(join(folder, `${harness.name}.json`), `${JSON.stringify(record, null, 2)}\n`)
   })
 
-  const playable = scenarios.filter(({ childSteps }) => childSteps === undefined || harness.hasSubAgents)
   test.for(playable)('$name', async (scenario, context) => {
     const places = harnessPlaces(undefined, process.env)
     if ((await findHarness(harness, places)) === undefined) {
@@ -105,18 +110,21 @@ describe.each(harnesses)('$title, unmodified, through polar record --harness $na
       context.skip(`${name} ${npm.version} is not installed: npm run polar -- harness install ${name}`)
     }
     const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir })
-    const { calls, exitCode = 0 } = expected[harness.name]?.[scenario.name] ?? { calls: NaN }
+    const { calls, exitCode = 0, edited = 0 } = expected[harness.name]?.[scenario.name] ?? { calls: NaN }
     const seen = factsOf(run)
-    facts[scenario.name] = seen
 
     expect(seen, run.stderr).toMatchObject({ exitCode, calls, exactCalls: calls })
     expectWhole(run)
+    // No call begins anew: its history is that of the call before and more, with every argument as it was sampled.
+    expect(seen.history.edited).toBe(edited)
+    expect(seen.arguments.changed).toBe(0)
     for (const [file, text] of Object.entries(scenario.files)) {
       expect(await readFile(join(run.cwd, file), 'utf8').catch(() => undefined), file).toBe(text)
     }
     if (scenario.says === '') expect(run.stdout.trim()).toBe('')
     else expect(run.stdout.trimEnd().endsWith(scenario.says), run.stdout).toBe(true)
     if (scenario.images) expectImageRead(run, seen)
+    facts[scenario.name] = seen
   })
 })
 

@@ -107,7 +107,7 @@ export const scenarios: readonly Scenario[] = [
     name: 'badargs',
     prompt: 'Please create good.txt.',
     steps: (tools) => [
-      { text: 'A slip first.', tool_calls: [broken(tools.shell('echo unterminated'))] },
+      { tool_calls: [broken(tools.shell('echo unterminated'))] },
       { text: 'Again, in order.', tool_calls: [tools.shell('echo good > good.txt')] },
       { text: 'FINAL: the slip is mended.' },
     ],
