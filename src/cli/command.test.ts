@@ -35,6 +35,23 @@ describe('execute()', () => {
     })
   })
 
+  test('hands on any number of words where it takes them', async () => {
+    let seen: unknown
+    const command = defineCommand({
+      name: 'many',
+      description: 'Test command.',
+      words: { name: 'thing…', description: 'x' },
+      flags: { json: { type: 'boolean', description: 'x' } },
+      examples: ['polar many a b'],
+      async run({ flags, words }) {
+        seen = { words, ...flags }
+        return EXIT.done
+      },
+    })
+    await command.execute(['a', '--json', 'b', 'c'])
+    expect(seen).toEqual({ words: ['a', 'b', 'c'], json: true })
+  })
+
   test.each([
     [['--outt', 'x'], "Unknown option '--outt'"],
     [['a', 'b'], 'unexpected argument "b"'],

@@ -40,7 +40,7 @@ export function createLlamacppWire(version: string): Wire {
   }
 }
 
-// --- paths of its own ---------------------------------------------------------------------------------------------------
+// --- paths of its own ------------------------------------------------------------------------------------------------
 
 function sendObject(exchange: Exchange, body: JsonObject): void {
   exchange.sendJson(JSON.stringify(body))
@@ -80,7 +80,7 @@ async function detokenize(context: EngineContext, exchange: Exchange): Promise<v
   sendObject(exchange, { content: tokenizer.decode(toPromptIds(tokens, tokenizer.vocabularySize)) })
 }
 
-// --- chat ---------------------------------------------------------------------------------------------------------------
+// --- chat ------------------------------------------------------------------------------------------------------------
 
 function toChatBody(body: unknown): unknown {
   if (!isObject(body)) return body
@@ -182,7 +182,7 @@ function toNative(choice: JsonObject, prompt: unknown, returnsTokens: boolean): 
   }
 }
 
-// --- errors -------------------------------------------------------------------------------------------------------------
+// --- errors ----------------------------------------------------------------------------------------------------------
 
 function toErrorBody({ message, status, overflow }: EngineError): string {
   if (overflow === undefined) {

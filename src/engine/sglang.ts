@@ -83,7 +83,7 @@ function toChatBody(body: unknown, known: KnownNames): unknown {
   }
 }
 
-// --- answers ------------------------------------------------------------------------------------------------------------
+// --- answers ---------------------------------------------------------------------------------------------------------
 
 function createShape(asked: JsonObject, known: KnownNames, { texts, control }: EngineContext): Shape {
   const { eosId } = texts.tokenizer
@@ -177,7 +177,7 @@ function listLogprobs(ids: unknown, logprobs: unknown): unknown[] | undefined {
   return (ids as unknown[]).slice(ids.length - count).map((id, i) => [entries[i]?.['logprob'], id, null])
 }
 
-// --- errors -------------------------------------------------------------------------------------------------------------
+// --- errors ----------------------------------------------------------------------------------------------------------
 
 /** Flat, and with other words for what does not fit. */
 function toErrorBody({ message, type, param, status, overflow }: EngineError): string {
@@ -195,7 +195,7 @@ function describeOverflow({ prompt, output, context }: NonNullable<EngineError['
   return `Requested token count exceeds the model's maximum context length of ${context} tokens. You requested a total of ${prompt + output} tokens: ${prompt} tokens from the input messages and ${output} tokens for the completion. Please reduce the number of tokens in the input messages or the completion to fit within the limit.`
 }
 
-// --- log probabilities --------------------------------------------------------------------------------------------------
+// --- log probabilities -----------------------------------------------------------------------------------------------
 
 /** Reports the distribution that temperature makes of the model's, before any filter. */
 export function withTemperedLogprobs(policy: Policy | TrainablePolicy): Policy {

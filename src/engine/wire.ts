@@ -32,7 +32,7 @@ export interface Wire {
   /** Absent: answers are vLLM's. */
   shape?(asked: JsonObject, context: EngineContext): Shape
   toModelCard(card: JsonObject): JsonObject
-  toErrorBody(error: EngineError): string
+  toErrorBody: (error: EngineError) => string
   /** Where log probabilities mean something else. */
   wrapPolicy?(policy: Policy): Policy
 }

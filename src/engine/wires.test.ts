@@ -199,7 +199,9 @@ describe('llama.cpp', () => {
     await using llama = await serve({ wire: 'llamacpp' })
     const response = await post(`${llama.url}/v1/chat/completions`, {
       messages: [{ role: 'user', content: 'x' }],
-      ...{ tools, logprobs: true, stream: true },
+      tools,
+      logprobs: true,
+      stream: true,
     })
     expect([response.status, await response.json()]).toMatchObject([
       400,

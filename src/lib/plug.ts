@@ -40,7 +40,7 @@ export function plugs<const List extends readonly [AnyPlug, ...AnyPlug[]]>(
     create(chosen, deps) {
       const plug = byKind.get(chosen.kind)
       if (plug === undefined) throw new RangeError(`kind ${error}`)
-      return plug.create(chosen, deps as never) as InstanceOf<List[number]>
+      return plug.create(chosen, deps) as InstanceOf<List[number]>
     },
   }
 }

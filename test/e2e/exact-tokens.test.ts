@@ -1,4 +1,4 @@
-import OpenAI from 'openai'
+import type OpenAI from 'openai'
 import { describe, expect, test } from 'vitest'
 import type { Turn } from '../../src/model/turn.ts'
 import { Stack } from '../support/stack.ts'

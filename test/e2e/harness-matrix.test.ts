@@ -48,8 +48,8 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     parallel: { calls: 3 },
     image: { calls: 2 },
     sub: { calls: 4 },
-    // Asks three more times.
-    empty: { calls: 4 },
+    // Asks three more times, with a remark in the first message.
+    empty: { calls: 4, edited: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
   },

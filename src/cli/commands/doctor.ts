@@ -38,7 +38,7 @@ export const doctor = defineCommand({
   },
 })
 
-// --- this machine -------------------------------------------------------------------------------------------------------
+// --- this machine ----------------------------------------------------------------------------------------------------
 
 interface Check {
   name: 'polar' | 'node' | 'disk' | 'model'
@@ -103,7 +103,7 @@ async function checkModel(): Promise<Check> {
   }
 }
 
-// --- the engine ---------------------------------------------------------------------------------------------------------
+// --- the engine ------------------------------------------------------------------------------------------------------
 
 type Examined = { report: ProbeReport; failure?: undefined } | { failure: Failure; report?: undefined }
 
@@ -117,7 +117,7 @@ async function examineEngine(choice: Parameters<typeof openEngine>[0]): Promise<
   }
 }
 
-// --- printing -----------------------------------------------------------------------------------------------------------
+// --- printing --------------------------------------------------------------------------------------------------------
 
 function toJson(machine: readonly Check[], engine: Examined | undefined): string {
   const report = engine?.report

@@ -10,7 +10,10 @@ export interface AnswerReading {
   /** Where the engine is, for what is said when it breaks. */
   base: string
   signal: AbortSignal
-  /** The harness asked for a stream: a whole answer must not show the `message` that stands where its dialect expects a `delta`. */
+  /**
+   * The harness asked for a stream: then a whole answer begins as streams do, and does not show the `message` that would
+   * stand where its dialect expects a `delta`.
+   */
   forStream?: boolean
   /** Known before the answer came. */
   logprobMode?: LogprobMode

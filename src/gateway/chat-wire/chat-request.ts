@@ -15,7 +15,7 @@ export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject
   return setMembers(replaceValues(request.wire.text, messageEdits(request)), imposed)
 }
 
-// --- the same wire ----------------------------------------------------------------------------------------------------
+// --- the same wire ---------------------------------------------------------------------------------------------------
 
 /** What differs between the messages as they came and as the engine should read them. */
 function messageEdits(request: TurnRequest): JsonEdit[] {
@@ -45,7 +45,7 @@ function toArguments(sampled: string): string {
   return sampled === '' || parseJson(sampled) !== undefined ? sampled : JSON.stringify(sampled)
 }
 
-// --- another wire -----------------------------------------------------------------------------------------------------
+// --- another wire ----------------------------------------------------------------------------------------------------
 
 function toChatBody(request: TurnRequest): WireObject {
   const { sampling, responseFormat, reasoning, toolChoice, tools } = request

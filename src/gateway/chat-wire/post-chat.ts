@@ -10,7 +10,7 @@ export interface ChatPost {
   forced: Record<string, unknown>
   stream: boolean
   signal: AbortSignal
-  countTokens(): Promise<number>
+  countTokens: () => Promise<number>
 }
 
 /**

@@ -85,7 +85,7 @@ interface Found extends Finding {
   capability?: Partial<Capabilities>
 }
 
-// --- asking -----------------------------------------------------------------------------------------------------------
+// --- asking ----------------------------------------------------------------------------------------------------------
 
 interface Question {
   temperature?: number
@@ -103,6 +103,7 @@ interface Outcome {
   logprobs: number
   /** Of the likeliest first token. */
   best: number | undefined
+  text: string
   usage: Usage | undefined
   weightVersion: string | undefined
   failure: Failure | undefined
@@ -118,6 +119,7 @@ async function askOnce(
     ids: 0,
     logprobs: 0,
     best: undefined,
+    text: '',
     usage: undefined,
     weightVersion: undefined,
     failure: undefined,
@@ -146,6 +148,7 @@ function note(outcome: Outcome, event: StreamEvent): void {
     case 'choice-delta':
       outcome.ids += event.ids?.length ?? 0
       outcome.logprobs += event.logprobs?.filter((value) => !Number.isNaN(value)).length ?? 0
+      outcome.text += event.text ?? ''
       outcome.best ??= bestOf(event.wire?.['logprobs'])
       return
     case 'usage':
@@ -208,7 +211,7 @@ const WEATHER_TOOL = {
   },
 }
 
-// --- judging ----------------------------------------------------------------------------------------------------------
+// --- judging ---------------------------------------------------------------------------------------------------------
 
 function say(...sentences: readonly (string | undefined)[]): string {
   return sentences.filter((sentence) => sentence !== undefined && sentence !== '').join(' ')
@@ -282,6 +285,15 @@ function findTools(tools: Outcome, { advice }: ProbeSubject): Found {
       verdict: 'blocking',
       evidence: `refused: ${tools.failure.message}`,
       meaning: say('Agents send tools with almost every call.', advice.tools),
+    }
+  }
+  // What a parser of the right kind would have taken out.
+  if (/<tool_call>|"name"\s*:\s*"get_weather"|<function=get_weather/.test(tools.text)) {
+    return {
+      about: 'tools',
+      verdict: 'limited',
+      evidence: `the model called a tool, and the call came as text: ${tools.text.trim().slice(0, 60)}`,
+      meaning: say('Agents will see no tool calls. The parser is missing or is another model’s.', advice.tools),
     }
   }
   const meaning = 'The engine takes tools. Whether this model’s calls are parsed shows only when it makes one.'

@@ -50,7 +50,7 @@ export async function detectKind(
 }
 
 /** What only one engine answers in this way, for those behind a proxy that lists models itself. */
-const OWN_PATHS: readonly { kind: UpstreamKind; path: string; schema: z.ZodType<unknown> }[] = [
+const OWN_PATHS: readonly { kind: UpstreamKind; path: string; schema: z.ZodType }[] = [
   { kind: 'llamacpp', path: '/props', schema: z.looseObject({ build_info: z.string() }) },
   { kind: 'sglang', path: '/server_info', schema: z.looseObject({ version: z.string() }) },
   { kind: 'sglang', path: '/get_server_info', schema: z.looseObject({ version: z.string() }) },

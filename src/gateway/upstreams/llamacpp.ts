@@ -153,7 +153,7 @@ function forcedCalls(
   return [call(0), ...Array.from({ length: n - 1 }, (_, i) => call(i + 1))]
 }
 
-// --- the answer in vLLM's words ----------------------------------------------------------------------------------------
+// --- the answer in vLLM's words --------------------------------------------------------------------------------------
 
 interface Prompt {
   text?: string

@@ -87,7 +87,7 @@ function setUp(options: Partial<ReplicasOptions> = {}) {
 describe('createReplicas()', () => {
   test('a session stays with its replica, and new sessions spread', async () => {
     const { call, upstream } = setUp()
-    await using _ = upstream
+    await using _upstream = upstream
     const first = await Promise.all(['s1', 's2', 's3'].map((key) => call(key)))
     expect(new Set(first.map(({ by }) => by)).size).toBe(3)
     for (let round = 0; round < 3; round++) {
@@ -104,7 +104,7 @@ describe('createReplicas()', () => {
     'upstream.rate-limited',
   ] as const)('%s before any answer is tried elsewhere, and the session moves there', async (code) => {
     const { call, fakes, upstream } = setUp()
-    await using _ = upstream
+    await using _upstream = upstream
     expect((await call('s')).by).toBe('http://a')
     fakes[0].plan.push(code)
     const moved = await call('s')
@@ -117,7 +117,7 @@ describe('createReplicas()', () => {
     '%s is the same everywhere, so it is not tried again',
     async (code) => {
       const { call, fakes, upstream } = setUp()
-      await using _ = upstream
+      await using _upstream = upstream
       fakes[0].plan.push(code)
       expect((await call('s')).failure).toBe(code)
       expect(fakes.map(({ calls }) => calls)).toEqual([1, 0, 0])
@@ -126,7 +126,7 @@ describe('createReplicas()', () => {
 
   test('an answer that breaks before its first event is tried elsewhere; after it, never', async () => {
     const { call, fakes, upstream } = setUp()
-    await using _ = upstream
+    await using _upstream = upstream
     fakes[0].plan.push({ afterHeaders: 'upstream.reset' })
     expect(await call('s')).toMatchObject({ failure: undefined, by: 'http://b', replica: 'http://b' })
     const start: StreamEvent = { type: 'answer-start', id: 'half', model: 'm', created: 0 }
@@ -137,7 +137,7 @@ describe('createReplicas()', () => {
 
   test('when all fail, the last failure is told', async () => {
     const { call, fakes, upstream } = setUp()
-    await using _ = upstream
+    await using _upstream = upstream
     for (const fake of fakes) fake.plan.push('upstream.reset')
     expect((await call('s')).failure).toBe('upstream.reset')
     expect(fakes.map(({ calls }) => calls)).toEqual([1, 1, 1])
@@ -147,7 +147,7 @@ describe('createReplicas()', () => {
 
   test('after so many failures in a row a replica rests; then one call tries it, and decides', async () => {
     const { call, fakes, clock, upstream } = setUp({ failuresToOpen: 2, cooldownMs: 1000 })
-    await using _ = upstream
+    await using _upstream = upstream
     const [a] = fakes
     await call('s')
     for (let i = 0; i < 2; i++) {
@@ -171,7 +171,7 @@ describe('createReplicas()', () => {
 
   test('being busy is no illness', async () => {
     const { call, fakes, upstream } = setUp({ failuresToOpen: 1 })
-    await using _ = upstream
+    await using _upstream = upstream
     fakes[0].plan.push('upstream.rate-limited')
     await call('s')
     const served = await Promise.all(Array.from({ length: 3 }, (_, i) => call(`n${i}`)))
@@ -180,7 +180,7 @@ describe('createReplicas()', () => {
 
   test('a rested replica is found again by the health check alone', async () => {
     const { call, fakes, upstream } = setUp({ failuresToOpen: 1, cooldownMs: 0, checkEveryMs: 5 })
-    await using _ = upstream
+    await using _upstream = upstream
     fakes[0].plan.push('upstream.unreachable', 'upstream.unreachable')
     await call('s')
     await expect.poll(() => fakes[0].checks).toBeGreaterThan(2)
@@ -190,7 +190,7 @@ describe('createReplicas()', () => {
 
   test('a harness that is gone is not tried for elsewhere', async () => {
     const { fakes, upstream } = setUp()
-    await using _ = upstream
+    await using _upstream = upstream
     const abort = new AbortController()
     fakes[0].plan.push('upstream.reset')
     abort.abort()

@@ -1,4 +1,5 @@
-import { createSglang } from './sglang.ts'
+import { describe, expect, test } from 'vitest'
+import { createSglang, translateAnswer, translateChunk } from './sglang.ts'
 import { describeUpstream } from './upstream.contract.ts'
 
 const full = {
@@ -30,4 +31,49 @@ describeUpstream('SGLang after 0.5.18: ids at the end of a stream', {
   engine: { wire: 'sglang', wireVersion: '0.5.20' },
   capabilities: { ...full, idsInStreams: 'complete' },
   grade: 'exact',
+})
+
+describe('translateAnswer()', () => {
+  const choice = (fields: object) => ({ index: 0, message: { content: 'x' }, finish_reason: 'stop', ...fields })
+
+  test('takes ids from where a version has them, and nothing of it to the harness', () => {
+    const meta_info = {
+      output_token_logprobs: [
+        [-0.5, 7, null],
+        [-0.25, 8, null],
+      ],
+    }
+    const sources = [
+      { choices: [choice({ prompt_token_ids: [1], response_token_ids: [7, 8], meta_info })] },
+      { choices: [choice({ prompt_token_ids: [1], meta_info })] },
+      { choices: [choice({})], sglext: { input_ids: [1], output_ids: [[7, 8]] } },
+    ]
+    for (const wire of sources) {
+      const { answer, doubts } = translateAnswer({ ...wire, metadata: { weight_version: 'step-3' } })
+      expect(answer).toEqual({ choices: [choice({ token_ids: [7, 8] })], prompt_token_ids: [1] })
+      expect(doubts).toEqual([])
+    }
+    expect(translateAnswer({ ...sources[0], metadata: { weight_version: 'step-3' } }).weightVersion).toBe('step-3')
+  })
+
+  test('doubts what contradicts itself', () => {
+    const meta_info = { output_token_logprobs: [[-0.5, 9, null]] }
+    const { doubts } = translateAnswer({
+      choices: [
+        choice({ prompt_token_ids: [1], response_token_ids: [7], meta_info }),
+        choice({ index: 1, prompt_token_ids: [2], response_token_ids: [9], meta_info }),
+      ],
+    })
+    expect(doubts).toEqual([
+      'choice 0: the engine reported two different lists of ids',
+      'the choices have different prompt ids',
+    ])
+  })
+
+  test('leaves alone what it does not know', () => {
+    expect(translateAnswer({ choices: 'none' })).toEqual({ answer: { choices: 'none' } })
+    const chunk = { choices: [{ index: 0, delta: { content: 'x' } }] }
+    expect(translateChunk(chunk)).toBe(chunk)
+    expect(translateChunk({ choices: [], sglext: { routed_experts: 'abc' } })).toEqual({ choices: [] })
+  })
 })

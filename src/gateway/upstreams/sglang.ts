@@ -157,7 +157,7 @@ function forcedFields(request: TurnRequest, stream: boolean, model: string | und
   }
 }
 
-// --- the answer in vLLM's words ----------------------------------------------------------------------------------------
+// --- the answer in vLLM's words --------------------------------------------------------------------------------------
 
 const Ids = z.custom<number[]>(Array.isArray)
 

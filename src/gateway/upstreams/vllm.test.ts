@@ -1,3 +1,5 @@
+import { expect, test } from 'vitest'
+import { startEngine } from '../../engine/engine.ts'
 import { describeUpstream } from './upstream.contract.ts'
 import { createVllm } from './vllm.ts'
 
@@ -29,4 +31,17 @@ describeUpstream('vLLM 0.10.2: reasoning_content', {
   engine: { wire: 'vllm', wireVersion: '0.10.2' },
   capabilities: { ...full, idsInStreams: 'lossy', tokenInChat: false, render: false },
   grade: 'exact',
+})
+
+test('a probe notices calls that no parser takes out of the text', async () => {
+  // To the engine these are words, as a call is to a server without a parser, or with another model's.
+  const script = `default: { text: '[{"name": "get_weather", "arguments": {}}]' }`
+  await using engine = await startEngine({ script })
+  await using upstream = createVllm({ baseUrl: engine.url, model: 'tiny' })
+  const { findings } = await upstream.probe(AbortSignal.timeout(10_000))
+  expect(findings.find(({ about }) => about === 'tools')).toMatchObject({
+    verdict: 'limited',
+    evidence: expect.stringContaining('get_weather'),
+    meaning: expect.stringContaining('--tool-call-parser'),
+  })
 })

@@ -25,7 +25,6 @@ test('Qwen Code is told of the gateway by its settings, and stays off the networ
           generationConfig: {
             contextWindowSize: 131_072,
             modalities: { image: true },
-            samplingParams: { max_tokens: 32_000 },
           },
         },
       ],

@@ -1,4 +1,4 @@
-import { answerTokens, KEY_VARIABLE, PROVIDER, toJsonFile, type Harness } from './harness.ts'
+import { KEY_VARIABLE, PROVIDER, toJsonFile, type Harness } from './harness.ts'
 
 export const qwenCode: Harness = {
   name: 'qwen_code',
@@ -19,7 +19,6 @@ export const qwenCode: Harness = {
         contextWindowSize: contextTokens,
         // By environment variables alone every image would become "This model does not support image input".
         modalities: { image: images },
-        samplingParams: { max_tokens: answerTokens(contextTokens) },
       },
     }
     const settings = {

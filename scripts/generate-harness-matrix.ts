@@ -1,0 +1,120 @@
+// Writes docs/harness-matrix.md from what the last run of test/e2e/harness-matrix.test.ts saw. With --check it writes
+// nothing and fails when the page says something else.
+import { execFileSync } from 'node:child_process'
+import { readFile, writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { harnesses } from '../src/node/harnesses/index.ts'
+import type { Harness } from '../src/node/harnesses/harness.ts'
+import type { RunFacts } from '../test/support/harness-facts.ts'
+import { scenarioNames, type ScenarioName } from '../test/support/harness-scenarios.ts'
+
+const root = dirname(import.meta.dirname)
+const PAGE = 'docs/harness-matrix.md'
+
+interface Measured {
+  harness: Harness
+  scenarios: Partial<Record<ScenarioName, RunFacts>>
+}
+
+const isCheck = process.argv.includes('--check')
+const text = format(render(await Promise.all(harnesses.map(load))))
+if ((await readFile(join(root, PAGE), 'utf8').catch(() => '')) !== text) {
+  if (isCheck) {
+    console.log(`${PAGE} differs from what was measured; run node scripts/generate-harness-matrix.ts\n\n${text}`)
+    process.exitCode = 1
+  } else {
+    await writeFile(join(root, PAGE), text)
+    console.log(`wrote ${PAGE}`)
+  }
+}
+
+async function load(harness: Harness): Promise<Measured> {
+  const file = join('.polar', 'harness-matrix', `${harness.name}.json`)
+  const json = await readFile(join(root, file), 'utf8').catch(() => undefined)
+  const hint = 'install it and run: npm run test:e2e -- test/e2e/harness-matrix.test.ts'
+  if (json === undefined) throw new Error(`There is no ${file}; ${hint}`)
+  const record = JSON.parse(json) as { version: string; scenarios: Measured['scenarios'] }
+  if (record.version === harness.npm.version) return { harness, scenarios: record.scenarios }
+  throw new Error(`${file} is of version ${record.version}; ${hint}`)
+}
+
+function render(measured: readonly Measured[]): string {
+  const runs = measured.flatMap(({ scenarios }) => Object.values(scenarios))
+  const calls = sum(runs, (run) => run.calls)
+  const exact = sum(runs, (run) => run.exactCalls)
+  return `# What each harness does through the gateway
+
+The real CLIs, unmodified, started by \`polar record --harness\` on scripted turns of the tiny engine. In ${runs.length}
+runs they made ${calls} calls; ${exact} of them were captured with exact tokens, and all were delivered.
+
+${renderTable(
+  ['Harness', 'API', ...scenarioNames],
+  measured.map(({ harness, scenarios }) => [
+    `${harness.title} ${harness.npm.version}`,
+    harness.dialect,
+    ...scenarioNames.map((name) => renderRun(scenarios[name])),
+  ]),
+)}
+
+- \`basic\`: the shell writes a file, the write tool another, then a text. \`parallel\`: two calls in one answer, twice.
+- \`image\`: a picture is read with the harness's own tool; it is in the request, and the engine has read it.
+- \`sub\`: a sub-agent writes a file. \`empty\`: an answer without a word. \`long\`: twelve rounds of tools.
+- \`badargs\`: tool arguments that are no JSON, then the call again in order.
+
+Exit codes are those the CLI has against its own provider.
+
+## What comes back in the next request
+
+Over all runs. A history is _extended_ when it is that of the call before and more, _repeated_ when the harness did not
+take the answer and asked the same again, _edited_ when something in it was changed. Arguments of tool calls come back
+_verbatim_, or printed anew and _restored_ by the gateway to the bytes that were sampled, or _changed_. The prompt
+_goes on_ when it begins with all ids of the prompt before and of its answer; where it does not, the chat template of
+the tiny model has dropped the thinking of earlier turns, has printed arguments in its own form, or was given another
+history.
+
+${renderTable(
+  ['Harness', 'history extended', 'repeated', 'edited', 'arguments verbatim', 'restored', 'changed', 'prompt goes on'],
+  measured.map(({ harness, scenarios }) => {
+    const own = Object.values(scenarios)
+    const total = (count: (run: RunFacts) => number) => String(sum(own, count))
+    const steps = sum(own, ({ history }) => history.extended + history.repeated + history.edited)
+    return [
+      harness.title,
+      total(({ history }) => history.extended),
+      total(({ history }) => history.repeated),
+      total(({ history }) => history.edited),
+      total((run) => run.arguments.verbatim),
+      total((run) => run.arguments.restored),
+      total((run) => run.arguments.changed),
+      `${total((run) => run.prefixKept)} of ${steps}`,
+    ]
+  }),
+)}
+
+This page is made by \`node scripts/generate-harness-matrix.ts\` from what \`test/e2e/harness-matrix.test.ts\` saw.
+`
+}
+
+function renderRun(run: RunFacts | undefined): string {
+  if (run === undefined) return '-'
+  const { calls, subagentCalls, exitCode } = run
+  return [
+    calls === 1 ? '1 call' : `${calls} calls`,
+    ...(subagentCalls === 0 ? [] : [`${subagentCalls} of them the sub-agent's`]),
+    ...(exitCode === 0 ? [] : [`exit ${exitCode}`]),
+  ].join(', ')
+}
+
+function renderTable(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  return [head, head.map(() => '---'), ...rows].map((cells) => `| ${cells.join(' | ')} |`).join('\n')
+}
+
+function sum<T>(items: readonly T[], count: (item: T) => number): number {
+  return items.reduce((total, item) => total + count(item), 0)
+}
+
+/** As `npm run format` would leave it, so that the two never disagree. */
+function format(page: string): string {
+  const args = [join(root, 'node_modules/.bin/oxfmt'), `--stdin-filepath=${PAGE}`]
+  return execFileSync(process.execPath, args, { cwd: root, input: page, encoding: 'utf8' })
+}
