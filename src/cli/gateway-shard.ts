@@ -1,6 +1,7 @@
 /** The program of one gateway process: everything it needs comes from the process that forked it. */
 import pino from 'pino'
 import { Gateway } from '../gateway/gateway.ts'
+import type { ContinuationMode } from '../gateway/sessions.ts'
 import { serveShard } from '../gateway/shards.ts'
 import { createUpstream, type UpstreamConfig } from '../gateway/upstreams/index.ts'
 import { randomIds } from '../lib/random-ids.ts'
@@ -10,6 +11,7 @@ export interface ShardSettings {
   host: string
   dir: string
   durability: 'process' | 'disk'
+  continuation: ContinuationMode
   upstream: [UpstreamConfig, ...UpstreamConfig[]]
   logLevel: string
 }
@@ -27,6 +29,7 @@ serveShard<ShardSettings>(async ({ port, settings }) => {
       store,
       port,
       host: settings.host,
+      continuation: settings.continuation,
       ids: randomIds(Date.now),
       now: Date.now,
       logger: pino({ level: settings.logLevel }, pino.destination(2)),

@@ -46,8 +46,13 @@ export async function runHarness(
   await writeFile(scriptFile, stringify(toScript(scenario, tools, cwd)))
   const { status, stdout, stderr } = await polar(
     [
-      ...['record', '--harness', harness.name, '--harness-dir', harnessDir, '--out', out],
-      ...['--script', scriptFile, '--engine-log', log, ...(scenario.images ? ['--images'] : [])],
+      'record',
+      `--harness=${harness.name}`,
+      `--harness-dir=${harnessDir}`,
+      `--out=${out}`,
+      `--script=${scriptFile}`,
+      `--engine-log=${log}`,
+      ...(scenario.images ? ['--images'] : []),
       `SCRIPT:${scenario.name}#${harness.name} ${scenario.prompt}`,
     ],
     cwd,

@@ -3,6 +3,7 @@ import { resolve } from 'node:path'
 import { createAdaptorServer } from '@hono/node-server'
 import pino from 'pino'
 import { createControlApp } from '../../gateway/control-app.ts'
+import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { Shards } from '../../gateway/shards.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { RolloutError } from '../../model/failure.ts'
@@ -34,6 +35,13 @@ export const gateway = defineCommand({
       default: '8081',
     },
     'control-token': { type: 'string', hint: 'TOKEN', description: 'Asked of trainers; or set POLAR_CONTROL_TOKEN' },
+    continuation: {
+      type: 'string',
+      hint: 'MODE',
+      choices: ['template', 'preserve', 'off'],
+      default: 'template',
+      description: 'Whether prompts go on token by token, and what of reasoning the template drops',
+    },
     durability: {
       type: 'string',
       hint: 'KIND',
@@ -73,6 +81,7 @@ export const gateway = defineCommand({
       host: flags.host,
       dir,
       durability: flags.durability as 'process' | 'disk',
+      continuation: flags.continuation as ContinuationMode,
       upstream: engine.configs,
       logLevel,
     }

@@ -21,18 +21,17 @@ export const harness = defineCommand({
   ],
   async run({ flags, words: [action, ...names] }): Promise<ExitCode> {
     const places = harnessPlaces(flags.dir, process.env)
-    switch (action) {
-      case 'ls':
-        if (names.length > 0) throw usageError('harness', 'ls takes no names')
-        await list(places, flags.json)
-        return EXIT.done
-      case 'install':
-        if (names.length === 0) throw usageError('harness', 'say which to install, or all')
-        await install(names.includes('all') ? harnesses : names.map(harnessNamed), places, flags.json)
-        return EXIT.done
-      default:
-        throw usageError('harness', action === undefined ? 'say ls or install' : `there is no "${action}"`)
+    if (action === 'ls') {
+      if (names.length > 0) throw usageError('harness', 'ls takes no names')
+      await list(places, flags.json)
+      return EXIT.done
     }
+    if (action === 'install') {
+      if (names.length === 0) throw usageError('harness', 'say which to install, or all')
+      await install(names.includes('all') ? harnesses : names.map(harnessNamed), places, flags.json)
+      return EXIT.done
+    }
+    throw usageError('harness', action === undefined ? 'say ls or install' : `there is no "${action}"`)
   },
 })
 

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
 import pino from 'pino'
+import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
@@ -46,6 +47,13 @@ export const record = defineCommand({
     script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
     'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
     'engine-log': { type: 'string', hint: 'FILE', description: 'Where the tiny engine writes what it did, to compare' },
+    continuation: {
+      type: 'string',
+      hint: 'MODE',
+      choices: ['template', 'preserve', 'off'],
+      default: 'template',
+      description: 'Whether prompts go on token by token, and what of reasoning the template drops',
+    },
     durability: {
       type: 'string',
       hint: 'KIND',
@@ -80,6 +88,7 @@ export const record = defineCommand({
     for (const warning of warningsOf(engine)) process.stderr.write(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
+      continuation: flags.continuation as ContinuationMode,
       ...toRecord(what, flags, { model: engine.info.model, contextTokens: engine.contextTokens }),
       upstream: engine.upstream,
       engine: engine.info,

@@ -19,6 +19,8 @@ export interface ProbeSubject {
   /** Ways to the prompt ids of a chat request; each gives undefined where the engine does not have it. */
   render?: Endpoint
   tokenise?: Endpoint
+  /** How a call is sampled that does not say; undefined when the engine does not tell. */
+  readDefaults?(signal: AbortSignal): Promise<SamplingDefaults | undefined>
   /** What is known of this version's streams; undefined: only looking tells. */
   knownStreams(version: string | undefined): { idsInStreams: 'lossy' | 'none'; because: string } | undefined
   /** Each a sentence, or nothing. */
@@ -27,6 +29,7 @@ export interface ProbeSubject {
     exact?: string
     idsOut: string
     tools: string
+    sampling: string
     streams: string
     tokenIn: string
     render: string
@@ -39,6 +42,16 @@ interface Endpoint {
   /** Whether what it gives should be what chat reads; otherwise it is asked about any text. */
   isPrompt: boolean
   ask(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined>
+}
+
+export interface SamplingDefaults {
+  temperature?: number | null
+  top_p?: number | null
+  /** Nobody counts more than a whole vocabulary; 0 and -1 are no limit. */
+  top_k?: number | null
+  min_p?: number | null
+  /** Where it is known that the model's own settings apply, but not which. */
+  ofModel?: boolean
 }
 
 /** Asks an engine what it can do: a handful of requests of one token or a few. */
@@ -68,6 +81,7 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     await findPrompt('tokenise', whole, model, subject, signal),
     findWeightVersion(whole, subject),
     findLogprobs(whole, cooler, subject),
+    ...findSampling(await subject.readDefaults?.(signal).catch(() => undefined), subject.advice.sampling),
     findContext(contextTokens),
   ]
   const capabilities = Object.assign({ ...subject.assumed }, ...findings.map(({ capability }) => capability))
@@ -89,6 +103,8 @@ interface Found extends Finding {
 
 interface Question {
   temperature?: number
+  /** No temperature at all. */
+  isPlain?: boolean
   maxTokens?: number
   stream?: boolean
   tools?: boolean
@@ -177,14 +193,14 @@ function bestOf(logprobs: unknown): number | undefined {
 
 /** As a harness would ask, so that the adapter does with it what it does with a harness's request. */
 export function probeRequest(question: Question & { model: string }): TurnRequest {
-  const { model, temperature = 1, maxTokens = 1, stream = false, tools = false, logprobs = true, promptIds } = question
+  const { model, temperature = 1, maxTokens = 1, stream = false, tools = false, logprobs = true, isPlain = false, promptIds } = question
   // With ids as the prompt the words are others, so that an engine that reads them instead is found out.
   const content = promptIds === undefined ? 'What is the weather in Paris?' : 'Nothing.'
   const body = {
     model,
     messages: [{ role: 'user', content }],
     max_tokens: maxTokens,
-    temperature,
+    ...(isPlain ? {} : { temperature }),
     stream,
     ...(logprobs ? { logprobs, top_logprobs: 5 } : {}),
     ...(tools ? { tools: [WEATHER_TOOL] } : {}),
@@ -451,6 +467,28 @@ function findLogprobs(whole: Outcome, cooler: Outcome, { assumed }: ProbeSubject
   }
   const meaning = 'Tempered: those of the distribution that was sampled, top-p and top-k left out. Recorded as such.'
   return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'tempered' } }
+}
+
+/** None where nothing is known. */
+export function findSampling(defaults: SamplingDefaults | undefined, advice: string): Found[] {
+  if (defaults === undefined) return []
+  const { temperature, top_p, top_k, min_p, ofModel } = defaults
+  const others = [
+    ...(ofModel === true ? ['what the model’s generation_config says'] : []),
+    ...(temperature == null || temperature === 1 ? [] : [`temperature ${temperature}`]),
+    ...(top_k == null || top_k <= 0 ? [] : [`top_k ${top_k}`]),
+    ...(top_p == null || top_p === 1 ? [] : [`top_p ${top_p}`]),
+    ...(min_p == null || min_p === 0 ? [] : [`min_p ${min_p}`]),
+  ].map((text) => text.replace(/(\.\d{1,3})\d*$/, '$1'))
+  if (others.length === 0) {
+    const meaning = 'A call that does not say how to sample is drawn from the model’s own distribution.'
+    return [{ about: 'sampling', verdict: 'good', evidence: 'temperature 1 and no filter by default', meaning }]
+  }
+  const meaning =
+    'A call that does not say otherwise is drawn from another distribution than its log probabilities are of. Set all of them in the task.'
+  return [
+    { about: 'sampling', verdict: 'limited', evidence: `by default ${others.join(', ')}`, meaning: say(meaning, advice) },
+  ]
 }
 
 function findContext(contextTokens: number | undefined): Found {

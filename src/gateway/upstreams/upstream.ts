@@ -33,6 +33,7 @@ export interface Finding {
     | 'tokenise'
     | 'weight-version'
     | 'logprobs'
+    | 'sampling'
     | 'context'
   verdict: 'good' | 'limited' | 'blocking'
   /** What the engine did. */
