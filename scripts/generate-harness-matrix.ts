@@ -59,7 +59,7 @@ ${renderTable(
 - \`basic\`: the shell writes a file, the write tool another, then a text. \`parallel\`: two calls in one answer, twice.
 - \`image\`: a picture is read with the harness's own tool; it is in the request, and the engine has read it.
 - \`sub\`: a sub-agent writes a file. \`empty\`: an answer without a word. \`long\`: twelve rounds of tools.
-- \`badargs\`: tool arguments that are no JSON, then the call again in order.
+- \`badargs\`: tool arguments that are no JSON, then the call again in order. \`prompt\`: a prompt of 100 KB.
 
 Exit codes are those the CLI has against its own provider.
 
@@ -80,6 +80,7 @@ ${renderTable(
     const steps = sum(own, ({ history }) => history.extended + history.repeated + history.edited)
     return [
       harness.title,
+      own.every(({ prompt }) => prompt === 'exact') ? 'exact' : 'with white space after it',
       total(({ history }) => history.extended),
       total(({ history }) => history.repeated),
       total(({ history }) => history.edited),

@@ -52,7 +52,10 @@ async function showProps(
   version: string,
 ): Promise<void> {
   sendObject(exchange, {
-    default_generation_settings: { n_ctx: maxModelLen },
+    default_generation_settings: {
+      params: { temperature: 1, top_k: 0, top_p: 1, min_p: 0 },
+      n_ctx: maxModelLen,
+    },
     total_slots: 4,
     model_alias: modelName,
     build_info: version,
@@ -119,6 +122,9 @@ function createShape(asked: JsonObject, context: EngineContext): Shape {
   return {
     answer({ id, object, created, model, usage, prompt_text, ...rest }) {
       const choices = choicesOf(rest)
+      if (choices.some((choice) => !isText(choice['token_ids'], context))) {
+        throw new EngineError(500, 'The model produced output that does not match the expected peg-native format')
+      }
       const [first] = choices
       return {
         choices: choices.map((choice) => ({
@@ -148,6 +154,18 @@ function createShape(asked: JsonObject, context: EngineContext): Shape {
       if (choices.length > 0 && shown.length === 0) return undefined
       return { choices: shown, created, id, model, object, ...(usage === undefined ? {} : { usage }) }
     },
+  }
+}
+
+/** Whether the server's parser can read it: bytes that are no characters are too much for it, an unfinished one is not. */
+function isText(ids: unknown, { texts }: EngineContext): boolean {
+  if (!Array.isArray(ids)) return true
+  const bytes = Buffer.concat((ids as number[]).map((id) => texts.tokenizer.bytesOf(id)))
+  try {
+    new TextDecoder('utf-8', { fatal: true }).decode(bytes, { stream: true })
+    return true
+  } catch {
+    return false
   }
 }
 

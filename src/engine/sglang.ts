@@ -25,7 +25,14 @@ export function createSglangWire(version: string): Wire {
   const info: Route = {
     method: 'GET',
     handle: async ({ modelName, maxModelLen }, exchange) =>
-      exchange.sendJson(JSON.stringify({ served_model_name: modelName, context_length: maxModelLen, version })),
+      exchange.sendJson(
+        JSON.stringify({
+          served_model_name: modelName,
+          context_length: maxModelLen,
+          sampling_defaults: 'openai',
+          version,
+        }),
+      ),
   }
   return {
     serves: (path) => SHARED.has(path),

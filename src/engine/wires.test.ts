@@ -2,6 +2,9 @@ import { describe, expect, test } from 'vitest'
 import { joinChoice, post, postJson, postStream, type WireAnswer } from '../../test/support/engine-client.ts'
 import { startEngine, type EngineOptions } from './engine.ts'
 import type { GenerationRecord } from './generation-log.ts'
+import { embeddedModelFolder } from './model-package.ts'
+import type { Policy } from './policies/policy.ts'
+import { loadTokenizer } from './tokenizer.ts'
 
 const SCRIPT = `
 scenarios:
@@ -179,6 +182,30 @@ describe('llama.cpp', () => {
     const streamed = joinChoice((await llama.stream('emoji', { logprobs: true })).chunks)
     expect(streamed.content).toBe('a 🐙 b')
     expect(streamed.logprobs).toHaveLength(listed.length)
+  })
+
+  test('what is no text is thrown away with a 500, an unfinished character is not', async () => {
+    const tokenizer = await loadTokenizer(embeddedModelFolder())
+    const octopus = tokenizer.encode('🐙')
+    const say = async (ids: readonly number[]): Promise<number> => {
+      const script = { default: { text: 'x' } }
+      const policy: Policy = {
+        name: 'ids',
+        start: async () => ({
+          async *sample() {
+            for (const id of ids) yield { id, logprob: -1, rank: 0, top: [] }
+          },
+        }),
+        async [Symbol.asyncDispose]() {},
+      }
+      await using engine = await startEngine({ wire: 'llamacpp', script, policy })
+      const body = { messages: [{ role: 'user', content: 'x' }] }
+      return (await post(`${engine.url}/v1/chat/completions`, body)).status
+    }
+    expect(octopus.length).toBeGreaterThan(2)
+    expect(await say([...octopus])).toBe(200)
+    expect(await say([...octopus.subarray(0, 2)])).toBe(200)
+    expect(await say([...octopus.subarray(1)])).toBe(500)
   })
 
   test('a stop string takes its own tokens from the probabilities', async () => {

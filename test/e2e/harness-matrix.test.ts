@@ -32,6 +32,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     empty: { calls: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
+    prompt: { calls: 1 },
   },
   claude_code: {
     basic: { calls: 3 },
@@ -42,6 +43,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     empty: { calls: 2, edited: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
+    prompt: { calls: 1 },
   },
   gemini_cli: {
     basic: { calls: 3 },
@@ -52,6 +54,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     empty: { calls: 4, edited: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
+    prompt: { calls: 1 },
   },
   qwen_code: {
     basic: { calls: 3 },
@@ -62,6 +65,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     // Asks once more before it repairs the arguments.
     badargs: { calls: 4 },
     long: { calls: 13 },
+    prompt: { calls: 1 },
   },
   opencode: {
     basic: { calls: 3 },
@@ -71,6 +75,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     empty: { calls: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
+    prompt: { calls: 1 },
   },
   pi: {
     basic: { calls: 3 },
@@ -79,6 +84,7 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     empty: { calls: 1 },
     badargs: { calls: 3 },
     long: { calls: 13 },
+    prompt: { calls: 1 },
   },
 }
 
@@ -115,6 +121,7 @@ describe.each(harnesses)('$title, unmodified, through polar record --harness $na
 
     expect(seen, run.stderr).toMatchObject({ exitCode, calls, exactCalls: calls })
     expectWhole(run)
+    expect(seen.prompt).not.toBe('changed')
     // No call begins anew: its history is that of the call before and more, with every argument as it was sampled.
     expect(seen.history.edited).toBe(edited)
     expect(seen.arguments.changed).toBe(0)

@@ -10,6 +10,8 @@ import { CHILD } from './harness-scenarios.ts'
 /** What a run shows of how a harness behaves. Nothing in it depends on time, chance or the machine. */
 export interface RunFacts {
   exitCode: number
+  /** What became of the prompt on its way. `padded`: white space around it. */
+  prompt: 'exact' | 'padded' | 'changed'
   calls: number
   /** Of `calls`, those of a sub-agent. */
   subagentCalls: number
@@ -40,11 +42,12 @@ export interface ArgumentFacts {
   changed: number
 }
 
-export function factsOf({ session, exitCode }: HarnessRun): RunFacts {
+export function factsOf({ session, exitCode, prompt }: HarnessRun): RunFacts {
   const calls = session.turns.map((turn) => ({ turn, request: requestOf(turn) }))
   const main = calls.filter(({ request }) => markerOf(request) !== CHILD)
   return {
     exitCode,
+    prompt: promptFact(main[0]?.request, prompt),
     calls: calls.length,
     subagentCalls: calls.length - main.length,
     exactCalls: session.turns.filter((turn) => turn.response?.grade === 'exact').length,
@@ -74,6 +77,13 @@ function requestOf(turn: Turn): TurnRequest {
 function markerOf(request: TurnRequest): string | undefined {
   const texts = request.messages.filter(({ role }) => role === 'user').map(textOf)
   return texts.flatMap((text) => [...text.matchAll(MARKER)]).at(-1)?.groups?.['name']
+}
+
+function promptFact(request: TurnRequest | undefined, prompt: string): RunFacts['prompt'] {
+  const users = request?.messages.filter(({ role }) => role === 'user') ?? []
+  const texts = users.flatMap(({ content }) => content).map((part) => (part.type === 'text' ? part.text : ''))
+  if (texts.includes(prompt)) return 'exact'
+  return texts.some((text) => text.trim() === prompt.trim()) ? 'padded' : 'changed'
 }
 
 function historyFacts(histories: readonly (readonly Message[])[]): HistoryFacts {

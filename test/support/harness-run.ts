@@ -16,6 +16,8 @@ const root = fileURLToPath(new URL('../..', import.meta.url))
 export interface HarnessRun {
   /** The folder it worked in. */
   cwd: string
+  /** What it was told. */
+  prompt: string
   /** Of the harness, not of polar. */
   exitCode: number
   /** What the harness printed. */
@@ -38,11 +40,10 @@ export async function runHarness(
   const cwd = join(folder, 'work')
   await mkdir(cwd)
   if (scenario.images) await writeFile(join(cwd, 'pic.png'), tinyPng())
-  const [scriptFile, log, out] = ['script.yaml', 'engine.jsonl', 'sessions'].map((name) => join(folder, name)) as [
-    string,
-    string,
-    string,
-  ]
+  const [scriptFile, promptFile] = [join(folder, 'script.yaml'), join(folder, 'prompt.md')]
+  const [log, out] = [join(folder, 'engine.jsonl'), join(folder, 'sessions')]
+  const prompt = `SCRIPT:${scenario.name}#${harness.name} ${scenario.prompt}`
+  await writeFile(promptFile, prompt)
   await writeFile(scriptFile, stringify(toScript(scenario, tools, cwd)))
   const { status, stdout, stderr } = await polar(
     [
@@ -53,7 +54,7 @@ export async function runHarness(
       `--script=${scriptFile}`,
       `--engine-log=${log}`,
       ...(scenario.images ? ['--images'] : []),
-      `SCRIPT:${scenario.name}#${harness.name} ${scenario.prompt}`,
+      ...['--prompt-file', promptFile],
     ],
     cwd,
   )
@@ -64,6 +65,7 @@ export async function runHarness(
   const lines = (await readFile(log, 'utf8')).split('\n').filter((line) => line !== '')
   return {
     cwd,
+    prompt,
     exitCode: Number(exitCode),
     stdout,
     stderr,

@@ -18,12 +18,15 @@ export interface Scenario {
   images: boolean
 }
 
-export const scenarioNames = ['basic', 'parallel', 'image', 'sub', 'empty', 'badargs', 'long'] as const
+export const scenarioNames = ['basic', 'parallel', 'image', 'sub', 'empty', 'badargs', 'long', 'prompt'] as const
 export type ScenarioName = (typeof scenarioNames)[number]
 
 export const CHILD = 'child'
 
 const ROUNDS = 12
+
+/** Text that a shell, a template or a command line would take to mean something. */
+const TRICKY = String.raw`$(id) "quoted" \ %s {{x}} <b> ünïcode ☃`
 
 export const scenarios: readonly Scenario[] = [
   {
@@ -127,6 +130,14 @@ export const scenarios: readonly Scenario[] = [
     ],
     files: { 'long.txt': Array.from({ length: ROUNDS }, (_, i) => `L${i}\n`).join('') },
     says: 'FINAL: twelve steps taken.',
+    images: false,
+  },
+  {
+    name: 'prompt',
+    prompt: `Please read all of this.\n${`${TRICKY}\n`.repeat(2500)}The end.`,
+    steps: () => [{ text: 'FINAL: all of it read.' }],
+    files: {},
+    says: 'FINAL: all of it read.',
     images: false,
   },
 ]

@@ -1,4 +1,5 @@
-import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
+import * as z from 'zod'
+import { failureClasses, RolloutError, toFailure, type Failure } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest, Usage } from '../../model/turn.ts'
 import type { Capabilities, Finding, ProbeReport, UpstreamReply } from '../upstreams/upstream.ts'
@@ -20,7 +21,7 @@ export interface ProbeSubject {
   render?: Endpoint
   tokenise?: Endpoint
   /** How a call is sampled that does not say; undefined when the engine does not tell. */
-  readDefaults?(signal: AbortSignal): Promise<SamplingDefaults | undefined>
+  readDefaults?(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined>
   /** What is known of this version's streams; undefined: only looking tells. */
   knownStreams(version: string | undefined): { idsInStreams: 'lossy' | 'none'; because: string } | undefined
   /** Each a sentence, or nothing. */
@@ -44,13 +45,16 @@ interface Endpoint {
   ask(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined>
 }
 
-export interface SamplingDefaults {
-  temperature?: number | null
-  top_p?: number | null
-  /** Nobody counts more than a whole vocabulary; 0 and -1 are no limit. */
-  top_k?: number | null
-  min_p?: number | null
-  /** Where it is known that the model's own settings apply, but not which. */
+/** As every engine calls them; 0 and -1 for `top_k` are no limit. */
+export const samplingFields = {
+  temperature: z.number().nullish(),
+  top_p: z.number().nullish(),
+  top_k: z.number().nullish(),
+  min_p: z.number().nullish(),
+} as const
+
+export interface SamplingDefaults extends z.infer<z.ZodObject<typeof samplingFields>> {
+  /** It is known that the model's own settings apply, but not which. */
   ofModel?: boolean
 }
 
@@ -61,7 +65,12 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
   if (model === undefined) throw new RolloutError('upstream.failed', `${subject.http.base} serves no model.`)
   const version = await subject.readVersion(signal)
   const card = cards.find(({ id }) => id === model)
-  const ask = (question: Question): Promise<Outcome> => askOnce(subject, { ...question, model }, signal)
+  const ask = async (question: Question): Promise<Outcome> => {
+    const outcome = await askOnce(subject, { ...question, model }, signal)
+    // Chance has a part in what a model says, and a moment's trouble is not what the engine can do.
+    const isBad = outcome.failure !== undefined && failureClasses[outcome.failure.code].retryable
+    return isBad ? askOnce(subject, { ...question, model }, signal) : outcome
+  }
 
   const whole = await ask({ temperature: 1 })
   const tools = await ask({ tools: true, stream: subject.knownStreams(version) === undefined, maxTokens: 24 })
@@ -81,7 +90,7 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     await findPrompt('tokenise', whole, model, subject, signal),
     findWeightVersion(whole, subject),
     findLogprobs(whole, cooler, subject),
-    ...findSampling(await subject.readDefaults?.(signal).catch(() => undefined), subject.advice.sampling),
+    ...findSampling(await subject.readDefaults?.(model, signal).catch(() => undefined), subject.advice.sampling),
     findContext(contextTokens),
   ]
   const capabilities = Object.assign({ ...subject.assumed }, ...findings.map(({ capability }) => capability))
@@ -193,7 +202,16 @@ function bestOf(logprobs: unknown): number | undefined {
 
 /** As a harness would ask, so that the adapter does with it what it does with a harness's request. */
 export function probeRequest(question: Question & { model: string }): TurnRequest {
-  const { model, temperature = 1, maxTokens = 1, stream = false, tools = false, logprobs = true, isPlain = false, promptIds } = question
+  const {
+    model,
+    temperature = 1,
+    maxTokens = 1,
+    stream = false,
+    tools = false,
+    logprobs = true,
+    isPlain = false,
+    promptIds,
+  } = question
   // With ids as the prompt the words are others, so that an engine that reads them instead is found out.
   const content = promptIds === undefined ? 'What is the weather in Paris?' : 'Nothing.'
   const body = {
@@ -475,11 +493,11 @@ export function findSampling(defaults: SamplingDefaults | undefined, advice: str
   const { temperature, top_p, top_k, min_p, ofModel } = defaults
   const others = [
     ...(ofModel === true ? ['what the model’s generation_config says'] : []),
-    ...(temperature == null || temperature === 1 ? [] : [`temperature ${temperature}`]),
+    ...(temperature == null || temperature === 1 ? [] : [`temperature ${short(temperature)}`]),
     ...(top_k == null || top_k <= 0 ? [] : [`top_k ${top_k}`]),
-    ...(top_p == null || top_p === 1 ? [] : [`top_p ${top_p}`]),
-    ...(min_p == null || min_p === 0 ? [] : [`min_p ${min_p}`]),
-  ].map((text) => text.replace(/(\.\d{1,3})\d*$/, '$1'))
+    ...(top_p == null || top_p === 1 ? [] : [`top_p ${short(top_p)}`]),
+    ...(min_p == null || min_p === 0 ? [] : [`min_p ${short(min_p)}`]),
+  ]
   if (others.length === 0) {
     const meaning = 'A call that does not say how to sample is drawn from the model’s own distribution.'
     return [{ about: 'sampling', verdict: 'good', evidence: 'temperature 1 and no filter by default', meaning }]
@@ -487,8 +505,18 @@ export function findSampling(defaults: SamplingDefaults | undefined, advice: str
   const meaning =
     'A call that does not say otherwise is drawn from another distribution than its log probabilities are of. Set all of them in the task.'
   return [
-    { about: 'sampling', verdict: 'limited', evidence: `by default ${others.join(', ')}`, meaning: say(meaning, advice) },
+    {
+      about: 'sampling',
+      verdict: 'limited',
+      evidence: `by default ${others.join(', ')}`,
+      meaning: say(meaning, advice),
+    },
   ]
+}
+
+/** Engines keep these in 32 bits, where 0.8 is not quite 0.8. */
+function short(value: number): string {
+  return String(Number(value.toFixed(4)))
 }
 
 function findContext(contextTokens: number | undefined): Found {

@@ -1,6 +1,7 @@
 import type { Dispatcher } from 'undici'
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
 import type { WireFields } from '../../model/stream-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readJsonObject, readWhole, type Translated } from '../chat-wire/chat-answer.ts'
@@ -8,7 +9,7 @@ import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
-import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
+import { probeEngine, samplingFields, type ProbeSubject } from '../chat-wire/probe.ts'
 import { alignLogprobs } from './llamacpp-align.ts'
 import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
 
@@ -54,7 +55,7 @@ export function createLlamacpp(options: EngineOptions): Upstream {
       return { forced: calls[0], events }
     } catch (error) {
       group.abort()
-      throw error
+      throw explained(error)
     }
   }
 
@@ -95,6 +96,7 @@ export function createLlamacpp(options: EngineOptions): Upstream {
           assumed: ASSUMED,
           readVersion: async () => (await http.askIfThere('/props', Props, { signal }))?.build_info,
           send,
+          readDefaults: () => http.askIfThere('/props', Defaults, { signal }),
           render: { name: '/apply-template and /tokenize', isPrompt: true, ask: tokenise },
           tokenise: { name: '/tokenize', isPrompt: false, ask: () => tokeniseText('Paris', signal) },
           knownStreams: () => ({
@@ -113,14 +115,28 @@ export function createLlamacpp(options: EngineOptions): Upstream {
   }
 }
 
+/**
+ * What the model writes must be valid UTF-8 and fit the server's parser, or the server throws the whole answer away. The
+ * same request may go well the next time.
+ */
+function explained(error: unknown): unknown {
+  if (!(error instanceof RolloutError) || !/does not match the expected \S+ format/.test(error.message)) return error
+  const message = `llama.cpp threw an answer away that it could not parse, and its tokens with it: ${error.message}`
+  return new RolloutError('upstream.failed', message, { cause: error, status: error.failure.status })
+}
+
 const Rendered = z.looseObject({ prompt: z.string() })
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
+const Defaults = z
+  .looseObject({ default_generation_settings: z.looseObject({ params: z.looseObject(samplingFields) }) })
+  .transform((props) => props.default_generation_settings.params)
 const Props = z.looseObject({ build_info: z.string() })
 
 const ADVICE: ProbeSubject['advice'] = {
   exact:
     'Not so where a stop string ends them, or where a character takes several tokens (emoji, rare scripts): log probabilities are missing there, and the turn is graded inferred.',
   idsOut: 'llama-server must know return_tokens and verbose in chat requests; update it.',
+  sampling: 'Start the server with --temp 1 --top-k 0 --top-p 1 --min-p 0.',
   tools: 'Start the server with --jinja and a chat template that knows tools.',
   streams: 'No version streams all ids.',
   tokenIn: 'No version takes ids in chat.',

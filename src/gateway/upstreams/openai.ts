@@ -70,6 +70,7 @@ export function createOpenai(options: EngineOptions): Upstream {
 
 const ADVICE: ProbeSubject['advice'] = {
   idsOut: 'Use vLLM, SGLang or llama.cpp for training; what is recorded here can become SFT data.',
+  sampling: '',
   tools: 'Choose a model that takes tools.',
   streams: '',
   tokenIn: '',

@@ -8,7 +8,7 @@ import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
-import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
+import { probeEngine, type ProbeSubject, type SamplingDefaults } from '../chat-wire/probe.ts'
 import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
 
 /** 0.5.13 to 0.5.18. Newer ones may have ids in streams, which a probe finds out. */
@@ -94,6 +94,7 @@ export function createSglang(options: EngineOptions): Upstream {
           assumed: ASSUMED,
           readVersion: () => readVersion(http, signal),
           send: (request, sendOptions) => sendAs(request, request.stream, sendOptions),
+          readDefaults: () => readDefaults(http, signal),
           render: { name: '/tokenize with messages', isPrompt: true, ask: tokeniseChat },
           tokenise: {
             name: '/tokenize',
@@ -123,8 +124,16 @@ async function readVersion(http: EngineHttp, signal: AbortSignal): Promise<strin
   return info?.version
 }
 
+/** Only that the model's own settings apply can be seen, not what they are. */
+async function readDefaults(http: EngineHttp, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
+  const schema = z.looseObject({ sampling_defaults: z.string() })
+  const info = await http.askIfThere('/server_info', schema, { signal })
+  return info === undefined ? undefined : { ofModel: info.sampling_defaults === 'model' }
+}
+
 const ADVICE: ProbeSubject['advice'] = {
   idsOut: 'Chat answers carry ids from SGLang 0.5.13 on; the model gateway in gRPC mode leaves them out.',
+  sampling: 'Start the server with --sampling-defaults openai to keep them out.',
   tools: 'Start the server with --tool-call-parser NAME.',
   streams:
     'Versions after 0.5.18 send ids at the end of a stream, and all log probabilities only if a tool or reasoning parser is set.',

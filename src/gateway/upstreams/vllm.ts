@@ -8,7 +8,13 @@ import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
-import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
+import {
+  probeEngine,
+  probeRequest,
+  samplingFields,
+  type ProbeSubject,
+  type SamplingDefaults,
+} from '../chat-wire/probe.ts'
 import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
 
 export type VllmOptions = EngineOptions
@@ -56,6 +62,13 @@ export function createVllm(options: VllmOptions): Upstream {
     return http.askIfThere('/v1/chat/completions/render', Rendered, { body, signal })
   }
 
+  /** Rendered requests say how they would be sampled, the model's own settings included. */
+  function readDefaults(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
+    const asked = probeRequest({ model, isPlain: true })
+    const body = renderChatBody(asked, forcedFields(asked, false, options.model))
+    return http.askIfThere('/v1/chat/completions/render', RenderedSampling, { body, signal })
+  }
+
   /** Does not know `tool_choice` or `reasoning_effort`, so it may differ a little from what chat reads. */
   function tokeniseChat(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
     const body = renderChatBody(request, forcedFields(request, request.stream, options.model))
@@ -94,6 +107,7 @@ export function createVllm(options: VllmOptions): Upstream {
           assumed: ASSUMED,
           readVersion: async () => (await http.askIfThere('/version', Version, { signal }))?.version,
           send: (request, sendOptions) => sendAs(request, request.stream, sendOptions),
+          readDefaults,
           render: { name: '/v1/chat/completions/render', isPrompt: true, ask: render },
           tokenise: { name: '/tokenize', isPrompt: true, ask: tokeniseChat },
           knownStreams,
@@ -109,6 +123,9 @@ export function createVllm(options: VllmOptions): Upstream {
 }
 
 const Rendered = z.looseObject({ token_ids: z.array(z.int()) }).transform((body) => Int32Array.from(body.token_ids))
+const RenderedSampling = z
+  .looseObject({ sampling_params: z.looseObject(samplingFields) })
+  .transform((body) => body.sampling_params)
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
 const Version = z.looseObject({ version: z.string() })
 
@@ -120,6 +137,7 @@ function knownStreams(version: string | undefined): ReturnType<ProbeSubject['kno
 
 const ADVICE: ProbeSubject['advice'] = {
   idsOut: 'return_token_ids needs vLLM 0.10.2; proxies in front of it must pass unknown fields on.',
+  sampling: 'Start the server with --generation-config vllm to keep the model’s out.',
   tools: 'Start the server with --enable-auto-tool-choice --tool-call-parser NAME.',
   streams: 'vLLM 0.13 or newer streams all ids.',
   tokenIn: 'vLLM 0.27 or newer takes ids in chat (not with VLLM_USE_RUST_FRONTEND).',
