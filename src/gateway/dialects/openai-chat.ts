@@ -196,6 +196,7 @@ function createStreamRenderer(request: TurnRequest): StreamRenderer {
   const shown = shownFields(request)
   let head: WireFields = { id: '', object: 'chat.completion.chunk', created: 0, model: request.model }
   let promptTokenIds: number[] | undefined
+  const begun = new Set<number>()
 
   const chunk = (fields: WireFields): string => formatSse(JSON.stringify({ ...head, ...fields }))
 
@@ -213,7 +214,8 @@ function createStreamRenderer(request: TurnRequest): StreamRenderer {
           if (shown.ids && event.promptTokenIds) promptTokenIds = Array.from(event.promptTokenIds)
           return ''
         case 'choice-delta': {
-          const choice = renderDelta(event, shown)
+          const choice = renderDelta(event, shown, !begun.has(event.choice))
+          begun.add(event.choice)
           if (choice === undefined) return ''
           const fields = promptTokenIds
             ? { choices: [choice], prompt_token_ids: promptTokenIds }
@@ -235,9 +237,11 @@ function createStreamRenderer(request: TurnRequest): StreamRenderer {
 }
 
 /** Undefined when only ids or log probabilities came that the caller did not ask for. */
-function renderDelta(event: ChoiceDelta, shown: ShownFields): WireFields | undefined {
+function renderDelta(event: ChoiceDelta, shown: ShownFields, isFirst: boolean): WireFields | undefined {
   const wire = event.wire ?? {}
-  const delta = (wire['delta'] as WireFields | undefined) ?? deltaOf(event)
+  // Clients want to hear who speaks before anything else.
+  const spoken = isFirst ? { role: 'assistant', ...deltaOf(event) } : deltaOf(event)
+  const delta = (wire['delta'] as WireFields | undefined) ?? spoken
   const isVisible = Object.keys(delta).length > 0 || event.finishReason !== undefined
   const carriesShown = (shown.ids && event.ids) || (shown.logprobs && wire['logprobs'] != null)
   if (!isVisible && !carriesShown) return undefined
