@@ -25,8 +25,8 @@ function commandsOf(page: string): string[] {
   )
 }
 
-/** What a reader must fill in, and servers, which do not end by themselves. */
-const unfinished = /…|my-agent|localhost:8000/
+/** What a reader must fill in or fetch first, and servers, which do not end by themselves. */
+const unfinished = /…|my-agent|localhost:8000|harness install/
 const server = / engine( |$)/
 
 /** A stranger's clone: the project's files, with a `.polar` of its own. */

@@ -54,7 +54,8 @@ export async function runHarness(
       `--script=${scriptFile}`,
       `--engine-log=${log}`,
       ...(scenario.images ? ['--images'] : []),
-      ...['--prompt-file', promptFile],
+      '--prompt-file',
+      promptFile,
     ],
     cwd,
   )
