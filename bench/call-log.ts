@@ -196,7 +196,16 @@ function makeTurn(session: number, index: number, promptIds: Int32Array, history
   const request = Buffer.from(
     JSON.stringify({ model: 'policy', messages: [{ role: 'user', content: history }] }),
   ).toString()
-  const intent = { id, index, dialect: 'openai-chat', startedAt: 1, model: 'policy', stream: true, request, headers: {} }
+  const intent = {
+    id,
+    index,
+    dialect: 'openai-chat',
+    startedAt: 1,
+    model: 'policy',
+    stream: true,
+    request,
+    headers: {},
+  }
   const random = createRandom(seed)
   const choice = {
     index: 0,

@@ -29,9 +29,7 @@ test('a stream of which nothing could be said before its end is over once it has
     const request = googleGenerate.parseRequest({ text: JSON.stringify(value), value }, context)
     const { caller, written } = recorder()
     const writer = createAnswerWriter({ dialect: googleGenerate, context, request, caller })
-    const events: StreamEvent[] = [
-      { type: 'choice-delta', choice: 0, text: 'hello', finishReason: 'stop' },
-    ]
+    const events: StreamEvent[] = [{ type: 'choice-delta', choice: 0, text: 'hello', finishReason: 'stop' }]
     await writer.deliver(events)
     expect(await writer.finish({})).toBe(true)
     expect(vi.getTimerCount()).toBe(0)
