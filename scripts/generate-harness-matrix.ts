@@ -66,14 +66,24 @@ Exit codes are those the CLI has against its own provider.
 ## What comes back in the next request
 
 Over all runs. A history is _extended_ when it is that of the call before and more, _repeated_ when the harness did not
-take the answer and asked the same again, _edited_ when something in it was changed. Arguments of tool calls come back
-_verbatim_, or printed anew and _restored_ by the gateway to the bytes that were sampled, or _changed_. The prompt
-_goes on_ when it begins with all ids of the prompt before and of its answer; where it does not, the chat template of
-the tiny model has dropped the thinking of earlier turns, has printed arguments in its own form, or was given another
-history.
+take the answer and asked the same again, _edited_ when something in it was changed. Tool calls come back _verbatim_,
+or printed anew and _restored_ by the gateway to the bytes that were sampled, or _changed_. The tokens _go on_ when a
+prompt begins with all ids of the prompt before it and of its answer ([how](exact-tokens.md)). They do not where a
+history was repeated or edited, and in \`basic\`, because the tiny model's template leaves out the reasoning of earlier
+turns.
 
 ${renderTable(
-  ['Harness', 'history extended', 'repeated', 'edited', 'arguments verbatim', 'restored', 'changed', 'prompt goes on'],
+  [
+    'Harness',
+    'prompt arrives',
+    'history extended',
+    'repeated',
+    'edited',
+    'tool calls verbatim',
+    'restored',
+    'changed',
+    'tokens go on',
+  ],
   measured.map(({ harness, scenarios }) => {
     const own = Object.values(scenarios)
     const total = (count: (run: RunFacts) => number) => String(sum(own, count))

@@ -43,6 +43,7 @@ async function serve(
   } catch (error) {
     const failure = toFailure(error)
     if (failure.code === 'internal.bug') deps.logger.error({ err: error }, 'request failed on a defect')
+    else deps.logger.info({ method: request.method, url: request.url, failure }, 'request refused')
     await refuse(request, response, dialect.renderError(failure))
   }
 }

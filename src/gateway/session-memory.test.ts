@@ -58,6 +58,8 @@ describe('SessionMemory', () => {
     const memory = new SessionMemory()
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": "ec')))
     expect(memory.restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{"a": "ec')])
+    const renamed = { ...callOf(''), toolCalls: [{ id: 'c1', name: 'invalid', arguments: '{"tool":"f"}' }] }
+    expect(memory.restore(requestOf(renamed)).messages).toEqual([callOf('{"a": "ec')])
   })
 
   test('leaves a call alone that says something else, or that nobody remembers', () => {

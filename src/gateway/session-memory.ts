@@ -13,14 +13,14 @@ const CALLS_KEPT = 4096
  */
 export class SessionMemory {
   readonly #conversations = new RecentMap<readonly Message[]>(ANSWERS_KEPT)
-  readonly #arguments = new RecentMap<string>(CALLS_KEPT)
+  readonly #calls = new RecentMap<ToolCall>(CALLS_KEPT)
 
   remember(request: TurnRequest, response: TurnResponse): void {
     const [choice] = response.choices
     if (choice === undefined) return
     this.#conversations.set(response.id, [...request.messages, choice.message])
     for (const { message } of response.choices) {
-      for (const call of message.toolCalls) this.#arguments.set(call.id, call.arguments)
+      for (const call of message.toolCalls) this.#calls.set(call.id, call)
     }
   }
 
@@ -49,10 +49,12 @@ export class SessionMemory {
   }
 
   #restoreCall(call: ToolCall): ToolCall {
-    const sampled = this.#arguments.get(call.id)
-    if (sampled === undefined || sampled === call.arguments) return call
-    // A harness has no way to print broken arguments as they were: it repairs them or leaves them out.
-    return isSameJson(sampled, call.arguments) || !isJson(sampled) ? { ...call, arguments: sampled } : call
+    const sampled = this.#calls.get(call.id)
+    if (sampled === undefined || sampled.arguments === call.arguments) return call
+    if (isSameJson(sampled.arguments, call.arguments)) return { ...call, arguments: sampled.arguments }
+    // A harness has no way to print broken arguments as they were: it repairs them or leaves them out, and OpenCode makes
+    // the call one of a tool named `invalid`. Half of each would be a call that neither it nor the model has made.
+    return isJson(sampled.arguments) ? call : { ...call, name: sampled.name, arguments: sampled.arguments }
   }
 }
 

@@ -2,7 +2,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { readRequest } from '../../src/cli/read-request.ts'
 import { SessionMemory } from '../../src/gateway/session-memory.ts'
 import { MARKER } from '../../src/engine/policies/script-schema.ts'
-import { textOf, type Message } from '../../src/model/message.ts'
+import { textOf, type Message, type ToolCall } from '../../src/model/message.ts'
 import type { Turn, TurnRequest } from '../../src/model/turn.ts'
 import type { HarnessRun } from './harness-run.ts'
 import { CHILD } from './harness-scenarios.ts'
@@ -18,7 +18,7 @@ export interface RunFacts {
   exactCalls: number
   /** How the history of each call of the main conversation follows from that of the call before. */
   history: HistoryFacts
-  /** What became of the arguments of the sampled tool calls in the history of the next call. */
+  /** What became of the sampled tool calls, name and arguments, in the history of the next call. */
   arguments: ArgumentFacts
   /** Images in the last request. */
   images: number
@@ -108,8 +108,8 @@ function argumentFacts(calls: readonly Call[]): ArgumentFacts {
     const sent = toolCallsOf(after.request)
     const read = toolCallsOf(memory.restore(after.request))
     for (const call of response?.choices[0]?.message.toolCalls ?? []) {
-      if (sent.get(call.id) === call.arguments) facts.verbatim += 1
-      else if (read.get(call.id) === call.arguments) facts.restored += 1
+      if (sent.get(call.id) === textOfCall(call)) facts.verbatim += 1
+      else if (read.get(call.id) === textOfCall(call)) facts.restored += 1
       else facts.changed += 1
     }
   }
@@ -118,7 +118,11 @@ function argumentFacts(calls: readonly Call[]): ArgumentFacts {
 
 function toolCallsOf(request: TurnRequest): Map<string, string> {
   const calls = request.messages.flatMap((message) => (message.role === 'assistant' ? message.toolCalls : []))
-  return new Map(calls.map((call) => [call.id, call.arguments]))
+  return new Map(calls.map((call) => [call.id, textOfCall(call)]))
+}
+
+function textOfCall({ name, arguments: args }: ToolCall): string {
+  return `${name} ${args}`
 }
 
 function startsWith({ response: before }: Turn, { response: after }: Turn): boolean {

@@ -192,6 +192,10 @@ function toRecord(
   }
 }
 
+const NO_CALLS = `No model call was recorded. Does the harness know the gateway? Its config may name another URL.
+With --verbose you see requests that came and were refused.
+`
+
 /** Standard output belongs to the harness, so people read this on standard error. */
 function report(
   { session, exitCode, durationMs }: Recorded,
@@ -209,9 +213,7 @@ function report(
   }
   const lines = [
     '',
-    session.turns.length === 0
-      ? 'No model call reached the gateway. Does the harness read OPENAI_BASE_URL? Its config may name another URL.\n'
-      : formatCallTable(session),
+    session.turns.length === 0 ? NO_CALLS : formatCallTable(session),
     `Session  ${session.id}  (${(durationMs / 1000).toFixed(1)} s, harness exit code ${exitCode}${end === undefined ? '' : `: ${end}`})`,
     `Written  ${path}`,
     ...session.incompleteReasons.map((reason) => `INCOMPLETE  ${reason}`),

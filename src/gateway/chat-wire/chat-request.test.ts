@@ -39,6 +39,17 @@ describe('renderChatBody()', () => {
     expect(rendered).toBe(`${expected.slice(0, -1)},"logprobs":true}`)
   })
 
+  test('gives a call of the same wire its sampled name back', () => {
+    const text =
+      '{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"invalid","arguments":"{}"}}]}]}'
+    const messages: Message[] = [
+      { role: 'assistant', content: [], toolCalls: [{ id: 'c', name: 'bash', arguments: '{"a' }] },
+    ]
+    const body = JSON.parse(text) as Record<string, unknown>
+    const rendered = renderChatBody(requestOf({ messages, wire: { api: 'openai-chat', text, body } }), {})
+    expect(rendered).toBe(text.replace('"invalid"', '"bash"').replace('"{}"', String.raw`"\"{\\\"a\""`))
+  })
+
   test('writes a request of another wire from our own words', () => {
     const body = bodyOf({
       messages: [

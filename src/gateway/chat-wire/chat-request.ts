@@ -24,17 +24,21 @@ function messageEdits(request: TurnRequest): JsonEdit[] {
     if (message.role === 'developer') return [{ path: ['messages', i, 'role'], json: '"system"' }]
     if (message.role !== 'assistant') return []
     return message.toolCalls.flatMap((call, j): JsonEdit[] => {
-      const sent = wireArguments(request, i, j)
-      const meant = toArguments(call.arguments)
-      if (typeof sent !== 'string' || sent === meant) return []
-      return [{ path: ['messages', i, 'tool_calls', j, 'function', 'arguments'], json: JSON.stringify(meant) }]
+      const sent = wireFunction(request, i, j)
+      const meant = { name: call.name, arguments: toArguments(call.arguments) }
+      return (['name', 'arguments'] as const)
+        .filter((field) => typeof sent[field] === 'string' && sent[field] !== meant[field])
+        .map((field) => ({
+          path: ['messages', i, 'tool_calls', j, 'function', field],
+          json: JSON.stringify(meant[field]),
+        }))
     })
   })
 }
 
-function wireArguments(request: TurnRequest, message: number, call: number): unknown {
-  const messages = request.wire.body['messages'] as { tool_calls?: { function?: { arguments?: unknown } }[] }[]
-  return messages[message]?.tool_calls?.[call]?.function?.arguments
+function wireFunction(request: TurnRequest, message: number, call: number): WireObject {
+  const messages = request.wire.body['messages'] as { tool_calls?: { function?: WireObject }[] }[]
+  return messages[message]?.tool_calls?.[call]?.function ?? {}
 }
 
 /**
