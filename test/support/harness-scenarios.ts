@@ -89,7 +89,7 @@ export const scenarios: readonly Scenario[] = [
     },
     childSteps: ({ subagent, shell }) => [
       // Late, so that the agent's own next call is always the earlier one.
-      { first_token_ms: 1500, tool_calls: [shell('echo child > child.txt; cat child.txt')] },
+      { first_token_ms: 3000, tool_calls: [shell('echo child > child.txt; cat child.txt')] },
       subagent?.finish === undefined
         ? { text: 'CHILD: child.txt is there.' }
         : { tool_calls: [subagent.finish('CHILD: child.txt is there.')] },

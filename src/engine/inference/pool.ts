@@ -273,7 +273,7 @@ interface Home {
 
 export function startInferenceThread(data: WorkerData): Worker {
   // This file's own extension: `.ts` from source, `.js` once built, where only imports were rewritten.
-  const entry = new URL('./worker.ts', import.meta.url).href.replace(/\.ts$/, extname(import.meta.url))
+  const entry = new URL(`./worker${extname(import.meta.url)}`, import.meta.url)
   // Without the flags of this process: some of them, such as --eval, are refused in a thread.
-  return new Worker(new URL(entry), { workerData: data, name: 'inference', execArgv: [] })
+  return new Worker(entry, { workerData: data, name: 'inference', execArgv: [] })
 }
