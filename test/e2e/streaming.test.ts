@@ -2,6 +2,7 @@ import { once } from 'node:events'
 import { request, type IncomingMessage } from 'node:http'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { describe, expect, test } from 'vitest'
+import { startRechunkProxy } from '../support/rechunk-proxy.ts'
 import { Stack } from '../support/stack.ts'
 
 /** A call as raw HTTP, so that headers and frames can be timed. */
@@ -56,6 +57,27 @@ describe('a slow engine', () => {
     await using stack = await Stack.start({ script })
     const response = await call(stack, { stream: true }).response
     expect([response.statusCode, response.headers['retry-after']]).toEqual([429, '3'])
+  })
+})
+
+describe('an engine that ends its response after its last event', () => {
+  test('is asked over one connection to the engine, stream after stream', async () => {
+    await using proxies = new AsyncDisposableStack()
+    let connections = 0
+    // The response's end comes in a piece of its own, as real servers send it.
+    const via = async (url: string): Promise<string> => {
+      const proxy = proxies.use(
+        await startRechunkProxy(
+          url,
+          () => 1 << 20,
+          () => (connections += 1),
+        ),
+      )
+      return proxy.url
+    }
+    await using stack = await Stack.start({ script: 'default: { text: a few words }', via })
+    for (let i = 0; i < 8; i++) await read(await call(stack, { stream: true }).response)
+    expect(connections).toBeLessThanOrEqual(2)
   })
 })
 

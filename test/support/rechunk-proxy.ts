@@ -8,10 +8,15 @@ export interface RechunkProxy extends AsyncDisposable {
  * A TCP proxy that hands on the same bytes in other pieces: `nextSize` says how long each is, and every piece is sent on
  * its own turn of the event loop, so that the reader really sees it apart.
  */
-export async function startRechunkProxy(targetUrl: string, nextSize: () => number): Promise<RechunkProxy> {
+export async function startRechunkProxy(
+  targetUrl: string,
+  nextSize: () => number,
+  onConnection: () => void = () => {},
+): Promise<RechunkProxy> {
   const target = new URL(targetUrl)
   const sockets = new Set<Socket>()
   const server = createServer({ allowHalfOpen: true, noDelay: true }, (client) => {
+    onConnection()
     const upstream = connect({ host: target.hostname, port: Number(target.port), allowHalfOpen: true })
     for (const socket of [client, upstream]) {
       sockets.add(socket)

@@ -76,16 +76,36 @@ async function* guarded(
 }
 
 async function* streamEvents(
-  body: AsyncIterable<Uint8Array>,
+  body: AsyncIterable<Uint8Array> & { destroy(): unknown },
   reading: AnswerReading,
 ): AsyncGenerator<readonly StreamEvent[]> {
   const reader = new ChunkReader(reading)
-  for await (const bytes of body) {
-    const events = reader.push(bytes)
-    if (events.length > 0) yield events
-    if (reader.ended) return
+  const pieces = body[Symbol.asyncIterator]()
+  try {
+    for (let piece = await pieces.next(); piece.done !== true; piece = await pieces.next()) {
+      const events = reader.push(piece.value)
+      if (events.length > 0) yield events
+      if (reader.ended) return
+    }
+  } finally {
+    if (reader.ended) void letEnd(pieces, body)
+    else body.destroy()
   }
   throw new RolloutError('upstream.bad-stream', 'The engine ended the stream without [DONE].')
+}
+
+const END_WITHIN_MS = 1000
+
+/** The response ends a moment after its last event; leaving before that would cost the connection to the engine. */
+async function letEnd(pieces: AsyncIterator<Uint8Array>, body: { destroy(): unknown }): Promise<void> {
+  const timer = setTimeout(() => body.destroy(), END_WITHIN_MS)
+  try {
+    while ((await pieces.next()).done !== true);
+  } catch {
+    // The answer was whole; how its connection ended is nobody's concern.
+  } finally {
+    clearTimeout(timer)
+  }
 }
 
 async function* wholeEvents(
