@@ -69,7 +69,7 @@ describe('an engine that ends its response after its last event', () => {
       const proxy = proxies.use(
         await startRechunkProxy(
           url,
-          () => 1 << 20,
+          () => 1,
           () => (connections += 1),
         ),
       )
