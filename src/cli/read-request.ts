@@ -2,7 +2,7 @@ import { renderChatBody } from '../gateway/chat-wire/chat-request.ts'
 import { bareContext } from '../gateway/dialects/dialect.ts'
 import { dialects } from '../gateway/dialects/index.ts'
 import type { Turn, TurnRequest } from '../model/turn.ts'
-import type { PromptReader } from '../trajectory/builders/builder.ts'
+import type { RequestReader } from '../trajectory/graph/call-graph.ts'
 
 /** A recorded request in our own words; undefined when this version cannot read it any more. */
 export function readRequest(turn: Turn): TurnRequest | undefined {
@@ -21,10 +21,13 @@ export function readRequest(turn: Turn): TurnRequest | undefined {
   }
 }
 
-/** What a trace shows as its prompt: messages and tools as Chat Completions writes them, whatever API they came by. */
-export const readPrompt: PromptReader = (turn) => {
-  const request = readRequest(turn)
-  if (request === undefined) return { messages: [], tools: null }
-  const body = JSON.parse(renderChatBody(request, {})) as { messages?: unknown[]; tools?: unknown[] | null }
-  return { messages: body.messages ?? [], tools: body.tools ?? null }
+/** How trajectories read recorded requests. */
+export const requestReader: RequestReader = {
+  readRequest,
+  readPrompt(turn) {
+    const request = readRequest(turn)
+    if (request === undefined) return { messages: [], tools: null }
+    const body = JSON.parse(renderChatBody(request, {})) as { messages?: unknown[]; tools?: unknown[] | null }
+    return { messages: body.messages ?? [], tools: body.tools ?? null }
+  },
 }

@@ -8,6 +8,8 @@ export const EvalResult = z.object({
   outcome_reward: RewardValue.nullish(),
   /** One per trace, in trace order; null leaves that trace to the outcome reward. */
   trace_rewards: z.array(RewardValue.nullable()).nullish(),
+  /** What the outcome is made of, by name; ours. */
+  components: z.record(z.string(), RewardValue).nullish(),
   metadata: z.record(z.string(), z.unknown()).default({}),
 })
 export type EvalResult = z.infer<typeof EvalResult>

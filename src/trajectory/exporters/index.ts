@@ -1,4 +1,4 @@
-import type { Exporter } from './exporter.ts'
+import { plugs } from '../../lib/plug.ts'
 import { jsonl } from './jsonl.ts'
 
-export const exporters: readonly Exporter[] = [jsonl]
+export const exporters = plugs([jsonl])

@@ -1,10 +1,21 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
 import { Trace } from '../../model/trajectory.ts'
-import type { Exporter } from './exporter.ts'
+import { toTrace } from '../to-trace.ts'
+import { lineWriter, type Exporter } from './exporter.ts'
+
+const Config = z.strictObject({ kind: z.literal('jsonl') })
 
 /** One trace a line, NVIDIA Polar's field names. Checked against the schema on the way out. */
-export const jsonl: Exporter = {
-  name: 'jsonl',
-  async *render(traces) {
-    for await (const trace of traces) yield `${JSON.stringify(Trace.parse(trace))}\n`
-  },
+export const jsonl: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: () => ({
+    name: 'jsonl',
+    extension: 'jsonl',
+    isAppendable: true,
+    open: () =>
+      lineWriter(function* (session) {
+        for (const sample of session.samples()) yield Trace.parse(toTrace(sample))
+      }),
+  }),
 }

@@ -1,8 +1,12 @@
 import { expect, test } from 'vitest'
-import type { SessionRecord } from '../../model/session.ts'
-import { Trace } from '../../model/trajectory.ts'
-import type { Choice, Turn } from '../../model/turn.ts'
-import { perRequest } from './per-request.ts'
+import type { Exclusion } from '../model/sample.ts'
+import type { SessionRecord } from '../model/session.ts'
+import { Trace } from '../model/trajectory.ts'
+import type { Choice, Turn } from '../model/turn.ts'
+import { buildSession } from './build-session.ts'
+import { builders } from './builders/index.ts'
+import { CallFilter } from './select-calls.ts'
+import { toTrace } from './to-trace.ts'
 
 function choiceOf(index: number, ids: number[]): Choice {
   return {
@@ -47,11 +51,16 @@ function turnOf(index: number, fields: Partial<Turn> = {}): Turn {
 }
 
 const failure = { code: 'upstream.reset', message: 'gone', status: 502 } as const
-const readPrompt = () => ({ messages: [{ role: 'user', content: 'x' }], tools: [] })
+const reader = {
+  readRequest: () => undefined,
+  readPrompt: () => ({ messages: [{ role: 'user', content: 'x' }], tools: [] }),
+}
 
-function build(turns: Turn[]): ReturnType<typeof perRequest.build> {
+function build(turns: Turn[]): { traces: Trace[]; exclusions: Exclusion[] } {
   const session: SessionRecord = { id: 'ses_1', createdAt: 0, origin: {}, turns, complete: true, incompleteReasons: [] }
-  return perRequest.build(session, { readPrompt })
+  const builder = builders.create({ kind: 'per_request' }, {})
+  const built = buildSession(session, { builder, filter: CallFilter.parse({}), weighting: 'tokens', reader })
+  return { traces: [...built.samples()].map(toTrace), exclusions: built.exclusions }
 }
 
 test('every choice of an exact turn is one trace with its own ids and log probabilities', () => {
@@ -75,7 +84,7 @@ test('every choice of an exact turn is one trace with its own ids and log probab
           tool_calls: [{ id: 'c', type: 'function', function: { name: 'f', arguments: '{"a": 1.0}' } }],
         },
       ],
-      metadata: { session_id: 'ses_1', turn_id: 'turn_0', choice: 0 },
+      metadata: { session_id: 'ses_1', weight: 0.4, calls: [{ turn_id: 'turn_0', choice: 0, from: 3, to: 5 }] },
     },
     { response_ids: [5, 6, 2], loss_mask: [1, 1, 1] },
   ])
@@ -99,6 +108,6 @@ test('what is not proven, failed or did not reach the harness is left out, with 
     ['turn_4', 0],
     ['turn_5', 0],
   ])
-  expect(exclusions.every(({ reason }) => reason !== '')).toBe(true)
-  expect(exclusions[0]?.reason).toContain('2 ids but 1 logprobs')
+  expect(exclusions.every(({ detail }) => detail !== '')).toBe(true)
+  expect(exclusions[0]?.detail).toContain('2 ids but 1 logprobs')
 })

@@ -1,0 +1,77 @@
+import { hasIdsAt } from '../../lib/token-hash.ts'
+import type { CallGraph, CallNode } from '../graph/call-graph.ts'
+import type { MayTrain, Part, Plan, Row } from './builder.ts'
+
+const LOST = { reason: 'lost-by-splice', detail: 'splicing stopped before this call' } as const
+
+/**
+ * NVIDIA Polar's merge, to compare with: calls are chained when the prompt of one begins with the *prompt* of the one
+ * before; the answer's rendering in between is cut out up to the first end-of-turn token, and the sampled answer put in
+ * its place. What the engine read there may have been something else. A chain that cannot be spliced stops, and the rest
+ * of it is lost.
+ */
+export function spliceChains(graph: CallGraph, mayTrain: MayTrain, endOfTurnId: number | undefined): Plan {
+  const leftOut: Plan['leftOut'] = new Map()
+  const rows: Row[] = []
+  const calls = graph.nodes.filter(({ choice, response }) => choice.index === 0 && response.promptIds.length > 0)
+  for (const node of graph.nodes) if (!calls.includes(node)) leftOut.set(node, LOST)
+  for (const chain of chainsOf(calls)) {
+    const { parts, lost } = splice(chain, mayTrain, endOfTurnId ?? endOfTurn(chain))
+    for (const node of lost) leftOut.set(node, LOST)
+    if (parts.some((part) => part.isTrained)) rows.push({ promptParts: 1, parts })
+  }
+  return { rows, leftOut }
+}
+
+/** By the time they were saved; a call joins the chain with the longest last prompt that its own begins with. */
+function chainsOf(calls: readonly CallNode[]): CallNode[][] {
+  const chains: CallNode[][] = []
+  for (const call of calls.toSorted((a, b) => (a.turn.endedAt ?? 0) - (b.turn.endedAt ?? 0))) {
+    let joined: CallNode[] | undefined
+    for (const chain of chains) {
+      const tip = promptOf(chain)
+      if (hasIdsAt(call.response.promptIds, 0, tip) && tip.length > (joined ? promptOf(joined).length : 0))
+        joined = chain
+    }
+    if (joined === undefined) chains.push([call])
+    else joined.push(call)
+  }
+  return chains
+}
+
+function promptOf(chain: readonly CallNode[]): Int32Array {
+  return chain.at(-1)?.response.promptIds ?? new Int32Array()
+}
+
+function endOfTurn(chain: readonly CallNode[]): number | undefined {
+  return chain
+    .find(({ choice }) => choice.finishReason === 'stop' || choice.finishReason === 'tool-calls')
+    ?.choice.ids.at(-1)
+}
+
+function splice(
+  chain: readonly CallNode[],
+  mayTrain: MayTrain,
+  endId: number | undefined,
+): { parts: Part[]; lost: readonly CallNode[] } {
+  const parts: Part[] = []
+  let before: CallNode | undefined
+  for (const [index, call] of chain.entries()) {
+    const between = before === undefined ? call.response.promptIds : interstitial(before, call, endId)
+    if (between === undefined) return { parts, lost: chain.slice(index) }
+    parts.push(
+      { ids: between, call, isSampled: false, isTrained: false },
+      { ids: call.choice.ids, call, isSampled: true, isTrained: mayTrain(call) },
+    )
+    before = call
+  }
+  return { parts, lost: [] }
+}
+
+/** What the next prompt has behind the rendered answer; undefined where its end cannot be found. */
+function interstitial(before: CallNode, call: CallNode, endId: number | undefined): Int32Array | undefined {
+  const tail = call.response.promptIds.subarray(before.response.promptIds.length)
+  const at = endId === undefined ? -1 : tail.indexOf(endId)
+  if (at === -1) return undefined
+  return before.choice.ids.at(-1) === endId ? tail.subarray(at + 1) : tail.subarray(at)
+}

@@ -1,0 +1,67 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import type { CallGraph, CallNode } from '../graph/call-graph.ts'
+import { chainParts, type Builder, type MayTrain, type Plan } from './builder.ts'
+import { spliceChains } from './prefix-merging-splice.ts'
+
+const Config = z.strictObject({
+  kind: z.literal('prefix_merging'),
+  splice: z
+    .boolean()
+    .default(false)
+    .describe('Merge as NVIDIA Polar does, over answers that were re-rendered too; only to compare'),
+  endOfTurnId: z.int().optional().describe('For splice: the token that ends a turn; found by itself when absent'),
+})
+
+/**
+ * One row a chain of calls, each going on literally from the one before. Where two calls go on from the same one, the
+ * chain follows the one with more to train below it, and the other begins a row of its own.
+ */
+export const prefixMerging: Plug<typeof Config, object, Builder> = {
+  config: Config,
+  create: ({ splice, endOfTurnId }) => ({
+    name: 'prefix_merging',
+    mayMismatch: splice,
+    plan: (graph, mayTrain) => (splice ? spliceChains(graph, mayTrain, endOfTurnId) : exactChains(graph, mayTrain)),
+  }),
+}
+
+function exactChains(graph: CallGraph, mayTrain: MayTrain): Plan {
+  const trainable = trainableBelow(graph.nodes, mayTrain)
+  const rows = graph.nodes
+    .filter((node) => node.edge.verdict !== 'exact' || heir(node.edge.parent, trainable) !== node)
+    .map((head) => chainFrom(head, trainable))
+    // What comes before the first trained call is its prompt; what comes after the last is of no use.
+    .map((chain) => chain.slice(chain.findIndex(mayTrain), chain.findLastIndex(mayTrain) + 1))
+    .filter((chain) => chain.length > 0)
+    .map((chain) => ({ promptParts: 1, parts: chainParts(chain, mayTrain) }))
+  return { rows, leftOut: new Map() }
+}
+
+/** Trainable tokens of each call and all that go on from it. */
+function trainableBelow(nodes: readonly CallNode[], mayTrain: MayTrain): Map<CallNode, number> {
+  const below = new Map<CallNode, number>()
+  // A child's prompt is longer than its parent's, so this meets children first.
+  const deepestFirst = nodes.toSorted((a, b) => b.response.promptIds.length - a.response.promptIds.length)
+  for (const node of deepestFirst) {
+    const own = mayTrain(node) ? node.choice.ids.length : 0
+    const total = node.children.reduce((sum, child) => sum + (below.get(child) ?? 0), own)
+    below.set(node, total)
+  }
+  return below
+}
+
+/** The child a chain goes on with; the oldest of equals. */
+function heir(node: CallNode, trainable: ReadonlyMap<CallNode, number>): CallNode | undefined {
+  let best: CallNode | undefined
+  for (const child of node.children) {
+    if (best === undefined || (trainable.get(child) ?? 0) > (trainable.get(best) ?? 0)) best = child
+  }
+  return best
+}
+
+function chainFrom(head: CallNode, trainable: ReadonlyMap<CallNode, number>): CallNode[] {
+  const chain: CallNode[] = []
+  for (let node: CallNode | undefined = head; node !== undefined; node = heir(node, trainable)) chain.push(node)
+  return chain
+}

@@ -1,0 +1,139 @@
+import type { SessionRecord } from '../../model/session.ts'
+import type { Label } from '../../model/sample.ts'
+import type { Choice, Turn, TurnResponse } from '../../model/turn.ts'
+import type { CallGraph, CallNode, Edge, RequestReader } from './call-graph.ts'
+import { diagnoseFork } from './diagnose-fork.ts'
+import { findParents } from './find-parents.ts'
+import { labelCalls } from './label-calls.ts'
+import { NearestCall } from './nearest-call.ts'
+
+/** The forest of a session's calls. Pure; the order of `session.turns` does not matter. */
+export function buildGraph(session: SessionRecord, reader: RequestReader): CallGraph {
+  const { turns, duplicates } = withoutDuplicates(session.turns)
+  const answered = turns.filter(hasAnswer)
+  const nodesOf = answered.map((turn) => turn.response.choices.map((choice) => new Node(turn, choice)))
+  const nodes = nodesOf.flat()
+  linkParents(answered, nodesOf)
+  linkForks(nodesOf, reader)
+  for (const [node, { label, evidence }] of labelCalls(nodes, session, reader)) node.setLabel(label, evidence)
+  return { session, nodes, silent: turns.filter((turn) => !hasAnswer(turn)), duplicates }
+}
+
+type AnsweredTurn = Turn & { response: TurnResponse }
+
+function hasAnswer(turn: Turn): turn is AnsweredTurn {
+  return turn.response !== undefined && turn.response.choices.length > 0
+}
+
+/** A node while the graph is made; readers see CallNode. */
+export class Node implements CallNode {
+  readonly key: string
+  readonly turn: Turn
+  readonly response: TurnResponse
+  readonly choice: Choice
+  readonly children: Node[] = []
+  edge: Edge = { verdict: 'root', reason: 'first-call' }
+  label: Label = 'main'
+  evidence: readonly string[] = []
+
+  constructor(turn: AnsweredTurn, choice: Choice) {
+    this.key = `${turn.id}#${choice.index}`
+    this.turn = turn
+    this.response = turn.response
+    this.choice = choice
+  }
+
+  setLabel(label: Label, evidence: readonly string[]): void {
+    this.label = label
+    this.evidence = evidence
+  }
+}
+
+// --- records ----------------------------------------------------------------------------------------------------------
+
+/** One record a turn, the fullest; oldest first. */
+function withoutDuplicates(records: readonly Turn[]): { turns: Turn[]; duplicates: Turn[] } {
+  const byId = Map.groupBy(records, (turn) => turn.id)
+  const turns: Turn[] = []
+  const duplicates: Turn[] = []
+  for (const same of byId.values()) {
+    const [best, ...rest] = same.length === 1 ? same : same.toSorted((a, b) => compareLists(fullness(b), fullness(a)))
+    turns.push(best as Turn)
+    duplicates.push(...rest)
+  }
+  return { turns: turns.toSorted(byAge), duplicates }
+}
+
+function byAge(a: Turn, b: Turn): number {
+  return a.startedAt - b.startedAt || a.index - b.index || (a.id < b.id ? -1 : Number(a.id > b.id))
+}
+
+function fullness(turn: Turn): number[] {
+  const sampled = turn.response?.choices.reduce((sum, { ids }) => sum + ids.length, 0) ?? -1
+  return [Number(turn.endedAt !== undefined), sampled, Number(turn.failure === undefined), deliveryRank(turn)]
+}
+
+function deliveryRank({ delivery }: Turn): number {
+  return delivery === 'delivered' ? 2 : Number(delivery === 'unknown')
+}
+
+function compareLists(a: readonly number[], b: readonly number[]): number {
+  const at = a.findIndex((value, i) => value !== b[i])
+  return at === -1 ? 0 : (a[at] ?? 0) - (b[at] ?? 0)
+}
+
+// --- edges ------------------------------------------------------------------------------------------------------------
+
+function linkParents(answered: readonly AnsweredTurn[], nodesOf: readonly Node[][]): void {
+  const parents = findParents(
+    answered.map(({ response }) => ({ promptIds: response.promptIds, choices: response.choices })),
+  )
+  for (const [index, refs] of parents.entries()) {
+    const candidates = refs.map(({ call, choice }) => nodesOf[call]?.[choice] as Node)
+    const parent = likeliest(candidates, answered[index] as Turn)
+    if (parent === undefined) continue
+    for (const node of nodesOf[index] ?? []) {
+      node.edge = { verdict: 'exact', parent }
+      parent.children.push(node)
+    }
+  }
+}
+
+/** Where several calls gave the very same tokens, the one the harness can have gone on from. */
+function likeliest(candidates: readonly Node[], child: Turn): Node | undefined {
+  const rank = ({ turn, choice }: Node): number[] => [
+    deliveryRank(turn),
+    Number(turn.failure === undefined),
+    Number((turn.endedAt ?? Number.POSITIVE_INFINITY) <= child.startedAt),
+    turn.endedAt ?? 0,
+    -choice.index,
+  ]
+  return candidates.toSorted((a, b) => compareLists(rank(b), rank(a)) || byAge(b.turn, a.turn))[0]
+}
+
+/** Calls that go on from none: a conversation begins, or the history of an earlier one came back changed. */
+function linkForks(nodesOf: readonly Node[][], reader: RequestReader): void {
+  if (nodesOf.every(([node]) => node?.edge.verdict === 'exact')) return
+  const nearest = new NearestCall()
+  const added: Node[] = []
+  for (const nodes of nodesOf) {
+    const [first] = nodes
+    if (first?.edge.verdict === 'root') {
+      const edge = edgeOf(first, nearest, added, reader)
+      for (const node of nodes) node.edge = edge
+    }
+    for (const node of nodes) {
+      nearest.add({ promptIds: node.response.promptIds, ids: node.choice.ids })
+      added.push(node)
+    }
+  }
+}
+
+function edgeOf(node: Node, nearest: NearestCall, added: readonly Node[], reader: RequestReader): Edge {
+  if (added.length === 0) return { verdict: 'root', reason: 'first-call' }
+  if (node.response.promptIds.length === 0) return { verdict: 'root', reason: 'no-tokens' }
+  const found = nearest.find(node.response.promptIds)
+  const from = found && added[found.index]
+  if (from === undefined) return { verdict: 'root', reason: 'new-conversation' }
+  return diagnoseFork(node, { from, commonTokens: found?.common ?? 0, earlier: added }, reader)
+}

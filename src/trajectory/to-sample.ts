@@ -1,0 +1,152 @@
+import { hasIdsAt } from '../lib/token-hash.ts'
+import type { Sample, SampleCall, Span } from '../model/sample.ts'
+import type { Part, Row } from './builders/builder.ts'
+import type { CallNode, RequestReader } from './graph/call-graph.ts'
+import { parserFailureOf } from './parser-failure.ts'
+import { messagesOf } from './sample-messages.ts'
+
+/** Tells the tokens between two answers apart; `from` counts from the part's first token. */
+export type AttributeContext = (part: Part, before: CallNode | undefined) => Span[]
+
+export interface SampleDeps {
+  reader: RequestReader
+  /** Absent: context is `context`. */
+  attribute?: AttributeContext
+}
+
+export interface SamplePlace {
+  id: string
+  builder: string
+  weight: number
+  shared?: Sample['shared']
+}
+
+/** A row as a trainer reads it: the one place where tokens are copied. */
+export function toSample(row: Row, place: SamplePlace, deps: SampleDeps): Sample {
+  const length = lengthOf(row.parts)
+  const ids = new Int32Array(length)
+  const mask = new Uint8Array(length)
+  const logprobs = new Float32Array(length).fill(Number.NaN)
+  const calls: SampleCall[] = []
+  let mismatchedTokens = 0
+  let at = 0
+  for (const part of row.parts) {
+    ids.set(part.ids, at)
+    const end = at + part.ids.length
+    if (part.isSampled) {
+      logprobs.set(part.call.choice.logprobs, at)
+      if (part.isTrained) {
+        mask.fill(1, at, end)
+        if (!hasRecordedContext(ids, at, part.call)) mismatchedTokens += part.ids.length
+      }
+      calls.push(toSampleCall(part, at, end))
+    }
+    at = end
+  }
+  const last = calls.findLast(({ isTrained }) => isTrained) as SampleCall
+  return {
+    ...place,
+    sessionId: row.parts[0]?.call.turn.sessionId ?? '',
+    label: last.label,
+    ids,
+    promptLength: lengthOf(row.parts.slice(0, row.promptParts)),
+    mask,
+    logprobs,
+    calls,
+    finishReason: last.finishReason,
+    mismatchedTokens,
+    spans: () => spansOf(row.parts, deps.attribute),
+    messages: () => messagesOf(row, deps.reader),
+  }
+}
+
+export function lengthOf(parts: readonly Part[]): number {
+  return parts.reduce((sum, { ids }) => sum + ids.length, 0)
+}
+
+/** Whether what stands in front of position `at` is, token for token, what the engine read for this call. */
+function hasRecordedContext(ids: Int32Array, at: number, { response }: CallNode): boolean {
+  return response.promptIds.length === at && hasIdsAt(ids, 0, response.promptIds)
+}
+
+function toSampleCall({ call, isTrained }: Part, from: number, to: number): SampleCall {
+  const { turn, choice, response } = call
+  return {
+    key: call.key,
+    turnId: turn.id,
+    choice: choice.index,
+    label: call.label,
+    from,
+    to,
+    isTrained,
+    finishReason: choice.finishReason,
+    grade: response.grade,
+    ...(response.weightVersion === undefined ? {} : { weightVersion: response.weightVersion }),
+    startedAt: turn.startedAt,
+    ...(turn.endedAt === undefined ? {} : { endedAt: turn.endedAt }),
+    hasParserFailure: parserFailureOf(choice) !== undefined,
+  }
+}
+
+// --- where tokens come from -------------------------------------------------------------------------------------------
+
+function spansOf(parts: readonly Part[], attribute: AttributeContext | undefined): Span[] {
+  const spans: Span[] = []
+  let at = 0
+  let before: CallNode | undefined
+  for (const part of parts) {
+    if (part.isSampled) {
+      spans.push(...sampledSpans(part.call, at))
+      before = part.call
+    } else if (before === undefined) {
+      spans.push(...promptSpans(part, attribute))
+    } else {
+      spans.push(...contextSpans(part, before, at, attribute))
+    }
+    at += part.ids.length
+  }
+  return spans
+}
+
+function contextSpans(
+  part: Part,
+  before: CallNode | undefined,
+  at: number,
+  attribute: AttributeContext | undefined,
+): Span[] {
+  if (part.ids.length === 0) return []
+  if (attribute === undefined) return [{ from: at, provenance: 'context' }]
+  return attribute(part, before).map((span) => ({ ...span, from: span.from + at }))
+}
+
+/** A first prompt may hold answers of calls that are trained in another row. */
+function promptSpans(part: Part, attribute: AttributeContext | undefined): Span[] {
+  const ancestors: CallNode[] = []
+  for (let { edge } = part.call; edge.verdict === 'exact'; { edge } = edge.parent) ancestors.unshift(edge.parent)
+  const spans: Span[] = []
+  let at = 0
+  let before: CallNode | undefined
+  for (const call of [...ancestors, part.call]) {
+    const ids = call.response.promptIds.subarray(at)
+    spans.push(...contextSpans({ ...part, call, ids }, before, at, attribute))
+    at += ids.length
+    if (call !== part.call) spans.push(...sampledSpans(call, at))
+    at += call.choice.ids.length
+    before = call
+  }
+  return spans
+}
+
+/** One span for each version of the weights that sampled. */
+function sampledSpans(call: CallNode, at: number): Span[] {
+  if (call.choice.ids.length === 0) return []
+  const { weightVersion } = call.response
+  const first = { from: 0, ...(weightVersion === undefined ? {} : { version: weightVersion }) }
+  const changes: { from: number; version?: string }[] = call.choice.weightSpans ?? [first]
+  return changes.map(({ from, version }) => ({
+    from: at + from,
+    provenance: 'sampled',
+    call: call.key,
+    ...(version === undefined ? {} : { weightVersion: version }),
+  }))
+}

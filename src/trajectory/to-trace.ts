@@ -1,0 +1,68 @@
+import type { Sample, Span } from '../model/sample.ts'
+import type { Trace } from '../model/trajectory.ts'
+import type { FinishReason } from '../model/turn.ts'
+
+/** A sample under NVIDIA Polar's field names; what it has no field for stands in `metadata`. */
+export function toTrace(sample: Sample): Trace {
+  const { promptLength } = sample
+  const messages = sample.messages()
+  return {
+    prompt_ids: Array.from(sample.ids.subarray(0, promptLength)),
+    response_ids: Array.from(sample.ids.subarray(promptLength)),
+    loss_mask: Array.from(sample.mask.subarray(promptLength)) as (0 | 1)[],
+    prompt_messages: [...messages.prompt],
+    response_messages: [...messages.response],
+    tools: messages.tools === null ? null : [...messages.tools],
+    finish_reason: wireFinishReason(sample.finishReason),
+    response_logprobs: Array.from(sample.logprobs.subarray(promptLength), numberOrNull),
+    reward: sample.reward ?? null,
+    metadata: metadataOf(sample),
+  }
+}
+
+export function wireFinishReason(reason: FinishReason): string {
+  return reason === 'tool-calls' ? 'tool_calls' : reason
+}
+
+export function numberOrNull(value: number): number | null {
+  return Number.isNaN(value) ? null : value
+}
+
+function metadataOf(sample: Sample): Record<string, unknown> {
+  return {
+    sample_id: sample.id,
+    session_id: sample.sessionId,
+    builder: sample.builder,
+    label: sample.label,
+    weight: sample.weight,
+    ...(sample.group === undefined ? {} : { group_id: sample.group }),
+    ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
+    ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+    ...(sample.shared === undefined ? {} : { shared_with: sample.shared.with, shared_length: sample.shared.length }),
+    mismatched_tokens: sample.mismatchedTokens,
+    calls: sample.calls.map((call) => ({
+      turn_id: call.turnId,
+      choice: call.choice,
+      label: call.label,
+      from: call.from,
+      to: call.to,
+      trained: call.isTrained,
+      finish_reason: wireFinishReason(call.finishReason),
+      grade: call.grade,
+      weight_version: call.weightVersion ?? null,
+      started_at: call.startedAt,
+      ended_at: call.endedAt ?? null,
+      parser_failure: call.hasParserFailure,
+    })),
+    spans: sample.spans().map(toWireSpan),
+  }
+}
+
+function toWireSpan({ from, provenance, call, weightVersion }: Span): Record<string, unknown> {
+  return {
+    from,
+    provenance,
+    ...(call === undefined ? {} : { call }),
+    ...(weightVersion === undefined ? {} : { weight_version: weightVersion }),
+  }
+}
