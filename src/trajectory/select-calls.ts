@@ -46,9 +46,15 @@ export function whyNotTrained(
     return no('finish-reason', `ended by ${choice.finishReason}`)
   }
   if (filter.maxTokens !== undefined && length > filter.maxTokens) return no('too-long', `${length} tokens`)
-  if (filter.requireLogprobs && choice.logprobs.some(Number.isNaN)) {
+  if (filter.requireLogprobs && hasNaN(choice.logprobs)) {
     return no('no-logprobs', 'the engine left out log probabilities')
   }
   const parserFailure = filter.parserFailures === 'exclude' ? parserFailureOf(choice) : undefined
   return parserFailure === undefined ? undefined : no('parser-failure', parserFailure)
+}
+
+/** A plain loop: this reads every sampled token there is. */
+function hasNaN(values: Float32Array): boolean {
+  for (let i = 0; i < values.length; i++) if (Number.isNaN(values[i])) return true
+  return false
 }

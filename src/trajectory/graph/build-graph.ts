@@ -113,7 +113,8 @@ function likeliest(candidates: readonly Node[], child: Turn): Node | undefined {
 
 /** Calls that go on from none: a conversation begins, or the history of an earlier one came back changed. */
 function linkForks(nodesOf: readonly Node[][], reader: RequestReader): void {
-  if (nodesOf.every(([node]) => node?.edge.verdict === 'exact')) return
+  // The first call has nobody before it; where all others go on literally there is nothing to look for.
+  if (nodesOf.slice(1).every(([node]) => node?.edge.verdict === 'exact')) return
   const nearest = new NearestCall()
   const added: Node[] = []
   for (const nodes of nodesOf) {

@@ -12,68 +12,106 @@ export interface ParentRef {
   choice: number
 }
 
+/** How many of the longest possible parents are compared before hashes are asked. */
+const TRIES = 8
+
 /**
  * For each call the choices whose prompt and answer together are the longest beginning of its prompt: usually none or one,
- * several where the same answer was sampled twice. One pass over all tokens, whatever the order of the calls.
+ * several where the same answer was sampled twice. Near-linear in the number of tokens, whatever the order of the calls.
  *
- * Calls are taken by the length of their prompts. A parent's prompt is shorter than its child's, so when a prompt is read
- * the hash of every possible parent is known, and one running hash over the prompt meets all of them on its way.
+ * The parent of most calls is one of the longest sequences that fit into its prompt, and comparing memory is the fastest
+ * thing there is. For the others one running hash over the prompt meets every possible parent on its way.
  */
 export function findParents(calls: readonly TokenCall[]): ParentRef[][] {
-  const parents: ParentRef[][] = calls.map(() => [])
-  const byHash = new Map<number, ParentRef[]>()
-  const lengths = possibleLengths(calls)
-  for (const index of byPromptLength(calls)) {
-    const call = calls[index] as TokenCall
-    const { promptIds } = call
-    const hash = new TokenHash()
-    const met: ParentRef[][] = []
-    let read = 0
-    for (const length of lengths) {
-      if (length > promptIds.length) break
-      hash.add(promptIds, read, length)
-      read = length
-      const found = byHash.get(hash.key())
-      if (found !== undefined) met.push(found)
-    }
-    hash.add(promptIds, read, promptIds.length)
-    parents[index] = longest(calls, promptIds, met)
-    for (const [choice, { ids }] of call.choices.entries()) {
-      if (promptIds.length === 0 || ids.length === 0) continue
-      const whole = hash.copy()
-      whole.add(ids, 0, ids.length)
-      const key = whole.key()
-      const same = byHash.get(key)
-      if (same === undefined) byHash.set(key, [{ call: index, choice }])
-      else same.push({ call: index, choice })
-    }
-  }
-  return parents
+  const sequences = sequencesOf(calls)
+  let byHash: ReadonlyMap<number, readonly Sequence[]> | undefined
+  return calls.map(({ promptIds }) => {
+    const fitting = countFitting(sequences, promptIds.length)
+    const tried = sequences.slice(Math.max(0, fitting - TRIES), fitting).reverse()
+    const first = tried.find((sequence) => isBeginning(sequence, promptIds))
+    if (first !== undefined) return sameAs(first, sequences, fitting, promptIds)
+    if (fitting <= TRIES) return []
+    byHash ??= hashAll(sequences)
+    return longestMet(promptIds, sequences.slice(0, fitting - TRIES), byHash)
+  })
 }
 
-/** Of what was met on the way, shortest first, the longest that really is a beginning of the prompt. */
-function longest(calls: readonly TokenCall[], promptIds: Int32Array, met: ParentRef[][]): ParentRef[] {
+/** What the engine read and wrote for one choice. */
+interface Sequence extends ParentRef {
+  promptIds: Int32Array
+  ids: Int32Array
+  length: number
+}
+
+/** Shortest first. An answer without tokens is no place to go on from. */
+function sequencesOf(calls: readonly TokenCall[]): Sequence[] {
+  return calls
+    .flatMap(({ promptIds, choices }, call) =>
+      choices.map(({ ids }, choice) => ({ call, choice, promptIds, ids, length: promptIds.length + ids.length })),
+    )
+    .filter(({ promptIds, ids }) => promptIds.length > 0 && ids.length > 0)
+    .toSorted((a, b) => a.length - b.length)
+}
+
+/** How many sequences are no longer than a prompt. */
+function countFitting(sequences: readonly Sequence[], length: number): number {
+  let [low, high] = [0, sequences.length]
+  while (low < high) {
+    const middle = (low + high) >>> 1
+    if ((sequences[middle] as Sequence).length <= length) low = middle + 1
+    else high = middle
+  }
+  return low
+}
+
+function isBeginning({ promptIds, ids }: Sequence, prompt: Int32Array): boolean {
+  // Unequal sequences of one conversation part late: the end tells sooner.
+  return hasIdsAt(prompt, promptIds.length, ids) && hasIdsAt(prompt, 0, promptIds)
+}
+
+/** All that are equal to one; they lie next to each other. */
+function sameAs(first: Sequence, sequences: readonly Sequence[], fitting: number, prompt: Int32Array): ParentRef[] {
+  const same: ParentRef[] = []
+  for (let at = fitting - 1; at >= 0; at--) {
+    const sequence = sequences[at] as Sequence
+    if (sequence.length < first.length) break
+    if (sequence.length === first.length && isBeginning(sequence, prompt)) same.push(refOf(sequence))
+  }
+  return same
+}
+
+function hashAll(sequences: readonly Sequence[]): Map<number, Sequence[]> {
+  return Map.groupBy(sequences, ({ promptIds, ids }) => {
+    const hash = new TokenHash()
+    hash.add(promptIds, 0, promptIds.length)
+    hash.add(ids, 0, ids.length)
+    return hash.key()
+  })
+}
+
+function longestMet(
+  prompt: Int32Array,
+  fitting: readonly Sequence[],
+  byHash: ReadonlyMap<number, readonly Sequence[]>,
+): ParentRef[] {
+  const hash = new TokenHash()
+  const met: Sequence[][] = []
+  let read = 0
+  for (const { length } of fitting) {
+    if (length === read) continue
+    hash.add(prompt, read, length)
+    read = length
+    const found = byHash.get(hash.key())?.filter((sequence) => sequence.length === length)
+    if (found !== undefined && found.length > 0) met.push(found)
+  }
+  // Equal hashes are a hint, no proof.
   for (const candidates of met.reverse()) {
-    const verified = candidates.filter(({ call, choice }) => {
-      const { promptIds: first, choices } = calls[call] as TokenCall
-      const ids = choices[choice]?.ids ?? new Int32Array()
-      return hasIdsAt(promptIds, 0, first) && hasIdsAt(promptIds, first.length, ids)
-    })
-    // Equal hashes of unequal lengths cannot both be verified: they would be two lengths of one prompt with one hash.
-    if (verified.length > 0) return verified
+    const verified = candidates.filter((sequence) => isBeginning(sequence, prompt))
+    if (verified.length > 0) return verified.map(refOf)
   }
   return []
 }
 
-function possibleLengths(calls: readonly TokenCall[]): number[] {
-  const lengths = calls.flatMap(({ promptIds, choices }) =>
-    choices.filter(({ ids }) => ids.length > 0).map(({ ids }) => promptIds.length + ids.length),
-  )
-  return [...new Set(lengths)].toSorted((a, b) => a - b)
-}
-
-function byPromptLength(calls: readonly TokenCall[]): number[] {
-  return calls
-    .map((_, index) => index)
-    .toSorted((a, b) => (calls[a]?.promptIds.length ?? 0) - (calls[b]?.promptIds.length ?? 0))
+function refOf({ call, choice }: Sequence): ParentRef {
+  return { call, choice }
 }

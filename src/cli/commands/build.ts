@@ -1,0 +1,52 @@
+import { resolve } from 'node:path'
+import { writeFile } from 'node:fs/promises'
+import type { Trajectory } from '../../model/trajectory.ts'
+import { createCallLogReader } from '../../store/call-log/reader.ts'
+import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
+import { toTrace } from '../../trajectory/to-trace.ts'
+import { buildFlags, toBuildOptions } from '../build-options.ts'
+import { defineCommand, EXIT, type ExitCode } from '../command.ts'
+import { formatSummary } from '../graph-view.ts'
+import { resolveSession } from '../resolve-session.ts'
+import { DEFAULT_OUT } from '../session-view.ts'
+
+export const build = defineCommand({
+  name: 'build',
+  description: 'Build the trajectory of one session, and say what is trained and what is not.',
+  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  flags: {
+    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    to: { type: 'string', hint: 'FILE', description: "Write the trajectory there, in NVIDIA Polar's form" },
+    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
+    json: { type: 'boolean', description: 'Summary and exclusions as JSON' },
+    ...buildFlags,
+  },
+  examples: ['polar build last', 'polar build last --splice', 'polar build last --to trajectory.json'],
+  async run({ subject, flags }): Promise<ExitCode> {
+    const options = await toBuildOptions('build', flags)
+    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
+    const built = buildSession(session, options)
+    if (flags.to !== undefined) await writeFile(flags.to, `${JSON.stringify(toTrajectory(built))}\n`)
+    const { summary, exclusions } = built
+    process.stdout.write(
+      flags.json ? `${JSON.stringify({ summary, exclusions }, null, 2)}\n` : formatSummary(summary, exclusions),
+    )
+    return EXIT.done
+  },
+})
+
+function toTrajectory(built: BuiltSession): Trajectory {
+  const { session, summary, exclusions } = built
+  return {
+    status: 'COMPLETED',
+    metadata: {
+      session_id: session.id,
+      session_complete: session.complete,
+      incomplete_reasons: session.incompleteReasons,
+      summary,
+      exclusions,
+    },
+    traces: Array.from(built.samples(), toTrace),
+  }
+}

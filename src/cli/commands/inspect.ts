@@ -1,0 +1,72 @@
+import { resolve } from 'node:path'
+import { createCallLogReader } from '../../store/call-log/reader.ts'
+import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
+import type { CallNode, Edge } from '../../trajectory/graph/call-graph.ts'
+import { buildFlags, toBuildOptions } from '../build-options.ts'
+import { defineCommand, EXIT, type ExitCode } from '../command.ts'
+import { formatGraph, formatSummary } from '../graph-view.ts'
+import { resolveSession } from '../resolve-session.ts'
+import { DEFAULT_OUT } from '../session-view.ts'
+
+export const inspect = defineCommand({
+  name: 'inspect',
+  description: 'Show how the calls of a session hang together, and which sample each is trained in.',
+  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  flags: {
+    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    why: { type: 'boolean', description: 'On what grounds each call has its label' },
+    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
+    json: { type: 'boolean', description: 'The graph as JSON' },
+    ...buildFlags,
+  },
+  examples: ['polar inspect last', 'polar inspect last --why', 'polar inspect last --json | jq .calls[0].edge'],
+  async run({ subject, flags }): Promise<ExitCode> {
+    const options = await toBuildOptions('inspect', flags)
+    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
+    const built = buildSession(session, options)
+    process.stdout.write(
+      flags.json
+        ? `${JSON.stringify(toJson(built), null, 2)}\n`
+        : `Session ${session.id}${session.complete ? '' : ' (INCOMPLETE)'}\n\n` +
+            `${formatGraph(built, { evidence: flags.why })}\n${formatSummary(built.summary, built.exclusions)}`,
+    )
+    return EXIT.done
+  },
+})
+
+function toJson(built: BuiltSession): unknown {
+  const sampleOf = new Map<string, string>()
+  for (const { id, calls } of built.samples()) {
+    for (const { key, isTrained } of calls) if (isTrained) sampleOf.set(key, id)
+  }
+  return {
+    session_id: built.session.id,
+    complete: built.session.complete,
+    summary: built.summary,
+    calls: built.graph.nodes.map((node) => ({
+      call: node.key,
+      turn: node.turn.index + 1,
+      label: node.label,
+      evidence: node.evidence,
+      edge: toEdgeJson(node.edge),
+      prompt_tokens: node.response.promptIds.length,
+      sampled_tokens: node.choice.ids.length,
+      finish_reason: node.choice.finishReason,
+      sample: sampleOf.get(node.key) ?? null,
+    })),
+    exclusions: built.exclusions,
+  }
+}
+
+function toEdgeJson(edge: Edge): unknown {
+  const keyOf = ({ key }: CallNode): string => key
+  switch (edge.verdict) {
+    case 'exact':
+      return { verdict: 'exact', parent: keyOf(edge.parent) }
+    case 'forked':
+      return { ...edge, from: keyOf(edge.from) }
+    case 'root':
+      return edge
+  }
+}
