@@ -1,15 +1,19 @@
 import { createCallLogReader } from '../src/store/call-log/reader.ts'
+import { competitors, installCompetitors, type CompetitorName } from './support/competitors.ts'
 import { openArena, type Arena, type Party, type PartyName } from './support/parties.ts'
 import type { Lag } from './support/lag.ts'
 import type { LoadResult, LoadShape } from './support/load.ts'
 import type { RequestOptions } from './support/prompt.ts'
 import { percentile } from './support/stats.ts'
 import { printTitledTable } from './support/table.ts'
+import { verifyParties } from './support/verify.ts'
 
 const CALLERS = 32
 const STREAMS = 512
 const STREAM_INTERVAL_MS = 100
-const PARTIES: readonly PartyName[] = ['direct', 'nginx', 'byte proxy', 'gateway']
+const PARTIES: readonly PartyName[] = ['direct', 'nginx', 'byte proxy', 'Portkey', 'LiteLLM', 'gateway']
+
+const WANTED_MULTIPLES: Readonly<Record<CompetitorName, number>> = { Portkey: 5, LiteLLM: 10 }
 
 type Measured = LoadResult & { cpuMs: number }
 type Results = Map<PartyName, Measured>
@@ -17,10 +21,16 @@ type Results = Map<PartyName, Measured>
 export interface GatewayBenchOptions {
   /** 30 s of concurrent streams instead of 10. */
   long?: boolean
+  /** Fetch the other gateways first, where they are not here yet. */
+  install?: boolean
 }
 
-/** The gateway against the same bytes sent straight, through nginx, and through the least a proxy here can do. */
-export async function benchGateway({ long = false }: GatewayBenchOptions = {}): Promise<void> {
+/**
+ * The gateway against the same bytes sent straight, through nginx, through the least a proxy here can do, and through
+ * other gateways.
+ */
+export async function benchGateway({ long = false, install = false }: GatewayBenchOptions = {}): Promise<void> {
+  if (install) await installCompetitors()
   await using arena = await openArena({ sessions: STREAMS, parties: PARTIES })
   const { answers } = arena
   print(
@@ -28,6 +38,7 @@ export async function benchGateway({ long = false }: GatewayBenchOptions = {}): 
       `tokens; the engine's answer is ${kilobytes(answers.wholeBytes)} KB whole, ${kilobytes(answers.streamBytes)} KB ` +
       'streamed, with ids and log probabilities',
   )
+  await keepVerified(arena)
   for (const reason of arena.missing) print(`a row is missing: ${reason}`)
   const summary = new Summary()
 
@@ -38,6 +49,18 @@ export async function benchGateway({ long = false }: GatewayBenchOptions = {}): 
   await arena.gateway[Symbol.asyncDispose]()
   await checkLogs(arena)
   summary.print()
+}
+
+/** Only who gives the engine's answer is measured: an error is quickly sent. */
+async function keepVerified(arena: Arena): Promise<void> {
+  const verdicts = await verifyParties(arena)
+  for (const { party, problem, idsPassedOn } of verdicts) {
+    if (problem !== undefined) arena.missing.push(`${party.name} does not work: ${problem}`)
+    else if (!idsPassedOn) print(`${party.name} does not hand on token ids`)
+  }
+  arena.parties = verdicts.filter(({ problem }) => problem === undefined).map(({ party }) => party)
+  for (const [name, { version }] of Object.entries(competitors))
+    if (arena.parties.some((party) => party.name === name)) print(`${name} ${version}`)
 }
 
 /** What was measured beside what is wanted. */
@@ -53,6 +76,10 @@ class Summary {
       `${percent(perSecond('gateway') / perSecond(base))} (by CPU ${percent(perCpuSecond('gateway') / perCpuSecond(base))})`
     this.add(`${what}: calls/s of the byte proxy's`, ratio('byte proxy'), '≥ 80 %')
     this.add(`${what}: calls/s of nginx's`, ratio('nginx'), '≥ 25 %')
+    const times = (base: PartyName): string =>
+      `${multiple(perSecond('gateway') / perSecond(base))} (by CPU ${multiple(perCpuSecond('gateway') / perCpuSecond(base))})`
+    for (const [name, wanted] of Object.entries(WANTED_MULTIPLES) as [CompetitorName, number][])
+      this.add(`${what}: calls/s against ${name}`, times(name), `≥ ${wanted}×`)
   }
 
   print(): void {
@@ -85,11 +112,12 @@ async function throughput(arena: Arena, summary: Summary): Promise<void> {
     const results = await interleave(arena, 3, { request, shape, sessions: CALLERS })
     const perSecond = (name: PartyName): number => rate(results.get(name))
     const perCpuSecond = (name: PartyName): number => 1000 / cpuPerCall(results.get(name))
-    printTitledTable(`${title}, ${CALLERS} callers`, [
-      ['party', 'calls/s', 'of nginx', 'of byte proxy', 'CPU ms/call', 'of byte proxy by CPU', 'failed'],
-      ...arena.parties.map(({ name }) => [
+    printTitledTable(title, [
+      ['party', 'callers', 'calls/s', 'of nginx', 'of byte proxy', 'CPU ms/call', 'of byte proxy by CPU', 'failed'],
+      ...arena.parties.map(({ name, maxCallers }) => [
         name,
-        perSecond(name).toFixed(0),
+        String(Math.min(CALLERS, maxCallers)),
+        number(perSecond(name), perSecond(name) < 10 ? 1 : 0),
         percent(perSecond(name) / perSecond('nginx')),
         percent(perSecond(name) / perSecond('byte proxy')),
         number(cpuPerCall(results.get(name)), 2),
@@ -121,9 +149,10 @@ async function latency(arena: Arena, summary: Summary): Promise<void> {
   for (const { inFlight, replay, perSecond, oneAtATime } of PACES) {
     const shape: LoadShape = { kind: 'paced', perSecond, seconds: 1.5, oneAtATime }
     const request: RequestOptions = { stream: false, replay, withIds: false }
-    const results = await interleave(arena, 2, { request, shape, sessions: 64 })
+    const parties = thatKeepPace(arena, inFlight)
+    const results = await interleave(arena, 2, { request, shape, sessions: 64 }, parties)
     const title = `latency of whole answers, ${inFlight} in flight`
-    const added = printAdded(arena, title, perSecond, results, (result) => result.latencyMs)
+    const added = printAdded(parties, title, perSecond, results, (result) => result.latencyMs)
     summary.add(`added latency p50 / p99, ${inFlight} in flight`, `${added.p50} / ${added.p99} ms`, '≤ 1 / ≤ 5 ms')
   }
 }
@@ -132,15 +161,21 @@ async function firstByte(arena: Arena, summary: Summary): Promise<void> {
   for (const { inFlight, replay, perSecond, oneAtATime } of PACES) {
     const shape: LoadShape = { kind: 'paced', perSecond, seconds: 1.5, oneAtATime }
     const request: RequestOptions = { stream: true, replay: `${replay} tokens=32 group=1`, withIds: false }
-    const results = await interleave(arena, 2, { request, shape, sessions: 64 })
+    const parties = thatKeepPace(arena, inFlight)
+    const results = await interleave(arena, 2, { request, shape, sessions: 64 }, parties)
     const title = `time to first byte of streams, ${inFlight} in flight`
-    const added = printAdded(arena, title, perSecond, results, (result) => result.firstByteMs)
+    const added = printAdded(parties, title, perSecond, results, (result) => result.firstByteMs)
     summary.add(`added time to first byte p50 / p99, ${inFlight} in flight`, `${added.p50} / ${added.p99} ms`, '≤ 2 ms')
   }
 }
 
+/** One that fewer callers fill cannot have so many calls under way: the time in its queue would be all there is to see. */
+function thatKeepPace({ parties }: Arena, inFlight: number): Party[] {
+  return parties.filter(({ maxCallers }) => maxCallers >= inFlight)
+}
+
 function printAdded(
-  arena: Arena,
+  parties: readonly Party[],
   title: string,
   perSecond: number,
   results: Results,
@@ -153,7 +188,7 @@ function printAdded(
   const added = (name: PartyName, p: number): string => number(at(name, p) - at('direct', p), 2)
   printTitledTable(`${title}, ${perSecond}/s`, [
     ['party', 'p50 ms', 'p99 ms', 'added p50', 'added p99', 'calls', 'failed'],
-    ...arena.parties.map(({ name }) => [
+    ...parties.map(({ name }) => [
       name,
       number(at(name, 50), 2),
       number(at(name, 99), 2),
@@ -232,12 +267,11 @@ async function checkLogs(arena: Arena): Promise<void> {
 type Job = Parameters<Arena['load']>[1]
 
 /** A B C D A B C D: what else the machine does hits all parties alike. The first round warms up and is not counted. */
-async function interleave(arena: Arena, rounds: number, job: Job): Promise<Results> {
+async function interleave(arena: Arena, rounds: number, job: Job, parties = arena.parties): Promise<Results> {
   const results: Results = new Map()
-  for (const party of arena.parties)
-    await arena.load(party, { ...job, shape: { ...job.shape, seconds: 0.5 } as LoadShape })
+  for (const party of parties) await arena.load(party, { ...job, shape: { ...job.shape, seconds: 0.5 } as LoadShape })
   for (let round = 0; round < rounds; round++) {
-    for (const party of arena.parties) merge(results, party, await arena.load(party, job))
+    for (const party of parties) merge(results, party, await arena.load(party, job))
   }
   return results
 }
@@ -271,6 +305,10 @@ function number(value: number, digits: number): string {
 
 function percent(ratio: number): string {
   return Number.isNaN(ratio) ? '–' : `${(ratio * 100).toFixed(ratio < 0.1 ? 1 : 0)} %`
+}
+
+function multiple(ratio: number): string {
+  return Number.isNaN(ratio) ? '–' : `${ratio.toFixed(ratio < 10 ? 1 : 0)}×`
 }
 
 function print(text: string): void {

@@ -1,18 +1,20 @@
-/** `npm run bench [-- name…] [--long]`: the named benches, or all. */
+/** `npm run bench [-- name…] [--long] [--install]`: the named benches, or all. */
 import { availableParallelism, cpus, totalmem } from 'node:os'
 import { parseArgs } from 'node:util'
 
-const NAMES = ['engine-model', 'engine-wire', 'call-log', 'gateway'] as const
+const NAMES = ['engine-model', 'engine-wire', 'call-log', 'trajectory', 'export', 'gateway', 'gateway-memory'] as const
 
 export interface BenchOptions {
   long: boolean
+  /** Fetch other people's programs to compare with, where they are not here yet. */
+  install: boolean
 }
 
 type Bench = (options: BenchOptions) => Promise<unknown>
 
 const { positionals, values } = parseArgs({
   allowPositionals: true,
-  options: { long: { type: 'boolean', default: false } },
+  options: { long: { type: 'boolean', default: false }, install: { type: 'boolean', default: false } },
 })
 const unknown = positionals.filter((name) => !NAMES.some((known) => known === name))
 if (unknown.length > 0) {
@@ -34,7 +36,7 @@ async function runOne(name: string): Promise<void> {
   console.log(`\n━━ ${name}`)
   try {
     const bench = await loadBench(name)
-    await bench({ long: values.long })
+    await bench({ long: values.long, install: values.install })
     console.log(`\n${name}: ${seconds(begun)} s`)
   } catch (error) {
     process.exitCode = 1

@@ -102,6 +102,56 @@ ${renderTable(
   }),
 )}
 
+## What it gives to train on
+
+Built with \`prefix_merging\` ([how](trajectories.md)). An edge is _exact_ when a call goes on token for token from an
+earlier one. _Calls per main sample_ is the merge ratio of the run with twelve rounds of tools: thirteen means that all of
+it is one sample. Left out are sampled tokens of retried, abandoned and helper calls.
+
+${renderTable(
+  [
+    'Harness',
+    'exact edges',
+    'why not the others',
+    'calls per main sample',
+    'labels',
+    'tokens sampled',
+    'trained',
+    'left out',
+  ],
+  measured.map(({ harness, scenarios }) => {
+    const own = Object.values(scenarios).map(({ trajectory }) => trajectory.merged)
+    const long = scenarios.long?.trajectory.merged.main
+    return [
+      harness.title,
+      `${sum(own, ({ edges }) => edges.exact)} of ${sum(own, ({ edges }) => edges.all)}`,
+      renderCounts(own.map(({ forks }) => forks)),
+      long === undefined ? '-' : `${long.calls / long.rows}`,
+      renderCounts(own.map(({ labels }) => labels)),
+      String(sum(own, ({ tokens }) => tokens.sampled)),
+      String(sum(own, ({ tokens }) => tokens.trained)),
+      String(sum(own, ({ tokens }) => tokens.excluded)),
+    ]
+  }),
+)}
+
+The same runs merged with \`splice\`, as NVIDIA Polar does: tokens that would be trained behind a context the engine never
+read, and calls that would be lost. Without \`splice\` both are 0, always.
+
+${renderTable(
+  ['Harness', 'samples', 'samples, spliced', 'trained tokens in a foreign context', 'calls lost'],
+  measured.map(({ harness, scenarios }) => {
+    const own = Object.values(scenarios).map(({ trajectory }) => trajectory)
+    return [
+      harness.title,
+      String(sum(own, ({ merged }) => merged.rows)),
+      String(sum(own, ({ spliced }) => spliced.rows)),
+      String(sum(own, ({ spliced }) => spliced.mismatchedTokens)),
+      String(sum(own, ({ lostBySplice }) => lostBySplice)),
+    ]
+  }),
+)}
+
 This page is made by \`node scripts/generate-harness-matrix.ts\` from what \`test/e2e/harness-matrix.test.ts\` saw.
 `
 }
@@ -114,6 +164,12 @@ function renderRun(run: RunFacts | undefined): string {
     ...(subagentCalls === 0 ? [] : [`${subagentCalls} of them the sub-agent's`]),
     ...(exitCode === 0 ? [] : [`exit ${exitCode}`]),
   ].join(', ')
+}
+
+/** "3 main, 1 retry": names and numbers of all runs together. */
+function renderCounts(all: readonly Readonly<Record<string, number | undefined>>[]): string {
+  const names = [...new Set(all.flatMap((counts) => Object.keys(counts)))].toSorted()
+  return names.map((name) => `${sum(all, (counts) => counts[name] ?? 0)} ${name}`).join(', ') || '-'
 }
 
 function renderTable(head: readonly string[], rows: readonly (readonly string[])[]): string {

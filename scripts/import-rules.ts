@@ -46,6 +46,7 @@ export const plugFolders: Readonly<Record<string, { interfaceFile: string; share
       'trajectory/graph',
       'trajectory/build-session.ts',
       'trajectory/score-session.ts',
+      'trajectory/sample-fields.ts',
       'trajectory/to-trace.ts',
     ],
   },

@@ -2,7 +2,7 @@ import { fork, type ChildProcess } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { fileURLToPath } from 'node:url'
 
-const START_TIMEOUT_MS = 30_000
+const START_TIMEOUT_MS = 90_000
 const STOP_TIMEOUT_MS = 60_000
 
 interface Reply {
@@ -86,10 +86,14 @@ export function serveParent(
       (error: unknown) => process.send?.({ id, error: String(error) }),
     )
   })
-  process.on('disconnect', () => {
-    void stop().finally(() => process.exit(0))
-  })
-  process.send?.({ ready })
+  const end = (): void => void stop().finally(() => process.exit(0))
+  process.on('disconnect', end)
+  process.on('SIGTERM', end)
+  // A terminal interrupts the whole group; the parent's end is what counts.
+  process.on('SIGINT', () => {})
+  // It may have gone while this child was still starting.
+  if (process.connected) process.send?.({ ready })
+  else end()
 }
 
 /** Milliseconds of processor time a process has used with all its threads; undefined where the system has no /proc. */

@@ -8,8 +8,15 @@ import { randomIds } from '../../src/lib/random-ids.ts'
 import { createCallLogStore } from '../../src/store/call-log/store.ts'
 import { serveParent } from './child.ts'
 import { createLagMeter } from './lag.ts'
+import { readHeldMemory } from './memory.ts'
 
-export type GatewayAsk = { kind: 'lag' } | { kind: 'profile-start' } | { kind: 'profile-stop'; file: string }
+export type GatewayAsk =
+  | { kind: 'lag' }
+  | { kind: 'profile-start' }
+  | { kind: 'profile-stop'; file: string }
+  | { kind: 'open'; count: number }
+  | { kind: 'close'; sessions: readonly string[] }
+  | { kind: 'memory' }
 
 export interface GatewayReady {
   sessions: SessionAccess[]
@@ -25,9 +32,7 @@ const gateway = await Gateway.start({
   now: Date.now,
   logger: pino({ level: 'warn' }, pino.destination(2)),
 })
-const sessions: SessionAccess[] = []
-for (let i = 0; i < Number(sessionCount); i++)
-  sessions.push(await gateway.openSession({ origin: { bench: 'gateway' } }))
+const sessions = await openSessions(Number(sessionCount))
 
 const lag = createLagMeter()
 const inspector = new Session()
@@ -49,7 +54,20 @@ async function answer(ask: GatewayAsk): Promise<unknown> {
       await writeFile(ask.file, JSON.stringify(profile))
       return undefined
     }
+    case 'open':
+      return openSessions(ask.count)
+    case 'close':
+      for (const id of ask.sessions) await gateway.closeSession(id)
+      return undefined
+    case 'memory':
+      return readHeldMemory()
   }
+}
+
+async function openSessions(count: number): Promise<SessionAccess[]> {
+  const opened: SessionAccess[] = []
+  for (let i = 0; i < count; i++) opened.push(await gateway.openSession({ origin: { bench: 'gateway' } }))
+  return opened
 }
 
 async function stop(): Promise<void> {

@@ -9,6 +9,8 @@ export interface Target {
   origin: string
   path: string
   key: string
+  /** Besides those that every call has. */
+  headers?: Readonly<Record<string, string>>
 }
 
 /**
@@ -122,7 +124,7 @@ const shapes = {
 
 /** One call, by the parser's own callbacks: a caller that cost more than the parties would hide them. */
 function send(pool: Pool, target: Target, body: Buffer, stream: boolean, result: LoadResult): Promise<void> {
-  const headers = { 'content-type': 'application/json', authorization: `Bearer ${target.key}` }
+  const headers = { 'content-type': 'application/json', authorization: `Bearer ${target.key}`, ...target.headers }
   return new Promise((resolve) => {
     const reader = new AnswerReader(stream, result, resolve)
     pool.dispatch({ path: target.path, method: 'POST', headers, body }, reader)

@@ -1,40 +1,27 @@
 /** An nginx of our own in front of an upstream. Its keeper is a child like the others, so it ends when the parent does. */
-import { spawn, type ChildProcess } from 'node:child_process'
 import { access, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { connect, createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
-import { setTimeout } from 'node:timers/promises'
 import { serveParent } from './child.ts'
-
-/** `missing` says why there is none. */
-export type NginxReady = { url: string; pid: number } | { missing: string }
+import { freePort, startService, type Service, type ServiceReady } from './service.ts'
 
 const dir = await mkdtemp(join(tmpdir(), 'polar-nginx-'))
-let nginx: ChildProcess | undefined
+let nginx: Service | undefined
 serveParent(await start(process.argv[2] ?? ''), async () => undefined, stop)
 
-async function start(upstreamUrl: string): Promise<NginxReady> {
+async function start(upstreamUrl: string): Promise<ServiceReady> {
   const binary = await findNginx()
   if (binary === undefined) return { missing: 'nginx is not installed; apt-get install nginx-light adds the row' }
   const port = await freePort()
   const config = join(dir, 'nginx.conf')
   await writeFile(config, renderConfig(port, new URL(upstreamUrl).host))
-  nginx = spawn(binary, ['-p', dir, '-c', config, '-e', join(dir, 'error.log')], { stdio: 'ignore' })
-  nginx.once('error', () => {})
-  for (let tries = 0; tries < 100 && nginx.exitCode === null; tries++) {
-    if (await isListening(port)) return { url: `http://127.0.0.1:${port}`, pid: nginx.pid ?? 0 }
-    await setTimeout(50)
-  }
-  return { missing: `nginx did not start (status ${nginx.exitCode})` }
+  const args = ['-p', dir, '-c', config, '-e', join(dir, 'error.log')]
+  nginx = await startService({ name: 'nginx', file: binary, args, port, timeoutMs: 5000 })
+  return nginx.ready
 }
 
 async function stop(): Promise<void> {
-  if (nginx !== undefined && nginx.exitCode === null && nginx.signalCode === null) {
-    const ended = new Promise((resolve) => nginx?.once('close', resolve))
-    nginx.kill('SIGTERM')
-    await ended
-  }
+  await nginx?.stop()
   await rm(dir, { recursive: true, force: true })
 }
 
@@ -71,22 +58,4 @@ async function findNginx(): Promise<string | undefined> {
     if (found) return file
   }
   return undefined
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
-  await new Promise((resolve) => server.close(resolve))
-  return port
-}
-
-async function isListening(port: number): Promise<boolean> {
-  return new Promise((resolve) => {
-    const socket = connect(port, '127.0.0.1')
-    socket.once('connect', () => resolve(true))
-    socket.once('error', () => resolve(false))
-    socket.once('close', () => resolve(false))
-    socket.once('connect', () => socket.destroy())
-  })
 }

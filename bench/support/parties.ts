@@ -3,18 +3,21 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { recordAnswers, type Answers } from './answers.ts'
 import { Child, cpuMsOf } from './child.ts'
+import { competitors, type CompetitorName } from './competitors.ts'
 import type { GatewayReady } from './gateway-process.ts'
 import type { Lag } from './lag.ts'
-import type { LoadJob, LoadResult, Target } from './load.ts'
-import type { NginxReady } from './nginx-process.ts'
+import type { LoadJob, LoadResult, LoadShape, Target } from './load.ts'
+import type { ServiceReady } from './service.ts'
 
-export type PartyName = 'direct' | 'nginx' | 'byte proxy' | 'gateway'
+export type PartyName = 'direct' | 'nginx' | 'byte proxy' | CompetitorName | 'gateway'
 
 /** One way from the callers to the same upstream. */
 export interface Party {
   name: PartyName
   targets: (stream: boolean) => Target[]
   pid: number
+  /** Most callers at a time that are of use. */
+  maxCallers: number
   takeLag?: () => Promise<Lag>
 }
 
@@ -50,9 +53,9 @@ export async function openArena(options: { sessions: number; parties: readonly P
         parties.push(plainParty(name, replay.ready.url, replay.pid))
         break
       case 'nginx': {
-        const nginx = stack.use(await start<NginxReady>('nginx-process.ts', [replay.ready.url]))
+        const nginx = stack.use(await start<ServiceReady>('nginx-process.ts', [replay.ready.url]))
         if ('missing' in nginx.ready) missing.push(nginx.ready.missing)
-        else parties.push(plainParty(name, nginx.ready.url, nginx.ready.pid, '/unbuffered'))
+        else parties.push(plainParty(name, nginx.ready.url, nginx.ready.pid, { streamPrefix: '/unbuffered' }))
         break
       }
       case 'byte proxy': {
@@ -60,11 +63,22 @@ export async function openArena(options: { sessions: number; parties: readonly P
         parties.push({ ...plainParty(name, proxy.ready.url, proxy.pid), takeLag: () => proxy.ask({ kind: 'lag' }) })
         break
       }
+      case 'Portkey':
+      case 'LiteLLM': {
+        const { url } = replay.ready
+        const competitor = stack.use(await start<ServiceReady>('competitor-process.ts', [name, url]))
+        const { callers: maxCallers, headers } = competitors[name]
+        const extras = { headers: headers(url), maxCallers }
+        if ('missing' in competitor.ready) missing.push(competitor.ready.missing)
+        else parties.push(plainParty(name, competitor.ready.url, competitor.ready.pid, extras))
+        break
+      }
       case 'gateway':
         parties.push({
           name,
           targets: () => gateway.ready.sessions.map(toTarget),
           pid: gateway.pid,
+          maxCallers: Infinity,
           takeLag: () => gateway.ask({ kind: 'lag' }),
         })
         break
@@ -81,7 +95,7 @@ export async function openArena(options: { sessions: number; parties: readonly P
     async load(party, { request, shape, sessions }) {
       const before = await cpuMsOf(party.pid)
       const targets = party.targets(request.stream).slice(0, sessions)
-      const result = await callers.ask<LoadResult>({ targets, request, shape } satisfies LoadJob)
+      const result = await callers.ask<LoadResult>({ targets, request, shape: limit(shape, party) } satisfies LoadJob)
       const after = await cpuMsOf(party.pid)
       return { ...result, cpuMs: before === undefined || after === undefined ? Number.NaN : after - before }
     },
@@ -89,19 +103,33 @@ export async function openArena(options: { sessions: number; parties: readonly P
   }
 }
 
+function limit(shape: LoadShape, { maxCallers }: Party): LoadShape {
+  return shape.kind === 'closed' ? { ...shape, callers: Math.min(shape.callers, maxCallers) } : shape
+}
+
 function start<Ready>(file: string, args: readonly string[]): Promise<Child<Ready>> {
   return Child.start<Ready>(new URL(file, import.meta.url), args)
 }
 
-function plainParty(name: PartyName, url: string, pid: number, streamPrefix = ''): Party {
+function plainParty(
+  name: PartyName,
+  origin: string,
+  pid: number,
+  {
+    streamPrefix = '',
+    headers = {},
+    maxCallers = Infinity,
+  }: { streamPrefix?: string; headers?: Record<string, string>; maxCallers?: number } = {},
+): Party {
   return {
     name,
     pid,
-    targets: (stream) => [{ origin: url, path: `${stream ? streamPrefix : ''}/v1/chat/completions`, key: 'none' }],
+    maxCallers,
+    targets: (stream) => [{ origin, path: `${stream ? streamPrefix : ''}/v1/chat/completions`, key: 'none', headers }],
   }
 }
 
-function toTarget({ baseUrl, key }: GatewayReady['sessions'][number]): Target {
+export function toTarget({ baseUrl, key }: GatewayReady['sessions'][number]): Target {
   const { origin, pathname } = new URL(baseUrl)
   return { origin, path: `${pathname}/v1/chat/completions`, key }
 }

@@ -5,7 +5,7 @@ const COUNTER_DIGITS = 12
 
 export interface RequestOptions {
   stream: boolean
-  /** How the replay upstream is to answer; it reads this from the `user` field. Empty: everything at once. */
+  /** How the replay upstream is to answer. Empty: everything at once. */
   replay: string
   /** Ask for token ids and log probabilities oneself, which makes a gateway send on all it got. */
   withIds: boolean
@@ -23,7 +23,10 @@ export function createRequests(options: RequestOptions): (call: number) => Buffe
   return (call) => Buffer.concat([head, Buffer.from(String(call).padStart(COUNTER_DIGITS, '0')), tail])
 }
 
-/** `stream` and `user` stand first, so that the replay upstream finds them without reading on. */
+/**
+ * `stream` and `user` stand first, so that the replay upstream finds them without reading on. Not every proxy passes
+ * `user` on, so the last message says the same.
+ */
 export function requestBody({ stream, replay, withIds }: RequestOptions): Record<string, unknown> {
   return {
     model: 'tiny',
@@ -34,11 +37,11 @@ export function requestBody({ stream, replay, withIds }: RequestOptions): Record
     temperature: 1,
     max_completion_tokens: 4096,
     tools: TOOLS,
-    messages: messages(),
+    messages: messages(replay),
   }
 }
 
-function messages(): Record<string, unknown>[] {
+function messages(replay: string): Record<string, unknown>[] {
   const words = createWords()
   const history: Record<string, unknown>[] = [
     { role: 'system', content: words(6000) },
@@ -56,7 +59,7 @@ function messages(): Record<string, unknown>[] {
       { role: 'tool', tool_call_id: id, content: words(2400) },
     )
   }
-  history.push({ role: 'user', content: `${words(400)} ${'0'.repeat(COUNTER_DIGITS)}` })
+  history.push({ role: 'user', content: `${words(400)} [replay ${replay}] ${'0'.repeat(COUNTER_DIGITS)}` })
   return history
 }
 
@@ -65,8 +68,8 @@ function sizeOf(value: unknown): number {
 }
 
 /** Text of about so many bytes, the same in every process: lines of source code, since that is what agents read. */
-function createWords(): (bytes: number) => string {
-  let state = 1
+export function createWords(seed = 1): (bytes: number) => string {
+  let state = seed
   const next = (below: number): number => {
     state = (state * 48271) % 2147483647
     return state % below

@@ -1,6 +1,7 @@
 /**
- * An engine that costs nothing: sends prepared answers. How is read from the request's `user` field, which every party
- * passes on: `replay delay=500 group=8 tokens=32 interval=100 seconds=10`, each of them optional.
+ * An engine that costs nothing: sends prepared answers. How is read from the request's `user` field, or from its last
+ * message where a party moved or dropped that: `replay delay=500 group=8 tokens=32 interval=100 seconds=10`, each of them
+ * optional.
  */
 import { createServer, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -28,29 +29,34 @@ interface Plan {
 const answers = await loadAnswers(process.argv[2] ?? '')
 
 const server = createServer({ keepAliveTimeout: 60_000, requestTimeout: 0, noDelay: true }, (request, response) => {
-  let head = ''
-  request.on('data', (bytes: Buffer) => {
-    if (head.length < HEAD_BYTES) head += bytes.toString('latin1', 0, HEAD_BYTES)
-  })
+  const pieces: Buffer[] = []
+  request.on('data', (bytes: Buffer) => pieces.push(bytes))
   request.on('end', () => {
-    answer(response, toPlan(head)).catch(() => response.destroy())
+    answer(response, toPlan(Buffer.concat(pieces))).catch(() => response.destroy())
   })
 })
 await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', 4096, resolve))
 serveParent({ url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` }, async () => undefined)
 
-function toPlan(head: string): Plan {
-  const options = /"user": ?"replay ([^"]*)"/.exec(head)?.[1] ?? ''
+function toPlan(body: Buffer): Plan {
+  const head = body.toString('latin1', 0, HEAD_BYTES)
+  const inHead = /"user": ?"replay ([^"]*)"/.exec(head)?.[1]
+  const options = inHead ?? optionsInMessage(body)
   const number = (name: string, otherwise: number): number =>
     Number(new RegExp(`${name}=(\\d+)`).exec(options)?.[1] ?? otherwise)
   return {
-    stream: /"stream": ?true/.test(head),
+    stream: /"stream": ?true/.test(inHead === undefined ? body.toString('latin1') : head),
     delay: number('delay', 0),
     group: number('group', 8),
     tokens: Math.min(number('tokens', answers.tokens.length), answers.tokens.length),
     interval: number('interval', 0),
     seconds: number('seconds', 10),
   }
+}
+
+function optionsInMessage(body: Buffer): string {
+  const at = body.lastIndexOf('[replay ')
+  return at === -1 ? '' : body.toString('latin1', at, body.indexOf(']', at))
 }
 
 async function answer(response: ServerResponse, plan: Plan): Promise<void> {

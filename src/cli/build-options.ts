@@ -1,5 +1,5 @@
 import { resolve } from 'node:path'
-import * as z from 'zod'
+import type * as z from 'zod'
 import { Label } from '../model/sample.ts'
 import { FinishReason, Grade } from '../model/turn.ts'
 import { Weighting, type BuildOptions } from '../trajectory/build-session.ts'
@@ -9,6 +9,8 @@ import { loadBuilder } from '../trajectory/builders/load-builder.ts'
 import { CallFilter } from '../trajectory/select-calls.ts'
 import { parseNumber, usageError } from './command.ts'
 import { requestReader } from './read-request.ts'
+import { loadSessionReaders } from './session-readers.ts'
+import { TOKENIZER_FLAG } from './token-decoder.ts'
 
 /** What every verb takes that makes samples of a session: how calls are arranged, and which are trained. */
 export const buildFlags = {
@@ -37,6 +39,7 @@ export const buildFlags = {
     default: 'tokens',
     description: "A sample's share of its session",
   },
+  tokenizer: TOKENIZER_FLAG,
 } as const
 
 /** The values of `buildFlags`, as a command gets them. */
@@ -50,6 +53,7 @@ export interface BuildFlags {
   'max-tokens': string | undefined
   'exclude-parser-failures': boolean
   weights: string
+  tokenizer?: string | undefined
 }
 
 /** `command` is the verb's name, for messages. Throws `config.invalid` for values that make no sense. */
@@ -71,6 +75,7 @@ export async function toBuildOptions(command: string, flags: BuildFlags): Promis
     }),
     weighting: Weighting.parse(flags.weights),
     reader: requestReader,
+    forSession: await loadSessionReaders(flags.tokenizer),
   }
 }
 

@@ -1,6 +1,7 @@
 /** The program of one gateway process: everything it needs comes from the process that forked it. */
 import pino from 'pino'
 import { Gateway } from '../gateway/gateway.ts'
+import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import { serveShard } from '../gateway/shards.ts'
 import { createUpstream, type UpstreamConfig } from '../gateway/upstreams/index.ts'
@@ -12,6 +13,7 @@ export interface ShardSettings {
   dir: string
   durability: 'process' | 'disk'
   continuation: ContinuationMode
+  quirks: QuirkRule[]
   upstream: [UpstreamConfig, ...UpstreamConfig[]]
   logLevel: string
 }
@@ -30,6 +32,7 @@ serveShard<ShardSettings>(async ({ port, settings }) => {
       port,
       host: settings.host,
       continuation: settings.continuation,
+      quirks: settings.quirks,
       ids: randomIds(Date.now),
       now: Date.now,
       logger: pino({ level: settings.logLevel }, pino.destination(2)),

@@ -1,6 +1,6 @@
 import type { Exclusion } from '../model/sample.ts'
 import type { BuildSummary, BuiltSession } from '../trajectory/build-session.ts'
-import type { CallNode, Edge } from '../trajectory/graph/call-graph.ts'
+import { breakOf, type CallNode, type Edge } from '../trajectory/graph/call-graph.ts'
 import { wireFinishReason } from '../trajectory/to-trace.ts'
 import { formatTable } from './table.ts'
 
@@ -60,7 +60,7 @@ function formatFrom(
     const following = (next.get(node) ?? []).toSorted((a, b) => sizeFrom(b, next) - sizeFrom(a, next))
     const [straight, ...branches] = following
     if (straight !== undefined) open.push({ node: straight, depth })
-    for (const branch of branches) open.push({ node: branch, depth: depth + 1 })
+    for (const branch of branches.toReversed()) open.push({ node: branch, depth: depth + 1 })
   }
   return [...lines, '']
 }
@@ -77,6 +77,7 @@ function sizeFrom(node: CallNode, next: ReadonlyMap<CallNode, CallNode[]>): numb
 
 function formatCall(node: CallNode, depth: number, place: string, options: GraphViewOptions): string[] {
   const { turn, choice, response, edge, label } = node
+  const broken = breakOf(edge)
   const number = `${turn.index + 1}${response.choices.length > 1 ? String.fromCodePoint(97 + (choice.index % 26)) : ''}`
   const indent = depth === 0 ? '' : `${'│ '.repeat(depth - 1)}├ `
   const below = `${' '.repeat(5)}${'│ '.repeat(depth)}   `
@@ -93,9 +94,9 @@ function formatCall(node: CallNode, depth: number, place: string, options: Graph
   ].join('  ')
   return [
     line.trimEnd(),
-    ...(edge.verdict === 'forked'
+    ...(broken
       ? [
-          `${below}${edge.reason}, after ${edge.commonTokens} tokens of call ${edge.from.turn.index + 1}: ${edge.detail}`,
+          `${below}${broken.reason}, after ${broken.commonTokens} tokens of call ${broken.from.turn.index + 1}: ${broken.detail}`,
         ]
       : []),
     ...(options.evidence ? node.evidence.map((text) => `${below}${label}: ${text}`) : []),

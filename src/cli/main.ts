@@ -17,9 +17,21 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
     summary: 'Read a recorded session: calls, answers, tokens',
     load: async () => (await import('./commands/show.ts')).show,
   },
+  inspect: {
+    summary: 'How the calls of a session hang together, as a tree',
+    load: async () => (await import('./commands/inspect.ts')).inspect,
+  },
+  build: {
+    summary: 'What a session gives to train on, and what it does not',
+    load: async () => (await import('./commands/build.ts')).build,
+  },
   export: {
     summary: 'Turn recorded sessions into training data',
-    load: async () => (await import('./commands/export.ts')).exportSessions,
+    load: async () => (await import('./commands/export.ts')).exportCommand,
+  },
+  drift: {
+    summary: 'Explain where prompts break, and write rules against it',
+    load: async () => (await import('./commands/drift.ts')).drift,
   },
   gateway: {
     summary: 'Serve model calls of many sessions, with a control API',

@@ -2,6 +2,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { constants } from 'node:os'
 import type { Logger } from 'pino'
 import { Gateway, type SessionAccess } from '../gateway/gateway.ts'
+import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import type { Upstream } from '../gateway/upstreams/upstream.ts'
 import { RolloutError } from '../model/failure.ts'
@@ -26,6 +27,7 @@ export interface RecordOptions {
   /** For the log: where the model answers, and which. */
   engine: { kind: string; url: string; model: string }
   continuation?: ContinuationMode
+  quirks?: readonly QuirkRule[]
   store: SessionStore
   reader: SessionReader
   ids: IdSource
@@ -45,7 +47,8 @@ export interface Recorded {
 /** Runs one harness against a gateway of its own, and gives back what was captured. */
 export async function recordSession(options: RecordOptions): Promise<Recorded> {
   const { upstream, store, ids, now, logger } = options
-  await using gateway = await Gateway.start({ upstream, store, ids, now, logger, continuation: options.continuation })
+  const { continuation, quirks } = options
+  await using gateway = await Gateway.start({ upstream, store, ids, now, logger, continuation, quirks })
   const access = await gateway.openSession({ origin: { ...options.origin, engine: options.engine } })
   await using harness = await options.prepare(access)
   const startedAt = now()

@@ -148,7 +148,7 @@ function decodeUtf8(bytes: Uint8Array): string {
 }
 
 /** Which byte each character of the vocabulary stands for: printable Latin-1 for itself, the rest from U+0100 on. */
-function byteLevelAlphabet(): Map<string, number> {
+export function byteLevelAlphabet(): Map<string, number> {
   const alphabet = new Map<string, number>()
   let next = 0x100
   for (let byte = 0; byte < 256; byte++) {

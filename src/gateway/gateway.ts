@@ -10,6 +10,8 @@ import { dialects } from './dialects/index.ts'
 import { Gate } from './gate.ts'
 import type { Weights } from './live-turn.ts'
 import { Metrics } from './metrics.ts'
+import { quirksWith } from './quirks/index.ts'
+import type { QuirkRule } from './quirks/rule.ts'
 import { DEFAULT_LIMITS, type BodyLimits } from './read-body.ts'
 import { Sessions, type ContinuationMode } from './sessions.ts'
 import type { Upstream } from './upstreams/upstream.ts'
@@ -27,6 +29,8 @@ export interface GatewayOptions {
   limits?: Partial<BodyLimits>
   /** Default `template`. */
   continuation?: ContinuationMode
+  /** Rules of the user's, besides the built-in quirks. Noted in the origin of every session. */
+  quirks?: readonly QuirkRule[]
 }
 
 export interface SessionOptions {
@@ -75,10 +79,12 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #gate = new Gate()
   readonly #weights: Weights = { version: undefined }
   readonly #metrics = new Metrics()
+  readonly #quirks: readonly QuirkRule[]
   #url = ''
 
   private constructor(options: GatewayOptions) {
     const { store, ids, now, upstream, logger } = options
+    this.#quirks = options.quirks ?? []
     this.#sessions = new Sessions({ store, ids, now, continuation: options.continuation })
     const app = createApp({
       upstream,
@@ -89,6 +95,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       gate: this.#gate,
       weights: this.#weights,
       metrics: this.#metrics,
+      quirks: quirksWith(this.#quirks),
       sessions: this.#sessions,
       limits: { ...DEFAULT_LIMITS, ...options.limits },
     })
@@ -111,7 +118,8 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   }
 
   async openSession(options: SessionOptions = {}): Promise<SessionAccess> {
-    const { session, key } = await this.#sessions.open(options)
+    const origin = this.#quirks.length === 0 ? options.origin : { ...options.origin, quirks: this.#quirks }
+    const { session, key } = await this.#sessions.open({ ...options, origin })
     return { id: session.id, baseUrl: `${this.url}/s/${session.id}`, key }
   }
 

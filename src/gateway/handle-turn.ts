@@ -21,7 +21,7 @@ export interface TurnCall {
 export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> {
   const { session, dialect, context, body, caller } = call
   const asked = session.memory.restore(dialect.parseRequest(body, context))
-  const { request: readable, applied } = applyQuirks(asked)
+  const { request: readable, applied } = applyQuirks(asked, deps.quirks)
   const request = { ...readable, forcedSampling: session.sampling }
   const writer = createAnswerWriter({ dialect, context, request, caller })
   const turn = await joinOrBegin(session, { request, quirks: applied }, context, writer, deps)

@@ -7,6 +7,7 @@ import type { TurnEnd } from '../store/store.ts'
 import { TurnCapture } from './capture/capture-turn.ts'
 import type { Gate } from './gate.ts'
 import type { Metrics } from './metrics.ts'
+import type { Quirk } from './quirks/quirk.ts'
 import type { Session } from './sessions.ts'
 import type { Continuation } from './tokens/continuation.ts'
 import type { Upstream } from './upstreams/upstream.ts'
@@ -16,6 +17,8 @@ export interface TurnDeps {
   gate: Gate
   weights: Weights
   metrics: Metrics
+  /** Absent: the built-in ones. */
+  quirks?: readonly Quirk[]
   ids: IdSource
   /** Unix milliseconds. */
   now: () => number

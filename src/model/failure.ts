@@ -112,6 +112,48 @@ export const failureClasses = {
     status: 500,
     meaning: 'The sandbox disk is full.',
   },
+  'runtime.unavailable': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 500,
+    meaning: 'This kind of sandbox cannot run on this machine.',
+  },
+  'runtime.unsupported': {
+    blame: 'caller',
+    retryable: false,
+    status: 400,
+    meaning: 'This kind of sandbox cannot do what was asked of it.',
+  },
+  'runtime.start-failed': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'The sandbox could not be started.',
+  },
+  'runtime.copy-failed': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'Files could not be copied into the sandbox, or out of it.',
+  },
+  'runtime.file-missing': {
+    blame: 'policy',
+    retryable: false,
+    status: 500,
+    meaning: 'A file that was to be read from the sandbox is not there.',
+  },
+  'runtime.limit': {
+    blame: 'policy',
+    retryable: false,
+    status: 500,
+    meaning: 'What was to be read from the sandbox exceeds the limits on size or number.',
+  },
+  'runtime.unsafe-file': {
+    blame: 'policy',
+    retryable: false,
+    status: 500,
+    meaning: 'The sandbox prepared files that cannot be copied safely: devices, or names that lead elsewhere.',
+  },
   'runtime.image-missing': {
     blame: 'infrastructure',
     retryable: false,

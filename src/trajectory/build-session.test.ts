@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import type { Exclusion } from '../model/sample.ts'
+import type { Exclusion, Sample } from '../model/sample.ts'
 import type { SessionRecord } from '../model/session.ts'
 import { Trace } from '../model/trajectory.ts'
 import type { Choice, Turn } from '../model/turn.ts'
@@ -41,7 +41,8 @@ function turnOf(index: number, fields: Partial<Turn> = {}): Turn {
       id: 'r',
       model: 'served',
       created: 1,
-      promptIds: Int32Array.of(1, 2, 3),
+      // Unequal ones: equal prompts would be one request made again.
+      promptIds: Int32Array.of(1 + 10 * index, 2, 3),
       choices: [choiceOf(0, [4, 2])],
       grade: 'exact',
       gradeReasons: [],
@@ -56,11 +57,12 @@ const reader = {
   readPrompt: () => ({ messages: [{ role: 'user', content: 'x' }], tools: [] }),
 }
 
-function build(turns: Turn[]): { traces: Trace[]; exclusions: Exclusion[] } {
+function build(turns: Turn[], filter = {}): { samples: Sample[]; traces: Trace[]; exclusions: Exclusion[] } {
   const session: SessionRecord = { id: 'ses_1', createdAt: 0, origin: {}, turns, complete: true, incompleteReasons: [] }
   const builder = builders.create({ kind: 'per_request' }, {})
-  const built = buildSession(session, { builder, filter: CallFilter.parse({}), weighting: 'tokens', reader })
-  return { traces: [...built.samples()].map(toTrace), exclusions: built.exclusions }
+  const built = buildSession(session, { builder, filter: CallFilter.parse(filter), weighting: 'tokens', reader })
+  const samples = [...built.samples()]
+  return { samples, traces: samples.map(toTrace), exclusions: built.exclusions }
 }
 
 test('every choice of an exact turn is one trace with its own ids and log probabilities', () => {
@@ -110,4 +112,30 @@ test('what is not proven, failed or did not reach the harness is left out, with 
   ])
   expect(exclusions.every(({ detail }) => detail !== '')).toBe(true)
   expect(exclusions[0]?.detail).toContain('2 ids but 1 logprobs')
+})
+
+test('an empty answer is never trained, whatever is asked of its length', () => {
+  const empty = { ...turnOf(0).response!, choices: [choiceOf(0, [])] }
+  const { samples, exclusions } = build([turnOf(0, { response: empty })], { minSampledTokens: 0 })
+  expect(samples).toEqual([])
+  expect(exclusions).toMatchObject([{ turnId: 'turn_0', choice: 0, tokens: 0, reason: 'no-tokens' }])
+})
+
+test('tokens sampled before the weights were known are sampled tokens all the same', () => {
+  const choice = { ...choiceOf(0, [4, 5, 2]), weightSpans: [{ from: 1, version: 'w1' }] }
+  const { samples } = build([turnOf(0, { response: { ...turnOf(0).response!, choices: [choice] } })])
+  expect(samples[0]?.spans()).toEqual([
+    { from: 0, provenance: 'context' },
+    { from: 3, provenance: 'sampled', call: 'turn_0#0' },
+    { from: 4, provenance: 'sampled', call: 'turn_0#0', weightVersion: 'w1' },
+  ])
+})
+
+test('superfluous records are listed in the order of their turns, not of their arrival', () => {
+  const turns = [turnOf(1), turnOf(0), turnOf(1), turnOf(0)]
+  const listed = [build(turns), build(turns.toReversed())].map(({ exclusions }) =>
+    exclusions.filter(({ reason }) => reason === 'duplicate-record'),
+  )
+  expect(listed[0]?.map(({ turnId }) => turnId)).toEqual(['turn_0', 'turn_1'])
+  expect(listed[1]).toEqual(listed[0])
 })

@@ -4,7 +4,7 @@ import type { SessionRecord } from '../model/session.ts'
 import type { Exclusion, Label, Sample } from '../model/sample.ts'
 import type { Builder, Plan, Row } from './builders/builder.ts'
 import { buildGraph } from './graph/build-graph.ts'
-import type { CallGraph, CallNode, ForkReason, RequestReader } from './graph/call-graph.ts'
+import { breakOf, type CallGraph, type CallNode, type ForkReason, type RequestReader } from './graph/call-graph.ts'
 import { whyNotTrained, type CallFilter } from './select-calls.ts'
 import { lengthOf, toSample, type AttributeContext } from './to-sample.ts'
 
@@ -21,6 +21,8 @@ export interface BuildOptions {
   weighting: Weighting
   reader: RequestReader
   attribute?: AttributeContext
+  /** Takes the place of the two above where they depend on the session. */
+  forSession?: (session: SessionRecord) => Pick<BuildOptions, 'reader' | 'attribute'>
 }
 
 /** All that was made of one session. */
@@ -44,7 +46,7 @@ export interface BuildSummary {
   mergeRatio: number
   /** Calls of the main conversation, and the rows they are in. */
   main: { calls: number; rows: number }
-  /** Calls that go on from an earlier one, and those of them that do so token for token. */
+  /** Calls that go on from an earlier one, and those of them that do so token for token from the latest. */
   edges: { all: number; exact: number }
   forks: Partial<Record<ForkReason, number>>
   labels: Partial<Record<Label, number>>
@@ -57,7 +59,8 @@ export interface BuildSummary {
 }
 
 /** From recorded calls to training samples. Pure; throws when a builder's rows would say what is not so. */
-export function buildSession(session: SessionRecord, options: BuildOptions): BuiltSession {
+export function buildSession(session: SessionRecord, given: BuildOptions): BuiltSession {
+  const options = { ...given, ...given.forSession?.(session) }
   const graph = buildGraph(session, options.reader)
   const refused = new Map(graph.nodes.map((node) => [node, whyNotTrained(node, options.filter)]))
   const mayTrain = (node: CallNode): boolean => refused.get(node) === undefined
@@ -173,9 +176,9 @@ function summarise(
     },
     edges: {
       all: edges.filter(({ verdict }) => verdict !== 'root').length,
-      exact: edges.filter(({ verdict }) => verdict === 'exact').length,
+      exact: edges.filter((edge) => edge.verdict === 'exact' && edge.passedOver === undefined).length,
     },
-    forks: countBy(edges.flatMap((edge) => (edge.verdict === 'forked' ? [edge.reason] : []))),
+    forks: countBy(edges.map((edge) => breakOf(edge)?.reason).filter((reason) => reason !== undefined)),
     labels: countBy(graph.nodes.map(({ label }) => label)),
     tokens: {
       sampled: tokensOf(graph.nodes),

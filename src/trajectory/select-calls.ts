@@ -36,11 +36,8 @@ export function whyNotTrained(
   if (!filter.grades.includes(response.grade)) {
     return no('grade', [`grade ${response.grade}`, ...response.gradeReasons].join('; '))
   }
-  if (response.promptIds.length === 0 || choice.ids.length < filter.minSampledTokens) {
-    return choice.ids.length === 0 || response.promptIds.length === 0
-      ? no('no-tokens', 'the engine gave no token ids')
-      : no('too-short', `${choice.ids.length} sampled tokens`)
-  }
+  if (response.promptIds.length === 0 || choice.ids.length === 0) return no('no-tokens', 'the engine gave no token ids')
+  if (choice.ids.length < filter.minSampledTokens) return no('too-short', `${choice.ids.length} sampled tokens`)
   if (!filter.labels.includes(node.label)) return no('label', `labelled ${node.label}: ${node.evidence.join('; ')}`)
   if (filter.finishReasons !== undefined && !filter.finishReasons.includes(choice.finishReason)) {
     return no('finish-reason', `ended by ${choice.finishReason}`)

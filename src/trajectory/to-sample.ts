@@ -142,7 +142,9 @@ function sampledSpans(call: CallNode, at: number): Span[] {
   if (call.choice.ids.length === 0) return []
   const { weightVersion } = call.response
   const first = { from: 0, ...(weightVersion === undefined ? {} : { version: weightVersion }) }
-  const changes: { from: number; version?: string }[] = call.choice.weightSpans ?? [first]
+  const known: { from: number; version?: string }[] = call.choice.weightSpans ?? [first]
+  // The version may have become known only midway.
+  const changes = known[0]?.from === 0 ? known : [{ from: 0 }, ...known]
   return changes.map(({ from, version }) => ({
     from: at + from,
     provenance: 'sampled',

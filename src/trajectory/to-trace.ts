@@ -16,7 +16,7 @@ export function toTrace(sample: Sample): Trace {
     finish_reason: wireFinishReason(sample.finishReason),
     response_logprobs: Array.from(sample.logprobs.subarray(promptLength), numberOrNull),
     reward: sample.reward ?? null,
-    metadata: metadataOf(sample),
+    metadata: traceMetadata(sample),
   }
 }
 
@@ -25,10 +25,11 @@ export function wireFinishReason(reason: FinishReason): string {
 }
 
 export function numberOrNull(value: number): number | null {
-  return Number.isNaN(value) ? null : value
+  return Number.isFinite(value) ? value : null
 }
 
-function metadataOf(sample: Sample): Record<string, unknown> {
+/** What is known of a sample besides its tokens, messages and reward. */
+export function traceMetadata(sample: Sample): Record<string, unknown> {
   return {
     sample_id: sample.id,
     session_id: sample.sessionId,

@@ -131,9 +131,18 @@ describe.each(harnesses)('$title, unmodified, through polar record --harness $na
     if (scenario.says === '') expect(run.stdout.trim()).toBe('')
     else expect(run.stdout.trimEnd().endsWith(scenario.says), run.stdout).toBe(true)
     if (scenario.images) expectImageRead(run, seen)
+    expectFaithful(seen)
+    if (scenario.name === 'long') expect(seen.trajectory.merged.main).toEqual({ calls, rows: 1 })
     facts[scenario.name] = seen
   })
 })
+
+/** Every sampled token is trained once or accounted for, in the context the engine read. */
+function expectFaithful({ trajectory: { merged } }: RunFacts): void {
+  expect(merged.mismatchedTokens).toBe(0)
+  expect(merged.tokens.trained + merged.tokens.excluded).toBe(merged.tokens.sampled)
+  expect(merged.tokens.trained).toBeGreaterThan(0)
+}
 
 /** All that the harness asked for is recorded, is what the engine says it did, and reached the harness. */
 function expectWhole({ session, engine }: HarnessRun): void {

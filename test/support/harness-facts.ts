@@ -1,9 +1,13 @@
 import { isDeepStrictEqual } from 'node:util'
-import { readRequest } from '../../src/cli/read-request.ts'
+import { readRequest, requestReader } from '../../src/cli/read-request.ts'
 import { SessionMemory } from '../../src/gateway/session-memory.ts'
 import { MARKER } from '../../src/engine/policies/script-schema.ts'
 import { textOf, type Message, type ToolCall } from '../../src/model/message.ts'
+import type { SessionRecord } from '../../src/model/session.ts'
 import type { Turn, TurnRequest } from '../../src/model/turn.ts'
+import { buildSession, type BuildSummary } from '../../src/trajectory/build-session.ts'
+import { builders } from '../../src/trajectory/builders/index.ts'
+import { CallFilter } from '../../src/trajectory/select-calls.ts'
 import type { HarnessRun } from './harness-run.ts'
 import { CHILD } from './harness-scenarios.ts'
 
@@ -24,6 +28,16 @@ export interface RunFacts {
   images: number
   /** Calls whose prompt begins with the ids of the call before and of its answer. */
   prefixKept: number
+  trajectory: TrajectoryFacts
+}
+
+/** What the run gives to train on. */
+export interface TrajectoryFacts {
+  merged: BuildSummary
+  /** The same run, merged the way NVIDIA Polar does. */
+  spliced: BuildSummary
+  /** Calls that splicing drops. */
+  lostBySplice: number
 }
 
 export interface HistoryFacts {
@@ -59,7 +73,19 @@ export function factsOf({ session, exitCode, prompt }: HarnessRun): RunFacts {
         ?.request.messages.flatMap(({ content }) => content)
         .filter(isImage).length ?? 0,
     prefixKept: pairs(main).filter(([before, after]) => startsWith(before.turn, after.turn)).length,
+    trajectory: trajectoryFacts(session),
   }
+}
+
+function trajectoryFacts(session: SessionRecord): TrajectoryFacts {
+  const options = { filter: CallFilter.parse({}), weighting: 'tokens', reader: requestReader } as const
+  const [merged, spliced] = [false, true].map((splice) => {
+    const builder = builders.create({ kind: 'prefix_merging', splice }, {})
+    return buildSession(session, { builder, ...options })
+  })
+  if (merged === undefined || spliced === undefined) throw new Error('two were built')
+  const lostBySplice = spliced.exclusions.filter(({ reason }) => reason === 'lost-by-splice').length
+  return { merged: merged.summary, spliced: spliced.summary, lostBySplice }
 }
 
 interface Call {

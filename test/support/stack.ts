@@ -6,6 +6,7 @@ import pino from 'pino'
 import { startEngine, type Engine, type EngineOptions } from '../../src/engine/engine.ts'
 import { Gateway, type SessionAccess } from '../../src/gateway/gateway.ts'
 import type { BodyLimits } from '../../src/gateway/read-body.ts'
+import type { QuirkRule } from '../../src/gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../../src/gateway/sessions.ts'
 import { createUpstream } from '../../src/gateway/upstreams/index.ts'
 import { randomIds } from '../../src/lib/random-ids.ts'
@@ -22,6 +23,9 @@ export interface StackOptions {
   via?: (engineUrl: string) => Promise<string>
   limits?: Partial<BodyLimits>
   continuation?: ContinuationMode
+  quirks?: readonly QuirkRule[]
+  /** For the log, as `polar record` writes it. */
+  origin?: Readonly<Record<string, unknown>>
   /** Where sessions go, if not into a temporary folder. */
   dir?: string
 }
@@ -70,9 +74,10 @@ export class Stack implements AsyncDisposable {
         logger,
         limits: options.limits,
         continuation: options.continuation,
+        quirks: options.quirks,
       }),
     )
-    const session = await gateway.openSession({ origin: { test: true } })
+    const session = await gateway.openSession({ origin: options.origin ?? { test: true } })
     return new Stack({ engine, gateway, session, dir }, engineLog, stack.move())
   }
 

@@ -1,100 +1,204 @@
-import { createWriteStream } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { createWriteStream, statSync } from 'node:fs'
+import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
-import { Readable } from 'node:stream'
-import { pipeline } from 'node:stream/promises'
-import type { Exclusion } from '../../model/sample.ts'
+import { setFlagsFromString } from 'node:v8'
+import { describeError, errnoOf } from '../../lib/errno.ts'
+import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
-import { buildSession } from '../../trajectory/build-session.ts'
-import type { Builder } from '../../trajectory/builders/builder.ts'
-import { builders } from '../../trajectory/builders/index.ts'
-import { exporters } from '../../trajectory/exporters/index.ts'
+import { exportSessions, type ExportReport, type ExportSource } from '../../trajectory/export-sessions.ts'
 import type { Exporter } from '../../trajectory/exporters/exporter.ts'
-import { scoreSession } from '../../trajectory/score-session.ts'
-import { CallFilter } from '../../trajectory/select-calls.ts'
-import { defineCommand, EXIT, type ExitCode } from '../command.ts'
-import { requestReader } from '../read-request.ts'
+import { exporters } from '../../trajectory/exporters/index.ts'
+import { AdvantageMethod, advantagesOf, type SessionScore } from '../../trajectory/score-session.ts'
+import { openFileSink } from '../../trajectory/sinks/file-sink.ts'
+import { openPartsSink } from '../../trajectory/sinks/parts-sink.ts'
+import type { ExportSink } from '../../trajectory/sinks/sink.ts'
+import { openStreamSink } from '../../trajectory/sinks/stream-sink.ts'
+import { buildFlags, toBuildOptions } from '../build-options.ts'
+import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
+import { loadScores } from '../load-scores.ts'
+import { createProgress } from '../progress.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
 
-export const exportSessions = defineCommand({
-  name: 'export',
+const NAME = 'export'
+
+export const exportCommand = defineCommand({
+  name: NAME,
   description: 'Turn recorded sessions into training data.',
   subject: { name: 'session', description: 'Session id, its folder, "last" or "all"', default: 'all' },
   flags: {
     out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
-    builder: {
-      type: 'string',
-      hint: 'NAME',
-      choices: [...builders.kinds],
-      default: 'prefix_merging',
-      description: 'How calls become traces',
-    },
     format: {
       type: 'string',
       hint: 'NAME',
-      choices: [...exporters.kinds],
+      choices: exporters.kinds,
       default: 'jsonl',
       description: 'What the trainer reads',
     },
-    to: { type: 'string', hint: 'FILE', description: 'Output file; without it standard output' },
+    to: {
+      type: 'string',
+      hint: 'PATH',
+      description: 'Output file, or folder for parquet and verl; else standard output',
+    },
+    resume: { type: 'boolean', description: 'Go on with an interrupted export to the same place' },
+    salvage: { type: 'boolean', description: 'Read what is whole of damaged sessions' },
+    ...buildFlags,
+    rewards: { type: 'string', hint: 'FILE', description: 'Scores, one JSON object with a session_id a line' },
+    advantages: {
+      type: 'string',
+      hint: 'HOW',
+      choices: AdvantageMethod.options,
+      description: "Set each session's reward against those of its group_id",
+    },
+    json: { type: 'boolean', description: 'The report as JSON: on standard output, or on standard error without --to' },
   },
   examples: [
     'polar export last --builder prefix_merging --format jsonl --to traces.jsonl',
+    'polar export all --format parquet --to traces',
     'polar export all | jq .metadata.session_id',
   ],
   async run({ subject, flags }): Promise<ExitCode> {
-    const builder = builders.create(builders.config.parse({ kind: flags.builder }), {})
+    // Sessions pass through and leave nothing: letting the space for young objects grow would cost 100 MB and save no time.
+    setFlagsFromString('--semi-space-growth-factor=1')
+    const build = await toBuildOptions(NAME, flags)
     const exporter = exporters.create(exporters.config.parse({ kind: flags.format }), {})
-    const counts = { sessions: 0, traces: 0, exclusions: new Map<string, number>() }
-    const text = renderAll(subject, resolve(flags.out), { builder, exporter }, counts)
-    const target = flags.to === undefined ? process.stdout : createWriteStream(flags.to)
-    await pipeline(Readable.from(text), target, { end: flags.to !== undefined })
-    process.stderr.write(reportOf(counts))
-    return EXIT.done
+    if (flags.advantages !== undefined && flags.rewards === undefined) {
+      throw usageError(NAME, '--advantages needs --rewards FILE')
+    }
+    const scores = flags.rewards === undefined ? undefined : await loadScores(flags.rewards)
+    const { dir, ids } = await chooseSessions(subject, resolve(flags.out))
+    await using sink = await openSink(exporter, { ...flags, fingerprint: await fingerprintOf({ ...flags, subject }) })
+    if (sink === undefined) {
+      process.stderr.write(`${flags.to} is complete already; without --resume it is written anew.\n`)
+      return EXIT.done
+    }
+    const progress = createProgress({ total: ids.length, label: 'Exporting' })
+    const report = await exportSessions(sourcesOf(dir, ids, flags.salvage), sink, {
+      build,
+      needs: exporter.needs,
+      ...(scores === undefined ? {} : { scores, advantages: toAdvantages(scores, flags.advantages) }),
+      onSession: () => progress.advance(1, megabytes(sink.bytesWritten)),
+    })
+      .catch((error: unknown) => whenOutputFails(error, flags.to))
+      .finally(() => progress.finish())
+    if (report === undefined) return EXIT.done
+    const unknown = scores === undefined ? 0 : scores.size - ids.filter((id) => scores.has(id)).length
+    const output = flags.json && flags.to !== undefined ? process.stdout : process.stderr
+    output.write(flags.json ? `${JSON.stringify(toJson(report, unknown), null, 2)}\n` : formatReport(report, unknown))
+    return report.failed.length > 0 ? EXIT.failed : EXIT.done
   },
 })
 
-interface Counts {
-  sessions: number
-  traces: number
-  /** Sampled tokens left out, by reason. */
-  exclusions: Map<string, number>
-}
-
-/** One session at a time, so that memory does not grow with the number of them. */
-async function* renderAll(
-  name: string,
-  dir: string,
-  { builder, exporter }: { builder: Builder; exporter: Exporter },
-  counts: Counts,
-): AsyncGenerator<string | Uint8Array> {
-  const all = name === 'all'
-  const found = all ? { dir, ids: await createCallLogReader({ dir }).list() } : await one(name, dir)
-  const reader = createCallLogReader({ dir: found.dir })
-  const writer = exporter.open()
-  const options = { builder, filter: CallFilter.parse({}), weighting: 'tokens', reader: requestReader } as const
-  for (const id of found.ids) {
-    const built = buildSession(await reader.load(id), options)
-    counts.sessions += 1
-    counts.traces += built.summary.rows
-    for (const exclusion of built.exclusions) addExclusion(counts.exclusions, exclusion)
-    yield* writer.add(scoreSession(built))
-  }
-  yield* writer.end()
-}
-
-async function one(name: string, dir: string): Promise<{ dir: string; ids: string[] }> {
-  const found = await resolveSession(name, dir)
+async function chooseSessions(subject: string, dir: string): Promise<{ dir: string; ids: string[] }> {
+  if (subject === 'all') return { dir, ids: await createCallLogReader({ dir }).list() }
+  const found = await resolveSession(subject, dir)
   return { dir: found.dir, ids: [found.id] }
 }
 
-function addExclusion(exclusions: Map<string, number>, { detail, tokens }: Exclusion): void {
-  exclusions.set(detail, (exclusions.get(detail) ?? 0) + tokens)
+function* sourcesOf(dir: string, ids: readonly string[], salvage: boolean): Generator<ExportSource> {
+  const reader = createCallLogReader({ dir })
+  for (const id of ids) yield { id, load: () => reader.load(id, { salvage }) }
 }
 
-function reportOf(counts: Counts): string {
-  const excluded = [...counts.exclusions].map(([reason, tokens]) => `  left out ${tokens} sampled tokens: ${reason}\n`)
-  return `${count(counts.traces, 'trace')} of ${count(counts.sessions, 'session')}\n${excluded.join('')}`
+function toAdvantages(scores: ReadonlyMap<string, SessionScore>, method: string | undefined): Map<string, number> {
+  return method === undefined ? new Map() : advantagesOf([...scores.values()], AdvantageMethod.parse(method))
+}
+
+// --- where it goes ----------------------------------------------------------------------------------------------------
+
+interface SinkFlags {
+  to: string | undefined
+  format: string
+  resume: boolean
+  fingerprint: string
+}
+
+async function openSink(exporter: Exporter, flags: SinkFlags): Promise<ExportSink | undefined> {
+  const { to, format, resume, fingerprint } = flags
+  if (to === undefined) {
+    if (resume) throw usageError(NAME, '--resume needs --to')
+    if (!exporter.isAppendable) throw usageError(NAME, `--format ${format} is written to a folder: add --to DIR`)
+    return openStreamSink(exporter, process.stdout)
+  }
+  try {
+    if (!exporter.isAppendable) return await openPartsSink(exporter, { dir: to, resume, fingerprint })
+    // A pipe or a device has no place beside it for an unfinished file.
+    const found = statSync(to, { throwIfNoEntry: false })
+    if (found?.isDirectory()) throw usageError(NAME, `${to} is a folder, and --format ${format} is written to a file`)
+    if (found !== undefined && !found.isFile()) return openStreamSink(exporter, createWriteStream(to))
+    return await openFileSink(exporter, { path: to, resume, fingerprint, now: () => performance.now() })
+  } catch (error) {
+    if (error instanceof RolloutError) throw error
+    throw new RolloutError('config.invalid', `${to} cannot be written: ${describeError(error)}.`, { cause: error })
+  }
+}
+
+/** Of all flags that decide what is written, and of what is in the files they name. */
+async function fingerprintOf(flags: Readonly<Record<string, string | boolean | undefined>>): Promise<string> {
+  const { out: _out, to: _to, resume: _resume, json: _json, ...deciding } = flags
+  const hash = createHash('sha256').update(JSON.stringify(deciding, Object.keys(deciding).toSorted()))
+  for (const path of [flags['rewards'], flags['builder-module']]) {
+    if (typeof path === 'string') hash.update(await readFile(path))
+  }
+  return hash.digest('hex').slice(0, 32)
+}
+
+/** Undefined for a reader that has seen enough, which is no failure. */
+function whenOutputFails(error: unknown, to: string | undefined): undefined {
+  if (to === undefined && errnoOf(error) === 'EPIPE') return undefined
+  if (errnoOf(error) === undefined || to === undefined) throw error
+  const message = `Writing ${to} failed: ${describeError(error)}. When that is mended, --resume goes on from there.`
+  throw new RolloutError('store.unavailable', message, { cause: error })
+}
+
+// --- the report -------------------------------------------------------------------------------------------------------
+
+function toJson(report: ExportReport, unknownScores: number): Record<string, unknown> {
+  return {
+    sessions: report.sessions,
+    resumed_sessions: report.resumedSessions,
+    samples: report.samples,
+    resumed_samples: report.resumedSamples,
+    bytes: report.bytes,
+    tokens: report.tokens,
+    exclusions: report.exclusions,
+    refused: report.refused,
+    failed: report.failed,
+    incomplete: report.incomplete,
+    unscored: report.unscored,
+    unknown_scores: unknownScores,
+  }
+}
+
+function formatReport(report: ExportReport, unknownScores: number): string {
+  const { exclusions, failed, incomplete, unscored, tokens } = report
+  const lines = [
+    `${count(report.samples, 'trace')} of ${count(report.sessions, 'session')}, ${tokens.trained} of ${tokens.sampled} sampled tokens trained, ${megabytes(report.bytes)}`,
+  ]
+  if (report.resumedSessions > 0) {
+    const there = `${count(report.resumedSamples, 'trace')} of ${count(report.resumedSessions, 'session')}`
+    lines.push(`  went on from an interrupted export with ${there}`)
+  }
+  for (const [reason, { calls, tokens: left, example }] of Object.entries(exclusions)) {
+    lines.push(`  left out ${left} sampled tokens of ${count(calls, 'call')} (${reason}): ${example}`)
+  }
+  for (const [need, samples] of Object.entries(report.refused)) {
+    const what = need === 'reward' ? 'a reward' : 'log probabilities'
+    lines.push(`  left out ${count(samples, 'trace')} without ${what}, which this format cannot do without`)
+  }
+  if (incomplete.length > 0) lines.push(`  ${count(incomplete.length, 'recording')} not closed or with gaps`)
+  if (unscored > 0) lines.push(`  ${count(unscored, 'session')} without a reward`)
+  if (unknownScores > 0) lines.push(`  ${count(unknownScores, 'score')} of sessions that are not here`)
+  if (failed.length > 0) lines.push(`${count(failed.length, 'session')} could not be exported:`)
+  for (const { session, message } of failed) lines.push(`  ${session}: ${message}`)
+  if (failed.some(({ code }) => code === 'store.corrupt'))
+    lines.push('  --salvage reads what is whole of a damaged one.')
+  return lines.map((line) => `${line}\n`).join('')
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(bytes < 1e7 ? 2 : 0)} MB`
 }
 
 function count(number: number, noun: string): string {

@@ -10,6 +10,7 @@ import { RolloutError } from '../../model/failure.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import type { ShardSettings } from '../gateway-shard.ts'
 import { isLoopback } from '../loopback.ts'
+import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
 import { untilSignal } from '../until-signal.ts'
@@ -42,6 +43,7 @@ export const gateway = defineCommand({
       default: 'template',
       description: 'Whether prompts go on token by token, and what of reasoning the template drops',
     },
+    quirks: QUIRKS_FLAG,
     durability: {
       type: 'string',
       hint: 'KIND',
@@ -64,6 +66,7 @@ export const gateway = defineCommand({
     const controlPort = parseNumber('gateway', 'control-port', flags['control-port'], { min: 0, max: 65_535 })
     const dir = resolve(flags.out)
     await assertWritable(dir)
+    const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
     const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']
     await using engine = await openEngine({
@@ -82,6 +85,7 @@ export const gateway = defineCommand({
       dir,
       durability: flags.durability as 'process' | 'disk',
       continuation: flags.continuation as ContinuationMode,
+      quirks,
       upstream: engine.configs,
       logLevel,
     }

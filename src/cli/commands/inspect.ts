@@ -1,7 +1,7 @@
 import { resolve } from 'node:path'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
-import type { CallNode, Edge } from '../../trajectory/graph/call-graph.ts'
+import type { Break, Edge } from '../../trajectory/graph/call-graph.ts'
 import { buildFlags, toBuildOptions } from '../build-options.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { formatGraph, formatSummary } from '../graph-view.ts'
@@ -60,12 +60,16 @@ function toJson(built: BuiltSession): unknown {
 }
 
 function toEdgeJson(edge: Edge): unknown {
-  const keyOf = ({ key }: CallNode): string => key
+  const named = (broken: Break): unknown => ({ ...broken, from: broken.from.key })
   switch (edge.verdict) {
     case 'exact':
-      return { verdict: 'exact', parent: keyOf(edge.parent) }
+      return {
+        verdict: 'exact',
+        parent: edge.parent.key,
+        ...(edge.passedOver === undefined ? {} : { passedOver: named(edge.passedOver) }),
+      }
     case 'forked':
-      return { ...edge, from: keyOf(edge.from) }
+      return named(edge)
     case 'root':
       return edge
   }

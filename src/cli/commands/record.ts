@@ -13,6 +13,7 @@ import { findHarness, type FoundHarness } from '../../node/find-harness.ts'
 import { harnesses } from '../../node/harnesses/index.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../harness-places.ts'
+import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { prepareCommand, preparePreset } from '../prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../record-session.ts'
@@ -54,6 +55,7 @@ export const record = defineCommand({
       default: 'template',
       description: 'Whether prompts go on token by token, and what of reasoning the template drops',
     },
+    quirks: QUIRKS_FLAG,
     durability: {
       type: 'string',
       hint: 'KIND',
@@ -73,6 +75,7 @@ export const record = defineCommand({
     const what = await readChoice(flags, subject, rest)
     const dir = resolve(flags.out)
     await assertWritable(dir)
+    const quirks = await loadQuirks(flags.quirks)
     const interrupted = new AbortController()
     const stop = (): void => interrupted.abort()
     process.on('SIGINT', stop).on('SIGTERM', stop)
@@ -89,6 +92,7 @@ export const record = defineCommand({
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
       continuation: flags.continuation as ContinuationMode,
+      quirks,
       ...toRecord(what, flags, { model: engine.info.model, contextTokens: engine.contextTokens }),
       upstream: engine.upstream,
       engine: engine.info,

@@ -12,6 +12,10 @@ type WireObject = Record<string, unknown>
 export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>): string {
   const imposed = { ...toChatSampling(request.forcedSampling ?? {}), ...forced }
   if (request.wire.api !== 'openai-chat') return JSON.stringify({ ...toChatBody(request), ...imposed })
+  const sent = request.wire.body['messages']
+  if (Array.isArray(sent) && sent.length !== request.messages.length) {
+    return setMembers(request.wire.text, { ...imposed, messages: toChatMessages(request.messages) })
+  }
   return setMembers(replaceValues(request.wire.text, messageEdits(request)), imposed)
 }
 
@@ -21,8 +25,8 @@ export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject
 function messageEdits(request: TurnRequest): JsonEdit[] {
   return request.messages.flatMap((message, i): JsonEdit[] => {
     // Open models' templates know no `developer`, and would leave the whole message out. It stays where it stands.
-    if (message.role === 'developer') return [{ path: ['messages', i, 'role'], json: '"system"' }]
-    if (message.role !== 'assistant') return []
+    const role: JsonEdit[] = message.role === 'developer' ? [{ path: ['messages', i, 'role'], json: '"system"' }] : []
+    if (message.role !== 'assistant') return [...role, ...textEdits(request, i)]
     return message.toolCalls.flatMap((call, j): JsonEdit[] => {
       const sent = wireFunction(request, i, j)
       const meant = { name: call.name, arguments: toArguments(call.arguments) }
@@ -33,6 +37,18 @@ function messageEdits(request: TurnRequest): JsonEdit[] {
           json: JSON.stringify(meant[field]),
         }))
     })
+  })
+}
+
+/** Texts that a quirk changed. Those it did not are the very strings of the body, so comparing them costs nothing. */
+function textEdits(request: TurnRequest, message: number): JsonEdit[] {
+  const sent = (request.wire.body['messages'] as { content?: string | { text?: string }[] }[])[message]?.content
+  const meant = request.messages[message]?.content ?? []
+  const path = ['messages', message, 'content'] as const
+  if (Array.isArray(sent) && sent.length !== meant.length) return [{ path, json: JSON.stringify(toChatContent(meant)) }]
+  return meant.flatMap((part, j): JsonEdit[] => {
+    const [text, place] = typeof sent === 'string' ? [sent, path] : [sent?.[j]?.text, [...path, j, 'text']]
+    return part.type !== 'text' || part.text === text ? [] : [{ path: place, json: JSON.stringify(part.text) }]
   })
 }
 

@@ -22,9 +22,12 @@ async function load(path: string): Promise<unknown> {
     const module = (await import(pathToFileURL(path).href)) as { builder?: unknown }
     return module.builder
   } catch (error) {
-    throw invalid(`Builder module ${path} cannot be loaded: ${error instanceof Error ? error.message : String(error)}.`, {
-      cause: error,
-    })
+    throw invalid(
+      `Builder module ${path} cannot be loaded: ${error instanceof Error ? error.message : String(error)}.`,
+      {
+        cause: error,
+      },
+    )
   }
 }
 

@@ -5,10 +5,24 @@ export interface Exporter {
   readonly name: string
   /** Of its files, without a dot. */
   readonly extension: string
-  /** Whether what one session gives stands for itself, so that a file may be cut after any session and go on later. */
+  /**
+   * Whether what one session gives stands for itself, so that a file may be cut after any session and go on later. The
+   * others are written as a folder of parts, each whole.
+   */
   readonly isAppendable: boolean
+  /** Samples without these are not written: its consumer has no way to say that they are missing. None when absent. */
+  readonly needs?: readonly ExportNeed[]
   /** One file. */
-  open(): ExportWriter
+  open(start?: ExportStart): ExportWriter
+}
+
+/** `logprobs`: of every trained token. */
+export type ExportNeed = 'reward' | 'logprobs'
+
+/** What the export holds already when a file begins: for formats that number what they write. */
+export interface ExportStart {
+  sessions: number
+  samples: number
 }
 
 export interface ExportWriter {

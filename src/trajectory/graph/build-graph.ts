@@ -2,10 +2,12 @@ import type { SessionRecord } from '../../model/session.ts'
 import type { Label } from '../../model/sample.ts'
 import type { Choice, Turn, TurnResponse } from '../../model/turn.ts'
 import type { CallGraph, CallNode, Edge, RequestReader } from './call-graph.ts'
-import { diagnoseFork } from './diagnose-fork.ts'
+import { diagnoseBreak, diagnoseFork } from './diagnose-fork.ts'
 import { findParents } from './find-parents.ts'
+import { Histories } from './histories.ts'
 import { labelCalls } from './label-calls.ts'
 import { NearestCall } from './nearest-call.ts'
+import { passedOverBy } from './passed-over.ts'
 
 /** The forest of a session's calls. Pure; the order of `session.turns` does not matter. */
 export function buildGraph(session: SessionRecord, reader: RequestReader): CallGraph {
@@ -14,8 +16,10 @@ export function buildGraph(session: SessionRecord, reader: RequestReader): CallG
   const nodesOf = answered.map((turn) => turn.response.choices.map((choice) => new Node(turn, choice)))
   const nodes = nodesOf.flat()
   linkParents(answered, nodesOf)
-  linkForks(nodesOf, reader)
-  for (const [node, { label, evidence }] of labelCalls(nodes, session, reader)) node.setLabel(label, evidence)
+  const histories = new Histories(reader)
+  linkForks(nodesOf, histories)
+  for (const node of nodes) notePassedOver(node, histories)
+  for (const [node, { label, evidence }] of labelCalls(nodes, histories)) node.setLabel(label, evidence)
   return { session, nodes, silent: turns.filter((turn) => !hasAnswer(turn)), duplicates }
 }
 
@@ -61,7 +65,7 @@ function withoutDuplicates(records: readonly Turn[]): { turns: Turn[]; duplicate
     turns.push(best as Turn)
     duplicates.push(...rest)
   }
-  return { turns: turns.toSorted(byAge), duplicates }
+  return { turns: turns.toSorted(byAge), duplicates: duplicates.toSorted(byAge) }
 }
 
 function byAge(a: Turn, b: Turn): number {
@@ -112,7 +116,7 @@ function likeliest(candidates: readonly Node[], child: Turn): Node | undefined {
 }
 
 /** Calls that go on from none: a conversation begins, or the history of an earlier one came back changed. */
-function linkForks(nodesOf: readonly Node[][], reader: RequestReader): void {
+function linkForks(nodesOf: readonly Node[][], histories: Histories): void {
   // The first call has nobody before it; where all others go on literally there is nothing to look for.
   if (nodesOf.slice(1).every(([node]) => node?.edge.verdict === 'exact')) return
   const nearest = new NearestCall()
@@ -120,7 +124,7 @@ function linkForks(nodesOf: readonly Node[][], reader: RequestReader): void {
   for (const nodes of nodesOf) {
     const [first] = nodes
     if (first?.edge.verdict === 'root') {
-      const edge = edgeOf(first, nearest, added, reader)
+      const edge = edgeOf(first, nearest, added, histories)
       for (const node of nodes) node.edge = edge
     }
     for (const node of nodes) {
@@ -130,11 +134,19 @@ function linkForks(nodesOf: readonly Node[][], reader: RequestReader): void {
   }
 }
 
-function edgeOf(node: Node, nearest: NearestCall, added: readonly Node[], reader: RequestReader): Edge {
+/** The prompt begins literally with an older call than the one its messages go on from. */
+function notePassedOver(node: Node, histories: Histories): void {
+  const { edge } = node
+  const from = passedOverBy(node, histories).at(-1)
+  if (edge.verdict !== 'exact' || from === undefined) return
+  node.edge = { ...edge, passedOver: diagnoseBreak(node, from, histories) }
+}
+
+function edgeOf(node: Node, nearest: NearestCall, added: readonly Node[], histories: Histories): Edge {
   if (added.length === 0) return { verdict: 'root', reason: 'first-call' }
   if (node.response.promptIds.length === 0) return { verdict: 'root', reason: 'no-tokens' }
   const found = nearest.find(node.response.promptIds)
   const from = found && added[found.index]
   if (from === undefined) return { verdict: 'root', reason: 'new-conversation' }
-  return diagnoseFork(node, { from, commonTokens: found?.common ?? 0, earlier: added }, reader)
+  return diagnoseFork(node, { from, commonTokens: found?.common ?? 0, earlier: added }, histories)
 }

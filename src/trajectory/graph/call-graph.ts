@@ -26,17 +26,39 @@ export type ForkReason =
  * read and wrote in `parent`. `forked`: the conversation of `from` goes on, but not literally. `root`: a conversation begins.
  */
 export type Edge =
-  | { verdict: 'exact'; parent: CallNode }
   | {
-      verdict: 'forked'
-      from: CallNode
-      reason: ForkReason
-      /** What exactly, in words. */
-      detail: string
-      /** Leading tokens the prompt shares with what `from` read and wrote. */
-      commonTokens: number
+      verdict: 'exact'
+      parent: CallNode
+      /**
+       * The conversation had got further than `parent`, but its end came back changed. What is said is right, only less than
+       * it might be; absent where nothing was passed over.
+       */
+      passedOver?: Break
     }
+  | ({ verdict: 'forked' } & Break)
   | { verdict: 'root'; reason: 'first-call' | 'new-conversation' | 'no-tokens' }
+
+/** A call that another one goes on from, but not literally. */
+export interface Break {
+  from: CallNode
+  reason: ForkReason
+  /** What exactly, in words. */
+  detail: string
+  /** Leading tokens the prompt shares with what `from` read and wrote. */
+  commonTokens: number
+}
+
+/** Where a call's history came back changed; undefined where it goes on literally or begins. */
+export function breakOf(edge: Edge): Break | undefined {
+  switch (edge.verdict) {
+    case 'exact':
+      return edge.passedOver
+    case 'forked':
+      return edge
+    case 'root':
+      return undefined
+  }
+}
 
 /** One sampled answer: a turn and one of its choices. */
 export interface CallNode {

@@ -1,17 +1,113 @@
-import type { SessionRecord } from '../../model/session.ts'
-import type { Label } from '../../model/sample.ts'
-import type { CallNode, RequestReader } from './call-graph.ts'
+import type { CallNode } from './call-graph.ts'
+import { isSameAgent } from './find-summary.ts'
+import { findSuccessors, groupByConversation, groupByRequest } from './group-calls.ts'
+import { labelByHeaders } from './header-labels.ts'
+import type { Histories } from './histories.ts'
+import { labelConversations, type Labelling } from './label-conversations.ts'
 
-export interface Labelling {
-  label: Label
-  evidence: string[]
+/**
+ * What each call was for. The nodes' edges and children are known, their labels are not. `nodes` are oldest first. Requests
+ * are read only where several conversations must be told apart.
+ */
+export function labelCalls<N extends CallNode>(nodes: readonly N[], histories: Histories): Map<N, Labelling> {
+  const requests = groupByRequest(nodes, histories)
+  const conversations = groupByConversation(nodes, requests)
+  const { goneOnFrom, summaries } = findSuccessors(nodes, histories)
+  const labels = new Map<CallNode, Labelling>()
+
+  for (const node of nodes) {
+    const byHeader = labelByHeaders(node.turn)
+    const summarised = summaries.get(node)
+    if (byHeader !== undefined) labels.set(node, { label: byHeader.label, evidence: [byHeader.evidence] })
+    else if (summarised !== undefined) {
+      labels.set(node, {
+        label: 'compaction',
+        evidence: [`its answer is the summary that ${summarised.turn.id} begins with`],
+      })
+    } else if (!goneOnFrom.has(node) && losesTools(node, histories)) {
+      labels.set(node, {
+        label: 'side-call',
+        evidence: ['the tools of its conversation were taken away, and nothing went on from it'],
+      })
+    }
+  }
+  const unmarked = conversations.map((conversation) => conversation.filter((node) => !labels.has(node)))
+  const open = unmarked.filter((conversation) => conversation.length > 0)
+  for (const [index, labelling] of labelConversations(open, histories).entries()) {
+    for (const node of open[index] ?? []) labels.set(node, labelling)
+  }
+
+  const continued = new Set<CallNode>([...goneOnFrom.keys(), ...summaries.keys()])
+  const overruled = new Map<CallNode, Labelling>()
+  for (const group of requests) markRetries(group, continued, overruled)
+  const groupOf = new Map(requests.flatMap((group) => group.map((node) => [node, group])))
+  for (const conversation of conversations) markAbandoned(conversation, groupOf, { continued, labels, overruled })
+  return new Map(nodes.map((node) => [node, overruled.get(node) ?? (labels.get(node) as Labelling)]))
 }
 
-/** What each call was for. The nodes' edges and children are known, their labels are not. */
-export function labelCalls<N extends CallNode>(
-  nodes: readonly N[],
-  _session: SessionRecord,
-  _reader: RequestReader,
-): Map<N, Labelling> {
-  return new Map(nodes.map((node) => [node, { label: 'main', evidence: [] }]))
+interface Verdicts {
+  continued: ReadonlySet<CallNode>
+  labels: ReadonlyMap<CallNode, Labelling>
+  overruled: Map<CallNode, Labelling>
+}
+
+/** Asked in an ongoing conversation, but without the tools: the harness wants a text for itself. */
+function losesTools({ edge, turn }: CallNode, histories: Histories): boolean {
+  if (edge.verdict !== 'forked' || edge.reason !== 'tools-changed') return false
+  return histories.of(turn)?.hasTools === false && histories.of(edge.from.turn)?.hasTools === true
+}
+
+/**
+ * Of several answers to one request those that were gone on from keep their label. If none was, the last that came through
+ * does: what the harness asked again for, it did not want. Several choices of one call were wanted from the start, so they
+ * all keep their label as long as none was taken: that is what best-of-n data is.
+ */
+function markRetries(
+  group: readonly CallNode[],
+  continued: ReadonlySet<CallNode>,
+  overruled: Map<CallNode, Labelling>,
+): void {
+  if (group.length === 1) return
+  const taken = group.filter((node) => continued.has(node))
+  const [kept] = taken.length > 0 ? taken : [lastUseful(group)]
+  for (const node of group) {
+    if (taken.includes(node) || kept === undefined || (taken.length === 0 && node.turn === kept.turn)) continue
+    if (taken.some(({ turn }) => turn === node.turn)) {
+      overruled.set(node, {
+        label: 'abandoned',
+        evidence: [`choice ${kept.choice.index} of the same call was gone on from`],
+      })
+    } else {
+      const how = taken.length > 0 ? 'was gone on from' : 'is the last answer that came through'
+      overruled.set(node, { label: 'retry', evidence: [`the same request as ${kept.turn.id}, which ${how}`] })
+    }
+  }
+}
+
+function lastUseful(group: readonly CallNode[]): CallNode | undefined {
+  const useful = group.filter(({ turn }) => turn.failure === undefined && turn.endedAt !== undefined)
+  return useful.findLast(({ turn }) => turn.delivery === 'delivered') ?? useful.at(-1) ?? group.at(-1)
+}
+
+/** Answers that nothing went on from, although the same agent went on with the conversation afterwards. */
+function markAbandoned(
+  conversation: readonly CallNode[],
+  groupOf: ReadonlyMap<CallNode, unknown>,
+  { continued, labels, overruled }: Verdicts,
+): void {
+  for (const node of conversation) {
+    const label = labels.get(node)?.label
+    if (continued.has(node) || overruled.has(node) || (label !== 'main' && label !== 'subagent')) continue
+    const end = node.turn.endedAt ?? node.turn.startedAt
+    const later = conversation.findLast(
+      (other) =>
+        other.turn.startedAt >= end &&
+        groupOf.get(other) !== groupOf.get(node) &&
+        labels.get(other)?.label === label &&
+        isSameAgent(node, other),
+    )
+    if (later === undefined) continue
+    const evidence = [`nothing went on from it, while the conversation did, in ${later.turn.id}`]
+    overruled.set(node, { label: 'abandoned', evidence })
+  }
 }

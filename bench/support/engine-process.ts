@@ -1,0 +1,11 @@
+/** The tiny engine with a script, in a process of its own: `<sampled tokens of each answer> <context length>`. */
+import { startEngine } from '../../src/engine/engine.ts'
+import { serveParent } from './child.ts'
+
+const [sampledTokens = '1', maxModelLen = '32768'] = process.argv.slice(2)
+const engine = await startEngine({ script: `default: { tokens: ${sampledTokens} }`, maxModelLen: Number(maxModelLen) })
+serveParent(
+  { url: engine.url },
+  async () => undefined,
+  () => engine.close(),
+)

@@ -1,0 +1,144 @@
+import { writeFile } from 'node:fs/promises'
+import { resolve } from 'node:path'
+import { stringify } from 'yaml'
+import { RolloutError } from '../../model/failure.ts'
+import type { SessionRecord } from '../../model/session.ts'
+import { createCallLogReader } from '../../store/call-log/reader.ts'
+import { buildGraph } from '../../trajectory/graph/build-graph.ts'
+import type { CallGraph } from '../../trajectory/graph/call-graph.ts'
+import { defineCommand, EXIT, parseNumber, type ExitCode } from '../command.ts'
+import { adviceFor } from '../drift/advice.ts'
+import { callNumber, findBreaks, summariseDrift, type Break } from '../drift/find-breaks.ts'
+import { formatBreak, formatSummary, shownIds, sidesOf } from '../drift/format-break.ts'
+import { formatSuggestions } from '../drift/format-suggestions.ts'
+import { suggestRules, type SuggestResult } from '../drift/suggest-rules.ts'
+import { loadTinyPrompt } from '../drift/tiny-prompt.ts'
+import { createRequestReader } from '../read-request.ts'
+import { resolveSession } from '../resolve-session.ts'
+import { DEFAULT_OUT } from '../session-view.ts'
+import { isTiny, openTokenSource, TOKENIZER_FLAG, type TokenSource } from '../token-decoder.ts'
+
+export const drift = defineCommand({
+  name: 'drift',
+  description:
+    'Explain where a prompt does not go on literally from an earlier call: which token, why, what to change.',
+  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  flags: {
+    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    call: { type: 'string', hint: 'N', description: 'Only this call, counted from 1' },
+    tokenizer: TOKENIZER_FLAG,
+    upstream: { type: 'string', hint: 'URL', description: 'A running engine to ask for the text of tokens' },
+    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
+    suggest: {
+      type: 'boolean',
+      description: 'Find bytes that change without meaning anything, and write a quirk rule',
+    },
+    to: { type: 'string', hint: 'FILE', description: 'With --suggest: where the rules go; else they are printed' },
+    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
+    fail: { type: 'boolean', description: 'Exit with 1 if any prompt breaks' },
+    json: { type: 'boolean', description: 'Everything as JSON' },
+  },
+  examples: ['polar drift last', 'polar drift last --call 3', 'polar drift last --suggest --to quirks.yaml'],
+  async run({ subject, flags }): Promise<ExitCode> {
+    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
+    const graph = buildGraph(session, createRequestReader(session))
+    if (flags.suggest) return suggest(session, graph, flags)
+    const breaks = selectBreaks(findBreaks(graph), session, flags.call)
+    const source = await openTokenSource(session, {
+      tokenizer: flags.tokenizer,
+      upstream: flags.upstream,
+      upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
+    })
+    process.stdout.write(await describe(session, graph, breaks, { source, asJson: flags.json }))
+    return flags.fail && breaks.length > 0 ? EXIT.failed : EXIT.done
+  },
+})
+
+function selectBreaks(breaks: readonly Break[], session: SessionRecord, call: string | undefined): Break[] {
+  if (call === undefined) return [...breaks]
+  const number = parseNumber('drift', 'call', call, { min: 1, max: session.turns.length })
+  return breaks.filter(({ node }) => callNumber(node) === number)
+}
+
+// --- breaks -----------------------------------------------------------------------------------------------------------
+
+async function describe(
+  session: SessionRecord,
+  graph: CallGraph,
+  breaks: readonly Break[],
+  { source, asJson }: { source: TokenSource | undefined; asJson: boolean },
+): Promise<string> {
+  const decoder = await source?.load(breaks.flatMap(shownIds))
+  const summary = summariseDrift(graph)
+  if (asJson) {
+    const json = {
+      session_id: session.id,
+      calls: summary.calls,
+      continuations: summary.edges,
+      exact: summary.exact,
+      reasons: summary.reasons,
+      breaks: breaks.map((found) => ({
+        call: callNumber(found.node),
+        turn_id: found.node.turn.id,
+        from_call: callNumber(found.from),
+        from_turn_id: found.from.turn.id,
+        reason: found.reason,
+        detail: found.detail,
+        token_index: found.at,
+        ...sidesOf(found, decoder),
+        advice: adviceFor(found),
+      })),
+    }
+    return `${JSON.stringify(json, null, 2)}\n`
+  }
+  const width = process.stdout.columns ?? Number(process.env['COLUMNS'] ?? 100)
+  const hint =
+    breaks.length > 0 && decoder === undefined
+      ? 'Tokens are shown by their ids: name --tokenizer DIR or --upstream URL to read them.\n'
+      : ''
+  const advised = new Map<string, number>()
+  const texts = breaks.map((found) => {
+    const advice = adviceFor(found)
+    const text = formatBreak(found, decoder, { width, advised: advised.get(advice) })
+    if (!advised.has(advice)) advised.set(advice, callNumber(found.node))
+    return `${text}\n`
+  })
+  return [...texts, hint, formatSummary(summary)].join('')
+}
+
+// --- rules ------------------------------------------------------------------------------------------------------------
+
+async function suggest(
+  session: SessionRecord,
+  graph: CallGraph,
+  flags: { to: string | undefined; json: boolean },
+): Promise<ExitCode> {
+  const render = isTiny(session) ? await loadTinyPrompt() : undefined
+  const result = suggestRules(graph, createRequestReader(session), render)
+  const rules = result.suggestions.map(({ rule }) => rule)
+  const file = stringify(rules, { lineWidth: 0 })
+  if (rules.length > 0 && flags.to !== undefined) await writeNew(flags.to, file)
+  if (flags.json) process.stdout.write(`${JSON.stringify(toJson(session, result), null, 2)}\n`)
+  else {
+    process.stderr.write(formatSuggestions(result, { sessionId: session.id, to: flags.to }))
+    if (rules.length > 0 && flags.to === undefined) process.stdout.write(file)
+  }
+  const isBroken = findBreaks(graph).length > 0
+  return isBroken && rules.length === 0 ? EXIT.failed : EXIT.done
+}
+
+function toJson(session: SessionRecord, { suggestions, refused, proof }: SuggestResult): unknown {
+  return { session_id: session.id, rules: suggestions.map(({ rule }) => rule), refused, proof }
+}
+
+/** Rules may have been edited by hand since. */
+async function writeNew(path: string, text: string): Promise<void> {
+  try {
+    await writeFile(path, text, { flag: 'wx' })
+  } catch (error) {
+    const { code } = error as NodeJS.ErrnoException
+    const problem = code === 'EEXIST' ? 'there is such a file already' : code
+    throw new RolloutError('config.invalid', `The rules cannot be written to ${path}: ${problem}.`, { cause: error })
+  }
+}

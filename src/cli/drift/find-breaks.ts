@@ -1,0 +1,56 @@
+import type { CallGraph, CallNode, ForkReason } from '../../trajectory/graph/call-graph.ts'
+
+/** One call whose prompt does not go on literally from the call it continues. */
+export interface Break {
+  node: CallNode
+  from: CallNode
+  reason: ForkReason
+  detail: string
+  /** Index of the first token that differs; all before it are the same. */
+  at: number
+  /** What the prompt would have begun with: what `from` read and wrote. */
+  before: Int32Array
+  /** What it is. */
+  now: Int32Array
+}
+
+export interface DriftSummary {
+  calls: number
+  /** Calls that go on from an earlier one, and those of them that do so token for token. */
+  edges: number
+  exact: number
+  reasons: Partial<Record<ForkReason, number>>
+}
+
+/** One for each turn: its choices share a prompt. */
+export function findBreaks(graph: CallGraph): Break[] {
+  return oneEach(graph).flatMap((node) => {
+    if (node.edge.verdict !== 'forked') return []
+    const { from, reason, detail, commonTokens } = node.edge
+    const before = new Int32Array(from.response.promptIds.length + from.choice.ids.length)
+    before.set(from.response.promptIds)
+    before.set(from.choice.ids, from.response.promptIds.length)
+    return [{ node, from, reason, detail, at: commonTokens, before, now: node.response.promptIds }]
+  })
+}
+
+export function summariseDrift(graph: CallGraph): DriftSummary {
+  const edges = oneEach(graph).map(({ edge }) => edge)
+  const reasons: DriftSummary['reasons'] = {}
+  for (const edge of edges) if (edge.verdict === 'forked') reasons[edge.reason] = (reasons[edge.reason] ?? 0) + 1
+  return {
+    calls: edges.length,
+    edges: edges.filter(({ verdict }) => verdict !== 'root').length,
+    exact: edges.filter(({ verdict }) => verdict === 'exact').length,
+    reasons,
+  }
+}
+
+function oneEach({ nodes }: CallGraph): CallNode[] {
+  return nodes.filter((node, i) => nodes[i - 1]?.turn !== node.turn)
+}
+
+/** A call as people count it, as `polar show` does. */
+export function callNumber({ turn }: CallNode): number {
+  return turn.index + 1
+}

@@ -1,0 +1,48 @@
+import { formatTable } from '../table.ts'
+import type { Gain, Suggestion, SuggestResult } from './suggest-rules.ts'
+
+/** What was found and what it does to the recorded session, for people. */
+export function formatSuggestions(
+  { suggestions, refused, proof }: SuggestResult,
+  { sessionId, to }: { sessionId: string; to: string | undefined },
+): string {
+  const rejected = refused.map(({ rule, why }) => `Not suggested: ${rule.name} (${rule.find}): ${why}.`)
+  if (suggestions.length === 0) {
+    return [
+      ...rejected,
+      `No rule would help: nothing in session ${sessionId} changes only in times, ids or counters.`,
+      '',
+    ].join('\n')
+  }
+  return [
+    ...suggestions.flatMap(describe),
+    ...rejected,
+    `Every request of session ${sessionId}, read again with the ${suggestions.length === 1 ? 'rule' : 'rules'}:`,
+    formatTable([
+      ['', 'without', 'with'],
+      row('histories that extend an earlier one', proof.messages),
+      ...(proof.tokens === undefined ? [] : [row('broken prompts that then go on token by token', proof.tokens)]),
+    ]),
+    ...(to === undefined ? ['The rule file:', ''] : usage(to)),
+  ].join('\n')
+}
+
+function describe({ rule, pieces }: Suggestion): string[] {
+  const [first] = pieces
+  return [
+    `Rule ${rule.name}, for ${rule.where.role} messages`,
+    `  seen     ${first?.before} → ${first?.now}${pieces.length > 1 ? `, and ${pieces.length - 1} more` : ''}`,
+    `  find     ${rule.find}`,
+    `  replace  ${JSON.stringify(rule.replace)}`,
+    `           The model will always read ${first?.before}; edit "replace" to say something else.`,
+    '',
+  ]
+}
+
+function row(name: string, { of, before, after }: Gain): string[] {
+  return [name, `${before} of ${of}`, `${after} of ${of}`]
+}
+
+function usage(file: string): string[] {
+  return [`Written to ${file}. Use it:`, `  polar record --quirks ${file} …`, `  polar gateway --quirks ${file} …`, '']
+}

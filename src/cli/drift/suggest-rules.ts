@@ -1,0 +1,239 @@
+import { hash } from 'node:crypto'
+import { applyQuirks } from '../../gateway/quirks/index.ts'
+import { toQuirk, type QuirkRule } from '../../gateway/quirks/rule.ts'
+import { hasIdsAt } from '../../lib/token-hash.ts'
+import type { Message } from '../../model/message.ts'
+import type { Turn, TurnRequest } from '../../model/turn.ts'
+import type { CallGraph, CallNode, RequestReader } from '../../trajectory/graph/call-graph.ts'
+import { deriveVolatile, type VolatilePiece } from './derive-pattern.ts'
+import { callNumber } from './find-breaks.ts'
+
+/** The prompt an engine would make of a request, with or without the mark that opens the answer. */
+export type RenderPrompt = (request: TurnRequest, options: { opensAnswer: boolean }) => Int32Array
+
+export interface Suggestion {
+  rule: QuirkRule
+  pieces: VolatilePiece[]
+}
+
+/** How many of those that could, do: before and after the rules. */
+export interface Gain {
+  of: number
+  before: number
+  after: number
+}
+
+export interface Proof {
+  /** Calls whose messages begin with all messages of an earlier call. */
+  messages: Gain
+  /** Broken prompts that, rendered, begin with the prompt they go on from; absent without a renderer. */
+  tokens?: Gain
+}
+
+export interface SuggestResult {
+  suggestions: Suggestion[]
+  /** Rules that were thought of and are not good, and why. */
+  refused: { rule: QuirkRule; why: string }[]
+  /** Of the suggestions all together. */
+  proof: Proof
+}
+
+/**
+ * Rules that hold still what changes in the requests of a session from call to call without meaning anything. Each is
+ * proven on the recorded requests: with it more of them strictly extend each other, and no text changes that the harness
+ * itself sends back unchanged. Answers are never touched by a rule.
+ */
+export function suggestRules(graph: CallGraph, reader: RequestReader, render?: RenderPrompt): SuggestResult {
+  const calls = readCalls(graph, reader)
+  const pairs = brokenPairs(calls)
+  const refused: SuggestResult['refused'] = []
+  const sound = candidatesOf(pairs).filter((candidate) => {
+    const why = whyUnsound(candidate, calls, pairs)
+    if (why !== undefined) refused.push({ rule: candidate.rule, why })
+    return why === undefined
+  })
+  const suggestions = needed(sound, calls)
+  for (const { rule } of sound.filter((candidate) => !suggestions.includes(candidate))) {
+    refused.push({ rule, why: 'no more histories extend each other with it than without' })
+  }
+  const still = stillWith(suggestions.map(({ rule }) => rule))
+  return { suggestions, refused, proof: prove(calls, pairs, still, render) }
+}
+
+// --- the calls --------------------------------------------------------------------------------------------------------
+
+interface Call {
+  node: CallNode
+  request: TurnRequest
+}
+
+interface Pair {
+  from: Call
+  to: Call
+}
+
+function readCalls({ nodes }: CallGraph, reader: RequestReader): Call[] {
+  const seen = new Set<Turn>()
+  return nodes.flatMap((node) => {
+    const request = seen.has(node.turn) ? undefined : reader.readRequest(node.turn)
+    seen.add(node.turn)
+    return request === undefined ? [] : [{ node, request }]
+  })
+}
+
+/** Calls that did not go on literally, each with the one it seems to go on from. */
+function brokenPairs(calls: readonly Call[]): Pair[] {
+  return calls.flatMap((to, i) => {
+    const { edge } = to.node
+    if (edge.verdict === 'exact' || i === 0) return []
+    const from =
+      edge.verdict === 'forked'
+        ? calls.find(({ node }) => node.turn === edge.from.turn)
+        : calls.slice(0, i).findLast((earlier) => isLike(earlier.request, to.request))
+    return from === undefined ? [] : [{ from, to }]
+  })
+}
+
+/** Whether a conversation could be the beginning of another one, but for its texts. */
+function isLike({ messages: earlier }: TurnRequest, { messages: later }: TurnRequest): boolean {
+  return earlier.length < later.length && earlier.every(({ role }, i) => role === later[i]?.role)
+}
+
+// --- what may be volatile ---------------------------------------------------------------------------------------------
+
+/** Texts that stand in the same place of both requests. The assistant's are not for rules. */
+function textPairs({ from, to }: Pair): { role: Role; place: string; before: string; now: string }[] {
+  return from.request.messages.flatMap((message, i) => {
+    const other = to.request.messages[i]
+    if (message.role === 'assistant' || other?.role !== message.role) return []
+    return message.content.flatMap((part, j) => {
+      const twin = other.content[j]
+      if (part.type !== 'text' || twin?.type !== 'text') return []
+      return [{ role: roleOf(message), place: `${i}.${j}`, before: part.text, now: twin.text }]
+    })
+  })
+}
+
+type Role = Exclude<QuirkRule['where']['role'], 'any'>
+
+function roleOf({ role }: Exclude<Message, { role: 'assistant' }>): Role {
+  return role === 'developer' ? 'system' : role
+}
+
+function candidatesOf(pairs: readonly Pair[]): Suggestion[] {
+  const found = new Map<string, Suggestion>()
+  const names = new Map<string, number>()
+  for (const pair of pairs) {
+    for (const { role, before, now } of textPairs(pair)) {
+      if (before === now) continue
+      for (const piece of deriveVolatile(before, now)) {
+        const key = `${role} ${piece.find}`
+        const known = found.get(key)
+        if (known === undefined) found.set(key, { rule: toRule(role, piece, pair, names), pieces: [piece] })
+        else known.pieces.push(piece)
+      }
+    }
+  }
+  return [...found.values()].slice(0, MOST_CANDIDATES)
+}
+
+/** A session in which more than this changes has another problem. */
+const MOST_CANDIDATES = 24
+
+function toRule(role: Role, piece: VolatilePiece, { from, to }: Pair, names: Map<string, number>): QuirkRule {
+  const name = `${role}-${piece.kind}`
+  const count = (names.get(name) ?? 0) + 1
+  names.set(name, count)
+  const values = [piece.before, piece.now].map((value) => JSON.stringify(value)).join(' became ')
+  return {
+    name: count === 1 ? name : `${name}-${count}`,
+    evidence: `In a ${role} message ${values} from call ${callNumber(from.node)} to ${callNumber(to.node)}.`,
+    where: { role },
+    find: piece.find,
+    replace: piece.replace,
+  }
+}
+
+// --- whether a rule is good -------------------------------------------------------------------------------------------
+
+type Still = (request: TurnRequest) => TurnRequest
+
+function stillWith(rules: readonly QuirkRule[]): Still {
+  const quirks = rules.map(toQuirk)
+  return (request) => applyQuirks(request, quirks).request
+}
+
+/** A text that came back as it was is not volatile, whatever it looks like: a rule must leave it alone. */
+function whyUnsound({ rule }: Suggestion, calls: readonly Call[], pairs: readonly Pair[]): string | undefined {
+  const still = stillWith([rule])
+  const volatile = new Set(
+    pairs.flatMap((pair) => textPairs(pair).flatMap((t) => (t.before === t.now ? [] : [t.place]))),
+  )
+  for (const { request, node } of calls) {
+    const changed = still(request)
+    for (const [i, message] of request.messages.entries()) {
+      if (changed.messages[i] === message) continue
+      const j = message.content.findIndex((part, at) => changed.messages[i]?.content[at] !== part)
+      if (volatile.has(`${i}.${j}`) || !isSentBack(i, calls)) continue
+      return `it would also change message ${i + 1} of call ${callNumber(node)}, which the harness sends back as it was`
+    }
+  }
+  return undefined
+}
+
+/** Whether more than one call has a message in this place, so that one could have seen it change. */
+function isSentBack(index: number, calls: readonly Call[]): boolean {
+  return calls.filter(({ request }) => request.messages.length > index).length > 1
+}
+
+/** The fewest of the candidates that do as much as all of them. */
+function needed(candidates: readonly Suggestion[], calls: readonly Call[]): Suggestion[] {
+  const extending = (chosen: readonly Suggestion[]): number =>
+    countExtending(calls, stillWith(chosen.map(({ rule }) => rule)))
+  let chosen = [...candidates]
+  const most = extending(chosen)
+  if (most === extending([])) return []
+  for (const candidate of candidates) {
+    const fewer = chosen.filter((other) => other !== candidate)
+    if (extending(fewer) >= most) chosen = fewer
+  }
+  return chosen
+}
+
+// --- proof ------------------------------------------------------------------------------------------------------------
+
+function prove(calls: readonly Call[], pairs: readonly Pair[], still: Still, render: RenderPrompt | undefined): Proof {
+  const asIs: Still = (request) => request
+  const messages = {
+    of: Math.max(0, calls.length - 1),
+    before: countExtending(calls, asIs),
+    after: countExtending(calls, still),
+  }
+  if (render === undefined) return { messages }
+  const count = (change: Still): number => pairs.filter((pair) => goesOn(pair, change, render)).length
+  return { messages, tokens: { of: pairs.length, before: count(asIs), after: count(still) } }
+}
+
+/** Calls whose messages begin with all the messages of an earlier call, and go on. */
+function countExtending(calls: readonly Call[], still: Still): number {
+  const wholes = new Set<string>()
+  let count = 0
+  for (const { request } of calls) {
+    const prefixes = prefixDigests(still(request))
+    const whole = prefixes.pop()
+    if (prefixes.some((digest) => wholes.has(digest))) count += 1
+    if (whole !== undefined) wholes.add(whole)
+  }
+  return count
+}
+
+/** One digest for each beginning of the conversation. */
+function prefixDigests({ messages }: TurnRequest): string[] {
+  let digest = ''
+  return messages.map((message) => (digest = hash('sha1', digest + JSON.stringify(message), 'base64')))
+}
+
+function goesOn({ from, to }: Pair, still: Still, render: RenderPrompt): boolean {
+  const start = render(still(from.request), { opensAnswer: false })
+  return hasIdsAt(render(still(to.request), { opensAnswer: true }), 0, start)
+}

@@ -1,0 +1,40 @@
+import { readFile } from 'node:fs/promises'
+import { parseDocument } from 'yaml'
+import * as z from 'zod'
+import { QuirkRule } from '../gateway/quirks/rule.ts'
+import { RolloutError } from '../model/failure.ts'
+
+export const QUIRKS_FLAG = {
+  type: 'string',
+  hint: 'FILES',
+  description: 'Rules against bytes that change from call to call, as polar drift --suggest writes them',
+} as const
+
+/** The rules of several files with commas between their names, in order. Throws `config.invalid`. */
+export async function loadQuirks(files: string | undefined): Promise<QuirkRule[]> {
+  const names = (files ?? '').split(',').filter((name) => name.trim() !== '')
+  const rules = (await Promise.all(names.map((name) => loadFile(name.trim())))).flat()
+  const twice = rules.find(({ name }, i) => rules.findIndex((rule) => rule.name === name) !== i)
+  if (twice === undefined) return rules
+  throw new RolloutError('config.invalid', `Two quirk rules are called "${twice.name}"; calls are marked by that name.`)
+}
+
+async function loadFile(path: string): Promise<QuirkRule[]> {
+  try {
+    return parseRules(await readFile(path, 'utf8'))
+  } catch (error) {
+    const message = `The quirk rules ${path} cannot be used: ${(error as Error).message}`
+    throw new RolloutError('config.invalid', message, { cause: error })
+  }
+}
+
+/** YAML or JSON: one rule, or a list of them. Throws an Error that names every place at fault. */
+export function parseRules(text: string): QuirkRule[] {
+  const document = parseDocument(text)
+  const [problem] = document.errors
+  if (problem) throw new Error(problem.message)
+  const value = document.toJS({ maxAliasCount: 100 }) as unknown
+  const parsed = z.array(QuirkRule).safeParse(Array.isArray(value) ? value : [value])
+  if (parsed.success) return parsed.data
+  throw new Error(parsed.error.issues.map(({ path, message }) => `\n  ${path.join('.')}: ${message}`).join(''))
+}

@@ -1,0 +1,236 @@
+import fc from 'fast-check'
+import { beforeAll, describe, expect, test } from 'vitest'
+import { loadChatTemplate, type ChatTemplate } from '../engine/chat-template.ts'
+import { embeddedModelFolder } from '../engine/model-package.ts'
+import { loadTokenizer, type Tokenizer } from '../engine/tokenizer.ts'
+import { textOf, type AssistantMessage, type Message, type Tool } from '../model/message.ts'
+import type { Provenance, Span } from '../model/sample.ts'
+import type { Turn, TurnRequest } from '../model/turn.ts'
+import { createAttribution } from './attribute-context.ts'
+import type { CallNode, Edge, RequestReader } from './graph/call-graph.ts'
+
+let tokenizer: Tokenizer
+let template: ChatTemplate
+beforeAll(async () => {
+  tokenizer = await loadTokenizer(embeddedModelFolder())
+  template = await loadChatTemplate(embeddedModelFolder(), tokenizer)
+})
+
+const say = (role: 'system' | 'user', text: string): Message => ({ role, content: [{ type: 'text', text }] })
+const result = (text: string): Message => ({ role: 'tool', toolCallId: 'c', content: [{ type: 'text', text }] })
+const answer = (text: string): AssistantMessage => ({
+  role: 'assistant',
+  content: [{ type: 'text', text }],
+  toolCalls: [],
+})
+
+interface Asked {
+  messages: Message[]
+  tools?: Tool[]
+}
+
+const asked = new Map<string, Asked>()
+const reader: RequestReader = {
+  readRequest: (turn) => {
+    const found = asked.get(turn.id)
+    return found && ({ tools: [], ...found } as unknown as TurnRequest)
+  },
+  readPrompt: () => ({ messages: [], tools: null }),
+}
+
+function callOf(id: string, request: Asked, said = '', edge: Edge = { verdict: 'root', reason: 'first-call' }) {
+  asked.set(id, request)
+  return { key: id, turn: { id } as Turn, edge, choice: { message: answer(said) } } as unknown as CallNode
+}
+
+function render({ messages, tools }: Asked): Int32Array {
+  const wire = messages.map((message) => ({ role: message.role, content: textOf(message) }))
+  const shown = tools?.map((tool) => ({ type: 'function', function: tool }))
+  return template.tokenise({ messages: wire, ...(shown ? { tools: shown } : {}) })
+}
+
+/** What the tokens of each span spell. */
+function spelt(ids: Int32Array, spans: readonly Span[]): [Provenance, string][] {
+  return spans.map(({ from, provenance }, i) => [
+    provenance,
+    Buffer.concat(Array.from(ids.subarray(from, spans[i + 1]?.from), (id) => tokenizer.bytesOf(id))).toString(),
+  ])
+}
+
+function attribute(request: Asked, options: { ids?: Int32Array; call?: CallNode; before?: CallNode } = {}) {
+  const call = options.call ?? callOf('one', request)
+  const ids = options.ids ?? render(request)
+  const part = { ids, call, isSampled: false, isTrained: false }
+  return spelt(ids, createAttribution(tokenizer, reader)(part, options.before))
+}
+
+/** The same without the template. */
+const messagesIn = (parts: [Provenance, string][]) => parts.filter(([provenance]) => provenance !== 'template')
+
+describe('the tokens of a first prompt', () => {
+  test('are told apart by the texts of its messages, tools being the template’s', () => {
+    const tools = [{ name: 'bash', description: 'Runs things', parameters: { type: 'object' } }]
+    const parts = attribute({ messages: [say('system', 'You help.'), say('user', 'Was ist 你好 🐙?')], tools })
+    expect(messagesIn(parts)).toEqual([
+      ['system', 'You help.'],
+      ['user', 'Was ist 你好 🐙?'],
+    ])
+    expect(parts.find(([, text]) => text.includes('Runs things'))?.[0]).toBe('template')
+  })
+
+  test('an assistant’s words are injected, or context where a recorded call sampled them', () => {
+    const messages = [
+      say('user', 'One?'),
+      answer('First words.'),
+      say('user', 'Two?'),
+      answer('Second.'),
+      say('user', '3'),
+    ]
+    const from = callOf('zero', { messages: [] }, 'Second.')
+    const edge: Edge = { verdict: 'forked', from, reason: 'unknown', detail: '', commonTokens: 0 }
+    expect(messagesIn(attribute({ messages }, { call: callOf('one', { messages }, '', edge) }))).toEqual([
+      ['user', 'One?'],
+      ['injected', 'First words.'],
+      ['user', 'Two?'],
+      ['context', 'Second.'],
+      ['user', '3'],
+    ])
+  })
+
+  test('the same text twice is found twice; one in another is not confused; an empty one is nowhere', () => {
+    const messages = [say('system', 'go'), say('user', 'go on'), answer(''), say('user', 'go on'), say('user', 'on')]
+    expect(messagesIn(attribute({ messages }))).toEqual([
+      ['system', 'go'],
+      ['user', 'go on'],
+      ['user', 'go on'],
+      ['user', 'on'],
+    ])
+  })
+
+  test('a text that could stand in two places is not guessed', () => {
+    const parts = attribute({ messages: [say('system', 'Be brief.'), say('user', 'user')] })
+    expect(parts.map(([provenance]) => provenance)).toEqual(['template', 'system', 'context'])
+  })
+
+  test('a text the template changed leaves context around it, and the rest is still told', () => {
+    const written = { messages: [say('system', 'Be brief.'), say('user', 'TRIMMED'), say('user', 'Well?')] }
+    const sent = { messages: [say('system', 'Be brief.'), say('user', '  TRIMMED  '), say('user', 'Well?')] }
+    const parts = attribute(sent, { ids: render(written) })
+    expect(parts.map(([provenance]) => provenance)).toEqual(['template', 'system', 'context', 'user', 'template'])
+    expect(parts[2]?.[1]).toContain('TRIMMED')
+  })
+
+  test('characters whose bytes lie in several tokens belong whole to their message', () => {
+    const text = '𠜎🧑‍🚀é'
+    expect(tokenizer.encode(text).length).toBeGreaterThan(Array.from(text).length)
+    expect(messagesIn(attribute({ messages: [say('user', text)] }))).toEqual([['user', text]])
+  })
+
+  test('every token is in one span, in order, and a message’s text in that role or in context', () => {
+    const anyText = fc.oneof(
+      fc.string({ unit: 'grapheme' }),
+      fc.constantFrom('user', '<|im_end|>', 'a<|im_start|>user\nb', '', '\n', 'system', '🐙'),
+    )
+    const anyMessage = fc.oneof(
+      anyText.map((text) => say('user', text)),
+      anyText.map(answer),
+      anyText.map(result),
+    )
+    fc.assert(
+      fc.property(fc.array(anyMessage, { minLength: 1, maxLength: 6 }), anyText, (rest, first) => {
+        const request = { messages: [say('system', first), ...rest] }
+        const ids = render(request)
+        const part = { ids, call: callOf('any', request), isSampled: false, isTrained: false }
+        const spans = createAttribution(tokenizer, reader)(part, undefined)
+        expect(spans[0]?.from).toBe(0)
+        expect(spans.every(({ from }, i) => i === 0 || from > (spans[i - 1]?.from ?? 0))).toBe(true)
+        const whole = tokenizer.decode(ids)
+        expect(
+          spelt(ids, spans)
+            .map(([, text]) => text)
+            .join('').length,
+        ).toBeGreaterThanOrEqual(whole.length)
+        for (const [provenance, text] of spelt(ids, spans)) {
+          if (provenance !== 'template') continue
+          // Long enough not to be part of what the template itself writes.
+          for (const message of request.messages) {
+            if (textOf(message).length > 20) expect(text).not.toContain(textOf(message))
+          }
+        }
+      }),
+      { numRuns: 300 },
+    )
+  })
+})
+
+describe('the tokens between two answers', () => {
+  const first = { messages: [say('user', 'List it.')] }
+  const next = { messages: [...first.messages, answer('Sure.'), result('a.txt'), result('b.txt'), say('user', 'And?')] }
+
+  function between(request: Asked): Int32Array {
+    const head = render({ messages: request.messages.slice(0, 2) })
+    const open = template.toText({
+      messages: request.messages.slice(0, 2).map((m) => ({ role: m.role, content: textOf(m) })),
+      addGenerationPrompt: false,
+    })
+    expect(head.length).toBeGreaterThan(0)
+    return tokenizer.encode(
+      template
+        .toText({ messages: request.messages.map((m) => ({ role: m.role, content: textOf(m) })) })
+        .slice(open.length),
+    )
+  }
+
+  test('are those of the messages that are new', () => {
+    const options = { ids: between(next), call: callOf('two', next), before: callOf('one', first, 'Sure.') }
+    expect(messagesIn(attribute(next, options))).toEqual([
+      ['tool', 'a.txt'],
+      ['tool', 'b.txt'],
+      ['user', 'And?'],
+    ])
+  })
+
+  test('are context where the request does not go on from the one before', () => {
+    const call = callOf('two', { messages: [say('user', 'Other'), say('user', 'And?')] })
+    const options = { ids: between(next), call, before: callOf('one', first) }
+    expect(attribute(next, options).map(([provenance]) => provenance)).toEqual(['context'])
+  })
+
+  test('without a decoder have the role of the new messages, if that is one', () => {
+    const plain = createAttribution(undefined, reader)
+    const before = callOf('one', first)
+    const of = (messages: Message[]): Span[] => {
+      const call = callOf('two', { messages: [...first.messages, answer('Sure.'), ...messages] })
+      return plain({ ids: Int32Array.of(1, 2), call, isSampled: false, isTrained: false }, before)
+    }
+    expect(of([result('a'), result('b')])).toEqual([{ from: 0, provenance: 'tool' }])
+    expect(of([result('a'), say('user', 'b')])).toEqual([{ from: 0, provenance: 'context' }])
+    expect(of([])).toEqual([{ from: 0, provenance: 'context' }])
+  })
+})
+
+test('an unreadable request and unknown ids are context, not an error', () => {
+  const part = {
+    ids: Int32Array.of(1, 2),
+    call: callOf('x', { messages: [say('user', 'hi')] }),
+    isSampled: false,
+    isTrained: false,
+  }
+  const knowsNothing = { bytesOf: () => undefined, isSpecial: () => false }
+  expect(createAttribution(knowsNothing, reader)(part, undefined)).toEqual([{ from: 0, provenance: 'context' }])
+  asked.delete('x')
+  expect(createAttribution(tokenizer, reader)(part, undefined)).toEqual([{ from: 0, provenance: 'context' }])
+})
+
+test('a long conversation of many messages takes time in proportion', () => {
+  const messages = Array.from({ length: 2000 }, (_, i) =>
+    i % 2 ? answer(`answer ${i}`) : say('user', `question ${i}?`),
+  )
+  const request = { messages: [...messages, say('user', 'x'.repeat(100_000))] }
+  const ids = render(request)
+  const part = { ids, call: callOf('long', request), isSampled: false, isTrained: false }
+  const startedAt = performance.now()
+  const spans = createAttribution(tokenizer, reader)(part, undefined)
+  expect(spans.filter(({ provenance }) => provenance === 'user')).toHaveLength(1001)
+  expect(performance.now() - startedAt).toBeLessThan(2000)
+})

@@ -1,0 +1,229 @@
+import { expect, test } from 'vitest'
+import * as z from 'zod'
+import { chatCalls, chatParts, type ChatMessage } from '../../model/chat-message.ts'
+import { speechOf } from '../../model/sample-facts.ts'
+import type { ScoredSession } from '../score-session.ts'
+import fc from 'fast-check'
+import { anySession, describeExporter, readLines, relabelled, writeFile } from './exporter.contract.ts'
+import { exporters } from './index.ts'
+
+const Extra = z.record(z.string(), z.unknown()).optional()
+const Content = z.union([
+  z.string(),
+  z.array(
+    z.discriminatedUnion('type', [
+      z.strictObject({ type: z.literal('text'), text: z.string() }),
+      z.strictObject({
+        type: z.literal('image'),
+        source: z.strictObject({
+          media_type: z.enum(['image/jpeg', 'image/png', 'image/gif', 'image/webp']),
+          path: z.string(),
+        }),
+      }),
+    ]),
+  ),
+])
+
+const Step = z
+  .strictObject({
+    step_id: z.int().min(1),
+    timestamp: z.iso.datetime().optional(),
+    source: z.enum(['system', 'user', 'agent']),
+    model_name: z.string().optional(),
+    message: Content,
+    reasoning_content: z.string().optional(),
+    tool_calls: z
+      .array(
+        z.strictObject({
+          tool_call_id: z.string(),
+          function_name: z.string(),
+          arguments: z.record(z.string(), z.unknown()),
+          extra: z.strictObject({ arguments_text: z.string() }).optional(),
+        }),
+      )
+      .optional(),
+    observation: z
+      .strictObject({
+        results: z.array(z.strictObject({ source_call_id: z.string().optional(), content: Content, extra: Extra })),
+      })
+      .optional(),
+    metrics: z
+      .strictObject({
+        prompt_tokens: z.int(),
+        completion_tokens: z.int(),
+        cached_tokens: z.int().optional(),
+        prompt_token_ids: z.array(z.int()).optional(),
+        completion_token_ids: z.array(z.int()),
+        logprobs: z.array(z.number()).optional(),
+      })
+      .optional(),
+    is_copied_context: z.boolean().optional(),
+    llm_call_count: z.literal(1).optional(),
+    extra: Extra,
+  })
+  .refine(
+    (step) =>
+      step.source === 'agent' ||
+      (step.model_name ?? step.reasoning_content ?? step.tool_calls ?? step.metrics) === undefined,
+    'only agents have models, thoughts, tool calls and metrics',
+  )
+  .refine(
+    ({ observation, tool_calls: calls = [] }) =>
+      (observation?.results ?? []).every(
+        ({ source_call_id: id }) => id === undefined || calls.some((call) => call.tool_call_id === id),
+      ),
+    'a result names a call of its own step',
+  )
+type Step = z.infer<typeof Step>
+
+/** Harbor's models of ATIF v1.7 (harbor/models/trajectories), where sub-agents' trajectories hold no further ones. */
+const Conversation = z
+  .strictObject({
+    schema_version: z.literal('ATIF-v1.7'),
+    session_id: z.string(),
+    trajectory_id: z.string(),
+    agent: z.strictObject({
+      name: z.string(),
+      version: z.string(),
+      model_name: z.string().optional(),
+      tool_definitions: z.array(z.record(z.string(), z.unknown())).optional(),
+    }),
+    steps: z.array(Step).min(1),
+    final_metrics: z.strictObject({
+      total_prompt_tokens: z.int(),
+      total_completion_tokens: z.int(),
+      total_cached_tokens: z.int().optional(),
+      total_steps: z.int(),
+    }),
+    extra: z.record(z.string(), z.unknown()),
+  })
+  .refine(({ steps }) => steps.every(({ step_id: id }, i) => id === i + 1), 'steps are numbered from 1')
+const Trajectory = Conversation.safeExtend({ subagent_trajectories: z.array(Conversation).min(1).optional() })
+type Trajectory = z.infer<typeof Trajectory>
+
+function createAtif() {
+  return exporters.create({ kind: 'atif', promptIds: true }, {})
+}
+
+function stepsOf({ steps, subagent_trajectories: others = [] }: Trajectory): Step[] {
+  return [...steps, ...others.flatMap((other) => other.steps)]
+}
+
+function argumentsOf(call: NonNullable<Step['tool_calls']>[number]): string {
+  return call.extra?.arguments_text ?? JSON.stringify(call.arguments)
+}
+
+function checkAtif(records: unknown[], session: ScoredSession): void {
+  const samples = [...session.samples()]
+  expect(records).toHaveLength(samples.length === 0 ? 0 : 1)
+  if (samples.length === 0) return
+  const trajectory = records[0] as Trajectory
+  const steps = stepsOf(trajectory)
+  const nodes = new Map(session.built.graph.nodes.map((node) => [node.key, node]))
+
+  // Every call of any sample is told once, by the sample that has it first, with all that is known of it.
+  const keys = [...new Set(samples.flatMap(({ calls }) => calls.map(({ key }) => key)))]
+  const called = steps.filter(({ llm_call_count: count }) => count === 1)
+  expect(new Set(called.map(({ extra }) => `${extra?.['turn_id'] as string}#${extra?.['choice'] as number}`))).toEqual(
+    new Set(keys),
+  )
+  expect(called).toHaveLength(keys.length)
+  for (const step of called) {
+    const { response, choice } = nodes.get(`${step.extra?.['turn_id'] as string}#${step.extra?.['choice'] as number}`)!
+    expect(step.metrics?.completion_token_ids).toEqual([...choice.ids])
+    expect(step.metrics?.prompt_token_ids).toEqual([...response.promptIds])
+    expect(step.metrics?.logprobs).toEqual(choice.logprobs.some(Number.isNaN) ? undefined : [...choice.logprobs])
+    expect(step.reasoning_content).toBe(choice.message.reasoning)
+    expect(step.is_copied_context).toBeUndefined()
+    expect((step.tool_calls ?? []).map((call) => [call.tool_call_id, call.function_name, argumentsOf(call)])).toEqual(
+      choice.message.toolCalls.map((call) => [call.id, call.name, call.arguments]),
+    )
+  }
+  const trained = called.filter(({ extra }) => extra?.['is_trained'] === true)
+  expect(trained.flatMap(({ metrics }) => metrics?.completion_token_ids)).toHaveLength(
+    samples.reduce((sum, { mask }) => sum + mask.reduce((a, b) => a + b, 0), 0),
+  )
+
+  // Followed back over `after_step`, the steps that lead to a sample's last answer are the sample's conversation.
+  for (const sample of samples) {
+    const last = sample.calls.at(-1)!
+    const end = called.find(({ extra }) => extra?.['turn_id'] === last.turnId && extra['choice'] === last.choice)!
+    const own = [trajectory, ...(trajectory.subagent_trajectories ?? [])].find(({ steps: all }) => all.includes(end))!
+    const path: Step[] = []
+    for (
+      let id = end.step_id;
+      id > 0;
+      id = (own.steps[id - 1]?.extra?.['after_step'] as number | undefined) ?? id - 1
+    ) {
+      path.unshift(own.steps[id - 1]!)
+    }
+    expect(path.flatMap((step) => told(step, step === end))).toEqual(
+      [...speechOf(sample)].map(({ message }) => heard(message)),
+    )
+  }
+
+  const { reward } = trajectory.extra as { reward?: number }
+  expect(reward).toBe(session.score?.outcome_reward ?? undefined)
+  expect(trajectory.final_metrics.total_steps).toBe(trajectory.steps.length)
+}
+
+/** What a step says, and what was answered to it; the results of the last one came after the sample. */
+function told(step: Step, isLast: boolean): unknown[] {
+  const said = [roleOf(step), textOf(step.message), (step.tool_calls ?? []).map((call) => call.tool_call_id)]
+  const results = isLast ? [] : (step.observation?.results ?? [])
+  return [said, ...results.map(({ content, source_call_id: id }) => ['tool', textOf(content), [id]])]
+}
+
+function roleOf({ source }: Step): string {
+  return source === 'agent' ? 'assistant' : source
+}
+
+function textOf(content: z.infer<typeof Content>): string {
+  if (typeof content === 'string') return content
+  return content.map((part) => (part.type === 'text' ? part.text : part.source.path)).join('|')
+}
+
+function heard(message: ChatMessage): unknown[] {
+  const text = chatParts(message.content)
+    .map((part) => (part.type === 'text' ? part.text : part.type === 'image' ? part.url : ''))
+    .join('|')
+  const calls = message.role === 'tool' ? [message.tool_call_id] : chatCalls(message).map(({ id }) => id)
+  return [message.role, text, calls]
+}
+
+describeExporter('atif', {
+  create: createAtif,
+  read: (file) => readLines(file).map((line) => Trajectory.parse(line)),
+  check: checkAtif,
+})
+
+test('conversations of sub-agents are trajectories of their own, inside the main one', () => {
+  const perCall = anySession().filter((session) => session.built.summary.builder === 'per_request')
+  let embedded = 0
+  fc.assert(
+    fc.property(perCall, fc.array(fc.boolean(), { minLength: 5, maxLength: 5 }), (session, isSub) => {
+      const labelled = relabelled(session, (i) => (isSub[i] === true ? 'subagent' : 'main'))
+      const records = readLines(writeFile(createAtif(), [labelled])).map((line) => Trajectory.parse(line))
+      checkAtif(records, labelled)
+      const subagents = records[0]?.subagent_trajectories ?? []
+      expect(new Set(subagents.map(({ trajectory_id: id }) => id)).size).toBe(subagents.length)
+      embedded += subagents.length
+    }),
+    { numRuns: 100 },
+  )
+  expect(embedded).toBeGreaterThan(0)
+})
+
+test('prompts may be left out, and an agent named', () => {
+  const exporter = exporters.create({ kind: 'atif', promptIds: false, agentName: 'codex', agentVersion: '1.2.3' }, {})
+  fc.assert(
+    fc.property(anySession(), (session) => {
+      for (const line of readLines(writeFile(exporter, [session]))) {
+        const trajectory = Trajectory.parse(line)
+        expect(trajectory.agent).toMatchObject({ name: 'codex', version: '1.2.3' })
+        expect(trajectory.steps.every(({ metrics }) => metrics?.prompt_token_ids === undefined)).toBe(true)
+      }
+    }),
+    { numRuns: 20 },
+  )
+})

@@ -1,0 +1,31 @@
+import { expect } from 'vitest'
+import { Trace } from '../../model/trajectory.ts'
+import { describeExporter, listOf, readLines } from './exporter.contract.ts'
+import { jsonl } from './jsonl.ts'
+
+describeExporter('jsonl', {
+  create: () => jsonl.create({ kind: 'jsonl' }, {}),
+  read: (file) => readLines(file).map((line) => Trace.parse(line)),
+  check(records, session) {
+    const samples = [...session.samples()]
+    expect(records).toHaveLength(samples.length)
+    for (const [i, sample] of samples.entries()) {
+      const { prompt, response, tools } = sample.messages()
+      expect(records[i]).toMatchObject({
+        prompt_ids: listOf(sample.ids.subarray(0, sample.promptLength)),
+        response_ids: listOf(sample.ids.subarray(sample.promptLength)),
+        loss_mask: listOf(sample.mask.subarray(sample.promptLength)),
+        response_logprobs: listOf(sample.logprobs.subarray(sample.promptLength)),
+        reward: sample.reward ?? null,
+        prompt_messages: prompt,
+        response_messages: response,
+        tools,
+        metadata: {
+          sample_id: sample.id,
+          weight: sample.weight,
+          calls: sample.calls.map(({ turnId }) => ({ turn_id: turnId })),
+        },
+      })
+    }
+  },
+})

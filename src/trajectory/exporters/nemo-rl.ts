@@ -1,0 +1,84 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { textOf } from '../../model/message.ts'
+import type { Sample } from '../../model/sample.ts'
+import { lacksLogprob } from '../../model/sample-facts.ts'
+import type { ScoredSession } from '../score-session.ts'
+import { lineWriter, type Exporter } from './exporter.ts'
+
+const Config = z.strictObject({
+  kind: z.literal('nemo_rl'),
+  taskName: z.string().default('polar').describe('task_name of every row'),
+  lossMultiplier: z
+    .enum(['one', 'weight'])
+    .default('one')
+    .describe('loss_multiplier: 1, or the sample’s share of its session; the share is in extra_env_info either way'),
+})
+type Config = z.infer<typeof Config>
+
+/**
+ * NeMo RL's DatumSpec, a row a sample. Rows whose trained tokens lack a log probability are left out, for NeMo RL makes
+ * tensors of them. A row without a reward has no `reward`.
+ */
+export const nemoRl: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: (config) => ({
+    name: 'nemo_rl',
+    extension: 'jsonl',
+    isAppendable: true,
+    needs: ['logprobs'],
+    open(start) {
+      let index = start?.samples ?? 0
+      return lineWriter(function* (session) {
+        for (const sample of session.samples()) {
+          const idx = index++
+          if (!lacksLogprob(sample)) yield toDatum(session, sample, idx, config)
+        }
+      })
+    },
+  }),
+}
+
+function toDatum(session: ScoredSession, sample: Sample, idx: number, config: Config): Record<string, unknown> {
+  return {
+    message_log: toMessageLog(session, sample),
+    length: sample.ids.length,
+    loss_multiplier: config.lossMultiplier === 'weight' ? sample.weight : 1,
+    idx,
+    task_name: config.taskName,
+    extra_env_info: {
+      sample_id: sample.id,
+      session_id: sample.sessionId,
+      label: sample.label,
+      weight: sample.weight,
+      ...(sample.group === undefined ? {} : { group_id: sample.group }),
+      ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
+      ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+    },
+    truncated: sample.finishReason === 'length',
+    ...(sample.reward === undefined ? {} : { reward: sample.reward }),
+  }
+}
+
+/**
+ * NeMo RL trains every token of an `assistant` entry and none of the others, so all that lies between two trained answers
+ * is one `user` entry, answers that are not trained included. Joined in order, the entries' ids are the sample's.
+ */
+function toMessageLog(session: ScoredSession, sample: Sample): Record<string, unknown>[] {
+  const nodes = new Map(session.built.graph.nodes.map((node) => [node.key, node]))
+  const log: Record<string, unknown>[] = []
+  let at = 0
+  for (const { key, from, to } of sample.calls.filter((call) => call.isTrained)) {
+    if (from > at) log.push({ role: 'user', content: '', token_ids: Array.from(sample.ids.subarray(at, from)) })
+    const message = nodes.get(key)?.choice.message
+    log.push({
+      role: 'assistant',
+      content: message === undefined ? '' : textOf(message),
+      token_ids: Array.from(sample.ids.subarray(from, to)),
+      generation_logprobs: Array.from(sample.logprobs.subarray(from, to)),
+    })
+    at = to
+  }
+  if (at < sample.ids.length) log.push({ role: 'user', content: '', token_ids: Array.from(sample.ids.subarray(at)) })
+  return log
+}

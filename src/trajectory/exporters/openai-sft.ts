@@ -1,0 +1,52 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { chatReasoning, chatText, type ChatMessage } from '../../model/chat-message.ts'
+import type { Sample } from '../../model/sample.ts'
+import { speechOf } from '../../model/sample-facts.ts'
+import { lineWriter, type Exporter } from './exporter.ts'
+
+const Config = z.strictObject({
+  kind: z.literal('openai_sft'),
+  reasoning: z
+    .enum(['field', 'text', 'drop'])
+    .default('field')
+    .describe('Thinking: as reasoning_content, as <think>…</think> in front of the content, or left out'),
+})
+type Config = z.infer<typeof Config>
+
+/**
+ * OpenAI's chat fine-tuning rows, one a sample: the conversation and its tools. Every assistant message has a `weight`: 1
+ * for answers that are trained in this sample, 0 for all others. OpenAI's own service takes no reasoning: drop it there.
+ * Rewards have no place in a row; choose what is worth imitating before.
+ */
+export const openaiSft: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: (config) => ({
+    name: 'openai_sft',
+    extension: 'jsonl',
+    isAppendable: true,
+    open: () =>
+      lineWriter(function* (session) {
+        for (const sample of session.samples()) yield toRow(sample, config)
+      }),
+  }),
+}
+
+function toRow(sample: Sample, config: Config): Record<string, unknown> {
+  const messages = sample.messages()
+  return {
+    messages: [...speechOf(sample, messages)].map(({ message, call }) =>
+      message.role === 'assistant' ? toAssistant(message, call?.isTrained === true, config) : message,
+    ),
+    ...(messages.tools === null || messages.tools.length === 0 ? {} : { tools: messages.tools }),
+  }
+}
+
+function toAssistant(message: ChatMessage, isTrained: boolean, { reasoning: how }: Config): Record<string, unknown> {
+  const { reasoning_content: _, reasoning: __, ...bare } = message
+  const thought = chatReasoning(message)
+  const weight = isTrained ? 1 : 0
+  if (thought === undefined || how === 'drop') return { ...bare, weight }
+  if (how === 'field') return { ...bare, reasoning_content: thought, weight }
+  return { ...bare, content: `<think>\n${thought}\n</think>\n\n${chatText(message)}`, weight }
+}

@@ -1,0 +1,44 @@
+import { expect } from 'vitest'
+import { readParquet } from '../../../test/support/read-parquet.ts'
+import { describeExporter } from './exporter.contract.ts'
+import { parquet } from './parquet.ts'
+
+describeExporter('parquet', {
+  create: () => parquet.create({ kind: 'parquet' }, {}),
+  read: readParquet,
+  check(records, session) {
+    const samples = [...session.samples()]
+    expect(records).toHaveLength(samples.length)
+    for (const [i, sample] of samples.entries()) {
+      const row = records[i] as Record<string, unknown>
+      const messages = sample.messages()
+      expect(row).toMatchObject({
+        sample_id: sample.id,
+        session_id: sample.sessionId,
+        prompt_length: sample.promptLength,
+        row_weight: sample.weight,
+        input_ids: Array.from(sample.ids),
+        loss_mask: Array.from(sample.mask),
+        logprobs: Array.from(sample.logprobs),
+        label: sample.label,
+        shared_length: sample.shared?.length ?? null,
+        mismatched_tokens: sample.mismatchedTokens,
+      })
+      expect(row['reward'] ?? undefined).toBe(sample.reward)
+      expect(row['advantage'] ?? undefined).toBe(sample.advantage)
+      expect(row['group_id'] ?? undefined).toBe(sample.group)
+      expect(JSON.parse((row['reward_components'] as string | null) ?? 'null') ?? undefined).toEqual(sample.components)
+      expect(JSON.parse(row['prompt_messages'] as string)).toEqual(messages.prompt)
+      expect(JSON.parse(row['response_messages'] as string)).toEqual(messages.response)
+      expect(JSON.parse((row['tools'] as string | null) ?? 'null')).toEqual(messages.tools)
+      expect((row['spans'] as { from: number }[]).map(({ from }) => from)).toEqual(
+        sample.spans().map(({ from }) => from),
+      )
+      expect(row['calls']).toMatchObject(
+        sample.calls.map(({ turnId, from, to, isTrained, startedAt }) => {
+          return { turn_id: turnId, from, to, trained: isTrained, started_at: BigInt(startedAt) }
+        }),
+      )
+    }
+  },
+})

@@ -1,0 +1,124 @@
+import * as z from 'zod'
+import { createParquetWriter } from '../../lib/parquet/parquet-writer.ts'
+import type { ParquetColumns } from '../../lib/parquet/schema.ts'
+import type { Plug } from '../../lib/plug.ts'
+import type { Sample, SampleCall, Span } from '../../model/sample.ts'
+import { weightVersionsOf } from '../sample-fields.ts'
+import { wireFinishReason } from '../to-trace.ts'
+import type { Exporter } from './exporter.ts'
+
+const Config = z.strictObject({ kind: z.literal('parquet') })
+
+const columns = {
+  sample_id: 'string',
+  session_id: 'string',
+  group_id: 'string',
+  builder: 'string',
+  label: 'string',
+  finish_reason: 'string',
+  input_ids: { list: 'int32' },
+  prompt_length: 'int32',
+  loss_mask: { list: 'uint8' },
+  // NaN where the policy did not sample, or the engine did not say: a number there would be believed.
+  logprobs: { list: 'float' },
+  spans: { list: { struct: { from: 'int32', provenance: 'string', call: 'string', weight_version: 'string' } } },
+  weight_versions: { list: 'string' },
+  row_weight: 'double',
+  reward: 'double',
+  advantage: 'double',
+  reward_components: 'string',
+  shared_with: 'string',
+  shared_length: 'int32',
+  mismatched_tokens: 'int32',
+  calls: {
+    list: {
+      struct: {
+        turn_id: 'string',
+        choice: 'int32',
+        label: 'string',
+        from: 'int32',
+        to: 'int32',
+        trained: 'boolean',
+        finish_reason: 'string',
+        grade: 'string',
+        weight_version: 'string',
+        started_at: 'int64',
+        ended_at: 'int64',
+        parser_failure: 'boolean',
+      },
+    },
+  },
+  // JSON: messages of different harnesses have no common columns.
+  prompt_messages: 'string',
+  response_messages: 'string',
+  tools: 'string',
+} as const satisfies ParquetColumns
+
+/** One sample a row, all arrays as long as `input_ids`: for anything that reads Arrow. */
+export const parquet: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: () => ({
+    name: 'parquet',
+    extension: 'parquet',
+    isAppendable: false,
+    open() {
+      const writer = createParquetWriter(columns)
+      return {
+        *add(session) {
+          for (const sample of session.samples()) yield* writer.add(toRow(sample))
+        },
+        end: () => writer.end(),
+      }
+    },
+  }),
+}
+
+function toRow(sample: Sample): Record<keyof typeof columns, unknown> {
+  const messages = sample.messages()
+  return {
+    sample_id: sample.id,
+    session_id: sample.sessionId,
+    group_id: sample.group,
+    builder: sample.builder,
+    label: sample.label,
+    finish_reason: wireFinishReason(sample.finishReason),
+    input_ids: sample.ids,
+    prompt_length: sample.promptLength,
+    loss_mask: sample.mask,
+    logprobs: sample.logprobs,
+    spans: sample.spans().map(toSpanRow),
+    weight_versions: weightVersionsOf(sample),
+    row_weight: sample.weight,
+    reward: sample.reward,
+    advantage: sample.advantage,
+    reward_components: sample.components === undefined ? undefined : JSON.stringify(sample.components),
+    shared_with: sample.shared?.with,
+    shared_length: sample.shared?.length,
+    mismatched_tokens: sample.mismatchedTokens,
+    calls: sample.calls.map(toCallRow),
+    prompt_messages: JSON.stringify(messages.prompt),
+    response_messages: JSON.stringify(messages.response),
+    tools: messages.tools === null ? undefined : JSON.stringify(messages.tools),
+  }
+}
+
+function toSpanRow({ from, provenance, call, weightVersion }: Span): Record<string, unknown> {
+  return { from, provenance, call, weight_version: weightVersion }
+}
+
+function toCallRow(call: SampleCall): Record<string, unknown> {
+  return {
+    turn_id: call.turnId,
+    choice: call.choice,
+    label: call.label,
+    from: call.from,
+    to: call.to,
+    trained: call.isTrained,
+    finish_reason: wireFinishReason(call.finishReason),
+    grade: call.grade,
+    weight_version: call.weightVersion,
+    started_at: call.startedAt,
+    ended_at: call.endedAt,
+    parser_failure: call.hasParserFailure,
+  }
+}

@@ -1,0 +1,67 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import type { Sample } from '../../model/sample.ts'
+import { lacksLogprob, logprobsOrZero } from '../../model/sample-facts.ts'
+import type { FinishReason } from '../../model/turn.ts'
+import { lineWriter, type Exporter } from './exporter.ts'
+
+const Config = z.strictObject({ kind: z.literal('skyrl') })
+
+/**
+ * SkyRL's GeneratorOutput, in the layout of its step-wise training: every line is one with a single entry, a sample, and
+ * lines joined list by list are a batch. SkyRL wants a reward and log probabilities of every entry, so samples without
+ * are left out.
+ */
+export const skyrl: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: () => ({
+    name: 'skyrl',
+    extension: 'jsonl',
+    isAppendable: true,
+    needs: ['reward', 'logprobs'],
+    open(start) {
+      let sessions = start?.sessions ?? 0
+      return lineWriter(function* (session) {
+        // Repetitions of a task are told apart by the session's number in the export: which try it was is not known.
+        const repetition = sessions++
+        let before: Sample | undefined
+        for (const sample of session.samples()) {
+          if (sample.reward === undefined || lacksLogprob(sample)) continue
+          if (before !== undefined) yield toOutput(before, repetition, false)
+          before = sample
+        }
+        if (before !== undefined) yield toOutput(before, repetition, true)
+      })
+    },
+  }),
+}
+
+function toOutput(sample: Sample, repetition: number, isLast: boolean): Record<string, unknown> {
+  const { ids, mask, logprobs, promptLength } = sample
+  return {
+    prompt_token_ids: [Array.from(ids.subarray(0, promptLength))],
+    response_ids: [Array.from(ids.subarray(promptLength))],
+    rewards: [sample.reward],
+    loss_masks: [Array.from(mask.subarray(promptLength))],
+    stop_reasons: [stopReasonOf(sample.finishReason)],
+    rollout_metrics: null,
+    rollout_logprobs: [logprobsOrZero(logprobs.subarray(promptLength))],
+    trajectory_ids: [{ instance_id: sample.group ?? sample.sessionId, repetition_id: repetition }],
+    is_last_step: [isLast],
+    env_metrics: [
+      {
+        sample_id: sample.id,
+        session_id: sample.sessionId,
+        label: sample.label,
+        weight: sample.weight,
+        ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
+        ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+      },
+    ],
+  }
+}
+
+/** An engine's own word: to the sampler a tool call is a stop like any other, and SkyRL may drop what did not stop. */
+function stopReasonOf(reason: FinishReason): string {
+  return reason === 'tool-calls' ? 'stop' : reason
+}

@@ -1,0 +1,70 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import type { Sample } from '../../model/sample.ts'
+import type { FinishReason } from '../../model/turn.ts'
+import { groupNumber, maskedLogprobs, weightVersionsOf } from '../sample-fields.ts'
+import { traceMetadata } from '../to-trace.ts'
+import { lineWriter, type Exporter } from './exporter.ts'
+
+const Config = z.strictObject({ kind: z.literal('slime') })
+
+/**
+ * What slime's and miles' `Sample.from_dict` read, one a line. `response` stays at its default: the text is in the
+ * messages, and slime trains on `tokens`. https://github.com/THUDM/slime/blob/main/slime/utils/types.py
+ */
+export const slime: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: () => ({
+    name: 'slime',
+    extension: 'jsonl',
+    isAppendable: true,
+    open(start = { sessions: 0, samples: 0 }) {
+      let { sessions, samples } = start
+      return lineWriter(function* (session) {
+        for (const sample of session.samples()) {
+          yield toSlime(sample, { index: samples, rolloutId: sessions })
+          samples += 1
+        }
+        sessions += 1
+      })
+    },
+  }),
+}
+
+function toSlime(sample: Sample, { index, rolloutId }: { index: number; rolloutId: number }): Record<string, unknown> {
+  const { promptLength, ids, mask } = sample
+  const messages = sample.messages()
+  const logprobs = maskedLogprobs(sample)
+  return {
+    group_index: sample.group === undefined ? null : groupNumber(sample.group),
+    index,
+    // One execution may give several samples; slime counts those with the same id once.
+    rollout_id: rolloutId,
+    session_id: sample.sessionId,
+    prompt: messages.prompt,
+    tokens: Array.from(ids),
+    response_length: ids.length - promptLength,
+    reward: sample.reward ?? null,
+    loss_mask: Array.from(mask.subarray(promptLength)),
+    rollout_log_probs: logprobs === undefined ? null : Array.from(logprobs),
+    weight_versions: weightVersionsOf(sample),
+    status: statusOf(sample.finishReason),
+    metadata: { ...traceMetadata(sample), response_messages: messages.response, tools: messages.tools },
+  }
+}
+
+function statusOf(reason: FinishReason): 'completed' | 'truncated' | 'aborted' | 'failed' {
+  switch (reason) {
+    case 'stop':
+    case 'tool-calls':
+      return 'completed'
+    case 'length':
+      return 'truncated'
+    case 'abort':
+    case 'cut':
+      return 'aborted'
+    case 'content-filter':
+    case 'other':
+      return 'failed'
+  }
+}

@@ -1,0 +1,48 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import type { Sample } from '../../model/sample.ts'
+import { groupNumber, maskedLogprobs, oldestVersion } from '../sample-fields.ts'
+import { traceMetadata } from '../to-trace.ts'
+import { lineWriter, type Exporter } from './exporter.ts'
+
+const Config = z.strictObject({ kind: z.literal('trl') })
+
+/**
+ * What a `rollout_func` of TRL's GRPOTrainer returns, one completion a line; other fields reach the reward functions. The
+ * fields of AsyncGRPO's `RolloutSample` follow by putting prompt and completion together, so ids are not written twice.
+ * https://github.com/huggingface/trl/blob/main/trl/experimental/async_grpo/async_rollout_worker.py
+ */
+export const trl: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: () => ({
+    name: 'trl',
+    extension: 'jsonl',
+    isAppendable: true,
+    open: () =>
+      lineWriter(function* (session) {
+        for (const sample of session.samples()) yield toTrl(sample)
+      }),
+  }),
+}
+
+function toTrl(sample: Sample): Record<string, unknown> {
+  const { promptLength, ids, mask } = sample
+  const messages = sample.messages()
+  const logprobs = maskedLogprobs(sample)
+  return {
+    prompt: messages.prompt,
+    completion: messages.response,
+    tools: messages.tools,
+    prompt_ids: Array.from(ids.subarray(0, promptLength)),
+    completion_ids: Array.from(ids.subarray(promptLength)),
+    env_mask: Array.from(mask.subarray(promptLength)),
+    logprobs: logprobs === undefined ? null : Array.from(logprobs),
+    reward: sample.reward ?? null,
+    advantage: sample.advantage ?? null,
+    // TRL drops samples whose weights are too old by this number.
+    model_version: oldestVersion(sample) ?? null,
+    group_id: sample.group === undefined ? null : groupNumber(sample.group),
+    metrics: sample.components ?? {},
+    metadata: traceMetadata(sample),
+  }
+}

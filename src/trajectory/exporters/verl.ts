@@ -1,0 +1,130 @@
+import * as z from 'zod'
+import { createParquetWriter } from '../../lib/parquet/parquet-writer.ts'
+import type { ParquetColumns } from '../../lib/parquet/schema.ts'
+import type { Plug } from '../../lib/plug.ts'
+import type { Sample } from '../../model/sample.ts'
+import { maskedLogprobs, weightVersionsOf } from '../sample-fields.ts'
+import { traceMetadata, wireFinishReason } from '../to-trace.ts'
+import type { Exporter } from './exporter.ts'
+
+const Config = z.strictObject({ kind: z.literal('verl') })
+
+/** As recorded by us; the agent loop that hands the rows on is registered under this name. */
+const AGENT_NAME = 'polar_replay'
+
+const columns = {
+  // What RLHFDataset reads.
+  data_source: 'string',
+  agent_name: 'string',
+  prompt: { list: { struct: { role: 'string', content: 'string' } } },
+  ability: 'string',
+  reward_model: { struct: { style: 'string', ground_truth: 'string' } },
+  extra_info: {
+    struct: { index: 'int64', need_tools_kwargs: 'boolean', session_id: 'string', group_id: 'string' },
+  },
+  // What an AgentLoopOutput is made of.
+  prompt_ids: { list: 'int32' },
+  response_ids: { list: 'int32' },
+  response_mask: { list: 'uint8' },
+  response_logprobs: { list: 'float' },
+  reward_score: 'double',
+  num_turns: 'int32',
+  metrics: { struct: { generate_sequences: 'double' } },
+  extra_fields: {
+    struct: {
+      sample_id: 'string',
+      session_id: 'string',
+      group_id: 'string',
+      row_weight: 'double',
+      advantage: 'double',
+      finish_reason: 'string',
+      weight_versions: { list: 'string' },
+      metadata: 'string',
+    },
+  },
+} as const satisfies ParquetColumns
+
+/**
+ * verl's dataset columns and, beside them, the fields of the `AgentLoopOutput` that was recorded: its datasets are Parquet,
+ * and an agent loop gets a row's columns as keyword arguments. What verl has a default for and we do not know is left out.
+ * https://github.com/verl-project/verl/blob/main/verl/experimental/agent_loop/agent_loop.py
+ */
+export const verl: Plug<typeof Config, object, Exporter> = {
+  config: Config,
+  create: () => ({
+    name: 'verl',
+    extension: 'parquet',
+    isAppendable: false,
+    open(start = { sessions: 0, samples: 0 }) {
+      const writer = createParquetWriter(columns)
+      let index = start.samples
+      return {
+        *add(session) {
+          for (const sample of session.samples()) {
+            yield* writer.add(toRow(sample, index))
+            index += 1
+          }
+        },
+        end: () => writer.end(),
+      }
+    },
+  }),
+}
+
+function toRow(sample: Sample, index: number): Record<keyof typeof columns, unknown> {
+  const { promptLength, ids, mask } = sample
+  const messages = sample.messages()
+  const spoken = [...messages.prompt, ...messages.response].filter((message) => roleOf(message) !== 'system')
+  return {
+    data_source: 'polar',
+    agent_name: AGENT_NAME,
+    prompt: messages.prompt.map((message) => ({ role: roleOf(message), content: textOf(message) })),
+    ability: undefined,
+    reward_model: { style: 'recorded', ground_truth: undefined },
+    extra_info: { index, need_tools_kwargs: false, session_id: sample.sessionId, group_id: sample.group },
+    prompt_ids: ids.subarray(0, promptLength),
+    response_ids: ids.subarray(promptLength),
+    response_mask: mask.subarray(promptLength),
+    response_logprobs: maskedLogprobs(sample),
+    reward_score: sample.reward,
+    num_turns: spoken.length,
+    metrics: { generate_sequences: generationSeconds(sample) },
+    extra_fields: {
+      sample_id: sample.id,
+      session_id: sample.sessionId,
+      group_id: sample.group,
+      row_weight: sample.weight,
+      advantage: sample.advantage,
+      finish_reason: wireFinishReason(sample.finishReason),
+      weight_versions: weightVersionsOf(sample),
+      metadata: JSON.stringify({ ...traceMetadata(sample), messages }),
+    },
+  }
+}
+
+function roleOf(message: unknown): string | undefined {
+  const role = (message as { role?: unknown } | null)?.role
+  return typeof role === 'string' ? role : undefined
+}
+
+/** verl's prompts are text; what else a message holds is in `extra_fields.metadata`. */
+function textOf(message: unknown): string {
+  const content = (message as { content?: unknown } | null)?.content
+  if (typeof content === 'string') return content
+  if (!Array.isArray(content)) return ''
+  return content
+    .map((part: unknown) => (part as { text?: unknown } | null)?.text)
+    .filter((text) => typeof text === 'string')
+    .join('')
+}
+
+/** Undefined unless every trained call has an end. */
+function generationSeconds({ calls }: Sample): number | undefined {
+  let sum = 0
+  for (const { isTrained, startedAt, endedAt } of calls) {
+    if (!isTrained) continue
+    if (endedAt === undefined) return undefined
+    sum += endedAt - startedAt
+  }
+  return sum / 1000
+}

@@ -1,0 +1,98 @@
+import type { Label } from '../../model/sample.ts'
+import type { CallNode } from './call-graph.ts'
+import { findErrand, toolTextsOf, type ToolText } from './find-errand.ts'
+import { sharedMessages, type Histories } from './histories.ts'
+
+export interface Labelling {
+  label: Label
+  evidence: string[]
+}
+
+/**
+ * What each conversation is for, where no header says it. There is one main agent: the first with tools, since it has to
+ * be there before it can send another; without any tools the one that talks longest. A conversation under the same
+ * instructions with the same tools is its work too, unless a tool call asked for it.
+ */
+export function labelConversations(conversations: readonly (readonly CallNode[])[], histories: Histories): Labelling[] {
+  if (conversations.length === 1)
+    return [{ label: 'main', evidence: ['the only conversation that is not known to be something else'] }]
+  const all = conversations.map((nodes) => ({ nodes, hasTools: offersTools(nodes, histories) }))
+  const withTools = all.filter(({ hasTools }) => hasTools)
+  const main = withTools.length > 0 ? withTools[0] : longest(all)
+  const session = { all: conversations, toolTexts: toolTextsOf(conversations.flat()) }
+  return all.map((conversation) => {
+    if (main === undefined || conversation === main) {
+      const how = main?.hasTools
+        ? 'the first conversation that has tools'
+        : 'the longest of conversations without tools'
+      return { label: 'main', evidence: [how] }
+    }
+    return labelOther(conversation, main, session, histories)
+  })
+}
+
+interface Conversation {
+  nodes: readonly CallNode[]
+  hasTools: boolean
+}
+
+/** True where the request cannot be read: nothing may be set aside for that. */
+function offersTools(nodes: readonly CallNode[], histories: Histories): boolean {
+  return histories.of((nodes[0] as CallNode).turn)?.hasTools ?? true
+}
+
+function longest(conversations: readonly Conversation[]): Conversation | undefined {
+  const size = ({ nodes }: Conversation): [calls: number, prompt: number] => [
+    new Set(nodes.map(({ turn }) => turn)).size,
+    nodes[0]?.response.promptIds.length ?? 0,
+  ]
+  return conversations.toSorted((a, b) => size(b)[0] - size(a)[0] || size(b)[1] - size(a)[1])[0]
+}
+
+function labelOther(
+  { nodes, hasTools }: Conversation,
+  main: Conversation,
+  session: { all: readonly (readonly CallNode[])[]; toolTexts: readonly ToolText[] },
+  histories: Histories,
+): Labelling {
+  const mainNodes = main.nodes
+  const [first, mainFirst] = [nodes[0] as CallNode, mainNodes[0] as CallNode]
+  const [own, its] = [histories.of(first.turn), histories.of(mainFirst.turn)]
+  if (own === undefined || its === undefined) {
+    return { label: 'main', evidence: ['a conversation of its own, and its request cannot be read'] }
+  }
+  const { asked, returned } = findErrand(nodes, session, histories)
+  const errand = [asked, returned].filter((text) => text !== undefined)
+  const isOneStep = nodes.every(({ edge }) => edge.verdict === 'root')
+  // A search or a look at a page is asked for by a tool call too; only an agent takes several steps.
+  if (asked !== undefined && (hasTools || !isOneStep)) return { label: 'subagent', evidence: errand }
+  if (!hasTools && main.hasTools) {
+    return {
+      label: 'side-call',
+      evidence: ['no tools, while the main conversation has them', ...errand, ...aside(first, mainFirst, histories)],
+    }
+  }
+  if (own.system === its.system && own.tools === its.tools) {
+    return { label: 'main', evidence: ['the instructions and tools of the main conversation'] }
+  }
+  const tip = histories.of((mainNodes.findLast(({ turn }) => turn.startedAt <= first.turn.startedAt) ?? mainFirst).turn)
+  if (tip !== undefined && sharedMessages(own, tip) > its.messages.length) {
+    return { label: 'side-call', evidence: ['is shown the main conversation under other instructions'] }
+  }
+  if (!hasTools && isOneStep && mainNodes.some(({ edge }) => edge.verdict !== 'root')) {
+    return {
+      label: 'side-call',
+      evidence: ['one call under other instructions', ...aside(first, mainFirst, histories)],
+    }
+  }
+  return { label: 'subagent', evidence: ['other instructions or tools than the main conversation'] }
+}
+
+/** What besides speaks for a call that the harness makes for itself. */
+function aside(first: CallNode, main: CallNode, histories: Histories): string[] {
+  const format = histories.requestOf(first.turn)?.responseFormat?.type
+  return [
+    ...(first.turn.model === main.turn.model ? [] : [`asked of ${first.turn.model}, not of ${main.turn.model}`]),
+    ...(format === undefined || format === 'text' ? [] : ['its answer must be JSON']),
+  ]
+}

@@ -1,0 +1,13 @@
+import { test } from 'vitest'
+import { checkInvariants } from '../../test/support/random-sessions/check-invariants.ts'
+import { loadRealWorld } from '../../test/support/random-sessions/real-world.ts'
+
+test(
+  'samples say what the records say, with the tokenizer and the template of the embedded model',
+  {
+    timeout: 240_000,
+  },
+  async () => {
+    checkInvariants(await loadRealWorld(), { numRuns: 2000, maxOps: 6 })
+  },
+)

@@ -1,0 +1,28 @@
+import * as fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { checkInvariants } from '../../test/support/random-sessions/check-invariants.ts'
+import { situationsOf } from '../../test/support/random-sessions/situations.ts'
+import { trialOf } from '../../test/support/random-sessions/trial.ts'
+import { toyWorld } from '../../test/support/random-sessions/world.ts'
+
+test(
+  'samples say what the records say, with a toy of twenty tokens where conversations coincide by chance',
+  {
+    timeout: 240_000,
+  },
+  () => {
+    checkInvariants(toyWorld, { numRuns: 8000, maxOps: 8 })
+  },
+)
+
+test('the random sessions have everything in them that can go wrong', () => {
+  const trials = fc.sample(trialOf(toyWorld, 8), { numRuns: 400 })
+  const counts = new Map<string, number>()
+  for (const trial of trials) {
+    for (const [situation, isThere] of Object.entries(situationsOf(trial))) {
+      counts.set(situation, (counts.get(situation) ?? 0) + Number(isThere))
+    }
+  }
+  const rare = [...counts].filter(([, count]) => count < trials.length / 50)
+  expect(rare).toEqual([])
+})

@@ -1,0 +1,191 @@
+import { spawn, spawnSync, type SpawnSyncReturns } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { fileURLToPath } from 'node:url'
+import Anthropic from '@anthropic-ai/sdk'
+import OpenAI from 'openai'
+import { afterEach, beforeEach, describe, expect, test } from 'vitest'
+import { loadQuirks } from '../../src/cli/load-quirks.ts'
+import { createRequestReader } from '../../src/cli/read-request.ts'
+import { textOf } from '../../src/model/message.ts'
+import { buildGraph } from '../../src/trajectory/graph/build-graph.ts'
+import { Stack } from '../support/stack.ts'
+
+const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
+const script = `
+order:
+  - text: I look. 你好
+  - text: Found it.
+  - { reasoning: hm, text: Well. }
+  - text: Bye.
+`
+
+let scratch: string
+beforeEach(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'polar-drift-'))
+})
+afterEach(() => rm(scratch, { recursive: true, force: true }))
+
+function polar(...words: string[]): SpawnSyncReturns<string> {
+  return spawnSync(process.execPath, [main, ...words], { encoding: 'utf8', env: { ...process.env, COLUMNS: '90' } })
+}
+
+interface Access {
+  baseUrl: string
+  key: string
+}
+
+/** One question to the model, with the history that the harness keeps; gives the answer. */
+type Ask = (access: Access, system: string, history: readonly string[]) => Promise<string>
+
+const roleOf = (i: number): 'user' | 'assistant' => (i % 2 === 0 ? 'user' : 'assistant')
+
+const askOpenAi: Ask = async ({ baseUrl, key }, system, history) => {
+  const client = new OpenAI({ baseURL: `${baseUrl}/v1`, apiKey: key, maxRetries: 0 })
+  const messages = history.map((content, i) => ({ role: roleOf(i), content }))
+  const answer = await client.chat.completions.create({
+    model: 'tiny',
+    messages: [{ role: 'system', content: system }, ...messages],
+  })
+  return answer.choices[0]?.message.content ?? ''
+}
+
+const askAnthropic: Ask = async ({ baseUrl, key }, system, history) => {
+  const client = new Anthropic({ baseURL: baseUrl, apiKey: key, maxRetries: 0 })
+  const answer = await client.messages.create({
+    model: 'tiny',
+    max_tokens: 100,
+    system: [
+      { type: 'text', text: 'First block.' },
+      { type: 'text', text: system },
+    ],
+    messages: history.map((content, i) => ({ role: roleOf(i), content })),
+  })
+  return answer.content.map((block) => (block.type === 'text' ? block.text : '')).join('')
+}
+
+/** A harness that tells the model the time, anew with every call. */
+async function talk(access: Access, ask: Ask, startsAt: string): Promise<void> {
+  const history: string[] = []
+  for (const [i, question] of ['Where is it?', 'And now?', 'Sure?', 'Bye.'].entries()) {
+    history.push(question)
+    const time = new Date(Date.parse(startsAt) + i * 61_007).toISOString()
+    history.push(await ask(access, `You are an agent.\nCurrent time: ${time}\nBe brief.`, history))
+  }
+}
+
+const startStack = (fields: object = {}): Promise<Stack> =>
+  Stack.start({ script, continuation: 'preserve', origin: { engine: { kind: 'tiny' } }, dir: scratch, ...fields })
+
+describe.each([
+  ['OpenAI', askOpenAi],
+  ['Anthropic', askAnthropic],
+])('a harness that puts the time into its system prompt, through %s’s SDK', (_, ask) => {
+  test('is seen to break its prompts, gets a rule, and with the rule breaks none', async () => {
+    await using stack = await startStack()
+    await talk(stack.session, ask, '2026-01-01T10:00:00.000Z')
+    await stack.recorded()
+    const session = join(scratch, stack.session.id)
+
+    const shown = polar('drift', session)
+    expect([shown.status, shown.stderr]).toEqual([0, ''])
+    expect(shown.stdout).toContain('0 of 3 continuations are exact (0 %)')
+    expect(shown.stdout).toMatch(/Call 2 +does not go on literally from call 1: edited-history/)
+    expect(shown.stdout).toContain('time: 2026-01-01T10:01:01.007Z')
+    expect(polar('drift', session, '--fail').status).toBe(1)
+
+    const { breaks } = JSON.parse(polar('drift', session, '--json', '--call', '3').stdout) as {
+      breaks: { call: number; reason: string; token_index: number; before: Side; now: Side }[]
+    }
+    interface Side {
+      text_until: string
+      text_from: string
+      ids_from: number[]
+    }
+    expect(breaks.map(({ call, reason }) => [call, reason])).toEqual([[3, 'edited-history']])
+    expect(breaks[0]?.before.text_until).toBe(breaks[0]?.now.text_until)
+    expect(breaks[0]?.before.ids_from[0]).not.toBe(breaks[0]?.now.ids_from[0])
+
+    const file = join(scratch, 'rules.yaml')
+    const suggested = polar('drift', session, '--suggest', '--to', file)
+    expect([suggested.status, suggested.stdout]).toEqual([0, ''])
+    expect(suggested.stderr).toMatch(/histories that extend an earlier one +0 of 3 +3 of 3/)
+    expect(suggested.stderr).toMatch(/go on token by token +0 of 3 +3 of 3/)
+    expect(suggested.stderr).toContain(`polar record --quirks ${file}`)
+    expect(polar('drift', session, '--suggest', '--to', file)).toMatchObject({ status: 2 })
+
+    const quirks = await loadQuirks(file)
+    await using ruled = await startStack({ quirks })
+    await talk(ruled.session, ask, '2027-02-03T04:05:06.789Z')
+    const record = await ruled.recorded()
+    const reader = createRequestReader(record)
+    const edges = buildGraph(record, reader).nodes.map(({ edge }) => edge.verdict)
+    expect(edges).toEqual(['root', 'exact', 'exact', 'exact'])
+    expect(record.turns.map(({ forced }) => forced['quirks'])).toEqual([1, 2, 3, 4].map(() => ['system-time']))
+    // The log keeps what the harness sent; read as the engine read it, every call has the same system prompt.
+    expect(record.turns[0]?.request).toContain('2027-02-03T04:05:06.789Z')
+    const systems = record.turns.map((turn) => textOf(reader.readRequest(turn)!.messages[0]!))
+    expect(new Set(systems).size).toBe(1)
+    expect(systems[0]).toContain('2026-01-01T10:00:00.000Z')
+    expect(polar('drift', join(scratch, ruled.session.id), '--fail').status).toBe(0)
+  })
+})
+
+test('a session whose prompts all go on needs no rule, and one that breaks for another reason gets none', async () => {
+  await using calm = await startStack()
+  const same: Ask = (access, _, history) => askOpenAi(access, 'You are an agent.', history)
+  await talk(calm.session, same, '2026-01-01T10:00:00.000Z')
+  await calm.recorded()
+  expect(polar('drift', join(scratch, calm.session.id), '--suggest').status).toBe(0)
+
+  await using moody = await startStack()
+  const moods = ['glad', 'sad', 'mad', 'calm']
+  const changing: Ask = (access, _, history) => askOpenAi(access, `Be ${moods[history.length >> 1]}.`, history)
+  await talk(moody.session, changing, '2026-01-01T10:00:00.000Z')
+  await moody.recorded()
+  const suggested = polar('drift', join(scratch, moody.session.id), '--suggest')
+  expect([suggested.status, suggested.stdout]).toEqual([1, ''])
+  expect(suggested.stderr).toContain('No rule would help')
+})
+
+test('polar gateway hands the rules to its processes', async () => {
+  const rules = join(scratch, 'rules.json')
+  await writeFile(
+    rules,
+    JSON.stringify({ name: 'clock', find: 'Current time: [^\\n]{1,40}\\n', where: { role: 'system' } }),
+  )
+  await writeFile(join(scratch, 'script.yaml'), script)
+  const words = ['gateway', '--script', join(scratch, 'script.yaml'), '--out', scratch, '--quirks', rules]
+  const child = spawn(process.execPath, [main, ...words, '--control-port', '0'], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  try {
+    const [url] = (await once(createInterface({ input: child.stdout }), 'line')) as [string]
+    const opened = await fetch(`${url}/sessions`, { method: 'POST', body: '{"session_id": "ruled"}' })
+    const access = (await opened.json()) as { base_url: string; api_key: string }
+    await talk({ baseUrl: access.base_url, key: access.api_key }, askOpenAi, '2026-01-01T10:00:00.000Z')
+    await fetch(`${url}/sessions/ruled`, { method: 'DELETE' })
+  } finally {
+    child.kill('SIGTERM')
+    await once(child, 'exit')
+  }
+  const { exact, reasons } = JSON.parse(polar('drift', join(scratch, 'ruled'), '--json').stdout) as {
+    exact: number
+    reasons: object
+  }
+  expect([exact, reasons]).toEqual([3, {}])
+})
+
+test('a rule file that cannot be used is refused before anything starts, with every reason', async () => {
+  const file = join(scratch, 'bad.yaml')
+  await writeFile(file, '- { name: a, find: "abc.*" }\n- { name: B, find: "abc" }\n')
+  const run = polar('record', '--quirks', file, '--out', scratch, '--', 'true')
+  expect(run.status).toBe(2)
+  expect(run.stderr).toContain('0.find: the pattern has "*" at character 5')
+  expect(run.stderr).toContain('1.name: must be lower-case')
+  expect(polar('record', '--quirks', join(scratch, 'none'), '--', 'true').stderr).toContain('ENOENT')
+  expect(await readFile(file, 'utf8')).toContain('abc')
+})

@@ -1,0 +1,96 @@
+import { spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import fc from 'fast-check'
+import { beforeAll, expect, test } from 'vitest'
+import { lacksLogprob, logprobsOrZero } from '../../src/model/sample-facts.ts'
+import { anySession, relabelled, writeFile } from '../../src/trajectory/exporters/exporter.contract.ts'
+import { exporters } from '../../src/trajectory/exporters/index.ts'
+import type { ScoredSession } from '../../src/trajectory/score-session.ts'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+const requirements = join(root, 'test/support/export-requirements.txt')
+const digest = createHash('sha1').update(readFileSync(requirements)).digest('hex').slice(0, 12)
+/** Kept between runs, and made anew when the versions change. */
+const environment = join(root, '.polar', `export-schemas-${digest}`)
+const python = join(environment, 'bin/python')
+
+let missing: string | undefined
+
+beforeAll(() => {
+  if (existsSync(join(environment, 'installed'))) return
+  const options = ['--quiet', '--disable-pip-version-check', '--no-deps', '--ignore-requires-python']
+  const steps = [
+    ['python3', '-m', 'venv', '--clear', environment],
+    [python, '-m', 'pip', 'install', ...options, '-r', requirements],
+    ['touch', join(environment, 'installed')],
+  ]
+  for (const [file = '', ...args] of steps) {
+    const run = spawnSync(file, args, { encoding: 'utf8' })
+    if (run.status === 0) continue
+    missing = `${file} ${args.slice(0, 3).join(' ')}: ${(run.error?.message ?? run.stderr).trim().split('\n').at(-1)}`
+    break
+  }
+}, 300_000)
+
+const formats = {
+  atif: { kind: 'atif', promptIds: true },
+  nemo_gym: { kind: 'nemo_gym', agent: 'polar' },
+  openai_sft: { kind: 'openai_sft', reasoning: 'field' },
+  prime_rl: { kind: 'prime_rl', envName: 'polar', layout: 'array' },
+} as const
+
+test('the consumers’ own models read every file as the samples it was made of', ({ skip }) => {
+  if (missing !== undefined) skip(`the consumers’ packages cannot be installed here: ${missing}`)
+  const sessions = fc
+    .sample(anySession(), { numRuns: 300, seed: 7 })
+    .map((session, i) =>
+      i % 3 === 0 ? relabelled(session, (call) => (call % 2 === 1 ? 'subagent' : 'main')) : session,
+    )
+  const folder = mkdtempSync(join(tmpdir(), 'polar-export-'))
+  try {
+    for (const [name, config] of Object.entries(formats)) {
+      writeFileSync(join(folder, `${name}.jsonl`), writeFile(exporters.create(config, {}), sessions))
+    }
+    const run = spawnSync(python, [join(root, 'test/support/export_schemas.py'), folder], {
+      encoding: 'utf8',
+      maxBuffer: 2 ** 28,
+    })
+    expect(run.status, run.stderr.slice(-4000)).toBe(0)
+    expect(JSON.parse(run.stdout)).toEqual(expected(sessions))
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+})
+
+function expected(sessions: readonly ScoredSession[]): Record<keyof typeof formats, unknown[]> {
+  const samples = sessions.flatMap((session) => [...session.samples()])
+  const certain = samples.filter((sample) => !lacksLogprob(sample))
+  return {
+    atif: sessions.flatMap((session) => {
+      const told = sampledIn(session)
+      return told.length === 0 ? [] : [told]
+    }),
+    nemo_gym: certain
+      .filter(({ reward }) => reward !== undefined)
+      .map(({ ids, calls }) =>
+        calls.filter(({ isTrained }) => isTrained).map(({ from, to }) => [...ids.subarray(from, to)]),
+      ),
+    openai_sft: samples.map((sample) => {
+      const { prompt, response } = sample.messages()
+      return [...prompt, ...response].map((message) => (message as { role: string }).role)
+    }),
+    prime_rl: certain.map(({ ids, mask, logprobs }) => [[...ids], [...mask], logprobsOrZero(logprobs)]),
+  }
+}
+
+/** Each call once, whatever the number of samples it is in. */
+function sampledIn(session: ScoredSession): unknown[] {
+  const calls = new Set([...session.samples()].flatMap((sample) => sample.calls.map(({ key }) => key)))
+  return session.built.graph.nodes
+    .filter(({ key }) => calls.has(key))
+    .map(({ turn, choice }) => [turn.id, [...choice.ids]])
+}

@@ -1,0 +1,321 @@
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { once } from 'node:events'
+import { existsSync, readFileSync } from 'node:fs'
+import { mkdir, mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { fileURLToPath } from 'node:url'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { Trace } from '../../src/model/trajectory.ts'
+import { BufferPool, ByteWriter } from '../../src/store/call-log/byte-writer.ts'
+import { RecordKind, writeRecord } from '../../src/store/call-log/record.ts'
+import { recordSet } from '../support/recorded-set.ts'
+import { readParquet } from '../support/read-parquet.ts'
+import { Stack } from '../support/stack.ts'
+
+const root = fileURLToPath(new URL('../..', import.meta.url))
+const main = join(root, 'src/cli/main.ts')
+
+let scratch: string
+/** About 57 MB of call logs; what they are when read is several times that. */
+let large: string
+
+beforeAll(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'polar-export-'))
+  large = join(scratch, 'large')
+  await recordSet({ dir: large, sessions: 200, turns: 20, addedIds: 1500, sampledIds: 500 })
+})
+afterAll(() => rm(scratch, { recursive: true, force: true }))
+
+function startExport(args: readonly string[]): ChildProcess {
+  return spawn(process.execPath, [main, 'export', ...args], { stdio: ['ignore', 'pipe', 'pipe'] })
+}
+
+function runExport(args: readonly string[]): { status: number | null; stdout: string; stderr: string } {
+  const options = { encoding: 'utf8', maxBuffer: 2 ** 28 } as const
+  return spawnSync(process.execPath, [main, 'export', ...args], options)
+}
+
+async function bytesIn(place: string): Promise<number> {
+  const info = await stat(place).catch(() => undefined)
+  if (info === undefined) return 0
+  if (info.isFile()) return info.size
+  const names = await readdir(place)
+  const sizes = await Promise.all(names.map((name) => bytesIn(join(place, name))))
+  return sizes.reduce((sum, size) => sum + size, 0)
+}
+
+async function digestOf(place: string): Promise<Record<string, string>> {
+  const isFile = (await stat(place)).isFile()
+  const names = isFile ? [''] : (await readdir(place)).toSorted()
+  const digests = names.map(async (name) => {
+    const bytes = await readFile(isFile ? place : join(place, name))
+    return [name, createHash('sha256').update(bytes).digest('hex')] as const
+  })
+  return Object.fromEntries(await Promise.all(digests))
+}
+
+test.each(['jsonl', 'parquet'])(
+  '%s: killed with -9 again and again, an export resumes to the same bytes',
+  async (format) => {
+    const [whole, place] = [join(scratch, `whole.${format}`), join(scratch, `killed.${format}`)]
+    const args = ['all', '--out', large, '--format', format]
+    expect(runExport([...args, '--to', whole]).status).toBe(0)
+    const size = await bytesIn(whole)
+    for (const part of [0, 0.2, 0.55, 0.9]) {
+      const child = startExport([...args, '--to', place, ...(part === 0 ? [] : ['--resume'])])
+      const ended = once(child, 'exit')
+      const written = async (): Promise<number> => Math.max(await bytesIn(`${place}.partial`), await bytesIn(place))
+      while (child.exitCode === null && (await written()) <= part * size) await sleep(10)
+      child.kill('SIGKILL')
+      await ended
+    }
+    const last = runExport([...args, '--to', place, '--resume', '--json'])
+    expect(last.status, last.stderr).toBe(0)
+    expect(JSON.parse(last.stdout)).toMatchObject({ failed: [] })
+    expect((JSON.parse(last.stdout) as { resumed_sessions: number }).resumed_sessions).toBeGreaterThan(20)
+    expect(await digestOf(place)).toEqual(await digestOf(whole))
+    expect([existsSync(`${place}.partial`), existsSync(`${place}.progress`)]).toEqual([false, false])
+    expect(runExport([...args, '--to', place, '--resume'])).toMatchObject({ status: 0, stderr: /complete already/ })
+  },
+)
+
+test.each(['jsonl', 'parquet', 'slime'])('%s: memory does not grow with the number of sessions', (format) => {
+  const script = join(root, 'test/support/export-run.ts')
+  const to = join(scratch, `memory.${format}`)
+  const run = spawnSync(process.execPath, [script, large, format, to], { encoding: 'utf8' })
+  const { code, before, peak } = JSON.parse(run.stdout) as { code: number; before: number; peak: number }
+  expect(code, run.stderr).toBe(0)
+  expect((peak - before) / 1e6).toBeLessThan(200)
+})
+
+test('damaged, newer and empty logs are named, what is whole is exported, and --salvage reads more', async () => {
+  const dir = join(scratch, 'damaged')
+  const ids = await recordSet({ dir, sessions: 6, turns: 4, addedIds: 60, sampledIds: 20 })
+  const [corrupt = '', cut = '', newer = '', empty = ''] = ids.map((id) => join(dir, id, 'calls.plog'))
+  const middle = await readFile(corrupt)
+  middle.fill(0xee, middle.length >> 1, (middle.length >> 1) + 4)
+  await writeFile(corrupt, middle)
+  await truncate(cut, Math.floor((await stat(cut)).size * 0.6))
+  await writeNewer(newer, ids[2]!)
+  await writeFile(empty, '')
+
+  const place = join(scratch, 'damaged.jsonl')
+  const strict = runExport(['all', '--out', dir, '--to', place, '--json'])
+  expect(strict.status).toBe(1)
+  const report = JSON.parse(strict.stdout) as { failed: { session: string; code: string }[]; incomplete: string[] }
+  const failed = Object.fromEntries(report.failed.map(({ session, code }) => [session, code]))
+  expect(failed).toMatchObject({
+    [ids[0]!]: 'store.corrupt',
+    [ids[2]!]: 'store.newer-schema',
+    [ids[3]!]: 'store.corrupt',
+  })
+  const written = new Set(readLines<Trace>(place).map(({ metadata }) => metadata['session_id']))
+  for (const id of ids.filter((name) => !(name in failed))) expect(written).toContain(id)
+  expect(written.size + report.failed.length).toBe(6)
+
+  const text = runExport(['all', '--out', dir, '--to', place])
+  expect(text.stderr).toMatch(/could not be exported/)
+  expect(text.stderr).toMatch(/newer version of Polar/)
+  expect(text.stderr).toMatch(/--salvage/)
+
+  const salvaged = runExport(['all', '--out', dir, '--to', place, '--salvage', '--json'])
+  const after = JSON.parse(salvaged.stdout) as typeof report
+  expect(after.failed.map(({ session }) => session)).not.toContain(ids[0])
+  expect(after.incomplete).toContain(ids[0])
+})
+
+/** A log as a later program would open it. */
+async function writeNewer(path: string, id: string): Promise<void> {
+  const writer = new ByteWriter(new BufferPool())
+  const header = { id, createdAt: 1, origin: {}, schemaVersion: 99 }
+  writeRecord(writer, { kind: RecordKind.open, header }, 0)
+  await writeFile(path, writer.bytes)
+}
+
+test('a reader that has seen enough ends the export, and that is no failure', () => {
+  const command = `"${process.execPath}" "${main}" export all --out "${large}" | head -c 100 | wc -c; echo "\${PIPESTATUS[0]}"`
+  const run = spawnSync('bash', ['-c', command], { encoding: 'utf8' })
+  expect(run.stdout.trim().split(/\s+/)).toEqual(['100', '0'])
+  expect(run.stderr).toBe('')
+})
+
+test('flags that make no sense are told so', async () => {
+  const rewards = join(scratch, 'rewards.jsonl')
+  await writeFile(rewards, '{"session_id": "a", "outcome_reward": 1}\n{"session_id": "b", "reward": 1}\nnope\n')
+  const wrong: [args: string[], message: RegExp][] = [
+    [['--format', 'parquet'], /--to DIR/],
+    [['--resume'], /--resume needs --to/],
+    [['--advantages', 'grpo'], /--rewards/],
+    [['--labels', 'main,bogus'], /--labels takes main, subagent/],
+    [['--splice', '--builder', 'per_request'], /--splice is for/],
+    [['--rewards', rewards], /line 2: .*reward[^]*line 3: not JSON/],
+    [['--builder-module', join(scratch, 'nothing.ts')], /cannot be loaded/],
+    [['--to', join(scratch, 'no/such/folder/x.jsonl')], /cannot be written: no such file/],
+    [['--to', scratch], /is a folder/],
+  ]
+  for (const [args, message] of wrong) {
+    const run = runExport(['all', '--out', join(scratch, 'none'), ...args])
+    expect([run.status, run.stderr]).toEqual([2, expect.stringMatching(message)])
+  }
+})
+
+test('a builder of the user’s own and rewards with advantages reach the samples', async () => {
+  const dir = join(scratch, 'graded')
+  const ids = await recordSet({ dir, sessions: 3, turns: 3, addedIds: 9, sampledIds: 4 })
+  const module = join(scratch, 'last-call.mjs')
+  await writeFile(
+    module,
+    `export const builder = {
+       name: 'last_call',
+       plan(graph, mayTrain) {
+         const call = graph.nodes.filter(mayTrain).at(-1)
+         const parts = [
+           { ids: call.response.promptIds, call, isSampled: false, isTrained: false },
+           { ids: call.choice.ids, call, isSampled: true, isTrained: true },
+         ]
+         return { rows: [{ promptParts: 1, parts }], leftOut: new Map() }
+       },
+     }`,
+  )
+  const rewards = join(scratch, 'graded.jsonl')
+  const scores = ids.slice(0, 2).map((id, i) => ({ session_id: id, outcome_reward: i, group_id: '7' }))
+  await writeFile(rewards, scores.map((score) => `${JSON.stringify(score)}\n`).join(''))
+  const args = ['all', '--out', dir, '--builder-module', module, '--rewards', rewards, '--advantages', 'rloo']
+  const run = runExport([...args, '--format', 'trl'])
+  expect(run.status, run.stderr).toBe(0)
+  expect(run.stderr).toMatch(/1 session without a reward/)
+  const lines = run.stdout
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Record<string, unknown>)
+  expect(lines.map(({ reward, advantage, group_id }) => [reward, advantage, group_id])).toEqual([
+    [0, -1, 7],
+    [1, 1, 7],
+    [null, null, null],
+  ])
+  expect(lines.map(({ env_mask }) => env_mask)).toEqual([1, 2, 3].map(() => [1, 1, 1, 1]))
+})
+
+// --- a real recording, read by other programs -------------------------------------------------------------------------
+
+const SCRIPT = `
+scenarios:
+  go:
+    - { text: "I look.", tool_calls: [{ name: bash, arguments: { command: ls } }] }
+    - { text: "There are Ünïcödé files." }
+`
+
+const requirements = join(root, 'test/support/python-export-requirements.txt')
+const digest = createHash('sha1').update(readFileSync(requirements)).digest('hex').slice(0, 12)
+/** Kept between runs, and made anew when the versions change. */
+const environment = join(root, '.polar', `python-export-${digest}`)
+const python = join(environment, 'bin/python')
+
+/** Undefined, or why there is no Python to read with. */
+function installPython(): string | undefined {
+  if (existsSync(join(environment, 'installed'))) return undefined
+  const steps = [
+    ['python3', '-m', 'venv', '--clear', environment],
+    [python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '-r', requirements],
+    ['touch', join(environment, 'installed')],
+  ]
+  for (const [file = '', ...args] of steps) {
+    const run = spawnSync(file, args, { encoding: 'utf8' })
+    if (run.status === 0) continue
+    return `${file} ${args.slice(0, 3).join(' ')}: ${(run.error?.message ?? run.stderr).trim().split('\n').at(-1)}`
+  }
+  return undefined
+}
+
+function readLines<T>(path: string): T[] {
+  return readFileSync(path, 'utf8')
+    .split('\n')
+    .slice(0, -1)
+    .map((line) => JSON.parse(line) as T)
+}
+
+async function recordReal(): Promise<string> {
+  const dir = join(scratch, 'real')
+  await mkdir(dir, { recursive: true })
+  await using stack = await Stack.start({ script: SCRIPT, dir })
+  const tool = { type: 'function' as const, function: { name: 'bash', parameters: { type: 'object' } } }
+  const first = await stack.client().chat.completions.create({
+    model: 'go',
+    messages: [{ role: 'user', content: 'SCRIPT:go' }],
+    tools: [tool],
+  })
+  const answer = first.choices[0]!.message
+  await stack.client().chat.completions.create({
+    model: 'go',
+    messages: [
+      { role: 'user', content: 'SCRIPT:go' },
+      answer,
+      { role: 'tool', tool_call_id: answer.tool_calls![0]!.id, content: 'a.txt' },
+    ],
+    tools: [tool],
+  })
+  return dir
+}
+
+test('a real recording says the same in every format, also to pyarrow', async ({ skip }) => {
+  const dir = await recordReal()
+  const [id = ''] = await readdir(dir)
+  const rewards = join(scratch, 'real-rewards.jsonl')
+  await writeFile(rewards, `${JSON.stringify({ session_id: id, outcome_reward: 0.25 })}\n`)
+  const place = (format: string): string => join(scratch, `real.${format}`)
+  for (const format of ['jsonl', 'slime', 'trl', 'parquet', 'verl']) {
+    const run = runExport(['last', '--out', dir, '--format', format, '--to', place(format), '--rewards', rewards])
+    expect(run.status, run.stderr).toBe(0)
+  }
+  const traces = readLines<Trace>(place('jsonl'))
+  expect(traces.length).toBeGreaterThan(0)
+  const lines = (format: string): Record<string, unknown>[] => readLines(place(format))
+  const ids = traces.map((trace) => [...trace.prompt_ids, ...trace.response_ids])
+  expect(lines('slime').map(({ tokens }) => tokens)).toEqual(ids)
+  expect(
+    lines('trl').map((line) => [...(line['prompt_ids'] as number[]), ...(line['completion_ids'] as number[])]),
+  ).toEqual(ids)
+  const rows = await readParquet(await readFile(join(place('parquet'), 'part-00000.parquet')))
+  expect(rows.map(({ input_ids, reward }) => [input_ids, reward])).toEqual(ids.map((row) => [row, 0.25]))
+
+  const missing = installPython()
+  if (missing !== undefined) skip(`pyarrow cannot be installed here: ${missing}`)
+  const script = join(root, 'test/support/python_export.py')
+  const run = spawnSync(python, [script, place('parquet'), place('verl')], { encoding: 'utf8' })
+  expect(run.status, run.stderr).toBe(0)
+  const read = JSON.parse(run.stdout) as {
+    types: Record<string, string>
+    samples: Record<string, unknown>[]
+    rollouts: Record<string, unknown>[]
+  }
+  expect(read.types).toMatchObject({
+    input_ids: 'list<element: int32>',
+    loss_mask: 'list<element: uint8>',
+    logprobs: 'list<element: float>',
+    reward: 'double',
+  })
+  expect(read.samples).toEqual(
+    traces.map((trace) => ({
+      sample_id: trace.metadata['sample_id'],
+      input_ids: [...trace.prompt_ids, ...trace.response_ids],
+      loss_mask: [...trace.prompt_ids.map(() => 0), ...trace.loss_mask],
+      logprobs: [...trace.prompt_ids.map(() => null), ...(trace.response_logprobs ?? [])],
+      reward: 0.25,
+      calls: (trace.metadata['calls'] as { turn_id: string }[]).map(({ turn_id }) => turn_id),
+      messages: [...trace.prompt_messages, ...trace.response_messages],
+    })),
+  )
+  expect(read.rollouts).toEqual(
+    traces.map((trace, i) => ({
+      ids: ids[i],
+      mask: [...trace.prompt_ids.map(() => 0), ...trace.loss_mask],
+      reward: 0.25,
+      prompt: (trace.prompt_messages as { role: string; content: string | null }[]).map(({ role, content }) => {
+        return { role, content: content ?? '' }
+      }),
+    })),
+  )
+})

@@ -1,0 +1,16 @@
+/** `node export-run.ts SESSIONS FORMAT TO`: exports all sessions of a folder, and prints what that took. */
+import { exportCommand } from '../../src/cli/commands/export.ts'
+
+const [dir = '', format = '', to = ''] = process.argv.slice(2)
+// What loading the program takes is not what the sessions take.
+const before = process.memoryUsage().rss
+const begun = performance.now()
+const code = await exportCommand.execute(['all', '--out', dir, '--format', format, '--to', to])
+console.log(
+  JSON.stringify({
+    code,
+    seconds: (performance.now() - begun) / 1000,
+    before,
+    peak: process.resourceUsage().maxRSS * 1024,
+  }),
+)

@@ -1,0 +1,15 @@
+import * as fc from 'fast-check'
+import { Evidence, invariants } from '../trajectory-oracle.ts'
+import { trialOf } from './trial.ts'
+import type { World } from './world.ts'
+
+/** Throws, with the smallest session it can find, when one of `numRuns` random ones is not built as its records say. */
+export function checkInvariants(world: World, { numRuns, maxOps }: { numRuns: number; maxOps: number }): void {
+  fc.assert(
+    fc.property(trialOf(world, maxOps), (trial) => {
+      const evidence = new Evidence(trial)
+      for (const check of Object.values(invariants)) check(evidence)
+    }),
+    { numRuns },
+  )
+}

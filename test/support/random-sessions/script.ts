@@ -1,0 +1,180 @@
+import * as fc from 'fast-check'
+import type { Delivery, Grade } from '../../../src/model/turn.ts'
+
+/** One answer to be sampled. Numbers choose from what the world has. */
+export interface AnswerScript {
+  reasoning: number | null
+  words: number[]
+  call: { argument: number; style: 'spaced' | 'compact' | 'broken' } | null
+  /** `length` and `cut`: after `keeps` tokens; `stop-string`: all said, but no end-of-turn token. */
+  ending: 'end-of-turn' | 'stop-string' | 'length' | 'cut'
+  keeps: number
+  /** Every so many tokens one is spelt in smaller ones; 0: as the tokenizer would. */
+  splitEvery: number
+}
+
+/** What may be wrong with the record of a call. */
+export interface Flaws {
+  grade: Grade
+  isMissingLogprob: boolean
+  hasNoIds: boolean
+  delivery: Delivery
+}
+
+/** A try of the same request before the one the harness goes on from. */
+export interface Attempt {
+  outcome: 'delivered' | 'undelivered' | 'partial' | 'failed' | 'unfinished' | 'empty'
+  /** Null: samples the very same tokens as the last try. */
+  answer: AnswerScript | null
+  isNamed: boolean
+}
+
+/** One thing the harness does. Fields that a kind has no use for are ignored. */
+export interface Op {
+  kind: 'go-on' | 'branch' | 'compact' | 'spawn' | 'side-call' | 'resume' | 'silent'
+  /** Which of its conversations. */
+  agent: number
+  /** What is said to the model: a user's words, or a tool's when the model has asked for one. */
+  text: number
+  /** More than one: n > 1. */
+  answers: AnswerScript[]
+  /** The choice the harness goes on with. */
+  pick: number
+  attempts: Attempt[]
+  flaws: Flaws
+  weights: 'same' | 'new' | 'change-midway' | 'known-midway'
+  /** Milliseconds since the last call began, and until this one ends. */
+  wait: number
+  takes: number
+  /** The gateway gave up on the literal continuation and rendered the history. */
+  isRendered: boolean
+  changesTools: boolean
+}
+
+/** What happens to the records on their way to the builder. */
+export interface RecordScript {
+  order: number[]
+  otherOrder: number[]
+  duplicates: { at: number; as: 'same' | 'intent' | 'partial' | 'undelivered' | 'failed' }[]
+  drops: number[]
+}
+
+export interface SessionScript {
+  /** `literal`: prompt and answer come back token for token, as the gateway's continuation sends them. */
+  history: 'literal' | 'rendered'
+  /** What the harness makes of answers in its history. */
+  echo: 'verbatim' | 'reasoning-stripped' | 'arguments-reprinted'
+  knowsWeights: boolean
+  ops: Op[]
+  records: RecordScript
+}
+
+/** The common case by far, among others. */
+function mostly<T>(usual: fc.Arbitrary<T>, weight: number, ...rare: fc.Arbitrary<T>[]): fc.Arbitrary<T> {
+  return fc.oneof({ arbitrary: usual, weight }, ...rare.map((arbitrary) => ({ arbitrary, weight: 1 })))
+}
+
+const small = (max: number): fc.Arbitrary<number> => fc.nat({ max })
+
+const answer: fc.Arbitrary<AnswerScript> = fc.record({
+  reasoning: fc.option(small(4), { freq: 2 }),
+  words: fc.array(small(7), { maxLength: 3 }),
+  call: fc.option(
+    fc.record({
+      argument: small(4),
+      style: mostly<'spaced' | 'compact' | 'broken'>(
+        fc.constant('spaced'),
+        3,
+        fc.constant('compact'),
+        fc.constant('broken'),
+      ),
+    }),
+    { freq: 2 },
+  ),
+  ending: mostly<AnswerScript['ending']>(
+    fc.constant('end-of-turn'),
+    6,
+    fc.constant('stop-string'),
+    fc.constant('length'),
+    fc.constant('cut'),
+  ),
+  keeps: small(6),
+  splitEvery: small(3),
+})
+
+const NO_FLAWS: Flaws = { grade: 'exact', isMissingLogprob: false, hasNoIds: false, delivery: 'delivered' }
+const flaws: fc.Arbitrary<Flaws> = mostly<Flaws>(
+  fc.constant(NO_FLAWS),
+  5,
+  fc.record({
+    grade: fc.constantFrom('exact', 'inferred', 'retokenised', 'text-only'),
+    isMissingLogprob: fc.boolean(),
+    hasNoIds: mostly(fc.constant(false), 3, fc.constant(true)),
+    delivery: fc.constantFrom('delivered', 'undelivered', 'unknown'),
+  }),
+)
+
+const attempt: fc.Arbitrary<Attempt> = fc.record({
+  outcome: fc.constantFrom('delivered', 'undelivered', 'partial', 'failed', 'unfinished', 'empty'),
+  answer: fc.option(answer, { freq: 2 }),
+  isNamed: fc.boolean(),
+})
+
+const op: fc.Arbitrary<Op> = fc.record({
+  kind: mostly<Op['kind']>(
+    fc.constant('go-on'),
+    8,
+    fc.constant('branch'),
+    fc.constant('compact'),
+    fc.constant('spawn'),
+    fc.constant('side-call'),
+    fc.constant('resume'),
+    fc.constant('silent'),
+  ),
+  agent: small(5),
+  text: small(7),
+  answers: mostly(
+    answer.map((one) => [one]),
+    5,
+    fc.array(answer, { minLength: 2, maxLength: 3 }),
+  ),
+  pick: small(2),
+  attempts: mostly(fc.constant([]), 5, fc.array(attempt, { minLength: 1, maxLength: 2 })),
+  flaws,
+  weights: mostly<Op['weights']>(
+    fc.constant('same'),
+    5,
+    fc.constant('new'),
+    fc.constant('change-midway'),
+    fc.constant('known-midway'),
+  ),
+  wait: small(2),
+  takes: small(3),
+  isRendered: mostly(fc.constant(false), 8, fc.constant(true)),
+  changesTools: mostly(fc.constant(false), 12, fc.constant(true)),
+})
+
+const records: fc.Arbitrary<RecordScript> = fc.record({
+  order: fc.array(small(99), { maxLength: 30 }),
+  otherOrder: fc.array(small(99), { minLength: 2, maxLength: 30 }),
+  duplicates: mostly(
+    fc.constant([]),
+    2,
+    fc.array(fc.record({ at: small(30), as: fc.constantFrom('same', 'intent', 'partial', 'undelivered', 'failed') }), {
+      minLength: 1,
+      maxLength: 4,
+    }),
+  ),
+  drops: mostly(fc.constant([]), 2, fc.array(small(30), { minLength: 1, maxLength: 3 })),
+})
+
+/** Everything about a session but the model it talks to; shrinks to the few ops that matter. */
+export function sessionScript(maxOps: number): fc.Arbitrary<SessionScript> {
+  return fc.record({
+    history: mostly<SessionScript['history']>(fc.constant('literal'), 2, fc.constant('rendered')),
+    echo: fc.constantFrom('verbatim', 'reasoning-stripped', 'arguments-reprinted'),
+    knowsWeights: fc.boolean(),
+    ops: fc.array(op, { minLength: 1, maxLength: maxOps, size: 'max' }),
+    records,
+  })
+}
