@@ -1,4 +1,4 @@
-import type { CallGraph, CallNode, ForkReason } from '../../trajectory/graph/call-graph.ts'
+import { breakOf, type CallGraph, type CallNode, type ForkReason } from '../../trajectory/graph/call-graph.ts'
 
 /** One call whose prompt does not go on literally from the call it continues. */
 export interface Break {
@@ -16,7 +16,7 @@ export interface Break {
 
 export interface DriftSummary {
   calls: number
-  /** Calls that go on from an earlier one, and those of them that do so token for token. */
+  /** Calls that go on from an earlier one, and those of them that do so token for token from the latest. */
   edges: number
   exact: number
   reasons: Partial<Record<ForkReason, number>>
@@ -25,8 +25,9 @@ export interface DriftSummary {
 /** One for each turn: its choices share a prompt. */
 export function findBreaks(graph: CallGraph): Break[] {
   return oneEach(graph).flatMap((node) => {
-    if (node.edge.verdict !== 'forked') return []
-    const { from, reason, detail, commonTokens } = node.edge
+    const broken = breakOf(node.edge)
+    if (broken === undefined) return []
+    const { from, reason, detail, commonTokens } = broken
     const before = new Int32Array(from.response.promptIds.length + from.choice.ids.length)
     before.set(from.response.promptIds)
     before.set(from.choice.ids, from.response.promptIds.length)
@@ -37,11 +38,14 @@ export function findBreaks(graph: CallGraph): Break[] {
 export function summariseDrift(graph: CallGraph): DriftSummary {
   const edges = oneEach(graph).map(({ edge }) => edge)
   const reasons: DriftSummary['reasons'] = {}
-  for (const edge of edges) if (edge.verdict === 'forked') reasons[edge.reason] = (reasons[edge.reason] ?? 0) + 1
+  for (const edge of edges) {
+    const reason = breakOf(edge)?.reason
+    if (reason !== undefined) reasons[reason] = (reasons[reason] ?? 0) + 1
+  }
   return {
     calls: edges.length,
     edges: edges.filter(({ verdict }) => verdict !== 'root').length,
-    exact: edges.filter(({ verdict }) => verdict === 'exact').length,
+    exact: edges.filter((edge) => edge.verdict === 'exact' && edge.passedOver === undefined).length,
     reasons,
   }
 }

@@ -4,7 +4,7 @@ import { toQuirk, type QuirkRule } from '../../gateway/quirks/rule.ts'
 import { hasIdsAt } from '../../lib/token-hash.ts'
 import type { Message } from '../../model/message.ts'
 import type { Turn, TurnRequest } from '../../model/turn.ts'
-import type { CallGraph, CallNode, RequestReader } from '../../trajectory/graph/call-graph.ts'
+import { breakOf, type CallGraph, type CallNode, type RequestReader } from '../../trajectory/graph/call-graph.ts'
 import { deriveVolatile, type VolatilePiece } from './derive-pattern.ts'
 import { callNumber } from './find-breaks.ts'
 
@@ -85,11 +85,12 @@ function readCalls({ nodes }: CallGraph, reader: RequestReader): Call[] {
 function brokenPairs(calls: readonly Call[]): Pair[] {
   return calls.flatMap((to, i) => {
     const { edge } = to.node
-    if (edge.verdict === 'exact' || i === 0) return []
+    const broken = breakOf(edge)
+    if ((edge.verdict === 'exact' && broken === undefined) || i === 0) return []
     const from =
-      edge.verdict === 'forked'
-        ? calls.find(({ node }) => node.turn === edge.from.turn)
-        : calls.slice(0, i).findLast((earlier) => isLike(earlier.request, to.request))
+      broken === undefined
+        ? calls.slice(0, i).findLast((earlier) => isLike(earlier.request, to.request))
+        : calls.find(({ node }) => node.turn === broken.from.turn)
     return from === undefined ? [] : [{ from, to }]
   })
 }
