@@ -36,6 +36,7 @@ export const exportCommand = defineCommand({
       default: 'jsonl',
       description: 'What the trainer reads',
     },
+    set: { type: 'string', hint: 'KEY=VALUE,…', description: 'Options of the format, as docs/export.md lists them' },
     to: {
       type: 'string',
       hint: 'PATH',
@@ -62,7 +63,7 @@ export const exportCommand = defineCommand({
     // Sessions pass through and leave nothing: letting the space for young objects grow would cost 100 MB and save no time.
     setFlagsFromString('--semi-space-growth-factor=1')
     const build = await toBuildOptions(NAME, flags)
-    const exporter = exporters.create(exporters.config.parse({ kind: flags.format }), {})
+    const exporter = toExporter(flags.format, flags.set)
     if (flags.advantages !== undefined && flags.rewards === undefined) {
       throw usageError(NAME, '--advantages needs --rewards FILE')
     }
@@ -89,6 +90,24 @@ export const exportCommand = defineCommand({
     return report.failed.length > 0 ? EXIT.failed : EXIT.done
   },
 })
+
+function toExporter(format: string, settings: string | undefined): Exporter {
+  const pairs = (settings ?? '').split(',').filter((pair) => pair.trim() !== '')
+  const options = pairs.map((pair): [string, unknown] => {
+    const [, key, value] = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(pair) ?? []
+    if (key === undefined || value === undefined) throw usageError(NAME, `--set takes KEY=VALUE, not "${pair}"`)
+    return [key, toOption(value)]
+  })
+  const config = exporters.config.safeParse({ kind: format, ...Object.fromEntries(options) })
+  if (config.success) return exporters.create(config.data, {})
+  const problems = config.error.issues.map(({ path, message }) => [path.join('.'), message].filter(Boolean).join(': '))
+  throw usageError(NAME, `--set does not fit --format ${format}: ${problems.join('; ')}`)
+}
+
+function toOption(text: string): unknown {
+  if (text === 'true' || text === 'false') return text === 'true'
+  return text !== '' && Number.isFinite(Number(text)) ? Number(text) : text
+}
 
 async function chooseSessions(subject: string, dir: string): Promise<{ dir: string; ids: string[] }> {
   if (subject === 'all') return { dir, ids: await createCallLogReader({ dir }).list() }

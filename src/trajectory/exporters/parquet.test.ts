@@ -1,10 +1,11 @@
-import { expect } from 'vitest'
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
 import { readParquet } from '../../../test/support/read-parquet.ts'
-import { describeExporter } from './exporter.contract.ts'
+import { anySession, describeExporter, writeFile } from './exporter.contract.ts'
 import { parquet } from './parquet.ts'
 
 describeExporter('parquet', {
-  create: () => parquet.create({ kind: 'parquet' }, {}),
+  create: () => parquet.create({ kind: 'parquet', sharePrefixes: false }, {}),
   read: readParquet,
   check(records, session) {
     const samples = [...session.samples()]
@@ -41,4 +42,18 @@ describeExporter('parquet', {
       )
     }
   },
+})
+
+test('with sharePrefixes rows are put together again from the rows they share their beginning with', async () => {
+  const exporter = parquet.create({ kind: 'parquet', sharePrefixes: true }, {})
+  await fc.assert(
+    fc.asyncProperty(anySession(), async (session) => {
+      const whole = new Map<unknown, unknown[]>()
+      for (const row of (await readParquet(writeFile(exporter, [session]))) as Record<string, unknown>[]) {
+        const before = whole.get(row['shared_with'])?.slice(0, row['shared_length'] as number) ?? []
+        whole.set(row['sample_id'], [...before, ...(row['input_ids'] as number[])])
+      }
+      expect([...whole]).toEqual([...session.samples()].map(({ id, ids }) => [id, Array.from(ids)]))
+    }),
+  )
 })

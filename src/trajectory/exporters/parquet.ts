@@ -7,7 +7,13 @@ import { weightVersionsOf } from '../sample-fields.ts'
 import { wireFinishReason } from '../to-trace.ts'
 import type { Exporter } from './exporter.ts'
 
-const Config = z.strictObject({ kind: z.literal('parquet') })
+const Config = z.strictObject({
+  kind: z.literal('parquet'),
+  sharePrefixes: z
+    .boolean()
+    .default(false)
+    .describe('Write only what comes behind shared_length; what is before stands in the row named by shared_with'),
+})
 
 const columns = {
   sample_id: 'string',
@@ -54,10 +60,13 @@ const columns = {
   tools: 'string',
 } as const satisfies ParquetColumns
 
-/** One sample a row, all arrays as long as `input_ids`: for anything that reads Arrow. */
+/**
+ * One sample a row, all arrays as long as `input_ids`: for anything that reads Arrow. Positions count from the beginning of
+ * the sample, also where that beginning is shared with an earlier row and not written again.
+ */
 export const parquet: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: () => ({
+  create: ({ sharePrefixes }) => ({
     name: 'parquet',
     extension: 'parquet',
     isAppendable: false,
@@ -65,7 +74,7 @@ export const parquet: Plug<typeof Config, object, Exporter> = {
       const writer = createParquetWriter(columns)
       return {
         *add(session) {
-          for (const sample of session.samples()) yield* writer.add(toRow(sample))
+          for (const sample of session.samples()) yield* writer.add(toRow(sample, sharePrefixes))
         },
         end: () => writer.end(),
       }
@@ -73,8 +82,9 @@ export const parquet: Plug<typeof Config, object, Exporter> = {
   }),
 }
 
-function toRow(sample: Sample): Record<keyof typeof columns, unknown> {
+function toRow(sample: Sample, sharePrefixes: boolean): Record<keyof typeof columns, unknown> {
   const messages = sample.messages()
+  const from = sharePrefixes ? (sample.shared?.length ?? 0) : 0
   return {
     sample_id: sample.id,
     session_id: sample.sessionId,
@@ -82,10 +92,10 @@ function toRow(sample: Sample): Record<keyof typeof columns, unknown> {
     builder: sample.builder,
     label: sample.label,
     finish_reason: wireFinishReason(sample.finishReason),
-    input_ids: sample.ids,
+    input_ids: sample.ids.subarray(from),
     prompt_length: sample.promptLength,
-    loss_mask: sample.mask,
-    logprobs: sample.logprobs,
+    loss_mask: sample.mask.subarray(from),
+    logprobs: sample.logprobs.subarray(from),
     spans: sample.spans().map(toSpanRow),
     weight_versions: weightVersionsOf(sample),
     row_weight: sample.weight,
