@@ -65,14 +65,19 @@ async function answer(
   session: Session,
   deps: AppDeps,
 ): Promise<void> {
-  const context: RequestContext = { ...detected, vault: session.vault, recall: (id) => session.memory.recall(id) }
+  const context: RequestContext = {
+    ...detected,
+    vault: session.vault,
+    recall: (id) => session.memory.recall(id),
+    known: session.knownTo(dialect.id),
+  }
   switch (context.route.kind) {
     case 'generate': {
-      const body = await readJsonBody(request, deps.limits)
+      const body = await readJsonBody(request, deps.limits, session.bodies)
       return handleTurn({ session, dialect, body, context, caller }, deps)
     }
     case 'count-tokens': {
-      const turn = dialect.parseRequest(await readJsonBody(request, deps.limits), context)
+      const turn = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies), context)
       await caller.sendJson(200, dialect.renderTokenCount(await deps.upstream.countTokens(turn, caller.signal)))
       return
     }

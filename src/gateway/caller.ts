@@ -1,4 +1,5 @@
 import type { ServerResponse } from 'node:http'
+import { JsonBytes } from '../lib/json-bytes.ts'
 import type { Caller } from './answer-writer.ts'
 
 /** The harness behind a Node response. */
@@ -33,9 +34,8 @@ export function createCaller(response: ServerResponse): Caller {
     signal: gone.signal,
 
     startStream(contentType) {
+      // They go out with the first text, which follows at once: in one write and not in two.
       response.writeHead(200, { 'content-type': contentType, 'cache-control': 'no-cache' })
-      // A first token may be long in coming; the harness should know at once that its call was taken.
-      response.flushHeaders()
     },
 
     write(text) {
@@ -47,13 +47,13 @@ export function createCaller(response: ServerResponse): Caller {
 
     async sendJson(status, body, headers = {}) {
       if (gone.signal.aborted || response.headersSent) return false
-      const text = JSON.stringify(body)
-      response.writeHead(status, {
-        'content-type': 'application/json',
-        'content-length': Buffer.byteLength(text),
-        ...headers,
-      })
-      return end(text)
+      const content = body instanceof JsonBytes ? body : JSON.stringify(body)
+      const length = typeof content === 'string' ? Buffer.byteLength(content) : content.length
+      response.writeHead(status, { 'content-type': 'application/json', 'content-length': length, ...headers })
+      if (typeof content === 'string') return end(content)
+      response.cork()
+      for (const piece of content.pieces) response.write(piece)
+      return end()
     },
 
     cut() {

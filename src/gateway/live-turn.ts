@@ -133,7 +133,12 @@ export class LiveTurn {
     const continuation = await this.#continue(signal)
     const promptIds = continuation?.kind === 'extends' ? continuation.promptIds : undefined
     if (promptIds !== undefined) this.#capture.expectPrompt(promptIds)
-    const reply = await this.#deps.upstream.send(this.#request, { signal, sessionKey: this.#session.id, promptIds })
+    const reply = await this.#deps.upstream.send(this.#request, {
+      signal,
+      sessionKey: this.#session.id,
+      promptMemory: this.#session.promptMemory,
+      promptIds,
+    })
     this.#forced = { ...reply.forced, ...notesOf(this.#quirks, continuation) }
     let failure: Failure | undefined
     for await (const events of reply.events) {

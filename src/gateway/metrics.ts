@@ -13,37 +13,63 @@ export interface CountedTurn {
 /** Upper bounds of the buckets of a duration, in seconds. */
 const SECONDS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600] as const
 
-/** What a gateway did since it started, in numbers that only grow. Plain data inside, so that shards can be added up. */
+/** What a gateway did since it started, in numbers that only grow. */
 export class Metrics {
   readonly #counters = new Map<string, number>()
+  readonly #turnSeconds = new Histogram('polar_turn_seconds')
+  readonly #firstTokenSeconds = new Histogram('polar_first_token_seconds')
 
   countTurn({ response, failure, startedAt, firstTokenAt, endedAt }: CountedTurn): void {
-    this.#add('polar_turns_total', { outcome: failure?.code ?? 'answered', grade: response?.grade ?? 'none' })
+    const labels = `outcome="${failure?.code ?? 'answered'}",grade="${response?.grade ?? 'none'}"`
+    this.#add(`polar_turns_total{${labels}}`, 1)
     if (response !== undefined) {
-      this.#add('polar_prompt_tokens_total', {}, response.promptIds.length)
+      this.#add('polar_prompt_tokens_total', response.promptIds.length)
       const sampled = response.choices.reduce((sum, choice) => sum + choice.ids.length, 0)
-      this.#add('polar_sampled_tokens_total', {}, sampled)
+      this.#add('polar_sampled_tokens_total', sampled)
     }
-    this.#observe('polar_turn_seconds', (endedAt - startedAt) / 1000)
-    if (firstTokenAt !== undefined) this.#observe('polar_first_token_seconds', (firstTokenAt - startedAt) / 1000)
+    this.#turnSeconds.observe((endedAt - startedAt) / 1000)
+    if (firstTokenAt !== undefined) this.#firstTokenSeconds.observe((firstTokenAt - startedAt) / 1000)
   }
 
-  /** Every counter by its name and labels, in Prometheus' spelling. */
+  /** Every counter by its name and labels, in Prometheus' spelling. Plain data, so that shards can be added up. */
   snapshot(): Record<string, number> {
-    return Object.fromEntries(this.#counters)
+    return Object.fromEntries([
+      ...this.#counters,
+      ...this.#turnSeconds.counters(),
+      ...this.#firstTokenSeconds.counters(),
+    ])
   }
 
-  #observe(name: string, seconds: number): void {
-    for (const bound of SECONDS) if (seconds <= bound) this.#add(`${name}_bucket`, { le: String(bound) })
-    this.#add(`${name}_bucket`, { le: '+Inf' })
-    this.#add(`${name}_sum`, {}, seconds)
-    this.#add(`${name}_count`, {})
-  }
-
-  #add(name: string, labels: Record<string, string>, amount = 1): void {
-    const pairs = Object.entries(labels).map(([label, value]) => `${label}="${value}"`)
-    const key = pairs.length === 0 ? name : `${name}{${pairs.join(',')}}`
+  #add(key: string, amount: number): void {
     this.#counters.set(key, (this.#counters.get(key) ?? 0) + amount)
+  }
+}
+
+/** How many durations fell between each bound and the one before. */
+class Histogram {
+  readonly #name: string
+  readonly #counts = Array.from({ length: SECONDS.length + 1 }, () => 0)
+  #sum = 0
+
+  constructor(name: string) {
+    this.#name = name
+  }
+
+  observe(seconds: number): void {
+    const bucket = SECONDS.findIndex((bound) => seconds <= bound)
+    this.#counts[bucket === -1 ? SECONDS.length : bucket]! += 1
+    this.#sum += seconds
+  }
+
+  /** Prometheus counts in each bucket what is in those before it too. */
+  *counters(): Generator<[string, number]> {
+    let count = 0
+    for (const [i, own] of this.#counts.entries()) {
+      count += own
+      yield [`${this.#name}_bucket{le="${SECONDS[i] ?? '+Inf'}"}`, count]
+    }
+    yield [`${this.#name}_sum`, this.#sum]
+    yield [`${this.#name}_count`, count]
   }
 }
 

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate, zstdDecompress } from 'node:zlib'
+import type { JsonMemory, ParsedJson } from '../lib/json-memory.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { JsonBody } from './dialects/dialect.ts'
 
@@ -13,13 +14,24 @@ export interface BodyLimits {
 
 export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 64 * 1024 * 1024, maxDepth: 128 }
 
-/** Reads a whole JSON body. Throws RolloutError for anything that is not one, without having held more than allowed. */
-export async function readJsonBody(request: IncomingMessage, limits: BodyLimits): Promise<JsonBody> {
+/**
+ * Reads a whole JSON body. Throws RolloutError for anything that is not one, without having held more than allowed.
+ * `memory`: of earlier bodies that it may go on from.
+ */
+export async function readJsonBody(
+  request: IncomingMessage,
+  limits: BodyLimits,
+  memory: JsonMemory,
+): Promise<JsonBody> {
   const raw = await readBytes(request, limits.maxBytes)
   const bytes = await decompress(raw, request.headers['content-encoding'], limits.maxBytes)
   const text = decodeUtf8(bytes)
-  const value = parse(text)
-  if (isDeeperThan(value, limits.maxDepth)) {
+  const { value, added } = parse(text, memory)
+  // The object and its list stand around what was added; the rest has been looked at before.
+  const isTooDeep =
+    added === undefined ? isDeeperThan(value, limits.maxDepth) : isDeeperThan(added, limits.maxDepth - 1)
+  if (isTooDeep) {
+    memory.forget(text)
     throw new RolloutError('request.malformed', `The body is nested deeper than ${limits.maxDepth} levels.`)
   }
   return { text, value }
@@ -29,12 +41,20 @@ async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Bu
   if (Number(request.headers['content-length'] ?? 0) > maxBytes) throw tooLarge(maxBytes)
   const pieces: Buffer[] = []
   let size = 0
-  // Leaving the loop must not take the socket along: the refusal still has to go out on it.
-  for await (const piece of request.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-    size += piece.length
-    if (size > maxBytes) throw tooLarge(maxBytes)
-    pieces.push(piece)
-  }
+  // By events: an async iterator costs as much as all else that is done to a body.
+  await new Promise<void>((resolve, reject) => {
+    request.on('data', (piece: Buffer) => {
+      size += piece.length
+      if (size <= maxBytes) pieces.push(piece)
+      // The socket stays: the refusal still has to go out on it.
+      else reject(tooLarge(maxBytes))
+    })
+    request.on('end', resolve)
+    request.on('error', reject)
+    request.on('close', () => {
+      if (!request.readableEnded) reject(new RolloutError('request.client-gone', 'The harness closed the call.'))
+    })
+  })
   return pieces.length === 1 ? (pieces[0] as Buffer) : Buffer.concat(pieces, size)
 }
 
@@ -60,17 +80,19 @@ async function decompress(bytes: Buffer, encoding: string | undefined, maxBytes:
   }
 }
 
+const utf8 = new TextDecoder('utf-8', { fatal: true })
+
 function decodeUtf8(bytes: Buffer): string {
   try {
-    return new TextDecoder('utf-8', { fatal: true }).decode(bytes)
+    return utf8.decode(bytes)
   } catch (error) {
     throw new RolloutError('request.malformed', 'The body is not valid UTF-8.', { cause: error })
   }
 }
 
-function parse(text: string): unknown {
+function parse(text: string, memory: JsonMemory): ParsedJson {
   try {
-    return JSON.parse(text)
+    return memory.parse(text)
   } catch (error) {
     const reason = error instanceof Error ? error.message.slice(0, 200) : 'not JSON'
     throw new RolloutError('request.malformed', `The body is not valid JSON: ${reason}`, { cause: error })

@@ -1,9 +1,11 @@
-import { createHash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
+import { JsonMemory } from '../lib/json-memory.ts'
 import { RecentMap } from '../lib/recent-map.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import { isId, type IdSource } from '../model/ids.ts'
 import type { Sampling } from '../model/turn.ts'
 import type { SessionLog, SessionStore } from '../store/store.ts'
+import { PromptMemory } from './chat-wire/prompt-memory.ts'
 import type { Vault } from './dialects/dialect.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { SessionMemory } from './session-memory.ts'
@@ -18,6 +20,11 @@ export interface Session {
   readonly sampling: Partial<Sampling>
   readonly vault: Vault
   readonly memory: SessionMemory
+  readonly promptMemory: PromptMemory
+  /** The bodies of its calls. */
+  readonly bodies: JsonMemory
+  /** See `RequestContext.known`, by dialect. */
+  knownTo(dialect: string): WeakMap<object, unknown>
   /** Absent: every prompt is rendered anew. */
   readonly continuations: Continuations | undefined
   /** Turns under way, by digest of their body and by idempotency key. */
@@ -80,6 +87,9 @@ export class Sessions {
       sampling: options.sampling ?? {},
       vault: createVault(key),
       memory: new SessionMemory(),
+      promptMemory: new PromptMemory(),
+      bodies: new JsonMemory(),
+      knownTo: createKnown(),
       continuations: this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking }),
       live: new Map(),
       lastTurns: new RecentMap(256),
@@ -120,8 +130,17 @@ export class Sessions {
   }
 }
 
+function createKnown(): (dialect: string) => WeakMap<object, unknown> {
+  const byDialect = new Map<string, WeakMap<object, unknown>>()
+  return (dialect) => {
+    let known = byDialect.get(dialect)
+    if (known === undefined) byDialect.set(dialect, (known = new WeakMap()))
+    return known
+  }
+}
+
 function digestOf(key: string): Buffer {
-  return createHash('sha256').update(key).digest()
+  return hash('sha256', key, 'buffer')
 }
 
 function unauthorized(message: string): RolloutError {

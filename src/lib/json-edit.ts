@@ -55,6 +55,20 @@ export function setMembers(text: string, members: Readonly<Record<string, unknow
   return `${result}${isEmpty || added === '' ? '' : ','}${added}${text.slice(close)}`
 }
 
+/** Where the members of a JSON object stand in its text. A name that occurs twice is there twice. */
+export function membersOf(text: string): { name: string; start: number; end: number }[] {
+  const members: { name: string; start: number; end: number }[] = []
+  eachMember(text, skipSpace(text, 0), (name, start) => members.push({ name, start, end: skipValue(text, start) }))
+  return members
+}
+
+/** The element of a list that begins at or behind `at`, and where to look for the next; undefined when it is the last. */
+export function skipElement(text: string, at: number): { start: number; next: number | undefined } {
+  const start = skipSpace(text, at)
+  const end = skipSpace(text, skipValue(text, start))
+  return { start, next: text[end] === ',' ? end + 1 : undefined }
+}
+
 interface Span {
   start: number
   end: number

@@ -1,3 +1,4 @@
+import type { JsonBytes } from '../lib/json-bytes.ts'
 import type { Failure } from './failure.ts'
 import type { FinishReason, LogprobMode, Usage } from './turn.ts'
 
@@ -18,6 +19,8 @@ export interface AnswerStart {
   created: number
   /** The ids the engine read; absent when it does not say, or only at the end. */
   promptTokenIds?: Int32Array
+  /** The same as they stood on the wire, where nobody has read that. */
+  promptTokenBytes?: JsonBytes
   /** The weights that sampled, as the engine calls them; absent when it does not say. */
   weightVersion?: string
   /** What its log probabilities mean; absent when that is not known. */
@@ -45,6 +48,31 @@ export interface ChoiceDelta {
   stopReason?: string | number
   /** The choice as it stood on the wire, for a dialect of the same wire. */
   wire?: WireFields
+  /** Members of `wire` that nobody has read, with `JsonBytes` in them. There they can be read, but are not enumerable. */
+  unread?: WireFields
+  /** Present when this is several chunks of the wire at once, or one that is like others of its answer. */
+  run?: ChunkRun
+}
+
+/** Chunks that came together and differ in nothing but their text, ids and log probabilities. */
+export interface ChunkRun {
+  /** The same object for all runs of this form. */
+  readonly form: ChunkForm
+  /** Of each chunk the text or reasoning, in JSON without its quotes. */
+  readonly texts: readonly string[]
+  readParts(): readonly ChunkParts[]
+}
+
+export interface ChunkForm {
+  /** A delta of this form with parts of one's own. */
+  withParts(parts: ChunkParts): ChoiceDelta
+}
+
+/** In which a chunk differs from others of its form. As JSON without the quotes or brackets around it. */
+export interface ChunkParts {
+  text: string
+  logprobs: string
+  ids: string
 }
 
 export interface ToolCallDelta {

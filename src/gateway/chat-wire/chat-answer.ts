@@ -4,7 +4,12 @@ import { SseParser } from '../../lib/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, LogprobMode, Usage } from '../../model/turn.ts'
+import { cutNumbers } from './cut-numbers.ts'
 import { parseJson, toRolloutError } from './engine-http.ts'
+import { readFast, type FastReading } from './fast-answer.ts'
+import { FastChunks } from './fast-chunk.ts'
+import { toLogprob } from './scan-bytes.ts'
+import { readPieces, StreamedAnswer } from './streamed-answer.ts'
 
 export interface AnswerReading {
   /** Where the engine is, for what is said when it breaks. */
@@ -20,6 +25,8 @@ export interface AnswerReading {
   /** Puts what an engine of a similar wire calls otherwise where this module looks; of a whole answer, and of a chunk. */
   translate?: (answer: WireFields) => Translated | Promise<Translated>
   translateChunk?: (chunk: WireFields) => WireFields
+  /** Present where the engine writes as vLLM does, so that most of an answer can be read without `JSON.parse`. */
+  fast?: FastReading
 }
 
 /** An answer in vLLM's words: `prompt_token_ids` beside the choices, `token_ids` in each. */
@@ -35,9 +42,10 @@ export interface Translated {
 export function readAnswer(
   response: Dispatcher.ResponseData,
   reading: AnswerReading,
-): AsyncGenerator<readonly StreamEvent[]> {
+): AsyncIterable<readonly StreamEvent[]> {
   const isStream = String(response.headers['content-type'] ?? '').startsWith('text/event-stream')
-  if (isStream) return guarded(streamEvents(response.body, reading), reading)
+  if (isStream) return streamEvents(response.body, reading)
+  if (reading.fast !== undefined) return guarded(fastEvents(response.body, reading.fast, reading), reading)
   return readWhole(async () => {
     const answer = await readJsonObject(response)
     return (await reading.translate?.(answer)) ?? { answer }
@@ -53,7 +61,11 @@ export function readWhole(
 }
 
 export async function readJsonObject(response: Dispatcher.ResponseData): Promise<WireFields> {
-  const value = parseJson(await response.body.text())
+  return toJsonObject(await response.body.text())
+}
+
+function toJsonObject(text: string): WireFields {
+  const value = parseJson(text)
   if (typeof value !== 'object' || value === null || Array.isArray(value)) throw noCompletion()
   return value as WireFields
 }
@@ -70,52 +82,48 @@ async function* guarded(
   try {
     yield* batches
   } catch (error) {
-    const { failure } = signal.aborted ? clientGone() : toRolloutError(error, base)
-    yield [{ type: 'answer-error', failure }]
+    yield [toErrorEvent(error, { base, signal })]
   }
 }
 
-async function* streamEvents(
-  body: AsyncIterable<Uint8Array> & { destroy(): unknown },
+function toErrorEvent(error: unknown, { base, signal }: { base: string; signal: AbortSignal }): StreamEvent {
+  const { failure } = signal.aborted ? clientGone() : toRolloutError(error, base)
+  return { type: 'answer-error', failure }
+}
+
+function streamEvents(body: Dispatcher.ResponseData['body'], reading: AnswerReading): StreamedAnswer {
+  const toEvent = (error: Error | undefined): StreamEvent => toErrorEvent(error ?? cutStream(), reading)
+  return new StreamedAnswer(body, new ChunkReader(reading), toEvent)
+}
+
+function cutStream(): RolloutError {
+  return new RolloutError('upstream.bad-stream', 'The engine ended the stream without [DONE].')
+}
+
+async function* fastEvents(
+  body: Dispatcher.ResponseData['body'],
+  fast: FastReading,
   reading: AnswerReading,
 ): AsyncGenerator<readonly StreamEvent[]> {
-  const reader = new ChunkReader(reading)
-  const pieces = body[Symbol.asyncIterator]()
-  try {
-    for (let piece = await pieces.next(); piece.done !== true; piece = await pieces.next()) {
-      const events = reader.push(piece.value)
-      if (events.length > 0) yield events
-      if (reader.ended) return
-    }
-  } finally {
-    if (reader.ended) void letEnd(pieces, body)
-    else body.destroy()
-  }
-  throw new RolloutError('upstream.bad-stream', 'The engine ended the stream without [DONE].')
-}
-
-const END_WITHIN_MS = 1000
-
-/** The response ends a moment after its last event; leaving before that would cost the connection to the engine. */
-async function letEnd(pieces: AsyncIterator<Uint8Array>, body: { destroy(): unknown }): Promise<void> {
-  const timer = setTimeout(() => body.destroy(), END_WITHIN_MS)
-  try {
-    while ((await pieces.next()).done !== true);
-  } catch {
-    // The answer was whole; how its connection ended is nobody's concern.
-  } finally {
-    clearTimeout(timer)
-  }
+  const pieces = await readPieces(body)
+  const read = (answer: WireFields): StreamEvent[] => readAnswerObject({ answer }, reading)
+  yield readFast(pieces, fast, read) ?? read(toJsonObject(new TextDecoder().decode(Buffer.concat(pieces))))
 }
 
 async function* wholeEvents(
   load: () => Promise<Translated>,
   reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
 ): AsyncGenerator<readonly StreamEvent[]> {
-  const translated = await load()
+  yield readAnswerObject(await load(), reading)
+}
+
+function readAnswerObject(
+  translated: Translated,
+  reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
+): StreamEvent[] {
   const answer = WireAnswer.safeParse(translated.answer)
   if (!answer.success) throw noCompletion()
-  yield toEvents(answer.data, translated, reading)
+  return toEvents(answer.data, translated, reading)
 }
 
 function clientGone(): RolloutError {
@@ -129,24 +137,51 @@ function badStream(message: string): Failure {
 /** Bytes of a chat stream to events. The same bytes give the same events however they are cut. */
 export class ChunkReader {
   readonly #sse = new SseParser()
-  readonly #reading: Pick<AnswerReading, 'logprobMode' | 'translateChunk'>
+  readonly #reading: ChunkReading
+  readonly #fast: FastChunks | undefined
   #start: AnswerStart | undefined
   /** Prompt ids that did not come with the first chunk. */
   #latePromptIds: Int32Array | undefined
   /** Whether the last event of the answer has been read. */
   ended = false
 
-  constructor(reading: Pick<AnswerReading, 'logprobMode' | 'translateChunk'> = {}) {
+  constructor(reading: ChunkReading = {}) {
     this.#reading = reading
+    this.#fast = reading.fast === undefined ? undefined : new FastChunks(readTokens)
   }
 
+  /** `bytes` must not change afterwards. */
   push(bytes: Uint8Array): StreamEvent[] {
     const events: StreamEvent[] = []
+    if (this.ended) return events
+    if (this.#fast === undefined) this.#readEvents(bytes, events)
+    else this.#fast.push(toBuffer(bytes), events, (rest, isEvent) => this.#readRest(rest, isEvent, events))
+    return events
+  }
+
+  /** Server-sent events as the standard has them. Gives whether there may be more. */
+  #readEvents(bytes: Uint8Array, events: StreamEvent[]): boolean {
     for (const message of this.#sse.push(bytes)) {
       if (this.ended) break
       this.#read(message.data, events)
     }
-    return events
+    return !this.ended
+  }
+
+  #readRest(bytes: Buffer, isEvent: boolean, events: StreamEvent[]): boolean {
+    const chunk = isEvent ? this.#cutPromptIds(bytes) : undefined
+    if (chunk === undefined) return this.#readEvents(bytes, events)
+    this.#readChunk(chunk, events)
+    return !this.ended
+  }
+
+  /** The chunk in an event that has so many prompt ids that it is worth to take them out first. */
+  #cutPromptIds(event: Buffer): WireFields | undefined {
+    const { fast } = this.#reading
+    if (fast === undefined || event.length < LONG_EVENT_BYTES || !isOneLine(event)) return undefined
+    const cut = cutNumbers(event.subarray(DATA.length, event.length - 2), fast.memory)
+    if (cut?.promptIds === undefined || cut.choices.some(({ ids, logprobs }) => ids ?? logprobs)) return undefined
+    return { ...cut.value, prompt_token_ids: cut.promptIds.numbers }
   }
 
   #read(data: string, events: StreamEvent[]): void {
@@ -159,7 +194,10 @@ export class ChunkReader {
     const parsed = parseJson(data)
     if (typeof parsed !== 'object' || parsed === null)
       return this.#fail('The engine sent an event that is not JSON.', events)
-    const fields = this.#reading.translateChunk?.(parsed as WireFields) ?? (parsed as WireFields)
+    this.#readChunk(this.#reading.translateChunk?.(parsed as WireFields) ?? (parsed as WireFields), events)
+  }
+
+  #readChunk(fields: WireFields, events: StreamEvent[]): void {
     const chunk = fields as unknown as WireChunk
     if (chunk.error != null) return this.#fail(errorText(chunk.error), events)
     if (!Array.isArray(chunk.choices)) return this.#fail(errorText(chunk), events)
@@ -180,6 +218,34 @@ export class ChunkReader {
   #fail(message: string, events: StreamEvent[]): void {
     this.ended = true
     events.push({ type: 'answer-error', failure: badStream(message) })
+  }
+}
+
+type ChunkReading = Pick<AnswerReading, 'logprobMode' | 'translateChunk' | 'fast'>
+
+const DATA = Buffer.from('data: ')
+const LONG_EVENT_BYTES = 4096
+
+function toBuffer(bytes: Uint8Array): Buffer {
+  return Buffer.isBuffer(bytes) ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+}
+
+/** Whether an event, with the empty line that ends it, is one line of data: then what stands in it is all of its data. */
+function isOneLine(event: Buffer): boolean {
+  return event.indexOf(DATA) === 0 && event.indexOf(10) === event.length - 2
+}
+
+/** A chunk that does nothing but add to one choice; the fields it has besides have been read from the first one. */
+function readTokens(json: string): ChoiceDelta | undefined {
+  const chunk = parseJson(json) as (WireChunk & WireFields) | null | undefined
+  if (typeof chunk !== 'object' || chunk === null) return undefined
+  const { error, choices, usage, prompt_token_ids: promptIds } = chunk
+  const [choice] = Array.isArray(choices) ? choices : []
+  if (error != null || usage != null || promptIds != null || choices.length !== 1 || choice == null) return undefined
+  try {
+    return toDelta(choice, choice.delta ?? {})
+  } catch {
+    return undefined
   }
 }
 
@@ -305,6 +371,7 @@ function startOf(
 }
 
 function promptIdsOf({ prompt_token_ids: ids }: WireFields): Int32Array | undefined {
+  if (ids instanceof Int32Array) return ids
   return Array.isArray(ids) ? Int32Array.from(ids as number[]) : undefined
 }
 
@@ -316,7 +383,7 @@ function toDelta(choice: WireChoice, delta: WireDelta): ChoiceDelta {
   if (delta.tool_calls != null && delta.tool_calls.length > 0) event.toolCalls = delta.tool_calls.map(toToolCallDelta)
   if (choice.token_ids != null) event.ids = Int32Array.from(choice.token_ids)
   if (choice.logprobs?.content != null) {
-    event.logprobs = Float32Array.from(choice.logprobs.content, (entry) => toLogprob(entry.logprob))
+    event.logprobs = toLogprobs(choice.logprobs.content)
   }
   if (choice.finish_reason != null) event.finishReason = FINISH_REASONS[choice.finish_reason] ?? 'other'
   const stopReason = choice.stop_reason ?? choice.matched_stop
@@ -324,9 +391,11 @@ function toDelta(choice: WireChoice, delta: WireDelta): ChoiceDelta {
   return event
 }
 
-/** vLLM writes -9999 where it has no number, and llama.cpp the least float there is. */
-function toLogprob(value: number | null | undefined): number {
-  return value == null || value <= -9999 ? Number.NaN : value
+/** A plain loop: `Float32Array.from` with a function takes three times as long. */
+function toLogprobs(entries: readonly { logprob?: number | null }[]): Float32Array {
+  const logprobs = new Float32Array(entries.length)
+  for (let i = 0; i < entries.length; i++) logprobs[i] = toLogprob((entries[i] as { logprob?: number }).logprob)
+  return logprobs
 }
 
 function toToolCallDelta(call: WireToolCallDelta, position: number): ToolCallDelta {

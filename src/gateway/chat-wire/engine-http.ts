@@ -1,5 +1,6 @@
 import { Agent, type Dispatcher } from 'undici'
 import * as z from 'zod'
+import { ByteJoiner } from '../../lib/byte-joiner.ts'
 import { RolloutError, type FailureCode } from '../../model/failure.ts'
 
 export interface EngineHttpOptions {
@@ -21,6 +22,8 @@ export interface EngineCall {
 export class EngineHttp implements AsyncDisposable {
   /** Without `/v1` and without a slash at the end. */
   readonly base: string
+  /** For answers that came in pieces. */
+  readonly joiner = new ByteJoiner()
   readonly #origin: string
   readonly #prefix: string
   readonly #agent: Agent

@@ -28,6 +28,11 @@ export interface RequestContext {
    */
   recall(responseId: string): readonly Message[] | undefined
   vault: Vault
+  /**
+   * What a dialect has made of parts of earlier requests, by those parts: a body that repeats an earlier one has the very
+   * same objects in it. Neither they nor what is kept here may be changed. Absent: every request stands for itself.
+   */
+  known?: WeakMap<object, unknown>
 }
 
 /**

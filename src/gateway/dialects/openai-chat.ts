@@ -1,10 +1,12 @@
 import * as z from 'zod'
+import { toJsonBytes } from '../../lib/json-bytes.ts'
 import { formatSse } from '../../lib/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, Tool } from '../../model/message.ts'
 import type { ChoiceDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, TurnRequest } from '../../model/turn.ts'
-import type { Answer, Dialect, JsonBody, RenderedError, StreamRenderer } from './dialect.ts'
+import { RunFrames, type ShownFields } from './openai-chat-frames.ts'
+import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer } from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
@@ -42,10 +44,12 @@ const WireTool = z.looseObject({
     .optional(),
 })
 
+const WireTools = z.array(WireTool)
+
 const WireRequest = z.looseObject({
   model: z.string(),
   messages: z.array(WireMessage).min(1),
-  tools: z.array(WireTool).nullish(),
+  tools: WireTools.nullish(),
   stream: z.boolean().nullish(),
   stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
   temperature: z.number().min(0).nullish(),
@@ -61,20 +65,21 @@ const WireRequest = z.looseObject({
   top_logprobs: z.int().min(-1).nullish(),
 })
 
+/** All but what may be long; that is looked at part by part. */
+const WireSettings = WireRequest.omit({ messages: true, tools: true })
+
 // --- parse request ----------------------------------------------------------------------------------------------------
 
-function parseRequest(body: JsonBody): TurnRequest {
+function parseRequest(body: JsonBody, { known }: RequestContext): TurnRequest {
   if (typeof body.value !== 'object' || body.value === null || Array.isArray(body.value)) {
     throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
   }
-  const parsed = WireRequest.safeParse(body.value)
-  if (!parsed.success) throw malformed(parsed.error)
-  const wire = parsed.data
+  const { wire, messages, tools } = readKnown(body.value, known ?? new WeakMap()) ?? readAll(body.value)
   return {
     dialect: 'openai-chat',
     model: wire.model,
-    messages: wire.messages.map(toMessage),
-    tools: (wire.tools ?? []).flatMap(toTool),
+    messages,
+    tools,
     sampling: {
       temperature: wire.temperature ?? undefined,
       topP: wire.top_p ?? undefined,
@@ -90,6 +95,52 @@ function parseRequest(body: JsonBody): TurnRequest {
     logprobs: wire.logprobs ?? false,
     wire: { api: 'openai-chat', text: body.text, body: body.value as Readonly<Record<string, unknown>> },
   }
+}
+
+interface ReadRequest {
+  wire: z.infer<typeof WireSettings>
+  messages: Message[]
+  tools: Tool[]
+}
+
+type Known = NonNullable<RequestContext['known']>
+
+function readAll(value: object): ReadRequest {
+  const parsed = WireRequest.safeParse(value)
+  if (!parsed.success) throw malformed(parsed.error)
+  const wire = parsed.data
+  return { wire, messages: wire.messages.map(toMessage), tools: toTools(wire.tools ?? []) }
+}
+
+/** The same, where messages and tools that an earlier request had are not read again. Undefined when anything is wrong. */
+function readKnown(value: object, known: Known): ReadRequest | undefined {
+  const { messages: wireMessages, tools: wireTools, ...settings } = value as Record<string, unknown>
+  const wire = WireSettings.safeParse(settings)
+  if (!wire.success || !Array.isArray(wireMessages) || wireMessages.length === 0) return undefined
+  const messages: Message[] = []
+  for (const part of wireMessages as readonly unknown[]) {
+    const message = recall(part, known, WireMessage, toMessage)
+    if (message === undefined) return undefined
+    messages.push(message)
+  }
+  const tools = wireTools == null ? [] : recall(wireTools, known, WireTools, toTools)
+  return tools && { wire: wire.data, messages, tools }
+}
+
+function recall<Wire, Read>(
+  part: unknown,
+  known: Known,
+  schema: z.ZodType<Wire>,
+  read: (wire: Wire) => Read,
+): Read | undefined {
+  if (typeof part !== 'object' || part === null) return undefined
+  const before = known.get(part) as Read | undefined
+  if (before !== undefined) return before
+  const parsed = schema.safeParse(part)
+  if (!parsed.success) return undefined
+  const fresh = read(parsed.data)
+  known.set(part, fresh)
+  return fresh
 }
 
 /** The first problem, as OpenAI words it: one message, one `param`. */
@@ -146,6 +197,10 @@ function toContent(content: z.infer<typeof WireContent>): ContentPart[] {
   })
 }
 
+function toTools(tools: z.infer<typeof WireTools>): Tool[] {
+  return tools.flatMap(toTool)
+}
+
 function toTool(tool: z.infer<typeof WireTool>): Tool[] {
   if (tool.function === undefined) return []
   const { name, description, parameters } = tool.function
@@ -158,22 +213,32 @@ function renderResponse(request: TurnRequest, { events }: Answer): unknown {
   const start = events.find((event) => event.type === 'answer-start')
   const usage = events.find((event) => event.type === 'usage')
   const shown = shownFields(request)
-  return {
+  const promptIds = start?.promptTokenBytes ?? (start?.promptTokenIds && Array.from(start.promptTokenIds))
+  const deltas = events.filter((event) => event.type === 'choice-delta')
+  const body = {
     id: start?.id,
     object: 'chat.completion',
     created: start?.created,
     ...start?.extra,
     model: request.model,
-    ...(shown.ids && start?.promptTokenIds ? { prompt_token_ids: Array.from(start.promptTokenIds) } : {}),
-    choices: events.filter((event) => event.type === 'choice-delta').map((delta) => renderChoice(delta, shown)),
+    ...(shown.ids && promptIds ? { prompt_token_ids: promptIds } : {}),
+    choices: deltas.map((delta) => renderChoice(delta, shown)),
     ...(usage === undefined ? {} : { usage: usage.wire ?? renderUsage(usage.usage) }),
   }
+  const hasUnread = deltas.some((delta) => delta.unread !== undefined)
+  return hasUnread && (shown.ids || shown.logprobs) ? toJsonBytes(body) : body
 }
 
 function renderChoice(delta: ChoiceDelta, shown: ShownFields): WireFields {
   const { delta: _delta, message, ...wire } = delta.wire ?? {}
   return hideFields(
-    { index: delta.choice, message: message ?? messageOf(delta), ...wire, finish_reason: finishWord(delta) },
+    {
+      index: delta.choice,
+      message: message ?? messageOf(delta),
+      ...wire,
+      ...delta.unread,
+      finish_reason: finishWord(delta),
+    },
     shown,
   )
 }
@@ -200,6 +265,16 @@ function createStreamRenderer(request: TurnRequest): StreamRenderer {
 
   const chunk = (fields: WireFields): string => formatSse(JSON.stringify({ ...head, ...fields }))
 
+  const renderFrame = (event: ChoiceDelta): string => {
+    const choice = renderDelta(event, shown, !begun.has(event.choice))
+    begun.add(event.choice)
+    if (choice === undefined) return ''
+    const fields = promptTokenIds ? { choices: [choice], prompt_token_ids: promptTokenIds } : { choices: [choice] }
+    promptTokenIds = undefined
+    return chunk(fields)
+  }
+  const frames = new RunFrames(shown, renderFrame)
+
   return {
     render(event) {
       switch (event.type) {
@@ -213,16 +288,9 @@ function createStreamRenderer(request: TurnRequest): StreamRenderer {
           }
           if (shown.ids && event.promptTokenIds) promptTokenIds = Array.from(event.promptTokenIds)
           return ''
-        case 'choice-delta': {
-          const choice = renderDelta(event, shown, !begun.has(event.choice))
-          begun.add(event.choice)
-          if (choice === undefined) return ''
-          const fields = promptTokenIds
-            ? { choices: [choice], prompt_token_ids: promptTokenIds }
-            : { choices: [choice] }
-          promptTokenIds = undefined
-          return chunk(fields)
-        }
+        case 'choice-delta':
+          if (event.run === undefined) return renderFrame(event)
+          return promptTokenIds === undefined ? frames.render(event.run) : frames.renderEach(event.run)
         case 'usage':
           return request.streamUsage ? chunk({ choices: [], usage: event.wire ?? renderUsage(event.usage) }) : ''
         case 'answer-end':
@@ -273,11 +341,6 @@ function toolCallOf(call: { id?: string; name?: string; arguments?: string }): W
  * Ids and log probabilities are asked of the engine for capture. A harness sees them only if it asked too: otherwise
  * they are megabytes into the sandbox, and a view into the policy that a deployed agent would not have.
  */
-interface ShownFields {
-  ids: boolean
-  logprobs: boolean
-}
-
 function shownFields(request: TurnRequest): ShownFields {
   return { ids: request.wire.body['return_token_ids'] === true, logprobs: request.logprobs }
 }

@@ -1,5 +1,5 @@
 import { hash } from 'node:crypto'
-import { textOf, type AssistantMessage, type ContentPart, type Message } from '../../model/message.ts'
+import { textOf, type AssistantMessage, type ContentPart, type Message, type Tool } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { isSameJson } from '../session-memory.ts'
 
@@ -31,7 +31,9 @@ const NODES_KEPT = 16
  * and answer it repeats; anything less is a new beginning, and this says why.
  */
 export class ConversationTree {
-  readonly #digests = new WeakMap<TurnRequest, readonly string[]>()
+  /** Messages that repeat are the same objects, where the dialect can tell. */
+  readonly #digests = new WeakMap<Message, string>()
+  readonly #tools = new WeakMap<readonly Tool[], string>()
   #nodes: (TurnNode & { setting: string; messages: readonly string[] })[] = []
 
   /** Only what the engine itself reported, sampled to its natural end, can be continued token by token. */
@@ -42,7 +44,7 @@ export class ConversationTree {
     // A stop string cuts the text but not the ids, so what the harness echoes is not what was sampled.
     const isWhole =
       (choice.finishReason === 'stop' || choice.finishReason === 'tool-calls') && choice.stopReason === undefined
-    this.#nodes.push({ ...node, setting: settingOf(request, isWhole), messages: this.#digestsOf(request) })
+    this.#nodes.push({ ...node, setting: this.#settingOf(request, isWhole), messages: this.#digestsOf(request) })
     if (this.#nodes.length > NODES_KEPT) this.#nodes.shift()
   }
 
@@ -56,8 +58,8 @@ export class ConversationTree {
       .toSorted((a, b) => b.messages.length - a.messages.length)
     const echoed = candidates.find((node) => isEcho(request.messages[node.messages.length], node.answer))
     if (echoed === undefined) return { fork: this.#whyNone(messages, candidates.length > 0) }
-    if (echoed.setting !== settingOf(request, true)) {
-      return { fork: echoed.setting === settingOf(request, false) ? 'truncated-turn' : 'tools-changed' }
+    if (echoed.setting !== this.#settingOf(request, true)) {
+      return { fork: echoed.setting === this.#settingOf(request, false) ? 'truncated-turn' : 'tools-changed' }
     }
     const answerAt = echoed.messages.length
     const tail = request.messages.slice(answerAt + 1)
@@ -66,11 +68,22 @@ export class ConversationTree {
     return { node: echoed, answerAt }
   }
 
-  /** Asked for before and after the call. */
   #digestsOf(request: TurnRequest): readonly string[] {
-    let digests = this.#digests.get(request)
-    if (digests === undefined) this.#digests.set(request, (digests = request.messages.map(digestOf)))
-    return digests
+    return request.messages.map((message) => {
+      let digest = this.#digests.get(message)
+      if (digest === undefined) this.#digests.set(message, (digest = digestOf(message)))
+      return digest
+    })
+  }
+
+  /** What besides the messages decides how a prompt is written. */
+  #settingOf(request: TurnRequest, isWhole: boolean): string {
+    const { model, tools, toolChoice, reasoning } = request
+    let toolsDigest = this.#tools.get(tools)
+    if (toolsDigest === undefined) this.#tools.set(tools, (toolsDigest = hash('sha1', JSON.stringify(tools), 'base64')))
+    const choice = toolChoice === 'none' ? 'none' : 'some'
+    const kwargs = request.wire.body['chat_template_kwargs'] ?? null
+    return JSON.stringify([isWhole, model, toolsDigest, choice, reasoning ?? null, kwargs])
   }
 
   #whyNone(messages: readonly string[], hasPrefix: boolean): ForkReason {
@@ -79,14 +92,6 @@ export class ConversationTree {
       ? 'edited-history'
       : 'new-conversation'
   }
-}
-
-/** What besides the messages decides how a prompt is written. */
-function settingOf(request: TurnRequest, isWhole: boolean): string {
-  const { model, tools, toolChoice, reasoning } = request
-  const choice = toolChoice === 'none' ? 'none' : 'some'
-  const kwargs = request.wire.body['chat_template_kwargs'] ?? null
-  return hash('sha1', JSON.stringify([isWhole, model, tools, choice, reasoning ?? null, kwargs]), 'base64')
 }
 
 /** Equal for messages that mean the same: parts joined, and how a harness wraps text not looked at. */

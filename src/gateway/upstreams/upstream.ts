@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import type { StreamEvent } from '../../model/stream-event.ts'
+import type { PromptMemory } from '../chat-wire/prompt-memory.ts'
 import { LogprobMode, type TurnRequest } from '../../model/turn.ts'
 
 /** What an engine can do for exact capture. Assumed from its kind at first, found out by `probe`. */
@@ -69,6 +70,8 @@ export interface SendOptions {
   signal: AbortSignal
   /** Calls with the same key go to the same replica while it is healthy. */
   sessionKey?: string
+  /** Of the same session's earlier answers; spares reading the ids of a prompt again that begins as theirs did. */
+  promptMemory?: PromptMemory
   /** Stands in for the prompt that the messages would make; only where `capabilities.tokenInChat`. */
   promptIds?: Int32Array
 }

@@ -15,7 +15,7 @@ import {
   type ProbeSubject,
   type SamplingDefaults,
 } from '../chat-wire/probe.ts'
-import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
+import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
 
 export type VllmOptions = EngineOptions
 
@@ -42,7 +42,7 @@ export function createVllm(options: VllmOptions): Upstream {
   async function sendAs(
     request: TurnRequest,
     stream: boolean,
-    { signal, promptIds }: { signal: AbortSignal; promptIds?: Int32Array },
+    { signal, promptIds, promptMemory }: SendOptions,
   ): Promise<UpstreamReply> {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
@@ -50,7 +50,8 @@ export function createVllm(options: VllmOptions): Upstream {
     const response = await postChat(http, { request, forced, stream, signal, countTokens: count })
     const { logprobs: mode } = capabilities
     const logprobMode = mode === 'unknown' ? undefined : mode
-    const events = readAnswer(response, { base: http.base, signal, forStream: request.stream, logprobMode })
+    const fast = promptMemory && { memory: promptMemory, joiner: http.joiner }
+    const events = readAnswer(response, { base: http.base, signal, forStream: request.stream, logprobMode, fast })
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: `${promptIds.length} ids` }
     return { forced, events }

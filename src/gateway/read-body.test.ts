@@ -1,0 +1,44 @@
+import type { IncomingMessage } from 'node:http'
+import { Readable } from 'node:stream'
+import { expect, test } from 'vitest'
+import { JsonMemory } from '../lib/json-memory.ts'
+import { readJsonBody } from './read-body.ts'
+
+const LIMITS = { maxBytes: 100_000, maxDepth: 6 }
+
+function requestOf(pieces: Iterable<Buffer>, headers: Record<string, string> = {}): IncomingMessage {
+  return Object.assign(Readable.from(pieces), { headers }) as unknown as IncomingMessage
+}
+
+function bodyOf(messages: readonly unknown[]): Buffer {
+  return Buffer.from(JSON.stringify({ model: 'm', messages: ['x'.repeat(2000), ...messages], tools: [] }))
+}
+
+function nested(depth: number): unknown {
+  return depth === 0 ? 1 : [nested(depth - 1)]
+}
+
+test('a body that is too deep stays so when it is sent again, or goes on', async () => {
+  const memory = new JsonMemory()
+  const read = (messages: unknown[]): Promise<unknown> => readJsonBody(requestOf([bodyOf(messages)]), LIMITS, memory)
+  await expect(read([nested(4), 'a'])).resolves.toMatchObject({ value: { model: 'm' } })
+  await expect(read([nested(4), 'a', nested(4)])).resolves.toMatchObject({ value: { model: 'm' } })
+  const deep = [nested(4), 'a', nested(5), 'b']
+  await expect(read(deep)).rejects.toThrow('nested deeper than 6')
+  await expect(read(deep)).rejects.toThrow('nested deeper than 6')
+  await expect(read([...deep, 'c', 'd'])).rejects.toThrow('nested deeper than 6')
+})
+
+test('a body that is too large is refused, whatever it says of its length', async () => {
+  const pieces = Array.from({ length: 11 }, () => Buffer.alloc(10_000, ' '))
+  await expect(readJsonBody(requestOf(pieces), LIMITS, new JsonMemory())).rejects.toThrow('100000')
+  const stated = requestOf([], { 'content-length': '100001' })
+  await expect(readJsonBody(stated, LIMITS, new JsonMemory())).rejects.toThrow('100000')
+})
+
+test('a caller that goes away in the middle of its body is a caller that went away', async () => {
+  const request = requestOf([])
+  const reading = readJsonBody(request, LIMITS, new JsonMemory())
+  ;(request as unknown as Readable).destroy()
+  await expect(reading).rejects.toMatchObject({ failure: { code: 'request.client-gone' } })
+})
