@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto'
+import { hasIdsAt } from '../../lib/token-hash.ts'
 import { textOf, type AssistantMessage, type ContentPart, type Message, type Tool } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { isSameJson } from '../session-memory.ts'
@@ -44,8 +45,28 @@ export class ConversationTree {
     // A stop string cuts the text but not the ids, so what the harness echoes is not what was sampled.
     const isWhole =
       (choice.finishReason === 'stop' || choice.finishReason === 'tool-calls') && choice.stopReason === undefined
+    this.#keepOnce(node.promptIds)
     this.#nodes.push({ ...node, setting: this.#settingOf(request, isWhole), messages: this.#digestsOf(request) })
     if (this.#nodes.length > NODES_KEPT) this.#nodes.shift()
+  }
+
+  /**
+   * A prompt goes on from earlier ones. Those are kept as views of its own memory from here on, so that a conversation's
+   * tokens are kept once and not once a call.
+   */
+  #keepOnce(promptIds: Int32Array): void {
+    const before = this.#nodes.findLast((node) => hasIdsAt(promptIds, 0, node.promptIds))
+    if (before === undefined) return
+    const { buffer, byteOffset } = before.promptIds
+    for (const node of this.#nodes) {
+      const { length } = node.promptIds
+      const isBeginning = node.promptIds.buffer === buffer && node.promptIds.byteOffset === byteOffset
+      if (!isBeginning || length > before.promptIds.length) continue
+      node.promptIds = promptIds.subarray(0, length)
+      if (hasIdsAt(promptIds, length, node.sampledIds)) {
+        node.sampledIds = promptIds.subarray(length, length + node.sampledIds.length)
+      }
+    }
   }
 
   find(request: TurnRequest): Found {
