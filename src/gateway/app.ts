@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 import { setTimeout } from 'node:timers/promises'
 import { RolloutError, toFailure } from '../model/failure.ts'
@@ -14,6 +15,8 @@ import type { Session, Sessions } from './sessions.ts'
 
 export interface AppDeps extends TurnDeps {
   sessions: Sessions
+  /** The only session that a connection may speak for; undefined where any key will do. */
+  boundSession?: (socket: Socket) => string | undefined
   dialects: readonly [Dialect, ...Dialect[]]
   limits: BodyLimits
 }
@@ -39,6 +42,8 @@ async function serve(
     const detected = detect({ method, url, headers })
     dialect = detected.dialect
     const session = deps.sessions.authenticate(detected.sessionId, detected.key)
+    const bound = deps.boundSession?.(request.socket)
+    if (bound !== undefined && bound !== session.id) throw otherSession()
     await track(session, answer(request, caller, detected, session, deps))
   } catch (error) {
     const failure = toFailure(error)
@@ -46,6 +51,10 @@ async function serve(
     else deps.logger.info({ method: request.method, url: request.url, failure }, 'request refused')
     await refuse(request, response, dialect.renderError(failure))
   }
+}
+
+function otherSession(): RolloutError {
+  return new RolloutError('request.unauthorized', 'This connection belongs to another session.')
 }
 
 /** Closing a session waits for what it has under way. */

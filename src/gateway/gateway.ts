@@ -1,5 +1,5 @@
 import { createServer, type Server } from 'node:http'
-import type { AddressInfo } from 'node:net'
+import type { AddressInfo, Socket } from 'node:net'
 import type { Logger } from 'pino'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
@@ -80,6 +80,8 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #weights: Weights = { version: undefined }
   readonly #metrics = new Metrics()
   readonly #quirks: readonly QuirkRule[]
+  /** Connections that may only speak for one session, whatever key they show. */
+  readonly #bound = new WeakMap<Socket, string>()
   #url = ''
 
   private constructor(options: GatewayOptions) {
@@ -97,6 +99,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       metrics: this.#metrics,
       quirks: quirksWith(this.#quirks),
       sessions: this.#sessions,
+      boundSession: (socket) => this.#bound.get(socket),
       limits: { ...DEFAULT_LIMITS, ...options.limits },
     })
     // No limit on the time of a whole request: an answer takes as long as the engine does.
@@ -125,6 +128,15 @@ export class Gateway implements GatewayControl, AsyncDisposable {
 
   closeSession(id: string): Promise<Failure | undefined> {
     return this.#sessions.close(id)
+  }
+
+  /**
+   * A connection that came in by a session's own door: a sandbox that reaches nothing but this. Other sessions are out of
+   * its reach even with their keys.
+   */
+  accept(sessionId: string, socket: Socket): void {
+    this.#bound.set(socket, sessionId)
+    this.#server.emit('connection', socket)
   }
 
   pause(drainTimeoutMs: number): Promise<boolean> {
