@@ -12,7 +12,12 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
 
 const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
-const SCRIPT = 'default: { text: "an answer of several tokens", per_token_ms: 20 }'
+const SCRIPT = `
+scenarios:
+  # Long enough between two tokens for a busy machine to change the weights.
+  slow: [{ text: an answer of several tokens, per_token_ms: 1500 }]
+default: { text: an answer of several tokens, per_token_ms: 20 }
+`
 
 let scratch: string
 let child: ChildProcess
@@ -99,7 +104,8 @@ describe('polar gateway with two processes', () => {
   test('holds calls while paused, and stamps every token with the weights that sampled it', async () => {
     const access = await open({ sampling: { max_tokens: 3 } })
     await ask('PUT', '/admin/weights', { weight_version: 'step-1' })
-    const stream = await clientOf(access).chat.completions.create({ ...hello, stream: true })
+    const messages = [{ role: 'user' as const, content: 'SCRIPT:slow' }]
+    const stream = await clientOf(access).chat.completions.create({ ...hello, messages, stream: true })
     const reading = (async () => {
       for await (const _chunk of stream) await ask('PUT', '/admin/weights', { weight_version: 'step-2' })
     })()
