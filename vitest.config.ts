@@ -10,8 +10,9 @@ export default defineConfig({
         test: {
           name: 'unit',
           include: ['src/**/*.test.ts', 'test/*.test.ts'],
-          testTimeout: 30_000,
-          hookTimeout: 30_000,
+          // Properties with thousands of runs, on a machine that has other things to do as well.
+          testTimeout: 120_000,
+          hookTimeout: 120_000,
         },
       },
       {
