@@ -159,7 +159,8 @@ test('polar gateway hands the rules to its processes', async () => {
   )
   await writeFile(join(scratch, 'script.yaml'), script)
   const words = ['gateway', '--script', join(scratch, 'script.yaml'), '--out', scratch, '--quirks', rules]
-  const child = spawn(process.execPath, [main, ...words, '--control-port', '0'], {
+  const flags = ['--continuation', 'preserve', '--control-port', '0']
+  const child = spawn(process.execPath, [main, ...words, ...flags], {
     stdio: ['ignore', 'pipe', 'inherit'],
   })
   try {

@@ -49,7 +49,7 @@ test('with sharePrefixes rows are put together again from the rows they share th
   await fc.assert(
     fc.asyncProperty(anySession(), async (session) => {
       const whole = new Map<unknown, unknown[]>()
-      for (const row of (await readParquet(writeFile(exporter, [session]))) as Record<string, unknown>[]) {
+      for (const row of await readParquet(writeFile(exporter, [session]))) {
         const before = whole.get(row['shared_with'])?.slice(0, row['shared_length'] as number) ?? []
         whole.set(row['sample_id'], [...before, ...(row['input_ids'] as number[])])
       }
