@@ -50,7 +50,7 @@ export const plugFolders: Readonly<Record<string, { interfaceFile: string; share
       'trajectory/to-trace.ts',
     ],
   },
-  'node/runtimes': { interfaceFile: 'runtime.ts', shared: [] },
+  'node/runtimes': { interfaceFile: 'runtime.ts', shared: ['node/sandbox'] },
   'node/harnesses': { interfaceFile: 'harness.ts', shared: [] },
   'store/artifacts': { interfaceFile: 'artifacts.ts', shared: [] },
   'engine/policies': {

@@ -11,6 +11,9 @@ interface SystemPackage {
 
 const systemPackages: readonly SystemPackage[] = [
   { name: 'python3-venv', program: 'python3', neededBy: 'test/e2e/python-sdks.test.ts' },
+  { name: 'bubblewrap', program: 'bwrap', neededBy: 'test/e2e/runtimes.test.ts' },
+  { name: 'podman', program: 'podman', neededBy: 'test/e2e/runtimes-docker.test.ts' },
+  { name: 'runc', program: 'runc', neededBy: 'test/e2e/runtimes-docker.test.ts' },
 ]
 
 /** Only as root in CI: nobody's own machine is changed by running the tests. */

@@ -6,6 +6,7 @@ export const Boundary = z.enum([
   'request',
   'upstream',
   'runtime',
+  'workspace',
   'harness',
   'evaluator',
   'store',
@@ -136,23 +137,29 @@ export const failureClasses = {
     status: 500,
     meaning: 'Files could not be copied into the sandbox, or out of it.',
   },
-  'runtime.file-missing': {
+  'workspace.file-missing': {
     blame: 'policy',
     retryable: false,
     status: 500,
     meaning: 'A file that was to be read from the sandbox is not there.',
   },
-  'runtime.limit': {
+  'workspace.too-large': {
     blame: 'policy',
     retryable: false,
     status: 500,
     meaning: 'What was to be read from the sandbox exceeds the limits on size or number.',
   },
-  'runtime.unsafe-file': {
+  'workspace.unsafe-file': {
     blame: 'policy',
     retryable: false,
     status: 500,
     meaning: 'The sandbox prepared files that cannot be copied safely: devices, or names that lead elsewhere.',
+  },
+  'runtime.prepare-failed': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'A step that makes the sandbox ready did not succeed.',
   },
   'runtime.image-missing': {
     blame: 'infrastructure',
@@ -167,6 +174,12 @@ export const failureClasses = {
     meaning: 'The harness did not start.',
   },
   'harness.install-failed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Installing it failed.' },
+  'harness.damaged': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 500,
+    meaning: 'The installed harness is not what was installed.',
+  },
   'harness.exit-nonzero': {
     blame: 'policy',
     retryable: false,

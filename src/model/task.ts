@@ -1,7 +1,8 @@
 import * as z from 'zod'
 import { SessionResult } from './session.ts'
 
-const PrepareAction = z.discriminatedUnion('type', [
+/** One step that makes a sandbox ready; they run in order. */
+export const PrepareAction = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('upload_file'), source: z.string(), target: z.string() }),
   z.strictObject({ type: z.literal('upload_dir'), source: z.string(), target: z.string() }),
   z.strictObject({
@@ -13,6 +14,7 @@ const PrepareAction = z.discriminatedUnion('type', [
     retry_backoff_seconds: z.number().min(0).max(60).default(0),
   }),
 ])
+export type PrepareAction = z.infer<typeof PrepareAction>
 
 export const RuntimeSpec = z.strictObject({
   backend: z.string().default('docker'),
@@ -44,12 +46,14 @@ const McpServerSpec = z
   .refine((server) => (server.transport === 'stdio' ? server.command : server.url), {
     message: 'a stdio server needs a command, the others need a url',
   })
+export type McpServer = z.infer<typeof McpServerSpec>
 
 const ExecInput = z.strictObject({
   command: z.string().min(1),
   cwd: z.string().nullish(),
   env: z.record(z.string(), z.string()).nullish(),
 })
+export type ShellCommand = z.infer<typeof ExecInput>
 
 export const AgentSpec = z
   .strictObject({

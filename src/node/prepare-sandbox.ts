@@ -1,0 +1,81 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { RolloutError } from '../model/failure.ts'
+import type { PrepareAction } from '../model/task.ts'
+import type { Execution, Sandbox } from './runtimes/runtime.ts'
+
+type ExecAction = Extract<PrepareAction, { type: 'exec' }>
+
+/** Longest wait between two attempts. */
+const LONGEST_BACKOFF_MS = 5000
+
+/** How much of what a failed step wrote is told. */
+const TOLD_BYTES = 2000
+
+/** Makes a sandbox ready, step by step. Throws `runtime.prepare-failed` with what the step said. */
+export async function prepareSandbox(
+  sandbox: Sandbox,
+  actions: readonly PrepareAction[],
+  signal: AbortSignal,
+): Promise<void> {
+  for (const [index, action] of actions.entries()) {
+    signal.throwIfAborted()
+    switch (action.type) {
+      case 'upload_file':
+      case 'upload_dir':
+        await sandbox.upload(action.source, action.target, signal)
+        break
+      case 'exec':
+        await execWithRetries(sandbox, action, index, signal)
+        break
+    }
+  }
+}
+
+async function execWithRetries(
+  sandbox: Sandbox,
+  action: ExecAction,
+  index: number,
+  signal: AbortSignal,
+): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    const failed = await execOnce(sandbox, action, signal)
+    if (failed === undefined) return
+    if (attempt >= action.max_attempts) {
+      const often = attempt === 1 ? '' : ` after ${attempt} attempts`
+      throw new RolloutError('runtime.prepare-failed', `Prepare step ${index + 1}${often}: ${failed}`)
+    }
+    const backoff = Math.min(action.retry_backoff_seconds * 1000 * 2 ** (attempt - 1), LONGEST_BACKOFF_MS)
+    await sleep(backoff, undefined, { signal })
+  }
+}
+
+/** Why it failed; undefined when it did not. */
+async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSignal): Promise<string | undefined> {
+  const execution = await sandbox.exec({
+    command: ['/bin/sh', '-c', action.command],
+    ...(action.cwd == null ? {} : { cwd: action.cwd }),
+    ...(action.env == null ? {} : { env: action.env }),
+    // A server that a step starts is there for the harness.
+    leftovers: 'keep',
+  })
+  const kill = (): void => void execution.kill()
+  signal.addEventListener('abort', kill, { once: true })
+  try {
+    const { exitCode, signal: by } = await execution.result
+    signal.throwIfAborted()
+    if (exitCode === 0) return undefined
+    const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
+    return `${JSON.stringify(action.command)} ${how}: ${await lastWords(execution)}`
+  } finally {
+    signal.removeEventListener('abort', kill)
+  }
+}
+
+async function lastWords(execution: Execution): Promise<string> {
+  const { stdoutBytes, stderrBytes } = await execution.result
+  const stream = stderrBytes > 0 ? 'stderr' : 'stdout'
+  const pieces: Buffer[] = []
+  const from = Math.max(0, (stream === 'stderr' ? stderrBytes : stdoutBytes) - TOLD_BYTES)
+  for await (const piece of execution.output(stream, from)) pieces.push(piece)
+  return Buffer.concat(pieces).toString('utf8').trim() || 'it said nothing'
+}

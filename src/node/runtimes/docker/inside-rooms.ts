@@ -1,0 +1,139 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import * as z from 'zod'
+import type { SandboxStats } from '../runtime.ts'
+import type { Engine } from './engine.ts'
+import { inspectExec, runInside } from './inside.ts'
+import type { Room, RoomCommand, Rooms } from './rooms.ts'
+
+/**
+ * With `kill`, ends every process of the user but itself, and those above and below the ones named; with `list`, prints
+ * them. A
+ * shell's own words only, because there may be no others.
+ */
+const SWEEP = `
+mode=$1; shift; spared=" $* "; me=$$; uid=$(id -u); round=0
+for pid in $spared; do
+  while { read -r line < "/proc/$pid/stat"; } 2>/dev/null; do set -- \${line##*) }; pid=$2; spared="$spared$pid "; done
+done
+while [ "$round" -lt 100 ]; do
+  round=$((round+1)); found=
+  for folder in /proc/[0-9]*; do
+    pid=\${folder#/proc/}; at=$pid
+    [ "$pid" = 1 ] && continue
+    while :; do
+      case "$at" in 0|1) break;; "$me") continue 2;; esac
+      case "$spared" in *" $at "*) continue 2;; esac
+      { read -r line < "/proc/$at/stat"; } 2>/dev/null || continue 2
+      set -- \${line##*) }
+      [ "$at" = "$pid" ] && case "$1" in Z|X) continue 2;; esac
+      at=$2
+    done
+    who=; while read -r key real rest; do [ "$key" = Uid: ] && { who=$real; break; }; done 2>/dev/null < "$folder/status"
+    [ "$who" = "$uid" ] || continue
+    [ "$uid" = 0 ] && case "$line" in *"(sleep)"*) continue;; esac
+    found="$found $pid"
+  done
+  [ "$mode" = list ] && { echo $found; exit 0; }
+  [ -z "$found" ] && exit 0
+  kill -9 $found 2>/dev/null
+done
+exit 1
+`
+
+const Stats = z.looseObject({
+  cpu_stats: z.looseObject({ cpu_usage: z.looseObject({ total_usage: z.number().optional() }).optional() }).optional(),
+  memory_stats: z.looseObject({ usage: z.number().optional() }).optional(),
+  pids_stats: z.looseObject({ current: z.number().optional() }).optional(),
+})
+
+/**
+ * For an engine whose processes we cannot see: commands are told apart by who started whom, inside. A process that cut
+ * that link belongs to nobody, and ends with the next command that ends; where two commands run at once, it may have been
+ * the other's. What cannot be ended so ends with the container. Under Podman, which closes a command's output with its
+ * first process, what stays behind must not write to it.
+ */
+export class InsideRooms implements Rooms {
+  readonly #engine: Engine
+  readonly #containerId: string
+  readonly #user: string
+  readonly #live = new Set<number>()
+  /** Left behind by commands that may leave something. */
+  readonly #kept = new Set<number>()
+  #expected = 0
+  #sweeping: Promise<unknown> | undefined
+
+  constructor(engine: Engine, containerId: string, user: string) {
+    this.#engine = engine
+    this.#user = user
+    this.#containerId = containerId
+  }
+
+  async expect(): Promise<Disposable> {
+    while (this.#sweeping !== undefined) await this.#sweeping
+    this.#expected += 1
+    return {
+      [Symbol.dispose]: () => {
+        this.#expected -= 1
+      },
+    }
+  }
+
+  async open({ execId, insidePid }: RoomCommand): Promise<Room> {
+    this.#live.add(insidePid)
+    const end = async () => {
+      this.#live.delete(insidePid)
+      await this.#sweep('kill')
+    }
+    let closing: Promise<void> | undefined
+    return {
+      isRunning: async () => (await inspectExec(this.#engine, execId)).Running,
+      signal: async (name) => {
+        await this.#run(['/bin/sh', '-c', 'kill -s "$1" "$2"', 'sh', name.slice('SIG'.length), String(insidePid)])
+      },
+      close: () => (closing ??= end()),
+      leave: async () => {
+        this.#live.delete(insidePid)
+        for (const pid of (await this.#sweep('list')).split(' ').filter(Boolean)) this.#kept.add(Number(pid))
+      },
+    }
+  }
+
+  async countOutOfMemory(): Promise<undefined> {}
+
+  async stats(): Promise<SandboxStats> {
+    const answer = await this.#engine.call('GET', `/containers/${this.#containerId}/stats`, {
+      query: { stream: 'false', 'one-shot': 'true' },
+    })
+    const { cpu_stats: cpu, memory_stats: memory, pids_stats: pids } = Stats.parse(answer)
+    const nanoseconds = cpu?.cpu_usage?.total_usage
+    return {
+      ...(nanoseconds !== undefined && { cpuMs: nanoseconds / 1e6 }),
+      ...(memory?.usage !== undefined && { memoryBytes: memory.usage }),
+      ...(pids?.current !== undefined && { processes: pids.current }),
+    }
+  }
+
+  async #sweep(mode: 'kill' | 'list'): Promise<string> {
+    // Whoever is being brought in has no name yet and would be taken for one that hid.
+    while (this.#expected > 0 || this.#sweeping !== undefined) await sleep(5)
+    const spared = [...this.#live, ...this.#kept].map(String)
+    const sweeping = this.#run(['/bin/sh', '-c', SWEEP, 'sh', mode, ...spared])
+    this.#sweeping = sweeping
+    const { exitCode, stdout } = await sweeping.finally(() => (this.#sweeping = undefined))
+    if (exitCode !== 0) {
+      const query = { signal: 'SIGKILL' }
+      // Refused when it has ended, which is all that is wanted.
+      await this.#engine.call('POST', `/containers/${this.#containerId}/kill`, { query }).catch(() => {})
+    }
+    return stdout.trim()
+  }
+
+  /** A tool that cannot even be started is one that failed. */
+  async #run(command: readonly string[]): Promise<{ exitCode: number; stdout: string }> {
+    const creation = { command, user: this.#user }
+    return runInside(this.#engine, this.#containerId, creation, AbortSignal.timeout(5000)).catch(() => ({
+      exitCode: 255,
+      stdout: '',
+    }))
+  }
+}

@@ -1,0 +1,66 @@
+import * as z from 'zod'
+import type { Engine } from './engine.ts'
+import { readFrames } from './frames.ts'
+
+const OUTPUT_BYTES = 64 * 1024
+
+const Created = z.looseObject({ Id: z.string() })
+const Inspected = z.looseObject({ Running: z.boolean(), ExitCode: z.int().nullish(), Pid: z.int() })
+
+export interface ExecCreation {
+  command: readonly string[]
+  user: string
+  env?: Readonly<Record<string, string>>
+}
+
+export async function createExec(engine: Engine, containerId: string, creation: ExecCreation): Promise<string> {
+  const answer = await engine.call('POST', `/containers/${containerId}/exec`, {
+    json: {
+      AttachStdin: true,
+      AttachStdout: true,
+      AttachStderr: true,
+      Tty: false,
+      Cmd: creation.command,
+      Env: Object.entries(creation.env ?? {}).map(([name, value]) => `${name}=${value}`),
+      User: creation.user,
+      WorkingDir: '/',
+    },
+  })
+  return Created.parse(answer).Id
+}
+
+export function startExec(engine: Engine, execId: string): ReturnType<Engine['hijack']> {
+  return engine.hijack(`/exec/${execId}/start`, { Detach: false, Tty: false })
+}
+
+export async function inspectExec(engine: Engine, execId: string): Promise<z.infer<typeof Inspected>> {
+  return Inspected.parse(await engine.call('GET', `/exec/${execId}/json`))
+}
+
+/** Runs a tool of ours inside to its end, with what the container has: a shell and little else. */
+export async function runInside(
+  engine: Engine,
+  containerId: string,
+  creation: ExecCreation,
+  signal?: AbortSignal,
+): Promise<{ exitCode: number; stdout: string; stderr: string }> {
+  signal?.throwIfAborted()
+  const execId = await createExec(engine, containerId, creation)
+  const socket = await startExec(engine, execId)
+  socket.on('error', () => socket.destroy())
+  const stop = () => socket.destroy()
+  signal?.addEventListener('abort', stop, { once: true })
+  socket.end()
+  const texts = { stdout: '', stderr: '' }
+  try {
+    for await (const { stream, data } of readFrames(socket))
+      if (texts[stream].length < OUTPUT_BYTES) texts[stream] += data.toString('latin1')
+  } catch {
+    // The connection broke; how the tool ended says the rest.
+  } finally {
+    signal?.removeEventListener('abort', stop)
+  }
+  signal?.throwIfAborted()
+  const { ExitCode: exitCode } = await inspectExec(engine, execId)
+  return { exitCode: exitCode ?? 255, ...texts }
+}

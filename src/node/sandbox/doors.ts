@@ -1,0 +1,100 @@
+import { createServer, type Server, type Socket } from 'node:net'
+import { RolloutError } from '../../model/failure.ts'
+import type { CleanSpawn } from './clean-spawn.ts'
+
+/** A hostile program can open as many connections as it likes; each costs us a file descriptor. */
+const MAX_CONNECTIONS = 512
+const BACKLOG = 511
+
+/** Runs in the sandbox's network, but is our own: listens, sends the listening socket back, and goes when it is told. */
+const LISTEN = `
+const ports = process.argv.slice(1).map(Number)
+for (const port of ports) {
+  const server = require('node:net').createServer()
+  server.on('error', (error) => process.send({ port, error: error.message }, () => process.exit(1)))
+  server.listen({ port, host: '127.0.0.1', backlog: ${BACKLOG} }, () => {
+    process.send({ port }, server)
+  })
+}
+setTimeout(() => process.exit(1), 20000)
+process.on('disconnect', () => process.exit(0))
+`
+
+export interface DoorServer {
+  readonly port: number
+  /** Closes it, with all connections. */
+  close(): void
+}
+
+/**
+ * Listens in another network namespace, without a process that stays there: `lead` is what enters it. Connections arrive
+ * in this process directly.
+ */
+export async function listenInside(
+  { spawn, lead }: { spawn: CleanSpawn; lead: readonly string[] },
+  doors: ReadonlyMap<number, (socket: Socket) => void>,
+  signal: AbortSignal,
+): Promise<DoorServer[]> {
+  const [file, ...args] = [...lead, process.execPath, '-e', LISTEN, ...[...doors.keys()].map(String)]
+  const child = spawn(file!, args, {
+    stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    env: {},
+    signal,
+    killSignal: 'SIGKILL',
+  })
+  const opened: DoorServer[] = []
+  let stderr = ''
+  child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
+  try {
+    await new Promise<void>((resolve, reject) => {
+      child.on('message', (message: { port: number; error?: string }, handle) => {
+        if (message.error !== undefined) return reject(new Error(message.error))
+        opened.push(serve(handle as Server, message.port, doors.get(message.port)!))
+        if (opened.length === doors.size) resolve()
+      })
+      child.once('error', reject)
+      // Not when it exits: what it has sent may still be on its way.
+      child.once('disconnect', () => reject(new Error(stderr.trim() || 'the helper ended early')))
+    })
+    child.disconnect()
+    return opened
+  } catch (cause) {
+    child.kill('SIGKILL')
+    for (const door of opened) door.close()
+    signal.throwIfAborted()
+    const reason = cause instanceof Error ? cause.message : String(cause)
+    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's door: ${reason}`, { cause })
+  }
+}
+
+/** Listens on this machine's own loopback; on another port when that one is taken. */
+export async function listenHere(port: number, accept: (socket: Socket) => void): Promise<DoorServer> {
+  const listen = (wanted: number) =>
+    new Promise<Server>((resolve, reject) => {
+      const server = createServer()
+      server.once('error', reject).listen({ port: wanted, host: '127.0.0.1', backlog: BACKLOG }, () => resolve(server))
+    })
+  const server = await listen(port).catch(() => listen(0))
+  const address = server.address()
+  return serve(server, typeof address === 'object' && address !== null ? address.port : port, accept)
+}
+
+function serve(server: Server, port: number, accept: (socket: Socket) => void): DoorServer {
+  const sockets = new Set<Socket>()
+  // Who is done with asking may still want to read the answer.
+  Object.assign(server, { allowHalfOpen: true })
+  server.maxConnections = MAX_CONNECTIONS
+  server.on('connection', (socket) => {
+    sockets.add(socket)
+    socket.on('error', () => socket.destroy())
+    socket.once('close', () => sockets.delete(socket))
+    accept(socket)
+  })
+  return {
+    port,
+    close() {
+      server.close()
+      for (const socket of sockets) socket.destroy()
+    },
+  }
+}

@@ -1,0 +1,116 @@
+import { randomUUID } from 'node:crypto'
+import { readdir, readFile, rename, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { errnoOf } from '../../lib/errno.ts'
+import { makeDirectories } from '../../lib/make-directories.ts'
+import { runProgram } from '../../lib/run-program.ts'
+import { RolloutError } from '../../model/failure.ts'
+import type { SandboxInfo, SandboxSpec } from '../runtimes/runtime.ts'
+import type { CgroupPlaces } from './cgroups.ts'
+import type { ProcessRef } from './processes.ts'
+
+const FILE = 'sandbox.json'
+const ID = /^[A-Za-z0-9][A-Za-z0-9-]{0,62}$/
+
+/** What is written down about a sandbox, so that a process that knows nothing of it can take it away. */
+export interface SandboxRecord extends SandboxInfo {
+  schemaVersion: 1
+  /** Tells it from one of the same id elsewhere or at another time. */
+  token: string
+  /** Ending these ends all of it. */
+  processes: readonly ProcessRef[]
+  cgroup?: CgroupPlaces
+}
+
+/** The folders of one runtime's sandboxes: `sandboxes/<id>` for each, with its record. */
+export class Records {
+  readonly #dir: string
+
+  constructor(dir: string) {
+    this.#dir = join(dir, 'sandboxes')
+  }
+
+  folderOf(id: string): string {
+    if (!ID.test(id)) throw new RolloutError('runtime.unsupported', 'A sandbox id is letters, digits and dashes')
+    return join(this.#dir, id)
+  }
+
+  /** Makes the folder and its record; the id must not be in use. */
+  async create(spec: SandboxSpec, now: number): Promise<SandboxRecord> {
+    const folder = this.folderOf(spec.id)
+    await makeDirectories(this.#dir, 0o700)
+    // Complete before it has its name, so that nobody finds one that is half there.
+    const draft = join(this.#dir, `.${spec.id}-${randomUUID()}`)
+    const { id, labels, leaseUntil } = spec
+    const record: SandboxRecord = {
+      schemaVersion: 1,
+      token: randomUUID(),
+      id,
+      labels,
+      leaseUntil,
+      startedAt: now,
+      processes: [],
+    }
+    await makeDirectories(draft, 0o700)
+    await writeFile(join(draft, FILE), JSON.stringify(record), { mode: 0o600 })
+    try {
+      await rename(draft, folder)
+    } catch (error) {
+      await removeTree(draft)
+      const code = errnoOf(error)
+      if (code !== 'EEXIST' && code !== 'ENOTEMPTY') throw error
+      throw new RolloutError('runtime.start-failed', `There is a sandbox ${spec.id} already`, { cause: error })
+    }
+    return record
+  }
+
+  async write(record: SandboxRecord): Promise<void> {
+    const path = join(this.folderOf(record.id), FILE)
+    const draft = `${path}.${randomUUID()}`
+    await writeFile(draft, JSON.stringify(record), { mode: 0o600 })
+    await rename(draft, path)
+  }
+
+  /** Undefined when there is none. */
+  async load(id: string): Promise<SandboxRecord | undefined> {
+    try {
+      return JSON.parse(await readFile(join(this.folderOf(id), FILE), 'utf8'))
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return undefined
+      throw error
+    }
+  }
+
+  async list(): Promise<SandboxInfo[]> {
+    const names = await readdir(this.#dir).catch(() => [])
+    const records = await Promise.all(names.filter((name) => ID.test(name)).map((name) => this.load(name)))
+    return records
+      .filter((record) => record !== undefined)
+      .map(({ id, labels, leaseUntil, startedAt }) => ({ id, labels, leaseUntil, startedAt }))
+  }
+
+  /** Takes the folder away under another name, so that the id is free at once, and then removes it. */
+  async remove(id: string): Promise<void> {
+    const trash = join(this.#dir, `.${id}-${randomUUID()}`)
+    try {
+      await rename(this.folderOf(id), trash)
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return
+      throw error
+    }
+    await removeTree(trash)
+  }
+}
+
+/**
+ * Removes a tree that a hostile program may have made: directories nobody may enter, and deeper than a path can say. No
+ * process may be left that could still change it.
+ */
+export async function removeTree(path: string): Promise<void> {
+  const env = { PATH: '/usr/bin:/bin' }
+  const first = await runProgram(['rm', '-rf', '--one-file-system', '--', path], { env })
+  if (first.exitCode === 0) return
+  await runProgram(['chmod', '-R', 'u+rwx', '--', path], { env })
+  const second = await runProgram(['rm', '-rf', '--one-file-system', '--', path], { env })
+  if (second.exitCode !== 0) throw new RolloutError('runtime.start-failed', `Cannot remove ${path}: ${second.stderr}`)
+}

@@ -1,0 +1,105 @@
+import { execFileSync } from 'node:child_process'
+import { cpSync, lstatSync, mkdirSync, realpathSync } from 'node:fs'
+import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { expect, test } from 'vitest'
+import { runtimes } from '../../src/node/runtimes/index.ts'
+import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
+
+const index = fileURLToPath(new URL('../../src/node/runtimes/index.ts', import.meta.url))
+const who = process.getuid?.() === 0 ? 'as root' : 'as an ordinary user'
+
+function createRuntime(kind: 'local' | 'bubblewrap', dir: string) {
+  return runtimes.create(runtimes.config.parse({ kind }), { dir, now: Date.now })
+}
+
+for (const kind of ['local', 'bubblewrap'] as const) {
+  const network = kind === 'local' ? 'open' : 'none'
+  describeRuntime(`${kind} ${who}`, (dir) => createRuntime(kind, dir), {
+    orphanScript: `
+const [script, dir, id] = process.argv.slice(1)
+const { runtimes } = await import(${JSON.stringify(index)})
+const runtime = runtimes.create(runtimes.config.parse({ kind: '${kind}' }), { dir, now: Date.now })
+const spec = { id, workdir: '/workspace', env: {}, limits: {}, network: { kind: '${network}' }, mounts: [], labels: {}, leaseUntil: 0 }
+const sandbox = await runtime.start(spec, AbortSignal.timeout(30000))
+const execution = await sandbox.exec({ command: ['bash', '-c', script], leftovers: 'keep' })
+for await (const _ of execution.output('stdout')) console.log('up')
+`,
+  })
+}
+
+/** The root of a tree with a shell and what we ask of one, and nothing of the machine's otherwise. */
+function makeImage(root: string): void {
+  const programs = [
+    'sh',
+    'cat',
+    'env',
+    'sleep',
+    'tar',
+    'mkdir',
+    'rm',
+    'mv',
+    'chmod',
+    'head',
+    'dirname',
+    'basename',
+    'mktemp',
+    'id',
+    'ls',
+  ]
+  const files = new Set<string>()
+  for (const program of programs) {
+    const path = execFileSync('which', [program], { encoding: 'utf8' }).trim()
+    files.add(path)
+    for (const [library] of execFileSync('ldd', [realpathSync(path)], { encoding: 'utf8' }).matchAll(/\/[^\s()]+/g))
+      files.add(library)
+  }
+  for (const file of files) {
+    const target = join(root, file)
+    mkdirSync(dirname(target), { recursive: true })
+    cpSync(realpathSync(file), target)
+    expect(lstatSync(target).isFile()).toBe(true)
+  }
+  mkdirSync(join(root, 'bin'), { recursive: true })
+  cpSync(realpathSync('/bin/sh'), join(root, 'bin', 'sh'))
+}
+
+test(`bubblewrap ${who} starts from an image, whose files stay as they are`, async (context) => {
+  const dir = await mkdtemp(join(tmpdir(), 'polar-image-'))
+  await using runtime = createRuntime('bubblewrap', join(dir, 'data'))
+  const checked = await runtime.check(AbortSignal.timeout(30_000))
+  if (!checked.isUsable) return context.skip(checked.reason)
+  const image = join(dir, 'image')
+  makeImage(image)
+  mkdirSync(join(image, 'testbed'), { recursive: true })
+  await writeFile(join(image, 'testbed', 'code'), 'original')
+  await using sandbox = await runtime.start(
+    {
+      id: 'image',
+      image,
+      workdir: '/testbed',
+      env: {},
+      limits: {},
+      network: { kind: 'none' },
+      mounts: [],
+      labels: {},
+      leaseUntil: 0,
+    },
+    AbortSignal.timeout(30_000),
+  )
+  const script = 'ls /; cat code; echo changed > code; echo new > file; cat code; ls /usr/share /opt; exit 3'
+  const execution = await sandbox.exec({ command: ['sh', '-c', script], leftovers: 'end', timeoutMs: 10_000 })
+  expect(await execution.result).toMatchObject({ exitCode: 3 })
+  const chunks: Buffer[] = []
+  for await (const chunk of execution.output('stdout')) chunks.push(chunk)
+  const lines = Buffer.concat(chunks).toString().split('\n')
+  expect(lines).not.toContain('root')
+  expect(lines.join('\n')).toContain('originalchanged')
+  await sandbox.download('/testbed', join(dir, 'out'), { maxBytes: 1000, maxFiles: 10 }, AbortSignal.timeout(10_000))
+  expect((await readdir(join(dir, 'out'))).sort()).toEqual(['code', 'file'])
+  expect(await readdir(join(image, 'testbed'))).toEqual(['code'])
+  await sandbox.stop()
+  await rm(dir, { recursive: true, force: true })
+})
