@@ -2,12 +2,15 @@
 import { execFileSync } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import * as z from 'zod'
 import { anthropicMessagesFields } from '../src/gateway/dialects/anthropic-messages-fields.ts'
 import { googleGenerateFields } from '../src/gateway/dialects/google-generate-fields.ts'
 import { dialects } from '../src/gateway/dialects/index.ts'
 import { openaiResponsesFields } from '../src/gateway/dialects/openai-responses-fields.ts'
 import { quirks } from '../src/gateway/quirks/index.ts'
 import { boundaryOf, FailureCode, failureClasses } from '../src/model/failure.ts'
+import type { Harness } from '../src/node/harnesses/harness.ts'
+import { presets } from '../src/node/harnesses/index.ts'
 
 const root = dirname(import.meta.dirname)
 
@@ -20,6 +23,7 @@ interface Page {
 const pages: readonly Page[] = [
   { path: 'docs/failures.md', render: renderFailures },
   { path: 'docs/dialects.md', render: renderDialects },
+  { path: 'docs/harness-settings.md', render: renderHarnessSettings },
 ]
 
 const isCheck = process.argv.includes('--check')
@@ -50,6 +54,52 @@ ${renderTable(['Code', 'Boundary', 'Blame', 'Retryable', 'Status', 'Meaning'], r
 
 This page is made from \`src/model/failure.ts\` by \`npm run docs\`.
 `
+}
+
+function renderHarnessSettings(): string {
+  return `# Settings, MCP servers and skills of each harness
+
+What a task may say in \`agent\`: \`settings\`, \`mcp_servers\` and \`skills_path\`. Anything a preset does not know is refused
+by name before something is started. How harnesses are installed and run is in [harnesses](harnesses.md).
+
+${renderTable(
+  ['Harness', 'MCP servers', 'Skills are copied to', 'Instruction'],
+  presets.map(({ name, mcpTransports, skillsFolder, instruction }) => [
+    `\`${name}\``,
+    mcpTransports.join(', ') || 'none',
+    skillsFolder === undefined ? 'none: refused' : `\`~/${skillsFolder}\``,
+    instruction === 'stdin' ? 'standard input' : 'a file',
+  ]),
+)}
+
+${presets.map(renderSettings).join('\n\n')}
+
+This page is made from \`src/node/harnesses\` by \`npm run docs\`.
+`
+}
+
+function renderSettings({ name, title, settings }: Harness): string {
+  const { properties = {} } = z.toJSONSchema(settings, { io: 'input' })
+  const rows = Object.entries(properties).map(([key, schema]) => {
+    const about = schema as JsonSchema
+    return [`\`${key}\``, renderType(about), about.description ?? '']
+  })
+  const table = rows.length === 0 ? 'None.' : renderTable(['Setting', 'Value', 'Meaning'], rows)
+  return `## ${name}: ${title}\n\n${table}`
+}
+
+interface JsonSchema {
+  type?: string
+  enum?: readonly string[]
+  pattern?: string
+  items?: JsonSchema
+  description?: string
+}
+
+function renderType({ type, enum: values, pattern, items }: JsonSchema): string {
+  if (values !== undefined) return values.map((value) => `\`${value}\``).join(', ')
+  if (items !== undefined) return `list of ${renderType(items)}s`
+  return pattern === undefined ? (type ?? 'any') : `text like \`${pattern}\``
 }
 
 function renderDialects(): string {

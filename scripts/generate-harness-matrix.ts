@@ -4,7 +4,7 @@ import { execFileSync } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { harnesses } from '../src/node/harnesses/index.ts'
-import type { Harness } from '../src/node/harnesses/harness.ts'
+import type { PackagedHarness } from '../src/node/harnesses/harness.ts'
 import type { RunFacts } from '../test/support/harness-facts.ts'
 import { scenarioNames, type ScenarioName } from '../test/support/harness-scenarios.ts'
 
@@ -12,12 +12,14 @@ const root = dirname(import.meta.dirname)
 const PAGE = 'docs/harness-matrix.md'
 
 interface Measured {
-  harness: Harness
+  harness: PackagedHarness
   scenarios: Partial<Record<ScenarioName, RunFacts>>
 }
 
 const isCheck = process.argv.includes('--check')
-const text = format(render(await Promise.all(harnesses.map(load))))
+const text = format(
+  render(await Promise.all(harnesses.filter(({ package: { registry } }) => registry === 'npm').map(load))),
+)
 if ((await readFile(join(root, PAGE), 'utf8').catch(() => '')) !== text) {
   if (isCheck) {
     console.log(`${PAGE} differs from what was measured; run node scripts/generate-harness-matrix.ts\n\n${text}`)
@@ -28,13 +30,13 @@ if ((await readFile(join(root, PAGE), 'utf8').catch(() => '')) !== text) {
   }
 }
 
-async function load(harness: Harness): Promise<Measured> {
+async function load(harness: PackagedHarness): Promise<Measured> {
   const file = join('.polar', 'harness-matrix', `${harness.name}.json`)
   const json = await readFile(join(root, file), 'utf8').catch(() => undefined)
   const hint = 'install it and run: npm run test:e2e -- test/e2e/harness-matrix.test.ts'
   if (json === undefined) throw new Error(`There is no ${file}; ${hint}`)
   const record = JSON.parse(json) as { version: string; scenarios: Measured['scenarios'] }
-  if (record.version === harness.npm.version) return { harness, scenarios: record.scenarios }
+  if (record.version === harness.package.version) return { harness, scenarios: record.scenarios }
   throw new Error(`${file} is of version ${record.version}; ${hint}`)
 }
 
@@ -50,7 +52,7 @@ runs they made ${calls} calls; ${exact} of them were captured with exact tokens,
 ${renderTable(
   ['Harness', 'API', ...scenarioNames],
   measured.map(({ harness, scenarios }) => [
-    `${harness.title} ${harness.npm.version}`,
+    `${harness.title} ${harness.package.version}`,
     harness.dialect,
     ...scenarioNames.map((name) => renderRun(scenarios[name])),
   ]),

@@ -1,8 +1,8 @@
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import type { HarnessPlaces } from '../node/find-harness.ts'
-import { harnesses } from '../node/harnesses/index.ts'
-import type { Harness } from '../node/harnesses/harness.ts'
+import { harnesses, presets } from '../node/harnesses/index.ts'
+import type { Harness, PackagedHarness } from '../node/harnesses/harness.ts'
 import { RolloutError } from '../model/failure.ts'
 
 const DEFAULT_DIR = join('.polar', 'harnesses')
@@ -24,9 +24,18 @@ export function harnessPlaces(
 }
 
 /** Throws RolloutError `config.invalid` that lists the names there are. */
-export function harnessNamed(name: string): Harness {
-  const harness = harnesses.find((candidate) => candidate.name === name)
+export function presetNamed(name: string): Harness {
+  return named(presets, name)
+}
+
+/** The same, of those that can be installed. */
+export function harnessNamed(name: string): PackagedHarness {
+  return named(harnesses, name)
+}
+
+function named<H extends Harness>(list: readonly H[], name: string): H {
+  const harness = list.find((candidate) => candidate.name === name)
   if (harness) return harness
-  const names = harnesses.map((known) => known.name).join(', ')
+  const names = list.map((known) => known.name).join(', ')
   throw new RolloutError('config.invalid', `There is no harness "${name}". Harnesses: ${names}`)
 }

@@ -2,6 +2,7 @@ import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
+import { NO_OPTIONS } from '../node/harness-launch.ts'
 import { harnesses } from '../node/harnesses/index.ts'
 import { prepareCommand, preparePreset } from './prepare-harness.ts'
 
@@ -42,10 +43,12 @@ test.each(harnesses)('$name sees nothing of the user but what programs in genera
   const prepared = await preparePreset(
     {
       harness,
-      found: { path: '/opt/x', command: ['/opt/x'] },
+      found: { path: '/opt/x', command: ['/opt/x'], env: {} },
       prompt,
       extraArgs: ['--more'],
-      setup: { model: 'm', contextTokens: 32_768, images: false },
+      model: { model: 'm', contextTokens: 32_768, images: false },
+      agent: NO_OPTIONS,
+      workdir: '/somewhere',
       env,
       kept: ['JAVA_HOME', 'NOT_SET'],
       tmpdir: scratch,
@@ -59,10 +62,12 @@ test.each(harnesses)('$name sees nothing of the user but what programs in genera
   expect(Object.keys(prepared.env)).not.toContain('NOT_SET')
   expect(prepared.command[0]).toBe('/opt/x')
   expect(prepared.command.at(-1)).toBe('--more')
-  expect(prepared.stdin).toBe(prompt)
+  expect(prepared.cwd).toBe('/somewhere')
+  expect(prepared.stdin).toBe(harness.instruction === 'stdin' ? prompt : '')
   expect(prepared.command.join(' ')).not.toMatch(/secret|Do this/)
-  const [first = ''] = Object.keys(harness.configure({ ...access, model: 'm', contextTokens: 1, images: true }).files)
-  expect(await readFile(join(home, first), 'utf8')).not.toBe('')
+  const files = (await readdir(home, { recursive: true, withFileTypes: true })).filter((entry) => entry.isFile())
+  const texts = await Promise.all(files.map((file) => readFile(join(file.parentPath, file.name), 'utf8')))
+  expect([...texts, ...Object.values(prepared.env)].join()).toContain(access.baseUrl)
   await prepared[Symbol.asyncDispose]()
   expect(await readdir(scratch)).toEqual([])
 })

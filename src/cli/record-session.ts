@@ -13,6 +13,8 @@ import type { SessionReader, SessionStore } from '../store/store.ts'
 /** A harness that is ready to start. Disposing of it takes away what was prepared for it. */
 export interface PreparedHarness extends AsyncDisposable {
   command: readonly [string, ...string[]]
+  /** Absent: ours. */
+  cwd?: string
   /** All it gets. */
   env: Readonly<Record<string, string | undefined>>
   /** Its standard input; absent: ours, so that a person can talk to it. */
@@ -69,6 +71,7 @@ async function runHarness(
   // terminal must stay in ours, or the terminal would stop it.
   const isAlone = harness.stdin !== undefined
   const child = spawn(file, args, {
+    cwd: harness.cwd,
     env: { ...harness.env },
     detached: isAlone,
     stdio: [isAlone ? 'pipe' : 'inherit', options.stdout === 'inherit' ? 'inherit' : 2, 'inherit'],

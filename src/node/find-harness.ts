@@ -2,14 +2,16 @@ import { access, constants, open, realpath } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
 import { runProgram } from '../lib/run-program.ts'
 import { RolloutError } from '../model/failure.ts'
-import type { Harness } from './harnesses/harness.ts'
+import { bundleStart, loadBundle, type Bundle, type ProgramStart } from './harness-bundle.ts'
+import type { PackagedHarness } from './harnesses/harness.ts'
 import { createHarnessHome } from './harness-home.ts'
 
 /** A harness on this machine that has the version we know how to run. */
-export interface FoundHarness {
+export interface FoundHarness extends ProgramStart {
   path: string
-  /** Program and first arguments; those of a launch follow. */
-  command: readonly [string, ...string[]]
+  /** Present when it is one; then it lies in `folder`. */
+  bundle?: Bundle
+  folder?: string
 }
 
 export interface HarnessPlaces {
@@ -26,56 +28,79 @@ export interface HarnessPlaces {
 }
 
 /** Installed by us, else anywhere in PATH in the right version; undefined when there is none. */
-export async function findHarness(harness: Harness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
-  const installed = await findProgram(harness, installFolder(harness, places.dir), places)
-  return installed ?? findInPath(harness, places)
+export async function findHarness(harness: PackagedHarness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
+  const folder = installFolder(harness, places.dir)
+  const bundle = await loadBundle(folder)
+  if (bundle !== undefined) {
+    return { path: join(folder, bundle.program.path), ...bundleStart(bundle, folder), bundle, folder }
+  }
+  return (await findProgram(harness, folder, places)) ?? findInPath(harness, places)
 }
 
 /** One folder per version, so that a new pin never meets an old installation. */
-export function installFolder({ name, npm }: Pick<Harness, 'name' | 'npm'>, dir: string): string {
-  return join(dir, `${name}-${npm.version}`)
+export function installFolder(
+  { name, package: { version } }: Pick<PackagedHarness, 'name' | 'package'>,
+  dir: string,
+): string {
+  return join(dir, `${name}-${version}`)
 }
 
-/** The program in a folder npm installed into. Its version is not asked for. */
+/** The program in a folder that the package was installed into. Its version is not asked for. */
 export async function findProgram(
-  harness: Harness,
+  harness: PackagedHarness,
   folder: string,
   places: HarnessPlaces,
 ): Promise<FoundHarness | undefined> {
   const { kind, paths } = harness.program(places.platform)
-  for (const path of paths.map((relative) => join(folder, relative))) {
-    if (!(await isThere(path, kind === 'native' ? constants.X_OK : constants.R_OK))) continue
-    return { path, command: kind === 'native' ? [path] : nodeCommand(harness, path, places) }
+  for (const relative of paths) {
+    const path = join(folder, relative)
+    if (!(await isThere(path, kind === 'node' ? constants.R_OK : constants.X_OK))) continue
+    if (kind === 'node') return { path, command: nodeCommand(harness, path, places), env: {} }
+    return { path, ...bundleStart({ program: { kind, path: relative }, interpreter: null }, folder) }
   }
   return undefined
 }
 
-/** What the program says its version is; undefined when it does not run. */
-export async function askVersion(found: FoundHarness, places: HarnessPlaces): Promise<string | undefined> {
-  await using home = await createHarnessHome({}, places.tmpdir)
-  const env = { PATH: places.path, HOME: home.path }
-  const { exitCode, stdout } = await runProgram([...found.command, '--version'], {
-    env,
+/** What the program says its version is; undefined when it does not run. It finds no other program in PATH. */
+export async function askVersion(
+  harness: PackagedHarness,
+  found: ProgramStart,
+  { path, tmpdir }: { path: string; tmpdir: string },
+): Promise<string | undefined> {
+  await using home = await createHarnessHome(tmpdir)
+  const { exitCode, stdout } = await runProgram([...found.command, ...versionArgs(harness)], {
+    env: { PATH: path, HOME: home.path, TMPDIR: home.tmpdir, ...found.env },
     signal: AbortSignal.timeout(VERSION_TIMEOUT_MS),
   })
-  return exitCode === 0 ? /\d+\.\d+\.\d+(?:-[\w.]+)?/.exec(stdout)?.[0] : undefined
+  return exitCode === 0 ? /\d+\.\d+\.\d+(?:[-.][\w.]+)?/.exec(stdout)?.[0] : undefined
 }
 
 /** A cold disk takes its time over 360 MB. */
 const VERSION_TIMEOUT_MS = 60_000
 
-async function findInPath(harness: Harness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
+function versionArgs({ package: { registry, name } }: PackagedHarness): string[] {
+  if (registry === 'npm') return ['--version']
+  return ['-c', `import importlib.metadata as m; print(m.version(${JSON.stringify(name)}))`]
+}
+
+async function findInPath(harness: PackagedHarness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
+  // Of a package for Python the command alone does not tell which Python knows it.
+  if (harness.package.registry === 'pypi') return undefined
   for (const folder of places.path.split(delimiter).filter((entry) => entry !== '')) {
     const path = join(folder, harness.command)
     if (!(await isThere(path, constants.X_OK))) continue
-    const found = { path, command: await commandFor(harness, path, places) }
-    if ((await askVersion(found, places)) === harness.npm.version) return found
+    const found = { path, command: await commandFor(harness, path, places), env: {} }
+    if ((await askVersion(harness, found, places)) === harness.package.version) return found
   }
   return undefined
 }
 
 /** A script for Node is run by the Node we know, which may be newer than the one in PATH. */
-async function commandFor(harness: Harness, path: string, places: HarnessPlaces): Promise<[string, ...string[]]> {
+async function commandFor(
+  harness: PackagedHarness,
+  path: string,
+  places: HarnessPlaces,
+): Promise<[string, ...string[]]> {
   const target = await realpath(path)
   return /^#!.*\bnode\b/.test(await readStart(target)) ? nodeCommand(harness, target, places) : [path]
 }
@@ -86,13 +111,16 @@ async function readStart(path: string): Promise<string> {
   return buffer.toString('latin1', 0, bytesRead).split('\n', 1)[0] ?? ''
 }
 
-function nodeCommand(harness: Harness, script: string, { node }: HarnessPlaces): [string, ...string[]] {
-  const { minimumNode } = harness
-  if (minimumNode !== undefined && isOlder(node.version, minimumNode)) {
-    const message = `${harness.title} needs Node ${minimumNode} or newer; this is Node ${node.version}.`
-    throw new RolloutError('harness.not-found', message)
-  }
+function nodeCommand(harness: PackagedHarness, script: string, { node }: HarnessPlaces): [string, ...string[]] {
+  assertNode(harness, node.version)
   return [node.path, script]
+}
+
+/** Throws RolloutError `harness.not-found` when it wants a newer one. */
+export function assertNode({ title, minimumNode }: PackagedHarness, version: string): void {
+  if (minimumNode === undefined || !isOlder(version, minimumNode)) return
+  const message = `${title} needs Node ${minimumNode} or newer; this is Node ${version}.`
+  throw new RolloutError('harness.not-found', message)
 }
 
 function isOlder(version: string, minimum: string): boolean {

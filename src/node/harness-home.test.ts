@@ -1,4 +1,4 @@
-import { mkdtemp, readFile, rm, stat } from 'node:fs/promises'
+import { mkdtemp, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -14,23 +14,21 @@ async function modeOf(path: string): Promise<string> {
   return ((await stat(path)).mode & 0o777).toString(8)
 }
 
-test('a home holds the files it was given, for its owner only, and goes away with all that came into it', async () => {
+test('a home is its owner’s only, and goes away with all that came into it', async () => {
   let path: string
   {
-    await using home = await createHarnessHome({ '.tool/deep/settings.json': '{}' }, scratch)
+    await using home = await createHarnessHome(scratch)
     path = home.path
     expect(dirname(path)).toBe(scratch)
-    expect(await readFile(join(path, '.tool/deep/settings.json'), 'utf8')).toBe('{}')
     expect(await modeOf(path)).toBe('700')
     expect(await modeOf(home.tmpdir)).toBe('700')
-    expect(await modeOf(join(path, '.tool/deep'))).toBe('700')
-    expect(await modeOf(join(path, '.tool/deep/settings.json'))).toBe('600')
+    await writeFile(join(home.tmpdir, 'left'), 'over')
   }
   await expect(stat(path)).rejects.toMatchObject({ code: 'ENOENT' })
 })
 
 test('two homes are apart', async () => {
-  await using one = await createHarnessHome({}, scratch)
-  await using other = await createHarnessHome({}, scratch)
+  await using one = await createHarnessHome(scratch)
+  await using other = await createHarnessHome(scratch)
   expect(one.path).not.toBe(other.path)
 })

@@ -1,5 +1,5 @@
-import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
-import { dirname, join } from 'node:path'
+import { mkdir, mkdtemp, rm } from 'node:fs/promises'
+import { join } from 'node:path'
 
 /** A HOME for one run of a harness, so that it reads no settings of anybody and leaves none behind. */
 export interface HarnessHome extends AsyncDisposable {
@@ -8,8 +8,8 @@ export interface HarnessHome extends AsyncDisposable {
   readonly tmpdir: string
 }
 
-/** Files are by path below the new folder, which is made in `parent`. Only its owner may enter it: files may hold a key. */
-export async function createHarnessHome(files: Readonly<Record<string, string>>, parent: string): Promise<HarnessHome> {
+/** A new folder in `parent` that only its owner may enter. */
+export async function createHarnessHome(parent: string): Promise<HarnessHome> {
   // Made with mode 0700.
   const path = await mkdtemp(join(parent, 'polar-home-'))
   // Tools the harness left behind may still be writing.
@@ -17,11 +17,6 @@ export async function createHarnessHome(files: Readonly<Record<string, string>>,
   const tmpdir = join(path, 'tmp')
   try {
     await mkdir(tmpdir, { mode: 0o700 })
-    for (const [name, text] of Object.entries(files)) {
-      const file = join(path, name)
-      await mkdir(dirname(file), { recursive: true, mode: 0o700 })
-      await writeFile(file, text, { mode: 0o600 })
-    }
   } catch (error) {
     await remove()
     throw error

@@ -7,6 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { readRequest } from '../../src/cli/read-request.ts'
+import { harnesses } from '../../src/node/harnesses/index.ts'
 import { textOf } from '../../src/model/message.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
 
@@ -69,6 +70,24 @@ describe('polar record --harness', () => {
     expect(JSON.parse(turns[0]?.request ?? '')).toMatchObject({ max_completion_tokens: 2048 })
   })
 
+  test('runs a command of the user’s with the instruction in a file', async () => {
+    const script = await writeScript('default: { text: "Heard." }\n')
+    const agent = join(scratch, 'agent.yaml')
+    const call = `import { readFileSync } from 'node:fs'
+const content = readFileSync(process.env.POLAR_INSTRUCTION_FILE, 'utf8')
+const body = JSON.stringify({ model: process.env.POLAR_MODEL, messages: [{ role: 'user', content }] })
+const headers = { 'content-type': 'application/json', authorization: 'Bearer ' + process.env.OPENAI_API_KEY }
+const answer = await fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers, body })
+console.log((await answer.json()).choices[0].message.content)
+`
+    await writeFile(join(scratch, 'agent.mjs'), call)
+    await writeFile(agent, `custom_shell: { command: '"${process.execPath}" agent.mjs' }\n`)
+    const run = polar(['record', '--harness', 'shell', '--agent', agent, '--script', script, 'Say "it".'])
+    expect(run.status, String(run.stderr)).toBe(0)
+    expect(run.stdout).toBe('Heard.\n')
+    expect(await recordedPrompt()).toBe('Say "it".')
+  })
+
   test('leaves no home behind, also when it is interrupted', async () => {
     const script = await writeScript('default: { text: "Late.", first_token_ms: 120000 }\n')
     const child = spawn(process.execPath, [main, 'record', '--harness', 'pi', '--script', script, 'Who?'], {
@@ -97,10 +116,12 @@ describe('polar record --harness', () => {
     [['record', '--harness', 'pi'], 'say what the harness is to do'],
     [['record', '--harness', 'pi', '--prompt-file', 'x', 'Who?'], 'not both'],
     [['record', '--harness', 'pi', '--prompt-file', 'missing'], 'Cannot read the prompt missing'],
-    [['record', '--harness', 'aider', 'Who?'], '--harness must be one of codex,'],
-    [['harness'], 'say ls or install'],
+    [['record', '--harness', 'nobody', 'Who?'], '--harness must be one of codex,'],
+    [['record', '--agent', 'x', '--', 'true'], '--agent goes with --harness'],
+    [['record', '--harness', 'shell', 'Who?'], 'needs a custom_shell'],
+    [['harness'], 'say ls, install or check'],
     [['harness', 'install'], 'say which to install'],
-    [['harness', 'install', 'aider'], 'There is no harness "aider". Harnesses: codex,'],
+    [['harness', 'install', 'shell'], 'There is no harness "shell". Harnesses: codex,'],
   ])('refuses %j', (args, message) => {
     const run = polar(args)
     expect(run.status).toBe(2)
@@ -112,8 +133,12 @@ test('polar harness ls names every harness and where it was found', () => {
   const run = polar(['harness', 'ls', '--json', '--dir', 'none'])
   expect(run.status).toBe(0)
   const rows = JSON.parse(String(run.stdout)) as { name: string; version: string; path: string | null }[]
-  expect(rows.map(({ name }) => name)).toEqual(['codex', 'claude_code', 'gemini_cli', 'qwen_code', 'opencode', 'pi'])
-  expect(rows.at(-1)?.path).toMatch(/node_modules\/\.bin\/pi$/)
+  expect(rows.map(({ name }) => name)).toEqual(harnesses.map(({ name }) => name))
+  expect(rows.find(({ name }) => name === 'pi')).toMatchObject({
+    state: 'in PATH',
+    path: expect.stringMatching(/node_modules\/\.bin\/pi$/),
+  })
+  expect(rows.find(({ name }) => name === 'aider')).toMatchObject({ state: 'not here', path: null, bundle: null })
 })
 
 async function homes(): Promise<string[]> {

@@ -7,7 +7,7 @@ import type { Harness } from '../../src/node/harnesses/harness.ts'
 import type { SessionRecord } from '../../src/model/session.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
 import { toScript, type Scenario } from './harness-scenarios.ts'
-import { harnessTools } from './harness-tools.ts'
+import { harnessTools, noTools } from './harness-tools.ts'
 import { tinyPng } from './png.ts'
 import type { EngineCall } from './stack.ts'
 
@@ -32,10 +32,9 @@ export interface HarnessRun {
 export async function runHarness(
   harness: Harness,
   scenario: Scenario,
-  { scratch, harnessDir }: { scratch: string; harnessDir: string },
+  { scratch, harnessDir, agent }: { scratch: string; harnessDir: string; agent?: unknown },
 ): Promise<HarnessRun> {
-  const tools = harnessTools[harness.name]
-  if (tools === undefined) throw new Error(`test/support/harness-tools.ts does not know ${harness.name}`)
+  const tools = harnessTools[harness.name] ?? noTools
   const folder = await mkdtemp(join(scratch, `${harness.name}-${scenario.name}-`))
   const cwd = join(folder, 'work')
   await mkdir(cwd)
@@ -44,6 +43,8 @@ export async function runHarness(
   const [log, out] = [join(folder, 'engine.jsonl'), join(folder, 'sessions')]
   const prompt = `SCRIPT:${scenario.name}#${harness.name} ${scenario.prompt}`
   await writeFile(promptFile, prompt)
+  const agentFile = join(folder, 'agent.json')
+  if (agent !== undefined) await writeFile(agentFile, JSON.stringify(agent))
   await writeFile(scriptFile, stringify(toScript(scenario, tools, cwd)))
   const { status, stdout, stderr } = await polar(
     [
@@ -54,6 +55,7 @@ export async function runHarness(
       `--script=${scriptFile}`,
       `--engine-log=${log}`,
       ...(scenario.images ? ['--images'] : []),
+      ...(agent === undefined ? [] : [`--agent=${agentFile}`]),
       '--prompt-file',
       promptFile,
     ],

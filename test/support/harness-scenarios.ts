@@ -5,7 +5,7 @@ type Step = NonNullable<ScriptInput['default']>
 
 /** One run of a harness: what the model says, in words of no harness in particular, and what must come of it. */
 export interface Scenario {
-  name: ScenarioName
+  name: string
   prompt: string
   steps(tools: HarnessTools, cwd: string): Step[]
   /** Of a sub-agent, which is picked by a marker of its own; absent when the scenario has none. */
@@ -28,7 +28,7 @@ const ROUNDS = 12
 /** Text that a shell, a template or a command line would take to mean something. */
 const TRICKY = String.raw`$(id) "quoted" \ %s {{x}} <b> ünïcode ☃`
 
-export const scenarios: readonly Scenario[] = [
+export const scenarios: readonly (Scenario & { name: ScenarioName })[] = [
   {
     name: 'basic',
     prompt: 'Please create one.txt and two.txt.',

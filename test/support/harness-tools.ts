@@ -12,6 +12,8 @@ export interface HarnessTools {
   write(path: string, content: string, cwd: string): PlayedCall
   read(path: string, cwd: string): PlayedCall
   image(path: string, cwd: string): PlayedCall
+  /** What it calls a tool of an MCP server; absent: it knows none. */
+  mcpTool?(server: string, tool: string): string
   /** Absent: it has no sub-agents. */
   subagent?: {
     start(prompt: string): PlayedCall
@@ -35,6 +37,7 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     write: (path, content) => codexShell(`printf '%s' '${content}' > ${path}`),
     read: (path) => codexShell(`cat ${path}`),
     image: (path, cwd) => ({ name: 'view_image', arguments: { path: `${cwd}/${path}` } }),
+    mcpTool: (server, tool) => `mcp__${server}__${tool}`,
     subagent: {
       start: (message) => ({ name: CODEX_SPAWN, arguments: { message } }),
       style: 'detached',
@@ -45,6 +48,7 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     write: (path, content, cwd) => ({ name: 'Write', arguments: { file_path: `${cwd}/${path}`, content } }),
     read: (path, cwd) => ({ name: 'Read', arguments: { file_path: `${cwd}/${path}` } }),
     image: (path, cwd) => ({ name: 'Read', arguments: { file_path: `${cwd}/${path}` } }),
+    mcpTool: (server, tool) => `mcp__${server}__${tool}`,
     subagent: {
       start: (prompt) => ({
         name: 'Agent',
@@ -58,6 +62,7 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     write: (path, content) => ({ name: 'write_file', arguments: { file_path: path, content } }),
     read: (path) => ({ name: 'read_file', arguments: { file_path: path } }),
     image: (path) => ({ name: 'read_file', arguments: { file_path: path } }),
+    mcpTool: (server, tool) => `mcp_${server}_${tool}`,
     subagent: {
       start: (prompt) => ({ name: 'invoke_agent', arguments: { agent_name: 'generalist', prompt } }),
       finish: (response) => ({ name: 'complete_task', arguments: { result: { response } } }),
@@ -69,6 +74,7 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     write: (path, content, cwd) => ({ name: 'write_file', arguments: { file_path: `${cwd}/${path}`, content } }),
     read: (path, cwd) => ({ name: 'read_file', arguments: { file_path: `${cwd}/${path}` } }),
     image: (path, cwd) => ({ name: 'read_file', arguments: { file_path: `${cwd}/${path}` } }),
+    mcpTool: (server, tool) => `mcp__${server}__${tool}`,
     subagent: {
       start: (prompt) => ({ name: 'agent', arguments: { description: 'A small task', prompt } }),
       style: 'notified',
@@ -79,6 +85,7 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     write: (path, content, cwd) => ({ name: 'write', arguments: { filePath: `${cwd}/${path}`, content } }),
     read: (path, cwd) => ({ name: 'read', arguments: { filePath: `${cwd}/${path}` } }),
     image: (path, cwd) => ({ name: 'read', arguments: { filePath: `${cwd}/${path}` } }),
+    mcpTool: (server, tool) => `${server}_${tool}`,
     subagent: {
       start: (prompt) => ({
         name: 'task',
@@ -92,7 +99,15 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     write: (path, content) => ({ name: 'write', arguments: { path, content } }),
     read: (path) => ({ name: 'read', arguments: { path } }),
     image: (path) => ({ name: 'read', arguments: { path } }),
+    mcpTool: (server, tool) => `${server}_${tool}`,
   },
+}
+
+/** Of a harness that has none, or whose tools nobody wrote down. */
+export const noTools: HarnessTools = { shell: refuse, write: refuse, read: refuse, image: refuse }
+
+function refuse(): never {
+  throw new Error('test/support/harness-tools.ts does not know the tools of this harness')
 }
 
 function codexShell(cmd: string): PlayedCall {

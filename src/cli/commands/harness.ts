@@ -1,15 +1,18 @@
+import { checkHarness } from '../../node/check-harness.ts'
+import { findHarness, installFolder, type FoundHarness, type HarnessPlaces } from '../../node/find-harness.ts'
+import type { Bundle } from '../../node/harness-bundle.ts'
+import type { PackagedHarness } from '../../node/harnesses/harness.ts'
 import { harnesses } from '../../node/harnesses/index.ts'
-import { findHarness, installFolder, type HarnessPlaces } from '../../node/find-harness.ts'
-import { installHarness, sizeOf } from '../../node/install-harness.ts'
-import type { Harness } from '../../node/harnesses/harness.ts'
+import { installHarness, type Installation } from '../../node/install-harness.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../harness-places.ts'
 import { formatTable } from '../table.ts'
+import { readVersion } from '../version.ts'
 
 export const harness = defineCommand({
   name: 'harness',
-  description: 'Install the agent CLIs that polar record --harness runs, and see which are here.',
-  words: { name: 'ls | install NAME…', description: 'What to do; install takes names, or all' },
+  description: 'Install agent CLIs as bundles that run in any sandbox, check them, and see which are here.',
+  words: { name: 'ls | install NAME… | check [NAME…]', description: 'What to do; install takes names, or all' },
   flags: {
     dir: { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
     json: { type: 'boolean', description: 'Print the result as JSON' },
@@ -18,80 +21,131 @@ export const harness = defineCommand({
     'polar harness ls',
     'polar harness install codex opencode',
     'polar harness install all --dir /opt/harnesses',
+    'polar harness check',
   ],
   async run({ flags, words: [action, ...names] }): Promise<ExitCode> {
     const places = harnessPlaces(flags.dir, process.env)
     if (action === 'ls') {
       if (names.length > 0) throw usageError('harness', 'ls takes no names')
-      await list(places, flags.json)
-      return EXIT.done
+      return list(places, flags.json)
     }
+    const chosen = names.includes('all') ? harnesses : names.map(harnessNamed)
     if (action === 'install') {
       if (names.length === 0) throw usageError('harness', 'say which to install, or all')
-      await install(names.includes('all') ? harnesses : names.map(harnessNamed), places, flags.json)
-      return EXIT.done
+      return install(chosen, places, flags.json)
     }
-    throw usageError('harness', action === undefined ? 'say ls or install' : `there is no "${action}"`)
+    if (action === 'check') return check(chosen, places, flags.json)
+    throw usageError('harness', action === undefined ? 'say ls, install or check' : `there is no "${action}"`)
   },
 })
 
-async function list(places: HarnessPlaces, asJson: boolean): Promise<void> {
-  const rows: Row[] = []
-  for (const known of harnesses) {
-    const found = await findHarness(known, places)
-    const isOurs = found?.path.startsWith(installFolder(known, places.dir)) ?? false
-    const bytes = isOurs ? await sizeOf(installFolder(known, places.dir)) : null
-    rows.push({ ...describe(known), path: found?.path ?? null, bytes })
-  }
-  if (asJson) {
-    process.stdout.write(`${JSON.stringify(rows, null, 2)}\n`)
-    return
-  }
-  process.stdout.write(
-    formatTable([
-      ['name', 'package', 'version', 'speaks', 'disk', 'found'],
-      ...rows.map(({ name, npm_package, version, dialect, bytes, path }) => [
-        name,
-        npm_package,
-        version,
-        dialect,
-        bytes === null ? '-' : megabytes(bytes),
-        path ?? `no (polar harness install ${name})`,
-      ]),
-    ]),
-  )
-}
+/** `bundle`: may be mounted into sandboxes. `no bundle`: installed by an older polar. `in PATH`: the user's own. */
+type HarnessState = 'bundle' | 'no bundle' | 'in PATH' | 'damaged' | 'not here'
 
 interface Row {
   name: string
-  npm_package: string
+  package: string
   version: string
   dialect: string
+  state: HarnessState
   path: string | null
-  /** Null unless we installed it. */
-  bytes: number | null
+  /** Null unless it is a bundle. */
+  bundle: Bundle | null
 }
 
-function describe({ name, npm, dialect }: Harness): Pick<Row, 'name' | 'npm_package' | 'version' | 'dialect'> {
-  return { name, npm_package: npm.package, version: npm.version, dialect }
+async function list(places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
+  const rows: Row[] = []
+  for (const known of harnesses) {
+    // One that cannot be read is no reason not to list the others.
+    const found = await findHarness(known, places).catch(() => 'damaged' as const)
+    rows.push(toRow(known, found, places))
+  }
+  if (asJson) {
+    printJson(rows)
+    return EXIT.done
+  }
+  process.stdout.write(
+    formatTable([
+      ['name', 'version', 'state', 'size', 'API', 'where'],
+      ...rows.map(({ name, version, state, bundle, dialect, path }) => [
+        name,
+        version,
+        state,
+        bundle === null ? '-' : megabytes(bundle.bytes),
+        dialect,
+        path ?? `polar harness install ${name}`,
+      ]),
+    ]),
+  )
+  return EXIT.done
 }
 
-async function install(chosen: readonly Harness[], places: HarnessPlaces, asJson: boolean): Promise<void> {
+function toRow(known: PackagedHarness, found: FoundHarness | 'damaged' | undefined, { dir }: HarnessPlaces): Row {
+  const { name, package: origin, dialect } = known
+  const about = { name, package: `${origin.registry}:${origin.name}`, version: origin.version, dialect }
+  if (found === undefined) return { ...about, state: 'not here', path: null, bundle: null }
+  const folder = installFolder(known, dir)
+  if (found === 'damaged') return { ...about, state: 'damaged', path: folder, bundle: null }
+  if (found.bundle !== undefined) return { ...about, state: 'bundle', path: folder, bundle: found.bundle }
+  const state = found.path.startsWith(folder) ? 'no bundle' : 'in PATH'
+  return { ...about, state, path: found.path, bundle: null }
+}
+
+async function install(chosen: readonly PackagedHarness[], places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
   const interrupted = new AbortController()
   const stop = (): void => interrupted.abort()
   process.on('SIGINT', stop).on('SIGTERM', stop)
-  const rows: Row[] = []
+  const rows: (Bundle & { folder: string; outcome: string })[] = []
+  const createdBy = `polar-rl ${readVersion()}`
   for (const known of chosen) {
-    const { package: name, version } = known.npm
+    const { name, version } = known.package
     process.stderr.write(`${known.name}: ${name} ${version} … `)
     const startedAt = performance.now()
-    const done = await installHarness(known, { places, env: process.env, signal: interrupted.signal })
+    const done = await installHarness(known, { places, env: process.env, createdBy, signal: interrupted.signal })
     const seconds = ((performance.now() - startedAt) / 1000).toFixed(0)
-    process.stderr.write(`${done.isNew ? `installed in ${seconds} s` : 'is here already'}, ${megabytes(done.bytes)}\n`)
-    rows.push({ ...describe(known), path: done.program, bytes: done.bytes })
+    process.stderr.write(`${OUTCOMES[done.outcome]} in ${seconds} s, ${megabytes(done.bundle.bytes)}\n`)
+    rows.push({ ...done.bundle, folder: done.folder, outcome: done.outcome })
   }
   process.off('SIGINT', stop).off('SIGTERM', stop)
-  if (asJson) process.stdout.write(`${JSON.stringify(rows, null, 2)}\n`)
+  if (asJson) printJson(rows)
+  return EXIT.done
+}
+
+const OUTCOMES: Readonly<Record<Installation['outcome'], string>> = {
+  installed: 'installed',
+  upgraded: 'made a bundle of what was there',
+  replaced: 'was damaged, and is installed anew',
+  kept: 'is here already, and whole: checked',
+}
+
+/** Without names: all that are installed. */
+async function check(chosen: readonly PackagedHarness[], places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
+  const results: { name: string; version: string; problems: string[] }[] = []
+  for (const known of chosen.length === 0 ? harnesses : chosen) {
+    const { name, package: origin } = known
+    const problems = await checkHarness(known, places)
+    if (problems === undefined && chosen.length === 0) continue
+    const missing = `it is not installed as a bundle: polar harness install ${name}`
+    results.push({ name, version: origin.version, problems: problems ?? [missing] })
+  }
+  if (asJson) printJson(results)
+  else process.stdout.write(results.map(renderCheck).join(''))
+  if (results.length === 0) process.stderr.write(`No bundle in ${places.dir}; polar harness install makes one.\n`)
+  return results.some(({ problems }) => problems.length > 0) ? EXIT.failed : EXIT.done
+}
+
+/** A tree that went missing would fill the screen. */
+const MOST_PROBLEMS = 20
+
+function renderCheck({ name, version, problems }: { name: string; version: string; problems: string[] }): string {
+  if (problems.length === 0) return `${name} ${version}: whole, and starts\n`
+  const shown = problems.slice(0, MOST_PROBLEMS).map((problem) => `  ${problem}\n`)
+  const more = problems.length > MOST_PROBLEMS ? `  and ${problems.length - MOST_PROBLEMS} more\n` : ''
+  return `${name} ${version}: ${problems.length} wrong; polar harness install ${name} puts it right\n${shown.join('')}${more}`
+}
+
+function printJson(value: unknown): void {
+  process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
 }
 
 function megabytes(bytes: number): string {

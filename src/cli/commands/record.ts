@@ -8,11 +8,13 @@ import { randomIds } from '../../lib/random-ids.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { createCallLogStore } from '../../store/call-log/store.ts'
-import { endOf, type Harness } from '../../node/harnesses/harness.ts'
+import { endOf, type Harness, type PackagedHarness } from '../../node/harnesses/harness.ts'
 import { findHarness, type FoundHarness } from '../../node/find-harness.ts'
-import { harnesses } from '../../node/harnesses/index.ts'
+import { NO_OPTIONS, type AgentOptions } from '../../node/harness-launch.ts'
+import { presets } from '../../node/harnesses/index.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../harness-places.ts'
+import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../harness-places.ts'
+import { loadAgentOptions } from '../load-agent-options.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { prepareCommand, preparePreset } from '../prepare-harness.ts'
@@ -29,11 +31,16 @@ export const record = defineCommand({
     harness: {
       type: 'string',
       hint: 'NAME',
-      choices: harnesses.map(({ name }) => name),
+      choices: presets.map(({ name }) => name),
       description: 'Run this agent CLI without a person, with permission for everything, in a HOME of its own',
     },
     'prompt-file': { type: 'string', hint: 'FILE', description: 'Read the prompt from a file; - is standard input' },
     'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
+    agent: {
+      type: 'string',
+      hint: 'FILE',
+      description: 'Settings, mcp_servers, skills_path, env and custom_shell for --harness, as a task has them',
+    },
     images: { type: 'boolean', description: 'The model reads images; without it the harness is told that it does not' },
     context: {
       type: 'string',
@@ -115,6 +122,7 @@ interface RecordFlags {
   harness?: string
   'prompt-file'?: string
   'harness-dir'?: string
+  agent?: string
   images: boolean
   context?: string
   env?: string
@@ -122,16 +130,24 @@ interface RecordFlags {
 
 /** What to run: a harness we know, found here, or a command of the user's. */
 type Choice =
-  | { harness: Harness; found: FoundHarness; prompt: string; extraArgs: readonly string[] }
+  | {
+      harness: Harness
+      found?: FoundHarness
+      prompt: string
+      extraArgs: readonly string[]
+      agent: AgentOptions
+    }
   | { harness?: undefined; command: readonly [string, ...string[]] }
 
 async function readChoice(flags: RecordFlags, word: string, rest: readonly string[]): Promise<Choice> {
   if (flags.harness !== undefined) {
-    const harness = harnessNamed(flags.harness)
+    const harness = presetNamed(flags.harness)
     const prompt = await readPrompt(flags['prompt-file'], word)
-    return { harness, found: await findOrExplain(harness, flags['harness-dir']), prompt, extraArgs: rest }
+    const agent = flags.agent === undefined ? NO_OPTIONS : await loadAgentOptions(flags.agent, harness.name)
+    const choice = { harness, prompt, extraArgs: rest, agent }
+    return isPackaged(harness) ? { ...choice, found: await findOrExplain(harness, flags['harness-dir']) } : choice
   }
-  for (const flag of ['prompt-file', 'harness-dir', 'context', 'env', 'images'] as const) {
+  for (const flag of ['prompt-file', 'harness-dir', 'agent', 'context', 'env', 'images'] as const) {
     if (flags[flag]) throw usageError('record', `--${flag} goes with --harness`)
   }
   if (word !== '') throw usageError('record', `unexpected argument "${word}"; a prompt goes with --harness`)
@@ -157,11 +173,15 @@ async function readPromptFile(file: string): Promise<string> {
   }
 }
 
-async function findOrExplain(harness: Harness, dir: string | undefined): Promise<FoundHarness> {
+function isPackaged(harness: Harness): harness is PackagedHarness {
+  return harness.package !== undefined
+}
+
+async function findOrExplain(harness: PackagedHarness, dir: string | undefined): Promise<FoundHarness> {
   const found = await findHarness(harness, harnessPlaces(dir, process.env))
   if (found) return found
   const install = `polar harness install ${harness.name}${dir === undefined ? '' : ` --dir ${dir}`}`
-  const message = `${harness.title} ${harness.npm.version} is not installed. Install it with: ${install}`
+  const message = `${harness.title} ${harness.package.version} is not installed. Install it with: ${install}`
   throw new RolloutError('harness.not-found', message)
 }
 
@@ -185,13 +205,14 @@ function toRecord(
       : parseNumber('record', 'context', flags.context, { min: 1024, max: 100_000_000 })
   const preset = {
     ...choice,
-    setup: { model: engine.model, contextTokens, images: flags.images },
+    model: { model: engine.model, contextTokens, images: flags.images },
     env: process.env,
+    workdir: process.cwd(),
     kept: (flags.env ?? '').split(',').filter((name) => name !== ''),
     tmpdir: tmpdir(),
   }
   return {
-    origin: { harness: { name: harness.name, version: harness.npm.version, path: choice.found.path } },
+    origin: { harness: { name: harness.name, version: harness.package?.version, path: choice.found?.path } },
     prepare: (access) => preparePreset(preset, access),
   }
 }

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { claudeCode } from './claude-code.ts'
-import { describeHarness, exampleSetup } from './harness.contract.ts'
+import { describeHarness, exampleServers, exampleSetup } from './harness.contract.ts'
 
 describeHarness(claudeCode)
 
@@ -18,6 +18,8 @@ test('Claude Code is told of the gateway by variables, and stays off the network
     ANTHROPIC_DEFAULT_OPUS_MODEL: 'Qwen/Qwen3-8B',
     ANTHROPIC_DEFAULT_SONNET_MODEL: 'Qwen/Qwen3-8B',
     ANTHROPIC_DEFAULT_HAIKU_MODEL: 'Qwen/Qwen3-8B',
+    ANTHROPIC_SMALL_FAST_MODEL: 'Qwen/Qwen3-8B',
+    CLAUDE_CODE_SUBAGENT_MODEL: 'Qwen/Qwen3-8B',
     CLAUDE_CODE_MAX_CONTEXT_TOKENS: '131072',
     CLAUDE_CODE_MAX_OUTPUT_TOKENS: '32000',
     CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
@@ -28,4 +30,51 @@ test('Claude Code is told of the gateway by variables, and stays off the network
     IS_SANDBOX: '1',
   })
   expect(args).toEqual(['--print', '--dangerously-skip-permissions'])
+})
+
+test('Claude Code offers the tools of MCP servers in the first call already', () => {
+  const { files, env } = claudeCode.configure({ ...exampleSetup, mcpServers: exampleServers })
+  expect(JSON.parse(files['.claude.json'] ?? '')).toEqual({
+    mcpServers: {
+      words: { type: 'stdio', command: 'word-server', args: ['--fast', 'a "b" \\c'] },
+      'old-news': { type: 'sse', url: 'http://127.0.0.1:9/sse' },
+      news_2: { type: 'http', url: 'http://127.0.0.1:9/mcp?a=1&b=2' },
+    },
+  })
+  expect(env).toMatchObject({ MCP_CONNECTION_NONBLOCKING: '0', ENABLE_TOOL_SEARCH: '0' })
+})
+
+test('settings of Claude Code become flags, and its prompts files', () => {
+  const settings = {
+    max_turns: 20,
+    effort: 'high',
+    max_thinking_tokens: 1000,
+    append_system_prompt: 'Be brief.',
+    allowed_tools: ['Bash(git *)', 'Edit'],
+    permission_mode: 'dontAsk',
+    output_format: 'stream-json',
+    config: { permissions: { allow: ['Read'] } },
+  }
+  const { files, env, args } = claudeCode.configure({ ...exampleSetup, settings })
+  expect(args).toEqual([
+    '--print',
+    '--permission-mode',
+    'dontAsk',
+    '--max-turns',
+    '20',
+    '--effort',
+    'high',
+    '--append-system-prompt-file',
+    '/sandbox/home/.polar/append-system-prompt.md',
+    '--allowedTools',
+    'Bash(git *),Edit',
+    '--output-format',
+    'stream-json',
+    '--verbose',
+  ])
+  expect(env['MAX_THINKING_TOKENS']).toBe('1000')
+  expect(files['.polar/append-system-prompt.md']).toBe('Be brief.')
+  expect(JSON.parse(files['.claude/settings.json'] ?? '')).toMatchObject({
+    permissions: { deny: ['WebSearch'], allow: ['Read'] },
+  })
 })

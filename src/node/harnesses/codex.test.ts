@@ -1,8 +1,12 @@
 import { expect, test } from 'vitest'
 import { codex } from './codex.ts'
-import { describeHarness, exampleSetup } from './harness.contract.ts'
+import { toToml } from './codex-toml.ts'
+import { describeHarness, exampleServers, exampleSetup, readToml } from './harness.contract.ts'
 
 describeHarness(codex)
+
+const config = (setup: object = {}) =>
+  readToml(codex.configure({ ...exampleSetup, ...setup }).files['.codex/config.toml'] ?? '')
 
 test('Codex is told of the gateway by its config, and stays off the network', () => {
   const { files, env, args } = codex.configure(exampleSetup)
@@ -12,7 +16,6 @@ test('Codex is told of the gateway by its config, and stays off the network', ()
     model_provider = "polar"
     model_context_window = 131072
     check_for_update_on_startup = false
-    # A tool that runs on the provider's side; engines have none.
     web_search = "disabled"
 
     [model_providers.polar]
@@ -23,7 +26,6 @@ test('Codex is told of the gateway by its config, and stays off the network', ()
 
     [features]
     view_image = true
-    # Each of these talks to other hosts.
     plugins = false
     apps = false
     remote_plugin = false
@@ -33,6 +35,8 @@ test('Codex is told of the gateway by its config, and stays off the network', ()
 
     [feedback]
     enabled = false
+
+    [mcp_servers]
     ",
     }
   `)
@@ -41,6 +45,48 @@ test('Codex is told of the gateway by its config, and stays off the network', ()
 })
 
 test('Codex has no tool for images when the model reads text only', () => {
-  const { files } = codex.configure({ ...exampleSetup, images: false })
-  expect(files['.codex/config.toml']).toContain('[features]\nview_image = false\n')
+  expect(config({ images: false })).toMatchObject({ features: { view_image: false } })
+})
+
+test('Codex cannot work without the MCP servers of the task, nor asks before it uses them', () => {
+  const mcpServers = exampleServers.filter(({ transport }) => transport !== 'sse')
+  const rules = { required: true, default_tools_approval_mode: 'approve' }
+  expect(config({ mcpServers })['mcp_servers']).toEqual({
+    words: { command: 'word-server', args: ['--fast', 'a "b" \\c'], ...rules },
+    news_2: { url: 'http://127.0.0.1:9/mcp?a=1&b=2', ...rules },
+  })
+})
+
+test('settings of Codex become its config and flags', () => {
+  const settings = {
+    reasoning_effort: 'high',
+    sandbox_mode: 'workspace-write',
+    features: { plugins: true, goals: false },
+    json_events: true,
+    config: { tools: { web: { deep: [1, 'two'] } }, hide_agent_reasoning: true },
+  }
+  const { args } = codex.configure({ ...exampleSetup, settings })
+  expect(args).toEqual(['exec', '--sandbox', 'workspace-write', '--skip-git-repo-check', '--json', '-'])
+  expect(config({ settings })).toMatchObject({
+    model_reasoning_effort: 'high',
+    hide_agent_reasoning: true,
+    features: { plugins: true, goals: false, apps: false },
+    tools: { web: { deep: [1, 'two'] } },
+  })
+})
+
+test('further config cannot lead Codex away from the gateway', () => {
+  const settings = { config: { model_provider: 'other', model_providers: {} } }
+  expect(() => config({ settings })).toThrow(
+    'config.model_provider: is set by polar, so that calls reach the gateway; config.model_providers: is set by',
+  )
+})
+
+test('further config that TOML cannot say is refused', () => {
+  expect(() => config({ settings: { config: { a: { b: [null] } } } })).toThrow('config: TOML has no null')
+})
+
+test('toToml() quotes keys and values that need it', () => {
+  const text = toToml({ plain: 'a\u007Fb', 'a b': { 'c.d': { e: [{ f: 'g' }] } }, empty: {} })
+  expect(text).toBe('plain = "a\\u007fb"\n\n["a b"."c.d"]\ne = [{ f = "g" }]\n\n[empty]\n')
 })

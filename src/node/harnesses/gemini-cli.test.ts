@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { geminiCli } from './gemini-cli.ts'
 import { endOf } from './harness.ts'
-import { describeHarness, exampleSetup } from './harness.contract.ts'
+import { describeHarness, exampleServers, exampleSetup } from './harness.contract.ts'
 
 describeHarness(geminiCli)
 
@@ -14,13 +14,16 @@ test('Gemini CLI is told how to log in by its settings, and stays off the networ
     privacy: { usageStatisticsEnabled: false },
     telemetry: { enabled: false },
     general: { enableAutoUpdate: false, enableAutoUpdateNotification: false },
+    model: {},
+    tools: {},
+    mcpServers: {},
   })
   expect(env).toEqual({
     GEMINI_API_KEY: 'sk-polar-secret',
     GOOGLE_GEMINI_BASE_URL: 'http://127.0.0.1:4000/s/ses_1',
     GEMINI_TELEMETRY_ENABLED: 'false',
   })
-  expect(args).toEqual(['--model', 'Qwen/Qwen3-8B', '--yolo', '--skip-trust'])
+  expect(args).toEqual(['--model', 'Qwen/Qwen3-8B', '--approval-mode=yolo', '--skip-trust'])
 })
 
 test('Gemini CLI tells a wrong setup and a limit apart from giving up', () => {
@@ -30,4 +33,31 @@ test('Gemini CLI tells a wrong setup and a limit apart from giving up', () => {
     'limit-reached',
     'interrupted',
   ])
+})
+
+test('Gemini CLI is told of MCP servers as a map, by the key that says how each speaks', () => {
+  const { files } = geminiCli.configure({ ...exampleSetup, mcpServers: exampleServers })
+  expect(JSON.parse(files['.gemini/settings.json'] ?? '')).toMatchObject({
+    mcpServers: {
+      words: { command: 'word-server', args: ['--fast', 'a "b" \\c'], trust: true },
+      'old-news': { url: 'http://127.0.0.1:9/sse', trust: true },
+      news_2: { httpUrl: 'http://127.0.0.1:9/mcp?a=1&b=2', trust: true },
+    },
+  })
+})
+
+test('settings of Gemini CLI become its settings and flags', () => {
+  const settings = {
+    approval_mode: 'plan',
+    max_session_turns: 9,
+    exclude_tools: ['web_fetch'],
+    config: { ui: { a: 1 } },
+  }
+  const { files, args } = geminiCli.configure({ ...exampleSetup, settings })
+  expect(args).toContain('--approval-mode=plan')
+  expect(JSON.parse(files['.gemini/settings.json'] ?? '')).toMatchObject({
+    model: { maxSessionTurns: 9 },
+    tools: { exclude: ['web_fetch'] },
+    ui: { a: 1 },
+  })
 })

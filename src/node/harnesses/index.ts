@@ -1,9 +1,25 @@
+import { aider } from './aider.ts'
 import { claudeCode } from './claude-code.ts'
 import { codex } from './codex.ts'
 import { geminiCli } from './gemini-cli.ts'
-import type { Harness } from './harness.ts'
+import type { Harness, PackagedHarness } from './harness.ts'
+import { miniSweAgent } from './mini-swe-agent.ts'
 import { opencode } from './opencode.ts'
 import { pi } from './pi.ts'
 import { qwenCode } from './qwen-code.ts'
+import { shell } from './shell.ts'
 
-export const harnesses: readonly [Harness, ...Harness[]] = [codex, claudeCode, geminiCli, qwenCode, opencode, pi]
+/** Those that can be installed. */
+export const harnesses: readonly [PackagedHarness, ...PackagedHarness[]] = [
+  codex,
+  claudeCode,
+  geminiCli,
+  qwenCode,
+  opencode,
+  pi,
+  miniSweAgent,
+  aider,
+]
+
+/** All that a task may name. */
+export const presets: readonly Harness[] = [...harnesses, shell]

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { describeHarness, exampleSetup } from './harness.contract.ts'
+import { describeHarness, exampleServers, exampleSetup } from './harness.contract.ts'
 import { opencode } from './opencode.ts'
 
 describeHarness(opencode)
@@ -13,6 +13,8 @@ test('OpenCode is told of the gateway by its settings, and stays off the network
     share: 'disabled',
     permission: 'allow',
     model: 'polar/Qwen/Qwen3-8B',
+    small_model: 'polar/Qwen/Qwen3-8B',
+    mcp: {},
     provider: {
       polar: {
         npm: '@ai-sdk/openai-compatible',
@@ -40,4 +42,31 @@ test('OpenCode is told of the gateway by its settings, and stays off the network
     OPENCODE_DISABLE_SHARE: '1',
   })
   expect(args).toEqual(['run', '--title', 'polar'])
+})
+
+test('OpenCode is told of MCP servers as local or remote', () => {
+  const { files } = opencode.configure({ ...exampleSetup, mcpServers: exampleServers })
+  expect(JSON.parse(files['.config/opencode/opencode.json'] ?? '')).toMatchObject({
+    mcp: {
+      words: { type: 'local', command: ['word-server', '--fast', 'a "b" \\c'], enabled: true },
+      'old-news': { type: 'remote', url: 'http://127.0.0.1:9/sse' },
+      news_2: { type: 'remote', url: 'http://127.0.0.1:9/mcp?a=1&b=2' },
+    },
+  })
+})
+
+test('settings of OpenCode become its config and flags', () => {
+  const settings = {
+    steps: 12,
+    variant: 'high',
+    permission: { bash: 'deny' },
+    tools: { grep: true, task: false },
+    json_events: true,
+  }
+  const { files, args } = opencode.configure({ ...exampleSetup, settings })
+  expect(args).toEqual(['run', '--title', 'polar', '--variant', 'high', '--format', 'json'])
+  expect(JSON.parse(files['.config/opencode/opencode.json'] ?? '')).toMatchObject({
+    agent: { build: { steps: 12 } },
+    permission: { bash: 'deny', grep: 'allow', task: 'deny' },
+  })
 })

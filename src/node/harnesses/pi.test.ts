@@ -37,3 +37,18 @@ test('pi is told of a small model that reads text only', () => {
     providers: { polar: { models: [{ input: ['text'], contextWindow: 32_768, maxTokens: 8192 }] } },
   })
 })
+
+test('settings of pi become flags and files', () => {
+  const settings = { thinking: 'off', exclude_tools: ['edit', 'write'], system_prompt: 'Be.', config: { retry: {} } }
+  const { files, args } = pi.configure({ ...exampleSetup, settings })
+  expect(args.slice(5)).toEqual([
+    '--thinking',
+    'off',
+    '--exclude-tools',
+    'edit,write',
+    '--system-prompt',
+    '/sandbox/home/.polar/system-prompt.md',
+  ])
+  expect(files['.polar/system-prompt.md']).toBe('Be.')
+  expect(JSON.parse(files['.pi/agent/settings.json'] ?? '')).toEqual({ retry: {} })
+})

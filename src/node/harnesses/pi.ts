@@ -1,15 +1,36 @@
-import { answerTokens, PROVIDER, toJsonFile, type Harness } from './harness.ts'
+import * as z from 'zod'
+import { answerTokens, defineHarness, extraConfig, optional, PROVIDER, toJsonFile, words } from './harness.ts'
+import { mcpExtension, NO_SERVER } from './pi-mcp.ts'
 
-export const pi: Harness = {
+const PiSettings = z.strictObject({
+  thinking: z.enum(['off', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).optional(),
+  tools: words.describe('The only tools it has'),
+  exclude_tools: words,
+  append_system_prompt: z.string().min(1).optional(),
+  system_prompt: z.string().min(1).optional().describe('Instead of its own'),
+  mode: z.enum(['text', 'json']).optional(),
+  compat: z
+    .record(z.string(), z.json())
+    .optional()
+    .describe('How the engine differs from OpenAI, as models.json has it'),
+  config: extraConfig(['defaultProvider', 'defaultModel']).describe('Keys of settings.json'),
+  extra_args: words,
+})
+
+export const pi = defineHarness({
   name: 'pi',
   title: 'pi',
-  npm: { package: '@earendil-works/pi-coding-agent', version: '0.87.1' },
+  package: { registry: 'npm', name: '@earendil-works/pi-coding-agent', version: '0.87.1' },
   command: 'pi',
   program: () => ({ kind: 'node', paths: ['node_modules/@earendil-works/pi-coding-agent/dist/bundle/cli.js'] }),
   minimumNode: '22.19.0',
   dialect: 'openai-chat',
   hasSubAgents: false,
-  configure({ baseUrl, key, model, contextTokens, images }) {
+  instruction: 'stdin',
+  mcpTransports: ['stdio', 'streamable-http'],
+  skillsFolder: '.pi/agent/skills',
+  settings: PiSettings,
+  configure({ baseUrl, key, model, contextTokens, images, home, mcpServers }, settings) {
     const provider = {
       baseUrl: `${baseUrl}/v1`,
       api: 'openai-completions',
@@ -23,15 +44,41 @@ export const pi: Harness = {
           contextWindow: contextTokens,
           maxTokens: answerTokens(contextTokens),
           cost: { input: 0, output: 0, cacheRead: 0, cacheWrite: 0 },
+          compat: settings.compat,
         },
       ],
     }
+    const { append_system_prompt: append, system_prompt: system } = settings
     return {
-      files: { '.pi/agent/models.json': toJsonFile({ providers: { [PROVIDER]: provider } }) },
+      files: {
+        '.pi/agent/models.json': toJsonFile({ providers: { [PROVIDER]: provider } }),
+        ...(settings.config === undefined ? {} : { '.pi/agent/settings.json': toJsonFile(settings.config) }),
+        ...(mcpServers.length === 0 ? {} : { [EXTENSION]: mcpExtension(mcpServers) }),
+        ...(append === undefined ? {} : { [APPENDED]: append }),
+        ...(system === undefined ? {} : { [SYSTEM]: system }),
+      },
       env: { PI_OFFLINE: '1', PI_TELEMETRY: '0', PI_SKIP_VERSION_CHECK: '1' },
-      args: ['--provider', PROVIDER, '--model', model, '--print'],
+      args: [
+        '--provider',
+        PROVIDER,
+        '--model',
+        model,
+        '--print',
+        ...optional('--thinking', settings.thinking),
+        ...optional('--tools', settings.tools?.join(',')),
+        ...optional('--exclude-tools', settings.exclude_tools?.join(',')),
+        // Either takes a text or the name of a file.
+        ...optional('--append-system-prompt', append && `${home}/${APPENDED}`),
+        ...optional('--system-prompt', system && `${home}/${SYSTEM}`),
+        ...optional('--mode', settings.mode),
+        ...(settings.extra_args ?? []),
+      ],
     }
   },
   // A context that overflows half way also ends with 0, and an empty answer.
-  exitCodes: { 1: 'gave-up' },
-}
+  exitCodes: { 1: 'gave-up', [NO_SERVER]: 'bad-setup' },
+})
+
+const EXTENSION = '.pi/agent/extensions/polar-mcp.js'
+const APPENDED = '.polar/append-system-prompt.md'
+const SYSTEM = '.polar/system-prompt.md'

@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { endOf } from './harness.ts'
-import { describeHarness, exampleSetup } from './harness.contract.ts'
+import { describeHarness, exampleServers, exampleSetup } from './harness.contract.ts'
 import { qwenCode } from './qwen-code.ts'
 
 describeHarness(qwenCode)
@@ -29,13 +29,14 @@ test('Qwen Code is told of the gateway by its settings, and stays off the networ
         },
       ],
     },
+    mcpServers: {},
   })
   expect(env).toEqual({
     POLAR_API_KEY: 'sk-polar-secret',
     QWEN_USAGE_STATISTICS_ENABLED: '0',
     QWEN_CODE_SUPPRESS_YOLO_WARNING: '1',
   })
-  expect(args).toEqual(['--yolo'])
+  expect(args).toEqual(['--approval-mode=yolo'])
 })
 
 test('Qwen Code tells a wrong setup and a limit apart from giving up', () => {
@@ -45,5 +46,34 @@ test('Qwen Code tells a wrong setup and a limit apart from giving up', () => {
     'limit-reached',
     'limit-reached',
     'interrupted',
+  ])
+})
+
+test('Qwen Code is told of MCP servers as a map, by the key that says how each speaks', () => {
+  const { files } = qwenCode.configure({ ...exampleSetup, mcpServers: exampleServers })
+  expect(JSON.parse(files['.qwen/settings.json'] ?? '')).toMatchObject({
+    mcpServers: {
+      words: { command: 'word-server', args: ['--fast', 'a "b" \\c'], trust: true },
+      'old-news': { url: 'http://127.0.0.1:9/sse', trust: true },
+      news_2: { httpUrl: 'http://127.0.0.1:9/mcp?a=1&b=2', trust: true },
+    },
+    tools: { toolSearch: { enabled: false } },
+  })
+})
+
+test('settings of Qwen Code become flags', () => {
+  const settings = { max_session_turns: 9, max_tool_calls: 50, max_wall_time: '5m', exclude_tools: ['a', 'b'] }
+  expect(qwenCode.configure({ ...exampleSetup, settings }).args).toEqual([
+    '--approval-mode=yolo',
+    '--max-session-turns',
+    '9',
+    '--max-tool-calls',
+    '50',
+    '--max-wall-time',
+    '5m',
+    '--exclude-tools',
+    'a',
+    '--exclude-tools',
+    'b',
   ])
 })

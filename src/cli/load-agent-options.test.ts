@@ -1,0 +1,36 @@
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import { loadAgentOptions } from './load-agent-options.ts'
+
+let scratch: string
+beforeAll(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'polar-agent-'))
+})
+afterAll(() => rm(scratch, { recursive: true, force: true }))
+
+async function load(text: string): Promise<unknown> {
+  const file = join(scratch, 'agent.yaml')
+  await writeFile(file, text)
+  return loadAgentOptions(file, 'pi')
+}
+
+test('an agent file holds what a task says of its agent, and skills lie beside it', async () => {
+  const text =
+    'settings: { thinking: low }\nskills_path: skills\nmcp_servers: [{ name: a, transport: stdio, command: b }]\n'
+  expect(await load(text)).toMatchObject({
+    settings: { thinking: 'low' },
+    skills_path: join(scratch, 'skills'),
+    mcp_servers: [{ name: 'a', transport: 'stdio', command: 'b', args: [] }],
+  })
+})
+
+test.each([
+  ['is no YAML', '{', 'Cannot read the agent file'],
+  ['holds something else', 'setings: {}', 'Unrecognized key: "setings"'],
+  ['is empty', '', 'Cannot read the agent file'],
+  ['has a server without an address', 'mcp_servers: [{ name: a, transport: sse }]', 'the others need a url'],
+])('an agent file that %s is refused', async (_case, text, message) => {
+  await expect(load(text)).rejects.toThrow(message)
+})

@@ -1,0 +1,14 @@
+import { expect, test } from 'vitest'
+import { readElfNeeds } from './elf.ts'
+
+test.runIf(process.platform === 'linux')('readElfNeeds() tells what Node wants to find', async () => {
+  const needs = await readElfNeeds(process.execPath)
+  expect(needs?.interpreter).toMatch(/\/ld-/)
+  expect(needs?.libraries.some((name) => name.startsWith('libc.'))).toBe(true)
+  if (needs?.interpreter?.includes('ld-linux')) expect(needs.glibc).toMatch(/^2\.\d+$/)
+})
+
+test('readElfNeeds() gives nothing for what is no program', async () => {
+  expect(await readElfNeeds(import.meta.filename)).toBeUndefined()
+  expect(await readElfNeeds('/dev/null')).toBeUndefined()
+})

@@ -1,0 +1,123 @@
+import { chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
+import { readElfNeeds } from '../lib/elf.ts'
+import { runProgram } from '../lib/run-program.ts'
+import { PYTHON_LIBRARIES } from './harness-bundle.ts'
+import type { HarnessPackage } from './harnesses/harness.ts'
+
+interface PipDeps {
+  env: Readonly<Record<string, string | undefined>>
+  signal: AbortSignal
+}
+
+/**
+ * Puts a package into an empty folder, together with the Python that it was made for: a copy of `python3` from PATH, its
+ * standard library and the libraries that these load. Gives what went wrong, if anything.
+ */
+export async function installFromPypi(
+  { name, version, pins = [] }: HarnessPackage,
+  folder: string,
+  deps: PipDeps,
+): Promise<string | undefined> {
+  const python = await askPython(deps)
+  if (typeof python === 'string') return python
+  const home = await copyPython(python, folder)
+  const target = join(home, 'site-packages')
+  const flags = ['--target', target, '--no-compile', '--no-input', '--disable-pip-version-check']
+  const pip = await runProgram(
+    [python.executable, '-m', 'pip', 'install', ...flags, `${name}==${version}`, ...pins],
+    deps,
+  )
+  if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
+  await copyLibraries(folder, deps)
+  // By content, not by time: a copy of the bundle has other times, and nobody can write to it.
+  const compile = [
+    '-I',
+    '-m',
+    'compileall',
+    '-q',
+    '-j',
+    '0',
+    '--invalidation-mode',
+    'unchecked-hash',
+    '-s',
+    folder,
+    home,
+  ]
+  await runProgram([join(folder, PROGRAM), ...compile], {
+    ...deps,
+    env: { LD_LIBRARY_PATH: join(folder, PYTHON_LIBRARIES) },
+  })
+  return undefined
+}
+
+const PROGRAM = 'python/bin/python3'
+
+interface Python {
+  executable: string
+  /** `3.12` */
+  minor: string
+  standardLibrary: string
+}
+
+async function askPython(deps: PipDeps): Promise<Python | string> {
+  const script = `import json, sys, sysconfig
+print(json.dumps([sys._base_executable, "%d.%d" % sys.version_info[:2], sysconfig.get_path("stdlib")]))`
+  const { exitCode, stdout, stderr } = await runProgram(['python3', '-I', '-c', script], deps)
+  if (exitCode !== 0) return `it needs a python3 in PATH: ${stderr.trim()}`
+  const [executable, minor, standardLibrary] = JSON.parse(stdout) as [string, string, string]
+  return { executable: await realpath(executable), minor, standardLibrary }
+}
+
+/** Gives its library folder. Python finds it by where it lies itself, wherever that is. */
+async function copyPython({ executable, minor, standardLibrary }: Python, folder: string): Promise<string> {
+  const program = join(folder, PROGRAM)
+  await mkdir(dirname(program), { recursive: true })
+  await copyFile(executable, program)
+  await chmod(program, 0o755)
+  const home = join(folder, 'python', 'lib', `python${minor}`)
+  await cp(standardLibrary, home, {
+    recursive: true,
+    dereference: true,
+    filter: (source) => !UNUSED.test(source.slice(standardLibrary.length)),
+  })
+  await mkdir(join(home, 'site-packages'), { recursive: true })
+  await writeFile(join(home, 'sitecustomize.py'), SITE)
+  return home
+}
+
+/** Of the standard library: tests, packages of whoever installed it, windows and what only builds other things. */
+const UNUSED =
+  /^\/(test|lib-dynload\/_tkinter\.[^/]*|lib-dynload\/nis\.[^/]*|site-packages|dist-packages|idlelib|tkinter|turtledemo|ensurepip|lib2to3\/tests|config-[^/]*)(\/|$)|\/(__pycache__|tests)(\/|$)/
+
+/** What its children see is what the sandbox has. */
+const SITE = `import os
+os.environ.pop("LD_LIBRARY_PATH", None)
+`
+
+/** What is loaded from the machine, but for libc and its kin, which every sandbox with glibc has. */
+async function copyLibraries(folder: string, deps: PipDeps): Promise<void> {
+  const target = join(folder, PYTHON_LIBRARIES)
+  const modules = (await readdir(folder, { recursive: true })).filter((name) => name.endsWith('.so'))
+  const known = new Set<string>()
+  for (const path of [PROGRAM, ...modules].map((name) => join(folder, name))) {
+    const needs = await readElfNeeds(path).catch(() => undefined)
+    const wanted = needs?.libraries.filter((library) => !SYSTEM.test(library) && !known.has(library)) ?? []
+    if (wanted.length === 0) continue
+    for (const [library, source] of await resolveLibraries(path, deps)) {
+      // Wheels bring their own and know where they are.
+      if (known.has(library) || SYSTEM.test(library) || source.startsWith(`${folder}/`)) continue
+      known.add(library)
+      await copyFile(source, join(target, library))
+    }
+  }
+}
+
+const SYSTEM = /^(ld-linux|linux-vdso|lib(c|m|dl|rt|pthread|util|resolv|nsl|anl|BrokenLocale)\.so)/
+
+/** The machine's own loader says where each one is, also those that others of them need. */
+async function resolveLibraries(path: string, deps: PipDeps): Promise<[string, string][]> {
+  const { stdout } = await runProgram(['ldd', path], deps)
+  const found = [...stdout.matchAll(/^\s*(\S+) => (\/\S+) \(/gm)]
+  return Promise.all(found.map(async ([, name = '', source = '']) => [basename(name), await realpath(source)]))
+}

@@ -1,0 +1,69 @@
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test, type TestContext } from 'vitest'
+import { harnessPlaces } from '../../src/cli/harness-places.ts'
+import { findHarness } from '../../src/node/find-harness.ts'
+import { aider } from '../../src/node/harnesses/aider.ts'
+import type { PackagedHarness } from '../../src/node/harnesses/harness.ts'
+import { miniSweAgent } from '../../src/node/harnesses/mini-swe-agent.ts'
+import type { Scenario } from '../support/harness-scenarios.ts'
+import { runHarness, type HarnessRun } from '../support/harness-run.ts'
+
+let scratch: string
+beforeAll(async () => {
+  scratch = await mkdtemp(join(tmpdir(), 'polar-python-'))
+})
+afterAll(() => rm(scratch, { recursive: true, force: true }))
+
+async function play(
+  harness: PackagedHarness,
+  steps: ReturnType<Scenario['steps']>,
+  settings: Record<string, unknown>,
+  context: TestContext,
+): Promise<HarnessRun> {
+  const places = harnessPlaces(undefined, process.env)
+  if ((await findHarness(harness, places)) === undefined) {
+    context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
+  }
+  const scenario = {
+    name: 'python',
+    prompt: 'Make it: $(id) "x".',
+    steps: () => steps,
+    files: {},
+    says: '',
+    images: false,
+  }
+  const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent: { settings } })
+  expect(run.session.complete).toBe(true)
+  expect(run.session.turns.every(({ response }) => response?.grade === 'exact')).toBe(true)
+  expect(run.session.turns[0]?.request).toContain(JSON.stringify(run.prompt).slice(1, -1))
+  return run
+}
+
+function bash(command: string): { tool_calls: { name: string; arguments: { command: string } }[] } {
+  return { tool_calls: [{ name: 'bash', arguments: { command } }] }
+}
+
+const SUBMIT = 'echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT && echo It is there.'
+
+test('mini-swe-agent works in the sandbox’s own environment, and submits', async (context) => {
+  const look = 'echo one > one.txt; echo "[$LD_LIBRARY_PATH$PYTHONPATH$PYTHONHOME]" > env.txt'
+  const run = await play(miniSweAgent, [bash(look), bash(SUBMIT)], {}, context)
+  expect({ exitCode: run.exitCode, stdout: run.stdout.trim() }).toEqual({ exitCode: 0, stdout: 'It is there.' })
+  expect(await readFile(join(run.cwd, 'one.txt'), 'utf8')).toBe('one\n')
+  expect(await readFile(join(run.cwd, 'env.txt'), 'utf8')).toBe('[]\n')
+})
+
+test('mini-swe-agent says when its limit on steps ended it', async (context) => {
+  const run = await play(miniSweAgent, [bash('true'), bash('true'), bash(SUBMIT)], { step_limit: 2 }, context)
+  expect(run.exitCode, run.stderr).toBe(53)
+  expect(run.session.turns).toHaveLength(2)
+})
+
+test('Aider applies the edit of an answer, and leaves nothing else behind', async (context) => {
+  const text = "Here it is.\n\nhello.py\n```\nprint('hi')\n```\n"
+  const run = await play(aider, [{ text }], { edit_format: 'whole', git: false }, context)
+  expect(run.exitCode, run.stderr).toBe(0)
+  expect(await readFile(join(run.cwd, 'hello.py'), 'utf8')).toBe("print('hi')\n")
+})
