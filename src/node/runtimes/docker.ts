@@ -52,7 +52,7 @@ const DockerConfig = z.strictObject({
   readOnly: z
     .boolean()
     .default(false)
-    .describe('Whether only the workdir and /tmp can be written to; no snapshots then'),
+    .describe('Whether only the workdir can be written to, and folders in memory such as /tmp; no snapshots then'),
   capabilities: z.array(z.string()).default([]).describe('Linux capabilities to keep; all others are dropped'),
   network: z.string().default('bridge').describe('The engine network of sandboxes that may talk to everybody'),
   nofile: z.int().positive().default(16_384).describe('Most open files of a process'),
@@ -196,7 +196,7 @@ class DockerRuntime implements Runtime {
       const rooms = await this.#roomsOf(containerId, user)
       signal.throwIfAborted()
       const surroundings = await this.#surroundingsOf(image, { containerId, user, rooms })
-      await this.#makeWorkdir(spec, containerId, surroundings)
+      await this.#makeWorkdir(spec, { containerId, user, rooms }, surroundings)
       const doors = await this.#openDoors(accepts, { containerId, user, rooms, forwarded }, signal)
       undo.defer(() => doors.forEach((door) => door.close()))
       signal.throwIfAborted()
@@ -405,8 +405,16 @@ class DockerRuntime implements Runtime {
   }
 
   /** The engine makes it, but as its own. */
-  async #makeWorkdir(spec: SandboxSpec, containerId: string, { owner }: Surroundings): Promise<void> {
+  async #makeWorkdir(spec: SandboxSpec, { containerId, rooms }: Container, { owner }: Surroundings): Promise<void> {
     if (owner.uid === 0) return
+    if (this.#config.readOnly) {
+      // A volume, whose owner Docker lets nobody change; but its first user may open it to everybody.
+      using _ = await rooms.expect()
+      const command = ['chmod', '0777', spec.workdir]
+      const { exitCode, stderr } = await runInside(this.#engine, containerId, { command, user: '0:0' })
+      if (exitCode === 0) return
+      throw new RolloutError('runtime.start-failed', `Cannot give out ${spec.workdir}: ${stderr.slice(-500)}`)
+    }
     const nothing = () => Promise.reject(new RolloutError('internal.bug', 'Nothing is replaced here'))
     const files = new ContainerFiles({ engine: this.#engine, containerId, owner, runInside: nothing })
     await files.makeDirectory(spec.workdir)

@@ -32,6 +32,7 @@ const WAITER = [
   'exec 3>&1 4>&2; said=$(exec 2>&1; (exec >&3 2>&4 3>&- 4>&-; exec "$@"); echo "=$?"); code=${said##*=}; [ "$code" -gt 128 ] && [ "$said" = "=$code" ] && printf %s "$POLAR_MARK" >&4; exit "$code"',
   'sh',
 ]
+
 export interface ExecutionDeps {
   engine: Engine
   containerId: string

@@ -75,7 +75,7 @@ export class HostRooms implements Rooms {
     const end = async () => {
       await stopForking(group, this.#place, folder)
       await group.remove()
-      if (existsSync(folder)) throw new RolloutError('runtime.gone', `Processes in ${folder} cannot be ended`)
+      if (existsSync(folder)) await signalProcess(this.first, 'SIGKILL')
       await this.#sweep()
     }
     let closing: Promise<void> | undefined

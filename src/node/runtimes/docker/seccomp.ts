@@ -1,4 +1,5 @@
-import { readFile, writeFile } from 'node:fs/promises'
+import { randomUUID } from 'node:crypto'
+import { readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import * as z from 'zod'
 
@@ -28,7 +29,9 @@ export async function writePodmanProfile(dir: string): Promise<string | undefine
     const text = await readFile(place, 'utf8').catch(() => undefined)
     if (text === undefined) continue
     const path = join(dir, 'seccomp.json')
-    await writeFile(path, JSON.stringify(refuseNamespaces(Profile.parse(JSON.parse(text)))), { mode: 0o644 })
+    const draft = `${path}.${randomUUID()}`
+    await writeFile(draft, JSON.stringify(refuseNamespaces(Profile.parse(JSON.parse(text)))), { mode: 0o644 })
+    await rename(draft, path)
     return path
   }
   return undefined
