@@ -14,6 +14,8 @@ const PAGE = 'docs/harness-matrix.md'
 interface Measured {
   harness: PackagedHarness
   scenarios: Partial<Record<ScenarioName, RunFacts>>
+  /** Calls of the same task inside each kind of sandbox. */
+  sandboxes: Readonly<Record<string, number>>
 }
 
 const isCheck = process.argv.includes('--check')
@@ -31,12 +33,16 @@ if ((await readFile(join(root, PAGE), 'utf8').catch(() => '')) !== text) {
 }
 
 async function load(harness: PackagedHarness): Promise<Measured> {
-  const file = join('.polar', 'harness-matrix', `${harness.name}.json`)
-  const json = await readFile(join(root, file), 'utf8').catch(() => undefined)
-  const hint = 'install it and run: npm run test:e2e -- test/e2e/harness-matrix.test.ts'
-  if (json === undefined) throw new Error(`There is no ${file}; ${hint}`)
+  const [file, sandboxFile] = [`${harness.name}.json`, `${harness.name}.sandbox.json`]
+  const hint =
+    'install it and run: npm run test:e2e -- test/e2e/harness-matrix.test.ts test/e2e/harness-sandbox.test.ts'
+  const [json, sandboxJson] = await Promise.all(
+    [file, sandboxFile].map((name) => readFile(join(root, '.polar', 'harness-matrix', name), 'utf8').catch(() => '')),
+  )
+  if (!json || !sandboxJson) throw new Error(`There is no .polar/harness-matrix/${json ? sandboxFile : file}; ${hint}`)
   const record = JSON.parse(json) as { version: string; scenarios: Measured['scenarios'] }
-  if (record.version === harness.package.version) return { harness, scenarios: record.scenarios }
+  const sandboxes = JSON.parse(sandboxJson) as Measured['sandboxes']
+  if (record.version === harness.package.version) return { harness, scenarios: record.scenarios, sandboxes }
   throw new Error(`${file} is of version ${record.version}; ${hint}`)
 }
 
@@ -64,6 +70,19 @@ ${renderTable(
 - \`badargs\`: tool arguments that are no JSON, then the call again in order. \`prompt\`: a prompt of 100 KB.
 
 Exit codes are those the CLI has against its own provider.
+
+## In a sandbox
+
+\`basic\` again, from the harness's bundle, mounted read-only, with no network: all there is to talk to is the door to its own
+session. Nothing is installed in the sandbox.
+
+${renderTable(
+  ['Harness', 'bubblewrap', 'container (Podman)'],
+  measured.map(({ harness, sandboxes }) => [
+    harness.title,
+    ...['bubblewrap', 'docker'].map((kind) => (sandboxes[kind] === undefined ? '-' : `ok, ${sandboxes[kind]} calls`)),
+  ]),
+)}
 
 ## What comes back in the next request
 
@@ -154,7 +173,8 @@ ${renderTable(
   }),
 )}
 
-This page is made by \`node scripts/generate-harness-matrix.ts\` from what \`test/e2e/harness-matrix.test.ts\` saw.
+This page is made by \`node scripts/generate-harness-matrix.ts\` from what \`test/e2e/harness-matrix.test.ts\` and
+\`test/e2e/harness-sandbox.test.ts\` saw.
 `
 }
 

@@ -1,6 +1,7 @@
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { harnessPlaces } from '../../src/cli/harness-places.ts'
 import { findHarness } from '../../src/node/find-harness.ts'
@@ -9,36 +10,63 @@ import { runtimes } from '../../src/node/runtimes/index.ts'
 import { runInSandbox } from '../support/harness-in-sandbox.ts'
 import { scenarios } from '../support/harness-scenarios.ts'
 import { harnessTools } from '../support/harness-tools.ts'
+import { startPodman } from '../support/podman.ts'
 
 const basic = scenarios.find(({ name }) => name === 'basic')!
+const facts = fileURLToPath(new URL('../../.polar/harness-matrix', import.meta.url))
+const podman = await startPodman()
+
+/** Each with the image it starts from, or why it cannot be tried. */
+const kinds = [
+  { name: 'bubblewrap', config: { kind: 'bubblewrap' }, image: undefined, missing: undefined },
+  typeof podman === 'string'
+    ? { name: 'a container', config: { kind: 'docker' }, image: undefined, missing: podman }
+    : {
+        name: 'a container',
+        config: { kind: 'docker', socket: podman.socket, pull: 'never' },
+        image: podman.image,
+        missing: undefined,
+      },
+]
 
 let dir: string
 beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), 'polar-sandboxed-'))
 })
-afterAll(() => rm(dir, { recursive: true, force: true }))
+afterAll(async () => {
+  if (typeof podman !== 'string') await podman[Symbol.asyncDispose]()
+  await rm(dir, { recursive: true, force: true })
+})
 
 describe.each(harnesses.filter(({ name }) => harnessTools[name] !== undefined))(
   '$title from its bundle, in a sandbox that reaches nothing but its session',
   (harness) => {
-    test('writes its files inside bubblewrap', async (context) => {
-      const places = harnessPlaces(undefined, process.env)
-      const found = await findHarness(harness, places)
+    const seen: Record<string, number> = {}
+
+    /** For docs/harness-matrix.md. */
+    afterAll(async () => {
+      if (kinds.some(({ config }) => seen[config.kind] === undefined)) return
+      await mkdir(facts, { recursive: true })
+      await writeFile(join(facts, `${harness.name}.sandbox.json`), `${JSON.stringify(seen)}\n`)
+    })
+
+    test.for(kinds)('writes its files inside $name', async ({ config, image, missing }, context) => {
+      const found = await findHarness(harness, harnessPlaces(undefined, process.env))
       if (found?.bundle === undefined) {
         return context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
       }
-      await using runtime = runtimes.create(runtimes.config.parse({ kind: 'bubblewrap' }), { dir, now: Date.now })
+      if (missing !== undefined) return context.skip(missing)
+      await using runtime = runtimes.create(runtimes.config.parse(config), { dir, now: Date.now })
       const checked = await runtime.check(AbortSignal.timeout(30_000))
       if (!checked.isUsable) return context.skip(checked.reason)
-      const { result, stdout, stderr, session, files } = await runInSandbox(harness, basic, { runtime, found })
-      expect(result, stderr).toMatchObject({ exitCode: 0, isTimedOut: false })
-      expect(files).toEqual(basic.files)
-      expect(stdout.trimEnd().endsWith(basic.says), stdout).toBe(true)
-      expect(session).toMatchObject({ complete: true, incompleteReasons: [] })
-      expect(session.turns.map(({ response, delivery }) => [response?.grade, delivery])).toEqual(
-        session.turns.map(() => ['exact', 'delivered']),
-      )
-      expect(session.turns).toHaveLength(3)
+      const run = await runInSandbox(harness, basic, { runtime, found, ...(image === undefined ? {} : { image }) })
+      expect(run.result, run.stderr).toMatchObject({ exitCode: 0, isTimedOut: false })
+      expect(run.files).toEqual(basic.files)
+      expect(run.stdout.trimEnd().endsWith(basic.says), run.stdout).toBe(true)
+      expect(run.session).toMatchObject({ complete: true, incompleteReasons: [] })
+      const calls = run.session.turns.map(({ response, delivery }) => [response?.grade, delivery])
+      expect(calls).toEqual([1, 2, 3].map(() => ['exact', 'delivered']))
+      seen[config.kind] = calls.length
     })
   },
 )

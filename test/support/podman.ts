@@ -42,6 +42,8 @@ export async function startPodman(): Promise<Podman | string> {
   const service = spawn('podman', [...options, 'system', 'service', '--time=0', `unix://${socket}`], {
     stdio: 'ignore',
     env,
+    // Its helpers leave a mark where they are when a container runs out of memory.
+    cwd: dir,
   })
   const podman: Podman = {
     socket,
