@@ -15,6 +15,8 @@ export interface ShardSettings {
   continuation: ContinuationMode
   quirks: QuirkRule[]
   upstream: [UpstreamConfig, ...UpstreamConfig[]]
+  /** For the origin of every session. */
+  engine: { kind: string; url: string; model: string }
   logLevel: string
 }
 
@@ -33,6 +35,7 @@ serveShard<ShardSettings>(async ({ port, settings }) => {
       host: settings.host,
       continuation: settings.continuation,
       quirks: settings.quirks,
+      origin: { engine: settings.engine },
       ids: randomIds(Date.now),
       now: Date.now,
       logger: pino({ level: settings.logLevel }, pino.destination(2)),

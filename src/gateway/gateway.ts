@@ -31,6 +31,8 @@ export interface GatewayOptions {
   continuation?: ContinuationMode
   /** Rules of the user's, besides the built-in quirks. Noted in the origin of every session. */
   quirks?: readonly QuirkRule[]
+  /** What is noted of every session besides what it says of itself: which engine answers. */
+  origin?: Readonly<Record<string, unknown>>
 }
 
 export interface SessionOptions {
@@ -80,6 +82,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #weights: Weights = { version: undefined }
   readonly #metrics = new Metrics()
   readonly #quirks: readonly QuirkRule[]
+  readonly #origin: Readonly<Record<string, unknown>>
   /** Connections that may only speak for one session, whatever key they show. */
   readonly #bound = new WeakMap<Socket, string>()
   #url = ''
@@ -87,6 +90,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   private constructor(options: GatewayOptions) {
     const { store, ids, now, upstream, logger } = options
     this.#quirks = options.quirks ?? []
+    this.#origin = { ...options.origin, ...(this.#quirks.length === 0 ? {} : { quirks: this.#quirks }) }
     this.#sessions = new Sessions({ store, ids, now, continuation: options.continuation })
     const app = createApp({
       upstream,
@@ -121,8 +125,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   }
 
   async openSession(options: SessionOptions = {}): Promise<SessionAccess> {
-    const origin = this.#quirks.length === 0 ? options.origin : { ...options.origin, quirks: this.#quirks }
-    const { session, key } = await this.#sessions.open({ ...options, origin })
+    const { session, key } = await this.#sessions.open({ ...options, origin: { ...options.origin, ...this.#origin } })
     return { id: session.id, baseUrl: `${this.url}/s/${session.id}`, key }
   }
 

@@ -11,6 +11,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { loadQuirks } from '../../src/cli/load-quirks.ts'
 import { createRequestReader } from '../../src/cli/read-request.ts'
 import { textOf } from '../../src/model/message.ts'
+import { createCallLogReader } from '../../src/store/call-log/reader.ts'
 import { buildGraph } from '../../src/trajectory/graph/build-graph.ts'
 import { Stack } from '../support/stack.ts'
 
@@ -178,6 +179,9 @@ test('polar gateway hands the rules to its processes', async () => {
     reasons: object
   }
   expect([exact, reasons]).toEqual([3, {}])
+  // Which engine answered is known of every session, so its tokens can be read.
+  const { origin } = await createCallLogReader({ dir: scratch }).load('ruled')
+  expect(origin).toMatchObject({ engine: { kind: 'tiny', model: expect.any(String) }, quirks: [{ name: 'clock' }] })
 })
 
 test('a rule file that cannot be used is refused before anything starts, with every reason', async () => {

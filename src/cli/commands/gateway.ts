@@ -87,6 +87,7 @@ export const gateway = defineCommand({
       continuation: flags.continuation as ContinuationMode,
       quirks,
       upstream: engine.configs,
+      engine: engine.info,
       logLevel,
     }
     const program = new URL(
