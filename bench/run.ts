@@ -2,7 +2,16 @@
 import { availableParallelism, cpus, totalmem } from 'node:os'
 import { parseArgs } from 'node:util'
 
-const NAMES = ['engine-model', 'engine-wire', 'call-log', 'trajectory', 'export', 'gateway', 'gateway-memory'] as const
+const NAMES = [
+  'engine-model',
+  'engine-wire',
+  'call-log',
+  'trajectory',
+  'export',
+  'gateway',
+  'gateway-memory',
+  'sandbox',
+] as const
 
 export interface BenchOptions {
   long: boolean

@@ -13,6 +13,10 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
     summary: 'Install agent CLIs, and see which are here',
     load: async () => (await import('./commands/harness.ts')).harness,
   },
+  sandbox: {
+    summary: 'Run a command or a shell in a sandbox, and clean up',
+    load: async () => (await import('./commands/sandbox.ts')).sandbox,
+  },
   show: {
     summary: 'Read a recorded session: calls, answers, tokens',
     load: async () => (await import('./commands/show.ts')).show,

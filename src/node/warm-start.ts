@@ -18,7 +18,10 @@ export interface PreparedSandbox {
  */
 export class WarmStarts {
   readonly #runtime: Runtime
+  /** Snapshots that are being looked for or made; they settle when somebody else may try, and never reject. */
   readonly #underway = new Map<string, Promise<void>>()
+  /** Those that were there the last time. */
+  readonly #ready = new Set<string>()
 
   constructor(runtime: Runtime) {
     this.#runtime = runtime
@@ -29,17 +32,34 @@ export class WarmStarts {
       return { sandbox: await this.#startCold(spec, actions, signal), isWarm: false }
     }
     const snapshot = await snapshotName(spec, actions)
-    await this.#underway.get(snapshot)?.catch(() => {})
-    const warm = await this.#startWarm(spec, snapshot, signal)
-    if (warm !== undefined) return { sandbox: warm, isWarm: true }
+    for (;;) {
+      if (this.#ready.has(snapshot)) {
+        const sandbox = await this.#startWarm(spec, snapshot, signal)
+        if (sandbox !== undefined) return { sandbox, isWarm: true }
+        this.#ready.delete(snapshot)
+      }
+      const underway = this.#underway.get(snapshot)
+      if (underway === undefined) return this.#startFirst(spec, snapshot, actions, signal)
+      await untilAborted(underway, signal)
+    }
+  }
+
+  /** Others wait meanwhile. Called without a pause since nobody was found to be underway. */
+  async #startFirst(
+    spec: SandboxSpec,
+    snapshot: string,
+    actions: readonly PrepareAction[],
+    signal: AbortSignal,
+  ): Promise<PreparedSandbox> {
     const { promise, resolve } = Promise.withResolvers<void>()
-    if (!this.#underway.has(snapshot)) this.#underway.set(snapshot, promise)
+    this.#underway.set(snapshot, promise)
     try {
-      const sandbox = await this.#startCold(spec, actions, signal)
-      await keep(sandbox, snapshot)
-      return { sandbox, isWarm: false }
+      const warm = await this.#startWarm(spec, snapshot, signal)
+      const sandbox = warm ?? (await this.#startCold(spec, actions, signal))
+      if (warm !== undefined || (await isKept(sandbox, snapshot))) this.#ready.add(snapshot)
+      return { sandbox, isWarm: warm !== undefined }
     } finally {
-      if (this.#underway.get(snapshot) === promise) this.#underway.delete(snapshot)
+      this.#underway.delete(snapshot)
       resolve()
     }
   }
@@ -66,13 +86,26 @@ export class WarmStarts {
 }
 
 /** Being slower next time is no reason to fail now. */
-async function keep(sandbox: Sandbox, snapshot: string): Promise<void> {
-  await sandbox.snapshot(snapshot).catch(() => {})
+function isKept(sandbox: Sandbox, snapshot: string): Promise<boolean> {
+  return sandbox.snapshot(snapshot).then(
+    () => true,
+    () => false,
+  )
+}
+
+async function untilAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
+  signal.throwIfAborted()
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const stop = (): void => resolve()
+  signal.addEventListener('abort', stop, { once: true })
+  await Promise.race([work, promise])
+  signal.removeEventListener('abort', stop)
+  signal.throwIfAborted()
 }
 
 async function snapshotName(spec: SandboxSpec, actions: readonly PrepareAction[]): Promise<string> {
   const hash = createHash('sha256')
-  hash.update(JSON.stringify([spec.image ?? null, spec.workdir, spec.snapshot ?? null, spec.env]))
+  hash.update(JSON.stringify([spec.image ?? null, spec.workdir, spec.snapshot ?? null, spec.env, spec.mounts]))
   for (const action of actions) {
     hash.update(JSON.stringify(action))
     if (action.type !== 'exec') hash.update(await digestTree(action.source))

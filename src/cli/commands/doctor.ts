@@ -1,11 +1,15 @@
-import { statfs } from 'node:fs/promises'
-import { dirname, resolve } from 'node:path'
+import { mkdtemp, rm, statfs } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { dirname, join, resolve } from 'node:path'
 import { allowsExact, type Finding, type ProbeReport } from '../../gateway/upstreams/upstream.ts'
 import { isAtLeast } from '../../lib/versions.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
+import { runtimes } from '../../node/runtimes/index.ts'
+import type { RuntimeCheck } from '../../node/runtimes/runtime.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { ENGINE_FLAG, openEngine } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { openRuntime } from '../sandbox-options.ts'
 import { readVersion } from '../version.ts'
 
 export const doctor = defineCommand({
@@ -22,6 +26,7 @@ export const doctor = defineCommand({
   examples: ['polar doctor', 'polar doctor --upstream http://localhost:8000'],
   async run({ flags }): Promise<ExitCode> {
     const machine = await examineMachine(resolve(flags.out))
+    const sandboxes = await examineRuntimes()
     const engine =
       flags.upstream === undefined
         ? undefined
@@ -31,7 +36,7 @@ export const doctor = defineCommand({
             model: flags.model,
             upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
           })
-    process.stdout.write(flags.json ? toJson(machine, engine) : toText(machine, engine))
+    process.stdout.write(flags.json ? toJson(machine, sandboxes, engine) : toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable
     const isFine = machine.every(({ isFine: fine }) => fine) && (engine === undefined || allowsExact(engine.report))
     return isFine ? EXIT.done : EXIT.failed
@@ -103,6 +108,35 @@ async function checkModel(): Promise<Check> {
   }
 }
 
+// --- sandboxes -------------------------------------------------------------------------------------------------------
+
+type RuntimeChecks = Readonly<Record<string, RuntimeCheck>>
+
+const RUNTIME_CHECK_MS = 20_000
+
+/** By really starting one of each kind. That one is missing is no fault: nobody needs them all. */
+async function examineRuntimes(): Promise<RuntimeChecks> {
+  const dir = await mkdtemp(join(tmpdir(), 'polar-doctor-'))
+  const checks: Record<string, RuntimeCheck> = {}
+  try {
+    for (const kind of runtimes.kinds) {
+      await using runtime = openRuntime(kind, dir, {})
+      checks[kind] = await runtime.check(AbortSignal.timeout(RUNTIME_CHECK_MS)).catch((error: unknown) => ({
+        isUsable: false,
+        reason: error instanceof Error ? error.message : String(error),
+      }))
+    }
+  } finally {
+    await rm(dir, { recursive: true, force: true })
+  }
+  return checks
+}
+
+function runtimeRow([kind, check]: [string, RuntimeCheck]): string {
+  if (!check.isUsable) return row('limited', kind, `no sandboxes of this kind: ${check.reason}`, [])
+  return row('good', kind, 'sandboxes can be started', check.notes)
+}
+
 // --- the engine ------------------------------------------------------------------------------------------------------
 
 type Examined = { report: ProbeReport; failure?: undefined } | { failure: Failure; report?: undefined }
@@ -119,21 +153,26 @@ async function examineEngine(choice: Parameters<typeof openEngine>[0]): Promise<
 
 // --- printing --------------------------------------------------------------------------------------------------------
 
-function toJson(machine: readonly Check[], engine: Examined | undefined): string {
+function toJson(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Examined | undefined): string {
   const report = engine?.report
   return `${JSON.stringify({
     machine: Object.fromEntries(machine.map(({ name, value, note, isFine }) => [name, { value, note, ok: isFine }])),
+    runtimes: Object.fromEntries(Object.entries(sandboxes).map(([kind, check]) => [kind, runtimeJson(check)])),
     upstream: report ?? null,
     exact: report === undefined ? null : allowsExact(report),
     failure: engine?.failure ?? null,
   })}\n`
 }
 
-function toText(machine: readonly Check[], engine: Examined | undefined): string {
+function runtimeJson(check: RuntimeCheck): Record<string, unknown> {
+  return check.isUsable ? { usable: true, notes: check.notes } : { usable: false, reason: check.reason }
+}
+
+function toText(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Examined | undefined): string {
   const lines = machine.map(({ name, value, note, isFine }) =>
     row(isFine ? 'good' : 'blocking', name, value, note === '' ? [] : [note]),
   )
-  return [...lines, ...engineLines(engine), ''].join('\n')
+  return [...lines, ...Object.entries(sandboxes).map(runtimeRow), ...engineLines(engine), ''].join('\n')
 }
 
 function engineLines(engine: Examined | undefined): string[] {

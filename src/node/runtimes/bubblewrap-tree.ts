@@ -143,15 +143,17 @@ cd /sys
 lower=; for layer in l[0-9]*; do lower="$lower:$layer"; done
 mount -t overlay "$NAME" -o "lowerdir=\${lower#:},upperdir=rw/upper,workdir=rw/work$OVERLAY" root
 readonly_below() { while read -r _ _ _ _ point _; do case "$point" in "$1"|"$1"/*) mount -o remount,bind,ro "$point";; esac; done < /proc/self/mountinfo; }
+hide() { if [ -d "$1" ]; then mount -t tmpfs -o ro,size=4k,mode=0 polar "$1"; fi; }
 for folder in $FOLDERS; do mount --rbind "$folder" "root$folder"; readonly_below "/sys/root$folder"; done
 n=0
 while [ "$n" -lt "$MOUNTS" ]; do
   source=$(eval "printf %s \\"\\$SOURCE_$n\\""); target=$(eval "printf %s \\"\\$TARGET_$n\\"")
   mount --rbind "$source" "root$target"
   [ "$(eval "printf %s \\"\\$READONLY_$n\\"")" = 0 ] || readonly_below "/sys/root$target"
+  case "$HIDDEN/" in "\${source%/}"/*) hide "root$target\${HIDDEN#"\${source%/}"}";; esac
   n=$((n+1))
 done
-if [ -d "root$HIDDEN" ]; then mount -t tmpfs -o ro,size=4k,mode=0 polar "root$HIDDEN"; fi
+hide "root$HIDDEN"
 exec "$@"
 `
 

@@ -1,6 +1,7 @@
 import type { ChildProcess } from 'node:child_process'
 import { randomUUID } from 'node:crypto'
-import { chmod, mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { chmod, mkdir, readFile, realpath, rename, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Socket } from 'node:net'
 import { createInterface } from 'node:readline'
@@ -11,6 +12,7 @@ import type { Plug } from '../../lib/plug.ts'
 import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { AllowProxy } from '../sandbox/allow-proxy.ts'
+import { findCallFilter } from '../sandbox/call-filter.ts'
 import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
 import { createCleanSpawn, type CleanSpawn } from '../sandbox/clean-spawn.ts'
 import { listenHere, listenInside, type DoorServer } from '../sandbox/doors.ts'
@@ -59,6 +61,8 @@ const HOLD = 'echo ready; exec env --ignore-signal=CHLD sleep infinity >/dev/nul
 /** The same for an image, whose programs may be of another make: the shell itself waits, for its child and all others. */
 const HOLD_ANYWHERE = 'echo ready; exec >/dev/null 2>&1; while :; do sleep 1000000; done'
 const INSIDE_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+/** Tells of the machine, not of the sandbox: names of keys, kernel memory, what every processor is about to do. */
+const COVERED = ['/proc/keys', '/proc/key-users', '/proc/kcore', '/proc/timer_list']
 const PROXY_PORTS = [3128, 3129] as const
 const START_MS = 30_000
 /** When the next room is made after one was taken: not while the command that took it starts. */
@@ -86,6 +90,7 @@ class BubblewrapRuntime implements Runtime {
   readonly #spawn = createCleanSpawn()
   readonly #removing = new Set<Promise<void>>()
   #tree: Promise<MachineTree> | undefined
+  #callFilter: ReturnType<typeof findCallFilter> | undefined
 
   constructor(config: BubblewrapConfig, deps: RuntimeDeps) {
     this.#config = config
@@ -141,6 +146,9 @@ class BubblewrapRuntime implements Runtime {
         this.#cgroups === undefined
           ? 'control groups are not ours to make: no limit on memory and cpu, and processes are counted by user namespace'
           : `limits by control groups ${this.#cgroups.version}: ${this.#cgroups.limits.join(', ')}`,
+        (await this.#callFilter) === undefined
+          ? 'system calls are not filtered, for want of perl: keyrings of the login are in reach'
+          : 'system calls are filtered',
         'a disk limit keeps what is written in memory; without one it is on disk',
         'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
       ],
@@ -152,6 +160,8 @@ class BubblewrapRuntime implements Runtime {
     await makeDirectories(this.#deps.dir, 0o700)
     this.#tree ??= prepareMachineTree(this.#deps.dir, this.#config.visible)
     const tree = await this.#tree
+    this.#callFilter ??= findCallFilter(HOST_ENV, { mayMount: this.#config.userNamespaces })
+    const callFilter = await this.#callFilter
     const layers = await this.#layersOf(spec, tree)
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
@@ -179,6 +189,7 @@ class BubblewrapRuntime implements Runtime {
       processes,
       cgroup,
       doors,
+      callFilter: callFilter ?? [],
       uid: this.#isRoot ? this.#config.uid : undefined,
       snapshots: join(this.#deps.dir, 'snapshots'),
       spawn: this.#spawn,
@@ -232,7 +243,7 @@ class BubblewrapRuntime implements Runtime {
     const namespaces = ['--user', '--map-root-user', '--mount', '--propagation', 'private']
     const drop = ['setpriv', '--reuid', String(uid), '--regid', String(uid), '--clear-groups', 'unshare', ...namespaces]
     const network = spec.network.kind === 'open' ? [] : ['--unshare-net']
-    const sandbox = bwrapLine(this.#config.program, spec, [
+    const sandbox = bwrapLine(this.#config, spec, [
       '--unshare-ipc',
       '--unshare-uts',
       '--hostname',
@@ -251,7 +262,7 @@ class BubblewrapRuntime implements Runtime {
           ...HOST_ENV,
           NAME: rootName(record),
           FOLDER: folder,
-          HIDDEN: this.#deps.dir,
+          HIDDEN: await realpath(this.#deps.dir),
           DISK_MB: spec.limits.diskMb === undefined ? '' : String(spec.limits.diskMb),
           WORKDIR: insidePath(spec.workdir),
           HOME_DIR: INSIDE_HOME,
@@ -265,7 +276,8 @@ class BubblewrapRuntime implements Runtime {
           LAYERS: String(layers.length),
           ...numbered(
             'SOURCE',
-            spec.mounts.map(({ source }) => source),
+            // As the folder that is hidden is named: by no link.
+            await Promise.all(spec.mounts.map(({ source }) => placeOf(source))),
           ),
           ...numbered(
             'TARGET',
@@ -346,6 +358,8 @@ interface CellOptions {
   processes: Processes
   cgroup: Cgroup | undefined
   doors: Doors
+  /** What a command line begins with to have less of the kernel; empty where there is no such thing. */
+  callFilter: readonly string[]
   /** Who we become before we enter; undefined when we are that user already. */
   uid: number | undefined
   snapshots: string
@@ -482,7 +496,7 @@ class BubblewrapCell implements Cell {
       ...network,
     ]
     const lead = [...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
-    const [file, ...args] = [...lead, ...bwrapLine(config.program, spec, [])]
+    const [file, ...args] = [...lead, ...bwrapLine(config, spec, [])]
     const child = spawn(file!, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
     try {
       await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
@@ -524,7 +538,7 @@ class BubblewrapCell implements Cell {
       '-u',
       ...network,
     ]
-    return [...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
+    return [...this.#options.callFilter, ...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
   }
 
   #becomeUser(): string[] {
@@ -578,9 +592,17 @@ async function discardRoom(room: Room): Promise<void> {
   discardEntry(room.entry)
 }
 
-function bwrapLine(program: string, spec: SandboxSpec, namespaces: readonly string[]): string[] {
+function bwrapLine(
+  { program, userNamespaces }: BubblewrapConfig,
+  spec: SandboxSpec,
+  namespaces: readonly string[],
+): string[] {
   const options = ['--die-with-parent', '--as-pid-1', '--unshare-pid', ...namespaces]
   const tree = ['--bind', '/sys/root', '/', '--proc', '/proc', '--dev', '/dev', '--bind', '/sys/rw/shm', '/dev/shm']
+  // Where part of /proc is covered, a user namespace inside could not have a /proc of its own.
+  const covered = userNamespaces
+    ? []
+    : COVERED.filter((path) => existsSync(path)).flatMap((path) => ['--ro-bind', '/dev/null', path])
   const rights = [
     '--remount-ro',
     '/dev',
@@ -594,7 +616,7 @@ function bwrapLine(program: string, spec: SandboxSpec, namespaces: readonly stri
     INSIDE_PATH,
   ]
   const hold = ['/bin/sh', '-c', spec.image === undefined ? HOLD : HOLD_ANYWHERE]
-  return [program, ...options, ...tree, ...rights, ...hold]
+  return [program, ...options, ...tree, ...covered, ...rights, ...hold]
 }
 
 /** Leads to the outer user namespace, where we are root. */
@@ -647,6 +669,12 @@ async function layersOfSnapshot(snapshots: string, name: string): Promise<string
 function insideName(name: string): string {
   if (/^[A-Za-z0-9][\w-]{0,127}$/.test(name)) return name
   throw new RolloutError('runtime.unsupported', 'The name of a snapshot is letters, digits and dashes')
+}
+
+async function placeOf(source: string): Promise<string> {
+  return realpath(source).catch((cause: unknown) => {
+    throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it is not there`, { cause })
+  })
 }
 
 /** Checked before it is put behind another path: it must not lead out of that. */

@@ -133,7 +133,7 @@ export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps
     stdin.ours.destroy()
     if (spec.leftovers === 'end' || isTimedOut) {
       await room.close()
-      await Promise.race([Promise.all(copies.map(({ done }) => done)), sleep(DRAIN_MS)])
+      await Promise.race([Promise.all(copies.map(({ done }) => done)), sleep(DRAIN_MS, undefined, { ref: false })])
     }
     await Promise.all(copies.map((each) => each.finish()))
     const kills = await deps.countOutOfMemory()

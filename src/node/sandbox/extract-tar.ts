@@ -37,6 +37,7 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
   } catch (error) {
     if (error instanceof TarError) throw unsafe(error.message, error)
     if (errnoOf(error) === 'EEXIST') throw unsafe('the archive has two things of one name', error)
+    if (errnoOf(error) === 'ENAMETOOLONG') throw unsafe('a path is longer than this machine can say', error)
     throw error
   } finally {
     await file?.close()

@@ -22,6 +22,8 @@ export type StartHelper = (command: readonly [string, ...string[]]) => Helper
 const FILE_TIMEOUT_MS = 30_000
 const MISSING = 66
 const NOT_A_FILE = 65
+/** What GNU tar ends with 1 for. What it sent is whole; a file system in layers changes a directory by reading it. */
+const CHANGED = /^[^\n]*: (?:file changed as we read it|File removed before we read it)$/
 
 /** Makes the directory of what is to be written, and takes away what is there under that name. */
 const MAKE_ROOM = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'
@@ -133,6 +135,14 @@ function killWhen(signal: AbortSignal, helper: Helper): Disposable {
 async function check(helper: Helper, path: string, codes?: readonly number[]): Promise<void> {
   const { exitCode, stderr } = await helper.ended
   if (exitCode === 0 || codes?.includes(exitCode) === false) return
+  if (
+    exitCode === 1 &&
+    stderr
+      .trim()
+      .split('\n')
+      .every((line) => CHANGED.test(line))
+  )
+    return
   const reason = stderr.trim().slice(-500)
   if (exitCode === MISSING) throw new RolloutError('workspace.file-missing', `There is no ${path} in the sandbox`)
   if (exitCode === NOT_A_FILE) throw new RolloutError('workspace.unsafe-file', `${path} is not a file`)

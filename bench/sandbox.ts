@@ -1,0 +1,252 @@
+/**
+ * What a sandbox costs: to start, to run a command in, a hundred at a time, and to prepare for a task, cold and warm. The
+ * baseline is a process of this machine, spawned in the same run.
+ */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { PrepareAction } from '../src/model/task.ts'
+import { runtimes } from '../src/node/runtimes/index.ts'
+import type { Runtime, Sandbox, SandboxSpec } from '../src/node/runtimes/runtime.ts'
+import { WarmStarts } from '../src/node/warm-start.ts'
+import type { BenchOptions } from './run.ts'
+import { percentile } from './support/stats.ts'
+import { printTitledTable } from './support/table.ts'
+
+const STARTS = 20
+const EXECS = 40
+/** Between commands of an agent, which thinks; longer than it takes to make the next room. */
+const PAUSE_MS = 100
+const AT_ONCE = 100
+/** How many are being started at the same time. */
+const WIDTH = 4
+/** Nothing more is begun after that. */
+const PATIENCE_MS = 25_000
+const CHECKOUT_BYTES = 200 * 1024 * 1024
+const CHECKOUT_FILES = 2000
+const DOOR_PORT = 18_080
+
+interface Measured {
+  kind: string
+  starts: number[]
+  spaced: number[]
+  backToBack: number[]
+  crowd: Crowd
+  cold: number
+  warm: number[]
+}
+
+interface Crowd {
+  count: number
+  startMs: number
+  stopMs: number
+  /** Proportional: what several share is divided among them. */
+  pssBytes: number
+}
+
+export async function benchSandbox({ long }: BenchOptions): Promise<void> {
+  const dir = await mkdtemp(join(tmpdir(), 'polar-bench-sandbox-'))
+  try {
+    const checkout = join(dir, 'checkout')
+    await makeCheckout(checkout)
+    const spawns = await measureSpawns()
+    const all: Measured[] = []
+    for (const kind of runtimes.kinds) {
+      await using runtime = runtimes.create(runtimes.config.parse({ kind }), { dir: join(dir, kind), now: Date.now })
+      const checked = await runtime.check(AbortSignal.timeout(30_000))
+      if (!checked.isUsable) console.log(`${kind} is left out: ${checked.reason}`)
+      else if (runtime.capabilities.images === 'required') console.log(`${kind} is left out: it needs an image`)
+      else all.push(await measure(runtime, checkout, long))
+    }
+    print(spawns, all)
+  } finally {
+    await rm(dir, { recursive: true, force: true })
+  }
+}
+
+// --- measuring -------------------------------------------------------------------------------------------------------
+
+async function measure(runtime: Runtime, checkout: string, long: boolean): Promise<Measured> {
+  const starts: number[] = []
+  for (const _ of rounds(long ? STARTS * 5 : STARTS)) {
+    const began = performance.now()
+    await using sandbox = await start(runtime, toSpec(runtime))
+    await runTrue(sandbox)
+    starts.push(performance.now() - began)
+  }
+  await using sandbox = await start(runtime, toSpec(runtime))
+  const [spaced, backToBack] = [await timeExecs(sandbox, PAUSE_MS), await timeExecs(sandbox, 0)]
+  const crowd = await measureCrowd(runtime)
+  return { kind: runtime.kind, starts, spaced, backToBack, crowd, ...(await measurePreparing(runtime, checkout)) }
+}
+
+async function timeExecs(sandbox: Sandbox, pauseMs: number): Promise<number[]> {
+  const times: number[] = []
+  for (const _ of rounds(EXECS)) {
+    await sleep(pauseMs)
+    const began = performance.now()
+    await runTrue(sandbox)
+    times.push(performance.now() - began)
+  }
+  return times
+}
+
+async function measureCrowd(runtime: Runtime): Promise<Crowd> {
+  const before = await pssOfChildren()
+  const sandboxes: Sandbox[] = []
+  const deadline = performance.now() + PATIENCE_MS
+  const began = performance.now()
+  let begun = 0
+  const startSome = async (): Promise<void> => {
+    while (begun < AT_ONCE && performance.now() < deadline) {
+      begun += 1
+      sandboxes.push(await start(runtime, toSpec(runtime)))
+    }
+  }
+  await Promise.all(Array.from({ length: WIDTH }, startSome))
+  const startMs = performance.now() - began
+  await sleep(500)
+  const added = (await pssOfChildren()) - before
+  const stopping = performance.now()
+  await Promise.all(sandboxes.map((sandbox) => sandbox.stop()))
+  const stopMs = performance.now() - stopping
+  return { count: sandboxes.length, startMs, stopMs, pssBytes: added / sandboxes.length }
+}
+
+async function measurePreparing(runtime: Runtime, checkout: string): Promise<Pick<Measured, 'cold' | 'warm'>> {
+  const warmStarts = new WarmStarts(runtime)
+  // What an install does without its network: eight thousand files, and one pass over all of them.
+  const install = `mkdir installed && cd installed && perl -e 'for (1..8000) { open(F, ">", $_); print F "x" x 5000, $_, rand }' && sha256sum * > ../sums && tar -cz . | sha256sum`
+  const actions = [
+    { type: 'upload_dir', source: checkout, target: 'checkout' },
+    { type: 'exec', command: install },
+  ].map((action) => PrepareAction.parse(action))
+  const prepare = async (): Promise<number> => {
+    const began = performance.now()
+    const { sandbox, isWarm } = await warmStarts.start(toSpec(runtime), actions, AbortSignal.timeout(60_000))
+    await runTrue(sandbox)
+    const time = performance.now() - began
+    await sandbox.stop()
+    return isWarm ? time : -time
+  }
+  const cold = -(await prepare())
+  const warm: number[] = []
+  for (const _ of rounds(5)) warm.push(await prepare())
+  return { cold, warm }
+}
+
+async function measureSpawns(): Promise<number[]> {
+  const times: number[] = []
+  for (const _ of rounds(EXECS)) {
+    const began = performance.now()
+    await once(spawn('true', { stdio: ['pipe', 'pipe', 'pipe'] }), 'close')
+    times.push(performance.now() - began)
+  }
+  return times
+}
+
+function* rounds(count: number): Generator<void> {
+  const deadline = performance.now() + PATIENCE_MS
+  for (let round = 0; round < count && performance.now() < deadline; round += 1) yield
+}
+
+let started = 0
+
+/** With a door, as every session has one. */
+function toSpec(runtime: Runtime): SandboxSpec {
+  return {
+    id: `bench-${process.pid}-${(started += 1)}`,
+    workdir: '/workspace',
+    env: {},
+    limits: {},
+    network: { kind: runtime.capabilities.networks.includes('none') ? 'none' : 'open' },
+    door: { port: DOOR_PORT, accept: (socket) => socket.destroy() },
+    mounts: [],
+    labels: {},
+    leaseUntil: Date.now() + 600_000,
+  }
+}
+
+function start(runtime: Runtime, spec: SandboxSpec): Promise<Sandbox> {
+  return runtime.start(spec, AbortSignal.timeout(60_000))
+}
+
+async function runTrue(sandbox: Sandbox): Promise<void> {
+  const execution = await sandbox.exec({ command: ['true'], leftovers: 'end', timeoutMs: 30_000 })
+  const { exitCode } = await execution.result
+  if (exitCode !== 0) throw new Error(`true ended with ${exitCode}`)
+}
+
+/** Of all that descends from this process, itself left out. */
+async function pssOfChildren(): Promise<number> {
+  const parents = new Map<number, number>()
+  for (const name of (await readdir('/proc')).filter((each) => /^\d+$/.test(each))) {
+    const status = await readFile(`/proc/${name}/status`, 'latin1').catch(() => '')
+    parents.set(Number(name), Number(/^PPid:\s+(\d+)/m.exec(status)?.[1] ?? 0))
+  }
+  const isOurs = (pid: number): boolean => {
+    const parent = parents.get(pid) ?? 0
+    return parent === process.pid || (parent > 1 && isOurs(parent))
+  }
+  let kilobytes = 0
+  for (const pid of [...parents.keys()].filter(isOurs)) {
+    const text = await readFile(`/proc/${pid}/smaps_rollup`, 'latin1').catch(() => '')
+    kilobytes += Number(/^Pss:\s+(\d+)/m.exec(text)?.[1] ?? 0)
+  }
+  return kilobytes * 1024
+}
+
+async function makeCheckout(root: string): Promise<void> {
+  const content = Buffer.alloc(CHECKOUT_BYTES / CHECKOUT_FILES, 'const answer = 42\n')
+  for (let index = 0; index < CHECKOUT_FILES; index += 1) {
+    const folder = join(root, `package-${index % 50}`)
+    if (index < 50) await mkdir(folder, { recursive: true })
+    await writeFile(join(folder, `file-${index}.ts`), content)
+  }
+}
+
+// --- printing --------------------------------------------------------------------------------------------------------
+
+function print(spawns: readonly number[], all: readonly Measured[]): void {
+  const base = percentile(spawns, 50)
+  const row = (name: string, times: readonly number[]): string[] => [
+    name,
+    ms(percentile(times, 50)),
+    ms(percentile(times, 95)),
+    `${(percentile(times, 50) / base).toFixed(1)} ×`,
+  ]
+  printTitledTable('a command that does nothing', [
+    ['what', 'p50', 'p95', 'of a spawn'],
+    row('plain spawn', spawns),
+    ...all.flatMap(({ kind, starts, spaced, backToBack }) => [
+      row(`${kind}: start to end of first exec`, starts),
+      row(`${kind}: exec every ${PAUSE_MS} ms`, spaced),
+      row(`${kind}: exec back to back`, backToBack),
+    ]),
+  ])
+  printTitledTable(`many at once, ${WIDTH} being started at a time`, [
+    ['runtime', 'sandboxes', 'all up after', 'each', 'memory each', 'all gone after'],
+    ...all.map(({ kind, crowd: { count, startMs, stopMs, pssBytes } }) => [
+      kind,
+      String(count),
+      ms(startMs),
+      ms(startMs / count),
+      `${(pssBytes / 1024 ** 2).toFixed(1)} MB`,
+      ms(stopMs),
+    ]),
+  ])
+  printTitledTable('ready for a task with a checkout of 200 MB and an install step', [
+    ['runtime', 'cold', 'warm p50', 'warm of cold'],
+    ...all.map(({ kind, cold, warm }) => {
+      const typical = percentile(warm, 50)
+      return [kind, ms(cold), ms(typical), `${((typical / cold) * 100).toFixed(1)} %`]
+    }),
+  ])
+}
+
+function ms(value: number): string {
+  return `${value < 10 ? value.toFixed(1) : value.toFixed(0)} ms`
+}

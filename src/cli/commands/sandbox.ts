@@ -1,0 +1,291 @@
+import type { Socket } from 'node:net'
+import { constants } from 'node:os'
+import { buffer } from 'node:stream/consumers'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { runtimes } from '../../node/runtimes/index.ts'
+import type { Execution, ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../node/runtimes/runtime.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../sandbox-options.ts'
+import { formatTable } from '../table.ts'
+
+const DEFAULT_RUNTIME = 'bubblewrap'
+const START_MS = 120_000
+/** Renewed while we live; one of a process that died is for `rm --expired` soon after. */
+const LEASE_MS = 60_000
+/** Kept on disk on its way to the screen. */
+const OUTPUT_BYTES = 1024 ** 3
+/** As `timeout` has it. */
+const TIMED_OUT = 124
+
+export const sandbox = defineCommand({
+  name: 'sandbox',
+  description: 'Run a command or a shell in a sandbox, see which sandboxes there are, and remove them.',
+  words: { name: 'exec | shell | ls | rm ID…', description: 'What to do' },
+  flags: {
+    runtime: {
+      type: 'string',
+      hint: 'KIND',
+      choices: runtimes.kinds,
+      description: `Which kind of sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`,
+    },
+    image: { type: 'string', hint: 'IMAGE', description: 'What it starts from: an image, or the root of a tree' },
+    network: { type: 'string', hint: 'none|open|HOST,…', description: 'Whom it may talk to (default: none)' },
+    'memory-mb': { type: 'string', hint: 'N', description: 'Most memory' },
+    pids: { type: 'string', hint: 'N', description: 'Most processes' },
+    cpus: { type: 'string', hint: 'N', description: 'Most processor time, in processors' },
+    'disk-mb': { type: 'string', hint: 'N', description: 'Most that it may write' },
+    mount: {
+      type: 'string',
+      hint: 'FROM:TO[:rw],…',
+      description: 'Folders of this machine it sees, read-only unless rw',
+    },
+    workdir: { type: 'string', hint: 'PATH', description: 'Where the command runs', default: '/workspace' },
+    timeout: { type: 'string', hint: 'SECONDS', description: 'End exec after that, with exit code 124' },
+    stdin: { type: 'boolean', description: 'exec: hand on standard input, all of it' },
+    expired: { type: 'boolean', description: 'rm: all that nobody cares for any more' },
+    dir: { type: 'string', hint: 'DIR', description: SANDBOX_DIR_HELP },
+    json: { type: 'boolean', description: 'ls: print as JSON' },
+  },
+  rest: 'the command of exec',
+  examples: [
+    'polar sandbox exec -- sh -c "id; ls /"',
+    'polar sandbox exec --memory-mb 512 --pids 100 --timeout 60 --mount .:/code -- ls /code',
+    'polar sandbox exec --runtime docker --image debian:12 --network open -- apt-get update',
+    'polar sandbox shell --network pypi.org,files.pythonhosted.org',
+    'polar sandbox ls',
+    'polar sandbox rm --expired',
+  ],
+  async run({ flags, words: [action, ...ids], rest }): Promise<ExitCode> {
+    const open = (kind: string): Runtime => openRuntime(kind, flags.dir, process.env)
+    if (action !== 'exec' && rest.length > 0) throw usageError('sandbox', 'only exec takes a command after --')
+    if (action !== 'rm' && ids.length > 0) throw usageError('sandbox', `unexpected argument "${ids[0]}"`)
+    const kinds = flags.runtime === undefined ? runtimes.kinds : [flags.runtime]
+    switch (action) {
+      case 'exec':
+      case 'shell': {
+        const [file, ...args] = rest
+        if (action === 'exec' && file === undefined) throw usageError('sandbox', 'say what to run, after --')
+        const timeout = flags.timeout
+        const seconds =
+          timeout === undefined ? undefined : parseNumber('sandbox', 'timeout', timeout, { min: 1, max: 604_800 })
+        await using runtime = open(flags.runtime ?? DEFAULT_RUNTIME)
+        const spec = toSandboxSpec(flags, runtime, Date.now() + LEASE_MS)
+        if (file === undefined) return passOn(await runShell(runtime, spec))
+        const stdin = flags.stdin ? await buffer(process.stdin) : ''
+        const limit = seconds === undefined ? {} : { timeoutMs: seconds * 1000 }
+        return passOn(await runCommand(runtime, spec, { command: [file, ...args], stdin, ...limit }))
+      }
+      case 'ls':
+        return list(kinds.map(open), flags.json)
+      case 'rm':
+        if (ids.length === 0 && !flags.expired) throw usageError('sandbox', 'say which to remove, or --expired')
+        return remove(kinds.map(open), ids, flags.expired)
+      case undefined:
+        throw usageError('sandbox', 'say exec, shell, ls or rm')
+      default:
+        throw usageError('sandbox', `there is no "${action}"`)
+    }
+  },
+})
+
+/** A command's own exit code may be any; it is what the caller asked for. */
+function passOn(code: number): ExitCode {
+  return code as ExitCode
+}
+
+// --- exec and shell --------------------------------------------------------------------------------------------------
+
+async function runCommand(
+  runtime: Runtime,
+  spec: SandboxSpec,
+  command: Pick<ExecSpec, 'command' | 'stdin' | 'timeoutMs'>,
+): Promise<number> {
+  return withSandbox(runtime, spec, async (box, signal) => {
+    const execution = await box.exec({ ...command, leftovers: 'end', outputBytes: OUTPUT_BYTES })
+    const kill = (): void => void execution.kill()
+    signal.addEventListener('abort', kill, { once: true })
+    if (signal.aborted) kill()
+    await Promise.all([
+      copyTo(execution.output('stdout'), process.stdout, kill),
+      copyTo(execution.output('stderr'), process.stderr, kill),
+    ])
+    return endOf(execution)
+  })
+}
+
+/**
+ * Talks to it by its door, the only stream that goes both ways in every runtime. With a terminal on our side and `script`
+ * on the other it is a terminal there too; otherwise commands are read line by line.
+ */
+async function runShell(runtime: Runtime, spec: SandboxSpec): Promise<number> {
+  const { promise: connected, resolve } = Promise.withResolvers<Socket>()
+  // The first is the shell's; what runs in it later has no business there.
+  const accept = (socket: Socket): void => (isTaken ? void socket.destroy() : ((isTaken = true), resolve(socket)))
+  let isTaken = false
+  const { stdin, stdout } = process
+  return withSandbox(runtime, { ...spec, door: { port: 18_080, accept } }, async (box, signal) => {
+    const isTerminal = stdin.isTTY && stdout.isTTY && (await hasProgram(box, 'script'))
+    const size = `stty rows ${stdout.rows} cols ${stdout.columns} 2>/dev/null; `
+    const shell = isTerminal ? `script -qefc '${size}exec bash -i' /dev/null` : 'bash'
+    const script = `exec 3<>/dev/tcp/127.0.0.1/${box.doorPort} && ${shell} <&3 >&3 2>&3`
+    const env = { TERM: process.env['TERM'] ?? 'dumb' }
+    const execution = await box.exec({ command: ['bash', '-c', script], env, leftovers: 'end' })
+    const ended = execution.result.then(() => undefined)
+    const socket = await Promise.race([connected, ended])
+    if (socket === undefined) {
+      await copyTo(execution.output('stderr'), process.stderr)
+      return endOf(execution)
+    }
+    const end = (): void => void execution.kill()
+    signal.addEventListener('abort', end, { once: true })
+    if (isTerminal) stdin.setRawMode(true)
+    try {
+      stdin.pipe(socket)
+      socket.on('error', () => socket.destroy()).pipe(stdout, { end: false })
+      const closed = new Promise<void>((done) => socket.once('close', () => done()))
+      await ended
+      // What it said last is on its way.
+      await Promise.race([closed, sleep(500, undefined, { ref: false })])
+      return await endOf(execution)
+    } finally {
+      if (isTerminal) stdin.setRawMode(false)
+      stdin.unpipe(socket).pause()
+      socket.destroy()
+    }
+  })
+}
+
+/** One that is there for this only, and gone when it is done or when we are told to end. */
+async function withSandbox(
+  runtime: Runtime,
+  spec: SandboxSpec,
+  work: (box: Sandbox, signal: AbortSignal) => Promise<number>,
+): Promise<number> {
+  const interrupted = new AbortController()
+  const stop = (): void => interrupted.abort()
+  process.on('SIGINT', stop).on('SIGTERM', stop).on('SIGHUP', stop)
+  try {
+    await using box = await startChecked(
+      runtime,
+      spec,
+      AbortSignal.any([interrupted.signal, AbortSignal.timeout(START_MS)]),
+    )
+    const renewing = setInterval(() => void box.renew(Date.now() + LEASE_MS).catch(() => {}), LEASE_MS / 3)
+    try {
+      const code = await work(box, interrupted.signal)
+      return interrupted.signal.aborted ? EXIT.interrupted : code
+    } finally {
+      clearInterval(renewing)
+    }
+  } catch (error) {
+    if (interrupted.signal.aborted) return EXIT.interrupted
+    throw error
+  } finally {
+    process.off('SIGINT', stop).off('SIGTERM', stop).off('SIGHUP', stop)
+  }
+}
+
+/** Only one that did not start is asked what is wrong: asking takes a start of its own. */
+async function startChecked(runtime: Runtime, spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+  try {
+    return await runtime.start(spec, signal)
+  } catch (error) {
+    if (!(error instanceof RolloutError) || error.code !== 'runtime.start-failed' || signal.aborted) throw error
+    const checked = await runtime.check(signal)
+    if (checked.isUsable) throw error
+    const message = `${runtime.kind} cannot be used here: ${checked.reason}; polar doctor says what can`
+    throw new RolloutError('runtime.start-failed', message, { cause: error })
+  }
+}
+
+async function endOf(execution: Execution): Promise<number> {
+  const { exitCode, signal, isTimedOut } = await execution.result
+  if (isTimedOut) return TIMED_OUT
+  return exitCode ?? 128 + (signal === null ? 0 : constants.signals[signal])
+}
+
+async function hasProgram(box: Sandbox, name: string): Promise<boolean> {
+  const execution = await box.exec({ command: [name, '--version'], leftovers: 'end', timeoutMs: 10_000 })
+  return (await execution.result).exitCode === 0
+}
+
+/** Whoever reads it may have seen enough, as `head` does; then there is no reason to go on. */
+async function copyTo(chunks: AsyncIterable<Buffer>, stream: NodeJS.WriteStream, whenGone?: () => void): Promise<void> {
+  const ignore = (): void => {}
+  stream.on('error', ignore)
+  for await (const chunk of chunks) {
+    const failure = await new Promise<unknown>((resolve) => stream.write(chunk, resolve))
+    if (failure == null) continue
+    whenGone?.()
+    return
+  }
+  stream.off('error', ignore)
+}
+
+// --- ls and rm -------------------------------------------------------------------------------------------------------
+
+interface Row {
+  id: string
+  runtime: string
+  age_seconds: number
+  /** Negative: it has run out. */
+  lease_seconds: number
+  labels: Readonly<Record<string, string>>
+}
+
+async function list(all: readonly Runtime[], asJson: boolean): Promise<ExitCode> {
+  const now = Date.now()
+  const rows: Row[] = []
+  for (const runtime of all)
+    for (const { id, startedAt, leaseUntil, labels } of await listed(runtime))
+      rows.push({ id, runtime: runtime.kind, age_seconds: toSeconds(now - startedAt), lease_seconds: toSeconds(leaseUntil - now), labels }) // prettier-ignore
+  if (asJson) {
+    process.stdout.write(`${JSON.stringify(rows, null, 2)}\n`)
+    return EXIT.done
+  }
+  if (rows.length === 0) {
+    process.stderr.write('There is no sandbox.\n')
+    return EXIT.done
+  }
+  process.stdout.write(
+    formatTable([
+      ['id', 'runtime', 'age', 'lease', 'labels'],
+      ...rows.map(({ id, runtime, age_seconds, lease_seconds, labels }) => [
+        id,
+        runtime,
+        `${age_seconds} s`,
+        lease_seconds < 0 ? 'expired' : `${lease_seconds} s`,
+        Object.entries(labels)
+          .map(([name, value]) => `${name}=${value}`)
+          .join(' '),
+      ]),
+    ]),
+  )
+  return EXIT.done
+}
+
+async function remove(all: readonly Runtime[], ids: readonly string[], isExpired: boolean): Promise<ExitCode> {
+  const now = Date.now()
+  const found = new Set<string>()
+  for (const runtime of all) {
+    for (const { id, leaseUntil } of await listed(runtime)) {
+      if (!ids.includes(id) && !(isExpired && leaseUntil < now)) continue
+      await runtime.remove(id)
+      found.add(id)
+      process.stdout.write(`${id}\n`)
+    }
+  }
+  const missing = ids.filter((id) => !found.has(id))
+  for (const id of missing) process.stderr.write(`There is no sandbox ${id}.\n`)
+  return missing.length > 0 ? EXIT.failed : EXIT.done
+}
+
+/** One that cannot be asked, as an engine that does not run, has none that we could name. */
+async function listed(runtime: Runtime): ReturnType<Runtime['list']> {
+  return runtime.list().catch(() => [])
+}
+
+function toSeconds(milliseconds: number): number {
+  return Math.floor(milliseconds / 1000)
+}

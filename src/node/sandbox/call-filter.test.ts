@@ -1,0 +1,44 @@
+import { expect, test } from 'vitest'
+import { buildCallFilter } from './call-filter.ts'
+
+const ALLOW = 0x7fff_0000
+const EPERM = 0x0005_0001
+
+/** What the kernel would do with the program, as far as ours goes. */
+function decide(program: Buffer, call: { number: number; machine: number }): number {
+  let loaded = Number.NaN
+  for (let at = 0; at < program.length / 8; at += 1) {
+    const [code, isSo, isNot] = [program.readUInt16LE(at * 8), program[at * 8 + 2]!, program[at * 8 + 3]!]
+    const value = program.readUInt32LE(at * 8 + 4)
+    if (code === 0x20) loaded = value === 0 ? call.number : call.machine
+    else if (code === 0x15) at += loaded === value ? isSo : isNot
+    else if (code === 0x35) at += loaded >= value ? isSo : isNot
+    else if (code === 0x06) return value
+    else throw new Error(`unknown instruction ${code}`)
+  }
+  throw new Error('the program has no end')
+}
+
+test.each([
+  ['x64', 0xc000_003e, { keyctl: 250, mount: 165, bpf: 321, openat: 257, clone3: 435, write: 1, iopl: 172 }],
+  ['arm64', 0xc000_00b7, { keyctl: 219, mount: 40, bpf: 280, openat: 56, clone3: 435, write: 64, iopl: 172 }],
+] as const)('on %s keys, mounts and the like are refused, and what programs need is not', (name, machine, numbers) => {
+  const strict = buildCallFilter(name, { mayMount: false })
+  const nested = buildCallFilter(name, { mayMount: true })
+  const on = (program: Buffer, number: number) => decide(program, { number, machine })
+  for (const number of [numbers.keyctl, numbers.bpf]) {
+    expect(on(strict, number)).toBe(EPERM)
+    expect(on(nested, number)).toBe(EPERM)
+  }
+  expect(on(strict, numbers.mount)).toBe(EPERM)
+  expect(on(nested, numbers.mount)).toBe(ALLOW)
+  for (const number of [numbers.openat, numbers.clone3, numbers.write]) expect(on(strict, number)).toBe(ALLOW)
+  // On arm64 that number is getpid.
+  expect(on(strict, numbers.iopl)).toBe(name === 'x64' ? EPERM : ALLOW)
+})
+
+test('numbers of another machine, which mean other calls, are all refused', () => {
+  const program = buildCallFilter('x64', { mayMount: false })
+  expect(decide(program, { number: 4, machine: 0x4000_0003 })).toBe(EPERM)
+  expect(decide(program, { number: 0x4000_0001, machine: 0xc000_003e })).toBe(EPERM)
+})
