@@ -24,7 +24,7 @@ record([], '你好，请介绍一下你自己。', ['--no-tools', '--system-prom
 
 step('3. the last session, as training data')
 polar(['export', 'last', '--to', join(root, '.polar/traces.jsonl')])
-console.log(`   .polar/traces.jsonl: one line per call, prompt_ids, response_ids, loss_mask, response_logprobs`)
+console.log(`   .polar/traces.jsonl: one line per sample, prompt_ids, response_ids, loss_mask, response_logprobs`)
 console.log('\nNext: npm run polar -- show last --tokens')
 
 function record(flags: readonly string[], prompt: string, harnessFlags: readonly string[] = []): void {
