@@ -1,3 +1,5 @@
+import { isJson } from '../lib/json-text.ts'
+
 /**
  * Splits sampled text into reasoning (`<think>` at the start), content and Hermes tool calls, piece by piece as it is
  * sampled. However the text is cut into pieces, the parts add up to the same result, and nothing sampled is rewritten:
@@ -427,15 +429,6 @@ function readString(quoted: string): string {
     return typeof value === 'string' ? value : ''
   } catch {
     return ''
-  }
-}
-
-function isJson(text: string): boolean {
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return false
   }
 }
 

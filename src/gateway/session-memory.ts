@@ -1,3 +1,4 @@
+import { isJson, sortedJson } from '../lib/json-text.ts'
 import { RecentMap } from '../lib/recent-map.ts'
 import type { AssistantMessage, Message, ToolCall } from '../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../model/turn.ts'
@@ -60,28 +61,6 @@ export class SessionMemory {
 
 /** Equal but for white space, key order and how numbers and escapes are written. */
 export function isSameJson(one: string, other: string): boolean {
-  try {
-    return JSON.stringify(sortKeys(JSON.parse(one))) === JSON.stringify(sortKeys(JSON.parse(other)))
-  } catch {
-    return false
-  }
-}
-
-function isJson(text: string): boolean {
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return false
-  }
-}
-
-function sortKeys(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(sortKeys)
-  if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(
-    Object.entries(value)
-      .toSorted(([a], [b]) => (a < b ? -1 : 1))
-      .map(([key, child]) => [key, sortKeys(child)]),
-  )
+  const sorted = sortedJson(one)
+  return sorted !== undefined && sorted === sortedJson(other)
 }

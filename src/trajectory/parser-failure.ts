@@ -1,3 +1,4 @@
+import { isJson } from '../lib/json-text.ts'
 import { textOf } from '../model/message.ts'
 import type { Choice } from '../model/turn.ts'
 
@@ -8,18 +9,9 @@ const CODE_FENCE = /^[ \t]*(`{3,}|~{3,})[^\n]*\n[\s\S]*?(?:^[ \t]*\1[ \t]*$|$(?!
 
 /** In words, why the tool call of an answer was not understood; undefined when there is nothing to complain of. */
 export function parserFailureOf({ message, finishReason }: Choice): string | undefined {
-  const broken = message.toolCalls.find((call) => !isJson(call.arguments))
+  const broken = message.toolCalls.find(({ arguments: args }) => args !== '' && !isJson(args))
   if (broken !== undefined) return `the arguments of ${broken.name} are not JSON`
   if (message.toolCalls.length > 0) return undefined
   if (finishReason === 'tool-calls') return 'it ended as a tool call, but has none'
   return RAW_CALL.test(textOf(message).replace(CODE_FENCE, '')) ? 'a tool call was left in the text' : undefined
-}
-
-function isJson(text: string): boolean {
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return text === ''
-  }
 }

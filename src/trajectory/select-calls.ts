@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { hasNaN } from '../lib/has-nan.ts'
 import { Label, type ExclusionReason } from '../model/sample.ts'
 import { FinishReason, Grade, outcomeOf } from '../model/turn.ts'
 import type { CallNode } from './graph/call-graph.ts'
@@ -48,10 +49,4 @@ export function whyNotTrained(
   }
   const parserFailure = filter.parserFailures === 'exclude' ? parserFailureOf(choice) : undefined
   return parserFailure === undefined ? undefined : no('parser-failure', parserFailure)
-}
-
-/** A plain loop: this reads every sampled token there is. */
-function hasNaN(values: Float32Array): boolean {
-  for (let i = 0; i < values.length; i++) if (Number.isNaN(values[i])) return true
-  return false
 }

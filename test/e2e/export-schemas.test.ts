@@ -1,6 +1,5 @@
 import { spawnSync } from 'node:child_process'
-import { createHash } from 'node:crypto'
-import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -10,30 +9,15 @@ import { lacksLogprob, logprobsOrZero } from '../../src/model/sample-facts.ts'
 import { anySession, relabelled, writeFile } from '../../src/trajectory/exporters/exporter.contract.ts'
 import { exporters } from '../../src/trajectory/exporters/index.ts'
 import type { ScoredSession } from '../../src/trajectory/score-session.ts'
+import { pythonEnvironment } from '../support/python-environment.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
-const requirements = join(root, 'test/support/export-requirements.txt')
-const digest = createHash('sha1').update(readFileSync(requirements)).digest('hex').slice(0, 12)
-/** Kept between runs, and made anew when the versions change. */
-const environment = join(root, '.polar', `export-schemas-${digest}`)
-const python = join(environment, 'bin/python')
+const pipOptions = ['--no-deps', '--ignore-requires-python']
+const { python, install } = pythonEnvironment('export-schemas', 'export-requirements.txt', pipOptions)
 
 let missing: string | undefined
-
 beforeAll(() => {
-  if (existsSync(join(environment, 'installed'))) return
-  const options = ['--quiet', '--disable-pip-version-check', '--no-deps', '--ignore-requires-python']
-  const steps = [
-    ['python3', '-m', 'venv', '--clear', environment],
-    [python, '-m', 'pip', 'install', ...options, '-r', requirements],
-    ['touch', join(environment, 'installed')],
-  ]
-  for (const [file = '', ...args] of steps) {
-    const run = spawnSync(file, args, { encoding: 'utf8' })
-    if (run.status === 0) continue
-    missing = `${file} ${args.slice(0, 3).join(' ')}: ${(run.error?.message ?? run.stderr).trim().split('\n').at(-1)}`
-    break
-  }
+  missing = install()
 }, 300_000)
 
 const formats = {

@@ -11,6 +11,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { Trace } from '../../src/model/trajectory.ts'
 import { BufferPool, ByteWriter } from '../../src/store/call-log/byte-writer.ts'
 import { RecordKind, writeRecord } from '../../src/store/call-log/record.ts'
+import { pythonEnvironment } from '../support/python-environment.ts'
 import { recordSet } from '../support/recorded-set.ts'
 import { readParquet } from '../support/read-parquet.ts'
 import { Stack } from '../support/stack.ts'
@@ -208,27 +209,7 @@ scenarios:
     - { text: "There are Ünïcödé files." }
 `
 
-const requirements = join(root, 'test/support/python-export-requirements.txt')
-const digest = createHash('sha1').update(readFileSync(requirements)).digest('hex').slice(0, 12)
-/** Kept between runs, and made anew when the versions change. */
-const environment = join(root, '.polar', `python-export-${digest}`)
-const python = join(environment, 'bin/python')
-
-/** Undefined, or why there is no Python to read with. */
-function installPython(): string | undefined {
-  if (existsSync(join(environment, 'installed'))) return undefined
-  const steps = [
-    ['python3', '-m', 'venv', '--clear', environment],
-    [python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '-r', requirements],
-    ['touch', join(environment, 'installed')],
-  ]
-  for (const [file = '', ...args] of steps) {
-    const run = spawnSync(file, args, { encoding: 'utf8' })
-    if (run.status === 0) continue
-    return `${file} ${args.slice(0, 3).join(' ')}: ${(run.error?.message ?? run.stderr).trim().split('\n').at(-1)}`
-  }
-  return undefined
-}
+const { python, install: installPython } = pythonEnvironment('python-export', 'python-export-requirements.txt')
 
 function readLines<T>(path: string): T[] {
   return readFileSync(path, 'utf8')

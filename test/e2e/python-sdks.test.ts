@@ -1,34 +1,17 @@
-import { spawn, spawnSync } from 'node:child_process'
-import { createHash } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
+import { spawn } from 'node:child_process'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { beforeAll, expect, test } from 'vitest'
 import { textOf } from '../../src/model/message.ts'
+import { pythonEnvironment } from '../support/python-environment.ts'
 import { Stack } from '../support/stack.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
-const requirements = join(root, 'test/support/python-requirements.txt')
-const digest = createHash('sha1').update(readFileSync(requirements)).digest('hex').slice(0, 12)
-/** Kept between runs, and made anew when the versions change. */
-const environment = join(root, '.polar', `python-sdks-${digest}`)
-const python = join(environment, 'bin/python')
+const { python, install } = pythonEnvironment('python-sdks', 'python-requirements.txt')
 
 let missing: string | undefined
-
 beforeAll(() => {
-  if (existsSync(join(environment, 'installed'))) return
-  const steps = [
-    ['python3', '-m', 'venv', '--clear', environment],
-    [python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check', '-r', requirements],
-    ['touch', join(environment, 'installed')],
-  ]
-  for (const [file = '', ...args] of steps) {
-    const run = spawnSync(file, args, { encoding: 'utf8' })
-    if (run.status === 0) continue
-    missing = `${file} ${args.slice(0, 3).join(' ')}: ${(run.error?.message ?? run.stderr).trim().split('\n').at(-1)}`
-    break
-  }
+  missing = install()
 }, 300_000)
 
 const SCRIPT = `

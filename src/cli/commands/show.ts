@@ -5,10 +5,12 @@ import type { Choice, Turn } from '../../model/turn.ts'
 import { embeddedModelFolder } from '../../engine/model-package.ts'
 import { loadTokenizer, type Tokenizer } from '../../engine/tokenizer.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
+import { numberOrNull } from '../../trajectory/to-trace.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { readRequest } from '../read-request.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
+import { isTiny } from '../token-decoder.ts'
 
 export const show = defineCommand({
   name: 'show',
@@ -75,10 +77,6 @@ function parseRequest(turn: Turn): unknown {
   return JSON.parse(turn.request)
 }
 
-function numberOrNull(value: number): number | null {
-  return Number.isNaN(value) ? null : value
-}
-
 // --- text -------------------------------------------------------------------------------------------------------------
 
 interface ViewOptions {
@@ -100,11 +98,6 @@ async function format(session: SessionRecord, turns: readonly Turn[], options: V
     return lines
   })
   return `${[...head, ...calls].join('\n')}\n${formatCallTable({ ...session, turns: [...turns] })}`
-}
-
-/** Only the tiny engine's tokenizer is at hand; for any other engine ids are shown without their text. */
-function isTiny(session: SessionRecord): boolean {
-  return (session.origin['engine'] as { kind?: string } | undefined)?.kind === 'tiny'
 }
 
 function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: Tokenizer | undefined): string[] {

@@ -1,4 +1,5 @@
 import { commonPrefixOfIds } from '../../lib/common-prefix.ts'
+import { hasNaN } from '../../lib/has-nan.ts'
 import { NumberColumn } from '../../lib/number-column.ts'
 import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
@@ -85,7 +86,7 @@ export class TurnCapture {
       if (choice.ids.length === 0) yield `choice ${choice.index}: the engine reported no sampled ids`
       const given = this.#choices.get(choice.index)?.logprobCount ?? 0
       if (given !== choice.ids.length) yield `choice ${choice.index}: ${choice.ids.length} ids but ${given} logprobs`
-      else if (hasGap(choice.logprobs)) yield `choice ${choice.index}: a logprob is missing`
+      else if (hasNaN(choice.logprobs)) yield `choice ${choice.index}: a logprob is missing`
       if (choice.finishReason === 'cut') yield `choice ${choice.index}: no finish reason`
     }
     if (this.#usage === undefined) {
@@ -106,12 +107,6 @@ export class TurnCapture {
     if (choice === undefined) this.#choices.set(index, (choice = new ChoiceCapture(index)))
     return choice
   }
-}
-
-/** A plain loop: `some` with a function takes ten times as long. */
-function hasGap(logprobs: Float32Array): boolean {
-  for (let i = 0; i < logprobs.length; i++) if (Number.isNaN(logprobs[i])) return true
-  return false
 }
 
 function toGrade(promptIds: Int32Array, choices: readonly Choice[], reasons: readonly string[]): Grade {

@@ -1,3 +1,4 @@
+import { sortedJson } from '../../lib/json-text.ts'
 import { RecentMap } from '../../lib/recent-map.ts'
 import { textOf, type ContentPart, type Message } from '../../model/message.ts'
 import type { Turn, TurnRequest } from '../../model/turn.ts'
@@ -125,21 +126,7 @@ function isNotText(part: ContentPart): boolean {
 
 /** Equal for texts that are the same JSON but for white space, key order and how numbers and escapes are written. */
 export function toSortedJson(text: string): string {
-  try {
-    return JSON.stringify(sortKeys(JSON.parse(text)))
-  } catch {
-    return text
-  }
-}
-
-function sortKeys(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(sortKeys)
-  if (typeof value !== 'object' || value === null) return value
-  return Object.fromEntries(
-    Object.entries(value)
-      .toSorted(([a], [b]) => (a < b ? -1 : Number(a > b)))
-      .map(([key, child]) => [key, sortKeys(child)]),
-  )
+  return sortedJson(text) ?? text
 }
 
 /** How many leading numbers two histories share. */
