@@ -39,7 +39,7 @@ export const plugFolders: Readonly<Record<string, { interfaceFile: string; share
   'gateway/upstreams': { interfaceFile: 'upstream.ts', shared: ['gateway/chat-wire'] },
   'gateway/quirks': { interfaceFile: 'quirk.ts', shared: [] },
   'trajectory/builders': { interfaceFile: 'builder.ts', shared: ['trajectory/graph'] },
-  'trajectory/evaluators': { interfaceFile: 'evaluator.ts', shared: [] },
+  'trajectory/evaluators': { interfaceFile: 'evaluator.ts', shared: ['trajectory/grading'] },
   'trajectory/exporters': {
     interfaceFile: 'exporter.ts',
     shared: [

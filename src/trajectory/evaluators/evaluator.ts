@@ -1,0 +1,71 @@
+import type { EvalResult } from '../../model/reward.ts'
+import type { SessionRecord } from '../../model/session.ts'
+import type { Workspace } from '../../model/workspace.ts'
+
+/**
+ * Says what a session was worth. Runs after the agent is dead and its key revoked, in two steps between which the agent's
+ * sandbox is destroyed: `collect` takes out of it what the grade depends on, `evaluate` grades without it. Knows no
+ * runtime, node or server. What it throws is the evaluator's failure and means no reward, never a zero; a zero is returned.
+ */
+export interface Evaluator {
+  /** What the node must have ready for it. */
+  readonly needs: EvaluatorNeeds
+  /**
+   * Takes out of the agent's sandbox, in which nothing of the agent runs any more, what the grade depends on, and puts it
+   * in `submission`. Absent: nothing is needed. A RolloutError whose blame is `policy` ends the grading with a reward of 0.
+   */
+  collect?(agent: Workspace, evaluation: Collection): Promise<void>
+  evaluate(evaluation: Evaluation): Promise<EvalResult>
+}
+
+export interface EvaluatorNeeds {
+  /** Whether `grader` will be called, so that a sandbox is worth preparing while the agent still runs. */
+  sandbox: boolean
+  /** Whether a grader's sandbox must begin as a copy of all that the agent left, not just of what was collected. */
+  agentState: boolean
+}
+
+/** What is told of a session to whoever grades it. */
+export interface Collection {
+  sessionId: string
+  task: { id: string; instruction: string; metadata: Readonly<Record<string, unknown>> }
+  /** A folder of this machine that is the session's alone; no sandbox sees it. */
+  submission: string
+  evidence: Evidence
+  /** From the task, for the commands that grade. */
+  env: Readonly<Record<string, string>>
+  /** Ends with the evaluation's budget. */
+  signal: AbortSignal
+}
+
+export interface Evaluation extends Collection {
+  /** How the agent ended: by itself, well or not; or because its time, turns or context had run out. */
+  ending: AgentEnding
+  session: SessionRecord
+  /** How many samples were built, in whose order `trace_rewards` come. */
+  samples: number
+  /**
+   * A new sandbox that shares nothing with the agent's and was prepared as the task says. Each call gives another. It is
+   * removed afterwards by whoever gave it. `agent`: begins with all that the agent left; only with `needs.agentState`.
+   */
+  grader(from?: 'clean' | 'agent'): Promise<Workspace>
+}
+
+export interface AgentEnding {
+  kind: 'completed' | 'failed' | 'timeout' | 'truncated'
+  exitCode: number | null
+}
+
+/** Keeps what shows how a grade came about, with the session, within the limits for artifacts. */
+export interface Evidence {
+  /** `name` is a file name: letters, digits, dots, dashes, underscores. */
+  write(name: string, data: string | Uint8Array): Promise<void>
+}
+
+export interface EvaluatorDeps {
+  now(): number
+  /** The value of a secret by its name, from the operator's side; undefined when there is none. */
+  secret(name: string): string | undefined
+  /** Whether a URL of a task may be called: one that only the operator can reach must not be. */
+  mayCall(url: URL): boolean
+}
