@@ -9,6 +9,7 @@ export const Boundary = z.enum([
   'workspace',
   'harness',
   'evaluator',
+  'session',
   'store',
   'internal',
 ])
@@ -87,6 +88,12 @@ export const failureClasses = {
     retryable: true,
     status: 502,
     meaning: 'The engine answered with a 5xx.',
+  },
+  'upstream.out-of-memory': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 503,
+    meaning: 'The engine ran out of memory.',
   },
   'upstream.reset': {
     blame: 'infrastructure',
@@ -186,12 +193,37 @@ export const failureClasses = {
     status: 500,
     meaning: 'The harness ended with an error.',
   },
+  'harness.out-of-memory': {
+    blame: 'policy',
+    retryable: false,
+    status: 500,
+    meaning: 'The harness, or what it ran, used more memory than its sandbox has.',
+  },
   'evaluator.crashed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Grading failed; no reward.' },
   'evaluator.timeout': {
     blame: 'infrastructure',
     retryable: true,
     status: 500,
     meaning: 'Grading took too long; no reward.',
+  },
+  'session.cancelled': { blame: 'caller', retryable: false, status: 409, meaning: 'Somebody asked for it to end.' },
+  'session.init-timeout': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 504,
+    meaning: 'The sandbox was not ready within the time for it.',
+  },
+  'session.agent-timeout': {
+    blame: 'policy',
+    retryable: false,
+    status: 504,
+    meaning: "The agent's time ran out; what it did until then is kept and graded.",
+  },
+  'session.node-lost': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 503,
+    meaning: 'The node ended while the session was under way; what was captured is kept.',
   },
   'store.unavailable': {
     blame: 'infrastructure',

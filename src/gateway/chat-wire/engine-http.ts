@@ -167,7 +167,7 @@ export function refusalError(refusal: Refusal, base: string): RolloutError {
   if (status >= 300 && status < 400) {
     return new RolloutError('upstream.failed', `The engine at ${base} answered with a redirect (${status}).`)
   }
-  const code = refusalCode(status)
+  const code = status >= 500 && OUT_OF_MEMORY.test(message) ? 'upstream.out-of-memory' : refusalCode(status)
   // An engine that rejects our own key or path is misconfigured; the harness's key and path were right.
   if (status === 401 || status === 403 || status === 404) {
     return new RolloutError('upstream.failed', `The engine at ${base} answered ${status}: ${message}`, fields)
@@ -180,6 +180,9 @@ function refusalCode(status: number): FailureCode {
   if (status === 503) return 'upstream.overloaded'
   return status < 500 ? 'upstream.refused' : 'upstream.failed'
 }
+
+/** In CUDA's, PyTorch's and the engines' words. */
+const OUT_OF_MEMORY = /out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED/i
 
 /** In vLLM's, SGLang's, llama.cpp's and OpenAI's words. */
 const OVERFLOW = [

@@ -252,6 +252,7 @@ const SICK: ReadonlySet<FailureCode> = new Set([
   'upstream.timeout',
   'upstream.failed',
   'upstream.bad-stream',
+  'upstream.out-of-memory',
 ])
 /** Another replica may have room, or may not have been touched by what ails this one. */
 const ELSEWHERE: ReadonlySet<FailureCode> = new Set([...SICK, 'upstream.overloaded', 'upstream.rate-limited'])

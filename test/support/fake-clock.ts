@@ -1,0 +1,94 @@
+import type { Clock } from '../../src/lib/clock.ts'
+
+interface Timer {
+  at: number
+  order: number
+  call: () => void
+}
+
+/** Time that passes when told to, and only after everybody has done what they could at the present moment. */
+export class FakeClock implements Clock {
+  #now: number
+  #order = 0
+  readonly #timers = new Set<Timer>()
+
+  constructor(start = 1_000_000) {
+    this.#now = start
+  }
+
+  now(): number {
+    return this.#now
+  }
+
+  after(ms: number, call: () => void): () => void {
+    const timer = { at: this.#now + Math.max(0, ms), order: this.#order++, call }
+    this.#timers.add(timer)
+    return () => void this.#timers.delete(timer)
+  }
+
+  /** Timers that are still set. */
+  get pending(): number {
+    return this.#timers.size
+  }
+
+  sleep(ms: number, signal?: AbortSignal): Promise<void> {
+    return new Promise((resolve, reject) => {
+      signal?.throwIfAborted()
+      const stop = this.after(ms, () => {
+        signal?.removeEventListener('abort', abort)
+        resolve()
+      })
+      const abort = (): void => {
+        stop()
+        reject(signal!.reason as Error)
+      }
+      signal?.addEventListener('abort', abort, { once: true })
+    })
+  }
+
+  /** Lets time pass until the promise settles. Throws when nothing is left that could settle it. */
+  async run<T>(work: Promise<T>): Promise<T> {
+    let isDone = false
+    const done = (): void => void (isDone = true)
+    work.then(done, done)
+    for (;;) {
+      await settle()
+      if (isDone) return work
+      if (!this.#fireNext()) throw new Error('nothing will ever happen again')
+    }
+  }
+
+  /** Lets that much time pass. */
+  async advance(ms: number): Promise<void> {
+    const until = this.#now + ms
+    for (;;) {
+      await settle()
+      const next = this.#next()
+      if (next === undefined || next.at > until) break
+      this.#fireNext()
+    }
+    this.#now = until
+  }
+
+  #next(): Timer | undefined {
+    let next: Timer | undefined
+    for (const timer of this.#timers) {
+      if (next === undefined || timer.at < next.at || (timer.at === next.at && timer.order < next.order)) next = timer
+    }
+    return next
+  }
+
+  #fireNext(): boolean {
+    const next = this.#next()
+    if (next === undefined) return false
+    this.#timers.delete(next)
+    this.#now = next.at
+    next.call()
+    return true
+  }
+}
+
+/** When this resolves, every promise that could go on has. */
+function settle(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve))
+}
