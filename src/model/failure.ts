@@ -187,6 +187,12 @@ export const failureClasses = {
     status: 500,
     meaning: 'The installed harness is not what was installed.',
   },
+  'harness.bad-setup': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 500,
+    meaning: 'The harness refused its settings or arguments.',
+  },
   'harness.exit-nonzero': {
     blame: 'policy',
     retryable: false,

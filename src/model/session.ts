@@ -33,6 +33,11 @@ export const SessionTiming = z.object({
   ready_queue_ms: z.number().nullish(),
   run_ms: z.number().nullish(),
   postrun_ms: z.number().nullish(),
+  build_ms: z.number().nullish(),
+  eval_ms: z.number().nullish(),
+  /** A grader's sandbox was made early: how long it stood ready, and how much earlier grading could begin. */
+  eval_prewarm_idle_ms: z.number().nullish(),
+  eval_prewarm_saved_ms: z.number().nullish(),
 })
 export type SessionTiming = z.infer<typeof SessionTiming>
 

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest'
 import { GatewayNodeInfo } from './node.ts'
 import { EvalResult } from './reward.ts'
 import { isTerminal, SessionResult, SessionStatus } from './session.ts'
-import { TaskRequest, TaskStatus } from './task.ts'
+import { PrepareAction, TaskRequest, TaskStatus } from './task.ts'
 import { Trace } from './trajectory.ts'
 
 const task = { task_id: 't-1', instruction: 'fix it', agent: { harness: 'codex' } }
@@ -149,4 +149,32 @@ describe('results', () => {
     }
     expect(GatewayNodeInfo.parse(info)).toEqual(info)
   })
+})
+
+const commit = '0123456789abcdef0123456789abcdef01234567'
+
+test.each(['https://host.org/a/b.git', 'https://me:key@host.org/b', 'ssh://git@host:22/b', 'file:///srv/b', '/srv/b'])(
+  'a checkout may come from %s',
+  (repository) => {
+    const action = { type: 'checkout', repository, commit, target: '/testbed' }
+    expect(PrepareAction.parse(action)).toEqual(action)
+  },
+)
+
+test.each([
+  ['another transport', { repository: 'ext::sh -c id' }],
+  ['another transport behind a URL', { repository: 'http://host.org/b' }],
+  ['an option', { repository: '--upload-pack=id' }],
+  ['a host that is an option', { repository: 'ssh://-oProxyCommand=id/b' }],
+  ['a login that is an option', { repository: 'ssh://-l@host/b' }],
+  ['a path that is an option', { repository: 'ssh://host/-b' }],
+  ['a relative path', { repository: '../b' }],
+  ['the short form of ssh', { repository: 'git@host:b' }],
+  ['a line break', { repository: '/srv/b\nc' }],
+  ['a branch', { commit: 'main' }],
+  ['part of a commit', { commit: '0123456' }],
+  ['no history', { depth: 0 }],
+])('a checkout with %s is refused', (_case, wrong) => {
+  const action = { type: 'checkout', repository: '/srv/b', commit, target: '/testbed', ...wrong }
+  expect(PrepareAction.safeParse(action).success).toBe(false)
 })

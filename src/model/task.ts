@@ -1,10 +1,29 @@
 import * as z from 'zod'
 import { SessionResult } from './session.ts'
 
+/** No other transports, and nothing that git or ssh could take for an option. */
+const REPOSITORY =
+  /^(?:(?:https|ssh):\/\/(?:[^\s\p{Cc}/@-][^\s\p{Cc}/@]*@)?[^\s\p{Cc}/@-][^\s\p{Cc}/@]*\/|file:\/\/\/|\/)[^\s\p{Cc}-][^\s\p{Cc}]*$/u
+
+/**
+ * Not in NVIDIA Polar: a repository as it was at a commit. What came later is not in its history. The node reads it from a
+ * mirror of its own; the sandbox needs neither git nor a network for it.
+ */
+const CheckoutAction = z.strictObject({
+  type: z.literal('checkout'),
+  repository: z.string().regex(REPOSITORY, 'must be an https, ssh or file URL, or an absolute path on the node'),
+  commit: z.string().regex(/^(?:[0-9a-f]{40}|[0-9a-f]{64})$/, 'must be a whole commit id; a branch may move'),
+  target: z.string().min(1),
+  /** How many commits of its history; absent: all. */
+  depth: z.int().min(1).nullish(),
+})
+export type CheckoutAction = z.infer<typeof CheckoutAction>
+
 /** One step that makes a sandbox ready; they run in order. */
 export const PrepareAction = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('upload_file'), source: z.string(), target: z.string() }),
   z.strictObject({ type: z.literal('upload_dir'), source: z.string(), target: z.string() }),
+  CheckoutAction,
   z.strictObject({
     type: z.literal('exec'),
     command: z.string().min(1),
@@ -16,20 +35,29 @@ export const PrepareAction = z.discriminatedUnion('type', [
 ])
 export type PrepareAction = z.infer<typeof PrepareAction>
 
+/**
+ * Where a session runs. Names are NVIDIA Polar's; but what is not said is decided by the node, and on the safe side: its own
+ * kind of sandbox, and nobody to talk to but the model.
+ */
 export const RuntimeSpec = z.strictObject({
-  backend: z.string().default('docker'),
-  image: z.string().min(1),
+  /** Absent: `docker` for a task that names an image, else what the node has. */
+  backend: z.string().nullish(),
+  image: z.string().min(1).nullish(),
   prepare: z.array(PrepareAction).default([]),
   /** Null replays `prepare` for the evaluator's sandbox. */
   eval_prepare: z.array(PrepareAction).nullish(),
   env: z.record(z.string(), z.string()).default({}),
-  network: z.string().default('host'),
+  /** Read for compatibility: who may be talked to is for `allow_internet` and `allow_hosts` to say. */
+  network: z.string().nullish(),
   workdir: z.string().nullish(),
-  cpus: z.int().positive().nullish(),
+  cpus: z.number().positive().nullish(),
   memory_mb: z.int().positive().nullish(),
   storage_mb: z.int().positive().nullish(),
+  pids: z.int().positive().nullish(),
   gpus: z.int().min(0).default(0),
-  allow_internet: z.boolean().default(true),
+  /** Absent is no, wherever the sandbox can keep that. */
+  allow_internet: z.boolean().nullish(),
+  allow_hosts: z.array(z.string().min(1)).nullish(),
   import_path: z.string().nullish(),
   kwargs: z.record(z.string(), z.unknown()).default({}),
 })
@@ -88,12 +116,35 @@ export const EvaluatorSpec = z.strictObject({
 })
 export type EvaluatorSpec = z.infer<typeof EvaluatorSpec>
 
+/** Seconds; what is absent is the node's. `agent` is `timeout_seconds` unless given. */
+const Budgets = z.strictObject({
+  init: z.number().positive().nullish(),
+  agent: z.number().positive().nullish(),
+  evaluate: z.number().positive().nullish(),
+  /** Of preparing and running together. */
+  session: z.number().positive().nullish(),
+})
+
+/** What sampling must be, whatever the harness asks for. */
+const SamplingSpec = z.strictObject({
+  temperature: z.number().min(0).nullish(),
+  top_p: z.number().positive().max(1).nullish(),
+  top_k: z.int().nullish(),
+  min_p: z.number().min(0).max(1).nullish(),
+  seed: z.int().nullish(),
+  max_tokens: z.int().positive().nullish(),
+  presence_penalty: z.number().nullish(),
+  frequency_penalty: z.number().nullish(),
+})
+export type SamplingSpec = z.infer<typeof SamplingSpec>
+
 /** What a trainer asks for: one instruction, `num_samples` attempts. Field names are NVIDIA Polar's. */
 export const TaskRequest = z
   .strictObject({
     task_id: z.string().min(1).max(512),
     instruction: z.string(),
     num_samples: z.int().min(1).default(1),
+    /** Of the agent alone; waiting, preparing and grading have their own. */
     timeout_seconds: z.number().positive().default(600),
     /** Absent: the node's default runtime. */
     runtime: RuntimeSpec.nullish(),
@@ -104,6 +155,8 @@ export const TaskRequest = z
     /** 0-100; higher enters INIT first and never pre-empts. */
     dispatch_priority: z.int().min(0).max(100).default(0),
     early_stop_min_usable_sessions: z.int().min(1).nullish(),
+    budgets: Budgets.nullish(),
+    sampling: SamplingSpec.nullish(),
     metadata: z.record(z.string(), z.unknown()).default({}),
   })
   .refine((task) => (task.early_stop_min_usable_sessions ?? 0) <= task.num_samples, {

@@ -1,0 +1,243 @@
+import { mkdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Logger } from 'pino'
+import { acquireLockFile, identifyProcess, type LockFile } from '../lib/lock-file.ts'
+import { Slots } from '../lib/slots.ts'
+import { RolloutError } from '../model/failure.ts'
+import type { NodeStageMetrics } from '../model/node.ts'
+import type { SessionOrder } from '../model/session-order.ts'
+import type { SessionOutcome } from '../model/session-outcome.ts'
+import type { SessionStatus } from '../model/session.ts'
+import type { TaskRequest } from '../model/task.ts'
+import type { BuiltSession } from '../trajectory/build-session.ts'
+import { Artifacts, type ArtifactPolicy } from './artifacts.ts'
+import { toCounts } from './build-counts.ts'
+import { Leases } from './leases.ts'
+import { recoverSession, type Recovered } from './recover-session.ts'
+import { runSession, type SessionEnd, type SessionLimits } from './run-session.ts'
+import { RunTimes } from './run-times.ts'
+import type { Runtime } from './runtimes/runtime.ts'
+import { SessionFolder } from './session-folder.ts'
+import type { Transition } from './session-states.ts'
+import { RealWork, type WorkDeps } from './session-work.ts'
+import { Stages, type StageWidths } from './stages.ts'
+
+export interface NodeOptions extends Omit<WorkDeps, 'leases' | 'runTimes' | 'startTimes' | 'standby' | 'scratch'> {
+  /** Everything it keeps: sessions below `sessions`, what is being graded below `grading`. */
+  dir: string
+  widths: StageWidths
+  budgets: NodeBudgets
+  artifacts: ArtifactPolicy
+  /** Kinds of sandbox that an earlier process with the same folder may have left some of. */
+  usedRuntimes(): Promise<Runtime[]>
+  logger: Logger
+  onEvent?: (event: SessionEvent) => void
+}
+
+/** For tasks that do not say. Seconds. */
+export interface NodeBudgets {
+  init: number
+  evaluate: number
+}
+
+/** What happened to a session, as it happens. */
+export interface SessionEvent {
+  type: 'session.state_changed'
+  session_id: string
+  task_id: string
+  attempt: number
+  status: SessionStatus
+  previous: SessionStatus
+  /** Unix milliseconds. */
+  at: number
+}
+
+export interface RunningSession {
+  sessionId: string
+  /** Never rejects but when the disk cannot even hold how it ended. */
+  outcome: Promise<SessionOutcome>
+  cancel(reason: string): void
+}
+
+/** One machine's worth of sessions. Only one process at a time may have its folder. */
+export class SessionNode implements AsyncDisposable {
+  readonly #options: NodeOptions
+  readonly #stages: Stages
+  readonly #deps: WorkDeps
+  readonly #leases: Leases
+  readonly #lock: LockFile
+  readonly #running = new Map<string, { session: RunningSession; cancel: AbortController }>()
+  #isDraining = false
+  /** Sessions that were under way when an earlier process ended. Those that are made again are running. */
+  readonly recovered: readonly Recovered[]
+
+  private constructor(options: NodeOptions, lock: LockFile, recovered: readonly Recovered[]) {
+    this.#options = options
+    this.#lock = lock
+    this.recovered = recovered
+    this.#stages = new Stages(options.widths)
+    this.#leases = new Leases(options.clock, (error) => this.#problem(error))
+    this.#deps = {
+      ...options,
+      leases: this.#leases,
+      runTimes: new RunTimes(),
+      startTimes: new RunTimes(),
+      standby: new Slots(options.widths.postrun),
+      scratch: gradingFolder(options.dir),
+    }
+    for (const { order, next } of recovered) if (next === 'again') this.submit(order)
+  }
+
+  /** Takes over what an earlier process left: sandboxes are removed, sessions ended or made again. */
+  static async start(options: NodeOptions): Promise<SessionNode> {
+    const sessions = sessionsFolder(options.dir)
+    await mkdir(sessions, { recursive: true, mode: 0o700 })
+    const outcome = await acquireLockFile(join(options.dir, 'node.lock'), await identifyProcess())
+    if (!('lock' in outcome)) {
+      const who = outcome.heldBy === undefined ? 'another process' : `process ${outcome.heldBy.pid}`
+      throw new RolloutError('config.invalid', `The folder ${options.dir} belongs to ${who}; give this node its own.`)
+    }
+    try {
+      await removeLeftSandboxes(options)
+      await rm(gradingFolder(options.dir), { recursive: true, force: true })
+      const recovered: Recovered[] = []
+      for (const folder of await SessionFolder.unfinished(sessions)) {
+        const found = await recoverSession(folder, options)
+        if (found !== undefined) recovered.push(found)
+      }
+      return new SessionNode(options, outcome.lock, recovered)
+    } catch (error) {
+      await outcome.lock.release()
+      throw error
+    }
+  }
+
+  get metrics(): NodeStageMetrics {
+    return this.#stages.metrics()
+  }
+
+  get sessions(): readonly RunningSession[] {
+    return [...this.#running.values()].map(({ session }) => session)
+  }
+
+  /** Throws when it is draining, or has that session already. */
+  submit(order: SessionOrder): RunningSession {
+    const { sessionId } = order
+    if (this.#isDraining)
+      throw new RolloutError('config.invalid', `Node ${this.#options.nodeId} takes no more sessions.`)
+    if (this.#running.has(sessionId)) throw new RolloutError('config.invalid', `Session ${sessionId} runs already.`)
+    const cancel = new AbortController()
+    const outcome = this.#run(order, cancel.signal).finally(() => this.#running.delete(sessionId))
+    // Whoever wants to know asks; nobody has to.
+    outcome.catch(() => {})
+    const session = { sessionId, outcome, cancel: (reason: string) => cancel.abort(new Error(reason)) }
+    this.#running.set(sessionId, { session, cancel })
+    return session
+  }
+
+  async #run(order: SessionOrder, cancel: AbortSignal): Promise<SessionOutcome> {
+    const { clock, artifacts: policy } = this.#options
+    const folder = SessionFolder.of(sessionsFolder(this.#options.dir), order.sessionId)
+    await folder.writeOrder(order)
+    const artifacts = new Artifacts(folder.artifacts, policy)
+    const work = new RealWork(order, this.#deps, { artifacts, keepGrade: (grade) => folder.writeGrade(grade) })
+    const plan = { priority: order.task.dispatch_priority, limits: toLimits(order.task, this.#options.budgets) }
+    const deps = {
+      stages: this.#stages,
+      clock,
+      note: (transition: Transition) => this.#note(order, folder, transition),
+      problem: (error: unknown) => this.#problem(error, order.sessionId),
+    }
+    const end = await runSession(plan, work, deps, cancel)
+    await artifacts.settle({ hasFailed: end.status !== 'COMPLETED' }).catch(deps.problem)
+    const outcome = toOutcome(order, end, {
+      nodeId: this.#options.nodeId,
+      timing: { ...end.timing, ...work.timing },
+      artifacts: artifacts.kept,
+      endedAt: clock.now(),
+    })
+    await folder.writeOutcome(outcome)
+    return outcome
+  }
+
+  /** Stored, then told. A disk that is full costs the journal, not the session; whoever recovers it knows less. */
+  async #note(order: SessionOrder, folder: SessionFolder, { from, to, at }: Transition): Promise<void> {
+    const { sessionId, attempt, task } = order
+    try {
+      await folder.note({ at, attempt, from, to })
+    } catch (error) {
+      this.#problem(error, sessionId)
+    }
+    this.#options.onEvent?.({
+      type: 'session.state_changed',
+      session_id: sessionId,
+      task_id: task.task_id,
+      attempt,
+      status: to,
+      previous: from,
+      at,
+    })
+  }
+
+  #problem(error: unknown, sessionId?: string): void {
+    this.#options.logger.warn({ err: error, sessionId }, 'something went wrong beside a session')
+  }
+
+  /** Takes no more sessions; resolves when those it has are over. */
+  async drain(): Promise<void> {
+    this.#isDraining = true
+    while (this.#running.size > 0) await Promise.allSettled(this.sessions.map(({ outcome }) => outcome))
+  }
+
+  /** Ends what runs, in order. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isDraining = true
+    for (const { session } of this.#running.values()) session.cancel('The node was told to stop.')
+    await this.drain()
+    this.#leases[Symbol.dispose]()
+    await this.#lock.release()
+  }
+}
+
+export function sessionsFolder(dir: string): string {
+  return join(dir, 'sessions')
+}
+
+function gradingFolder(dir: string): string {
+  return join(dir, 'grading')
+}
+
+async function removeLeftSandboxes(options: NodeOptions): Promise<void> {
+  for (const runtime of await options.usedRuntimes()) {
+    const left = (await runtime.list()).filter(({ labels }) => labels['node'] === options.nodeId)
+    for (const { id } of left) await runtime.remove(id)
+  }
+}
+
+const SECOND = 1000
+
+function toLimits({ timeout_seconds, budgets }: TaskRequest, usual: NodeBudgets): SessionLimits {
+  const initMs = (budgets?.init ?? usual.init) * SECOND
+  const agentMs = (budgets?.agent ?? timeout_seconds) * SECOND
+  const sessionMs = budgets?.session == null ? initMs + agentMs : budgets.session * SECOND
+  return { initMs, agentMs, evaluateMs: (budgets?.evaluate ?? usual.evaluate) * SECOND, sessionMs }
+}
+
+function toOutcome(
+  { sessionId, attempt, task }: SessionOrder,
+  { status, failure, ending, grade, built }: SessionEnd<BuiltSession>,
+  more: Pick<SessionOutcome, 'nodeId' | 'timing' | 'artifacts' | 'endedAt'>,
+): SessionOutcome {
+  return {
+    schemaVersion: 1,
+    sessionId,
+    taskId: task.task_id,
+    attempt,
+    status,
+    ...(failure === undefined ? {} : { failure }),
+    ...(ending === undefined ? {} : { ending }),
+    ...(grade === undefined ? {} : { grade }),
+    ...(built === undefined ? {} : { counts: toCounts(built.summary) }),
+    ...more,
+  }
+}

@@ -1,0 +1,107 @@
+import { RolloutError, type Failure } from '../model/failure.ts'
+import type { SessionOrder } from '../model/session-order.ts'
+import type { BuildCounts, SessionOutcome } from '../model/session-outcome.ts'
+import type { SessionRecord, SessionStatus } from '../model/session.ts'
+import { buildSession } from '../trajectory/build-session.ts'
+import type { SessionFolder, StoredGrade } from './session-folder.ts'
+import { toCounts } from './build-counts.ts'
+import type { NodeOptions } from './node.ts'
+
+/** A session that an earlier process left, and what becomes of it. */
+export type Recovered =
+  /** Nothing had been captured: it is made again. */
+  { next: 'again'; order: SessionOrder } | { next: 'ended'; order: SessionOrder; outcome: SessionOutcome }
+
+type Deps = Pick<NodeOptions, 'nodeId' | 'reader' | 'build' | 'filter' | 'createBuilder' | 'clock' | 'logger'>
+
+/** States in which the agent has not run yet. */
+const BEFORE: ReadonlySet<SessionStatus> = new Set(['REGISTERED', 'INITIALIZING', 'READY'])
+
+/**
+ * What becomes of a session whose node died. Its sandbox is gone, and with it what could be graded: so one with captured
+ * calls ends with those, and without a reward unless it had been graded before. One without is made again. Undefined for a
+ * folder that cannot be read, which is left as it is.
+ */
+export async function recoverSession(folder: SessionFolder, deps: Deps): Promise<Recovered | undefined> {
+  try {
+    const order = await folder.readOrder()
+    const journal = await folder.readJournal()
+    const reached = journal.findLast(({ attempt }) => attempt === order.attempt)?.to ?? 'REGISTERED'
+    const record = await loadIfThere(order.sessionId, deps)
+    if (BEFORE.has(reached) && (record?.turns.length ?? 0) === 0) {
+      return { next: 'again', order: { ...order, attempt: order.attempt + 1 } }
+    }
+    const outcome = await toOutcome(order, { reached, record, grade: await folder.readGrade() }, deps)
+    await folder.writeOutcome(outcome)
+    return { next: 'ended', order, outcome }
+  } catch (error) {
+    deps.logger.error({ err: error, folder: folder.path }, 'a session of an earlier process cannot be recovered')
+    return undefined
+  }
+}
+
+async function toOutcome(
+  order: SessionOrder,
+  {
+    reached,
+    record,
+    grade,
+  }: { reached: SessionStatus; record: SessionRecord | undefined; grade: StoredGrade | undefined },
+  deps: Deps,
+): Promise<SessionOutcome> {
+  const counts = record === undefined ? undefined : await buildCounts(order, record, deps)
+  return {
+    schemaVersion: 1,
+    sessionId: order.sessionId,
+    taskId: order.task.task_id,
+    attempt: order.attempt,
+    nodeId: deps.nodeId,
+    ...endingOf(reached, grade?.attempt === order.attempt ? grade : undefined),
+    ...(counts === undefined ? {} : { counts }),
+    timing: {},
+    artifacts: [],
+    endedAt: deps.clock.now(),
+  }
+}
+
+/** It had been graded, and only the end was not written any more; or it had not, and then it never will be. */
+function endingOf(
+  reached: SessionStatus,
+  graded: StoredGrade | undefined,
+): Pick<SessionOutcome, 'status' | 'failure' | 'ending' | 'grade'> {
+  if (graded === undefined) {
+    const message = `The node ended while the session was ${reached}; what was captured until then is kept.`
+    return { status: 'ERROR', failure: new RolloutError('session.node-lost', message).failure }
+  }
+  const { ending, grade } = graded
+  switch (ending.kind) {
+    case 'completed':
+    case 'truncated':
+      return { status: 'COMPLETED', ending, grade }
+    case 'timeout':
+      return { status: 'TIMEOUT', failure: failureOf('session.agent-timeout'), ending, grade }
+    case 'failed':
+      return { status: 'ERROR', failure: failureOf('harness.exit-nonzero'), ending, grade }
+  }
+}
+
+function failureOf(code: 'session.agent-timeout' | 'harness.exit-nonzero'): Failure {
+  return new RolloutError(code, 'As it was before the node ended.').failure
+}
+
+async function buildCounts(order: SessionOrder, record: SessionRecord, deps: Deps): Promise<BuildCounts> {
+  const { build, filter } = deps
+  const builder = await deps.createBuilder(order.task.builder)
+  const { summary } = buildSession(record, { ...build, filter, builder })
+  return toCounts(summary)
+}
+
+/** Undefined where nothing was ever captured. */
+async function loadIfThere(sessionId: string, { reader }: Deps): Promise<SessionRecord | undefined> {
+  try {
+    return await reader.load(sessionId, { salvage: true })
+  } catch (error) {
+    if (error instanceof RolloutError && error.code === 'store.unavailable') return undefined
+    throw error
+  }
+}

@@ -1,0 +1,102 @@
+import { randomUUID } from 'node:crypto'
+import { posix } from 'node:path'
+import { RolloutError } from '../model/failure.ts'
+import type { SessionOrder } from '../model/session-order.ts'
+import type { RuntimeSpec } from '../model/task.ts'
+import type { Door, Mount, NetworkPolicy, Runtime, RuntimeCapabilities, SandboxSpec } from './runtimes/runtime.ts'
+
+/** How long a sandbox is kept for a node that does not say it still wants it. */
+export const LEASE_MS = 5 * 60_000
+
+/** A fork bomb ends here unless a task says otherwise. */
+const USUAL_PIDS = 4096
+
+export interface SandboxParts {
+  role: 'agent' | 'grader'
+  nodeId: string
+  mounts: readonly Mount[]
+  door?: Door
+  /** What of the machine a task may have mounted; throws for what it may not. */
+  assertMountable(source: string): void
+  now: number
+}
+
+/** The kind of sandbox a task wants; undefined leaves it to the node. */
+export function backendOf(spec: RuntimeSpec | null | undefined): string | undefined {
+  return spec?.backend ?? (spec?.image == null ? undefined : 'docker')
+}
+
+/** What a task says of its sandbox, in our words. Throws `runtime.unsupported` for what this kind cannot keep. */
+export function toSandboxSpec(
+  { sessionId, task }: SessionOrder,
+  runtime: Pick<Runtime, 'kind' | 'capabilities'>,
+  parts: SandboxParts,
+): SandboxSpec {
+  const spec = task.runtime
+  const { role, nodeId, door } = parts
+  return {
+    // Two attempts at the same session may meet on one machine; ids of sandboxes are never the same twice.
+    id: `${role}-${randomUUID()}`,
+    ...(spec?.image == null ? {} : { image: spec.image }),
+    workdir: spec?.workdir ?? '/workspace',
+    env: spec?.env ?? {},
+    limits: toLimits(spec, runtime),
+    network: toNetwork(spec, runtime),
+    ...(door === undefined ? {} : { door }),
+    mounts: [...parts.mounts, ...toMounts(spec, (source) => parts.assertMountable(source))],
+    labels: { node: nodeId, session: sessionId, task: task.task_id.slice(0, 200), role },
+    leaseUntil: parts.now + LEASE_MS,
+  }
+}
+
+function toLimits(spec: RuntimeSpec | null | undefined, runtime: Pick<Runtime, 'kind' | 'capabilities'>) {
+  const { limits: able } = runtime.capabilities
+  const asked = {
+    ...(spec?.cpus == null ? {} : { cpus: spec.cpus }),
+    ...(spec?.memory_mb == null ? {} : { memoryMb: spec.memory_mb }),
+    ...(spec?.storage_mb == null ? {} : { diskMb: spec.storage_mb }),
+    ...(spec?.pids == null ? {} : { pids: spec.pids }),
+  }
+  const missing = Object.keys(asked).filter((limit) => !able.some((known) => known === limit))
+  if (missing.length > 0) throw unsupported(runtime, `cannot limit ${missing.join(', ')} on this machine`)
+  return { ...(able.includes('pids') ? { pids: USUAL_PIDS } : {}), ...asked }
+}
+
+function toNetwork(
+  spec: RuntimeSpec | null | undefined,
+  runtime: { kind: string; capabilities: RuntimeCapabilities },
+): NetworkPolicy {
+  const able = runtime.capabilities.networks
+  const asked: NetworkPolicy | undefined =
+    spec?.allow_hosts != null
+      ? { kind: 'allow', hosts: spec.allow_hosts }
+      : spec?.allow_internet == null
+        ? undefined
+        : { kind: spec.allow_internet ? 'open' : 'none' }
+  // Nothing was said: as little as this kind can. Who chooses one that keeps nothing apart has been told by its name.
+  if (asked === undefined) return { kind: able.includes('none') ? 'none' : 'open' }
+  if (able.includes(asked.kind)) return asked
+  throw unsupported(runtime, `knows the networks ${able.join(', ')} only, not ${asked.kind}`)
+}
+
+/** NVIDIA's `kwargs.volumes`, as `SOURCE:/TARGET[:ro|rw]`. */
+function toMounts(spec: RuntimeSpec | null | undefined, assertMountable: (source: string) => void): Mount[] {
+  const volumes = spec?.kwargs['volumes'] ?? []
+  if (!Array.isArray(volumes)) throw invalid('runtime.kwargs.volumes is a list of SOURCE:/TARGET')
+  return volumes.map((volume) => {
+    const [source = '', target = '', mode = 'rw', ...more] = String(volume).split(':')
+    if (!posix.isAbsolute(source) || !posix.isAbsolute(target) || more.length > 0 || !['ro', 'rw'].includes(mode)) {
+      throw invalid(`runtime.kwargs.volumes: "${String(volume)}" is not /SOURCE:/TARGET or /SOURCE:/TARGET:ro`)
+    }
+    assertMountable(source)
+    return { source, target, isReadOnly: mode === 'ro' }
+  })
+}
+
+function unsupported({ kind }: { kind: string }, what: string): RolloutError {
+  return new RolloutError('runtime.unsupported', `The runtime ${kind} ${what}; change the task, or choose another.`)
+}
+
+function invalid(message: string): RolloutError {
+  return new RolloutError('config.invalid', `${message}.`)
+}

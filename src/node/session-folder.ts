@@ -1,0 +1,137 @@
+import { randomUUID } from 'node:crypto'
+import { appendFile, mkdir, open, readdir, readFile, rename } from 'node:fs/promises'
+import { join } from 'node:path'
+import * as z from 'zod'
+import { errnoOf } from '../lib/errno.ts'
+import { RolloutError } from '../model/failure.ts'
+import { isId } from '../model/ids.ts'
+import { EvalResult } from '../model/reward.ts'
+import { SessionOrder } from '../model/session-order.ts'
+import { AgentEnding, SessionOutcome } from '../model/session-outcome.ts'
+import { SessionStatus } from '../model/session.ts'
+
+/** A line of the journal: what happened to a session, in the order in which it did. */
+const JournalEntry = z.object({
+  /** Unix milliseconds. */
+  at: z.number(),
+  attempt: z.int(),
+  from: SessionStatus,
+  to: SessionStatus,
+})
+export type JournalEntry = z.infer<typeof JournalEntry>
+
+const StoredGrade = z.object({ attempt: z.int(), ending: AgentEnding, grade: EvalResult })
+export type StoredGrade = z.infer<typeof StoredGrade>
+
+/** What a node keeps of a session, beside its call log: the order, how far it got, and how it ended. */
+export class SessionFolder {
+  readonly path: string
+
+  private constructor(path: string) {
+    this.path = path
+  }
+
+  /** The id must be one of ours: it becomes part of a path. */
+  static of(dir: string, sessionId: string): SessionFolder {
+    if (!isId(sessionId)) throw new RolloutError('config.invalid', `"${sessionId}" cannot be a session id.`)
+    return new SessionFolder(join(dir, sessionId))
+  }
+
+  /** Sessions that were ordered and have not ended, as they are found when a node starts. */
+  static async unfinished(dir: string): Promise<SessionFolder[]> {
+    const names = await readdir(dir).catch((error: unknown) => {
+      if (errnoOf(error) === 'ENOENT') return []
+      throw error
+    })
+    const folders = names.filter(isId).map((id) => SessionFolder.of(dir, id))
+    const states = await Promise.all(folders.map((folder) => folder.#isUnfinished()))
+    return folders.filter((_, index) => states[index])
+  }
+
+  get artifacts(): string {
+    return join(this.path, 'artifacts')
+  }
+
+  async writeOrder(order: SessionOrder): Promise<void> {
+    await mkdir(this.path, { recursive: true, mode: 0o700 })
+    await this.#replace('order.json', order)
+  }
+
+  /** Throws `store.corrupt` for what is not an order. */
+  async readOrder(): Promise<SessionOrder> {
+    return this.#read('order.json', SessionOrder)
+  }
+
+  /** Survives the end of this process when it resolves; a power cut may lose the last lines, never tear an earlier one. */
+  async note(entry: JournalEntry): Promise<void> {
+    await appendFile(join(this.path, 'journal.jsonl'), `${JSON.stringify(entry)}\n`, { mode: 0o600 })
+  }
+
+  /** A last line that was cut off is left out. */
+  async readJournal(): Promise<JournalEntry[]> {
+    const text = (await readIfThere(join(this.path, 'journal.jsonl'))) ?? ''
+    return text
+      .split('\n')
+      .slice(0, -1)
+      .map((line) => JournalEntry.parse(JSON.parse(line)))
+  }
+
+  /** Kept as soon as there is one: whatever happens afterwards, a session is not graded twice. */
+  async writeGrade(grade: StoredGrade): Promise<void> {
+    await this.#replace('grade.json', grade)
+  }
+
+  /** Undefined when it was not graded. */
+  async readGrade(): Promise<StoredGrade | undefined> {
+    if ((await readIfThere(join(this.path, 'grade.json'))) === undefined) return undefined
+    return this.#read('grade.json', StoredGrade)
+  }
+
+  /** Says that the session is over. Once and for all: it survives a power cut. */
+  async writeOutcome(outcome: SessionOutcome): Promise<void> {
+    await this.#replace('outcome.json', outcome)
+  }
+
+  async readOutcome(): Promise<SessionOutcome> {
+    return this.#read('outcome.json', SessionOutcome)
+  }
+
+  async #isUnfinished(): Promise<boolean> {
+    const [order, outcome] = await Promise.all(
+      ['order.json', 'outcome.json'].map((name) => readIfThere(join(this.path, name))),
+    )
+    return order !== undefined && outcome === undefined
+  }
+
+  async #read<T>(name: string, schema: z.ZodType<T>): Promise<T> {
+    const path = join(this.path, name)
+    try {
+      return schema.parse(JSON.parse(await readFile(path, 'utf8')))
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error)
+      throw new RolloutError('store.corrupt', `${path} cannot be read: ${why}`, { cause: error })
+    }
+  }
+
+  /** All or nothing, whatever happens meanwhile. */
+  async #replace(name: string, value: unknown): Promise<void> {
+    const draft = join(this.path, `.${name}.${randomUUID()}`)
+    const file = await open(draft, 'wx', 0o600)
+    try {
+      await file.writeFile(`${JSON.stringify(value, undefined, 2)}\n`)
+      await file.datasync()
+    } finally {
+      await file.close()
+    }
+    await rename(draft, join(this.path, name))
+  }
+}
+
+async function readIfThere(path: string): Promise<string | undefined> {
+  try {
+    return await readFile(path, 'utf8')
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ENOTDIR') return undefined
+    throw error
+  }
+}

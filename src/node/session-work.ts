@@ -1,0 +1,413 @@
+import { mkdir, rm } from 'node:fs/promises'
+import type { Socket } from 'node:net'
+import { dirname, join, posix } from 'node:path'
+import type { SessionAccess, SessionOptions } from '../gateway/gateway.ts'
+import type { Clock } from '../lib/clock.ts'
+import type { Slots } from '../lib/slots.ts'
+import { RolloutError, toFailure, type Failure } from '../model/failure.ts'
+import type { EvalResult } from '../model/reward.ts'
+import type { SessionOrder } from '../model/session-order.ts'
+import type { AgentEnding } from '../model/session-outcome.ts'
+import type { SessionRecord, SessionTiming } from '../model/session.ts'
+import type { AgentSpec, SamplingSpec, TaskRequest } from '../model/task.ts'
+import type { SessionReader } from '../store/store.ts'
+import { buildSession, type BuildOptions, type BuiltSession } from '../trajectory/build-session.ts'
+import type { Builder } from '../trajectory/builders/builder.ts'
+import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
+import type { CallFilter } from '../trajectory/select-calls.ts'
+import type { Artifacts } from './artifacts.ts'
+import { gradeSession } from './grade-session.ts'
+import { Graders } from './graders.ts'
+import type { ProgramStart } from './harness-bundle.ts'
+import { planLaunch, type LaunchPlan } from './harness-launch.ts'
+import { endOf, type Harness } from './harnesses/harness.ts'
+import { launchInSandbox } from './launch-in-sandbox.ts'
+import type { Leases } from './leases.ts'
+import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
+import type { RunTimes } from './run-times.ts'
+import type { Execution, Mount, Runtime, Sandbox } from './runtimes/runtime.ts'
+import { backendOf, toSandboxSpec } from './sandbox-order.ts'
+import type { StoredGrade } from './session-folder.ts'
+import type { WarmStarts } from './warm-start.ts'
+
+/** A harness, and what of it has to be brought into a sandbox. */
+export interface RunnableHarness {
+  harness: Harness
+  /** Absent: it is in the sandbox already, and starts by its name. */
+  bundle?: { folder: string; startAt(path: string): ProgramStart }
+}
+
+/** Everything a node has that a session needs. */
+export interface WorkDeps {
+  nodeId: string
+  gateway: SessionGateway
+  model: { name: string; contextTokens: number; images: boolean }
+  reader: SessionReader
+  openRuntime(backend: string | undefined): Promise<{ runtime: Runtime; starts: WarmStarts }>
+  findHarness(agent: AgentSpec): Promise<RunnableHarness>
+  createBuilder(spec: TaskRequest['builder']): Promise<Builder>
+  createEvaluator(spec: NonNullable<TaskRequest['evaluator']>): Promise<Evaluator>
+  build: Pick<BuildOptions, 'weighting' | 'reader'> & { forSession: NonNullable<BuildOptions['forSession']> }
+  filter: CallFilter
+  assertMountable(source: string): void
+  clock: Clock
+  leases: Leases
+  runTimes: RunTimes
+  startTimes: RunTimes
+  /** Graders that may be made before they are wanted, of all sessions. */
+  standby: Slots
+  /** Where what was taken out of a sandbox lies while it is graded. No sandbox sees it. */
+  scratch: string
+  /** Of each of its agent's stdout and stderr. */
+  outputBytes: number
+}
+
+/** The part of a gateway that a node has to do with. */
+export interface SessionGateway {
+  openSession(options: SessionOptions): Promise<SessionAccess>
+  closeSession(id: string): Promise<Failure | undefined>
+  accept(sessionId: string, socket: Socket): void
+}
+
+/** On the sandbox's own loopback, so it is in nobody's way. */
+const DOOR_PORT = 8080
+const BUNDLE = '/polar/harness'
+const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+const TOLD_BYTES = 2000
+
+/** What a session is made of, once all the names in its task have been looked up. */
+interface Resolved {
+  runtime: Runtime
+  starts: WarmStarts
+  runnable: RunnableHarness
+  builder: Builder
+  evaluator: Evaluator | undefined
+}
+
+/** One session with real sandboxes, a real harness and a real gateway. */
+export class RealWork implements SessionWork<BuiltSession> {
+  readonly #order: SessionOrder
+  readonly #deps: WorkDeps
+  readonly #artifacts: Artifacts
+  readonly #keepGrade: (grade: StoredGrade) => Promise<void>
+  /** What has to be undone, the newest first. */
+  readonly #owned = new AsyncDisposableStack()
+  readonly #over = new AbortController()
+  readonly timing: SessionTiming = {}
+  #resolved: Resolved | undefined
+  #access: SessionAccess | undefined
+  #logFailure: Failure | undefined
+  #sandbox: Sandbox | undefined
+  #graders: Graders | undefined
+
+  constructor(
+    order: SessionOrder,
+    deps: WorkDeps,
+    { artifacts, keepGrade }: { artifacts: Artifacts; keepGrade: (grade: StoredGrade) => Promise<void> },
+  ) {
+    this.#order = order
+    this.#deps = deps
+    this.#artifacts = artifacts
+    this.#keepGrade = keepGrade
+  }
+
+  async prepare(signal: AbortSignal): Promise<void> {
+    const { task, sessionId } = this.#order
+    const { gateway, clock, startTimes } = this.#deps
+    const resolved = await this.#resolve()
+    const { runtime, starts, runnable } = resolved
+    this.#access = await gateway.openSession({
+      id: sessionId,
+      origin: originOf(this.#order, runnable.harness, runtime.kind),
+      ...(task.sampling == null ? {} : { sampling: toSampling(task.sampling) }),
+    })
+    const spec = toSandboxSpec(this.#order, runtime, {
+      ...this.#sandboxParts('agent'),
+      mounts: bundleMounts(runnable, runtime),
+      door: { port: DOOR_PORT, accept: (socket) => gateway.accept(sessionId, socket) },
+    })
+    const startedAt = clock.now()
+    const started = starts.start(spec, task.runtime?.prepare ?? [], AbortSignal.any([signal, this.#over.signal]))
+    const { sandbox } = await this.#own(started)
+    startTimes.add(task.task_id, clock.now() - startedAt)
+    this.#sandbox = sandbox
+    this.#graders = this.#owned.use(this.#createGraders(resolved))
+  }
+
+  async #resolve(): Promise<Resolved> {
+    const { task } = this.#order
+    const deps = this.#deps
+    const builder = await deps.createBuilder(task.builder)
+    const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
+    const runnable = await deps.findHarness(task.agent)
+    const opened = await deps.openRuntime(backendOf(task.runtime))
+    return (this.#resolved = { ...opened, runnable, builder, evaluator })
+  }
+
+  /** However long it takes to come up, it comes down with the session. */
+  async #own<T extends { sandbox: Sandbox }>(started: Promise<T>): Promise<T> {
+    this.#owned.defer(async () => {
+      const result = await started.catch(() => undefined)
+      await result?.sandbox.stop()
+    })
+    const result = await started
+    this.#owned.use(toAsync(this.#deps.leases.hold(result.sandbox)))
+    return result
+  }
+
+  #createGraders({ runtime, starts, evaluator }: Resolved): Graders {
+    const { task } = this.#order
+    const { clock, standby } = this.#deps
+    const actions = task.runtime?.eval_prepare ?? task.runtime?.prepare ?? []
+    const spec = () => toSandboxSpec(this.#order, runtime, { ...this.#sandboxParts('grader'), mounts: [] })
+    const held = async (started: Promise<Sandbox>): Promise<Sandbox> => {
+      const sandbox = await started
+      this.#owned.use(toAsync(this.#deps.leases.hold(sandbox)))
+      return sandbox
+    }
+    return new Graders({
+      startClean: async (signal) => held(starts.start(spec(), actions, signal).then(({ sandbox }) => sandbox)),
+      startFromAgent: evaluator?.needs.agentState
+        ? (signal) => held(runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
+        : undefined,
+      standby,
+      now: () => clock.now(),
+    })
+  }
+
+  #sandboxParts(role: 'agent' | 'grader') {
+    const deps = this.#deps
+    return {
+      role,
+      nodeId: deps.nodeId,
+      assertMountable: (source: string) => deps.assertMountable(source),
+      now: deps.clock.now(),
+    }
+  }
+
+  async run(signal: AbortSignal): Promise<AgentRun> {
+    const { runnable } = this.#resolved!
+    const { clock, runTimes, outputBytes } = this.#deps
+    const stopPrewarm = this.#planPrewarm()
+    const startedAt = clock.now()
+    try {
+      const execution = await launchInSandbox(this.#sandbox!, this.#plan(), { outputBytes }, signal)
+      const result = await untilEnded(execution, signal)
+      await this.#keepOutput(execution)
+      if (result.exitCode === null && !signal.aborted && !result.isOutOfMemory) await this.#assertAlive()
+      const message = (await tail(execution, 'stderr')) || (await tail(execution, 'stdout'))
+      return {
+        exitCode: result.exitCode,
+        isOutOfMemory: result.isOutOfMemory ?? false,
+        end: toEnd(runnable, result.exitCode, message),
+        message,
+      }
+    } finally {
+      stopPrewarm()
+      runTimes.add(this.#order.task.task_id, clock.now() - startedAt)
+    }
+  }
+
+  #plan(): LaunchPlan {
+    const { runtime, runnable } = this.#resolved!
+    const { task, sessionId } = this.#order
+    const sandbox = this.#sandbox!
+    const { harness, bundle } = runnable
+    const isApart = runtime.capabilities.isolatesFiles
+    return planLaunch(
+      harness,
+      {
+        ...(bundle === undefined ? {} : { start: bundle.startAt(isApart ? BUNDLE : bundle.folder) }),
+        // Not in the workdir: what a harness keeps for itself is no part of its work.
+        home: isApart ? '/tmp/polar-home' : posix.join(dirname(sandbox.workdir), 'harness-home'),
+        workdir: sandbox.workdir,
+        env: { PATH: USUAL_PATH, ...task.runtime?.env },
+      },
+      {
+        sessionId,
+        baseUrl: `http://127.0.0.1:${sandbox.doorPort}/s/${sessionId}`,
+        key: this.#access!.key,
+        model: task.agent.model_name ?? this.#deps.model.name,
+        contextTokens: this.#deps.model.contextTokens,
+        images: this.#deps.model.images,
+        instruction: task.instruction,
+        agent: task.agent,
+      },
+    )
+  }
+
+  /**
+   * A grader's sandbox is begun when the agent is likely to need no longer than making one takes. Nothing is known of the
+   * first sessions of a task, and so nothing is made early for them.
+   */
+  #planPrewarm(): () => void {
+    const { clock, runTimes, startTimes } = this.#deps
+    const { task_id: key } = this.#order.task
+    const expected = this.#resolved!.evaluator?.needs.sandbox ? runTimes.quantile(key, 0.5) : undefined
+    if (expected === undefined) return () => {}
+    const ahead = startTimes.quantile(key, 0.5) ?? 0
+    return clock.after(Math.max(0, expected - ahead), () => this.#graders?.prewarm())
+  }
+
+  async #keepOutput(execution: Execution): Promise<void> {
+    await this.#artifacts.copy('agent/stdout.log', execution.output('stdout'))
+    await this.#artifacts.copy('agent/stderr.log', execution.output('stderr'))
+  }
+
+  /** Something killed the harness, and it was neither us nor the kernel for want of memory. */
+  async #assertAlive(): Promise<void> {
+    const probe = await this.#sandbox!.exec({ command: ['true'], leftovers: 'end', timeoutMs: 10_000 })
+    const { exitCode } = await probe.result
+    if (exitCode !== 0) throw new RolloutError('runtime.gone', 'The sandbox ended while the harness ran in it.')
+  }
+
+  async seal(): Promise<void> {
+    this.#logFailure = await this.#deps.gateway.closeSession(this.#order.sessionId)
+    this.#access = undefined
+  }
+
+  async build(): Promise<BuildOutcome<BuiltSession>> {
+    const { reader, build, filter, clock } = this.#deps
+    const startedAt = clock.now()
+    const session = await reader.load(this.#order.sessionId, { salvage: true })
+    const built = buildSession(session, { ...build, filter, builder: this.#resolved!.builder })
+    this.timing.build_ms = clock.now() - startedAt
+    const incomplete = this.#logFailure ?? whyIncomplete(session)
+    const lastFailure = lastTurn(session)?.failure
+    return {
+      built,
+      ...(lastFailure === undefined ? {} : { lastFailure }),
+      ...(incomplete === undefined ? {} : { incomplete }),
+    }
+  }
+
+  async grade(built: BuiltSession, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
+    const { evaluator } = this.#resolved!
+    if (evaluator === undefined) return undefined
+    const { task, sessionId, attempt } = this.#order
+    const { clock, scratch } = this.#deps
+    const submission = join(scratch, sessionId)
+    await mkdir(submission, { recursive: true, mode: 0o700 })
+    this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
+    const startedAt = clock.now()
+    try {
+      const grade = await gradeSession({
+        evaluator,
+        agent: this.#sandbox!,
+        snapshot: this.#stateName(),
+        graders: this.#graders!,
+        built,
+        ending,
+        task,
+        submission,
+        artifacts: this.#artifacts,
+        signal,
+      })
+      await this.#keepGrade({ attempt, ending, grade })
+      return grade
+    } finally {
+      this.timing.eval_ms = clock.now() - startedAt
+      const times = this.#graders!.prewarmTimes
+      if (times !== undefined) {
+        this.timing.eval_prewarm_idle_ms = times.idleMs
+        this.timing.eval_prewarm_saved_ms = times.savedMs
+      }
+    }
+  }
+
+  #stateName(): string {
+    return `agent-${this.#order.sessionId}-${this.#order.attempt}`
+  }
+
+  async tearDown(): Promise<void> {
+    this.#over.abort(new Error('The session is over.'))
+    if (this.#access !== undefined) this.#owned.defer(() => this.seal())
+    await this.#owned.disposeAsync()
+  }
+}
+
+function originOf({ task, attempt }: SessionOrder, harness: Harness, runtime: string): Record<string, unknown> {
+  return {
+    task: task.task_id,
+    attempt,
+    runtime,
+    harness: { name: harness.name, ...(harness.package === undefined ? {} : { version: harness.package.version }) },
+  }
+}
+
+function bundleMounts({ bundle }: RunnableHarness, { capabilities }: Runtime): Mount[] {
+  if (bundle === undefined) return []
+  const target = capabilities.isolatesFiles ? BUNDLE : bundle.folder
+  return [{ source: bundle.folder, target, isReadOnly: true }]
+}
+
+function toSampling(spec: SamplingSpec): NonNullable<SessionOptions['sampling']> {
+  const { temperature, top_p, top_k, min_p, seed, max_tokens, presence_penalty, frequency_penalty } = spec
+  return {
+    ...(temperature == null ? {} : { temperature }),
+    ...(top_p == null ? {} : { topP: top_p }),
+    ...(top_k == null ? {} : { topK: top_k }),
+    ...(min_p == null ? {} : { minP: min_p }),
+    ...(seed == null ? {} : { seed }),
+    ...(max_tokens == null ? {} : { maxTokens: max_tokens }),
+    ...(presence_penalty == null ? {} : { presencePenalty: presence_penalty }),
+    ...(frequency_penalty == null ? {} : { frequencyPenalty: frequency_penalty }),
+  }
+}
+
+/** When told to stop, its whole tree is killed, and it has ended. */
+async function untilEnded(execution: Execution, signal: AbortSignal): Promise<Awaited<Execution['result']>> {
+  const kill = (): void => void execution.kill()
+  signal.addEventListener('abort', kill, { once: true })
+  if (signal.aborted) kill()
+  try {
+    return await execution.result
+  } finally {
+    signal.removeEventListener('abort', kill)
+  }
+}
+
+/** Throws for a harness that could not do its work at all; that is ours to set right. */
+function toEnd({ harness }: RunnableHarness, exitCode: number | null, message: string): AgentRun['end'] {
+  if (exitCode === null) return 'gave-up'
+  if (harness.package !== undefined && (exitCode === 126 || exitCode === 127)) {
+    throw new RolloutError('harness.not-found', `${harness.title} could not be started (${exitCode}): ${message}`)
+  }
+  const end = endOf(harness, exitCode)
+  switch (end) {
+    case 'finished':
+    case 'limit-reached':
+    case 'gave-up':
+      return end
+    case 'interrupted':
+      return 'gave-up'
+    case 'bad-setup':
+      throw new RolloutError('harness.bad-setup', `${harness.title} refused its setup (${exitCode}): ${message}`)
+  }
+}
+
+async function tail(execution: Execution, stream: 'stdout' | 'stderr'): Promise<string> {
+  let last = Buffer.alloc(0)
+  for await (const piece of execution.output(stream)) {
+    last = Buffer.concat([last, piece])
+    if (last.length > TOLD_BYTES) last = last.subarray(-TOLD_BYTES)
+  }
+  return last.toString().trim()
+}
+
+/** The one that ended last: what became of it is what the agent saw before it ended. */
+function lastTurn({ turns }: SessionRecord): SessionRecord['turns'][number] | undefined {
+  return turns.reduce<SessionRecord['turns'][number] | undefined>(
+    (last, turn) => (last === undefined || (turn.endedAt ?? 0) >= (last.endedAt ?? 0) ? turn : last),
+    undefined,
+  )
+}
+
+function whyIncomplete({ complete, incompleteReasons }: SessionRecord): Failure | undefined {
+  if (complete) return undefined
+  return toFailure(new RolloutError('store.unavailable', `The record is not whole: ${incompleteReasons.join('; ')}`))
+}
+
+function toAsync(resource: Disposable): AsyncDisposable {
+  return { [Symbol.asyncDispose]: async () => resource[Symbol.dispose]() }
+}
