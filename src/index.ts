@@ -8,7 +8,26 @@ export { createCallLogStore } from './store/call-log/store.ts'
 export { createCallLogReader } from './store/call-log/reader.ts'
 export type { SessionLog, SessionOpening, SessionReader, SessionStore, TurnEnd, TurnIntent } from './store/store.ts'
 export { builders } from './trajectory/builders/index.ts'
+export type {
+  Collection,
+  Evaluation,
+  Evaluator,
+  EvaluatorDeps,
+  EvaluatorNeeds,
+  Evidence,
+} from './trajectory/evaluators/evaluator.ts'
+export { evaluators } from './trajectory/evaluators/index.ts'
 export { exporters } from './trajectory/exporters/index.ts'
+export { runtimes } from './node/runtimes/index.ts'
+export type { Runtime, RuntimeDeps, Sandbox, SandboxSpec } from './node/runtimes/runtime.ts'
+export {
+  defineHarness,
+  type Harness,
+  type HarnessLaunch,
+  type HarnessSetup,
+  type PackagedHarness,
+} from './node/harnesses/harness.ts'
+export type { Plug } from './lib/plug.ts'
 export { randomIds } from './lib/random-ids.ts'
 export { RolloutError, type Failure, type FailureCode } from './model/failure.ts'
 export type { SessionRecord } from './model/session.ts'

@@ -1,5 +1,6 @@
 import { resolve } from 'node:path'
 import type * as z from 'zod'
+import { allowModules } from '../lib/load-module.ts'
 import { Label } from '../model/sample.ts'
 import { FinishReason, Grade } from '../model/turn.ts'
 import { Weighting, type BuildOptions } from '../trajectory/build-session.ts'
@@ -84,7 +85,7 @@ async function toBuilder(command: string, flags: BuildFlags): Promise<Builder> {
   if (path !== undefined) {
     if (flags.splice) throw usageError(command, '--splice is for --builder prefix_merging, not for a module')
     // Who may start this program may run any code, so the file they name is allowed, and no other.
-    return loadBuilder(resolve(path), { allowed: [resolve(path)] })
+    return loadBuilder(resolve(path), { allowed: await allowModules([resolve(path)]) })
   }
   if (flags.splice && flags.builder !== 'prefix_merging') {
     throw usageError(command, `--splice is for --builder prefix_merging, not ${flags.builder}`)

@@ -13,6 +13,8 @@ interface StringFlag {
   default?: string
   /** The only values it takes. */
   choices?: readonly string[]
+  /** May be given more than once; then all of them are given. */
+  multiple?: true
 }
 
 interface BooleanFlag {
@@ -24,9 +26,11 @@ type Flags = Readonly<Record<string, StringFlag | BooleanFlag>>
 
 type FlagValue<F extends StringFlag | BooleanFlag> = F extends BooleanFlag
   ? boolean
-  : F extends { default: string }
-    ? string
-    : string | undefined
+  : F extends { multiple: true }
+    ? string[]
+    : F extends { default: string }
+      ? string
+      : string | undefined
 
 interface CommandInput<F extends Flags> {
   flags: { [K in keyof F]: FlagValue<F[K]> }
@@ -119,8 +123,10 @@ function parseStrictly(
   own: readonly string[],
 ): { values: Record<string, unknown>; positionals: string[] } {
   const options = Object.fromEntries(
-    Object.entries(flags).map(([flag, { type, ...rest }]) => {
-      return [flag, { type, default: type === 'boolean' ? false : (rest as StringFlag).default }]
+    Object.entries(flags).map(([flag, spec]) => {
+      if (spec.type === 'boolean') return [flag, { type: spec.type, default: false }]
+      if (spec.multiple) return [flag, { type: spec.type, multiple: true, default: [] }]
+      return [flag, { type: spec.type, default: spec.default }]
     }),
   )
   try {

@@ -9,6 +9,10 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
     summary: 'Run a harness and capture every model call it makes',
     load: async () => (await import('./commands/record.ts')).record,
   },
+  run: {
+    summary: 'Run tasks in sandboxes, build and grade what comes out',
+    load: async () => (await import('./commands/run.ts')).run,
+  },
   harness: {
     summary: 'Install agent CLIs, and see which are here',
     load: async () => (await import('./commands/harness.ts')).harness,

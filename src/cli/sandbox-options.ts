@@ -1,6 +1,8 @@
 import { randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import { join, resolve } from 'node:path'
+import { allowModules } from '../lib/load-module.ts'
+import { createCustomRuntime, kindOf, loadRuntime, type RuntimePlug } from '../node/load-runtime.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import type { Mount, NetworkPolicy, Runtime, SandboxLimits, SandboxSpec } from '../node/runtimes/runtime.ts'
 import { parseNumber, usageError } from './command.ts'
@@ -22,10 +24,27 @@ export interface SandboxFlags {
   workdir: string
 }
 
-/** Each kind has a folder of its own below the one that is named. */
-export function openRuntime(kind: string, dir: string | undefined, env: NodeJS.ProcessEnv): Runtime {
-  const folder = join(resolve(dir ?? env['POLAR_SANDBOX_DIR'] ?? DEFAULT_DIR), kind)
-  return runtimes.create(runtimes.config.parse({ kind }), { dir: folder, now: Date.now })
+/** Who may start this program may run any code, so the file they name is allowed. */
+export async function loadCustomRuntime(
+  file: string | undefined,
+  kind: string | undefined,
+): Promise<RuntimePlug | undefined> {
+  if (file === undefined) return undefined
+  if (kind !== undefined) throw usageError(NAME, 'give --runtime or --runtime-module, not both')
+  const path = resolve(file)
+  return loadRuntime(path, { allowed: await allowModules([path]) })
+}
+
+/** Each kind has a folder of its own below the one that is named. `custom`: one more that may be meant. */
+export function openRuntime(
+  kind: string,
+  dir: string | undefined,
+  env: NodeJS.ProcessEnv,
+  custom?: RuntimePlug,
+): Runtime {
+  const deps = { dir: join(resolve(dir ?? env['POLAR_SANDBOX_DIR'] ?? DEFAULT_DIR), kind), now: Date.now }
+  if (custom !== undefined && kindOf(custom) === kind) return createCustomRuntime(custom, {}, deps)
+  return runtimes.create(runtimes.config.parse({ kind }), deps)
 }
 
 /** Throws RolloutError `config.invalid` for what cannot be meant, or cannot be kept by this runtime. */

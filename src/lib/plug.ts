@@ -1,7 +1,7 @@
 import * as z from 'zod'
 
 /** The part of a config schema that tells kinds apart. */
-type KindSchema = z.ZodObject<{ kind: z.ZodLiteral<string> }>
+export type KindSchema = z.ZodObject<{ kind: z.ZodLiteral<string> }>
 
 /** One implementation at a plug point, as a plain value: the config it accepts and how to make it. */
 export interface Plug<Config extends KindSchema, Deps, Instance> {

@@ -193,6 +193,12 @@ export const failureClasses = {
     status: 500,
     meaning: 'The harness refused its settings or arguments.',
   },
+  'harness.no-answer': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'The harness failed, or its time ran out, before the model had given one answer: not the policy’s doing.',
+  },
   'harness.exit-nonzero': {
     blame: 'policy',
     retryable: false,

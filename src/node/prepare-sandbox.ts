@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction } from '../model/task.ts'
+import type { Checkouts } from './checkouts.ts'
 import type { Execution, Sandbox } from './runtimes/runtime.ts'
 
 type ExecAction = Extract<PrepareAction, { type: 'exec' }>
@@ -11,11 +12,17 @@ const LONGEST_BACKOFF_MS = 5000
 /** How much of what a failed step wrote is told. */
 const TOLD_BYTES = 2000
 
+export interface PrepareDeps {
+  /** Who puts repositories into sandboxes; absent: a step that wants one is refused. */
+  checkouts?: Pick<Checkouts, 'upload'>
+}
+
 /** Makes a sandbox ready, step by step. Throws `runtime.prepare-failed` with what the step said. */
 export async function prepareSandbox(
   sandbox: Sandbox,
   actions: readonly PrepareAction[],
   signal: AbortSignal,
+  { checkouts }: PrepareDeps = {},
 ): Promise<void> {
   for (const [index, action] of actions.entries()) {
     signal.throwIfAborted()
@@ -23,6 +30,11 @@ export async function prepareSandbox(
       case 'upload_file':
       case 'upload_dir':
         await sandbox.upload(action.source, action.target, signal)
+        break
+      case 'checkout':
+        if (checkouts === undefined)
+          throw new RolloutError('config.invalid', `Prepare step ${index + 1}: no repositories can be had here.`)
+        await checkouts.upload(action, sandbox, signal)
         break
       case 'exec':
         await execWithRetries(sandbox, action, index, signal)

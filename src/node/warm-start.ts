@@ -2,7 +2,7 @@ import { createHash } from 'node:crypto'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction } from '../model/task.ts'
 import { digestTree } from './digest-tree.ts'
-import { prepareSandbox } from './prepare-sandbox.ts'
+import { prepareSandbox, type PrepareDeps } from './prepare-sandbox.ts'
 import type { Runtime, Sandbox, SandboxSpec } from './runtimes/runtime.ts'
 
 /** A sandbox that is ready, and whether its preparation was found done. */
@@ -18,13 +18,15 @@ export interface PreparedSandbox {
  */
 export class WarmStarts {
   readonly #runtime: Runtime
+  readonly #deps: PrepareDeps
   /** Snapshots that are being looked for or made; they settle when somebody else may try, and never reject. */
   readonly #underway = new Map<string, Promise<void>>()
   /** Those that were there the last time. */
   readonly #ready = new Set<string>()
 
-  constructor(runtime: Runtime) {
+  constructor(runtime: Runtime, deps: PrepareDeps = {}) {
     this.#runtime = runtime
+    this.#deps = deps
   }
 
   async start(spec: SandboxSpec, actions: readonly PrepareAction[], signal: AbortSignal): Promise<PreparedSandbox> {
@@ -76,7 +78,7 @@ export class WarmStarts {
   async #startCold(spec: SandboxSpec, actions: readonly PrepareAction[], signal: AbortSignal): Promise<Sandbox> {
     const sandbox = await this.#runtime.start(spec, signal)
     try {
-      await prepareSandbox(sandbox, actions, signal)
+      await prepareSandbox(sandbox, actions, signal, this.#deps)
       return sandbox
     } catch (error) {
       await sandbox.stop()
@@ -108,7 +110,8 @@ async function snapshotName(spec: SandboxSpec, actions: readonly PrepareAction[]
   hash.update(JSON.stringify([spec.image ?? null, spec.workdir, spec.snapshot ?? null, spec.env, spec.mounts]))
   for (const action of actions) {
     hash.update(JSON.stringify(action))
-    if (action.type !== 'exec') hash.update(await digestTree(action.source))
+    // What a commit is does not change, and a command is its words.
+    if (action.type === 'upload_file' || action.type === 'upload_dir') hash.update(await digestTree(action.source))
   }
   return `prepared-${hash.digest('hex').slice(0, 40)}`
 }

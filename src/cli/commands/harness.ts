@@ -1,9 +1,12 @@
+import { resolve } from 'node:path'
+import { allowModules } from '../../lib/load-module.ts'
 import { checkHarness } from '../../node/check-harness.ts'
 import { findHarness, installFolder, type FoundHarness, type HarnessPlaces } from '../../node/find-harness.ts'
 import type { Bundle } from '../../node/harness-bundle.ts'
 import type { PackagedHarness } from '../../node/harnesses/harness.ts'
 import { harnesses } from '../../node/harnesses/index.ts'
 import { installHarness, type Installation } from '../../node/install-harness.ts'
+import { isPackaged, loadHarness } from '../../node/load-harness.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../harness-places.ts'
 import { formatTable } from '../table.ts'
@@ -14,6 +17,12 @@ export const harness = defineCommand({
   description: 'Install agent CLIs as bundles that run in any sandbox, check them, and see which are here.',
   words: { name: 'ls | install NAME… | check [NAME…]', description: 'What to do; install takes names, or all' },
   flags: {
+    module: {
+      type: 'string',
+      hint: 'FILE',
+      multiple: true,
+      description: 'A module that exports "harness", one more to do it to; may be repeated',
+    },
     dir: { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
     json: { type: 'boolean', description: 'Print the result as JSON' },
   },
@@ -21,23 +30,33 @@ export const harness = defineCommand({
     'polar harness ls',
     'polar harness install codex opencode',
     'polar harness install all --dir /opt/harnesses',
+    'polar harness install --module ./my-harness.ts',
     'polar harness check',
   ],
   async run({ flags, words: [action, ...names] }): Promise<ExitCode> {
     const places = harnessPlaces(flags.dir, process.env)
+    const custom = await Promise.all(flags.module.map(loadPackaged))
     if (action === 'ls') {
       if (names.length > 0) throw usageError('harness', 'ls takes no names')
-      return list(places, flags.json)
+      return list([...harnesses, ...custom], places, flags.json)
     }
-    const chosen = names.includes('all') ? harnesses : names.map(harnessNamed)
+    const chosen = [...(names.includes('all') ? harnesses : names.map(harnessNamed)), ...custom]
     if (action === 'install') {
-      if (names.length === 0) throw usageError('harness', 'say which to install, or all')
+      if (chosen.length === 0) throw usageError('harness', 'say which to install, or all')
       return install(chosen, places, flags.json)
     }
     if (action === 'check') return check(chosen, places, flags.json)
     throw usageError('harness', action === undefined ? 'say ls, install or check' : `there is no "${action}"`)
   },
 })
+
+/** Who may start this program may run any code, so the file they name is allowed. */
+async function loadPackaged(file: string): Promise<PackagedHarness> {
+  const path = resolve(file)
+  const custom = await loadHarness(path, { allowed: await allowModules([path]) })
+  if (isPackaged(custom)) return custom
+  throw usageError('harness', `the harness of ${file} names no package, so there is nothing to install`)
+}
 
 /** `bundle`: may be mounted into sandboxes. `no bundle`: installed by an older polar. `in PATH`: the user's own. */
 type HarnessState = 'bundle' | 'no bundle' | 'in PATH' | 'damaged' | 'not here'
@@ -53,9 +72,9 @@ interface Row {
   bundle: Bundle | null
 }
 
-async function list(places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
+async function list(all: readonly PackagedHarness[], places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
   const rows: Row[] = []
-  for (const known of harnesses) {
+  for (const known of all) {
     // One that cannot be read is no reason not to list the others.
     const found = await findHarness(known, places).catch(() => 'damaged' as const)
     rows.push(toRow(known, found, places))

@@ -4,6 +4,7 @@ import { join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
 import pino from 'pino'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
+import { allowModules } from '../../lib/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
@@ -11,10 +12,11 @@ import { createCallLogStore } from '../../store/call-log/store.ts'
 import { endOf, type Harness, type PackagedHarness } from '../../node/harnesses/harness.ts'
 import { findHarness, type FoundHarness } from '../../node/find-harness.ts'
 import { NO_OPTIONS, type AgentOptions } from '../../node/harness-launch.ts'
+import { isPackaged, loadHarness } from '../../node/load-harness.ts'
 import { presets } from '../../node/harnesses/index.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../harness-places.ts'
-import { loadAgentOptions } from '../load-agent-options.ts'
+import { loadAgent } from '../load-agent.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { prepareCommand, preparePreset } from '../prepare-harness.ts'
@@ -34,12 +36,24 @@ export const record = defineCommand({
       choices: presets.map(({ name }) => name),
       description: 'Run this agent CLI without a person, with permission for everything, in a HOME of its own',
     },
+    'harness-module': {
+      type: 'string',
+      hint: 'FILE',
+      description: 'Instead of --harness: a JavaScript or TypeScript module that exports "harness"',
+    },
+    'allow-module': {
+      type: 'string',
+      hint: 'FILE',
+      multiple: true,
+      description: 'A module that --agent may name as import_path, to trust its code; may be repeated',
+    },
     'prompt-file': { type: 'string', hint: 'FILE', description: 'Read the prompt from a file; - is standard input' },
     'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
     agent: {
       type: 'string',
       hint: 'FILE',
-      description: 'Settings, mcp_servers, skills_path, env and custom_shell for --harness, as a task has them',
+      description:
+        'Settings, mcp_servers, skills_path, env and custom_shell for the harness, as a task has them; may name it too',
     },
     images: { type: 'boolean', description: 'The model reads images; without it the harness is told that it does not' },
     context: {
@@ -120,6 +134,8 @@ export const record = defineCommand({
 
 interface RecordFlags {
   harness?: string
+  'harness-module'?: string
+  'allow-module': string[]
   'prompt-file'?: string
   'harness-dir'?: string
   agent?: string
@@ -140,12 +156,11 @@ type Choice =
   | { harness?: undefined; command: readonly [string, ...string[]] }
 
 async function readChoice(flags: RecordFlags, word: string, rest: readonly string[]): Promise<Choice> {
-  if (flags.harness !== undefined) {
-    const harness = presetNamed(flags.harness)
+  if (isForHarness(flags, word, rest)) {
     const prompt = await readPrompt(flags['prompt-file'], word)
-    const agent = flags.agent === undefined ? NO_OPTIONS : await loadAgentOptions(flags.agent, harness.name)
+    const { harness, agent } = await readHarness(flags)
     const choice = { harness, prompt, extraArgs: rest, agent }
-    return isPackaged(harness) ? { ...choice, found: await findOrExplain(harness, flags['harness-dir']) } : choice
+    return isPackaged(harness) ? { ...choice, found: await findOrExplain(harness, flags) } : choice
   }
   for (const flag of ['prompt-file', 'harness-dir', 'agent', 'context', 'env', 'images'] as const) {
     if (flags[flag]) throw usageError('record', `--${flag} goes with --harness`)
@@ -154,6 +169,31 @@ async function readChoice(flags: RecordFlags, word: string, rest: readonly strin
   const [file, ...args] = rest
   if (file !== undefined) return { command: [file, ...args] }
   throw usageError('record', 'say what to run: --harness NAME "prompt", or a command after --')
+}
+
+/** An agent file alone may name the harness, but not beside a command that is to be run instead of one. */
+function isForHarness(flags: RecordFlags, word: string, rest: readonly string[]): boolean {
+  if (flags.harness !== undefined || flags['harness-module'] !== undefined) return true
+  return flags.agent !== undefined && (rest.length === 0 || word !== '' || flags['prompt-file'] !== undefined)
+}
+
+async function readHarness(flags: RecordFlags): Promise<{ harness: Harness; agent: AgentOptions }> {
+  const file = flags['harness-module']
+  if (file !== undefined && flags.harness !== undefined)
+    throw usageError('record', 'give --harness or --harness-module, not both')
+  // Who may start this program may run any code, so the file they name themselves is allowed.
+  const allowed = await allowModules(
+    [...flags['allow-module'], ...(file === undefined ? [] : [file])].map((path) => resolve(path)),
+  )
+  if (flags.agent === undefined) {
+    const harness =
+      file === undefined ? presetNamed(flags.harness ?? '') : await loadHarness(resolve(file), { allowed })
+    return { harness, agent: NO_OPTIONS }
+  }
+  const preset = flags.harness === undefined ? undefined : { harness: flags.harness }
+  const agent = await loadAgent(flags.agent, file === undefined ? preset : { import_path: resolve(file) })
+  const path = agent.import_path
+  return { harness: path == null ? presetNamed(agent.harness ?? '') : await loadHarness(path, { allowed }), agent }
 }
 
 async function readPrompt(file: string | undefined, word: string): Promise<string> {
@@ -173,14 +213,13 @@ async function readPromptFile(file: string): Promise<string> {
   }
 }
 
-function isPackaged(harness: Harness): harness is PackagedHarness {
-  return harness.package !== undefined
-}
-
-async function findOrExplain(harness: PackagedHarness, dir: string | undefined): Promise<FoundHarness> {
+async function findOrExplain(harness: PackagedHarness, flags: RecordFlags): Promise<FoundHarness> {
+  const dir = flags['harness-dir']
   const found = await findHarness(harness, harnessPlaces(dir, process.env))
   if (found) return found
-  const install = `polar harness install ${harness.name}${dir === undefined ? '' : ` --dir ${dir}`}`
+  const isOurs = presets.some(({ name }) => name === harness.name)
+  const which = isOurs ? harness.name : `--module ${flags['harness-module'] ?? 'FILE'}`
+  const install = `polar harness install ${which}${dir === undefined ? '' : ` --dir ${dir}`}`
   const message = `${harness.title} ${harness.package.version} is not installed. Install it with: ${install}`
   throw new RolloutError('harness.not-found', message)
 }

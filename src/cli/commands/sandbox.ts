@@ -2,11 +2,12 @@ import type { Socket } from 'node:net'
 import { constants } from 'node:os'
 import { buffer } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { kindOf } from '../../node/load-runtime.ts'
 import { runtimes } from '../../node/runtimes/index.ts'
 import type { Execution, ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../node/runtimes/runtime.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../sandbox-options.ts'
+import { loadCustomRuntime, openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../sandbox-options.ts'
 import { formatTable } from '../table.ts'
 
 const DEFAULT_RUNTIME = 'bubblewrap'
@@ -28,6 +29,11 @@ export const sandbox = defineCommand({
       hint: 'KIND',
       choices: runtimes.kinds,
       description: `Which kind of sandbox (default: ${DEFAULT_RUNTIME}; for ls and rm: all)`,
+    },
+    'runtime-module': {
+      type: 'string',
+      hint: 'FILE',
+      description: 'Instead of --runtime: a JavaScript or TypeScript module that exports "runtime"',
     },
     image: { type: 'string', hint: 'IMAGE', description: 'What it starts from: an image, or the root of a tree' },
     network: { type: 'string', hint: 'none|open|HOST,…', description: 'Whom it may talk to (default: none)' },
@@ -57,10 +63,12 @@ export const sandbox = defineCommand({
     'polar sandbox rm --expired',
   ],
   async run({ flags, words: [action, ...ids], rest }): Promise<ExitCode> {
-    const open = (kind: string): Runtime => openRuntime(kind, flags.dir, process.env)
+    const custom = await loadCustomRuntime(flags['runtime-module'], flags.runtime)
+    const open = (kind: string): Runtime => openRuntime(kind, flags.dir, process.env, custom)
     if (action !== 'exec' && rest.length > 0) throw usageError('sandbox', 'only exec takes a command after --')
     if (action !== 'rm' && ids.length > 0) throw usageError('sandbox', `unexpected argument "${ids[0]}"`)
-    const kinds = flags.runtime === undefined ? runtimes.kinds : [flags.runtime]
+    const chosen = custom === undefined ? flags.runtime : kindOf(custom)
+    const kinds = chosen === undefined ? runtimes.kinds : [chosen]
     switch (action) {
       case 'exec':
       case 'shell': {
@@ -69,7 +77,7 @@ export const sandbox = defineCommand({
         const timeout = flags.timeout
         const seconds =
           timeout === undefined ? undefined : parseNumber('sandbox', 'timeout', timeout, { min: 1, max: 604_800 })
-        await using runtime = open(flags.runtime ?? DEFAULT_RUNTIME)
+        await using runtime = open(chosen ?? DEFAULT_RUNTIME)
         const spec = toSandboxSpec(flags, runtime, Date.now() + LEASE_MS)
         if (file === undefined) return passOn(await runShell(runtime, spec))
         const stdin = flags.stdin ? await buffer(process.stdin) : ''

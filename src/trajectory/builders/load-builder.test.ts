@@ -1,4 +1,4 @@
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
@@ -6,7 +6,7 @@ import { loadBuilder } from './load-builder.ts'
 
 let dir: string
 beforeAll(async () => {
-  dir = await mkdtemp(join(tmpdir(), 'polar-builder-'))
+  dir = await realpath(await mkdtemp(join(tmpdir(), 'polar-builder-')))
 })
 afterAll(() => rm(dir, { recursive: true, force: true }))
 
@@ -32,7 +32,7 @@ test('loadBuilder() runs nothing of a module that is not on the list', async () 
 
 test.each([
   ['nothing.mjs', 'export const other = 1', 'must export "builder"'],
-  ['shape.mjs', "export const builder = { name: 'x' }", 'must export "builder"'],
+  ['shape.mjs', "export const builder = { name: 'x' }", 'lacks a function plan()'],
   ['broken.mjs', 'throw new Error("on purpose")', 'cannot be loaded: on purpose'],
 ])('loadBuilder() says what is wrong with %s', async (name, source, message) => {
   const path = await moduleOf(name, source)

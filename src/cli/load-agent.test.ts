@@ -2,7 +2,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { loadAgentOptions } from './load-agent-options.ts'
+import { loadAgent } from './load-agent.ts'
 
 let scratch: string
 beforeAll(async () => {
@@ -13,7 +13,7 @@ afterAll(() => rm(scratch, { recursive: true, force: true }))
 async function load(text: string): Promise<unknown> {
   const file = join(scratch, 'agent.yaml')
   await writeFile(file, text)
-  return loadAgentOptions(file, 'pi')
+  return loadAgent(file, { harness: 'pi' })
 }
 
 test('an agent file holds what a task says of its agent, and skills lie beside it', async () => {
@@ -24,6 +24,15 @@ test('an agent file holds what a task says of its agent, and skills lie beside i
     skills_path: join(scratch, 'skills'),
     mcp_servers: [{ name: 'a', transport: 'stdio', command: 'b', args: [] }],
   })
+})
+
+test('an agent file may name its harness, or a module beside it, where nothing else does', async () => {
+  const file = join(scratch, 'named.yaml')
+  await writeFile(file, 'import_path: mine.ts\n')
+  expect(await loadAgent(file, undefined)).toMatchObject({ import_path: join(scratch, 'mine.ts') })
+  await expect(loadAgent(file, { harness: 'pi' })).rejects.toThrow('exactly one of harness and import_path')
+  await writeFile(file, 'settings: {}\n')
+  await expect(loadAgent(file, undefined)).rejects.toThrow('exactly one of harness and import_path')
 })
 
 test.each([

@@ -4,13 +4,23 @@ import { parse } from 'yaml'
 import * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
 import { AgentSpec } from '../model/task.ts'
-import type { AgentOptions } from '../node/harness-launch.ts'
 import { isTree } from '../lib/merge-trees.ts'
 
-/** JSON or YAML. A relative skills_path is meant from where the file is. Throws RolloutError `config.invalid`. */
-export async function loadAgentOptions(file: string, harness: string): Promise<AgentOptions> {
-  const agent = parseAgent(file, await readText(file), harness)
-  return agent.skills_path == null ? agent : { ...agent, skills_path: resolve(dirname(file), agent.skills_path) }
+/** What names a harness; absent where the file does. */
+type Named = { harness: string } | { import_path: string } | undefined
+
+/**
+ * JSON or YAML. Relative paths of skills and of the harness's module are meant from where the file is. Throws RolloutError
+ * `config.invalid`.
+ */
+export async function loadAgent(file: string, named: Named): Promise<AgentSpec> {
+  const agent = parseAgent(file, await readText(file), named)
+  const fromFile = (path: string): string => resolve(dirname(file), path)
+  return {
+    ...agent,
+    ...(agent.skills_path == null ? {} : { skills_path: fromFile(agent.skills_path) }),
+    ...(agent.import_path == null ? {} : { import_path: fromFile(agent.import_path) }),
+  }
 }
 
 async function readText(file: string): Promise<string> {
@@ -21,14 +31,14 @@ async function readText(file: string): Promise<string> {
   }
 }
 
-function parseAgent(file: string, text: string, harness: string): AgentSpec {
+function parseAgent(file: string, text: string, named: Named): AgentSpec {
   let value: unknown
   try {
     value = parse(text)
   } catch (error) {
     throw invalid(file, (error as Error).message, error)
   }
-  const agent = AgentSpec.safeParse(isTree(value) ? { ...value, harness } : value)
+  const agent = AgentSpec.safeParse(isTree(value) ? { ...value, ...named } : value)
   if (agent.success) return agent.data
   throw invalid(file, z.prettifyError(agent.error))
 }

@@ -1,0 +1,307 @@
+import { watch } from 'node:fs'
+import { appendFile } from 'node:fs/promises'
+import { hostname } from 'node:os'
+import { join, resolve } from 'node:path'
+import pino from 'pino'
+import type { ContinuationMode } from '../../gateway/sessions.ts'
+import { randomIds } from '../../lib/random-ids.ts'
+import type { SessionOutcome } from '../../model/session-outcome.ts'
+import type { TaskRequest } from '../../model/task.ts'
+import { ArtifactPolicy } from '../../node/artifacts.ts'
+import { sessionsFolder } from '../../node/node.ts'
+import { isValid, runTask, type TaskRun } from '../../node/run-task.ts'
+import { runtimes } from '../../node/runtimes/index.ts'
+import { StageWidths } from '../../node/stages.ts'
+import type { SessionScore } from '../../trajectory/score-session.ts'
+import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { HARNESS_DIR_HELP } from '../harness-places.ts'
+import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
+import { loadTasks } from '../load-tasks.ts'
+import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
+import { openNode, type OpenNode } from '../open-node.ts'
+import { createStageView } from '../stage-view.ts'
+import { formatTable } from '../table.ts'
+import { assertWritable } from '../writable.ts'
+
+const DEFAULT_OUT = join('.polar', 'runs')
+
+export const run = defineCommand({
+  name: 'run',
+  description: 'Run tasks on this machine: sandboxes, harness, trajectories and grades, without a server.',
+  words: { name: 'FILE…', description: 'Tasks as YAML, JSON or JSONL' },
+  flags: {
+    samples: { type: 'string', hint: 'N', description: 'Sessions of each task, instead of what the task says' },
+    out: { type: 'string', hint: 'DIR', default: DEFAULT_OUT, description: 'Where sessions and scores go' },
+    runtime: {
+      type: 'string',
+      hint: 'KIND',
+      choices: runtimes.kinds,
+      description: 'Sandboxes for tasks that do not say (default: bubblewrap where it works, else local)',
+    },
+    init: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes being made ready at a time' },
+    ready: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes that may stand ready' },
+    run: { type: 'string', hint: 'N', default: '4', description: 'Agents at work at a time' },
+    postrun: { type: 'string', hint: 'N', default: '4', description: 'Sessions being graded at a time' },
+    refills: {
+      type: 'string',
+      hint: 'N',
+      description: 'Most sessions of a task that may make up for failures of ours (default: as many as it has samples)',
+    },
+    artifacts: {
+      type: 'string',
+      hint: 'WHICH',
+      choices: ['all', 'failures', 'none'],
+      default: 'all',
+      description: 'Sessions whose output, logs and evidence are kept',
+    },
+    upstream: { type: 'string', hint: 'URL', description: 'Your inference engine; without it a tiny one answers' },
+    engine: ENGINE_FLAG,
+    model: { type: 'string', hint: 'NAME', description: 'Model to ask for (default: the first the engine serves)' },
+    script: { type: 'string', hint: 'FILE', description: 'YAML of turns for the tiny engine to play' },
+    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
+    context: { type: 'string', hint: 'N', description: 'Context size harnesses are told, in tokens' },
+    images: { type: 'boolean', description: 'The model reads images' },
+    continuation: {
+      type: 'string',
+      hint: 'MODE',
+      choices: ['template', 'preserve', 'off'],
+      default: 'template',
+      description: 'Whether prompts go on token by token, and what of reasoning the template drops',
+    },
+    quirks: QUIRKS_FLAG,
+    'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
+    'allow-module': {
+      type: 'string',
+      hint: 'FILE',
+      multiple: true,
+      description: 'Trust the code of this builder, evaluator, harness or runtime that a task names',
+    },
+    watch: { type: 'boolean', description: 'Run again whenever a task file changes' },
+    json: { type: 'boolean', description: 'Print one line of JSON a session on standard output' },
+    verbose: { type: 'boolean', description: 'Log what happens' },
+  },
+  examples: [
+    'polar run task.yaml',
+    'polar run task.yaml --samples 8 --run 4',
+    'polar run tasks.jsonl --upstream http://localhost:8000 --out results',
+  ],
+  async run({ flags, words }): Promise<ExitCode> {
+    if (words.length === 0) throw usageError('run', 'say which tasks to run, as in: polar run task.yaml')
+    const dir = resolve(flags.out)
+    const sources: TaskSources = {
+      files: words,
+      samples: flags.samples === undefined ? undefined : whole('samples', flags.samples, 1),
+    }
+    // Whatever is wrong with the tasks is said before anything is started.
+    await readTasks(sources)
+    await assertWritable(dir)
+    const interrupted = new AbortController()
+    const stop = (): void => interrupted.abort()
+    process.on('SIGINT', stop).on('SIGTERM', stop)
+    try {
+      await using engine = await openEngine({
+        upstream: flags.upstream,
+        engine: flags.engine,
+        model: flags.model,
+        script: flags.script,
+        upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
+      })
+      for (const warning of warningsOf(engine)) process.stderr.write(`${warning}\n`)
+      const widths = StageWidths.parse({
+        init: whole('init', flags.init, 1),
+        ready: whole('ready', flags.ready, 0),
+        run: whole('run', flags.run, 1),
+        postrun: whole('postrun', flags.postrun, 1),
+        backlog: 2 * whole('postrun', flags.postrun, 1),
+      })
+      await using opened = await openNode({
+        nodeId: hostname(),
+        dir,
+        engine,
+        runtime: flags.runtime,
+        widths,
+        budgets: { init: 900, evaluate: 1800 },
+        artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
+        modules: flags['allow-module'],
+        harnessDir: flags['harness-dir'],
+        contextTokens:
+          flags.context === undefined
+            ? undefined
+            : parseNumber('run', 'context', flags.context, { min: 1024, max: 100_000_000 }),
+        images: flags.images,
+        continuation: flags.continuation as ContinuationMode,
+        quirks: await loadQuirks(flags.quirks),
+        env: process.env,
+        logger: pino({ level: flags.verbose ? 'debug' : 'error' }, pino.destination(2)),
+      })
+      warnOfSandbox(opened)
+      const refills = flags.refills === undefined ? undefined : whole('refills', flags.refills, 0)
+      const once = (signal: AbortSignal): Promise<ExitCode> =>
+        runAll(sources, { opened, widths, dir, refills, asJson: flags.json, signal })
+      const code = flags.watch ? await runAgain(sources, once, interrupted.signal) : await once(interrupted.signal)
+      return interrupted.signal.aborted ? EXIT.interrupted : code
+    } finally {
+      process.off('SIGINT', stop).off('SIGTERM', stop)
+    }
+  },
+})
+
+interface TaskSources {
+  files: readonly string[]
+  samples: number | undefined
+}
+
+async function readTasks({ files, samples }: TaskSources): Promise<TaskRequest[]> {
+  const tasks = (await Promise.all(files.map((file) => loadTasks(resolve(file))))).flat()
+  const ids = tasks.map(({ task_id }) => task_id)
+  const twice = ids.find((id, index) => ids.indexOf(id) < index)
+  if (twice !== undefined) throw usageError('run', `two tasks are called ${twice}`)
+  return tasks.map((task) => (samples === undefined ? task : { ...task, num_samples: samples }))
+}
+
+function warnOfSandbox({ runtime }: OpenNode): void {
+  if (runtime.why === undefined) return
+  process.stderr.write(
+    `Warning: agents run without isolation (local), because bubblewrap cannot run here: ${runtime.why}\n`,
+  )
+}
+
+interface RunContext {
+  opened: OpenNode
+  widths: StageWidths
+  dir: string
+  refills: number | undefined
+  asJson: boolean
+  signal: AbortSignal
+}
+
+async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCode> {
+  const { opened, widths, dir, asJson, signal } = context
+  const tasks = await readTasks(sources)
+  const total = tasks.reduce((sum, { num_samples }) => sum + num_samples, 0)
+  const ended: SessionOutcome[] = []
+  const ids = randomIds(Date.now)
+  const scores = join(dir, 'scores.jsonl')
+  let runs: TaskRun[]
+  {
+    using view = createStageView({
+      widths,
+      metrics: () => opened.node.metrics,
+      progress: () => ({ done: ended.length, total, note: noteOf(ended) }),
+    })
+    let written = Promise.resolve()
+    const onOutcome = (outcome: SessionOutcome): void => {
+      ended.push(outcome)
+      if (asJson) process.stdout.write(`${JSON.stringify(outcome)}\n`)
+      else view.print(lineOf(outcome))
+      const score = scoreOf(outcome)
+      if (score !== undefined) written = written.then(() => appendFile(scores, `${JSON.stringify(score)}\n`))
+    }
+    const one = (task: TaskRequest): Promise<TaskRun> =>
+      runTask(opened.node, task, { ids, maxRefills: context.refills ?? task.num_samples, signal, onOutcome })
+    runs = await Promise.all(tasks.map(one))
+    await written
+  }
+  if (!asJson) process.stdout.write(summaryOf(runs, dir, scores))
+  return runs.every(({ task, valid }) => valid >= task.num_samples) ? EXIT.done : EXIT.failed
+}
+
+/** What a grade is worth to whoever exports; without one there is no line, which is not a reward of zero. */
+function scoreOf({ sessionId, taskId, grade }: SessionOutcome): SessionScore | undefined {
+  return grade === undefined ? undefined : { ...grade, session_id: sessionId, group_id: taskId }
+}
+
+function noteOf(outcomes: readonly SessionOutcome[]): string {
+  const rewards = outcomes.flatMap(({ grade }) => grade?.outcome_reward ?? [])
+  return rewards.length === 0 ? '' : `mean reward ${mean(rewards).toFixed(3)}`
+}
+
+function lineOf(outcome: SessionOutcome): string {
+  const { sessionId, taskId, status, grade, counts, failure, timing } = outcome
+  const reward = grade?.outcome_reward == null ? 'no reward' : `reward ${grade.outcome_reward}`
+  const seconds = timing.run_ms == null ? '' : `, ${(timing.run_ms / 1000).toFixed(1)} s`
+  const what = `${counts?.calls ?? 0} calls, ${counts?.tokens.trained ?? 0} tokens to train${seconds}`
+  const why = failure === undefined ? '' : `\n    ${failure.code}: ${failure.message.split('\n')[0]}`
+  return `${status.padEnd(9)}  ${taskId}  ${sessionId}  ${reward}, ${what}${why}\n`
+}
+
+function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): string {
+  const rows = runs.map(({ task, outcomes, valid }) => {
+    const rewards = outcomes.flatMap(({ grade }) => grade?.outcome_reward ?? [])
+    const sum = (pick: (outcome: SessionOutcome) => number): string =>
+      String(outcomes.reduce((total, outcome) => total + pick(outcome), 0))
+    return [
+      task.task_id,
+      `${valid}/${task.num_samples}`,
+      String(outcomes.length - valid),
+      rewards.length === 0 ? '-' : mean(rewards).toFixed(3),
+      rewards.length === 0 ? '-' : `${Math.min(...rewards)}…${Math.max(...rewards)}`,
+      sum(({ counts }) => counts?.calls ?? 0),
+      sum(({ counts }) => counts?.tokens.trained ?? 0),
+    ]
+  })
+  const failures = Map.groupBy(
+    runs.flatMap(({ outcomes }) => outcomes).filter((outcome) => !isValid(outcome)),
+    ({ failure }) => failure!.code,
+  )
+  return [
+    '\n',
+    formatTable([
+      ['task', 'valid', 'not ours to score', 'mean reward', 'rewards', 'calls', 'tokens to train'],
+      ...rows,
+    ]),
+    ...[...failures].map(([code, outcomes]) => `${outcomes.length} × ${code}: ${outcomes[0]!.failure!.message}\n`),
+    `\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
+    `Train     polar export slime --out ${sessionsFolder(dir)} --rewards ${scores} --to data\n`,
+  ].join('')
+}
+
+function mean(numbers: readonly number[]): number {
+  return numbers.reduce((sum, number) => sum + number, 0) / numbers.length
+}
+
+/** Long enough for an editor to finish saving. */
+const SETTLE_MS = 300
+
+/** Runs, and runs again when a file changes; what is under way is given up for it. */
+async function runAgain(
+  sources: TaskSources,
+  once: (signal: AbortSignal) => Promise<ExitCode>,
+  signal: AbortSignal,
+): Promise<ExitCode> {
+  for (;;) {
+    const changed = new AbortController()
+    let timer: NodeJS.Timeout | undefined
+    const watchers = sources.files.map((file) =>
+      watch(resolve(file), () => {
+        clearTimeout(timer)
+        timer = setTimeout(() => changed.abort(), SETTLE_MS)
+      }),
+    )
+    try {
+      const code = await once(AbortSignal.any([signal, changed.signal])).catch((error: unknown) => {
+        process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
+        return EXIT.usage
+      })
+      if (signal.aborted) return code
+      process.stderr.write('Waiting for a change; Ctrl-C ends it.\n')
+      await untilEither(signal, changed.signal)
+      if (signal.aborted) return code
+    } finally {
+      clearTimeout(timer)
+      for (const watcher of watchers) watcher.close()
+    }
+  }
+}
+
+function untilEither(...signals: readonly AbortSignal[]): Promise<void> {
+  const either = AbortSignal.any([...signals])
+  return new Promise((resolve_) => {
+    if (either.aborted) resolve_()
+    else either.addEventListener('abort', () => resolve_(), { once: true })
+  })
+}
+
+function whole(flag: string, text: string, min: number): number {
+  return parseNumber('run', flag, text, { min, max: 100_000 })
+}
