@@ -1,4 +1,6 @@
+import type { ChatMessage } from '../../model/chat-message.ts'
 import type { EvalResult } from '../../model/reward.ts'
+import type { AgentEnding } from '../../model/session-outcome.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import type { Workspace } from '../../model/workspace.ts'
 
@@ -39,9 +41,10 @@ export interface Collection {
 }
 
 export interface Evaluation extends Collection {
-  /** How the agent ended: by itself, well or not; or because its time, turns or context had run out. */
   ending: AgentEnding
   session: SessionRecord
+  /** What was said in the main conversation up to its end, tool results included; empty when nothing was. */
+  conversation(): readonly ChatMessage[]
   /** How many samples were built, in whose order `trace_rewards` come. */
   samples: number
   /**
@@ -49,11 +52,6 @@ export interface Evaluation extends Collection {
    * removed afterwards by whoever gave it. `agent`: begins with all that the agent left; only with `needs.agentState`.
    */
   grader(from?: 'clean' | 'agent'): Promise<Workspace>
-}
-
-export interface AgentEnding {
-  kind: 'completed' | 'failed' | 'timeout' | 'truncated'
-  exitCode: number | null
 }
 
 /** Keeps what shows how a grade came about, with the session, within the limits for artifacts. */

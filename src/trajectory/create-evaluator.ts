@@ -1,0 +1,72 @@
+import type * as z from 'zod'
+import { RolloutError } from '../model/failure.ts'
+import type { StrategySpec } from '../model/task.ts'
+import type { Evaluator, EvaluatorDeps } from './evaluators/evaluator.ts'
+import { evaluators, evaluatorsWith } from './evaluators/index.ts'
+import { loadEvaluator, type EvaluatorPlug } from './evaluators/load-evaluator.ts'
+
+export interface CreateEvaluatorOptions {
+  /** Real paths of the modules whose code is trusted. */
+  allowed: readonly string[]
+  deps: EvaluatorDeps
+}
+
+/**
+ * The evaluator a task asks for. `strategy` is the name of one of ours, or the absolute path of a module; the same goes for
+ * the parts of a `weighted`. Throws `config.invalid` that names every place at fault.
+ */
+export async function createEvaluator(spec: StrategySpec, options: CreateEvaluatorOptions): Promise<Evaluator> {
+  const modules = new Map<string, EvaluatorPlug>()
+  for (const path of modulePaths(spec)) modules.set(path, await loadEvaluator(path, options))
+  assertDistinct(modules)
+  const registry = modules.size === 0 ? evaluators : evaluatorsWith([...modules.values()])
+  const parsed = registry.config.safeParse(toConfig(spec, modules))
+  if (parsed.success) return registry.create(parsed.data, options.deps)
+  throw new RolloutError('config.invalid', describe(parsed.error, spec, registry.kinds))
+}
+
+/** A name has no slash. */
+function isModule(strategy: string): boolean {
+  return strategy.includes('/')
+}
+
+function modulePaths({ strategy, config }: StrategySpec): Set<string> {
+  const parts = strategy === 'weighted' && Array.isArray(config['parts']) ? (config['parts'] as unknown[]) : []
+  return new Set([strategy, ...parts.map(strategyOf)].filter(isModule))
+}
+
+function strategyOf(part: unknown): string {
+  const { strategy } = (part ?? {}) as { strategy?: unknown }
+  return typeof strategy === 'string' ? strategy : ''
+}
+
+function assertDistinct(modules: ReadonlyMap<string, EvaluatorPlug>): void {
+  const taken = new Set(evaluators.kinds)
+  for (const [path, plug] of modules) {
+    const kind = plug.config.shape.kind.value
+    if (taken.has(kind)) {
+      throw new RolloutError('config.invalid', `Evaluator module ${path}: "${kind}" is taken; call its kind otherwise.`)
+    }
+    taken.add(kind)
+  }
+}
+
+function toConfig({ strategy, config }: StrategySpec, modules: ReadonlyMap<string, EvaluatorPlug>): unknown {
+  const kindOf = (name: string) => modules.get(name)?.config.shape.kind.value ?? name
+  const parts = config['parts']
+  const named =
+    strategy === 'weighted' && Array.isArray(parts)
+      ? { parts: parts.map((part: unknown) => ({ ...(part as object), strategy: kindOf(strategyOf(part)) })) }
+      : {}
+  return { ...config, ...named, kind: kindOf(strategy) }
+}
+
+function describe(error: z.ZodError, { strategy }: StrategySpec, kinds: readonly string[]): string {
+  if (!isModule(strategy) && !kinds.includes(strategy)) {
+    return `evaluator.strategy: "${strategy}" is none of ${kinds.join(', ')}, nor the absolute path of a module.`
+  }
+  const problems = error.issues.map(
+    ({ path, message }) => `evaluator.config${path.map((key) => `.${String(key)}`).join('')}: ${message}`,
+  )
+  return problems.join('\n')
+}

@@ -1,0 +1,208 @@
+import { mkdir, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { randomBytes } from 'node:crypto'
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
+import type { EvalResult } from '../../model/reward.ts'
+import type { CommandResult, Workspace } from '../../model/workspace.ts'
+import { parseReward, REWARD_BYTES } from '../grading/parse-reward.ts'
+import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
+import { runGrading, toEvidence } from '../grading/run-grading.ts'
+import { collectFiles, fileSettings, insideOf, toLimits } from '../grading/submitted-files.ts'
+import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
+
+const OUTPUT_BYTES = 16 * 1024 * 1024
+
+const Upload = z.strictObject({
+  source: z.string().min(1).describe('File or folder of the machine that grades'),
+  target: z.string().min(1).describe('Where it goes, absolute or relative to the workdir'),
+})
+const seconds = z.number().positive().max(86_400)
+const RewardChannel = z.union([
+  z.enum(['exit_code', 'stdout']),
+  z.strictObject({ file: z.string().min(1).describe('Read once nothing of the command runs any more') }),
+])
+type RewardChannel = z.infer<typeof RewardChannel>
+
+const CommandConfig = z.strictObject({
+  kind: z.literal('command'),
+  ...fileSettings,
+  files: z.array(Upload).default([]).describe("The operator's files, put over the agent's: tests, a checker"),
+  command: z.string().min(1).describe('For /bin/sh, in a new sandbox that holds what the agent left'),
+  cwd: z.string().min(1).optional().describe('Absent: the workdir'),
+  timeout_seconds: seconds.default(600).describe('Longer is a reward of 0'),
+  reward: RewardChannel.default('exit_code').describe(
+    'exit_code: 0 is 1, anything else 0; stdout: its last line; {file: path}: what it wrote there',
+  ),
+  missing_reward: z
+    .enum(['fail', 'zero'])
+    .default('fail')
+    .describe('What it means that no reward was said: fail, the grader is broken, so no reward; zero, a reward of 0'),
+  score: z
+    .strictObject({
+      command: z.string().min(1).describe('For /bin/sh, in a second new sandbox; what it says is the reward'),
+      outputs: z.array(z.string().min(1)).min(1).describe('What it gets of the first sandbox, at the same places'),
+      files: z.array(Upload).default([]),
+      timeout_seconds: seconds.default(600),
+      reward: RewardChannel.default('stdout'),
+    })
+    .optional()
+    .describe('Lets the reward be said where none of the graded code runs'),
+})
+type CommandConfig = z.infer<typeof CommandConfig>
+
+/** One command, and how it says what the reward is. */
+interface Step {
+  name: 'command' | 'score'
+  command: string
+  cwd?: string | undefined
+  timeout_seconds: number
+  reward: RewardChannel
+}
+
+/** Runs a command of the operator's over what the agent left, in a sandbox the agent was never in. */
+export const command: Plug<typeof CommandConfig, EvaluatorDeps, Evaluator> = {
+  config: CommandConfig,
+  create: (config) => ({
+    needs: { sandbox: true, agentState: false },
+    collect: (agent, { submission }) => collectFiles(agent, submission, config),
+    evaluate: (evaluation) => evaluate(config, evaluation),
+  }),
+}
+
+async function evaluate(config: CommandConfig, evaluation: Evaluation): Promise<EvalResult> {
+  const grader = await evaluation.grader()
+  await restoreFiles(grader, evaluation.submission, config)
+  await uploadFiles(grader, config.files)
+  const { score } = config
+  const first: Step = { name: 'command', ...config }
+  // Its ending is no verdict when another command scores what it made.
+  if (score === undefined) return gradeStep(grader, first, config, evaluation)
+  const ran = await runStep(grader, first, evaluation)
+  if (ran.isTimedOut) return timedOut(first, ran)
+  const scorer = await evaluation.grader()
+  const missing = await carryOutputs(grader, scorer, config, evaluation)
+  if (missing !== undefined) return { outcome_reward: 0, metadata: { ...toMetadata(ran), missing_output: missing } }
+  await uploadFiles(scorer, score.files)
+  const { metadata, ...said } = await gradeStep(scorer, { name: 'score', ...score }, config, evaluation)
+  return { ...said, metadata: { ...metadata, command: toMetadata(ran) } }
+}
+
+async function uploadFiles(workspace: Workspace, files: readonly z.infer<typeof Upload>[]): Promise<void> {
+  for (const { source, target } of files) {
+    const place = insideOf(workspace, target)
+    await clearLinks(workspace, place)
+    await workspace.upload(source, place)
+  }
+}
+
+async function runStep(grader: Workspace, step: Step, { env, evidence }: Evaluation): Promise<CommandResult> {
+  const ran = await runGrading(grader, {
+    name: step.name,
+    command: ['/bin/sh', '-c', step.command],
+    ...(step.cwd === undefined ? {} : { cwd: step.cwd }),
+    env,
+    timeoutMs: step.timeout_seconds * 1000,
+    outputBytes: OUTPUT_BYTES,
+  })
+  await evidence.write(`${step.name}-stdout.log`, toEvidence(ran.stdout, ran.stdoutBytes))
+  await evidence.write(`${step.name}-stderr.log`, toEvidence(ran.stderr, ran.stderrBytes))
+  return ran
+}
+
+async function gradeStep(
+  grader: Workspace,
+  step: Step,
+  { missing_reward: missing }: CommandConfig,
+  evaluation: Evaluation,
+): Promise<EvalResult> {
+  const { reward } = step
+  if (typeof reward === 'object') await removeFile(grader, reward.file)
+  const ran = await runStep(grader, step, evaluation)
+  if (ran.isTimedOut) return timedOut(step, ran)
+  if (reward === 'exit_code') return { outcome_reward: ran.exitCode === 0 ? 1 : 0, metadata: toMetadata(ran) }
+  const said = reward === 'stdout' ? lastLine(ran) : await readReward(grader, reward.file)
+  if ('problem' in said) {
+    const problem = `The ${step.name} ${said.problem} (it ${endingOf(ran)})`
+    if (missing === 'fail') throw new RolloutError('evaluator.crashed', `${problem}; see ${step.name}-stderr.log`)
+    return { outcome_reward: 0, metadata: { ...toMetadata(ran), missing_reward: problem } }
+  }
+  const from = reward === 'stdout' ? `The last line of the ${step.name}'s stdout` : reward.file
+  const result = parseReward(said.text, from)
+  return { ...result, metadata: { ...result.metadata, ...toMetadata(ran) } }
+}
+
+/** A file that was there before says nothing about this run. */
+async function removeFile(grader: Workspace, path: string): Promise<void> {
+  const script = 'rm -rf -- "$1" && mkdir -p -- "$(dirname -- "$1")"'
+  const removed = await grader.run({
+    command: ['/bin/sh', '-c', script, 'sh', insideOf(grader, path)],
+    timeoutMs: 30_000,
+  })
+  if (removed.exitCode === 0) return
+  throw new RolloutError('evaluator.crashed', `There cannot be a reward at ${path} in the grader's sandbox`)
+}
+
+type Said = { text: string } | { problem: string }
+
+async function readReward(grader: Workspace, path: string): Promise<Said> {
+  try {
+    return { text: (await grader.readFile(path, { maxBytes: REWARD_BYTES })).toString('utf8') }
+  } catch (error) {
+    if (!(error instanceof RolloutError) || error.boundary !== 'workspace') throw error
+    return { problem: `left no reward at ${path}: ${error.message}` }
+  }
+}
+
+function lastLine({ stdout, stdoutBytes }: CommandResult): Said {
+  if (stdoutBytes > stdout.length) return { problem: `wrote ${stdoutBytes} bytes, so that its last line is not known` }
+  const text = stdout.toString('utf8').trimEnd().split('\n').at(-1)?.trim() ?? ''
+  return text === '' ? { problem: 'said nothing on stdout' } : { text }
+}
+
+/** The first output that is not there or cannot be taken, which is the graded code's doing. */
+async function carryOutputs(
+  from: Workspace,
+  to: Workspace,
+  config: CommandConfig,
+  { submission }: Evaluation,
+): Promise<string | undefined> {
+  const scratch = join(submission, `outputs-${randomBytes(8).toString('hex')}`)
+  await mkdir(scratch)
+  try {
+    for (const [index, path] of config.score!.outputs.entries()) {
+      const place = join(scratch, String(index))
+      try {
+        await from.download(insideOf(from, path), place, toLimits(config))
+      } catch (error) {
+        if (!(error instanceof RolloutError) || error.boundary !== 'workspace') throw error
+        return `${path}: ${error.message}`
+      }
+      await to.upload(place, insideOf(to, path))
+    }
+    return undefined
+  } finally {
+    await rm(scratch, { recursive: true, force: true })
+  }
+}
+
+function timedOut({ name, timeout_seconds: limit }: Step, ran: CommandResult): EvalResult {
+  return {
+    outcome_reward: 0,
+    metadata: { ...toMetadata(ran), test_timeout: true, message: `The ${name} was ended after ${limit} s` },
+  }
+}
+
+function toMetadata({ exitCode, signal, isOutOfMemory, durationMs }: CommandResult): Record<string, unknown> {
+  return {
+    exit_code: exitCode,
+    ...(signal === null ? {} : { signal }),
+    ...(isOutOfMemory ? { out_of_memory: true } : {}),
+    duration_ms: Math.round(durationMs),
+  }
+}
+
+function endingOf({ exitCode, signal }: CommandResult): string {
+  return exitCode === null ? `was ended by ${signal}` : `exited with ${exitCode}`
+}

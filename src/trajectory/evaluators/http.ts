@@ -1,0 +1,123 @@
+import { createHash, createHmac } from 'node:crypto'
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { EvalResult } from '../../model/reward.ts'
+import type { Workspace } from '../../model/workspace.ts'
+import { assertCallable, requireSecret } from '../grading/assert-callable.ts'
+import { describeIssues } from '../grading/describe-issues.ts'
+import { place, postJson } from '../grading/post-json.ts'
+import { collectFiles, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
+import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
+
+const ANSWER_BYTES = 4 * 1024 * 1024
+
+const HttpConfig = z.strictObject({
+  kind: z.literal('http'),
+  url: z.url().describe('Where a session is posted to; the operator decides which hosts may be called'),
+  secret_env: z.string().min(1).optional().describe('Name of the secret that requests are signed with'),
+  messages: z.boolean().default(true).describe('Whether the main conversation is sent along'),
+  files: ReadFileSettings.optional().describe("Files of the agent's that are sent along; absent: none"),
+  timeout_seconds: z.number().positive().max(3600).default(120).describe('Of one attempt'),
+  max_retries: z.int().min(0).max(10).default(3).describe('After no connection, silence, 408, 429 and 5xx'),
+  retry_backoff_seconds: z.number().min(0).max(60).default(1).describe('Before the first retry; doubles'),
+})
+type HttpConfig = z.infer<typeof HttpConfig>
+
+/** Asks a service of the operator's. */
+export const http: Plug<typeof HttpConfig, EvaluatorDeps, Evaluator> = {
+  config: HttpConfig,
+  create(config, deps) {
+    const url = new URL(config.url)
+    assertCallable(url, (each) => deps.mayCall(each), 'evaluator http, url')
+    const secret =
+      config.secret_env === undefined
+        ? undefined
+        : requireSecret(config.secret_env, (name) => deps.secret(name), 'evaluator http, secret_env')
+    const { files } = config
+    return {
+      needs: { sandbox: false, agentState: false },
+      ...(files !== undefined && {
+        collect: (agent: Workspace, { submission }: Collection) => collectFiles(agent, submission, files),
+      }),
+      evaluate: (evaluation) => evaluate({ config, url, secret, now: () => deps.now() }, evaluation),
+    }
+  },
+}
+
+interface Service {
+  config: HttpConfig
+  url: URL
+  secret: string | undefined
+  now: () => number
+}
+
+async function evaluate({ config, url, secret, now }: Service, evaluation: Evaluation): Promise<EvalResult> {
+  const { sessionId, task, ending, samples, evidence, signal } = evaluation
+  const about = {
+    schema_version: 1,
+    session_id: sessionId,
+    task,
+    ending: { kind: ending.kind, exit_code: ending.exitCode },
+    samples,
+    ...(config.messages && { messages: evaluation.conversation() }),
+  }
+  const files = config.files === undefined ? undefined : await toFiles(evaluation.submission, config.files)
+  const body = JSON.stringify({ ...about, ...(files !== undefined && { files }) })
+  const shown = files?.map(({ path, size }) => ({ path, size }))
+  await evidence.write('http-request.json', JSON.stringify({ ...about, ...(shown && { files: shown }) }, undefined, 2))
+  const answer = await postJson({
+    url,
+    body,
+    headers: () => ({
+      // The same for every attempt, and when the session is graded again: the service may answer as it did before.
+      'idempotency-key': createHash('sha256').update(body).digest('hex'),
+      ...(secret !== undefined && { 'x-polar-signature': sign(body, secret, now()) }),
+    }),
+    timeoutMs: config.timeout_seconds * 1000,
+    maxRetries: config.max_retries,
+    backoffMs: config.retry_backoff_seconds * 1000,
+    maxBytes: ANSWER_BYTES,
+    signal,
+  })
+  await evidence.write('http-answer.json', answer.text)
+  if (answer.status !== 200) throw crashed(url, `answered ${answer.status}: ${answer.text.slice(0, 500)}`)
+  return parseAnswer(answer.text, url, samples)
+}
+
+async function toFiles(submission: string, settings: ReadFileSettings) {
+  const files: { path: string; size: number; content_base64: string }[] = []
+  for await (const { name, data } of readSubmitted(submission, settings)) {
+    files.push({ path: name, size: data.length, content_base64: data.toString('base64') })
+  }
+  return files
+}
+
+/** The time is signed too, so that a request that was seen once is of no use later. */
+function sign(body: string, secret: string, now: number): string {
+  const time = Math.floor(now / 1000)
+  return `t=${time},v1=${createHmac('sha256', secret).update(`${time}.${body}`).digest('hex')}`
+}
+
+function parseAnswer(text: string, url: URL, samples: number): EvalResult {
+  const parsed = EvalResult.safeParse(parseJson(text, url))
+  if (!parsed.success) throw crashed(url, `answered what is no result: ${describeIssues(parsed.error)}`)
+  const { outcome_reward: outcome, trace_rewards: traces } = parsed.data
+  if (outcome == null && traces == null) throw crashed(url, 'answered with neither outcome_reward nor trace_rewards')
+  if (traces != null && traces.length !== samples) {
+    throw crashed(url, `answered with ${traces.length} trace_rewards; there are ${samples} traces`)
+  }
+  return parsed.data
+}
+
+function parseJson(text: string, url: URL): unknown {
+  try {
+    return JSON.parse(text)
+  } catch (cause) {
+    throw crashed(url, `answered what is not JSON: ${JSON.stringify(text.slice(0, 200))}`, cause)
+  }
+}
+
+function crashed(url: URL, what: string, cause?: unknown): RolloutError {
+  return new RolloutError('evaluator.crashed', `The evaluator at ${place(url)} ${what}`, { cause })
+}

@@ -1,0 +1,20 @@
+import { plugs } from '../../lib/plug.ts'
+import { command } from './command.ts'
+import { harbor } from './harbor.ts'
+import { http } from './http.ts'
+import { judge } from './judge.ts'
+import type { EvaluatorPlug } from './load-evaluator.ts'
+import { sessionCompleted } from './session-completed.ts'
+import { swebench } from './swebench.ts'
+import { testOnOutput } from './test-on-output.ts'
+import { weighted } from './weighted.ts'
+
+const single = [sessionCompleted, testOnOutput, command, harbor, judge, http, swebench] as const
+
+/** Those of modules too, which then can be parts of a `weighted` as well. */
+export function evaluatorsWith(modules: readonly EvaluatorPlug[]) {
+  const parts = plugs([...single, ...modules])
+  return plugs([...single, ...modules, weighted(parts)])
+}
+
+export const evaluators = evaluatorsWith([])

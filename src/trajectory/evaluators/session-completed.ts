@@ -1,0 +1,20 @@
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import type { Evaluator, EvaluatorDeps } from './evaluator.ts'
+
+const SessionCompletedConfig = z.strictObject({ kind: z.literal('session_completed') })
+
+/** 1 when the agent ended by itself and well. Says that a session ran, not that it did anything. */
+export const sessionCompleted: Plug<typeof SessionCompletedConfig, EvaluatorDeps, Evaluator> = {
+  config: SessionCompletedConfig,
+  create: () => ({
+    needs: { sandbox: false, agentState: false },
+    evaluate: async ({ ending, signal }) => {
+      signal.throwIfAborted()
+      return {
+        outcome_reward: ending.kind === 'completed' ? 1 : 0,
+        metadata: { ending: ending.kind, exit_code: ending.exitCode },
+      }
+    },
+  }),
+}

@@ -1,0 +1,229 @@
+import { randomBytes } from 'node:crypto'
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
+import type { EvalResult } from '../../model/reward.ts'
+import { toEvidence } from '../grading/run-grading.ts'
+import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
+import { attempt, openGrader, type Attempt, type Plan } from './swebench/attempt.ts'
+import { canaryFiles } from './swebench/canary.ts'
+import { collectPatch, loadSubmission } from './swebench/collect-patch.ts'
+import { InstanceRow, toInstance, type Instance } from './swebench/instance.ts'
+import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from './swebench/protect.ts'
+import { toRecipe } from './swebench/recipes.ts'
+import { fractionOf } from './swebench/report.ts'
+import { isNotRun, judgeCanaries, needsControl, readRun, type Reading } from './swebench/verdict.ts'
+
+const SwebenchConfig = z.strictObject({
+  kind: z.literal('swebench'),
+  instance: InstanceRow.describe('A row of SWE-bench or of a dataset like it, as it is'),
+  repo_dir: z.string().optional().describe('Where the repository is; absent: /testbed, or where work begins'),
+  base: z.string().optional().describe('Commit that patches are against; absent: base_commit'),
+  test_cmd: z
+    .string()
+    .optional()
+    .describe('Shell command that runs the tests; test files are appended, or stand for {tests}'),
+  test_files: z.array(z.string()).optional().describe('Test files to run; absent: those of the test patch'),
+  log_parser: z.string().optional().describe('How the output is read; absent: by repository or test command'),
+  setup: z.array(z.string()).optional().describe('Shell lines before the tests, such as a build'),
+  test_timeout_seconds: z.number().positive().default(1800),
+  exclude: z
+    .array(z.string())
+    .default([...DEFAULT_EXCLUDE])
+    .describe('File patterns that are no part of a patch'),
+  protected: z
+    .array(z.string())
+    .default([...DEFAULT_PROTECTED])
+    .describe('File patterns that are graded as the repository has them, unless the gold patch changes them'),
+  max_patch_bytes: z
+    .int()
+    .positive()
+    .default(10 * 1024 * 1024),
+  canary: z
+    .enum(['auto', 'require', 'off'])
+    .default('auto')
+    .describe('Whether tests that must fail are put among the others; require: no grade where they do not run'),
+})
+type SwebenchConfig = z.infer<typeof SwebenchConfig>
+
+/**
+ * 1 when a patch fixes what the tests of a dataset's row ask for and breaks nothing else. What is graded is what git sees
+ * in the agent's repository; tests, and what runs them, come from the row and the image.
+ */
+export const swebench: Plug<typeof SwebenchConfig, EvaluatorDeps, Evaluator> = {
+  config: SwebenchConfig,
+  create(config) {
+    const plan = toPlan(config)
+    return {
+      needs: { sandbox: true, agentState: false },
+      collect: (agent, { submission }) =>
+        collectPatch(agent, submission, {
+          ...(config.repo_dir !== undefined && { repo: config.repo_dir }),
+          base: plan.base,
+          exclude: config.exclude,
+          maxBytes: config.max_patch_bytes,
+        }),
+      evaluate: (evaluation) => evaluate(evaluation, plan, config),
+    }
+  },
+}
+
+async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConfig): Promise<EvalResult> {
+  const submission = await loadSubmission(evaluation.submission)
+  if (submission.kind === 'none') {
+    await openGrader(evaluation, plan)
+    return finish(evaluation, plan, { failed_collect: true, patch_exists: false, message: submission.why })
+  }
+  await evaluation.evidence.write('patch.diff', submission.patch)
+  if (submission.patch.length === 0) return finish(evaluation, plan, { empty_generation: true, patch_exists: false })
+
+  const secret = randomBytes(32).toString('hex')
+  const made = await attempt(evaluation, plan, { patch: submission.patch, secret })
+  if (made.kind === 'unappliable')
+    return finish(evaluation, plan, { failed_apply_patch: true, patch_exists: true, message: made.why })
+  if (made.kind === 'empty')
+    return finish(evaluation, plan, { empty_generation: true, patch_exists: true, ...notes(made) })
+  await evaluation.evidence.write('graded.diff', made.graded)
+  return judge(evaluation, plan, config, { ...made, secret })
+}
+
+async function judge(
+  evaluation: Evaluation,
+  plan: Plan,
+  config: SwebenchConfig,
+  made: Attempt & { kind: 'ran' } & { secret: string },
+): Promise<EvalResult> {
+  const { run } = made
+  await evaluation.evidence.write('test-output.log', toEvidence(run.output, run.outputBytes))
+  const told = {
+    patch_exists: true,
+    patch_successfully_applied: true,
+    exit_code: run.exitCode,
+    out_of_memory: run.isOutOfMemory,
+    test_seconds: run.durationMs / 1000,
+    command: made.command,
+    ...notes(made),
+  }
+  if (run.isTimedOut) return finish(evaluation, plan, { ...told, test_timeout: true })
+  if (run.isFlood) return finish(evaluation, plan, { ...told, output_too_large: true })
+
+  const { instance, recipe } = plan
+  const reading = readRun(run, made.canaries, instance, recipe.evalType)
+  const control = needsControl(run, reading) ? await runControl(evaluation, plan, made.secret) : undefined
+  if (control !== undefined && (isNotRun(control.run) || !control.reading.hasResults)) {
+    await evaluation.evidence.write('control-output.log', toEvidence(control.run.output, control.run.outputBytes))
+    throw new RolloutError(
+      'evaluator.crashed',
+      `The tests of ${instance.id} cannot be run in the grader's sandbox, patch or no patch (exit code ${control.run.exitCode}, ` +
+        `command ${made.command}): ${lastLine(control.run.output.toString('utf8')) || control.run.setupLog}`,
+    )
+  }
+  const { canary, forgery } = judgeCanaries(run, reading, control)
+  if (config.canary === 'require' && canary !== 'failed' && forgery === undefined && reading.resolved)
+    throw new RolloutError(
+      'evaluator.crashed',
+      `No test of ours could be put among those of ${instance.id}, and canary is "require"; set it to "auto" to grade without`,
+    )
+  return finish(evaluation, plan, {
+    ...told,
+    canary,
+    disputed_tests: reading.disputed,
+    control_run: control !== undefined,
+    tests: reading,
+    ...(forgery !== undefined && { forged_results: true, message: forgery }),
+  })
+}
+
+/** What a run is like without the patch, in a sandbox of its own. */
+async function runControl(evaluation: Evaluation, plan: Plan, secret: string) {
+  const made = await attempt(evaluation, plan, { secret })
+  if (made.kind !== 'ran' || made.run.isTimedOut)
+    throw new RolloutError('evaluator.crashed', `The tests of ${plan.instance.id} do not end without the patch either`)
+  return { run: made.run, reading: readRun(made.run, made.canaries, plan.instance, plan.recipe.evalType) }
+}
+
+/** NVIDIA's keys, then the swebench package's, then ours. */
+interface Told {
+  empty_generation?: boolean
+  failed_apply_patch?: boolean
+  failed_collect?: boolean
+  forged_results?: boolean
+  test_timeout?: boolean
+  output_too_large?: boolean
+  exit_code?: number | null
+  patch_exists: boolean
+  tests?: Reading
+  [other: string]: unknown
+}
+
+async function finish(evaluation: Evaluation, plan: Plan, { tests, ...told }: Told): Promise<EvalResult> {
+  const resolved = tests?.resolved === true && told.forged_results !== true
+  const report = {
+    instance_id: plan.instance.id,
+    empty_generation: false,
+    resolved,
+    failed_apply_patch: false,
+    error_eval: false,
+    test_timeout: false,
+    exit_code: null,
+    patch_is_None: !told.patch_exists,
+    patch_successfully_applied: false,
+    forged_results: false,
+    ...told,
+    ...(tests?.report ?? {
+      FAIL_TO_PASS: { success: [], failure: plan.instance.FAIL_TO_PASS },
+      PASS_TO_PASS: { success: [], failure: plan.instance.PASS_TO_PASS },
+    }),
+  }
+  await evaluation.evidence.write('report.json', `${JSON.stringify(report, undefined, 2)}\n`)
+  // Parts of forged results would be worth something to whoever adds parts up.
+  const counts = tests !== undefined && !report.forged_results
+  return {
+    outcome_reward: resolved ? 1 : 0,
+    components: {
+      fail_to_pass: counts ? fractionOf(tests.report.FAIL_TO_PASS) : 0,
+      pass_to_pass: counts ? fractionOf(tests.report.PASS_TO_PASS) : 0,
+    },
+    metadata: report,
+  }
+}
+
+const MOST_NAMES = 200
+
+function notes({ dropped }: { dropped: readonly { path: string; why: string }[] }): Record<string, unknown> {
+  return { dropped_files: dropped.slice(0, MOST_NAMES), dropped_count: dropped.length }
+}
+
+function lastLine(text: string): string {
+  return text.trimEnd().split('\n').at(-1)!.slice(-500)
+}
+
+function toPlan(config: SwebenchConfig): Plan {
+  const instance = loadInstance(config)
+  const recipe = toRecipe(instance, {
+    ...(config.test_cmd !== undefined && { test_cmd: config.test_cmd }),
+    ...(config.log_parser !== undefined && { log_parser: config.log_parser }),
+    ...(config.setup !== undefined && { setup: config.setup }),
+  })
+  const testFiles = config.test_files ?? instance.testFiles
+  return {
+    instance,
+    recipe,
+    testFiles,
+    canaryFiles: config.canary === 'off' ? [] : canaryFiles(recipe.runner, testFiles),
+    base: config.base ?? instance.baseCommit,
+    repoDir: config.repo_dir,
+    exclude: config.exclude,
+    protected: config.protected,
+    timeoutMs: config.test_timeout_seconds * 1000,
+  }
+}
+
+function loadInstance({ instance }: SwebenchConfig): Instance {
+  try {
+    return toInstance(instance)
+  } catch (error) {
+    if (!(error instanceof RangeError)) throw error
+    throw new RolloutError('config.invalid', error.message, { cause: error })
+  }
+}

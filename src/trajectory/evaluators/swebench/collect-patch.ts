@@ -1,0 +1,84 @@
+import { randomBytes } from 'node:crypto'
+import { readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { RolloutError } from '../../../model/failure.ts'
+import type { Workspace } from '../../../model/workspace.ts'
+import { toExcludingPathspecs } from '../../grading/globs.ts'
+import { tail } from '../../grading/run-grading.ts'
+import { ADD_ALL, findRepo, runGit } from './git.ts'
+
+const COLLECT_MS = 300_000
+
+/** What ends the script early, and says why. */
+const NO_BASE = 3
+const TOO_LARGE = 4
+
+/**
+ * Everything in the work tree: committed or not, staged or not, tracked or not; ignored files only where the agent made git
+ * track them. A file over the limit is refused before it is read.
+ */
+const COLLECT = String.raw`limit=$1; shift
+trap 'rm -rf -- "$room"' EXIT
+[ -n "$base" ] || exit ${NO_BASE}
+git diff --cached --no-ext-diff --name-only --no-renames --diff-filter=A -z "$base" > "$room/tracked" 2> /dev/null || :
+ours all
+git read-tree "$base"
+big=$(find . -name .git -prune -o -type f -size +"$limit"c -print0 |
+  GIT_LITERAL_PATHSPECS=1 xargs -0 -r git ls-files -o -m --exclude-standard -- | head -n 1)
+[ -z "$big" ] || { printf '%s' "$big" >&2; exit ${TOO_LARGE}; }
+${ADD_ALL}
+git update-index --add --remove -z --stdin < "$room/tracked" 2> /dev/null || :
+git diff-index --cached -p --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/ "$base"
+`
+
+export interface CollectOptions {
+  repo?: string
+  base: string
+  exclude: readonly string[]
+  maxBytes: number
+}
+
+/** What was collected, on our side. */
+export type Submission = { kind: 'patch'; patch: Buffer } | { kind: 'none'; why: string }
+
+/** Files of the submission. */
+const PATCH = 'patch.diff'
+const NOTE = 'no-patch.txt'
+
+/** Takes what an agent changed out of its sandbox, as a patch against `base`. */
+export async function collectPatch(agent: Workspace, submission: string, options: CollectOptions): Promise<void> {
+  const repo = await findRepo(agent, options.repo)
+  const room = `/tmp/collect-${randomBytes(8).toString('hex')}`
+  const result = await runGit(
+    { workspace: agent, repo, room, base: options.base },
+    {
+      script: COLLECT,
+      args: [String(options.maxBytes), ...toExcludingPathspecs(options.exclude)],
+      outputBytes: options.maxBytes + 1,
+      timeoutMs: COLLECT_MS,
+    },
+  )
+  const said = tail(result.stderr, 500)
+  if (result.exitCode === TOO_LARGE) throw tooLarge(`${said} is larger than ${options.maxBytes} bytes`)
+  if (result.isTimedOut) throw tooLarge(`reading the repository took more than ${COLLECT_MS / 1000} s`)
+  if (result.stdoutBytes > options.maxBytes) throw tooLarge(`the patch has ${result.stdoutBytes} bytes`)
+  if (result.exitCode === 0) return writeFile(join(submission, PATCH), result.stdout)
+  // Whose doing that is can only be told where the agent has not been.
+  const why =
+    result.exitCode === NO_BASE ? `it has no commit ${options.base}` : said || `git ended with ${result.exitCode}`
+  await writeFile(join(submission, NOTE), `No patch could be made of ${repo}: ${why}`)
+}
+
+export async function loadSubmission(submission: string): Promise<Submission> {
+  const patch = await readFile(join(submission, PATCH)).catch(() => undefined)
+  if (patch !== undefined) return { kind: 'patch', patch }
+  const why = await readFile(join(submission, NOTE), 'utf8').catch(() => 'Nothing was collected')
+  return { kind: 'none', why }
+}
+
+function tooLarge(what: string): RolloutError {
+  return new RolloutError(
+    'workspace.too-large',
+    `What the agent changed cannot be graded: ${what}; see max_patch_bytes`,
+  )
+}

@@ -1,0 +1,95 @@
+import { expect, test } from 'vitest'
+import { findLogParser, logParserNames } from './log-parsers.ts'
+import { fractionOf, isResolved, reportTests, toStatusMap, toWaryStatusMap } from './report.ts'
+
+function read(parser: string, log: string): Record<string, string> {
+  return Object.fromEntries(toStatusMap(findLogParser(parser)!(log)))
+}
+
+test('parsers are found by the names that rows use', () => {
+  expect(findLogParser('parse_log_pytest')).toBe(findLogParser('pytest'))
+  expect(findLogParser('toString')).toBeUndefined()
+})
+
+test('go test -json is read without taking output for results', () => {
+  const log = `{"Action":"run","Test":"TestA"}
+{"Action":"output","Test":"TestA","Output":"{\\"Action\\":\\"pass\\",\\"Test\\":\\"TestB\\"}\\n"}
+{"Action":"fail","Test":"TestA","Elapsed":0}
+{"Action":"pass","Package":"x"}
+{"Action":"skip","Test":"TestC"}
+{not json`
+  expect(read('gotest_json', log)).toEqual({ TestA: 'FAILED', TestC: 'SKIPPED' })
+})
+
+test('pydantic’s runs are read with and without percentages', () => {
+  const log = 'tests/a.py::x PASSED\ntests/a.py::y FAILED [ 50%]\nFAILED tests/a.py::z - boom'
+  expect(read('pytest_pydantic', log)).toEqual({
+    'tests/a.py::x': 'PASSED',
+    'tests/a.py::y': 'FAILED',
+    'tests/a.py::z': 'FAILED',
+  })
+})
+
+test('a test that is said to have passed and to have failed has failed, whichever was said last', () => {
+  const findings = [
+    ['a', 'FAILED'],
+    ['b', 'PASSED'],
+    ['a', 'PASSED'],
+    ['b', 'FAILED'],
+    ['c', 'PASSEDX'],
+  ] as const
+  const { statuses, disputed } = toWaryStatusMap(findings)
+  expect([...statuses]).toEqual([
+    ['a', 'FAILED'],
+    ['b', 'FAILED'],
+  ])
+  expect(disputed).toEqual(['a'])
+})
+
+test('a skipped test is not fixed, but not broken either; a name that was cut short stands for those that agree', () => {
+  const statuses = new Map([
+    ['a', 'SKIPPED'],
+    ['b', 'XFAIL'],
+    ['c[x y]', 'PASSED'],
+    ['c[x z]', 'PASSED'],
+    ['d[1]', 'PASSED'],
+    ['d[2]', 'FAILED'],
+  ])
+  const report = reportTests(
+    statuses,
+    { FAIL_TO_PASS: ['a', 'b', 'c[x', 'd['], PASS_TO_PASS: ['a', 'gone'] },
+    'pass_and_fail',
+  )
+  expect(report).toEqual({
+    FAIL_TO_PASS: { success: ['b', 'c[x'], failure: ['a', 'd['] },
+    PASS_TO_PASS: { success: ['a'], failure: ['gone'] },
+  })
+  expect(isResolved(report)).toBe(false)
+  expect(fractionOf(report.FAIL_TO_PASS)).toBe(0.5)
+})
+
+test('no output, however hostile, takes a parser long', () => {
+  const many = 300_000
+  const logs = [
+    ' '.repeat(many * 4),
+    '_ '.repeat(many) + '.py:',
+    '.py:' + '_ '.repeat(many),
+    'x ... Testing against Django installed in '.repeat(many / 20),
+    '✓ ' + ' (1'.repeat(many),
+    '--- PASS: ' + ' ('.repeat(many),
+    'PASS ' + ' (1.1'.repeat(many),
+    'FAILED' + ' - '.repeat(many),
+    'a[' + '/'.repeat(many),
+    'PASSED ' + '['.repeat(many),
+    '1) '.repeat(many),
+    'FAILED ['.repeat(many),
+  ]
+  for (const name of logParserNames) {
+    const parse = findLogParser(name)!
+    for (const log of logs) {
+      const from = performance.now()
+      parse(log)
+      expect(performance.now() - from, `${name} of ${log.slice(0, 30)}`).toBeLessThan(5000)
+    }
+  }
+})

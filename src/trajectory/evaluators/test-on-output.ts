@@ -1,0 +1,250 @@
+import { readdir, readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import * as z from 'zod'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
+import type { EvalResult } from '../../model/reward.ts'
+import type { Workspace } from '../../model/workspace.ts'
+import { matchesGlobs } from '../grading/globs.ts'
+import { collectTree, compareTree, whyNotPacked, type RepoChange } from '../grading/repo-tree.ts'
+import { runGrading, tail, toEvidence } from '../grading/run-grading.ts'
+import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
+import { compareTests, parseTestOutput, TestStatus } from './test-on-output-results.ts'
+
+const OUTPUT_BYTES = 32 * 1024 * 1024
+const PATCH_MS = 60_000
+
+/** Left by programs, not written by anybody. */
+const JUNK = ['__pycache__', '*.pyc', '*.pyo', '.pytest_cache']
+
+/** What decides which tests run, what they say, and how it is reported. */
+const PROTECTED = [
+  'tests',
+  'test',
+  '__tests__',
+  'test_*.py',
+  '*_test.py',
+  '*_test.go',
+  '*.test.*',
+  '*.spec.*',
+  '__snapshots__',
+  'conftest.py',
+  'pytest.ini',
+  '.pytest.ini',
+  'tox.ini',
+  'setup.cfg',
+  'pyproject.toml',
+  '.coveragerc',
+  'sitecustomize.py',
+  'usercustomize.py',
+  '*.pth',
+  '*.egg-info',
+  '*.dist-info',
+  'jest.config.*',
+  'jest.setup.*',
+  'vitest.config.*',
+  'babel.config.*',
+  '.mocharc*',
+]
+
+const Expected = z.record(z.string(), TestStatus)
+
+const TestOnOutputConfig = z.strictObject({
+  kind: z.literal('test_on_output'),
+  test_command: z.string().min(1).describe("For bash, in the repository, in a new sandbox: pytest's -rA or -v is read"),
+  expected_output_json: z
+    .union([Expected, z.string().transform(parseExpected).pipe(Expected)])
+    .refine((expected) => Object.keys(expected).length > 0, 'expects nothing')
+    .describe(
+      'Test ids and how each must end, as an object or as its JSON; PASSED, FAILED, ERROR, SKIPPED, XFAIL, XPASS',
+    ),
+  strict: z.boolean().default(false).describe('Whether no other test may be reported'),
+  repo_dir: z.string().min(1).default('/testbed').describe('Absolute, or relative to the workdir'),
+  test_timeout: z.number().positive().max(86_400).default(1200).describe('Seconds; longer is a reward of 0'),
+  exit_codes: z
+    .array(z.int())
+    .min(1)
+    .default([0, 1])
+    .describe(
+      'How the command may end; absent: 0 or 1, which pytest ends with for tests that failed but are not expected',
+    ),
+  patch_command: z
+    .string()
+    .min(1)
+    .optional()
+    .describe(
+      "For bash in the agent's sandbox: prints what the agent changed; absent: all its files git does not ignore",
+    ),
+  exclude_patterns: z
+    .array(z.string().min(1))
+    .default([])
+    .describe("Globs of files whose agent's version does not count"),
+  protected: z
+    .array(z.string().min(1))
+    .default(PROTECTED)
+    .describe('The same, for tests and what configures them; the files of expected tests always are'),
+  max_mb: z.number().positive().max(100_000).default(512).describe("Most that is taken of the agent's files"),
+})
+type TestOnOutputConfig = z.infer<typeof TestOnOutputConfig>
+
+function parseExpected(text: string, context: z.core.$RefinementCtx<string>): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    context.addIssue({ code: 'custom', message: 'is not JSON', input: text })
+    return z.NEVER
+  }
+}
+
+/** Runs tests over what the agent changed in a repository, and compares how they end with how they should. */
+export const testOnOutput: Plug<typeof TestOnOutputConfig, EvaluatorDeps, Evaluator> = {
+  config: TestOnOutputConfig,
+  create: (config) => ({
+    needs: { sandbox: true, agentState: false },
+    collect: (agent, collection) => collect(config, agent, collection),
+    evaluate: (evaluation) => evaluate(config, evaluation),
+  }),
+}
+
+/** Files of the submission. */
+const TREE = 'tree.tar'
+const PATCH = 'patch.diff'
+const NOTE = 'nothing-taken.txt'
+
+async function collect(config: TestOnOutputConfig, agent: Workspace, { submission, env }: Collection): Promise<void> {
+  const maxBytes = maxBytesOf(config)
+  const problem =
+    config.patch_command === undefined
+      ? await collectTree(agent, config.repo_dir, join(submission, TREE), maxBytes)
+      : await collectPatch(config, agent, { env, maxBytes, target: join(submission, PATCH) })
+  if (problem !== undefined) await writeFile(join(submission, NOTE), problem)
+}
+
+function maxBytesOf({ max_mb: mb }: TestOnOutputConfig): number {
+  return Math.floor(mb * 1024 * 1024)
+}
+
+async function collectPatch(
+  config: TestOnOutputConfig,
+  agent: Workspace,
+  { env, maxBytes, target }: { env: Readonly<Record<string, string>>; maxBytes: number; target: string | undefined },
+): Promise<string | undefined> {
+  const command = ['bash', '-c', config.patch_command!] as const
+  const ran = await agent.run({ command, cwd: config.repo_dir, env, timeoutMs: PATCH_MS, outputBytes: maxBytes })
+  if (ran.exitCode !== 0) return tail(ran.stderr, 500) || `exit code ${ran.exitCode}`
+  if (ran.stdoutBytes > maxBytes)
+    throw new RolloutError('workspace.too-large', `The patch has ${ran.stdoutBytes} bytes`)
+  if (target !== undefined) await writeFile(target, ran.stdout)
+  return undefined
+}
+
+/** What cannot be taken from a clean sandbox either is not the agent's doing. */
+async function blameForNothing(
+  config: TestOnOutputConfig,
+  grader: Workspace,
+  { env, submission }: Evaluation,
+): Promise<EvalResult> {
+  const why = await readFile(join(submission, NOTE), 'utf8')
+  const clean =
+    config.patch_command === undefined
+      ? await whyNotPacked(grader, config.repo_dir, maxBytesOf(config))
+      : await collectPatch(config, grader, { env, maxBytes: maxBytesOf(config), target: undefined })
+  if (clean !== undefined) {
+    const what = config.patch_command === undefined ? `The files of ${config.repo_dir}` : 'What patch_command prints'
+    throw new RolloutError('evaluator.crashed', `${what} cannot be taken, from a new sandbox neither: ${clean}`)
+  }
+  return toResult({ ...NOTHING_YET, empty_generation: true }, { message: why })
+}
+
+interface Report {
+  resolved: boolean
+  empty_generation: boolean
+  failed_apply_patch: boolean
+  error_eval: boolean
+  test_timeout: boolean
+  exit_code: number | null
+}
+const NOTHING_YET: Report = {
+  resolved: false,
+  empty_generation: false,
+  failed_apply_patch: false,
+  error_eval: false,
+  test_timeout: false,
+  exit_code: null,
+}
+
+async function evaluate(config: TestOnOutputConfig, evaluation: Evaluation): Promise<EvalResult> {
+  const grader = await evaluation.grader()
+  const submitted = await findSubmitted(evaluation.submission)
+  if (submitted === undefined) return blameForNothing(config, grader, evaluation)
+  const difference = await compareTree(grader, config.repo_dir, submitted)
+  if (difference.changes === undefined) {
+    return toResult({ ...NOTHING_YET, failed_apply_patch: true }, { message: difference.why })
+  }
+  const { taken, dropped } = chooseChanges(config, difference.changes)
+  const about = { changed_files: taken.length, dropped_files: dropped.map(({ path }) => path).slice(0, 100) }
+  if (taken.length === 0) return toResult({ ...NOTHING_YET, empty_generation: true }, about)
+  await evaluation.evidence.write('graded.patch', toEvidence(await difference.write(taken)))
+  return runTests(config, grader, evaluation, about)
+}
+
+async function findSubmitted(submission: string): Promise<{ kind: 'tree' | 'patch'; file: string } | undefined> {
+  const names = await readdir(submission)
+  if (names.includes(PATCH)) return { kind: 'patch', file: join(submission, PATCH) }
+  return names.includes(TREE) ? { kind: 'tree', file: join(submission, TREE) } : undefined
+}
+
+function chooseChanges(
+  config: TestOnOutputConfig,
+  changes: readonly RepoChange[],
+): { taken: RepoChange[]; dropped: RepoChange[] } {
+  const testFiles = Object.keys(config.expected_output_json)
+    .filter((id) => id.includes('::'))
+    .map((id) => `/${id.slice(0, id.indexOf('::'))}`)
+  const isDropped = matchesGlobs([...JUNK, ...config.exclude_patterns, ...config.protected, ...testFiles])
+  const isRefused = ({ path, isNested, isDeleted }: RepoChange): boolean =>
+    // A name that is no text, a repository within the repository, and a link in the place of a folder of tests.
+    path.includes('\uFFFD') || isNested || isDropped(path) || (!isDeleted && isDropped(`${path}/any`))
+  const dropped = changes.filter(isRefused)
+  // A file in the place of a folder would take away what is to stay in it.
+  const isInTheWay = ({ path, isDeleted }: RepoChange): boolean =>
+    !isDeleted && dropped.some((other) => other.isDeleted && other.path.startsWith(`${path}/`))
+  const [refused, taken] = [new Set(dropped), changes.filter((change) => !isRefused(change) && !isInTheWay(change))]
+  return { taken, dropped: changes.filter((change) => refused.has(change) || isInTheWay(change)) }
+}
+
+async function runTests(
+  config: TestOnOutputConfig,
+  grader: Workspace,
+  { env, evidence }: Evaluation,
+  about: Record<string, unknown>,
+): Promise<EvalResult> {
+  const ran = await runGrading(grader, {
+    name: 'test_command',
+    command: ['bash', '-c', config.test_command],
+    cwd: config.repo_dir,
+    env,
+    timeoutMs: config.test_timeout * 1000,
+    outputBytes: OUTPUT_BYTES,
+  })
+  await evidence.write('test-stdout.log', toEvidence(ran.stdout, ran.stdoutBytes))
+  await evidence.write('test-stderr.log', toEvidence(ran.stderr, ran.stderrBytes))
+  const report: Report = { ...NOTHING_YET, exit_code: ran.exitCode }
+  if (ran.isTimedOut) return toResult({ ...report, test_timeout: true }, about)
+  const expected = config.expected_output_json
+  const output = `${ran.stdout.toString('utf8')}\n${ran.stderr.toString('utf8')}`
+  const found = parseTestOutput(output, Object.keys(expected))
+  const { mismatches, unexpected } = compareTests(expected, found)
+  await evidence.write('tests.json', JSON.stringify({ found: Object.fromEntries(found), mismatches, unexpected }))
+  const isEndingGood = ran.exitCode !== null && config.exit_codes.includes(ran.exitCode)
+  const isWhole = ran.stdoutBytes <= ran.stdout.length
+  const resolved = isEndingGood && isWhole && mismatches.length === 0 && (!config.strict || unexpected.length === 0)
+  return toResult(
+    { ...report, resolved, error_eval: !isEndingGood || !isWhole || found.size === 0 },
+    { ...about, tests: found.size, mismatches: mismatches.slice(0, 100), ...(config.strict && { unexpected }) },
+  )
+}
+
+function toResult(report: Report, about: Record<string, unknown>): EvalResult {
+  return { outcome_reward: report.resolved ? 1 : 0, metadata: { ...report, ...about } }
+}

@@ -1,0 +1,146 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import * as z from 'zod'
+import { Grading, type GradeOptions } from '../../../test/support/grade.ts'
+import { RolloutError } from '../../model/failure.ts'
+import type { EvalResult } from '../../model/reward.ts'
+import { evaluatorsWith } from './index.ts'
+import type { EvaluatorPlug } from './load-evaluator.ts'
+
+const SaysConfig = z.strictObject({
+  kind: z.literal('says'),
+  result: z.unknown().optional(),
+  fails: z.boolean().default(false),
+  takes: z.string().optional(),
+  state: z.boolean().default(false),
+})
+/** Says what it is told to, so that it can be seen what becomes of it. */
+const says: EvaluatorPlug = {
+  config: SaysConfig,
+  create(given) {
+    const config = SaysConfig.parse(given)
+    return {
+      needs: { sandbox: false, agentState: config.state },
+      ...(config.takes !== undefined && {
+        async collect(agent, { submission, evidence }) {
+          await agent.download(config.takes!, `${submission}/taken`, { maxBytes: 1000, maxFiles: 10 })
+          await evidence.write('taken.txt', submission)
+        },
+      }),
+      async evaluate({ evidence }) {
+        await evidence.write('said.json', '{}')
+        if (config.fails) throw new RolloutError('evaluator.crashed', 'It broke')
+        return config.result as EvalResult
+      },
+    }
+  },
+}
+const registry = evaluatorsWith([says])
+const deps = { now: Date.now, secret: () => undefined, mayCall: () => true }
+
+describe('the evaluator weighted', () => {
+  let grading: Grading
+  beforeAll(async () => {
+    grading = await Grading.start('local')
+  })
+  afterAll(() => grading[Symbol.asyncDispose]())
+
+  const part = (name: string, result: object, more: object = {}, config: object = {}) => ({
+    name,
+    strategy: 'says',
+    config: { result: { metadata: {}, ...result }, ...config },
+    ...more,
+  })
+  const create = (parts: object[]) => registry.create(registry.config.parse({ kind: 'weighted', parts }), deps)
+  const grade = (parts: object[], options: Omit<GradeOptions, 'evaluator'> = {}) =>
+    grading.grade({ ...options, evaluator: create(parts) })
+
+  test('adds up rewards times weights, and names each', async () => {
+    const { result, evidence } = await grade([
+      part(
+        'tests',
+        { outcome_reward: 1, components: { unit: 1, slow: 0.5 }, metadata: { passed: 3 } },
+        { weight: 0.8 },
+      ),
+      part('style', { outcome_reward: 0.5 }, { weight: 0.4 }),
+      part('length', { outcome_reward: 2 }, { weight: -0.1 }),
+    ])
+    expect(result.outcome_reward).toBeCloseTo(0.8)
+    expect(result.components).toEqual({ tests: 1, 'tests.unit': 1, 'tests.slow': 0.5, style: 0.5, length: 2 })
+    expect(result.metadata).toMatchObject({ parts: { tests: { weight: 0.8, reward: 1, passed: 3 } } })
+    expect([...evidence.keys()]).toEqual(['tests.said.json', 'style.said.json', 'length.said.json'])
+  })
+
+  test('a required part that is not good enough makes it 0, and all are named still', async () => {
+    const style = part('style', { outcome_reward: 1 })
+    const low = part('tests', { outcome_reward: 0.4 }, { required: 0.5 })
+    expect((await grade([style, low])).result).toMatchObject({
+      outcome_reward: 0,
+      components: { style: 1, tests: 0.4 },
+      metadata: { required_failed: ['tests'] },
+    })
+    expect((await grade([style, part('tests', { outcome_reward: 0 }, { required: true })])).result.outcome_reward).toBe(
+      0,
+    )
+    expect(
+      (await grade([style, part('tests', { outcome_reward: 0.1 }, { required: true })])).result.outcome_reward,
+    ).toBe(1.1)
+  })
+
+  test('rewards of traces are added up, with the outcome of parts that tell none apart', async () => {
+    const parts = [
+      part('steps', { outcome_reward: 0.5, trace_rewards: [1, null] }, { weight: 2 }),
+      part('tests', { outcome_reward: 1 }),
+    ]
+    expect((await grade(parts, { samples: 2 })).result).toMatchObject({ outcome_reward: 2, trace_rewards: [3, 2] })
+  })
+
+  test('a part that fails leaves all of it without a reward', async () => {
+    await expect(grade([part('a', { outcome_reward: 1 }), part('b', {}, {}, { fails: true })])).rejects.toThrow(
+      'It broke',
+    )
+    await expect(grade([part('a', { trace_rewards: [1] })])).rejects.toThrow(/Part a .* gave no outcome/)
+  })
+
+  test('each part takes files into a folder of its own, and what cannot be taken costs that part only', async () => {
+    const { result, evidence } = await grade(
+      [
+        part('first', { outcome_reward: 1 }, {}, { takes: 'there' }),
+        part('second', { outcome_reward: 1 }, {}, { takes: 'there' }),
+        part('third', { outcome_reward: 1 }, {}, { takes: 'missing' }),
+      ],
+      { agent: 'echo x > there' },
+    )
+    expect(result).toMatchObject({
+      outcome_reward: 2,
+      components: { third: 0 },
+      metadata: { parts: { third: { failure: 'workspace.file-missing' } } },
+    })
+    expect(String(evidence.get('first.taken.txt'))).not.toBe(String(evidence.get('second.taken.txt')))
+  })
+
+  test('needs what any of its parts needs', () => {
+    expect(create([part('a', {})])).toMatchObject({ needs: { sandbox: false, agentState: false } })
+    expect(create([part('a', {}), part('b', {}, {}, { state: true })]).needs.agentState).toBe(true)
+    expect(create([part('a', {}), { name: 'c', strategy: 'command', config: { command: 'true' } }]).needs.sandbox).toBe(
+      true,
+    )
+    expect(create([part('a', {})]).collect).toBeUndefined()
+  })
+
+  test('names the place of what is wrong with a part', () => {
+    const problems = (parts: object[]) =>
+      registry.config
+        .safeParse({ kind: 'weighted', parts })
+        .error?.issues.map(({ path, message }) => `${path.join('.')}: ${message}`)
+    expect(problems([part('a', {}), part('a', {})])).toEqual(['parts.1.name: another part is called a'])
+    expect(problems([{ name: 'a', strategy: 'command', config: { command: 'true', mispelt: 1 } }])).toEqual([
+      'parts.0.config: Unrecognized key: "mispelt"',
+    ])
+    expect(problems([{ name: 'a', strategy: 'command' }])?.[0]).toMatch(/^parts\.0\.config\.command: /)
+    expect(problems([{ name: 'a', strategy: 'weighted', config: {} }])?.[0]).toMatch(
+      /^parts\.0\.strategy: must be one of/,
+    )
+    expect(problems([{ name: '../a', strategy: 'says' }])?.[0]).toMatch(/^parts\.0\.name: /)
+    expect(problems([])?.[0]).toMatch(/^parts: /)
+  })
+})

@@ -1,0 +1,29 @@
+import { expect, test } from 'vitest'
+import { matchesGlobs, toExcludingPathspecs } from './globs.ts'
+
+test('a name covers files and folders of that name at any depth, and all below', () => {
+  const matches = matchesGlobs(['node_modules', '*.py[c]', 'a?c'])
+  expect(['node_modules', 'x/node_modules/y/z', 'abc', 'q/axc/d', 'x.py[c]'].filter(matches)).toHaveLength(5)
+  expect(['node_modules2', 'my_node_modules', 'abbc', 'x.pyc', 'a/c'].filter(matches)).toEqual([])
+})
+
+test('a path is from the top, and two stars cross folders', () => {
+  const matches = matchesGlobs(['/Makefile', 'docs/*.md', 'src/**/gen', 'vendor/'])
+  expect(['Makefile', 'docs/a.md', 'src/gen/x', 'src/a/b/gen', 'vendor/x', 'x/vendor/y'].filter(matches)).toHaveLength(
+    6,
+  )
+  expect(['x/Makefile', 'docs/x/a.md', 'x/docs/a.md', 'src/regen'].filter(matches)).toEqual([])
+})
+
+test('a new line in a name hides nothing', () => {
+  expect(matchesGlobs(['conftest.py'])('a\nb/conftest.py')).toBe(true)
+})
+
+test('git is told the same', () => {
+  expect(toExcludingPathspecs(['*.pyc', 'docs/x'])).toEqual([
+    ':(exclude,glob)**/*.pyc',
+    ':(exclude,glob)**/*.pyc/**',
+    ':(exclude,glob)docs/x',
+    ':(exclude,glob)docs/x/**',
+  ])
+})

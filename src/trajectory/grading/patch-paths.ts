@@ -1,0 +1,69 @@
+export interface PatchPaths {
+  /** Every file that a patch names, before or after. */
+  touched: Set<string>
+  /** Files as they are called afterwards, in the order of the patch; without those it deletes. */
+  results: string[]
+}
+
+/**
+ * The files of a patch that we trust, such as a dataset's: what its headers say. Not for an agent's patch, whose headers
+ * may say one thing to us and another to the program that applies it; ask git what such a patch changed.
+ */
+export function pathsOfPatch(patch: string): PatchPaths {
+  const touched = new Set<string>()
+  const results = new Set<string>()
+  const lines = patch.split('\n')
+  // Where git's headers are, others are lines of a hunk that look like them.
+  const hasGitHeaders = lines.some((line) => line.startsWith('diff --git '))
+  for (const [index, line] of lines.entries()) {
+    const next = lines[index + 1] ?? ''
+    if (hasGitHeaders ? !line.startsWith('diff --git ') : !line.startsWith('--- ') || !next.startsWith('+++ ')) continue
+    const [before, after] = hasGitHeaders
+      ? namesOf(line.slice('diff --git '.length))
+      : [nameAfter(line), nameAfter(next)]
+    if (before !== undefined) touched.add(before)
+    if (after === undefined) continue
+    touched.add(after)
+    if (!isDeleted(lines, index)) results.add(after)
+  }
+  return { touched, results: [...results] }
+}
+
+/** Both names of `a/x b/x`, quoted or not. Unquoted names with blanks are told apart by being the same twice. */
+function namesOf(text: string): (string | undefined)[] {
+  const quoted = text.match(/^("(?:[^"\\]|\\.)*"|\S+) ("(?:[^"\\]|\\.)*"|\S+)$/)
+  if (quoted !== null) return [clean(quoted[1]!, 'a/'), clean(quoted[2]!, 'b/')]
+  const middle = (text.length - 1) / 2
+  return [clean(text.slice(0, middle), 'a/'), clean(text.slice(middle + 1), 'b/')]
+}
+
+function nameAfter(line: string): string | undefined {
+  const name = line.slice(4).split('\t')[0]!.trimEnd()
+  return name === '/dev/null' ? undefined : clean(name, line.startsWith('---') ? 'a/' : 'b/')
+}
+
+function clean(name: string, prefix: string): string | undefined {
+  const plain = name.startsWith('"') ? unquote(name) : name
+  if (plain === '/dev/null' || plain === '') return undefined
+  return plain.startsWith(prefix) ? plain.slice(prefix.length) : plain
+}
+
+/** As git quotes: C escapes, and bytes in octal. */
+function unquote(name: string): string {
+  const bytes: Buffer[] = []
+  const simple: Record<string, string> = { n: '\n', t: '\t', r: '\r', a: '\x07', b: '\b', f: '\f', v: '\v' }
+  for (const [, octal, escaped, plain] of name.slice(1, -1).matchAll(/\\([0-7]{3})|\\(.)|([^\\]+)/gs)) {
+    if (octal !== undefined) bytes.push(Buffer.from([Number.parseInt(octal, 8)]))
+    else if (escaped !== undefined) bytes.push(Buffer.from(simple[escaped] ?? escaped))
+    else bytes.push(Buffer.from(plain ?? ''))
+  }
+  return Buffer.concat(bytes).toString('utf8')
+}
+
+function isDeleted(lines: readonly string[], header: number): boolean {
+  for (const line of lines.slice(header + 1, header + 6)) {
+    if (line.startsWith('deleted file mode')) return true
+    if (line.startsWith('diff --git ') || line.startsWith('@@')) return false
+  }
+  return false
+}

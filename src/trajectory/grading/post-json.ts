@@ -1,0 +1,113 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Agent, type Dispatcher } from 'undici'
+import { RolloutError } from '../../model/failure.ts'
+
+export interface JsonPost {
+  url: URL
+  /** Made anew for each attempt, so that a signature can carry its time. */
+  headers(): Readonly<Record<string, string>>
+  body: string
+  /** Of one attempt. */
+  timeoutMs: number
+  /** Attempts after the first. */
+  maxRetries: number
+  /** Before the first retry; doubles, to at most 30 s. */
+  backoffMs: number
+  /** Of the answer. */
+  maxBytes: number
+  signal: AbortSignal
+}
+
+export interface JsonAnswer {
+  status: number
+  text: string
+  /** How many attempts there were. */
+  attempts: number
+}
+
+const LONGEST_BACKOFF_MS = 30_000
+const TOLD_CHARS = 500
+
+/**
+ * Posts JSON to a service that grades. Tries again after what may pass: no connection, silence, 408, 429 and 5xx. Gives
+ * back any other answer that is not a redirect, whatever its status; throws `evaluator.crashed` or `evaluator.timeout`.
+ */
+export async function postJson(post: JsonPost): Promise<JsonAnswer> {
+  await using owned = new AsyncDisposableStack()
+  const agent = new Agent({ headersTimeout: post.timeoutMs, bodyTimeout: post.timeoutMs, connections: 1 })
+  owned.defer(() => agent.destroy())
+  for (let attempt = 1; ; attempt++) {
+    const outcome = await tryOnce(agent, post)
+    if ('status' in outcome) return { ...outcome, attempts: attempt }
+    if (attempt > post.maxRetries) {
+      const often = attempt === 1 ? '' : ` after ${attempt} attempts`
+      const { code, problem, cause } = outcome
+      throw new RolloutError(code, `${place(post.url)} ${problem}${often}`, { cause })
+    }
+    const backoff = Math.min(outcome.retryAfterMs ?? post.backoffMs * 2 ** (attempt - 1), LONGEST_BACKOFF_MS)
+    await sleep(backoff, undefined, { signal: post.signal })
+  }
+}
+
+interface Passing {
+  code: 'evaluator.crashed' | 'evaluator.timeout'
+  problem: string
+  retryAfterMs?: number
+  cause?: unknown
+}
+
+async function tryOnce(agent: Agent, post: JsonPost): Promise<Omit<JsonAnswer, 'attempts'> | Passing> {
+  post.signal.throwIfAborted()
+  const timeout = AbortSignal.timeout(post.timeoutMs)
+  try {
+    const response = await agent.request({
+      origin: post.url.origin,
+      path: post.url.pathname + post.url.search,
+      method: 'POST',
+      headers: { 'content-type': 'application/json', accept: 'application/json', ...post.headers() },
+      body: post.body,
+      signal: AbortSignal.any([post.signal, timeout]),
+    })
+    const { statusCode: status } = response
+    const text = await readText(response, post)
+    if (status >= 300 && status < 400) {
+      throw new RolloutError(
+        'evaluator.crashed',
+        `${place(post.url)} answered with a redirect (${status}), which is not followed; give the address it leads to.`,
+      )
+    }
+    if (status !== 408 && status !== 429 && status < 500) return { status, text }
+    const retryAfter = Number(response.headers['retry-after'] ?? Number.NaN)
+    return {
+      code: 'evaluator.crashed',
+      problem: `answered ${status}: ${text.slice(0, TOLD_CHARS) || 'nothing'}`,
+      ...(retryAfter >= 0 ? { retryAfterMs: retryAfter * 1000 } : {}),
+    }
+  } catch (cause) {
+    post.signal.throwIfAborted()
+    if (cause instanceof RolloutError) throw cause
+    const { name = '', code = '', message = '' } = cause as { name?: string; code?: string; message?: string }
+    if (timeout.aborted || name === 'TimeoutError' || code.endsWith('_TIMEOUT')) {
+      return { code: 'evaluator.timeout', problem: `was silent for ${post.timeoutMs / 1000} s`, cause }
+    }
+    return { code: 'evaluator.crashed', problem: `cannot be reached: ${message || code || name}`, cause }
+  }
+}
+
+async function readText({ body }: Dispatcher.ResponseData, { url, maxBytes }: JsonPost): Promise<string> {
+  const pieces: Buffer[] = []
+  let size = 0
+  for await (const piece of body as AsyncIterable<Buffer>) {
+    size += piece.length
+    if (size > maxBytes) {
+      throw new RolloutError('evaluator.crashed', `${place(url)} answered with more than ${maxBytes} bytes.`)
+    }
+    pieces.push(piece)
+  }
+  return Buffer.concat(pieces).toString('utf8')
+}
+
+/** An address without what may be secret in it: user, password and query. */
+export function place({ origin, pathname }: URL): string {
+  return origin + pathname
+}

@@ -1,0 +1,127 @@
+import { randomBytes } from 'node:crypto'
+import { cp, lstat, mkdir, rename, rm } from 'node:fs/promises'
+import { dirname, join, posix } from 'node:path'
+import { RolloutError } from '../../model/failure.ts'
+import type { Workspace } from '../../model/workspace.ts'
+import { matchesGlobs } from './globs.ts'
+import { tail } from './run-grading.ts'
+import { insideOf, nameOf, placeOf, prune, toLimits, walk, type FileSelection } from './submitted-files.ts'
+
+/** Most names of a grader's own files that are looked at. */
+const LIST_BYTES = 64 * 1024 * 1024
+
+/**
+ * Puts what was collected where it came from, in a sandbox in which nothing of the agent has run. A folder is afterwards
+ * what the agent left, and nothing else; but of what is excluded the sandbox keeps its own.
+ */
+export async function restoreFiles(grader: Workspace, submission: string, selection: FileSelection): Promise<void> {
+  for (const [index, path] of selection.paths.entries()) {
+    const place = placeOf(submission, index)
+    const target = insideOf(grader, path)
+    if (!(await lstat(place)).isDirectory()) {
+      if (!matchesGlobs(selection.exclude)(nameOf(path))) await grader.upload(place, target)
+      continue
+    }
+    const own = await ownFiles(grader, target, path, selection.exclude)
+    if (own.size === 0) {
+      await replaceFolder(grader, place, target)
+      continue
+    }
+    const scratch = join(submission, `merged-${randomBytes(8).toString('hex')}`)
+    try {
+      await mkdir(scratch)
+      await grader.download(target, join(scratch, 'own'), toLimits(selection))
+      await cp(place, join(scratch, 'merged'), { recursive: true, verbatimSymlinks: true, preserveTimestamps: true })
+      await putBack(join(scratch, 'own'), join(scratch, 'merged'), own)
+      await replaceFolder(grader, join(scratch, 'merged'), target)
+    } finally {
+      await rm(scratch, { recursive: true, force: true })
+    }
+  }
+}
+
+/** Which files of a grader's folder are excluded, so that they stay: names from the folder on. */
+async function ownFiles(
+  grader: Workspace,
+  target: string,
+  path: string,
+  exclude: readonly string[],
+): Promise<Set<string>> {
+  if (exclude.length === 0) return new Set()
+  const script = 'if [ -d "$1" ]; then cd -- "$1" && exec find . ! -type d -print0; fi'
+  const listed = await grader.run({
+    command: ['/bin/sh', '-c', script, 'sh', target],
+    cwd: '/',
+    outputBytes: LIST_BYTES,
+    timeoutMs: 120_000,
+  })
+  if (listed.exitCode !== 0 || listed.stdoutBytes > listed.stdout.length) {
+    throw crashed(`The files of ${target} cannot be listed in the grader's sandbox`, listed.stderr)
+  }
+  const isExcluded = matchesGlobs(exclude)
+  const names = listed.stdout.toString('utf8').split('\0')
+  return new Set(names.map((name) => name.slice(2)).filter((name) => name !== '' && isExcluded(nameOf(path, name))))
+}
+
+/** Moves files into another tree; what is in their way there gives way. */
+async function putBack(own: string, merged: string, names: ReadonlySet<string>): Promise<void> {
+  await prune(own, () => false)
+  const found: string[] = []
+  for await (const { below, kind } of walk(own)) if (kind !== 'directory' && names.has(below)) found.push(below)
+  for (const below of found) {
+    await makeParents(merged, below)
+    await rm(join(merged, below), { recursive: true, force: true })
+    await rename(join(own, below), join(merged, below))
+  }
+}
+
+/** Real folders, not links that the agent left under their names. */
+async function makeParents(root: string, below: string): Promise<void> {
+  const names = dirname(below).split('/')
+  for (let depth = 1; depth <= names.length; depth++) {
+    const path = join(root, ...names.slice(0, depth))
+    const stats = await lstat(path).catch(() => undefined)
+    if (stats?.isDirectory()) continue
+    if (stats !== undefined) await rm(path)
+    await mkdir(path)
+  }
+}
+
+/**
+ * Makes a folder what another one of this machine is. The folder itself stays: it may be a mount, which cannot be removed.
+ */
+export async function replaceFolder(workspace: Workspace, source: string, target: string): Promise<void> {
+  const staging = `.polar-${randomBytes(8).toString('hex')}`
+  await workspace.upload(source, posix.join(target, staging))
+  const script = `
+cd -- "$1" || exit 1
+for f in * .[!.]* ..?*; do
+  [ "$f" = "$2" ] || [ ! -e "$f" ] && [ ! -L "$f" ] || rm -rf -- "./$f" || exit 1
+done
+for f in "$2"/* "$2"/.[!.]* "$2"/..?*; do
+  [ ! -e "$f" ] && [ ! -L "$f" ] || mv -- "$f" . || exit 1
+done
+rmdir -- "$2"`
+  const moved = await workspace.run({
+    command: ['/bin/sh', '-c', script, 'sh', target, staging],
+    cwd: '/',
+    timeoutMs: 120_000,
+  })
+  if (moved.exitCode !== 0) throw crashed(`${target} cannot be filled in the grader's sandbox`, moved.stderr)
+}
+
+/** Removes links that the agent left where folders on the way to `target` would be. */
+export async function clearLinks(workspace: Workspace, target: string): Promise<void> {
+  const folders: string[] = []
+  for (let folder = posix.dirname(target); folder.startsWith(`${workspace.workdir}/`); folder = posix.dirname(folder)) {
+    folders.unshift(folder)
+  }
+  if (folders.length === 0) return
+  const script = 'for p; do if [ -L "$p" ]; then rm -f -- "$p" || exit 1; fi; done'
+  const cleared = await workspace.run({ command: ['/bin/sh', '-c', script, 'sh', ...folders], timeoutMs: 30_000 })
+  if (cleared.exitCode !== 0) throw crashed(`Links on the way to ${target} cannot be removed`, cleared.stderr)
+}
+
+function crashed(what: string, stderr: Buffer): RolloutError {
+  return new RolloutError('evaluator.crashed', `${what}: ${tail(stderr, 500) || 'nothing was said'}`)
+}
