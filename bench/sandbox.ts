@@ -6,12 +6,13 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { PrepareAction } from '../src/model/task.ts'
 import { runtimes } from '../src/node/runtimes/index.ts'
 import type { Runtime, Sandbox, SandboxSpec } from '../src/node/runtimes/runtime.ts'
 import { WarmStarts } from '../src/node/warm-start.ts'
+import { startPodman } from '../test/support/podman.ts'
 import type { BenchOptions } from './run.ts'
 import { percentile } from './support/stats.ts'
 import { printTitledTable } from './support/table.ts'
@@ -28,6 +29,45 @@ const PATIENCE_MS = 25_000
 const CHECKOUT_BYTES = 200 * 1024 * 1024
 const CHECKOUT_FILES = 2000
 const DOOR_PORT = 18_080
+
+/** One row of each table: a runtime, and what has to be there for it. */
+interface Party {
+  kind: string
+  /** What its config says besides, and the image of its sandboxes where it needs one; or why it is left out. */
+  prepare?(): Promise<Provision | string>
+}
+
+interface Provision extends AsyncDisposable {
+  config: Readonly<Record<string, unknown>>
+  image?: string
+  /** Processes that its sandboxes are descendants of, where they are not ours. */
+  isRelated?(commandLine: string): boolean
+}
+
+const PARTIES: readonly Party[] = [
+  { kind: 'local' },
+  { kind: 'bubblewrap' },
+  { kind: 'docker', prepare: provideDocker },
+]
+
+/** Podman's service, as the tests have it. */
+async function provideDocker(): Promise<Provision | string> {
+  const podman = await startPodman()
+  if (typeof podman === 'string') return podman
+  const { socket, image } = podman
+  return {
+    config: { socket, pull: 'never', startsPerSecond: 1000 },
+    image,
+    // Every container has a helper that is nobody's child, and names the folder of the service.
+    isRelated: (commandLine) => commandLine.includes(dirname(socket)),
+    [Symbol.asyncDispose]: () => podman[Symbol.asyncDispose](),
+  }
+}
+
+interface Subject {
+  runtime: Runtime
+  provision: Provision
+}
 
 interface Measured {
   kind: string
@@ -54,12 +94,10 @@ export async function benchSandbox({ long }: BenchOptions): Promise<void> {
     await makeCheckout(checkout)
     const spawns = await measureSpawns()
     const all: Measured[] = []
-    for (const kind of runtimes.kinds) {
-      await using runtime = runtimes.create(runtimes.config.parse({ kind }), { dir: join(dir, kind), now: Date.now })
-      const checked = await runtime.check(AbortSignal.timeout(30_000))
-      if (!checked.isUsable) console.log(`${kind} is left out: ${checked.reason}`)
-      else if (runtime.capabilities.images === 'required') console.log(`${kind} is left out: it needs an image`)
-      else all.push(await measure(runtime, checkout, long))
+    for (const party of PARTIES.filter(({ kind }) => runtimes.kinds.includes(kind))) {
+      const measured = await measureParty(party, { dir: join(dir, party.kind), checkout, long })
+      if (typeof measured === 'string') console.log(`${party.kind} is left out: ${measured}`)
+      else all.push(measured)
     }
     print(spawns, all)
   } finally {
@@ -69,18 +107,35 @@ export async function benchSandbox({ long }: BenchOptions): Promise<void> {
 
 // --- measuring -------------------------------------------------------------------------------------------------------
 
-async function measure(runtime: Runtime, checkout: string, long: boolean): Promise<Measured> {
+async function measureParty(
+  { kind, prepare }: Party,
+  { dir, checkout, long }: { dir: string; checkout: string; long: boolean },
+): Promise<Measured | string> {
+  const provided = await (prepare ?? provideNothing)()
+  if (typeof provided === 'string') return provided
+  await using provision = provided
+  await using runtime = runtimes.create(runtimes.config.parse({ kind, ...provision.config }), { dir, now: Date.now })
+  const checked = await runtime.check(AbortSignal.timeout(30_000))
+  return checked.isUsable ? await measure({ runtime, provision }, checkout, long) : checked.reason
+}
+
+async function provideNothing(): Promise<Provision> {
+  return { config: {}, async [Symbol.asyncDispose]() {} }
+}
+
+async function measure(subject: Subject, checkout: string, long: boolean): Promise<Measured> {
   const starts: number[] = []
   for (const _ of rounds(long ? STARTS * 5 : STARTS)) {
     const began = performance.now()
-    await using sandbox = await start(runtime, toSpec(runtime))
+    await using sandbox = await start(subject)
     await runTrue(sandbox)
     starts.push(performance.now() - began)
   }
-  await using sandbox = await start(runtime, toSpec(runtime))
+  await using sandbox = await start(subject)
   const [spaced, backToBack] = [await timeExecs(sandbox, PAUSE_MS), await timeExecs(sandbox, 0)]
-  const crowd = await measureCrowd(runtime)
-  return { kind: runtime.kind, starts, spaced, backToBack, crowd, ...(await measurePreparing(runtime, checkout)) }
+  const crowd = await measureCrowd(subject)
+  const prepared = await measurePreparing(subject, checkout)
+  return { kind: subject.runtime.kind, starts, spaced, backToBack, crowd, ...prepared }
 }
 
 async function timeExecs(sandbox: Sandbox, pauseMs: number): Promise<number[]> {
@@ -94,8 +149,8 @@ async function timeExecs(sandbox: Sandbox, pauseMs: number): Promise<number[]> {
   return times
 }
 
-async function measureCrowd(runtime: Runtime): Promise<Crowd> {
-  const before = await pssOfChildren()
+async function measureCrowd(subject: Subject): Promise<Crowd> {
+  const before = await pssOf(subject)
   const sandboxes: Sandbox[] = []
   const deadline = performance.now() + PATIENCE_MS
   const began = performance.now()
@@ -103,21 +158,21 @@ async function measureCrowd(runtime: Runtime): Promise<Crowd> {
   const startSome = async (): Promise<void> => {
     while (begun < AT_ONCE && performance.now() < deadline) {
       begun += 1
-      sandboxes.push(await start(runtime, toSpec(runtime)))
+      sandboxes.push(await start(subject))
     }
   }
   await Promise.all(Array.from({ length: WIDTH }, startSome))
   const startMs = performance.now() - began
   await sleep(500)
-  const added = (await pssOfChildren()) - before
+  const added = (await pssOf(subject)) - before
   const stopping = performance.now()
   await Promise.all(sandboxes.map((sandbox) => sandbox.stop()))
   const stopMs = performance.now() - stopping
   return { count: sandboxes.length, startMs, stopMs, pssBytes: added / sandboxes.length }
 }
 
-async function measurePreparing(runtime: Runtime, checkout: string): Promise<Pick<Measured, 'cold' | 'warm'>> {
-  const warmStarts = new WarmStarts(runtime)
+async function measurePreparing(subject: Subject, checkout: string): Promise<Pick<Measured, 'cold' | 'warm'>> {
+  const warmStarts = new WarmStarts(subject.runtime)
   // What an install does without its network: eight thousand files, and one pass over all of them.
   const install = `mkdir installed && cd installed && perl -e 'for (1..8000) { open(F, ">", $_); print F "x" x 5000, $_, rand }' && sha256sum * > ../sums && tar -cz . | sha256sum`
   const actions = [
@@ -126,7 +181,7 @@ async function measurePreparing(runtime: Runtime, checkout: string): Promise<Pic
   ].map((action) => PrepareAction.parse(action))
   const prepare = async (): Promise<number> => {
     const began = performance.now()
-    const { sandbox, isWarm } = await warmStarts.start(toSpec(runtime), actions, AbortSignal.timeout(60_000))
+    const { sandbox, isWarm } = await warmStarts.start(toSpec(subject), actions, AbortSignal.timeout(60_000))
     await runTrue(sandbox)
     const time = performance.now() - began
     await sandbox.stop()
@@ -156,9 +211,10 @@ function* rounds(count: number): Generator<void> {
 let started = 0
 
 /** With a door, as every session has one. */
-function toSpec(runtime: Runtime): SandboxSpec {
+function toSpec({ runtime, provision: { image } }: Subject): SandboxSpec {
   return {
     id: `bench-${process.pid}-${(started += 1)}`,
+    ...(image !== undefined && { image }),
     workdir: '/workspace',
     env: {},
     limits: {},
@@ -170,8 +226,8 @@ function toSpec(runtime: Runtime): SandboxSpec {
   }
 }
 
-function start(runtime: Runtime, spec: SandboxSpec): Promise<Sandbox> {
-  return runtime.start(spec, AbortSignal.timeout(60_000))
+function start(subject: Subject): Promise<Sandbox> {
+  return subject.runtime.start(toSpec(subject), AbortSignal.timeout(60_000))
 }
 
 async function runTrue(sandbox: Sandbox): Promise<void> {
@@ -180,17 +236,18 @@ async function runTrue(sandbox: Sandbox): Promise<void> {
   if (exitCode !== 0) throw new Error(`true ended with ${exitCode}`)
 }
 
-/** Of all that descends from this process, itself left out. */
-async function pssOfChildren(): Promise<number> {
+/** Of all that descends from this process, or from one that belongs to the sandboxes; this process itself left out. */
+async function pssOf({ provision }: Subject): Promise<number> {
   const parents = new Map<number, number>()
+  const related = new Set([process.pid])
   for (const name of (await readdir('/proc')).filter((each) => /^\d+$/.test(each))) {
     const status = await readFile(`/proc/${name}/status`, 'latin1').catch(() => '')
+    const commandLine = await readFile(`/proc/${name}/cmdline`, 'latin1').catch(() => '')
     parents.set(Number(name), Number(/^PPid:\s+(\d+)/m.exec(status)?.[1] ?? 0))
+    if (provision.isRelated?.(commandLine) === true) related.add(Number(name))
   }
-  const isOurs = (pid: number): boolean => {
-    const parent = parents.get(pid) ?? 0
-    return parent === process.pid || (parent > 1 && isOurs(parent))
-  }
+  const isOurs = (pid: number): boolean => pid !== process.pid && (related.has(pid) || isBelow(parents.get(pid) ?? 0))
+  const isBelow = (pid: number): boolean => related.has(pid) || (pid > 1 && isBelow(parents.get(pid) ?? 0))
   let kilobytes = 0
   for (const pid of [...parents.keys()].filter(isOurs)) {
     const text = await readFile(`/proc/${pid}/smaps_rollup`, 'latin1').catch(() => '')

@@ -1,4 +1,4 @@
-import { spawn, spawnSync } from 'node:child_process'
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { createReadStream, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -25,11 +25,41 @@ exit_command_delay = 1
 `
 const IMAGE = 'localhost/polar-test:latest'
 
-/** Podman's service with folders of its own, out of the way of any other, and an image; or why there is none. */
-export async function startPodman(): Promise<Podman | string> {
+/** Numbers that nobody has here, for the users inside its containers. */
+const SUBORDINATE = '100000000:65536'
+
+/**
+ * Podman's service as somebody who is not root. He is in no file of this machine: what says who he is, and which numbers
+ * he may give to others, is put over those files in a mount namespace. Ends when its input does, with all its helpers,
+ * and removes what only root can remove: files that belong to those numbers.
+ */
+const ROOTLESS = `set -eu
+mkdir -p "$DIR/run" "$DIR/home"
+for name in passwd group; do cp "/etc/$name" "$DIR/$name"; done
+echo "polar-podman:x:$USER_ID:$USER_ID::$DIR/home:/bin/sh" >> "$DIR/passwd"
+echo "polar-podman:x:$USER_ID:" >> "$DIR/group"
+for name in subuid subgid; do echo "polar-podman:${SUBORDINATE}" > "$DIR/$name"; done
+for name in passwd group subuid subgid; do mount --bind "$DIR/$name" "/etc/$name"; done
+chown -R "$USER_ID:$USER_ID" "$DIR"
+cd "$DIR"
+setpriv --reuid "$USER_ID" --regid "$USER_ID" --clear-groups env -i PATH="$PATH" HOME="$DIR/home" XDG_RUNTIME_DIR="$DIR/run" CONTAINERS_CONF="$CONTAINERS_CONF" "$@" </dev/null &
+read -r _ || :
+kill -9 -1
+cd /
+rm -rf "$DIR"
+`
+
+/**
+ * Podman's service with folders of its own, out of the way of any other, and an image; or why there is none. With a user
+ * it is his and can do what he can; to be started by root all the same.
+ */
+export async function startPodman({ userId }: { userId?: number } = {}): Promise<Podman | string> {
   if (process.getuid?.() !== 0) return 'podman is started by root only here'
-  for (const program of ['podman', 'runc', 'conmon'])
-    if (spawnSync(program, ['--version'], { stdio: 'ignore' }).status !== 0) return `${program} is not installed`
+  const programs = ['podman', 'runc', 'conmon', ...(userId === undefined ? [] : ['newuidmap', 'setpriv', 'unshare'])]
+  for (const program of programs)
+    if (spawnSync('which', [program], { stdio: 'ignore' }).status !== 0) return `${program} is not installed`
+  if (userId !== undefined && !['subuid', 'subgid'].every((name) => existsSync(`/etc/${name}`)))
+    return 'there is no /etc/subuid: users may not give numbers to others here'
   const archive = buildRootArchive(fileURLToPath(new URL('../../.polar/test-images', import.meta.url)))
   if (archive === undefined) return 'the image is made from the packages of a Debian, which this machine is not'
   const dir = mkdtempSync(join(tmpdir(), 'polar-podman-'))
@@ -38,34 +68,70 @@ export async function startPodman(): Promise<Podman | string> {
   writeFileSync(config, CONFIG)
   const folders = ['--root', join(dir, 'root'), '--runroot', join(dir, 'run'), '--tmpdir', join(dir, 'tmp')]
   const options = [...folders, '--storage-driver', 'overlay', '--runtime', 'runc']
+  const command = ['podman', ...options, 'system', 'service', '--time=0', `unix://${socket}`]
   const env = { PATH: process.env['PATH'], HOME: dir, CONTAINERS_CONF: config }
-  const service = spawn('podman', [...options, 'system', 'service', '--time=0', `unix://${socket}`], {
-    stdio: 'ignore',
-    env,
-    // Its helpers leave a mark where they are when a container runs out of memory.
-    cwd: dir,
-  })
+  // Its helpers leave a mark where they are when a container runs out of memory.
+  const [service, said] =
+    userId === undefined
+      ? start(command, { env, cwd: dir })
+      : start(
+          [
+            'unshare',
+            '--mount',
+            '--propagation',
+            'private',
+            '--pid',
+            '--fork',
+            '--kill-child',
+            '--mount-proc',
+            '/bin/sh',
+            '-c',
+            ROOTLESS,
+            'sh',
+            ...command,
+          ],
+          {
+            env: { ...env, DIR: dir, USER_ID: String(userId) },
+            cwd: dir,
+          },
+        )
   const podman: Podman = {
     socket,
     image: IMAGE,
     async [Symbol.asyncDispose]() {
       if (service.exitCode === null) {
-        service.kill('SIGKILL')
+        if (userId === undefined) service.kill('SIGKILL')
+        else service.stdin!.end()
         await once(service, 'exit')
       }
+      if (userId !== undefined) return
       spawnSync('podman', [...options, 'system', 'reset', '--force'], { stdio: 'ignore', env })
       // Helpers of the last commands still clean up after them for a while.
       rmSync(dir, { recursive: true, force: true, maxRetries: 20, retryDelay: 250 })
     },
   }
   try {
-    for (let attempt = 0; attempt < 100 && !existsSync(socket); attempt += 1) await sleep(100)
+    for (let attempt = 0; attempt < 100 && !existsSync(socket); attempt += 1) {
+      if (service.exitCode !== null) throw new Error(`Podman ended at once: ${said()}`)
+      await sleep(100)
+    }
     await load(socket, archive)
     return podman
   } catch (error) {
     await podman[Symbol.asyncDispose]()
-    throw error
+    if (userId === undefined) throw error
+    return `podman cannot run as an ordinary user: ${error instanceof Error ? error.message : String(error)}`
   }
+}
+
+function start(
+  [file, ...args]: readonly string[],
+  options: { env: NodeJS.ProcessEnv; cwd: string },
+): [service: ChildProcess, said: () => string] {
+  const service = spawn(file!, args, { ...options, stdio: ['pipe', 'ignore', 'pipe'] })
+  let stderr = ''
+  service.stderr.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
+  return [service, () => stderr.trim()]
 }
 
 async function load(socketPath: string, archive: string): Promise<void> {

@@ -112,7 +112,8 @@ async function isDirectory(path: string): Promise<boolean> {
  * First half of a start: puts the tree together in a mount namespace of its own, which vanishes with its last process.
  * /sys is the place, because it is on every machine and nothing of ours is ever below it. Runs as whoever we are, so that
  * folders only we may enter can be used. New directories go to the upper layer, which is still empty: nothing a sandbox
- * left behind can lead them elsewhere.
+ * left behind can lead them elsewhere. The root can be added to, as tasks expect that keep things in /app, /tests or /logs;
+ * what is in it already stays.
  */
 export const GATHER = `set -eu
 cd "$FOLDER"
@@ -123,8 +124,7 @@ n=0
 while [ "$n" -lt "$LAYERS" ]; do mkdir "/sys/l$n"; mount --rbind "$(eval "printf %s \\"\\$LAYER_$n\\"")" "/sys/l$n"; n=$((n+1)); done
 cd /sys/rw
 mkdir -p upper work shm
-chmod 1777 shm
-chmod 755 upper
+chmod 1777 shm upper
 if [ -n "$SEED" ] && [ -d "/sys/l0$WORKDIR" ] && [ ! -L "/sys/l0$WORKDIR" ]; then
   mkdir -p "upper$(dirname "$WORKDIR")"; cp -a --reflink=auto "/sys/l0$WORKDIR" "upper$WORKDIR"
 fi

@@ -11,6 +11,7 @@ import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
 import { listenInside, type DoorServer } from '../sandbox/doors.ts'
 import { signalProcess } from '../sandbox/processes.ts'
 import { Records } from '../sandbox/records.ts'
+import { snapshotConfig, Snapshots } from '../sandbox/snapshots.ts'
 import { ForwardedDoors } from './docker/doors.ts'
 import { Engine, EngineError, ignoreStatus } from './docker/engine.ts'
 import { ContainerFiles } from './docker/files.ts'
@@ -19,7 +20,7 @@ import { Images, type Image } from './docker/images.ts'
 import { runInside } from './docker/inside.ts'
 import { InsideRooms } from './docker/inside-rooms.ts'
 import type { Rooms } from './docker/rooms.ts'
-import { DockerSandbox } from './docker/sandbox.ts'
+import { DockerSandbox, type ImageTag } from './docker/sandbox.ts'
 import { writePodmanProfile } from './docker/seccomp.ts'
 import type {
   Mount,
@@ -29,6 +30,7 @@ import type {
   RuntimeDeps,
   Sandbox,
   SandboxInfo,
+  SandboxLimits,
   SandboxSpec,
 } from './runtime.ts'
 
@@ -66,6 +68,7 @@ const DockerConfig = z.strictObject({
     .enum(['host', 'inside'])
     .optional()
     .describe('Whether processes and networks of containers are entered from this machine; absent: when we are root'),
+  ...snapshotConfig,
 })
 type DockerConfig = z.infer<typeof DockerConfig>
 
@@ -83,6 +86,7 @@ const PROXY_PORTS = [3128, 3129] as const
 const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
 const REMOVE_ATTEMPTS = 20
+const KERNEL_LIMITS = ['cpus', 'memoryMb', 'pids'] as const
 
 const Created = z.looseObject({ Id: z.string() })
 const Inspected = z.looseObject({ State: z.looseObject({ Pid: z.int(), Running: z.boolean() }) })
@@ -96,7 +100,10 @@ const Info = z.looseObject({
   MemoryLimit: z.boolean().default(true),
   PidsLimit: z.boolean().default(true),
   SecurityOptions: z.array(z.string()).nullish(),
+  /** Said by Podman. */
+  Rootless: z.boolean().nullish(),
 })
+type Info = z.infer<typeof Info>
 
 /** What commands find before anything is said: depends on the image and the user only. */
 interface Surroundings {
@@ -117,6 +124,10 @@ class DockerRuntime implements Runtime {
   readonly #deps: RuntimeDeps
   readonly #engine: Engine
   readonly #images: Images
+  readonly #snapshots: Snapshots
+  /** Until the engine has said otherwise. */
+  #limits: readonly (keyof SandboxLimits)[]
+  #info: Promise<Info> | undefined
   readonly #records: Records
   /** Tells our containers from those of others with another folder. */
   readonly #scope: string
@@ -128,10 +139,19 @@ class DockerRuntime implements Runtime {
   constructor(config: DockerConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
+    this.#limits = [...KERNEL_LIMITS, ...diskLimit(config)]
     this.#engine = new Engine(config.socket)
     this.#images = new Images(this.#engine, config)
     this.#records = new Records(deps.dir)
     this.#scope = createHash('sha256').update(deps.dir).digest('hex').slice(0, 10)
+    this.#snapshots = new Snapshots(deps.dir, config, {
+      now: () => deps.now(),
+      inUse: () => this.#records.snapshotsInUse(),
+      discard: (name) => {
+        const { repo, tag } = this.#snapshotImage(name)
+        return this.#images.remove(`${repo}:${tag}`)
+      },
+    })
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -139,7 +159,7 @@ class DockerRuntime implements Runtime {
       isolatesFiles: true,
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
-      limits: ['cpus', 'memoryMb', 'pids', ...(this.#config.diskQuota ? (['diskMb'] as const) : [])],
+      limits: this.#limits,
       images: 'required',
       supportsSnapshots: !this.#config.readOnly,
     }
@@ -148,16 +168,15 @@ class DockerRuntime implements Runtime {
   async check(signal: AbortSignal): Promise<RuntimeCheck> {
     const { socket, image, pull, diskQuota } = this.#config
     try {
-      const info = Info.parse(await this.#engine.call('GET', '/info', { signal }))
-      const isRootless = info.SecurityOptions?.some((option) => option.includes('rootless')) === true
-      const missing = [...(info.MemoryLimit ? [] : ['memory']), ...(info.PidsLimit ? [] : ['processes'])]
-      if (missing.length > 0) return { isUsable: false, reason: `the engine cannot limit ${missing.join(' and ')}` }
+      const info = await this.#learn(signal)
+      const missing = KERNEL_LIMITS.filter((limit) => !this.#limits.includes(limit))
       if (image !== undefined && pull === 'never' && (await this.#images.find(image)) === undefined)
         return { isUsable: false, reason: `image ${image} is not here and runtime.pull is never` }
       return {
         isUsable: true,
         notes: [
-          `engine ${info.ServerVersion} at ${socket}${isRootless ? ', rootless' : ''}, control groups v${info.CgroupVersion}`,
+          `engine ${info.ServerVersion} at ${socket}${isRootless(info) ? ', rootless' : ''}, control groups v${info.CgroupVersion}`,
+          ...(missing.length === 0 ? [] : [`this engine cannot limit ${missing.join(', ')}`]),
           this.#entersHost
             ? 'commands are told apart by control groups of this machine'
             : 'commands are told apart inside the container, by who started whom',
@@ -175,6 +194,14 @@ class DockerRuntime implements Runtime {
 
   async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
+    this.#info ??= this.#learn()
+    const hasGroups = canUseGroups(await this.#info)
+    const missing = KERNEL_LIMITS.filter((limit) => spec.limits[limit] !== undefined && !this.#limits.includes(limit))
+    if (missing.length > 0)
+      throw new RolloutError(
+        'runtime.unsupported',
+        `The engine at ${this.#config.socket} cannot limit ${missing.join(', ')}; it needs control groups v2 to do so for a user who is not root`,
+      )
     const name = this.#imageFor(spec)
     const image = await this.#requireImage(spec, name, signal)
     const user = this.#config.user === 'image' ? image.Config?.User || '0:0' : this.#config.user
@@ -183,6 +210,7 @@ class DockerRuntime implements Runtime {
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
+    const below = spec.snapshot === undefined ? [] : await this.#snapshots.use(spec.snapshot)
     const folder = this.#records.folderOf(spec.id)
     try {
       const { ports, accepts } = planDoors(spec)
@@ -219,7 +247,8 @@ class DockerRuntime implements Runtime {
         rooms,
         doors,
         doorPort: ports.door,
-        imageOf: (snapshot) => this.#snapshotImage(snapshot),
+        canPause: hasGroups,
+        keep: (snapshot, commit) => this.#keep(snapshot, below, commit),
         remove: () => this.#end(spec.id, rooms),
         now: () => this.#deps.now(),
       })
@@ -260,8 +289,30 @@ class DockerRuntime implements Runtime {
     await this.#records.remove(id)
   }
 
+  removeOldSnapshots(): Promise<string[]> {
+    return this.#snapshots.prune()
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#snapshots[Symbol.asyncDispose]()
     await this.#engine[Symbol.asyncDispose]()
+  }
+
+  /** What the engine can do, as it says itself. */
+  async #learn(signal?: AbortSignal): Promise<Info> {
+    const asked = this.#engine.call('GET', '/info', { signal })
+    const info = Info.parse(
+      await asked.catch((cause: unknown) => {
+        this.#info = undefined
+        const reason = cause instanceof Error ? cause.message : String(cause)
+        throw new RolloutError('runtime.start-failed', `The engine does not answer: ${reason}`, { cause })
+      }),
+    )
+    const hasGroups = canUseGroups(info)
+    const unable = [...(info.MemoryLimit ? [] : ['memoryMb']), ...(info.PidsLimit ? [] : ['pids'])]
+    const limits = KERNEL_LIMITS.filter((limit) => hasGroups && !unable.includes(limit))
+    this.#limits = [...limits, ...diskLimit(this.#config)]
+    return info
   }
 
   get #entersHost(): boolean {
@@ -273,10 +324,17 @@ class DockerRuntime implements Runtime {
     return `polar-${this.#scope}-${id}`
   }
 
-  #snapshotImage(snapshot: string): { repo: string; tag: string } {
-    if (/^[A-Za-z0-9][\w-]{0,127}$/.test(snapshot))
-      return { repo: `localhost/polar-snapshot-${this.#scope}`, tag: snapshot }
-    throw new RolloutError('runtime.unsupported', 'The name of a snapshot is letters, digits and dashes')
+  #snapshotImage(snapshot: string): ImageTag {
+    this.#snapshots.folderOf(snapshot)
+    return { repo: `localhost/polar-snapshot-${this.#scope}`, tag: snapshot }
+  }
+
+  async #keep(snapshot: string, below: readonly string[], commit: (tag: ImageTag) => Promise<number>): Promise<void> {
+    const { repo, tag } = this.#snapshotImage(snapshot)
+    const isThere = (await this.#images.find(`${repo}:${tag}`)) !== undefined
+    // Images can be removed by whoever may use the engine.
+    if (!isThere) await this.#snapshots.forget(snapshot)
+    await this.#snapshots.add(snapshot, below, () => commit({ repo, tag }))
   }
 
   #imageFor(spec: SandboxSpec): string {
@@ -437,6 +495,19 @@ class DockerRuntime implements Runtime {
     if (rooms instanceof HostRooms) await signalProcess(rooms.first, 'SIGKILL')
     await this.remove(id)
   }
+}
+
+function isRootless({ Rootless: isSaid, SecurityOptions: options }: Info): boolean {
+  return isSaid === true || options?.some((option) => option.includes('rootless')) === true
+}
+
+/** Groups of version 1 are root's alone; Podman then leaves out, without a word, what it cannot set. */
+function canUseGroups(info: Info): boolean {
+  return !(isRootless(info) && info.CgroupVersion === '1')
+}
+
+function diskLimit({ diskQuota }: DockerConfig): (keyof SandboxLimits)[] {
+  return diskQuota ? ['diskMb'] : []
 }
 
 interface DoorPlan {

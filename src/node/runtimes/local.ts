@@ -1,10 +1,8 @@
 import type { ChildProcess } from 'node:child_process'
-import { randomUUID } from 'node:crypto'
-import { mkdir, rename, stat } from 'node:fs/promises'
+import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
-import { makeDirectories } from '../../lib/make-directories.ts'
 import type { Plug } from '../../lib/plug.ts'
 import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
@@ -12,10 +10,12 @@ import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
 import { createCleanSpawn, type CleanSpawn } from '../sandbox/clean-spawn.ts'
 import { listenHere, type DoorServer } from '../sandbox/doors.ts'
 import { openEntry, type Room } from '../sandbox/execution.ts'
+import { findHold } from '../sandbox/hold.ts'
 import { HOST_PATH, HostedSandbox, joinLead, type Cell } from '../sandbox/hosted-sandbox.ts'
 import { Pipes } from '../sandbox/pipes.ts'
 import { childrenOf, endProcesses, identify, isAlive, signalProcess, type ProcessRef } from '../sandbox/processes.ts'
 import { Records, type SandboxRecord } from '../sandbox/records.ts'
+import { snapshotConfig, Snapshots } from '../sandbox/snapshots.ts'
 import type {
   Runtime,
   RuntimeCapabilities,
@@ -27,17 +27,25 @@ import type {
   SandboxStats,
 } from './runtime.ts'
 
-const LocalConfig = z.strictObject({ kind: z.literal('local') })
+const LocalConfig = z.strictObject({
+  kind: z.literal('local'),
+  allowUnenforced: z
+    .boolean()
+    .default(false)
+    .describe('Whether a sandbox may ask for a network policy all the same, which then nobody keeps it to'),
+  ...snapshotConfig,
+})
+type LocalConfig = z.infer<typeof LocalConfig>
 
 export const local: Plug<typeof LocalConfig, RuntimeDeps, Runtime> = {
   config: LocalConfig,
-  create: (_config, deps) => new LocalRuntime(deps),
+  create: (config, deps) => new LocalRuntime(config, deps),
 }
 
 const HOST_ENV = { PATH: HOST_PATH }
 const MARK = 'POLAR_SANDBOX'
-/** Does nothing but reap what others leave behind. */
-const HOLD = 'echo ready; exec env --ignore-signal=CHLD sleep infinity >/dev/null 2>&1'
+/** Of what is in the folder of a snapshot. */
+const TREE = 'tree'
 const START_MS = 30_000
 
 /**
@@ -48,17 +56,23 @@ const START_MS = 30_000
  */
 class LocalRuntime implements Runtime {
   readonly kind = 'local'
+  readonly #config: LocalConfig
   readonly #deps: RuntimeDeps
   readonly #cgroups = Cgroups.detect()
   readonly #records: Records
   readonly #pipes: Pipes
+  readonly #snapshots: Snapshots
   readonly #spawn = createCleanSpawn()
   #hasNamespaces: Promise<boolean> | undefined
+  #hold: Promise<string> | undefined
 
-  constructor(deps: RuntimeDeps) {
+  constructor(config: LocalConfig, deps: RuntimeDeps) {
+    this.#config = config
     this.#deps = deps
     this.#records = new Records(deps.dir)
     this.#pipes = new Pipes(deps.dir)
+    const inUse = () => this.#records.snapshotsInUse()
+    this.#snapshots = new Snapshots(deps.dir, config, { now: () => deps.now(), inUse })
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -79,6 +93,9 @@ class LocalRuntime implements Runtime {
       isUsable: true,
       notes: [
         'nothing is kept apart: commands have our rights to files, processes and network',
+        ...(this.#config.allowUnenforced
+          ? ['whatever network is asked for, commands have the one of the machine']
+          : []),
         hasNamespaces
           ? 'each command has a process namespace, so nothing outlives it'
           : 'no process namespaces here: a program that hides from its environment can outlive its command',
@@ -89,11 +106,16 @@ class LocalRuntime implements Runtime {
   async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
     if (spec.image !== undefined) throw unsupported('an image')
-    if (spec.snapshot !== undefined && (await stat(this.#snapshot(spec.snapshot)).catch(() => undefined)) === undefined)
-      throw new RolloutError('runtime.image-missing', `There is no snapshot ${spec.snapshot} here`)
+    if (spec.network.kind !== 'open' && !this.#config.allowUnenforced)
+      throw new RolloutError(
+        'runtime.unsupported',
+        `local cannot keep sandbox ${spec.id} to the network policy ${spec.network.kind}: commands have the machine's own network; ask for open, use another runtime, or set runtime.allowUnenforced`,
+      )
     if (spec.mounts.some(({ source, target }) => source !== target)) throw unsupported('mounts under another path')
     this.#hasNamespaces ??= canMakeNamespaces()
     const hasNamespaces = await this.#hasNamespaces
+    this.#hold ??= findHold(HOST_ENV)
+    const hold = await this.#hold
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
@@ -101,7 +123,7 @@ class LocalRuntime implements Runtime {
     const [workdir, home] = [join(folder, 'work'), join(folder, 'home')]
     await mkdir(home, { mode: 0o755 })
     if (spec.snapshot === undefined) await mkdir(workdir, { mode: 0o755 })
-    else await copyTree(this.#snapshot(spec.snapshot), workdir)
+    else await copyTree(await this.#treeOf(spec.snapshot), workdir)
     const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits)
     if (cgroup !== undefined) {
       record.cgroup = cgroup.places
@@ -120,14 +142,8 @@ class LocalRuntime implements Runtime {
       hasNamespaces,
       cgroup,
       door: doorServer,
-      snapshot: async (name) => {
-        const place = this.#snapshot(name)
-        if ((await stat(place).catch(() => undefined)) !== undefined) return
-        await makeDirectories(join(this.#deps.dir, 'snapshots'), 0o700)
-        const draft = `${place}.${randomUUID()}`
-        await copyTree(workdir, draft)
-        await rename(draft, place)
-      },
+      snapshot: (name) => this.#snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
+      hold,
       spawn: this.#spawn,
       pipes: this.#pipes,
       discard: () => this.remove(spec.id),
@@ -147,13 +163,18 @@ class LocalRuntime implements Runtime {
     await this.#records.remove(id)
   }
 
+  removeOldSnapshots(): Promise<string[]> {
+    return this.#snapshots.prune()
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#snapshots[Symbol.asyncDispose]()
     await this.#pipes[Symbol.asyncDispose]()
   }
 
-  #snapshot(name: string): string {
-    if (/^[A-Za-z0-9][\w-]{0,127}$/.test(name)) return join(this.#deps.dir, 'snapshots', name)
-    throw new RolloutError('runtime.unsupported', 'The name of a snapshot is letters, digits and dashes')
+  async #treeOf(snapshot: string): Promise<string> {
+    await this.#snapshots.use(snapshot)
+    return join(this.#snapshots.folderOf(snapshot), TREE)
   }
 }
 
@@ -166,6 +187,8 @@ interface CellOptions {
   cgroup: Cgroup | undefined
   door: DoorServer | undefined
   snapshot: (name: string) => Promise<void>
+  /** What the first process of a room does. */
+  hold: string
   spawn: CleanSpawn
   pipes: Pipes
   discard(): Promise<void>
@@ -195,7 +218,7 @@ class LocalCell implements Cell {
   }
 
   async openRoom(): Promise<Room> {
-    const { folder, hasNamespaces, spawn, pipes } = this.#options
+    const { folder, hasNamespaces, hold, spawn, pipes } = this.#options
     const mark = `${folder}#`
     const joined = joinLead(this.#options.cgroup?.joinFiles ?? [])
     const env = { ...HOST_ENV, [MARK]: mark }
@@ -204,7 +227,7 @@ class LocalCell implements Cell {
       const entry = await openEntry(joined, { spawn, pipes, env, hasWaiter: false })
       return { entry, close: () => endProcesses(`${MARK}=${mark}`, 'environ') }
     }
-    const holder = ['--pdeathsig', 'KILL', 'unshare', ...namespaceOptions(), '/bin/sh', '-c', HOLD]
+    const holder = ['--pdeathsig', 'KILL', 'unshare', ...namespaceOptions(), '/bin/sh', '-c', hold]
     const child = spawn('setpriv', holder, { stdio: ['ignore', 'pipe', 'ignore'], env, detached: true })
     const ended = new Promise((resolve) => child.once('exit', resolve))
     const first = await firstOf(child)

@@ -15,6 +15,11 @@ export interface Runtime extends AsyncDisposable {
   list(): Promise<SandboxInfo[]>
   /** Removes one that `list` named, and all that belongs to it. Nothing to remove is no error. */
   remove(id: string): Promise<void>
+  /**
+   * Removes snapshots that its config does not keep, and gives their names: the least recently used first, and never one
+   * that a sandbox stands on. Happens by itself whenever one is made. Absent without `supportsSnapshots`.
+   */
+  removeOldSnapshots?(): Promise<string[]>
 }
 
 export interface RuntimeDeps {

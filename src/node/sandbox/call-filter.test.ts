@@ -3,16 +3,18 @@ import { buildCallFilter } from './call-filter.ts'
 
 const ALLOW = 0x7fff_0000
 const EPERM = 0x0005_0001
+const ENOSYS = 0x0005_0026
 
 /** What the kernel would do with the program, as far as ours goes. */
-function decide(program: Buffer, call: { number: number; machine: number }): number {
+function decide(program: Buffer, call: { number: number; machine: number; argument?: number }): number {
   let loaded = Number.NaN
   for (let at = 0; at < program.length / 8; at += 1) {
     const [code, isSo, isNot] = [program.readUInt16LE(at * 8), program[at * 8 + 2]!, program[at * 8 + 3]!]
     const value = program.readUInt32LE(at * 8 + 4)
-    if (code === 0x20) loaded = value === 0 ? call.number : call.machine
+    if (code === 0x20) loaded = { 0: call.number, 4: call.machine, 16: call.argument ?? 0 }[value]!
     else if (code === 0x15) at += loaded === value ? isSo : isNot
     else if (code === 0x35) at += loaded >= value ? isSo : isNot
+    else if (code === 0x45) at += (loaded & value) === 0 ? isNot : isSo
     else if (code === 0x06) return value
     else throw new Error(`unknown instruction ${code}`)
   }
@@ -32,9 +34,25 @@ test.each([
   }
   expect(on(strict, numbers.mount)).toBe(EPERM)
   expect(on(nested, numbers.mount)).toBe(ALLOW)
-  for (const number of [numbers.openat, numbers.clone3, numbers.write]) expect(on(strict, number)).toBe(ALLOW)
+  for (const number of [numbers.openat, numbers.write]) expect(on(strict, number)).toBe(ALLOW)
   // On arm64 that number is getpid.
   expect(on(strict, numbers.iopl)).toBe(name === 'x64' ? EPERM : ALLOW)
+})
+
+test.each([
+  ['x64', 0xc000_003e, 56],
+  ['arm64', 0xc000_00b7, 220],
+] as const)('on %s nobody makes a child of its parent, but for containers in a sandbox', (name, machine, clone) => {
+  const strict = buildCallFilter(name, { mayMount: false })
+  const nested = buildCallFilter(name, { mayMount: true })
+  for (const [number, argument, expected] of [
+    [clone, 17, ALLOW],
+    [clone, 0x8000 | 17, EPERM],
+    [435, 0, ENOSYS],
+  ] as const) {
+    expect(decide(strict, { number, machine, argument })).toBe(expected)
+    expect(decide(nested, { number, machine, argument })).toBe(ALLOW)
+  }
 })
 
 test('numbers of another machine, which mean other calls, are all refused', () => {

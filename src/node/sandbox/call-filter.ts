@@ -51,11 +51,15 @@ const REFUSED_MOUNTS: typeof REFUSED = {
   open_tree_attr: [467, 467],
 }
 
-/** Numbers of `linux/audit.h`, and of the two calls that put a filter in its place. */
+/** Numbers of `linux/audit.h`, of the two calls that put a filter in its place, and of one it looks into. */
 const MACHINES = {
-  x64: { index: 0, audit: 0xc000_003e, prctl: 157, keyctl: 250 },
-  arm64: { index: 1, audit: 0xc000_00b7, prctl: 167, keyctl: 219 },
+  x64: { index: 0, audit: 0xc000_003e, prctl: 157, keyctl: 250, clone: 56 },
+  arm64: { index: 1, audit: 0xc000_00b7, prctl: 167, keyctl: 219, clone: 220 },
 } as const
+/** Its flags are in memory, where a filter cannot look. */
+const CLONE3 = 435
+/** A child of one's parent instead of one's own: of whoever brought the command in, outside of what it can reach. */
+const CLONE_PARENT = 0x8000
 
 type Machine = keyof typeof MACHINES
 
@@ -65,37 +69,53 @@ const X32_CALLS = 0x4000_0000
 const LOAD_WORD = 0x20
 const JUMP_IF_EQUAL = 0x15
 const JUMP_IF_AT_LEAST = 0x35
+const JUMP_IF_ANY_BIT = 0x45
 const RETURN = 0x06
-const ALLOW = 0x7fff_0000
-/** Not the end of the process: programs ask for io_uring and do well without. */
-const REFUSE_WITH_EPERM = 0x0005_0001
-/** Of `struct seccomp_data`. */
+/** What becomes of a call. Not the end of the process: programs ask for io_uring and do well without. */
+const ENDINGS = { allow: 0x7fff_0000, refuse: 0x0005_0001, unknown: 0x0005_0026 } as const
+type Ending = keyof typeof ENDINGS
+/** Of `struct seccomp_data`; the lower half of the first argument. */
 const NUMBER_OFFSET = 0
 const MACHINE_OFFSET = 4
+const FIRST_ARGUMENT_OFFSET = 16
+
+/** An instruction, and where it leads when its test holds or does not; to the next one when nothing is said. */
+interface Instruction {
+  code: number
+  value: number
+  yes?: Ending
+  no?: Ending
+}
 
 /** A program of `linux/filter.h`, for `prctl(PR_SET_SECCOMP)`. Calls of another machine, as of 32 bits, are refused. */
 export function buildCallFilter(machine: Machine, { mayMount }: { mayMount: boolean }): Buffer {
-  const { index, audit } = MACHINES[machine]
+  const { index, audit, clone } = MACHINES[machine]
   const numbers = Object.values(mayMount ? REFUSED : { ...REFUSED, ...REFUSED_MOUNTS })
     .map((call) => call[index])
     .filter((number) => number !== null)
-  /** Each test, and whether it is its success or its failure that refuses the call. */
-  const tests = [
-    { load: MACHINE_OFFSET, jump: JUMP_IF_EQUAL, value: audit, refuses: false },
-    { load: NUMBER_OFFSET, jump: JUMP_IF_AT_LEAST, value: X32_CALLS, refuses: true },
-    ...numbers.map((value) => ({ jump: JUMP_IF_EQUAL, value, refuses: true })),
+  // Without it libraries use the older call; containers in the sandbox need both as they are.
+  const family: Instruction[] = [
+    { code: JUMP_IF_EQUAL, value: CLONE3, yes: 'unknown' },
+    { code: JUMP_IF_EQUAL, value: clone, no: 'allow' },
+    { code: LOAD_WORD, value: FIRST_ARGUMENT_OFFSET },
+    { code: JUMP_IF_ANY_BIT, value: CLONE_PARENT, yes: 'refuse' },
   ]
-  const lines: [code: number, value: number, refuses?: boolean][] = tests.flatMap((test) => [
-    ...('load' in test ? [[LOAD_WORD, test.load] satisfies [number, number]] : []),
-    [test.jump, test.value, test.refuses] satisfies [number, number, boolean],
-  ])
-  lines.push([RETURN, ALLOW], [RETURN, REFUSE_WITH_EPERM])
+  const instructions: Instruction[] = [
+    { code: LOAD_WORD, value: MACHINE_OFFSET },
+    { code: JUMP_IF_EQUAL, value: audit, no: 'refuse' },
+    { code: LOAD_WORD, value: NUMBER_OFFSET },
+    { code: JUMP_IF_AT_LEAST, value: X32_CALLS, yes: 'refuse' },
+    ...numbers.map((value): Instruction => ({ code: JUMP_IF_EQUAL, value, yes: 'refuse' })),
+    ...(mayMount ? [] : family),
+  ]
+  const endings = Object.keys(ENDINGS) as Ending[]
+  const lines = [...instructions, ...endings.map((each): Instruction => ({ code: RETURN, value: ENDINGS[each] }))]
   const program = Buffer.alloc(lines.length * 8)
-  for (const [at, [code, value, refuses]] of lines.entries()) {
-    const toRefusal = lines.length - 1 - (at + 1)
+  for (const [at, { code, value, yes, no }] of lines.entries()) {
+    const jump = (to: Ending | undefined) => (to === undefined ? 0 : instructions.length + endings.indexOf(to) - at - 1)
     program.writeUInt16LE(code, at * 8)
-    program.writeUInt8(refuses === true ? toRefusal : 0, at * 8 + 2)
-    program.writeUInt8(refuses === false ? toRefusal : 0, at * 8 + 3)
+    program.writeUInt8(jump(yes), at * 8 + 2)
+    program.writeUInt8(jump(no), at * 8 + 3)
     program.writeUInt32LE(value, at * 8 + 4)
   }
   return program

@@ -1,16 +1,15 @@
 import type { ChildProcess } from 'node:child_process'
 import { closeSync, readSync } from 'node:fs'
-import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { ExecResult, Execution, ExecSpec } from '../runtimes/runtime.ts'
 import type { CleanSpawn } from './clean-spawn.ts'
+import { ExecRecord, type RecordDeps } from './exec-record.ts'
 import type { Pipe, Pipes } from './pipes.ts'
 import { childrenOf, identify, signalProcess } from './processes.ts'
-import { Spool } from './spool.ts'
+import type { Spool } from './spool.ts'
 
-const OUTPUT_BYTES = 16 * 1024 * 1024
 /** How long output may still come once every process is gone. */
 const DRAIN_MS = 2000
 /** More than a pipe holds, so that one that is being filled all the time comes to an end too. */
@@ -21,6 +20,11 @@ export interface Room {
   entry: Entry
   /** Ends all of it; resolves when nothing is left. Idempotent. */
   close(): Promise<void>
+  /**
+   * Takes it back for another command where the one that ended by itself left nothing at all; says whether. From then on
+   * `close` does nothing.
+   */
+  reclaim?(): Promise<boolean>
 }
 
 /**
@@ -85,39 +89,19 @@ function quote(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`
 }
 
-export interface ExecutionDeps {
-  id: string
-  folder: string
+export interface ExecutionDeps extends RecordDeps {
   room: Room
-  /** How often the kernel has killed for want of memory so far; undefined where that cannot be known. */
-  countOutOfMemory(): Promise<number | undefined>
-  now(): number
 }
 
 export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps): Promise<Execution> {
-  const { room, folder, id } = deps
+  const { room, id } = deps
   const { child, ended, hasWaiter, control, stdin, stdout, stderr } = room.entry
   const order = toOrder(spec)
-  const maxBytes = spec.outputBytes ?? OUTPUT_BYTES
-  const [toStdout, toStderr, killsBefore] = await Promise.all([
-    Spool.create(join(folder, `${id}.stdout`), maxBytes),
-    Spool.create(join(folder, `${id}.stderr`), maxBytes),
-    deps.countOutOfMemory(),
-  ])
-  const spools = { stdout: toStdout, stderr: toStderr }
-  const startedAt = deps.now()
+  const record = await ExecRecord.create(spec, deps)
+  record.begin(() => void kill())
   control.ours.end(order)
   stdin.ours.end(spec.stdin ?? '')
-  const copies = [copy(stdout, spools.stdout), copy(stderr, spools.stderr)] as const
-
-  let isTimedOut = false
-  const timer =
-    spec.timeoutMs === undefined
-      ? undefined
-      : setTimeout(() => {
-          isTimedOut = true
-          void kill()
-        }, spec.timeoutMs)
+  const copies = [copy(stdout, record.spools.stdout), copy(stderr, record.spools.stderr)] as const
 
   async function kill(): Promise<void> {
     await room.close()
@@ -128,30 +112,22 @@ export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps
 
   async function run(): Promise<ExecResult> {
     const ending = await ended
-    clearTimeout(timer)
-    const durationMs = deps.now() - startedAt
+    record.stopClock()
     stdin.ours.destroy()
-    if (spec.leftovers === 'end' || isTimedOut) {
+    const isReclaimed = !record.isTimedOut && ending.signal === null && (await room.reclaim?.()) === true
+    if (isReclaimed || spec.leftovers === 'end' || record.isTimedOut) {
       await room.close()
       await Promise.race([Promise.all(copies.map(({ done }) => done)), sleep(DRAIN_MS, undefined, { ref: false })])
     }
     await Promise.all(copies.map((each) => each.finish()))
-    const kills = await deps.countOutOfMemory()
-    return {
-      ...ending,
-      isTimedOut,
-      ...(kills !== undefined && killsBefore !== undefined && { isOutOfMemory: kills > killsBefore }),
-      stdoutBytes: spools.stdout.bytes,
-      stderrBytes: spools.stderr.bytes,
-      durationMs,
-    }
+    return record.toResult(ending)
   }
 
   const result = run()
   return {
     id,
     result,
-    output: (stream, from = 0) => spools[stream].read(from),
+    output: (stream, from = 0) => record.spools[stream].read(from),
     kill,
     async signal(name) {
       if (child.pid === undefined || child.exitCode !== null || child.signalCode !== null) return

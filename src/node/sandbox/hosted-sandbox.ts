@@ -79,6 +79,11 @@ export class HostedSandbox implements Sandbox {
         await room.close()
         this.#rooms.delete(room)
       },
+      reclaim: async () => {
+        const isReclaimed = (await room.reclaim?.()) === true
+        if (isReclaimed) this.#rooms.delete(room)
+        return isReclaimed
+      },
     }
     // It may have been stopped while the room was made.
     if (this.#stopping !== undefined || this.#isFrozen) {

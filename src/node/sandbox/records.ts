@@ -20,6 +20,8 @@ export interface SandboxRecord extends SandboxInfo {
   /** Ending these ends all of it. */
   processes: readonly ProcessRef[]
   cgroup?: CgroupPlaces
+  /** What it was started from, which must stay as long as it is there. */
+  snapshot?: string
 }
 
 /** The folders of one runtime's sandboxes: `sandboxes/<id>` for each, with its record. */
@@ -41,7 +43,7 @@ export class Records {
     await makeDirectories(this.#dir, 0o700)
     // Complete before it has its name, so that nobody finds one that is half there.
     const draft = join(this.#dir, `.${spec.id}-${randomUUID()}`)
-    const { id, labels, leaseUntil } = spec
+    const { id, labels, leaseUntil, snapshot } = spec
     const record: SandboxRecord = {
       schemaVersion: 1,
       token: randomUUID(),
@@ -50,6 +52,7 @@ export class Records {
       leaseUntil,
       startedAt: now,
       processes: [],
+      ...(snapshot !== undefined && { snapshot }),
     }
     await makeDirectories(draft, 0o700)
     await writeFile(join(draft, FILE), JSON.stringify(record), { mode: 0o600 })
@@ -82,11 +85,13 @@ export class Records {
   }
 
   async list(): Promise<SandboxInfo[]> {
-    const names = await readdir(this.#dir).catch(() => [])
-    const records = await Promise.all(names.filter((name) => ID.test(name)).map((name) => this.load(name)))
-    return records
-      .filter((record) => record !== undefined)
-      .map(({ id, labels, leaseUntil, startedAt }) => ({ id, labels, leaseUntil, startedAt }))
+    const records = await this.#all()
+    return records.map(({ id, labels, leaseUntil, startedAt }) => ({ id, labels, leaseUntil, startedAt }))
+  }
+
+  /** What sandboxes were started from. */
+  async snapshotsInUse(): Promise<ReadonlySet<string>> {
+    return new Set((await this.#all()).map(({ snapshot }) => snapshot).filter((name) => name !== undefined))
   }
 
   /** Takes the folder away under another name, so that the id is free at once, and then removes it. */
@@ -99,6 +104,12 @@ export class Records {
       throw error
     }
     await removeTree(trash)
+  }
+
+  async #all(): Promise<SandboxRecord[]> {
+    const names = await readdir(this.#dir).catch(() => [])
+    const records = await Promise.all(names.filter((name) => ID.test(name)).map((name) => this.load(name)))
+    return records.filter((record) => record !== undefined)
   }
 }
 

@@ -2,6 +2,8 @@ import { open, type FileHandle } from 'node:fs/promises'
 import { RolloutError } from '../../model/failure.ts'
 
 const PIECE_BYTES = 64 * 1024
+/** A reader that asks for nothing for so long may never come back; its file is opened again when it does. */
+const IDLE_MS = 1000
 
 /**
  * What a command wrote, on disk: one writer, any number of readers, each with an offset of its own. Keeps the first bytes
@@ -51,17 +53,14 @@ export class Spool {
   }
 
   async *read(from: number): AsyncGenerator<Buffer, void, undefined> {
-    await using file = await open(this.#path, 'r').catch((cause: unknown) => {
-      throw new RolloutError('runtime.gone', 'The output went with its sandbox; read it before stopping', { cause })
-    })
     let offset = from
+    await using reader = new Reader(this.#path)
     for (;;) {
       while (offset < this.#kept) {
-        const size = Math.min(PIECE_BYTES, this.#kept - offset)
-        const { bytesRead, buffer } = await file.read(Buffer.allocUnsafe(size), 0, size, offset)
-        if (bytesRead === 0) return
-        offset += bytesRead
-        yield buffer.subarray(0, bytesRead)
+        const piece = await reader.read(offset, Math.min(PIECE_BYTES, this.#kept - offset))
+        if (piece.length === 0) return
+        offset += piece.length
+        yield piece
       }
       if (this.#isEnded) return
       await new Promise<void>((resolve) => this.#wake.push(resolve))
@@ -72,5 +71,33 @@ export class Spool {
     const wake = this.#wake
     this.#wake = []
     for (const resolve of wake) resolve()
+  }
+}
+
+/** A file that is open while it is being read from, and not much longer. */
+class Reader implements AsyncDisposable {
+  readonly #path: string
+  #file: FileHandle | undefined
+  #idle: NodeJS.Timeout | undefined
+
+  constructor(path: string) {
+    this.#path = path
+  }
+
+  async read(offset: number, size: number): Promise<Buffer> {
+    clearTimeout(this.#idle)
+    this.#file ??= await open(this.#path, 'r').catch((cause: unknown) => {
+      throw new RolloutError('runtime.gone', 'The output went with its sandbox; read it before stopping', { cause })
+    })
+    const { bytesRead, buffer } = await this.#file.read(Buffer.allocUnsafe(size), 0, size, offset)
+    this.#idle = setTimeout(() => void this[Symbol.asyncDispose](), IDLE_MS).unref()
+    return buffer.subarray(0, bytesRead)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    clearTimeout(this.#idle)
+    const file = this.#file
+    this.#file = undefined
+    await file?.close()
   }
 }

@@ -28,6 +28,10 @@ const CHANGED = /^[^\n]*: (?:file changed as we read it|File removed before we r
 /** Makes the directory of what is to be written, and takes away what is there under that name. */
 const MAKE_ROOM = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'
 
+/** A folder that can be emptied but not taken away, as the workdir of one who may not write to what it lies in. */
+const FILL_FIXED =
+  'rm -rf -- "$1" 2>/dev/null; if [ -d "$1" ] && [ ! -L "$1" ] && [ -z "$(ls -A -- "$1")" ]; then exec tar -xpof - --strip-components=1 -C "$1"; fi; '
+
 export async function uploadTo(start: StartHelper, source: string, target: string, signal: AbortSignal): Promise<void> {
   signal.throwIfAborted()
   const stats = await lstat(source)
@@ -36,7 +40,7 @@ export async function uploadTo(start: StartHelper, source: string, target: strin
     await writeWith(start, createReadStream(source), { path: target, mode, signal })
     return
   }
-  const unpack = `${MAKE_ROOM} && d=$(mktemp -d -- "$1.XXXXXX") || exit 1; tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
+  const unpack = `${FILL_FIXED}${MAKE_ROOM} && d=$(mktemp -d -- "$1.XXXXXX") || exit 1; tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
   const helper = start(['/bin/sh', '-c', unpack, 'sh', target, basename(source)])
   const packer = spawn('tar', ['-C', dirname(source), '-cf', '-', '--', basename(source)], {
     stdio: ['ignore', 'pipe', 'ignore'],

@@ -1,17 +1,15 @@
 import { randomUUID } from 'node:crypto'
 import { constants } from 'node:os'
-import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../model/failure.ts'
-import { Spool } from '../../sandbox/spool.ts'
+import { ExecRecord } from '../../sandbox/exec-record.ts'
 import type { ExecResult, Execution, ExecSpec } from '../runtime.ts'
 import type { Engine } from './engine.ts'
 import { readFrames, type Frame } from './frames.ts'
 import { createExec, inspectExec, startExec } from './inside.ts'
 import type { Room, Rooms } from './rooms.ts'
 
-const OUTPUT_BYTES = 16 * 1024 * 1024
 /** How long output may still come once every process is gone. */
 const DRAIN_MS = 2000
 /** How long it may come from what stays behind, once the first process is gone. */
@@ -47,19 +45,14 @@ export interface ExecutionDeps {
 type FullSpec = ExecSpec & { cwd: string; env: Readonly<Record<string, string>> }
 
 export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promise<Execution> {
-  const { engine, rooms, folder, id } = deps
-  const maxBytes = spec.outputBytes ?? OUTPUT_BYTES
-  const spools = {
-    stdout: await Spool.create(join(folder, `${id}.stdout`), maxBytes),
-    stderr: await Spool.create(join(folder, `${id}.stderr`), maxBytes),
-  }
-  const killsBefore = await rooms.countOutOfMemory()
+  const { engine, rooms, id } = deps
+  const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => rooms.countOutOfMemory() })
   const mark = new Mark(`polar-exit-${randomUUID()}`)
   const { execId, socket, frames, room } = await bringIn(spec, mark, deps).catch(async (error: unknown) => {
-    await Promise.all([spools.stdout.end(), spools.stderr.end()])
+    await record.end()
     throw error
   })
-  const startedAt = deps.now()
+  record.begin(() => void kill())
   socket.write('\n')
   socket.end(spec.stdin)
 
@@ -71,21 +64,12 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
         // What comes later is thrown away, so that nobody who still writes has to stop.
         if (isFinished) continue
         // A full disk of ours must not stop the command; the count shows that something is missing.
-        await spools[stream].write(stream === 'stderr' ? mark.take(data) : data).catch(() => {})
+        await record.spools[stream].write(stream === 'stderr' ? mark.take(data) : data).catch(() => {})
       }
     } catch {
       // The connection broke. How the command ended is still known, what it wrote since is not.
     }
   }
-
-  let isTimedOut = false
-  const timer =
-    spec.timeoutMs === undefined
-      ? undefined
-      : setTimeout(() => {
-          isTimedOut = true
-          void kill()
-        }, spec.timeoutMs)
 
   async function kill(): Promise<void> {
     await room.close().catch(() => {})
@@ -94,9 +78,8 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
 
   async function run(): Promise<ExecResult> {
     await ended(room, copying)
-    clearTimeout(timer)
-    const durationMs = deps.now() - startedAt
-    if (spec.leftovers === 'end' || isTimedOut) {
+    record.stopClock()
+    if (spec.leftovers === 'end' || record.isTimedOut) {
       await room.close().catch(() => {})
       await Promise.race([copying, sleep(DRAIN_MS)])
     } else {
@@ -104,25 +87,17 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
       await Promise.race([copying, sleep(LEAVE_MS)])
     }
     isFinished = true
-    await spools.stderr.write(mark.rest()).catch(() => {})
+    await record.spools.stderr.write(mark.rest()).catch(() => {})
     const ending = await endingOf(engine, execId, mark)
-    await Promise.all([spools.stdout.end(), spools.stderr.end()])
-    const kills = await rooms.countOutOfMemory()
-    return {
-      ...ending,
-      isTimedOut,
-      ...(kills !== undefined && killsBefore !== undefined && { isOutOfMemory: kills > killsBefore }),
-      stdoutBytes: spools.stdout.bytes,
-      stderrBytes: spools.stderr.bytes,
-      durationMs,
-    }
+    await record.end()
+    return record.toResult(ending)
   }
 
   const result = run()
   return {
     id,
     result,
-    output: (stream, from = 0) => spools[stream].read(from),
+    output: (stream, from = 0) => record.spools[stream].read(from),
     kill,
     signal: (name) => room.signal(name),
   }

@@ -36,6 +36,17 @@ export class Images {
     return answer === undefined ? undefined : Image.parse(answer)
   }
 
+  /** False when something still needs it. */
+  async remove(name: string): Promise<boolean> {
+    try {
+      await this.#engine.call('DELETE', `/images/${encodeURI(name)}`).catch(ignoreStatus(404))
+      return true
+    } catch (error) {
+      if (error instanceof EngineError && error.status === 409) return false
+      throw error
+    }
+  }
+
   /** What a container can be made from, brought here first where the policy says so. */
   async require(name: string, signal: AbortSignal): Promise<Image> {
     const here = this.#pull === 'always' ? undefined : await this.find(name)

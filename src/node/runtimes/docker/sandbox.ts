@@ -15,6 +15,11 @@ const TOOL_TIMEOUT_MS = 60_000
 
 const Sized = z.looseObject({ SizeRw: z.number().nullish() })
 
+export interface ImageTag {
+  repo: string
+  tag: string
+}
+
 export interface SandboxParts {
   engine: Engine
   containerId: string
@@ -30,8 +35,10 @@ export interface SandboxParts {
   rooms: Rooms
   doors: readonly DoorServer[]
   doorPort: number | undefined
-  /** Where a snapshot of that name is kept. */
-  imageOf(snapshot: string): { repo: string; tag: string }
+  /** Whether the engine can halt it for a moment; for a user who is not root that takes control groups v2. */
+  canPause: boolean
+  /** Keeps a snapshot under that name, unless it is there: `commit` makes the image, and says how many bytes it adds. */
+  keep(snapshot: string, commit: (tag: ImageTag) => Promise<number>): Promise<void>
   /** Ends all of it and takes it away. */
   remove(): Promise<void>
   now(): number
@@ -108,11 +115,9 @@ export class DockerSandbox implements Sandbox {
 
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
-    const { engine, containerId, rooms } = this.#parts
-    const sized = engine.call('GET', `/containers/${containerId}/json`, { query: { size: 'true' } })
-    const diskBytes = Sized.parse(await sized.catch((error: unknown) => this.#throwGone(error))).SizeRw
-    const counted = this.#freezing === undefined ? await rooms.stats() : {}
-    return { ...counted, ...(diskBytes != null && { diskBytes }) }
+    const diskBytes = await this.#writtenBytes().catch((error: unknown) => this.#throwGone(error))
+    const counted = this.#freezing === undefined ? await this.#parts.rooms.stats() : {}
+    return { ...counted, ...(diskBytes !== undefined && { diskBytes }) }
   }
 
   async renew(leaseUntil: number): Promise<void> {
@@ -124,12 +129,7 @@ export class DockerSandbox implements Sandbox {
 
   async snapshot(name: string): Promise<void> {
     this.#assertAlive()
-    const { engine, containerId } = this.#parts
-    const { repo, tag } = this.#parts.imageOf(name)
-    const existing = await engine.call('GET', `/images/${repo}:${tag}/json`).catch(ignoreStatus(404))
-    if (existing !== undefined) return
-    const query = { container: containerId, repo, tag, pause: 'true', comment: 'polar snapshot' }
-    await engine.call('POST', '/commit', { query, json: {} }).catch((error: unknown) => this.#throwGone(error))
+    await this.#parts.keep(name, (tag) => this.#commit(tag)).catch((error: unknown) => this.#throwGone(error))
   }
 
   freeze(): Promise<void> {
@@ -145,6 +145,23 @@ export class DockerSandbox implements Sandbox {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.stop()
+  }
+
+  async #commit({ repo, tag }: ImageTag): Promise<number> {
+    const { engine, containerId, canPause } = this.#parts
+    const existing = await engine.call('GET', `/images/${repo}:${tag}/json`).catch(ignoreStatus(404))
+    const bytes = await this.#writtenBytes()
+    if (existing !== undefined) return bytes ?? 0
+    const query = { container: containerId, repo, tag, pause: String(canPause), comment: 'polar snapshot' }
+    await engine.call('POST', '/commit', { query, json: {} })
+    return bytes ?? 0
+  }
+
+  /** Undefined where the engine does not say. */
+  async #writtenBytes(): Promise<number | undefined> {
+    const { engine, containerId } = this.#parts
+    const answer = await engine.call('GET', `/containers/${containerId}/json`, { query: { size: 'true' } })
+    return Sized.parse(answer).SizeRw ?? undefined
   }
 
   /** A container that has ended has no processes, and still has its files. */

@@ -1,0 +1,286 @@
+import type { ChildProcess } from 'node:child_process'
+import { chmod } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { runProgram } from '../../../lib/run-program.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import type { Cgroup } from '../../sandbox/cgroups.ts'
+import type { CleanSpawn } from '../../sandbox/clean-spawn.ts'
+import type { DoorServer } from '../../sandbox/doors.ts'
+import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
+import { joinLead, type Cell } from '../../sandbox/hosted-sandbox.ts'
+import type { Pipes } from '../../sandbox/pipes.ts'
+import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../sandbox/processes.ts'
+import { removeTree, type SandboxRecord } from '../../sandbox/records.ts'
+import { RoomPool, type Place } from '../../sandbox/room-pool.ts'
+import type { Snapshots } from '../../sandbox/snapshots.ts'
+import {
+  bwrapLine,
+  endOf,
+  enterUsers,
+  firstOf,
+  HOST_ENV,
+  INSIDE_PATH,
+  insidePath,
+  readyLines,
+  START_MS,
+  type BubblewrapConfig,
+} from './lines.ts'
+import type { SandboxSpec, SandboxStats } from '../runtime.ts'
+
+const REAP_MS = 500
+
+export interface Processes {
+  /** bwrap itself, outside: it ends when the sandbox does. */
+  child: ChildProcess
+  monitor: ProcessRef
+  /** The sandbox's first process. */
+  first: ProcessRef
+  /** Holds the inner user namespace. */
+  holder: ProcessRef
+}
+
+export interface Doors {
+  servers: readonly DoorServer[]
+  doorPort: number | undefined
+  proxyPort: number | undefined
+}
+
+export interface CellOptions {
+  spec: SandboxSpec
+  config: BubblewrapConfig
+  record: SandboxRecord
+  folder: string
+  processes: Processes
+  cgroup: Cgroup | undefined
+  doors: Doors
+  /** What a command line begins with to have less of the kernel; empty where there is no such thing. */
+  callFilter: readonly string[]
+  /** Who we become before we enter; undefined when we are that user already. */
+  uid: number | undefined
+  /** Of the user inside. */
+  home: string
+  /** Names of the snapshots it stands on. */
+  below: readonly string[]
+  snapshots: Snapshots
+  /** What the first process of a room does. */
+  hold: string
+  spawn: CleanSpawn
+  pipes: Pipes
+  discard(): Promise<void>
+}
+
+export class BubblewrapCell implements Cell {
+  readonly record: SandboxRecord
+  readonly folder: string
+  readonly workdir: string
+  readonly doorPort: number | undefined
+  readonly #options: CellOptions
+  readonly env: Readonly<Record<string, string>>
+  readonly #rooms: RoomPool<BubblewrapPlace>
+
+  constructor(options: CellOptions) {
+    this.record = options.record
+    this.folder = options.folder
+    this.workdir = insidePath(options.spec.workdir)
+    this.doorPort = options.doors.doorPort
+    this.#options = options
+    const { proxyPort } = options.doors
+    const proxy = `http://127.0.0.1:${proxyPort}`
+    this.env = {
+      PATH: INSIDE_PATH,
+      HOME: options.home,
+      ...(proxyPort !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+      ...options.spec.env,
+    }
+    this.#rooms = new RoomPool({ make: () => this.#makePlace(), enter: (place) => this.#openEntry(place.first) })
+  }
+
+  isAlive(): boolean {
+    const { child } = this.#options.processes
+    return child.exitCode === null && child.signalCode === null
+  }
+
+  openRoom(): Promise<Room> {
+    return this.#rooms.take()
+  }
+
+  toolLead(): readonly string[] {
+    return this.#enter(this.#options.processes.first)
+  }
+
+  async countOutOfMemory(): Promise<number | undefined> {
+    return this.#options.cgroup?.countOutOfMemory()
+  }
+
+  async stats(): Promise<SandboxStats> {
+    const { monitor } = this.#options.processes
+    const written = `/proc/${monitor.pid}/root/sys/rw`
+    const { stdout } = await this.#runOutside(['du', '-sk', '--', written])
+    const kilobytes = Number.parseInt(stdout, 10)
+    const counted = await this.#options.cgroup?.stats()
+    return { ...counted, ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }) }
+  }
+
+  async freeze(): Promise<void> {
+    for (const door of this.#options.doors.servers) door.close()
+  }
+
+  async snapshot(name: string): Promise<void> {
+    const { snapshots, processes, below } = this.#options
+    await snapshots.add(name, below, async (draft) => {
+      const layer = join(draft, 'layer')
+      const upper = `/proc/${processes.monitor.pid}/root/sys/rw/upper`
+      const { exitCode, stderr } = await this.#runOutside(['cp', '-a', '--reflink=auto', '--', upper, layer])
+      if (exitCode !== 0)
+        throw new RolloutError('runtime.copy-failed', `Cannot keep ${name}: ${stderr.trim().slice(-500)}`)
+      await removeTree(join(layer, 'tmp'))
+      await chmod(layer, 0o755)
+    })
+  }
+
+  async close(): Promise<void> {
+    const { processes, doors, cgroup } = this.#options
+    for (const door of doors.servers) door.close()
+    await endSandbox(processes)
+    await this.#rooms.close()
+    await cgroup?.remove()
+    await this.#options.discard()
+  }
+
+  /** A process namespace with its own view of /proc; all else is the sandbox's. */
+  async #makePlace(): Promise<BubblewrapPlace> {
+    const { processes, config, spec, hold, spawn, callFilter } = this.#options
+    const network = spec.network.kind === 'open' ? [] : ['-n']
+    const mounts = `--mount=/proc/${processes.monitor.pid}/ns/mnt`
+    const enter = [
+      'nsenter',
+      '--preserve-credentials',
+      '-t',
+      String(processes.first.pid),
+      mounts,
+      '-i',
+      '-u',
+      ...network,
+    ]
+    const lead = [...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
+    const [file, ...args] = [...lead, ...bwrapLine(config, hold, [])]
+    const child = spawn(file!, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
+    try {
+      await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
+      const first = await firstOf(child.pid!)
+      if (first === undefined) throw new Error('it ended at once')
+      const [idle] = await childrenOf(first.pid)
+      // Where a command could make children that are not its own, no place can be told to be empty.
+      const canTell = callFilter.length > 0 && !config.userNamespaces
+      return new BubblewrapPlace({ child, first, idle: idle === undefined ? undefined : await identify(idle), canTell })
+    } catch (cause) {
+      child.kill('SIGKILL')
+      throw new RolloutError('runtime.gone', `Nothing can be started in sandbox ${this.record.id}`, { cause })
+    }
+  }
+
+  #openEntry(first: ProcessRef): Promise<Entry> {
+    const { cgroup, spec, spawn, pipes } = this.#options
+    const { pids } = spec.limits
+    const byUser = cgroup?.places.pids === undefined && pids !== undefined
+    const lead = [
+      ...joinLead(cgroup?.joinFiles ?? []),
+      ...(byUser ? ['prlimit', `--nproc=${pids}:${pids}`] : []),
+      ...this.#enter(first),
+    ]
+    return openEntry(lead, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
+  }
+
+  /** Leads from here to the namespaces of that process, as the user commands run as. */
+  #enter(first: ProcessRef): string[] {
+    const { processes, spec } = this.#options
+    const network = spec.network.kind === 'open' ? [] : ['-n']
+    const users = `--user=/proc/${processes.holder.pid}/ns/user`
+    const enter = [
+      'nsenter',
+      '--preserve-credentials',
+      users,
+      '-t',
+      String(first.pid),
+      '-m',
+      '-p',
+      '-i',
+      '-u',
+      ...network,
+    ]
+    return [...this.#options.callFilter, ...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
+  }
+
+  #becomeUser(): string[] {
+    const { uid } = this.#options
+    const drop = uid === undefined ? [] : ['--reuid', String(uid), '--regid', String(uid), '--clear-groups']
+    return ['setpriv', ...drop, '--no-new-privs']
+  }
+
+  /** With the rights to read whatever the sandbox wrote, but on this side. */
+  #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
+    const { uid, processes } = this.#options
+    const lead = uid === undefined ? enterUsers(processes.monitor) : []
+    return runProgram([...lead, ...command] as unknown as [string, ...string[]], { env: HOST_ENV })
+  }
+}
+
+/** In this order bwrap, the parent of both, reaps them and ends by itself; not every machine has somebody else to do it. */
+export async function endSandbox({
+  child,
+  first,
+  holder,
+}: Pick<Processes, 'child' | 'first' | 'holder'>): Promise<void> {
+  const ended = endOf(child)
+  await signalProcess(holder, 'SIGKILL')
+  while (await isAlive(holder)) await sleep(1)
+  await signalProcess(first, 'SIGKILL')
+  await Promise.race([ended, sleep(REAP_MS, undefined, { ref: false })])
+  child.kill('SIGKILL')
+  await ended
+  // The first process is gone when all others are; until then the machine still has something of the sandbox.
+  while (await isAlive(first)) await sleep(2)
+}
+
+interface PlaceParts {
+  /** bwrap itself, outside. */
+  child: ChildProcess
+  first: ProcessRef
+  /** What the first process waits for, if anything. */
+  idle: ProcessRef | undefined
+  canTell: boolean
+}
+
+/** A process namespace. */
+class BubblewrapPlace implements Place {
+  readonly first: ProcessRef
+  readonly #parts: PlaceParts
+  readonly #ended: Promise<void>
+
+  constructor(parts: PlaceParts) {
+    this.first = parts.first
+    this.#parts = parts
+    this.#ended = endOf(parts.child)
+  }
+
+  /**
+   * Whoever outlives his parent here becomes a child of the first process, in the same step in which the parent ends; and
+   * there is no child of anybody outside, which the filter of system calls refuses. So when the command is gone, and the
+   * first process has no child but its own, nobody is there.
+   */
+  async isEmpty(): Promise<boolean> {
+    const { canTell, idle } = this.#parts
+    if (!canTell) return false
+    const children = await childrenOf(this.first.pid)
+    if (children.length !== (idle === undefined ? 0 : 1) || children[0] !== idle?.pid) return false
+    return (idle === undefined || (await isAlive(idle))) && (await isAlive(this.first))
+  }
+
+  /** The first process of a process namespace is gone only after all others. */
+  async end(): Promise<void> {
+    await signalProcess(this.first, 'SIGKILL')
+    await this.#ended
+    while (await isAlive(this.first)) await sleep(2)
+  }
+}

@@ -1,0 +1,103 @@
+import { randomBytes } from 'node:crypto'
+
+export const OPCODES = { continuation: 0, text: 1, binary: 2, close: 8, ping: 9, pong: 10 } as const
+
+export interface Message {
+  opcode: number
+  data: Buffer
+}
+
+/** A server's pieces are tens of kilobytes; whoever sends more than this is no server we know. */
+const MAX_BYTES = 32 * 1024 * 1024
+
+/**
+ * One WebSocket frame (RFC 6455, section 5.2), whole and final. A client masks what it sends, a server does not.
+ */
+export function encodeFrame(opcode: number, data: Uint8Array, isMasked: boolean): Buffer {
+  const { length } = data
+  const lead = Buffer.alloc(2 + (length < 126 ? 0 : length < 65_536 ? 2 : 8))
+  lead[0] = 0x80 | opcode
+  if (lead.length === 2) lead[1] = length
+  else if (lead.length === 4) {
+    lead[1] = 126
+    lead.writeUInt16BE(length, 2)
+  } else {
+    lead[1] = 127
+    lead.writeBigUInt64BE(BigInt(length), 2)
+  }
+  if (!isMasked) return Buffer.concat([lead, data])
+  lead[1]! |= 0x80
+  const mask = randomBytes(4)
+  const frame = Buffer.concat([lead, mask, data])
+  applyMask(frame.subarray(lead.length + 4), mask)
+  return frame
+}
+
+/** Whole messages, in order; one that came in fragments is put together, and control frames come between as they are. */
+export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerator<Message, void, undefined> {
+  let rest: Buffer = Buffer.alloc(0)
+  let fragments: Buffer[] = []
+  let opcode = 0
+  for await (const chunk of source) {
+    rest = rest.length === 0 ? chunk : Buffer.concat([rest, chunk])
+    for (;;) {
+      const head = parseHead(rest)
+      if (head === undefined || rest.length < head.end) break
+      const data = rest.subarray(head.start, head.end)
+      if (head.mask !== undefined) applyMask(data, head.mask)
+      rest = rest.subarray(head.end)
+      if (head.opcode >= OPCODES.close) {
+        yield { opcode: head.opcode, data }
+        continue
+      }
+      if (head.opcode !== OPCODES.continuation) opcode = head.opcode
+      fragments.push(data)
+      if (fragments.reduce((sum, { length }) => sum + length, 0) > MAX_BYTES) throw new Error('a message is too long')
+      if (!head.isFinal) continue
+      yield { opcode, data: fragments.length === 1 ? data : Buffer.concat(fragments) }
+      fragments = []
+    }
+  }
+}
+
+interface Head {
+  opcode: number
+  isFinal: boolean
+  mask: Buffer | undefined
+  /** Where the payload is. */
+  start: number
+  end: number
+}
+
+/** Undefined as long as it is not all there. */
+function parseHead(bytes: Buffer): Head | undefined {
+  if (bytes.length < 2) return undefined
+  const [first, second] = [bytes[0]!, bytes[1]!]
+  const short = second & 0x7f
+  const lengthBytes = short === 126 ? 2 : short === 127 ? 8 : 0
+  const hasMask = (second & 0x80) !== 0
+  const start = 2 + lengthBytes + (hasMask ? 4 : 0)
+  if (bytes.length < start) return undefined
+  const length =
+    lengthBytes === 0 ? short : lengthBytes === 2 ? bytes.readUInt16BE(2) : Number(bytes.readBigUInt64BE(2))
+  if (length > MAX_BYTES) throw new Error('a frame is too long')
+  return {
+    opcode: first & 0x0f,
+    isFinal: (first & 0x80) !== 0,
+    mask: hasMask ? bytes.subarray(start - 4, start) : undefined,
+    start,
+    end: start + length,
+  }
+}
+
+function applyMask(data: Buffer, mask: Buffer): void {
+  const [a, b, c, d] = [mask[0]!, mask[1]!, mask[2]!, mask[3]!]
+  let at = 0
+  for (; at + 4 <= data.length; at += 4) {
+    data[at]! ^= a
+    data[at + 1]! ^= b
+    data[at + 2]! ^= c
+    data[at + 3]! ^= d
+  }
+  for (let index = 0; at + index < data.length; index += 1) data[at + index]! ^= mask[index]!
+}
