@@ -11,6 +11,7 @@ const NAMES = [
   'gateway',
   'gateway-memory',
   'sandbox',
+  'node',
 ] as const
 
 export interface BenchOptions {

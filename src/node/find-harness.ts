@@ -123,7 +123,8 @@ export function assertNode({ title, minimumNode }: PackagedHarness, version: str
   throw new RolloutError('harness.not-found', message)
 }
 
-function isOlder(version: string, minimum: string): boolean {
+/** By the numbers between the dots, as many as `minimum` has. */
+export function isOlder(version: string, minimum: string): boolean {
   const [one, other] = [version, minimum].map((text) => text.split('.').map(Number))
   const i = other?.findIndex((part, at) => part !== one?.[at]) ?? -1
   return i !== -1 && (one?.[i] ?? 0) < (other?.[i] ?? 0)

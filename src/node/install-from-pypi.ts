@@ -2,31 +2,36 @@ import { chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:f
 import { basename, dirname, join } from 'node:path'
 import { readElfNeeds } from '../lib/elf.ts'
 import { runProgram } from '../lib/run-program.ts'
+import { isOlder, type HarnessPlaces } from './find-harness.ts'
 import { PYTHON_LIBRARIES } from './harness-bundle.ts'
 import type { HarnessPackage } from './harnesses/harness.ts'
+import { fetchStandalonePython } from './standalone-python.ts'
 
 interface PipDeps {
   env: Readonly<Record<string, string | undefined>>
   signal: AbortSignal
+  places: Pick<HarnessPlaces, 'platform' | 'tmpdir'>
 }
 
 /**
- * Puts a package into an empty folder, together with the Python that it was made for: a copy of `python3` from PATH, its
- * standard library and the libraries that these load. Gives what went wrong, if anything.
+ * Puts a package into an empty folder, together with the Python that it was made for: a copy of one from PATH, its standard
+ * library and the libraries that these load; or of one that is fetched, where those are too old. Gives what went wrong, if
+ * anything.
  */
 export async function installFromPypi(
-  { name, version, pins = [] }: HarnessPackage,
+  { name, version, pins = [], minimumPython }: HarnessPackage,
   folder: string,
   deps: PipDeps,
 ): Promise<string | undefined> {
-  const python = await askPython(deps)
+  const python = await findPython(minimumPython, deps)
   if (typeof python === 'string') return python
+  await using _ = python
   const home = await copyPython(python, folder)
   const target = join(home, 'site-packages')
   const flags = ['--target', target, '--no-compile', '--no-input', '--disable-pip-version-check']
   const pip = await runProgram(
     [python.executable, '-m', 'pip', 'install', ...flags, `${name}==${version}`, ...pins],
-    deps,
+    python.pip === undefined ? deps : { ...deps, env: { ...deps.env, PYTHONPATH: python.pip } },
   )
   if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
   await copyLibraries(folder, deps)
@@ -53,20 +58,52 @@ export async function installFromPypi(
 
 const PROGRAM = 'python/bin/python3'
 
-interface Python {
+interface Python extends AsyncDisposable {
   executable: string
   /** `3.12` */
   minor: string
   standardLibrary: string
+  /** A folder with pip; absent: it has one itself. */
+  pip?: string
 }
 
-async function askPython(deps: PipDeps): Promise<Python | string> {
+/** Others than `python3` are asked only where that one is too old; where all are, one is fetched. */
+async function findPython(minimum: string | undefined, deps: PipDeps): Promise<Python | string> {
+  const usual = await askPython('python3', deps)
+  const isEnough = (python: Python | string): python is Python =>
+    typeof python !== 'string' && (minimum === undefined || !isOlder(python.minor, minimum))
+  if (minimum === undefined || isEnough(usual)) return usual
+  for (const name of OTHER_PYTHONS) {
+    const other = await askPython(name, deps)
+    if (isEnough(other) && (await hasPip(other, deps))) return other
+  }
+  try {
+    const { executable, pip, ...rest } = await fetchStandalonePython({
+      ...deps.places,
+      env: deps.env,
+      signal: deps.signal,
+    })
+    const python = await askPython(executable, deps)
+    return typeof python === 'string' ? python : { ...python, pip, ...rest }
+  } catch (error) {
+    deps.signal.throwIfAborted()
+    return `it needs Python ${minimum} or newer, which is not in PATH, and ${(error as Error).message}`
+  }
+}
+
+const OTHER_PYTHONS = ['python3.14', 'python3.13', 'python3.12']
+
+async function askPython(name: string, deps: PipDeps): Promise<Python | string> {
   const script = `import json, sys, sysconfig
 print(json.dumps([sys._base_executable, "%d.%d" % sys.version_info[:2], sysconfig.get_path("stdlib")]))`
-  const { exitCode, stdout, stderr } = await runProgram(['python3', '-I', '-c', script], deps)
+  const { exitCode, stdout, stderr } = await runProgram([name, '-I', '-c', script], deps)
   if (exitCode !== 0) return `it needs a python3 in PATH: ${stderr.trim()}`
   const [executable, minor, standardLibrary] = JSON.parse(stdout) as [string, string, string]
-  return { executable: await realpath(executable), minor, standardLibrary }
+  return { executable: await realpath(executable), minor, standardLibrary, async [Symbol.asyncDispose]() {} }
+}
+
+async function hasPip({ executable }: Python, deps: PipDeps): Promise<boolean> {
+  return (await runProgram([executable, '-m', 'pip', '--version'], deps)).exitCode === 0
 }
 
 /** Gives its library folder. Python finds it by where it lies itself, wherever that is. */

@@ -1,7 +1,10 @@
+import { rm } from 'node:fs/promises'
+import { dirname } from 'node:path'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { BuildCounts, SessionOutcome } from '../model/session-outcome.ts'
 import type { SessionRecord, SessionStatus } from '../model/session.ts'
+import { logPaths } from '../store/call-log/log-path.ts'
 import { buildSession } from '../trajectory/build-session.ts'
 import type { SessionFolder, StoredGrade } from './session-folder.ts'
 import { toCounts } from './build-counts.ts'
@@ -29,6 +32,9 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
     const reached = journal.findLast(({ attempt }) => attempt === order.attempt)?.to ?? 'REGISTERED'
     const record = await loadIfThere(order.sessionId, deps)
     if (BEFORE.has(reached) && (record?.turns.length ?? 0) === 0) {
+      // It was left open, and what is written to it now would never count as whole. There is nothing in it.
+      const { log, lock, mark } = logPaths(dirname(folder.path), order.sessionId)
+      for (const file of [log, lock, mark]) await rm(file, { force: true })
       return { next: 'again', order: { ...order, attempt: order.attempt + 1 } }
     }
     const outcome = await toOutcome(order, { reached, record, grade: await folder.readGrade() }, deps)

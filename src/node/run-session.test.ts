@@ -19,7 +19,7 @@ interface Script {
   prepare: Behaviour
   run: Behaviour & { end: AgentRun['end'] }
   grade: Behaviour
-  build: { ms: number; lastFailure?: FailureCode; incomplete?: boolean }
+  build: { ms: number; answers?: number; lastFailure?: FailureCode; incomplete?: boolean }
   tearDown: Behaviour
   limits: SessionLimits
   priority: number
@@ -81,10 +81,11 @@ class ScriptedWork implements SessionWork<string> {
   }
 
   async build(): ReturnType<SessionWork<string>['build']> {
-    const { ms, lastFailure, incomplete } = this.#script.build
+    const { ms, answers = 3, lastFailure, incomplete } = this.#script.build
     await this.#play('build', { ms })
     return {
       built: 'calls',
+      answers,
       ...(lastFailure === undefined ? {} : { lastFailure: new RolloutError(lastFailure, 'last').failure }),
       ...(incomplete ? { incomplete: new RolloutError('store.unavailable', 'cut').failure } : {}),
     }
@@ -217,6 +218,27 @@ describe('each stage', () => {
     expect(end.failure).toBeUndefined()
   })
 
+  test.each([
+    ['failed', { run: { ms: 1, end: 'gave-up' as const } }],
+    ['ran out of time', { run: { ms: HOURS, end: 'finished' as const }, limits: { ...roomy, agentMs: 1000 } }],
+  ])('a harness that %s before the model had said anything is not graded', async (_, script) => {
+    const { end } = await play({ ...script, build: { ms: 1, answers: 0 } })
+    expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'harness.no-answer' } })
+    expect(end.grade).toBeUndefined()
+  })
+
+  test.each([
+    [0, 'upstream.refused'],
+    [2, 'harness.exit-nonzero'],
+  ])('an engine that refuses after %d answers: %s', async (answers, code) => {
+    const { end } = await play({
+      run: { ms: 1, end: 'gave-up' },
+      build: { ms: 1, answers, lastFailure: 'upstream.refused' },
+    })
+    expect(end).toMatchObject({ status: 'ERROR', failure: { code } })
+    expect(end.grade === undefined).toBe(answers === 0)
+  })
+
   test('an incomplete record has no reward', async () => {
     const { end, asked } = await play({ build: { ms: 1, incomplete: true } })
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'store.unavailable' } })
@@ -336,7 +358,13 @@ const scripts: fc.Arbitrary<Script> = fc.record(
     build: fc.record(
       {
         ms: fc.constant(1),
-        lastFailure: fc.constantFrom('upstream.reset', 'request.context-overflow', 'request.client-gone'),
+        answers: fc.constantFrom(0, 1),
+        lastFailure: fc.constantFrom(
+          'upstream.reset',
+          'upstream.refused',
+          'request.context-overflow',
+          'request.client-gone',
+        ),
         incomplete: fc.boolean(),
       },
       { requiredKeys: ['ms'] },

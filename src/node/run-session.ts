@@ -37,6 +37,8 @@ export interface AgentRun {
 
 export interface BuildOutcome<Built> {
   built: Built
+  /** Calls that the model answered, in whole or in part. */
+  answers: number
   /** Why the last call got no answer, if it did not: the agent ended because of it, whatever its exit code says. */
   lastFailure?: Failure
   /** Why the record is not whole, if it is not. */
@@ -195,14 +197,14 @@ class Life<Built> {
 
   async #build(): Promise<void> {
     await this.#state.to('BUILDING')
-    const { built, lastFailure, incomplete } = await this.#work.build()
+    const { built, ...found } = await this.#work.build()
     this.#end.built = built
-    if (this.#end.ending === undefined) return
-    if (incomplete !== undefined) this.#replaceEnding(incomplete)
-    else if (lastFailure !== undefined && failureClasses[lastFailure.code].blame === 'infrastructure') {
-      this.#replaceEnding(lastFailure)
-    } else if (lastFailure?.code === 'request.context-overflow' && this.#end.ending.kind !== 'timeout') {
-      this.#end.ending = { ...this.#end.ending, kind: 'truncated' }
+    const { ending } = this.#end
+    if (ending === undefined) return
+    const failure = notThePolicys(ending, this.#end.failure, found)
+    if (failure !== undefined) this.#replaceEnding(failure)
+    else if (found.lastFailure?.code === 'request.context-overflow' && ending.kind !== 'timeout') {
+      this.#end.ending = { ...ending, kind: 'truncated' }
       delete this.#end.failure
     }
   }
@@ -305,6 +307,22 @@ class Life<Built> {
       postrun_ms: between(at('POST_RUN'), over),
     }
   }
+}
+
+/** Why an ending is not the policy's doing, whatever it looks like; undefined when it is. */
+function notThePolicys(
+  { kind }: AgentEnding,
+  failure: Failure | undefined,
+  { answers, lastFailure, incomplete }: Omit<BuildOutcome<unknown>, 'built'>,
+): Failure | undefined {
+  const blame = lastFailure === undefined ? undefined : failureClasses[lastFailure.code].blame
+  if (incomplete !== undefined) return incomplete
+  if (blame === 'infrastructure') return lastFailure
+  if (answers > 0 || kind === 'completed') return undefined
+  // An engine that refuses every request was set up wrongly; one that refuses after a while was asked for nonsense.
+  if (blame === 'caller') return lastFailure
+  const how = failure?.message ?? `The agent ended (${kind})`
+  return new RolloutError('harness.no-answer', `The model had answered nothing yet. ${how}`).failure
 }
 
 /** A sandbox is to be gone within two seconds; a cluster may take longer. */

@@ -26,7 +26,7 @@ import type { Leases } from './leases.ts'
 import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
 import type { RunTimes } from './run-times.ts'
 import type { Execution, Mount, Runtime, Sandbox } from './runtimes/runtime.ts'
-import { backendOf, toSandboxSpec } from './sandbox-order.ts'
+import { toSandboxSpec } from './sandbox-order.ts'
 import type { StoredGrade } from './session-folder.ts'
 import type { WarmStarts } from './warm-start.ts'
 
@@ -37,13 +37,19 @@ export interface RunnableHarness {
   bundle?: { folder: string; startAt(path: string): ProgramStart }
 }
 
+/** A kind of sandbox, and those of it that were prepared before. */
+export interface OpenRuntime {
+  runtime: Runtime
+  starts: WarmStarts
+}
+
 /** Everything a node has that a session needs. */
 export interface WorkDeps {
   nodeId: string
   gateway: SessionGateway
   model: { name: string; contextTokens: number; images: boolean }
   reader: SessionReader
-  openRuntime(backend: string | undefined): Promise<{ runtime: Runtime; starts: WarmStarts }>
+  openRuntime(spec: TaskRequest['runtime']): Promise<OpenRuntime>
   findHarness(agent: AgentSpec): Promise<RunnableHarness>
   createBuilder(spec: TaskRequest['builder']): Promise<Builder>
   createEvaluator(spec: NonNullable<TaskRequest['evaluator']>): Promise<Evaluator>
@@ -140,7 +146,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const builder = await deps.createBuilder(task.builder)
     const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
     const runnable = await deps.findHarness(task.agent)
-    const opened = await deps.openRuntime(backendOf(task.runtime))
+    const opened = await deps.openRuntime(task.runtime)
     return (this.#resolved = { ...opened, runnable, builder, evaluator })
   }
 
@@ -276,6 +282,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const lastFailure = lastTurn(session)?.failure
     return {
       built,
+      answers: session.turns.filter(({ response }) => response !== undefined).length,
       ...(lastFailure === undefined ? {} : { lastFailure }),
       ...(incomplete === undefined ? {} : { incomplete }),
     }

@@ -20,14 +20,8 @@ import { hostname, networkInterfaces, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, test, type TestContext } from 'vitest'
-import type {
-  ExecResult,
-  ExecSpec,
-  Runtime,
-  RuntimeCheck,
-  Sandbox,
-  SandboxSpec,
-} from '../../src/node/runtimes/runtime.ts'
+import type { ExecSpec, Runtime, RuntimeCheck, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
+import { processesWith, runScript, toProbeSpec, type Ran } from '../../src/node/runtimes/sandbox-probe.contract.ts'
 import { extractTar } from '../../src/node/sandbox/extract-tar.ts'
 import { Stack } from './stack.ts'
 
@@ -40,11 +34,6 @@ export interface Prison {
   createScript: string
   /** Who its processes are on this machine, where that is known. */
   uid?: number
-}
-
-interface Ran extends ExecResult {
-  stdout: string
-  stderr: string
 }
 
 const MB = 1024 * 1024
@@ -80,7 +69,6 @@ export function describeEscapes(prison: Prison): void {
     let shared: Sandbox
     let stack: Stack
     let victim: ChildProcess
-    let count = 0
     /** Connections that came through the door of a session that is not the sandbox's. */
     const strangers: Socket[] = []
 
@@ -121,20 +109,8 @@ export function describeEscapes(prison: Prison): void {
       await rm(dir, { recursive: true, force: true })
     })
 
-    function toSpec(more: Partial<SandboxSpec> = {}): SandboxSpec {
-      return {
-        id: `escape-${process.pid}-${(count += 1)}`,
-        ...(prison.image !== undefined && { image: prison.image }),
-        workdir: '/workspace',
-        env: {},
-        limits: {},
-        network: { kind: 'none' },
-        mounts: [],
-        labels: { suite: 'escape' },
-        leaseUntil: Date.now() + 600_000,
-        ...more,
-      }
-    }
+    const toSpec = (more: Partial<SandboxSpec> = {}): SandboxSpec =>
+      toProbeSpec('escape', { ...(prison.image !== undefined && { image: prison.image }), ...more })
     const start = (more: Partial<SandboxSpec> = {}): Promise<Sandbox> =>
       runtime.start(toSpec(more), AbortSignal.timeout(30_000))
     const attempt = (title: string, work: (context: TestContext) => Promise<void>): void =>
@@ -144,15 +120,9 @@ export function describeEscapes(prison: Prison): void {
       })
     /** Nothing that it prints may be the secret, whatever else it does. */
     async function run(script: string, sandbox: Sandbox = shared, more: Partial<ExecSpec> = {}): Promise<Ran> {
-      const execution = await sandbox.exec({
-        command: ['bash', '-c', script],
-        leftovers: 'end',
-        timeoutMs: 30_000,
-        ...more,
-      })
-      const [stdout, stderr] = [await text(execution.output('stdout')), await text(execution.output('stderr'))]
-      expect(stdout + stderr).not.toContain(secret)
-      return { ...(await execution.result), stdout, stderr }
+      const ran = await runScript(sandbox, script, more)
+      expect(ran.stdout + ran.stderr).not.toContain(secret)
+      return ran
     }
     const download = (source: string, target: string, limits = LIMITS, sandbox = shared): Promise<void> =>
       sandbox.download(source, join(dir, target), limits, AbortSignal.timeout(30_000))
@@ -663,24 +633,10 @@ async function contentsBelow(root: string): Promise<string> {
   return found.join('\n')
 }
 
-/** Of this machine, whoever's they are, whose command line has that word. */
-function processesWith(word: string): number[] {
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name))
-    .map(Number)
-    .filter((pid) => pid !== process.pid && readOrNothing(`/proc/${pid}/cmdline`).includes(word))
-}
-
 function readOrNothing(path: string): string {
   try {
     return readFileSync(path, 'latin1')
   } catch {
     return ''
   }
-}
-
-async function text(chunks: AsyncIterable<Buffer>): Promise<string> {
-  const all: Buffer[] = []
-  for await (const chunk of chunks) all.push(chunk)
-  return Buffer.concat(all).toString()
 }

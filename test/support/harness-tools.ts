@@ -101,6 +101,16 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     image: (path) => ({ name: 'read', arguments: { path } }),
     mcpTool: (server, tool) => `${server}_${tool}`,
   },
+  openhands: {
+    shell: (command) => ({ name: 'terminal', arguments: { command } }),
+    write: (path, content, cwd) => ({
+      name: 'file_editor',
+      arguments: { command: 'create', path: `${cwd}/${path}`, file_text: content },
+    }),
+    read: (path, cwd) => ({ name: 'file_editor', arguments: { command: 'view', path: `${cwd}/${path}` } }),
+    image: (path, cwd) => ({ name: 'file_editor', arguments: { command: 'view', path: `${cwd}/${path}` } }),
+    mcpTool: (_server, tool) => tool,
+  },
 }
 
 /** Of a harness that has none, or whose tools nobody wrote down. */

@@ -18,6 +18,8 @@ export function pythonEnvironment(
   name: string,
   requirementsFile: string,
   pipOptions: readonly string[] = [],
+  /** The interpreter it is made of. */
+  base = 'python3',
 ): PythonEnvironment {
   const requirements = join(root, 'test/support', requirementsFile)
   const digest = createHash('sha1').update(readFileSync(requirements)).digest('hex').slice(0, 12)
@@ -29,7 +31,7 @@ export function pythonEnvironment(
     install() {
       if (existsSync(join(environment, 'installed'))) return undefined
       const steps = [
-        ['python3', '-m', 'venv', '--clear', environment],
+        [base, '-m', 'venv', '--clear', environment],
         [python, '-m', 'pip', 'install', ...options, '-r', requirements],
         ['touch', join(environment, 'installed')],
       ]

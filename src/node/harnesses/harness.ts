@@ -89,6 +89,8 @@ export interface HarnessPackage {
   version: string
   /** Packages it needs in an exact version, as `name==1.2.3`, because it does not work with the newest. */
   pins?: readonly string[]
+  /** Oldest Python it runs on, as `3.12`; absent: any that machines have. */
+  minimumPython?: string
 }
 
 /** One that we install. */

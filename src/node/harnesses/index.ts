@@ -5,6 +5,7 @@ import { geminiCli } from './gemini-cli.ts'
 import type { Harness, PackagedHarness } from './harness.ts'
 import { miniSweAgent } from './mini-swe-agent.ts'
 import { opencode } from './opencode.ts'
+import { openhands } from './openhands.ts'
 import { pi } from './pi.ts'
 import { qwenCode } from './qwen-code.ts'
 import { shell } from './shell.ts'
@@ -19,6 +20,7 @@ export const harnesses: readonly [PackagedHarness, ...PackagedHarness[]] = [
   pi,
   miniSweAgent,
   aider,
+  openhands,
 ]
 
 /** All that a task may name. */

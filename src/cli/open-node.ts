@@ -1,0 +1,137 @@
+import { join, resolve } from 'node:path'
+import type { Logger } from 'pino'
+import { Gateway } from '../gateway/gateway.ts'
+import type { QuirkRule } from '../gateway/quirks/rule.ts'
+import type { ContinuationMode } from '../gateway/sessions.ts'
+import { systemClock } from '../lib/clock.ts'
+import { allowModules } from '../lib/load-module.ts'
+import { randomIds } from '../lib/random-ids.ts'
+import { RolloutError } from '../model/failure.ts'
+import type { StrategySpec } from '../model/task.ts'
+import type { ArtifactPolicy } from '../node/artifacts.ts'
+import { Checkouts } from '../node/checkouts.ts'
+import { findRunnable } from '../node/find-runnable.ts'
+import { SessionNode, sessionsFolder, type NodeBudgets, type SessionEvent } from '../node/node.ts'
+import { OpenRuntimes, usualRuntime } from '../node/open-runtimes.ts'
+import type { StageWidths } from '../node/stages.ts'
+import { createCallLogReader } from '../store/call-log/reader.ts'
+import { createCallLogStore } from '../store/call-log/store.ts'
+import type { Builder } from '../trajectory/builders/builder.ts'
+import { builders } from '../trajectory/builders/index.ts'
+import { loadBuilder } from '../trajectory/builders/load-builder.ts'
+import { createEvaluator } from '../trajectory/create-evaluator.ts'
+import { CallFilter } from '../trajectory/select-calls.ts'
+import * as z from 'zod'
+import { harnessPlaces } from './harness-places.ts'
+import type { OpenEngine } from './open-engine.ts'
+import { requestReader } from './read-request.ts'
+import { loadSessionReaders } from './session-readers.ts'
+
+export interface NodeChoice {
+  nodeId: string
+  /** Everything it keeps. */
+  dir: string
+  engine: OpenEngine
+  /** Absent: the best that works here. */
+  runtime?: string
+  runtimeSettings?: Readonly<Record<string, Readonly<Record<string, unknown>>>>
+  widths: StageWidths
+  budgets: NodeBudgets
+  artifacts: ArtifactPolicy
+  /** Files whose code is trusted. */
+  modules: readonly string[]
+  harnessDir?: string
+  contextTokens?: number
+  images: boolean
+  continuation?: ContinuationMode
+  quirks?: readonly QuirkRule[]
+  env: NodeJS.ProcessEnv
+  logger: Logger
+  onEvent?: (event: SessionEvent) => void
+}
+
+export interface OpenNode extends AsyncDisposable {
+  node: SessionNode
+  gateway: Gateway
+  runtimes: OpenRuntimes
+  /** The kind of sandbox for tasks that do not say, and why not a better one. */
+  runtime: { kind: string; why?: string }
+}
+
+/** What harnesses are told when neither the user nor the engine knows. */
+const USUAL_CONTEXT = 131_072
+const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_000 }
+
+/** A node with its gateway in this process, as one machine needs it. */
+export async function openNode(choice: NodeChoice): Promise<OpenNode> {
+  const { dir, engine, logger, env } = choice
+  await using owned = new AsyncDisposableStack()
+  const clock = systemClock
+  const now = (): number => clock.now()
+  const sandboxes = join(dir, 'sandboxes')
+  const runtime = choice.runtime === undefined ? await usualRuntime(sandboxes, now) : { kind: choice.runtime }
+  const modules = await allowModules(choice.modules.map((path) => resolve(path)))
+  const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: CHECKOUT_LIMITS, env, now })
+  const settings = choice.runtimeSettings ?? {}
+  const opened = owned.use(
+    new OpenRuntimes({ dir: sandboxes, usual: runtime.kind, settings, modules, prepare: { checkouts }, now }),
+  )
+  const sessions = sessionsFolder(dir)
+  const store = owned.use(createCallLogStore({ dir: sessions, durability: 'process', now }))
+  const gateway = owned.use(
+    await Gateway.start({
+      upstream: engine.upstream,
+      store,
+      ids: randomIds(now),
+      now,
+      logger,
+      continuation: choice.continuation,
+      quirks: choice.quirks,
+      origin: { engine: engine.info },
+    }),
+  )
+  const places = harnessPlaces(choice.harnessDir, env)
+  const node = owned.use(
+    await SessionNode.start({
+      nodeId: choice.nodeId,
+      dir,
+      gateway,
+      model: {
+        name: engine.info.model,
+        contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
+        images: choice.images,
+      },
+      reader: createCallLogReader({ dir: sessions }),
+      openRuntime: (spec) => opened.open(spec),
+      usedRuntimes: () => opened.used(),
+      findHarness: (agent) => findRunnable(agent, { places, modules }),
+      createBuilder: (spec) => createBuilder(spec, modules),
+      createEvaluator: (spec) =>
+        createEvaluator(spec, {
+          allowed: modules,
+          // Whoever runs this names the tasks, the secrets and the addresses: they are all theirs.
+          deps: { now, secret: (name) => env[name], mayCall: () => true },
+        }),
+      build: { weighting: 'tokens', reader: requestReader, forSession: await loadSessionReaders() },
+      filter: CallFilter.parse({}),
+      // The same: it is their own machine.
+      assertMountable: () => {},
+      clock,
+      outputBytes: choice.artifacts.fileMb * 1024 * 1024,
+      widths: choice.widths,
+      budgets: choice.budgets,
+      artifacts: choice.artifacts,
+      logger,
+      onEvent: choice.onEvent,
+    }),
+  )
+  const all = owned.move()
+  return { node, gateway, runtimes: opened, runtime, [Symbol.asyncDispose]: () => all.disposeAsync() }
+}
+
+async function createBuilder({ strategy, config }: StrategySpec, modules: readonly string[]): Promise<Builder> {
+  if (strategy.includes('/')) return loadBuilder(strategy, { allowed: modules })
+  const parsed = builders.config.safeParse({ kind: strategy, ...config })
+  if (parsed.success) return builders.create(parsed.data, {})
+  throw new RolloutError('config.invalid', `builder: ${z.prettifyError(parsed.error)}`)
+}

@@ -1,0 +1,32 @@
+import { RolloutError } from '../model/failure.ts'
+import type { AgentSpec } from '../model/task.ts'
+import { findHarness, type HarnessPlaces } from './find-harness.ts'
+import { bundleStart } from './harness-bundle.ts'
+import { presets } from './harnesses/index.ts'
+import type { Harness } from './harnesses/harness.ts'
+import { isPackaged, loadHarness } from './load-harness.ts'
+import type { RunnableHarness } from './session-work.ts'
+
+/**
+ * What a task's agent is, and where it is on this machine. One that is not installed here may be in the task's image, so
+ * it is not an error yet. Throws `config.invalid` for a name there is not, or a module that is not allowed.
+ */
+export async function findRunnable(
+  agent: AgentSpec,
+  { places, modules }: { places: HarnessPlaces; modules: readonly string[] },
+): Promise<RunnableHarness> {
+  const harness =
+    agent.import_path == null ? presetOf(agent.harness!) : await loadHarness(agent.import_path, { allowed: modules })
+  if (!isPackaged(harness)) return { harness }
+  const found = await findHarness(harness, places)
+  const { bundle, folder } = found ?? {}
+  if (bundle === undefined || folder === undefined) return { harness }
+  return { harness, bundle: { folder, startAt: (path) => bundleStart(bundle, path) } }
+}
+
+function presetOf(name: string): Harness {
+  const preset = presets.find((candidate) => candidate.name === name)
+  if (preset !== undefined) return preset
+  const names = presets.map((known) => known.name).join(', ')
+  throw new RolloutError('config.invalid', `agent.harness: "${name}" is none of ${names}.`)
+}

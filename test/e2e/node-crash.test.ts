@@ -1,0 +1,115 @@
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { access, mkdtemp, readdir, readFile, realpath, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, expect, test } from 'vitest'
+import type { SessionOutcome } from '../../src/model/session-outcome.ts'
+import type { SessionStatus } from '../../src/model/session.ts'
+import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+import { bashAgent } from '../support/bash-agent.ts'
+import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
+
+const evaluator = join(import.meta.dirname, '../support/modules/counting-evaluator.ts')
+const nodeProcess = join(import.meta.dirname, '../support/node-process.ts')
+/** In every process of the agent, so that one that survived would be found. */
+const MARK = `polar-crash-${process.pid}`
+
+let scratch: string
+beforeAll(async () => {
+  scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-crash-'))
+})
+afterAll(() => rm(scratch, { recursive: true, force: true }))
+
+/** Where the node dies, how long after it got there, and what becomes of the session. */
+const cases: [state: SessionStatus, delayMs: number, what: 'made again' | 'partial' | 'graded before'][] = [
+  ['INITIALIZING', 0, 'made again'],
+  ['INITIALIZING', 700, 'made again'],
+  ['READY', 0, 'made again'],
+  ['RUNNING', 0, 'partial'],
+  ['RUNNING', 3000, 'partial'],
+  ['POST_RUN', 0, 'partial'],
+  ['BUILDING', 0, 'partial'],
+  ['EVALUATING', 0, 'partial'],
+  ['EVALUATING', 1000, 'partial'],
+  ['COMPLETED', 0, 'graded before'],
+]
+
+test.each(cases)(
+  'kill -9 %s + %d ms: the session is %s, and nothing is left',
+  async (state, delayMs, what) => {
+    const dir = join(scratch, `${state}-${delayMs}`)
+    const log = `${dir}.graded`
+    const agent = bashAgent(
+      `export MARK=${MARK}; call one > a; call two > b; ${state === 'RUNNING' ? 'sleep 600' : 'true'}`,
+    )
+    const slow = state === 'INITIALIZING' && delayMs > 0
+    const task = shellTask(agent, {
+      runtime: { prepare: [{ type: 'exec', command: `MARK=${MARK} sleep ${slow ? 3 : 0}` }] },
+      evaluator: { strategy: evaluator, config: { log, seconds: delayMs > 0 ? 3 : 0 } },
+    })
+    const order = orderOf(task)
+    await runUntilKilled([dir, state, String(delayMs), JSON.stringify(order), evaluator])
+
+    await using stack = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator] })
+    const [recovered] = stack.node.recovered
+    expect(stack.node.recovered).toHaveLength(1)
+    // All that the dead one had is gone before the first session of the new one starts.
+    if (what !== 'made again') await expectNoProcess()
+    let outcome: SessionOutcome
+    if (what === 'made again') {
+      expect(recovered).toMatchObject({ next: 'again', order: { sessionId: order.sessionId, attempt: 2 } })
+      outcome = await stack.node.sessions[0]!.outcome
+      expect(outcome).toMatchObject({ status: 'COMPLETED', attempt: 2, grade: { outcome_reward: 0.5 } })
+    } else {
+      expect(recovered).toMatchObject({ next: 'ended' })
+      outcome = (recovered as { outcome: SessionOutcome }).outcome
+      expect(stack.node.sessions).toEqual([])
+      if (what === 'partial') {
+        expect(outcome).toMatchObject({ status: 'ERROR', failure: { code: 'session.node-lost' } })
+        expect(outcome.grade).toBeUndefined()
+      } else expect(outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 0.5 } })
+    }
+    // Captured calls survive, and are counted as what they are.
+    const record = await createCallLogReader({ dir: join(dir, 'sessions') }).load(order.sessionId, { salvage: true })
+    const captured = record.turns.filter(({ response }) => response !== undefined).length
+    if (state !== 'RUNNING' || delayMs > 0) expect(captured).toBe(2)
+    expect(outcome.counts?.calls ?? 0).toBe(captured)
+    const graded = (await readFile(log, 'utf8').catch(() => '')).split('\n').filter(Boolean)
+    expect(graded.length).toBeLessThanOrEqual(1)
+
+    // And it is over: a third node finds nothing to do.
+    await stack[Symbol.asyncDispose]()
+    await using third = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator] })
+    expect(third.node.recovered).toEqual([])
+    const { runtime } = await third.opened.runtimes.open(undefined)
+    expect(await runtime.list()).toEqual([])
+    expect(await readdir(join(dir, 'grading')).catch(() => [])).toEqual([])
+    await expectNoProcess()
+  },
+  90_000,
+)
+
+async function runUntilKilled(args: string[]): Promise<void> {
+  const child = spawn(process.execPath, [nodeProcess, ...args], { stdio: ['ignore', 'inherit', 'inherit'] })
+  const [, signal] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
+  expect(signal).toBe('SIGKILL')
+}
+
+/** Not one process on this machine that was the agent's, or prepared for it. */
+async function expectNoProcess(): Promise<void> {
+  const found: string[] = []
+  for (const pid of await readdir('/proc')) {
+    if (!/^\d+$/.test(pid) || Number(pid) === process.pid) continue
+    const environ = await readFile(`/proc/${pid}/environ`, 'utf8').catch(() => '')
+    if (environ.split('\0').includes(`MARK=${MARK}`)) found.push(pid)
+  }
+  expect(found).toEqual([])
+}
+
+test('two nodes cannot have one folder', async () => {
+  const dir = join(scratch, 'shared')
+  await using first = await NodeStack.start({ dir })
+  await access(join(first.dir, 'node.lock'))
+  await expect(NodeStack.start({ dir })).rejects.toThrow(/belongs to process/)
+})
