@@ -11,6 +11,7 @@ import { quirks } from '../src/gateway/quirks/index.ts'
 import { boundaryOf, FailureCode, failureClasses } from '../src/model/failure.ts'
 import type { Harness } from '../src/node/harnesses/harness.ts'
 import { presets } from '../src/node/harnesses/index.ts'
+import { evaluators } from '../src/trajectory/evaluators/index.ts'
 
 const root = dirname(import.meta.dirname)
 
@@ -24,6 +25,7 @@ const pages: readonly Page[] = [
   { path: 'docs/failures.md', render: renderFailures },
   { path: 'docs/dialects.md', render: renderDialects },
   { path: 'docs/harness-settings.md', render: renderHarnessSettings },
+  { path: 'docs/evaluator-settings.md', render: renderEvaluatorSettings },
 ]
 
 const isCheck = process.argv.includes('--check')
@@ -88,18 +90,66 @@ function renderSettings({ name, title, settings }: Harness): string {
   return `## ${name}: ${title}\n\n${table}`
 }
 
+function renderEvaluatorSettings(): string {
+  const { oneOf = [] } = z.toJSONSchema(evaluators.config, { io: 'input' }) as { oneOf?: readonly JsonSchema[] }
+  const sections = oneOf.map((schema) => {
+    const { kind, ...settings } = schema.properties ?? {}
+    const rows = Object.entries(settings).flatMap(([key, about]) => toRows(key, about, schema.required ?? []))
+    const table = rows.length === 0 ? 'None.' : renderTable(['Setting', 'Value', 'If absent', 'Meaning'], rows)
+    const lists = Object.entries(settings)
+      .filter(([, { default: value }]) => isLong(value))
+      .map(
+        ([key, { default: value }]) =>
+          `\n\n\`${key}\`, if absent: ${(value as string[]).map((each) => `\`${each}\``).join(', ')}.`,
+      )
+    return `## ${String(kind?.const)}\n\n${table}${lists.join('')}`
+  })
+  return `# Settings of each evaluator
+
+What a task may say in \`evaluator.config\`. Anything else is refused with its path before something is started. Which
+evaluator is for what, and how far each can be trusted, is in [evaluators](evaluators.md).
+
+${sections.join('\n\n')}
+
+This page is made from \`src/trajectory/evaluators\` by \`npm run docs\`.
+`
+}
+
+/** A list that would make a table unreadable. */
+function isLong(value: unknown): boolean {
+  return Array.isArray(value) && value.length > 8
+}
+
+/** A setting, and the settings within it. */
+function toRows(name: string, schema: JsonSchema, required: readonly string[]): string[][] {
+  const isRequired = required.includes(name.split('.').at(-1)!)
+  const value = isLong(schema.default) ? 'see below' : `\`${JSON.stringify(schema.default)}\``
+  const absent = isRequired ? 'required' : schema.default === undefined ? '' : value
+  const inner = schema.properties === undefined ? schema.items : schema
+  const rows = Object.entries(inner?.properties ?? {}).flatMap(([key, about]) =>
+    toRows(`${name}.${key}`, about, inner?.required ?? []),
+  )
+  return [[`\`${name}\``, renderType(schema), absent, schema.description ?? ''], ...rows]
+}
+
 interface JsonSchema {
-  type?: string
+  type?: string | readonly string[]
   enum?: readonly string[]
+  const?: unknown
   pattern?: string
   items?: JsonSchema
+  anyOf?: readonly JsonSchema[]
+  properties?: Readonly<Record<string, JsonSchema>>
+  required?: readonly string[]
+  default?: unknown
   description?: string
 }
 
-function renderType({ type, enum: values, pattern, items }: JsonSchema): string {
+function renderType({ type, enum: values, pattern, items, anyOf }: JsonSchema): string {
+  if (anyOf !== undefined) return anyOf.map(renderType).join(', or ')
   if (values !== undefined) return values.map((value) => `\`${value}\``).join(', ')
   if (items !== undefined) return `list of ${renderType(items)}s`
-  return pattern === undefined ? (type ?? 'any') : `text like \`${pattern}\``
+  return pattern === undefined ? [type ?? 'any'].flat().join(' or ') : `text like \`${pattern}\``
 }
 
 function renderDialects(): string {

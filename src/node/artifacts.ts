@@ -44,8 +44,15 @@ export class Artifacts {
     await this.copy(path, [bytes])
   }
 
-  /** Reads all of it, also what is not kept, so that whoever writes is not held up. */
-  async copy(path: string, pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>): Promise<void> {
+  /**
+   * Reads all of it, also what is not kept, so that whoever writes is not held up. `totalBytes`: how much there was, where
+   * not all of it is given.
+   */
+  async copy(
+    path: string,
+    pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
+    { totalBytes = 0 }: { totalBytes?: number } = {},
+  ): Promise<void> {
     if (!SAFE_PATH.test(path)) throw new TypeError(`${JSON.stringify(path)} is no path for an artifact`)
     if (this.#policy.keep === 'none') return
     let file: FileHandle | undefined
@@ -65,6 +72,7 @@ export class Artifacts {
     } finally {
       await file?.close()
     }
+    artifact.isCut ||= artifact.bytes < totalBytes
     if (artifact.bytes > 0 || artifact.isCut) this.#kept.set(path, artifact)
   }
 

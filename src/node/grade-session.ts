@@ -1,10 +1,11 @@
-import { toChatMessage } from '../model/chat-message.ts'
 import { failureClasses, RolloutError } from '../model/failure.ts'
 import { EvalResult } from '../model/reward.ts'
 import type { AgentEnding } from '../model/session-outcome.ts'
 import type { TaskRequest } from '../model/task.ts'
 import type { Workspace } from '../model/workspace.ts'
 import type { BuiltSession } from '../trajectory/build-session.ts'
+import type { RequestReader } from '../trajectory/graph/call-graph.ts'
+import { mainConversation } from '../trajectory/main-conversation.ts'
 import type { Collection, Evaluation, Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { Graders } from './graders.ts'
@@ -19,6 +20,8 @@ export interface Grading {
   snapshot: string
   graders: Graders
   built: BuiltSession
+  /** Of its requests. */
+  reader: RequestReader
   ending: AgentEnding
   task: TaskRequest
   submission: string
@@ -52,7 +55,7 @@ export async function gradeSession(grading: Grading): Promise<EvalResult> {
     ...collection,
     ending: grading.ending,
     session: built.session,
-    conversation: () => conversationOf(built),
+    conversation: () => mainConversation(built.graph, grading.reader),
     samples: built.summary.rows,
     grader: (from = 'clean') => toGrader(grading, from),
   })
@@ -93,15 +96,4 @@ function toEvaluatorError(error: unknown): RolloutError {
   if (error instanceof RolloutError && failureClasses[error.code].blame === 'infrastructure') return error
   const message = error instanceof Error ? error.message : String(error)
   return new RolloutError('evaluator.crashed', message, { cause: error })
-}
-
-/** The last row of the main conversation holds all of it. */
-function conversationOf(built: BuiltSession): ReturnType<Evaluation['conversation']> {
-  let last: ReturnType<Evaluation['conversation']> = []
-  for (const sample of built.samples()) {
-    if (sample.label !== 'main') continue
-    const { prompt, response } = sample.messages()
-    last = [...prompt, ...response].map(toChatMessage)
-  }
-  return last
 }

@@ -25,7 +25,7 @@ import { launchInSandbox } from './launch-in-sandbox.ts'
 import type { Leases } from './leases.ts'
 import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
 import type { RunTimes } from './run-times.ts'
-import type { Execution, Mount, Runtime, Sandbox } from './runtimes/runtime.ts'
+import type { Execution, ExecResult, Mount, Runtime, Sandbox } from './runtimes/runtime.ts'
 import { toSandboxSpec } from './sandbox-order.ts'
 import type { StoredGrade } from './session-folder.ts'
 import type { WarmStarts } from './warm-start.ts'
@@ -199,7 +199,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     try {
       const execution = await launchInSandbox(this.#sandbox!, this.#plan(), { outputBytes }, signal)
       const result = await untilEnded(execution, signal)
-      await this.#keepOutput(execution)
+      await this.#keepOutput(execution, result)
       if (result.exitCode === null && !signal.aborted && !result.isOutOfMemory) await this.#assertAlive()
       const message = (await tail(execution, 'stderr')) || (await tail(execution, 'stdout'))
       return {
@@ -255,9 +255,9 @@ export class RealWork implements SessionWork<BuiltSession> {
     return clock.after(Math.max(0, expected - ahead), () => this.#graders?.prewarm())
   }
 
-  async #keepOutput(execution: Execution): Promise<void> {
-    await this.#artifacts.copy('agent/stdout.log', execution.output('stdout'))
-    await this.#artifacts.copy('agent/stderr.log', execution.output('stderr'))
+  async #keepOutput(execution: Execution, { stdoutBytes, stderrBytes }: ExecResult): Promise<void> {
+    await this.#artifacts.copy('agent/stdout.log', execution.output('stdout'), { totalBytes: stdoutBytes })
+    await this.#artifacts.copy('agent/stderr.log', execution.output('stderr'), { totalBytes: stderrBytes })
   }
 
   /** Something killed the harness, and it was neither us nor the kernel for want of memory. */
@@ -304,6 +304,7 @@ export class RealWork implements SessionWork<BuiltSession> {
         snapshot: this.#stateName(),
         graders: this.#graders!,
         built,
+        reader: this.#deps.build.forSession(built.session).reader,
         ending,
         task,
         submission,
@@ -363,7 +364,7 @@ function toSampling(spec: SamplingSpec): NonNullable<SessionOptions['sampling']>
 }
 
 /** When told to stop, its whole tree is killed, and it has ended. */
-async function untilEnded(execution: Execution, signal: AbortSignal): Promise<Awaited<Execution['result']>> {
+async function untilEnded(execution: Execution, signal: AbortSignal): Promise<ExecResult> {
   const kill = (): void => void execution.kill()
   signal.addEventListener('abort', kill, { once: true })
   if (signal.aborted) kill()

@@ -86,6 +86,16 @@ const expected: Readonly<Record<string, Readonly<Partial<Record<ScenarioName, Ex
     long: { calls: 13 },
     prompt: { calls: 1 },
   },
+  openhands: {
+    basic: { calls: 3 },
+    parallel: { calls: 3 },
+    image: { calls: 2 },
+    // Asks twice more, then finds that it is stuck.
+    empty: { calls: 3, exitCode: 1 },
+    badargs: { calls: 3 },
+    long: { calls: 13 },
+    prompt: { calls: 1 },
+  },
 }
 
 let scratch: string

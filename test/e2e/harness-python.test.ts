@@ -7,7 +7,8 @@ import { findHarness } from '../../src/node/find-harness.ts'
 import { aider } from '../../src/node/harnesses/aider.ts'
 import type { PackagedHarness } from '../../src/node/harnesses/harness.ts'
 import { miniSweAgent } from '../../src/node/harnesses/mini-swe-agent.ts'
-import type { Scenario } from '../support/harness-scenarios.ts'
+import { openhands } from '../../src/node/harnesses/openhands.ts'
+import { scenarios, type Scenario } from '../support/harness-scenarios.ts'
 import { runHarness, type HarnessRun } from '../support/harness-run.ts'
 
 let scratch: string
@@ -18,7 +19,7 @@ afterAll(() => rm(scratch, { recursive: true, force: true }))
 
 async function play(
   harness: PackagedHarness,
-  steps: ReturnType<Scenario['steps']>,
+  what: ReturnType<Scenario['steps']> | Scenario,
   settings: Record<string, unknown>,
   context: TestContext,
 ): Promise<HarnessRun> {
@@ -26,14 +27,10 @@ async function play(
   if ((await findHarness(harness, places)) === undefined) {
     context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
   }
-  const scenario = {
-    name: 'python',
-    prompt: 'Make it: $(id) "x".',
-    steps: () => steps,
-    files: {},
-    says: '',
-    images: false,
-  }
+  const prompt = 'Make it: $(id) "x".'
+  const scenario = Array.isArray(what)
+    ? { name: 'python', prompt, steps: () => what, files: {}, says: '', images: false }
+    : what
   const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent: { settings } })
   expect(run.session.complete).toBe(true)
   expect(run.session.turns.every(({ response }) => response?.grade === 'exact')).toBe(true)
@@ -66,4 +63,44 @@ test('Aider applies the edit of an answer, and leaves nothing else behind', asyn
   const run = await play(aider, [{ text }], { edit_format: 'whole', git: false }, context)
   expect(run.exitCode, run.stderr).toBe(0)
   expect(await readFile(join(run.cwd, 'hello.py'), 'utf8')).toBe("print('hi')\n")
+})
+
+const named = (name: Scenario['name']): Scenario => scenarios.find((scenario) => scenario.name === name)!
+
+test.for(['basic', 'parallel', 'badargs', 'prompt'])(
+  'OpenHands does what the model says: %s',
+  async (name, context) => {
+    const scenario = named(name)
+    const run = await play(openhands, scenario, {}, context)
+    expect({ exitCode: run.exitCode, said: run.stdout.trim() }, run.stderr).toEqual({
+      exitCode: 0,
+      said: scenario.says,
+    })
+    for (const [file, text] of Object.entries(scenario.files))
+      expect(await readFile(join(run.cwd, file), 'utf8')).toBe(text)
+  },
+)
+
+test('OpenHands shows the model a picture, where the model sees', async (context) => {
+  const run = await play(openhands, named('image'), {}, context)
+  expect(run.exitCode, run.stderr).toBe(0)
+  expect(run.session.turns[1]?.request).toContain('data:image/png;base64,')
+})
+
+test('OpenHands gives the agent the environment of the sandbox, without its own or codes of a terminal', async (context) => {
+  const look = { tool_calls: [{ name: 'terminal', arguments: { command: 'env > env.txt; echo seen' } }] }
+  const run = await play(openhands, [look, { text: 'Done.' }], {}, context)
+  const own = /POLAR_|LITELLM|LOG_LEVEL|OPENHANDS|SHORT_CONTEXT|LD_LIBRARY_PATH|PYTHON|sk-/
+  expect(await readFile(join(run.cwd, 'env.txt'), 'utf8')).not.toMatch(own)
+  const [, second] = run.session.turns
+  expect(second?.request).toContain('seen')
+  expect(second?.request).not.toContain(String.raw`\u001b`)
+})
+
+test('OpenHands says when its limit on steps ended it', async (context) => {
+  const step = { tool_calls: [{ name: 'terminal', arguments: { command: 'true' } }] }
+  const run = await play(openhands, [step, step, { text: 'Done.' }], { max_iterations: 2 }, context)
+  expect(run.exitCode, run.stderr).toBe(53)
+  expect(run.session.turns).toHaveLength(2)
+  expect(run.stderr).toContain('MaxIterationsReached')
 })

@@ -1,0 +1,188 @@
+import { mkdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { evaluators } from '../../src/trajectory/evaluators/index.ts'
+import { Grading, type Graded, type GradeOptions } from '../support/grade.ts'
+
+const deps = { now: Date.now, secret: () => undefined, mayCall: () => true }
+
+describe('the evaluator command', { timeout: 60_000 }, () => {
+  let grading: Grading
+  beforeAll(async () => {
+    grading = await Grading.start()
+  })
+  afterAll(() => grading[Symbol.asyncDispose]())
+
+  const grade = (config: object, options: Omit<GradeOptions, 'evaluator'> = {}): Promise<Graded> => {
+    const evaluator = evaluators.create(evaluators.config.parse({ kind: 'command', ...config }), deps)
+    return grading.grade({ ...options, evaluator })
+  }
+  const rewardOf = async (config: object, options: Omit<GradeOptions, 'evaluator'> = {}) =>
+    (await grade(config, options)).result.outcome_reward
+
+  test('takes the reward from the exit code, and keeps what the command said', async () => {
+    const { result, evidence } = await grade(
+      { command: 'echo "$WHO says $(cat answer)"; echo no >&2; exit 4' },
+      { agent: 'echo hi > answer', env: { WHO: 'grader' } },
+    )
+    expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 4 } })
+    expect(String(evidence.get('command-stdout.log'))).toBe('grader says hi\n')
+    expect(String(evidence.get('command-stderr.log'))).toBe('no\n')
+  })
+
+  test('takes the reward from the last line of stdout, a number or JSON', async () => {
+    const reward = 'stdout'
+    expect(await rewardOf({ command: 'echo noise; echo 0.25; echo', reward })).toBe(0.25)
+    expect(await rewardOf({ command: 'echo -1.5e-1', reward })).toBe(-0.15)
+    const said = '{"reward": 0.5, "components": {"style": 1, "tests": 0}, "metadata": {"passed": 3}}'
+    const { result } = await grade({ command: `echo '${said}'`, reward })
+    expect(result).toMatchObject({
+      outcome_reward: 0.5,
+      components: { style: 1, tests: 0 },
+      metadata: { passed: 3, exit_code: 0 },
+    })
+  })
+
+  test.each([
+    'nan',
+    'Infinity',
+    '1e999',
+    'true',
+    '{}',
+    '{"reward": "1"}',
+    '{"reward": 1, "componets": {}}',
+    '[1]',
+    '0x1',
+  ])('what is no reward is a failure of the grader, not a zero: %s', async (said) => {
+    await expect(grade({ command: `echo '${said}'`, reward: 'stdout' })).rejects.toMatchObject({
+      code: 'evaluator.crashed',
+    })
+  })
+
+  test('takes the reward from a file, which the agent cannot have left', async () => {
+    const reward = { file: 'out/reward.json' }
+    const agent = 'mkdir out; echo 1 > out/reward.json; chmod 444 out/reward.json'
+    expect(await rewardOf({ command: 'echo 0.5 > out/reward.json', reward }, { agent })).toBe(0.5)
+    const command = 'true'
+    await expect(grade({ command, reward }, { agent })).rejects.toMatchObject({ code: 'evaluator.crashed' })
+    const zero = await grade({ command, reward, missing_reward: 'zero' }, { agent })
+    expect(zero.result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
+  })
+
+  test('a process that the command leaves behind cannot write the file afterwards', async () => {
+    const command = '(setsid sh -c "sleep 0.3; echo 1 > reward" &) ; echo 0 > reward'
+    expect(await rewardOf({ command, reward: { file: 'reward' } })).toBe(0)
+  })
+
+  test('a command that takes too long is worth 0, and says so', async () => {
+    const { result } = await grade({ command: 'sleep 60', timeout_seconds: 0.3 })
+    expect(result).toMatchObject({ outcome_reward: 0, metadata: { test_timeout: true } })
+  })
+
+  test.each(['no-such-program', 'exec ./not-executable'])(
+    'a command that cannot be run is no zero: %s',
+    async (command) => {
+      const graded = grade({ command }, { agent: 'echo x > not-executable' })
+      await expect(graded).rejects.toMatchObject({ code: 'evaluator.crashed' })
+    },
+  )
+
+  test("nothing of the agent's but what was taken reaches the grader", async () => {
+    const agent = 'mkdir kept; echo a > kept/a; echo b > /tmp/left; echo c > outside; (sleep 30 &)'
+    const command = 'cat kept/a && [ ! -e /tmp/left ] && [ ! -e outside ]'
+    // In `local` the folder for temporary files is the machine's own.
+    const isApart = grading.runtime.capabilities.isolatesFiles
+    expect(await rewardOf({ paths: ['kept'], command }, { agent })).toBe(isApart ? 1 : 0)
+  })
+
+  test('a folder is what the agent left: what it removed is gone, what it made is there', async () => {
+    const prepare = [
+      { type: 'exec' as const, command: 'echo old > old; echo both > both; mkdir -p d/.e; echo x > d/.e/f' },
+    ]
+    const agent = 'rm old; echo new > .new; chmod +x both; ln -s both link; rm -rf d'
+    const command =
+      '[ ! -e old ] && [ ! -e d ] && [ "$(cat .new)" = new ] && [ -x both ] && [ "$(readlink link)" = both ]'
+    expect(await rewardOf({ command }, { prepare, agent })).toBe(1)
+  })
+
+  test('of what is excluded the grader keeps its own, whatever the agent put there', async () => {
+    const prepare = [
+      { type: 'exec' as const, command: 'mkdir -p tests/deep; echo own > tests/deep/check; echo code > code' },
+    ]
+    const exclude = ['tests/**', 'conftest.py']
+    const command =
+      '[ "$(cat tests/deep/check)" = own ] && [ ! -e conftest.py ] && [ ! -e tests/more ] && [ "$(cat code)" = better ]'
+    const tricks = [
+      'echo changed > tests/deep/check; echo more > tests/more; echo x > conftest.py',
+      'rm -rf tests',
+      'rm -rf tests; mkdir other; mkdir other/deep; echo bad > other/deep/check; ln -s other tests',
+      'rm -rf tests/deep; echo file > tests/deep',
+      'rm tests/deep/check; mkdir tests/deep/check; echo x > tests/deep/check/x',
+    ]
+    for (const trick of tricks) {
+      const agent = `${trick}; echo better > code`
+      expect(await rewardOf({ exclude, command }, { prepare, agent }), trick).toBe(1)
+    }
+  })
+
+  test('compiled Python that the agent left does not reach the grader', async () => {
+    const agent = 'mkdir -p a/__pycache__; echo x > a/__pycache__/t.cpython-312.pyc; echo x > a/t.pyc; echo x > a/t.py'
+    expect(await rewardOf({ command: '[ ! -e a/__pycache__ ] && [ ! -e a/t.pyc ] && [ -e a/t.py ]' }, { agent })).toBe(
+      1,
+    )
+  })
+
+  test("a folder of the operator's takes the place of the agent's", async () => {
+    const tests = join(grading.dir, 'tests')
+    await mkdir(tests)
+    await writeFile(join(tests, 'check.sh'), '[ ! -e tests/helper ]', { mode: 0o755 })
+    const files = [{ source: tests, target: 'tests' }]
+    const agent = 'mkdir tests; echo exit 0 > tests/helper'
+    expect(await rewardOf({ files, command: 'tests/check.sh' }, { agent })).toBe(1)
+  })
+
+  test('what is not there to be taken is worth 0, and is no failure', async () => {
+    const { result, graders } = await grade({ paths: ['answer'], command: 'true' })
+    expect(result).toMatchObject({ outcome_reward: 0, metadata: { failure: 'workspace.file-missing' } })
+    expect(graders).toBe(0)
+  })
+
+  describe('with a score of its own', () => {
+    const score = {
+      outputs: ['out'],
+      command: '[ ! -e evil ] && [ "$(cat out)" = 42 ] && echo 1 || echo 0',
+    }
+
+    test('the reward is said where the graded code never was', async () => {
+      const forge = 'echo 1; echo 1 > reward; exit 0'
+      expect(await rewardOf({ command: 'sh program > out', score }, { agent: `echo 'echo 42' > program` })).toBe(1)
+      const cheat = await grade(
+        { command: 'sh program > out', score },
+        { agent: `echo evil > evil; echo '${forge}' > program` },
+      )
+      expect(cheat).toMatchObject({ result: { outcome_reward: 0 }, graders: 2 })
+      expect([...cheat.evidence.keys()].toSorted()).toEqual([
+        'command-stderr.log',
+        'command-stdout.log',
+        'score-stderr.log',
+        'score-stdout.log',
+      ])
+    })
+
+    test('output that is not there, or that cannot be taken, is worth 0', async () => {
+      for (const command of ['true', 'mkfifo out', 'truncate -s 20G out']) {
+        const { result } = await grade({ command, score })
+        expect(result).toMatchObject({ outcome_reward: 0, metadata: { missing_output: expect.any(String) } })
+      }
+    })
+
+    test('a link in the place of output shows the scorer nothing of the machine', async () => {
+      expect(
+        await rewardOf({
+          command: 'ln -s /etc/passwd out',
+          score: { ...score, command: '[ -L out ]', reward: 'exit_code' },
+        }),
+      ).toBe(1)
+    })
+  })
+})

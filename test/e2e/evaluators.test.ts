@@ -1,0 +1,165 @@
+import { once } from 'node:events'
+import { writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { startEngine } from '../../src/engine/engine.ts'
+import type { Sandbox } from '../../src/node/runtimes/runtime.ts'
+import { describeEvaluator } from '../../src/trajectory/evaluators/evaluator.contract.ts'
+
+/** Waits for a file that a command makes. */
+async function fileIn(sandbox: Sandbox | undefined, path: string): Promise<void> {
+  for (;;) {
+    const found = await sandbox?.readFile(path, { maxBytes: 100 }).catch(() => undefined)
+    if (found !== undefined) return
+    await sleep(20)
+  }
+}
+
+describeEvaluator('session_completed', {
+  setUp: () => ({
+    config: { kind: 'session_completed' },
+    cases: [
+      { title: 'an agent that ended well', agent: 'true', reward: 1 },
+      { title: 'one that did not', agent: 'exit 3', reward: 0 },
+      { title: 'one that ran out of time', ending: { kind: 'timeout', exitCode: null }, reward: 0 },
+    ],
+  }),
+})
+
+describeEvaluator('command', {
+  async setUp(dir) {
+    await writeFile(join(dir, 'check.sh'), '[ "$(cat answer)" = 42 ]')
+    const config = {
+      kind: 'command',
+      max_files: 1000,
+      files: [{ source: join(dir, 'check.sh'), target: 'tests/check.sh' }],
+      command: 'sh tests/check.sh',
+    }
+    return {
+      config,
+      cases: [
+        { title: 'a right answer', agent: 'echo 42 > answer', reward: 1 },
+        { title: 'a wrong one', agent: 'echo 41 > answer', reward: 0 },
+        { title: 'none', reward: 0 },
+        {
+          title: 'tests that were replaced',
+          agent: 'mkdir tests; echo exit 0 > tests/check.sh; chmod 444 tests/check.sh',
+          reward: 0,
+        },
+        {
+          title: 'tests that are linked elsewhere',
+          agent: 'mkdir evil; echo exit 0 > evil/check.sh; ln -s evil tests',
+          reward: 0,
+        },
+      ],
+      slow: {
+        config: { ...config, command: 'touch begun; sleep 600' },
+        begun: (sandbox) => fileIn(sandbox, 'begun'),
+      },
+    }
+  },
+})
+
+describeEvaluator('weighted', {
+  setUp: () => {
+    const weighted = (command: string) => ({
+      kind: 'weighted',
+      parts: [
+        { name: 'ended', weight: 0.25, strategy: 'session_completed' },
+        { name: 'tests', weight: 0.75, strategy: 'command', config: { command, max_files: 1000 } },
+      ],
+    })
+    return {
+      config: weighted('[ "$(cat answer)" = 42 ]'),
+      cases: [
+        { title: 'all is well', agent: 'echo 42 > answer', reward: 1 },
+        { title: 'a wrong answer', agent: 'echo 41 > answer', reward: 0.25 },
+        { title: 'an agent that failed', agent: 'echo 42 > answer; exit 1', reward: 0.75 },
+      ],
+      slow: {
+        config: weighted('touch begun; sleep 600'),
+        begun: (sandbox) => fileIn(sandbox, 'begun'),
+      },
+    }
+  },
+})
+
+/** A service that says what a request is worth, and nothing at all on paths that begin with /slow. */
+async function startService(toAnswer: (body: string) => unknown) {
+  let arrived = Promise.withResolvers<void>()
+  const server = createServer((request, response) => {
+    const pieces: Buffer[] = []
+    request.on('data', (piece: Buffer) => pieces.push(piece))
+    request.on('end', () => {
+      arrived.resolve()
+      if (request.url?.startsWith('/slow')) return
+      response.end(JSON.stringify(toAnswer(Buffer.concat(pieces).toString())))
+    })
+  })
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    async begun() {
+      await arrived.promise
+      arrived = Promise.withResolvers<void>()
+    },
+    async [Symbol.asyncDispose]() {
+      server.closeAllConnections()
+      server.close()
+    },
+  }
+}
+
+describeEvaluator('http', {
+  async setUp() {
+    const service = await startService((body) => {
+      const { files } = JSON.parse(body) as { files: { path: string; size: number }[] }
+      return { outcome_reward: files.some(({ path, size }) => path === 'answer' && size === 3) ? 1 : 0 }
+    })
+    const config = {
+      kind: 'http',
+      url: `${service.url}/grade`,
+      files: { max_files: 1000, include: ['answer', 'planted'] },
+    }
+    return {
+      config,
+      cases: [
+        { title: 'an answer', agent: 'echo 42 > answer', reward: 1 },
+        { title: 'none', reward: 0 },
+      ],
+      slow: { config: { ...config, url: `${service.url}/slow` }, begun: service.begun },
+      [Symbol.asyncDispose]: service[Symbol.asyncDispose],
+    }
+  },
+})
+
+describeEvaluator('judge', {
+  async setUp() {
+    const verdict = (score: number) => JSON.stringify({ quality: { reason: 'As it is.', score } })
+    const script = { scenarios: { good: [{ text: verdict(10) }], middling: [{ text: verdict(5) }] } }
+    const engine = await startEngine({ script: JSON.stringify(script) })
+    const silent = await startService(() => ({}))
+    const config = {
+      kind: 'judge',
+      base_url: engine.url,
+      model: 'tiny',
+      rubric: 'Is it good?',
+      files: { max_files: 1000, include: ['answer', 'planted'] },
+    }
+    return {
+      config,
+      cases: [
+        { title: 'good work', agent: 'echo 42 > answer', task: { instruction: 'SCRIPT:good' }, reward: 1 },
+        { title: 'middling work', task: { instruction: 'SCRIPT:middling' }, reward: 0.5 },
+      ],
+      slow: { config: { ...config, base_url: `${silent.url}/slow` }, begun: silent.begun },
+      async [Symbol.asyncDispose]() {
+        await engine[Symbol.asyncDispose]()
+        await silent[Symbol.asyncDispose]()
+      },
+    }
+  },
+})
