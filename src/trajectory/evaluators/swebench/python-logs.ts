@@ -42,7 +42,7 @@ export const parsePydantic: LogParser = (log) =>
   log.split('\n').flatMap((raw): Finding[] => {
     // oxlint-disable-next-line no-control-regex -- they are what is removed
     const clean = raw.replaceAll(/\[\p{Nd}+m/gu, '').replaceAll(/[\x01-\x1f]/g, '')
-    const line = clean.replaceAll(/FAILED\s*\[[^\]]*\]/g, FAILED)
+    const line = clean.replaceAll(/FAILED\s{0,20}\[[^\]]{0,200}\]/g, FAILED)
     if (startsWithStatus(line)) return summaryLine(line)
     const [test, status] = endsWithStatus(line) ? words(line) : []
     return test === undefined || status === undefined ? [] : [[test, status]]

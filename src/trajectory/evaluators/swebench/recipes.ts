@@ -16,6 +16,7 @@ export interface Recipe {
   /** What the command is told of a test file; files that give nothing are not named. */
   toDirectives(files: readonly string[]): string[]
   parse: LogParser
+  parserName: string
   evalType: EvalType
   runner?: Runner
 }
@@ -115,6 +116,7 @@ export function toRecipe(instance: Instance, overrides: RecipeOverrides): Recipe
     toDirectives: (files) =>
       isScript || namesTests(command, runner, files) ? [] : toDirectives(files, runner, instance),
     parse,
+    parserName,
     evalType: instance.evalType,
     ...(runner !== undefined && { runner }),
   }

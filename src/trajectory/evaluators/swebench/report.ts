@@ -26,14 +26,20 @@ export function toStatusMap(findings: readonly Finding[]): Map<string, string> {
 }
 
 /**
- * As above, but one that was ever reported as failed has not passed: a runner reports a test once, so of two reports one is
- * somebody else's. Words that only begin like a status, with which a test would be in neither list, say nothing.
+ * As above, but one that was ever reported as failed, or that `doubts` names, has not passed: a runner reports a test once,
+ * so of two reports one is somebody else's. Words that only begin like a status, with which a test would be in neither list,
+ * say nothing.
  */
-export function toWaryStatusMap(all: readonly Finding[]): { statuses: Map<string, string>; disputed: string[] } {
+export function toWaryStatusMap(
+  all: readonly Finding[],
+  doubts: ReadonlySet<string>,
+): { statuses: Map<string, string>; disputed: string[] } {
   const findings = all.filter(([, status]) => isStatus(status))
   const statuses = toStatusMap(findings)
-  const failed = new Set(findings.filter(([, status]) => status === FAILED).map(([test]) => test))
-  const disputed = [...failed].filter((test) => hasPassed(statuses.get(test)))
+  const failed = new Set(findings.filter(([, status]) => hasFailed(status)).map(([test]) => test))
+  const disputed = [...statuses.keys()].filter(
+    (test) => hasPassed(statuses.get(test)) && (failed.has(test) || doubts.has(test)),
+  )
   for (const test of disputed) statuses.set(test, FAILED)
   return { statuses, disputed }
 }

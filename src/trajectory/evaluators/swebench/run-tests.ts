@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { RolloutError } from '../../../model/failure.ts'
 import type { CommandResult, Workspace } from '../../../model/workspace.ts'
 import { tail } from '../../grading/run-grading.ts'
+import { findDoubts } from './doubts.ts'
 import type { Finding } from './log.ts'
 import type { Recipe } from './recipes.ts'
 
@@ -27,6 +28,8 @@ export interface TestRun {
   output: Buffer
   outputBytes: number
   findings: Finding[]
+  /** Tests of which something was said that keeps them from having passed. */
+  doubts: ReadonlySet<string>
   /** How the environment was made, its end. */
   setupLog: string
   durationMs: number
@@ -46,6 +49,7 @@ export async function runTests(
   })
   await assertAlive(grader, result)
   const setup = await grader.readFile(log, { maxBytes: 16 * 1024 * 1024 }).catch(() => Buffer.alloc(0))
+  const text = toText(result.stdout)
   return {
     exitCode: result.exitCode,
     isTimedOut: result.isTimedOut,
@@ -54,7 +58,8 @@ export async function runTests(
     output: result.stdout,
     outputBytes: result.stdoutBytes,
     // As between two marks on lines of their own, where the swebench package has it; one parser can tell.
-    findings: recipe.parse(`\n${toText(result.stdout)}\n`),
+    findings: recipe.parse(`\n${text}\n`),
+    doubts: findDoubts(recipe.parserName, text),
     setupLog: tail(setup, 2000),
     durationMs: result.durationMs,
   }

@@ -27,7 +27,10 @@ export interface Reading {
 
 export function readRun(run: TestRun, canaries: readonly Canary[], tests: TestLists, evalType: EvalType): Reading {
   const isOurs = ([test]: Finding): boolean => canaries.some(({ nonce }) => test.includes(nonce))
-  const { statuses, disputed } = toWaryStatusMap(run.findings.filter((finding) => !isOurs(finding)))
+  const { statuses, disputed } = toWaryStatusMap(
+    run.findings.filter((finding) => !isOurs(finding)),
+    run.doubts,
+  )
   const report = reportTests(statuses, tests, evalType)
   const hasResults = statuses.size > 0 || (evalType === 'fail_only' && saysThatTestsRan(toText(run.output)))
   return {
