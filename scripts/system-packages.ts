@@ -14,6 +14,8 @@ const systemPackages: readonly SystemPackage[] = [
   { name: 'bubblewrap', program: 'bwrap', neededBy: 'test/e2e/runtimes.test.ts' },
   { name: 'podman', program: 'podman', neededBy: 'test/e2e/runtimes-docker.test.ts' },
   { name: 'runc', program: 'runc', neededBy: 'test/e2e/runtimes-docker.test.ts' },
+  { name: 'uidmap', program: 'newuidmap', neededBy: 'test/e2e/runtimes-rootless.test.ts' },
+  { name: 'golang-go', program: 'go', neededBy: 'test/e2e/graded-tasks.test.ts' },
 ]
 
 /** Only as root in CI: nobody's own machine is changed by running the tests. */

@@ -1,4 +1,5 @@
 // Everything there is to test: `npm test`. The last line is the count.
+import { installApptainerInCi } from './install-apptainer.ts'
 import {
   commandStep,
   hasFailed,
@@ -12,6 +13,7 @@ import {
 import { installSystemPackages } from './system-packages.ts'
 
 installSystemPackages()
+installApptainerInCi()
 
 /** 1.6 GB, so nobody has to have them; what needs one that is not here says so and skips. In CI nothing may skip. */
 const harnesses =

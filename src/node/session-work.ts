@@ -137,6 +137,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const { sandbox } = await this.#own(started)
     startTimes.add(task.task_id, clock.now() - startedAt)
     this.#sandbox = sandbox
+    if (resolved.evaluator?.needs.agentState) this.#owned.defer(() => runtime.removeSnapshot?.(this.#stateName()))
     this.#graders = this.#owned.use(this.#createGraders(resolved))
   }
 

@@ -1,17 +1,20 @@
 import { mkdtemp, realpath, rm } from 'node:fs/promises'
-import { readdirSync, readFileSync } from 'node:fs'
 import { createServer } from 'node:http'
 import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { docker } from '../../src/node/runtimes/docker.ts'
 import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
-import type { ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
+import {
+  processesWith,
+  runScript,
+  toOrphanScript,
+  toProbeSpec,
+} from '../../src/node/runtimes/sandbox-probe.contract.ts'
+import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
 import { startPodman, type Podman } from '../support/podman.ts'
 
-const source = fileURLToPath(new URL('../../src/node/runtimes/docker.ts', import.meta.url))
 const podman = await startPodman()
 /** A Docker to run it on as well, which has the same image. */
 const ownDocker = process.env['POLAR_TEST_DOCKER_SOCKET']
@@ -36,15 +39,7 @@ function describeRoot(engine: string, { socket, image }: Podman): void {
   const config = { kind: 'docker', socket, pull: 'never', startsPerSecond: 100 } as const
   describeRuntime(`docker on ${engine}`, (dir) => create(config, dir), {
     image,
-    orphanScript: `
-const [script, dir, id] = process.argv.slice(1)
-const { docker } = await import(${JSON.stringify(source)})
-const runtime = docker.create(docker.config.parse(${JSON.stringify(config)}), { dir, now: Date.now })
-const spec = { id, image: '${image}', workdir: '/workspace', env: {}, limits: {}, network: { kind: 'none' }, mounts: [], labels: {}, leaseUntil: 0 }
-const sandbox = await runtime.start(spec, AbortSignal.timeout(30000))
-const execution = await sandbox.exec({ command: ['bash', '-c', script], leftovers: 'keep' })
-for await (const _ of execution.output('stdout')) console.log('up')
-`,
+    orphanScript: toOrphanScript(config, { image }),
   })
 }
 
@@ -54,23 +49,8 @@ function describeInside(engine: string, { socket, image }: Podman): void {
     let dir: string
     let runtime: Runtime
     let sandbox: Sandbox
-    let count = 0
     const start = (more: Partial<SandboxSpec> = {}) =>
-      runtime.start(
-        {
-          id: `inside-${process.pid}-${(count += 1)}`,
-          image,
-          workdir: '/workspace',
-          env: {},
-          limits: {},
-          network: { kind: 'none' },
-          mounts: [],
-          labels: {},
-          leaseUntil: Date.now() + 600_000,
-          ...more,
-        },
-        AbortSignal.timeout(30_000),
-      )
+      runtime.start(toProbeSpec('inside', { image, ...more }), AbortSignal.timeout(30_000))
 
     beforeAll(async () => {
       dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-inside-'))
@@ -90,11 +70,11 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       const waiting = await sandbox.exec({ command: ['sleep', '60'], leftovers: 'end' })
       const script = `(setsid env -i bash -c 'trap "" TERM HUP; while :; do sleep 0.05; done' ${token} >/dev/null 2>&1 &); trap "" TERM; while :; do sleep 0.05; done`
       const began = performance.now()
-      const ran = await run(sandbox, script, { timeoutMs: 500 })
+      const ran = await runScript(sandbox, script, { timeoutMs: 500 })
       expect(ran).toMatchObject({ isTimedOut: true, signal: 'SIGKILL' })
       expect(performance.now() - began).toBeLessThan(2500)
       expect(processesWith(token)).toEqual([])
-      expect(await run(sandbox, 'pgrep -c -x sleep')).toMatchObject({ stdout: '2\n' })
+      expect(await runScript(sandbox, 'pgrep -c -x sleep')).toMatchObject({ stdout: '2\n' })
       await waiting.kill()
       expect(await waiting.result).toMatchObject({ signal: 'SIGKILL' })
       expect(await neighbour.result).toMatchObject({ exitCode: 1 })
@@ -103,9 +83,9 @@ function describeInside(engine: string, { socket, image }: Podman): void {
     test('what may stay behind does, also when others end', async () => {
       await using own = await start()
       const left = `setsid bash -c 'exec >/dev/null 2>&1; while :; do sleep 0.05; done' stayer & exit 3`
-      expect(await run(own, left, { leftovers: 'keep' })).toMatchObject({ exitCode: 3 })
-      expect(await run(own, 'true')).toMatchObject({ exitCode: 0 })
-      expect(await run(own, 'pgrep -f "[s]tayer" | wc -l')).toMatchObject({ stdout: '1\n' })
+      expect(await runScript(own, left, { leftovers: 'keep' })).toMatchObject({ exitCode: 3 })
+      expect(await runScript(own, 'true')).toMatchObject({ exitCode: 0 })
+      expect(await runScript(own, 'pgrep -f "[s]tayer" | wc -l')).toMatchObject({ stdout: '1\n' })
     })
 
     test('signals reach the first process, and endings are told apart', async () => {
@@ -116,18 +96,18 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       await execution.output('stdout')[Symbol.asyncIterator]().next()
       await execution.signal('SIGUSR1')
       expect(await execution.result).toMatchObject({ exitCode: 9 })
-      expect(await run(sandbox, 'exit 137')).toMatchObject({ exitCode: 137, signal: null })
-      expect(await run(sandbox, 'kill -9 $$')).toMatchObject({ exitCode: null, signal: 'SIGKILL' })
+      expect(await runScript(sandbox, 'exit 137')).toMatchObject({ exitCode: 137, signal: null })
+      expect(await runScript(sandbox, 'kill -9 $$')).toMatchObject({ exitCode: null, signal: 'SIGKILL' })
     })
 
     test('a fork bomb that nothing can be started against takes only its own sandbox with it', async () => {
       await using own = await start({ limits: { pids: 30 } })
       const token = `inside-${process.pid}-bomb`
       const bomb = `bash -c 'b() { sleep 5 & b & }; for i in $(seq 200); do b 2>/dev/null; done; wait' ${token}`
-      const ran = await run(own, bomb, { timeoutMs: 1000 })
+      const ran = await runScript(own, bomb, { timeoutMs: 1000 })
       expect(ran).toMatchObject({ isTimedOut: true })
       expect(processesWith(token)).toEqual([])
-      expect(await run(sandbox, 'echo here')).toMatchObject({ stdout: 'here\n' })
+      expect(await runScript(sandbox, 'echo here')).toMatchObject({ stdout: 'here\n' })
     })
 
     test('the door is brought by a forwarder of ours, and nothing else is reachable', async () => {
@@ -136,14 +116,15 @@ function describeInside(engine: string, { socket, image }: Podman): void {
       await using own = await start({ door })
       const get =
         'exec 3<>/dev/tcp/127.0.0.1/18080; printf "GET /x HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n" >&3; cat <&3'
-      for (const round of [1, 2]) expect((await run(own, get)).stdout, String(round)).toContain('you asked for /x')
-      expect(await run(own, 'echo > /dev/tcp/127.0.0.1/18081')).toMatchObject({ exitCode: 1 })
+      for (const round of [1, 2])
+        expect((await runScript(own, get)).stdout, String(round)).toContain('you asked for /x')
+      expect(await runScript(own, 'echo > /dev/tcp/127.0.0.1/18081')).toMatchObject({ exitCode: 1 })
       http.closeAllConnections()
     })
 
     test('stats(), freeze() and stop() need nothing but the engine', async () => {
       await using own = await start()
-      await run(own, 'echo kept > file')
+      await runScript(own, 'echo kept > file')
       expect(await own.stats()).toMatchObject({ processes: expect.any(Number), cpuMs: expect.any(Number) })
       await own.freeze()
       expect(String(await own.readFile('file', { maxBytes: 10 }))).toBe('kept\n')
@@ -154,17 +135,7 @@ function describeInside(engine: string, { socket, image }: Podman): void {
 function describeOptions(engine: string, { socket, image }: Podman): void {
   describe(`docker on ${engine}, with options`, () => {
     let dir: string
-    let count = 0
-    const spec = (): SandboxSpec => ({
-      id: `options-${process.pid}-${(count += 1)}`,
-      workdir: '/work/deep',
-      env: {},
-      limits: {},
-      network: { kind: 'none' },
-      mounts: [],
-      labels: {},
-      leaseUntil: 0,
-    })
+    const spec = (): SandboxSpec => toProbeSpec('options', { workdir: '/work/deep' })
     const open = (more: object) => create({ kind: 'docker', socket, image, pull: 'never', ...more }, dir)
     beforeAll(async () => {
       dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-options-'))
@@ -174,24 +145,24 @@ function describeOptions(engine: string, { socket, image }: Podman): void {
     test('a read-only sandbox can write to its workdir and /tmp only', async () => {
       await using runtime = open({ readOnly: true })
       await using sandbox = await runtime.start(spec(), AbortSignal.timeout(60_000))
-      expect(await run(sandbox, 'pwd; touch here /tmp/there && echo yes')).toMatchObject({
+      expect(await runScript(sandbox, 'pwd; touch here /tmp/there && echo yes')).toMatchObject({
         stdout: '/work/deep\nyes\n',
       })
-      const { stdout } = await run(sandbox, 'grep " / " /proc/mounts')
+      const { stdout } = await runScript(sandbox, 'grep " / " /proc/mounts')
       expect(stdout.split(' ')[3]).toMatch(/^ro,/)
       await sandbox.writeFile('sub/file', 'written')
-      expect(await run(sandbox, 'cat sub/file; rm -r sub')).toMatchObject({ stdout: 'written', exitCode: 0 })
+      expect(await runScript(sandbox, 'cat sub/file; rm -r sub')).toMatchObject({ stdout: 'written', exitCode: 0 })
       expect(runtime.capabilities.supportsSnapshots).toBe(false)
     })
 
     test("the image's own user can be asked for, and has no capabilities either", async () => {
       await using runtime = open({ user: 'image' })
       await using sandbox = await runtime.start(spec(), AbortSignal.timeout(60_000))
-      const { stdout } = await run(sandbox, 'id -u; echo $HOME; grep -E "^Cap(Eff|Prm|Bnd)" /proc/self/status')
+      const { stdout } = await runScript(sandbox, 'id -u; echo $HOME; grep -E "^Cap(Eff|Prm|Bnd)" /proc/self/status')
       expect(stdout).toMatch(/^0\n\/root\n/)
       expect(stdout.match(/0000000000000000/g)).toHaveLength(3)
-      await run(sandbox, 'kill -9 -1')
-      expect(await run(sandbox, 'echo here')).toMatchObject({ stdout: 'here\n' })
+      await runScript(sandbox, 'kill -9 -1')
+      expect(await runScript(sandbox, 'echo here')).toMatchObject({ stdout: 'here\n' })
     })
 
     test('no more are started in a second than was said', async () => {
@@ -217,26 +188,4 @@ function describeOptions(engine: string, { socket, image }: Podman): void {
 
 function create(config: object, dir: string): Runtime {
   return docker.create(docker.config.parse(config), { dir, now: Date.now })
-}
-
-async function run(sandbox: Sandbox, script: string, more: Partial<ExecSpec> = {}) {
-  const execution = await sandbox.exec({
-    command: ['bash', '-c', script],
-    leftovers: 'end',
-    timeoutMs: 20_000,
-    ...more,
-  })
-  const chunks: Buffer[] = []
-  for await (const chunk of execution.output('stdout')) chunks.push(chunk)
-  return { ...(await execution.result), stdout: Buffer.concat(chunks).toString() }
-}
-
-function processesWith(word: string): string[] {
-  return readdirSync('/proc').filter((name) => {
-    try {
-      return /^\d+$/.test(name) && readFileSync(`/proc/${name}/cmdline`, 'latin1').includes(word)
-    } catch {
-      return false
-    }
-  })
 }

@@ -3,12 +3,11 @@ import { cpSync, lstatSync, mkdirSync, realpathSync } from 'node:fs'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { expect, test } from 'vitest'
 import { runtimes } from '../../src/node/runtimes/index.ts'
 import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
+import { toOrphanScript } from '../../src/node/runtimes/sandbox-probe.contract.ts'
 
-const index = fileURLToPath(new URL('../../src/node/runtimes/index.ts', import.meta.url))
 const who = process.getuid?.() === 0 ? 'as root' : 'as an ordinary user'
 
 function createRuntime(kind: 'local' | 'bubblewrap', dir: string) {
@@ -18,15 +17,7 @@ function createRuntime(kind: 'local' | 'bubblewrap', dir: string) {
 for (const kind of ['local', 'bubblewrap'] as const) {
   const network = kind === 'local' ? 'open' : 'none'
   describeRuntime(`${kind} ${who}`, (dir) => createRuntime(kind, dir), {
-    orphanScript: `
-const [script, dir, id] = process.argv.slice(1)
-const { runtimes } = await import(${JSON.stringify(index)})
-const runtime = runtimes.create(runtimes.config.parse({ kind: '${kind}' }), { dir, now: Date.now })
-const spec = { id, workdir: '/workspace', env: {}, limits: {}, network: { kind: '${network}' }, mounts: [], labels: {}, leaseUntil: 0 }
-const sandbox = await runtime.start(spec, AbortSignal.timeout(30000))
-const execution = await sandbox.exec({ command: ['bash', '-c', script], leftovers: 'keep' })
-for await (const _ of execution.output('stdout')) console.log('up')
-`,
+    orphanScript: toOrphanScript({ kind }, { network: { kind: network } }),
   })
 }
 

@@ -6,15 +6,16 @@ import pino from 'pino'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import type { TaskRequest } from '../../model/task.ts'
+import { RuntimeSpec, type TaskRequest } from '../../model/task.ts'
 import { ArtifactPolicy } from '../../node/artifacts.ts'
+import { loadHarborTasks, type HarborOptions } from '../../node/harbor-task.ts'
 import { sessionsFolder } from '../../node/node.ts'
 import { isValid, runTask, type TaskRun } from '../../node/run-task.ts'
 import { runtimes } from '../../node/runtimes/index.ts'
 import { StageWidths } from '../../node/stages.ts'
 import type { SessionScore } from '../../trajectory/score-session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { HARNESS_DIR_HELP } from '../harness-places.ts'
+import { HARNESS_DIR_HELP, presetNamed } from '../harness-places.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { loadTasks } from '../load-tasks.ts'
 import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
@@ -30,6 +31,9 @@ export const run = defineCommand({
   description: 'Run tasks on this machine: sandboxes, harness, trajectories and grades, without a server.',
   words: { name: 'FILE…', description: 'Tasks as YAML, JSON or JSONL' },
   flags: {
+    harbor: { type: 'string', hint: 'DIR', multiple: true, description: 'A Harbor task, or a folder of them' },
+    harness: { type: 'string', hint: 'NAME', description: 'Who works on Harbor tasks (default: pi)' },
+    image: { type: 'string', hint: 'IMAGE', description: 'For Harbor tasks: the image built from their Dockerfile' },
     samples: { type: 'string', hint: 'N', description: 'Sessions of each task, instead of what the task says' },
     out: { type: 'string', hint: 'DIR', default: DEFAULT_OUT, description: 'Where sessions and scores go' },
     runtime: {
@@ -76,24 +80,34 @@ export const run = defineCommand({
       multiple: true,
       description: 'Trust the code of this builder, evaluator, harness or runtime that a task names',
     },
-    watch: { type: 'boolean', description: 'Run again whenever a task file changes' },
+    watch: { type: 'boolean', description: 'Run again whenever a task file, or a file of a Harbor task, changes' },
     json: { type: 'boolean', description: 'Print one line of JSON a session on standard output' },
     verbose: { type: 'boolean', description: 'Log what happens' },
   },
   examples: [
     'polar run task.yaml',
     'polar run task.yaml --samples 8 --run 4',
+    'polar run --harbor tasks/ --harness codex --samples 4',
     'polar run tasks.jsonl --upstream http://localhost:8000 --out results',
   ],
   async run({ flags, words }): Promise<ExitCode> {
-    if (words.length === 0) throw usageError('run', 'say which tasks to run, as in: polar run task.yaml')
+    if (words.length === 0 && flags.harbor.length === 0) {
+      throw usageError('run', 'say which tasks to run, as in: polar run task.yaml')
+    }
+    for (const flag of ['harness', 'image'] as const) {
+      if (flags[flag] !== undefined && flags.harbor.length === 0)
+        throw usageError('run', `--${flag} goes with --harbor`)
+    }
     const dir = resolve(flags.out)
     const sources: TaskSources = {
       files: words,
+      harbor: flags.harbor,
+      harness: flags.harness ?? 'pi',
+      image: flags.image,
       samples: flags.samples === undefined ? undefined : whole('samples', flags.samples, 1),
     }
     // Whatever is wrong with the tasks is said before anything is started.
-    await readTasks(sources)
+    await readTaskFiles(sources)
     await assertWritable(dir)
     const interrupted = new AbortController()
     const stop = (): void => interrupted.abort()
@@ -148,11 +162,30 @@ export const run = defineCommand({
 
 interface TaskSources {
   files: readonly string[]
+  harbor: readonly string[]
+  harness: string
+  image: string | undefined
   samples: number | undefined
 }
 
-async function readTasks({ files, samples }: TaskSources): Promise<TaskRequest[]> {
-  const tasks = (await Promise.all(files.map((file) => loadTasks(resolve(file))))).flat()
+async function readTaskFiles({ files }: TaskSources): Promise<TaskRequest[]> {
+  return (await Promise.all(files.map((file) => loadTasks(resolve(file))))).flat()
+}
+
+async function readTasks(sources: TaskSources, { runtimes: opened }: OpenNode): Promise<TaskRequest[]> {
+  const tasks = await readTaskFiles(sources)
+  const { harbor, harness, image, samples } = sources
+  if (harbor.length > 0) {
+    const { runtime } = await opened.open(image === undefined ? undefined : RuntimeSpec.parse({ image }))
+    const options: HarborOptions = {
+      agent: { harness: presetNamed(harness).name },
+      runtime,
+      ...(image === undefined ? {} : { image }),
+      variable: (name) => process.env[name],
+      more: { builder: { strategy: 'prefix_merging' } },
+    }
+    for (const folder of harbor) tasks.push(...(await loadHarborTasks(resolve(folder), options)))
+  }
   const ids = tasks.map(({ task_id }) => task_id)
   const twice = ids.find((id, index) => ids.indexOf(id) < index)
   if (twice !== undefined) throw usageError('run', `two tasks are called ${twice}`)
@@ -177,7 +210,7 @@ interface RunContext {
 
 async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCode> {
   const { opened, widths, dir, asJson, signal } = context
-  const tasks = await readTasks(sources)
+  const tasks = await readTasks(sources, opened)
   const total = tasks.reduce((sum, { num_samples }) => sum + num_samples, 0)
   const ended: SessionOutcome[] = []
   const ids = randomIds(Date.now)
@@ -272,12 +305,14 @@ async function runAgain(
   for (;;) {
     const changed = new AbortController()
     let timer: NodeJS.Timeout | undefined
-    const watchers = sources.files.map((file) =>
-      watch(resolve(file), () => {
-        clearTimeout(timer)
-        timer = setTimeout(() => changed.abort(), SETTLE_MS)
-      }),
-    )
+    const onChange = (): void => {
+      clearTimeout(timer)
+      timer = setTimeout(() => changed.abort(), SETTLE_MS)
+    }
+    const watchers = [
+      ...sources.files.map((file) => watch(resolve(file), onChange)),
+      ...sources.harbor.map((folder) => watch(resolve(folder), { recursive: true }, onChange)),
+    ]
     try {
       const code = await once(AbortSignal.any([signal, changed.signal])).catch((error: unknown) => {
         process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)

@@ -208,6 +208,10 @@ class ApptainerRuntime implements Runtime {
     return this.#snapshots.prune()
   }
 
+  removeSnapshot(name: string): Promise<void> {
+    return this.#snapshots.remove(name)
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all(this.#removing)
     await this.#snapshots[Symbol.asyncDispose]()

@@ -207,6 +207,10 @@ class BubblewrapRuntime implements Runtime {
     return this.#snapshots.prune()
   }
 
+  removeSnapshot(name: string): Promise<void> {
+    return this.#snapshots.remove(name)
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await Promise.all(this.#removing)
     await this.#snapshots[Symbol.asyncDispose]()

@@ -293,6 +293,10 @@ class DockerRuntime implements Runtime {
     return this.#snapshots.prune()
   }
 
+  removeSnapshot(name: string): Promise<void> {
+    return this.#snapshots.remove(name)
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#snapshots[Symbol.asyncDispose]()
     await this.#engine[Symbol.asyncDispose]()

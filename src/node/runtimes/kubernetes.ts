@@ -245,8 +245,10 @@ class KubernetesRuntime implements Runtime {
     const cluster = await this.#connect()
     const { namespace } = cluster.access
     const query = { gracePeriodSeconds: '0', propagationPolicy: 'Background' }
-    await cluster.call('DELETE', podPath(namespace, name), { query }).catch(ignoreMissing)
-    await cluster.call('DELETE', `${policyPath(namespace)}/${name}`).catch(ignoreMissing)
+    await Promise.all([
+      cluster.call('DELETE', podPath(namespace, name), { query }).catch(ignoreMissing),
+      cluster.call('DELETE', `${policyPath(namespace)}/${name}`).catch(ignoreMissing),
+    ])
     await this.#records.remove(id)
   }
 

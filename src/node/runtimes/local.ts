@@ -167,6 +167,10 @@ class LocalRuntime implements Runtime {
     return this.#snapshots.prune()
   }
 
+  removeSnapshot(name: string): Promise<void> {
+    return this.#snapshots.remove(name)
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#snapshots[Symbol.asyncDispose]()
     await this.#pipes[Symbol.asyncDispose]()

@@ -20,6 +20,8 @@ export interface Runtime extends AsyncDisposable {
    * that a sandbox stands on. Happens by itself whenever one is made. Absent without `supportsSnapshots`.
    */
   removeOldSnapshots?(): Promise<string[]>
+  /** Removes one that nobody will start from again, unless something stands on it. Absent as above. */
+  removeSnapshot?(name: string): Promise<void>
 }
 
 export interface RuntimeDeps {

@@ -124,6 +124,13 @@ export class Snapshots implements AsyncDisposable {
     await removeTree(this.folderOf(name))
   }
 
+  /** Removes one before its time, unless something stands on it. Nothing to remove is no error. */
+  async remove(name: string): Promise<void> {
+    if (!(await this.has(name))) return
+    const needed = new Set([...(await this.#deps.inUse()), ...(await this.#list()).flatMap(({ below }) => below)])
+    if (!needed.has(name)) await this.#remove(name)
+  }
+
   /** Removes what is too old or too much, and says what. `newest` has not been started from yet and stays. */
   prune(newest?: string): Promise<string[]> {
     const pruning = this.#pruning.catch(() => []).then(() => this.#prune(newest))

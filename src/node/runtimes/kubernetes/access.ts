@@ -12,6 +12,8 @@ const SERVICE_ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount'
 const IN_CLUSTER = 'https://kubernetes.default.svc'
 /** Tokens in files are replaced well before they expire; one is read again after this. */
 const TOKEN_MS = 60_000
+/** Where programs that give credentials are; what else they need from the environment, the kubeconfig names. */
+const PLUGIN_PATH = '/usr/local/bin:/usr/bin:/bin'
 /** A token that says when it expires is replaced this long before. */
 const EARLY_MS = 60_000
 
@@ -156,7 +158,7 @@ async function runPlugin({ apiVersion, command, args, env }: ExecPlugin): Promis
   const info = { apiVersion, kind: 'ExecCredential', spec: { interactive: false } }
   const own = Object.fromEntries((env ?? []).map(({ name, value }) => [name, value]))
   const { exitCode, stdout, stderr } = await runProgram([command, ...(args ?? [])], {
-    env: { ...process.env, ...own, KUBERNETES_EXEC_INFO: JSON.stringify(info) },
+    env: { PATH: PLUGIN_PATH, HOME: homedir(), ...own, KUBERNETES_EXEC_INFO: JSON.stringify(info) },
   })
   if (exitCode === 0) return stdout
   throw unavailable(`${command} of the kubeconfig ended with ${exitCode}: ${stderr.trim().slice(-500)}`)

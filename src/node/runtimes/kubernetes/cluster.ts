@@ -117,7 +117,7 @@ export class Cluster implements AsyncDisposable {
         answer.on('data', (chunk: Buffer) => chunks.push(chunk)).on('error', () => {})
         answer.once('close', () => reject(new ClusterError(answer.statusCode ?? 500, Buffer.concat(chunks).toString())))
       })
-      call.once('error', (error) => reject(signal?.aborted === true ? signal.reason : this.#unreachable(error)))
+      call.once('error', (error) => reject(signal?.aborted === true ? error : this.#unreachable(error)))
       call.end()
     })
   }

@@ -20,6 +20,8 @@ const LEAVE_MS = 100
 const FETCH_MS = 1000
 /** An API server that is being replaced answers again within minutes; until then nobody knows how a command ended. */
 const UNREACHABLE_MS = 300_000
+/** For a command's end over its own connection; after that it is done over another, and what it wrote is fetched. */
+const END_MS = 5000
 /** For all of a command's processes to be ended; a busy machine is no reason to give the pod up. */
 const SWEEP_MS = 60_000
 
@@ -157,6 +159,7 @@ class Command {
       await stream.write(`leave ${roots.join(' ')}\n`)
       pids = await Promise.race([kept, stream.ended.then(() => [])])
       await Promise.race([stream.ended, sleep(LEAVE_MS)])
+      await this.#take('stderr', this.#mark.rest())
       this.#isOver = true
       stream.close()
     } else {
@@ -167,25 +170,35 @@ class Command {
   }
 
   async #end(): Promise<void> {
-    const { rooms, id, abandon, isStopping } = this.#deps
+    const { rooms, id } = this.#deps
     const roots = rooms.rootsBeside(id)
     const stream = this.#stream
     if (stream !== undefined) {
       void stream.write(`end ${roots.join(' ')}\n`)
-      const end = await Promise.race([stream.ended, sleep(SWEEP_MS, undefined, { ref: false })])
+      const end = await Promise.race([stream.ended, sleep(END_MS, undefined, { ref: false })])
       if (end?.kind === 'exit' && end.exitCode === 0) return this.#finish()
       stream.close()
+      this.#mark.rest()
     }
-    if (!isStopping()) {
-      const { exitCode } = await this.#tool(sweepTool('kill', [this.#waiter], roots))
+    if (!this.#deps.isStopping()) {
       // Something forks faster than it can be ended, or lets nothing of ours be started.
-      if (exitCode !== 0) await abandon()
+      if (!(await this.#sweep(roots))) await this.#deps.abandon()
       else await this.#fetch()
     }
-    this.#finish()
+    await this.#finish()
   }
 
-  #finish(): void {
+  async #sweep(roots: readonly number[]): Promise<boolean> {
+    for (let attempt = 1; attempt <= ATTEMPTS && !this.#deps.isStopping(); attempt += 1) {
+      const { exitCode } = await this.#tool(sweepTool('kill', [this.#waiter], roots))
+      if (exitCode === 0) return true
+      await sleep(FETCH_MS, undefined, { ref: false })
+    }
+    return false
+  }
+
+  async #finish(): Promise<void> {
+    await this.#take('stderr', this.#mark.rest())
     this.#isOver = true
     this.#deps.rooms.close(this.#deps.id)
     this.#settle(KILLED)
@@ -254,6 +267,8 @@ class Command {
   /** The connection is gone; when the command is not, it is asked for what it did. */
   async #goOn(stream: ExecStream): Promise<void> {
     if (this.#stream === stream) this.#stream = undefined
+    // What was held back is not counted yet, and comes again.
+    if (this.#ended === undefined) this.#mark.rest()
     let unreachableSince: number | undefined
     while (!this.#isOver && this.#ended === undefined) {
       const outcome = this.#deps.isStopping() ? 'gone' : await this.#fetch()

@@ -26,7 +26,7 @@ export function encodeFrame(opcode: number, data: Uint8Array, isMasked: boolean)
     lead.writeBigUInt64BE(BigInt(length), 2)
   }
   if (!isMasked) return Buffer.concat([lead, data])
-  lead[1]! |= 0x80
+  lead.writeUInt8((lead[1] ?? 0) | 0x80, 1)
   const mask = randomBytes(4)
   const frame = Buffer.concat([lead, mask, data])
   applyMask(frame.subarray(lead.length + 4), mask)

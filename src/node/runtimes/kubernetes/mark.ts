@@ -32,6 +32,13 @@ export class Mark {
     }
   }
 
+  /** What was its beginning only. */
+  rest(): Buffer {
+    const held = this.#held
+    this.#held = Buffer.alloc(0)
+    return held
+  }
+
   /** Where the end of it could be the mark's beginning. */
   #begunAt(all: Buffer): number {
     let length = Math.min(all.length, this.#bytes.length - 1)

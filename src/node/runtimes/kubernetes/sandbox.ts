@@ -63,7 +63,7 @@ export class KubernetesSandbox implements Sandbox {
     this.#assertAlive()
     if (this.#freezing !== undefined)
       throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
-    const { cluster, target, env, now } = this.#parts
+    const { cluster, target, env } = this.#parts
     const folder = join(this.#parts.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
     const id = `x${(this.#execs += 1)}`
@@ -79,7 +79,7 @@ export class KubernetesSandbox implements Sandbox {
           isStopping: () => this.#stopping !== undefined,
           abandon: () => this.#abandon(),
           ranOutOfMemory: () => this.#ranOutOfMemory(),
-          now,
+          now: () => this.#parts.now(),
         },
       )
       this.#running.add(execution)

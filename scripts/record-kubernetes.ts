@@ -1,0 +1,13 @@
+/**
+ * Asks a real Kubernetes what it answers to the calls we make, and keeps that for the tests, which hold the fake one to it:
+ *
+ *   node scripts/record-kubernetes.ts KUBECONFIG IMAGE > test/support/kubernetes-answers.json
+ *
+ * The image needs a shell and must be on the machines already. Makes one pod and one policy in the namespace of the
+ * context, and removes them.
+ */
+import { recordKubernetes } from '../test/support/record-kubernetes.ts'
+
+const [kubeconfig, image] = process.argv.slice(2)
+if (kubeconfig === undefined || image === undefined) throw new Error('record-kubernetes.ts KUBECONFIG IMAGE')
+console.log(JSON.stringify(await recordKubernetes(kubeconfig, image), undefined, 2))

@@ -1,0 +1,34 @@
+import { afterAll, test } from 'vitest'
+import { docker } from '../../src/node/runtimes/docker.ts'
+import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
+import { toOrphanScript } from '../../src/node/runtimes/sandbox-probe.contract.ts'
+import { startPodman } from '../support/podman.ts'
+
+/** As in runtimes-user.test.ts. */
+const USER_ID = 1_900_001
+const podman = await startPodman({ userId: USER_ID })
+
+if (typeof podman === 'string') {
+  console.log(`rootless podman cannot run here: ${podman}`)
+  test('a container of an ordinary user is a sandbox', (context) => context.skip(podman))
+} else {
+  afterAll(() => podman[Symbol.asyncDispose]())
+  // From here on we are that user as well: each test file has a process of its own.
+  process.setgroups?.([])
+  process.setgid?.(USER_ID)
+  process.setuid?.(USER_ID)
+  const { socket, image } = podman
+  const config = { kind: 'docker', socket, pull: 'never', startsPerSecond: 100 } as const
+  describeRuntime(
+    'docker on rootless podman',
+    (dir) => docker.create(docker.config.parse(config), { dir, now: Date.now }),
+    {
+      image,
+      exceptions: {
+        'leftovers that are kept live on, do not hold up the result, and end with the sandbox':
+          'Podman closes the output of a command with its first process, and what stays behind ends when it writes',
+      },
+      orphanScript: toOrphanScript(config, { image }),
+    },
+  )
+}
