@@ -8,9 +8,10 @@ import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { Engine, EngineError } from '../../src/node/runtimes/docker/engine.ts'
 import { readFrames } from '../../src/node/runtimes/docker/frames.ts'
-import { createExec, inspectExec, startExec } from '../../src/node/runtimes/docker/inside.ts'
+import { createExec, startExec } from '../../src/node/runtimes/docker/inside.ts'
 import { writePodmanProfile } from '../../src/node/runtimes/docker/seccomp.ts'
 import { encodeFrame, OPCODES, readMessages } from '../../src/node/runtimes/kubernetes/frames.ts'
+import { Mark } from '../../src/node/runtimes/kubernetes/mark.ts'
 import type { Podman } from './podman.ts'
 
 const WEBSOCKET = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
@@ -59,6 +60,8 @@ export interface FakeKubernetes extends AsyncDisposable {
   cutConnections(): number
   /** Refuses what comes, as an API server that is being replaced; undone by calling it with false. */
   setDown(isDown: boolean): void
+  /** A cluster whose network does not care for policies: pods reach this machine, the API server with it. */
+  setKeepsPolicies(keepsPolicies: boolean): void
 }
 
 /**
@@ -73,8 +76,10 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
   const pods = new Map<string, PodEntry>()
   const policies = new Map<string, PolicyObject>()
   const upgraded = new Set<Duplex>()
+  const cleaning = new Set<Promise<void>>()
   let version = 100
   let isDown = false
+  let keepsPolicies = true
 
   const server = createServer((request, response) => {
     if (isDown) return void request.socket.destroy()
@@ -114,7 +119,8 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
     const policy = /^\/apis\/networking\.k8s\.io\/v1\/namespaces\/sandboxes\/networkpolicies(?:\/([^/]+))?$/.exec(
       url.pathname,
     )
-    if (policy === null) return sendStatus(response, 404, 'NotFound', 'the server could not find the requested resource')
+    if (policy === null)
+      return sendStatus(response, 404, 'NotFound', 'the server could not find the requested resource')
     const name: string = policy[1] ?? body.metadata.name
     if (request.method === 'POST' && policies.has(name))
       return sendStatus(response, 409, 'AlreadyExists', `networkpolicies.networking.k8s.io "${name}" already exists`)
@@ -178,7 +184,7 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
     const isClosed = [...policies.values()].some(({ spec }) =>
       Object.entries(spec.podSelector.matchLabels).every(([key, value]) => object.metadata.labels?.[key] === value),
     )
-    let network = isClosed ? 'none' : 'bridge'
+    let network = isClosed ? (keepsPolicies ? 'none' : 'host') : 'bridge'
     for (const container of object.spec.containers) {
       if (entry.isDeleted) return
       const id = await startContainer(entry, container, network)
@@ -263,9 +269,17 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
     entry.isDeleted = true
     pods.delete(entry.object.metadata.name)
     await entry.starting
-    // Those that share its network first.
-    for (const id of [...entry.containers.values()].toReversed()) await removeContainer(id)
-    rmSync(entry.folder, { recursive: true, force: true })
+    const ids = [...entry.containers.values()]
+    const query = { signal: 'SIGKILL' }
+    await Promise.all(ids.map((id) => engine.call('POST', `/containers/${id}/kill`, { query }).catch(() => {})))
+    // As in a real one, the object is gone before all that belonged to it is.
+    const removing = clean().finally(() => cleaning.delete(removing))
+    cleaning.add(removing)
+    async function clean(): Promise<void> {
+      // Those that share its network first.
+      for (const id of ids.toReversed()) await removeContainer(id)
+      rmSync(entry.folder, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
+    }
   }
 
   async function exec(request: IncomingMessage, connection: Duplex): Promise<void> {
@@ -297,18 +311,24 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
         await new Promise<void>((resolve) => connection.once('drain', resolve).once('close', resolve))
     }
     // As the real one does, before anything else.
-    for (const channel of [1, 2, 3]) await write(channel, Buffer.alloc(0))
+    await write(1, Buffer.alloc(0))
     const context = entry.object.spec.containers.find((each) => each.name === container)?.securityContext
     const user = context?.runAsUser === undefined ? '' : `${context.runAsUser}:${context.runAsGroup}`
     let end: object
     try {
-      const execId = await createExec(engine, id, { command: url.searchParams.getAll('command'), user })
+      // The engine forgets how a command ended a second after that; a shell beside it tells in time.
+      const mark = new Mark(randomUUID())
+      const tell = ['/bin/sh', '-c', '"$@"; printf %s "$0 $?;" >&2', mark.text]
+      const execId = await createExec(engine, id, { command: [...tell, ...url.searchParams.getAll('command')], user })
       const running = await startExec(engine, execId)
       running.on('error', () => running.destroy())
       void pump(connection, running)
-      for await (const { stream, data } of readFrames(running)) await write(stream === 'stdout' ? 1 : 2, data)
-      const { ExitCode: code } = await inspectExec(engine, execId)
-      end = toExecStatus(code ?? 137)
+      for await (const { stream, data } of readFrames(running)) {
+        const content = stream === 'stdout' ? data : mark.take(data).content
+        if (content.length > 0) await write(stream === 'stdout' ? 1 : 2, content)
+      }
+      running.destroy()
+      end = toExecStatus(Number(mark.last ?? 137))
     } catch (error) {
       end = toExecStatus(error instanceof Error ? error.message : String(error))
     }
@@ -328,9 +348,13 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
     setDown(wanted) {
       isDown = wanted
     },
+    setKeepsPolicies(wanted) {
+      keepsPolicies = wanted
+    },
     async [Symbol.asyncDispose]() {
       for (const connection of upgraded) connection.destroy()
       await Promise.all([...pods.values()].map(deletePod))
+      await Promise.all(cleaning)
       server.closeAllConnections()
       server.close()
       await engine[Symbol.asyncDispose]()

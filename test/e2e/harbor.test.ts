@@ -1,0 +1,225 @@
+import { mkdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { afterAll, beforeAll, expect, test, type TestContext } from 'vitest'
+import { describeEvaluator } from '../../src/trajectory/evaluators/evaluator.contract.ts'
+import { evaluators } from '../../src/trajectory/evaluators/index.ts'
+import type { Sandbox } from '../../src/node/runtimes/runtime.ts'
+import { Grading, type GradeOptions } from '../support/grade.ts'
+
+let grading: Grading
+let count = 0
+beforeAll(async () => {
+  grading = await Grading.start()
+})
+afterAll(() => grading[Symbol.asyncDispose]())
+
+const secrets: Readonly<Record<string, string>> = { KEY: 'a secret' }
+const deps = { now: Date.now, secret: (name: string) => secrets[name], mayCall: () => true }
+
+async function writeTests(script: string): Promise<string> {
+  const dir = join(grading.dir, `tests-${(count += 1)}`)
+  await mkdir(dir)
+  await writeFile(join(dir, 'test.sh'), script)
+  return dir
+}
+
+/** Grades with tests that are one script. The sandbox's root must be its own, where rewards are. */
+async function grade(
+  context: TestContext,
+  script: string,
+  config: object = {},
+  options: Omit<GradeOptions, 'evaluator'> = {},
+) {
+  if (!grading.runtime.capabilities.isolatesFiles) return context.skip('/tests and /logs would be those of the machine')
+  const given = { kind: 'harbor', tests_dir: await writeTests(script), max_files: 5000, ...config }
+  return grading.grade({ ...options, evaluator: evaluators.create(evaluators.config.parse(given), deps) })
+}
+
+const say = (reward: string, file = 'reward.txt') => `echo '${reward}' > /logs/verifier/${file}`
+
+test('the reward is what the tests leave, with its parts', async (context) => {
+  const { result, evidence } = await grade(
+    context,
+    `echo seen; ${say('{"reward": 0.5, "style": -2}', 'reward.json')}; ${say('9')}; echo '{}' > /logs/verifier/ctrf.json`,
+  )
+  expect(result).toMatchObject({ outcome_reward: 0.5, components: { reward: 0.5, style: -2 } })
+  expect(evidence.get('verifier-stdout.log')?.toString()).toBe('seen\n')
+  expect([...evidence.keys()].toSorted()).toEqual([
+    'verifier-ctrf.json',
+    'verifier-reward.json',
+    'verifier-stderr.log',
+    'verifier-stdout.log',
+  ])
+})
+
+test('a reward outside of 0 to 1 stays what it is unless a range is set', async (context) => {
+  expect((await grade(context, say('-7.5'))).result.outcome_reward).toBe(-7.5)
+  const { result } = await grade(context, say('3'), { clamp: [0, 1] })
+  expect(result).toMatchObject({ outcome_reward: 1, components: { reward: 3 }, metadata: { clamped_from: 3 } })
+})
+
+test('a reward counts whatever the tests exit with, as in Harbor', async (context) => {
+  const { result } = await grade(context, `${say('1')}; exit 3`)
+  expect(result).toMatchObject({ outcome_reward: 1, metadata: { exit_code: 3 } })
+})
+
+test('tests that leave no reward give none, or 0 where that is asked for', async (context) => {
+  await expect(grade(context, 'echo broken >&2; exit 4')).rejects.toMatchObject({
+    code: 'evaluator.crashed',
+    message: expect.stringMatching(/neither reward\.json nor reward\.txt .*exited with 4.*broken/s),
+  })
+  await expect(grade(context, say('nan'))).rejects.toThrow('holds no number')
+  const { result } = await grade(context, 'exit 4', { missing_reward: 'zero' })
+  expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 4, missing_reward: expect.any(String) } })
+})
+
+test('tests that cannot be run give no reward, even where none is 0', async (context) => {
+  await expect(grade(context, 'no-such-program', { missing_reward: 'zero' })).rejects.toThrow(/no-such-program/)
+})
+
+test('a missing reward is 0 only if it is missing because of the agent', async (context) => {
+  const config = { missing_reward: 'check' }
+  const script = `[ -e broken ] || ${say('1')}`
+  const broken = await grade(context, script, config, { agent: 'touch broken' })
+  expect(broken.result).toMatchObject({ outcome_reward: 0, metadata: { rewards_without_agent: { reward: 1 } } })
+  expect(broken.graders).toBe(3)
+  await expect(grade(context, 'true', config, { agent: 'touch broken' })).rejects.toMatchObject({
+    code: 'evaluator.crashed',
+  })
+})
+
+test('tests that do not end are 0, whatever they left by then', async (context) => {
+  const { result } = await grade(context, `${say('1')}; sleep 600`, { verifier_timeout_seconds: 1 })
+  expect(result).toMatchObject({ outcome_reward: 0, metadata: { test_timeout: true } })
+})
+
+test('the tests see the workdir and the other paths, and nothing else of the agent', async (context) => {
+  const agent = `
+mkdir -p folder /data "$HOME/bin"
+echo 1 > folder/file; echo 2 > /data/file; echo 3 > /tmp/file; echo exit > "$HOME/.bashrc"; rm given`
+  const script = `ls -d folder/file /data/file /missing /tmp/file "$HOME/.bashrc" given 2> /dev/null; ${say('1')}`
+  const { evidence } = await grade(
+    context,
+    script,
+    { paths: ['.', '/data', '/missing'] },
+    {
+      agent,
+      prepare: [{ type: 'exec', command: 'touch given' }],
+    },
+  )
+  expect(evidence.get('verifier-stdout.log')?.toString().split('\n')).toEqual(['/data/file', 'folder/file', ''])
+})
+
+test('with everything the tests see all that the agent left, but not its tests, its rewards and its processes', async (context) => {
+  const agent = `
+mkdir -p /tests /logs/verifier
+echo 1 | tee /logs/verifier/reward.txt /tests/planted /elsewhere > /dev/null
+echo '{"reward": 1}' > /logs/verifier/reward.json
+(setsid sleep 600 > /dev/null 2>&1 &)`
+  const script = `cat /elsewhere; ls /tests /logs/verifier; pgrep -f 'sleep 600'; ${say('0')}`
+  const { result, evidence } = await grade(context, script, { state: 'everything' }, { agent })
+  expect(result.outcome_reward).toBe(0)
+  expect(evidence.get('verifier-stdout.log')?.toString().split('\n')).toEqual([
+    '1',
+    '/logs/verifier:',
+    '',
+    '/tests:',
+    'test.sh',
+    '',
+  ])
+})
+
+test("of what is excluded the task's own version counts", async (context) => {
+  const { evidence } = await grade(
+    context,
+    `cat tests/a.py conftest.py src.py; ls; ${say('1')}`,
+    { exclude: ['tests', 'conftest.py'] },
+    {
+      prepare: [{ type: 'exec', command: 'mkdir tests; echo theirs > tests/a.py; echo theirs > conftest.py' }],
+      agent:
+        'rm -rf tests; ln -s / tests; echo mine > conftest.py; echo mine > src.py; mkdir sub; touch sub/conftest.py',
+    },
+  )
+  expect(evidence.get('verifier-stdout.log')?.toString().split('\n')).toEqual([
+    'theirs',
+    'theirs',
+    'mine',
+    'conftest.py',
+    'src.py',
+    'sub',
+    'tests',
+    '',
+  ])
+})
+
+test("the tests get the task's variables, secrets by their names, and those of the evaluator", async (context) => {
+  const config = { env: { A: 'plain', B: '${KEY}', C: '${NONE:-else}', D: 'task' } }
+  const { evidence } = await grade(context, `echo "$A $B $C $D"; ${say('1')}`, config, { env: { D: 'order' } })
+  expect(evidence.get('verifier-stdout.log')?.toString()).toBe('plain a secret else order\n')
+  await expect(grade(context, say('1'), { env: { X: '${NONE}' } })).rejects.toThrow('The tests want NONE')
+})
+
+test('other places and another command can be set', async (context) => {
+  const { result } = await grade(context, 'echo 0.25 > /tmp/out/reward.txt', {
+    tests_target: 'tests over here'.replace(/^/, '/tmp/'),
+    verifier_dir: '/tmp/out',
+  })
+  expect(result.outcome_reward).toBe(0.25)
+  const other = await grade(context, 'exit 1', { test_command: say('0.75') })
+  expect(other.result.outcome_reward).toBe(0.75)
+})
+
+test('a folder without tests is a mistake in the settings', async () => {
+  const create = (config: object) => evaluators.create(evaluators.config.parse({ kind: 'harbor', ...config }), deps)
+  await expect(grading.grade({ evaluator: create({ task_dir: grading.dir }) })).rejects.toMatchObject({
+    code: 'config.invalid',
+  })
+  expect(() => create({})).toThrow('give either task_dir or tests_dir')
+  expect(() => create({ task_dir: '/a', tests_dir: '/b' })).toThrow('give either task_dir or tests_dir')
+  expect(() => create({ tests_dir: '/b', clamp: [1, 0] })).toThrow('runs backwards')
+})
+
+/** Waits for a file that a command makes. */
+async function fileIn(sandbox: Sandbox | undefined, path: string): Promise<void> {
+  for (;;) {
+    const found = await sandbox?.readFile(path, { maxBytes: 100 }).catch(() => undefined)
+    if (found !== undefined) return
+    await sleep(20)
+  }
+}
+
+describeEvaluator('harbor', {
+  async setUp(dir) {
+    await mkdir(join(dir, 'harbor-tests'))
+    await writeFile(
+      join(dir, 'harbor-tests', 'test.sh'),
+      'mkdir -p out; [ "$(cat answer)" = 42 ] && echo 1 > out/reward.txt || echo 0 > out/reward.txt',
+    )
+    // Below the workdir, so that it can be kept where the sandbox's root is the machine's.
+    const config = (workdir: string) => ({
+      kind: 'harbor',
+      max_files: 1000,
+      tests_dir: join(dir, 'harbor-tests'),
+      tests_target: `${workdir}/tests`,
+      verifier_dir: `${workdir}/out`,
+    })
+    return {
+      config: config('/workspace'),
+      cases: [
+        { title: 'a right answer', agent: 'echo 42 > answer', reward: 1 },
+        { title: 'a wrong one', agent: 'echo 41 > answer', reward: 0 },
+        { title: 'none', reward: 0 },
+        {
+          title: 'a reward and tests that were planted',
+          agent: 'mkdir out evil; echo 1 > out/reward.json; echo true > evil/test.sh; ln -s evil tests',
+          reward: 0,
+        },
+      ],
+      slow: {
+        config: { ...config('/workspace'), test_command: 'touch begun; sleep 600' },
+        begun: (sandbox) => fileIn(sandbox, 'begun'),
+      },
+    }
+  },
+})

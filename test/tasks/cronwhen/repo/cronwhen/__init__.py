@@ -1,0 +1,1 @@
+"""When a cron line runs next."""

@@ -1,0 +1,3 @@
+module example.org/semspan
+
+go 1.19

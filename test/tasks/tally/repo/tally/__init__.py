@@ -1,0 +1,1 @@
+"""A small plain-text ledger."""
