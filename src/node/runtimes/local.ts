@@ -245,8 +245,8 @@ class LocalCell implements Cell {
     return { entry: await openEntry(lead, { spawn, pipes, env, hasWaiter: true }), close }
   }
 
-  toolLead(): readonly string[] {
-    return []
+  toolLead(): undefined {
+    return undefined
   }
 
   async countOutOfMemory(): Promise<number | undefined> {

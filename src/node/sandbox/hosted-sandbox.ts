@@ -1,6 +1,7 @@
 import type { ChildProcessWithoutNullStreams } from 'node:child_process'
-import { mkdir } from 'node:fs/promises'
-import { isAbsolute, join, normalize } from 'node:path/posix'
+import { chmod, mkdir, rm, writeFile } from 'node:fs/promises'
+import { dirname, isAbsolute, join, normalize } from 'node:path/posix'
+import { describeError, errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
 import { discardEntry, startExecution, type Room } from './execution.ts'
@@ -23,8 +24,8 @@ export interface Cell {
   isAlive(): boolean
   /** A place for one command and all it starts. */
   openRoom(): Promise<Room>
-  /** What leads a tool of ours inside, out of reach of what runs there. */
-  toolLead(): readonly string[]
+  /** What leads a tool of ours inside, out of reach of what runs there; undefined where there is no inside. */
+  toolLead(): readonly string[] | undefined
   countOutOfMemory(): Promise<number | undefined>
   stats(): Promise<SandboxStats>
   /** Closes the door too. */
@@ -116,7 +117,9 @@ export class HostedSandbox implements Sandbox {
 
   async writeFile(path: string, data: string | Uint8Array, options: { mode?: number } = {}): Promise<void> {
     this.#assertAlive()
-    await writeFileTo(this.#startHelper, this.#path(path), data, options.mode ?? 0o644)
+    const [place, mode] = [this.#path(path), options.mode ?? 0o644]
+    if (this.#cell.toolLead() === undefined) await replaceFile(place, data, mode)
+    else await writeFileTo(this.#startHelper, place, data, mode)
   }
 
   async readFile(path: string, options: { maxBytes: number }): Promise<Buffer> {
@@ -172,7 +175,7 @@ export class HostedSandbox implements Sandbox {
   }
 
   readonly #startHelper = (command: readonly [string, ...string[]]): Helper => {
-    const [file, ...args] = [...this.#cell.toolLead(), ...command]
+    const [file, ...args] = [...(this.#cell.toolLead() ?? []), ...command]
     const stdio: 'pipe'[] = ['pipe', 'pipe', 'pipe']
     const child = this.#deps.spawn(file!, args, { stdio, env: { PATH: HOST_PATH }, detached: true })
     const { stdin, stdout } = child as ChildProcessWithoutNullStreams
@@ -189,6 +192,19 @@ export class HostedSandbox implements Sandbox {
       void killWithChildren(child.pid)
     }
     return { stdin, stdout, ended, kill }
+  }
+}
+
+/** The same as `writeFileTo`, for files of this machine. What was there is taken away first, links too, not written to. */
+async function replaceFile(path: string, data: string | Uint8Array, mode: number): Promise<void> {
+  try {
+    await mkdir(dirname(path), { recursive: true })
+    await rm(path, { recursive: true, force: true })
+    await writeFile(path, data, { flag: 'wx', mode: 0o600 })
+    await chmod(path, mode)
+  } catch (error) {
+    const code = errnoOf(error) === 'ENOSPC' ? 'runtime.out-of-disk' : 'runtime.copy-failed'
+    throw new RolloutError(code, `Writing ${path} failed: ${describeError(error)}`, { cause: error })
   }
 }
 

@@ -27,3 +27,11 @@ test('git is told the same', () => {
     ':(exclude,glob)docs/x/**',
   ])
 })
+
+test('a path that was made to be slow is not', () => {
+  const isCovered = matchesGlobs(['**/a/**/a/**/a/**/b', '*a*a*a*a*a*a*a*b'])
+  const startedAt = performance.now()
+  expect(isCovered('a/'.repeat(20_000))).toBe(false)
+  expect(isCovered('a'.repeat(20_000))).toBe(false)
+  expect(performance.now() - startedAt).toBeLessThan(2000)
+})

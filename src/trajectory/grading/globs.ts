@@ -1,11 +1,14 @@
 /**
  * File patterns as people write them in ignore files. One without a slash is the name of a file or folder at any depth;
- * one with a slash is a path from the top. Both cover all that is below what they name. `*` and `?` stop at slashes, `**`
- * does not.
+ * one with a slash is a path from the top. Both cover all that is below what they name. `*` and `?` stop at slashes; `**`
+ * stands for any number of folders. Paths may be the agent's to choose, so none takes longer than its length allows.
  */
 export function matchesGlobs(globs: readonly string[]): (path: string) => boolean {
-  const patterns = globs.map(toPattern)
-  return (path) => patterns.some((pattern) => pattern.test(path))
+  const patterns = globs.map((glob) => [...toAnchored(glob).split('/'), '**'])
+  return (path) => {
+    const names = path.split('/')
+    return patterns.some((pattern) => covers(pattern, names, isAnyFolders, matchesName))
+  }
 }
 
 /** The same for git: pathspecs that leave out what the patterns cover. */
@@ -16,21 +19,49 @@ export function toExcludingPathspecs(globs: readonly string[]): string[] {
   })
 }
 
-function toPattern(glob: string): RegExp {
-  const source = toAnchored(glob).replaceAll(/\*\*\/|\*\*|\*|\?|[.+^${}()|[\]\\]/g, (part) => {
-    switch (part) {
-      case '**/':
-        return '(?:.*/)?'
-      case '**':
-        return '.*'
-      case '*':
-        return '[^/]*'
-      case '?':
-        return '[^/]'
-    }
-    return `\\${part}`
-  })
-  return new RegExp(`^${source}(?:/.*)?$`, 's')
+function isAnyFolders(part: string): boolean {
+  return part === '**'
+}
+
+function matchesName(part: string, name: string): boolean {
+  return part === name || covers([...part], [...name], isAnyLetters, matchesLetter)
+}
+
+function isAnyLetters(part: string): boolean {
+  return part === '*'
+}
+
+function matchesLetter(part: string, letter: string): boolean {
+  return part === '?' || part === letter
+}
+
+/**
+ * Whether a pattern with parts that stand for anything covers all of what is given. Only the last such part has to be
+ * stretched further when something does not fit, so this takes at most the product of both lengths.
+ */
+function covers(
+  pattern: readonly string[],
+  given: readonly string[],
+  isAnything: (part: string) => boolean,
+  matches: (part: string, value: string) => boolean,
+): boolean {
+  let [at, to] = [0, 0]
+  let stretch: { at: number; to: number } | undefined
+  while (to < given.length) {
+    const part = pattern[at]
+    if (part !== undefined && isAnything(part)) {
+      stretch = { at, to }
+      at += 1
+    } else if (part !== undefined && matches(part, given[to]!)) {
+      at += 1
+      to += 1
+    } else if (stretch !== undefined) {
+      stretch.to += 1
+      at = stretch.at + 1
+      to = stretch.to
+    } else return false
+  }
+  return pattern.slice(at).every(isAnything)
 }
 
 function toAnchored(glob: string): string {
