@@ -10,6 +10,7 @@ import type { SessionOutcome } from '../src/model/session-outcome.ts'
 import type { TaskRequest } from '../src/model/task.ts'
 import type { StageWidths } from '../src/node/stages.ts'
 import { NodeStack, orderOf, shellTask } from '../test/support/node-stack.ts'
+import { Child } from './support/child.ts'
 import { readHeldMemory } from './support/memory.ts'
 import { percentile } from './support/stats.ts'
 import { printTitledTable } from './support/table.ts'
@@ -17,11 +18,20 @@ import { printTitledTable } from './support/table.ts'
 const NO_OPS = 400
 const WIDTH = 8
 
+/** An engine is never in the node's own process but on a laptop that tries things out. */
+let upstream: string
+
 export async function benchNode(): Promise<void> {
+  await using engine = await Child.start<{ url: string }>(new URL('support/engine-process.ts', import.meta.url))
+  upstream = engine.ready.url
   await benchNoOps()
   await benchUtilisation()
   await benchPrewarm()
   await benchSleepers()
+}
+
+function startNode(widths: StageWidths, runtime?: string): Promise<NodeStack> {
+  return NodeStack.start({ upstream, widths, ...(runtime === undefined ? {} : { runtime }) })
 }
 
 function runAll(stack: NodeStack, tasks: readonly TaskRequest[]): Promise<SessionOutcome[]> {
@@ -43,7 +53,7 @@ async function benchNoOps(): Promise<void> {
   const plain = NO_OPS / ((performance.now() - plainStart) / 1000)
   const rows: string[][] = []
   for (const runtime of ['local', 'bubblewrap']) {
-    await using stack = await NodeStack.start({ widths, runtime })
+    await using stack = await startNode(widths, runtime)
     const task = shellTask('true', { evaluator: { strategy: 'session_completed' } })
     expectStatus(await runAll(stack, [task, task]), 'COMPLETED')
     const startedAt = performance.now()
@@ -72,7 +82,7 @@ async function benchUtilisation(): Promise<void> {
     ['READY off, as many INIT', { init: 16, ready: 0, run: 4, postrun: 4, backlog: 8 }],
     ['READY off, INIT as wide as RUN', { init: 4, ready: 0, run: 4, postrun: 4, backlog: 8 }],
   ] satisfies [string, StageWidths][]) {
-    await using stack = await NodeStack.start({ widths, runtime: 'local' })
+    await using stack = await startNode(widths, 'local')
     const outcomes = await runAll(
       stack,
       Array.from({ length: 80 }, (_, index) =>
@@ -113,7 +123,7 @@ function busyPart({ events }: NodeStack, width: number): number {
 /** The same task again and again: after the first few, graders are made while the agent still runs. */
 async function benchPrewarm(): Promise<void> {
   const widths = { init: 2, ready: 0, run: 2, postrun: 2, backlog: 4 }
-  await using stack = await NodeStack.start({ widths })
+  await using stack = await startNode(widths)
   const task = shellTask('sleep 1', {
     runtime: { prepare: [{ type: 'exec', command: 'sleep 0.2' }] },
     evaluator: { strategy: 'command', config: { command: 'true' } },
@@ -149,7 +159,7 @@ async function benchSleepers(): Promise<void> {
   const rows: string[][] = []
   for (const runtime of ['local', 'bubblewrap']) {
     const widths = { init: 8, ready: 8, run: SLEEPERS, postrun: 8, backlog: SLEEPERS }
-    await using stack = await NodeStack.start({ widths, runtime })
+    await using stack = await startNode(widths, runtime)
     const before = await readHeldMemory()
     const startedAt = performance.now()
     const sessions = Array.from({ length: SLEEPERS }, () => stack.node.submit(orderOf(shellTask('sleep 600'))))

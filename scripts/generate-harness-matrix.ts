@@ -77,10 +77,12 @@ Exit codes are those the CLI has against its own provider.
 session. Nothing is installed in the sandbox.
 
 ${renderTable(
-  ['Harness', 'bubblewrap', 'container (Podman)'],
+  ['Harness', 'bubblewrap', 'container (Podman)', 'Apptainer'],
   measured.map(({ harness, sandboxes }) => [
     harness.title,
-    ...['bubblewrap', 'docker'].map((kind) => (sandboxes[kind] === undefined ? '-' : `ok, ${sandboxes[kind]} calls`)),
+    ...['bubblewrap', 'docker', 'apptainer'].map((kind) =>
+      sandboxes[kind] === undefined ? '-' : `ok, ${sandboxes[kind]} calls`,
+    ),
   ]),
 )}
 

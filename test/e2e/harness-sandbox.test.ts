@@ -10,11 +10,13 @@ import { runtimes } from '../../src/node/runtimes/index.ts'
 import { runInSandbox } from '../support/harness-in-sandbox.ts'
 import { scenarios } from '../support/harness-scenarios.ts'
 import { harnessTools } from '../support/harness-tools.ts'
+import { findApptainer } from '../support/apptainer.ts'
 import { startPodman } from '../support/podman.ts'
 
 const basic = scenarios.find(({ name }) => name === 'basic')!
 const facts = fileURLToPath(new URL('../../.polar/harness-matrix', import.meta.url))
 const podman = await startPodman()
+const apptainer = findApptainer()
 
 /** Each with the image it starts from, or why it cannot be tried. */
 const kinds = [
@@ -25,6 +27,14 @@ const kinds = [
         name: 'a container',
         config: { kind: 'docker', socket: podman.socket, pull: 'never' },
         image: podman.image,
+        missing: undefined,
+      },
+  typeof apptainer === 'string'
+    ? { name: 'Apptainer', config: { kind: 'apptainer' }, image: undefined, missing: apptainer }
+    : {
+        name: 'Apptainer',
+        config: { kind: 'apptainer', program: apptainer.program },
+        image: apptainer.image,
         missing: undefined,
       },
 ]

@@ -10,6 +10,7 @@ import { RolloutError } from '../../model/failure.ts'
 import { AllowProxy } from '../sandbox/allow-proxy.ts'
 import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
 import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
+import { Spawner } from '../sandbox/spawner.ts'
 import { listenHere, listenInside } from '../sandbox/doors.ts'
 import { HostedSandbox } from '../sandbox/hosted-sandbox.ts'
 import { Pipes } from '../sandbox/pipes.ts'
@@ -82,6 +83,7 @@ class ApptainerRuntime implements Runtime {
   readonly #snapshots: Snapshots
   readonly #pipes: Pipes
   readonly #spawn = createCleanSpawn()
+  readonly #spawner = new Spawner()
   readonly #removing = new Set<Promise<void>>()
 
   constructor(config: ApptainerConfig, deps: RuntimeDeps) {
@@ -182,7 +184,7 @@ class ApptainerRuntime implements Runtime {
       doors,
       below,
       snapshots: this.#snapshots,
-      spawn: this.#spawn,
+      spawn: this.#spawner.spawn,
       pipes: this.#pipes,
       discard: () => this.#discard(spec.id),
     })
@@ -216,6 +218,7 @@ class ApptainerRuntime implements Runtime {
     await Promise.all(this.#removing)
     await this.#snapshots[Symbol.asyncDispose]()
     await this.#pipes[Symbol.asyncDispose]()
+    await this.#spawner[Symbol.asyncDispose]()
   }
 
   async #discard(id: string): Promise<void> {

@@ -11,6 +11,7 @@ import { AllowProxy } from '../sandbox/allow-proxy.ts'
 import { findCallFilter } from '../sandbox/call-filter.ts'
 import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
 import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
+import { Spawner } from '../sandbox/spawner.ts'
 import { listenHere, listenInside } from '../sandbox/doors.ts'
 import { findHold, HOLD_ANYWHERE } from '../sandbox/hold.ts'
 import { HostedSandbox } from '../sandbox/hosted-sandbox.ts'
@@ -67,6 +68,7 @@ class BubblewrapRuntime implements Runtime {
   readonly #pipes: Pipes
   readonly #snapshots: Snapshots
   readonly #spawn = createCleanSpawn()
+  readonly #spawner = new Spawner()
   readonly #removing = new Set<Promise<void>>()
   #tree: Promise<MachineTree> | undefined
   #callFilter: ReturnType<typeof findCallFilter> | undefined
@@ -181,7 +183,7 @@ class BubblewrapRuntime implements Runtime {
       below,
       snapshots: this.#snapshots,
       hold,
-      spawn: this.#spawn,
+      spawn: this.#spawner.spawn,
       pipes: this.#pipes,
       discard: () => this.#discard(spec.id),
     })
@@ -215,6 +217,7 @@ class BubblewrapRuntime implements Runtime {
     await Promise.all(this.#removing)
     await this.#snapshots[Symbol.asyncDispose]()
     await this.#pipes[Symbol.asyncDispose]()
+    await this.#spawner[Symbol.asyncDispose]()
   }
 
   async #discard(id: string): Promise<void> {
@@ -250,12 +253,11 @@ class BubblewrapRuntime implements Runtime {
     ])
     const assemble = [...(this.#isRoot ? drop : []), '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
     const outer = this.#isRoot ? ['--mount', '--propagation', 'private'] : namespaces
-    const child = this.#spawn(
+    const child = this.#spawner.spawn(
       'setpriv',
       ['--pdeathsig', 'KILL', 'unshare', ...outer, '/bin/sh', '-c', GATHER, 'sh', ...assemble],
       {
         stdio: ['ignore', 'pipe', 'pipe'],
-        detached: true,
         env: {
           ...HOST_ENV,
           NAME: rootName(record),

@@ -1,4 +1,3 @@
-import type { ChildProcess } from 'node:child_process'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -7,7 +6,8 @@ import type { Plug } from '../../lib/plug.ts'
 import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
-import { createCleanSpawn, type CleanSpawn } from '../sandbox/clean-spawn.ts'
+import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
+import { Spawner, type RemoteSpawn, type SpawnedProcess } from '../sandbox/spawner.ts'
 import { listenHere, type DoorServer } from '../sandbox/doors.ts'
 import { openEntry, type Room } from '../sandbox/execution.ts'
 import { findHold } from '../sandbox/hold.ts'
@@ -63,6 +63,7 @@ class LocalRuntime implements Runtime {
   readonly #pipes: Pipes
   readonly #snapshots: Snapshots
   readonly #spawn = createCleanSpawn()
+  readonly #spawner = new Spawner()
   #hasNamespaces: Promise<boolean> | undefined
   #hold: Promise<string> | undefined
 
@@ -144,9 +145,10 @@ class LocalRuntime implements Runtime {
       door: doorServer,
       snapshot: (name) => this.#snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
       hold,
-      spawn: this.#spawn,
+      spawn: this.#spawner.spawn,
       pipes: this.#pipes,
-      discard: () => this.remove(spec.id),
+      // Where commands have namespaces, all of them have ended with those by then, and nobody has to be looked for.
+      discard: () => (hasNamespaces ? this.#forget(record) : this.remove(spec.id)),
     })
     return new HostedSandbox(cell, { records: this.#records, spawn: this.#spawn, now: () => this.#deps.now() })
   }
@@ -159,7 +161,11 @@ class LocalRuntime implements Runtime {
     const record = await this.#records.load(id)
     if (record === undefined) return
     await endProcesses(`${MARK}=${this.#records.folderOf(id)}#`, 'environ')
-    if (record.cgroup !== undefined) await new Cgroup(record.cgroup).remove()
+    await this.#forget(record)
+  }
+
+  async #forget({ id, cgroup }: SandboxRecord): Promise<void> {
+    if (cgroup !== undefined) await new Cgroup(cgroup).remove()
     await this.#records.remove(id)
   }
 
@@ -174,6 +180,7 @@ class LocalRuntime implements Runtime {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#snapshots[Symbol.asyncDispose]()
     await this.#pipes[Symbol.asyncDispose]()
+    await this.#spawner[Symbol.asyncDispose]()
   }
 
   async #treeOf(snapshot: string): Promise<string> {
@@ -193,7 +200,7 @@ interface CellOptions {
   snapshot: (name: string) => Promise<void>
   /** What the first process of a room does. */
   hold: string
-  spawn: CleanSpawn
+  spawn: RemoteSpawn
   pipes: Pipes
   discard(): Promise<void>
 }
@@ -232,7 +239,7 @@ class LocalCell implements Cell {
       return { entry, close: () => endProcesses(`${MARK}=${mark}`, 'environ') }
     }
     const holder = ['--pdeathsig', 'KILL', 'unshare', ...namespaceOptions(), '/bin/sh', '-c', hold]
-    const child = spawn('setpriv', holder, { stdio: ['ignore', 'pipe', 'ignore'], env, detached: true })
+    const child = spawn('setpriv', holder, { stdio: ['ignore', 'pipe', 'ignore'], env })
     const ended = new Promise((resolve) => child.once('exit', resolve))
     const first = await firstOf(child)
     const enter = process.getuid?.() === 0 ? [] : ['-U', '--preserve-credentials']
@@ -282,7 +289,7 @@ async function canMakeNamespaces(): Promise<boolean> {
 }
 
 /** The first process of the room, once it says that it is there. */
-async function firstOf(child: ChildProcess): Promise<ProcessRef> {
+async function firstOf(child: SpawnedProcess): Promise<ProcessRef> {
   try {
     await new Promise<void>((resolve, reject) => {
       child.stdout!.once('data', () => resolve())

@@ -1,13 +1,12 @@
-import type { ChildProcess } from 'node:child_process'
-import { closeSync, readSync } from 'node:fs'
+import { readSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { ExecResult, Execution, ExecSpec } from '../runtimes/runtime.ts'
-import type { CleanSpawn } from './clean-spawn.ts'
 import { ExecRecord, type RecordDeps } from './exec-record.ts'
 import type { Pipe, Pipes } from './pipes.ts'
 import { childrenOf, identify, signalProcess } from './processes.ts'
+import type { RemoteSpawn, SpawnedProcess } from './spawner.ts'
 import type { Spool } from './spool.ts'
 
 /** How long output may still come once every process is gone. */
@@ -34,7 +33,7 @@ export interface Room {
  * everybody on the machine.
  */
 export interface Entry {
-  child: ChildProcess
+  child: SpawnedProcess
   ended: Promise<Pick<ExecResult, 'exitCode' | 'signal'>>
   /** Whether what was spawned only waits for the first process, which is then its child. */
   hasWaiter: boolean
@@ -52,18 +51,19 @@ export async function openEntry(
     pipes,
     env,
     hasWaiter,
-  }: { spawn: CleanSpawn; pipes: Pipes; env: Record<string, string>; hasWaiter: boolean },
+  }: { spawn: RemoteSpawn; pipes: Pipes; env: Record<string, string>; hasWaiter: boolean },
 ): Promise<Entry> {
   const [control, stdin] = [await pipes.toChild(), await pipes.toChild()]
   const [stdout, stderr] = [await pipes.fromChild(), await pipes.fromChild()]
   // Its input is what it is told; what will be the command's comes as the next free one.
   const [file, args] = lead.length === 0 ? ['/bin/sh', []] : [lead[0]!, [...lead.slice(1), '/bin/sh']]
-  const stdio = [control, stdout, stderr, stdin].map(({ childFd }) => childFd)
-  // A group of its own: an interrupt from a terminal is for us, not for what we run.
-  const child = spawn(file, args, { stdio, env, detached: true })
-  for (const fd of stdio) closeSync(fd)
+  const all = [control, stdout, stderr, stdin]
+  const child = spawn(file, args, { stdio: all.map(({ childEnd }) => childEnd), env })
+  const ended = endOf(child)
+  await Promise.race([new Promise((resolve) => child.once('spawn', resolve)), ended])
+  for (const pipe of all) pipe.settle()
   for (const pipe of [control, stdin]) pipe.ours.on('error', () => pipe.ours.destroy())
-  return { child, ended: endOf(child), hasWaiter, control, stdin, stdout, stderr }
+  return { child, ended, hasWaiter, control, stdin, stdout, stderr }
 }
 
 /** Lets go of one that was never told anything. */
@@ -138,11 +138,10 @@ export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps
   }
 }
 
-function endOf(child: ChildProcess): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
+function endOf(child: SpawnedProcess): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
   return new Promise((resolve) => {
-    child.once('exit', (exitCode, signal) => resolve({ exitCode, signal }))
-    // As shells report a command that cannot be started.
-    child.once('error', () => resolve({ exitCode: 127, signal: null }))
+    // One that cannot be started ends with 127, as shells report it.
+    child.once('exit', (exitCode: number | null, signal: NodeJS.Signals | null) => resolve({ exitCode, signal }))
   })
 }
 

@@ -6,16 +6,19 @@ import { makeDirectories } from '../../lib/make-directories.ts'
 import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { identify } from './processes.ts'
+import type { PipePath } from './spawner.ts'
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants
 const BATCH = 32
 
-/** One end for us, the other for a child; the child's must be closed here once it has been started. */
+/** One end for us, the other for a child, opened by whoever starts it; then the name has to go. */
 export interface Pipe {
   ours: Socket
   /** Does not block, so that what is in the pipe can be told from what is still to come. */
   oursFd: number
-  childFd: number
+  childEnd: PipePath
+  /** Once the child has its end, or there will be none. */
+  settle(): void
 }
 
 /**
@@ -36,20 +39,19 @@ export class Pipes implements AsyncDisposable {
   async fromChild(): Promise<Pipe> {
     const path = await this.#take()
     const oursFd = openSync(path, O_RDONLY | O_NONBLOCK)
-    const childFd = openSync(path, O_WRONLY)
-    unlinkSync(path)
-    return { ours: new Socket({ fd: oursFd, readable: true, writable: false }), oursFd, childFd }
+    // Without a writer it would look ended.
+    const placeholder = openSync(path, O_WRONLY | O_NONBLOCK)
+    const ours = new Socket({ fd: oursFd, readable: true, writable: false })
+    return { ours, oursFd, childEnd: { path, isRead: false }, settle: settler(path, placeholder) }
   }
 
   async toChild(): Promise<Pipe> {
     const path = await this.#take()
-    // The child's end must block, and opening that one first would wait for us.
+    // The child's end must block, and opening it would wait for ours, which cannot be opened without a reader.
     const placeholder = openSync(path, O_RDONLY | O_NONBLOCK)
     const oursFd = openSync(path, O_WRONLY | O_NONBLOCK)
-    const childFd = openSync(path, O_RDONLY)
-    closeSync(placeholder)
-    unlinkSync(path)
-    return { ours: new Socket({ fd: oursFd, readable: false, writable: true }), oursFd, childFd }
+    const ours = new Socket({ fd: oursFd, readable: false, writable: true })
+    return { ours, oursFd, childEnd: { path, isRead: true }, settle: settler(path, placeholder) }
   }
 
   async #take(): Promise<string> {
@@ -81,5 +83,15 @@ export class Pipes implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#refill?.catch(() => {})
     for (const path of this.#ready.splice(0)) await rm(path, { force: true })
+  }
+}
+
+function settler(path: string, placeholder: number): () => void {
+  let isSettled = false
+  return () => {
+    if (isSettled) return
+    isSettled = true
+    closeSync(placeholder)
+    unlinkSync(path)
   }
 }

@@ -1,11 +1,10 @@
-import type { ChildProcess } from 'node:child_process'
 import { chmod, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { Cgroup } from '../../sandbox/cgroups.ts'
-import type { CleanSpawn } from '../../sandbox/clean-spawn.ts'
+import type { RemoteSpawn, SpawnedProcess } from '../../sandbox/spawner.ts'
 import type { DoorServer } from '../../sandbox/doors.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
 import { joinLead, type Cell } from '../../sandbox/hosted-sandbox.ts'
@@ -50,7 +49,7 @@ export interface CellOptions {
   /** Names of the snapshots it stands on. */
   below: readonly string[]
   snapshots: Snapshots
-  spawn: CleanSpawn
+  spawn: RemoteSpawn
   pipes: Pipes
   discard(): Promise<void>
 }
@@ -138,7 +137,7 @@ export class ApptainerCell implements Cell {
     const { processes, rights, spec, spawn } = this.#options
     const { machine, isRoot, owner } = rights
     const [file, ...args] = step(machine, 'room', processes.first, isRoot, owner, hasNetwork(spec), ...COVERED)
-    const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
+    const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV })
     try {
       await ready(child, AbortSignal.timeout(START_MS))
       const [pid] = await childrenOf(child.pid!)
@@ -185,7 +184,7 @@ class ApptainerPlace implements Place {
   readonly first: ProcessRef
   readonly #ended: Promise<void>
 
-  constructor(child: ChildProcess, first: ProcessRef) {
+  constructor(child: SpawnedProcess, first: ProcessRef) {
     this.first = first
     this.#ended = endOf(child)
   }

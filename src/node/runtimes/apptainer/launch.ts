@@ -6,6 +6,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { CleanSpawn } from '../../sandbox/clean-spawn.ts'
+import type { SpawnedProcess } from '../../sandbox/spawner.ts'
 import { HOST_PATH } from '../../sandbox/hosted-sandbox.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../sandbox/processes.ts'
 import type { SandboxRecord } from '../../sandbox/records.ts'
@@ -210,7 +211,7 @@ async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string,
 }
 
 /** Waits until the program has said that it is. */
-export function ready(child: ChildProcess, signal: AbortSignal): Promise<void> {
+export function ready(child: SpawnedProcess, signal: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     let stderr = ''
     child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
@@ -239,7 +240,7 @@ export function layerOf(snapshot: string): string {
   return join(snapshot, 'layer')
 }
 
-export function endOf(child: ChildProcess): Promise<void> {
+export function endOf(child: SpawnedProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Promise.resolve()
   return new Promise((resolve) => child.once('exit', () => resolve()))
 }

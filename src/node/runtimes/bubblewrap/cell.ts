@@ -1,11 +1,10 @@
-import type { ChildProcess } from 'node:child_process'
 import { chmod } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { Cgroup } from '../../sandbox/cgroups.ts'
-import type { CleanSpawn } from '../../sandbox/clean-spawn.ts'
+import type { RemoteSpawn, SpawnedProcess } from '../../sandbox/spawner.ts'
 import type { DoorServer } from '../../sandbox/doors.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
 import { joinLead, type Cell } from '../../sandbox/hosted-sandbox.ts'
@@ -32,7 +31,7 @@ const REAP_MS = 500
 
 export interface Processes {
   /** bwrap itself, outside: it ends when the sandbox does. */
-  child: ChildProcess
+  child: SpawnedProcess
   monitor: ProcessRef
   /** The sandbox's first process. */
   first: ProcessRef
@@ -65,7 +64,7 @@ export interface CellOptions {
   snapshots: Snapshots
   /** What the first process of a room does. */
   hold: string
-  spawn: CleanSpawn
+  spawn: RemoteSpawn
   pipes: Pipes
   discard(): Promise<void>
 }
@@ -165,7 +164,7 @@ export class BubblewrapCell implements Cell {
     ]
     const lead = [...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
     const [file, ...args] = [...lead, ...bwrapLine(config, hold, [])]
-    const child = spawn(file!, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
+    const child = spawn(file!, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV })
     try {
       await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
       const first = await firstOf(child.pid!)
@@ -245,7 +244,7 @@ export async function endSandbox({
 
 interface PlaceParts {
   /** bwrap itself, outside. */
-  child: ChildProcess
+  child: SpawnedProcess
   first: ProcessRef
   /** What the first process waits for, if anything. */
   idle: ProcessRef | undefined

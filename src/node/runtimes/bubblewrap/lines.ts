@@ -1,5 +1,5 @@
-import type { ChildProcess } from 'node:child_process'
 import { existsSync } from 'node:fs'
+import type { SpawnedProcess } from '../../sandbox/spawner.ts'
 import { createInterface } from 'node:readline'
 import * as z from 'zod'
 import { RolloutError } from '../../../model/failure.ts'
@@ -70,7 +70,7 @@ export async function firstOf(monitor: number, other?: number): Promise<ProcessR
 
 /** Waits until the program has printed a line for each word; gives what follows the words. */
 export function readyLines<Word extends string>(
-  child: ChildProcess,
+  child: SpawnedProcess,
   words: readonly Word[],
   signal: AbortSignal,
 ): Promise<Record<Word, string>> {
@@ -91,7 +91,7 @@ export function readyLines<Word extends string>(
   })
 }
 
-export function endOf(child: ChildProcess): Promise<void> {
+export function endOf(child: SpawnedProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Promise.resolve()
   return new Promise((resolve) => child.once('exit', () => resolve()))
 }

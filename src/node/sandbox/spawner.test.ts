@@ -1,0 +1,63 @@
+import { readFile } from 'node:fs/promises'
+import { text } from 'node:stream/consumers'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { expect, onTestFinished, test } from 'vitest'
+import { Spawner, type SpawnedProcess } from './spawner.ts'
+
+const env = { PATH: '/usr/bin:/bin' }
+
+function createSpawner(): Spawner {
+  const spawner = new Spawner()
+  onTestFinished(() => spawner[Symbol.asyncDispose]())
+  return spawner
+}
+
+function endOf(child: SpawnedProcess): Promise<[number | null, NodeJS.Signals | null]> {
+  return new Promise((resolve) => child.once('exit', (code, signal) => resolve([code, signal])))
+}
+
+async function parentOf(pid: number): Promise<number | 'gone'> {
+  const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '')
+  const [state, parent] = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+  // Not every machine has somebody who reaps the children of others.
+  return parent === undefined || state === 'Z' ? 'gone' : Number(parent)
+}
+
+test('what a process says, and how it ends, comes in order', async () => {
+  const child = createSpawner().spawn('sh', ['-c', 'echo "$WORD"; echo no >&2; exit 3'], {
+    env: { ...env, WORD: 'yes' },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  })
+  const [end, stdout, stderr] = await Promise.all([endOf(child), text(child.stdout!), text(child.stderr!)])
+  expect([end, stdout, stderr]).toEqual([[3, null], 'yes\n', 'no\n'])
+  expect(child.exitCode).toBe(3)
+  expect(child.kill('SIGKILL')).toBe(false)
+})
+
+test('a signal gets there, and is told of', async () => {
+  const child = createSpawner().spawn('sleep', ['60'], { env, stdio: ['ignore', 'ignore', 'ignore'] })
+  const end = endOf(child)
+  child.kill('SIGKILL')
+  expect(await end).toEqual([null, 'SIGKILL'])
+})
+
+test('one that cannot be started has ended with 127', async () => {
+  const child = createSpawner().spawn('/no/such/program', [], { env, stdio: ['ignore', 'ignore', 'ignore'] })
+  expect(await endOf(child)).toEqual([127, null])
+})
+
+test('it is not this process that starts them, and they end with what does, if they asked to', async () => {
+  const spawner = new Spawner()
+  const child = spawner.spawn('setpriv', ['--pdeathsig', 'KILL', 'sleep', '60'], {
+    env,
+    stdio: ['ignore', 'ignore', 'ignore'],
+  })
+  await new Promise((resolve) => child.once('spawn', resolve))
+  expect(await parentOf(child.pid!)).not.toBe(process.pid)
+  // Until setpriv has said what it wants.
+  await sleep(200)
+  const end = endOf(child)
+  await spawner[Symbol.asyncDispose]()
+  expect(await end).toEqual([127, null])
+  await expect.poll(() => parentOf(child.pid!)).toBe('gone')
+})

@@ -1,0 +1,210 @@
+import type { ChildProcess } from 'node:child_process'
+import { EventEmitter } from 'node:events'
+import { PassThrough, type Readable } from 'node:stream'
+import { fileURLToPath } from 'node:url'
+import { createCleanSpawn } from './clean-spawn.ts'
+import { startChildren } from './start-children.ts'
+
+/** What is needed of a process that was started; one of Node's own will do. */
+export interface SpawnedProcess extends EventEmitter {
+  /** Undefined until it runs, and when it could not be started. */
+  readonly pid?: number | undefined
+  readonly exitCode: number | null
+  readonly signalCode: NodeJS.Signals | null
+  readonly stdout: Readable | null
+  readonly stderr: Readable | null
+  kill(signal?: NodeJS.Signals): boolean
+}
+
+/** A named pipe that the other side opens for the child. */
+export interface PipePath {
+  path: string
+  /** The child reads from it. */
+  isRead: boolean
+}
+
+/** `pipe`: for the few words by which a process says that it is ready. */
+export type RemoteStdio = 'ignore' | 'pipe' | PipePath
+
+export type ToSpawner =
+  | {
+      type: 'spawn'
+      id: number
+      file: string
+      args: readonly string[]
+      env: Readonly<Record<string, string>>
+      stdio: readonly RemoteStdio[]
+    }
+  | { type: 'kill'; id: number; signal: NodeJS.Signals }
+
+export type FromSpawner =
+  | { type: 'ready' }
+  | { type: 'spawned'; id: number; pid: number }
+  | { type: 'said'; id: number; stream: 'stdout' | 'stderr'; text: string }
+  | { type: 'exited'; id: number; code: number | null; signal: NodeJS.Signals | null }
+  | { type: 'failed'; id: number; message: string }
+
+export type RemoteSpawn = (
+  file: string,
+  args: readonly string[],
+  options: { env: Readonly<Record<string, string>>; stdio: readonly RemoteStdio[] },
+) => SpawnedProcess
+
+/**
+ * Starts processes without holding this one up, in sessions of their own, with nothing but what they are given: the system
+ * copies the page tables of whoever starts a process, which takes milliseconds for each hundred megabytes, and nothing else
+ * happens here meanwhile. So a small helper does it, where one can be had. It ends when this process does, however that
+ * ends; and one of its children that asked to be killed with its parent (`setpriv --pdeathsig`) ends then too.
+ */
+export class Spawner implements AsyncDisposable {
+  #helper: ChildProcess | undefined
+  /** Takes what has to be done: the helper, once it is there, or this process. */
+  #doer: ((message: ToSpawner) => void) | undefined
+  #waiting: ToSpawner[] = []
+  #count = 0
+  readonly #children = new Map<number, RemoteChild>()
+
+  readonly spawn: RemoteSpawn = (file, args, { env, stdio }) => {
+    const id = (this.#count += 1)
+    const child = new RemoteChild((signal) => this.#tell({ type: 'kill', id, signal }))
+    this.#children.set(id, child)
+    this.#holdOn()
+    this.#tell({ type: 'spawn', id, file, args: [...args], env, stdio: [...stdio] })
+    return child
+  }
+
+  #tell(message: ToSpawner): void {
+    if (this.#doer !== undefined) return this.#doer(message)
+    this.#waiting.push(message)
+    this.#helper ??= this.#start()
+  }
+
+  #start(): ChildProcess {
+    const file = fileURLToPath(
+      new URL(import.meta.url.endsWith('.ts') ? './spawner-process.ts' : './spawner-process.js', import.meta.url),
+    )
+    const flags = ['--max-old-space-size=64', '--max-semi-space-size=1', '--no-warnings']
+    const helper = createCleanSpawn()(process.execPath, [...flags, file], {
+      stdio: ['ignore', 'ignore', 'ignore', 'ipc'],
+      env: {},
+      cwd: '/',
+      detached: true,
+    })
+    helper.on('message', (message: FromSpawner) => {
+      if (message.type === 'ready') this.#begin((order) => void helper.send(order, () => {}))
+      else this.#hear(message)
+    })
+    helper.once('error', () => this.#lose(helper))
+    helper.once('exit', () => this.#lose(helper))
+    return helper
+  }
+
+  /** As any child does, those of the helper keep this process from ending; the helper itself does not. */
+  #holdOn(): void {
+    const isNeeded = this.#children.size > 0
+    const { channel } = this.#helper ?? {}
+    this.#helper?.[isNeeded ? 'ref' : 'unref']()
+    channel?.[isNeeded ? 'ref' : 'unref']()
+  }
+
+  #begin(doer: (message: ToSpawner) => void): void {
+    this.#doer = doer
+    for (const message of this.#waiting.splice(0)) doer(message)
+  }
+
+  #hear(message: Exclude<FromSpawner, { type: 'ready' }>): void {
+    const child = this.#children.get(message.id)
+    if (message.type === 'exited' || message.type === 'failed') {
+      this.#children.delete(message.id)
+      this.#holdOn()
+    }
+    child?.hear(message)
+  }
+
+  /** One that never came to be, as for a user who may not read our program: we do it ourselves. */
+  #lose(helper: ChildProcess): void {
+    if (this.#helper !== helper) return
+    if (this.#doer === undefined) {
+      const start = startChildren((message) => {
+        if (message.type !== 'ready') this.#hear(message)
+      })
+      this.#begin(start)
+      return
+    }
+    this.#helper = undefined
+    this.#doer = undefined
+    this.#giveUp()
+  }
+
+  /** All that the helper had started ended with it, or is as good as lost. */
+  #giveUp(): void {
+    for (const [id, child] of this.#children) child.hear({ type: 'failed', id, message: 'its parent was lost' })
+    this.#children.clear()
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const helper = this.#helper
+    this.#helper = undefined
+    this.#doer = undefined
+    if (helper?.connected) {
+      const ended = new Promise((resolve) => helper.once('exit', resolve))
+      helper.ref()
+      helper.disconnect()
+      await ended
+    }
+    this.#giveUp()
+  }
+}
+
+/** One of its processes, as seen from here. */
+class RemoteChild extends EventEmitter implements SpawnedProcess {
+  pid: number | undefined
+  exitCode: number | null = null
+  signalCode: NodeJS.Signals | null = null
+  readonly stdout = new PassThrough()
+  readonly stderr = new PassThrough()
+  readonly #send: (signal: NodeJS.Signals) => void
+  #isOver = false
+
+  constructor(send: (signal: NodeJS.Signals) => void) {
+    super()
+    this.#send = send
+  }
+
+  kill(signal: NodeJS.Signals = 'SIGTERM'): boolean {
+    if (this.#isOver) return false
+    this.#send(signal)
+    return true
+  }
+
+  hear(message: Exclude<FromSpawner, { type: 'ready' }>): void {
+    switch (message.type) {
+      case 'spawned':
+        this.pid = message.pid
+        this.emit('spawn')
+        break
+      case 'said':
+        this[message.stream].write(message.text)
+        break
+      case 'exited':
+        this.exitCode = message.code
+        this.signalCode = message.signal
+        this.#end()
+        this.emit('exit', message.code, message.signal)
+        break
+      case 'failed':
+        this.exitCode = 127
+        this.#end()
+        // Nobody has to listen: what failed to start has ended.
+        if (this.listenerCount('error') > 0) this.emit('error', new Error(message.message))
+        this.emit('exit', 127, null)
+        break
+    }
+  }
+
+  #end(): void {
+    this.#isOver = true
+    this.stdout.end()
+    this.stderr.end()
+  }
+}
