@@ -35,6 +35,11 @@ export class Artifacts {
     this.#leftBytes = policy.totalMb * MEGABYTE
   }
 
+  /** False: whatever is written is thrown away at once. */
+  get areKept(): boolean {
+    return this.#policy.keep !== 'none'
+  }
+
   get kept(): Artifact[] {
     return [...this.#kept.values()]
   }

@@ -20,6 +20,7 @@ import { gradeSession } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
+import { keepHarnessLogs } from './harness-logs.ts'
 import { endOf, type Harness } from './harnesses/harness.ts'
 import { launchInSandbox } from './launch-in-sandbox.ts'
 import type { Leases } from './leases.ts'
@@ -29,6 +30,7 @@ import type { Execution, ExecResult, Mount, Runtime, Sandbox } from './runtimes/
 import { toSandboxSpec } from './sandbox-order.ts'
 import type { StoredGrade } from './session-folder.ts'
 import type { WarmStarts } from './warm-start.ts'
+import { within } from './within.ts'
 
 /** A harness, and what of it has to be brought into a sandbox. */
 export interface RunnableHarness {
@@ -80,6 +82,7 @@ const DOOR_PORT = 8080
 const BUNDLE = '/polar/harness'
 const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 const TOLD_BYTES = 2000
+const LOGS_MS = 30_000
 
 /** What a session is made of, once all the names in its task have been looked up. */
 interface Resolved {
@@ -225,8 +228,7 @@ export class RealWork implements SessionWork<BuiltSession> {
       harness,
       {
         ...(bundle === undefined ? {} : { start: bundle.startAt(isApart ? BUNDLE : bundle.folder) }),
-        // Not in the workdir: what a harness keeps for itself is no part of its work.
-        home: isApart ? '/tmp/polar-home' : posix.join(dirname(sandbox.workdir), 'harness-home'),
+        home: this.#home(),
         workdir: sandbox.workdir,
         env: { PATH: USUAL_PATH, ...task.runtime?.env },
       },
@@ -241,6 +243,12 @@ export class RealWork implements SessionWork<BuiltSession> {
         agent: task.agent,
       },
     )
+  }
+
+  /** Not in the workdir: what a harness keeps for itself is no part of its work. */
+  #home(): string {
+    const { isolatesFiles } = this.#resolved!.runtime.capabilities
+    return isolatesFiles ? '/tmp/polar-home' : posix.join(dirname(this.#sandbox!.workdir), 'harness-home')
   }
 
   /**
@@ -275,6 +283,7 @@ export class RealWork implements SessionWork<BuiltSession> {
 
   async build(): Promise<BuildOutcome<BuiltSession>> {
     const { reader, build, filter, clock } = this.#deps
+    await this.#keepLogs()
     const startedAt = clock.now()
     const session = await reader.load(this.#order.sessionId, { salvage: true })
     const built = buildSession(session, { ...build, filter, builder: this.#resolved!.builder })
@@ -287,6 +296,22 @@ export class RealWork implements SessionWork<BuiltSession> {
       ...(lastFailure === undefined ? {} : { lastFailure }),
       ...(incomplete === undefined ? {} : { incomplete }),
     }
+  }
+
+  /** Only now: the key that is in them opens nothing any more. Without them a session is worth as much. */
+  async #keepLogs(): Promise<void> {
+    const { clock, scratch } = this.#deps
+    const folders = this.#resolved!.runnable.harness.logFolders ?? []
+    if (folders.length === 0 || !this.#artifacts.areKept) return
+    const logs = {
+      sandbox: this.#sandbox!,
+      home: this.#home(),
+      folders,
+      artifacts: this.#artifacts,
+      scratch: join(scratch, `${this.#order.sessionId}-logs`),
+    }
+    const limit = { ms: LOGS_MS, code: 'runtime.copy-failed', message: 'Keeping the logs took too long.' } as const
+    await within(limit, { clock, signal: this.#over.signal }, (signal) => keepHarnessLogs(logs, signal)).catch(() => {})
   }
 
   async grade(built: BuiltSession, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {

@@ -40,6 +40,7 @@ export const claudeCode = defineHarness({
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
   skillsFolder: '.claude/skills',
+  logFolders: ['.claude/projects'],
   settings: ClaudeCodeSettings,
   configure({ baseUrl, key, model, contextTokens, home, mcpServers, hasSkills }, settings) {
     const config = {

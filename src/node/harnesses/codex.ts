@@ -44,6 +44,7 @@ export const codex = defineHarness({
   instruction: 'stdin',
   mcpTransports: ['stdio', 'streamable-http'],
   skillsFolder: '.codex/skills',
+  logFolders: ['.codex/sessions'],
   settings: CodexSettings,
   configure({ baseUrl, key, model, contextTokens, images, mcpServers }, settings) {
     const config = {

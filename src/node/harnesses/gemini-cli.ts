@@ -33,6 +33,7 @@ export const geminiCli = defineHarness({
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
   skillsFolder: '.gemini/skills',
+  logFolders: ['.gemini/tmp'],
   settings: GeminiCliSettings,
   configure({ baseUrl, key, model, mcpServers }, settings) {
     const config = {

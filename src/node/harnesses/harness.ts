@@ -74,6 +74,8 @@ export interface Harness {
   mcpTransports: readonly McpServer['transport'][]
   /** The folder below HOME where it looks for skills; absent: it has none, and a task that brings some is refused. */
   skillsFolder?: string
+  /** Folders below HOME in which it writes about its own run; absent: it writes nothing that is worth keeping. */
+  logFolders?: readonly string[]
   /** What `settings` may hold; an unknown key is refused by name. */
   settings: z.ZodObject
   /** Throws RolloutError `config.invalid` for settings or servers it cannot use. The same setup gives the same launch. */

@@ -38,6 +38,7 @@ export const opencode = defineHarness({
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
   skillsFolder: '.config/opencode/skills',
+  logFolders: ['.local/share/opencode/log'],
   settings: OpencodeSettings,
   configure({ baseUrl, key, model, contextTokens, images, mcpServers }, settings) {
     const { agent = 'build', steps } = settings

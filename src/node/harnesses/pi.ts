@@ -29,6 +29,7 @@ export const pi = defineHarness({
   instruction: 'stdin',
   mcpTransports: ['stdio', 'streamable-http'],
   skillsFolder: '.pi/agent/skills',
+  logFolders: ['.pi/agent/sessions'],
   settings: PiSettings,
   configure({ baseUrl, key, model, contextTokens, images, home, mcpServers }, settings) {
     const provider = {

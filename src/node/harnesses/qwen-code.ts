@@ -32,6 +32,7 @@ export const qwenCode = defineHarness({
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
   skillsFolder: '.qwen/skills',
+  logFolders: ['.qwen/projects'],
   settings: QwenCodeSettings,
   configure({ baseUrl, key, model, contextTokens, images, mcpServers }, settings) {
     const provider = {

@@ -190,14 +190,12 @@ class RemoteChild extends EventEmitter implements SpawnedProcess {
         this.exitCode = message.code
         this.signalCode = message.signal
         this.#end()
-        this.emit('exit', message.code, message.signal)
         break
       case 'failed':
         this.exitCode = 127
-        this.#end()
         // Nobody has to listen: what failed to start has ended.
         if (this.listenerCount('error') > 0) this.emit('error', new Error(message.message))
-        this.emit('exit', 127, null)
+        this.#end()
         break
     }
   }
@@ -206,5 +204,7 @@ class RemoteChild extends EventEmitter implements SpawnedProcess {
     this.#isOver = true
     this.stdout.end()
     this.stderr.end()
+    this.emit('exit', this.exitCode, this.signalCode)
+    setImmediate(() => this.emit('close', this.exitCode, this.signalCode))
   }
 }
