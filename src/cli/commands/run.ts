@@ -285,7 +285,7 @@ function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): strin
     ]),
     ...[...failures].map(([code, outcomes]) => `${outcomes.length} × ${code}: ${outcomes[0]!.failure!.message}\n`),
     `\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
-    `Train     polar export slime --out ${sessionsFolder(dir)} --rewards ${scores} --to data\n`,
+    `Train     polar export --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
   ].join('')
 }
 

@@ -1,0 +1,142 @@
+import { spawn, type ChildProcessWithoutNullStreams } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { text } from 'node:stream/consumers'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { stringify } from 'yaml'
+import { SessionOutcome } from '../../src/model/session-outcome.ts'
+import { bashAgent } from '../support/bash-agent.ts'
+
+const main = join(import.meta.dirname, '../../src/cli/main.ts')
+
+let dir: string
+beforeAll(async () => {
+  dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-run-'))
+})
+afterAll(() => rm(dir, { recursive: true, force: true }))
+
+function start(...words: string[]): ChildProcessWithoutNullStreams {
+  return spawn(process.execPath, [main, ...words], { cwd: dir, env: { ...process.env, NO_COLOR: '1' } })
+}
+
+async function polar(...words: string[]): Promise<{ code: number | null; stdout: string; stderr: string }> {
+  const child = start(...words)
+  const [stdout, stderr, [code]] = await Promise.all([
+    text(child.stdout),
+    text(child.stderr),
+    once(child, 'exit') as Promise<[number | null]>,
+  ])
+  return { code, stdout, stderr }
+}
+
+async function write(name: string, ...tasks: object[]): Promise<string> {
+  await writeFile(join(dir, name), tasks.map((task) => stringify(task)).join('---\n'))
+  return name
+}
+
+function shell(command: string): object {
+  return { harness: 'shell', custom_shell: { command } }
+}
+
+const task = {
+  instruction: 'Answer.',
+  agent: shell(bashAgent('call "Who are you?" > answer.txt; echo fine')),
+  builder: { strategy: 'prefix_merging' },
+  evaluator: { strategy: 'command', config: { command: 'grep -q HTTP answer.txt' } },
+}
+
+describe('polar run', { timeout: 120_000 }, () => {
+  test('samples of a task become sessions with rewards, which export reads as they are', async () => {
+    const file = await write('good.yaml', { ...task, num_samples: 3 })
+    const { code, stdout } = await polar('run', file, '--out', 'good')
+    expect(code).toBe(0)
+    expect(stdout).toMatch(/good +3\/3 +0 +1\.000/)
+    const sessions = await readdir(join(dir, 'good/sessions'))
+    expect(sessions).toHaveLength(3)
+    const scores = (await readFile(join(dir, 'good/scores.jsonl'), 'utf8')).trim().split('\n')
+    expect(scores.map((line) => (JSON.parse(line) as { outcome_reward: number }).outcome_reward)).toEqual([1, 1, 1])
+    const said = /^Train +polar (.*)$/m.exec(stdout)![1]!
+    const exported = await polar(...said.split(' '))
+    expect(exported).toMatchObject({ code: 0 })
+    const rows = (await readFile(join(dir, 'traces.jsonl'), 'utf8')).trim().split('\n')
+    expect(rows.map((row) => (JSON.parse(row) as { reward: unknown }).reward)).toHaveLength(3)
+  })
+
+  test('--json gives one outcome a line, and a session that is not the policy’s doing is made up for', async () => {
+    const file = await write('broken.yaml', { ...task, agent: shell('exit 9') })
+    const { code, stdout } = await polar('run', file, '--out', 'broken', '--json', '--refills', '2')
+    const outcomes = stdout
+      .trim()
+      .split('\n')
+      .map((line) => SessionOutcome.parse(JSON.parse(line)))
+    expect(code).toBe(1)
+    expect(outcomes.map(({ failure }) => failure?.code)).toEqual(Array(3).fill('harness.no-answer'))
+    expect(outcomes.every(({ grade }) => grade === undefined)).toBe(true)
+  })
+
+  test('a mistake of the task is not tried again', async () => {
+    const file = await write('wrong.yaml', { ...task, evaluator: { strategy: 'guess' }, num_samples: 1 })
+    const { code, stdout } = await polar('run', file, '--out', 'wrong', '--json')
+    expect(code).toBe(1)
+    expect(JSON.parse(stdout)).toMatchObject({ failure: { code: 'config.invalid' } })
+  })
+
+  test('what is wrong with the tasks is said all at once, before anything starts', async () => {
+    const file = await write('bad.yaml', { ...task, num_sample: 3 }, { ...task, agent: {}, timeout_seconds: -1 })
+    const { code, stderr } = await polar('run', file)
+    expect(code).toBe(2)
+    for (const word of ['num_sample', 'timeout_seconds', 'exactly one of harness']) expect(stderr).toContain(word)
+  })
+
+  test('an interrupt ends it in order: what was captured is there, and no sandbox is left', async () => {
+    const agent = shell(bashAgent('call one > a; echo captured; sleep 600'))
+    const file = await write('long.yaml', { ...task, agent })
+    const child = start('run', file, '--out', 'long', '--json')
+    const done = Promise.all([text(child.stdout), once(child, 'exit') as Promise<[number | null]>])
+    const log = join(dir, 'long/sessions')
+    await expect
+      .poll(
+        async () => {
+          const [session] = await readdir(log).catch(() => [])
+          const calls =
+            session === undefined ? '' : await readFile(join(log, session, 'calls.plog'), 'latin1').catch(() => '')
+          return calls.length
+        },
+        { timeout: 60_000 },
+      )
+      .toBeGreaterThan(1000)
+    child.kill('SIGINT')
+    const [stdout, [code]] = await done
+    expect(code).toBe(130)
+    expect(JSON.parse(stdout)).toMatchObject({ status: 'CANCELLED', counts: { calls: 1 } })
+    const left = await readdir(join(dir, 'long/sandboxes'), { recursive: true })
+    expect(left.filter((path) => /sandboxes\/[^/]*agent-/.test(path))).toEqual([])
+  })
+
+  test('--watch runs again when the file changes', async () => {
+    const file = await write('watched.yaml', {
+      ...task,
+      agent: shell('echo one'),
+      evaluator: { strategy: 'session_completed' },
+    })
+    const child = start('run', file, '--out', 'watched', '--watch', '--json')
+    let stdout = ''
+    child.stdout.setEncoding('utf8').on('data', (piece: string) => (stdout += piece))
+    let stderr = ''
+    child.stderr.setEncoding('utf8').on('data', (piece: string) => (stderr += piece))
+    const ran = (): number => stdout.split('\n').filter((line) => line !== '').length
+    await expect.poll(() => stderr.includes('Waiting for a change') && ran(), { timeout: 60_000 }).toBe(1)
+    await write('watched.yaml', {
+      ...task,
+      agent: shell('echo two'),
+      num_samples: 2,
+      evaluator: { strategy: 'session_completed' },
+    })
+    await expect.poll(ran, { timeout: 60_000 }).toBe(3)
+    child.kill('SIGINT')
+    const [code] = (await once(child, 'exit')) as [number | null]
+    expect(code).toBe(130)
+  })
+})
