@@ -12,6 +12,7 @@ import { PrepareAction } from '../src/model/task.ts'
 import { runtimes } from '../src/node/runtimes/index.ts'
 import type { Runtime, Sandbox, SandboxSpec } from '../src/node/runtimes/runtime.ts'
 import { WarmStarts } from '../src/node/warm-start.ts'
+import { findApptainer } from '../test/support/apptainer.ts'
 import { startPodman } from '../test/support/podman.ts'
 import type { BenchOptions } from './run.ts'
 import { percentile } from './support/stats.ts'
@@ -48,6 +49,7 @@ const PARTIES: readonly Party[] = [
   { kind: 'local' },
   { kind: 'bubblewrap' },
   { kind: 'docker', prepare: provideDocker },
+  { kind: 'apptainer', prepare: provideApptainer },
 ]
 
 /** Podman's service, as the tests have it. */
@@ -62,6 +64,14 @@ async function provideDocker(): Promise<Provision | string> {
     isRelated: (commandLine) => commandLine.includes(dirname(socket)),
     [Symbol.asyncDispose]: () => podman[Symbol.asyncDispose](),
   }
+}
+
+/** The machine's own, or the one the tests have got. */
+async function provideApptainer(): Promise<Provision | string> {
+  const apptainer = findApptainer()
+  if (typeof apptainer === 'string') return apptainer
+  const { program, image } = apptainer
+  return { config: { program }, image, [Symbol.asyncDispose]: async () => apptainer[Symbol.dispose]() }
 }
 
 interface Subject {
