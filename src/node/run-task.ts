@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from 'node:timers/promises'
 import { failureClasses } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
@@ -16,6 +17,8 @@ export interface RunTaskOptions {
   ids: IdSource
   /** Sessions beyond `num_samples` that may take the place of those that were not the policy's doing. */
   maxRefills: number
+  /** How long to wait before the first that makes up for another; twice as long for each failure in a row. Absent: 1000. */
+  backoffMs?: number
   signal: AbortSignal
   onOutcome?: (outcome: SessionOutcome) => void
 }
@@ -32,11 +35,12 @@ export function isValid({ failure }: SessionOutcome): boolean {
 export async function runTask(
   node: Pick<SessionNode, 'submit'>,
   task: TaskRequest,
-  { ids, maxRefills, signal, onOutcome }: RunTaskOptions,
+  { ids, maxRefills, backoffMs = 1000, signal, onOutcome }: RunTaskOptions,
 ): Promise<TaskRun> {
   const run: TaskRun = { task, outcomes: [], valid: 0 }
   let refillsLeft = maxRefills
   let isHopeless = false
+  let failuresInRow = 0
   const one = async (): Promise<void> => {
     const session = node.submit({ schemaVersion: 1, sessionId: ids.next('ses'), attempt: 1, task })
     const cancel = (): void => session.cancel('The run was interrupted.')
@@ -46,15 +50,24 @@ export async function runTask(
     onOutcome?.(outcome)
     if (isValid(outcome)) {
       run.valid += 1
+      failuresInRow = 0
       return
     }
     isHopeless ||= !mayHelp(outcome)
     if (signal.aborted || isHopeless || refillsLeft === 0) return
     refillsLeft -= 1
-    await one()
+    // What ails us, such as an engine that is being restarted, ails the next as well if it comes at once.
+    await pause(Math.min(backoffMs * 2 ** failuresInRow++, LONGEST_BACKOFF_MS), signal)
+    if (!signal.aborted) await one()
   }
   if (!signal.aborted) await Promise.all(Array.from({ length: task.num_samples }, one))
   return run
+}
+
+const LONGEST_BACKOFF_MS = 60_000
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return sleep(ms, undefined, { signal }).catch(() => {})
 }
 
 /** Another session may fare better; the same mistake would not. */

@@ -1,0 +1,67 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { createServer, type AddressInfo } from 'node:net'
+import { join } from 'node:path'
+import { expect, onTestFinished, test } from 'vitest'
+import { randomIds } from '../../src/lib/random-ids.ts'
+import { runTask } from '../../src/node/run-task.ts'
+import { bashAgent } from '../support/bash-agent.ts'
+import { NodeStack, shellTask } from '../support/node-stack.ts'
+
+const main = join(import.meta.dirname, '../../src/cli/main.ts')
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  server.close()
+  return port
+}
+
+/** An engine in a process of its own, so that it can be killed. */
+async function startEngine(port: number): Promise<ChildProcess> {
+  const child = spawn(process.execPath, [main, 'engine', '--port', String(port)], {
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  onTestFinished(() => void child.kill('SIGKILL'))
+  await once(child.stdout, 'data')
+  return child
+}
+
+test('an engine that is killed while an agent works: upstream, no reward, what was captured is kept, and another session is made', async () => {
+  const port = await freePort()
+  const engine = await startEngine(port)
+  await using stack = await NodeStack.start({ upstream: `http://127.0.0.1:${port}` })
+  const agent = bashAgent(
+    'call one > first.txt; for i in $(seq 100); do sleep 0.1; call again > second.txt; grep -q "HTTP/1.1 200" second.txt || exit 1; done; touch done',
+  )
+  const task = shellTask(agent, {
+    evaluator: { strategy: 'command', config: { command: 'test -e done' } },
+    timeout_seconds: 90,
+  })
+  const killed = new Promise<void>((resolve) => {
+    const timer = setInterval(() => {
+      if (!stack.events.some(({ status }) => status === 'RUNNING')) return
+      clearInterval(timer)
+      setTimeout(() => {
+        engine.kill('SIGKILL')
+        resolve()
+      }, 1500)
+    }, 50)
+  })
+  let restarted: Promise<unknown> | undefined
+  const run = await runTask(stack.node, task, {
+    ids: randomIds(Date.now),
+    maxRefills: 5,
+    signal: AbortSignal.timeout(110_000),
+    onOutcome: () => (restarted ??= startEngine(port)),
+  })
+  await Promise.all([killed, restarted])
+  const [first, ...others] = run.outcomes
+  expect(first).toMatchObject({ status: 'ERROR', failure: { code: expect.stringMatching(/^upstream\./) } })
+  expect(first!.grade).toBeUndefined()
+  expect(first!.counts!.trainedCalls).toBeGreaterThan(0)
+  // One that began before the engine was back fares the same, and is made up for in turn.
+  expect(others.at(-1)).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
+  expect(run.valid).toBe(1)
+}, 120_000)
