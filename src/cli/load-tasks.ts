@@ -74,9 +74,6 @@ function fromFile(task: TaskRequest, base: string): TaskRequest {
   const at = (path: string): string => resolve(base, path)
   const step = (action: PrepareAction): PrepareAction => {
     if (action.type === 'upload_file' || action.type === 'upload_dir') return { ...action, source: at(action.source) }
-    if (action.type === 'checkout' && /^\.{0,2}\//.test(action.repository)) {
-      return { ...action, repository: at(action.repository) }
-    }
     return action
   }
   const { runtime, agent, evaluator } = task

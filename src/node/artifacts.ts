@@ -68,14 +68,20 @@ export class Artifacts {
         const part = piece.subarray(0, room)
         artifact.isCut ||= part.length < piece.length
         if (part.length === 0) continue
-        file ??= await this.#open(path)
-        await file.write(part)
+        try {
+          file ??= await this.#open(path)
+          await file.writeFile(part)
+        } catch {
+          artifact.isCut = true
+          room = 0
+          continue
+        }
         artifact.bytes += part.length
         room -= part.length
         this.#leftBytes -= part.length
       }
     } finally {
-      await file?.close()
+      await file?.close().catch(() => {})
     }
     artifact.isCut ||= artifact.bytes < totalBytes
     if (artifact.bytes > 0 || artifact.isCut) this.#kept.set(path, artifact)

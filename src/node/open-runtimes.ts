@@ -69,11 +69,14 @@ export class OpenRuntimes implements AsyncDisposable {
   }
 
   async #check(create: () => Promise<Runtime>): Promise<OpenRuntime> {
-    const runtime = await create()
+    await using owned = new AsyncDisposableStack()
+    const runtime = owned.use(await create())
     const check = await runtime.check(AbortSignal.timeout(CHECK_MS))
-    if (check.isUsable) return { runtime, starts: new WarmStarts(runtime, this.#options.prepare) }
-    await runtime[Symbol.asyncDispose]()
-    throw new RolloutError('runtime.unavailable', `${runtime.kind} cannot run here: ${check.reason}`)
+    if (!check.isUsable) {
+      throw new RolloutError('runtime.unavailable', `${runtime.kind} cannot run here: ${check.reason}`)
+    }
+    owned.move()
+    return { runtime, starts: new WarmStarts(runtime, this.#options.prepare) }
   }
 
   #create(kind: string): Runtime {

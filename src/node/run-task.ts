@@ -70,7 +70,7 @@ function pause(ms: number, signal: AbortSignal): Promise<void> {
   return sleep(ms, undefined, { signal }).catch(() => {})
 }
 
-/** Another session may fare better; the same mistake would not. */
+/** Another session may fare better; one with the same mistake, or without what is missing here, would not. */
 function mayHelp({ failure }: SessionOutcome): boolean {
-  return failure === undefined || failureClasses[failure.code].blame === 'infrastructure'
+  return failure === undefined || failureClasses[failure.code].retryable
 }

@@ -57,6 +57,7 @@ function toLimits(spec: RuntimeSpec | null | undefined, runtime: Pick<Runtime, '
     ...(spec?.storage_mb == null ? {} : { diskMb: spec.storage_mb }),
     ...(spec?.pids == null ? {} : { pids: spec.pids }),
   }
+  if ((spec?.gpus ?? 0) > 0) throw unsupported(runtime, 'gives no sandbox a GPU')
   const missing = Object.keys(asked).filter((limit) => !able.some((known) => known === limit))
   if (missing.length > 0) throw unsupported(runtime, `cannot limit ${missing.join(', ')} on this machine`)
   return { ...(able.includes('pids') ? { pids: USUAL_PIDS } : {}), ...asked }

@@ -37,15 +37,31 @@ export class SessionFolder {
     return new SessionFolder(join(dir, sessionId))
   }
 
+  /** Of all sessions that have ended. */
+  static async outcomes(dir: string): Promise<SessionOutcome[]> {
+    const folders = await SessionFolder.#all(dir)
+    const found = await Promise.all(
+      folders.map(async (folder) => {
+        const isOver = (await readIfThere(join(folder.path, 'outcome.json'))) !== undefined
+        return isOver ? folder.readOutcome() : undefined
+      }),
+    )
+    return found.filter((outcome) => outcome !== undefined)
+  }
+
   /** Sessions that were ordered and have not ended, as they are found when a node starts. */
   static async unfinished(dir: string): Promise<SessionFolder[]> {
+    const folders = await SessionFolder.#all(dir)
+    const states = await Promise.all(folders.map((folder) => folder.#isUnfinished()))
+    return folders.filter((_, index) => states[index])
+  }
+
+  static async #all(dir: string): Promise<SessionFolder[]> {
     const names = await readdir(dir).catch((error: unknown) => {
       if (errnoOf(error) === 'ENOENT') return []
       throw error
     })
-    const folders = names.filter(isId).map((id) => SessionFolder.of(dir, id))
-    const states = await Promise.all(folders.map((folder) => folder.#isUnfinished()))
-    return folders.filter((_, index) => states[index])
+    return names.filter(isId).map((id) => SessionFolder.of(dir, id))
   }
 
   get artifacts(): string {
@@ -67,13 +83,10 @@ export class SessionFolder {
     await appendFile(join(this.path, 'journal.jsonl'), `${JSON.stringify(entry)}\n`, { mode: 0o600 })
   }
 
-  /** A last line that was cut off is left out. */
+  /** A line that was cut off, by a crash or a full disk, is left out, and so is what was added to it. */
   async readJournal(): Promise<JournalEntry[]> {
     const text = (await readIfThere(join(this.path, 'journal.jsonl'))) ?? ''
-    return text
-      .split('\n')
-      .slice(0, -1)
-      .map((line) => JournalEntry.parse(JSON.parse(line)))
+    return text.split('\n').slice(0, -1).flatMap(toEntry)
   }
 
   /** Kept as soon as there is one: whatever happens afterwards, a session is not graded twice. */
@@ -124,6 +137,14 @@ export class SessionFolder {
       await file.close()
     }
     await rename(draft, join(this.path, name))
+  }
+}
+
+function toEntry(line: string): JournalEntry[] {
+  try {
+    return [JournalEntry.parse(JSON.parse(line))]
+  } catch {
+    return []
   }
 }
 

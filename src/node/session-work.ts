@@ -161,8 +161,14 @@ export class RealWork implements SessionWork<BuiltSession> {
       await result?.sandbox.stop()
     })
     const result = await started
-    this.#owned.use(toAsync(this.#deps.leases.hold(result.sandbox)))
+    this.#hold(result.sandbox)
     return result
+  }
+
+  /** One that came up after the end goes at once, so nobody has to ask for it. */
+  #hold(sandbox: Sandbox): Sandbox {
+    if (!this.#owned.disposed) this.#owned.use(toAsync(this.#deps.leases.hold(sandbox)))
+    return sandbox
   }
 
   #createGraders({ runtime, starts, evaluator }: Resolved): Graders {
@@ -170,15 +176,10 @@ export class RealWork implements SessionWork<BuiltSession> {
     const { clock, standby } = this.#deps
     const actions = task.runtime?.eval_prepare ?? task.runtime?.prepare ?? []
     const spec = () => toSandboxSpec(this.#order, runtime, { ...this.#sandboxParts('grader'), mounts: [] })
-    const held = async (started: Promise<Sandbox>): Promise<Sandbox> => {
-      const sandbox = await started
-      this.#owned.use(toAsync(this.#deps.leases.hold(sandbox)))
-      return sandbox
-    }
     return new Graders({
-      startClean: async (signal) => held(starts.start(spec(), actions, signal).then(({ sandbox }) => sandbox)),
+      startClean: async (signal) => this.#hold((await starts.start(spec(), actions, signal)).sandbox),
       startFromAgent: evaluator?.needs.agentState
-        ? (signal) => held(runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
+        ? async (signal) => this.#hold(await runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
         : undefined,
       standby,
       now: () => clock.now(),

@@ -1,12 +1,15 @@
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { mkdtemp, rm, symlink } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { harnessPlaces } from '../../src/cli/harness-places.ts'
+import { installFolder } from '../../src/node/find-harness.ts'
+import { pi } from '../../src/node/harnesses/pi.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const pages = [
@@ -28,6 +31,10 @@ function commandsOf(page: string): string[] {
 /** What a reader must fill in or fetch first, and servers, which do not end by themselves. */
 const unfinished = /…|my-agent|localhost:8000|harness install/
 const server = / engine( |$)/
+/** Runs pi in a sandbox, which sees no harness but one that was installed for it. */
+const bundled = /tasks\/hello\.yaml/
+/** Of this checkout, not of the clone: that would have to fetch it. */
+const { dir: harnessDir } = harnessPlaces(undefined, process.env)
 
 /** A stranger's clone: the project's files, with a `.polar` of its own. */
 let clone: string
@@ -40,19 +47,24 @@ beforeAll(async () => {
 afterAll(() => rm(clone, { recursive: true, force: true }))
 
 describe('the commands of the docs', () => {
-  test.each(pages.filter((page) => commandsOf(page).some((command) => !unfinished.test(command))))(
+  test.for(pages.filter((page) => commandsOf(page).some((command) => !unfinished.test(command))))(
     '%s',
-    async (page) => {
-      for (const command of commandsOf(page).filter((line) => !unfinished.test(line))) {
+    async (page, context) => {
+      const isInstalled = existsSync(installFolder(pi, harnessDir))
+      const commands = commandsOf(page).filter((line) => !unfinished.test(line))
+      for (const command of commands) {
         if (server.test(command)) await startsServing(command)
-        else expectSuccess(command)
+        else if (!bundled.test(command)) expectSuccess(command)
+        else if (isInstalled) expectSuccess(command, { POLAR_HARNESS_DIR: harnessDir })
       }
+      if (!isInstalled && commands.some((command) => bundled.test(command)))
+        context.skip('pi is not installed: npm run polar -- harness install pi')
     },
   )
 })
 
-function expectSuccess(command: string): void {
-  const run = spawnSync('sh', ['-c', command], { cwd: clone, encoding: 'utf8' })
+function expectSuccess(command: string, env: Record<string, string> = {}): void {
+  const run = spawnSync('sh', ['-c', command], { cwd: clone, encoding: 'utf8', env: { ...process.env, ...env } })
   expect(run.status, `${command}\n${run.stderr}`).toBe(0)
 }
 

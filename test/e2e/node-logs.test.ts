@@ -1,6 +1,6 @@
-import { readdir, readFile } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test, type TestContext } from 'vitest'
 import { harnessPlaces } from '../../src/cli/harness-places.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
@@ -8,18 +8,41 @@ import { findHarness } from '../../src/node/find-harness.ts'
 import { pi } from '../../src/node/harnesses/pi.ts'
 import { NodeStack, orderOf, taskOf } from '../support/node-stack.ts'
 
-const hello = fileURLToPath(new URL('../../examples/scripts/hello.yaml', import.meta.url))
-const task = {
-  instruction: 'SCRIPT:hello Write hello.py and run it.',
-  agent: { harness: 'pi' },
-  evaluator: { strategy: 'command', config: { command: 'grep -q "Hello, world" hello.py' } },
-}
+const SCRIPT = `
+scenarios:
+  write:
+    - tool_calls: [{ name: write, arguments: { path: note.txt, content: done } }]
+    - text: The note is written.
+  plant:
+    - tool_calls:
+        - name: bash
+          arguments:
+            command: |
+              cd "$HOME/.pi/agent/sessions" && ln -s /etc/passwd link && ln -s / root && mkfifo pipe && echo planted
+    - text: It is planted.
+  wait:
+    - text: Now I wait.
+      tool_calls: [{ name: bash, arguments: { command: sleep 1000 } }]
+`
 
+const evaluator = { strategy: 'command', config: { command: 'grep -q done note.txt' } }
+const writes = { instruction: 'SCRIPT:write Write a note.', agent: { harness: 'pi' }, evaluator }
+const plants = { instruction: 'SCRIPT:plant Plant it.', agent: { harness: 'pi' }, timeout_seconds: 60 }
+const waits = { instruction: 'SCRIPT:wait Wait.', agent: { harness: 'pi' }, timeout_seconds: 8 }
+
+let dir: string
+let script: string
 let stack: NodeStack
 beforeAll(async () => {
-  stack = await NodeStack.start({ script: hello })
+  dir = await mkdtemp(join(tmpdir(), 'polar-node-logs-'))
+  script = join(dir, 'script.yaml')
+  await writeFile(script, SCRIPT)
+  stack = await NodeStack.start({ script })
 })
-afterAll(() => stack?.[Symbol.asyncDispose]())
+afterAll(async () => {
+  await stack?.[Symbol.asyncDispose]()
+  await rm(dir, { recursive: true, force: true })
+})
 
 async function skipWithoutPi(context: TestContext): Promise<void> {
   const found = await findHarness(pi, harnessPlaces(undefined, process.env))
@@ -27,41 +50,52 @@ async function skipWithoutPi(context: TestContext): Promise<void> {
 }
 
 async function expectLog({ sessionId, artifacts }: SessionOutcome, told: string): Promise<void> {
-  const log = artifacts.find(({ path }) => path.startsWith('harness/'))
-  expect(artifacts.map(({ path }) => path)).toContainEqual(expect.stringMatching(/^harness\/.+\.jsonl$/))
-  const text = await readFile(join(stack.dir, 'sessions', sessionId, 'artifacts', log!.path), 'utf8')
+  const logs = artifacts.filter(({ path }) => /^harness\/.+\.jsonl$/.test(path))
+  expect(logs).toEqual([{ path: expect.any(String), bytes: expect.any(Number), isCut: false }])
+  const text = await readFile(join(stack.dir, 'sessions', sessionId, 'artifacts', logs[0]!.path), 'utf8')
   expect(text).toContain(told)
-  expect(text.length).toBe(log!.bytes)
+  expect(await readdir(join(stack.dir, 'grading'))).toEqual([])
 }
 
 describe('what pi wrote about its own run', () => {
-  test.each(['bubblewrap', 'local'])('is kept with the session (%s)', async (backend, ...rest) => {
-    const context = rest[0] as unknown as TestContext
+  test.for(['bubblewrap', 'local'])('is kept with the session (%s)', async (backend, context) => {
     await skipWithoutPi(context)
-    const outcome = await stack.node.submit(orderOf(taskOf({ ...task, runtime: { backend } }))).outcome
+    const outcome = await stack.node.submit(orderOf(taskOf({ ...writes, runtime: { backend } }))).outcome
     if (outcome.failure?.code === 'runtime.unavailable') return context.skip(outcome.failure.message)
-    expect(outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 }, counts: { calls: 3 } })
-    await expectLog(outcome, 'hello.py greets the world')
-    expect(await readdir(join(stack.dir, 'grading'))).toEqual([])
+    expect(outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 }, counts: { calls: 2 } })
+    await expectLog(outcome, 'The note is written.')
   })
 
-  test('is kept when its time ran out as well', async (context) => {
+  test.for(['bubblewrap', 'local'])(
+    'leads to no file of the machine, whatever is planted in it (%s)',
+    async (backend, context) => {
+      await skipWithoutPi(context)
+      const outcome = await stack.node.submit(orderOf(taskOf({ ...plants, runtime: { backend } }))).outcome
+      if (outcome.failure?.code === 'runtime.unavailable') return context.skip(outcome.failure.message)
+      expect(outcome).toMatchObject({ status: 'COMPLETED', counts: { calls: 2 } })
+      const kept = outcome.artifacts.filter(({ path }) => path.startsWith('harness/'))
+      expect(kept).not.toEqual([])
+      for (const { path } of kept) {
+        expect(path).toMatch(/\.jsonl$|^harness\/not-kept\.txt$/)
+        const text = await readFile(join(stack.dir, 'sessions', outcome.sessionId, 'artifacts', path), 'utf8')
+        expect(text).toMatch(/planted|pipe/)
+        expect(text).not.toContain('root:x:0')
+      }
+    },
+  )
+
+  test('is kept as well when its time ran out', async (context) => {
     await skipWithoutPi(context)
-    const slow = 'Write a file. SCRIPT:hello Then wait.'
-    const outcome = await stack.node.submit(
-      orderOf(taskOf({ ...task, instruction: slow, budgets: { agent: 60 }, timeout_seconds: 60 })),
-    ).outcome
-    await expectLog(outcome, 'Then wait.')
+    const outcome = await stack.node.submit(orderOf(taskOf(waits))).outcome
+    expect(outcome).toMatchObject({ status: 'TIMEOUT', counts: { calls: 1 } })
+    await expectLog(outcome, 'Now I wait.')
   })
 
   test('is not looked at when nothing is kept', async (context) => {
     await skipWithoutPi(context)
-    await using other = await NodeStack.start({
-      script: hello,
-      artifacts: { keep: 'none', fileMb: 1, totalMb: 1 },
-      nodeId: `test-${process.pid}-none`,
-    })
-    const outcome = await other.node.submit(orderOf(taskOf(task))).outcome
+    const artifacts = { keep: 'none', fileMb: 1, totalMb: 1 } as const
+    await using other = await NodeStack.start({ script, artifacts, nodeId: `test-${process.pid}-none` })
+    const outcome = await other.node.submit(orderOf(taskOf(writes))).outcome
     expect(outcome).toMatchObject({ status: 'COMPLETED', artifacts: [] })
   })
 })

@@ -115,6 +115,41 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(left.filter((path) => /sandboxes\/[^/]*agent-/.test(path))).toEqual([])
   })
 
+  test('a run that was killed is taken up by the next: sessions are made again, and grades without a line get one', async () => {
+    const agent = shell(bashAgent('call one > answer.txt'))
+    const slow = { runtime: { prepare: [{ type: 'exec', command: 'sleep 3' }] } }
+    const file = await write('killed.yaml', { ...task, ...slow, agent })
+    const child = start('run', file, '--out', 'killed', '--json')
+    await expect
+      .poll(
+        async () => {
+          const [session] = await readdir(join(dir, 'killed/sessions')).catch(() => [])
+          return (
+            session && (await readFile(join(dir, 'killed/sessions', session, 'journal.jsonl'), 'utf8').catch(() => ''))
+          )
+        },
+        { timeout: 60_000 },
+      )
+      .toContain('INITIALIZING')
+    child.kill('SIGKILL')
+    await once(child, 'exit')
+    const next = await write('next.yaml', { ...task, agent })
+    const { code, stdout } = await polar('run', next, '--out', 'killed', '--json')
+    expect(code).toBe(0)
+    const outcomes = stdout
+      .trim()
+      .split('\n')
+      .map((line) => SessionOutcome.parse(JSON.parse(line)))
+    expect(outcomes.map(({ taskId, attempt, status }) => [taskId, attempt, status]).toSorted()).toEqual([
+      ['killed', 2, 'COMPLETED'],
+      ['next', 1, 'COMPLETED'],
+    ])
+    await rm(join(dir, 'killed/scores.jsonl'))
+    await polar('run', next, '--out', 'killed', '--json')
+    const scores = (await readFile(join(dir, 'killed/scores.jsonl'), 'utf8')).trim().split('\n')
+    expect(scores).toHaveLength(3)
+  })
+
   test('--watch runs again when the file changes', async () => {
     const file = await write('watched.yaml', {
       ...task,

@@ -1,5 +1,5 @@
 import { watch } from 'node:fs'
-import { appendFile } from 'node:fs/promises'
+import { appendFile, readFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join, resolve } from 'node:path'
 import pino from 'pino'
@@ -12,6 +12,7 @@ import { loadHarborTasks, type HarborOptions } from '../../node/harbor-task.ts'
 import { sessionsFolder } from '../../node/node.ts'
 import { isValid, runTask, type TaskRun } from '../../node/run-task.ts'
 import { runtimes } from '../../node/runtimes/index.ts'
+import { SessionFolder } from '../../node/session-folder.ts'
 import { StageWidths } from '../../node/stages.ts'
 import type { SessionScore } from '../../trajectory/score-session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
@@ -149,6 +150,7 @@ export const run = defineCommand({
         logger: pino({ level: flags.verbose ? 'debug' : 'error' }, pino.destination(2)),
       })
       warnOfSandbox(opened)
+      await addMissingScores(dir)
       const refills = flags.refills === undefined ? undefined : whole('refills', flags.refills, 0)
       const once = (signal: AbortSignal): Promise<ExitCode> =>
         runAll(sources, { opened, widths, dir, refills, asJson: flags.json, signal })
@@ -214,7 +216,7 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
   const total = tasks.reduce((sum, { num_samples }) => sum + num_samples, 0)
   const ended: SessionOutcome[] = []
   const ids = randomIds(Date.now)
-  const scores = join(dir, 'scores.jsonl')
+  const scores = scoresFile(dir)
   let runs: TaskRun[]
   {
     using view = createStageView({
@@ -230,13 +232,35 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
       const score = scoreOf(outcome)
       if (score !== undefined) written = written.then(() => appendFile(scores, `${JSON.stringify(score)}\n`))
     }
+    const takenUp = opened.node.sessions.map(async (session) => {
+      signal.addEventListener('abort', () => session.cancel('The run was interrupted.'), { once: true })
+      onOutcome(await session.outcome)
+    })
+    if (takenUp.length > 0) view.print(`Made again: ${takenUp.length} sessions that an earlier run had begun.\n`)
     const one = (task: TaskRequest): Promise<TaskRun> =>
       runTask(opened.node, task, { ids, maxRefills: context.refills ?? task.num_samples, signal, onOutcome })
     runs = await Promise.all(tasks.map(one))
+    await Promise.all(takenUp)
     await written
   }
   if (!asJson) process.stdout.write(summaryOf(runs, dir, scores))
   return runs.every(({ task, valid }) => valid >= task.num_samples) ? EXIT.done : EXIT.failed
+}
+
+/** A run that was killed may have graded sessions without having written what they are worth. */
+async function addMissingScores(dir: string): Promise<void> {
+  const file = scoresFile(dir)
+  const text = await readFile(file, 'utf8').catch(() => '')
+  const known = new Set(text.split('\n').flatMap((line) => /"session_id":"([^"]*)"/.exec(line)?.[1] ?? []))
+  const outcomes = await SessionFolder.outcomes(sessionsFolder(dir))
+  const missing = outcomes.filter(({ sessionId }) => !known.has(sessionId)).flatMap((outcome) => scoreOf(outcome) ?? [])
+  // A line that was cut off must not swallow the next.
+  const lead = text === '' || text.endsWith('\n') ? '' : '\n'
+  if (missing.length > 0) await appendFile(file, lead + missing.map((score) => `${JSON.stringify(score)}\n`).join(''))
+}
+
+function scoresFile(dir: string): string {
+  return join(dir, 'scores.jsonl')
 }
 
 /** What a grade is worth to whoever exports; without one there is no line, which is not a reward of zero. */
@@ -279,10 +303,7 @@ function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): strin
   )
   return [
     '\n',
-    formatTable([
-      ['task', 'valid', 'not ours to score', 'mean reward', 'rewards', 'calls', 'tokens to train'],
-      ...rows,
-    ]),
+    formatTable([['task', 'valid', 'not scored', 'mean reward', 'rewards', 'calls', 'tokens to train'], ...rows]),
     ...[...failures].map(([code, outcomes]) => `${outcomes.length} × ${code}: ${outcomes[0]!.failure!.message}\n`),
     `\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
     `Train     polar export --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
