@@ -38,6 +38,8 @@ export const SessionOutcome = z.object({
   grade: EvalResult.optional(),
   counts: BuildCounts.optional(),
   timing: SessionTiming,
+  /** What people should know of it, though it is no failure; absent: nothing. */
+  warnings: z.array(z.string()).optional(),
   /** Files that were kept, below the session's folder. */
   artifacts: z.array(z.object({ path: z.string(), bytes: z.int(), isCut: z.boolean() })),
   /** Unix milliseconds. */

@@ -153,6 +153,7 @@ export class SessionNode implements AsyncDisposable {
     const outcome = toOutcome(order, end, {
       nodeId: this.#options.nodeId,
       timing: { ...end.timing, ...work.timing },
+      ...(work.warnings.length === 0 ? {} : { warnings: work.warnings }),
       artifacts: artifacts.kept,
       endedAt: clock.now(),
     })
@@ -226,7 +227,7 @@ function toLimits({ timeout_seconds, budgets }: TaskRequest, usual: NodeBudgets)
 function toOutcome(
   { sessionId, attempt, task }: SessionOrder,
   { status, failure, ending, grade, built }: SessionEnd<BuiltSession>,
-  more: Pick<SessionOutcome, 'nodeId' | 'timing' | 'artifacts' | 'endedAt'>,
+  more: Pick<SessionOutcome, 'nodeId' | 'timing' | 'warnings' | 'artifacts' | 'endedAt'>,
 ): SessionOutcome {
   return {
     schemaVersion: 1,

@@ -239,6 +239,17 @@ describe('each stage', () => {
     expect(end.grade === undefined).toBe(answers === 0)
   })
 
+  test('a prompt that never fitted is told as the reason', async () => {
+    const { end } = await play({
+      run: { ms: 1, end: 'gave-up' },
+      build: { ms: 1, answers: 0, lastFailure: 'request.context-overflow' },
+    })
+    expect(end.failure).toMatchObject({
+      code: 'harness.no-answer',
+      message: expect.stringContaining('request.context-overflow'),
+    })
+  })
+
   test('an incomplete record has no reward', async () => {
     const { end, asked } = await play({ build: { ms: 1, incomplete: true } })
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'store.unavailable' } })

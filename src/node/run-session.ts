@@ -321,7 +321,9 @@ function notThePolicys(
   if (answers > 0 || kind === 'completed') return undefined
   // An engine that refuses every request was set up wrongly; one that refuses after a while was asked for nonsense.
   if (blame === 'caller') return lastFailure
-  const how = failure?.message ?? `The agent ended (${kind})`
+  const last =
+    lastFailure === undefined ? undefined : `Its last call failed, ${lastFailure.code}: ${lastFailure.message}`
+  const how = last ?? failure?.message ?? `The agent ended (${kind})`
   return new RolloutError('harness.no-answer', `The model had answered nothing yet. ${how}`).failure
 }
 

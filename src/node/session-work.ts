@@ -103,6 +103,7 @@ export class RealWork implements SessionWork<BuiltSession> {
   readonly #owned = new AsyncDisposableStack()
   readonly #over = new AbortController()
   readonly timing: SessionTiming = {}
+  readonly warnings: string[] = []
   #resolved: Resolved | undefined
   #access: SessionAccess | undefined
   #logFailure: Failure | undefined
@@ -289,6 +290,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const session = await reader.load(this.#order.sessionId, { salvage: true })
     const built = buildSession(session, { ...build, filter, builder: this.#resolved!.builder })
     this.timing.build_ms = clock.now() - startedAt
+    this.warnings.push(...this.#missingServers(built))
     const incomplete = this.#logFailure ?? whyIncomplete(session)
     const lastFailure = lastTurn(session)?.failure
     return {
@@ -297,6 +299,19 @@ export class RealWork implements SessionWork<BuiltSession> {
       ...(lastFailure === undefined ? {} : { lastFailure }),
       ...(incomplete === undefined ? {} : { incomplete }),
     }
+  }
+
+  /** Most harnesses say nothing of an MCP server that did not start; the tools they then offer do. */
+  #missingServers({ session, graph }: BuiltSession): string[] {
+    const { mcp_servers: servers } = this.#order.task.agent
+    const { mcpToolPrefix } = this.#resolved!.runnable.harness
+    const main = graph.nodes.filter(({ label }) => label === 'main')
+    if (servers.length === 0 || mcpToolPrefix === undefined || main.length === 0) return []
+    const { reader } = this.#deps.build.forSession(session)
+    const tools = main.flatMap(({ turn }) => reader.readRequest(turn)?.tools.map(({ name }) => name) ?? [])
+    return servers
+      .filter(({ name }) => !tools.some((tool) => tool.startsWith(mcpToolPrefix(name))))
+      .map(({ name }) => `No tool of the MCP server "${name}" was ever offered to the model; did it start?`)
   }
 
   /** Only now: the key that is in them opens nothing any more. Without them a session is worth as much. */

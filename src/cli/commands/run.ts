@@ -279,7 +279,8 @@ function lineOf(outcome: SessionOutcome): string {
   const seconds = timing.run_ms == null ? '' : `, ${(timing.run_ms / 1000).toFixed(1)} s`
   const what = `${counts?.calls ?? 0} calls, ${counts?.tokens.trained ?? 0} tokens to train${seconds}`
   const why = failure === undefined ? '' : `\n    ${failure.code}: ${failure.message.split('\n')[0]}`
-  return `${status.padEnd(9)}  ${taskId}  ${sessionId}  ${reward}, ${what}${why}\n`
+  const told = (outcome.warnings ?? []).map((warning) => `\n    Warning: ${warning}`).join('')
+  return `${status.padEnd(9)}  ${taskId}  ${sessionId}  ${reward}, ${what}${why}${told}\n`
 }
 
 function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): string {

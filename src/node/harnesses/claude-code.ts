@@ -39,6 +39,7 @@ export const claudeCode = defineHarness({
   hasSubAgents: true,
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
+  mcpToolPrefix: (server) => `mcp__${server}__`,
   skillsFolder: '.claude/skills',
   logFolders: ['.claude/projects'],
   settings: ClaudeCodeSettings,

@@ -43,6 +43,7 @@ export const codex = defineHarness({
   hasSubAgents: true,
   instruction: 'stdin',
   mcpTransports: ['stdio', 'streamable-http'],
+  mcpToolPrefix: (server) => `mcp__${server}__`,
   skillsFolder: '.codex/skills',
   logFolders: ['.codex/sessions'],
   settings: CodexSettings,

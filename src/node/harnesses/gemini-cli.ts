@@ -32,6 +32,7 @@ export const geminiCli = defineHarness({
   hasSubAgents: true,
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
+  mcpToolPrefix: (server) => `mcp_${server}_`,
   skillsFolder: '.gemini/skills',
   logFolders: ['.gemini/tmp'],
   settings: GeminiCliSettings,

@@ -72,6 +72,8 @@ export interface Harness {
   instruction: 'stdin' | 'file'
   /** Ways it can talk to MCP servers. */
   mcpTransports: readonly McpServer['transport'][]
+  /** How the names of a server's tools begin in its calls; absent: they cannot be told from others. */
+  mcpToolPrefix?: (server: string) => string
   /** The folder below HOME where it looks for skills; absent: it has none, and a task that brings some is refused. */
   skillsFolder?: string
   /** Folders below HOME in which it writes about its own run; absent: it writes nothing that is worth keeping. */

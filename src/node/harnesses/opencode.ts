@@ -37,6 +37,7 @@ export const opencode = defineHarness({
   hasSubAgents: true,
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
+  mcpToolPrefix: (server) => `${server}_`,
   skillsFolder: '.config/opencode/skills',
   logFolders: ['.local/share/opencode/log'],
   settings: OpencodeSettings,

@@ -28,6 +28,7 @@ export const pi = defineHarness({
   hasSubAgents: false,
   instruction: 'stdin',
   mcpTransports: ['stdio', 'streamable-http'],
+  mcpToolPrefix: (server) => `${server}_`,
   skillsFolder: '.pi/agent/skills',
   logFolders: ['.pi/agent/sessions'],
   settings: PiSettings,

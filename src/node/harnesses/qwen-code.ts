@@ -31,6 +31,7 @@ export const qwenCode = defineHarness({
   hasSubAgents: true,
   instruction: 'stdin',
   mcpTransports: ['stdio', 'sse', 'streamable-http'],
+  mcpToolPrefix: (server) => `mcp__${server}__`,
   skillsFolder: '.qwen/skills',
   logFolders: ['.qwen/projects'],
   settings: QwenCodeSettings,
