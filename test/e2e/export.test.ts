@@ -153,7 +153,7 @@ test('flags that make no sense are told so', async () => {
     [['--labels', 'main,bogus'], /--labels takes main, subagent/],
     [['--splice', '--builder', 'per_request'], /--splice is for/],
     [['--rewards', rewards], /line 2: .*reward[^]*line 3: not JSON/],
-    [['--builder-module', join(scratch, 'nothing.ts')], /cannot be loaded/],
+    [['--builder-module', join(scratch, 'nothing.ts')], /is not there, or cannot be read/],
     [['--to', join(scratch, 'no/such/folder/x.jsonl')], /cannot be written: no such file/],
     [['--to', scratch], /is a folder/],
   ]
