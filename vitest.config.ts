@@ -1,5 +1,27 @@
 import { defineConfig } from 'vitest/config'
 
+/** End to end as well, but without harnesses, sandboxes or anything else that wants the machine for itself. */
+const wire = [
+  'crash',
+  'dispatch-crash',
+  'dispatch-postgres',
+  'drift',
+  'engines',
+  'exact-tokens',
+  'export',
+  'export-schemas',
+  'faults',
+  'fidelity',
+  'gateway',
+  'hostile',
+  'python-sdks',
+  'routes',
+  'sdks',
+  'store-failure',
+  'streaming',
+  'swebench-grading',
+].map((name) => `test/e2e/${name}.test.ts`)
+
 export default defineConfig({
   test: {
     // Processes, not threads: tests start worker threads and load native addons of their own.
@@ -20,11 +42,16 @@ export default defineConfig({
         test: {
           name: 'e2e',
           include: ['test/e2e/**/*.test.ts'],
+          exclude: wire,
           testTimeout: 180_000,
           hookTimeout: 180_000,
           // Real harnesses and engines want the cores for themselves.
           fileParallelism: false,
         },
+      },
+      {
+        extends: true,
+        test: { name: 'wire', include: wire, testTimeout: 180_000, hookTimeout: 180_000, fileParallelism: false },
       },
     ],
   },

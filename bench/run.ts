@@ -12,6 +12,7 @@ const NAMES = [
   'gateway-memory',
   'sandbox',
   'node',
+  'dispatch',
 ] as const
 
 export interface BenchOptions {

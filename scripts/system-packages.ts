@@ -15,6 +15,8 @@ const systemPackages: readonly SystemPackage[] = [
   { name: 'podman', program: 'podman', neededBy: 'test/e2e/runtimes-docker.test.ts' },
   { name: 'runc', program: 'runc', neededBy: 'test/e2e/runtimes-docker.test.ts' },
   { name: 'uidmap', program: 'newuidmap', neededBy: 'test/e2e/runtimes-rootless.test.ts' },
+  // Its programs are not on the path but for this one, which starts them.
+  { name: 'postgresql', program: 'pg_ctlcluster', neededBy: 'test/e2e/dispatch-postgres.test.ts' },
   { name: 'golang-go', program: 'go', neededBy: 'test/e2e/graded-tasks.test.ts' },
 ]
 

@@ -24,7 +24,10 @@ for (const { steps, width } of [
   { steps: staticSteps, width: 2 },
   { steps: [testStep('unit tests', 'unit', { stream: true })], width: 1 },
   { steps: harnesses, width: 1 },
-  { steps: [testStep('e2e tests', 'e2e', { stream: true })], width: 1 },
+  {
+    steps: [testStep('e2e tests', 'e2e', { stream: true }), testStep('wire tests', 'wire', { stream: true })],
+    width: 2,
+  },
 ]) {
   const ended = await runSteps(steps, width)
   printFailures(ended)

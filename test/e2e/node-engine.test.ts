@@ -54,7 +54,7 @@ test('an engine that is killed while an agent works: upstream, no reward, what w
     ids: randomIds(Date.now),
     maxRefills: 5,
     signal: AbortSignal.timeout(110_000),
-    onOutcome: () => (restarted ??= startEngine(port)),
+    onOutcome: () => void (restarted ??= startEngine(port)),
   })
   await Promise.all([killed, restarted])
   const [first, ...others] = run.outcomes

@@ -83,7 +83,11 @@ export function makeOutcome(lease: Lease, code?: FailureCode, more: Partial<Sess
     status: code === undefined ? 'COMPLETED' : 'ERROR',
     ...(code !== undefined && { failure: new RolloutError(code, 'as asked for').failure }),
     counts: {
-      ...{ builder: 'per_request', turns: 1, calls: 1, rows: 1, trainedCalls: 1 },
+      builder: 'per_request',
+      turns: 1,
+      calls: 1,
+      rows: 1,
+      trainedCalls: 1,
       tokens: { sampled: 5, trained: code === undefined ? 5 : 0, excluded: 0 },
     },
     timing: {},

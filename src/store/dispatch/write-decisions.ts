@@ -1,0 +1,74 @@
+import { sql, type Transaction } from 'kysely'
+import type { Tables } from '../database/tables.ts'
+import type { Decision } from './settle.ts'
+import { WORK_CHANNEL } from './work-channel.ts'
+
+/** All of them in one statement: sessions, attempts, results, the counts of their tasks, and what is told of it. */
+export async function writeDecisions(
+  tx: Transaction<Tables>,
+  decisions: readonly Decision[],
+  now: number,
+): Promise<void> {
+  if (decisions.length === 0) return
+  await sql`
+    with d as (
+      select * from json_to_recordset(${JSON.stringify(decisions.map(toRow))}::json) as d(id text, task_id text,
+        attempt int, node_id text, leased_at float8, ending text, status text, again int, valid int, usable int,
+        failed int, reward float8, failure text, timing text, path text, digest text, bytes bigint, event text)
+    ), s as (
+      update sessions set
+        state = case again when 1 then 'queued' else 'ended' end,
+        status = case again when 1 then 'REGISTERED' else d.status end,
+        attempt = sessions.attempt + again,
+        failures = failures + 1 - valid,
+        node_id = case again when 1 then null else d.node_id end,
+        leased_at = case again when 1 then null else d.leased_at end,
+        ended_at = case again when 1 then null else ${now}::float8 end,
+        reward = d.reward, failure = d.failure, timing = d.timing
+      from d where sessions.id = d.id and sessions.id = any(array(select id from d))
+    ), a as (
+      insert into attempts (session_id, attempt, node_id, ending, failure, leased_at, ended_at)
+      select id, attempt, node_id, ending, failure, leased_at, ${now}::float8 from d
+    ), r as (
+      insert into results (session_id, attempt, task_id, path, digest, bytes, accepted_at)
+      select id, attempt, task_id, path, digest, bytes, ${now}::float8 from d where ending = 'accepted'
+    ), t as (
+      update tasks set ended = ended + c.n - c.again, valid = tasks.valid + c.valid, usable = tasks.usable + c.usable,
+        failed = tasks.failed + c.failed, refills = refills + c.again, updated_at = ${now}::float8
+      from (
+        select task_id, count(*) as n, sum(again) as again, sum(valid) as valid, sum(usable) as usable,
+          sum(failed) as failed
+        from d group by task_id
+      ) c where tasks.id = c.task_id and tasks.id = any(array(select task_id from d))
+    )
+    insert into events (type, data, ts) select 'session.state_changed', event, ${now}::float8 from d
+  `.execute(tx)
+  if (decisions.every(({ verdict }) => verdict !== 'refill')) return
+  await sql`select pg_notify(${WORK_CHANNEL}, '')`.execute(tx)
+}
+
+function toRow({ ending, verdict, isUsable, session }: Decision) {
+  const { id, task_id, attempt, node_id, leased_at } = session
+  const { kind, status, reward, failure, timing, result } = ending
+  const event = { session_id: id, task_id, node_id, attempt, status, reward, refilled: verdict === 'refill' }
+  return {
+    id,
+    task_id,
+    attempt,
+    node_id,
+    leased_at,
+    status,
+    reward,
+    ending: kind,
+    again: verdict === 'refill' ? 1 : 0,
+    valid: verdict === 'valid' ? 1 : 0,
+    usable: isUsable ? 1 : 0,
+    failed: verdict === 'failed' ? 1 : 0,
+    failure: failure && JSON.stringify(failure),
+    timing: timing && JSON.stringify(timing),
+    path: result?.path ?? '',
+    digest: result?.digest ?? '',
+    bytes: result?.bytes ?? 0,
+    event: JSON.stringify(event),
+  }
+}

@@ -1,0 +1,163 @@
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { sql } from 'kysely'
+import { afterAll, describe, expect, test } from 'vitest'
+import { type Database, openDatabase } from '../../src/store/database.ts'
+import { auditBooks } from '../support/dispatch-books.ts'
+import { DispatchDesk } from '../support/dispatch-desk.ts'
+import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
+
+const server = join(import.meta.dirname, '../support/dispatch-process.ts')
+const scratch = await mkdtemp(join(tmpdir(), 'polar-dispatch-crash-'))
+afterAll(() => rm(scratch, { recursive: true, force: true }))
+
+/** Works until it has been told so many things, and is then killed in the middle of whatever it does. */
+async function workUntilKilled(place: string, name: string, told: number): Promise<string[]> {
+  const child = spawn(process.execPath, [server, place, name], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const lines: string[] = []
+  for await (const line of createInterface(child.stdout)) {
+    if (line !== 'ready') lines.push(line)
+    if (lines.length === told) await kill(child)
+  }
+  return lines
+}
+
+async function kill(child: ChildProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null) return
+  child.kill('SIGKILL')
+  await once(child, 'exit')
+}
+
+/** All of each step that was answered is there, and of the others all or nothing. */
+async function expectWhole(database: Database, told: readonly string[]): Promise<void> {
+  expect(await auditBooks(database)).toEqual([])
+  const tasks = await database.db.selectFrom('tasks').select('id').execute()
+  const results = await database.db.selectFrom('results').select(['session_id', 'attempt']).execute()
+  const known = new Set([
+    ...tasks.map(({ id }) => `submitted ${id}`),
+    ...results.map(({ session_id, attempt }) => `accepted ${session_id}/${attempt}`),
+  ])
+  expect(told.filter((line) => !known.has(line))).toEqual([])
+}
+
+/** Whatever was left open comes to its end, and the books are right. */
+async function finish(database: Database): Promise<void> {
+  const desk = new DispatchDesk(database)
+  await desk.pass(3 * desk.leaseMs)
+  for (let leases = await desk.take(50); leases.length > 0; leases = await desk.take(50)) {
+    for (const lease of leases) expect(await desk.end(lease)).toMatchObject({ kind: 'accepted' })
+  }
+  expect(await database.db.selectFrom('tasks').select('id').where('status', '=', 'running').execute()).toEqual([])
+  expect(await auditBooks(database)).toEqual([])
+}
+
+test('kill -9 of an embedded server leaves all or nothing of every step', async () => {
+  const dir = join(scratch, 'embedded')
+  const told: string[] = []
+  for (const count of [3, 17, 40, 61]) {
+    told.push(...(await workUntilKilled(dir, `r${count}`, count)))
+    await using database = await openDatabase({ dir })
+    await expectWhole(database, told)
+  }
+  await using database = await openDatabase({ dir })
+  await finish(database)
+})
+
+test('a second process is kept out of the directory, and told who has it', async () => {
+  const dir = join(scratch, 'locked')
+  await using first = await openDatabase({ dir })
+  expect(first.kind).toBe('embedded')
+  await expect(openDatabase({ dir })).rejects.toMatchObject({
+    code: 'store.unavailable',
+    message: expect.stringContaining(`process ${process.pid}`),
+  })
+})
+
+const reason = whyNoPostgres()
+describe('on PostgreSQL', () => {
+  if (reason !== undefined) {
+    test('servers that are killed', (context) => context.skip(reason))
+    return
+  }
+
+  test('three servers share the work and are killed one after the other; nothing is lost or done twice', async () => {
+    await using postgres = await startPostgres()
+    const url = await postgres.createDatabase('shared')
+    const told: string[] = []
+    for (const round of [1, 2]) {
+      const servers = ['a', 'b', 'c'].map((name, i) => workUntilKilled(url, `${name}${round}`, 30 + 25 * i))
+      told.push(...(await Promise.all(servers)).flat())
+    }
+    await using database = await openDatabase({ url })
+    await expectWhole(database, told)
+    await finish(database)
+  })
+
+  test('the database itself crashes: what was answered is there, and the servers go on', async () => {
+    await using postgres = await startPostgres({ fsync: true })
+    await using database = await openDatabase({ url: await postgres.createDatabase('crashing') })
+    const desk = new DispatchDesk(database)
+    await desk.submit('t', 200)
+    const leases = await desk.take(200)
+    const answers = Promise.allSettled(leases.map((lease) => desk.end(lease)))
+    await desk.end(leases[0]!).catch(() => undefined)
+    await postgres.crash()
+    const settled = await answers
+    expect(await auditBooks(database)).toEqual([])
+    for (const [i, lease] of leases.entries()) {
+      const again = await desk.end(lease)
+      // Unanswered, it may have been accepted all the same; answered, it must have been.
+      if (settled[i]?.status === 'fulfilled') expect(again.kind).toBe('duplicate')
+      else expect(['accepted', 'duplicate']).toContain(again.kind)
+    }
+    expect(await auditBooks(database)).toEqual([])
+  })
+
+  test('servers that start at once make the tables once; tables of a newer version are refused', async () => {
+    await using postgres = await startPostgres()
+    const url = await postgres.createDatabase('fresh')
+    const databases = await Promise.all(Array.from({ length: 6 }, () => openDatabase({ url, connections: 2 })))
+    const { db } = databases[0]!
+    expect(await db.selectFrom('rounds').selectAll().execute()).toHaveLength(101)
+    await sql`insert into polar_migrations values ('9999-from-the-future', '')`.execute(db)
+    await expect(openDatabase({ url })).rejects.toMatchObject({ code: 'store.newer-schema' })
+    for (const database of databases) await database[Symbol.asyncDispose]()
+  })
+
+  test('a reader of events misses none, however many write at once', async () => {
+    await using postgres = await startPostgres()
+    const url = await postgres.createDatabase('events')
+    await using database = await openDatabase({ url })
+    await using other = await openDatabase({ url })
+    const desks = [new DispatchDesk(database), new DispatchDesk(other)]
+    const { readEvents } = await import('../../src/store/dispatch/events.ts')
+    let isDone = false
+    const reading = (async () => {
+      const seen: string[] = []
+      for (let cursor: string | undefined, wasDone = false; ;) {
+        const events = await readEvents(database.db, cursor, 7)
+        seen.push(...events.map((event) => event.cursor))
+        cursor = events.at(-1)?.cursor ?? cursor
+        if (events.length === 0 && wasDone) return seen
+        if (events.length === 0) wasDone = isDone
+      }
+    })()
+    await Promise.all(
+      desks.flatMap((desk, d) =>
+        Array.from({ length: 8 }, async (_, worker) => {
+          for (let i = 0; i < 15; i += 1) {
+            await desk.submit(`t-${d}-${worker}-${i}`, 2)
+            for (const lease of await desk.take(2)) await desk.end(lease)
+          }
+        }),
+      ),
+    )
+    isDone = true
+    const all = await database.db.selectFrom('events').select(['txid', 'id']).orderBy('txid').orderBy('id').execute()
+    expect(await reading).toEqual(all.map(({ txid, id }) => `${txid}-${id}`))
+  })
+})
