@@ -43,6 +43,7 @@ export default defineConfig({
           name: 'e2e',
           include: ['test/e2e/**/*.test.ts'],
           exclude: wire,
+          maxConcurrency: 3,
           testTimeout: 180_000,
           hookTimeout: 180_000,
           // Real harnesses and engines want the cores for themselves.

@@ -111,7 +111,7 @@ describe.each(tasks.map((task) => [task.name, task] as const))('%s', { timeout: 
     }
   })
 
-  describe.each(['harbor', 'swebench'] as const)('graded by %s', (form) => {
+  describe.concurrent.each(['harbor', 'swebench'] as const)('graded by %s', (form) => {
     test.for(agents(task).map((agent) => [agent.name, agent.reward, agent.script] as const))(
       '%s is worth %d',
       async ([, reward, script], context) => {
