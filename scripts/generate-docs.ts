@@ -3,6 +3,8 @@ import { execFileSync } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import * as z from 'zod'
+import { toOpenApi } from '../src/api/openapi.ts'
+import { routes as apiRoutes } from '../src/api/routes.ts'
 import { anthropicMessagesFields } from '../src/gateway/dialects/anthropic-messages-fields.ts'
 import { googleGenerateFields } from '../src/gateway/dialects/google-generate-fields.ts'
 import { dialects } from '../src/gateway/dialects/index.ts'
@@ -12,6 +14,7 @@ import { boundaryOf, FailureCode, failureClasses } from '../src/model/failure.ts
 import type { Harness } from '../src/node/harnesses/harness.ts'
 import { presets } from '../src/node/harnesses/index.ts'
 import { evaluators } from '../src/trajectory/evaluators/index.ts'
+import packageJson from '../package.json' with { type: 'json' }
 
 const root = dirname(import.meta.dirname)
 
@@ -26,6 +29,7 @@ const pages: readonly Page[] = [
   { path: 'docs/dialects.md', render: renderDialects },
   { path: 'docs/harness-settings.md', render: renderHarnessSettings },
   { path: 'docs/evaluator-settings.md', render: renderEvaluatorSettings },
+  { path: 'docs/openapi.json', render: renderOpenApi },
 ]
 
 const isCheck = process.argv.includes('--check')
@@ -56,6 +60,10 @@ ${renderTable(['Code', 'Boundary', 'Blame', 'Retryable', 'Status', 'Meaning'], r
 
 This page is made from \`src/model/failure.ts\` by \`npm run docs\`.
 `
+}
+
+function renderOpenApi(): string {
+  return JSON.stringify(toOpenApi(apiRoutes, packageJson.version), null, 2)
 }
 
 function renderHarnessSettings(): string {

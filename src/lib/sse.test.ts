@@ -44,7 +44,7 @@ describe('SseParser', () => {
 
   test('takes a field without colon or space, and ignores unknown fields', () => {
     const bytes = new TextEncoder().encode('data\n\ndata:x\nid: 7\nretry: 1\nfoo: bar\n\n')
-    expect(parseAll([bytes])).toEqual([{ data: '' }, { data: 'x' }])
+    expect(parseAll([bytes])).toEqual([{ data: '' }, { data: 'x', id: '7' }])
   })
 
   test('refuses an event that never ends', () => {

@@ -1,6 +1,7 @@
-/** One server-sent event. `event` is absent for the default type. */
+/** One server-sent event. `event` is absent for the default type, `id` when this message did not bring one. */
 export interface SseMessage {
   event?: string
+  id?: string
   data: string
 }
 
@@ -15,6 +16,7 @@ export class SseParser {
   /** A CR ended the last line, so an LF right after it belongs to that line end. */
   #skipLineFeed = false
   #event: string | undefined
+  #id: string | undefined
   #data: string | undefined
 
   /** Throws RangeError from `push` once an unfinished event exceeds `maxEventChars`. */
@@ -48,9 +50,13 @@ export class SseParser {
   #line(text: string, start: number, end: number, messages: SseMessage[]): void {
     if (start === end) {
       if (this.#data !== undefined) {
-        messages.push(this.#event === undefined ? { data: this.#data } : { event: this.#event, data: this.#data })
+        const message: SseMessage =
+          this.#event === undefined ? { data: this.#data } : { event: this.#event, data: this.#data }
+        if (this.#id !== undefined) message.id = this.#id
+        messages.push(message)
       }
       this.#data = undefined
+      this.#id = undefined
       this.#event = undefined
       return
     }
@@ -65,6 +71,8 @@ export class SseParser {
       this.#data = this.#data === undefined ? value : `${this.#data}\n${value}`
     } else if (field === 'event') {
       this.#event = text.slice(valueStart, end)
+    } else if (field === 'id') {
+      this.#id = text.slice(valueStart, end)
     }
   }
 }

@@ -10,6 +10,7 @@ export const Boundary = z.enum([
   'harness',
   'evaluator',
   'session',
+  'server',
   'store',
   'internal',
 ])
@@ -51,6 +52,31 @@ export const failureClasses = {
     retryable: false,
     status: 405,
     meaning: 'The route takes another method.',
+  },
+  'request.forbidden': {
+    blame: 'caller',
+    retryable: false,
+    status: 403,
+    meaning: 'The token is known, but not for this.',
+  },
+  'request.not-found': { blame: 'caller', retryable: false, status: 404, meaning: 'Nothing has this name here.' },
+  'request.conflict': {
+    blame: 'caller',
+    retryable: false,
+    status: 409,
+    meaning: 'What was asked for does not fit what is already there.',
+  },
+  'request.stale': {
+    blame: 'caller',
+    retryable: false,
+    status: 409,
+    meaning: 'It is too late for this: the session has passed to another attempt, or the policy has moved on.',
+  },
+  'request.over-quota': {
+    blame: 'caller',
+    retryable: true,
+    status: 429,
+    meaning: 'The caller has as much under way as it may have.',
   },
   'request.context-overflow': {
     blame: 'policy',
@@ -236,6 +262,24 @@ export const failureClasses = {
     retryable: true,
     status: 503,
     meaning: 'The node ended while the session was under way; what was captured is kept.',
+  },
+  'server.unreachable': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 503,
+    meaning: 'No answer from the rollout server, or one that was cut short.',
+  },
+  'server.failed': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 502,
+    meaning: 'The rollout server, or something on the way to it, answered with an error that says no more.',
+  },
+  'server.bad-answer': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 502,
+    meaning: 'The answer is not what the API of the rollout server gives: another version, or another program.',
   },
   'store.unavailable': {
     blame: 'infrastructure',

@@ -1,0 +1,251 @@
+import { gunzipSync, zstdDecompressSync } from 'node:zlib'
+import { describe, expect, test } from 'vitest'
+import * as z from 'zod'
+import { JsonBytes } from '../lib/json-bytes.ts'
+import { RolloutError } from '../model/failure.ts'
+import { chooseCoding } from './compress.ts'
+import { type Handlers, mountRoutes } from './mount.ts'
+import { json, jsonBody, route } from './route.ts'
+
+const about = { origin: 'polar', tag: 'server', summary: 'For tests.', isIdempotent: true } as const
+
+const table = {
+  getThing: route({
+    ...about,
+    method: 'get',
+    path: '/things/{thing_id}',
+    scopes: ['read'],
+    params: z.strictObject({ thing_id: z.int() }),
+    query: z.strictObject({ deep: z.boolean().default(false), tags: z.array(z.string()).optional() }),
+    answer: json(z.object({ said: z.unknown() })),
+  }),
+  putThing: route({
+    ...about,
+    method: 'put',
+    path: '/things/{thing_id}',
+    scopes: ['trainer'],
+    params: z.strictObject({ thing_id: z.int() }),
+    body: jsonBody(
+      z.strictObject({ name: z.string(), parts: z.array(z.strictObject({ size: z.int() })).default([]) }),
+      200,
+    ),
+    answer: json(z.object({ said: z.unknown() })),
+  }),
+  putBytes: route({
+    ...about,
+    method: 'put',
+    path: '/bytes',
+    scopes: [],
+    body: { kind: 'bytes', maxBytes: 10 },
+    answer: json(z.object({ said: z.unknown() })),
+  }),
+  listLines: route({
+    ...about,
+    method: 'get',
+    path: '/lines',
+    scopes: [],
+    query: z.strictObject({ skip: z.int().default(0) }),
+    answer: { kind: 'ndjson', schema: z.int(), resumeBy: 'skip' },
+  }),
+  listEvents: route({
+    ...about,
+    method: 'get',
+    path: '/events',
+    scopes: [],
+    query: z.object({ last_event_id: z.string().optional() }),
+    answer: { kind: 'sse', schema: z.unknown() },
+  }),
+}
+
+type Made = Partial<Handlers<typeof table, string>>
+
+function mount(handlers: Made = {}, authorize: () => string = () => 'ann') {
+  const bugs: unknown[] = []
+  const echo = async (call: { params: unknown; query: unknown; body: unknown; caller: string }) => ({
+    said: { params: call.params, query: call.query, body: call.body, caller: call.caller },
+  })
+  const made: Handlers<typeof table, string> = {
+    getThing: echo,
+    putThing: echo,
+    putBytes: async ({ body }) => ({ said: await new Response(body).text() }),
+    listLines: async () => count(3),
+    listEvents: async ({ query }) => oneEvent(query),
+    ...handlers,
+  }
+  const app = mountRoutes({ table, handlers: made, authorize, onBug: (error) => bugs.push(error) })
+  return { app, bugs }
+}
+
+async function* count(to: number): AsyncGenerator<number> {
+  for (let i = 0; i < to; i++) yield i
+}
+
+async function* oneEvent(data: unknown) {
+  yield { id: '7-1', data }
+  yield { data: 'ping' }
+}
+
+function put(body: string, headers: Record<string, string> = { 'content-type': 'application/json' }) {
+  return { method: 'PUT', body, headers }
+}
+
+describe('mountRoutes()', () => {
+  test('gives handlers what was asked, with types and defaults, and who asked', async () => {
+    const { app } = mount()
+    const response = await app.request('/things/7?deep=True&tags=a&tags=b')
+    expect(await response.json()).toEqual({
+      said: { params: { thing_id: 7 }, query: { deep: true, tags: ['a', 'b'] }, caller: 'ann' },
+    })
+  })
+
+  test('takes an empty query field for one that was left out', async () => {
+    const { app } = mount()
+    expect(await (await app.request('/things/7?deep=')).json()).toMatchObject({ said: { query: { deep: false } } })
+  })
+
+  test('names all problems at once, each with its path, in both shapes', async () => {
+    const { app } = mount()
+    const response = await app.request('/things/x?depp=1&deep=1&deep=0', { method: 'GET' })
+    expect(response.status).toBe(422)
+    expect(await response.json()).toMatchObject({
+      error: { code: 'request.malformed', param: 'path.thing_id' },
+      detail: [
+        { loc: ['path', 'thing_id'] },
+        { loc: ['query', 'deep'] },
+        { loc: ['query', 'depp'], type: 'extra_forbidden' },
+      ],
+    })
+  })
+
+  test('refuses an unknown key with its path, however deep', async () => {
+    const { app } = mount()
+    const response = await app.request('/things/7', put('{"name":"a","parts":[{"size":1,"sise":2}]}'))
+    expect(await response.json()).toMatchObject({
+      error: { param: 'body.parts.0.sise' },
+      detail: [{ loc: ['body', 'parts', 0, 'sise'], type: 'extra_forbidden' }],
+    })
+  })
+
+  test.each([
+    ['is not JSON', '{', {}, 400],
+    ['is not said to be JSON', '{"name":"a"}', { 'content-type': 'text/plain' }, 415],
+    ['is compressed', '{"name":"a"}', { 'content-encoding': 'gzip' }, 415],
+    ['is too long', JSON.stringify({ name: 'a'.repeat(300) }), {}, 413],
+    ['nests too deep', '['.repeat(70), {}, 400],
+    ['lacks a field', '{}', {}, 422],
+  ])('refuses a body that %s', async (_, body, headers, status) => {
+    const { app, bugs } = mount()
+    const response = await app.request('/things/7', put(body, { 'content-type': 'application/json', ...headers }))
+    expect([response.status, bugs]).toEqual([status, []])
+  })
+
+  test('bounds a raw body that did not say how long it is', async () => {
+    const { app } = mount()
+    const stream = ReadableStream.from([Buffer.from('12345678'), Buffer.from('12345678')])
+    const response = await app.request('/bytes', { method: 'PUT', body: stream, duplex: 'half' })
+    expect(response.status).toBe(413)
+    expect(await (await app.request('/bytes', put('1234'))).json()).toEqual({ said: '1234' })
+  })
+
+  test('asks who it is before it reads anything', async () => {
+    const { app } = mount({}, () => {
+      throw new RolloutError('request.unauthorized', 'A token is needed.')
+    })
+    const response = await app.request('/things/x', put('{'))
+    expect(response.status).toBe(401)
+    expect(response.headers.get('www-authenticate')).toBe('Bearer')
+    expect(await response.json()).toEqual({
+      error: { code: 'request.unauthorized', message: 'A token is needed.' },
+      detail: 'A token is needed.',
+    })
+  })
+
+  test('tells other methods and other paths from each other', async () => {
+    const { app } = mount()
+    const wrong = await app.request('/things/7', { method: 'POST' })
+    expect([wrong.status, wrong.headers.get('allow')]).toEqual([405, 'GET, PUT'])
+    expect((await app.request('/thing')).status).toBe(404)
+  })
+
+  test('shows a failure of ours as it is, and a defect not at all', async () => {
+    const { app, bugs } = mount({
+      getThing: async ({ params }) => {
+        if (params.thing_id === 1) throw new RolloutError('request.over-quota', 'Enough.', { retryAfterSeconds: 2.5 })
+        throw new Error('the password is 123')
+      },
+    })
+    const busy = await app.request('/things/1')
+    expect([busy.status, busy.headers.get('retry-after')]).toEqual([429, '3'])
+    const broken = await app.request('/things/2')
+    expect(broken.status).toBe(500)
+    expect(await broken.text()).not.toContain('123')
+    expect(bugs).toHaveLength(1)
+  })
+
+  test('hands JSON on as bytes, and compresses what is long', async () => {
+    const text = JSON.stringify({ said: 'x'.repeat(20_000) })
+    const { app } = mount({ getThing: async () => new JsonBytes([Buffer.from(text)]) })
+    const get = async (accepted: string): Promise<Response> =>
+      app.request('/things/1', { headers: { 'accept-encoding': accepted } })
+    expect(await (await get('identity')).text()).toBe(text)
+    expect(gunzipSync(await (await get('gzip')).arrayBuffer()).toString()).toBe(text)
+    expect(zstdDecompressSync(await (await get('gzip, zstd')).arrayBuffer()).toString()).toBe(text)
+  })
+
+  test('sends lines and events as they come', async () => {
+    const { app } = mount()
+    expect(await (await app.request('/lines')).text()).toBe('0\n1\n2\n')
+    const response = await app.request('/events?last_event_id=1-1', { headers: { 'last-event-id': '5-5' } })
+    expect(await response.text()).toBe('id: 7-1\ndata: {"last_event_id":"5-5"}\n\ndata: "ping"\n\n')
+  })
+
+  test.each(['identity', 'gzip', 'zstd'])('a reader that goes away (%s) aborts the handler', async (coding) => {
+    const gone = Promise.withResolvers<void>()
+    const { app } = mount({
+      listLines: async ({ signal }) => {
+        signal.addEventListener('abort', () => gone.resolve())
+        return endless(signal)
+      },
+    })
+    const response = await app.request('/lines', { headers: { 'accept-encoding': coding } })
+    const reader = response.body!.getReader()
+    await reader.read()
+    await reader.cancel()
+    await gone.promise
+  })
+
+  test('a stream that fails is seen to be cut', async () => {
+    const { app, bugs } = mount({ listLines: async () => failing() })
+    await expect((await app.request('/lines')).text()).rejects.toThrow()
+    expect(bugs).toHaveLength(1)
+  })
+
+  test('a stream that fails on a connection ends that, and leaves no text for the HTTP server to send', async () => {
+    const { app } = mount({ listLines: async () => failing() })
+    const cut = Promise.withResolvers<string>()
+    const outgoing = { destroy: () => cut.resolve('cut') }
+    const response = await app.request('/lines', {}, { outgoing })
+    const reader = response.body!.getReader()
+    await reader.read()
+    expect(await Promise.race([reader.read().catch(() => 'an error'), cut.promise])).toBe('cut')
+  })
+})
+
+async function* endless(signal: AbortSignal): AsyncGenerator<number> {
+  yield 1
+  await new Promise((resolve) => signal.addEventListener('abort', resolve))
+}
+
+async function* failing(): AsyncGenerator<number> {
+  yield 1
+  throw new Error('broken')
+}
+
+test.each([
+  ['', undefined],
+  ['gzip;q=0, br', undefined],
+  ['GZIP;q=0.5', 'gzip'],
+  ['gzip, zstd;q=0.1', 'zstd'],
+])('chooseCoding() of %j is %s', (accepted, coding) => {
+  expect(chooseCoding(accepted)).toBe(coding)
+})

@@ -1,0 +1,71 @@
+import { expect, test } from 'vitest'
+import { toOpenApi } from './openapi.ts'
+import { routes } from './routes.ts'
+
+const document = toOpenApi(routes, '1.2.3')
+const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
+  Object.entries(methods).map(([method, operation]) => ({ path, method, operation })),
+)
+
+function* refsIn(value: unknown): Generator<string> {
+  if (typeof value !== 'object' || value === null) return
+  for (const [key, inner] of Object.entries(value)) {
+    if (key === '$ref' && typeof inner === 'string') yield inner
+    else yield* refsIn(inner)
+  }
+}
+
+test('every route is one operation, under its own name', () => {
+  const ids = operations.map(({ operation }) => operation['operationId'])
+  expect(new Set(ids).size).toBe(ids.length)
+  expect(new Set(ids)).toEqual(new Set(Object.keys(routes)))
+})
+
+test('every reference leads somewhere, and every schema and response is referred to', () => {
+  const { schemas, responses } = document.components
+  const names = [
+    ...Object.keys(schemas).map((name) => `#/components/schemas/${name}`),
+    ...Object.keys(responses).map((name) => `#/components/responses/${name}`),
+  ]
+  expect(new Set(refsIn(document))).toEqual(new Set(names))
+})
+
+test('is plain JSON of version 3.1, without what only a single schema may have', () => {
+  expect(JSON.parse(JSON.stringify(document))).toEqual(document)
+  expect(document).toMatchObject({ openapi: '3.1.0', info: { title: expect.any(String), version: '1.2.3' } })
+  expect(JSON.stringify(document)).not.toMatch(/"\$defs"|"\$schema"|"id":"[A-Z]/)
+})
+
+test('every parameter of a path is declared, required and described by a schema', () => {
+  for (const { path, operation } of operations) {
+    const declared = (
+      operation['parameters'] as { in: string; name: string; required: boolean; schema: object }[]
+    ).filter((parameter) => parameter.in === 'path')
+    expect(declared.map(({ name }) => `{${name}}`)).toEqual(path.match(/\{\w+\}/g) ?? [])
+    expect(declared.every(({ required, schema }) => required && Object.keys(schema).length > 0)).toBe(true)
+  }
+})
+
+test('every operation says who may ask, what it answers and how it fails', () => {
+  for (const { path, method, operation } of operations) {
+    const responses = operation['responses'] as Record<string, unknown>
+    expect(Object.keys(responses), `${method} ${path}`).toContain('200')
+    const isOpen = (operation['security'] as unknown[]).length === 0
+    expect(isOpen, path).toBe(path === '/health' || path === '/openapi.json')
+    expect('401' in responses).toBe(!isOpen)
+  }
+})
+
+test('what is sent may leave out what has a default; what is received has it', () => {
+  expect(document.components.schemas['SubmitRequest']).toMatchObject({
+    required: ['task_id', 'instruction', 'agent'],
+    additionalProperties: false,
+  })
+  expect(document.components.schemas['TaskRequest']).toMatchObject({
+    required: expect.arrayContaining(['num_samples', 'timeout_seconds', 'metadata']),
+  })
+})
+
+test('says of answers that more may be in them', () => {
+  expect(document.components.schemas['TaskStatus']).not.toHaveProperty('additionalProperties')
+})

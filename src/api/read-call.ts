@@ -1,0 +1,135 @@
+import type * as z from 'zod'
+import { nestsDeeperThan } from '../lib/json-depth.ts'
+import { RolloutError } from '../model/failure.ts'
+import type { Problem } from './error-body.ts'
+import { limitStream, readAll } from './limit-stream.ts'
+import type { RequestBody, Route } from './route.ts'
+
+/** A request that is not as its route says, with all that is wrong with it. */
+export class InvalidRequest extends RolloutError {
+  readonly problems: readonly Problem[]
+
+  constructor(message: string, problems: readonly Problem[]) {
+    const param = problems[0]?.loc.join('.')
+    super('request.malformed', message, { status: 422, ...(param !== undefined && { param }) })
+    this.problems = problems
+  }
+}
+
+/** Deeper than any task: what nests further is an attack on whoever walks it. */
+const DEEPEST_JSON = 64
+const MOST_PROBLEMS_SHOWN = 20
+
+export interface CheckedCall {
+  params: unknown
+  query: unknown
+  body: unknown
+}
+
+/** Everything that the request says, checked; throws with all problems at once. */
+export async function readCall(
+  route: Route,
+  request: Request,
+  pathParams: Readonly<Record<string, string>>,
+): Promise<CheckedCall> {
+  const problems: Problem[] = []
+  const check = (where: string, schema: z.ZodType | undefined, value: unknown): unknown => {
+    if (schema === undefined) return {}
+    const parsed = schema.safeParse(value, { reportInput: true })
+    if (parsed.success) return parsed.data
+    problems.push(...parsed.error.issues.flatMap((issue) => toProblems(where, issue)))
+    return undefined
+  }
+  const params = check('path', route.params, route.params && readTexts(route.params, Object.entries(pathParams)))
+  const query = check('query', route.query, route.query && readTexts(route.query, queryOf(route, request)))
+  const value = await readBody(route.body, request)
+  const body = route.body?.kind === 'json' ? check('body', route.body.schema, value) : value
+  if (problems.length === 0) return { params, query, body }
+
+  const shown = problems.slice(0, MOST_PROBLEMS_SHOWN).map(({ loc, msg }) => `${loc.join('.')}: ${msg}`)
+  const message = `This is not what ${route.method.toUpperCase()} ${route.path} takes. ${shown.join('; ')}`
+  throw new InvalidRequest(message, problems.slice(0, MOST_PROBLEMS_SHOWN))
+}
+
+/** `EventSource` comes back with a header and nothing else; what it says is newer than the URL it was given. */
+function queryOf(route: Route, request: Request): [string, string][] {
+  const pairs = [...new URL(request.url).searchParams]
+  const lastEventId = route.answer.kind === 'sse' ? request.headers.get('last-event-id') : null
+  if (lastEventId === null || lastEventId === '') return pairs
+  return [...pairs.filter(([name]) => name !== 'last_event_id'), ['last_event_id', lastEventId]]
+}
+
+/**
+ * Texts of a URL as the types that the schema asks for. What does not look like the type stays text, for the schema to
+ * refuse. An empty text is a field that was left out, which is how some HTTP libraries write null.
+ */
+function readTexts(schema: z.ZodObject, pairs: Iterable<readonly [string, string]>): Record<string, unknown> {
+  const values = new Map<string, unknown>()
+  for (const [name, text] of pairs) {
+    const type = Object.hasOwn(schema.shape, name) ? typeOf(schema.shape[name] as z.ZodType) : 'string'
+    if (text === '') continue
+    if (type === 'array') values.set(name, [...((values.get(name) as string[] | undefined) ?? []), text])
+    // Given twice it is neither the one nor the other, and no schema takes a list of both.
+    else values.set(name, values.has(name) ? [values.get(name), text] : toValue(type, text))
+  }
+  return Object.fromEntries(values)
+}
+
+function typeOf(schema: z.ZodType): string {
+  const { type, innerType } = schema.def as { type: string; innerType?: z.ZodType }
+  return innerType === undefined ? type : typeOf(innerType)
+}
+
+function toValue(type: string, text: string): unknown {
+  if (type === 'number' && /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?$/i.test(text)) return Number(text)
+  // The words that FastAPI takes.
+  if (type === 'boolean' && /^(?:true|1|yes|on|t|y)$/i.test(text)) return true
+  if (type === 'boolean' && /^(?:false|0|no|off|f|n)$/i.test(text)) return false
+  return text
+}
+
+async function readBody(body: RequestBody | undefined, request: Request): Promise<unknown> {
+  if (body === undefined) return undefined
+  const encoding = request.headers.get('content-encoding') ?? 'identity'
+  if (encoding !== 'identity') {
+    throw new RolloutError('request.unsupported-encoding', `Bodies are taken as they are, not with ${encoding}.`)
+  }
+  const declared = Number(request.headers.get('content-length') ?? 0)
+  if (declared > body.maxBytes) throw tooLarge(body.maxBytes)
+  const stream = limitStream(request.body ?? new Blob([]).stream(), body.maxBytes, () => tooLarge(body.maxBytes))
+  if (body.kind === 'bytes') return stream
+
+  // A web page can send text and forms anywhere without asking, but not this: it keeps pages out of a local server.
+  const type = request.headers.get('content-type') ?? ''
+  if (!/^application\/(?:[\w.-]+\+)?json\s*(?:;|$)/i.test(type)) {
+    const message = `The body must be sent as application/json, not as ${type === '' ? 'something unnamed' : type}.`
+    throw new RolloutError('request.malformed', message, { status: 415, param: 'content-type' })
+  }
+  return parseJson(await readAll(stream))
+}
+
+function parseJson(bytes: Buffer): unknown {
+  if (nestsDeeperThan(bytes, DEEPEST_JSON)) {
+    throw new RolloutError('request.malformed', `The body nests deeper than ${DEEPEST_JSON} levels.`, { param: 'body' })
+  }
+  try {
+    return JSON.parse(bytes.toString())
+  } catch (error) {
+    const message = 'The body is not JSON.'
+    throw new RolloutError('request.malformed', message, { cause: error, param: 'body' })
+  }
+}
+
+function tooLarge(maxBytes: number): RolloutError {
+  return new RolloutError('request.too-large', `The body is longer than the ${maxBytes} bytes that this route takes.`)
+}
+
+/** A key that nobody knows is reported where it stands, not where it was missed. */
+function toProblems(where: string, issue: z.core.$ZodIssue): Problem[] {
+  const loc = [where, ...issue.path.map((part) => (typeof part === 'symbol' ? String(part) : part))]
+  if (issue.code === 'unrecognized_keys') {
+    return issue.keys.map((key) => ({ loc: [...loc, key], msg: 'there is no such field', type: 'extra_forbidden' }))
+  }
+  const isMissing = issue.code === 'invalid_type' && issue.input === undefined
+  return [{ loc, msg: issue.message, type: isMissing ? 'missing' : issue.code }]
+}

@@ -1,0 +1,425 @@
+import { createHash } from 'node:crypto'
+import { EventEmitter, once } from 'node:events'
+import { createServer, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { getRequestListener } from '@hono/node-server'
+import { describe, expect, expectTypeOf, onTestFinished, test } from 'vitest'
+import { type Handlers, mountRoutes } from '../api/mount.ts'
+import { readAll } from '../api/limit-stream.ts'
+import { type Routes, routes } from '../api/routes.ts'
+import type { Clock } from '../lib/clock.ts'
+import { systemClock } from '../lib/clock.ts'
+import { RolloutError } from '../model/failure.ts'
+import type { SessionResult } from '../model/session.ts'
+import { type ClientOptions, createClient } from './client.ts'
+import { uploadFile } from './upload.ts'
+
+/** Waits are over at once and are written down. */
+function createHurriedClock(): Clock & { waits: number[] } {
+  const waits: number[] = []
+  return {
+    waits,
+    now: Date.now,
+    after(ms, call) {
+      if (ms >= 60_000) return systemClock.after(ms, call)
+      waits.push(ms)
+      return systemClock.after(0, call)
+    },
+  }
+}
+
+async function listen(listener: RequestListener): Promise<string> {
+  const server = createServer(listener)
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  onTestFinished(() => {
+    server.closeAllConnections()
+    server.close()
+  })
+  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+}
+
+async function connect(listener: RequestListener, options: Partial<ClientOptions> = {}) {
+  const clock = createHurriedClock()
+  const client = createClient({ baseUrl: await listen(listener), clock, random: () => 1, ...options })
+  return { client, clock }
+}
+
+function mount(handlers: Partial<Handlers<Routes, string>>): RequestListener {
+  const app = mountRoutes({
+    table: routes,
+    handlers: handlers as Handlers<Routes, string>,
+    authorize: (request) => request.headers.get('authorization') ?? '',
+    onBug(error) {
+      throw error
+    },
+    checkAnswers: true,
+  })
+  const listener = getRequestListener(app.fetch)
+  return (incoming, outgoing) => void listener(incoming, outgoing)
+}
+
+/** One answer a request, the last for all that follow. */
+function script(...answers: ((outgoing: ServerResponse, incoming: IncomingMessage) => void)[]) {
+  const seen: IncomingMessage[] = []
+  const listener: RequestListener = (incoming, outgoing) => {
+    const answer = answers[Math.min(seen.length, answers.length - 1)]
+    seen.push(incoming)
+    incoming.resume()
+    answer?.(outgoing, incoming)
+  }
+  return { seen, listener }
+}
+
+const healthy = (outgoing: ServerResponse): void => void outgoing.end('{"status":"ok","nodes":1}')
+const hangUp = (outgoing: ServerResponse): void => void outgoing.destroy()
+const status =
+  (code: number, body: unknown = '<html>no</html>', headers = {}) =>
+  (outgoing: ServerResponse): void =>
+    void outgoing.writeHead(code, headers).end(typeof body === 'string' ? body : JSON.stringify(body))
+
+describe('createClient()', () => {
+  test('sends its token, and gives back what the server says', async () => {
+    const policies: unknown[] = []
+    const listener = mount({
+      putPolicy: async ({ body, caller }) => {
+        policies.push([body, caller])
+        return { version: body.version }
+      },
+    })
+    const { client } = await connect(listener, { token: 's3cret' })
+    expect(await client.putPolicy({ body: { version: 3 } })).toEqual({ version: 3 })
+    expect(policies).toEqual([[{ version: 3 }, 'Bearer s3cret']])
+  })
+
+  test("throws the server's own failure", async () => {
+    const listener = mount({
+      getTask: async ({ params }) => {
+        throw new RolloutError('request.not-found', `There is no task ${params.task_id}.`, { param: 'path.task_id' })
+      },
+    })
+    const { client, clock } = await connect(listener)
+    await expect(client.getTask({ params: { task_id: 'a/b' } })).rejects.toMatchObject({
+      failure: { code: 'request.not-found', message: 'There is no task a/b.', status: 404, param: 'path.task_id' },
+    })
+    expect(clock.waits).toEqual([])
+  })
+
+  test.each([
+    [409, { detail: 'still running' }, 'request.conflict', 'still running'],
+    [404, '<html>nginx</html>', 'request.not-found', 'nginx'],
+    [418, { error: { code: 'of.the-future', message: 'teapot' } }, 'request.malformed', 'teapot'],
+    [500, 'oops', 'server.failed', 'oops'],
+  ])('reads an error %i of another server', async (code, body, failure, text) => {
+    const { client } = await connect(script(status(code, body)).listener)
+    await expect(client.getHealth()).rejects.toMatchObject({ code: failure, message: expect.stringContaining(text) })
+  })
+
+  test('asks again, later and later, when no whole answer came', async () => {
+    const { listener, seen } = script(hangUp, status(503), status(502), healthy)
+    const { client, clock } = await connect(listener)
+    expect(await client.getHealth()).toEqual({ status: 'ok', nodes: 1 })
+    expect(seen).toHaveLength(4)
+    expect(clock.waits).toEqual([200, 400, 800])
+  })
+
+  test('asks again when the body of an answer was cut', async () => {
+    const cut = (outgoing: ServerResponse): void => {
+      outgoing.writeHead(200, { 'content-length': 25 }).write('{"status"')
+      setImmediate(() => outgoing.destroy())
+    }
+    const { client } = await connect(script(cut, healthy).listener)
+    expect(await client.getHealth()).toEqual({ status: 'ok', nodes: 1 })
+  })
+
+  test('waits as long as the server asks for', async () => {
+    const { client, clock } = await connect(script(status(429, '', { 'retry-after': '7' }), healthy).listener)
+    await client.getHealth()
+    expect(clock.waits).toEqual([7000])
+  })
+
+  test('gives up after so many tries, and says where it knocked', async () => {
+    const { listener, seen } = script(hangUp)
+    const { client } = await connect(listener, { attempts: 3 })
+    await expect(client.getHealth()).rejects.toMatchObject({
+      code: 'server.unreachable',
+      message: /GET http.*\/health/,
+    })
+    expect(seen).toHaveLength(3)
+  })
+
+  test('does not ask twice for what might be done twice', async () => {
+    const { listener, seen } = script(hangUp)
+    const { client } = await connect(listener)
+    await expect(client.retrySession({ params: { session_id: 's' } })).rejects.toMatchObject({
+      code: 'server.unreachable',
+    })
+    expect(seen).toHaveLength(1)
+  })
+
+  test('asks for anything again where nobody was at home', async () => {
+    const clock = createHurriedClock()
+    const server = createServer().listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const closed = (server.address() as AddressInfo).port
+    server.close()
+    await once(server, 'close')
+    const client = createClient({ baseUrl: `http://127.0.0.1:${closed}`, clock })
+    await expect(client.retrySession({ params: { session_id: 's' } })).rejects.toMatchObject({
+      code: 'server.unreachable',
+      message: /ECONNREFUSED/,
+    })
+    expect(clock.waits).toHaveLength(4)
+  })
+
+  test('stops when told to, also while it waits', async () => {
+    const hung = new AbortController()
+    const { client } = await connect(script(() => hung.abort(new Error('enough'))).listener)
+    await expect(client.getHealth({ signal: hung.signal })).rejects.toThrow('enough')
+
+    const waiting = new AbortController()
+    const slow: Clock = {
+      now: Date.now,
+      after: () => (queueMicrotask(() => waiting.abort(new Error('stop'))), () => {}),
+    }
+    const { client: patient } = await connect(script(hangUp).listener, { clock: slow })
+    await expect(patient.getHealth({ signal: waiting.signal })).rejects.toThrow('stop')
+  })
+
+  test('takes its token to nobody else', async () => {
+    const elsewhere = script(healthy)
+    const target = await listen(elsewhere.listener)
+    const { client } = await connect(script(status(307, '', { location: `${target}/health` })).listener, {
+      token: 's3cret',
+      attempts: 1,
+    })
+    await expect(client.getHealth()).rejects.toMatchObject({ code: 'server.unreachable' })
+    expect(elsewhere.seen).toHaveLength(0)
+  })
+
+  test('does not believe an answer that is not of this API', async () => {
+    const { client } = await connect(script(status(200, { status: 'ok' })).listener)
+    await expect(client.getHealth()).rejects.toMatchObject({ code: 'server.bad-answer', message: /nodes/ })
+  })
+
+  test('does not let an id become another path', () => {
+    const client = createClient({ baseUrl: 'http://127.0.0.1:1' })
+    return expect(client.cancelTask({ params: { task_id: '..' } })).rejects.toMatchObject({ code: 'request.malformed' })
+  })
+})
+
+test('the types of a call are those of its route', () => {
+  const client = createClient({ baseUrl: 'http://127.0.0.1:1' })
+  expectTypeOf(client.getHealth).returns.resolves.toEqualTypeOf<{ status: 'ok'; nodes: number }>()
+  expectTypeOf(client.getTask).parameter(0).toHaveProperty('params').toEqualTypeOf<{ task_id: string }>()
+  expectTypeOf(client.streamTaskResults).returns.toExtend<AsyncIterable<SessionResult>>()
+  expectTypeOf(client.getArtifact).returns.resolves.toEqualTypeOf<ReadableStream<Uint8Array>>()
+  expectTypeOf(client.getHealth).toBeCallableWith()
+  expectTypeOf(client.listTasks).toBeCallableWith({ query: { limit: 3 } })
+  // @ts-expect-error: a task needs an id
+  expectTypeOf(client.getTask).toBeCallableWith()
+  // @ts-expect-error: and a route takes only what it has
+  expectTypeOf(client.listTasks).toBeCallableWith({ query: { limmit: 3 } })
+})
+
+describe('streams', () => {
+  test('events go on where they were cut, and end when told to', async () => {
+    const asked: unknown[] = []
+    const ids: unknown[] = []
+    const news = new EventEmitter()
+    const heard = async (id: string): Promise<void> => {
+      while (!ids.includes(id)) await once(news, 'heard')
+    }
+    const listener = mount({
+      streamEvents: async ({ query }) => {
+        asked.push(query.last_event_id)
+        return twoEvents(Number(query.last_event_id ?? 0), heard)
+      },
+    })
+    const { client } = await connect(listener)
+    const stop = new AbortController()
+    const reading = (async () => {
+      for await (const { id, data } of client.streamEvents({ signal: stop.signal })) {
+        if (data.type !== 'hello') ids.push(id)
+        news.emit('heard')
+        if (ids.length === 5) stop.abort(new Error('heard enough'))
+      }
+    })()
+    await expect(reading).rejects.toThrow('heard enough')
+    expect(ids).toEqual(['1', '2', '3', '4', '5'])
+    expect(asked).toEqual([undefined, '2', '4'])
+  })
+
+  test('leaving the loop closes the connection', async () => {
+    const gone = Promise.withResolvers<void>()
+    const listener = mount({
+      streamEvents: async ({ signal }) => {
+        signal.addEventListener('abort', () => gone.resolve())
+        return helloAndWait(signal)
+      },
+    })
+    const { client } = await connect(listener)
+    for await (const _ of client.streamEvents()) break
+    await gone.promise
+  })
+
+  test('events that fall silent are asked for again', async () => {
+    const silences: (() => void)[] = []
+    const clock: Clock = {
+      now: Date.now,
+      after(ms, call) {
+        if (ms < 60_000) return systemClock.after(0, call)
+        silences.push(call)
+        return () => {}
+      },
+    }
+    const { client } = await connect(mount({ streamEvents: async ({ signal }) => helloAndWait(signal) }), { clock })
+    let hellos = 0
+    for await (const { data } of client.streamEvents()) {
+      expect(data.type).toBe('hello')
+      if (++hellos === 3) break
+      silences.at(-1)?.()
+    }
+    expect(hellos).toBe(3)
+  })
+
+  test('lines go on where they were cut, and come once each', async () => {
+    const skips: number[] = []
+    const ids: string[] = []
+    const news = new EventEmitter()
+    const heard = async (count: number): Promise<void> => {
+      while (ids.length < count) await once(news, 'heard')
+    }
+    const listener = mount({
+      streamTaskResults: async ({ query }) => {
+        skips.push(query.skip)
+        return results(query.skip, query.skip < 4 ? 2 : 9, heard)
+      },
+    })
+    const { client, clock } = await connect(listener)
+    for await (const { session_id } of client.streamTaskResults({ params: { task_id: 't' } })) {
+      ids.push(session_id)
+      news.emit('heard')
+    }
+    expect(ids).toEqual(['s0', 's1', 's2', 's3', 's4', 's5'])
+    expect(skips).toEqual([0, 2, 4])
+    expect(clock.waits).toHaveLength(2)
+  })
+
+  test('a server that fails in the middle says no more of it', async () => {
+    const baseUrl = await listen(mount({ streamTaskResults: async () => results(0, 1, async () => {}) }))
+    const response = await fetch(`${baseUrl}/tasks/t/results`, { headers: { 'accept-encoding': 'identity' } })
+    let text = ''
+    const reading = (async () => {
+      for await (const chunk of response.body!) text += Buffer.from(chunk).toString()
+    })()
+    await expect(reading).rejects.toThrow('terminated')
+    expect(text).not.toContain('the connection is cut here')
+  })
+
+  test('bytes come as they are', async () => {
+    const bytes = Uint8Array.from({ length: 100_000 }, (_, i) => i % 251)
+    const listener = mount({ getArtifact: async () => ({ stream: new Blob([bytes]).stream(), bytes: bytes.length }) })
+    const { client } = await connect(listener)
+    const stream = await client.getArtifact({ params: { session_id: 's' }, query: { path: 'logs/a b.txt' } })
+    expect(new Uint8Array(await readAll(stream))).toEqual(bytes)
+  })
+})
+
+/** A cut also loses what had come and was not read yet, so these wait until it was. */
+async function* twoEvents(after: number, heard: (id: string) => Promise<void>) {
+  yield { data: { type: 'hello', ts: 1, data: {} } }
+  for (const id of [after + 1, after + 2]) yield { id: String(id), data: { type: 'task.updated', ts: 1, data: {} } }
+  await heard(String(after + 2))
+  throw new RolloutError('store.unavailable', 'the connection is cut here')
+}
+
+async function* helloAndWait(signal: AbortSignal) {
+  yield { data: { type: 'hello', ts: 1, data: {} } }
+  await new Promise((resolve) => signal.addEventListener('abort', resolve))
+}
+
+async function* results(skip: number, length: number, heard: (count: number) => Promise<void>) {
+  for (let i = skip; i < Math.min(skip + length, 6); i++) {
+    const trajectory = { status: 'COMPLETED' as const, metadata: {}, traces: [] }
+    yield { session_id: `s${i}`, task_id: 't', status: 'COMPLETED' as const, trajectory, timing: {} }
+  }
+  if (skip + length >= 6) return
+  await heard(skip + length)
+  throw new RolloutError('store.unavailable', 'the connection is cut here')
+}
+
+describe('uploadFile()', () => {
+  const file = Uint8Array.from({ length: 1000 }, (_, i) => (i * 7) % 256)
+  const digest = `sha256:${createHash('sha256').update(file).digest('hex')}`
+  const source = {
+    nodeId: 'n',
+    sessionId: 's',
+    attempt: 1,
+    bytes: file.length,
+    digest,
+    partBytes: 300,
+    read: async (offset: number, length: number) => file.slice(offset, offset + length),
+  }
+
+  /** Keeps what it gets. With the part of that number it loses its answer, or what it had before. */
+  function createStore(trouble: { loseAnswer?: number; forget?: number } = {}) {
+    let stored = new Uint8Array()
+    let parts = 0
+    const toUpload = () => ({
+      upload_id: 'u',
+      offset: stored.length,
+      bytes: file.length,
+      digest,
+      is_complete: stored.length === file.length,
+    })
+    const listener = mount({
+      beginUpload: async () => toUpload(),
+      getUpload: async () => toUpload(),
+      putPart: async ({ query, body }) => {
+        parts += 1
+        const part = await readAll(body)
+        if (parts === trouble.forget) stored = stored.slice(0, 100)
+        if (query.offset !== stored.length) throw new RolloutError('request.conflict', 'It does not begin there.')
+        stored = new Uint8Array([...stored, ...part])
+        if (parts === trouble.loseAnswer) throw new RolloutError('server.failed', 'The answer was lost.')
+        return toUpload()
+      },
+    })
+    return {
+      listener,
+      stored: () => stored,
+      parts: () => parts,
+      begin: (bytes: Uint8Array) => (stored = new Uint8Array(bytes)),
+    }
+  }
+
+  test('sends a file in parts', async () => {
+    const store = createStore()
+    const { client } = await connect(store.listener)
+    expect(await uploadFile(client, source)).toMatchObject({ upload_id: 'u', is_complete: true })
+    expect([store.stored(), store.parts()]).toEqual([file, 4])
+  })
+
+  test('goes on where an earlier try ended', async () => {
+    const store = createStore()
+    store.begin(file.subarray(0, 650))
+    const { client } = await connect(store.listener)
+    await uploadFile(client, source)
+    expect([store.stored(), store.parts()]).toEqual([file, 2])
+  })
+
+  test.each([{ loseAnswer: 2 }, { forget: 3 }])('finds its place again after %o', async (trouble) => {
+    const store = createStore(trouble)
+    const { client } = await connect(store.listener)
+    await uploadFile(client, source)
+    expect(store.stored()).toEqual(file)
+  })
+
+  test('gives up on a server that never gets further', async () => {
+    const upload = { upload_id: 'u', offset: 0, bytes: file.length, digest, is_complete: false }
+    const same = async () => upload
+    const { client } = await connect(mount({ beginUpload: same, getUpload: same, putPart: same }))
+    await expect(uploadFile(client, source)).rejects.toMatchObject({ code: 'request.conflict' })
+  })
+})

@@ -1,0 +1,70 @@
+import * as z from 'zod'
+import { type FailureCode, FailureCode as KnownCode, RolloutError } from '../model/failure.ts'
+
+/** As loose as can be: an older or newer server, or a proxy before it, may have written it. */
+const AnyErrorBody = z.looseObject({
+  error: z.looseObject({ code: z.string(), message: z.string(), param: z.string().optional() }).optional(),
+  detail: z.unknown(),
+})
+
+/** What stands for a status that came without a code. */
+const CODES: Readonly<Record<number, FailureCode>> = {
+  400: 'request.malformed',
+  401: 'request.unauthorized',
+  403: 'request.forbidden',
+  404: 'request.not-found',
+  405: 'request.wrong-method',
+  409: 'request.conflict',
+  413: 'request.too-large',
+  415: 'request.unsupported-encoding',
+  422: 'request.malformed',
+  429: 'request.over-quota',
+}
+
+/** An error page of something on the way may be of any length. */
+const MOST_TEXT = 500
+
+export async function toServerError(request: Request, response: Response): Promise<RolloutError> {
+  const { status } = response
+  const text = await response.text().catch(() => '')
+  const parsed = AnyErrorBody.safeParse(parseOrUndefined(text))
+  const error = parsed.success ? parsed.data.error : undefined
+  const known = KnownCode.safeParse(error?.code)
+  const detail =
+    parsed.success && typeof parsed.data.detail === 'string' ? parsed.data.detail : text.slice(0, MOST_TEXT)
+  const message = error?.message ?? `${request.method} ${request.url} was answered with ${status}: ${detail}`
+  const code = known.success ? known.data : (CODES[status] ?? (status >= 500 ? 'server.failed' : 'request.malformed'))
+  const retryAfterSeconds = toSeconds(response.headers.get('retry-after'))
+  return new RolloutError(code, message, {
+    status,
+    ...(error?.param !== undefined && { param: error.param }),
+    ...(retryAfterSeconds !== undefined && { retryAfterSeconds }),
+  })
+}
+
+export function unreachable(request: Request, cause: unknown): RolloutError {
+  const why = cause instanceof Error ? reasonOf(cause) : String(cause)
+  const message = `${request.method} ${request.url} got no whole answer (${why}); is the server up, and is this its address?`
+  return new RolloutError('server.unreachable', message, { cause })
+}
+
+/** `fetch` says no more than that it failed; what happened is in its cause. */
+function reasonOf(error: Error): string {
+  const { cause } = error
+  if (!(cause instanceof Error)) return error.message
+  const { code } = cause as { code?: unknown }
+  return typeof code === 'string' ? code : cause.message
+}
+
+function parseOrUndefined(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
+/** Dates are not understood: the clocks of two machines may differ by more than what is asked for. */
+function toSeconds(header: string | null): number | undefined {
+  return header !== null && /^\d{1,6}$/.test(header) ? Number(header) : undefined
+}
