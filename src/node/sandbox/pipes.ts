@@ -9,7 +9,7 @@ import { identify } from './processes.ts'
 import type { PipePath } from './spawner.ts'
 
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants
-const BATCH = 32
+const BATCH = 128
 
 /** One end for us, the other for a child, opened by whoever starts it; then the name has to go. */
 export interface Pipe {
