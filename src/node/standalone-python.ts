@@ -4,6 +4,7 @@ import { dirname, join, normalize } from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import { gunzipSync } from 'node:zlib'
 import { EnvHttpProxyAgent, request } from 'undici'
+import { runProgram } from '../lib/run-program.ts'
 import { readZip, type ZipEntry } from '../lib/zip-reader.ts'
 
 /**
@@ -17,7 +18,6 @@ const RELEASE = 'v0.0.0-3.14.6-20260610-1'
 const SUM = 'h1:oGUS7++Wm3LgxUfD6AmJgKbKQD2wdQFO9PzyJv6T+E4='
 const STANDALONE_VERSION = '3.14'
 
-const DEFAULT_PROXY = 'https://proxy.golang.org'
 const LARGEST_BYTES = 500e6
 
 const FOLDERS: Readonly<Record<string, string>> = {
@@ -61,8 +61,16 @@ export async function fetchStandalonePython(deps: StandaloneDeps): Promise<Stand
   }
 }
 
+/** The user's, else the one that Go itself would ask. */
+async function findProxy(env: StandaloneDeps['env'], signal: AbortSignal): Promise<string> {
+  const said = env['GOPROXY'] ?? (await runProgram(['go', 'env', 'GOPROXY'], { env, signal })).stdout.trim()
+  const proxy = said.split(/[,|]/).find((url) => /^https?:\/\//.test(url))
+  if (proxy !== undefined) return proxy
+  throw new Error('it comes from a Go module proxy, and none is known here: set GOPROXY, or install Go or Python 3.12')
+}
+
 async function download({ env, signal }: StandaloneDeps): Promise<Buffer> {
-  const [proxy = DEFAULT_PROXY] = (env['GOPROXY'] ?? '').split(/[,|]/).filter((url) => /^https?:\/\//.test(url))
+  const proxy = await findProxy(env, signal)
   const url = `${proxy.replace(/\/$/, '')}/${MODULE}/@v/${RELEASE}.zip`
   const dispatcher = new EnvHttpProxyAgent({
     httpsProxy: env['HTTPS_PROXY'] ?? env['https_proxy'] ?? '',
