@@ -21,6 +21,17 @@ export const ENGINE_FLAG = {
   description: 'What listens at --upstream; auto asks it',
 } as const
 
+export const CONTINUATION_FLAG = {
+  type: 'string',
+  hint: 'MODE',
+  choices: ['template', 'preserve', 'off'],
+  default: 'template',
+  description: 'Whether prompts go on token by token, and what of reasoning the template drops',
+} as const
+
+/** What harnesses are told of the context when neither the user nor the engine knows. */
+export const USUAL_CONTEXT = 131_072
+
 export interface EngineChoice {
   /** An engine that runs already, or several with commas between them; absent starts the tiny one. */
   upstream?: string

@@ -23,7 +23,7 @@ import { createEvaluator } from '../trajectory/create-evaluator.ts'
 import { CallFilter } from '../trajectory/select-calls.ts'
 import * as z from 'zod'
 import { harnessPlaces } from './harness-places.ts'
-import type { OpenEngine } from './open-engine.ts'
+import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
 import { requestReader } from './read-request.ts'
 import { loadSessionReaders } from './session-readers.ts'
 
@@ -58,8 +58,6 @@ export interface OpenNode extends AsyncDisposable {
   runtime: { kind: string; why?: string }
 }
 
-/** What harnesses are told when neither the user nor the engine knows. */
-const USUAL_CONTEXT = 131_072
 const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_000 }
 
 /** A node with its gateway in this process, as one machine needs it. */

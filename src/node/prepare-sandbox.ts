@@ -2,15 +2,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction } from '../model/task.ts'
 import type { Checkouts } from './checkouts.ts'
-import type { Execution, Sandbox } from './runtimes/runtime.ts'
+import { lastWords } from './last-words.ts'
+import type { Sandbox } from './runtimes/runtime.ts'
 
 type ExecAction = Extract<PrepareAction, { type: 'exec' }>
 
 /** Longest wait between two attempts. */
 const LONGEST_BACKOFF_MS = 5000
-
-/** How much of what a failed step wrote is told. */
-const TOLD_BYTES = 2000
 
 export interface PrepareDeps {
   /** Who puts repositories into sandboxes; absent: a step that wants one is refused. */
@@ -77,17 +75,8 @@ async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSigna
     signal.throwIfAborted()
     if (exitCode === 0) return undefined
     const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
-    return `${JSON.stringify(action.command)} ${how}: ${await lastWords(execution)}`
+    return `${JSON.stringify(action.command)} ${how}: ${(await lastWords(execution)) || 'it said nothing'}`
   } finally {
     signal.removeEventListener('abort', kill)
   }
-}
-
-async function lastWords(execution: Execution): Promise<string> {
-  const { stdoutBytes, stderrBytes } = await execution.result
-  const stream = stderrBytes > 0 ? 'stderr' : 'stdout'
-  const pieces: Buffer[] = []
-  const from = Math.max(0, (stream === 'stderr' ? stderrBytes : stdoutBytes) - TOLD_BYTES)
-  for await (const piece of execution.output(stream, from)) pieces.push(piece)
-  return Buffer.concat(pieces).toString('utf8').trim() || 'it said nothing'
 }

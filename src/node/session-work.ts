@@ -22,6 +22,7 @@ import type { ProgramStart } from './harness-bundle.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
 import { keepHarnessLogs } from './harness-logs.ts'
 import { endOf, type Harness } from './harnesses/harness.ts'
+import { lastWords } from './last-words.ts'
 import { launchInSandbox } from './launch-in-sandbox.ts'
 import type { Leases } from './leases.ts'
 import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
@@ -81,7 +82,6 @@ export interface SessionGateway {
 const DOOR_PORT = 8080
 const BUNDLE = '/polar/harness'
 const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
-const TOLD_BYTES = 2000
 const LOGS_MS = 30_000
 
 /** What a session is made of, once all the names in its task have been looked up. */
@@ -207,7 +207,7 @@ export class RealWork implements SessionWork<BuiltSession> {
       const result = await untilEnded(execution, signal)
       await this.#keepOutput(execution, result)
       if (result.exitCode === null && !signal.aborted && !result.isOutOfMemory) await this.#assertAlive()
-      const message = (await tail(execution, 'stderr')) || (await tail(execution, 'stdout'))
+      const message = await lastWords(execution, outputBytes)
       return {
         exitCode: result.exitCode,
         isOutOfMemory: result.isOutOfMemory ?? false,
@@ -434,15 +434,6 @@ function toEnd({ harness }: RunnableHarness, exitCode: number | null, message: s
     case 'bad-setup':
       throw new RolloutError('harness.bad-setup', `${harness.title} refused its setup (${exitCode}): ${message}`)
   }
-}
-
-async function tail(execution: Execution, stream: 'stdout' | 'stderr'): Promise<string> {
-  let last = Buffer.alloc(0)
-  for await (const piece of execution.output(stream)) {
-    last = Buffer.concat([last, piece])
-    if (last.length > TOLD_BYTES) last = last.subarray(-TOLD_BYTES)
-  }
-  return last.toString().trim()
 }
 
 /** The one that ended last: what became of it is what the agent saw before it ended. */

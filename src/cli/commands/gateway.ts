@@ -11,7 +11,7 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import type { ShardSettings } from '../gateway-shard.ts'
 import { isLoopback } from '../loopback.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
-import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
+import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
 import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../writable.ts'
@@ -36,13 +36,7 @@ export const gateway = defineCommand({
       default: '8081',
     },
     'control-token': { type: 'string', hint: 'TOKEN', description: 'Asked of trainers; or set POLAR_CONTROL_TOKEN' },
-    continuation: {
-      type: 'string',
-      hint: 'MODE',
-      choices: ['template', 'preserve', 'off'],
-      default: 'template',
-      description: 'Whether prompts go on token by token, and what of reasoning the template drops',
-    },
+    continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
     durability: {
       type: 'string',

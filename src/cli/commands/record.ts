@@ -18,7 +18,7 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../harness-places.ts'
 import { loadAgent } from '../load-agent.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
-import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
+import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, USUAL_CONTEXT, warningsOf } from '../open-engine.ts'
 import { prepareCommand, preparePreset } from '../prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../record-session.ts'
 import { assertWritable } from '../writable.ts'
@@ -69,13 +69,7 @@ export const record = defineCommand({
     script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
     'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
     'engine-log': { type: 'string', hint: 'FILE', description: 'Where the tiny engine writes what it did, to compare' },
-    continuation: {
-      type: 'string',
-      hint: 'MODE',
-      choices: ['template', 'preserve', 'off'],
-      default: 'template',
-      description: 'Whether prompts go on token by token, and what of reasoning the template drops',
-    },
+    continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
     durability: {
       type: 'string',
@@ -223,9 +217,6 @@ async function findOrExplain(harness: PackagedHarness, flags: RecordFlags): Prom
   const message = `${harness.title} ${harness.package.version} is not installed. Install it with: ${install}`
   throw new RolloutError('harness.not-found', message)
 }
-
-/** What harnesses are told when neither the user nor the engine knows. */
-const USUAL_CONTEXT = 131_072
 
 function toRecord(
   choice: Choice,

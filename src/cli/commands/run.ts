@@ -19,7 +19,7 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import { HARNESS_DIR_HELP, presetNamed } from '../harness-places.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { loadTasks } from '../load-tasks.ts'
-import { ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
+import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { openNode, type OpenNode } from '../open-node.ts'
 import { createStageView } from '../stage-view.ts'
 import { formatTable } from '../table.ts'
@@ -66,13 +66,7 @@ export const run = defineCommand({
     'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
     context: { type: 'string', hint: 'N', description: 'Context size harnesses are told, in tokens' },
     images: { type: 'boolean', description: 'The model reads images' },
-    continuation: {
-      type: 'string',
-      hint: 'MODE',
-      choices: ['template', 'preserve', 'off'],
-      default: 'template',
-      description: 'Whether prompts go on token by token, and what of reasoning the template drops',
-    },
+    continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
     'harness-dir': { type: 'string', hint: 'DIR', description: HARNESS_DIR_HELP },
     'allow-module': {
