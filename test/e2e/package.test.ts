@@ -28,7 +28,7 @@ describe('the published package', () => {
   test('holds the built code, the examples and the papers, nothing else', () => {
     expect(files).toContain('dist/cli/main.js')
     expect(files).toContain('dist/index.d.ts')
-    expect(files.filter((file) => !/^(dist|examples\/scripts)\//.test(file)).toSorted()).toEqual([
+    expect(files.filter((file) => !/^(dist|examples\/(scripts|tasks))\//.test(file)).toSorted()).toEqual([
       'LICENSE',
       'README.md',
       'package.json',
