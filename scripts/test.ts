@@ -22,8 +22,8 @@ const harnesses =
 const results: StepResult[] = []
 for (const { steps, width } of [
   { steps: staticSteps, width: 2 },
-  { steps: [testStep('unit tests', 'unit', { stream: true })], width: 1 },
-  { steps: harnesses, width: 1 },
+  // Fetching harnesses is mostly waiting.
+  { steps: [testStep('unit tests', 'unit', { stream: true }), ...harnesses], width: 2 },
   {
     steps: [testStep('e2e tests', 'e2e', { stream: true }), testStep('wire tests', 'wire', { stream: true })],
     width: 2,
