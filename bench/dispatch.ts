@@ -5,8 +5,9 @@ import { systemClock } from '../src/lib/clock.ts'
 import { randomIds } from '../src/lib/random-ids.ts'
 import { type Database, openDatabase } from '../src/store/database.ts'
 import { createDispatch, type Dispatch } from '../src/store/dispatch.ts'
+import { putNode } from '../src/store/dispatch/nodes.ts'
 import { WORK_CHANNEL } from '../src/store/dispatch/work-channel.ts'
-import { makeOutcome, makeTask, toLease } from '../test/support/dispatch-desk.ts'
+import { makeOutcome, makeRegistration, makeTask, toLease } from '../test/support/dispatch-desk.ts'
 import { startPostgres, whyNoPostgres } from '../test/support/postgres.ts'
 import type { BenchOptions } from './run.ts'
 import { readHeldMemory } from './support/memory.ts'
@@ -60,6 +61,9 @@ async function measure(open: Database, seconds: number): Promise<DispatchBench> 
     monotonic: () => performance.now(),
     ids: randomIds(Date.now),
   })
+  for (let i = 0; i < NODES; i += 1) {
+    await putNode(database.db, { registration: makeRegistration(`n${i}`), labels: [] }, Date.now())
+  }
   const wakes = await measureWakes(database, dispatch)
   const begun = performance.now()
   await fill(dispatch, 'first', QUEUED)
@@ -94,7 +98,7 @@ async function work(dispatch: Dispatch, freeSlots: number, seconds: number): Pro
   let done = 0
   const node = async (nodeId: string): Promise<void> => {
     while (performance.now() < until) {
-      for (const leased of await dispatch.lease(nodeId, { labels: [], freeSlots })) {
+      for (const leased of (await dispatch.lease(nodeId, { freeSlots })).orders) {
         const lease = toLease(leased)
         const digest = `${lease.sessionId}/${lease.attempt}`
         const answer = await dispatch.accept(
@@ -125,7 +129,7 @@ async function measureWakes(database: Database, dispatch: Dispatch): Promise<num
     await Promise.all([
       dispatch.enqueue([{ task: makeTask(`wake-${i}`, 1) }]),
       woken.then(async () => {
-        const leased = await dispatch.lease('n0', { labels: [], freeSlots: 1 })
+        const { orders: leased } = await dispatch.lease('n0', { freeSlots: 1 })
         waits.push(performance.now() - begun)
         for (const each of leased) await dispatch.accept(makeOutcome(toLease(each), undefined, { nodeId: 'n0' }))
       }),

@@ -18,8 +18,11 @@ export type DatabasePlace = { dir: string } | { url: string; connections?: numbe
 export interface Database extends AsyncDisposable {
   kind: 'embedded' | 'postgres'
   db: Kysely<Tables>
-  /** Calls back when something was announced with `pg_notify`, by any server; what it resolves with ends that. */
-  listen(channel: string, call: () => void): Promise<() => Promise<void>>
+  /**
+   * Calls back when something was announced with `pg_notify`, by any server, with what was said; also, with an empty text,
+   * when anything may have been while it could not hear. What it resolves with ends that.
+   */
+  listen(channel: string, call: (payload: string) => void): Promise<() => Promise<void>>
   /** To be called every few minutes: frees the room of rows that were written over, where nobody else does. */
   maintain(): Promise<void>
 }
@@ -39,6 +42,18 @@ export async function openDatabase(place: DatabasePlace): Promise<Database> {
     await database[Symbol.asyncDispose]()
     throw error
   }
+}
+
+/** Of the operating system and of PostgreSQL: there is no connection, or the server is starting or going down. */
+const AWAY = /^(?:ECONN|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENOTFOUND|EAI_AGAIN|ENOENT|08|57P0|53300)/
+/** The driver's own have no code. */
+const AWAY_WORDS = /connection terminated|timeout exceeded when trying to connect|connection error|not queryable/i
+
+/** Whether an error means that the database cannot be reached now, and the same may work later. */
+export function isAway(error: unknown): boolean {
+  if (error instanceof RolloutError) return error.code === 'store.unavailable'
+  if (!(error instanceof Error)) return false
+  return 'code' in error && typeof error.code === 'string' ? AWAY.test(error.code) : AWAY_WORDS.test(error.message)
 }
 
 async function openEmbedded(dir: string): Promise<Database> {

@@ -1,13 +1,17 @@
 import { NodeStageMetrics } from '../model/node.ts'
 import fc from 'fast-check'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { DispatchDesk, makeOutcome as outcomeOf, makeTask, toLease } from '../../test/support/dispatch-desk.ts'
+import { DispatchDesk, makeOutcome as outcomeOf, makeRegistration, makeTask, toLease } from '../../test/support/dispatch-desk.ts'
 import { anySteps, playSteps } from '../../test/support/dispatch-random.ts'
 import type { Database } from './database.ts'
+import { describeAsking } from './dispatch/asking.contract.ts'
 import { reviveCallback, settleCallback, takeCallbacks } from './dispatch/callbacks.ts'
 import { readEvents } from './dispatch/events.ts'
-import { drainNode, listNodes, putNode, removeIdleNode, touchNode } from './dispatch/nodes.ts'
-import { countOpen, findTask, listSessions, listTasks } from './dispatch/query.ts'
+import { drainNode, findNode, listNodes, putNode, removeIdleNode, touchNode } from './dispatch/nodes.ts'
+import { describeNodes } from './dispatch/nodes.contract.ts'
+import { countOpen, listTaskSessions } from './dispatch/query-sessions.ts'
+import { findTask, listTasks } from './dispatch/query-tasks.ts'
+import { describeReading } from './dispatch/reading.contract.ts'
 
 const held = (lease: object) => ({ ...lease, kind: 'held' })
 const accepted = { kind: 'accepted', isRefilled: false, taskStatus: 'running' }
@@ -27,11 +31,15 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       await desk.clear()
     })
     afterAll(() => database?.[Symbol.asyncDispose]())
+    describeAsking(() => database)
+    describeNodes(() => database)
+    describeReading(() => database)
 
     const statusOf = async (id: string) => {
       const { status, ended, valid, failed, cancelled, refills } = (await findTask(database.db, id))!
       return { status, ended, valid, failed, cancelled, refills }
     }
+    const sessionsOf = async (id: string) => (await listTaskSessions(database.db, id)).sessions
 
     describe('submitting', () => {
       test('the same task twice is one task; another body under its id is a conflict', async () => {
@@ -57,13 +65,13 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       test('what JSON can hold comes back unchanged; an id the database cannot hold is refused', async () => {
         const instruction = 'NUL \0, half a pair \ud800, quotes \' " \\ and \u2028'
         await desk.submit('t', 1, { instruction })
-        const [leased] = await desk.dispatch.lease('n1', { labels: [], freeSlots: 1 })
+        const [leased] = await desk.orders(1)
         expect(leased?.order.task).toEqual(makeTask('t', 1, { instruction }))
         await expect(desk.submit('t\0', 1)).rejects.toMatchObject({ code: 'request.malformed' })
         const lease = toLease(leased!)
         const failure = { code: 'harness.exit-nonzero', message: instruction, status: 500 } as const
         expect(await desk.end(lease, undefined, { status: 'ERROR', failure })).toEqual(completed)
-        expect((await listSessions(database.db, 't'))[0]?.failure).toEqual(failure)
+        expect((await sessionsOf('t'))[0]?.failure).toEqual(failure)
       })
     })
 
@@ -79,7 +87,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
 
       test('the higher priority comes first', async () => {
         for (const priority of [0, 100, 7]) await desk.submit(`t${priority}`, 2, { dispatch_priority: priority })
-        const orders = await desk.dispatch.lease('n1', { labels: [], freeSlots: 6 })
+        const orders = await desk.orders(6)
         const ids = orders.map(({ order }) => order.task.task_id)
         expect(ids).toEqual(['t100', 't100', 't7', 't7', 't0', 't0'])
       })
@@ -88,7 +96,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         desk = new DispatchDesk(database, { samplesPerRound: 2 })
         await desk.submit('big', 1000)
         const next = async () => {
-          const [leased] = await desk.dispatch.lease('n1', { labels: [], freeSlots: 1 })
+          const [leased] = await desk.orders(1)
           return leased!.order.task.task_id
         }
         for (let i = 0; i < 101; i += 1) expect(await next()).toBe('big')
@@ -106,31 +114,23 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
           { task: makeTask('any', 1) },
         ])
         const from = async (labels: string[], freeSlots: number) =>
-          (await desk.dispatch.lease('n1', { labels, freeSlots })).map(({ order }) => order.task.task_id)
+          (await desk.orders(freeSlots, 'n1', { labels })).map(({ order }) => order.task.task_id)
         expect(await from(['gpu'], 5)).toEqual(['any'])
         expect(await from(['runtime:docker', 'gpu', 'x'], 2)).toEqual(['gpu', 'gpu'])
       })
 
       test('a node that drains is given nothing, and goes when it holds nothing', async () => {
-        const registration = {
-          node_id: 'n1',
-          gateway_url: 'http://127.0.0.1:1',
-          heartbeat_interval_seconds: 30,
-          max_init_workers: 1,
-          max_run_workers: 1,
-          max_postrun_workers: 1,
-        }
         const metrics = NodeStageMetrics.parse({ run_inflight: 1 })
-        await putNode(database.db, registration, ['gpu'], 1)
+        await putNode(database.db, { registration: makeRegistration('n1'), labels: ['gpu'] }, 1)
         await desk.submit('t', 2)
         const [lease] = await desk.take(1)
         expect(await touchNode(database.db, 'nobody', metrics, 2)).toBe(false)
         expect(await touchNode(database.db, 'n1', metrics, 2)).toBe(true)
-        expect(await listNodes(database.db)).toMatchObject([{ metrics, joinedAt: 1, seenAt: 2 }])
+        expect(await findNode(database.db, 'n1')).toMatchObject({ metrics, joinedAt: 1, seenAt: 2 })
         expect(await drainNode(database.db, 'n1')).toBe(true)
         expect(await desk.take(1)).toEqual([])
         expect(await removeIdleNode(database.db, 'n1')).toBe(false)
-        expect(await listNodes(database.db)).toMatchObject([{ labels: ['gpu'], draining: true, leased: 1 }])
+        expect((await listNodes(database.db))[0]).toMatchObject({ labels: ['gpu'], draining: true, leased: 1 })
         await desk.end(lease!)
         expect(await removeIdleNode(database.db, 'n1')).toBe(true)
       })
@@ -170,7 +170,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.end(lease!)).toEqual({ kind: 'duplicate' })
         const other = { path: 'other', digest: 'other', bytes: 1 }
         expect(await desk.dispatch.accept(outcomeOf(lease!), other)).toEqual(stale)
-        expect(await desk.dispatch.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'accepted' }])
+        expect(await desk.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'accepted' }])
       })
 
       test('what infrastructure spoilt is made again, up to a limit; what the policy did counts', async () => {
@@ -211,7 +211,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.end(c!)).toEqual(completed)
         expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 6, valid: 3, cancelled: 3 })
         expect(await desk.end(d!)).toEqual({ kind: 'refused', reason: 'cancelled' })
-        expect(await desk.dispatch.renew('n1', [d!])).toEqual([{ ...d, kind: 'cancelled' }])
+        expect(await desk.renew('n1', [d!])).toEqual([{ ...d, kind: 'cancelled' }])
         expect(await desk.take(5)).toEqual([])
       })
     })
@@ -226,7 +226,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.dispatch.cancelTask('t')).toBe('cancelled')
         expect(await desk.dispatch.cancelTask('none')).toBeUndefined()
         expect(await statusOf('t')).toMatchObject({ status: 'cancelled', ended: 4, valid: 1, cancelled: 3 })
-        const states = (await listSessions(database.db, 't')).map(({ status }) => status)
+        const states = (await sessionsOf('t')).map(({ status }) => status)
         expect(states.toSorted()).toEqual(['CANCELLED', 'CANCELLED', 'CANCELLED', 'COMPLETED'])
         expect(await desk.end(leased!)).toEqual({ kind: 'refused', reason: 'cancelled' })
         expect(await desk.dispatch.release('n1', [leased!])).toEqual([])
@@ -238,7 +238,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         await desk.submit('t', 3)
         const [done, leased] = await desk.take(2)
         await desk.end(done!)
-        const queued = (await listSessions(database.db, 't'))[2]!.sessionId
+        const queued = (await sessionsOf('t'))[2]!.sessionId
         expect(await desk.dispatch.cancelSession(queued)).toBe(true)
         expect(await desk.dispatch.cancelSession(queued)).toBe(false)
         expect(await desk.dispatch.cancelSession(done!.sessionId)).toBe(false)
@@ -255,10 +255,10 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         await submit('new', 3)
         const [lease] = await desk.take(1)
         await desk.dispatch.advancePolicy(3)
-        expect(await desk.dispatch.renew('n1', [lease!])).toEqual([held(lease!)])
+        expect(await desk.renew('n1', [lease!])).toEqual([held(lease!)])
         await desk.dispatch.advancePolicy(4)
         await desk.dispatch.advancePolicy(2)
-        expect(await desk.dispatch.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'cancelled' }])
+        expect(await desk.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'cancelled' }])
         expect(await statusOf('new')).toMatchObject({ status: 'running' })
         expect(await submit('older', 1)).toEqual([{ taskId: 'older', kind: 'stale' }])
       })
@@ -269,9 +269,9 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         await desk.submit('t', 2)
         const [quiet, loud] = await desk.take(2)
         expect(await desk.pass(6000)).toBe(0)
-        expect(await desk.dispatch.renew('n1', [loud!])).toEqual([held(loud!)])
+        expect(await desk.renew('n1', [loud!])).toEqual([held(loud!)])
         expect(await desk.pass(6000)).toBe(1)
-        expect(await desk.dispatch.renew('n1', [quiet!, loud!])).toEqual([{ ...quiet, kind: 'lost' }, held(loud!)])
+        expect(await desk.renew('n1', [quiet!, loud!])).toEqual([{ ...quiet, kind: 'lost' }, held(loud!)])
         const [again] = await desk.take(1, 'n2')
         expect(again).toEqual({ sessionId: quiet!.sessionId, attempt: 2 })
         expect(await desk.end(quiet!)).toEqual(stale)
@@ -290,7 +290,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
           expect(await desk.pass(20_000)).toBe(1)
         }
         expect(await statusOf('t')).toMatchObject({ status: 'failed', failed: 1, refills: 3 })
-        expect((await listSessions(database.db, 't'))[0]?.failure?.code).toBe('session.node-lost')
+        expect((await sessionsOf('t'))[0]?.failure?.code).toBe('session.node-lost')
       })
 
       test('neither a jump of the clock, nor a new server, nor one that stood still loses any', async () => {
@@ -305,7 +305,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const other = new DispatchDesk(database)
         other.elapsed = 1e9
         expect(await other.pass(desk.leaseMs - 1)).toBe(0)
-        expect(await other.dispatch.renew('n1', [lease!])).toEqual([held(lease!)])
+        expect(await other.renew('n1', [lease!])).toEqual([held(lease!)])
         expect(await desk.pass(desk.leaseMs - 1)).toBe(0)
         expect(await desk.end(lease!)).toEqual(completed)
       })
@@ -314,13 +314,13 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         await desk.submit('t', 3000)
         const leases = await desk.take(3000)
         const renewals = leases.map((lease) => ({ ...lease, status: 'RUNNING' as const }))
-        const outcomes = await desk.dispatch.renew('n1', renewals)
+        const outcomes = await desk.renew('n1', renewals)
         await database.maintain()
         expect(outcomes.filter(({ kind }) => kind === 'held')).toHaveLength(3000)
-        expect(new Set((await listSessions(database.db, 't')).map(({ status }) => status))).toEqual(
+        expect(new Set((await sessionsOf('t')).map(({ status }) => status))).toEqual(
           new Set(['RUNNING']),
         )
-        expect(await desk.dispatch.renew('n2', renewals.slice(0, 1))).toMatchObject([{ kind: 'lost' }])
+        expect(await desk.renew('n2', renewals.slice(0, 1))).toMatchObject([{ kind: 'lost' }])
       })
 
       test('a node gives work back, and it is nobody’s failure', async () => {
@@ -341,7 +341,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const [other] = await desk.take(1, 'n2')
         expect(await desk.dispatch.loseNode('n1')).toBe(2)
         expect(await countOpen(database.db)).toEqual({ queued: 2, leased: 1 })
-        expect(await desk.dispatch.renew('n2', [other!])).toEqual([held(other!)])
+        expect(await desk.renew('n2', [other!])).toEqual([held(other!)])
       })
     })
 
@@ -357,15 +357,15 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       test('events come in order, each once, from where a reader had come to', async () => {
         await desk.submit('t', 2)
         for (const lease of await desk.take(2)) await desk.end(lease)
-        const all = await readEvents(database.db, undefined, 100)
+        const { events: all, next } = await readEvents(database.db, { limit: 100 })
         expect(all.map(({ type }) => type)).toEqual([
           'task.created',
           ...Array.from({ length: 4 }, () => 'session.state_changed'),
           'task.completed',
         ])
-        const rest = await readEvents(database.db, all[2]!.cursor, 2)
-        expect(rest).toEqual(all.slice(3, 5))
-        expect(await readEvents(database.db, all.at(-1)!.cursor, 100)).toEqual([])
+        const rest = await readEvents(database.db, { after: all[2]!.cursor, limit: 2 })
+        expect(rest.events).toEqual(all.slice(3, 5))
+        expect(await readEvents(database.db, { after: next, limit: 100 })).toMatchObject({ events: [], isBehind: false })
       })
 
       test('lists come in pages, newest first', async () => {

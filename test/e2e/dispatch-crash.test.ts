@@ -122,7 +122,7 @@ describe('on PostgreSQL', () => {
     const url = await postgres.createDatabase('fresh')
     const databases = await Promise.all(Array.from({ length: 6 }, () => openDatabase({ url, connections: 2 })))
     const { db } = databases[0]!
-    expect(await db.selectFrom('rounds').selectAll().execute()).toHaveLength(101)
+    expect(await db.selectFrom('policy').selectAll().execute()).toHaveLength(1)
     await sql`insert into polar_migrations values ('9999-from-the-future', '')`.execute(db)
     await expect(openDatabase({ url })).rejects.toMatchObject({ code: 'store.newer-schema' })
     for (const database of databases) await database[Symbol.asyncDispose]()
@@ -139,9 +139,9 @@ describe('on PostgreSQL', () => {
     const reading = (async () => {
       const seen: string[] = []
       for (let cursor: string | undefined, wasDone = false; ;) {
-        const events = await readEvents(database.db, cursor, 7)
+        const { events, next } = await readEvents(database.db, { after: cursor, limit: 7 })
         seen.push(...events.map((event) => event.cursor))
-        cursor = events.at(-1)?.cursor ?? cursor
+        cursor = next
         if (events.length === 0 && wasDone) return seen
         if (events.length === 0) wasDone = isDone
       }

@@ -25,18 +25,31 @@ export async function auditBooks({ db }: Database): Promise<string[]> {
     events.filter(({ type }) => type === 'task.completed'),
     ({ data }) => (JSON.parse(data) as { task_id: string }).task_id,
   )
+  const again = Map.groupBy(
+    events.filter(({ data }) => (JSON.parse(data) as { reopened?: boolean }).reopened),
+    ({ task_id }) => task_id,
+  )
   for (const task of tasks) {
     const own = sessionsOf.get(task.id) ?? []
     const tries = own.flatMap(({ id }) => attemptsOf.get(id) ?? [])
-    const settled = tries.filter(({ ending }) => ending === 'accepted' || ending === 'lost').length
+    const settled = tries.filter(({ ending, place }) => {
+      return (ending === 'accepted' || ending === 'lost') && place === null
+    }).length
     const isOver = task.status !== 'running'
     expectSame(`sessions of ${task.id}`, own.length, task.need)
     expectSame(`ended of ${task.id}`, task.ended, own.filter(({ state }) => state === 'ended').length)
-    expectSame(`cancelled of ${task.id}`, task.cancelled, own.filter(({ status }) => status === 'CANCELLED').length)
+    for (const verdict of ['valid', 'failed', 'cancelled'] as const) {
+      expectSame(`${verdict} of ${task.id}`, task[verdict], own.filter((each) => each.verdict === verdict).length)
+    }
+    expectSame(`usable of ${task.id}`, task.usable, own.filter(({ is_usable }) => is_usable).length)
     expectSame(`the sum of ${task.id}`, task.valid + task.failed + task.cancelled, task.ended)
-    expectSame(`refills of ${task.id}`, task.refills, settled - task.valid - task.failed)
+    expectSame(`refills of ${task.id}`, task.refills, settled)
+    const places = tries.flatMap(({ place }) => place ?? []).toSorted((a, b) => a - b)
+    expectSame(`places of ${task.id}`, places.join(), Array.from({ length: task.endings }, (_, i) => i + 1).join())
     expectSame(`whether ${task.id} is over`, isOver, task.ended === task.need)
-    expectSame(`completions told of ${task.id}`, told.get(task.id)?.length ?? 0, isOver ? 1 : 0)
+    // One that is made again is told of again.
+    const completions = (told.get(task.id)?.length ?? 0) - (again.get(task.id)?.length ?? 0)
+    if (!task.is_tombstone) expectSame(`completions told of ${task.id}`, completions, isOver ? 1 : 0)
     const calls = isOver && task.callback_url !== null ? 1 : 0
     expectSame(`callbacks of ${task.id}`, callbacksOf.get(task.id)?.length ?? 0, calls)
   }
@@ -46,10 +59,11 @@ export async function auditBooks({ db }: Database): Promise<string[]> {
     expectSame(`attempts before the last of ${session.id}`, over.length, session.attempt - 1)
     expectSame(
       `whether ${session.id} waits`,
-      session.state === 'queued',
+      session.state === 'queued' || session.state === 'resting',
       session.node_id === null && session.state !== 'ended',
     )
-    if (session.state !== 'ended') expectSame(`attempts of ${session.id}`, own.length, over.length)
+    expectSame(`attempts of ${session.id}`, own.length, over.length + (session.state === 'ended' ? 1 : 0))
+    expectSame(`whether ${session.id} has a verdict`, session.verdict !== null, session.state === 'ended')
   }
   const accepted = attempts.filter(({ ending }) => ending === 'accepted').map(keyOf)
   expectSame('the accepted attempts', accepted.toSorted().join(), results.map(keyOf).toSorted().join())

@@ -5,13 +5,18 @@ import { RolloutError } from '../../src/model/failure.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import { TaskRequest } from '../../src/model/task.ts'
 import type { Database } from '../../src/store/database.ts'
+import { putNode } from '../../src/store/dispatch/nodes.ts'
 import {
   type Acceptance,
+  type ArtifactReference,
   createDispatch,
   type Dispatch,
   type DispatchDeps,
   type Lease,
   type LeasedOrder,
+  type LeaseRoom,
+  type Renewal,
+  type RenewalOutcome,
 } from '../../src/store/dispatch.ts'
 
 /** A dispatch whose time passes when told to, and short words for what tests do with it. */
@@ -22,6 +27,7 @@ export class DispatchDesk {
   /** What its clocks say: the one on the wall may jump. */
   wall = 1_000_000
   elapsed = 0
+  readonly #known = new Set<string>()
 
   constructor(database: Database, options: Partial<DispatchDeps> = {}) {
     this.database = database
@@ -31,6 +37,8 @@ export class DispatchDesk {
       monotonic: () => this.elapsed,
       ids: randomIds(Date.now),
       leaseMs: this.leaseMs,
+      // What failed comes again at once; how long it rests is for one test to see.
+      restMs: 0,
       ...options,
     })
   }
@@ -38,22 +46,47 @@ export class DispatchDesk {
   /** Everything is as in a new database. */
   async clear(): Promise<void> {
     const { db } = this.database
-    await sql`truncate tasks, lanes, sessions, attempts, results, nodes, events, callbacks restart identity`.execute(db)
-    await sql`update rounds set round = 0`.execute(db)
+    await sql`
+      truncate tasks, lanes, quotas, sessions, attempts, results, artifacts, nodes, events, callbacks restart identity
+    `.execute(db)
     await sql`update policy set version = 0`.execute(db)
+    this.#known.clear()
+    for (const nodeId of ['n1', 'n2', 'n3']) await this.know(nodeId)
   }
 
-  async submit(id: string, samples: number, more: Partial<TaskRequest> = {}): Promise<void> {
-    await this.dispatch.enqueue([{ task: makeTask(id, samples, more) }])
+  /** Only nodes that joined are given work. */
+  async know(nodeId: string, labels: readonly string[] = []): Promise<void> {
+    if (this.#known.has(nodeId)) return
+    await putNode(this.database.db, { registration: makeRegistration(nodeId), labels }, this.wall)
+    this.#known.add(nodeId)
+  }
+
+  async submit(id: string, samples: number, more: Partial<TaskRequest> = {}, owner?: string): Promise<void> {
+    await this.dispatch.enqueue([{ task: makeTask(id, samples, more) }], { owner })
   }
 
   async take(freeSlots = 1, nodeId = 'n1', labels: readonly string[] = []): Promise<Lease[]> {
-    return (await this.dispatch.lease(nodeId, { labels, freeSlots })).map(toLease)
+    return (await this.orders(freeSlots, nodeId, { labels })).map(toLease)
   }
 
-  end(lease: Lease, code?: FailureCode, more: Partial<SessionOutcome> = {}): Promise<Acceptance> {
+  async orders(freeSlots: number, nodeId = 'n1', room: Partial<LeaseRoom> = {}): Promise<LeasedOrder[]> {
+    await this.know(nodeId)
+    return (await this.dispatch.lease(nodeId, { labels: [], freeSlots, ...room })).orders
+  }
+
+  async renew(nodeId: string, renewals: readonly Renewal[]): Promise<RenewalOutcome[]> {
+    return (await this.dispatch.renew(nodeId, renewals)).outcomes
+  }
+
+  end(
+    lease: Lease,
+    code?: FailureCode,
+    more: Partial<SessionOutcome> = {},
+    artifacts?: readonly ArtifactReference[],
+  ): Promise<Acceptance> {
     const digest = `${lease.sessionId}-${lease.attempt}`
-    return this.dispatch.accept(makeOutcome(lease, code, more), { path: `results/${digest}`, digest, bytes: 10 })
+    const result = { path: `results/${digest}`, digest, bytes: 10 }
+    return this.dispatch.accept(makeOutcome(lease, code, more), result, artifacts)
   }
 
   /** Time passes, with looks at the leases in between; how many were lost. */
@@ -94,6 +127,17 @@ export function makeOutcome(lease: Lease, code?: FailureCode, more: Partial<Sess
     artifacts: [],
     endedAt: 0,
     ...more,
+  }
+}
+
+export function makeRegistration(nodeId: string) {
+  return {
+    node_id: nodeId,
+    gateway_url: 'http://127.0.0.1:1',
+    heartbeat_interval_seconds: 30,
+    max_init_workers: 1,
+    max_run_workers: 1,
+    max_postrun_workers: 1,
   }
 }
 

@@ -1,26 +1,49 @@
 import { failureClasses, type FailureCode } from '../../src/model/failure.ts'
-import type { Acceptance, Lease, RenewalOutcome } from '../../src/store/dispatch.ts'
+import type {
+  Acceptance,
+  EnqueueOutcome,
+  Lease,
+  RenewalOutcome,
+  RetriedStatus,
+  SessionRetry,
+  TaskChange,
+  TaskRetry,
+  UpdateOutcome,
+} from '../../src/store/dispatch.ts'
+
+/** How a session ended: well, out of time, or with a failure. */
+export type ModelEnding = 'well' | 'out-of-time' | FailureCode
 
 interface ModelSession {
   id: string
   task: ModelTask
   state: 'queued' | 'leased' | 'ended'
   status: string
+  verdict?: 'valid' | 'failed' | 'cancelled'
+  isUsable: boolean
   attempt: number
   failures: number
   node?: string
-  /** Attempts that were accepted. */
+  /** The node has renewed it. */
+  isKnownThere: boolean
+  /** Attempts that were accepted, and those that were cancelled. */
   accepted: Set<number>
+  cancelled: Set<number>
 }
 
-interface ModelTask {
+export interface NewTask {
   id: string
+  owner: string
+  samples: number
   priority: number
   earlyStop?: number
   maxFailures: number
+}
+
+interface ModelTask extends Omit<NewTask, 'samples'> {
   status: 'running' | 'completed' | 'failed' | 'cancelled'
-  valid: number
-  usable: number
+  /** How often a session of it has ended. */
+  endings: number
   sessions: ModelSession[]
 }
 
@@ -28,9 +51,18 @@ interface ModelTask {
 export class DispatchModel {
   readonly tasks = new Map<string, ModelTask>()
   readonly sessions = new Map<string, ModelSession>()
+  readonly tombstones = new Set<string>()
+  readonly quotas = new Map<string, { maxQueued: number | null; maxRunning: number | null }>()
+  readonly boots = new Map<string, string>()
 
-  submit(task: Pick<ModelTask, 'id' | 'priority' | 'earlyStop' | 'maxFailures'>, sessionIds: readonly string[]): void {
-    const made: ModelTask = { ...task, status: 'running', valid: 0, usable: 0, sessions: [] }
+  /** Its sessions are made by `begin`, once their ids are known. */
+  submit({ id, owner, samples }: NewTask): EnqueueOutcome['kind'] {
+    if (this.tombstones.has(id)) return 'cancelled'
+    return this.#hasRoom(owner, samples) ? 'created' : 'over-quota'
+  }
+
+  begin({ samples: _, ...task }: NewTask, sessionIds: readonly string[]): void {
+    const made: ModelTask = { ...task, status: 'running', endings: 0, sessions: [] }
     this.tasks.set(task.id, made)
     for (const id of sessionIds) {
       const session: ModelSession = {
@@ -38,9 +70,12 @@ export class DispatchModel {
         task: made,
         state: 'queued',
         status: 'REGISTERED',
+        isUsable: false,
         attempt: 1,
         failures: 0,
-        accepted: new Set<number>(),
+        isKnownThere: false,
+        accepted: new Set(),
+        cancelled: new Set(),
       }
       made.sessions.push(session)
       this.sessions.set(id, session)
@@ -50,59 +85,79 @@ export class DispatchModel {
   /** Takes over what was leased, after seeing that it may be: as many as there are, and none before a better one. */
   take(node: string, freeSlots: number, leases: readonly Lease[]): void {
     const queued = [...this.sessions.values()].filter(({ state }) => state === 'queued')
-    if (leases.length !== Math.min(freeSlots, queued.length)) throw new Error(`${leases.length} of ${queued.length}`)
+    const byOwner = Map.groupBy(queued, ({ task }) => task.owner)
+    const roomOf = (owner: string) => (this.quotas.get(owner)?.maxRunning ?? Infinity) - this.#count(owner, 'leased')
+    let most = 0
+    for (const [owner, own] of byOwner) most += Math.max(0, Math.min(roomOf(owner), own.length))
+    if (leases.length !== Math.min(freeSlots, most)) throw new Error(`${leases.length} of ${most}`)
     for (const { sessionId, attempt } of leases) {
       const session = this.sessions.get(sessionId)
       if (session?.state !== 'queued' || session.attempt !== attempt) throw new Error(`${sessionId} was not to be had`)
-      Object.assign(session, { state: 'leased', node })
+      Object.assign(session, { state: 'leased', node, isKnownThere: false })
     }
     const worst = Math.min(...leases.map(({ sessionId }) => this.sessions.get(sessionId)!.task.priority))
-    if (queued.some(({ state, task }) => state === 'queued' && task.priority > worst)) throw new Error('passed over')
+    for (const [owner, own] of byOwner) {
+      // A quota may have come down to below what runs; then nothing is taken.
+      if (roomOf(owner) < 0 && own.some(({ state }) => state === 'leased')) throw new Error(`too many of ${owner}`)
+      const left = Math.max(...own.filter(({ state }) => state === 'queued').map(({ task }) => task.priority))
+      const taken = Math.min(...own.filter(({ state }) => state === 'leased').map(({ task }) => task.priority))
+      if (left > taken || (roomOf(owner) > 0 && left > worst)) throw new Error('passed over')
+    }
   }
 
-  accept(node: string, { sessionId, attempt }: Lease, code: FailureCode | undefined): Acceptance {
+  accept(node: string, { sessionId, attempt }: Lease, ending: ModelEnding): Acceptance {
     const session = this.sessions.get(sessionId)
     if (session === undefined) return { kind: 'refused', reason: 'unknown-session' }
     if (session.state !== 'leased' || session.attempt !== attempt || session.node !== node) {
       if (session.accepted.has(attempt)) return { kind: 'duplicate' }
-      const isCancelled = session.attempt === attempt && session.status === 'CANCELLED'
-      return { kind: 'refused', reason: isCancelled ? 'cancelled' : 'stale' }
+      return { kind: 'refused', reason: session.cancelled.has(attempt) ? 'cancelled' : 'stale' }
     }
     session.accepted.add(attempt)
-    return { kind: 'accepted', isRefilled: this.#end(session, code), taskStatus: session.task.status }
+    return { kind: 'accepted', isRefilled: this.#end(session, ending), taskStatus: session.task.status }
   }
 
   renew(node: string, lease: Lease): RenewalOutcome {
     const session = this.sessions.get(lease.sessionId)
-    const isCurrent = session?.attempt === lease.attempt
-    if (isCurrent && session.state === 'leased' && session.node === node) return { ...lease, kind: 'held' }
+    if (session?.attempt === lease.attempt && session.state === 'leased' && session.node === node) {
+      session.isKnownThere = true
+      return { ...lease, kind: 'held' }
+    }
     if (session?.accepted.has(lease.attempt)) return { ...lease, kind: 'accepted' }
-    return { ...lease, kind: isCurrent && session.status === 'CANCELLED' ? 'cancelled' : 'lost' }
+    return { ...lease, kind: session?.cancelled.has(lease.attempt) ? 'cancelled' : 'lost' }
   }
 
   release(node: string, leases: readonly Lease[]): Lease[] {
-    return leases.filter((lease) => {
-      if (this.renew(node, lease).kind !== 'held') return false
-      const session = this.sessions.get(lease.sessionId)!
-      Object.assign(session, { state: 'queued', status: 'REGISTERED', attempt: session.attempt + 1, node: undefined })
+    return leases.filter(({ sessionId, attempt }) => {
+      const session = this.sessions.get(sessionId)
+      if (session?.state !== 'leased' || session.attempt !== attempt || session.node !== node) return false
+      queueAgain(session)
       return true
     })
   }
 
-  loseNode(node: string): number {
-    const held = [...this.sessions.values()].filter((each) => each.state === 'leased' && each.node === node)
-    held.sort((a, b) => (a.id < b.id ? -1 : 1))
-    let lost = 0
-    for (const session of held) {
-      if (session.state !== 'leased') continue
-      this.#end(session, 'session.node-lost')
-      lost += 1
+  /** What it was given, never renewed and does not name. */
+  takeBack(node: string, holding: readonly Lease[]): void {
+    for (const session of this.#heldBy(node)) {
+      if (!session.isKnownThere && !isNamed(session, holding)) queueAgain(session)
     }
-    return lost
   }
 
-  cancelTask(id: string): string | undefined {
+  join(node: string, bootId: string, holding: readonly Lease[]): { outcomes: RenewalOutcome[]; lost: number } {
+    const lost = this.boots.get(node) === bootId ? 0 : this.loseNode(node, holding)
+    this.boots.set(node, bootId)
+    return { outcomes: holding.map((lease) => this.renew(node, lease)), lost }
+  }
+
+  loseNode(node: string, holding: readonly Lease[] = []): number {
+    const lost = this.#heldBy(node).filter((session) => !isNamed(session, holding))
+    for (const session of lost) this.#end(session, 'session.node-lost')
+    return lost.length
+  }
+
+  cancelTask(id: string, registerIfMissing: boolean): string | undefined {
     const task = this.tasks.get(id)
+    if (task === undefined && registerIfMissing) this.tombstones.add(id)
+    if (this.tombstones.has(id)) return 'cancelled'
     if (task?.status === 'running') {
       this.#closeRest(task)
       task.status = 'cancelled'
@@ -113,35 +168,114 @@ export class DispatchModel {
   cancelSession(id: string): boolean {
     const session = this.sessions.get(id)
     if (session === undefined || session.state === 'ended') return false
-    Object.assign(session, { state: 'ended', status: 'CANCELLED' })
+    cancel(session)
     const { task } = session
     if (task.sessions.every(({ state }) => state === 'ended')) {
-      const hasFailed = task.sessions.some(({ status }) => status === 'ERROR')
-      task.status = task.valid > 0 ? 'completed' : hasFailed ? 'failed' : 'cancelled'
+      const hasFailed = task.sessions.some(({ verdict }) => verdict === 'failed')
+      task.status = countValid(task) > 0 ? 'completed' : hasFailed ? 'failed' : 'cancelled'
     }
     return true
   }
 
+  update(id: string, { priority, earlyStop }: TaskChange): UpdateOutcome {
+    const task = this.tasks.get(id)
+    if (task === undefined) return 'unknown-task'
+    if (task.status !== 'running') return 'over'
+    if (priority !== undefined) task.priority = priority
+    if (earlyStop !== undefined) task.earlyStop = earlyStop ?? undefined
+    if (task.earlyStop !== undefined && countUsable(task) >= task.earlyStop) {
+      this.#closeRest(task)
+      task.status = countValid(task) > 0 ? 'completed' : 'failed'
+    }
+    return 'updated'
+  }
+
+  retryTask(id: string, statuses: readonly RetriedStatus[]): TaskRetry {
+    const task = this.tasks.get(id)
+    if (task === undefined) return { kind: 'unknown-task' }
+    return this.#retry(task, ({ status, verdict }) => {
+      return statuses.some((each) => each === status) && (verdict !== 'valid' || status === 'TIMEOUT')
+    })
+  }
+
+  retrySession(id: string): SessionRetry['kind'] {
+    const session = this.sessions.get(id)
+    if (session === undefined) return 'unknown-session'
+    if (session.state !== 'ended') return 'under-way'
+    if (session.verdict === 'valid') return 'stands'
+    return this.#retry(session.task, (each) => each === session).kind as SessionRetry['kind']
+  }
+
+  #retry(task: ModelTask, isWanted: (session: ModelSession) => boolean): TaskRetry {
+    const again = task.sessions.filter((session) => session.state === 'ended' && isWanted(session))
+    if (again.length === 0) return { kind: 'retried', sessions: 0, taskStatus: task.status }
+    const usable = countUsable(task) - again.filter(({ isUsable }) => isUsable).length
+    if (task.earlyStop !== undefined && usable >= task.earlyStop) return { kind: 'enough' }
+    if (!this.#hasRoom(task.owner, again.length)) return { kind: 'over-quota' }
+    for (const session of again) {
+      queueAgain(session)
+      Object.assign(session, { failures: 0, verdict: undefined, isUsable: false })
+    }
+    task.status = 'running'
+    return { kind: 'retried', sessions: again.length, taskStatus: 'running' }
+  }
+
+  #heldBy(node: string): ModelSession[] {
+    return [...this.sessions.values()].filter((each) => each.state === 'leased' && each.node === node)
+  }
+
+  #count(owner: string, state: ModelSession['state']): number {
+    return [...this.sessions.values()].filter((each) => each.task.owner === owner && each.state === state).length
+  }
+
+  #hasRoom(owner: string, more: number): boolean {
+    return this.#count(owner, 'queued') + more <= (this.quotas.get(owner)?.maxQueued ?? Infinity)
+  }
+
   /** Whether it is made again. */
-  #end(session: ModelSession, code: FailureCode | undefined): boolean {
+  #end(session: ModelSession, ending: ModelEnding): boolean {
     const { task } = session
-    const blame = code === undefined ? 'policy' : failureClasses[code].blame
+    const isOwn = ending === 'well' || ending === 'out-of-time'
+    const blame = isOwn ? 'policy' : failureClasses[ending].blame
     if (blame !== 'policy') session.failures += 1
     if (blame === 'infrastructure' && session.failures < task.maxFailures) {
-      Object.assign(session, { state: 'queued', status: 'REGISTERED', attempt: session.attempt + 1, node: undefined })
+      queueAgain(session)
       return true
     }
-    Object.assign(session, { state: 'ended', status: code === undefined ? 'COMPLETED' : 'ERROR' })
-    if (blame === 'policy') task.valid += 1
-    if (code === undefined) task.usable += 1
-    if (task.earlyStop !== undefined && task.usable >= task.earlyStop) this.#closeRest(task)
-    if (task.sessions.every(({ state }) => state === 'ended')) task.status = task.valid > 0 ? 'completed' : 'failed'
+    const status = ending === 'well' ? 'COMPLETED' : ending === 'out-of-time' ? 'TIMEOUT' : 'ERROR'
+    const verdict = blame === 'policy' ? 'valid' : 'failed'
+    Object.assign(session, { state: 'ended', status, verdict, isUsable: isOwn })
+    task.endings += 1
+    if (task.earlyStop !== undefined && countUsable(task) >= task.earlyStop) this.#closeRest(task)
+    if (task.sessions.every(({ state }) => state === 'ended')) {
+      task.status = countValid(task) > 0 ? 'completed' : 'failed'
+    }
     return false
   }
 
   #closeRest(task: ModelTask): void {
-    for (const session of task.sessions) {
-      if (session.state !== 'ended') Object.assign(session, { state: 'ended', status: 'CANCELLED' })
-    }
+    for (const session of task.sessions) if (session.state !== 'ended') cancel(session)
   }
+}
+
+export function countValid({ sessions }: ModelTask): number {
+  return sessions.filter(({ verdict }) => verdict === 'valid').length
+}
+
+export function countUsable({ sessions }: ModelTask): number {
+  return sessions.filter(({ isUsable }) => isUsable).length
+}
+
+function cancel(session: ModelSession): void {
+  session.cancelled.add(session.attempt)
+  session.task.endings += 1
+  Object.assign(session, { state: 'ended', status: 'CANCELLED', verdict: 'cancelled' })
+}
+
+function queueAgain(session: ModelSession): void {
+  Object.assign(session, { state: 'queued', status: 'REGISTERED', attempt: session.attempt + 1, node: undefined })
+}
+
+function isNamed({ id, attempt }: ModelSession, holding: readonly Lease[]): boolean {
+  return holding.some((lease) => lease.sessionId === id && lease.attempt === attempt)
 }

@@ -1,93 +1,137 @@
 import fc from 'fast-check'
 import { expect } from 'vitest'
 import type { FailureCode } from '../../src/model/failure.ts'
-import type { Lease } from '../../src/store/dispatch.ts'
-import { listSessions, listTasks } from '../../src/store/dispatch/query.ts'
+import type { Lease, RetriedStatus } from '../../src/store/dispatch.ts'
+import { listTaskSessions } from '../../src/store/dispatch/query-sessions.ts'
+import { listEndings, listTasks } from '../../src/store/dispatch/query-tasks.ts'
+import { putQuota } from '../../src/store/dispatch/quotas.ts'
 import { auditBooks } from './dispatch-books.ts'
-import { type DispatchDesk, makeTask } from './dispatch-desk.ts'
-import { DispatchModel } from './dispatch-model.ts'
+import { type DispatchDesk, makeRegistration, makeTask } from './dispatch-desk.ts'
+import { countUsable, countValid, DispatchModel, type ModelEnding } from './dispatch-model.ts'
 
 const anyPlace = fc.nat({ max: 30 })
 const anyNode = fc.constantFrom('n1', 'n2', 'n3')
-const anyCode = fc.constantFrom<FailureCode | undefined>(
-  undefined,
-  undefined,
-  undefined,
+const anyOwner = fc.constantFrom('ann', 'ann', 'bob')
+const anyEnding = fc.constantFrom<ModelEnding>(
+  'well',
+  'well',
+  'well',
+  'out-of-time',
   'runtime.gone',
   'harness.exit-nonzero',
   'runtime.unsupported',
   'evaluator.crashed',
 )
+const anyEarlyStop = fc.option(fc.constantFrom(1, 2), { nil: undefined })
+const anyLimit = fc.option(fc.integer({ min: 0, max: 12 }))
 
 const anyStep = fc.oneof(
   {
-    weight: 2,
+    weight: 4,
     arbitrary: fc.record({
       kind: fc.constant('submit' as const),
+      owner: anyOwner,
       samples: fc.integer({ min: 1, max: 5 }),
       priority: fc.constantFrom(0, 0, 50),
-      earlyStop: fc.option(fc.constantFrom(1, 2), { nil: undefined }),
+      earlyStop: anyEarlyStop,
       maxFailures: fc.integer({ min: 1, max: 3 }),
     }),
   },
-  { weight: 4, arbitrary: fc.record({ kind: fc.constant('take' as const), node: anyNode, slots: fc.nat({ max: 4 }) }) },
   {
-    weight: 7,
-    arbitrary: fc.record({ kind: fc.constant('end' as const), node: anyNode, place: anyPlace, code: anyCode }),
+    weight: 8,
+    arbitrary: fc.record({
+      kind: fc.constant('take' as const),
+      node: anyNode,
+      slots: fc.nat({ max: 4 }),
+      holding: fc.constantFrom('none', 'none', 'all', 'some'),
+    }),
   },
-  fc.record({ kind: fc.constant('renew' as const), node: anyNode }),
+  {
+    weight: 14,
+    arbitrary: fc.record({ kind: fc.constant('end' as const), node: anyNode, place: anyPlace, ending: anyEnding }),
+  },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant('renew' as const), node: anyNode }) },
   fc.record({ kind: fc.constant('release' as const), node: anyNode, place: anyPlace }),
   fc.record({ kind: fc.constant('lose' as const), node: anyNode }),
-  fc.record({ kind: fc.constant('cancel-task' as const), place: anyPlace }),
-  fc.record({ kind: fc.constant('cancel-session' as const), place: anyPlace }),
+  fc.record({
+    kind: fc.constant('join' as const),
+    node: anyNode,
+    bootId: fc.constantFrom('one', 'two'),
+    place: anyPlace,
+  }),
+  {
+    weight: 2,
+    arbitrary: fc.record({ kind: fc.constant('cancel-task' as const), place: anyPlace, register: fc.boolean() }),
+  },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant('cancel-session' as const), place: anyPlace }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({
+      kind: fc.constant('update' as const),
+      place: anyPlace,
+      priority: fc.option(fc.constantFrom(0, 50), { nil: undefined }),
+      earlyStop: fc.constantFrom(undefined, null, 1, 2),
+    }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant('retry-task' as const),
+      place: anyPlace,
+      statuses: fc.subarray<RetriedStatus>(['ERROR', 'TIMEOUT', 'CANCELLED'], { minLength: 1 }),
+    }),
+  },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant('retry-session' as const), place: anyPlace }) },
+  fc.record({ kind: fc.constant('quota' as const), owner: anyOwner, maxQueued: anyLimit, maxRunning: anyLimit }),
 )
 export type Step = typeof anyStep extends fc.Arbitrary<infer T> ? T : never
 
 export const anySteps = fc.array(anyStep, { minLength: 20, maxLength: 60, size: 'max' })
 
+interface Play {
+  desk: DispatchDesk
+  model: DispatchModel
+  /** Everything that was ever leased: what is over by now is tried as well. */
+  leases: { lease: Lease; node: string }[]
+  submitted: number
+}
+
 /** Does the same to both, and sees that both answer the same and end up the same. */
 export async function playSteps(desk: DispatchDesk, steps: readonly Step[]): Promise<void> {
-  const model = new DispatchModel()
-  /** Everything that was ever leased: what is over by now is tried as well. */
-  const leases: { lease: Lease; node: string }[] = []
-  for (const step of steps) await play(desk, model, leases, step)
+  const play: Play = { desk, model: new DispatchModel(), leases: [], submitted: 0 }
+  for (const step of steps) await playStep(play, step)
+  const { db } = desk.database
   expect(await auditBooks(desk.database)).toEqual([])
-  for (const { taskId, status, valid, usable, ended } of (await listTasks(desk.database.db, { limit: 1000 })).tasks) {
-    const task = model.tasks.get(taskId)!
-    const over = task.sessions.filter(({ state }) => state === 'ended').length
-    expect({ status, valid, usable, ended }).toEqual({
+  for (const { taskId, status, valid, usable, ended, endings } of (await listTasks(db, { limit: 1000 })).tasks) {
+    const task = play.model.tasks.get(taskId)!
+    expect({ status, valid, usable, ended, endings }).toEqual({
       status: task.status,
-      valid: task.valid,
-      usable: task.usable,
-      ended: over,
+      valid: countValid(task),
+      usable: countUsable(task),
+      ended: task.sessions.filter(({ state }) => state === 'ended').length,
+      endings: task.endings,
     })
-    const sessions = await listSessions(desk.database.db, taskId)
+    const { sessions } = await listTaskSessions(db, taskId)
     expect(sessions.map(({ sessionId: id, status: word, attempt }) => ({ id, word, attempt }))).toEqual(
       task.sessions.map(({ id, status: word, attempt }) => ({ id, word, attempt })),
     )
+    const current = (await listEndings(db, taskId, { limit: 1000 })).filter(({ isCurrent }) => isCurrent)
+    expect(current).toHaveLength(ended)
   }
 }
 
-async function play(
-  desk: DispatchDesk,
-  model: DispatchModel,
-  leases: { lease: Lease; node: string }[],
-  step: Step,
-): Promise<void> {
+async function playStep(play: Play, step: Step): Promise<void> {
+  const { desk, model, leases } = play
   const { dispatch, database } = desk
   switch (step.kind) {
-    case 'submit': {
-      const id = `t${model.tasks.size}`
-      const { samples, priority, maxFailures } = step
-      const earlyStop = step.earlyStop === undefined ? undefined : Math.min(step.earlyStop, samples)
-      const task = makeTask(id, samples, { dispatch_priority: priority, early_stop_min_usable_sessions: earlyStop })
-      expect(await dispatch.enqueue([{ task, maxFailures }])).toEqual([{ taskId: id, kind: 'created' }])
-      const sessions = await listSessions(database.db, id)
-      const ids = sessions.map(({ sessionId }) => sessionId)
-      return model.submit({ id, priority, earlyStop, maxFailures }, ids)
-    }
+    case 'submit':
+      return submit(play, step)
     case 'take': {
-      const taken = await desk.take(step.slots, step.node)
+      const own = leases.filter(({ node }) => node === step.node).map(({ lease }) => lease)
+      const holding = step.holding === 'none' ? undefined : step.holding === 'all' ? own : own.slice(1)
+      if (holding !== undefined) model.takeBack(step.node, holding)
+      const { orders } = await dispatch.lease(step.node, { freeSlots: step.slots, labels: [], holding })
+      const taken = orders.map(({ order: { sessionId, attempt } }) => ({ sessionId, attempt }))
       leases.push(...taken.map((lease) => ({ lease, node: step.node })))
       return model.take(step.node, step.slots, taken)
     }
@@ -96,12 +140,15 @@ async function play(
       if (entry === undefined) return
       // Mostly by the one who has it.
       const node = step.place % 4 === 0 ? step.node : entry.node
-      const answer = await desk.end(entry.lease, step.code, { nodeId: node })
-      return expect(answer).toEqual(model.accept(node, entry.lease, step.code))
+      const { ending } = step
+      const code: FailureCode | undefined = ending === 'well' || ending === 'out-of-time' ? undefined : ending
+      const status = ending === 'out-of-time' && { status: 'TIMEOUT' as const }
+      const answer = await desk.end(entry.lease, code, { nodeId: node, ...status })
+      return expect(answer).toEqual(model.accept(node, entry.lease, ending))
     }
     case 'renew': {
       const all = leases.map(({ lease }) => lease)
-      const answers = await dispatch.renew(step.node, all)
+      const answers = await desk.renew(step.node, all)
       return expect(answers).toEqual(all.map((lease) => model.renew(step.node, lease)))
     }
     case 'release': {
@@ -111,15 +158,65 @@ async function play(
     }
     case 'lose':
       return expect(await dispatch.loseNode(step.node)).toBe(model.loseNode(step.node))
+    case 'join': {
+      const holding = leases.slice(step.place % (leases.length + 1)).map(({ lease }) => lease)
+      const { node, bootId } = step
+      const joined = await dispatch.join({ registration: makeRegistration(node), labels: [], bootId, holding })
+      return expect(joined).toEqual(model.join(node, bootId, holding))
+    }
     case 'cancel-task': {
       const id = `t${step.place}`
-      return expect(await dispatch.cancelTask(id)).toBe(model.cancelTask(id))
+      const status = await dispatch.cancelTask(id, { registerIfMissing: step.register })
+      return expect(status).toBe(model.cancelTask(id, step.register))
     }
     case 'cancel-session': {
-      const id = [...model.sessions.keys()][step.place] ?? 'ses_none'
+      const id = sessionAt(model, step.place)
       return expect(await dispatch.cancelSession(id)).toBe(model.cancelSession(id))
     }
+    case 'update': {
+      const { place, priority, earlyStop } = step
+      const id = `t${place % (play.submitted + 1)}`
+      return expect(await dispatch.updateTask(id, { priority, earlyStop })).toBe(
+        model.update(id, { priority, earlyStop }),
+      )
+    }
+    case 'retry-task': {
+      const id = `t${step.place % (play.submitted + 1)}`
+      return expect(await dispatch.retryTask(id, step.statuses)).toEqual(model.retryTask(id, step.statuses))
+    }
+    case 'retry-session': {
+      const id = sessionAt(model, step.place)
+      return expect(await dispatch.retrySession(id)).toEqual({ kind: model.retrySession(id) })
+    }
+    case 'quota': {
+      const { owner, maxQueued, maxRunning } = step
+      await putQuota(database.db, owner, { maxQueued, maxRunning })
+      model.quotas.set(owner, { maxQueued, maxRunning })
+    }
   }
+}
+
+async function submit(play: Play, step: Extract<Step, { kind: 'submit' }>): Promise<void> {
+  const { desk, model } = play
+  const id = `t${play.submitted}`
+  play.submitted += 1
+  const { owner, samples, priority, maxFailures } = step
+  const earlyStop = step.earlyStop === undefined ? undefined : Math.min(step.earlyStop, samples)
+  const task = makeTask(id, samples, { dispatch_priority: priority, early_stop_min_usable_sessions: earlyStop })
+  const made = { id, owner, samples, priority, earlyStop, maxFailures }
+  const kind = model.submit(made)
+  expect(await desk.dispatch.enqueue([{ task, maxFailures }], { owner })).toEqual([{ taskId: id, kind }])
+  const { sessions } = await listTaskSessions(desk.database.db, id)
+  if (kind === 'created') {
+    model.begin(
+      made,
+      sessions.map(({ sessionId }) => sessionId),
+    )
+  }
+}
+
+function sessionAt({ sessions }: DispatchModel, place: number): string {
+  return [...sessions.keys()][place] ?? 'ses_none'
 }
 
 function byId(a: Lease, b: Lease): number {

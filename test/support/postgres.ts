@@ -5,12 +5,13 @@ import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
+import { setTimeout as sleep } from 'node:timers/promises'
 
 export interface Postgres extends AsyncDisposable {
   /** Of a new, empty database. */
   createDatabase(name: string): Promise<string>
-  /** Ends it as a loss of power would, and starts it again. */
-  crash(): Promise<void>
+  /** Ends it without a word, as a loss of power would, and starts it again. */
+  crash(options?: { signal?: 'SIGQUIT' | 'SIGKILL'; downMs?: number }): Promise<void>
 }
 
 const PROGRAMS = '/usr/lib/postgresql'
@@ -41,9 +42,10 @@ export async function startPostgres({ fsync = false }: { fsync?: boolean } = {})
       execFileSync(join(programs, 'createdb'), ['-h', dir, '-U', USER, name], { stdio: 'inherit' })
       return `postgres://${USER}@/${name}?host=${dir}`
     },
-    async crash() {
-      await stop(server, 'SIGQUIT')
-      server = await startServer(programs, dir, data, fsync)
+    async crash({ signal = 'SIGQUIT', downMs = 0 } = {}) {
+      await stop(server, signal)
+      await sleep(downMs)
+      server = await startAgain(() => startServer(programs, dir, data, fsync))
     },
     async [Symbol.asyncDispose]() {
       await stop(server, 'SIGINT')
@@ -82,6 +84,18 @@ async function startServer(programs: string, dir: string, data: string, fsync: b
     lines.push(line)
   }
   throw new Error(`PostgreSQL did not start:\n${lines.join('\n')}`)
+}
+
+/** Its processes notice one after the other that the first is gone; until the last has, none can be started. */
+async function startAgain(start: () => Promise<ChildProcess>): Promise<ChildProcess> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await start()
+    } catch (error) {
+      if (tries >= 50) throw error
+      await sleep(100)
+    }
+  }
 }
 
 async function stop(server: ChildProcess, signal: NodeJS.Signals): Promise<void> {

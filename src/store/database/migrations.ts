@@ -5,12 +5,15 @@ import { RolloutError } from '../../model/failure.ts'
 /** In order, and for ever: one that has been released is never changed, only followed by another. */
 const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
   '0001-tasks-and-sessions': [
+    // Room in each page, so that counts and renewals are written beside the old row and touch no index.
     `create table tasks (
       id text primary key,
-      seq bigserial not null unique,
+      seq bigserial not null,
       body text not null,
       digest text not null,
+      owner text not null,
       status text not null,
+      is_tombstone boolean not null default false,
       priority int not null,
       harness text not null,
       model text,
@@ -22,20 +25,25 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
       failed int not null default 0,
       cancelled int not null default 0,
       refills int not null default 0,
+      endings int not null default 0,
       early_stop int,
       max_failures int not null,
       policy_version int,
       staleness_limit int,
       created_at float8 not null,
       updated_at float8 not null
-    )`,
+    ) with (fillfactor = 70)`,
     `create index tasks_running on tasks (policy_version) where status = 'running'`,
-    `create table lanes (id serial primary key, requires jsonb not null unique)`,
-    `create table rounds (priority int primary key, round int not null)`,
-    `insert into rounds select priority, 0 from generate_series(0, 100) as priority`,
+    `create index tasks_tombstones on tasks (created_at) where is_tombstone`,
+    `create table lanes (
+      id serial primary key,
+      owner text not null,
+      requires jsonb not null,
+      unique (owner, requires)
+    )`,
+    `create table quotas (owner text primary key, max_queued int, max_running int)`,
     `create table policy (id int primary key, version int not null)`,
     `insert into policy values (1, 0)`,
-    // Room in each page, so that a renewal is written beside the old row and touches no index.
     `create table sessions (
       id text primary key,
       seq bigserial not null,
@@ -44,55 +52,80 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
       lane_id int not null references lanes,
       priority int not null,
       round int not null,
+      affinity jsonb not null,
       state text not null,
       status text not null,
       attempt int not null default 1,
       failures int not null default 0,
       beat int not null default 0,
+      is_known_there boolean not null default false,
       node_id text,
       leased_at float8,
       ended_at float8,
+      calls int,
+      tokens bigint,
+      verdict text,
+      is_usable boolean not null default false,
       reward float8,
+      traces int,
+      completions int,
       failure text,
+      failure_code text,
       timing text,
       unique (task_id, sample)
     ) with (fillfactor = 70)`,
     `create index sessions_queued on sessions (lane_id, priority desc, round, seq) where state = 'queued'`,
     `create index sessions_leased on sessions (node_id) where state = 'leased'`,
+    `create index sessions_resting on sessions (id) where state = 'resting'`,
     `create table attempts (
       session_id text not null references sessions,
       attempt int not null,
+      task_id text not null,
+      place int,
       node_id text,
       ending text not null,
+      status text not null,
       failure text,
+      reward float8,
+      timing text,
       leased_at float8,
       ended_at float8 not null,
       primary key (session_id, attempt)
     )`,
+    `create unique index attempts_places on attempts (task_id, place) where place is not null`,
     `create table results (
       session_id text not null references sessions,
       attempt int not null,
-      task_id text not null,
       path text not null,
       digest text not null,
       bytes bigint not null,
-      accepted_at float8 not null,
       primary key (session_id, attempt)
     )`,
-    `create index results_of_task on results (task_id)`,
+    `create table artifacts (
+      session_id text not null references sessions,
+      attempt int not null,
+      path text not null,
+      stored_path text not null,
+      bytes bigint not null,
+      digest text not null,
+      is_cut boolean not null,
+      primary key (session_id, attempt, path)
+    )`,
     `create table nodes (
       id text primary key,
       registration text not null,
       labels text not null,
+      boot_id text,
       metrics text not null,
       draining boolean not null default false,
       joined_at float8 not null,
       seen_at float8 not null
-    )`,
+    ) with (fillfactor = 50)`,
     `create table events (
       id bigserial not null,
       txid bigint not null default (pg_current_xact_id()::text::bigint),
       type text not null,
+      task_id text not null,
       data text not null,
       ts float8 not null,
       primary key (txid, id)
@@ -107,6 +140,7 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
       last_error text
     )`,
     `create index callbacks_waiting on callbacks (next_at) where state = 'waiting'`,
+    `create index callbacks_of_task on callbacks (task_id)`,
   ],
 }
 

@@ -1,5 +1,5 @@
 import { CompiledQuery, Kysely, PostgresDialect, type PostgresPool, type PostgresPoolClient } from 'kysely'
-import type { Client, Pool } from 'pg'
+import type { Client, Pool, PoolClient } from 'pg'
 import type { Database } from '../database.ts'
 import { BY_INDEX, createStatementNames } from './statement-names.ts'
 import type { Tables } from './tables.ts'
@@ -7,6 +7,8 @@ import type { Tables } from './tables.ts'
 /** A 64-bit integer; ours stay far below 2^53. */
 const INT8 = 20
 const DEFAULT_CONNECTIONS = 10
+/** To get a connection, be it a new one or one that another caller gives back. */
+const CONNECT_TIMEOUT_MS = 10_000
 
 /** A server somewhere, which several of ours may share. */
 export async function openPostgres({ url, connections }: { url: string; connections?: number }): Promise<Database> {
@@ -17,7 +19,12 @@ export async function openPostgres({ url, connections }: { url: string; connecti
         oid === INT8 && format !== 'binary' ? Number : pg.types.getTypeParser(oid, format),
     },
   }) as typeof pg.types
-  const pool = new pg.Pool({ connectionString: url, max: connections ?? DEFAULT_CONNECTIONS, types })
+  const pool = new pg.Pool({
+    connectionString: url,
+    max: connections ?? DEFAULT_CONNECTIONS,
+    connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
+    types,
+  })
   // One that breaks is replaced, and whoever waits for an answer on it is told; but each says so here as well, and an
   // error that nobody hears ends the process.
   pool.on('error', () => undefined)
@@ -37,17 +44,25 @@ export async function openPostgres({ url, connections }: { url: string; connecti
   }
 }
 
-/** Statements by name, so that every connection reads and plans each of them once. */
+/**
+ * Statements by name, so that every connection reads and plans each of them once. A connection is always the same object:
+ * kysely sets up each one that it has not seen before, which would be another round trip for every statement.
+ */
 function preparing(pool: Pool): PostgresPool {
   const nameOf = createStatementNames()
+  const known = new WeakMap<PoolClient, PostgresPoolClient>()
   return {
     async connect() {
       const client = await pool.connect()
-      return {
+      const seen = known.get(client)
+      if (seen !== undefined) return seen
+      const made = {
         query: (text: string, values: readonly unknown[]) =>
           client.query({ name: nameOf(text), text, values: [...values] }),
         release: (destroy?: boolean) => client.release(destroy),
       } as unknown as PostgresPoolClient
+      known.set(client, made)
+      return made
     },
     end: () => pool.end(),
     options: pool.options,
@@ -61,19 +76,19 @@ const RELISTEN_MS = 500
 async function listenPostgres(
   createClient: () => Client,
   channel: string,
-  call: () => void,
+  call: (payload: string) => void,
 ): Promise<() => Promise<void>> {
   let isStopped = false
   let timer: NodeJS.Timeout | undefined
   let current: Client | undefined
   const again = (): void => {
     current = undefined
-    if (!isStopped) timer ??= setTimeout(() => void connect().then(call, again), RELISTEN_MS)
+    if (!isStopped) timer ??= setTimeout(() => void connect().then(() => call(''), again), RELISTEN_MS)
   }
   const connect = async (): Promise<void> => {
     timer = undefined
     const client = createClient()
-    client.on('notification', call)
+    client.on('notification', ({ payload }) => call(payload ?? ''))
     client.on('error', () => undefined)
     await client.connect()
     await client.query(`listen ${channel}`)

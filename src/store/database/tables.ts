@@ -8,13 +8,14 @@ import type { Generated } from 'kysely'
 export interface Tables {
   tasks: TaskRow
   lanes: LaneRow
-  /** How far the rounds of each priority have come: see enqueue.ts. */
-  rounds: { priority: number; round: number }
+  /** Of owners that have one. */
+  quotas: { owner: string; max_queued: number | null; max_running: number | null }
   /** One row: the version of the policy that is served now. */
   policy: { id: number; version: number }
   sessions: SessionRow
   attempts: AttemptRow
   results: ResultRow
+  artifacts: ArtifactRow
   nodes: NodeRow
   events: EventRow
   callbacks: CallbackRow
@@ -28,7 +29,11 @@ interface TaskRow {
   seq: Generated<number>
   body: string
   digest: string
+  /** Who submitted it; empty where nobody has a name. */
+  owner: string
   status: TaskWord
+  /** It was cancelled before it came, has no sessions, and is there to refuse it. */
+  is_tombstone: Generated<boolean>
   priority: number
   harness: string
   model: string | null
@@ -43,6 +48,8 @@ interface TaskRow {
   cancelled: number
   /** Attempts that infrastructure spoilt and that were made again. */
   refills: number
+  /** How often a session of it ended; never goes down, also when one is made again. */
+  endings: number
   early_stop: number | null
   /** How many attempts of one session infrastructure may spoil before the session has failed. */
   max_failures: number
@@ -52,9 +59,10 @@ interface TaskRow {
   updated_at: number
 }
 
-/** A set of labels a node must have. Sessions that need the same wait in the same lane. */
+/** An owner and a set of labels a node must have. Sessions with the same wait in the same lane. */
 interface LaneRow {
   id: Generated<number>
+  owner: string
   requires: string
 }
 
@@ -65,46 +73,79 @@ interface SessionRow {
   sample: number
   lane_id: number
   priority: number
+  /** Its place among those of other tasks: see enqueue.ts. Zero for what is given out again. */
   round: number
-  state: 'queued' | 'leased' | 'ended'
+  affinity: string
+  /** `resting`: infrastructure spoilt it, and it is queued again in a while. */
+  state: 'queued' | 'leased' | 'resting' | 'ended'
   status: string
   /** The fencing token: it goes up whenever the session changes hands. */
   attempt: number
   failures: number
   /** Goes up with every renewal; a lease whose count stands still is lost. */
   beat: number
+  /** The node has renewed it, so the answer that gave it out was not lost. */
+  is_known_there: boolean
   node_id: string | null
   leased_at: number | null
   ended_at: number | null
+  /** As the node last said. */
+  calls: number | null
+  tokens: number | null
+  /** Of one that is over. */
+  verdict: 'valid' | 'failed' | 'cancelled' | null
+  is_usable: boolean
   reward: number | null
+  traces: number | null
+  completions: number | null
   failure: string | null
+  failure_code: string | null
   timing: string | null
 }
 
+/** Every attempt that is over, and how. */
 interface AttemptRow {
   session_id: string
   attempt: number
+  task_id: string
+  /** If its session ended with it: the how many-th ending of the task that was, for good. */
+  place: number | null
+  /** Null: it was cancelled before anybody had it. */
   node_id: string | null
-  ending: string
+  ending: 'accepted' | 'lost' | 'released' | 'cancelled'
+  status: string
   failure: string | null
+  reward: number | null
+  timing: string | null
   leased_at: number | null
   ended_at: number
 }
 
+/** Of every attempt that was accepted; its path is empty when it brought nothing. */
 interface ResultRow {
   session_id: string
   attempt: number
-  task_id: string
   path: string
   digest: string
   bytes: number
-  accepted_at: number
+}
+
+interface ArtifactRow {
+  session_id: string
+  attempt: number
+  path: string
+  stored_path: string
+  bytes: number
+  digest: string
+  is_cut: boolean
 }
 
 interface NodeRow {
   id: string
   registration: string
   labels: string
+  /** Of the process that joined; null for one that did not say. */
+  boot_id: string | null
   metrics: string
   draining: boolean
   joined_at: number
@@ -116,6 +157,7 @@ interface EventRow {
   /** Of the transaction that wrote it: see events.ts. */
   txid: number
   type: string
+  task_id: string
   data: string
   ts: number
 }

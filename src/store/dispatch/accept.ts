@@ -1,18 +1,16 @@
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { Sql } from '../database.ts'
-import type { Acceptance, ResultReference } from '../dispatch.ts'
+import type { Acceptance, ArtifactReference, ResultReference } from '../dispatch.ts'
 import type { Settle } from './settle-lanes.ts'
 
 /** Takes what a node brings, exactly once, and only from the attempt that holds the session. */
 export async function accept(
   db: Sql,
   outcome: SessionOutcome,
-  result: ResultReference | undefined,
+  { result, artifacts }: { result?: ResultReference; artifacts?: readonly ArtifactReference[] },
   settle: Settle,
 ): Promise<Acceptance> {
   const { sessionId, attempt, nodeId, status, failure, timing, grade, counts } = outcome
-  const reward = grade?.outcome_reward ?? undefined
-  const isTrainable = (counts?.tokens.trained ?? 0) > 0
   const settled = await settle(outcome.taskId, {
     kind: 'accepted',
     sessionId,
@@ -20,14 +18,19 @@ export async function accept(
     nodeId,
     status,
     failure,
-    reward,
+    reward: grade?.outcome_reward ?? undefined,
     timing,
-    isTrainable,
+    isTrainable: (counts?.tokens.trained ?? 0) > 0,
+    traces: counts?.rows,
+    completions: counts?.calls,
     result,
+    artifacts,
   })
-  return settled === undefined ? whyNot(db, outcome, result) : { kind: 'accepted', ...settled }
+  if (settled === undefined) return whyNot(db, outcome, result)
+  return { kind: 'accepted', isRefilled: settled.isRefilled, taskStatus: settled.taskStatus }
 }
 
+/** Also for an attempt that has been made again since. */
 async function whyNot(
   db: Sql,
   { sessionId, attempt }: SessionOutcome,
@@ -38,11 +41,13 @@ async function whyNot(
     .leftJoin('results', (join) =>
       join.onRef('results.session_id', '=', 'sessions.id').on('results.attempt', '=', attempt),
     )
-    .select(['sessions.attempt', 'sessions.status', 'results.digest'])
+    .leftJoin('attempts', (join) =>
+      join.onRef('attempts.session_id', '=', 'sessions.id').on('attempts.attempt', '=', attempt),
+    )
+    .select(['attempts.ending', 'results.digest'])
     .where('sessions.id', '=', sessionId)
     .executeTakeFirst()
   if (session === undefined) return { kind: 'refused', reason: 'unknown-session' }
   if (session.digest !== null && session.digest === (result?.digest ?? '')) return { kind: 'duplicate' }
-  const isCancelled = session.attempt === attempt && session.status === 'CANCELLED'
-  return { kind: 'refused', reason: isCancelled ? 'cancelled' : 'stale' }
+  return { kind: 'refused', reason: session.ending === 'cancelled' ? 'cancelled' : 'stale' }
 }

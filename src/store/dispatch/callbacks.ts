@@ -1,5 +1,9 @@
-import { sql } from 'kysely'
+import { type Selectable, sql } from 'kysely'
 import type { Sql } from '../database.ts'
+import type { Tables } from '../database/tables.ts'
+import { cutPage, toNumber } from './page.ts'
+
+export type CallbackState = 'waiting' | 'delivered' | 'dead'
 
 export interface DueCallback {
   id: number
@@ -31,10 +35,13 @@ export async function takeCallbacks(db: Sql, { claimMs, limit }: CallbackPolicy,
 export type CallbackEnd =
   | { kind: 'delivered' }
   | { kind: 'again'; at: number; error: string }
+  /** Nothing was sent: it is due then, and this try was none. */
+  | { kind: 'postponed'; at: number }
   /** Given up, and kept for a person to see. */
   | { kind: 'dead'; error: string }
 
 export async function settleCallback(db: Sql, id: number, end: CallbackEnd): Promise<void> {
+  if (end.kind === 'postponed') return await postponeCallback(db, id, end.at)
   const error = end.kind === 'delivered' ? null : end.error.toWellFormed().replaceAll('\0', '')
   await db
     .updateTable('callbacks')
@@ -43,6 +50,69 @@ export async function settleCallback(db: Sql, id: number, end: CallbackEnd): Pro
       last_error: error,
       ...(end.kind === 'again' && { next_at: end.at }),
     })
+    .where('id', '=', id)
+    .where('state', '=', 'waiting')
+    .execute()
+}
+
+export interface StoredCallback {
+  id: number
+  taskId: string
+  url: string
+  state: CallbackState
+  tries: number
+  /** Unix milliseconds; absent for one that will not be tried again. */
+  nextAt?: number
+  lastError?: string
+}
+
+export interface CallbackFilter {
+  state?: CallbackState
+  taskId?: string
+  /** Where the page before ended. */
+  cursor?: string
+  limit: number
+}
+
+export async function findCallback(db: Sql, id: number): Promise<StoredCallback | undefined> {
+  const row = await db.selectFrom('callbacks').selectAll().where('id', '=', id).executeTakeFirst()
+  return row && toCallback(row)
+}
+
+/** Newest first. `next` is absent on the last page. */
+export async function listCallbacks(
+  db: Sql,
+  { state, taskId, cursor, limit }: CallbackFilter,
+): Promise<{ callbacks: StoredCallback[]; next?: string }> {
+  let query = db
+    .selectFrom('callbacks')
+    .selectAll()
+    .orderBy('id', 'desc')
+    .limit(limit + 1)
+  if (state !== undefined) query = query.where('state', '=', state)
+  if (taskId !== undefined) query = query.where('task_id', '=', taskId)
+  if (cursor !== undefined) query = query.where('id', '<', toNumber(cursor))
+  const { page, next } = cutPage(await query.execute(), limit, ({ id }) => String(id))
+  return { callbacks: page.map(toCallback), next }
+}
+
+function toCallback(row: Selectable<Tables['callbacks']>): StoredCallback {
+  const { id, task_id: taskId, url, state, tries } = row
+  return {
+    id,
+    taskId,
+    url,
+    state,
+    tries,
+    ...(state === 'waiting' && { nextAt: row.next_at }),
+    ...(row.last_error !== null && { lastError: row.last_error }),
+  }
+}
+
+async function postponeCallback(db: Sql, id: number, at: number): Promise<void> {
+  await db
+    .updateTable('callbacks')
+    .set({ next_at: at, tries: sql<number>`greatest(tries - 1, 0)` })
     .where('id', '=', id)
     .where('state', '=', 'waiting')
     .execute()

@@ -2,11 +2,18 @@ import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../database.ts'
 import type { Tables, TaskWord } from '../database/tables.ts'
 import { closeRest, endTask } from './close-task.ts'
+import { type LockedTask, lockTask } from './lock-task.ts'
 
 const ASKED = 'Somebody asked for it to end.'
 
-export function cancelTask(db: Sql, taskId: string, now: number, why = ASKED): Promise<TaskWord | undefined> {
+export function cancelTask(
+  db: Sql,
+  taskId: string,
+  now: number,
+  { registerIfMissing = false, why = ASKED }: { registerIfMissing?: boolean; why?: string } = {},
+): Promise<TaskWord | undefined> {
   return db.transaction().execute(async (tx) => {
+    if (registerIfMissing && (await putTombstone(tx, taskId, now))) return 'cancelled'
     const task = await lockTask(tx, taskId)
     if (task === undefined || task.status !== 'running') return task?.status
     await closeRest(tx, taskId, why, now)
@@ -15,24 +22,34 @@ export function cancelTask(db: Sql, taskId: string, now: number, why = ASKED): P
   })
 }
 
-export async function cancelSession(db: Sql, sessionId: string, now: number): Promise<boolean> {
-  const session = await db.selectFrom('sessions').select('task_id').where('id', '=', sessionId).executeTakeFirst()
-  if (session === undefined) return false
-  return db.transaction().execute(async (tx) => {
-    const task = await lockTask(tx, session.task_id)
-    if (task?.status !== 'running' || (await closeRest(tx, session.task_id, ASKED, now, sessionId)) === 0) return false
-    if (task.ended + 1 < task.need) return true
-    await endTask(tx, session.task_id, toEnd(task), now)
-    return true
-  })
+/** In the place where the task would be, so that only one of the two can come first. Whether it was we. */
+async function putTombstone(tx: Transaction<Tables>, taskId: string, now: number): Promise<boolean> {
+  const { rows } = await sql`
+    insert into tasks (id, body, digest, owner, status, is_tombstone, priority, harness, need, max_failures, created_at,
+      updated_at)
+    values (${taskId}, '', '', '', 'cancelled', true, 0, '', 0, 0, ${now}::float8, ${now}::float8)
+    on conflict (id) do nothing returning id
+  `.execute(tx)
+  return rows.length > 0
 }
 
-interface LockedTask {
-  status: TaskWord
-  need: number
-  ended: number
-  valid: number
-  failed: number
+/** Whether it was still to be done. `taskId` is absent when there is no such session. */
+export async function cancelSession(
+  db: Sql,
+  sessionId: string,
+  now: number,
+): Promise<{ isCancelled: boolean; taskId?: string }> {
+  const session = await db.selectFrom('sessions').select('task_id').where('id', '=', sessionId).executeTakeFirst()
+  if (session === undefined) return { isCancelled: false }
+  const taskId = session.task_id
+  const isCancelled = await db.transaction().execute(async (tx) => {
+    const task = await lockTask(tx, taskId)
+    if (task?.status !== 'running' || (await closeRest(tx, taskId, ASKED, now, sessionId)) === 0) return false
+    if (task.ended + 1 < task.need) return true
+    await endTask(tx, taskId, toEnd(task), now)
+    return true
+  })
+  return { isCancelled, taskId }
 }
 
 /** Nothing of it was done, and not because it could not be. */
@@ -41,27 +58,26 @@ function toEnd({ valid, failed }: LockedTask): TaskWord {
   return failed > 0 ? 'failed' : 'cancelled'
 }
 
-async function lockTask(tx: Transaction<Tables>, taskId: string): Promise<LockedTask | undefined> {
-  const { rows } = await sql<LockedTask>`
-    select status, need, ended, valid, failed from tasks where id = ${taskId} for no key update
-  `.execute(tx)
-  return rows[0]
+export async function getPolicy(db: Sql): Promise<number> {
+  const { version } = await db.selectFrom('policy').select('version').executeTakeFirstOrThrow()
+  return version
 }
 
-/** Versions only go up; one that comes late changes nothing. */
-export async function advancePolicy(db: Sql, version: number, now: number): Promise<void> {
+/** Versions only go up; one that comes late changes nothing. The one that holds. */
+export async function advancePolicy(db: Sql, version: number): Promise<number> {
   await db.updateTable('policy').set({ version }).where('version', '<', version).execute()
-  await cancelStale(db, now)
+  return getPolicy(db)
 }
 
-/** Each in a transaction of its own; what a crash leaves undone is found at the next call. */
-export async function cancelStale(db: Sql, now: number): Promise<void> {
+/** Each in a transaction of its own; what a crash leaves undone is found at the next call. Which they were. */
+export async function cancelStale(db: Sql, now: number): Promise<string[]> {
   const { rows } = await sql<{ id: string; policy_version: number; version: number }>`
     select tasks.id, policy_version, version from tasks, policy
     where status = 'running' and policy_version is not null and policy_version + staleness_limit < version
   `.execute(db)
   for (const { id, policy_version, version } of rows) {
     const why = `It was made for version ${policy_version} of the policy, which is too old now that it is ${version}.`
-    await cancelTask(db, id, now, why)
+    await cancelTask(db, id, now, { why })
   }
+  return rows.map(({ id }) => id)
 }

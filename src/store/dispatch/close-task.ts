@@ -1,7 +1,6 @@
 import { sql, type Transaction } from 'kysely'
 import { RolloutError } from '../../model/failure.ts'
 import type { Tables, TaskWord } from '../database/tables.ts'
-import { writeEvents } from './events.ts'
 
 /**
  * Ends every session of a task that is not over yet. A node that is at one of them learns it when it next renews, and
@@ -14,23 +13,26 @@ export async function closeRest(
   now: number,
   only?: string,
 ): Promise<number> {
-  const failure = JSON.stringify(new RolloutError('session.cancelled', why).failure)
+  const { failure } = new RolloutError('session.cancelled', why)
+  const written = JSON.stringify(failure)
   const { rows } = await sql`
     with gone as (
-      update sessions set state = 'ended', status = 'CANCELLED', failure = ${failure}, ended_at = ${now}::float8
+      update sessions set state = 'ended', status = 'CANCELLED', verdict = 'cancelled', failure = ${written},
+        failure_code = ${failure.code}, ended_at = ${now}::float8
       where task_id = ${taskId} and state <> 'ended' and (${only ?? null}::text is null or id = ${only ?? null}::text)
-      returning id, attempt, node_id, leased_at
+      returning id, sample, attempt, node_id, leased_at
     ), kept as (
-      insert into attempts (session_id, attempt, node_id, ending, failure, leased_at, ended_at)
-      select id, attempt, node_id, 'cancelled', ${failure}::text, leased_at, ${now}::float8
-      from gone where node_id is not null
+      insert into attempts (session_id, attempt, task_id, place, node_id, ending, status, failure, leased_at, ended_at)
+      select gone.id, attempt, ${taskId}::text, endings + row_number() over (order by sample), node_id, 'cancelled', 'CANCELLED',
+        ${written}::text, leased_at, ${now}::float8
+      from gone, tasks where tasks.id = ${taskId}
     ), counted as (
-      update tasks set ended = ended + n, cancelled = cancelled + n, updated_at = ${now}::float8
+      update tasks set ended = ended + n, endings = endings + n, cancelled = cancelled + n, updated_at = ${now}::float8
       from (select count(*)::int as n from gone) c where tasks.id = ${taskId} and n > 0
     ), told as (
-      insert into events (type, data, ts)
-      select 'session.state_changed', json_build_object('session_id', id, 'task_id', ${taskId}::text, 'attempt', attempt,
-        'status', 'CANCELLED', 'node_id', node_id)::text, ${now}::float8 from gone
+      insert into events (type, task_id, data, ts)
+      select 'session.state_changed', ${taskId}::text, json_build_object('session_id', id, 'task_id', ${taskId}::text,
+        'attempt', attempt, 'status', 'CANCELLED', 'node_id', node_id)::text, ${now}::float8 from gone
     )
     select id from gone
   `.execute(tx)
@@ -39,12 +41,14 @@ export async function closeRest(
 
 /** The task is over: that is told, and the trainer will be called back. */
 export async function endTask(tx: Transaction<Tables>, taskId: string, status: TaskWord, now: number): Promise<void> {
+  const event = JSON.stringify({ task_id: taskId, status })
   await sql`
     with t as (
       update tasks set status = ${status}, updated_at = ${now}::float8 where id = ${taskId} returning id, callback_url
+    ), c as (
+      insert into callbacks (task_id, url, next_at)
+      select id, callback_url, ${now}::float8 from t where callback_url is not null
     )
-    insert into callbacks (task_id, url, next_at)
-    select id, callback_url, ${now}::float8 from t where callback_url is not null
+    insert into events (type, task_id, data, ts) values ('task.completed', ${taskId}, ${event}, ${now}::float8)
   `.execute(tx)
-  await writeEvents(tx, [{ type: 'task.completed', data: { task_id: taskId, status } }], now)
 }

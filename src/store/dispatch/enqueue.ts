@@ -5,11 +5,13 @@ import type { IdSource } from '../../model/ids.ts'
 import type { Sql } from '../database.ts'
 import type { EnqueueOutcome, Submission } from '../dispatch.ts'
 import { type NewEvent, writeEvents } from './events.ts'
+import { hasQueueRoom, lockQueueLimit } from './quotas.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
 
 interface EnqueueDeps {
   now: number
   ids: IdSource
+  owner: string
   samplesPerRound: number
 }
 
@@ -22,39 +24,54 @@ interface Prepared {
 }
 
 /**
- * Fairness is decided here, once: samples of a task are spread over rounds, a few to each, beginning with the round that
- * is being served now. Who takes the lowest round first then serves every task in turn, by an index and without looking
- * at what is running. An attempt that is made again keeps its place, and so comes first.
+ * Fairness between the tasks of an owner is decided here, once: samples of a task are spread over rounds, a few to each,
+ * beginning with the round after the one that is being served now. Who takes the lowest round first then serves every task
+ * in turn, by an index and without looking at what is running. A newcomer waits for a round at most, and cannot make the
+ * round that is being served any longer. What is given out again is in round zero, which newcomers do not count from.
  */
 export async function enqueue(
   db: Sql,
   submissions: readonly Submission[],
   deps: EnqueueDeps,
 ): Promise<EnqueueOutcome[]> {
-  for (const submission of submissions) assertStorable(submission)
+  for (const submission of submissions) assertStorable(submission, deps.owner)
   const prepared = submissions.map((submission) => {
     return { submission, body: JSON.stringify(submission.task), digest: digestOf(submission.task) }
   })
-  return db.transaction().execute(async (tx) => {
-    const fresh = await withoutStale(tx, prepared)
-    const created = await insertTasks(tx, fresh, deps.now)
-    await insertSessions(tx, created, deps)
-    await writeEvents(tx, [...created].map(toEvent), deps.now)
-    if (created.size > 0) await sql`select pg_notify(${WORK_CHANNEL}, '')`.execute(tx)
-    const digests = await readDigests(tx, fresh)
-    return prepared.map((entry) => {
-      const taskId = entry.submission.task.task_id
-      if (!fresh.has(entry)) return { taskId, kind: 'stale' }
-      if (created.has(entry)) return { taskId, kind: 'created' }
-      return { taskId, kind: digests.get(taskId) === entry.digest ? 'same' : 'conflict' }
+  const overQuota = new OverQuota()
+  try {
+    return await db.transaction().execute(async (tx) => {
+      const limit = await lockQueueLimit(tx, deps.owner)
+      const fresh = await withoutStale(tx, prepared)
+      const created = await insertTasks(tx, fresh, deps)
+      const sessions = [...created].reduce((sum, { submission: { task } }) => sum + task.num_samples, 0)
+      if (!(await hasQueueRoom(tx, deps.owner, limit, sessions))) throw overQuota
+      await insertSessions(tx, created, deps)
+      await writeEvents(tx, [...created].map(toEvent), deps.now)
+      if (created.size > 0) await sql`select pg_notify(${WORK_CHANNEL}, '')`.execute(tx)
+      const known = await readKnown(tx, fresh)
+      return prepared.map((entry) => {
+        const taskId = entry.submission.task.task_id
+        if (!fresh.has(entry)) return { taskId, kind: 'stale' }
+        if (created.has(entry)) return { taskId, kind: 'created' }
+        const task = known.get(taskId)
+        if (task?.is_tombstone) return { taskId, kind: 'cancelled' }
+        return { taskId, kind: task?.digest === entry.digest ? 'same' : 'conflict' }
+      })
     })
-  })
+  } catch (error) {
+    if (error !== overQuota) throw error
+    return submissions.map(({ task }) => ({ taskId: task.task_id, kind: 'over-quota' }))
+  }
 }
 
+/** Thrown to undo the transaction; never leaves this file. */
+class OverQuota extends Error {}
+
 /** PostgreSQL's text has no NUL and no half of a surrogate pair. Everything else that is free text is stored as JSON. */
-function assertStorable({ task, requires = [] }: Submission): void {
-  const texts = [task.task_id, task.callback_url ?? '', task.agent.harness ?? '', task.agent.model_name ?? '']
-  for (const text of [...texts, task.agent.import_path ?? '', ...requires]) {
+function assertStorable({ task, requires = [], affinity = [] }: Submission, owner: string): void {
+  const texts = [task.task_id, task.callback_url ?? '', task.agent.harness ?? '', task.agent.model_name ?? '', owner]
+  for (const text of [...texts, task.agent.import_path ?? '', ...requires, ...affinity]) {
     if (text.isWellFormed() && !text.includes('\0')) continue
     throw new RolloutError(
       'request.malformed',
@@ -76,7 +93,11 @@ async function withoutStale(db: Sql, prepared: readonly Prepared[]): Promise<Set
 }
 
 /** In the order of their ids: two batches that name the same tasks then wait for each other, and never both. */
-async function insertTasks(db: Sql, fresh: ReadonlySet<Prepared>, now: number): Promise<Set<Prepared>> {
+async function insertTasks(
+  db: Sql,
+  fresh: ReadonlySet<Prepared>,
+  { owner, now }: EnqueueDeps,
+): Promise<Set<Prepared>> {
   const entries = [...fresh].sort((a, b) => (a.submission.task.task_id < b.submission.task.task_id ? -1 : 1))
   const rows = entries.map(({ submission: { task, ...options }, body, digest }) => ({
     id: task.task_id,
@@ -93,10 +114,10 @@ async function insertTasks(db: Sql, fresh: ReadonlySet<Prepared>, now: number): 
     staleness_limit: options.stalenessLimit ?? null,
   }))
   const inserted = await sql<{ id: string }>`
-    insert into tasks (id, body, digest, status, priority, harness, model, callback_url, need, early_stop,
+    insert into tasks (id, body, digest, owner, status, priority, harness, model, callback_url, need, early_stop,
       max_failures, policy_version, staleness_limit, created_at, updated_at)
-    select t.id, t.body, t.digest, 'running', t.priority, t.harness, t.model, t.callback_url, t.need, t.early_stop,
-      t.max_failures, t.policy_version, t.staleness_limit, ${now}::float8, ${now}::float8
+    select t.id, t.body, t.digest, ${owner}, 'running', t.priority, t.harness, t.model, t.callback_url, t.need,
+      t.early_stop, t.max_failures, t.policy_version, t.staleness_limit, ${now}::float8, ${now}::float8
     from json_to_recordset(${JSON.stringify(rows)}::json) as t(id text, body text, digest text, priority int,
       harness text, model text, callback_url text, need int, early_stop int, max_failures int, policy_version int,
       staleness_limit int)
@@ -111,7 +132,7 @@ async function insertTasks(db: Sql, fresh: ReadonlySet<Prepared>, now: number): 
 async function insertSessions(db: Sql, created: ReadonlySet<Prepared>, deps: EnqueueDeps): Promise<void> {
   if (created.size === 0) return
   let place = 0
-  const rows = [...created].flatMap(({ submission: { task, requires = [] } }) =>
+  const rows = [...created].flatMap(({ submission: { task, requires = [], affinity = [] } }) =>
     Array.from({ length: task.num_samples }, (_, sample) => ({
       place: place++,
       id: deps.ids.next('ses'),
@@ -120,29 +141,44 @@ async function insertSessions(db: Sql, created: ReadonlySet<Prepared>, deps: Enq
       priority: task.dispatch_priority,
       round: Math.floor(sample / deps.samplesPerRound),
       requires: [...new Set(requires)].sort(),
+      affinity: [...new Set(affinity)],
     })),
   )
   const lanes = [...new Set(rows.map(({ requires }) => JSON.stringify(requires)))].sort()
   for (const lane of lanes) {
-    await sql`insert into lanes (requires) values (${lane}::jsonb) on conflict do nothing`.execute(db)
+    await sql`
+      insert into lanes (owner, requires) values (${deps.owner}, ${lane}::jsonb) on conflict do nothing
+    `.execute(db)
   }
   await sql`
-    insert into sessions (id, task_id, sample, lane_id, priority, round, state, status)
-    select s.id, s.task_id, s.sample, lanes.id, s.priority, rounds.round + s.round, 'queued', 'REGISTERED'
-    from json_to_recordset(${JSON.stringify(rows)}::json)
-      as s(place int, id text, task_id text, sample int, priority int, round int, requires jsonb)
-    join lanes on lanes.requires = s.requires
-    join rounds on rounds.priority = s.priority
-    order by s.place
+    with s as materialized (
+      select s.*, lanes.id as lane_id from json_to_recordset(${JSON.stringify(rows)}::json) as s(place int, id text,
+        task_id text, sample int, priority int, round int, requires jsonb, affinity jsonb)
+      join lanes on lanes.owner = ${deps.owner} and lanes.requires = s.requires
+    ), begin as materialized (
+      select p.lane_id, p.priority, coalesce(h.round, 0) + 1 as round
+      from (select distinct lane_id, priority from s) p left join lateral (
+        select round from sessions
+        where state = 'queued' and sessions.lane_id = p.lane_id and sessions.priority = p.priority and round > 0
+        order by round limit 1
+      ) h on true
+    )
+    insert into sessions (id, task_id, sample, lane_id, priority, round, affinity, state, status)
+    select s.id, s.task_id, s.sample, s.lane_id, s.priority, begin.round + s.round, s.affinity, 'queued', 'REGISTERED'
+    from s join begin using (lane_id, priority) order by s.place
   `.execute(db)
 }
 
-async function readDigests(db: Sql, fresh: ReadonlySet<Prepared>): Promise<Map<string, string>> {
+async function readKnown(
+  db: Sql,
+  fresh: ReadonlySet<Prepared>,
+): Promise<Map<string, { digest: string; is_tombstone: boolean }>> {
   const ids = JSON.stringify([...fresh].map(({ submission }) => submission.task.task_id))
-  const { rows } = await sql<{ id: string; digest: string }>`
-    select id, digest from tasks where id = any(array(select json_array_elements_text(${ids}::json)))
+  const { rows } = await sql<{ id: string; digest: string; is_tombstone: boolean }>`
+    select id, digest, is_tombstone from tasks
+    where id = any(array(select json_array_elements_text(${ids}::json)))
   `.execute(db)
-  return new Map(rows.map(({ id, digest }) => [id, digest]))
+  return new Map(rows.map((row) => [row.id, row]))
 }
 
 function toEvent({ submission: { task } }: Prepared): NewEvent {

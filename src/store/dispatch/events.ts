@@ -3,7 +3,7 @@ import type { Sql } from '../database.ts'
 
 export interface NewEvent {
   type: 'task.created' | 'task.updated' | 'task.completed' | 'session.state_changed'
-  data: Readonly<Record<string, unknown>>
+  data: Readonly<Record<string, unknown>> & { task_id: string }
 }
 
 export interface StoredEvent {
@@ -15,38 +15,70 @@ export interface StoredEvent {
   ts: number
 }
 
-/** For `json_to_recordset(…) as e(type text, data text)`. */
-export function toEventRows(events: readonly NewEvent[]): string {
-  return JSON.stringify(events.map(({ type, data }) => ({ type, data: JSON.stringify(data) })))
+export interface EventPage {
+  events: StoredEvent[]
+  /** Where to go on: behind the last of them, or behind all that was passed over. */
+  next: string
+  /** There are more that cannot be given out yet, because an older transaction is under way; look again soon. */
+  isBehind: boolean
 }
 
 export async function writeEvents(db: Sql, events: readonly NewEvent[], now: number): Promise<void> {
   if (events.length === 0) return
+  const rows = events.map(({ type, data }) => ({ type, task_id: data.task_id, data: JSON.stringify(data) }))
   await sql`
-    insert into events (type, data, ts)
-    select e.type, e.data, ${now}::float8 from json_to_recordset(${toEventRows(events)}::json) as e(type text, data text)
+    insert into events (type, task_id, data, ts)
+    select e.type, e.task_id, e.data, ${now}::float8
+    from json_to_recordset(${JSON.stringify(rows)}::json) as e(type text, task_id text, data text)
   `.execute(db)
 }
 
 /**
- * What happened after `cursor`, or from the beginning. Transactions do not end in the order in which they took their
+ * What happened after a cursor, or from the beginning. Transactions do not end in the order in which they took their
  * numbers, so a reader that went by the events' own numbers would miss those that appear behind its back. These are
  * ordered by the transaction's number, and only given out once no older transaction is under way.
  */
-export async function readEvents(db: Sql, cursor: string | undefined, limit: number): Promise<StoredEvent[]> {
-  const { txid, id } = parseCursor(cursor)
-  const { rows } = await sql<{ txid: number; id: number; type: string; data: string; ts: number }>`
-    select txid, id, type, data, ts from events
-    where (txid, id) > (${txid}::bigint, ${id}::bigint)
-      and txid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
-    order by txid, id limit ${limit}::int
+export async function readEvents(
+  db: Sql,
+  { after, limit, taskId }: { after?: string; limit: number; taskId?: string },
+): Promise<EventPage> {
+  const from = parseCursor(after)
+  const { rows } = await sql<PageRow>`
+    with h as materialized (select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as horizon), e as (
+      select txid, id, type, data, ts from events
+      where (txid, id) > (${from.txid}::bigint, ${from.id}::bigint) and txid < (select horizon from h)
+        and (${taskId ?? null}::text is null or task_id = ${taskId ?? null}::text)
+      order by txid, id limit ${limit}::int
+    )
+    select h.horizon, exists(select 1 from events where txid >= h.horizon) as is_behind, e.*
+    from h left join e on true order by e.txid, e.id
   `.execute(db)
-  return rows.map((row) => ({
-    cursor: `${row.txid}-${row.id}`,
-    type: row.type,
-    data: JSON.parse(row.data) as Record<string, unknown>,
-    ts: row.ts,
-  }))
+  const events = rows.flatMap(({ txid, id, type, data, ts }) =>
+    txid === null ? [] : [{ cursor: `${txid}-${id}`, type, data: JSON.parse(data) as StoredEvent['data'], ts }],
+  )
+  const { horizon, is_behind: isBehind } = rows[0]!
+  const isCut = events.length >= limit
+  // A cursor from before the database was copied to a new place may be ahead of it; never go back.
+  const reached = horizon > from.txid ? `${horizon}-0` : `${from.txid}-${from.id}`
+  return { events, next: isCut ? events.at(-1)!.cursor : reached, isBehind }
+}
+
+interface PageRow {
+  horizon: number
+  is_behind: boolean
+  txid: number | null
+  id: number
+  type: string
+  data: string
+  ts: number
+}
+
+/** For a reader that wants only what comes from now on. */
+export async function newestCursor(db: Sql): Promise<string> {
+  const { rows } = await sql<{ horizon: number }>`
+    select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as horizon
+  `.execute(db)
+  return `${rows[0]!.horizon}-0`
 }
 
 /** One that is not ours reads from the beginning: a reader that hears too much loses nothing. */

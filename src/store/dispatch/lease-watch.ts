@@ -1,47 +1,90 @@
+import { sql } from 'kysely'
 import type { Sql } from '../database.ts'
-import { loseSession } from './settle.ts'
+import { loseSessions, type LostLease } from './lose.ts'
+import type { Settle } from './settle-lanes.ts'
+import { WORK_CHANNEL } from './work-channel.ts'
 
 interface WatchDeps {
   db: Sql
-  now: () => number
+  settle: Settle
   monotonic: () => number
   leaseMs: number
+  /** How long one rests after its first failure. */
+  restMs: number
 }
 
 /** A wait between two looks counts for at most this part of a lease. */
 const LONGEST_STEP = 1 / 3
+/** Each rest is longer than the one before by this, up to the time of a lease. */
+const REST_FACTOR = 4
+
+interface Watched {
+  id: string
+  task_id: string
+  state: 'leased' | 'resting'
+  attempt: number
+  failures: number
+  beat: number
+}
 
 /**
- * Finds leases that nobody renews. There is no time in a lease, only a count of its renewals, and whoever looks for lost
- * ones counts how long it has seen that stand still. So no two clocks need agree, none may jump, and a server that comes
- * back, or that was stopped or cut off from the database for an hour, gives every node the time to renew first: it must
- * have looked at least four times.
+ * Finds leases that nobody renews, and sessions that have rested long enough after a failure. There is no time in either,
+ * only a count of renewals and attempts, and whoever looks counts how long it has seen that stand still. So no two clocks
+ * need agree, none may jump, and a server that comes back, or that was stopped or cut off from the database for an hour,
+ * gives every node the time to renew first: it must have looked at least four times.
+ *
+ * A session rests so that an engine that is being restarted, or a node that is broken, does not use up all its attempts
+ * within a second. One whose node fell silent does not: that has taken its time already.
  */
-export function createLeaseWatch({ db, now, monotonic, leaseMs }: WatchDeps): { sweep(): Promise<number> } {
-  let seen = new Map<string, { attempt: number; beat: number; silentMs: number }>()
+export function createLeaseWatch({ db, settle, monotonic, leaseMs, restMs }: WatchDeps): { sweep(): Promise<number> } {
+  let seen = new Map<string, { watched: Watched; stillMs: number }>()
   let lookedAt = monotonic()
   return {
     async sweep() {
-      const leased = await db
-        .selectFrom('sessions')
-        .select(['id', 'attempt', 'beat'])
-        .where('state', '=', 'leased')
-        .orderBy('id')
-        .execute()
+      const { rows } = await sql<Watched>`
+        select id, task_id, state, attempt, failures, beat from sessions where state = 'leased'
+        union all select id, task_id, state, attempt, failures, beat from sessions where state = 'resting'
+        order by id
+      `.execute(db)
       const at = monotonic()
       const step = Math.min(at - lookedAt, leaseMs * LONGEST_STEP)
       lookedAt = at
       const before = seen
       seen = new Map()
-      let lost = 0
-      for (const { id, attempt, beat } of leased) {
+      const lost: LostLease[] = []
+      const rested: Watched[] = []
+      for (const watched of rows) {
+        const { id, task_id, state, attempt, failures, beat } = watched
         const known = before.get(id)
-        const isSame = known?.attempt === attempt && known.beat === beat
-        const silentMs = isSame ? known.silentMs + step : 0
-        if (silentMs < leaseMs) seen.set(id, { attempt, beat, silentMs })
-        else if (await loseSession(db, { sessionId: id, attempt, beat }, now())) lost += 1
+        const stillMs = known !== undefined && isSame(known.watched, watched) ? known.stillMs + step : 0
+        const limit = state === 'leased' ? leaseMs : Math.min(leaseMs, restMs * REST_FACTOR ** (failures - 1))
+        if (stillMs < limit) seen.set(id, { watched, stillMs })
+        else if (state === 'resting') rested.push(watched)
+        else lost.push({ sessionId: id, taskId: task_id, attempt, beat })
       }
-      return lost
+      await wake(db, rested)
+      return loseSessions(settle, lost)
     },
   }
+}
+
+function isSame(a: Watched, b: Watched): boolean {
+  return a.state === b.state && a.attempt === b.attempt && a.beat === b.beat
+}
+
+/** One statement, which never waits. */
+async function wake(db: Sql, rested: readonly Watched[]): Promise<void> {
+  if (rested.length === 0) return
+  const named = JSON.stringify(rested.map(({ id, attempt }) => ({ id, attempt })))
+  await sql`
+    with rested as materialized (
+      select s.id from json_to_recordset(${named}::json) as r(id text, attempt int) join sessions s on s.id = r.id
+      where s.id = any(array(select json_array_elements(${named}::json)->>'id'))
+        and s.attempt = r.attempt and s.state = 'resting'
+      for no key update of s skip locked
+    ), queued as (
+      update sessions set state = 'queued' from rested where sessions.id = rested.id
+    )
+    select pg_notify(${WORK_CHANNEL}, '') from (select 1 from rested limit 1) any_rested
+  `.execute(db)
 }

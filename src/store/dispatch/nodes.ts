@@ -5,6 +5,8 @@ import type { Sql } from '../database.ts'
 export interface StoredNode {
   registration: NodeRegistrationRequest
   labels: string[]
+  /** Of the process that joined; absent for one that did not say. */
+  bootId?: string
   metrics: NodeStageMetrics
   draining: boolean
   /** Unix milliseconds. */
@@ -26,13 +28,13 @@ const IDLE: NodeStageMetrics = {
 /** A node that joins again is not draining any more. */
 export async function putNode(
   db: Sql,
-  registration: NodeRegistrationRequest,
-  labels: readonly string[],
+  node: { registration: NodeRegistrationRequest; labels: readonly string[]; bootId?: string },
   now: number,
 ): Promise<void> {
   const row = {
-    registration: JSON.stringify(registration),
-    labels: JSON.stringify(labels),
+    registration: JSON.stringify(node.registration),
+    labels: JSON.stringify(node.labels),
+    boot_id: node.bootId ?? null,
     metrics: JSON.stringify(IDLE),
     draining: false,
     joined_at: now,
@@ -40,7 +42,7 @@ export async function putNode(
   }
   await db
     .insertInto('nodes')
-    .values({ id: registration.node_id, ...row })
+    .values({ id: node.registration.node_id, ...row })
     .onConflict((conflict) => conflict.column('id').doUpdateSet(row))
     .execute()
 }
@@ -61,33 +63,53 @@ export async function drainNode(db: Sql, nodeId: string): Promise<boolean> {
   return drained.numUpdatedRows > 0n
 }
 
-/** Only one that holds nothing; whether it is gone. */
-export async function removeIdleNode(db: Sql, nodeId: string): Promise<boolean> {
-  const removed = await db
+/** Only one that holds nothing, and only that process if one is named; whether it is gone. */
+export async function removeIdleNode(db: Sql, nodeId: string, bootId?: string): Promise<boolean> {
+  let query = db
     .deleteFrom('nodes')
     .where('id', '=', nodeId)
     .where((where) => {
       const held = where.selectFrom('sessions').select('id').where('node_id', '=', nodeId).where('state', '=', 'leased')
       return where.not(where.exists(held))
     })
-    .executeTakeFirst()
+  if (bootId !== undefined) query = query.where('boot_id', '=', bootId)
+  const removed = await query.executeTakeFirst()
   return removed.numDeletedRows > 0n
 }
 
+/** Undefined: there is no such node; null: it did not say which process it is. */
+export async function findBoot(db: Sql, nodeId: string): Promise<string | null | undefined> {
+  const row = await db.selectFrom('nodes').select('boot_id').where('id', '=', nodeId).executeTakeFirst()
+  return row?.boot_id
+}
+
+export async function findNode(db: Sql, nodeId: string): Promise<StoredNode | undefined> {
+  const row = await selectNodes(db).where('id', '=', nodeId).executeTakeFirst()
+  return row && toNode(row)
+}
+
 export async function listNodes(db: Sql): Promise<StoredNode[]> {
-  const rows = await db
+  return (await selectNodes(db).orderBy('id').execute()).map(toNode)
+}
+
+function selectNodes(db: Sql) {
+  return db
     .selectFrom('nodes')
     .selectAll()
     .select(sql<number>`(select count(*) from sessions where state = 'leased' and node_id = nodes.id)`.as('leased'))
-    .orderBy('id')
-    .execute()
-  return rows.map((row) => ({
+}
+
+type NodeRow = Awaited<ReturnType<ReturnType<typeof selectNodes>['execute']>>[number]
+
+function toNode(row: NodeRow): StoredNode {
+  return {
     registration: JSON.parse(row.registration) as NodeRegistrationRequest,
     labels: JSON.parse(row.labels) as string[],
+    ...(row.boot_id !== null && { bootId: row.boot_id }),
     metrics: JSON.parse(row.metrics) as NodeStageMetrics,
     draining: row.draining,
     joinedAt: row.joined_at,
     seenAt: row.seen_at,
     leased: row.leased,
-  }))
+  }
 }

@@ -17,38 +17,48 @@ const MOST_AT_ONCE = 32
 
 export type Settle = (taskId: string, ending: AttemptEnding) => Promise<Settled | undefined>
 
+interface LaneDeps {
+  lanes: number
+  now: () => number
+  /** What infrastructure spoilt is not queued again at once. */
+  isRestful: boolean
+  /** These have changed. */
+  announce: (taskIds: readonly string[]) => void
+}
+
 /**
  * Ends attempts together that come together. Those of one task would otherwise wait for each other, each for the disk;
  * here the ones that come while a transaction is under way share the next one. A task's always go down the same lane.
  * Nothing is ever held back to wait for company.
  */
-export function createSettleLanes(db: Sql, { lanes: count, now }: { lanes: number; now: () => number }): Settle {
-  const lanes = Array.from({ length: count }, (): Lane => ({ waiting: [], isBusy: false }))
+export function createSettleLanes(db: Sql, deps: LaneDeps): Settle {
+  const lanes = Array.from({ length: deps.lanes }, (): Lane => ({ waiting: [], isBusy: false }))
   return (taskId, ending) => {
-    const lane = lanes[spread(taskId, count)]!
+    const lane = lanes[spread(taskId, deps.lanes)]!
     return new Promise((resolve, reject) => {
       lane.waiting.push({ ending, resolve, reject })
-      if (!lane.isBusy) void drain(db, lane, now)
+      if (!lane.isBusy) void drain(db, lane, deps)
     })
   }
 }
 
-async function drain(db: Sql, lane: Lane, now: () => number): Promise<void> {
+async function drain(db: Sql, lane: Lane, deps: LaneDeps): Promise<void> {
   lane.isBusy = true
-  while (lane.waiting.length > 0) await settleTogether(db, lane.waiting.splice(0, MOST_AT_ONCE), now)
+  while (lane.waiting.length > 0) await settleTogether(db, lane.waiting.splice(0, MOST_AT_ONCE), deps)
   lane.isBusy = false
 }
 
 /** When that fails each is tried alone, so that one that cannot be written does not take its neighbours with it. */
-async function settleTogether(db: Sql, batch: readonly Waiting[], now: () => number): Promise<void> {
+async function settleTogether(db: Sql, batch: readonly Waiting[], deps: LaneDeps): Promise<void> {
   try {
     const endings = batch.map(({ ending }) => ending)
-    const answers = await settle(db, endings, now())
+    const answers = await settle(db, endings, { now: deps.now(), isRestful: deps.isRestful })
+    deps.announce(answers.flatMap((answer) => (answer === undefined ? [] : [answer.taskId])))
     for (const [i, each] of batch.entries()) each.resolve(answers[i])
   } catch (error) {
     const [first, ...others] = batch
     if (others.length === 0) return first?.reject(error)
-    for (const each of batch) await settleTogether(db, [each], now)
+    for (const each of batch) await settleTogether(db, [each], deps)
   }
 }
 

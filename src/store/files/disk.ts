@@ -1,0 +1,138 @@
+import { constants } from 'node:fs'
+import { type FileHandle, link, mkdir, open, rename, statfs, unlink } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { describeError, errnoOf } from '../../lib/errno.ts'
+import { RolloutError } from '../../model/failure.ts'
+
+const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR, O_WRONLY, O_APPEND } = constants
+
+/** How files are opened: never through a symbolic link, and what is made is made new. */
+export const READ = O_RDONLY | O_NOFOLLOW
+export const CHANGE = O_RDWR | O_NOFOLLOW
+export const CREATE = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
+export const APPEND = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW
+
+export const FILE_MODE = 0o600
+const FOLDER_MODE = 0o700
+
+export async function withFile<T>(path: string, flags: number, use: (file: FileHandle) => Promise<T>): Promise<T> {
+  const file = await open(path, flags, FILE_MODE)
+  try {
+    return await use(file)
+  } finally {
+    await file.close()
+  }
+}
+
+/** Whatever its entries were changed to is on disk then. */
+export function syncFolder(path: string): Promise<void> {
+  return withFile(path, O_RDONLY, (folder) => folder.sync())
+}
+
+/** Whether it was made just now. */
+export async function makeFolder(path: string): Promise<boolean> {
+  try {
+    await mkdir(path, { mode: FOLDER_MODE })
+    return true
+  } catch (error) {
+    if (errnoOf(error) === 'EEXIST') return false
+    throw error
+  }
+}
+
+/** Makes the folders of a path below `root`, which is there; the entries of new ones are on disk then. */
+export async function makeFolders(root: string, path: string): Promise<void> {
+  const made: string[] = []
+  let at = root
+  for (const part of path.split('/')) {
+    at = join(at, part)
+    if (await makeFolder(at)) made.push(dirname(at))
+  }
+  await Promise.all(made.map(syncFolder))
+}
+
+/** All of it, however little the system takes at a time. */
+export async function writeAll(file: FileHandle, chunks: readonly Uint8Array[], position: number): Promise<void> {
+  let left = chunks.filter((chunk) => chunk.length > 0)
+  let at = position
+  while (left.length > 0) {
+    const { bytesWritten } = await file.writev(left, at)
+    if (bytesWritten === 0) throw new Error('the system took no bytes')
+    at += bytesWritten
+    left = dropBytes(left, bytesWritten)
+  }
+}
+
+function dropBytes(chunks: readonly Uint8Array[], bytes: number): Uint8Array[] {
+  const left = [...chunks]
+  let drop = bytes
+  while (left[0] !== undefined && left[0].length <= drop) drop -= left.shift()!.length
+  if (left[0] !== undefined && drop > 0) left[0] = left[0].subarray(drop)
+  return left
+}
+
+export async function unlinkIfThere(path: string): Promise<void> {
+  await unlink(path).catch(unless('ENOENT'))
+}
+
+/** Whether it is the one who made the name. */
+export async function linkIfAbsent(from: string, to: string): Promise<boolean> {
+  try {
+    await link(from, to)
+    return true
+  } catch (error) {
+    if (errnoOf(error) === 'EEXIST') return false
+    throw error
+  }
+}
+
+/** Whether there was something to rename. */
+export async function renameIfThere(from: string, to: string): Promise<boolean> {
+  try {
+    await rename(from, to)
+    return true
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT') return false
+    throw error
+  }
+}
+
+/** Swallows these, throws the others. */
+export function unless(...codes: string[]): (error: unknown) => undefined {
+  return (error) => {
+    if (!codes.includes(errnoOf(error) ?? '')) throw error
+    return undefined
+  }
+}
+
+const RETRY_AFTER_SECONDS = 30
+
+/** Failures of the disk, as those who asked should see them: not now, perhaps later. */
+export async function onDisk<T>(what: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work()
+  } catch (error) {
+    if (error instanceof RolloutError || errnoOf(error) === undefined) throw error
+    const message = `${what}: ${describeError(error)}. Look at the disk of the server’s files.`
+    throw new RolloutError('store.unavailable', message, {
+      cause: error,
+      status: 503,
+      retryAfterSeconds: RETRY_AFTER_SECONDS,
+    })
+  }
+}
+
+/** Throws unless so much may be written and something is left over for all others who use the disk. */
+export async function assertRoom(dir: string, bytes: number, minFreeBytes: number): Promise<void> {
+  const { bavail, bsize } = await statfs(dir)
+  const free = bavail * bsize
+  if (free - bytes >= minFreeBytes) return
+  const message =
+    `The disk of ${dir} has ${toMib(free)} MiB free, which is too little to take ${toMib(bytes)} MiB and leave ` +
+    `${toMib(minFreeBytes)} MiB; remove something, or lower what is to be left free.`
+  throw new RolloutError('store.unavailable', message, { status: 503, retryAfterSeconds: RETRY_AFTER_SECONDS })
+}
+
+function toMib(bytes: number): number {
+  return Math.ceil(bytes / 2 ** 20)
+}
