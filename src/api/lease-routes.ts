@@ -29,6 +29,10 @@ const Acceptance = z.object({
   task_status: TaskWord.optional(),
 })
 
+/** Two processes may believe to be the same node: the one that joined first is told so (409) and should stop. */
+const BootId = z.string().min(1).max(128)
+const byProcess = { boot_id: BootId.optional().describe('As it joined with. Absent: not checked.') }
+
 const exampleLease = { session_id: 'ses_1', attempt: 1 }
 
 /**
@@ -48,13 +52,9 @@ export const leaseRoutes = {
       NodeRegistrationRequest.omit({ node_id: true }).extend({
         labels: Labels.default([]),
         version: z.string().min(1).max(64).describe('Of Polar, on the node.'),
-        boot_id: z
-          .string()
-          .min(1)
-          .max(128)
-          .describe(
-            'Another one than last time: the node has begun anew, and what it does not hold any more is queued.',
-          ),
+        boot_id: BootId.describe(
+          'Another one than last time: the node has begun anew, and what it does not hold any more is queued.',
+        ),
         holding: Leases.default([]).describe('What it still works on, or has finished and not delivered.'),
       }),
       4 * MIB,
@@ -84,16 +84,24 @@ export const leaseRoutes = {
     summary: 'Take work for free slots; waits for some if asked to.',
     description:
       'One call at a time. `holding` is all that the node has: what the server gave it and that it does not name was ' +
-      'lost on the way, and is given out again at once. 404: the node should join.',
+      'lost on the way, and is given out again at once. 404: the node should join. 409 `request.stale`: another process ' +
+      'has joined under its name.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
       z.strictObject({
         free_slots: z.int().min(1).max(1000),
+        ahead: z
+          .int()
+          .min(0)
+          .max(1000)
+          .default(0)
+          .describe('How many of them would only wait at the node: nodes with idle slots come before it.'),
         labels: Labels.optional().describe('Absent: those it joined with.'),
         affinity: Labels.default([]).describe('Images and workspaces that are warm here: preferred, not demanded.'),
         holding: Leases.optional(),
         wait: WaitSeconds,
+        ...byProcess,
       }),
       4 * MIB,
     ),
@@ -104,7 +112,7 @@ export const leaseRoutes = {
         draining: z.boolean(),
       }),
     ),
-    errors: [404, 503],
+    errors: [404, 409, 503],
     isIdempotent: true,
     idempotency: 'With `holding`: orders whose answer was lost are taken back by the next call.',
     examples: {
@@ -121,11 +129,11 @@ export const leaseRoutes = {
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
-      z.strictObject({ renewals: z.array(Renewal).max(10_000), metrics: NodeStageMetrics.optional() }),
+      z.strictObject({ renewals: z.array(Renewal).max(10_000), metrics: NodeStageMetrics.optional(), ...byProcess }),
       4 * MIB,
     ),
     answer: json(z.object({ outcomes: z.array(Lease.extend({ kind: RenewalKind })), draining: z.boolean() })),
-    errors: [404, 503],
+    errors: [404, 409, 503],
     isIdempotent: true,
     examples: {
       body: { renewals: [{ ...exampleLease, status: 'RUNNING', progress: { calls: 3, tokens: 812 } }] },
@@ -169,9 +177,9 @@ export const leaseRoutes = {
     summary: 'Give work back that the node will not do; that is nobody’s failure.',
     scopes: ['node'],
     params: byNode,
-    body: jsonBody(z.strictObject({ leases: Leases.min(1) }), 4 * MIB),
+    body: jsonBody(z.strictObject({ leases: Leases.min(1), ...byProcess }), 4 * MIB),
     answer: json(z.object({ released: z.array(Lease) })),
-    errors: [404, 503],
+    errors: [503],
     isIdempotent: true,
     examples: { body: { leases: [exampleLease] }, answer: { released: [exampleLease] } },
   }),
@@ -196,7 +204,9 @@ export const leaseRoutes = {
     summary: 'The node is going away. What it still holds is given to others at once.',
     scopes: ['node'],
     params: byNode,
+    query: z.strictObject(byProcess),
     answer: json(z.object({ node_id: NodeId, requeued_sessions: Count })),
+    errors: [409, 503],
     isIdempotent: true,
     idempotency: 'A node that is gone already has left.',
     examples: { answer: { node_id: 'node-0', requeued_sessions: 0 } },

@@ -1,9 +1,10 @@
-import { gunzipSync, zstdDecompressSync } from 'node:zlib'
+import { gunzipSync, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { describe, expect, test } from 'vitest'
 import * as z from 'zod'
 import { JsonBytes } from '../lib/json-bytes.ts'
 import { RolloutError } from '../model/failure.ts'
 import { chooseCoding } from './compress.ts'
+import { JsonStream, StoredJson } from './json-stream.ts'
 import { type Handlers, mountRoutes } from './mount.ts'
 import { json, jsonBody, route } from './route.ts'
 
@@ -59,7 +60,7 @@ const table = {
 
 type Made = Partial<Handlers<typeof table, string>>
 
-function mount(handlers: Made = {}, authorize: () => string = () => 'ann') {
+function mount(handlers: Made = {}, authorize: () => string = () => 'ann', more: { checkAnswers?: boolean } = {}) {
   const bugs: unknown[] = []
   const echo = async (call: { params: unknown; query: unknown; body: unknown; caller: string }) => ({
     said: { params: call.params, query: call.query, body: call.body, caller: call.caller },
@@ -72,7 +73,7 @@ function mount(handlers: Made = {}, authorize: () => string = () => 'ann') {
     listEvents: async ({ query }) => oneEvent(query),
     ...handlers,
   }
-  const app = mountRoutes({ table, handlers: made, authorize, onBug: (error) => bugs.push(error) })
+  const app = mountRoutes({ table, handlers: made, authorize, onBug: (error) => bugs.push(error), ...more })
   return { app, bugs }
 }
 
@@ -248,4 +249,78 @@ test.each([
   ['gzip, zstd;q=0.1', 'zstd'],
 ])('chooseCoding() of %j is %s', (accepted, coding) => {
   expect(chooseCoding(accepted)).toBe(coding)
+})
+
+describe('answers that are too long to be held', () => {
+  const text = JSON.stringify({ said: ['é', 'x'.repeat(100_000)] })
+
+  async function* inPieces(): AsyncGenerator<Uint8Array> {
+    const bytes = Buffer.from(text)
+    for (let at = 0; at < bytes.length; at += 4001) yield bytes.subarray(at, at + 4001)
+  }
+
+  const stored = () => {
+    const bytes = zstdCompressSync(text)
+    return new StoredJson(new Blob([bytes]).stream(), bytes.length)
+  }
+
+  test('are streamed as they come, and compressed for those who take that', async () => {
+    const { app } = mount({ getThing: async () => new JsonStream(inPieces()) })
+    expect(await (await app.request('/things/7')).text()).toBe(text)
+    const zipped = await app.request('/things/7', { headers: { 'accept-encoding': 'gzip' } })
+    expect(gunzipSync(await zipped.bytes()).toString()).toBe(text)
+  })
+
+  test('go as they are stored to whoever takes that, and decompressed to others', async () => {
+    const { app } = mount({ getThing: async () => stored() })
+    const packed = await app.request('/things/7', { headers: { 'accept-encoding': 'zstd' } })
+    expect(packed.headers.get('content-encoding')).toBe('zstd')
+    expect(Number(packed.headers.get('content-length'))).toBe(zstdCompressSync(text).length)
+    expect(zstdDecompressSync(await packed.bytes()).toString()).toBe(text)
+    const plain = await app.request('/things/7')
+    expect(plain.headers.get('content-encoding')).toBe(null)
+    expect(await plain.text()).toBe(text)
+  })
+
+  test('are one line each in a stream of lines, however they were written', async () => {
+    const lines = async function* () {
+      yield new JsonStream(new Blob(['{"said":\n', '\r\n1}']).stream())
+      yield 7
+    }
+    const { app } = mount({ listLines: async () => lines() as AsyncGenerator<number> })
+    expect(await (await app.request('/lines')).text()).toBe('{"said":   1}\n7\n')
+  })
+
+  test('are cut, not ended, when they turn out to be damaged', async () => {
+    const bytes = zstdCompressSync(text)
+    const damaged = () => new StoredJson(new Blob([bytes.subarray(0, -9)]).stream(), bytes.length)
+    const { app } = mount({ getThing: async () => damaged() })
+    let isCut = false
+    const env = { outgoing: { destroy: () => void (isCut = true) } }
+    const response = await app.request('/things/7', {}, env)
+    const reader = response.body!.getReader()
+    const read = async () => {
+      while (!(await reader.read()).done);
+      throw new Error('it ended')
+    }
+    await Promise.race([read(), expect.poll(() => isCut).toBe(true)])
+  })
+
+  test('whose reader goes away before the first byte leave nothing open', async () => {
+    let isCancelled = false
+    const stream = new ReadableStream<Uint8Array>({ cancel: () => void (isCancelled = true) })
+    const { app } = mount({ getThing: async () => new StoredJson(stream, 10) })
+    const response = await app.request('/things/7')
+    await response.body!.cancel()
+    await expect.poll(() => isCancelled).toBe(true)
+  })
+
+  test('are held against the schema in tests, and sent all the same', async () => {
+    const made = { getThing: async () => stored() }
+    const { app } = mount(made, () => 'ann', { checkAnswers: true })
+    expect(await (await app.request('/things/7')).text()).toBe(text)
+    const wrong = { getThing: async () => new JsonStream(new Blob(['[]']).stream()) }
+    const other = mount(wrong, () => 'ann', { checkAnswers: true })
+    expect((await other.app.request('/things/7')).status).toBe(500)
+  })
 })

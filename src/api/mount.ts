@@ -27,8 +27,18 @@ export interface MountOptions<Table extends RouteTable, Caller> {
   authorize: (request: Request, route: Route) => Promise<Caller> | Caller
   /** Hears of what no handler should have thrown; the caller is told no more than that it happened. */
   onBug: (error: unknown, route: Route | undefined) => void
+  /** Called for each request; what it gives back hears how that was answered, once the answer begins. For a log. */
+  onRequest?: (request: Request, route: Route) => (answered: Answered<Caller>) => void
   /** Holds what handlers answer against the schemas as well. For tests: past the edges types are trusted. */
   checkAnswers?: boolean
+}
+
+export interface Answered<Caller> {
+  status: number
+  /** Absent when nobody was let in. */
+  caller?: Caller
+  /** Why it is not what was asked for. */
+  error?: unknown
 }
 
 /** The table as an app: every request is checked before a handler sees it, every error has the one shape. */
@@ -61,7 +71,7 @@ export function mountRoutes<Table extends RouteTable, Caller>(options: MountOpti
   return app
 }
 
-type AnyOptions = Pick<MountOptions<RouteTable, unknown>, 'authorize' | 'onBug' | 'checkAnswers'>
+type AnyOptions = Pick<MountOptions<RouteTable, unknown>, 'authorize' | 'onBug' | 'onRequest' | 'checkAnswers'>
 
 /** What `@hono/node-server` hands along. */
 interface NodeBindings {
@@ -72,25 +82,31 @@ async function answer(
   c: Context,
   route: Route,
   handler: (call: unknown) => Promise<Reply<Route>>,
-  { authorize, onBug, checkAnswers = false }: AnyOptions,
+  { authorize, onBug, onRequest, checkAnswers = false }: AnyOptions,
 ): Promise<Response> {
   const request = c.req.raw
   const { outgoing } = (c.env ?? {}) as NodeBindings
   const unwanted = new AbortController()
   const signal = AbortSignal.any([request.signal, unwanted.signal])
+  const onAnswer = onRequest?.(request, route)
+  let caller: unknown
   try {
-    const caller = await authorize(request, route)
+    caller = await authorize(request, route)
     const call = await readCall(route, request, c.req.param())
     const reply = await handler({ ...call, caller, signal })
-    return renderReply(route, reply, request, {
+    const response = await renderReply(route, reply, request, {
       checkAnswers,
       onCut: (error) => onBug(error, route),
       onCancel: () => unwanted.abort(),
       cut: outgoing && (() => outgoing.destroy()),
     })
+    onAnswer?.({ status: response.status, caller })
+    return response
   } catch (error) {
     if (!(error instanceof RolloutError)) onBug(error, route)
-    return renderError(c, error)
+    const response = renderError(c, error)
+    onAnswer?.({ status: response.status, caller, error })
+    return response
   }
 }
 

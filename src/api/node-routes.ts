@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import { GatewayNodeInfo, NodeRegistrationRequest, NodeStageMetrics } from '../model/node.ts'
 import { SessionResult, SessionTiming } from '../model/session.ts'
+import { Trajectory } from '../model/trajectory.ts'
 import { Count, Labels, NodeId } from './fields.ts'
 import { json, jsonBody, MIB, route } from './route.ts'
 
@@ -8,7 +9,6 @@ import { json, jsonBody, MIB, route } from './route.ts'
 export const NodeInfo = z.object({
   ...GatewayNodeInfo.shape,
   node_id: NodeId,
-  last_heartbeat: z.iso.datetime({ offset: true }),
   labels: Labels.default([]),
   /** Sessions in its hands. */
   leased_sessions: Count.default(0),
@@ -43,6 +43,12 @@ export const exampleNode = {
   labels: [],
   leased_sessions: 4,
 }
+
+/** Others than our own nodes post it: what we do not know of it is kept. */
+const PostedResult = SessionResult.loose().extend({
+  timing: SessionTiming.loose().default({}),
+  trajectory: Trajectory.loose(),
+})
 
 /** Nodes as NVIDIA Polar has them. Ours join, and take work, by the routes in lease-routes.ts. */
 export const nodeRoutes = {
@@ -120,7 +126,7 @@ export const nodeRoutes = {
       'Accepted means stored. 404: nobody knows the session; 409: it is over, or in other hands. Both mean that the ' +
       'result was not taken and will never be.',
     scopes: ['node'],
-    body: jsonBody(SessionResult.extend({ timing: SessionTiming.default({}) }), 256 * MIB),
+    body: jsonBody(PostedResult, 256 * MIB),
     answer: json(z.object({ status: z.literal('accepted') })),
     errors: [404, 409, 503],
     isIdempotent: true,

@@ -26,7 +26,6 @@ export const GatewayNodeInfo = NodeRegistrationRequest.extend({
   dispatch_reservations: z.int().min(0),
   healthy: z.boolean(),
   draining: z.boolean(),
-  /** Unix seconds. */
-  last_heartbeat: z.number(),
+  last_heartbeat: z.iso.datetime({ offset: true }),
 })
 export type GatewayNodeInfo = z.infer<typeof GatewayNodeInfo>

@@ -145,7 +145,7 @@ describe('results', () => {
       dispatch_reservations: 0,
       healthy: true,
       draining: false,
-      last_heartbeat: 1.5,
+      last_heartbeat: '2026-06-01T12:00:00Z',
     }
     expect(GatewayNodeInfo.parse(info)).toEqual(info)
   })

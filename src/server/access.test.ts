@@ -1,0 +1,145 @@
+import { describe, expect, test } from 'vitest'
+import type { Route, Scope } from '../api/route.ts'
+import { routes } from '../api/routes.ts'
+import { RolloutError } from '../model/failure.ts'
+import { type AccessOptions, createAccess } from './access.ts'
+
+const trainer = { name: 'lab', token: 'trainer-token-0123456789', scopes: ['trainer'] as Scope[] }
+const node = { name: 'nodes', token: 'node-token-0123456789-abc', scopes: ['node'] as Scope[] }
+const tokens = [trainer, node]
+
+function ask(headers: Record<string, string>, url = 'http://127.0.0.1:8080/tasks'): Request {
+  return new Request(url, { headers: { host: new URL(url).host, ...headers } })
+}
+
+function failureOf(call: () => unknown): { code: string; message: string; status: number } {
+  try {
+    call()
+  } catch (error) {
+    if (error instanceof RolloutError) return error.failure
+    throw error
+  }
+  throw new Error('nothing was thrown')
+}
+
+describe('with tokens', () => {
+  const access = createAccess({ tokens }, '0.0.0.0')
+  const submit: Route = routes.submitTask
+
+  test('a bearer token says who asks', () => {
+    expect(access.authorize(ask({ authorization: `Bearer ${trainer.token}` }), submit)).toEqual({
+      name: 'lab',
+      scopes: ['trainer'],
+    })
+  })
+
+  test('NVIDIA Polar’s header is taken as well, and the scheme in any case', () => {
+    expect(access.authorize(ask({ 'x-polar-control-token': trainer.token }), submit).name).toBe('lab')
+    expect(access.authorize(ask({ authorization: `bearer  ${trainer.token}` }), submit).name).toBe('lab')
+    // Something on the way may use the other header for itself.
+    const both = { authorization: 'Basic dXNlcjpwYXNz', 'x-polar-control-token': trainer.token }
+    expect(access.authorize(ask(both), submit).name).toBe('lab')
+  })
+
+  test.each<Record<string, string>>([
+    {},
+    { authorization: '' },
+    { authorization: 'Bearer' },
+    { authorization: `Bearer ${trainer.token}x` },
+    { authorization: `Bearer ${trainer.token.slice(0, -1)}` },
+    { authorization: `Bearer ${trainer.token.toUpperCase()}` },
+    { authorization: `Basic ${trainer.token}` },
+    { authorization: trainer.token },
+    { 'x-polar-control-token': 'wrong' },
+    { cookie: trainer.token },
+  ])('%j is not let in', (headers) => {
+    const failure = failureOf(() => access.authorize(ask(headers), submit))
+    expect([failure.code, failure.status]).toEqual(['request.unauthorized', 401])
+    expect(failure.message).not.toContain('trainer-token')
+  })
+
+  test('a token of another scope is told which one is needed', () => {
+    const failure = failureOf(() => access.authorize(ask({ authorization: `Bearer ${node.token}` }), submit))
+    expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
+    expect(failure.message).toMatch(/scope trainer; "nodes" has node/)
+  })
+
+  test('a token opens exactly the routes that name its scope', () => {
+    for (const route of Object.values(routes) as Route[]) {
+      for (const { token, scopes } of tokens) {
+        const isAllowed = route.scopes.length === 0 || route.scopes.some((scope) => scopes.includes(scope))
+        const call = (): unknown => access.authorize(ask({ authorization: `Bearer ${token}` }), route)
+        if (isAllowed) call()
+        else expect(failureOf(call).code).toBe('request.forbidden')
+      }
+    }
+  })
+
+  test('a route that asks for nothing is open also to a wrong token', () => {
+    const open: Route = { ...submit, scopes: [] }
+    expect(access.authorize(ask({}), open).scopes).toEqual([])
+    expect(access.authorize(ask({ authorization: 'Bearer nonsense' }), open).scopes).toEqual([])
+  })
+
+  test('where a page comes from does not matter to whoever has a token', () => {
+    const headers = { authorization: `Bearer ${trainer.token}`, origin: 'https://lab.example', host: 'polar.example' }
+    expect(access.authorize(ask(headers), submit).name).toBe('lab')
+  })
+})
+
+describe('an open server', () => {
+  const access = createAccess({ tokens: [], isOpen: true }, '127.0.0.1')
+  const route: Route = routes.submitTask
+
+  test.each<Record<string, string>>([
+    { host: '127.0.0.1:8080' },
+    { host: 'localhost:8080' },
+    { host: '[::1]:8080' },
+    { host: '127.1.2.3' },
+    { host: 'localhost:8080', origin: 'http://localhost:8080', 'sec-fetch-site': 'same-origin' },
+    { host: 'localhost:8080', 'sec-fetch-site': 'none' },
+  ])('lets programs of this machine and its own pages do all: %j', (headers) => {
+    expect(access.authorize(ask(headers), route).scopes).toEqual(['trainer', 'node', 'read'])
+  })
+
+  test.each<Record<string, string>>([
+    // A name that an attacker had resolve to this machine.
+    { host: 'evil.example:8080' },
+    { host: '127.0.0.1.evil.example' },
+    { host: 'localhost.evil.example:8080' },
+    { host: 'evil.example', origin: 'http://evil.example' },
+    { host: 'localhost@evil.example' },
+    { host: '[::1]x:8080' },
+    { host: '' },
+    // A page that asks this machine by its right name.
+    { host: 'localhost:8080', origin: 'https://evil.example' },
+    { host: 'localhost:8080', origin: 'http://localhost:3000' },
+    { host: 'localhost:8080', origin: 'null' },
+    { host: 'localhost:8080', 'sec-fetch-site': 'cross-site' },
+    { host: 'localhost:8080', 'sec-fetch-site': 'same-site' },
+  ])('refuses what a web page could send: %j', (headers) => {
+    const failure = failureOf(() => access.authorize(ask(headers), route))
+    expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
+  })
+})
+
+describe('settings that make no sense', () => {
+  const rows: [string, AccessOptions, string, RegExp][] = [
+    ['a public address without tokens', { tokens: [] }, '0.0.0.0', /no tokens.*other machines/],
+    ['a public address that is open', { tokens: [], isOpen: true }, '192.168.1.4', /cannot be open/],
+    ['every address of IPv6', { tokens: [], isOpen: true }, '::', /cannot be open/],
+    ['loopback with neither', { tokens: [] }, '127.0.0.1', /no tokens, and nobody could use it/],
+    ['both', { tokens, isOpen: true }, '127.0.0.1', /asks for no tokens/],
+    ['a short token', { tokens: [{ ...trainer, token: 'fifteen-letters' }] }, '127.0.0.1', /"lab" is shorter than 16/],
+    ['a token with a space', { tokens: [{ ...trainer, token: 'sixteen letters!' }] }, '127.0.0.1', /cannot be sent/],
+    ['a token without a scope', { tokens: [{ ...trainer, scopes: [] }] }, '127.0.0.1', /no scope/],
+    ['one name twice', { tokens: [trainer, { ...node, name: 'lab' }] }, '127.0.0.1', /two tokens are named "lab"/],
+    ['one token twice', { tokens: [trainer, { ...node, token: trainer.token }] }, '127.0.0.1', /the same as another/],
+  ]
+  test.each(rows)('%s', (_, options, host, message) => {
+    const failure = failureOf(() => createAccess(options, host))
+    expect(failure.code).toBe('config.invalid')
+    expect(failure.message).toMatch(message)
+    expect(failure.message).not.toContain(trainer.token)
+  })
+})

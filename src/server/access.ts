@@ -1,0 +1,149 @@
+import { createHash, timingSafeEqual } from 'node:crypto'
+import { isIP } from 'node:net'
+import type { Route, Scope } from '../api/route.ts'
+import { RolloutError } from '../model/failure.ts'
+
+export interface AccessToken {
+  /** What logs, quotas and error messages call it. */
+  name: string
+  token: string
+  scopes: readonly Scope[]
+}
+
+export interface AccessOptions {
+  tokens: readonly AccessToken[]
+  /** Everybody may do everything: only on a loopback address. */
+  isOpen?: boolean
+}
+
+export interface Caller {
+  name: string
+  scopes: readonly Scope[]
+}
+
+export interface Access {
+  /** Throws `request.unauthorized` or `request.forbidden`. */
+  authorize(request: Request, route: Route): Caller
+}
+
+const ALL_SCOPES: readonly Scope[] = ['trainer', 'node', 'read']
+/** Of routes that ask for nothing. */
+const ANYBODY: Caller = { name: 'anybody', scopes: [] }
+const LEAST_TOKEN_LENGTH = 16
+
+/**
+ * Who may do what. `host` is where the server listens: without tokens only this machine may reach it. Of the tokens
+ * themselves nothing is kept but their hashes.
+ */
+export function createAccess({ tokens, isOpen = false }: AccessOptions, host: string): Access {
+  assertUsable(tokens, isOpen, host)
+  if (isOpen) return { authorize: (request) => admitLocal(request, host) }
+  const known = tokens.map(({ name, token, scopes }) => ({ hash: hashOf(token), caller: { name, scopes } }))
+  return {
+    authorize(request, route) {
+      const token = tokenOf(request.headers)
+      const caller = token === undefined ? undefined : find(known, token)
+      if (route.scopes.length === 0) return caller ?? ANYBODY
+      if (caller === undefined) throw unauthorized(token !== undefined)
+      if (route.scopes.some((scope) => caller.scopes.includes(scope))) return caller
+      throw forbidden(caller, route)
+    },
+  }
+}
+
+/** Whether only this machine can connect to what listens there, or is called so. */
+export function isLoopbackHost(host: string): boolean {
+  const name = host.replace(/^\[(.*)\]$/, '$1').toLowerCase()
+  if (name === 'localhost' || name === '::1') return true
+  return isIP(name) === 4 && name.startsWith('127.')
+}
+
+interface Known {
+  hash: Buffer
+  caller: Caller
+}
+
+/** Looks at all of them, also after a match: how long it takes says nothing of which one it was, or how near. */
+function find(known: readonly Known[], token: string): Caller | undefined {
+  const hash = hashOf(token)
+  let found: Caller | undefined
+  for (const one of known) if (timingSafeEqual(one.hash, hash)) found = one.caller
+  return found
+}
+
+function hashOf(token: string): Buffer {
+  return createHash('sha256').update(token).digest()
+}
+
+/** The second is what NVIDIA Polar's own services send. */
+function tokenOf(headers: Headers): string | undefined {
+  const bearer = /^Bearer +(\S+) *$/i.exec(headers.get('authorization') ?? '')?.[1]
+  return bearer ?? (headers.get('x-polar-control-token')?.trim() || undefined)
+}
+
+function unauthorized(isGiven: boolean): RolloutError {
+  const what = isGiven ? 'This server does not know the token it was given' : 'A token is needed, and none was given'
+  return new RolloutError('request.unauthorized', `${what}; send one as "Authorization: Bearer …".`)
+}
+
+function forbidden(caller: Caller, route: Route): RolloutError {
+  const method = route.method.toUpperCase()
+  const needed = route.scopes.join(' or ')
+  const message = `${method} ${route.path} needs a token with the scope ${needed}; "${caller.name}" has ${caller.scopes.join(', ')}.`
+  return new RolloutError('request.forbidden', message)
+}
+
+/**
+ * A server without tokens trusts whoever runs on this machine, and a web page that is open here is not them. A page's
+ * requests name where it comes from, and one that had its own name resolve to this machine still asks for that name.
+ */
+function admitLocal(request: Request, host: string): Caller {
+  const asked = request.headers.get('host') ?? ''
+  const name = hostnameOf(asked)
+  if (name === undefined || (!isLoopbackHost(name) && name !== host.toLowerCase())) {
+    throw foreign(`it was asked for as ${JSON.stringify(asked)}`)
+  }
+  const origin = request.headers.get('origin')
+  if (origin !== null && originHostOf(origin) !== asked.toLowerCase()) {
+    throw foreign(`the request comes from a page of ${JSON.stringify(origin)}`)
+  }
+  // Pictures, scripts and forms come without an origin, but browsers say whose they are.
+  const site = request.headers.get('sec-fetch-site')
+  if (site === 'cross-site' || site === 'same-site') throw foreign('the request comes from a page of another site')
+  return { name: 'open', scopes: ALL_SCOPES }
+}
+
+function foreign(why: string): RolloutError {
+  const message = `This server has no tokens and answers this machine only, but ${why}; use 127.0.0.1 or localhost, or start it with tokens.`
+  return new RolloutError('request.forbidden', message)
+}
+
+/** Without the port; undefined for what is not the name of a host. */
+function hostnameOf(host: string): string | undefined {
+  return /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?$/i.exec(host)?.[1]?.toLowerCase()
+}
+
+function originHostOf(origin: string): string | undefined {
+  return URL.canParse(origin) ? new URL(origin).host : undefined
+}
+
+function assertUsable(tokens: readonly AccessToken[], isOpen: boolean, host: string): void {
+  const problems = tokens.flatMap(({ name, token, scopes }, at) => {
+    const others = tokens.slice(0, at)
+    return [
+      token.length < LEAST_TOKEN_LENGTH && `token "${name}" is shorter than ${LEAST_TOKEN_LENGTH} characters`,
+      !/^[\x21-\x7e]*$/.test(token) && `token "${name}" has characters that cannot be sent in a header`,
+      scopes.length === 0 && `token "${name}" has no scope, so it is good for nothing`,
+      others.some((other) => other.name === name) && `two tokens are named "${name}"`,
+      others.some((other) => other.token === token) && `token "${name}" is the same as another`,
+    ].filter((problem) => problem !== false)
+  })
+  const isLocal = isLoopbackHost(host)
+  if (isOpen && tokens.length > 0) problems.push('a server that is open to everybody asks for no tokens; leave out one')
+  if (isOpen && !isLocal) problems.push(`${host} can be reached from other machines, so the server cannot be open`)
+  if (!isOpen && tokens.length === 0) {
+    const why = isLocal ? 'nobody could use it' : `${host} can be reached from other machines`
+    problems.push(`there are no tokens, and ${why}; configure some${isLocal ? ', or open it to this machine' : ''}`)
+  }
+  if (problems.length > 0) throw new RolloutError('config.invalid', `Access to the server: ${problems.join('; ')}.`)
+}

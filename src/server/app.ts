@@ -1,0 +1,94 @@
+import type { Hono } from 'hono'
+import { type Handlers, mountRoutes } from '../api/mount.ts'
+import type { Route } from '../api/route.ts'
+import { type Routes, routes } from '../api/routes.ts'
+import { RolloutError } from '../model/failure.ts'
+import { isAway } from '../store/database.ts'
+import type { Access, Caller } from './access.ts'
+import { callbackHandlers } from './callback-list.ts'
+import { completionHandlers } from './complete.ts'
+import type { ServerDeps } from './deps.ts'
+import { eventHandlers } from './events.ts'
+import { leaseHandlers } from './leases.ts'
+import { nodeHandlers } from './nodes.ts'
+import { policyHandlers } from './policy.ts'
+import { sessionHandlers } from './sessions.ts'
+import { statusHandlers } from './status.ts'
+import { taskResultHandlers } from './task-results.ts'
+import { taskHandlers } from './tasks.ts'
+import { uploadHandlers } from './uploads.ts'
+
+export interface AppOptions {
+  access: Access
+  /** For tests: holds every answer against its schema. */
+  checkAnswers?: boolean
+}
+
+/** The whole API. */
+export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions): Hono {
+  const { logger, monotonic } = deps
+  const handlers: Handlers<Routes, Caller> = {
+    ...taskHandlers(deps),
+    ...taskResultHandlers(deps),
+    ...sessionHandlers(deps),
+    ...nodeHandlers(deps),
+    ...leaseHandlers(deps),
+    ...uploadHandlers(deps),
+    ...completionHandlers(deps),
+    ...eventHandlers(deps),
+    ...policyHandlers(deps),
+    ...callbackHandlers(deps),
+    ...statusHandlers(deps),
+  }
+  return mountRoutes({
+    table: routes,
+    handlers: mapValues(handlers, unlessAway),
+    authorize: (request, route) => access.authorize(request, route),
+    checkAnswers,
+    onBug(error, route) {
+      // A stream that had begun was cut; whoever reads it asks again.
+      if (isAway(error)) logger.warn({ err: error, route: nameOf(route) }, 'the database went away during an answer')
+      else logger.error({ err: error, route: nameOf(route) }, 'a request failed on a defect')
+    },
+    onRequest(request, route) {
+      const startedAt = monotonic()
+      return ({ status, caller, error }) => {
+        if (error instanceof RolloutError && error.boundary === 'store') logger.warn({ err: error }, error.message)
+        const ms = Math.round((monotonic() - startedAt) * 10) / 10
+        const { pathname } = new URL(request.url)
+        const code = error instanceof RolloutError ? error.code : undefined
+        logger.debug(
+          { method: request.method, path: pathname, route: route.path, status, caller: caller?.name, code, ms },
+          'answered',
+        )
+      }
+    },
+  })
+}
+
+function nameOf(route: Route | undefined): string | undefined {
+  return route && `${route.method.toUpperCase()} ${route.path}`
+}
+
+type AnyHandler = (call: never) => Promise<unknown>
+
+/** The database is away, as when it is restarted: nothing was done, or doing it again changes nothing. */
+function unlessAway<H extends AnyHandler>(handler: H): H {
+  return (async (call: never) => {
+    try {
+      return await handler(call)
+    } catch (error) {
+      throw isAway(error) ? away(error) : error
+    }
+  }) as H
+}
+
+function away(cause: unknown): RolloutError {
+  const message = 'The database does not answer; ask again in a moment.'
+  return new RolloutError('store.unavailable', message, { status: 503, retryAfterSeconds: 1, cause })
+}
+
+/** Each entry keeps its own type; that a loop made them is what the compiler cannot follow. */
+function mapValues<T extends object>(values: T, map: <H extends AnyHandler>(handler: H) => H): T {
+  return Object.fromEntries(Object.entries(values).map(([name, value]) => [name, map(value as AnyHandler)])) as T
+}

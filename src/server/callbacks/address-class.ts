@@ -1,0 +1,72 @@
+import { BlockList, isIP } from 'node:net'
+
+/**
+ * What an address leads to. `never`: nothing a trainer listens on, or what answers for the machine itself, such as a
+ * cloud's metadata service, which hands out keys to whoever asks.
+ */
+export type AddressClass = 'public' | 'private' | 'loopback' | 'never'
+
+const PRIVATE = rangesOf(['10.0.0.0/8', '100.64.0.0/10', '172.16.0.0/12', '192.168.0.0/16', 'fc00::/7'])
+
+/** By the registries of special addresses (RFC 6890 and later), and two metadata services that lie in private ranges. */
+const NEVER = rangesOf([
+  '0.0.0.0/8',
+  '169.254.0.0/16',
+  '100.100.100.200/32',
+  '192.0.0.0/24',
+  '192.0.2.0/24',
+  '192.88.99.0/24',
+  '198.18.0.0/15',
+  '198.51.100.0/24',
+  '203.0.113.0/24',
+  '224.0.0.0/4',
+  '240.0.0.0/4',
+  'fd00:ec2::254/128',
+  '2001::/23',
+  '2001:db8::/32',
+  '2002::/16',
+  '3fff::/20',
+])
+/** The only part of IPv6 that is given out for use between networks. */
+const GLOBAL_V6 = rangesOf(['2000::/3'])
+
+/** `address` is canonical, see below. */
+export function classOf(address: string): AddressClass {
+  if (isIP(address) === 4 ? address.startsWith('127.') : address === '::1') return 'loopback'
+  if (contains(NEVER, address)) return 'never'
+  if (contains(PRIVATE, address)) return 'private'
+  return isIP(address) === 4 || contains(GLOBAL_V6, address) ? 'public' : 'never'
+}
+
+/**
+ * One spelling for each address: without brackets, and IPv4 as IPv4 also where it is written inside of IPv6 and the
+ * machine, or a translator on the way, would take it out again. Undefined: it is none.
+ */
+export function toAddress(text: string): string | undefined {
+  const bare = text.replace(/^\[(.*)\]$/, '$1')
+  if (isIP(bare) !== 6) return isIP(bare) === 4 ? bare : undefined
+  if (bare.includes('%')) return undefined
+  // The URL parser writes an address in the one way that RFC 5952 recommends.
+  const short = new URL(`http://[${bare}]/`).hostname.slice(1, -1)
+  const inside = /^(?:::ffff:|64:ff9b::)([0-9a-f]{1,4}):([0-9a-f]{1,4})$/.exec(short)
+  if (inside === null) return short
+  const [high, low] = [Number.parseInt(inside[1] as string, 16), Number.parseInt(inside[2] as string, 16)]
+  return [high >> 8, high & 255, low >> 8, low & 255].join('.')
+}
+
+export function rangesOf(ranges: readonly string[]): BlockList {
+  const list = new BlockList()
+  for (const range of ranges) {
+    const [net = '', bits = ''] = range.split('/')
+    list.addSubnet(net, Number(bits), familyOf(net))
+  }
+  return list
+}
+
+export function contains(ranges: BlockList, address: string): boolean {
+  return ranges.check(address, familyOf(address))
+}
+
+function familyOf(address: string): 'ipv4' | 'ipv6' {
+  return isIP(address) === 4 ? 'ipv4' : 'ipv6'
+}

@@ -1,0 +1,29 @@
+import type { CallbackEnd } from '../../store/dispatch/callbacks.ts'
+import type { Delivery } from './deliver.ts'
+
+/** What nobody expects to change is tried again only in case somebody repairs it. */
+const TRIES_WHEN_REFUSED = 3
+const FIRST_DELAY_MS = 1000
+const LONGEST_DELAY_MS = 10 * 60_000
+/** However long the other side asks to wait. */
+const LONGEST_ASKED_MS = 60 * 60_000
+
+/** What to do after a try; `tries` counts it. */
+export function endOf(
+  delivery: Delivery,
+  { tries, attempts }: { tries: number; attempts: number },
+  now: number,
+  random: number,
+): CallbackEnd {
+  if (delivery.kind === 'delivered') return { kind: 'delivered' }
+  const most = delivery.kind === 'refused' ? Math.min(TRIES_WHEN_REFUSED, attempts) : attempts
+  if (tries >= most) return { kind: 'dead', error: delivery.error }
+  const asked = delivery.kind === 'failed' ? Math.min(delivery.retryAfterMs ?? 0, LONGEST_ASKED_MS) : 0
+  return { kind: 'again', at: now + Math.max(asked, backoffMs(tries, random)), error: delivery.error }
+}
+
+/** Doubling, of which a random half is spared, so that many do not come back at once. */
+export function backoffMs(tries: number, random: number): number {
+  const full = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** (tries - 1))
+  return full / 2 + (random * full) / 2
+}

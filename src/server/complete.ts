@@ -1,0 +1,146 @@
+import { promisify } from 'node:util'
+import { zstdCompress } from 'node:zlib'
+import type { Body } from '../api/route.ts'
+import type { Routes } from '../api/routes.ts'
+import { readAll } from '../api/limit-stream.ts'
+import { RolloutError } from '../model/failure.ts'
+import type { SessionOutcome } from '../model/session-outcome.ts'
+import { isTerminal } from '../model/session.ts'
+import type { Acceptance, ArtifactReference, ResultReference } from '../store/dispatch.ts'
+import { findSession } from '../store/dispatch/query-sessions.ts'
+import { MOST_RESULT_BYTES } from './check-result.ts'
+import type { ServerDeps, Some } from './deps.ts'
+import { noSession } from './not-found.ts'
+import { toOutcome } from './to-outcome.ts'
+import { noUpload } from './uploads.ts'
+
+type Completion = Body<Routes['completeSession']>
+
+/**
+ * The end of a session. Bytes first, then the row that names them: whatever is cut off in between is done again by the
+ * node, to the same end, and bytes that no row names are swept.
+ */
+export function completionHandlers(deps: ServerDeps): Some<'completeSession' | 'postSessionResult'> {
+  return {
+    async completeSession({ params, body }) {
+      const { outcome } = body
+      assertOutcome(outcome, params.node_id)
+      // Most that comes too late is told so here, and leaves no file behind.
+      await assertWanted(outcome, deps)
+      const result = await keepResult(body, deps)
+      const artifacts = await keepArtifacts(body, deps)
+      const acceptance = await deps.dispatch.accept(outcome, result, artifacts)
+      assertAccepted(acceptance, outcome)
+      if (acceptance.kind === 'duplicate') return { kind: 'duplicate' }
+      return { kind: 'accepted', is_refilled: acceptance.isRefilled, task_status: acceptance.taskStatus }
+    },
+    async postSessionResult({ body: result }) {
+      const session = await findSession(deps.database.db, result.session_id)
+      if (session === undefined) throw noSession(result.session_id)
+      if (result.task_id !== session.taskId) {
+        const message = `Session ${result.session_id} is of another task than ${JSON.stringify(result.task_id)}.`
+        throw new RolloutError('request.malformed', message, { status: 422, param: 'body.task_id' })
+      }
+      const nodeId = result.node_id ?? session.nodeId ?? ''
+      if (!isTerminal(result.status)) {
+        const message = `Session ${result.session_id} is ${result.status}, so this cannot be its result.`
+        throw new RolloutError('request.malformed', message, { status: 422, param: 'body.status' })
+      }
+      const bytes = await compress(JSON.stringify(result))
+      const now = deps.clock.now()
+      // It does not say which attempt it is of. The one before may have been taken already, and its answer lost.
+      const post = async (attempt: number): Promise<Acceptance> => {
+        const outcome = toOutcome(result, { attempt, nodeId, endedAt: now })
+        return deps.dispatch.accept(outcome, await deps.files.put(result.session_id, attempt, bytes))
+      }
+      const { attempt } = session
+      const first = await post(attempt)
+      const acceptance = first.kind === 'refused' && attempt > 1 ? await post(attempt - 1) : first
+      assertAccepted(acceptance.kind === 'refused' ? first : acceptance, { sessionId: result.session_id, attempt })
+      return { status: 'accepted' }
+    },
+  }
+}
+
+const compress = promisify(zstdCompress)
+
+function assertOutcome({ nodeId, sessionId, status }: SessionOutcome, callerId: string): void {
+  if (nodeId !== callerId) {
+    const message = `The outcome of session ${sessionId} is of node ${nodeId}, and ${callerId} cannot speak for it.`
+    throw new RolloutError('request.malformed', message, { status: 422, param: 'body.outcome.nodeId' })
+  }
+  if (!isTerminal(status)) {
+    const message = `Session ${sessionId} is ${status}, so it is not over.`
+    throw new RolloutError('request.malformed', message, { status: 422, param: 'body.outcome.status' })
+  }
+}
+
+async function assertWanted({ sessionId, attempt, nodeId }: SessionOutcome, { database }: ServerDeps): Promise<void> {
+  const session = await findSession(database.db, sessionId)
+  if (session === undefined) throw noSession(sessionId)
+  if (session.state === 'leased' && session.attempt === attempt && session.nodeId === nodeId) return
+  const ended = session.attempts.find((each) => each.attempt === attempt)
+  if (ended?.ending !== 'accepted') throw stale({ sessionId, attempt }, ended?.ending === 'cancelled')
+}
+
+async function keepResult(
+  { outcome, result_upload_id: uploadId }: Completion,
+  deps: ServerDeps,
+): Promise<ResultReference | undefined> {
+  if (uploadId === undefined) return undefined
+  await assertUpload(outcome, uploadId, deps)
+  const reference = await deps.files.keep(outcome.nodeId, uploadId, { kind: 'result' })
+  if (reference.bytes > MOST_RESULT_BYTES) {
+    const message = `The result of session ${outcome.sessionId} is longer than ${MOST_RESULT_BYTES} bytes.`
+    throw new RolloutError('request.too-large', message, { param: 'body.result_upload_id' })
+  }
+  const { stream } = await deps.files.open(reference.path)
+  await deps.checkResult(await readAll(stream), outcome)
+  return reference
+}
+
+async function keepArtifacts({ outcome, artifacts }: Completion, deps: ServerDeps): Promise<ArtifactReference[]> {
+  const kept: ArtifactReference[] = []
+  for (const { path, upload_id: uploadId } of artifacts) {
+    await assertUpload(outcome, uploadId, deps)
+    const {
+      path: storedPath,
+      bytes,
+      digest,
+    } = await deps.files.keep(outcome.nodeId, uploadId, { kind: 'artifact', path })
+    const isCut = outcome.artifacts.find((artifact) => artifact.path === path)?.isCut ?? false
+    kept.push({ path, storedPath, bytes, digest, isCut })
+  }
+  return kept
+}
+
+/** It must be whole, and of this very attempt. */
+async function assertUpload(
+  { sessionId, attempt, nodeId }: SessionOutcome,
+  uploadId: string,
+  { files }: ServerDeps,
+): Promise<void> {
+  const upload = await files.find(nodeId, uploadId)
+  if (upload === undefined) throw noUpload(uploadId)
+  if (upload.sessionId !== sessionId || upload.attempt !== attempt) {
+    const message = `Upload ${uploadId} is of attempt ${upload.attempt} at session ${upload.sessionId}.`
+    throw new RolloutError('request.malformed', message, { status: 422 })
+  }
+  if (upload.isComplete) return
+  const message = `Upload ${uploadId} has ${upload.offset} of ${upload.bytes} bytes; send the rest first.`
+  throw new RolloutError('request.conflict', message)
+}
+
+function assertAccepted(
+  acceptance: Acceptance,
+  lease: { sessionId: string; attempt: number },
+): asserts acceptance is Exclude<Acceptance, { kind: 'refused' }> {
+  if (acceptance.kind !== 'refused') return
+  if (acceptance.reason === 'unknown-session') throw noSession(lease.sessionId)
+  throw stale(lease, acceptance.reason === 'cancelled')
+}
+
+function stale({ sessionId, attempt }: { sessionId: string; attempt: number }, isCancelled: boolean): RolloutError {
+  const why = isCancelled ? 'it was cancelled' : 'it is over, or in other hands'
+  return new RolloutError('request.stale', `Attempt ${attempt} at session ${sessionId} is not wanted any more: ${why}.`)
+}

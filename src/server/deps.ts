@@ -1,0 +1,41 @@
+import type { Logger } from 'pino'
+import type { Handlers } from '../api/mount.ts'
+import type { Routes } from '../api/routes.ts'
+import type { Clock } from '../lib/clock.ts'
+import type { Database } from '../store/database.ts'
+import type { Dispatch } from '../store/dispatch.ts'
+import type { FileStore } from '../store/files.ts'
+import type { Caller } from './access.ts'
+import type { Bell } from './bell.ts'
+import type { CallbackOptions } from './callbacks.ts'
+import type { EventFeed } from './event-feed.ts'
+import type { LeaseDesk } from './lease-desk.ts'
+import type { CheckResult } from './check-result.ts'
+import type { Waits } from './waits.ts'
+
+/** What answers are made from. */
+export interface ServerDeps {
+  database: Database
+  dispatch: Dispatch
+  files: FileStore
+  feed: EventFeed
+  /** Rings the id of a task when something of it has changed. */
+  bell: Bell
+  desk: LeaseDesk
+  waits: Waits
+  checkResult: CheckResult
+  callbacks: CallbackOptions
+  /** A trainer may be to be called now. */
+  wakeCallbacks: () => void
+  /** Of all tokens there are. */
+  tokenNames: ReadonlySet<string>
+  /** Of Polar. */
+  version: string
+  leaseMs: number
+  clock: Clock
+  monotonic: () => number
+  logger: Logger
+}
+
+/** The handlers of some routes. */
+export type Some<Name extends keyof Routes> = Pick<Handlers<Routes, Caller>, Name>

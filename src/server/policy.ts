@@ -1,0 +1,43 @@
+import { RolloutError } from '../model/failure.ts'
+import { listQuotas, putQuota, type QuotaUse } from '../store/dispatch/quotas.ts'
+import type { ServerDeps, Some } from './deps.ts'
+
+/** What is served now, and who may have how much of it. */
+export function policyHandlers({
+  dispatch,
+  database,
+  tokenNames,
+}: ServerDeps): Some<'getPolicy' | 'putPolicy' | 'listQuotas' | 'putQuota'> {
+  const { db } = database
+  return {
+    async getPolicy() {
+      return { version: await dispatch.getPolicy() }
+    },
+    async putPolicy({ body }) {
+      return { version: await dispatch.advancePolicy(body.version) }
+    },
+    async listQuotas() {
+      return { quotas: (await listQuotas(db)).map(toView) }
+    },
+    async putQuota({ params, body }) {
+      const known = (await listQuotas(db)).some(({ owner }) => owner === params.token)
+      if (!known && !tokenNames.has(params.token)) {
+        throw new RolloutError('request.not-found', `There is no token named ${params.token}.`)
+      }
+      const { max_queued_sessions: maxQueued, max_running_sessions: maxRunning } = body
+      await putQuota(db, params.token, { maxQueued, maxRunning })
+      const use = (await listQuotas(db)).find(({ owner }) => owner === params.token)
+      return toView(use ?? { owner: params.token, maxQueued, maxRunning, queued: 0, running: 0 })
+    },
+  }
+}
+
+function toView({ owner, maxQueued, maxRunning, queued, running }: QuotaUse) {
+  return {
+    token: owner,
+    max_queued_sessions: maxQueued,
+    max_running_sessions: maxRunning,
+    queued_sessions: queued,
+    running_sessions: running,
+  }
+}

@@ -1,0 +1,87 @@
+import { JsonStream, StoredJson } from '../api/json-stream.ts'
+import type { SessionResult } from '../model/session.ts'
+import type { ResultReference } from '../store/dispatch.ts'
+import { type Ending, listEndings } from '../store/dispatch/query-tasks.ts'
+import type { ServerDeps } from './deps.ts'
+import { type EndedSession, makeResult, makeUnreadable } from './made-result.ts'
+import { findProgress, type TaskProgress } from './task-progress.ts'
+
+type ResultDeps = Pick<ServerDeps, 'database' | 'files' | 'logger'>
+
+const PAGE = 200
+
+/** How the sessions of a task ended, in order, read page by page. */
+export async function* readEndings(
+  { database }: Pick<ServerDeps, 'database'>,
+  taskId: string,
+  { after = 0, upTo = Infinity }: { after?: number; upTo?: number } = {},
+): AsyncGenerator<Ending> {
+  for (let place = after; ;) {
+    const page = await listEndings(database.db, taskId, { after: place, limit: PAGE })
+    for (const ending of page) {
+      if (ending.place > upTo) return
+      place = ending.place
+      yield ending
+    }
+    if (page.length < PAGE) return
+  }
+}
+
+/** The JSON of one result: as the node wrote it, or as we have to make it. */
+export async function openResult(
+  ending: EndedSession & { result?: ResultReference },
+  { files, logger }: ResultDeps,
+): Promise<JsonStream> {
+  if (ending.result === undefined) return toStream(makeResult(ending))
+  try {
+    const { stream, bytes } = await files.open(ending.result.path)
+    return new StoredJson(stream, bytes)
+  } catch (error) {
+    logger.error({ err: error, sessionId: ending.sessionId }, 'the result of a session cannot be read')
+    return toStream(makeUnreadable(ending, error))
+  }
+}
+
+function toStream(result: SessionResult): JsonStream {
+  return new JsonStream(once(Buffer.from(JSON.stringify(result))))
+}
+
+async function* once(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
+  yield bytes
+}
+
+/**
+ * A task as NVIDIA Polar shows it, with what its sessions brought spliced in as it is. One result is read at a time, and
+ * of that only a piece, so a task of any size takes no memory.
+ */
+export async function* renderTask(
+  task: TaskProgress,
+  {
+    results,
+    counts,
+  }: { results: 'inline' | 'reference'; /** Absent from what a trainer is called back with. */ counts: boolean },
+  deps: ResultDeps,
+): AsyncGenerator<Uint8Array> {
+  const paths: string[] = []
+  yield Buffer.from(`{"task_id":${JSON.stringify(task.taskId)},"status":"${task.status}","results":[`)
+  let isFirst = true
+  // Those that end from now on are not counted above, and so not shown.
+  for await (const ending of readEndings(deps, task.taskId, { upTo: task.endings })) {
+    if (!ending.isCurrent) continue
+    if (ending.result !== undefined) paths.push(ending.result.path)
+    if (results === 'reference') continue
+    if (!isFirst) yield COMMA
+    isFirst = false
+    yield* (await openResult({ ...ending, taskId: task.taskId }, deps)).chunks
+  }
+  const totals = counts ? `,"total_sessions":${task.need},"completed_sessions":${task.ended}` : ''
+  yield Buffer.from(`],"result_paths":${JSON.stringify(paths)}${totals}}`)
+}
+
+const COMMA = Buffer.from(',')
+
+/** What a trainer is called back with; undefined when there is no such task. The same bytes each time. */
+export async function openTaskResult(taskId: string, deps: ResultDeps): Promise<AsyncIterable<Uint8Array> | undefined> {
+  const task = await findProgress(deps.database.db, taskId)
+  return task && renderTask(task, { results: 'inline', counts: false }, deps)
+}

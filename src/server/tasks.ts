@@ -1,0 +1,168 @@
+import { JsonStream } from '../api/json-stream.ts'
+import type { SubmitRequest } from '../api/submit-request.ts'
+import { RolloutError } from '../model/failure.ts'
+import type { EnqueueOutcome } from '../store/dispatch.ts'
+import { listTaskSessions } from '../store/dispatch/query-sessions.ts'
+import { findTask, listTasks, type TaskSummary } from '../store/dispatch/query-tasks.ts'
+import { assertCallbackAllowed } from './callbacks.ts'
+import type { ServerDeps, Some } from './deps.ts'
+import { noTask } from './not-found.ts'
+import { overQuota, refusedRetry } from './refused-retry.ts'
+import { renderTask } from './results.ts'
+import { findProgress, type TaskProgress } from './task-progress.ts'
+import { toSubmission } from './to-submission.ts'
+import { toSessionSummary, toTaskSummary } from './views.ts'
+
+type TaskRoutes =
+  | 'submitTask'
+  | 'submitBatch'
+  | 'getTask'
+  | 'cancelTask'
+  | 'updateTask'
+  | 'retryTask'
+  | 'listTasks'
+  | 'listTaskSessions'
+
+export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
+  const { dispatch } = deps
+  const { db } = deps.database
+  const find = async (taskId: string): Promise<TaskSummary> => {
+    const task = await findTask(db, taskId)
+    if (task === undefined) throw noTask(taskId)
+    return task
+  }
+  const submit = async (tasks: readonly SubmitRequest[], owner: string): Promise<EnqueueOutcome[]> => {
+    for (const { callback_url } of tasks) if (callback_url != null) assertCallbackAllowed(callback_url, deps.callbacks)
+    return dispatch.enqueue(tasks.map(toSubmission), { owner })
+  }
+  return {
+    async submitTask({ body, caller }) {
+      const [outcome] = await submit([body], caller.name)
+      assertTaken(outcome!)
+      const progress = outcome!.kind === 'same' ? await findProgress(db, body.task_id) : undefined
+      return { task_id: body.task_id, status: progress?.status ?? 'running' }
+    },
+    async submitBatch({ body, caller }) {
+      const outcomes = await submit(body.tasks, caller.name)
+      return {
+        outcomes: outcomes.map(({ taskId, kind }) => {
+          if (kind === 'over-quota') throw overQuota()
+          return { task_id: taskId, outcome: kind }
+        }),
+      }
+    },
+    async getTask({ params, query, signal }) {
+      const task = await waitForNews(params.task_id, query, signal, deps)
+      return new JsonStream(renderTask(task, { results: query.results, counts: true }, deps))
+    },
+    async cancelTask({ params, query }) {
+      const status = await dispatch.cancelTask(params.task_id, { registerIfMissing: query.register_if_missing })
+      const task = await findProgress(db, params.task_id)
+      if (task !== undefined) return new JsonStream(renderTask(task, { results: 'inline', counts: true }, deps))
+      if (status === undefined) throw noTask(params.task_id)
+      return {
+        task_id: params.task_id,
+        status,
+        results: [],
+        result_paths: [],
+        total_sessions: 0,
+        completed_sessions: 0,
+      }
+    },
+    async updateTask({ params, body }) {
+      const { dispatch_priority: priority, early_stop_min_usable_sessions: earlyStop } = body
+      const outcome = await dispatch.updateTask(params.task_id, {
+        priority,
+        earlyStop,
+      })
+      if (outcome === 'unknown-task') throw noTask(params.task_id)
+      if (outcome === 'over') {
+        const message = `Task ${JSON.stringify(params.task_id)} is over, so nothing of it can be changed.`
+        throw new RolloutError('request.conflict', message)
+      }
+      return toTaskSummary(await find(params.task_id))
+    },
+    async retryTask({ params, body }) {
+      const retry = await dispatch.retryTask(params.task_id, body.statuses)
+      if (retry.kind !== 'retried') throw refusedRetry(retry.kind, params.task_id)
+      return { task_id: params.task_id, status: retry.taskStatus, retried_sessions: retry.sessions }
+    },
+    async listTasks({ query: { status, harness, model, search, since, limit, cursor } }) {
+      if (status === 'cancelling') return { tasks: [] }
+      const { tasks, next } = await listTasks(db, {
+        limit,
+        status,
+        harness,
+        model,
+        search,
+        since: since === undefined ? undefined : since * 1000,
+        cursor,
+      })
+      return { tasks: tasks.map(toTaskSummary), next_cursor: next }
+    },
+    async listTaskSessions({ params, query: { status, limit, cursor } }) {
+      if ((await findProgress(db, params.task_id)) === undefined) throw noTask(params.task_id)
+      const { sessions, next } = await listTaskSessions(db, params.task_id, {
+        limit,
+        status,
+        cursor,
+      })
+      return {
+        task_id: params.task_id,
+        sessions: sessions.map(toSessionSummary),
+        next_cursor: next,
+      }
+    },
+  }
+}
+
+function assertTaken({ taskId, kind }: EnqueueOutcome): void {
+  const name = JSON.stringify(taskId)
+  switch (kind) {
+    case 'created':
+    case 'same':
+      return
+    case 'over-quota':
+      throw overQuota()
+    case 'conflict':
+      throw new RolloutError('request.conflict', `Task ${name} is there with another body; choose another id.`)
+    case 'cancelled':
+      throw new RolloutError('request.conflict', `Task ${name} was cancelled before it was submitted.`)
+    case 'stale':
+      throw new RolloutError(
+        'request.stale',
+        `Task ${name} was made for a version of the policy that is too old by now.`,
+      )
+  }
+}
+
+/** When nobody rang: a notification may be lost. */
+const RECHECK_MS = 5000
+
+/** The task as soon as it is what the caller waits for, or as it is when the time is over. */
+async function waitForNews(
+  taskId: string,
+  { wait, known_completed: known }: { wait: number; known_completed?: number | undefined },
+  signal: AbortSignal,
+  { database, bell, waits, monotonic }: ServerDeps,
+): Promise<TaskProgress> {
+  const look = async (): Promise<TaskProgress> => {
+    const task = await findProgress(database.db, taskId)
+    if (task === undefined) throw noTask(taskId)
+    return task
+  }
+  const isNews = ({ status, ended }: TaskProgress): boolean =>
+    status !== 'running' || (known !== undefined && ended > known)
+  const task = await look()
+  if (wait === 0 || isNews(task)) return task
+  return waits.during(signal, async (end) => {
+    const until = monotonic() + wait * 1000
+    using ear = bell.listen(taskId)
+    for (;;) {
+      const found = await look()
+      const left = until - monotonic()
+      if (isNews(found) || left <= 0 || end.aborted) return found
+      await ear.next(Math.min(left, RECHECK_MS), end)
+    }
+  })
+}

@@ -1,0 +1,455 @@
+import { readFile } from 'node:fs/promises'
+import { request } from 'node:http'
+import { connect } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import fc from 'fast-check'
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
+import type { Route } from '../../src/api/route.ts'
+import { routes } from '../../src/api/routes.ts'
+import { anyCallOf } from '../support/any-of-route.ts'
+import { bashAgent } from '../support/bash-agent.ts'
+import { startUp, type UpProcess } from '../support/up-process.ts'
+
+let up: UpProcess
+/** What an agent has in its hands: the key of its session, while the session is under way. */
+let sandboxKey: string
+
+beforeAll(async () => {
+  up = await startUp()
+  const keyFile = join(up.dir, 'stolen-key')
+  const agent = bashAgent(`call hello > answer.txt; printf %s "$OPENAI_API_KEY" > ${keyFile}; sleep 1000`)
+  const task = {
+    task_id: 'holds-a-key',
+    instruction: 'none',
+    timeout_seconds: 600,
+    runtime: { backend: 'local' },
+    agent: { harness: 'shell', custom_shell: { command: agent } },
+  }
+  const { status } = await send('POST', '/rollout/task/submit', { token: up.tokens.trainer, json: task })
+  expect(status).toBe(200)
+  await vi.waitFor(async () => expect((sandboxKey = await readFile(keyFile, 'utf8'))).not.toBe(''), {
+    timeout: 30_000,
+    interval: 100,
+  })
+}, 120_000)
+afterAll(async () => {
+  const log = up?.log()
+  await up?.[Symbol.asyncDispose]()
+  // Whatever was thrown at it: nothing of it was a surprise.
+  expect(log).not.toContain('internal.bug')
+  for (const token of Object.values(up?.tokens ?? {})) expect(log).not.toContain(token)
+})
+
+interface Sent {
+  token?: string
+  json?: unknown
+  bytes?: Uint8Array | string
+  headers?: Record<string, string>
+}
+
+interface Answered {
+  status: number
+  text: string
+}
+
+/** Not `fetch`, which puts paths in order before it sends them. */
+function send(method: string, path: string, { token, json, bytes, headers }: Sent = {}): Promise<Answered> {
+  const { hostname, port } = new URL(up.url)
+  return new Promise((resolve, reject) => {
+    const body = json === undefined ? bytes : JSON.stringify(json)
+    const call = request({
+      hostname,
+      port,
+      path,
+      method,
+      headers: {
+        ...(token !== undefined && { authorization: `Bearer ${token}` }),
+        ...(body !== undefined && {
+          'content-type': json === undefined ? 'application/octet-stream' : 'application/json',
+        }),
+        ...headers,
+      },
+      timeout: 30_000,
+    })
+    let isAnswered = false
+    call.on('response', (response) => {
+      isAnswered = true
+      if (response.headers['content-type']?.startsWith('text/event-stream')) {
+        response.destroy()
+        resolve({ status: response.statusCode ?? 0, text: '' })
+        return
+      }
+      const chunks: Buffer[] = []
+      response.on('data', (chunk: Buffer) => chunks.push(chunk))
+      response.on('end', () => resolve({ status: response.statusCode ?? 0, text: Buffer.concat(chunks).toString() }))
+      response.on('error', reject)
+    })
+    call.on('timeout', () => call.destroy(new Error(`${method} ${path} was not answered`)))
+    // What is refused may be cut off after the answer.
+    call.on('error', (error) => isAnswered || reject(error))
+    call.end(body)
+  })
+}
+
+/** The error has its one shape, and says nothing of our insides: no stack, no path of this machine, no token, no SQL. */
+function expectPlainError({ status, text }: Answered, what: string): void {
+  expect(status, `${what}: ${text.slice(0, 500)}`).toBeGreaterThanOrEqual(400)
+  expect(status, `${what}: ${text.slice(0, 500)}`).toBeLessThan(500)
+  expect(JSON.parse(text), what).toMatchObject({ error: { code: expect.any(String), message: expect.any(String) } })
+  expectNoLeak(text, what)
+}
+
+function expectNoLeak(text: string, what: string): void {
+  for (const token of [...Object.values(up.tokens), sandboxKey]) expect(text.includes(token), what).toBe(false)
+  expect(text.includes(up.dir), `${what}: ${text.slice(0, 500)}`).toBe(false)
+  expect(text, what).not.toMatch(/\n\s+at |node_modules|select .* from |insert into /i)
+}
+
+const table: readonly (readonly [name: string, route: Route])[] = Object.entries(routes)
+const guarded = table.filter(([, { scopes }]) => scopes.length > 0)
+const SCOPES = ['trainer', 'node', 'read'] as const
+
+/** Harmless wherever it is let in: it names what is not there. */
+function pathOf({ path }: Route): string {
+  return path.replaceAll(/\{(\w+)\}/g, (_, name: string) => (name === 'callback_id' ? '999999' : 'nobody'))
+}
+
+function sampleOf({ body }: Route): Sent {
+  if (body === undefined) return {}
+  return body.kind === 'json' ? { json: {} } : { bytes: 'x' }
+}
+
+describe('who may ask for what', { timeout: 120_000 }, () => {
+  test.each(guarded)(
+    '%s: not without a token, not with a wrong one, not with the key of a sandbox',
+    async (name, route) => {
+      const [method, path] = [route.method.toUpperCase(), pathOf(route)]
+      const sample = sampleOf(route)
+      const near = `${up.tokens.trainer.slice(0, -1)}${up.tokens.trainer.endsWith('a') ? 'b' : 'a'}`
+      for (const token of [undefined, '', 'x', near, sandboxKey, `${up.tokens.trainer} ${up.tokens.node}`]) {
+        const answer = await send(method, path, { ...sample, token })
+        expect(answer.status, `${name} with ${token}: ${answer.text}`).toBe(401)
+        expectPlainError(answer, name)
+      }
+      for (const header of ['x-api-key', 'x-goog-api-key', 'x-session-id', 'x-polar-control-token']) {
+        const answer = await send(method, path, { ...sample, headers: { [header]: sandboxKey } })
+        expect(answer.status, `${name} with the key as ${header}`).toBe(401)
+      }
+      const asked = await send(method, `${path}?key=${up.tokens.trainer}&token=${up.tokens.trainer}`, sample)
+      expect(asked.status, `${name} with a token in its address`).toBe(401)
+    },
+  )
+
+  test.each(guarded)('%s: only with a scope that it names', async (name, route) => {
+    for (const scope of SCOPES) {
+      const answer = await send(route.method.toUpperCase(), pathOf(route), {
+        ...sampleOf(route),
+        token: up.tokens[scope],
+      })
+      const what = `${name} as ${scope}: ${answer.text.slice(0, 300)}`
+      if (route.scopes.includes(scope)) expect([401, 403], what).not.toContain(answer.status)
+      else {
+        expect(answer.status, what).toBe(403)
+        expectPlainError(answer, what)
+      }
+      expect(answer.status, what).toBeLessThan(500)
+      expectNoLeak(answer.text, what)
+    }
+  })
+
+  test('what is open to all says nothing that others should not know', async () => {
+    for (const [name, route] of table.filter(([, { scopes }]) => scopes.length === 0)) {
+      const { status, text } = await send('GET', pathOf(route))
+      expect(status, name).toBe(200)
+      expectNoLeak(text, name)
+      expect(text, name).not.toContain('holds-a-key')
+    }
+  })
+
+  test('the gateway of a sandbox does not take the tokens of the server, nor lead to it', async () => {
+    const { text } = await send('GET', '/nodes', { token: up.tokens.read })
+    const [{ gateway_url: gateway }] = JSON.parse(text) as [{ gateway_url: string }]
+    for (const path of ['/rollout/status', '/tasks', '/nodes', '/rollout/task/holds-a-key']) {
+      for (const token of [up.tokens.trainer, sandboxKey]) {
+        const response = await fetch(`${gateway}${path}`, { headers: { authorization: `Bearer ${token}` } })
+        expect(response.status, path).toBeGreaterThanOrEqual(400)
+        expect(await response.text(), path).not.toContain('pipeline')
+      }
+    }
+  })
+})
+
+describe('names that lead elsewhere', { timeout: 60_000 }, () => {
+  const ways = [
+    '..',
+    '../..',
+    '../../etc/passwd',
+    '/etc/passwd',
+    '.',
+    'a/../../b',
+    'a\0b',
+    '%2e%2e',
+    '..\\..',
+    '-rf',
+    '~',
+    'con',
+  ]
+  const encodings = [
+    encodeURIComponent,
+    (text: string) => encodeURIComponent(encodeURIComponent(text)),
+    (text: string) => [...Buffer.from(text)].map((byte) => `%${byte.toString(16).padStart(2, '0')}`).join(''),
+  ]
+  test.each(guarded.filter(([, { path }]) => path.includes('{')))('%s', async (name, route) => {
+    const token = up.tokens[route.scopes[0]!]
+    for (const way of ways) {
+      for (const encode of encodings) {
+        const path = route.path.replaceAll(/\{\w+\}/g, encode(way))
+        const answer = await send(route.method.toUpperCase(), path, { ...sampleOf(route), token })
+        const what = `${name} ${path}: ${answer.text.slice(0, 300)}`
+        // A task may be called so, as long as that never reaches a file; whatever else may not.
+        expect(answer.status, what).toBeLessThan(500)
+        expect(answer.text, what).not.toContain('root:')
+        expectNoLeak(answer.text, what)
+        if (answer.status >= 400) expectPlainError(answer, what)
+      }
+    }
+  })
+
+  test('paths of artifacts', async () => {
+    const { text } = await send('GET', '/tasks/holds-a-key/sessions', { token: up.tokens.read })
+    const [{ session_id }] = (JSON.parse(text) as { sessions: [{ session_id: string }] }).sessions
+    for (const way of [
+      '../tokens.json',
+      '../../../../etc/passwd',
+      '/etc/passwd',
+      'a/../../../tokens.json',
+      '..\\x',
+      '',
+    ]) {
+      const path = `/sessions/${session_id}/artifact?path=${encodeURIComponent(way)}`
+      expectPlainError(await send('GET', path, { token: up.tokens.read }), way)
+    }
+  })
+
+  test('a task may have any name that can be said, and its files stay where they belong', async () => {
+    for (const task_id of ['../../escape', '/etc/escape', 'a/b/c', '%2e%2e%2fescape', 'ünïcode 日本']) {
+      const json = {
+        task_id,
+        instruction: '',
+        agent: { harness: 'shell', custom_shell: { command: 'true' } },
+        runtime: { backend: 'local' },
+      }
+      expect(await send('POST', '/rollout/task/submit', { token: up.tokens.trainer, json })).toMatchObject({
+        status: 200,
+      })
+      const path = `/rollout/task/${encodeURIComponent(task_id)}?wait=30`
+      const { status, text } = await send('GET', path, { token: up.tokens.read })
+      expect(status, text).toBe(200)
+      expect(JSON.parse(text), text).toMatchObject({ task_id, status: 'completed' })
+    }
+  })
+})
+
+describe('callbacks that lead elsewhere', { timeout: 60_000 }, () => {
+  test.each([
+    'http://169.254.169.254/latest/meta-data/',
+    'http://[fd00:ec2::254]/latest/',
+    'http://metadata.google.internal/',
+    'http://10.0.0.1/',
+    'http://192.168.1.1:8080/x',
+    'http://0.0.0.0/',
+    'http://[::]/',
+    'http://[::ffff:169.254.169.254]/',
+    'http://2852039166/',
+    'http://0xa9fea9fe/',
+    'http://0251.0376.0251.0376/',
+    'http://169.254.169.254.:80/',
+    'http://127.0.0.1@169.254.169.254/',
+    'http://example.com/',
+    'file:///etc/passwd',
+    'gopher://127.0.0.1:25/',
+    'javascript:alert(1)',
+    'http://user:pass@127.0.0.1/',
+  ])('%s is refused when the task is submitted', async (callback_url) => {
+    const json = {
+      task_id: `calls-${callback_url.length}-${callback_url.replaceAll(/\W/g, '')}`,
+      instruction: '',
+      agent: { harness: 'shell', custom_shell: { command: 'true' } },
+      callback_url,
+    }
+    const answer = await send('POST', '/rollout/task/submit', { token: up.tokens.trainer, json })
+    expectPlainError(answer, callback_url)
+    expect([400, 403, 422]).toContain(answer.status)
+  })
+
+  test('and so it is in a batch, of which then nothing is stored', async () => {
+    const agent = { harness: 'shell', custom_shell: { command: 'true' } }
+    const tasks = [
+      { task_id: 'batch-good', instruction: '', agent },
+      { task_id: 'batch-bad', instruction: '', agent, callback_url: 'http://169.254.169.254/' },
+    ]
+    expectPlainError(await send('POST', '/tasks/batch', { token: up.tokens.trainer, json: { tasks } }), 'a batch')
+    expect(await send('GET', '/rollout/task/batch-good', { token: up.tokens.read })).toMatchObject({ status: 404 })
+  })
+})
+
+describe('bodies', { timeout: 120_000 }, () => {
+  const withBody = table.filter(([, { body }]) => body?.kind === 'json')
+
+  test('a thousand that are wrong in all kinds of ways', async () => {
+    const anyNoise = fc.oneof(
+      fc.json().map((text) => Buffer.from(text)),
+      fc.uint8Array({ maxLength: 200 }),
+      fc.constantFrom(
+        '',
+        'null',
+        '[]',
+        '{"__proto__":{"scopes":["trainer"]}}',
+        '{"constructor":{"prototype":{}}}',
+        `${'['.repeat(50_000)}${']'.repeat(50_000)}`,
+        `{"task_id":${'9'.repeat(5000)}}`,
+        '{"task_id":"\\ud800"}',
+        '{"task_id":"\\u0000"}',
+        '{"a":1e999}',
+        '{"a":1',
+        '\ufeff{}',
+      ),
+    )
+    const anyCall = fc.constantFrom(...withBody).chain(([name, route]) =>
+      fc.record({
+        name: fc.constant(name),
+        route: fc.constant(route),
+        /** Right but for one thing, or noise from the start. */
+        body: fc.oneof(
+          anyNoise,
+          fc.tuple(anyCallOf(route), fc.nat(), fc.jsonValue()).map(([{ body }, at, value]) => spoil(body, at, value)),
+        ),
+        type: fc.constantFrom(
+          'application/json',
+          'application/json',
+          'application/json; charset=utf-16',
+          'text/plain',
+          '',
+        ),
+      }),
+    )
+    await fc.assert(
+      fc.asyncProperty(anyCall, async ({ name, route, body, type }) => {
+        const answer = await send(route.method.toUpperCase(), pathOf(route), {
+          token: up.tokens[route.scopes[0]!],
+          bytes: body,
+          headers: { 'content-type': type },
+        })
+        const what = `${name} ${Buffer.from(body).toString('utf8').slice(0, 300)}: ${answer.text.slice(0, 300)}`
+        expect(answer.status, what).toBeLessThan(500)
+        expectNoLeak(answer.text, what)
+        if (answer.status >= 400) expectPlainError(answer, what)
+      }),
+      { numRuns: 1000 },
+    )
+    expect(await send('GET', '/health')).toMatchObject({ status: 200 })
+  })
+
+  test('larger than its route takes, told and untold', async () => {
+    for (const [name, route] of table.filter(
+      ([, { body }]) => body !== undefined && body.maxBytes <= 4 * 1024 * 1024,
+    )) {
+      const token = up.tokens[route.scopes[0]!]
+      const told = await send(route.method.toUpperCase(), pathOf(route), {
+        token,
+        bytes: Buffer.alloc(route.body!.maxBytes + 1, 0x20),
+        headers: { 'content-type': 'application/json' },
+      })
+      expect(told.status, name).toBe(413)
+      expectPlainError(told, name)
+    }
+  })
+
+  test('an upload of a node that is larger than a part, or than it said', async () => {
+    const token = up.tokens.node
+    const digest = `sha256:${'0'.repeat(64)}`
+    const begun = await send('POST', '/nodes/nobody/uploads', {
+      token,
+      json: { session_id: 'nobody', attempt: 1, bytes: 10, digest },
+    })
+    expectPlainError(begun, 'an upload for a session that is not there')
+    const answer = await send('PUT', '/nodes/nobody/uploads/upl_1?offset=0', {
+      token,
+      bytes: Buffer.alloc(65 * 1024 * 1024),
+    })
+    expectPlainError(answer, 'a part of 65 MiB')
+  })
+})
+
+/** Takes one thing of a right body and puts something else there. */
+function spoil(body: unknown, at: number, value: unknown): Uint8Array {
+  if (typeof body !== 'object' || body === null) return Buffer.from(JSON.stringify(value) ?? '')
+  const names = Object.keys(body)
+  const name = names[at % Math.max(names.length, 1)]
+  if (name === undefined || at % 7 === 0) return Buffer.from(JSON.stringify({ ...body, surprise: value }))
+  return Buffer.from(JSON.stringify({ ...body, [name]: value }))
+}
+
+describe('callers that waste our time', { timeout: 120_000 }, () => {
+  test('hundreds that never finish what they say keep nobody else waiting', async () => {
+    const { hostname, port } = new URL(up.url)
+    const head = `POST /rollout/task/submit HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer ${up.tokens.trainer}\r\nContent-Type: application/json\r\n`
+    const openings = [
+      'POST /rollout/',
+      head,
+      `${head}Content-Length: 100000\r\n\r\n{`,
+      `${head}Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n`,
+    ]
+    const sockets = Array.from({ length: 400 }, (_, index) => {
+      const socket = connect(Number(port), hostname)
+      socket.on('error', () => {})
+      socket.write(openings[index % openings.length]!)
+      return socket
+    })
+    try {
+      const drip = setInterval(() => sockets.forEach((socket) => socket.writable && socket.write(' ')), 500)
+      await sleep(1000)
+      const startedAt = performance.now()
+      for (let count = 0; count < 20; count++) {
+        expect(await send('GET', '/tasks?limit=1', { token: up.tokens.read })).toMatchObject({ status: 200 })
+      }
+      expect(performance.now() - startedAt).toBeLessThan(10_000)
+      clearInterval(drip)
+    } finally {
+      for (const socket of sockets) socket.destroy()
+    }
+  })
+
+  test('long polls of many who have gone away cost nothing that stays', async () => {
+    const { hostname, port } = new URL(up.url)
+    for (let round = 0; round < 3; round++) {
+      const calls = Array.from({ length: 200 }, () => {
+        const call = request({
+          hostname,
+          port,
+          path: '/rollout/task/holds-a-key?wait=60',
+          headers: { authorization: `Bearer ${up.tokens.read}` },
+        })
+        call.on('error', () => {})
+        call.end()
+        return call
+      })
+      await sleep(500)
+      for (const call of calls) call.destroy()
+    }
+    expect(await send('GET', '/rollout/task/holds-a-key', { token: up.tokens.read })).toMatchObject({ status: 200 })
+  })
+})
+
+test('other people’s web pages cannot speak to it', async () => {
+  const { port } = new URL(up.url)
+  const rebound = await send('GET', '/tasks', { token: up.tokens.read, headers: { host: `evil.example:${port}` } })
+  const foreign = await send('GET', '/tasks', { token: up.tokens.read, headers: { origin: 'https://evil.example' } })
+  for (const { text } of [rebound, foreign]) expectNoLeak(text, 'a foreign page')
+  const response = await fetch(`${up.url}/tasks`, {
+    method: 'OPTIONS',
+    headers: { origin: 'https://evil.example', 'access-control-request-method': 'GET' },
+  })
+  expect(response.headers.get('access-control-allow-origin')).toBeNull()
+})
