@@ -25,6 +25,8 @@ export interface Grading {
   ending: AgentEnding
   task: TaskRequest
   submission: string
+  /** Throws for a file of this machine that must not get into a sandbox. */
+  assertUpload(source: string): Promise<void>
   artifacts: Artifacts
   signal: AbortSignal
 }
@@ -62,9 +64,10 @@ export async function gradeSession(grading: Grading): Promise<EvalResult> {
 }
 
 /** A grade, if what the agent left cannot even be looked at: that is its own doing, and worth nothing. */
-async function collect({ evaluator, agent, signal }: Grading, collection: Collection): Promise<EvalResult | undefined> {
+async function collect(grading: Grading, collection: Collection): Promise<EvalResult | undefined> {
+  const { evaluator, agent, signal } = grading
   try {
-    await evaluator.collect?.(toWorkspace(agent, signal), collection)
+    await evaluator.collect?.(toGuarded(grading, agent), collection)
     return undefined
   } catch (error) {
     signal.throwIfAborted()
@@ -87,8 +90,19 @@ async function evaluate({ evaluator, built, signal }: Grading, evaluation: Evalu
   }
 }
 
-async function toGrader({ graders, signal }: Grading, from: 'clean' | 'agent'): Promise<Workspace> {
-  return toWorkspace(await graders.take(from, signal), signal)
+async function toGrader(grading: Grading, from: 'clean' | 'agent'): Promise<Workspace> {
+  return toGuarded(grading, await grading.graders.take(from, grading.signal))
+}
+
+function toGuarded(grading: Grading, sandbox: Sandbox): Workspace {
+  const workspace = toWorkspace(sandbox, grading.signal)
+  return {
+    ...workspace,
+    upload: async (source, target) => {
+      await grading.assertUpload(source)
+      await workspace.upload(source, target)
+    },
+  }
 }
 
 /** Whatever goes wrong while grading is not the policy's doing: that is for the evaluator to say, with a reward. */

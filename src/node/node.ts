@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { Logger } from 'pino'
 import { acquireLockFile, identifyProcess, type LockFile } from '../lib/lock-file.ts'
 import { Slots } from '../lib/slots.ts'
-import { RolloutError } from '../model/failure.ts'
+import { RolloutError, toFailure } from '../model/failure.ts'
 import type { NodeStageMetrics } from '../model/node.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
@@ -17,7 +17,8 @@ import { recoverSession, type Recovered } from './recover-session.ts'
 import { runSession, type SessionEnd, type SessionLimits } from './run-session.ts'
 import { RunTimes } from './run-times.ts'
 import type { Runtime } from './runtimes/runtime.ts'
-import { SessionFolder } from './session-folder.ts'
+import { pastFolder, SessionFolder, sessionsFolder } from './session-folder.ts'
+import { writeResult } from './session-result.ts'
 import type { Transition } from './session-states.ts'
 import { RealWork, type WorkDeps } from './session-work.ts'
 import { Stages, type StageWidths } from './stages.ts'
@@ -30,6 +31,15 @@ export interface NodeOptions extends Omit<WorkDeps, 'leases' | 'runTimes' | 'sta
   artifacts: ArtifactPolicy
   /** Kinds of sandbox that an earlier process with the same folder may have left some of. */
   usedRuntimes(): Promise<Runtime[]>
+  /**
+   * What becomes of sessions that an earlier process left. `again` (default): those without captured calls are made again.
+   * `report`: somebody else decides that; results are written as files, for a worker to deliver.
+   */
+  recovery?: 'again' | 'report'
+  /** How far a session has come that is under way; absent: nobody counts. */
+  progressOf?: (sessionId: string) => SessionProgress | undefined
+  /** A sandbox of this order has been made ready: what it took is warm now. */
+  onPrepared?: (order: SessionOrder) => void
   logger: Logger
   onEvent?: (event: SessionEvent) => void
 }
@@ -52,11 +62,25 @@ export interface SessionEvent {
   at: number
 }
 
+/** Calls of the model that have ended, and the tokens it sampled in them. */
+export interface SessionProgress {
+  calls: number
+  tokens: number
+}
+
 export interface RunningSession {
-  sessionId: string
+  readonly sessionId: string
+  readonly attempt: number
+  readonly status: SessionStatus
   /** Never rejects but when the disk cannot even hold how it ended. */
   outcome: Promise<SessionOutcome>
   cancel(reason: string): void
+}
+
+interface Running {
+  session: RunningSession
+  status: SessionStatus
+  onStatus: (() => void) | undefined
 }
 
 /** One machine's worth of sessions. Only one process at a time may have its folder. */
@@ -66,7 +90,8 @@ export class SessionNode implements AsyncDisposable {
   readonly #deps: WorkDeps
   readonly #leases: Leases
   readonly #lock: LockFile
-  readonly #running = new Map<string, { session: RunningSession; cancel: AbortController }>()
+  readonly #running = new Map<string, Running>()
+  readonly #turns = new Map<string, Promise<void>>()
   #isDraining = false
   /** Sessions that were under way when an earlier process ended. Those that are made again are running. */
   readonly recovered: readonly Recovered[]
@@ -85,7 +110,7 @@ export class SessionNode implements AsyncDisposable {
       standby: new Slots(options.widths.postrun),
       scratch: gradingFolder(options.dir),
     }
-    for (const { order, next } of recovered) if (next === 'again') this.submit(order)
+    for (const { order, next } of recovered) if (next === 'again') this.#begin(order, { isContinued: true })
   }
 
   /** Takes over what an earlier process left: sandboxes are removed, sessions ended or made again. */
@@ -116,29 +141,77 @@ export class SessionNode implements AsyncDisposable {
     return this.#stages.metrics()
   }
 
+  get dir(): string {
+    return this.#options.dir
+  }
+
+  get widths(): StageWidths {
+    return this.#options.widths
+  }
+
+  progressOf(sessionId: string): SessionProgress | undefined {
+    return this.#options.progressOf?.(sessionId)
+  }
+
   get sessions(): readonly RunningSession[] {
     return [...this.#running.values()].map(({ session }) => session)
   }
 
-  /** Throws when it is draining, or has that session already. */
-  submit(order: SessionOrder): RunningSession {
-    const { sessionId } = order
+  /**
+   * Throws when it is draining, or has that attempt or a later one already. An earlier one is ended first, and what it left
+   * is set aside: two attempts share nothing. `onStatus` is called whenever the session's status has changed.
+   */
+  submit(order: SessionOrder, onStatus?: () => void): RunningSession {
+    const { sessionId, attempt } = order
     if (this.#isDraining)
       throw new RolloutError('config.invalid', `Node ${this.#options.nodeId} takes no more sessions.`)
-    if (this.#running.has(sessionId)) throw new RolloutError('config.invalid', `Session ${sessionId} runs already.`)
-    const cancel = new AbortController()
-    const outcome = this.#run(order, cancel.signal).finally(() => this.#running.delete(sessionId))
-    // Whoever wants to know asks; nobody has to.
-    outcome.catch(() => {})
-    const session = { sessionId, outcome, cancel: (reason: string) => cancel.abort(new Error(reason)) }
-    this.#running.set(sessionId, { session, cancel })
-    return session
+    const earlier = this.#running.get(sessionId)?.session
+    if (earlier !== undefined && earlier.attempt >= attempt)
+      throw new RolloutError('config.invalid', `Session ${sessionId} runs already, as attempt ${earlier.attempt}.`)
+    earlier?.cancel(`Attempt ${attempt} of the session takes its place.`)
+    return this.#begin(order, { after: earlier?.outcome, onStatus })
   }
 
-  async #run(order: SessionOrder, cancel: AbortSignal): Promise<SessionOutcome> {
-    const { clock, artifacts: policy } = this.#options
-    const folder = SessionFolder.of(sessionsFolder(this.#options.dir), order.sessionId)
-    await folder.writeOrder(order)
+  #begin(
+    order: SessionOrder,
+    how: { isContinued?: boolean; after?: Promise<unknown>; onStatus?: () => void },
+  ): RunningSession {
+    const { sessionId, attempt } = order
+    const cancel = new AbortController()
+    const outcome = this.#run(order, how, cancel.signal).finally(() => {
+      if (this.#running.get(sessionId) === running) this.#running.delete(sessionId)
+    })
+    // Whoever wants to know asks; nobody has to.
+    outcome.catch(() => {})
+    const running: Running = {
+      status: 'REGISTERED',
+      onStatus: how.onStatus,
+      session: {
+        sessionId,
+        attempt,
+        outcome,
+        get status() {
+          return running.status
+        },
+        cancel: (reason) => cancel.abort(new Error(reason)),
+      },
+    }
+    this.#running.set(sessionId, running)
+    return running.session
+  }
+
+  async #run(
+    order: SessionOrder,
+    { after, isContinued = false }: { after?: Promise<unknown>; isContinued?: boolean },
+    cancel: AbortSignal,
+  ): Promise<SessionOutcome> {
+    const { clock, artifacts: policy, dir } = this.#options
+    await after?.catch(() => {})
+    const folder = SessionFolder.of(sessionsFolder(dir), order.sessionId)
+    await this.#inTurn(order.sessionId, async () => {
+      if (!isContinued) await folder.setAside(pastFolder(dir))
+      await folder.writeOrder(order)
+    })
     const artifacts = new Artifacts(folder.artifacts, policy)
     const work = new RealWork(order, this.#deps, { artifacts, keepGrade: (grade) => folder.writeGrade(grade) })
     const plan = { priority: order.task.dispatch_priority, limits: toLimits(order.task, this.#options.budgets) }
@@ -150,20 +223,69 @@ export class SessionNode implements AsyncDisposable {
     }
     const end = await runSession(plan, work, deps, cancel)
     await artifacts.settle({ hasFailed: end.status !== 'COMPLETED' }).catch(deps.problem)
-    const outcome = toOutcome(order, end, {
+    const ended = toOutcome(order, end, {
       nodeId: this.#options.nodeId,
       timing: { ...end.timing, ...work.timing },
       ...(work.warnings.length === 0 ? {} : { warnings: work.warnings }),
       artifacts: artifacts.kept,
       endedAt: clock.now(),
     })
+    const outcome = this.#options.recovery === 'report' ? await this.#report(order, ended, end.built, folder) : ended
     await folder.writeOutcome(outcome)
     return outcome
+  }
+
+  /**
+   * What is left of an attempt that has ended is nobody's business any more, and is set aside; unless a later attempt has
+   * taken its place already. Resolves with where it is now; undefined when nothing was moved.
+   */
+  forget(sessionId: string, attempt: number): Promise<string | undefined> {
+    const { dir } = this.#options
+    const folder = SessionFolder.of(sessionsFolder(dir), sessionId)
+    return this.#inTurn(sessionId, async () => {
+      const running = this.#running.get(sessionId)?.session
+      return running?.attempt === attempt ? undefined : folder.setAside(pastFolder(dir), attempt)
+    })
+  }
+
+  /** Only one at a time may move a session's folder. */
+  async #inTurn<T>(sessionId: string, work: () => Promise<T>): Promise<T> {
+    const before = this.#turns.get(sessionId)
+    const mine = (before ?? Promise.resolve()).then(work)
+    const settled = mine.then(
+      () => {},
+      () => {},
+    )
+    this.#turns.set(sessionId, settled)
+    try {
+      return await mine
+    } finally {
+      if (this.#turns.get(sessionId) === settled) this.#turns.delete(sessionId)
+    }
+  }
+
+  /** One whose result cannot be kept has none, and is worth another try elsewhere. */
+  async #report(
+    order: SessionOrder,
+    outcome: SessionOutcome,
+    built: BuiltSession | undefined,
+    folder: SessionFolder,
+  ): Promise<SessionOutcome> {
+    try {
+      await writeResult(folder.result, { order, outcome, built })
+      return outcome
+    } catch (error) {
+      this.#problem(error, order.sessionId)
+      return withoutResult(outcome, error)
+    }
   }
 
   /** Stored, then told. A disk that is full costs the journal, not the session; whoever recovers it knows less. */
   async #note(order: SessionOrder, folder: SessionFolder, { from, to, at }: Transition): Promise<void> {
     const { sessionId, attempt, task } = order
+    const running = this.#running.get(sessionId)
+    const isCurrent = running?.session.attempt === attempt
+    if (isCurrent) running.status = to
     try {
       await folder.note({ at, attempt, from, to })
     } catch (error) {
@@ -178,6 +300,8 @@ export class SessionNode implements AsyncDisposable {
       previous: from,
       at,
     })
+    if (to === 'READY') this.#options.onPrepared?.(order)
+    if (isCurrent) running.onStatus?.()
   }
 
   #problem(error: unknown, sessionId?: string): void {
@@ -198,10 +322,6 @@ export class SessionNode implements AsyncDisposable {
     this.#leases[Symbol.dispose]()
     await this.#lock.release()
   }
-}
-
-export function sessionsFolder(dir: string): string {
-  return join(dir, 'sessions')
 }
 
 function gradingFolder(dir: string): string {
@@ -241,4 +361,12 @@ function toOutcome(
     ...(built === undefined ? {} : { counts: toCounts(built.summary) }),
     ...more,
   }
+}
+
+/** Nothing of it can be trusted to be there, so nothing is said of it but why. */
+export function withoutResult(outcome: SessionOutcome, error: unknown): SessionOutcome {
+  const { ending: _, grade: __, counts: ___, failure: ____, ...rest } = outcome
+  const cause = toFailure(error)
+  const message = `The session ended ${outcome.status}, but its result could not be kept or delivered: ${cause.message}`
+  return { ...rest, status: 'ERROR', failure: new RolloutError('store.unavailable', message).failure, artifacts: [] }
 }

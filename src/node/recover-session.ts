@@ -2,28 +2,35 @@ import { rm } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { SessionOrder } from '../model/session-order.ts'
-import type { BuildCounts, SessionOutcome } from '../model/session-outcome.ts'
+import type { SessionOutcome } from '../model/session-outcome.ts'
 import type { SessionRecord, SessionStatus } from '../model/session.ts'
 import { logPaths } from '../store/call-log/log-path.ts'
-import { buildSession } from '../trajectory/build-session.ts'
-import type { SessionFolder, StoredGrade } from './session-folder.ts'
+import { buildSession, type BuiltSession } from '../trajectory/build-session.ts'
+import { pastFolder, type SessionFolder, type StoredGrade } from './session-folder.ts'
 import { toCounts } from './build-counts.ts'
 import type { NodeOptions } from './node.ts'
+import { writeResult } from './session-result.ts'
 
 /** A session that an earlier process left, and what becomes of it. */
 export type Recovered =
   /** Nothing had been captured: it is made again. */
-  { next: 'again'; order: SessionOrder } | { next: 'ended'; order: SessionOrder; outcome: SessionOutcome }
+  | { next: 'again'; order: SessionOrder }
+  | { next: 'ended'; order: SessionOrder; outcome: SessionOutcome }
+  /** Nothing had been captured, and whoever ordered it decides what becomes of it. */
+  | { next: 'forgotten'; order: SessionOrder }
 
-type Deps = Pick<NodeOptions, 'nodeId' | 'reader' | 'build' | 'filter' | 'createBuilder' | 'clock' | 'logger'>
+type Deps = Pick<
+  NodeOptions,
+  'dir' | 'nodeId' | 'reader' | 'build' | 'filter' | 'createBuilder' | 'clock' | 'logger' | 'recovery'
+>
 
 /** States in which the agent has not run yet. */
 const BEFORE: ReadonlySet<SessionStatus> = new Set(['REGISTERED', 'INITIALIZING', 'READY'])
 
 /**
  * What becomes of a session whose node died. Its sandbox is gone, and with it what could be graded: so one with captured
- * calls ends with those, and without a reward unless it had been graded before. One without is made again. Undefined for a
- * folder that cannot be read, which is left as it is.
+ * calls ends with those, and without a reward unless it had been graded before. One without is made again, if that is
+ * ours to decide. Undefined for a folder that cannot be read, which is left as it is.
  */
 export async function recoverSession(folder: SessionFolder, deps: Deps): Promise<Recovered | undefined> {
   try {
@@ -31,13 +38,20 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
     const journal = await folder.readJournal()
     const reached = journal.findLast(({ attempt }) => attempt === order.attempt)?.to ?? 'REGISTERED'
     const record = await loadIfThere(order.sessionId, deps)
-    if (BEFORE.has(reached) && (record?.turns.length ?? 0) === 0) {
+    const hasCalls = (record?.turns.length ?? 0) > 0
+    if (deps.recovery === 'report' && !hasCalls && (await folder.readGrade()) === undefined) {
+      await folder.setAside(pastFolder(deps.dir))
+      return { next: 'forgotten', order }
+    }
+    if (BEFORE.has(reached) && !hasCalls) {
       // It was left open, and what is written to it now would never count as whole. There is nothing in it.
       const { log, lock, mark } = logPaths(dirname(folder.path), order.sessionId)
       for (const file of [log, lock, mark]) await rm(file, { force: true })
       return { next: 'again', order: { ...order, attempt: order.attempt + 1 } }
     }
-    const outcome = await toOutcome(order, { reached, record, grade: await folder.readGrade() }, deps)
+    const built = record === undefined ? undefined : await build(order, record, deps)
+    const outcome = toOutcome(order, { reached, built, grade: await folder.readGrade() }, deps)
+    if (deps.recovery === 'report') await writeResult(folder.result, { order, outcome, built })
     await folder.writeOutcome(outcome)
     return { next: 'ended', order, outcome }
   } catch (error) {
@@ -46,16 +60,15 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
   }
 }
 
-async function toOutcome(
+function toOutcome(
   order: SessionOrder,
   {
     reached,
-    record,
+    built,
     grade,
-  }: { reached: SessionStatus; record: SessionRecord | undefined; grade: StoredGrade | undefined },
+  }: { reached: SessionStatus; built: BuiltSession | undefined; grade: StoredGrade | undefined },
   deps: Deps,
-): Promise<SessionOutcome> {
-  const counts = record === undefined ? undefined : await buildCounts(order, record, deps)
+): SessionOutcome {
   return {
     schemaVersion: 1,
     sessionId: order.sessionId,
@@ -63,7 +76,7 @@ async function toOutcome(
     attempt: order.attempt,
     nodeId: deps.nodeId,
     ...endingOf(reached, grade?.attempt === order.attempt ? grade : undefined),
-    ...(counts === undefined ? {} : { counts }),
+    ...(built === undefined ? {} : { counts: toCounts(built.summary) }),
     timing: {},
     artifacts: [],
     endedAt: deps.clock.now(),
@@ -95,11 +108,9 @@ function failureOf(code: 'session.agent-timeout' | 'harness.exit-nonzero'): Fail
   return new RolloutError(code, 'As it was before the node ended.').failure
 }
 
-async function buildCounts(order: SessionOrder, record: SessionRecord, deps: Deps): Promise<BuildCounts> {
-  const { build, filter } = deps
+async function build(order: SessionOrder, record: SessionRecord, deps: Deps): Promise<BuiltSession> {
   const builder = await deps.createBuilder(order.task.builder)
-  const { summary } = buildSession(record, { ...build, filter, builder })
-  return toCounts(summary)
+  return buildSession(record, { ...deps.build, filter: deps.filter, builder })
 }
 
 /** Undefined where nothing was ever captured. */

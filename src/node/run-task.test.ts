@@ -31,7 +31,7 @@ class FakeNode {
       this.cancelled.push(reason)
       resolve(outcomeOf(order, 'session.cancelled'))
     }
-    return { sessionId, outcome: promise, cancel }
+    return { sessionId, attempt: order.attempt, status: 'REGISTERED', outcome: promise, cancel }
   }
 }
 

@@ -16,8 +16,6 @@ export interface SandboxParts {
   nodeId: string
   mounts: readonly Mount[]
   door?: Door
-  /** What of the machine a task may have mounted; throws for what it may not. */
-  assertMountable(source: string): void
   now: number
 }
 
@@ -43,7 +41,7 @@ export function toSandboxSpec(
     limits: toLimits(spec, runtime),
     network: toNetwork(spec, runtime),
     ...(door === undefined ? {} : { door }),
-    mounts: [...parts.mounts, ...toMounts(spec, (source) => parts.assertMountable(source))],
+    mounts: [...parts.mounts, ...toMounts(spec)],
     labels: { node: nodeId, session: sessionId, task: task.task_id.slice(0, 200), role },
     leaseUntil: parts.now + LEASE_MS,
   }
@@ -81,7 +79,7 @@ function toNetwork(
 }
 
 /** NVIDIA's `kwargs.volumes`, as `SOURCE:/TARGET[:ro|rw]`. */
-function toMounts(spec: RuntimeSpec | null | undefined, assertMountable: (source: string) => void): Mount[] {
+function toMounts(spec: RuntimeSpec | null | undefined): Mount[] {
   const volumes = spec?.kwargs['volumes'] ?? []
   if (!Array.isArray(volumes)) throw invalid('runtime.kwargs.volumes is a list of SOURCE:/TARGET')
   return volumes.map((volume) => {
@@ -89,7 +87,6 @@ function toMounts(spec: RuntimeSpec | null | undefined, assertMountable: (source
     if (!posix.isAbsolute(source) || !posix.isAbsolute(target) || more.length > 0 || !['ro', 'rw'].includes(mode)) {
       throw invalid(`runtime.kwargs.volumes: "${String(volume)}" is not /SOURCE:/TARGET or /SOURCE:/TARGET:ro`)
     }
-    assertMountable(source)
     return { source, target, isReadOnly: mode === 'ro' }
   })
 }

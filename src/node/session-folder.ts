@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto'
-import { appendFile, mkdir, open, readdir, readFile, rename } from 'node:fs/promises'
-import { join } from 'node:path'
+import { appendFile, mkdir, open, readdir, readFile, rename, rm } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
 import * as z from 'zod'
 import { errnoOf } from '../lib/errno.ts'
 import { RolloutError } from '../model/failure.ts'
@@ -23,6 +23,16 @@ export type JournalEntry = z.infer<typeof JournalEntry>
 const StoredGrade = z.object({ attempt: z.int(), ending: AgentEnding, grade: EvalResult })
 export type StoredGrade = z.infer<typeof StoredGrade>
 
+/** Of all that a node keeps: one folder a session. */
+export function sessionsFolder(dir: string): string {
+  return join(dir, 'sessions')
+}
+
+/** What is left of attempts that are nobody's business any more: `attempt-N/SESSION`. */
+export function pastFolder(dir: string): string {
+  return join(dir, 'past')
+}
+
 /** What a node keeps of a session, beside its call log: the order, how far it got, and how it ended. */
 export class SessionFolder {
   readonly path: string
@@ -39,11 +49,10 @@ export class SessionFolder {
 
   /** Of all sessions that have ended. */
   static async outcomes(dir: string): Promise<SessionOutcome[]> {
-    const folders = await SessionFolder.#all(dir)
+    const folders = await SessionFolder.all(dir)
     const found = await Promise.all(
       folders.map(async (folder) => {
-        const isOver = (await readIfThere(join(folder.path, 'outcome.json'))) !== undefined
-        return isOver ? folder.readOutcome() : undefined
+        return (await folder.hasEnded()) ? folder.readOutcome() : undefined
       }),
     )
     return found.filter((outcome) => outcome !== undefined)
@@ -51,12 +60,12 @@ export class SessionFolder {
 
   /** Sessions that were ordered and have not ended, as they are found when a node starts. */
   static async unfinished(dir: string): Promise<SessionFolder[]> {
-    const folders = await SessionFolder.#all(dir)
+    const folders = await SessionFolder.all(dir)
     const states = await Promise.all(folders.map((folder) => folder.#isUnfinished()))
     return folders.filter((_, index) => states[index])
   }
 
-  static async #all(dir: string): Promise<SessionFolder[]> {
+  static async all(dir: string): Promise<SessionFolder[]> {
     const names = await readdir(dir).catch((error: unknown) => {
       if (errnoOf(error) === 'ENOENT') return []
       throw error
@@ -64,8 +73,44 @@ export class SessionFolder {
     return names.filter(isId).map((id) => SessionFolder.of(dir, id))
   }
 
+  /** Of its session. */
+  get id(): string {
+    return basename(this.path)
+  }
+
   get artifacts(): string {
     return join(this.path, 'artifacts')
+  }
+
+  /** What a trainer gets of it, compressed; there before the outcome is, where it is wanted at all. */
+  get result(): string {
+    return join(this.path, 'result.json.zst')
+  }
+
+  /**
+   * Out of the way, with all that is in it: what comes to this place from now on belongs to another attempt. With
+   * `attempt`, only if it is that one's. Resolves with where it is now; undefined when nothing was moved.
+   */
+  async setAside(past: string, attempt?: number): Promise<string | undefined> {
+    const found = await this.#attempt()
+    if (attempt !== undefined && found !== attempt) return undefined
+    const target = join(past, `attempt-${found}`, basename(this.path))
+    await mkdir(dirname(target), { recursive: true, mode: 0o700 })
+    await rm(target, { recursive: true, force: true })
+    try {
+      await rename(this.path, target)
+      return target
+    } catch (error) {
+      if (errnoOf(error) === 'ENOENT') return undefined
+      throw error
+    }
+  }
+
+  /** Of the order that lies there; 0 when that cannot be read. */
+  async #attempt(): Promise<number> {
+    const text = await readIfThere(join(this.path, 'order.json'))
+    const parsed = SessionOrder.pick({ attempt: true }).strip().safeParse(parseOrUndefined(text))
+    return parsed.success ? parsed.data.attempt : 0
   }
 
   async writeOrder(order: SessionOrder): Promise<void> {
@@ -105,6 +150,10 @@ export class SessionFolder {
     await this.#replace('outcome.json', outcome)
   }
 
+  async hasEnded(): Promise<boolean> {
+    return (await readIfThere(join(this.path, 'outcome.json'))) !== undefined
+  }
+
   async readOutcome(): Promise<SessionOutcome> {
     return this.#read('outcome.json', SessionOutcome)
   }
@@ -137,6 +186,14 @@ export class SessionFolder {
       await file.close()
     }
     await rename(draft, join(this.path, name))
+  }
+}
+
+function parseOrUndefined(text: string | undefined): unknown {
+  try {
+    return text === undefined ? undefined : JSON.parse(text)
+  } catch {
+    return undefined
   }
 }
 

@@ -24,6 +24,7 @@ import { keepHarnessLogs } from './harness-logs.ts'
 import { endOf, type Harness } from './harnesses/harness.ts'
 import { lastWords } from './last-words.ts'
 import { launchInSandbox } from './launch-in-sandbox.ts'
+import type { HostGate } from './host-access.ts'
 import type { Leases } from './leases.ts'
 import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
 import type { RunTimes } from './run-times.ts'
@@ -58,7 +59,8 @@ export interface WorkDeps {
   createEvaluator(spec: NonNullable<TaskRequest['evaluator']>): Promise<Evaluator>
   build: Pick<BuildOptions, 'weighting' | 'reader'> & { forSession: NonNullable<BuildOptions['forSession']> }
   filter: CallFilter
-  assertMountable(source: string): void
+  /** Whose tasks are others': what they may have of this machine. Absent: whoever runs them may have all of it. */
+  host?: Pick<HostGate, 'admit' | 'assertGradable'>
   clock: Clock
   leases: Leases
   runTimes: RunTimes
@@ -148,6 +150,7 @@ export class RealWork implements SessionWork<BuiltSession> {
   async #resolve(): Promise<Resolved> {
     const { task } = this.#order
     const deps = this.#deps
+    await deps.host?.admit(task)
     const builder = await deps.createBuilder(task.builder)
     const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
     const runnable = await deps.findHarness(task.agent)
@@ -192,7 +195,6 @@ export class RealWork implements SessionWork<BuiltSession> {
     return {
       role,
       nodeId: deps.nodeId,
-      assertMountable: (source: string) => deps.assertMountable(source),
       now: deps.clock.now(),
     }
   }
@@ -334,7 +336,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const { evaluator } = this.#resolved!
     if (evaluator === undefined) return undefined
     const { task, sessionId, attempt } = this.#order
-    const { clock, scratch } = this.#deps
+    const { clock, scratch, host } = this.#deps
     const submission = join(scratch, sessionId)
     await mkdir(submission, { recursive: true, mode: 0o700 })
     this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
@@ -350,6 +352,7 @@ export class RealWork implements SessionWork<BuiltSession> {
         ending,
         task,
         submission,
+        assertUpload: async (source) => host?.assertGradable(source, submission),
         artifacts: this.#artifacts,
         signal,
       })

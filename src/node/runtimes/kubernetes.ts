@@ -100,7 +100,7 @@ const Review = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }).o
 const Told = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
 
 /** What we need, as RBAC names it. */
-const NEEDED = [
+export const NEEDED = [
   ['create', '', 'pods', ''],
   ['get', '', 'pods', ''],
   ['list', '', 'pods', ''],
