@@ -5,6 +5,8 @@ import { dirname, join } from 'node:path'
 import * as z from 'zod'
 import { toOpenApi } from '../src/api/openapi.ts'
 import { routes as apiRoutes } from '../src/api/routes.ts'
+import { variableOf } from '../src/config/environment.ts'
+import { type ConfigSchema, listFields, toJsonSchema } from '../src/config/list-fields.ts'
 import { anthropicMessagesFields } from '../src/gateway/dialects/anthropic-messages-fields.ts'
 import { googleGenerateFields } from '../src/gateway/dialects/google-generate-fields.ts'
 import { dialects } from '../src/gateway/dialects/index.ts'
@@ -29,6 +31,7 @@ const pages: readonly Page[] = [
   { path: 'docs/dialects.md', render: renderDialects },
   { path: 'docs/harness-settings.md', render: renderHarnessSettings },
   { path: 'docs/evaluator-settings.md', render: renderEvaluatorSettings },
+  { path: 'docs/config.md', render: renderConfig },
   { path: 'docs/openapi.json', render: renderOpenApi },
 ]
 
@@ -60,6 +63,107 @@ ${renderTable(['Code', 'Boundary', 'Blame', 'Retryable', 'Status', 'Meaning'], r
 
 This page is made from \`src/model/failure.ts\` by \`npm run docs\`.
 `
+}
+
+function renderConfig(): string {
+  const { properties = {} } = toJsonSchema()
+  const top = Object.entries(properties).filter(([, schema]) => schema.properties === undefined)
+  const sections = Object.entries(properties).filter(([, schema]) => schema.properties !== undefined)
+  const table = (rows: readonly string[][]): string => renderTable(['Setting', 'Value', 'If absent', 'Meaning'], rows)
+  return `# The configuration file
+
+One file, \`polar.yaml\`, for the server, its nodes and the commands that talk to them: found by \`--config\`, by
+\`POLAR_CONFIG\`, or in the current folder. All of it may be left out. How the parts are run is in
+[a server and nodes](server.md).
+
+\`\`\`yaml
+data: /var/lib/polar
+server:
+  host: 0.0.0.0
+  tokens:
+    - { name: slime, scopes: [trainer, read], token_file: /etc/polar/slime.token }
+    - { name: nodes, scopes: [node], token_env: POLAR_NODE_TOKEN }
+node:
+  server: http://10.0.0.5:8080
+  token_env: POLAR_NODE_TOKEN
+  widths: { init: 16, run: 32, postrun: 16 }
+  allow: { paths: [/shared/tasks] }
+engine:
+  url: http://localhost:8000
+\`\`\`
+
+Of a flag, the environment and the file, in this order, the first that says something counts. What holds, and why, and
+whether it is right:
+
+\`\`\`sh
+npm run polar -- config print --origins
+npm run polar -- config check
+npm run polar -- config schema > polar.schema.json   # for editors: # yaml-language-server: $schema=polar.schema.json
+\`\`\`
+
+- An unknown key or a wrong value is refused with the line it stands on, all of them at once, before anything is started.
+- Secrets are never written into the file: \`…_file\` names a file and \`…_env\` an environment variable that has it. Nothing
+  else in the file is replaced by what is in the environment.
+- Relative paths are meant from where the file is, those of flags and variables from the current folder. \`~/\` is the home
+  folder.
+- Most settings can be given by a variable, too: \`server.lease_seconds\` is \`${variableOf('server.lease_seconds')}\`; lists have
+  commas between their words. These have names of their own:
+
+${renderTable(
+  ['Variable', 'Is'],
+  [
+    ['`POLAR_CONFIG`', 'the file'],
+    ['`POLAR_SERVER_URL`', '`server.url`, `node.server`, and where `polar task` looks for the server'],
+    ['`POLAR_TOKEN`', 'the token of a node, or of `polar task`; `POLAR_TOKEN_FILE` names a file with it'],
+    ['`POLAR_UPSTREAM_KEY`', 'the API key of the engine'],
+    ['`POLAR_DATABASE_URL`', 'the postgres:// URL of the server'],
+    ['`POLAR_HARNESS_DIR`', '`node.harness_dir`'],
+  ],
+)}
+
+## For all of it
+
+${table(top.flatMap(([key, schema]) => toConfigRows(key, schema)))}
+
+${sections
+  .map(([key, schema]) => {
+    const rows = Object.entries(schema.properties ?? {}).flatMap(([inner, about]) =>
+      toConfigRows(`${key}.${inner}`, about),
+    )
+    return `## ${key}\n\n${schema.description ?? ''}.\n\n${table(rows)}`
+  })
+  .join('\n\n')}
+
+This page is made from \`src/config\` by \`npm run docs\`.
+`
+}
+
+/** A setting; a section is what is in it. */
+function toConfigRows(path: string, schema: ConfigSchema): string[][] {
+  const inner = schema.properties ?? schema.items?.properties ?? entriesOf(schema)?.properties
+  const name =
+    schema.properties !== undefined ? path : schema.items?.properties !== undefined ? `${path}[]` : `${path}.NAME`
+  const below = Object.entries(inner ?? {}).flatMap(([key, about]) => toConfigRows(`${name}.${key}`, about))
+  if (schema.properties !== undefined) return below
+  const absent = schema.default === undefined ? '' : `\`${JSON.stringify(schema.default)}\``
+  const value = inner === undefined ? configType(schema) : schema.items === undefined ? 'by name' : 'list'
+  return [[`\`${path}\``, value, absent, schema.description ?? ''], ...below]
+}
+
+/** In the words of somebody who writes it. */
+function configType(schema: ConfigSchema): string {
+  if (schema.items !== undefined) return `list of ${configType(schema.items)}`
+  if (schema.enum !== undefined) return schema.enum.map((value) => `\`${String(value)}\``).join(', ')
+  if (schema.format === 'path') return 'path'
+  return (
+    { string: 'text', integer: 'whole number', boolean: 'true, false', object: 'map' }[schema.type ?? ''] ??
+    schema.type ??
+    'any'
+  )
+}
+
+function entriesOf({ additionalProperties }: ConfigSchema): ConfigSchema | undefined {
+  return typeof additionalProperties === 'object' ? additionalProperties : undefined
 }
 
 function renderOpenApi(): string {

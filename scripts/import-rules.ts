@@ -13,6 +13,8 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
   node: ['gateway', 'trajectory', 'store', 'client', 'model', 'lib'],
   server: ['api', 'trajectory', 'store', 'model', 'lib'],
   config: [
+    'api/fields.ts',
+    'node/stages.ts',
     'gateway/dialects/index.ts',
     'gateway/upstreams/index.ts',
     'trajectory/builders/index.ts',

@@ -18,6 +18,11 @@ const systemPackages: readonly SystemPackage[] = [
   // Its programs are not on the path but for this one, which starts them.
   { name: 'postgresql', program: 'pg_ctlcluster', neededBy: 'test/e2e/dispatch-postgres.test.ts' },
   { name: 'golang-go', program: 'go', neededBy: 'test/e2e/graded-tasks.test.ts' },
+  { name: 'munge', program: 'munged', neededBy: 'test/e2e/slurm.test.ts' },
+  { name: 'slurmctld', program: 'slurmctld', neededBy: 'test/e2e/slurm.test.ts' },
+  { name: 'slurmd', program: 'slurmd', neededBy: 'test/e2e/slurm.test.ts' },
+  { name: 'slurm-client', program: 'sbatch', neededBy: 'test/e2e/slurm.test.ts' },
+  { name: 'systemd', program: 'systemd-analyze', neededBy: 'test/e2e/deploy.test.ts' },
 ]
 
 /** Only as root in CI: nobody's own machine is changed by running the tests. */

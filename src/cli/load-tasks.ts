@@ -10,13 +10,15 @@ import { TaskRequest, type PrepareAction } from '../model/task.ts'
  * Tasks of a YAML or JSON file: one, a list of them, one document each, or one a line. Relative paths are meant from where
  * the file is. Throws `config.invalid` with everything that is wrong.
  */
-export async function loadTasks(file: string): Promise<TaskRequest[]> {
+export async function loadTasks<T extends TaskRequest = TaskRequest>(
+  file: string,
+  /** More than a task has by itself, such as what a server takes besides. */
+  schema: z.ZodType<T> = TaskRequest as unknown as z.ZodType<T>,
+): Promise<T[]> {
   const values = parseFile(file, await readText(file))
   const problems: string[] = []
   const tasks = values.flatMap((value, index) => {
-    const parsed = TaskRequest.safeParse(
-      isTree(value) ? { task_id: nameOf(file, index, values.length), ...value } : value,
-    )
+    const parsed = schema.safeParse(isTree(value) ? { task_id: nameOf(file, index, values.length), ...value } : value)
     if (parsed.success) return [fromFile(parsed.data, dirname(file))]
     problems.push(`${values.length === 1 ? '' : `task ${index + 1}:\n`}${z.prettifyError(parsed.error)}`)
     return []
@@ -68,9 +70,9 @@ function nameOf(file: string, index: number, of: number): string {
 }
 
 /** Keys of evaluators' configs that are paths of this machine. */
-const PATH_KEYS: ReadonlySet<string> = new Set(['task_dir', 'tests_dir', 'source'])
+export const PATH_KEYS: ReadonlySet<string> = new Set(['task_dir', 'tests_dir', 'source'])
 
-function fromFile(task: TaskRequest, base: string): TaskRequest {
+function fromFile<T extends TaskRequest>(task: T, base: string): T {
   const at = (path: string): string => resolve(base, path)
   const step = (action: PrepareAction): PrepareAction => {
     if (action.type === 'upload_file' || action.type === 'upload_dir') return { ...action, source: at(action.source) }

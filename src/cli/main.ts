@@ -5,13 +5,37 @@ import { readVersion } from './version.ts'
 
 /** Verbs, loaded on use. The second word is what `polar --help` says of each. */
 const commands: Readonly<Record<string, { summary: string; load: () => Promise<Command> }>> = {
-  record: {
-    summary: 'Run a harness and capture every model call it makes',
-    load: async () => (await import('./commands/record.ts')).record,
+  up: {
+    summary: 'Server, node and engine in one process, on this machine',
+    load: async () => (await import('./commands/up.ts')).up,
+  },
+  task: {
+    summary: 'Submit tasks to a server, follow them, get results',
+    load: async () => (await import('./commands/task.ts')).task,
   },
   run: {
     summary: 'Run tasks in sandboxes, build and grade what comes out',
     load: async () => (await import('./commands/run.ts')).run,
+  },
+  record: {
+    summary: 'Run a harness and capture every model call it makes',
+    load: async () => (await import('./commands/record.ts')).record,
+  },
+  server: {
+    summary: 'Take tasks from trainers, give their sessions to nodes',
+    load: async () => (await import('./commands/server.ts')).server,
+  },
+  node: {
+    summary: 'Join a server and run sessions for it',
+    load: async () => (await import('./commands/node.ts')).node,
+  },
+  cluster: {
+    summary: 'Start nodes on many machines with Slurm, and end them',
+    load: async () => (await import('./commands/cluster.ts')).cluster,
+  },
+  config: {
+    summary: 'See which settings hold, and where each comes from',
+    load: async () => (await import('./commands/config.ts')).config,
   },
   harness: {
     summary: 'Install agent CLIs, and see which are here',
@@ -55,6 +79,9 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
   },
 }
 
+/** A service of ours that is not there, or not to be spoken to. */
+const UNREACHABLE: ReadonlySet<string> = new Set(['server.unreachable', 'server.failed', 'store.unavailable'])
+
 process.exitCode = await main(process.argv.slice(2))
 
 async function main(argv: readonly string[]): Promise<ExitCode> {
@@ -91,7 +118,8 @@ function overview(): string {
     ...lines,
     '',
     'Example:',
-    '  polar record -- pi -p "What is in this folder?"',
+    '  polar up                                          # in one terminal',
+    '  polar task submit examples/tasks/ask.yaml --wait  # in another',
     '',
   ].join('\n')
 }
@@ -105,6 +133,6 @@ function describe(error: unknown): string {
 function exitCodeOf(error: unknown): ExitCode {
   const { code } = toFailure(error)
   if (code.startsWith('config.')) return EXIT.usage
-  if (code.startsWith('upstream.')) return EXIT.unreachable
+  if (code.startsWith('upstream.') || UNREACHABLE.has(code)) return EXIT.unreachable
   return EXIT.failed
 }

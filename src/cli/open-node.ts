@@ -11,9 +11,15 @@ import type { StrategySpec } from '../model/task.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
-import { SessionNode, sessionsFolder, type NodeBudgets, type SessionEvent } from '../node/node.ts'
+import { openHostGate, type HostAccess } from '../node/host-access.ts'
+import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.ts'
 import { OpenRuntimes, usualRuntime } from '../node/open-runtimes.ts'
+import { runtimes } from '../node/runtimes/index.ts'
+import { sessionsFolder } from '../node/session-folder.ts'
+import { countingStore } from '../node/session-progress.ts'
 import type { StageWidths } from '../node/stages.ts'
+import { findLabels } from '../node/worker/find-labels.ts'
+import { Warmth } from '../node/worker/warmth.ts'
 import { createCallLogReader } from '../store/call-log/reader.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
@@ -45,6 +51,11 @@ export interface NodeChoice {
   images: boolean
   continuation?: ContinuationMode
   quirks?: readonly QuirkRule[]
+  /**
+   * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
+   * worker to deliver. `all`: whoever submits tasks owns this machine. Absent: it is alone, and so does whoever runs it.
+   */
+  member?: HostAccess | 'all'
   env: NodeJS.ProcessEnv
   logger: Logger
   onEvent?: (event: SessionEvent) => void
@@ -56,6 +67,10 @@ export interface OpenNode extends AsyncDisposable {
   runtimes: OpenRuntimes
   /** The kind of sandbox for tasks that do not say, and why not a better one. */
   runtime: { kind: string; why?: string }
+  /** What it has, as labels: kinds of sandbox that work here, harnesses that are installed. Empty for one that is alone. */
+  labels: readonly string[]
+  /** What is warm here now, as labels. */
+  affinity(): readonly string[]
 }
 
 const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_000 }
@@ -75,7 +90,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     new OpenRuntimes({ dir: sandboxes, usual: runtime.kind, settings, modules, prepare: { checkouts }, now }),
   )
   const sessions = sessionsFolder(dir)
-  const store = owned.use(createCallLogStore({ dir: sessions, durability: 'process', now }))
+  const store = owned.use(countingStore(createCallLogStore({ dir: sessions, durability: 'process', now })))
   const gateway = owned.use(
     await Gateway.start({
       upstream: engine.upstream,
@@ -89,6 +104,12 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     }),
   )
   const places = harnessPlaces(choice.harnessDir, env)
+  const { member } = choice
+  const gate =
+    member === undefined || member === 'all'
+      ? undefined
+      : await openHostGate({ access: member, usualRuntime: runtime.kind, modules })
+  const warmth = new Warmth()
   const node = owned.use(
     await SessionNode.start({
       nodeId: choice.nodeId,
@@ -107,13 +128,19 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       createEvaluator: (spec) =>
         createEvaluator(spec, {
           allowed: modules,
-          // Whoever runs this names the tasks, the secrets and the addresses: they are all theirs.
-          deps: { now, secret: (name) => env[name], mayCall: () => true },
+          // Whoever runs this alone names the tasks, the secrets and the addresses: they are all theirs.
+          deps: {
+            now,
+            secret: (name) => (gate === undefined || gate.maySee(name) ? env[name] : undefined),
+            mayCall: (url) => gate === undefined || gate.mayCall(url),
+          },
         }),
       build: { weighting: 'tokens', reader: requestReader, forSession: await loadSessionReaders() },
       filter: CallFilter.parse({}),
-      // The same: it is their own machine.
-      assertMountable: () => {},
+      ...(gate === undefined ? {} : { host: gate }),
+      recovery: member === undefined ? 'again' : 'report',
+      progressOf: (sessionId) => store.progressOf(sessionId),
+      onPrepared: ({ task }) => warmth.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
       widths: choice.widths,
@@ -123,8 +150,19 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       onEvent: choice.onEvent,
     }),
   )
+  const allowed = member === 'all' ? runtimes.kinds : member?.runtimes
+  const labels =
+    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime.kind, places })
   const all = owned.move()
-  return { node, gateway, runtimes: opened, runtime, [Symbol.asyncDispose]: () => all.disposeAsync() }
+  return {
+    node,
+    gateway,
+    runtimes: opened,
+    runtime,
+    labels,
+    affinity: () => warmth.keys(),
+    [Symbol.asyncDispose]: () => all.disposeAsync(),
+  }
 }
 
 async function createBuilder({ strategy, config }: StrategySpec, modules: readonly string[]): Promise<Builder> {

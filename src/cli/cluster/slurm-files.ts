@@ -1,0 +1,48 @@
+import { randomBytes, randomUUID } from 'node:crypto'
+import { chmod, mkdir, rename, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Config } from '../../config/config.ts'
+import { RolloutError } from '../../model/failure.ts'
+
+/** Where jobs find everything. Only their owner may look: results are in it, and tokens. */
+export async function makeWorkDir(workDir: string): Promise<void> {
+  try {
+    for (const name of ['scripts', 'configs', 'secrets', 'logs', 'nodes'])
+      await mkdir(join(workDir, name), { recursive: true, mode: 0o700 })
+  } catch (error) {
+    const why = error instanceof Error ? error.message : String(error)
+    throw new RolloutError('config.invalid', `cluster.slurm.work_dir: ${workDir} cannot be written: ${why}`, {
+      cause: error,
+    })
+  }
+}
+
+/** A token in a file that jobs are given the path of. */
+export async function keepToken(workDir: string, name: string, token: string): Promise<string> {
+  return keepFile(join(workDir, 'secrets', name), `${token}\n`)
+}
+
+/**
+ * The configuration as it is now, for jobs. What flags, the environment and the file said is all in it, with whole
+ * paths, so that a job that starts again next week starts as the others did, whatever has become of the file.
+ */
+export async function keepConfig(workDir: string, name: string, config: Config): Promise<string> {
+  return keepFile(join(workDir, 'configs', `${name}-${randomUUID()}.yaml`), `${JSON.stringify(config, undefined, 2)}\n`)
+}
+
+export async function keepScript(workDir: string, name: string, text: string): Promise<string> {
+  const path = await keepFile(join(workDir, 'scripts', `${name}-${randomUUID()}.sh`), text)
+  await chmod(path, 0o700)
+  return path
+}
+
+export function mintToken(): string {
+  return randomBytes(32).toString('base64url')
+}
+
+async function keepFile(path: string, text: string): Promise<string> {
+  const draft = `${path}.${randomUUID()}`
+  await writeFile(draft, text, { mode: 0o600, flag: 'wx' })
+  await rename(draft, path)
+  return path
+}

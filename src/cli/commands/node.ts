@@ -1,0 +1,81 @@
+import type { LoadedConfig } from '../../config/load-config.ts'
+import { loadSecret } from '../../config/load-secret.ts'
+import { defineCommand, usageError, type ExitCode } from '../command.ts'
+import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
+import { createLogger } from '../create-logger.ts'
+import { readServerNote, readTokens } from '../data-folder.ts'
+import { explainFailure } from '../find-server.ts'
+import { openWorker } from '../open-worker.ts'
+import { exitCode, listenForStop, untilAborted } from '../stop-signals.ts'
+
+export const node = defineCommand({
+  name: 'node',
+  description: 'Join a server and run sessions for it: sandboxes, harnesses, a gateway, grades.',
+  flags: {
+    ...PLACE_FLAGS,
+    server: { type: 'string', hint: 'URL', description: 'Where the server is (default: the one with the same folder)' },
+    'token-file': { type: 'string', hint: 'FILE', description: 'File with a token for nodes; or set POLAR_TOKEN' },
+    id: { type: 'string', hint: 'NAME', description: 'Its name (default: the name of this machine)' },
+    adopt: {
+      type: 'string',
+      hint: 'DIR',
+      multiple: true,
+      description: 'An earlier --dir of this node: deliver what it finished and could not',
+    },
+    ...NODE_FLAGS,
+    ...ENGINE_FLAGS,
+    json: { type: 'boolean', description: 'Print the line that says it is ready as JSON' },
+    verbose: VERBOSE_FLAG,
+  },
+  examples: [
+    'polar node',
+    'polar node --server http://10.0.0.5:8080 --token-file node.token --upstream http://localhost:8000 --run 32',
+  ],
+  async run({ flags }): Promise<ExitCode> {
+    const loaded = await loadFromFlags(flags)
+    const { config } = loaded
+    const server = await findServer(loaded)
+    using stop = listenForStop()
+    const logger = createLogger(config.log)
+    const choice = {
+      config,
+      server,
+      isOwnMachine: false,
+      env: process.env,
+      logger,
+      signal: stop.first,
+      adopt: flags.adopt,
+    }
+    await using opened = await openWorker(choice).catch((error: unknown) => {
+      // Somebody who waited for the server to come up, and thought better of it.
+      if (!stop.first.aborted) throw explainFailure(error)
+      return undefined
+    })
+    if (opened === undefined) return exitCode(stop)
+    const { nodeId, worker } = opened
+    for (const warning of opened.warnings) process.stderr.write(`${warning}\n`)
+    const ready = { event: 'ready', url: server.url, node_id: nodeId }
+    process.stdout.write(flags.json ? `${JSON.stringify(ready)}\n` : `${nodeId} joined ${server.url}\n`)
+    await Promise.race([worker.ended, untilAborted(stop.first)])
+    if (stop.first.aborted) {
+      process.stderr.write('Draining: sessions that run are finished first. Once more gives them back at once.\n')
+      await Promise.race([worker.drain(), untilAborted(stop.second)])
+      if (stop.second.aborted) await worker.release()
+    }
+    await worker.ended
+    return exitCode(stop)
+  },
+})
+
+/** The server and a token for it: as configured, or those of a server with the same folder. */
+async function findServer({ config }: LoadedConfig): Promise<{ url: string; token: string | undefined }> {
+  const { node: section, data } = config
+  const note = await readServerNote(data)
+  const url = section.server ?? config.server.url ?? note?.url
+  if (url === undefined)
+    throw usageError('node', `say where the server is with --server URL; none was started with the folder ${data}`)
+  const token = await loadSecret('node.token', { file: section.token_file, env: section.token_env }, process.env)
+  // A token of this folder goes to no other server.
+  const own = url === note?.url ? (await readTokens(data))?.node : undefined
+  return { url, token: token ?? own }
+}

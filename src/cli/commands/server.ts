@@ -1,0 +1,35 @@
+import { defineCommand, type ExitCode } from '../command.ts'
+import { loadFromFlags, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
+import { createLogger } from '../create-logger.ts'
+import { isLoopback } from '../loopback.ts'
+import { openServer } from '../open-server.ts'
+import { exitCode, listenForStop, untilAborted } from '../stop-signals.ts'
+
+export const server = defineCommand({
+  name: 'server',
+  description: 'Take tasks from trainers, give their sessions to nodes, and keep the results.',
+  flags: {
+    ...PLACE_FLAGS,
+    ...SERVER_FLAGS,
+    json: { type: 'boolean', description: 'Print the line that says it is ready as JSON' },
+    verbose: VERBOSE_FLAG,
+  },
+  examples: [
+    'polar server',
+    'polar server --port 0 --dir /tmp/polar --json',
+    'polar server --config polar.yaml --database postgres://polar@db/polar',
+  ],
+  async run({ flags }): Promise<ExitCode> {
+    const loaded = await loadFromFlags(flags)
+    using stop = listenForStop()
+    const { config } = loaded
+    await using opened = await openServer(loaded, { env: process.env, logger: createLogger(config.log) })
+    if (!isLoopback(config.server.host) && config.server.tls === undefined)
+      process.stderr.write('Warning: without TLS, tokens and results can be read on the way; see server.tls.\n')
+    const { url, tokens } = opened
+    process.stdout.write(flags.json ? `${JSON.stringify({ event: 'ready', url })}\n` : `${url}\n`)
+    if (tokens?.file !== undefined) process.stderr.write(`Tokens for trainers and nodes: ${tokens.file}\n`)
+    await untilAborted(stop.first)
+    return exitCode(stop)
+  },
+})

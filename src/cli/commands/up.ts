@@ -1,0 +1,190 @@
+import { createClient, type Client } from '../../client/client.ts'
+import { defineCommand, type ExitCode } from '../command.ts'
+import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
+import { createLogger } from '../create-logger.ts'
+import { openServer, type OpenServer } from '../open-server.ts'
+import { openWorker, type OpenWorker } from '../open-worker.ts'
+import { exampleLines } from '../next-steps.ts'
+import { createScreen } from '../screen.ts'
+import { createStageView } from '../stage-view.ts'
+import { exitCode, listenForStop, untilAborted } from '../stop-signals.ts'
+import { findTask } from '../task/find-task.ts'
+import { formatReward } from '../task-view.ts'
+
+export const up = defineCommand({
+  name: 'up',
+  description: 'Server, node, gateway and engine in one process, on this machine; what is under way survives its end.',
+  flags: {
+    ...PLACE_FLAGS,
+    port: SERVER_FLAGS.port,
+    open: SERVER_FLAGS.open,
+    ...NODE_FLAGS,
+    ...ENGINE_FLAGS,
+    json: { type: 'boolean', description: 'Print the line that says it is ready as JSON, and no bars' },
+    verbose: VERBOSE_FLAG,
+  },
+  examples: [
+    'polar up',
+    'polar up --script examples/scripts/hello.yaml',
+    'polar up --upstream http://localhost:8000 --run 16',
+  ],
+  async run({ flags }): Promise<ExitCode> {
+    const loaded = await loadFromFlags(flags)
+    const { config } = loaded
+    using stop = listenForStop()
+    const out = createOutput()
+    const logger = createLogger(config.log, out)
+    await using parts = new AsyncDisposableStack()
+    let step = 'database and server'
+    const start = async () => {
+      using _ = createScreen(() => [`  Starting: ${step}…`], flags.json ? QUIET : process.stderr)
+      const server = parts.use(await openServer(loaded, { env: process.env, logger }))
+      const connection = { url: config.node.server ?? server.localUrl, token: server.tokens?.node }
+      const opened = await openWorker({
+        config,
+        server: connection,
+        isOwnMachine: true,
+        env: process.env,
+        logger,
+        signal: stop.first,
+        onStep: (what) => void (step = what),
+      })
+      return { server, connection, opened: parts.use(opened) }
+    }
+    const started = await start().catch((error: unknown) => {
+      if (!stop.first.aborted) throw error
+      return undefined
+    })
+    if (started === undefined) return exitCode(stop)
+    const { server, connection, opened } = started
+    for (const warning of opened.warnings) process.stderr.write(`${warning}\n`)
+    sayReady(server, opened, { asJson: flags.json, data: config.data, script: config.engine.script })
+    const client = createClient({
+      baseUrl: connection.url,
+      ...(server.tokens?.trainer === undefined ? {} : { token: server.tokens.trainer }),
+    })
+    {
+      const counts = new SessionCounts(() => opened.worker.metrics.accepted)
+      using view = createStageView({
+        widths: opened.widths,
+        metrics: () => opened.opened.node.metrics,
+        progress: () => counts.progress(),
+        ...(flags.json ? { stream: QUIET } : {}),
+      })
+      out.target = flags.json ? process.stderr : { write: (text: string) => view.print(text) }
+      const ending = new AbortController()
+      const signal = AbortSignal.any([stop.first, ending.signal])
+      const watching = Promise.all([
+        counts.watch(client, signal),
+        flags.json ? undefined : tellEnds(client, (line) => view.print(line), signal),
+      ]).catch((error: unknown) => {
+        if (!signal.aborted) logger.warn({ err: error }, 'what happens cannot be shown any more')
+      })
+      await Promise.race([opened.worker.ended, untilAborted(stop.first)])
+      ending.abort()
+      await watching
+      out.target = process.stderr
+    }
+    const left = opened.opened.node.sessions.length
+    const back = left === 0 ? '' : ` ${left} sessions go back into the queue; the next polar up goes on with them.`
+    if (!flags.json && process.stderr.isTTY) process.stderr.write(`Ending.${back}\n`)
+    await opened.worker.release()
+    return exitCode(stop)
+  },
+})
+
+/** Nobody looks. */
+const QUIET = { isTTY: false, columns: 80, write: () => true }
+
+function sayReady(
+  { url, tokens }: OpenServer,
+  { nodeId, opened }: OpenWorker,
+  { asJson, data, script }: { asJson: boolean; data: string; script: string | undefined },
+): void {
+  if (asJson) {
+    const ready = {
+      event: 'ready',
+      url,
+      node_id: nodeId,
+      dir: data,
+      tokens_file: tokens?.file ?? null,
+      pid: process.pid,
+    }
+    process.stdout.write(`${JSON.stringify(ready)}\n`)
+    return
+  }
+  // Where both are the same screen, once is enough.
+  if (!(process.stdout.isTTY && process.stderr.isTTY)) process.stdout.write(`${url}\n`)
+  const lines = [
+    '',
+    `  Server   ${url}`,
+    ...(tokens?.file === undefined ? [] : [`  Tokens   ${tokens.file}`]),
+    `  Node     ${nodeId}, sandboxes by ${opened.runtime.kind}`,
+    `  Data     ${data}`,
+    '',
+    '  In another terminal:',
+    ...exampleLines(data, script),
+    '',
+    '  Ctrl-C ends it; what is under way goes on the next time.',
+    '',
+  ]
+  if (process.stderr.isTTY) process.stderr.write(lines.map((line) => `${line}\n`).join(''))
+}
+
+/** Where the logger writes, which changes once there are bars. */
+function createOutput(): { target: { write(text: string): unknown }; isTTY: boolean; write(text: string): void } {
+  return {
+    target: process.stderr,
+    isTTY: process.stderr.isTTY,
+    write(text) {
+      this.target.write(text)
+    },
+  }
+}
+
+const LOOK_MS = 1000
+
+/** Sessions whose results the server has from us since we started, and those that are still to do. */
+class SessionCounts {
+  readonly #accepted: () => number
+  #total = 0
+  #isIdle = true
+
+  constructor(accepted: () => number) {
+    this.#accepted = accepted
+  }
+
+  progress(): { done: number; total: number; note: string } {
+    return {
+      done: Math.min(this.#accepted(), this.#total),
+      total: this.#total,
+      note: this.#isIdle ? 'nothing to do' : '',
+    }
+  }
+
+  async watch(client: Client, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const { pipeline } = await client.getStatus({ signal })
+      const open = pipeline.pending_sessions + pipeline.running_sessions
+      this.#isIdle = open === 0
+      this.#total = this.#accepted() + open
+      await new Promise<void>((resolve) => {
+        const timer = setTimeout(resolve, LOOK_MS)
+        signal.addEventListener('abort', () => (clearTimeout(timer), resolve()), { once: true })
+      })
+    }
+  }
+}
+
+/** A line for each task that is over. */
+async function tellEnds(client: Client, tell: (line: string) => void, signal: AbortSignal): Promise<void> {
+  for await (const { data } of client.streamEvents({ signal })) {
+    const { task_id: id } = data.data
+    if (data.type !== 'task.completed' || typeof id !== 'string') continue
+    const task = await findTask(client, id, signal)
+    const failed = task.errored_sessions > 0 ? `, ${task.errored_sessions} failed` : ''
+    tell(
+      `${task.status.padEnd(9)}  ${id}  ${task.valid_sessions}/${task.num_samples} valid${failed}, mean reward ${formatReward(task.mean_reward)}\n`,
+    )
+  }
+}

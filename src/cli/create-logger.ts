@@ -1,0 +1,41 @@
+import pino, { type Logger } from 'pino'
+import { RolloutError } from '../model/failure.ts'
+
+interface LogStream {
+  isTTY?: boolean
+  write(text: string): unknown
+}
+
+/** To standard error: lines of JSON for programs, or short ones where a person looks. */
+export function createLogger(level: string, stream: LogStream = process.stderr): Logger {
+  // Without a stream of our own pino writes past Node, which is faster, and would tear the bars of a terminal apart.
+  const options = { level, serializers: { err: toError } }
+  if (!stream.isTTY && stream === process.stderr) return pino(options, pino.destination(2))
+  return pino(options, { write: (line: string) => void stream.write(stream.isTTY ? toText(line) : line) })
+}
+
+/** A failure we know is a sentence; of one we do not, the stack is what we need. */
+function toError(error: unknown): unknown {
+  if (error instanceof RolloutError) return { code: error.code, message: error.message }
+  return error instanceof Error ? pino.stdSerializers.err(error) : error
+}
+
+/** `12:03:11 warn  a lease was lost  sessionId=ses_1`. */
+export function toText(line: string): string {
+  const { time, level, msg, err, pid: _, hostname: __, ...fields } = JSON.parse(line) as LogLine
+  const clock = new Date(time).toTimeString().slice(0, 8)
+  const name = (pino.levels.labels[level] ?? String(level)).padEnd(5)
+  const more = Object.entries(fields).map(
+    ([key, value]) => `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`,
+  )
+  const why = err === undefined ? [] : [err.message ?? '']
+  return `${[`${clock} ${name} ${msg ?? ''}`, ...more, ...why].join('  ')}\n`
+}
+
+interface LogLine {
+  time: number
+  level: number
+  msg?: string
+  err?: { message?: string }
+  [field: string]: unknown
+}

@@ -1,0 +1,160 @@
+import { resolve } from 'node:path'
+import type { Logger } from 'pino'
+import { createClient } from '../client/client.ts'
+import type { Config } from '../config/config.ts'
+import { loadSecret } from '../config/load-secret.ts'
+import { usualNodeId } from '../config/node-section.ts'
+import { toRuntimeSettings } from '../config/runtimes-section.ts'
+import { systemClock } from '../lib/clock.ts'
+import type { HostAccess } from '../node/host-access.ts'
+import type { SessionEvent } from '../node/node.ts'
+import { runtimes } from '../node/runtimes/index.ts'
+import { adoptFinished } from '../node/adopt-finished.ts'
+import { StageWidths } from '../node/stages.ts'
+import { Worker } from '../node/worker.ts'
+import { nodeFolder } from './data-folder.ts'
+import { loadQuirks } from './load-quirks.ts'
+import { openEngine, warningsOf } from './open-engine.ts'
+import { openNode, type OpenNode } from './open-node.ts'
+import { readVersion } from './version.ts'
+import { assertWritable } from './writable.ts'
+
+export interface WorkerChoice {
+  config: Config
+  server: { url: string; token: string | undefined }
+  /** Tasks may name whatever is on this machine: who submits them is who started it. */
+  isOwnMachine: boolean
+  env: NodeJS.ProcessEnv
+  logger: Logger
+  signal: AbortSignal
+  onEvent?: (event: SessionEvent) => void
+  /** What is being started now, for people who wait. */
+  onStep?: (what: string) => void
+  /** Data folders that this node had before, and whose finished sessions it delivers. */
+  adopt?: readonly string[]
+}
+
+export interface OpenWorker extends AsyncDisposable {
+  nodeId: string
+  worker: Worker
+  opened: OpenNode
+  widths: StageWidths
+  /** For people: what of the engine or the sandbox is not as it might be. */
+  warnings: readonly string[]
+}
+
+/** A node with its gateway and engine, as the configuration has it, that has joined its server. */
+export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
+  const { config, env, logger } = choice
+  const { node: section, engine: about } = config
+  const nodeId = section.id ?? usualNodeId()
+  const dir = nodeFolder(config.data, nodeId)
+  await assertWritable(dir, '--dir')
+  const upstreamKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)
+  const quirks = await loadQuirks(about.quirks.join(','))
+  const runtimeSettings = await toRuntimeSettings(section.runtimes, async (login) => {
+    const source = { file: login.password_file, env: login.password_env }
+    return (await loadSecret(`node.runtimes: password of ${login.registry}: password`, source, env))!
+  })
+  const widths = StageWidths.parse({ ...section.widths, backlog: section.widths.backlog ?? 2 * section.widths.postrun })
+  await using owned = new AsyncDisposableStack()
+  choice.onStep?.('engine')
+  const engine = owned.use(
+    await openEngine({
+      ...(about.url === undefined ? {} : { upstream: about.url }),
+      engine: about.kind,
+      ...(about.model === undefined ? {} : { model: about.model }),
+      ...(about.script === undefined ? {} : { script: about.script }),
+      ...(upstreamKey === undefined ? {} : { upstreamKey }),
+    }),
+  )
+  choice.onStep?.('gateway and sandboxes')
+  const earlier = (choice.adopt ?? []).map((data) => nodeFolder(resolve(data), nodeId))
+  await adoptFinished(earlier, dir, logger)
+  const opened = owned.use(
+    await openNode({
+      nodeId,
+      dir,
+      engine,
+      ...(section.runtime === undefined ? {} : { runtime: section.runtime }),
+      runtimeSettings,
+      widths,
+      budgets: { init: section.budgets.init_seconds, evaluate: section.budgets.evaluate_seconds },
+      artifacts: {
+        keep: section.artifacts.keep,
+        fileMb: section.artifacts.file_mb,
+        totalMb: section.artifacts.total_mb,
+      },
+      modules: section.modules,
+      ...(section.harness_dir === undefined ? {} : { harnessDir: section.harness_dir }),
+      ...(about.context === undefined ? {} : { contextTokens: about.context }),
+      images: about.images,
+      continuation: about.continuation,
+      quirks,
+      member: toAccess(config, choice.isOwnMachine),
+      env,
+      logger,
+      ...(choice.onEvent === undefined ? {} : { onEvent: choice.onEvent }),
+    }),
+  )
+  choice.onStep?.('joining the server')
+  const worker = owned.use(
+    await Worker.start(
+      {
+        client: createClient({
+          baseUrl: choice.server.url,
+          ...(choice.server.token === undefined ? {} : { token: choice.server.token }),
+        }),
+        node: opened.node,
+        nodeId,
+        registration: {
+          gateway_url: opened.gateway.url,
+          max_init_workers: widths.init,
+          max_run_workers: widths.run,
+          max_postrun_workers: widths.postrun,
+          heartbeat_interval_seconds: 30,
+        },
+        labels: [...new Set([...opened.labels, ...section.labels])],
+        affinity: () => opened.affinity(),
+        version: readVersion(),
+        uploads: {
+          artifacts: section.uploads.artifacts,
+          callLog: section.uploads.call_log,
+          atOnce: section.uploads.at_once,
+        },
+        retention: {
+          sessions: section.retention.sessions,
+          totalMb: section.retention.total_mb,
+          hours: section.retention.hours,
+        },
+        minFreeMb: section.min_free_mb,
+        ...(section.drain_seconds === undefined ? {} : { drainGraceMs: section.drain_seconds * 1000 }),
+        logger,
+        clock: systemClock,
+      },
+      choice.signal,
+    ),
+  )
+  const all = owned.move()
+  return {
+    nodeId,
+    worker,
+    opened,
+    widths,
+    warnings: [...warningsOf(engine), ...sandboxWarning(opened)],
+    [Symbol.asyncDispose]: () => all.disposeAsync(),
+  }
+}
+
+/** On one's own machine everything is one's own, unless one says otherwise. */
+function toAccess({ node: { allow } }: Config, isOwnMachine: boolean): HostAccess {
+  if (allow === undefined && isOwnMachine)
+    return { paths: ['/'], hosts: ['*'], secrets: ['*'], runtimes: [...runtimes.kinds] }
+  const { paths = [], hosts = [], env = [], runtimes: kinds } = allow ?? {}
+  return { paths, hosts, secrets: env, ...(kinds === undefined ? {} : { runtimes: kinds }) }
+}
+
+function sandboxWarning({ runtime }: OpenNode): string[] {
+  if (runtime.why === undefined) return []
+  return [`Warning: agents run without isolation (local), because bubblewrap cannot run here: ${runtime.why}`]
+}

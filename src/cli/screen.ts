@@ -1,0 +1,44 @@
+type Stream = Pick<NodeJS.WriteStream, 'isTTY' | 'write' | 'columns'>
+
+/** A few lines at the bottom of a terminal that are drawn again and again; elsewhere nothing of them is seen. */
+export interface Screen extends Disposable {
+  /** Text that stays, above the lines. */
+  print(text: string): void
+}
+
+const REDRAW_MS = 200
+
+export function createScreen(render: () => readonly string[], stream: Stream = process.stderr): Screen {
+  if (!stream.isTTY) return { print: (text) => void stream.write(text), [Symbol.dispose]: () => {} }
+  let drawn = 0
+  const clear = (): void => {
+    if (drawn > 0) stream.write(`\x1b[${drawn}F\x1b[0J`)
+    drawn = 0
+  }
+  const draw = (): void => {
+    const width = Math.max(40, (stream.columns ?? 80) - 1)
+    const lines = render().map((line) => line.slice(0, width))
+    // In one piece, so that nobody sees it half drawn.
+    stream.write(`${drawn > 0 ? `\x1b[${drawn}F\x1b[0J` : ''}${lines.map((line) => `${line}\n`).join('')}`)
+    drawn = lines.length
+  }
+  const timer = setInterval(draw, REDRAW_MS)
+  return {
+    print(text) {
+      clear()
+      stream.write(text)
+      draw()
+    },
+    [Symbol.dispose]() {
+      clearInterval(timer)
+      clear()
+    },
+  }
+}
+
+const BAR = 24
+
+export function renderBar(count: number, of: number): string {
+  const filled = of === 0 ? 0 : Math.min(BAR, Math.round((count / of) * BAR))
+  return `${'█'.repeat(filled)}${'░'.repeat(BAR - filled)} ${count}/${of}`
+}

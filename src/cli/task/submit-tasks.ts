@@ -1,0 +1,78 @@
+import { resolve } from 'node:path'
+import { SubmitRequest } from '../../api/submit-request.ts'
+import type { FoundServer } from '../find-server.ts'
+import { usageError } from '../command.ts'
+import { loadTasks } from '../load-tasks.ts'
+import { pathsOf } from './task-paths.ts'
+
+export interface SubmitChanges {
+  samples: number | undefined
+  priority: number | undefined
+  id: string | undefined
+}
+
+export interface Submitted {
+  task_id: string
+  outcome: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled'
+}
+
+/** What one request of the API takes. */
+const BATCH = 1000
+const BATCH_BYTES = 32 * 1024 * 1024
+
+/** Tasks of files, with what the command line says instead. Throws `config.invalid` with all that is wrong. */
+export async function readTasks(files: readonly string[], changes: SubmitChanges): Promise<SubmitRequest[]> {
+  const tasks = (await Promise.all(files.map((file) => loadTasks(resolve(file), SubmitRequest)))).flat()
+  const { samples, priority, id } = changes
+  if (id !== undefined && tasks.length > 1)
+    throw usageError('task', `--id names one task, and there are ${tasks.length} in these files`)
+  const changed = tasks.map((task) => ({
+    ...task,
+    ...(id === undefined ? {} : { task_id: id }),
+    ...(samples === undefined ? {} : { num_samples: samples }),
+    ...(priority === undefined ? {} : { dispatch_priority: priority }),
+  }))
+  const ids = changed.map(({ task_id }) => task_id)
+  const twice = ids.find((name, index) => ids.indexOf(name) < index)
+  if (twice !== undefined) throw usageError('task', `two tasks are called ${twice}`)
+  return changed
+}
+
+/** In the order of the tasks. */
+export async function submitTasks({ client }: FoundServer, tasks: readonly SubmitRequest[]): Promise<Submitted[]> {
+  const outcomes: Submitted[] = []
+  for (const batch of batchesOf(tasks)) {
+    const answer = await client.submitBatch({ body: { tasks: batch } })
+    outcomes.push(...answer.outcomes)
+  }
+  return outcomes
+}
+
+function* batchesOf(tasks: readonly SubmitRequest[]): Generator<SubmitRequest[], void, undefined> {
+  let batch: SubmitRequest[] = []
+  let bytes = 0
+  for (const task of tasks) {
+    const size = Buffer.byteLength(JSON.stringify(task))
+    if (batch.length >= BATCH || (batch.length > 0 && bytes + size > BATCH_BYTES)) {
+      yield batch
+      batch = []
+      bytes = 0
+    }
+    batch.push(task)
+    bytes += size
+  }
+  if (batch.length > 0) yield batch
+}
+
+/** What nodes will look for on their own disks; undefined when there is nothing, or they are on this one. */
+export function warnOfPaths({ isLocal, url }: FoundServer, tasks: readonly SubmitRequest[]): string | undefined {
+  if (isLocal) return undefined
+  const paths = [...new Set(tasks.flatMap(pathsOf))]
+  if (paths.length === 0) return undefined
+  const some = paths.slice(0, 5).join(', ')
+  const more = paths.length > 5 ? ` and ${paths.length - 5} more` : ''
+  return [
+    `Warning: files are not sent to ${url}. Its nodes look for these on their own disks: ${some}${more}.`,
+    'Put them on storage that all nodes share, at the same path, and list that under node.allow.paths.',
+  ].join('\n')
+}

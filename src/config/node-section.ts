@@ -1,0 +1,91 @@
+import { hostname } from 'node:os'
+import * as z from 'zod'
+import { Label, NodeId } from '../api/fields.ts'
+import { runtimes } from '../node/runtimes/index.ts'
+import { StageWidths } from '../node/stages.ts'
+import { atMostOne, HttpUrl, Path, Seconds, secret } from './fields.ts'
+import { RuntimesSection } from './runtimes-section.ts'
+
+const Budgets = z.strictObject({
+  init_seconds: Seconds.default(900).describe('For making a sandbox ready'),
+  evaluate_seconds: Seconds.default(1800).describe('For grading'),
+})
+
+const Artifacts = z.strictObject({
+  keep: z
+    .enum(['all', 'failures', 'none'])
+    .default('all')
+    .describe('Sessions whose output, logs and evidence are kept'),
+  file_mb: z.number().positive().default(16).describe('Most of one file that is kept'),
+  total_mb: z.number().positive().default(128).describe('Most that is kept of one session'),
+})
+
+const Allow = z.strictObject({
+  paths: z
+    .array(Path)
+    .default([])
+    .describe('Folders of this machine that tasks may upload from, mount, or be graded by'),
+  hosts: z
+    .array(z.string().min(1))
+    .default([])
+    .describe('Hosts that evaluators may call: `judge.example`, `judge.example:8443`, `*.example`, or `*` for all'),
+  env: z.array(z.string().min(1)).default([]).describe('Environment variables that evaluators may read; `*`: all'),
+  runtimes: z
+    .array(z.enum(runtimes.kinds as [string, ...string[]]))
+    .optional()
+    .describe('Kinds of sandbox; absent: all but `local`, and that too where it is the usual one'),
+})
+
+const Uploads = z.strictObject({
+  artifacts: z.enum(['all', 'failures', 'none']).default('all').describe('Of which sessions artifacts are sent'),
+  call_log: z.enum(['all', 'failures', 'none']).default('all').describe('Of which sessions recorded calls are sent'),
+  at_once: z.int().min(1).max(64).default(8).describe('Sessions that are being delivered at a time'),
+})
+
+const Retention = z.strictObject({
+  sessions: z.int().min(0).default(200).describe('At most so many sessions; 0: none'),
+  total_mb: z.number().min(0).default(2048).describe('At most so much of all of them'),
+  hours: z.number().positive().default(72).describe('At most for so long'),
+})
+
+/** `polar node`, and the node in `polar up`. */
+export const NodeSection = z
+  .strictObject({
+    id: NodeId.optional().describe('Its name; two nodes must not have the same. Absent: the name of the machine'),
+    server: HttpUrl.optional().describe('Where the server is; absent: `server.url`, or the one in the same `data`'),
+    ...secret('token', 'a token with the scope `node`; absent: the one in `tokens.json` in `data`'),
+    labels: z.array(Label).max(1000).default([]).describe('What it has, besides runtimes and harnesses: `gpu`'),
+    widths: StageWidths.extend({
+      backlog: StageWidths.shape.backlog
+        .unwrap()
+        .optional()
+        .describe('Ended agents that may wait to be graded before new ones have to wait; absent: twice `postrun`'),
+    }).prefault({}),
+    budgets: Budgets.prefault({}).describe('For tasks that do not say'),
+    runtime: z
+      .enum(runtimes.kinds as [string, ...string[]])
+      .optional()
+      .describe('Sandboxes for tasks that do not say; absent: bubblewrap where it works, else local'),
+    runtimes: RuntimesSection.prefault({}).describe('Settings of each kind of sandbox'),
+    artifacts: Artifacts.prefault({}).describe('What is kept of a session for people to look at'),
+    modules: z.array(Path).default([]).describe('Builders, evaluators, harnesses and runtimes whose code is trusted'),
+    allow: Allow.optional().describe(
+      'What tasks may name. Absent: for `polar up` everything, for `polar node` nothing',
+    ),
+    harness_dir: Path.optional().describe('Where harnesses are installed; absent: `.polar/harnesses`'),
+    uploads: Uploads.prefault({}).describe('What goes to the server besides the result'),
+    retention: Retention.prefault({}).describe('What is kept here of sessions that were delivered'),
+    min_free_mb: z.number().min(0).default(1024).describe('With less room in `data` it takes nothing new'),
+    drain_seconds: z
+      .number()
+      .min(0)
+      .optional()
+      .describe('How long a node that was told to end waits for its sessions; absent: as long as they take'),
+  })
+  .refine(...atMostOne('token_file', 'token_env'))
+
+/** A node without a name is called after its machine. */
+export function usualNodeId(): string {
+  const name = hostname().replaceAll(/[^A-Za-z0-9_.-]/g, '-')
+  return NodeId.safeParse(name).success ? name : 'node'
+}
