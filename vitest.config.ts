@@ -1,8 +1,9 @@
 import { defineConfig } from 'vitest/config'
 
-/** End to end as well, but without harnesses, sandboxes or anything else that wants the machine for itself. */
+/** End to end as well, but without harness CLIs, containers or anything else that wants the machine for itself. */
 const wire = [
   'crash',
+  'deploy',
   'dispatch-crash',
   'dispatch-postgres',
   'drift',
@@ -14,12 +15,22 @@ const wire = [
   'fidelity',
   'gateway',
   'hostile',
+  'jepsen',
+  'jepsen-checker',
+  'jepsen-parts',
+  'nvidia-client',
   'python-sdks',
   'routes',
   'sdks',
+  'server',
+  'server-security',
+  'slurm',
   'store-failure',
   'streaming',
   'swebench-grading',
+  'up',
+  'uploads-crash',
+  'worker',
 ].map((name) => `test/e2e/${name}.test.ts`)
 
 export default defineConfig({

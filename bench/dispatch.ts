@@ -1,3 +1,4 @@
+/** `npm run bench -- dispatch`; `node bench/dispatch.ts [--long]` prints the table as docs/benchmarks.md has it. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -5,9 +6,11 @@ import { systemClock } from '../src/lib/clock.ts'
 import { randomIds } from '../src/lib/random-ids.ts'
 import { type Database, openDatabase } from '../src/store/database.ts'
 import { createDispatch, type Dispatch } from '../src/store/dispatch.ts'
+import { openChanges } from '../src/store/dispatch/changes.ts'
 import { putNode } from '../src/store/dispatch/nodes.ts'
+import { putQuota } from '../src/store/dispatch/quotas.ts'
 import { WORK_CHANNEL } from '../src/store/dispatch/work-channel.ts'
-import { makeOutcome, makeRegistration, makeTask, toLease } from '../test/support/dispatch-desk.ts'
+import { DispatchDesk, makeOutcome, makeRegistration, makeTask, toLease } from '../test/support/dispatch-desk.ts'
 import { startPostgres, whyNoPostgres } from '../test/support/postgres.ts'
 import type { BenchOptions } from './run.ts'
 import { readHeldMemory } from './support/memory.ts'
@@ -20,13 +23,40 @@ const SAMPLES = 8
 const TASKS_PER_SUBMIT = 100
 const NODES = 20
 const WAKES = 60
-/** A node that is full takes one whenever one of its own has ended; one that begins takes many. */
-const ROOM = [1, 16] as const
+const HELD = 2000
+const IMAGES = 200
+/** Images that a node has at hand; it has most of its work in them if it may choose. */
+const WARM_IMAGES = 20
+
+/** What nodes do, and for whom. */
+interface Load {
+  name: string
+  /** A node that is full takes one whenever one of its own has ended; one that begins takes many. */
+  room: number
+  owners: number
+  hasAffinity?: boolean
+  /** Each owner may run so many at once. */
+  maxRunning?: number
+}
+
+const LOADS: readonly Load[] = [
+  { name: 'one at a time', room: 1, owners: 1 },
+  { name: '16 at a time', room: 16, owners: 1 },
+  { name: 'one at a time, nodes prefer what they are warm for', room: 1, owners: 1, hasAffinity: true },
+  { name: 'one at a time, of five owners', room: 1, owners: 5 },
+  { name: 'one at a time, of five owners with a limit on what runs', room: 1, owners: 5, maxRunning: 100 },
+]
 
 interface DispatchBench {
   enqueuedPerSecond: number
-  /** Leased and accepted, by the number that is leased at a time. */
-  donePerSecond: Record<(typeof ROOM)[number], number>
+  /** Leased and accepted, by the name of the load. */
+  donePerSecond: Record<string, number>
+  /** With affinity: for so much of its work a node was warm; and without. */
+  warmShare: { chosen: number; byChance: number }
+  /** Sessions whose lease was renewed, 100 to a call. */
+  renewedPerSecond: number
+  /** Sessions of nodes that fell silent, queued again. */
+  lostPerSecond: number
   wakeP50Ms: number
   wakeP99Ms: number
   /** By which the process grew while the queue went from 20k to 100k. */
@@ -34,8 +64,13 @@ interface DispatchBench {
 }
 
 /** How many sessions go through the database, how soon a waiting node has new work, and what a long queue holds in memory. */
-export async function benchDispatch({ long }: BenchOptions): Promise<Record<string, DispatchBench>> {
-  const seconds = long ? 20 : 4
+export async function benchDispatch({ long }: Pick<BenchOptions, 'long'>): Promise<Record<string, DispatchBench>> {
+  const results = await measureAll(long ? 20 : 4)
+  printTable(toRows(results))
+  return results
+}
+
+async function measureAll(seconds: number): Promise<Record<string, DispatchBench>> {
   const results: Record<string, DispatchBench> = {}
   const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
   try {
@@ -44,78 +79,142 @@ export async function benchDispatch({ long }: BenchOptions): Promise<Record<stri
     await rm(dir, { recursive: true, force: true })
   }
   const reason = whyNoPostgres()
-  if (reason !== undefined) console.log(reason)
+  if (reason !== undefined) console.error(reason)
   else {
     await using postgres = await startPostgres({ fsync: true })
     results['PostgreSQL'] = await measure(await openDatabase({ url: await postgres.createDatabase('bench') }), seconds)
   }
-  print(results)
   return results
 }
 
 async function measure(open: Database, seconds: number): Promise<DispatchBench> {
   await using database = open
-  const dispatch = createDispatch({
-    database,
-    clock: systemClock,
-    monotonic: () => performance.now(),
-    ids: randomIds(Date.now),
-  })
-  for (let i = 0; i < NODES; i += 1) {
-    await putNode(database.db, { registration: makeRegistration(`n${i}`), labels: [] }, Date.now())
-  }
+  await using changes = await openChanges(database)
+  const deps = { database, changes, clock: systemClock, monotonic: () => performance.now(), ids: randomIds(Date.now) }
+  const dispatch = createDispatch(deps)
+  await clear(database)
   const wakes = await measureWakes(database, dispatch)
-  const begun = performance.now()
-  await fill(dispatch, 'first', QUEUED)
-  const enqueuedPerSecond = QUEUED / ((performance.now() - begun) / 1000)
-  const donePerSecond = { 1: 0, 16: 0 }
-  for (const room of ROOM) {
-    donePerSecond[room] = await work(dispatch, room, seconds)
+  const donePerSecond: Record<string, number> = {}
+  let enqueuedPerSecond = 0
+  const warmShare = { chosen: 0, byChance: 0 }
+  for (const load of LOADS) {
+    await clear(database)
+    const begun = performance.now()
+    await fill(dispatch, load.owners, QUEUED)
+    enqueuedPerSecond ||= QUEUED / ((performance.now() - begun) / 1000)
+    if (load.maxRunning !== undefined) {
+      for (let owner = 0; owner < load.owners; owner += 1) {
+        await putQuota(database.db, `o${owner}`, { maxQueued: null, maxRunning: load.maxRunning })
+      }
+    }
+    const { perSecond, warm } = await work(dispatch, load, seconds)
+    donePerSecond[load.name] = perSecond
+    if (load.hasAffinity) warmShare.chosen = warm
+    else if (load === LOADS[0]) warmShare.byChance = warm
   }
+  await clear(database)
+  const kept = await measureLeases(dispatch, createDispatch({ ...deps, ...stillClock() }))
+  await clear(database)
+  await fill(dispatch, 1, QUEUED)
   const before = await readHeldMemory()
-  await fill(dispatch, 'more', MANY_QUEUED - QUEUED)
+  await fill(dispatch, 1, MANY_QUEUED - QUEUED, 'more')
   const after = await readHeldMemory()
   return {
     enqueuedPerSecond,
     donePerSecond,
+    warmShare,
+    ...kept,
     wakeP50Ms: percentile(wakes, 50),
     wakeP99Ms: percentile(wakes, 99),
     grownMb: { held: (after.held - before.held) / 2 ** 20, resident: (after.resident - before.resident) / 2 ** 20 },
   }
 }
 
-async function fill(dispatch: Dispatch, name: string, sessions: number): Promise<void> {
-  for (let done = 0; done < sessions; done += SAMPLES * TASKS_PER_SUBMIT) {
-    const ids = Array.from({ length: TASKS_PER_SUBMIT }, (_, i) => `${name}-${done}-${i}`)
-    await dispatch.enqueue(ids.map((id) => ({ task: makeTask(id, SAMPLES) })))
+/** One whose leases are over as soon as it has looked a few times. */
+function stillClock(): { monotonic: () => number; leaseMs: number } {
+  let at = 0
+  return { leaseMs: 3000, monotonic: () => (at += 1000) }
+}
+
+async function clear(database: Database): Promise<void> {
+  await new DispatchDesk(database).clear()
+  for (let i = 0; i < NODES; i += 1) {
+    await putNode(database.db, { registration: makeRegistration(`n${i}`), labels: [] }, Date.now())
+  }
+}
+
+async function fill(dispatch: Dispatch, owners: number, sessions: number, name = 'first'): Promise<void> {
+  for (let done = 0, batch = 0; done < sessions; done += SAMPLES * TASKS_PER_SUBMIT, batch += 1) {
+    const submissions = Array.from({ length: TASKS_PER_SUBMIT }, (_, i) => {
+      const image = `image:${(batch * TASKS_PER_SUBMIT + i) % IMAGES}`
+      return { task: makeTask(`${name}-${done}-${i}`, SAMPLES, { metadata: { image } }), affinity: [image] }
+    })
+    await dispatch.enqueue(submissions, { owner: `o${batch % owners}` })
   }
 }
 
 /** Nodes that bring back at once what they are given. */
-async function work(dispatch: Dispatch, freeSlots: number, seconds: number): Promise<number> {
+async function work(
+  dispatch: Dispatch,
+  { room, hasAffinity }: Load,
+  seconds: number,
+): Promise<{ perSecond: number; warm: number }> {
   const begun = performance.now()
   const until = begun + seconds * 1000
   let done = 0
+  let warm = 0
   const node = async (nodeId: string): Promise<void> => {
+    let images: string[] = []
     while (performance.now() < until) {
-      for (const leased of (await dispatch.lease(nodeId, { freeSlots })).orders) {
+      const { orders } = await dispatch.lease(nodeId, { freeSlots: room, ...(hasAffinity && { affinity: images }) })
+      // The queue is empty before the time is over.
+      if (orders.length === 0) return
+      for (const leased of orders) {
+        const { task } = leased.order
+        const image = String(task.metadata['image'])
+        if (images.includes(image)) warm += 1
+        images = [image, ...images.filter((each) => each !== image)].slice(0, WARM_IMAGES)
         const lease = toLease(leased)
         const digest = `${lease.sessionId}/${lease.attempt}`
-        const answer = await dispatch.accept(
-          makeOutcome(lease, undefined, { nodeId, taskId: leased.order.task.task_id }),
-          {
-            path: digest,
-            digest,
-            bytes: 1,
-          },
-        )
+        const outcome = makeOutcome(lease, undefined, { nodeId, taskId: task.task_id })
+        const answer = await dispatch.accept(outcome, { path: digest, digest, bytes: 1 })
         if (answer.kind !== 'accepted') throw new Error(`a result was ${answer.kind}`)
         done += 1
       }
     }
   }
   await Promise.all(Array.from({ length: NODES }, (_, i) => node(`n${i}`)))
-  return done / ((performance.now() - begun) / 1000)
+  return { perSecond: done / ((performance.now() - begun) / 1000), warm: warm / done }
+}
+
+/** Nodes that hold a hundred each say that they are there; then they fall silent. */
+async function measureLeases(
+  dispatch: Dispatch,
+  watching: Dispatch,
+): Promise<{ renewedPerSecond: number; lostPerSecond: number }> {
+  await fill(dispatch, 1, HELD)
+  const held = new Map<string, ReturnType<typeof toLease>[]>()
+  for (let i = 0; i < NODES; i += 1) {
+    const { orders } = await dispatch.lease(`n${i}`, { freeSlots: HELD / NODES })
+    held.set(`n${i}`, orders.map(toLease))
+  }
+  const begun = performance.now()
+  for (const status of ['INITIALIZING', 'RUNNING', 'RUNNING', 'RUNNING'] as const) {
+    await Promise.all(
+      [...held].map(([nodeId, leases]) =>
+        dispatch.renew(
+          nodeId,
+          leases.map((lease) => ({ ...lease, status, progress: { calls: 1, tokens: 100 } })),
+        ),
+      ),
+    )
+  }
+  const renewedPerSecond = (4 * HELD) / ((performance.now() - begun) / 1000)
+  for (;;) {
+    const looked = performance.now()
+    const lost = await watching.expire()
+    if (lost > 0) return { renewedPerSecond, lostPerSecond: lost / ((performance.now() - looked) / 1000) }
+  }
 }
 
 /** From the submission to the order in hand, for a node that waits to be woken. */
@@ -139,16 +238,28 @@ async function measureWakes(database: Database, dispatch: Dispatch): Promise<num
   return waits
 }
 
-function print(results: Record<string, DispatchBench>): void {
+function toRows(results: Record<string, DispatchBench>): string[][] {
   const row = (name: string, show: (bench: DispatchBench) => string) => [name, ...Object.values(results).map(show)]
-  printTable([
+  const percent = (share: number): string => `${(share * 100).toFixed(0)}%`
+  return [
     ['20k queued, tasks of 8 samples, 20 nodes', ...Object.keys(results)],
     row('sessions submitted/s, 100 tasks at a time', (bench) => bench.enqueuedPerSecond.toFixed(0)),
-    row('leased + accepted/s, one at a time', (bench) => bench.donePerSecond[1].toFixed(0)),
-    row('leased + accepted/s, 16 at a time', (bench) => bench.donePerSecond[16].toFixed(0)),
+    ...LOADS.map(({ name }) => row(`leased + accepted/s, ${name}`, (bench) => bench.donePerSecond[name]!.toFixed(0))),
+    row('for so much of it a node was warm, by choice', (bench) => percent(bench.warmShare.chosen)),
+    row('for so much of it a node was warm, by chance', (bench) => percent(bench.warmShare.byChance)),
+    row('sessions renewed/s, 100 to a call', (bench) => bench.renewedPerSecond.toFixed(0)),
+    row('sessions of silent nodes queued again/s', (bench) => bench.lostPerSecond.toFixed(0)),
     row('submit to order in hand, p50 ms', (bench) => bench.wakeP50Ms.toFixed(1)),
     row('submit to order in hand, p99 ms', (bench) => bench.wakeP99Ms.toFixed(1)),
     row('100k queued: heap grows by, MB', (bench) => bench.grownMb.held.toFixed(1)),
     row('100k queued: process grows by, MB', (bench) => bench.grownMb.resident.toFixed(1)),
-  ])
+  ]
 }
+
+function toMarkdown([heading = [], ...body]: string[][]): string {
+  const line = (cells: readonly string[]): string => `| ${cells.join(' | ')} |`
+  const rule = line(heading.map((_, column) => (column === 0 ? '---' : '---:')))
+  return [line(heading), rule, ...body.map(line)].join('\n')
+}
+
+if (import.meta.main) console.log(toMarkdown(toRows(await measureAll(process.argv.includes('--long') ? 20 : 4))))

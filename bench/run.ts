@@ -13,6 +13,9 @@ const NAMES = [
   'sandbox',
   'node',
   'dispatch',
+  'upload',
+  'server',
+  'sim',
 ] as const
 
 export interface BenchOptions {
@@ -55,9 +58,10 @@ async function runOne(name: string): Promise<void> {
   }
 }
 
-/** `call-log.ts` exports `benchCallLog`. */
+/** `call-log.ts` exports `benchCallLog`. One that is a folder has it in its `main.ts`. */
 async function loadBench(name: string): Promise<Bench> {
-  const module = (await import(new URL(`${name}.ts`, import.meta.url).href)) as Record<string, unknown>
+  const file = name === 'sim' ? 'sim/main' : name
+  const module = (await import(new URL(`${file}.ts`, import.meta.url).href)) as Record<string, unknown>
   const wanted = `bench${name.replaceAll(/(^|-)(\w)/g, (_, _dash, letter: string) => letter.toUpperCase())}`
   const bench = module[wanted]
   if (typeof bench !== 'function') throw new Error(`${name}.ts exports no ${wanted}`)

@@ -1,7 +1,13 @@
 import { NodeStageMetrics } from '../model/node.ts'
 import fc from 'fast-check'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { DispatchDesk, makeOutcome as outcomeOf, makeRegistration, makeTask, toLease } from '../../test/support/dispatch-desk.ts'
+import {
+  DispatchDesk,
+  makeOutcome as outcomeOf,
+  makeRegistration,
+  makeTask,
+  toLease,
+} from '../../test/support/dispatch-desk.ts'
 import { anySteps, playSteps } from '../../test/support/dispatch-random.ts'
 import type { Database } from './database.ts'
 import { describeAsking } from './dispatch/asking.contract.ts'
@@ -106,6 +112,34 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(ids.filter((id) => id === 'late')).toHaveLength(6)
         // And it does not take more than its turns either.
         expect(ids.slice(0, 7).filter((id) => id === 'big').length).toBeGreaterThanOrEqual(3)
+      })
+
+      test('a task of many samples is not held up by others that keep coming', async () => {
+        await desk.submit('big', 200)
+        let newcomers = 0
+        const refill = async () => {
+          newcomers += 1
+          await desk.submit(`small${newcomers}`, 16)
+        }
+        for (let i = 0; i < 4; i += 1) await refill()
+        let ofBig = 0
+        for (let turn = 0; turn < 30; turn += 1) {
+          const orders = await desk.orders(16)
+          ofBig += orders.filter(({ order }) => order.task.task_id === 'big').length
+          await refill()
+        }
+        // One of five, or so.
+        expect(ofBig).toBeGreaterThanOrEqual(64)
+        expect(ofBig).toBeLessThanOrEqual(160)
+      })
+
+      test('a lane that others have served for long does not hold up a newcomer in another lane', async () => {
+        await desk.dispatch.enqueue([{ task: makeTask('gpu-big', 400), requires: ['gpu'] }])
+        await desk.submit('cpu-big', 800)
+        await desk.take(600)
+        await desk.dispatch.enqueue([{ task: makeTask('gpu-new', 16), requires: ['gpu'] }])
+        const orders = await desk.orders(48, 'n2', { labels: ['gpu'] })
+        expect(orders.filter(({ order }) => order.task.task_id === 'gpu-new')).toHaveLength(16)
       })
 
       test('a session goes only where its labels are, and does not block those behind it', async () => {
@@ -317,9 +351,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const outcomes = await desk.renew('n1', renewals)
         await database.maintain()
         expect(outcomes.filter(({ kind }) => kind === 'held')).toHaveLength(3000)
-        expect(new Set((await sessionsOf('t')).map(({ status }) => status))).toEqual(
-          new Set(['RUNNING']),
-        )
+        expect(new Set((await sessionsOf('t')).map(({ status }) => status))).toEqual(new Set(['RUNNING']))
         expect(await desk.renew('n2', renewals.slice(0, 1))).toMatchObject([{ kind: 'lost' }])
       })
 
@@ -360,12 +392,18 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const { events: all, next } = await readEvents(database.db, { limit: 100 })
         expect(all.map(({ type }) => type)).toEqual([
           'task.created',
-          ...Array.from({ length: 4 }, () => 'session.state_changed'),
+          ...Array.from({ length: 3 }, () => 'session.state_changed'),
+          'task.updated',
+          'session.state_changed',
           'task.completed',
         ])
         const rest = await readEvents(database.db, { after: all[2]!.cursor, limit: 2 })
         expect(rest.events).toEqual(all.slice(3, 5))
-        expect(await readEvents(database.db, { after: next, limit: 100 })).toMatchObject({ events: [], isBehind: false })
+        expect(all[4]!.data).toEqual({ task_id: 't', status: 'running', completed_sessions: 1, total_sessions: 2 })
+        expect(await readEvents(database.db, { after: next, limit: 100 })).toMatchObject({
+          events: [],
+          isBehind: false,
+        })
       })
 
       test('lists come in pages, newest first', async () => {

@@ -13,7 +13,7 @@ import type { Changes } from './dispatch/changes.ts'
 import { enqueue } from './dispatch/enqueue.ts'
 import { joinNode, leaveNode } from './dispatch/join.ts'
 import { createLeaseWatch } from './dispatch/lease-watch.ts'
-import { lease } from './dispatch/lease.ts'
+import { createLeaseMemory, lease } from './dispatch/lease.ts'
 import { loseNode } from './dispatch/lose.ts'
 import { prune } from './dispatch/prune.ts'
 import { release, releaseRest } from './dispatch/release.ts'
@@ -152,7 +152,9 @@ export type RetriedStatus = 'ERROR' | 'TIMEOUT' | 'CANCELLED'
 /** `stale`: made for a policy that is too old by now. `enough`: early stop is met, and would end them at once. */
 type RetryRefusal = 'stale' | 'over-quota' | 'enough'
 
-export type TaskRetry = { kind: 'retried'; sessions: number; taskStatus: TaskWord } | { kind: RetryRefusal | 'unknown-task' }
+export type TaskRetry =
+  | { kind: 'retried'; sessions: number; taskStatus: TaskWord }
+  | { kind: RetryRefusal | 'unknown-task' }
 
 /** `stands`: it ended by the policy's own doing, and that is its result. */
 export interface SessionRetry {
@@ -265,7 +267,7 @@ export function createDispatch(deps: DispatchDeps): Dispatch {
   const lanes = deps.database.kind === 'embedded' ? 1 : SETTLE_LANES
   const settle = createSettleLanes(db, { lanes, now, isRestful: restMs > 0, announce })
   const watch = createLeaseWatch({ db, settle, monotonic, leaseMs, restMs })
-  const hint = { isLimited: false }
+  const memory = createLeaseMemory(monotonic)
   return {
     async enqueue(submissions, { owner = '' } = {}) {
       const outcomes = await enqueue(db, submissions, { now: now(), ids, owner, samplesPerRound })
@@ -278,7 +280,7 @@ export function createDispatch(deps: DispatchDeps): Dispatch {
         const released = await releaseRest(db, nodeId, { holding, bootId }, now())
         announce(released.map(({ taskId }) => taskId))
       }
-      const { orders, node } = await lease(db, nodeId, room, hint, now())
+      const { orders, node } = await lease(db, nodeId, room, memory, now())
       announce(orders.map(({ task }) => task.task_id))
       return { orders: orders.map((order) => ({ order, leaseMs })), node }
     },

@@ -4,7 +4,7 @@ import { makeDirectories } from '../lib/make-directories.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { ResultReference } from './dispatch.ts'
 import { Appender } from './files/append.ts'
-import { makeFolders, onDisk } from './files/disk.ts'
+import { createAssertRoom, makeFolders, onDisk } from './files/disk.ts'
 import { keepUpload, putResult } from './files/keep.ts'
 import { assertDigest, FOLDERS } from './files/layout.ts'
 import { openKept } from './files/read-file.ts'
@@ -91,8 +91,10 @@ export async function openFileStore(options: FileStoreOptions): Promise<FileStor
     await makeDirectories(dir, 0o700)
     await Promise.all(FOLDERS.map((folder) => makeFolders(dir, folder)))
   })
-  const book = new UploadBook(dir, { maxUploadBytes, maxOpenUploads, minFreeBytes }, () => clock.now())
-  const appender = new Appender({ dir, book, clock, minFreeBytes })
+  const now = (): number => clock.now()
+  const assertRoom = createAssertRoom(dir, minFreeBytes, now)
+  const book = new UploadBook(dir, { maxUploadBytes, maxOpenUploads }, assertRoom, now)
+  const appender = new Appender({ dir, book, clock, assertRoom })
   const find = async (nodeId: string, uploadId: string): Promise<UploadState | undefined> => {
     const record = await book.load(nodeId, uploadId)
     return record === undefined ? undefined : await stateOf(record)
@@ -109,8 +111,9 @@ export async function openFileStore(options: FileStoreOptions): Promise<FileStor
   return {
     begin: (input) =>
       onDisk('An upload could not be begun', async () => {
-        const record = await book.begin(input)
-        return (await stateOf(record)) ?? toState(record, { isComplete: false, offset: 0 })
+        const { record, isNew } = await book.begin(input)
+        const found = isNew ? undefined : await stateOf(record)
+        return found ?? toState(record, { isComplete: false, offset: 0 })
       }),
     find: (nodeId, uploadId) => onDisk('An upload could not be looked at', () => find(nodeId, uploadId)),
     async append(nodeId, uploadId, offset, body, digest) {
@@ -127,7 +130,10 @@ export async function openFileStore(options: FileStoreOptions): Promise<FileStor
         throw unknownUpload(nodeId, uploadId)
       }),
     put: (sessionId, attempt, bytes) =>
-      onDisk('A result could not be stored', () => putResult(dir, { sessionId, attempt, bytes, minFreeBytes })),
+      onDisk('A result could not be stored', async () => {
+        await assertRoom(bytes.length)
+        return await putResult(dir, sessionId, attempt, bytes)
+      }),
     open: (path, range) => onDisk('A file could not be read', () => openKept(dir, path, range)),
     sweep: (olderThanMs) =>
       onDisk('Old uploads could not be removed', () => sweepUploads(dir, clock.now() - olderThanMs)),

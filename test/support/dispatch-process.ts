@@ -21,5 +21,8 @@ for (let round = 0; ; round += 1) {
     }),
   )
   if (round % 7 === 6) await desk.dispatch.cancelTask(id)
+  if (round % 9 === 8) await desk.dispatch.updateTask(id, { priority: 50, earlyStop: 2 })
+  if (round % 5 === 3) await desk.dispatch.retryTask(`${name}-${round - 3}`, ['ERROR', 'CANCELLED'])
+  if (round % 13 === 12) await desk.dispatch.cancelTask(`${name}-${round + 3}`, { registerIfMissing: true })
   if (round % 11 === 10) await desk.dispatch.loseNode(name)
 }

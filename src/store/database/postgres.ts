@@ -1,4 +1,4 @@
-import { CompiledQuery, Kysely, PostgresDialect, type PostgresPool, type PostgresPoolClient } from 'kysely'
+import { Kysely, PostgresDialect, type PostgresPool, type PostgresPoolClient } from 'kysely'
 import type { Client, Pool, PoolClient } from 'pg'
 import type { Database } from '../database.ts'
 import { BY_INDEX, createStatementNames } from './statement-names.ts'
@@ -29,12 +29,7 @@ export async function openPostgres({ url, connections }: { url: string; connecti
   // error that nobody hears ends the process.
   pool.on('error', () => undefined)
   pool.on('connect', (client) => client.on('error', () => undefined))
-  const db = new Kysely<Tables>({
-    dialect: new PostgresDialect({
-      pool: preparing(pool),
-      onCreateConnection: async (connection) => void (await connection.executeQuery(CompiledQuery.raw(BY_INDEX))),
-    }),
-  })
+  const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool: preparing(pool) }) })
   return {
     kind: 'postgres',
     db,
@@ -56,6 +51,13 @@ function preparing(pool: Pool): PostgresPool {
       const client = await pool.connect()
       const seen = known.get(client)
       if (seen !== undefined) return seen
+      try {
+        // Not by kysely's hook for it, which keeps a connection for ever that breaks just then.
+        await client.query(BY_INDEX)
+      } catch (error) {
+        client.release(true)
+        throw error
+      }
       const made = {
         query: (text: string, values: readonly unknown[]) =>
           client.query({ name: nameOf(text), text, values: [...values] }),

@@ -2,6 +2,7 @@ import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../database.ts'
 import type { Tables, TaskWord } from '../database/tables.ts'
 import { closeRest, endTask } from './close-task.ts'
+import { toUpdate, writeEvents } from './events.ts'
 import { type LockedTask, lockTask } from './lock-task.ts'
 
 const ASKED = 'Somebody asked for it to end.'
@@ -45,7 +46,11 @@ export async function cancelSession(
   const isCancelled = await db.transaction().execute(async (tx) => {
     const task = await lockTask(tx, taskId)
     if (task?.status !== 'running' || (await closeRest(tx, taskId, ASKED, now, sessionId)) === 0) return false
-    if (task.ended + 1 < task.need) return true
+    const ended = task.ended + 1
+    if (ended < task.need) {
+      await writeEvents(tx, [{ type: 'task.updated', data: toUpdate(taskId, { ...task, ended }) }], now)
+      return true
+    }
     await endTask(tx, taskId, toEnd(task), now)
     return true
   })

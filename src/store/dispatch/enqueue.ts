@@ -93,11 +93,7 @@ async function withoutStale(db: Sql, prepared: readonly Prepared[]): Promise<Set
 }
 
 /** In the order of their ids: two batches that name the same tasks then wait for each other, and never both. */
-async function insertTasks(
-  db: Sql,
-  fresh: ReadonlySet<Prepared>,
-  { owner, now }: EnqueueDeps,
-): Promise<Set<Prepared>> {
+async function insertTasks(db: Sql, fresh: ReadonlySet<Prepared>, { owner, now }: EnqueueDeps): Promise<Set<Prepared>> {
   const entries = [...fresh].sort((a, b) => (a.submission.task.task_id < b.submission.task.task_id ? -1 : 1))
   const rows = entries.map(({ submission: { task, ...options }, body, digest }) => ({
     id: task.task_id,

@@ -23,6 +23,11 @@ export interface EventPage {
   isBehind: boolean
 }
 
+/** What is told of a task that goes on: field names are NVIDIA Polar's. */
+export function toUpdate(taskId: string, { ended, need }: { ended: number; need: number }): NewEvent['data'] {
+  return { task_id: taskId, status: 'running', completed_sessions: ended, total_sessions: need }
+}
+
 export async function writeEvents(db: Sql, events: readonly NewEvent[], now: number): Promise<void> {
   if (events.length === 0) return
   const rows = events.map(({ type, data }) => ({ type, task_id: data.task_id, data: JSON.stringify(data) }))
@@ -49,22 +54,27 @@ export async function readEvents(
       where (txid, id) > (${from.txid}::bigint, ${from.id}::bigint) and txid < (select horizon from h)
         and (${taskId ?? null}::text is null or task_id = ${taskId ?? null}::text)
       order by txid, id limit ${limit}::int
+    ), l as (
+      select txid as last_txid, id as last_id from events where txid < (select horizon from h)
+      order by txid desc, id desc limit 1
     )
-    select h.horizon, exists(select 1 from events where txid >= h.horizon) as is_behind, e.*
-    from h left join e on true order by e.txid, e.id
+    select l.last_txid, l.last_id, exists(select 1 from events where txid >= h.horizon) as is_behind, e.*
+    from h left join l on true left join e on true order by e.txid, e.id
   `.execute(db)
   const events = rows.flatMap(({ txid, id, type, data, ts }) =>
     txid === null ? [] : [{ cursor: `${txid}-${id}`, type, data: JSON.parse(data) as StoredEvent['data'], ts }],
   )
-  const { horizon, is_behind: isBehind } = rows[0]!
-  const isCut = events.length >= limit
-  // A cursor from before the database was copied to a new place may be ahead of it; never go back.
-  const reached = horizon > from.txid ? `${horizon}-0` : `${from.txid}-${from.id}`
-  return { events, next: isCut ? events.at(-1)!.cursor : reached, isBehind }
+  const { last_txid: lastTxid, last_id: lastId, is_behind: isBehind } = rows[0]!
+  if (events.length >= limit) return { events, next: events.at(-1)!.cursor, isBehind }
+  // Behind an event that is there, and never only behind the oldest transaction that is under way: numbers of those that
+  // wrote nothing that lasts are given out again after a crash of the database, and their events would not be heard.
+  const isPassed = lastTxid !== null && (lastTxid > from.txid || (lastTxid === from.txid && lastId > from.id))
+  return { events, next: isPassed ? `${lastTxid}-${lastId}` : `${from.txid}-${from.id}`, isBehind }
 }
 
 interface PageRow {
-  horizon: number
+  last_txid: number | null
+  last_id: number
   is_behind: boolean
   txid: number | null
   id: number
@@ -75,10 +85,12 @@ interface PageRow {
 
 /** For a reader that wants only what comes from now on. */
 export async function newestCursor(db: Sql): Promise<string> {
-  const { rows } = await sql<{ horizon: number }>`
-    select pg_snapshot_xmin(pg_current_snapshot())::text::bigint as horizon
+  const { rows } = await sql<{ txid: number; id: number }>`
+    select txid, id from events where txid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+    order by txid desc, id desc limit 1
   `.execute(db)
-  return `${rows[0]!.horizon}-0`
+  const [last] = rows
+  return last === undefined ? '0-0' : `${last.txid}-${last.id}`
 }
 
 /** One that is not ours reads from the beginning: a reader that hears too much loses nothing. */

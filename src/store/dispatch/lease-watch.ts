@@ -1,6 +1,6 @@
 import { sql } from 'kysely'
 import type { Sql } from '../database.ts'
-import { loseSessions, type LostLease } from './lose.ts'
+import { loseSessions } from './lose.ts'
 import type { Settle } from './settle-lanes.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
 
@@ -15,13 +15,14 @@ interface WatchDeps {
 
 /** A wait between two looks counts for at most this part of a lease. */
 const LONGEST_STEP = 1 / 3
+/** With thousands of leases a look is not cheap, and one that comes a little later does no harm. */
+const SHORTEST_STEP = 1 / 12
 /** Each rest is longer than the one before by this, up to the time of a lease. */
 const REST_FACTOR = 4
 
 interface Watched {
   id: string
   task_id: string
-  state: 'leased' | 'resting'
   attempt: number
   failures: number
   beat: number
@@ -37,39 +38,53 @@ interface Watched {
  * within a second. One whose node fell silent does not: that has taken its time already.
  */
 export function createLeaseWatch({ db, settle, monotonic, leaseMs, restMs }: WatchDeps): { sweep(): Promise<number> } {
-  let seen = new Map<string, { watched: Watched; stillMs: number }>()
+  const leased = createStillness()
+  const resting = createStillness()
   let lookedAt = monotonic()
+  let restedAt = monotonic()
   return {
     async sweep() {
-      const { rows } = await sql<Watched>`
-        select id, task_id, state, attempt, failures, beat from sessions where state = 'leased'
-        union all select id, task_id, state, attempt, failures, beat from sessions where state = 'resting'
-        order by id
-      `.execute(db)
       const at = monotonic()
-      const step = Math.min(at - lookedAt, leaseMs * LONGEST_STEP)
-      lookedAt = at
-      const before = seen
-      seen = new Map()
-      const lost: LostLease[] = []
-      const rested: Watched[] = []
-      for (const watched of rows) {
-        const { id, task_id, state, attempt, failures, beat } = watched
-        const known = before.get(id)
-        const stillMs = known !== undefined && isSame(known.watched, watched) ? known.stillMs + step : 0
-        const limit = state === 'leased' ? leaseMs : Math.min(leaseMs, restMs * REST_FACTOR ** (failures - 1))
-        if (stillMs < limit) seen.set(id, { watched, stillMs })
-        else if (state === 'resting') rested.push(watched)
-        else lost.push({ sessionId: id, taskId: task_id, attempt, beat })
-      }
+      const { rows } = await sql<Watched>`
+        select id, task_id, attempt, failures, 0 as beat from sessions where state = 'resting' order by id
+      `.execute(db)
+      const rested = resting(rows, at - restedAt, ({ failures }) =>
+        Math.min(leaseMs, restMs * REST_FACTOR ** (failures - 1)),
+      )
+      restedAt = at
       await wake(db, rested)
-      return loseSessions(settle, lost)
+      if (at - lookedAt < leaseMs * SHORTEST_STEP) return 0
+      const { rows: held } = await sql<Watched>`
+        select id, task_id, attempt, failures, beat from sessions where state = 'leased' order by id
+      `.execute(db)
+      const lost = leased(held, Math.min(at - lookedAt, leaseMs * LONGEST_STEP), () => leaseMs)
+      lookedAt = at
+      return loseSessions(
+        settle,
+        lost.map(({ id, task_id, attempt, beat }) => ({ sessionId: id, taskId: task_id, attempt, beat })),
+      )
     },
   }
 }
 
+/** Adds up how long each has stood still, from look to look; those that have done so for their time, and are then forgotten. */
+function createStillness(): (rows: readonly Watched[], step: number, limit: (row: Watched) => number) => Watched[] {
+  let seen = new Map<string, { row: Watched; stillMs: number }>()
+  return (rows, step, limit) => {
+    const before = seen
+    seen = new Map()
+    return rows.filter((row) => {
+      const known = before.get(row.id)
+      const stillMs = known !== undefined && isSame(known.row, row) ? known.stillMs + step : 0
+      if (stillMs >= limit(row)) return true
+      seen.set(row.id, { row, stillMs })
+      return false
+    })
+  }
+}
+
 function isSame(a: Watched, b: Watched): boolean {
-  return a.state === b.state && a.attempt === b.attempt && a.beat === b.beat
+  return a.attempt === b.attempt && a.beat === b.beat
 }
 
 /** One statement, which never waits. */

@@ -4,6 +4,7 @@ import type { TaskRequest } from '../../model/task.ts'
 import type { Sql } from '../database.ts'
 import type { LeaseRoom, NodeStanding } from '../dispatch.ts'
 import { pickFirst, pickWarm } from './pick.ts'
+import { createRunning, type Running } from './running.ts'
 
 export interface Leased {
   orders: SessionOrder[]
@@ -13,21 +14,38 @@ export interface Leased {
 /** Others may take what we had chosen in the moment between; then we choose again, but not for ever. */
 const MOST_TRIES = 4
 
-/**
- * Takes the first that wait in the lanes this node can serve. `isLimited` is kept by the caller between calls: whether
- * somebody has a limit on what runs. It need not be right, only remembered, so that each way costs one round trip.
- */
+/** Kept by the caller between calls. */
+export interface LeaseMemory {
+  /** Whether somebody has a limit on what runs. It need not be right: it only saves the way that is then not gone. */
+  isLimited: boolean
+  waiting: Waiting[]
+  isBusy: boolean
+  running: Running
+}
+
+interface Waiting {
+  nodeId: string
+  room: LeaseRoom
+  resolve(round: Round): void
+  reject(error: unknown): void
+}
+
+export function createLeaseMemory(monotonic: () => number): LeaseMemory {
+  return { isLimited: false, waiting: [], isBusy: false, running: createRunning(monotonic) }
+}
+
+/** Takes the first that wait in the lanes this node can serve. */
 export async function lease(
   db: Sql,
   nodeId: string,
   room: LeaseRoom,
-  hint: { isLimited: boolean },
+  memory: LeaseMemory,
   now: number,
 ): Promise<Leased> {
   const orders: SessionOrder[] = []
   let wanted = room.freeSlots
   for (let tries = 0; ; tries += 1) {
-    const round = await leaseOnce(db, nodeId, { ...room, freeSlots: wanted }, hint, now)
+    const round = await leaseOnce(db, nodeId, { ...room, freeSlots: wanted }, memory, now)
     orders.push(...round.orders)
     wanted -= round.orders.length
     const isMore = round.orders.length < round.chosen && wanted > 0
@@ -38,36 +56,60 @@ export async function lease(
 interface Round extends Leased {
   /** How many there seemed to be for us. */
   chosen: number
+  /** Of the orders. */
+  laneIds: number[]
 }
 
-async function leaseOnce(
-  db: Sql,
-  nodeId: string,
-  room: LeaseRoom,
-  hint: { isLimited: boolean },
-  now: number,
-): Promise<Round> {
-  if (!hint.isLimited) {
-    const { isLimited, ...round } = await takeFrom(db, nodeId, room, undefined, now)
-    hint.isLimited = isLimited
+async function leaseOnce(db: Sql, nodeId: string, room: LeaseRoom, memory: LeaseMemory, now: number): Promise<Round> {
+  if (!memory.isLimited) {
+    const counts = await memory.running.read(db)
+    const { isLimited, ...round } = await takeFrom(db, nodeId, room, { counts }, now)
+    memory.isLimited = isLimited
+    memory.running.add(round.laneIds)
     if (!isLimited) return round
   }
-  return db.transaction().execute(async (tx) => {
-    const limits = await lockRunningLimits(tx)
-    hint.isLimited = limits.length > 0
-    return takeFrom(tx, nodeId, room, JSON.stringify(limits), now)
+  return new Promise((resolve, reject) => {
+    memory.waiting.push({ nodeId, room, resolve, reject })
+    if (!memory.isBusy) void drain(db, memory, now)
   })
+}
+
+/** More would make the first of them wait for the last. */
+const MOST_AT_ONCE = 16
+
+/**
+ * Where limits must be minded, leases of this process come one after the other, and those that came while a transaction
+ * was under way share the next one: they would only wait for each other, each with a connection in its hands.
+ */
+async function drain(db: Sql, memory: LeaseMemory, now: number): Promise<void> {
+  memory.isBusy = true
+  while (memory.waiting.length > 0) {
+    const batch = memory.waiting.splice(0, MOST_AT_ONCE)
+    try {
+      const rounds = await db.transaction().execute(async (tx) => {
+        const limited = JSON.stringify(await lockLimited(tx))
+        const taken: (Round & { isLimited: boolean })[] = []
+        for (const { nodeId, room } of batch) taken.push(await takeFrom(tx, nodeId, room, { limited }, now))
+        return taken
+      })
+      memory.isLimited = rounds.at(-1)!.isLimited
+      for (const [i, each] of batch.entries()) each.resolve(rounds[i]!)
+    } catch (error) {
+      for (const each of batch) each.reject(error)
+    }
+  }
+  memory.isBusy = false
 }
 
 /**
  * Of all owners with a limit on what runs and something to run. Whoever leases locks these first, holding nothing, and
  * counts only then, in a statement of its own: so the limit is never passed, however many ask at once.
  */
-async function lockRunningLimits(db: Sql): Promise<{ owner: string; max_running: number }[]> {
-  const { rows } = await sql<{ owner: string; max_running: number }>`
-    select owner, max_running from quotas where max_running is not null and exists (
-      select 1 from lanes join sessions on sessions.lane_id = lanes.id
-      where lanes.owner = quotas.owner and state = 'queued'
+async function lockLimited(db: Sql): Promise<{ owner: string }[]> {
+  const { rows } = await sql<{ owner: string }>`
+    select owner from quotas where max_running is not null and exists (
+      select 1 from lanes where lanes.owner = quotas.owner
+        and (select true from sessions where state = 'queued' and lane_id = lanes.id limit 1)
     ) order by owner for no key update
   `.execute(db)
   return rows
@@ -77,28 +119,32 @@ async function lockRunningLimits(db: Sql): Promise<{ owner: string; max_running:
  * One statement, which never waits for anybody: rows that others are at are passed over.
  *
  * First it looks, without locking, at the heads of all lanes this node can serve, and shares the free slots out among
- * them: within a priority to the owner with least under way, and of its lanes to the one with least under way; what runs
- * is only counted when there is more than one lane to choose from. Then it takes that many from each lane. Without
- * `limits` it takes nothing when there are any.
+ * them: within a priority to the owner with least under way, and of its lanes to the one with least under way. Then it
+ * takes that many from each lane. Without `limited`, the owners whose limits are locked, it takes nothing when anybody
+ * has one.
  */
 async function takeFrom(
   db: Sql,
   nodeId: string,
   { freeSlots, labels, affinity = [], bootId }: LeaseRoom,
-  limits: string | undefined,
+  { limited, counts }: { limited?: string; counts?: string },
   now: number,
 ): Promise<Round & { isLimited: boolean }> {
-  const isOpen: RawBuilder<boolean> = limits === undefined ? sql`not (select is_limited from facts)` : sql`true`
+  const isOpen: RawBuilder<boolean> = limited === undefined ? sql`not (select is_limited from facts)` : sql`true`
   const room: RawBuilder<boolean> =
-    limits === undefined
+    limited === undefined
       ? sql`true`
-      : sql`not exists (
-          select 1 from json_to_recordset(${limits}::json) as l(owner text, max_running int)
-          where l.owner = ranked.owner and ranked.owner_running + ranked.owner_rank > l.max_running
+      : // An owner that we did not lock had nothing to run a moment ago; its turn is the next time.
+        sql`not exists (
+          select 1 from quotas left join json_to_recordset(${limited}::json) as l(owner text) on l.owner = quotas.owner
+          where quotas.owner = ranked.owner and max_running is not null
+            and (l.owner is null or ranked.owner_running + ranked.owner_rank > max_running)
         )`
-  // With limits all must be counted; else only to choose.
-  const isCounted: RawBuilder<boolean> =
-    limits === undefined ? sql`(select count(distinct lane_id) > 1 from heads)` : sql`true`
+  const running: RawBuilder<unknown> =
+    limited === undefined
+      ? sql`select * from json_to_recordset(${counts ?? '[]'}::json) as r(lane_id int, owner text, n int)`
+      : sql`select lane_id, lanes.owner, count(*) as n from sessions join lanes on lanes.id = lane_id
+          where state = 'leased' group by lane_id, lanes.owner`
   const { rows } = await sql<LeaseRow>`
     with node as materialized (
       select labels::jsonb as labels, draining,
@@ -115,8 +161,7 @@ async function takeFrom(
       where not node.draining and not node.is_replaced and ${isOpen}
         and lanes.requires <@ coalesce(${labels === undefined ? null : JSON.stringify(labels)}::jsonb, node.labels)
     ), running as materialized (
-      select lane_id, lanes.owner, count(*) as n from sessions join lanes on lanes.id = lane_id
-      where state = 'leased' and ${isCounted} group by lane_id, lanes.owner
+      ${running}
     ), shares as materialized (
       select lane_id, count(*)::int as n from (
         select lane_id from (
@@ -136,19 +181,19 @@ async function takeFrom(
         order by priority desc, owner_running + owner_turn, seq limit ${freeSlots}::int
       ) chosen group by lane_id
     ), picked as (
-      ${affinity.length === 0 ? pickFirst : pickWarm(affinity)}
+      ${affinity.length === 0 ? pickFirst : pickWarm(nodeId, affinity)}
     ), taken as (
       update sessions set state = 'leased', node_id = ${nodeId}, leased_at = ${now}::float8, beat = beat + 1,
         is_known_there = false
       from picked where sessions.id = picked.id
-      returning sessions.id, sessions.task_id, sessions.attempt, picked.priority, picked.round, picked.seq
+      returning sessions.id, sessions.task_id, sessions.lane_id, sessions.attempt, picked.priority, picked.round, picked.seq
     ), told as (
       insert into events (type, task_id, data, ts)
       select 'session.state_changed', task_id, json_build_object('session_id', id, 'task_id', task_id, 'attempt', attempt,
         'status', 'DISPATCHING', 'node_id', ${nodeId}::text)::text, ${now}::float8 from taken
     )
     select facts.is_limited, node.draining, node.is_replaced, (select sum(n)::int from shares) as chosen,
-      t.id, t.attempt, t.body
+      t.id, t.attempt, t.lane_id, t.body
     from facts left join node on true left join (
       select taken.*, tasks.body from taken join tasks on tasks.id = taken.task_id
     ) t on true
@@ -164,6 +209,7 @@ interface LeaseRow {
   is_replaced: boolean | null
   chosen: number | null
   id: string | null
+  lane_id: number
   attempt: number
   body: string
 }
@@ -173,7 +219,8 @@ function toRound(rows: readonly LeaseRow[]): Round & { isLimited: boolean } {
   const orders = rows.flatMap(({ id, attempt, body }): SessionOrder[] =>
     id === null ? [] : [{ schemaVersion: 1, sessionId: id, attempt, task: JSON.parse(body) as TaskRequest }],
   )
-  return { orders, isLimited, chosen: chosen ?? 0, node: toStanding(draining, is_replaced) }
+  const laneIds = rows.flatMap(({ id, lane_id }) => (id === null ? [] : [lane_id]))
+  return { orders, laneIds, isLimited, chosen: chosen ?? 0, node: toStanding(draining, is_replaced) }
 }
 
 /** Both are null when there is no such node. */

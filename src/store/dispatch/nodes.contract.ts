@@ -220,7 +220,10 @@ export function describeNodes(open: () => Database): void {
     })
 
     test('share the queue with others that ask at once, and nobody goes empty while there is some', async () => {
-      await fill(Array.from({ length: 50 }, (_, i) => String(i % 5)), 4)
+      await fill(
+        Array.from({ length: 50 }, (_, i) => String(i % 5)),
+        4,
+      )
       const asked = Array.from({ length: 20 }, (_, i) =>
         desk.orders(10, `n${(i % 3) + 1}`, { affinity: [`image:${i % 5}`] }),
       )

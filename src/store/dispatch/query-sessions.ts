@@ -66,9 +66,10 @@ export async function listSessions(db: Sql, filter: SessionFilter): Promise<Sess
   if (nodeId !== undefined) query = query.where('sessions.node_id', '=', nodeId)
   if (failure !== undefined) query = query.where('failure_code', '=', failure)
   if (harness !== undefined) {
-    query = query.where(({ exists, selectFrom }) =>
-      exists(
-        selectFrom('tasks')
+    query = query.where((where) =>
+      where.exists(
+        where
+          .selectFrom('tasks')
           .select('tasks.id')
           .whereRef('tasks.id', '=', 'sessions.task_id')
           .where('tasks.harness', '=', harness),
@@ -106,9 +107,7 @@ export async function findSession(
   const over = await db
     .selectFrom('attempts')
     .leftJoin('results', (join) =>
-      join
-        .onRef('results.session_id', '=', 'attempts.session_id')
-        .onRef('results.attempt', '=', 'attempts.attempt'),
+      join.onRef('results.session_id', '=', 'attempts.session_id').onRef('results.attempt', '=', 'attempts.attempt'),
     )
     .selectAll('attempts')
     .select(['path', 'digest', 'bytes'])
@@ -165,9 +164,7 @@ function selectSessions(db: Sql) {
   return db
     .selectFrom('sessions')
     .leftJoin('results', (join) =>
-      join
-        .onRef('results.session_id', '=', 'sessions.id')
-        .onRef('results.attempt', '=', 'sessions.attempt'),
+      join.onRef('results.session_id', '=', 'sessions.id').onRef('results.attempt', '=', 'sessions.attempt'),
     )
     .selectAll('sessions')
     .select(['path', 'digest', 'bytes'])

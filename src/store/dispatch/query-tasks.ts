@@ -107,9 +107,7 @@ export async function listEndings(
     .selectFrom('attempts')
     .innerJoin('sessions', 'sessions.id', 'attempts.session_id')
     .leftJoin('results', (join) =>
-      join
-        .onRef('results.session_id', '=', 'attempts.session_id')
-        .onRef('results.attempt', '=', 'attempts.attempt'),
+      join.onRef('results.session_id', '=', 'attempts.session_id').onRef('results.attempt', '=', 'attempts.attempt'),
     )
     .selectAll('attempts')
     .select(['results.path', 'results.digest', 'results.bytes'])

@@ -2,6 +2,7 @@ import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../database.ts'
 import type { Tables } from '../database/tables.ts'
 import type { RetriedStatus, SessionRetry, TaskRetry } from '../dispatch.ts'
+import { toUpdate } from './events.ts'
 import { lockTask } from './lock-task.ts'
 import { hasQueueRoom, lockQueueLimit } from './quotas.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
@@ -62,7 +63,11 @@ async function retry(db: Sql, taskId: string, wanted: Wanted, deps: RetryDeps): 
     const usable = task.usable - again.filter(({ is_usable }) => is_usable).length
     if (task.early_stop !== null && usable >= task.early_stop) return { kind: 'enough' }
     if (!(await hasQueueRoom(tx, found.owner, limit, again.length))) return { kind: 'over-quota' }
-    await queueAgain(tx, taskId, again, { ...deps, isReopened: task.status !== 'running' })
+    const told = {
+      ...toUpdate(taskId, { ...task, ended: task.ended - again.length }),
+      reopened: task.status !== 'running',
+    }
+    await queueAgain(tx, taskId, again, { ...deps, told })
     return { kind: 'retried', sessions: again.length, taskStatus: 'running' }
   })
 }
@@ -91,17 +96,11 @@ async function queueAgain(
   tx: Transaction<Tables>,
   taskId: string,
   again: readonly Again[],
-  { now, samplesPerRound, isReopened }: RetryDeps & { isReopened: boolean },
+  { now, samplesPerRound, told }: RetryDeps & { told: object },
 ): Promise<void> {
   const count = (verdict: Again['verdict']) => again.filter((each) => each.verdict === verdict).length
   const usable = again.filter(({ is_usable }) => is_usable).length
   const rows = again.map(({ id }, i) => ({ id, round: Math.floor(i / samplesPerRound) }))
-  const told = JSON.stringify({
-    task_id: taskId,
-    status: 'running',
-    reopened: isReopened,
-    retried_sessions: again.length,
-  })
   await sql`
     with a as materialized (
       select * from json_to_recordset(${JSON.stringify(rows)}::json) as a(id text, round int)
@@ -131,7 +130,7 @@ async function queueAgain(
       insert into events (type, task_id, data, ts)
       select 'session.state_changed', ${taskId}::text, json_build_object('session_id', id, 'task_id', ${taskId}::text,
         'attempt', attempt, 'status', 'REGISTERED')::text, ${now}::float8 from s
-      union all select 'task.updated', ${taskId}::text, ${told}::text, ${now}::float8
+      union all select 'task.updated', ${taskId}::text, ${JSON.stringify(told)}::text, ${now}::float8
     )
     select pg_notify(${WORK_CHANNEL}, '')
   `.execute(tx)

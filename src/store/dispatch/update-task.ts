@@ -3,7 +3,7 @@ import type { Sql } from '../database.ts'
 import type { Tables } from '../database/tables.ts'
 import type { TaskChange, UpdateOutcome } from '../dispatch.ts'
 import { closeRest, endTask } from './close-task.ts'
-import { writeEvents } from './events.ts'
+import { toUpdate, writeEvents } from './events.ts'
 import { lockTask } from './lock-task.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
 
@@ -18,7 +18,7 @@ export function updateTask(db: Sql, taskId: string, change: TaskChange, now: num
       where id = ${taskId}
     `.execute(tx)
     if (priority !== task.priority) await movePriority(tx, taskId, priority)
-    const data = { task_id: taskId, status: 'running', dispatch_priority: priority }
+    const data = { ...toUpdate(taskId, task), dispatch_priority: priority }
     await writeEvents(tx, [{ type: 'task.updated', data }], now)
     if (earlyStop === null || task.usable < earlyStop) return 'updated'
     const why = `${task.usable} usable sessions are enough for this task now; the others were stopped.`

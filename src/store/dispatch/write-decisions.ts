@@ -1,5 +1,6 @@
 import { sql, type Transaction } from 'kysely'
 import type { Tables } from '../database/tables.ts'
+import { toUpdate } from './events.ts'
 import type { Decision } from './settle.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
 
@@ -51,7 +52,10 @@ export async function writeDecisions(
         from d group by task_id
       ) c where tasks.id = c.task_id and tasks.id = any(array(select task_id from d))
     )
-    insert into events (type, task_id, data, ts) select 'session.state_changed', task_id, event, ${now}::float8 from d
+    insert into events (type, task_id, data, ts)
+    select 'session.state_changed', task_id, event, ${now}::float8 from d
+    union all select 'task.updated', task_id, event, ${now}::float8
+    from json_to_recordset(${JSON.stringify(toUpdates(decisions))}::json) as u(task_id text, event text)
   `.execute(tx)
   await writeArtifacts(tx, decisions)
   const isNews = decisions.some(({ verdict, isResting, task }) => {
@@ -77,6 +81,14 @@ async function writeArtifacts(tx: Transaction<Tables>, decisions: readonly Decis
     insert into artifacts select * from json_to_recordset(${JSON.stringify(rows)}::json) as a(session_id text,
       attempt int, path text, stored_path text, bytes bigint, digest text, is_cut boolean)
   `.execute(tx)
+}
+
+/** One for each task that goes on; of one that is over something else is told. */
+function toUpdates(decisions: readonly Decision[]): { task_id: string; event: string }[] {
+  const tasks = new Set(decisions.map(({ task }) => task))
+  return [...tasks]
+    .filter(({ status }) => status === 'running')
+    .map((task) => ({ task_id: task.id, event: JSON.stringify(toUpdate(task.id, task)) }))
 }
 
 function toRow({ ending, verdict, isUsable, isResting, place, session }: Decision) {

@@ -7,7 +7,7 @@ import type { UploadState } from '../files.ts'
 import { digestOf, joinSegments } from './complete.ts'
 import {
   APPEND,
-  assertRoom,
+  type AssertRoom,
   CHANGE,
   CREATE,
   onDisk,
@@ -29,7 +29,7 @@ export interface AppendDeps {
   dir: string
   book: UploadBook
   clock: Clock
-  minFreeBytes: number
+  assertRoom: AssertRoom
 }
 
 /** Takes parts. What it counts is on disk; what it calls complete has been hashed, and nobody can write to it any more. */
@@ -81,7 +81,7 @@ export class Appender {
       if ((await skipBody(body, turn)) > 0) throw gap(record, received.offset, offset)
       return await this.#complete(record, turn)
     }
-    return await this.#extend(record, offset, body, digest, turn)
+    return await this.#extend(record, received, body, digest, turn)
   }
 
   /** With what this process knows better than the disk does. */
@@ -110,12 +110,12 @@ export class Appender {
 
   async #extend(
     record: UploadRecord,
-    offset: number,
+    { offset, names }: Received,
     body: ReadableStream<Uint8Array>,
     digest: string | undefined,
     turn: Turn,
   ): Promise<UploadState> {
-    await assertRoom(this.#deps.dir, 0, this.#deps.minFreeBytes)
+    await this.#deps.assertRoom(0)
     const folder = this.#deps.book.folderOf(record)
     const known = this.#lanes.get(record.uploadId)
     const isNew = known === undefined || known.end !== offset
@@ -126,17 +126,21 @@ export class Appender {
       const place = { file, position: offset - start, maxBytes: record.bytes - offset, hash, digest }
       const bytes = await receivePart(body, place, turn)
       // What an earlier part left that was cut off.
-      await file.truncate(offset - start + bytes)
+      if (!isNew) await file.truncate(offset - start + bytes)
       await Promise.all([file.datasync(), ...(isNew ? this.#syncRecord(record) : [])])
       return offset + bytes
     }).catch(async (error: unknown) => {
-      // The lane goes on from its last count, unless the disk failed: then nothing of it is to be trusted.
+      // The lane goes on from its last count, unless syncing failed: what the system keeps of it then, nobody knows.
       if (isNew) await unlinkIfThere(join(folder, name))
-      else if (error instanceof RolloutError && error.code === 'store.unavailable') this.#lanes.delete(record.uploadId)
+      else if (!(error instanceof RolloutError)) this.#lanes.delete(record.uploadId)
       throw error
     })
     const lane = { name, start, end, hash }
-    if (end === record.bytes && start === 0 && hash !== undefined) return await this.#completeLane(record, lane)
+    // One segment that this process received from its first byte: it is the file, and its hash is known.
+    if (end === record.bytes && start === 0 && hash !== undefined)
+      return await this.#finish(record, name, digestOf(hash), names)
+    // Until it is counted it is not to be gone on with: behind half a line another one would be read as part of it.
+    this.#lanes.delete(record.uploadId)
     await this.#count(folder, lane, isNew)
     this.#remember(record.uploadId, lane)
     return end === record.bytes
@@ -155,39 +159,33 @@ export class Appender {
 
   async #count(folder: string, lane: Lane, isNew: boolean): Promise<void> {
     await withFile(join(folder, countsOf(lane.name)), APPEND, async (file) => {
-      await file.write(`${lane.end - lane.start}\n`)
+      await file.writeFile(`${lane.end - lane.start}\n`)
       await file.datasync()
     })
     if (isNew) await syncFolder(folder)
   }
 
-  /** One segment that this process received from its first byte: it is the file, and its hash is known. */
-  async #completeLane(record: UploadRecord, lane: Lane): Promise<UploadState> {
-    const digest = digestOf(lane.hash!)
-    return await this.#finish(record, lane.name, digest)
-  }
-
   /** From what is on disk: after a restart, or when several servers have received parts. */
   async #complete(record: UploadRecord, turn: Turn): Promise<UploadState> {
-    const { segments } = await this.#look(record)
+    const { segments, names } = await this.#look(record)
     const chain = chainOf(segments)
     const folder = this.#deps.book.folderOf(record)
-    await assertRoom(this.#deps.dir, record.bytes, this.#deps.minFreeBytes)
+    await this.#deps.assertRoom(record.bytes)
     // Read once, copied at the same time: it may have a writer of whom we know nothing, and a copy has none.
     const joined = await joinSegments(folder, chain, turn)
-    return await this.#finish(record, joined.name, joined.digest)
+    return await this.#finish(record, joined.name, joined.digest, [...names, joined.name])
   }
 
-  async #finish(record: UploadRecord, name: string, digest: string): Promise<UploadState> {
+  /** `names` are those that were there before: what is not needed any more, whichever way this ends. */
+  async #finish(record: UploadRecord, name: string, digest: string, names: readonly string[]): Promise<UploadState> {
     const folder = this.#deps.book.folderOf(record)
     this.#lanes.delete(record.uploadId)
     const isRight = digest === record.digest
     const isPlaced = isRight && (await renameIfThere(join(folder, name), join(folder, WHOLE)))
     if (isPlaced) await syncFolder(folder)
     // `whole` is never among these, so an upload that another server completed stays complete.
-    const names = (await this.#deps.book.look(record))?.names ?? []
-    const left = names.filter((one) => /\.(?:part|counts)$/.test(one))
-    await Promise.all(left.map((one) => unlinkIfThere(join(folder, one))))
+    const left = [name, ...names].filter((one) => /\.(?:part|counts)$/.test(one))
+    if (!isPlaced || names.length > 1) await Promise.all(left.map((one) => unlinkIfThere(join(folder, one))))
     if (isPlaced) return toState(record, { isComplete: true, offset: record.bytes })
     throw isRight ? gone(record) : differs(record, digest)
   }

@@ -122,15 +122,27 @@ export async function onDisk<T>(what: string, work: () => Promise<T>): Promise<T
   }
 }
 
+/** The answer costs as much as a write. */
+const LOOK_AGAIN_MS = 500
+
 /** Throws unless so much may be written and something is left over for all others who use the disk. */
-export async function assertRoom(dir: string, bytes: number, minFreeBytes: number): Promise<void> {
-  const { bavail, bsize } = await statfs(dir)
-  const free = bavail * bsize
-  if (free - bytes >= minFreeBytes) return
-  const message =
-    `The disk of ${dir} has ${toMib(free)} MiB free, which is too little to take ${toMib(bytes)} MiB and leave ` +
-    `${toMib(minFreeBytes)} MiB; remove something, or lower what is to be left free.`
-  throw new RolloutError('store.unavailable', message, { status: 503, retryAfterSeconds: RETRY_AFTER_SECONDS })
+export type AssertRoom = (bytes: number) => Promise<void>
+
+export function createAssertRoom(dir: string, minFreeBytes: number, now: () => number): AssertRoom {
+  let free = 0
+  let lookedAt = Number.NEGATIVE_INFINITY
+  return async (bytes) => {
+    if (Math.abs(now() - lookedAt) >= LOOK_AGAIN_MS) {
+      const { bavail, bsize } = await statfs(dir)
+      free = bavail * bsize
+      lookedAt = now()
+    }
+    if (free - bytes >= minFreeBytes) return
+    const message =
+      `The disk of ${dir} has ${toMib(free)} MiB free, which is too little to take ${toMib(bytes)} MiB and leave ` +
+      `${toMib(minFreeBytes)} MiB; remove something, or lower what is to be left free.`
+    throw new RolloutError('store.unavailable', message, { status: 503, retryAfterSeconds: RETRY_AFTER_SECONDS })
+  }
 }
 
 function toMib(bytes: number): number {

@@ -7,7 +7,6 @@ import type { ResultReference } from '../dispatch.ts'
 import type { KeepAs } from '../files.ts'
 import { hashFile } from './complete.ts'
 import {
-  assertRoom,
   CREATE,
   FILE_MODE,
   linkIfAbsent,
@@ -50,15 +49,11 @@ export async function keepUpload(
 
 export async function putResult(
   dir: string,
-  {
-    sessionId,
-    attempt,
-    bytes,
-    minFreeBytes,
-  }: { sessionId: string; attempt: number; bytes: Uint8Array; minFreeBytes: number },
+  sessionId: string,
+  attempt: number,
+  bytes: Uint8Array,
 ): Promise<ResultReference> {
   const digest = `sha256:${createHash('sha256').update(bytes).digest('hex')}`
-  await assertRoom(dir, bytes.length, minFreeBytes)
   const made = temporary(dir)
   try {
     await withFile(made, CREATE, async (file) => {

@@ -1,10 +1,9 @@
 import { randomBytes } from 'node:crypto'
-import { readdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { UploadInput, UploadState } from '../files.ts'
-import { assertRoom, FILE_MODE, makeFolder, makeFolders, unless } from './disk.ts'
+import { type AssertRoom, FILE_MODE, makeFolder, makeFolders, renameIfThere, unless } from './disk.ts'
 import { assertInput, keptMarker, uploadFolder, uploadIdOf } from './layout.ts'
 import { type Lane, type Received, readReceived } from './segments.ts'
 
@@ -17,7 +16,6 @@ export interface UploadRecord extends UploadInput {
 export interface UploadLimits {
   maxUploadBytes: number
   maxOpenUploads: number
-  minFreeBytes: number
 }
 
 /** Counting the uploads of a node means reading a folder, which may be a long one. */
@@ -27,29 +25,30 @@ const COUNT_AGAIN_MS = 5000
 export class UploadBook {
   readonly #dir: string
   readonly #limits: UploadLimits
+  readonly #assertRoom: AssertRoom
   readonly #now: () => number
   readonly #open = new Map<string, { count: number; at: number }>()
 
-  constructor(dir: string, limits: UploadLimits, now: () => number) {
+  constructor(dir: string, limits: UploadLimits, assertRoom: AssertRoom, now: () => number) {
     this.#dir = dir
     this.#limits = limits
+    this.#assertRoom = assertRoom
     this.#now = now
   }
 
-  async begin(input: UploadInput): Promise<UploadRecord> {
+  async begin(input: UploadInput): Promise<{ record: UploadRecord; isNew: boolean }> {
     assertInput(input)
     const { nodeId, sessionId, attempt, bytes, digest } = input
     const record = { uploadId: uploadIdOf(input), nodeId, sessionId, attempt, bytes, digest }
     const known = await this.load(nodeId, record.uploadId)
-    if (known !== undefined) return known
+    if (known !== undefined) return { record: known, isNew: false }
     if (bytes > this.#limits.maxUploadBytes) {
       const message = `An upload may have ${this.#limits.maxUploadBytes} bytes; this one has ${bytes}.`
       throw new RolloutError('request.too-large', message, { param: 'body.bytes' })
     }
-    await assertRoom(this.#dir, bytes, this.#limits.minFreeBytes)
+    await this.#assertRoom(bytes)
     await this.#countIn(nodeId)
-    await this.#create(record)
-    return record
+    return { record, isNew: await this.#create(record) }
   }
 
   /** Undefined: it was never begun, or swept. */
@@ -71,24 +70,22 @@ export class UploadBook {
     return join(this.#dir, uploadFolder(nodeId, uploadId))
   }
 
-  /** Makes its folder with all that is in it appear at once. Another server that was quicker wrote the same. */
-  async #create(record: UploadRecord): Promise<void> {
+  /** Makes its folder with all that is in it appear at once. Another server that was quicker wrote the same: false. */
+  async #create(record: UploadRecord): Promise<boolean> {
     const made = join(this.#dir, 'tmp', `upload-${randomBytes(12).toString('hex')}`)
     await makeFolder(made)
     try {
       await writeFile(join(made, 'meta.json'), JSON.stringify(record), { flag: 'wx', mode: FILE_MODE })
-      for (let tries = 3; ; tries--) {
+      // The node's own folder is not there yet, or was swept because it was empty.
+      for (let tries = 3; !(await renameIfThere(made, this.folderOf(record))); tries--) {
+        if (tries === 0) throw new Error(`the folder of node ${record.nodeId} goes away as soon as it is made`)
         await makeFolders(this.#dir, `uploads/${record.nodeId}`)
-        try {
-          return await rename(made, this.folderOf(record))
-        } catch (error) {
-          // Swept between the two, because it was empty.
-          if (errnoOf(error) !== 'ENOENT' || tries === 0) throw error
-        }
       }
+      return true
     } catch (error) {
       await rm(made, { recursive: true, force: true })
       unless('EEXIST', 'ENOTEMPTY')(error)
+      return false
     }
   }
 

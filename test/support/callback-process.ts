@@ -1,0 +1,20 @@
+/** A server's sender of callbacks, until it is killed. */
+import pino from 'pino'
+import { systemClock } from '../../src/lib/clock.ts'
+import { startCallbacks } from '../../src/server/callbacks.ts'
+import { openDatabase } from '../../src/store/database.ts'
+
+const [dir = '', body = ''] = process.argv.slice(2)
+const database = await openDatabase({ dir })
+startCallbacks(
+  { secret: 'whsec-of-the-test' },
+  {
+    db: database.db,
+    clock: systemClock,
+    logger: pino({ level: 'silent' }),
+    openTaskResult: async () =>
+      (async function* () {
+        yield Buffer.from(body)
+      })(),
+  },
+)

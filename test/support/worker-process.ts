@@ -1,0 +1,16 @@
+// A node that has joined a server, in a process of its own: worker-process.ts OPTIONS, as JSON
+// Says "ready", and what becomes of its sessions, a line each. SIGTERM drains it; a second one has it give all back.
+import type { WorkerStackOptions } from './worker-stack.ts'
+import { WorkerStack } from './worker-stack.ts'
+
+const options = JSON.parse(process.argv[2]!) as WorkerStackOptions
+const say = (line: unknown): void => void process.stdout.write(`${JSON.stringify(line)}\n`)
+
+await using stack = await WorkerStack.start({
+  ...options,
+  onEvent: ({ session_id, attempt, status }) => say({ session_id, attempt, status }),
+})
+process.on('SIGTERM', () => void (stack.worker.metrics.isDraining ? stack.worker.release() : stack.worker.drain()))
+say('ready')
+await stack.worker.ended
+say('ended')
