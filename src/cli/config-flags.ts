@@ -60,12 +60,6 @@ export const NODE_FLAGS = {
     multiple: true,
     description: 'Trust the code of this module that a task names',
   },
-  'allow-path': {
-    type: 'string',
-    hint: 'DIR',
-    multiple: true,
-    description: 'Let tasks upload from, mount and be graded by this',
-  },
 } as const
 
 export const VERBOSE_FLAG = { type: 'boolean', description: 'Log what happens' } as const
@@ -99,10 +93,13 @@ const PATHS: Readonly<Record<string, string>> = {
 type FlagValues = Readonly<Record<string, string | readonly string[] | boolean | undefined>>
 
 /** The configuration with a command's flags over it. What is odd about it is said on standard error. */
-export async function loadFromFlags(flags: FlagValues & { config?: string }): Promise<LoadedConfig> {
+export async function loadFromFlags(
+  flags: FlagValues & { config?: string },
+  env: NodeJS.ProcessEnv = process.env,
+): Promise<LoadedConfig> {
   const loaded = await loadConfig({
     ...(flags.config === undefined ? {} : { file: flags.config }),
-    env: process.env,
+    env,
     flags: [
       ...Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag] })),
       { flag: 'verbose', path: 'log', value: flags['verbose'] === true ? 'debug' : undefined },

@@ -78,7 +78,7 @@ class Layers {
 
   constructor(file: ConfigFile | undefined) {
     this.#file = file
-    this.tree = structuredClone(file?.tree ?? {}) as Record<string, unknown>
+    this.tree = structuredClone(file?.tree ?? {})
     this.#noteFile(this.tree, [])
   }
 
@@ -129,7 +129,7 @@ class Layers {
   placeOf(path: readonly PropertyKey[]): string {
     const name = path.map(String).join('.')
     const origin = this.originOf(name)
-    if (origin !== undefined && (origin.kind === 'flag' || origin.kind === 'environment')) return `${origin.name}`
+    if (origin !== undefined && (origin.kind === 'flag' || origin.kind === 'environment')) return origin.name
     const file = this.#file
     return file === undefined ? name : `${file.name}:${file.lineOf(path)}: ${name === '' ? 'the file' : name}`
   }

@@ -45,12 +45,12 @@ function kindOf(config: z.ZodObject<Shape>): string {
 function toSection(config: z.ZodObject<Shape>) {
   const fields = Object.entries(config.shape).filter(([key]) => key !== 'kind')
   const shape = fields.map(
-    ([key, field]) => [toSnake(key), key === 'logins' ? logins(field) : z.optional(field)] as const,
+    ([key, field]) => [toSnake(key), key === 'logins' ? toLogins(field) : z.optional(field)] as const,
   )
   return z.strictObject(Object.fromEntries(shape)).optional()
 }
 
-function logins(field: z.ZodType) {
+function toLogins(field: z.ZodType) {
   return z
     .array(Login)
     .optional()

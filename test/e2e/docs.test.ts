@@ -29,8 +29,10 @@ function commandsOf(page: string): string[] {
 }
 
 /** What a reader must fill in or fetch first, and servers, which do not end by themselves. */
-const unfinished = /…|my-agent|localhost:8000|harness install/
+const unfinished = /…|my-agent|localhost:8000|harness install|cluster slurm/
 const server = / engine( |$)/
+/** What the commands after it need: it goes on until the end of the page. */
+const background = /^npm run polar -- (?:up|server|node)(?: |$)/
 /** Runs pi in a sandbox, which sees no harness but one that was installed for it. */
 const bundled = /tasks\/hello\.yaml/
 /** Of this checkout, not of the clone: that would have to fetch it. */
@@ -52,8 +54,10 @@ describe('the commands of the docs', () => {
     async (page, context) => {
       const isInstalled = existsSync(installFolder(pi, harnessDir))
       const commands = commandsOf(page).filter((line) => !unfinished.test(line))
+      await using running = new AsyncDisposableStack()
       for (const command of commands) {
         if (server.test(command)) await startsServing(command)
+        else if (background.test(command)) running.defer(await startInBackground(command))
         else if (!bundled.test(command)) expectSuccess(command)
         else if (isInstalled) expectSuccess(command, { POLAR_HARNESS_DIR: harnessDir })
       }
@@ -66,6 +70,26 @@ describe('the commands of the docs', () => {
 function expectSuccess(command: string, env: Record<string, string> = {}): void {
   const run = spawnSync('sh', ['-c', command], { cwd: clone, encoding: 'utf8', env: { ...process.env, ...env } })
   expect(run.status, `${command}\n${run.stderr}`).toBe(0)
+}
+
+/** Resolves once it is ready, with how to end it. */
+async function startInBackground(command: string): Promise<() => Promise<void>> {
+  const [, args = ''] = command.split('npm run polar -- ')
+  const port = args.startsWith('node') ? [] : ['--port', '0']
+  const child = spawn(process.execPath, ['src/cli/main.ts', ...args.split(' '), ...port], {
+    cwd: clone,
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  const ended = once(child, 'exit') as Promise<[number | null]>
+  const early = ended.then(([code]) => {
+    throw new Error(`${command} ended with ${code} before it was ready`)
+  })
+  await Promise.race([once(createInterface({ input: child.stdout }), 'line'), early])
+  early.catch(() => {})
+  return async () => {
+    child.kill('SIGTERM')
+    expect((await ended)[0], command).toBe(0)
+  }
 }
 
 async function startsServing(command: string): Promise<void> {

@@ -2,11 +2,10 @@ import { rm, writeFile } from 'node:fs/promises'
 import type { Client } from '../../client/client.ts'
 import { pause } from '../../client/send.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { readRecord, writeRecord } from './slurm-record.ts'
+import { nodeIdOf, readRecord, writeRecord } from './slurm-record.ts'
 import { stopFile } from './slurm-script.ts'
 import { phaseOf, taskName, type SlurmTask } from './slurm-tasks.ts'
 import type { SlurmDeps } from './slurm-up.ts'
-import { nodeIdOf } from './slurm-record.ts'
 
 export interface DownPlan {
   data: string

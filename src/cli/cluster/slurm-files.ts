@@ -1,4 +1,4 @@
-import { randomBytes, randomUUID } from 'node:crypto'
+import { randomUUID } from 'node:crypto'
 import { chmod, mkdir, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Config } from '../../config/config.ts'
@@ -34,10 +34,6 @@ export async function keepScript(workDir: string, name: string, text: string): P
   const path = await keepFile(join(workDir, 'scripts', `${name}-${randomUUID()}.sh`), text)
   await chmod(path, 0o700)
   return path
-}
-
-export function mintToken(): string {
-  return randomBytes(32).toString('base64url')
 }
 
 async function keepFile(path: string, text: string): Promise<string> {

@@ -55,7 +55,7 @@ const POLL_MS = 500
 /** What is added to logs, as it comes, until the signal says to stop. */
 export async function follow(
   logs: readonly (LogFile & { end: number })[],
-  { clock, signal, write }: { clock: Clock; signal: AbortSignal; write(name: string, text: string): void },
+  { clock, signal, write }: { clock: Clock; signal: AbortSignal; write: (name: string, text: string) => void },
 ): Promise<void> {
   const ends = new Map(logs.map(({ path, end }) => [path, end]))
   while (!signal.aborted) {

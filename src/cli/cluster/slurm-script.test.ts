@@ -68,7 +68,7 @@ interface Ran {
 function prepare(plan: NodeScriptPlan, fake: string): { file: string; env: Record<string, string>; calls: string } {
   const programs = join(plan.workDir, 'bin')
   mkdirSync(programs, { recursive: true })
-  writeFileSync(join(programs, 'scontrol'), `#!/bin/sh\necho "scontrol $*"\nkill $PPID\n`, { mode: 0o755 })
+  writeFileSync(join(programs, 'scontrol'), `#!/bin/sh\necho "scontrol $*"\nkill -KILL $PPID\n`, { mode: 0o755 })
   const file = join(plan.workDir, 'script.sh')
   writeFileSync(file, renderNodeScript(plan))
   const calls = join(plan.workDir, 'calls')
@@ -197,7 +197,7 @@ async function runUntilReady(plan: NodeScriptPlan, act: (pid: number) => void): 
 test('when its time is up, the node drains and the job asks for another turn', async () => {
   const ran = await runUntilReady(planOf('time'), (pid) => process.kill(pid, 'SIGUSR1'))
   expect(ran.calls).toEqual([expect.anything(), 'SIGTERM'])
-  expect(ran.output).toContain('scontrol requeue 13')
+  expect(ran.output).toContain('scontrol requeue 12_1')
 })
 
 test('a job that is being taken down does not ask for another turn', async () => {

@@ -135,8 +135,8 @@ while :; do
   wait $!
 done
 if [ "$ending" = time ] && [ -n "$requeue" ] && [ ! -e "$work/stop-$SLURM_ARRAY_JOB_ID" ]; then
-  # Slurm ends this process when it has taken note.
-  scontrol requeue "$SLURM_JOB_ID" && exec sleep 60
+  # Not SLURM_JOB_ID: of one task of an array that is the number of all. Slurm ends this process when it has taken note.
+  scontrol requeue "$SLURM_ARRAY_JOB_ID"_"$SLURM_ARRAY_TASK_ID" && exec sleep 60
 fi
 exit "$code"
 `.replaceAll('\\${', '${')

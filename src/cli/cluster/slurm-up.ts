@@ -1,4 +1,4 @@
-import { access, readFile } from 'node:fs/promises'
+import { readFile } from 'node:fs/promises'
 import type { Client } from '../../client/client.ts'
 import { pause } from '../../client/send.ts'
 import type { Config } from '../../config/config.ts'
@@ -9,7 +9,7 @@ import { keepConfig, keepScript, keepToken, makeWorkDir } from './slurm-files.ts
 import { isLive, type Member } from './slurm-members.ts'
 import { toOptions } from './slurm-options.ts'
 import type { SlurmPrograms } from './slurm-programs.ts'
-import { readRecord, writeRecord, type SlurmRecord, type SubmittedJob } from './slurm-record.ts'
+import { readRecord, writeRecord, type SubmittedJob } from './slurm-record.ts'
 import { renderNodeScript, renderServerScript, serverAddressFile } from './slurm-script.ts'
 import { phaseOf } from './slurm-tasks.ts'
 import { viewSlurm } from './slurm-view.ts'
@@ -19,7 +19,7 @@ export interface SlurmDeps {
   clock: Clock
   signal: AbortSignal
   /** For people who wait. */
-  say(line: string): void
+  say: (line: string) => void
 }
 
 /** What is the same for all that is submitted. */
@@ -83,7 +83,8 @@ export async function submitNodes(
     script,
     server: plan.server,
   }
-  await writeRecord(config.data, { ...record, jobs: [...record.jobs, job] })
+  const others = record.jobs.filter((each) => live.some(({ task }) => task.startsWith(`${each.jobId}_`)))
+  await writeRecord(config.data, { ...record, jobs: [...others, job] })
   deps.say(`submitted job ${jobId} with ${missing} ${missing === 1 ? 'node' : 'nodes'}: ${script}`)
   return job
 }
@@ -136,34 +137,30 @@ async function awaitAddress({ jobId, workDir }: { jobId: string; workDir: string
   }
 }
 
-/** Until every node has joined, one has failed, or the time is up. What it saw last. */
+/** Until all have joined that are on their way, one that was submitted just now has failed, or the time is up. */
 export async function awaitJoined(
-  jobs: readonly SubmittedJob[],
-  { timeoutMs }: { timeoutMs: number },
+  submitted: SubmittedJob | undefined,
+  { data, timeoutMs }: { data: string; timeoutMs: number },
   deps: SlurmDeps & { client: Client },
 ): Promise<Member[]> {
   const deadline = deps.clock.now() + timeoutMs
-  const record: SlurmRecord = { schemaVersion: 1, jobs: [...jobs] }
+  const record = await readRecord(data)
   let shown = ''
   for (let delay = POLL_MS.first; ; delay = Math.min(POLL_MS.most, delay * 1.3)) {
     const { members, problem } = await viewSlurm(record, { ...deps, now: () => deps.clock.now() })
-    const counts = Object.entries(Object.groupBy(members, ({ state }) => state))
-    const line = [
-      ...counts.map(([state, of]) => `${of.length} ${state}`),
-      ...(problem === undefined ? [] : [problem]),
-    ].join(', ')
+    // What ended before is not waited for.
+    const awaited = members.filter((each) => isLive(each) || each.task.startsWith(`${submitted?.jobId}_`))
+    const line = [summarize(awaited), ...(problem === undefined ? [] : [problem])].join('; ')
     if (line !== shown) deps.say(line)
     shown = line
-    const isSettled = members.every(({ state }) => state === 'joined' || state === 'draining' || state === 'ended')
-    if (isSettled || members.some(({ state }) => state === 'failed') || deps.clock.now() >= deadline) return members
+    const isSettled = awaited.every(({ state }) => state === 'joined' || state === 'draining' || state === 'ended')
+    if (isSettled || awaited.some(({ state }) => state === 'failed') || deps.clock.now() >= deadline) return awaited
     await pause(Math.min(delay, Math.max(1, deadline - deps.clock.now())), deps.signal, deps.clock)
   }
 }
 
-/** Whether a shared folder is one that this machine can see, at least. */
-export async function isThere(path: string): Promise<boolean> {
-  return access(path).then(
-    () => true,
-    () => false,
-  )
+/** `3 joined, 1 pending` */
+function summarize(members: readonly Member[]): string {
+  const counts = Map.groupBy(members, ({ state }) => state)
+  return [...counts].map(([state, of]) => `${of.length} ${state}`).join(', ')
 }

@@ -18,7 +18,7 @@ export interface ViewDeps {
   programs: SlurmPrograms
   /** Absent: nobody knows where the server is. */
   client: Pick<Client, 'listNodes'> | undefined
-  now(): number
+  now: () => number
 }
 
 /** All that was submitted from here, as Slurm and the server see it. A server that does not answer costs its half only. */
@@ -57,10 +57,4 @@ export function formatMembers(members: readonly Member[]): string {
     member.reason === undefined || member.reason === 'None' ? '' : member.reason,
   ])
   return formatTable([['Node', 'State', 'Task', 'Slurm', 'Machine', 'Sessions', 'Heard', 'Time left', 'Why'], ...rows])
-}
-
-/** `3 joined, 1 pending` */
-export function summarize(members: readonly Member[]): string {
-  const counts = Map.groupBy(members, ({ state }) => state)
-  return [...counts].map(([state, of]) => `${of.length} ${state}`).join(', ')
 }

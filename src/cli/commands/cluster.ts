@@ -1,25 +1,10 @@
-import { realpathSync } from 'node:fs'
-import { join } from 'node:path'
-import type { Config } from '../../config/config.ts'
 import { loadConfig } from '../../config/load-config.ts'
-import { acquireLockFile, identifyProcess } from '../../lib/lock-file.ts'
 import { systemClock } from '../../lib/clock.ts'
-import { makeDirectories } from '../../lib/make-directories.ts'
-import { RolloutError } from '../../model/failure.ts'
-import { exportedNames } from '../cluster/exported-names.ts'
-import { findAccess, toAccess, type ServerAccess } from '../cluster/slurm-access.ts'
-import { takeDown } from '../cluster/slurm-down.ts'
-import { keepToken, makeWorkDir } from '../cluster/slurm-files.ts'
-import { findLogs, follow, readTail } from '../cluster/slurm-logs.ts'
-import type { Member } from '../cluster/slurm-members.ts'
+import { down, logs, status, up } from '../cluster/slurm-actions.ts'
 import { createSlurmPrograms } from '../cluster/slurm-programs.ts'
-import { readRecord } from '../cluster/slurm-record.ts'
-import { awaitJoined, submitNodes, submitServer, type SlurmDeps, type SubmitPlan } from '../cluster/slurm-up.ts'
-import { formatMembers, viewSlurm } from '../cluster/slurm-view.ts'
+import type { SlurmDeps } from '../cluster/slurm-up.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { PLACE_FLAGS } from '../config-flags.ts'
-import { obtainTokens, readServerNote, writeServerNote } from '../data-folder.ts'
-import { isLoopback } from '../loopback.ts'
 import { listenForStop } from '../stop-signals.ts'
 
 /** What each flag says, in the words of the file. */
@@ -134,8 +119,10 @@ export const cluster = defineCommand({
           })
         case 'down':
           return await down(config, deps, seconds('grace', flags.grace) * 1000, flags['keep-server'])
+        case undefined:
+          throw usageError('cluster', 'say what to do with slurm: up, status, logs or down')
         default:
-          throw usageError('cluster', action === undefined ? 'say what to do' : `there is no "slurm ${action}"`)
+          throw usageError('cluster', `there is no "slurm ${action}"`)
       }
     } catch (error) {
       if (!stop.first.aborted) throw error
@@ -144,153 +131,6 @@ export const cluster = defineCommand({
     }
   },
 })
-
-interface UpChoice {
-  name: string
-  withServer: boolean
-  waitMs: number
-  asJson: boolean
-  moreArguments: readonly string[]
-}
-
-async function up(config: Config, deps: SlurmDeps, choice: UpChoice): Promise<ExitCode> {
-  await using _ = await lockData(config.data)
-  const workDir = config.cluster.slurm.work_dir ?? join(config.data, 'slurm')
-  const plan: SubmitPlan = {
-    name: choice.name,
-    config,
-    workDir,
-    polar: [process.execPath, ...process.execArgv, realpathSync(process.argv[1]!)],
-    environment: exportedNames(config, process.env),
-  }
-  const access = choice.withServer ? await startServer(plan, deps) : await findAccess(config, process.env)
-  if (access === undefined)
-    throw usageError('cluster', `say where the server is with --server URL, or have one started with --with-server`)
-  if (isLoopback(new URL(access.url).hostname))
-    deps.say(`Warning: ${access.url} is known to this machine only; nodes on others will not find it`)
-  const withClient = { ...deps, client: access.client }
-  await submitNodes(
-    { ...plan, server: access.url, token: access.token, moreArguments: choice.moreArguments },
-    withClient,
-  )
-  const { jobs } = await readRecord(config.data)
-  if (choice.waitMs === 0) return EXIT.done
-  const members = await awaitJoined(jobs, { timeoutMs: choice.waitMs }, withClient)
-  print(members, choice.asJson)
-  const joined = members.filter(({ state }) => state === 'joined').length
-  if (joined >= config.cluster.slurm.nodes) return EXIT.done
-  deps.say(`${joined} of ${config.cluster.slurm.nodes} nodes have joined; see: polar cluster slurm logs`)
-  return EXIT.failed
-}
-
-/** With tokens of the data folder where none are configured: it can be reached from other machines. */
-async function startServer(plan: SubmitPlan, deps: SlurmDeps): Promise<ServerAccess> {
-  const { config, workDir } = plan
-  const { host, tokens } = config.server
-  await makeWorkDir(workDir)
-  const server = { ...config.server, host: isLoopback(host) ? '0.0.0.0' : host }
-  const configured = await findAccess(config, process.env)
-  let token = configured?.token
-  if (tokens.length === 0) {
-    await makeDirectories(config.data, 0o700)
-    const own = await obtainTokens(config.data)
-    const scopes = [['trainer', ['trainer', 'read']] as const, ['node', ['node']] as const, ['read', ['read']] as const]
-    server.tokens = await Promise.all(
-      scopes.map(async ([name, of]) => ({
-        name,
-        scopes: [...of],
-        token_file: await keepToken(workDir, `server-${name}.token`, own[name]),
-      })),
-    )
-    token = own.node
-  }
-  if (token === undefined)
-    throw usageError(
-      'cluster',
-      'server.tokens are configured, so say which of them is for nodes with --token-file FILE',
-    )
-  const url = await submitServer({ ...plan, config: { ...config, server } }, deps)
-  // It wrote down the address it listens on, which is that of any machine; whoever has this folder needs the real one.
-  const note = await readServerNote(config.data)
-  if (note !== undefined) await writeServerNote(config.data, { ...note, url })
-  return toAccess(url, token)
-}
-
-async function status(config: Config, deps: SlurmDeps, asJson: boolean): Promise<ExitCode> {
-  const record = await readRecord(config.data)
-  const access =
-    record.server?.url === undefined
-      ? await findAccess(config, process.env)
-      : await ownAccess(config, record.server.url)
-  const view = await viewSlurm(record, { ...deps, client: access?.client, now: () => deps.clock.now() })
-  if (view.problem !== undefined && record.jobs.length > 0) deps.say(`Only what Slurm says: ${view.problem}`)
-  if (view.server !== undefined)
-    deps.say(`server: job ${view.server.jobId} is ${view.server.state}, ${record.server?.url ?? 'not ready'}`)
-  if (record.jobs.length === 0) deps.say('No nodes have been started from here.')
-  else print(view.members, asJson)
-  return EXIT.done
-}
-
-/** The server we started, with the token it was started with unless another is configured. */
-async function ownAccess(config: Config, url: string): Promise<ServerAccess | undefined> {
-  return findAccess({ ...config, node: { ...config.node, server: url } }, process.env)
-}
-
-async function logs(
-  config: Config,
-  deps: SlurmDeps,
-  { wanted, lines, goesOn }: { wanted: string | undefined; lines: number; goesOn: boolean },
-): Promise<ExitCode> {
-  const found = await findLogs(await readRecord(config.data), wanted)
-  if (found.length === 0) {
-    deps.say(wanted === undefined ? 'There are no logs yet.' : `There is no log of "${wanted}" yet.`)
-    return EXIT.failed
-  }
-  const shown = await Promise.all(found.map(async (log) => ({ ...log, ...(await readTail(log.path, lines)) })))
-  for (const { name, path, text } of shown) process.stdout.write(`==> ${name} (${path})\n${text}\n`)
-  if (!goesOn) return EXIT.done
-  let last = ''
-  const write = (name: string, text: string): void => {
-    process.stdout.write(name === last ? text : `==> ${name}\n${text}`)
-    last = name
-  }
-  await follow(shown, { clock: deps.clock, signal: deps.signal, write })
-  return EXIT.done
-}
-
-async function down(config: Config, deps: SlurmDeps, graceMs: number, keepsServer: boolean): Promise<ExitCode> {
-  await using _ = await lockData(config.data)
-  const record = await readRecord(config.data)
-  if (record.jobs.length === 0 && record.server === undefined) {
-    deps.say('No nodes have been started from here.')
-    return EXIT.done
-  }
-  const access =
-    record.server?.url === undefined
-      ? await findAccess(config, process.env)
-      : await ownAccess(config, record.server.url)
-  const { drained, cancelled } = await takeDown(
-    { data: config.data, graceMs, keepsServer },
-    { ...deps, client: access?.client },
-  )
-  deps.say(`${drained} nodes finished, ${cancelled} were ended`)
-  return EXIT.done
-}
-
-/** Two at a time would submit twice. */
-async function lockData(data: string): Promise<AsyncDisposable> {
-  await makeDirectories(join(data, 'cluster'), 0o700)
-  const outcome = await acquireLockFile(join(data, 'cluster', 'slurm.lock'), await identifyProcess())
-  if ('lock' in outcome) return { [Symbol.asyncDispose]: () => outcome.lock.release() }
-  const who = outcome.heldBy === undefined ? 'another' : `process ${outcome.heldBy.pid} on ${outcome.heldBy.host}`
-  throw new RolloutError('config.invalid', `${who} is starting or ending nodes of ${data}; wait for it.`)
-}
-
-function print(members: readonly Member[], asJson: boolean): void {
-  process.stdout.write(
-    asJson ? members.map((member) => `${JSON.stringify(member)}\n`).join('') : formatMembers(members),
-  )
-}
 
 function nameOf(text: string): string {
   if (NAME.test(text)) return text

@@ -23,6 +23,12 @@ export const node = defineCommand({
       description: 'An earlier --dir of this node: deliver what it finished and could not',
     },
     ...NODE_FLAGS,
+    'allow-path': {
+      type: 'string',
+      hint: 'DIR',
+      multiple: true,
+      description: 'Let tasks upload from, mount and be graded by this',
+    },
     ...ENGINE_FLAGS,
     json: { type: 'boolean', description: 'Print the line that says it is ready as JSON' },
     verbose: VERBOSE_FLAG,

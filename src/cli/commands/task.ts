@@ -15,8 +15,9 @@ export const task = defineCommand({
   name: 'task',
   description: 'Submit tasks to a server, follow them, and get their results.',
   words: {
-    name: 'submit FILE… | ls | show ID | wait ID… | results ID… | cancel ID… | retry ID…',
-    description: 'What to do; files are YAML, JSON or JSONL',
+    name: 'ACTION FILE…|ID…',
+    description:
+      'submit FILE…, ls, show ID, wait ID…, results ID…, cancel ID… or retry ID…; files are YAML, JSON or JSONL',
   },
   flags: {
     server: {

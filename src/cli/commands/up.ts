@@ -1,4 +1,6 @@
 import { createClient, type Client } from '../../client/client.ts'
+import type { Config } from '../../config/config.ts'
+import { RolloutError } from '../../model/failure.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
 import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
 import { createLogger } from '../create-logger.ts'
@@ -29,22 +31,27 @@ export const up = defineCommand({
     'polar up --upstream http://localhost:8000 --run 16',
   ],
   async run({ flags }): Promise<ExitCode> {
-    const loaded = await loadFromFlags(flags)
+    // Those say which server to talk to; this one is its own.
+    const { POLAR_SERVER_URL: _, POLAR_TOKEN: __, POLAR_TOKEN_FILE: ___, ...env } = process.env
+    const loaded = await loadFromFlags(flags, env)
     const { config } = loaded
+    assertNodeToken(config)
     using stop = listenForStop()
     const out = createOutput()
     const logger = createLogger(config.log, out)
     await using parts = new AsyncDisposableStack()
     let step = 'database and server'
     const start = async () => {
-      using _ = createScreen(() => [`  Starting: ${step}…`], flags.json ? QUIET : process.stderr)
-      const server = parts.use(await openServer(loaded, { env: process.env, logger }))
-      const connection = { url: config.node.server ?? server.localUrl, token: server.tokens?.node }
+      using _screen = createScreen(() => [`  Starting: ${step}…`], flags.json ? QUIET : process.stderr)
+      const server = parts.use(await openServer(loaded, { env, logger }))
+      // A certificate is made out to a name, not to an address of this machine.
+      const url = config.server.tls === undefined ? server.localUrl : server.url
+      const connection = { url, token: server.tokens?.node }
       const opened = await openWorker({
         config,
         server: connection,
         isOwnMachine: true,
-        env: process.env,
+        env,
         logger,
         signal: stop.first,
         onStep: (what) => void (step = what),
@@ -92,6 +99,11 @@ export const up = defineCommand({
     return exitCode(stop)
   },
 })
+
+function assertNodeToken({ server: { tokens } }: Config): void {
+  if (tokens.length === 0 || tokens.some(({ scopes }) => scopes.includes('node'))) return
+  throw new RolloutError('config.invalid', 'server.tokens: none has the scope node, which the node of polar up needs.')
+}
 
 /** Nobody looks. */
 const QUIET = { isTTY: false, columns: 80, write: () => true }

@@ -1,0 +1,165 @@
+import { realpathSync } from 'node:fs'
+import { join } from 'node:path'
+import type { Config } from '../../config/config.ts'
+import { acquireLockFile, identifyProcess } from '../../lib/lock-file.ts'
+import { makeDirectories } from '../../lib/make-directories.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { EXIT, usageError, type ExitCode } from '../command.ts'
+import { obtainTokens, readServerNote, writeServerNote } from '../data-folder.ts'
+import { isLoopback } from '../loopback.ts'
+import { exportedNames } from './exported-names.ts'
+import { findAccess, toAccess, type ServerAccess } from './slurm-access.ts'
+import { takeDown } from './slurm-down.ts'
+import { keepToken, makeWorkDir } from './slurm-files.ts'
+import { findLogs, follow, readTail } from './slurm-logs.ts'
+import type { Member } from './slurm-members.ts'
+import { readRecord, type SlurmRecord, type SubmittedJob } from './slurm-record.ts'
+import { awaitJoined, submitNodes, submitServer, type SlurmDeps, type SubmitPlan } from './slurm-up.ts'
+import { formatMembers, viewSlurm } from './slurm-view.ts'
+
+interface UpChoice {
+  name: string
+  withServer: boolean
+  waitMs: number
+  asJson: boolean
+  moreArguments: readonly string[]
+}
+
+export async function up(config: Config, deps: SlurmDeps, choice: UpChoice): Promise<ExitCode> {
+  const { access, submitted } = await submitAll(config, deps, choice)
+  if (choice.waitMs === 0) return EXIT.done
+  const plan = { data: config.data, timeoutMs: choice.waitMs }
+  const members = await awaitJoined(submitted, plan, { ...deps, client: access.client })
+  print(members, choice.asJson)
+  const joined = members.filter(({ state }) => state === 'joined').length
+  if (joined >= config.cluster.slurm.nodes) return EXIT.done
+  deps.say(`${joined} of ${config.cluster.slurm.nodes} nodes have joined; see: polar cluster slurm logs`)
+  return EXIT.failed
+}
+
+async function submitAll(
+  config: Config,
+  deps: SlurmDeps,
+  { name, withServer, moreArguments }: UpChoice,
+): Promise<{ access: ServerAccess; submitted: SubmittedJob | undefined }> {
+  await using _ = await lockData(config.data)
+  const plan: SubmitPlan = {
+    name,
+    config,
+    workDir: config.cluster.slurm.work_dir ?? join(config.data, 'slurm'),
+    polar: [process.execPath, ...process.execArgv, realpathSync(process.argv[1]!)],
+    environment: exportedNames(config, process.env),
+  }
+  const access = withServer ? await startServer(plan, deps) : await findAccess(config, process.env)
+  if (access === undefined)
+    throw usageError('cluster', 'say where the server is with --server URL, or have one started with --with-server')
+  const { url: server, token, client } = access
+  if (isLoopback(new URL(server).hostname.replace(/^\[(.*)\]$/, '$1')))
+    deps.say(`Warning: ${server} is known to this machine only; nodes on others will not find it`)
+  const submitted = await submitNodes({ ...plan, server, token, moreArguments }, { ...deps, client })
+  return { access, submitted }
+}
+
+/** With tokens of the data folder where none are configured: it can be reached from other machines. */
+async function startServer(plan: SubmitPlan, deps: SlurmDeps): Promise<ServerAccess> {
+  const { config, workDir } = plan
+  const { host, tokens } = config.server
+  await makeWorkDir(workDir)
+  const server = { ...config.server, host: isLoopback(host) ? '0.0.0.0' : host }
+  const configured = await findAccess(config, process.env)
+  let token = configured?.token
+  if (tokens.length === 0) {
+    await makeDirectories(config.data, 0o700)
+    const own = await obtainTokens(config.data)
+    const scopes = [['trainer', ['trainer', 'read']] as const, ['node', ['node']] as const, ['read', ['read']] as const]
+    server.tokens = await Promise.all(
+      scopes.map(async ([name, of]) => ({
+        name,
+        scopes: [...of],
+        token_file: await keepToken(workDir, `server-${name}.token`, own[name]),
+      })),
+    )
+    token = own.node
+  }
+  if (token === undefined)
+    throw usageError(
+      'cluster',
+      'server.tokens are configured, so say which of them is for nodes with --token-file FILE',
+    )
+  const url = await submitServer({ ...plan, config: { ...config, server } }, deps)
+  // It wrote down the address it listens on, which is that of any machine; whoever has this folder needs the real one.
+  const note = await readServerNote(config.data)
+  if (note !== undefined) await writeServerNote(config.data, { ...note, url })
+  return toAccess(url, token)
+}
+
+export async function status(config: Config, deps: SlurmDeps, asJson: boolean): Promise<ExitCode> {
+  const record = await readRecord(config.data)
+  const access = await accessOf(record, config)
+  const view = await viewSlurm(record, { ...deps, client: access?.client, now: () => deps.clock.now() })
+  if (view.problem !== undefined && record.jobs.length > 0) deps.say(`Only what Slurm says: ${view.problem}`)
+  if (view.server !== undefined)
+    deps.say(`server: job ${view.server.jobId} is ${view.server.state}, ${record.server?.url ?? 'not ready'}`)
+  if (record.jobs.length === 0) deps.say('No nodes have been started from here.')
+  else print(view.members, asJson)
+  return EXIT.done
+}
+
+/** The server that we started, or else the one that is configured. */
+async function accessOf({ server }: SlurmRecord, config: Config): Promise<ServerAccess | undefined> {
+  if (server?.url === undefined) return findAccess(config, process.env)
+  return findAccess({ ...config, node: { ...config.node, server: server.url } }, process.env)
+}
+
+export async function logs(
+  config: Config,
+  deps: SlurmDeps,
+  { wanted, lines, goesOn }: { wanted: string | undefined; lines: number; goesOn: boolean },
+): Promise<ExitCode> {
+  const found = await findLogs(await readRecord(config.data), wanted)
+  if (found.length === 0) {
+    deps.say(wanted === undefined ? 'There are no logs yet.' : `There is no log of "${wanted}" yet.`)
+    return EXIT.failed
+  }
+  const shown = await Promise.all(found.map(async (log) => ({ ...log, ...(await readTail(log.path, lines)) })))
+  for (const { name, path, text } of shown) process.stdout.write(`==> ${name} (${path})\n${text}\n`)
+  if (!goesOn) return EXIT.done
+  let last = ''
+  const write = (name: string, text: string): void => {
+    process.stdout.write(name === last ? text : `==> ${name}\n${text}`)
+    last = name
+  }
+  await follow(shown, { clock: deps.clock, signal: deps.signal, write })
+  return EXIT.done
+}
+
+export async function down(config: Config, deps: SlurmDeps, graceMs: number, keepsServer: boolean): Promise<ExitCode> {
+  await using _ = await lockData(config.data)
+  const record = await readRecord(config.data)
+  if (record.jobs.length === 0 && record.server === undefined) {
+    deps.say('No nodes have been started from here.')
+    return EXIT.done
+  }
+  const access = await accessOf(record, config)
+  const { drained, cancelled } = await takeDown(
+    { data: config.data, graceMs, keepsServer },
+    { ...deps, client: access?.client },
+  )
+  deps.say(`${drained} nodes finished, ${cancelled} were ended`)
+  return EXIT.done
+}
+
+/** Two at a time would submit twice. */
+async function lockData(data: string): Promise<AsyncDisposable> {
+  await makeDirectories(join(data, 'cluster'), 0o700)
+  const outcome = await acquireLockFile(join(data, 'cluster', 'slurm.lock'), await identifyProcess())
+  if ('lock' in outcome) return { [Symbol.asyncDispose]: () => outcome.lock.release() }
+  const who = outcome.heldBy === undefined ? 'another' : `process ${outcome.heldBy.pid} on ${outcome.heldBy.host}`
+  throw new RolloutError('config.invalid', `${who} is starting or ending nodes of ${data}; wait for it.`)
+}
+
+function print(members: readonly Member[], asJson: boolean): void {
+  process.stdout.write(
+    asJson ? members.map((member) => `${JSON.stringify(member)}\n`).join('') : formatMembers(members),
+  )
+}

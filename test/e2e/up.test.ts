@@ -1,0 +1,290 @@
+import { spawn, type ChildProcess } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, mkdtemp, readFile, realpath, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { text } from 'node:stream/consumers'
+import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
+import { stringify } from 'yaml'
+import { SessionResult } from '../../src/model/session.ts'
+import { bashAgent } from '../support/bash-agent.ts'
+
+const root = join(import.meta.dirname, '../..')
+const main = join(root, 'src/cli/main.ts')
+
+let dir: string
+beforeAll(async () => {
+  dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-up-'))
+})
+afterAll(() => rm(dir, { recursive: true, force: true }))
+
+/** A machine on which nothing was done before. */
+async function freshFolder(name: string): Promise<string> {
+  const folder = join(dir, name)
+  await mkdir(folder)
+  return folder
+}
+
+function start(cwd: string, ...words: string[]): ChildProcess & { stdout: NodeJS.ReadableStream } {
+  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !/^POLAR_(?!HARNESS)/.test(name)))
+  const child = spawn(process.execPath, [main, ...words], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  onTestFinished(() => void child.kill('SIGKILL'))
+  return child
+}
+
+interface Ready {
+  event: string
+  url: string
+  node_id?: string
+  tokens_file: string | null
+}
+
+/** Its first line, once it is ready. */
+async function startReady(cwd: string, ...words: string[]): Promise<{ child: ChildProcess; ready: Ready }> {
+  const child = start(cwd, ...words, '--json')
+  const said = text(child.stderr!)
+  const line = await Promise.race([
+    once(createInterface({ input: child.stdout }), 'line') as Promise<[string]>,
+    once(child, 'exit').then(async ([code]) => {
+      throw new Error(`${words[0]} ended with ${code}: ${await said}`)
+    }),
+  ])
+  return { child, ready: JSON.parse(line[0]) as Ready }
+}
+
+async function polar(
+  cwd: string,
+  ...words: string[]
+): Promise<{ code: number | null; stdout: string; stderr: string; json: () => unknown[] }> {
+  const child = start(cwd, ...words)
+  const [stdout, stderr, [code]] = await Promise.all([
+    text(child.stdout),
+    text(child.stderr!),
+    once(child, 'exit') as Promise<[number | null]>,
+  ])
+  const json = (): unknown[] =>
+    stdout
+      .trim()
+      .split('\n')
+      .map((line) => JSON.parse(line) as unknown)
+  return { code, stdout, stderr, json }
+}
+
+async function end(child: ChildProcess, signal: NodeJS.Signals = 'SIGTERM'): Promise<number | null> {
+  const exited = once(child, 'exit') as Promise<[number | null]>
+  child.kill(signal)
+  return (await exited)[0]
+}
+
+describe('polar up', { timeout: 400_000 }, () => {
+  test('on a fresh machine: submit, wait, look, take the results home', async () => {
+    const cwd = await freshFolder('fresh')
+    const { child, ready } = await startReady(cwd, 'up', '--port', '0')
+    expect(ready).toMatchObject({ event: 'ready', url: expect.stringMatching(/^http:\/\/127\.0\.0\.1:\d+$/) })
+    const tokens = join(cwd, '.polar/up/tokens.json')
+    expect(ready.tokens_file).toBe(tokens)
+    expect((await stat(tokens)).mode & 0o777).toBe(0o600)
+
+    const submitted = await polar(
+      cwd,
+      'task',
+      'submit',
+      join(root, 'examples/tasks/ask.yaml'),
+      '--samples',
+      '3',
+      '--wait',
+    )
+    expect(submitted).toMatchObject({
+      code: 0,
+      stdout: expect.stringMatching(/ask +completed +shell +3\/3 +0 +1\.000/),
+    })
+
+    const again = await polar(cwd, 'task', 'submit', join(root, 'examples/tasks/ask.yaml'), '--samples', '3')
+    expect(again).toMatchObject({ code: 0, stdout: expect.stringContaining('ask: is there already') })
+    const other = await polar(cwd, 'task', 'submit', join(root, 'examples/tasks/ask.yaml'))
+    expect(other).toMatchObject({
+      code: 1,
+      stdout: expect.stringContaining('ask: refused: another task has this name'),
+    })
+
+    const listed = (await polar(cwd, 'task', 'ls', '--status', 'completed', '--json')).json()
+    expect(listed).toMatchObject([{ task_id: 'ask', status: 'completed', num_samples: 3, valid_sessions: 3 }])
+
+    const shown = await polar(cwd, 'task', 'show', 'ask')
+    expect(shown.stdout).toMatch(/^Task +ask\nStatus +completed\n/)
+    const [{ sessions }] = (await polar(cwd, 'task', 'show', 'ask', '--json')).json() as [
+      { sessions: { session_id: string; reward: number; node_id: string }[] },
+    ]
+    expect(sessions.map(({ reward, node_id: node }) => [reward, node])).toEqual(sessions.map(() => [1, ready.node_id]))
+    expect(sessions).toHaveLength(3)
+    const one = await polar(cwd, 'task', 'show', '--session', sessions[0]!.session_id)
+    expect(one.stdout).toMatch(/^Status +COMPLETED$/m)
+
+    expect(await polar(cwd, 'task', 'results', 'ask', '--to', 'home')).toMatchObject({
+      code: 0,
+      stdout: 'ask: 3 results in home/ask.jsonl\n',
+    })
+    const lines = (await readFile(join(cwd, 'home/ask.jsonl'), 'utf8')).trim().split('\n')
+    const results = lines.map((line) => SessionResult.parse(JSON.parse(line)))
+    expect(results.map(({ session_id: id }) => id).sort()).toEqual(sessions.map(({ session_id: id }) => id).sort())
+    expect(results.every(({ trajectory }) => trajectory.traces.length > 0)).toBe(true)
+
+    expect(await end(child, 'SIGINT')).toBe(130)
+    const gone = await polar(cwd, 'task', 'ls')
+    expect(gone).toMatchObject({ code: 3, stderr: expect.stringMatching(/^No server .*polar up.*\n$/) })
+  })
+
+  test('what was under way when it was killed is done by the next one, and whoever waits does not notice', async () => {
+    const cwd = await freshFolder('killed')
+    const started = join(cwd, 'started')
+    const gate = join(cwd, 'gate')
+    // Sandboxes of this kind see the disk: the first attempt waits for a gate that opens only after the kill.
+    const task = {
+      task_id: 'long',
+      instruction: 'Answer.',
+      num_samples: 2,
+      runtime: { backend: 'local' },
+      agent: {
+        harness: 'shell',
+        custom_shell: {
+          command: bashAgent(
+            `call "Who are you?" > answer.txt; touch ${started}; until [ -e ${gate} ]; do sleep 0.1; done`,
+          ),
+        },
+      },
+      builder: { strategy: 'prefix_merging' },
+      evaluator: { strategy: 'command', config: { command: 'grep -q HTTP answer.txt' } },
+    }
+    await writeFile(join(cwd, 'long.yaml'), stringify(task))
+    const first = await startReady(cwd, 'up', '--port', '0')
+    expect(await polar(cwd, 'task', 'submit', 'long.yaml')).toMatchObject({ code: 0, stdout: 'long: submitted\n' })
+    const waiting = start(cwd, 'task', 'wait', 'long', '--json')
+    const told = text(waiting.stdout)
+    await once(waiting.stderr!, 'data')
+    while ((await stat(started).catch(() => undefined)) === undefined) await new Promise((done) => setTimeout(done, 50))
+    await end(first.child, 'SIGKILL')
+    await writeFile(gate, '')
+
+    const second = await startReady(cwd, 'up', '--port', '0')
+    expect(await once(waiting, 'exit')).toEqual([0, null])
+    expect([JSON.parse(await told)]).toMatchObject([
+      { task_id: 'long', status: 'completed', valid_sessions: 2, mean_reward: 1 },
+    ])
+    expect(await end(second.child)).toBe(0)
+  })
+
+  test('the tiny engine plays the script it is given', async () => {
+    const cwd = await freshFolder('script')
+    await writeFile(join(cwd, 'hi.yaml'), 'scenarios:\n  hi:\n    - text: I am a script.\n')
+    const task = {
+      task_id: 'hi',
+      instruction: 'SCRIPT:hi Who are you?',
+      agent: { harness: 'shell', custom_shell: { command: bashAgent('call "SCRIPT:hi Who are you?" > answer.txt') } },
+      evaluator: { strategy: 'command', config: { command: 'grep -q "I am a script" answer.txt' } },
+    }
+    await writeFile(join(cwd, 'task.yaml'), stringify(task))
+    await startReady(cwd, 'up', '--port', '0', '--script', 'hi.yaml')
+    const { code, json } = await polar(cwd, 'task', 'submit', 'task.yaml', '--wait', '--json')
+    expect(code).toBe(0)
+    expect(json()).toMatchObject([{ task_id: 'hi', status: 'completed', mean_reward: 1 }])
+  })
+
+  test('a second one in the same folder is told who has it', async () => {
+    const cwd = await freshFolder('twice')
+    const { child } = await startReady(cwd, 'up', '--port', '0')
+    const { code, stderr } = await polar(cwd, 'up', '--port', '0')
+    expect([code, stderr]).toEqual([3, expect.stringContaining(`process ${child.pid}`)])
+  })
+})
+
+describe('polar server and polar node', { timeout: 400_000 }, () => {
+  test('find each other by a folder, and a node that is told to end finishes first what it has', async () => {
+    const cwd = await freshFolder('apart')
+    const server = await startReady(cwd, 'server', '--port', '0')
+    const node = await startReady(cwd, 'node', '--id', 'n1', '--label', 'big', '--allow-path', root)
+    expect(node.ready).toMatchObject({ event: 'ready', node_id: 'n1', url: server.ready.url })
+
+    const task = {
+      task_id: 'drained',
+      instruction: 'Answer.',
+      requires: ['big'],
+      agent: { harness: 'shell', custom_shell: { command: bashAgent('call "Who are you?"; sleep 2') } },
+    }
+    await writeFile(join(cwd, 'drained.yaml'), stringify(task))
+    await polar(cwd, 'task', 'submit', 'drained.yaml')
+    const isRunning = async (): Promise<boolean> =>
+      (
+        (await polar(cwd, 'task', 'show', 'drained', '--json')).json() as [{ sessions: { status: string }[] }]
+      )[0].sessions.some(({ status }) => status !== 'REGISTERED')
+    while (!(await isRunning())) await new Promise((done) => setTimeout(done, 100))
+    expect(await end(node.child)).toBe(0)
+    const { code, json } = await polar(cwd, 'task', 'wait', 'drained', '--json')
+    expect(code).toBe(0)
+    expect(json()).toMatchObject([{ status: 'completed', valid_sessions: 1, refills: 0 }])
+    expect(await end(server.child)).toBe(0)
+  })
+
+  test('tasks may have of a node’s disk only what it allows', async () => {
+    const cwd = await freshFolder('refused')
+    await startReady(cwd, 'server', '--port', '0')
+    await startReady(cwd, 'node')
+    const { code } = await polar(
+      cwd,
+      'task',
+      'submit',
+      join(root, 'examples/tasks/ask.yaml'),
+      '--samples',
+      '1',
+      '--wait',
+    )
+    expect(code).toBe(1)
+    const shown = await polar(cwd, 'task', 'show', 'ask')
+    expect(shown.stdout).toContain('ask.sh is not in a folder that tasks may use on this node')
+  })
+
+  test.each([
+    [
+      ['server', '--host', '0.0.0.0'],
+      /^server\.host: 0\.0\.0\.0 can be reached from other machines, so it needs tokens/,
+    ],
+    [['server', '--host', '0.0.0.0', '--open'], /^server\.open: 0\.0\.0\.0 can be reached from other machines/],
+    [['server', '--port', 'x'], /^--port: must be a whole number from 0 to 65535, not "x"\n$/],
+    [['server', '--config', 'no.yaml'], /^There is no file .*no\.yaml, which --config names\.\n$/],
+    [['node'], /^polar node: say where the server is with --server URL/],
+    [['task', 'submit'], /^polar task: say which tasks to submit/],
+    [['task', 'fly'], /^polar task: there is no "fly"/],
+  ])('%j is refused with a sentence', async (words, expected) => {
+    const cwd = await freshFolder(`refused-${words.join('-').replaceAll(/\W/g, '')}`)
+    const { code, stderr } = await polar(cwd, ...words)
+    expect([code, stderr]).toEqual([2, expect.stringMatching(expected)])
+  })
+
+  test('a bad file is refused with every line at fault, before anything is started', async () => {
+    const cwd = await freshFolder('bad')
+    await writeFile(join(cwd, 'polar.yaml'), 'server:\n  prot: 1\nnode:\n  widths: { run: many }\n')
+    for (const verb of ['up', 'server', 'node']) {
+      const { code, stderr } = await polar(cwd, verb)
+      expect([code, stderr]).toEqual([
+        2,
+        'polar.yaml:2: server.prot: unknown key; did you mean "port"?\n' +
+          'polar.yaml:4: node.widths.run: must be a whole number of at least 1, not "many"\n',
+      ])
+    }
+  })
+
+  test('a token that the server does not know gets a sentence that says what to do', async () => {
+    const cwd = await freshFolder('stranger')
+    const { ready } = await startReady(cwd, 'server', '--port', '0')
+    await writeFile(join(cwd, 'wrong.token'), 'this-is-none-of-its-tokens\n')
+    const { code, stderr } = await polar(cwd, 'task', 'ls', '--server', ready.url, '--token-file', 'wrong.token')
+    expect([code, stderr]).toEqual([
+      1,
+      expect.stringMatching(/does not know the token.*request\.unauthorized.*--token-file/),
+    ])
+    const nothing = await polar(cwd, 'task', 'ls', '--server', 'http://127.0.0.1:9')
+    expect([nothing.code, nothing.stderr]).toEqual([3, expect.stringMatching(/server\.unreachable/)])
+    const missing = await polar(cwd, 'task', 'show', 'nobody')
+    expect([missing.code, missing.stderr]).toEqual([1, expect.stringMatching(/no task nobody.*polar task ls/)])
+  })
+})
