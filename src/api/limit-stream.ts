@@ -16,7 +16,7 @@ export function limitStream(
   )
 }
 
-export async function readAll(stream: ReadableStream<Uint8Array>): Promise<Buffer> {
+export async function readAll(stream: ReadableStream<Uint8Array>): Promise<Buffer<ArrayBuffer>> {
   const chunks: Uint8Array[] = []
   for await (const chunk of stream) chunks.push(chunk)
   return Buffer.concat(chunks)

@@ -128,7 +128,7 @@ export const nodeRoutes = {
     scopes: ['node'],
     body: jsonBody(PostedResult, 256 * MIB),
     answer: json(z.object({ status: z.literal('accepted') })),
-    errors: [404, 409, 503],
+    errors: [404, 409],
     isIdempotent: true,
     idempotency: 'The same result again is accepted again, and stored once.',
     examples: {

@@ -47,8 +47,8 @@ const named = {
   Trace,
 }
 
-/** Statuses that any route with a body may answer with. */
-const ANYWHERE = [413, 415, 422]
+/** Statuses that any route may answer with; some only where there is a body. */
+const ANYWHERE = [413, 415, 422, 503]
 
 const MEANINGS: Readonly<Record<number, string>> = {
   400: 'The body is not JSON.',

@@ -18,8 +18,8 @@ export type AnswerBody =
   | { kind: 'sse'; schema: z.ZodType }
   | { kind: 'bytes' }
 
-/** Statuses a route may answer with besides success; 400, 401, 403, 413, 415 and 422 go without saying. */
-export type ErrorStatus = 404 | 409 | 416 | 429 | 503
+/** Statuses a route may answer with besides success; 400, 401, 403, 413, 415, 422 and 503 go without saying. */
+export type ErrorStatus = 404 | 409 | 416 | 429
 
 /**
  * One endpoint: the single source of its validation, its client, its page in OpenAPI. It says what goes over the wire

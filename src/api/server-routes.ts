@@ -53,7 +53,6 @@ export const serverRoutes = {
     summary: 'Whether the server is there, and how many nodes it knows.',
     scopes: [],
     answer: json(z.object({ status: z.literal('ok'), nodes: Count })),
-    errors: [503],
     isIdempotent: true,
     examples: { answer: { status: 'ok', nodes: 3 } },
   }),

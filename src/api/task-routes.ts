@@ -76,7 +76,7 @@ export const taskRoutes = {
     scopes: ['trainer'],
     body: jsonBody(SubmitRequest, 16 * MIB),
     answer: json(SubmitAnswer),
-    errors: [409, 429, 503],
+    errors: [409, 429],
     isIdempotent: true,
     idempotency: 'The same id with the same body is the same task.',
     examples: { body: exampleTask, answer: { task_id: 'polar-slime-7-0', status: 'running' } },
@@ -91,7 +91,7 @@ export const taskRoutes = {
     scopes: ['trainer'],
     body: jsonBody(z.strictObject({ tasks: z.array(SubmitRequest).min(1).max(1000) }), 64 * MIB),
     answer: json(z.object({ outcomes: z.array(z.object({ task_id: TaskId, outcome: BatchOutcome })) })),
-    errors: [429, 503],
+    errors: [429],
     isIdempotent: true,
     idempotency: 'As for one task, task by task.',
     examples: {
@@ -227,7 +227,9 @@ export const taskRoutes = {
     origin: 'polar',
     tag: 'tasks',
     summary: 'The results of a task, one a line, in the order in which they were accepted.',
-    description: 'Compressed with zstd or gzip when asked for. A result keeps its place: `skip` what is there already.',
+    description:
+      'Compressed with zstd or gzip when asked for. A result keeps its place: `skip` what is there already. A session that ' +
+      'was made again has a line for each time it ended; the last one counts.',
     scopes: ['read', 'trainer'],
     params: byTask,
     query: z.strictObject({

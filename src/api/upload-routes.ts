@@ -50,7 +50,7 @@ export const uploadRoutes = {
       }),
     ),
     answer: json(Upload),
-    errors: [404, 409, 503],
+    errors: [404, 409],
     isIdempotent: true,
     idempotency: 'The same attempt and digest is the same upload.',
     examples: {
@@ -88,7 +88,7 @@ export const uploadRoutes = {
     }),
     body: { kind: 'bytes', maxBytes: MOST_PART_BYTES },
     answer: json(Upload),
-    errors: [404, 409, 503],
+    errors: [404, 409],
     isIdempotent: true,
     idempotency: 'A part that is here already is taken again and changes nothing.',
     examples: { answer: { ...exampleUpload, offset: 1024, is_complete: true } },

@@ -2,6 +2,8 @@ import { createHash } from 'node:crypto'
 import { EventEmitter, once } from 'node:events'
 import { createServer, type IncomingMessage, type RequestListener, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { setFlagsFromString } from 'node:v8'
+import { runInNewContext } from 'node:vm'
 import { getRequestListener } from '@hono/node-server'
 import { describe, expect, expectTypeOf, onTestFinished, test } from 'vitest'
 import { type Handlers, mountRoutes } from '../api/mount.ts'
@@ -77,6 +79,12 @@ const status =
   (code: number, body: unknown = '<html>no</html>', headers = {}) =>
   (outgoing: ServerResponse): void =>
     void outgoing.writeHead(code, headers).end(typeof body === 'string' ? body : JSON.stringify(body))
+
+async function collectGarbage(): Promise<void> {
+  setFlagsFromString('--expose-gc')
+  ;(runInNewContext('gc') as () => void)()
+  await new Promise((resolve) => setTimeout(resolve, 10))
+}
 
 describe('createClient()', () => {
   test('sends its token, and gives back what the server says', async () => {
@@ -261,6 +269,20 @@ describe('streams', () => {
     const { client } = await connect(listener)
     for await (const _ of client.streamEvents()) break
     await gone.promise
+  })
+
+  test('a signal ends events also after a long silence', async () => {
+    const { client } = await connect(mount({ streamEvents: async ({ signal }) => helloAndWait(signal) }))
+    const stop = new AbortController()
+    const hello = Promise.withResolvers<void>()
+    const reading = (async () => {
+      for await (const _ of client.streamEvents({ signal: stop.signal })) hello.resolve()
+    })()
+    await hello.promise
+    // The platform forgets the signal of a request that nobody holds any more.
+    for (let round = 0; round < 10; round++) await collectGarbage()
+    stop.abort(new Error('heard enough'))
+    await expect(reading).rejects.toThrow('heard enough')
   })
 
   test('events that fall silent are asked for again', async () => {

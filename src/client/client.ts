@@ -59,7 +59,7 @@ export function createClient(options: ClientOptions): Client {
 export function createClientOf<Table extends RouteTable>(table: Table, options: ClientOptions): ClientOf<Table> {
   const deps: ClientDeps = {
     // Looked up at each call, as others may put theirs in its place.
-    fetch: (request) => fetch(request),
+    fetch: (request, init) => fetch(request, init),
     clock: systemClock,
     random: Math.random,
     attempts: 5,

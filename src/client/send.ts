@@ -9,7 +9,8 @@ export interface ClientDeps {
   baseUrl: string
   /** Sent as a bearer token; absent for a server that asks for none. */
   token?: string
-  fetch: (request: Request) => Promise<Response>
+  /** The signal is given apart as well: the one of a request is lost once nobody has the request any more. */
+  fetch: (request: Request, init: { signal?: AbortSignal }) => Promise<Response>
   clock: Clock
   /** From 0 up to 1: spreads the retries of many callers. */
   random: () => number
@@ -56,7 +57,7 @@ async function sendOnce<T>(
   const request = toRequest(route, input, deps)
   let response: Response
   try {
-    response = await deps.fetch(request)
+    response = await deps.fetch(request, input.signal === undefined ? {} : { signal: input.signal })
   } catch (error) {
     throw unreachable(request, error)
   }

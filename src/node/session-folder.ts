@@ -10,6 +10,8 @@ import { SessionOrder } from '../model/session-order.ts'
 import { AgentEnding, SessionOutcome } from '../model/session-outcome.ts'
 import { SessionStatus } from '../model/session.ts'
 
+const ORDER = 'order.json'
+
 /** A line of the journal: what happened to a session, in the order in which it did. */
 const JournalEntry = z.object({
   /** Unix milliseconds. */
@@ -65,6 +67,14 @@ export class SessionFolder {
     return folders.filter((_, index) => states[index])
   }
 
+  /** Removes those of which not even the order was written: whoever gave it has not been told that it was taken. */
+  static async removeUnbegun(dir: string): Promise<void> {
+    for (const { path } of await SessionFolder.all(dir)) {
+      const names = await readdir(path).catch(() => undefined)
+      if (names?.every((name) => name.startsWith(`.${ORDER}.`))) await rm(path, { recursive: true, force: true })
+    }
+  }
+
   static async all(dir: string): Promise<SessionFolder[]> {
     const names = await readdir(dir).catch((error: unknown) => {
       if (errnoOf(error) === 'ENOENT') return []
@@ -108,19 +118,19 @@ export class SessionFolder {
 
   /** Of the order that lies there; 0 when that cannot be read. */
   async #attempt(): Promise<number> {
-    const text = await readIfThere(join(this.path, 'order.json'))
+    const text = await readIfThere(join(this.path, ORDER))
     const parsed = SessionOrder.pick({ attempt: true }).strip().safeParse(parseOrUndefined(text))
     return parsed.success ? parsed.data.attempt : 0
   }
 
   async writeOrder(order: SessionOrder): Promise<void> {
     await mkdir(this.path, { recursive: true, mode: 0o700 })
-    await this.#replace('order.json', order)
+    await this.#replace(ORDER, order)
   }
 
   /** Throws `store.corrupt` for what is not an order. */
   async readOrder(): Promise<SessionOrder> {
-    return this.#read('order.json', SessionOrder)
+    return this.#read(ORDER, SessionOrder)
   }
 
   /** Survives the end of this process when it resolves; a power cut may lose the last lines, never tear an earlier one. */
@@ -160,7 +170,7 @@ export class SessionFolder {
 
   async #isUnfinished(): Promise<boolean> {
     const [order, outcome] = await Promise.all(
-      ['order.json', 'outcome.json'].map((name) => readIfThere(join(this.path, name))),
+      [ORDER, 'outcome.json'].map((name) => readIfThere(join(this.path, name))),
     )
     return order !== undefined && outcome === undefined
   }

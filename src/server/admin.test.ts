@@ -88,7 +88,10 @@ test('quotas are those of the settings until somebody changes them', async () =>
   await trainer.cancelTask({ params: { task_id: 'many' } })
   const nobody = trainer.putQuota({ params: { token: 'nobody' }, body })
   await expect(nobody).rejects.toMatchObject(refusal('request.not-found', 404))
-  await trainer.putQuota({ params: { token: 'slime' }, body: { max_queued_sessions: null, max_running_sessions: null } })
+  await trainer.putQuota({
+    params: { token: 'slime' },
+    body: { max_queued_sessions: null, max_running_sessions: null },
+  })
 })
 
 test('a policy only goes up, and takes tasks with it that are too old then', async () => {
@@ -126,7 +129,9 @@ test('a trainer is called back with the whole task; one that is not there can be
   await worker.complete(first!)
   await trainer.cancelTask({ params: { task_id: 'called' } })
   const dead = async () => (await read.listCallbacks({ query: { task_id: 'called' } })).callbacks
-  await expect.poll(dead, { timeout: 30_000 }).toMatchObject([{ url: callback_url, state: 'dead', tries: 1, next_at: null }])
+  await expect
+    .poll(dead, { timeout: 30_000 })
+    .toMatchObject([{ url: callback_url, state: 'dead', tries: 1, next_at: null }])
   isUp = true
   const [{ callback_id } = { callback_id: 0 }] = await dead()
   expect(await trainer.resendCallback({ params: { callback_id } })).toMatchObject({ state: 'waiting' })

@@ -12,6 +12,7 @@ import { eventHandlers } from './events.ts'
 import { leaseHandlers } from './leases.ts'
 import { nodeHandlers } from './nodes.ts'
 import { policyHandlers } from './policy.ts'
+import { createRequestLog } from './request-log.ts'
 import { sessionHandlers } from './sessions.ts'
 import { statusHandlers } from './status.ts'
 import { taskResultHandlers } from './task-results.ts'
@@ -26,7 +27,7 @@ export interface AppOptions {
 
 /** The whole API. */
 export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions): Hono {
-  const { logger, monotonic } = deps
+  const { logger } = deps
   const handlers: Handlers<Routes, Caller> = {
     ...taskHandlers(deps),
     ...taskResultHandlers(deps),
@@ -42,7 +43,7 @@ export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions
   }
   return mountRoutes({
     table: routes,
-    handlers: mapValues(handlers, unlessAway),
+    handlers: mapValues(handlers, inWords),
     authorize: (request, route) => access.authorize(request, route),
     checkAnswers,
     onBug(error, route) {
@@ -50,19 +51,7 @@ export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions
       if (isAway(error)) logger.warn({ err: error, route: nameOf(route) }, 'the database went away during an answer')
       else logger.error({ err: error, route: nameOf(route) }, 'a request failed on a defect')
     },
-    onRequest(request, route) {
-      const startedAt = monotonic()
-      return ({ status, caller, error }) => {
-        if (error instanceof RolloutError && error.boundary === 'store') logger.warn({ err: error }, error.message)
-        const ms = Math.round((monotonic() - startedAt) * 10) / 10
-        const { pathname } = new URL(request.url)
-        const code = error instanceof RolloutError ? error.code : undefined
-        logger.debug(
-          { method: request.method, path: pathname, route: route.path, status, caller: caller?.name, code, ms },
-          'answered',
-        )
-      }
-    },
+    onRequest: createRequestLog(deps),
   })
 }
 
@@ -72,20 +61,29 @@ function nameOf(route: Route | undefined): string | undefined {
 
 type AnyHandler = (call: never) => Promise<unknown>
 
-/** The database is away, as when it is restarted: nothing was done, or doing it again changes nothing. */
-function unlessAway<H extends AnyHandler>(handler: H): H {
+function inWords<H extends AnyHandler>(handler: H): H {
   return (async (call: never) => {
     try {
       return await handler(call)
     } catch (error) {
-      throw isAway(error) ? away(error) : error
+      throw toShown(error)
     }
   }) as H
 }
 
-function away(cause: unknown): RolloutError {
-  const message = 'The database does not answer; ask again in a moment.'
-  return new RolloutError('store.unavailable', message, { status: 503, retryAfterSeconds: 1, cause })
+/** What database and disk say of themselves is for the log; a caller is told whether it may help to ask again. */
+function toShown(cause: unknown): unknown {
+  if (!isAway(cause)) {
+    if (!(cause instanceof RolloutError) || cause.boundary !== 'store') return cause
+    return new RolloutError(cause.code, 'What is stored of this cannot be read; the server’s log says why.', { cause })
+  }
+  const what = cause instanceof RolloutError ? 'The server cannot store files just now' : 'The database does not answer'
+  const { retryAfterSeconds = 1 } = cause instanceof RolloutError ? cause.failure : {}
+  return new RolloutError('store.unavailable', `${what}; ask again in a moment.`, {
+    status: 503,
+    retryAfterSeconds,
+    cause,
+  })
 }
 
 /** Each entry keeps its own type; that a loop made them is what the compiler cannot follow. */

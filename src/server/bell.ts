@@ -45,12 +45,13 @@ export class Bell {
       async next(ms, signal) {
         if (!isRung && !signal.aborted) {
           const { promise, resolve } = Promise.withResolvers<void>()
-          wake = resolve
-          const stop = clock.after(ms, resolve)
-          signal.addEventListener('abort', resolve as () => void)
+          const end = (): void => resolve()
+          wake = end
+          const stop = clock.after(ms, end)
+          signal.addEventListener('abort', end)
           await promise
           stop()
-          signal.removeEventListener('abort', resolve as () => void)
+          signal.removeEventListener('abort', end)
           wake = undefined
         }
         isRung = false

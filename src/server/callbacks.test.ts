@@ -1,11 +1,12 @@
-import { spawn } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
 import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import pino from 'pino'
 import { afterAll, afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
 import { DispatchDesk } from '../../test/support/dispatch-desk.ts'
@@ -492,4 +493,37 @@ test('a server that is killed after sending sends again when it is back, with th
   expect(second!.headers['x-polar-delivery']).toBe(first!.headers['x-polar-delivery'])
   expect(second!.body.equals(first!.body)).toBe(true)
   expect(isSigned(second!, SECRET)).toBe(true)
+})
+
+test('the receiver of the docs takes what is ours, once, and nothing else', async (context) => {
+  if (spawnSync('python3', ['--version']).status !== 0) context.skip('there is no python3 here')
+  const page = await readFile(join(import.meta.dirname, '../../docs/callbacks.md'), 'utf8')
+  const [, program = ''] = /^```python\n(.*?)^```/ms.exec(page) ?? []
+  const receiver = spawn('python3', ['-c', program, '0'], {
+    env: { ...process.env, POLAR_CALLBACK_SECRET: SECRET },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  open({
+    async [Symbol.asyncDispose]() {
+      receiver.kill()
+      await once(receiver, 'exit')
+    },
+  })
+  const lines = createInterface({ input: receiver.stdout })[Symbol.asyncIterator]()
+  const port = Number(/\d+/.exec(String((await lines.next()).value))?.[0])
+  const url = `http://127.0.0.1:${port}/done`
+  open(start({}, { clock: systemClock, pollMs: 50 }))
+  await end('t', url)
+  await expectState('t', 'delivered')
+  // Told again, as by a server that was killed: it is answered, and not handled twice.
+  await database.db.updateTable('callbacks').set({ state: 'waiting', next_at: 0 }).execute()
+  await expectState('t', 'delivered')
+  await end('u', url)
+  await expectState('u', 'delivered')
+  expect([(await lines.next()).value, (await lines.next()).value]).toEqual(['t completed 0', 'u completed 0'])
+
+  const forged = { 'x-polar-signature': `t=${Math.floor(Date.now() / 1000)},v1=${'0'.repeat(64)}` }
+  for (const headers of [{}, forged, { 'x-polar-signature': 'nonsense' }]) {
+    expect((await fetch(url, { method: 'POST', body: '{}', headers })).status).toBe(401)
+  }
 })

@@ -17,7 +17,7 @@ export interface CallbackOptions {
   allowedHosts?: readonly string[]
   /** Signs what is sent. Absent: nothing is signed. */
   secret?: string
-  /** How often one is tried before it is given up. Default 30, which takes about three and a half hours. */
+  /** How often one is tried before it is given up. Default 30, which takes two to three hours. */
   attempts?: number
   /** Of one try, in all. Default 60 s. */
   timeoutMs?: number

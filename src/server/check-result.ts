@@ -1,61 +1,73 @@
-import { promisify } from 'node:util'
-import { zstdDecompress } from 'node:zlib'
+import { once } from 'node:events'
+import { availableParallelism } from 'node:os'
+import { extname } from 'node:path'
+import { Worker } from 'node:worker_threads'
 import { createLimit } from '../lib/limit.ts'
-import { nestsDeeperThan } from '../lib/json-depth.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
-import { SessionResult } from '../model/session.ts'
+import { findResultProblem, MOST_RESULT_BYTES, type ResultIdentity, type ResultProblem } from './result-problem.ts'
 
-/** Throws `request.malformed` (422) for what is not the result of this very session. */
-export type CheckResult = (compressed: Uint8Array, outcome: SessionOutcome) => Promise<void>
-
-/** Of the text: a string of the platform holds no more than twice that. */
-export const MOST_RESULT_BYTES = 256 * 1024 * 1024
-const DEEPEST_JSON = 200
-const AT_ONCE = 2
-
-export function createCheckResult(): CheckResult {
-  const limit = createLimit(AT_ONCE)
-  return (compressed, outcome) => limit(() => check(compressed, outcome))
+/** Throws `request.malformed` (422) for what is not the result of this very session, 413 for what is too long. */
+export interface ResultChecker extends AsyncDisposable {
+  check(compressed: Uint8Array, outcome: SessionOutcome): Promise<void>
 }
 
-const decompress = promisify(zstdDecompress)
+/** What is shorter than this, decompressed, is looked at here: it takes less time than to hand it over. */
+const SHORT_BYTES = 256 * 1024
+/** A result of the longest kind, parsed, and some more; a thread that needs more than this ends alone. */
+const HEAP_MB = 4096
+const MOST_THREADS = 4
 
-async function check(compressed: Uint8Array, outcome: SessionOutcome): Promise<void> {
-  let text: Buffer
-  try {
-    text = await decompress(compressed, { maxOutputLength: MOST_RESULT_BYTES })
-  } catch (error) {
-    throw wrong(outcome, `is not zstd, or is longer than ${MOST_RESULT_BYTES} bytes when decompressed`, error)
+/**
+ * Looks at every result before it is accepted: all of its numbers, so that a trainer need not. Long ones take long, so
+ * they go to threads of their own, which are started when they are first needed.
+ */
+export function createResultChecker(): ResultChecker {
+  const count = Math.min(Math.max(availableParallelism() >> 2, 1), MOST_THREADS)
+  const limit = createLimit(count)
+  const idle: Worker[] = []
+  const all = new Set<Worker>()
+
+  const start = (): Worker => {
+    const entry = new URL(`./check-worker${extname(import.meta.url)}`, import.meta.url)
+    const worker = new Worker(entry, { execArgv: [], resourceLimits: { maxOldGenerationSizeMb: HEAP_MB } })
+    worker.unref()
+    worker.on('error', () => undefined)
+    worker.on('exit', () => all.delete(worker))
+    all.add(worker)
+    return worker
   }
-  if (nestsDeeperThan(text, DEEPEST_JSON)) throw wrong(outcome, `nests deeper than ${DEEPEST_JSON} levels`)
-  let value: unknown
-  try {
-    value = JSON.parse(text.toString())
-  } catch (error) {
-    throw wrong(outcome, 'is not JSON', error)
+  const inThread = async (compressed: Uint8Array, identity: ResultIdentity): Promise<ResultProblem | undefined> => {
+    const worker = idle.pop() ?? start()
+    // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
+    worker.postMessage({ compressed, identity })
+    // Rejects when the thread ends instead, as one does that has no memory left.
+    const [problem] = (await once(worker, 'message')) as [ResultProblem | undefined]
+    idle.push(worker)
+    return problem
   }
-  const parsed = SessionResult.safeParse(value)
-  if (!parsed.success) {
-    const [issue] = parsed.error.issues
-    throw wrong(outcome, `has a wrong ${issue?.path.join('.')}: ${issue?.message}`)
+  return {
+    async check(compressed, outcome) {
+      const { sessionId, taskId, nodeId, status } = outcome
+      const identity = { sessionId, taskId, nodeId, status }
+      const problem = await findResultProblem(compressed, identity, SHORT_BYTES)
+      if (problem === undefined) return
+      if (problem !== 'too-long') throw toError(problem, outcome)
+      const found = await limit(() => inThread(compressed, identity)).catch(() => 'too-long' as const)
+      if (found !== undefined) throw toError(found, outcome)
+    },
+    async [Symbol.asyncDispose]() {
+      await Promise.all([...all].map((worker) => worker.terminate()))
+    },
   }
-  assertSame(parsed.data, outcome)
 }
 
-/** That a node mixes up two results must not be found out by the trainer. */
-function assertSame(result: SessionResult, outcome: SessionOutcome): void {
-  const { sessionId, taskId, nodeId, status } = outcome
-  if (result.session_id !== sessionId) throw wrong(outcome, `is that of session ${result.session_id}`)
-  if (result.task_id !== taskId) throw wrong(outcome, `is of task ${JSON.stringify(result.task_id)}`)
-  if (result.status !== status) throw wrong(outcome, `says ${result.status}, and the outcome ${status}`)
-  if (result.node_id != null && result.node_id !== nodeId) throw wrong(outcome, `is of node ${result.node_id}`)
-}
-
-function wrong({ sessionId, attempt }: SessionOutcome, what: string, cause?: unknown): RolloutError {
-  return new RolloutError('request.malformed', `The result of attempt ${attempt} at session ${sessionId} ${what}.`, {
-    status: 422,
-    param: 'body.result_upload_id',
-    cause,
-  })
+function toError(problem: ResultProblem, { sessionId, attempt }: SessionOutcome): RolloutError {
+  const which = `The result of attempt ${attempt} at session ${sessionId}`
+  const param = 'body.result_upload_id'
+  if (problem !== 'too-long') {
+    return new RolloutError('request.malformed', `${which} ${problem.wrong}.`, { status: 422, param })
+  }
+  const message = `${which} is longer than the ${MOST_RESULT_BYTES} bytes that a server looks at; let the task build fewer or shorter traces.`
+  return new RolloutError('request.too-large', message, { param })
 }

@@ -6,7 +6,7 @@ export interface Chore {
   name: string
   /** From the end of one time to the beginning of the next. */
   everyMs: number
-  work(): Promise<unknown>
+  work: () => Promise<unknown>
 }
 
 /** Does each on its own. One that fails is logged, and done again when its time has come; disposing waits for the last. */

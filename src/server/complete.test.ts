@@ -74,7 +74,10 @@ describe('completing a session', () => {
     expect(spoilt).toEqual({ kind: 'accepted', is_refilled: true, task_status: 'running' })
     expect(await node.lease(1, 30)).toMatchObject([{ sessionId: order.sessionId, attempt: 2 }])
     const { attempts } = await at.client.getSession(bySession(order))
-    expect(attempts).toMatchObject([{ attempt: 1, ending: 'accepted', failure }, { attempt: 2, ending: null }])
+    expect(attempts).toMatchObject([
+      { attempt: 1, ending: 'accepted', failure },
+      { attempt: 2, ending: null },
+    ])
     await at.client.cancelTask({ params: { task_id: order.task.task_id } })
   })
 
@@ -130,7 +133,10 @@ describe('completing a session', () => {
   test('is only for the node that has it, and only when it is over', async () => {
     const order = await leaseOne()
     const complete = (outcome: object) =>
-      at.client.completeSession({ params: node.params, body: { outcome: { ...makeOutcome(order, node.id), ...outcome } } })
+      at.client.completeSession({
+        params: node.params,
+        body: { outcome: { ...makeOutcome(order, node.id), ...outcome } },
+      })
     await expect(complete({ nodeId: 'other' })).rejects.toMatchObject(refusal('request.malformed', 422))
     await expect(complete({ status: 'RUNNING' })).rejects.toMatchObject(refusal('request.malformed', 422))
     const other = await TestNode.join(at.client, 'other')
@@ -174,6 +180,9 @@ describe('artifacts', () => {
       result_upload_id: await node.upload(order, JSON.stringify(makeResult(outcome))),
       artifacts: artifacts.map(({ path }) => ({ path, upload_id: upload })),
     }
+    const twice = { ...body, artifacts: [...body.artifacts, body.artifacts[0]!] }
+    const double = at.client.completeSession({ params: node.params, body: twice })
+    await expect(double).rejects.toMatchObject(refusal('request.malformed', 422))
     await at.client.completeSession({ params: node.params, body })
     expect(await at.client.completeSession({ params: node.params, body })).toEqual({ kind: 'duplicate' })
     const digest = `sha256:${createHash('sha256').update(log).digest('hex')}`
@@ -222,6 +231,8 @@ describe('a result as NVIDIA Polar’s nodes post it', () => {
     await expect(early).rejects.toMatchObject(refusal('request.malformed', 422))
     const theirs = at.client.postSessionResult({ body: { ...result, node_id: 'other' } })
     await expect(theirs).rejects.toMatchObject(refusal('request.stale', 409))
+    const nobodys = at.client.postSessionResult({ body: { ...result, node_id: null } })
+    await expect(nobodys).rejects.toMatchObject(refusal('request.malformed', 422))
     const task = at.client.postSessionResult({ body: { ...result, task_id: 'other' } })
     await expect(task).rejects.toMatchObject(refusal('request.malformed', 422))
     await node.complete(order)

@@ -3,15 +3,17 @@ import { zstdCompress } from 'node:zlib'
 import type { Body } from '../api/route.ts'
 import type { Routes } from '../api/routes.ts'
 import { readAll } from '../api/limit-stream.ts'
+import { createLimit } from '../lib/limit.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import { isTerminal } from '../model/session.ts'
 import type { Acceptance, ArtifactReference, ResultReference } from '../store/dispatch.ts'
 import { findSession } from '../store/dispatch/query-sessions.ts'
-import { MOST_RESULT_BYTES } from './check-result.ts'
 import type { ServerDeps, Some } from './deps.ts'
+import { findStanding } from './holding.ts'
 import { noSession } from './not-found.ts'
 import { toOutcome } from './to-outcome.ts'
+import { MOST_RESULT_BYTES } from './result-problem.ts'
 import { noUpload } from './uploads.ts'
 
 type Completion = Body<Routes['completeSession']>
@@ -25,6 +27,7 @@ export function completionHandlers(deps: ServerDeps): Some<'completeSession' | '
     async completeSession({ params, body }) {
       const { outcome } = body
       assertOutcome(outcome, params.node_id)
+      assertDistinct(body.artifacts)
       // Most that comes too late is told so here, and leaves no file behind.
       await assertWanted(outcome, deps)
       const result = await keepResult(body, deps)
@@ -41,7 +44,12 @@ export function completionHandlers(deps: ServerDeps): Some<'completeSession' | '
         const message = `Session ${result.session_id} is of another task than ${JSON.stringify(result.task_id)}.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.task_id' })
       }
-      const nodeId = result.node_id ?? session.nodeId ?? ''
+      const nodeId = result.node_id ?? ''
+      if (nodeId === '') {
+        // Without it anybody's would be taken for that of whoever has the session.
+        const message = `The result of session ${result.session_id} does not say which node it is of.`
+        throw new RolloutError('request.malformed', message, { status: 422, param: 'body.node_id' })
+      }
       if (!isTerminal(result.status)) {
         const message = `Session ${result.session_id} is ${result.status}, so this cannot be its result.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.status' })
@@ -75,12 +83,26 @@ function assertOutcome({ nodeId, sessionId, status }: SessionOutcome, callerId: 
   }
 }
 
-async function assertWanted({ sessionId, attempt, nodeId }: SessionOutcome, { database }: ServerDeps): Promise<void> {
-  const session = await findSession(database.db, sessionId)
-  if (session === undefined) throw noSession(sessionId)
-  if (session.state === 'leased' && session.attempt === attempt && session.nodeId === nodeId) return
-  const ended = session.attempts.find((each) => each.attempt === attempt)
-  if (ended?.ending !== 'accepted') throw stale({ sessionId, attempt }, ended?.ending === 'cancelled')
+function assertDistinct(artifacts: Completion['artifacts']): void {
+  const seen = new Set<string>()
+  for (const { path } of artifacts) {
+    if (seen.has(path)) {
+      const message = `Two artifacts are named ${JSON.stringify(path)}.`
+      throw new RolloutError('request.malformed', message, { status: 422, param: 'body.artifacts' })
+    }
+    seen.add(path)
+  }
+}
+
+async function assertWanted(outcome: SessionOutcome, { database }: ServerDeps): Promise<void> {
+  const standing = await findStanding(database.db, outcome)
+  if (standing === undefined) throw noSession(outcome.sessionId)
+  if (standing.taskId !== outcome.taskId) {
+    const message = `Session ${outcome.sessionId} is of another task than ${JSON.stringify(outcome.taskId)}.`
+    throw new RolloutError('request.malformed', message, { status: 422, param: 'body.outcome.taskId' })
+  }
+  if (standing.kind === 'held' || standing.kind === 'accepted') return
+  throw stale(outcome, standing.kind === 'cancelled')
 }
 
 async function keepResult(
@@ -95,23 +117,22 @@ async function keepResult(
     throw new RolloutError('request.too-large', message, { param: 'body.result_upload_id' })
   }
   const { stream } = await deps.files.open(reference.path)
-  await deps.checkResult(await readAll(stream), outcome)
+  await deps.checker.check(await readAll(stream), outcome)
   return reference
 }
 
+/** Each waits for the disk; some at a time wait for it together. */
+const FILES_AT_ONCE = 8
+
 async function keepArtifacts({ outcome, artifacts }: Completion, deps: ServerDeps): Promise<ArtifactReference[]> {
-  const kept: ArtifactReference[] = []
-  for (const { path, upload_id: uploadId } of artifacts) {
+  const limit = createLimit(FILES_AT_ONCE)
+  const cut = new Set(outcome.artifacts.flatMap(({ path, isCut }) => (isCut ? [path] : [])))
+  const keep = async (path: string, uploadId: string): Promise<ArtifactReference> => {
     await assertUpload(outcome, uploadId, deps)
-    const {
-      path: storedPath,
-      bytes,
-      digest,
-    } = await deps.files.keep(outcome.nodeId, uploadId, { kind: 'artifact', path })
-    const isCut = outcome.artifacts.find((artifact) => artifact.path === path)?.isCut ?? false
-    kept.push({ path, storedPath, bytes, digest, isCut })
+    const reference = await deps.files.keep(outcome.nodeId, uploadId, { kind: 'artifact', path })
+    return { path, storedPath: reference.path, bytes: reference.bytes, digest: reference.digest, isCut: cut.has(path) }
   }
-  return kept
+  return Promise.all(artifacts.map(({ path, upload_id: uploadId }) => limit(() => keep(path, uploadId))))
 }
 
 /** It must be whole, and of this very attempt. */

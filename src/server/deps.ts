@@ -10,7 +10,7 @@ import type { Bell } from './bell.ts'
 import type { CallbackOptions } from './callbacks.ts'
 import type { EventFeed } from './event-feed.ts'
 import type { LeaseDesk } from './lease-desk.ts'
-import type { CheckResult } from './check-result.ts'
+import type { ResultChecker } from './check-result.ts'
 import type { Waits } from './waits.ts'
 
 /** What answers are made from. */
@@ -23,7 +23,7 @@ export interface ServerDeps {
   bell: Bell
   desk: LeaseDesk
   waits: Waits
-  checkResult: CheckResult
+  checker: ResultChecker
   callbacks: CallbackOptions
   /** A trainer may be to be called now. */
   wakeCallbacks: () => void

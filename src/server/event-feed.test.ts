@@ -74,7 +74,7 @@ async function take(clock: FakeClock, items: AsyncIterator<FeedItem, void>, coun
   while (taken.length < count) {
     const { value, done } = await clock.run(items.next())
     if (done) break
-    taken.push(value as FeedItem)
+    taken.push(value)
   }
   return taken
 }

@@ -6,6 +6,7 @@ import type { FeedItem, Subscription } from './event-feed.ts'
 export function eventHandlers(deps: ServerDeps): Some<'streamEvents'> {
   return {
     async streamEvents({ query: { last_event_id: after, task_id: taskId }, signal }) {
+      deps.waits.assertRoom()
       return streamEvents({ after, taskId, signal }, deps)
     },
   }

@@ -13,6 +13,8 @@ function setUp() {
   let gate: Promise<void> = Promise.resolve()
   const desk = new LeaseDesk({
     clock,
+    monotonic: () => clock.now(),
+    longestSilenceMs: 20_000,
     async lease(nodeId, room): Promise<LeaseAnswer> {
       asked.push(nodeId)
       rooms.push(structuredClone(room))
@@ -161,4 +163,18 @@ test('a node with idle slots comes before one that would only take it in stock, 
   expect(ids(await idle)).toEqual(['s1'])
   expect(ids(await stocking)).toEqual(['s2'])
   expect(rooms.map(({ freeSlots }) => freeSlots)).toEqual([1, 4])
+})
+
+test('a node that is silent for long is given nothing by a call it may not hear the end of; one that renews is', async () => {
+  const { clock, queue, desk, take, ids } = setUp()
+  const frozen = take('frozen', {}, 60_000)
+  const alive = take('alive', {}, 60_000)
+  await clock.advance(15_000)
+  desk.hear('alive')
+  await clock.advance(15_000)
+  queue.push('s1', 's2')
+  desk.ring()
+  expect(ids(await frozen)).toEqual([])
+  expect(ids(await alive)).toEqual(['s1'])
+  expect(ids(await take('frozen', {}, 60_000))).toEqual(['s2'])
 })

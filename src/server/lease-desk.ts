@@ -9,6 +9,9 @@ export interface DeskRoom extends LeaseRoom {
 export interface LeaseDeskDeps {
   lease(nodeId: string, room: LeaseRoom): Promise<LeaseAnswer>
   clock: Clock
+  monotonic: () => number
+  /** A node that was not heard of for longer is given nothing: it may be frozen, with its connection open. */
+  longestSilenceMs: number
 }
 
 interface Waiter {
@@ -20,6 +23,8 @@ interface Waiter {
   kind: string
   /** It has to be looked for work for this one. */
   isDue: boolean
+  /** When the node last said anything here. */
+  heardAt: number
   /** Has only just come: it is looked for this one whatever others found. */
   isNew: boolean
   /** Waits no longer; it may be that it is just being looked after. */
@@ -61,6 +66,11 @@ export class LeaseDesk {
     this.#serve()
   }
 
+  /** The node is there: it has renewed what it has. */
+  hear(nodeId: string): void {
+    for (const waiter of this.#waiters) if (waiter.nodeId === nodeId) waiter.heardAt = this.#deps.monotonic()
+  }
+
   /** Something about this node has changed: whoever waits for it asks again. */
   dismiss(nodeId: string): void {
     for (const waiter of this.#waiters) if (waiter.nodeId === nodeId) waiter.settle(NOTHING)
@@ -79,6 +89,7 @@ export class LeaseDesk {
       // What it would take in stock it asks for again, once it has nothing better to do.
       room: idle > 0 ? { ...room, freeSlots: idle } : { ...room },
       isIdle: idle > 0,
+      heardAt: this.#deps.monotonic(),
       kind: JSON.stringify(room.labels?.toSorted() ?? nodeId),
       isDue: true,
       isNew: true,
@@ -131,6 +142,9 @@ export class LeaseDesk {
     waiter.isDue = false
     waiter.isNew = false
     this.#waiters.delete(waiter)
+    // One that is there asks again at once.
+    const { monotonic, longestSilenceMs } = this.#deps
+    if (monotonic() - waiter.heardAt > longestSilenceMs) return waiter.settle(NOTHING)
     const ringsBefore = this.#rings
     try {
       const answer = await this.#deps.lease(waiter.nodeId, waiter.room)

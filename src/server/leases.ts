@@ -62,6 +62,7 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
         bootId,
       })
       assertMember(params.node_id, answer.node)
+      desk.hear(params.node_id)
       return { outcomes: answer.outcomes.map(toOutcome), draining: answer.node === 'draining' }
     },
     async releaseLeases({ params, body: { leases, boot_id: bootId } }) {

@@ -1,4 +1,7 @@
+import { promisify } from 'node:util'
+import { zstdDecompress } from 'node:zlib'
 import { JsonStream, StoredJson } from '../api/json-stream.ts'
+import { readAll } from '../api/limit-stream.ts'
 import type { SessionResult } from '../model/session.ts'
 import type { ResultReference } from '../store/dispatch.ts'
 import { type Ending, listEndings } from '../store/dispatch/query-tasks.ts'
@@ -7,6 +10,7 @@ import { type EndedSession, makeResult, makeUnreadable } from './made-result.ts'
 import { findProgress, type TaskProgress } from './task-progress.ts'
 
 type ResultDeps = Pick<ServerDeps, 'database' | 'files' | 'logger'>
+type EndedResult = EndedSession & { result?: ResultReference }
 
 const PAGE = 200
 
@@ -28,10 +32,7 @@ export async function* readEndings(
 }
 
 /** The JSON of one result: as the node wrote it, or as we have to make it. */
-export async function openResult(
-  ending: EndedSession & { result?: ResultReference },
-  { files, logger }: ResultDeps,
-): Promise<JsonStream> {
+export async function openResult(ending: EndedResult, { files, logger }: ResultDeps): Promise<JsonStream> {
   if (ending.result === undefined) return toStream(makeResult(ending))
   try {
     const { stream, bytes } = await files.open(ending.result.path)
@@ -40,6 +41,25 @@ export async function openResult(
     logger.error({ err: error, sessionId: ending.sessionId }, 'the result of a session cannot be read')
     return toStream(makeUnreadable(ending, error))
   }
+}
+
+/** The same as text, opened when it is first asked for. */
+export async function* readResult(ending: EndedResult, deps: ResultDeps): AsyncGenerator<Uint8Array> {
+  const json = await openResult(ending, deps)
+  if (json instanceof StoredJson && json.bytes <= SHORT_BYTES) yield* readShort(await readAll(json.compressed))
+  else yield* json.chunks
+}
+
+/** Most are short, and a stream costs more than they do. */
+const SHORT_BYTES = 64 * 1024
+const SHORT_TEXT_BYTES = 4 * 1024 * 1024
+const decompress = promisify(zstdDecompress)
+
+async function* readShort(compressed: Uint8Array<ArrayBuffer>): AsyncGenerator<Uint8Array> {
+  const text = await decompress(compressed, { maxOutputLength: SHORT_TEXT_BYTES }).catch(() => undefined)
+  // Not so short after all, or damaged.
+  if (text === undefined) yield* new StoredJson(new Blob([compressed]).stream(), compressed.length).chunks
+  else yield text
 }
 
 function toStream(result: SessionResult): JsonStream {
@@ -72,7 +92,7 @@ export async function* renderTask(
     if (results === 'reference') continue
     if (!isFirst) yield COMMA
     isFirst = false
-    yield* (await openResult({ ...ending, taskId: task.taskId }, deps)).chunks
+    yield* readResult({ ...ending, taskId: task.taskId }, deps)
   }
   const totals = counts ? `,"total_sessions":${task.need},"completed_sessions":${task.ended}` : ''
   yield Buffer.from(`],"result_paths":${JSON.stringify(paths)}${totals}}`)

@@ -12,11 +12,11 @@ import { type AccessOptions, createAccess } from './access.ts'
 import { createApp } from './app.ts'
 import { Bell } from './bell.ts'
 import { type CallbackOptions, type CallbackSender, startCallbacks } from './callbacks.ts'
-import { createCheckResult } from './check-result.ts'
+import { createResultChecker } from './check-result.ts'
 import { startChores } from './chores.ts'
 import type { ServerDeps } from './deps.ts'
 import { EventFeed } from './event-feed.ts'
-import { LeaseDesk } from './lease-desk.ts'
+import { LeaseDesk, type LeaseDeskDeps } from './lease-desk.ts'
 import { listen, type ListenLimits, type ListenOptions } from './listen.ts'
 import { openTaskResult } from './results.ts'
 import { toChores } from './server-chores.ts'
@@ -50,6 +50,8 @@ export interface ServerOptions {
 }
 
 const DEFAULT_LEASE_MS = 60_000
+/** Of everybody, where nobody has a token. */
+const OPEN_NAME = 'open'
 
 /** Many sessions: takes tasks, gives them to nodes, keeps what they bring. Several may share one PostgreSQL. */
 export class RolloutServer implements AsyncDisposable {
@@ -85,7 +87,9 @@ export class RolloutServer implements AsyncDisposable {
       await EventFeed.start({ read: (query) => readEvents(db, query), newest: () => newestCursor(db), clock, logger }),
     )
     const bell = new Bell(clock)
-    const desk = new LeaseDesk({ lease: (nodeId, room) => dispatch.lease(nodeId, room), clock })
+    const lease: LeaseDeskDeps['lease'] = (nodeId, room) => dispatch.lease(nodeId, room)
+    // What it holds is lost a lease after it last renewed, and it may have asked for more a third of one later.
+    const desk = new LeaseDesk({ lease, clock, monotonic, longestSilenceMs: leaseMs / 2 })
     const callbacks = parts.use(
       startCallbacks(options.callbacks, {
         db,
@@ -106,10 +110,10 @@ export class RolloutServer implements AsyncDisposable {
       bell,
       desk,
       waits,
-      checkResult: createCheckResult(),
+      checker: parts.use(createResultChecker()),
       callbacks: options.callbacks,
       wakeCallbacks: () => callbacks.wake(),
-      tokenNames: new Set(options.access.tokens.map(({ name }) => name)),
+      tokenNames: new Set(options.access.isOpen ? [OPEN_NAME] : options.access.tokens.map(({ name }) => name)),
       version: options.version ?? '',
       leaseMs,
       clock,

@@ -1,8 +1,8 @@
-import type { JsonStream } from '../api/json-stream.ts'
+import { JsonStream } from '../api/json-stream.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { ServerDeps, Some } from './deps.ts'
 import { noTask } from './not-found.ts'
-import { openResult, readEndings } from './results.ts'
+import { readEndings, readResult } from './results.ts'
 import { findProgress } from './task-progress.ts'
 
 /** The results of a task, other than all at once. */
@@ -13,6 +13,7 @@ export function taskResultHandlers(deps: ServerDeps): Some<'streamTaskResults' |
   return {
     async streamTaskResults({ params, query, signal }) {
       await assertTask(params.task_id)
+      deps.waits.assertRoom()
       return streamResults(params.task_id, query, signal, deps)
     },
     async listTaskResults({ params, query }) {
@@ -49,7 +50,7 @@ async function* streamResults(
     const task = await findProgress(deps.database.db, taskId)
     for await (const ending of readEndings(deps, taskId, { after: place })) {
       place = ending.place
-      yield await openResult({ ...ending, taskId }, deps)
+      yield new JsonStream(readResult({ ...ending, taskId }, deps))
     }
     if (!follow || task?.status !== 'running') return
     if (end.signal.aborted) throw closed()

@@ -42,7 +42,13 @@ describe('submitting', () => {
   })
 
   test('the server keeps what is its own, and nodes are given the rest', async () => {
-    const more = { requires: [], max_failures: 2, policy_version: 3, staleness_limit: 9, metadata: { agent_timeout: 7 } }
+    const more = {
+      requires: [],
+      max_failures: 2,
+      policy_version: 3,
+      staleness_limit: 9,
+      metadata: { agent_timeout: 7 },
+    }
     const { orders } = await submitAndLease(1, more)
     expect(orders[0]!.task).toMatchObject({ budgets: { agent: 7 }, metadata: { agent_timeout: 7 } })
     expect(orders[0]!.task).not.toHaveProperty('max_failures')
@@ -227,7 +233,9 @@ describe('results', () => {
     await expect(at.client.getTask(gone)).rejects.toMatchObject({ code: 'request.not-found' })
     await expect(at.client.listTaskResults(gone)).rejects.toMatchObject({ code: 'request.not-found' })
     await expect(at.client.listTaskSessions(gone)).rejects.toMatchObject({ code: 'request.not-found' })
-    await expect(Array.fromAsync(at.client.streamTaskResults(gone))).rejects.toMatchObject({ code: 'request.not-found' })
+    await expect(Array.fromAsync(at.client.streamTaskResults(gone))).rejects.toMatchObject({
+      code: 'request.not-found',
+    })
   })
 })
 

@@ -1,22 +1,18 @@
 import type { Upload } from '../api/upload-routes.ts'
 import { RolloutError } from '../model/failure.ts'
-import { findSession } from '../store/dispatch/query-sessions.ts'
 import type { UploadState } from '../store/files.ts'
 import type { ServerDeps, Some } from './deps.ts'
+import { findStanding } from './holding.ts'
 import { noSession } from './not-found.ts'
 
 export function uploadHandlers({ database, files }: ServerDeps): Some<'beginUpload' | 'getUpload' | 'putPart'> {
   return {
     async beginUpload({ params, body }) {
       const { session_id: sessionId, attempt, bytes, digest } = body
-      const session = await findSession(database.db, sessionId)
-      if (session === undefined) throw noSession(sessionId)
-      // Of an attempt that has ended, only what it has brought already: its node may not have heard that it was taken.
-      const isHeld = session.state === 'leased' && session.attempt === attempt && session.nodeId === params.node_id
-      const isTaken = session.attempts.some(
-        (each) => each.attempt === attempt && each.nodeId === params.node_id && each.ending === 'accepted',
-      )
-      if (!isHeld && !isTaken) throw staleUpload(sessionId, attempt)
+      const standing = await findStanding(database.db, { sessionId, attempt, nodeId: params.node_id })
+      if (standing === undefined) throw noSession(sessionId)
+      // What was accepted already may be asked for again: its node may not have heard of it.
+      if (standing.kind !== 'held' && standing.kind !== 'accepted') throw staleUpload(sessionId, attempt)
       return toUpload(await files.begin({ nodeId: params.node_id, sessionId, attempt, bytes, digest }))
     },
     async getUpload({ params }) {

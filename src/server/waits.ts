@@ -24,12 +24,16 @@ export class Waits {
     return await wait(end.signal)
   }
 
+  /** Throws when nobody else may wait. */
+  assertRoom(): void {
+    if (this.#count < this.#most) return
+    const message = `${this.#count} callers wait for news already; ask without waiting, or again in a moment.`
+    throw new RolloutError('request.over-quota', message, { status: 503, retryAfterSeconds: 1 })
+  }
+
   /** The same for what does not end with a promise. */
   enter(signal: AbortSignal): Disposable & { signal: AbortSignal } {
-    if (this.#count >= this.#most) {
-      const message = `${this.#count} callers wait for news already; ask without waiting, or again in a moment.`
-      throw new RolloutError('request.over-quota', message, { status: 503, retryAfterSeconds: 1 })
-    }
+    this.assertRoom()
     this.#count += 1
     return {
       signal: AbortSignal.any([signal, this.#closing]),

@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -24,7 +25,9 @@ interface ServerProcess {
 }
 
 async function startProcess(settings: object): Promise<ServerProcess> {
-  const child = spawn(process.execPath, [program, JSON.stringify(settings)], { stdio: ['ignore', 'pipe', 'inherit', 'ipc'] })
+  const child = spawn(process.execPath, [program, JSON.stringify(settings)], {
+    stdio: ['ignore', 'pipe', 'inherit', 'ipc'],
+  })
   for await (const line of createInterface(child.stdout!)) return { child, ...(JSON.parse(line) as { url: string }) }
   throw new Error('The server did not start.')
 }
@@ -49,7 +52,7 @@ function connect(urls: readonly string[]): Client {
       throw error
     }
   }
-  return createClient({ baseUrl: 'http://any', fetch: send, attempts: 100, baseDelayMs: 20, maxDelayMs: 200 })
+  return createClient({ baseUrl: 'http://any', fetch: send, attempts: 1000, baseDelayMs: 20, maxDelayMs: 200 })
 }
 
 /** A node that never gives up: what it has finished it delivers, whatever becomes of the server in between. */
@@ -91,7 +94,7 @@ test('an embedded server that is killed again and again loses nothing and takes 
   const start = () => startProcess({ ...settings, listen: { host: '127.0.0.1', port } })
   let server = await start()
   const client = connect([server.url])
-  const tasks = Array.from({ length: 6 }, (_, i) => makeTask(`t${i}`, 10))
+  const tasks = Array.from({ length: 4 }, (_, i) => makeTask(`t${i}`, 10))
   const stop = new AbortController()
   const nodes = ['a', 'b'].map((id) => work(connect([server.url]), id, stop.signal))
   for (const body of tasks) {
@@ -106,8 +109,12 @@ test('an embedded server that is killed again and again loses nothing and takes 
 })
 
 async function freePort(): Promise<number> {
-  await using server = await startTestServer()
-  return Number(new URL(server.server.url).port)
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as AddressInfo
+  server.close()
+  await once(server, 'close')
+  return port
 }
 
 async function expectAllOnce(
@@ -224,9 +231,9 @@ if (reason !== undefined) {
 
     test('a task of hundreds of megabytes is sent without being held', async () => {
       const database = { url: await postgres.createDatabase('large') }
-      const server = await startProcess({ database, filesDir: join(scratch, 'large-files') })
+      const server = await startProcess({ database, filesDir: join(scratch, 'large-files'), leaseMs: 600_000 })
       const client = createClient({ baseUrl: server.url })
-      const samples = 24
+      const samples = 16
       await client.submitTask({ body: makeTask('t', samples) })
       const node = await TestNode.join(client, 'n')
       for (const order of await node.lease(samples)) {

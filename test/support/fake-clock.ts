@@ -11,9 +11,12 @@ export class FakeClock implements Clock {
   #now: number
   #order = 0
   readonly #timers = new Set<Timer>()
+  readonly #settle: () => Promise<void>
 
-  constructor(start = 1_000_000) {
+  /** `settle`: resolves when everybody has; absent: those who only wait for promises. */
+  constructor(start = 1_000_000, settle = oneTurn) {
     this.#now = start
+    this.#settle = settle
   }
 
   now(): number {
@@ -52,7 +55,7 @@ export class FakeClock implements Clock {
     const done = (): void => void (isDone = true)
     work.then(done, done)
     for (;;) {
-      await settle()
+      await this.#settle()
       if (isDone) return work
       if (!this.#fireNext()) throw new Error('nothing will ever happen again')
     }
@@ -62,7 +65,7 @@ export class FakeClock implements Clock {
   async advance(ms: number): Promise<void> {
     const until = this.#now + ms
     for (;;) {
-      await settle()
+      await this.#settle()
       const next = this.#next()
       if (next === undefined || next.at > until) break
       this.#fireNext()
@@ -89,6 +92,6 @@ export class FakeClock implements Clock {
 }
 
 /** When this resolves, every promise that could go on has. */
-function settle(): Promise<void> {
+function oneTurn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve))
 }

@@ -12,7 +12,10 @@ import { ArtifactPolicy } from '../../src/node/artifacts.ts'
 import { StageWidths } from '../../src/node/stages.ts'
 
 export interface NodeStackOptions extends Partial<
-  Pick<NodeChoice, 'widths' | 'budgets' | 'runtime' | 'runtimeSettings' | 'modules' | 'artifacts' | 'nodeId'>
+  Pick<
+    NodeChoice,
+    'widths' | 'budgets' | 'runtime' | 'runtimeSettings' | 'modules' | 'artifacts' | 'nodeId' | 'member' | 'env'
+  >
 > {
   /** A file for the tiny engine to play; absent: its model answers. */
   script?: string
@@ -59,7 +62,8 @@ export class NodeStack implements AsyncDisposable {
         artifacts: options.artifacts ?? ArtifactPolicy.parse({}),
         modules: options.modules ?? [],
         images: false,
-        env: process.env,
+        ...(options.member === undefined ? {} : { member: options.member }),
+        env: options.env ?? process.env,
         logger: pino({ level: 'silent' }),
         onEvent: (event) => {
           events.push(event)

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { realpath } from 'node:fs/promises'
 import type { Socket } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -9,6 +8,7 @@ import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { AllowProxy } from '../sandbox/allow-proxy.ts'
 import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
+import { checkId, removeLeftChecks } from '../sandbox/check-sandbox.ts'
 import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
 import { Spawner } from '../sandbox/spawner.ts'
 import { listenHere, listenInside } from '../sandbox/doors.ts'
@@ -149,11 +149,10 @@ class ApptainerRuntime implements Runtime {
     const below = spec.snapshot === undefined ? [] : await this.#snapshots.use(spec.snapshot)
     const layers = await Promise.all(below.map((name) => realpath(layerOf(this.#snapshots.folderOf(name)))))
     const folder = this.#records.folderOf(spec.id)
-    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits)
-    if (cgroup !== undefined) {
-      record.cgroup = cgroup.places
+    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits, async (places) => {
+      record.cgroup = places
       await this.#records.write(record)
-    }
+    })
     const hidden = await realpath(this.#deps.dir)
     const { program } = this.#config
     const options = {
@@ -230,8 +229,9 @@ class ApptainerRuntime implements Runtime {
   /** What went wrong with a sandbox that does nothing. */
   async #tryOne(image: string, signal: AbortSignal): Promise<string | undefined> {
     try {
+      await removeLeftChecks(this)
       const spec: SandboxSpec = {
-        id: `check-${randomUUID()}`,
+        id: checkId(),
         image,
         workdir: '/work',
         env: {},

@@ -1,4 +1,3 @@
-import { randomUUID } from 'node:crypto'
 import { mkdir, realpath, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Socket } from 'node:net'
@@ -10,6 +9,7 @@ import { RolloutError } from '../../model/failure.ts'
 import { AllowProxy } from '../sandbox/allow-proxy.ts'
 import { findCallFilter } from '../sandbox/call-filter.ts'
 import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
+import { checkId, removeLeftChecks } from '../sandbox/check-sandbox.ts'
 import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
 import { Spawner } from '../sandbox/spawner.ts'
 import { listenHere, listenInside } from '../sandbox/doors.ts'
@@ -101,8 +101,9 @@ class BubblewrapRuntime implements Runtime {
       const { exitCode } = await runProgram([tool, '--version'], { env: HOST_ENV, signal })
       if (exitCode !== 0) return { isUsable: false, reason: `${tool} is not installed` }
     }
-    const id = `check-${randomUUID()}`
+    const id = checkId()
     try {
+      await removeLeftChecks(this)
       const spec: SandboxSpec = {
         id,
         workdir: '/work',
@@ -156,11 +157,10 @@ class BubblewrapRuntime implements Runtime {
     const layers = await this.#layersOf(spec, tree, below)
     const folder = this.#records.folderOf(spec.id)
     await mkdir(join(folder, 'rw'), { mode: 0o755 })
-    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits)
-    if (cgroup !== undefined) {
-      record.cgroup = cgroup.places
+    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits, async (places) => {
+      record.cgroup = places
       await this.#records.write(record)
-    }
+    })
     const processes = await this.#launch(spec, { record, folder, layers, tree, hold }, signal)
     undo.defer(() => endSandbox(processes))
     record.processes = [processes.monitor, processes.first, processes.holder]

@@ -125,11 +125,10 @@ class LocalRuntime implements Runtime {
     await mkdir(home, { mode: 0o755 })
     if (spec.snapshot === undefined) await mkdir(workdir, { mode: 0o755 })
     else await copyTree(await this.#treeOf(spec.snapshot), workdir)
-    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits)
-    if (cgroup !== undefined) {
-      record.cgroup = cgroup.places
+    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits, async (places) => {
+      record.cgroup = places
       await this.#records.write(record)
-    }
+    })
     const { door } = spec
     const doorServer = door === undefined ? undefined : await listenHere(door.port, (socket) => door.accept(socket))
     undo.defer(() => doorServer?.close())

@@ -65,9 +65,11 @@ export class Cgroups {
     return [...new Set([...this.#places.values()].map(({ version }) => `v${version}`))].join(' and ')
   }
 
-  async create(name: string, limits: SandboxLimits): Promise<Cgroup> {
+  /** `note` writes down where they will be, before they are: whoever finds that after a crash can remove them. */
+  async create(name: string, limits: SandboxLimits, note: (places: CgroupPlaces) => Promise<void>): Promise<Cgroup> {
     const places = [...this.#places].map(([key, { version, folder }]) => [key, { version, folder: join(folder, name) }])
     const group = new Cgroup(Object.fromEntries(places))
+    await note(group.places)
     try {
       await group.create(limits)
     } catch (error) {

@@ -7,10 +7,12 @@ import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { SandboxInfo, SandboxSpec } from '../runtimes/runtime.ts'
 import type { CgroupPlaces } from './cgroups.ts'
-import type { ProcessRef } from './processes.ts'
+import { identify, type ProcessRef } from './processes.ts'
 
 const FILE = 'sandbox.json'
 const ID = /^[A-Za-z0-9][A-Za-z0-9-]{0,62}$/
+/** A folder that is not one yet or not any more, by the process that makes or removes it. */
+const UNNAMED = /^\.(\d+)-[0-9a-f-]{36}$/
 
 /** What is written down about a sandbox, so that a process that knows nothing of it can take it away. */
 export interface SandboxRecord extends SandboxInfo {
@@ -42,7 +44,7 @@ export class Records {
     const folder = this.folderOf(spec.id)
     await makeDirectories(this.#dir, 0o700)
     // Complete before it has its name, so that nobody finds one that is half there.
-    const draft = join(this.#dir, `.${spec.id}-${randomUUID()}`)
+    const draft = this.#unnamed()
     const { id, labels, leaseUntil, snapshot } = spec
     const record: SandboxRecord = {
       schemaVersion: 1,
@@ -84,7 +86,9 @@ export class Records {
     }
   }
 
+  /** Removes, too, what processes that are gone were just making or removing: nothing runs in those. */
   async list(): Promise<SandboxInfo[]> {
+    await this.#sweep()
     const records = await this.#all()
     return records.map(({ id, labels, leaseUntil, startedAt }) => ({ id, labels, leaseUntil, startedAt }))
   }
@@ -96,7 +100,7 @@ export class Records {
 
   /** Takes the folder away under another name, so that the id is free at once, and then removes it. */
   async remove(id: string): Promise<void> {
-    const trash = join(this.#dir, `.${id}-${randomUUID()}`)
+    const trash = this.#unnamed()
     try {
       await rename(this.folderOf(id), trash)
     } catch (error) {
@@ -104,6 +108,17 @@ export class Records {
       throw error
     }
     await removeTree(trash)
+  }
+
+  #unnamed(): string {
+    return join(this.#dir, `.${process.pid}-${randomUUID()}`)
+  }
+
+  async #sweep(): Promise<void> {
+    for (const name of await readdir(this.#dir).catch(() => [])) {
+      const [, owner] = UNNAMED.exec(name) ?? []
+      if (owner !== undefined && (await identify(Number(owner))) === undefined) await removeTree(join(this.#dir, name))
+    }
   }
 
   async #all(): Promise<SandboxRecord[]> {

@@ -46,7 +46,6 @@ export class Deliveries {
   readonly #all = new Map<string, Delivery>()
   readonly #queue: Delivery[] = []
   readonly #away: Backoff
-  readonly #watchers = new Set<() => void>()
   #running = 0
   #isAway = false
   #isStopped = false
@@ -85,25 +84,11 @@ export class Deliveries {
     delivery.stop.abort(new Error('It need not be delivered any more.'))
   }
 
-  /** Resolves once nothing is left, or the signal is aborted. */
-  async untilEmpty(signal: AbortSignal): Promise<void> {
-    while (this.#all.size > 0 && !signal.aborted && !this.#isStopped) {
-      const { promise, resolve } = Promise.withResolvers<void>()
-      const wake = (): void => resolve()
-      this.#watchers.add(wake)
-      signal.addEventListener('abort', wake, { once: true })
-      await promise
-      this.#watchers.delete(wake)
-      signal.removeEventListener('abort', wake)
-    }
-  }
-
   /** Ends what is under way; what is not delivered stays on disk. */
   stop(): void {
     this.#isStopped = true
     this.#stopTimer?.()
     for (const { stop } of this.#all.values()) stop.abort(new Error('The worker stops.'))
-    for (const wake of this.#watchers) wake()
   }
 
   #enqueue(delivery: Delivery): void {
@@ -213,6 +198,5 @@ export class Deliveries {
     this.#all.delete(keyOf(delivery.outcome))
     const place = this.#queue.indexOf(delivery)
     if (place !== -1) this.#queue.splice(place, 1)
-    for (const wake of this.#watchers) wake()
   }
 }

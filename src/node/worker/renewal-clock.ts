@@ -8,6 +8,7 @@ const CHANGES_MS = 1000
 /** When leases are to be renewed: all of them again and again, and those that have changed a little earlier. */
 export class RenewalClock {
   readonly #monotonic: () => number
+  readonly #random: () => number
   readonly #bell: Bell
   #changed = new Set<HeldLease>()
   #everyMs = Infinity
@@ -16,8 +17,9 @@ export class RenewalClock {
   #isStopped = false
   #hasFailed = false
 
-  constructor(clock: Clock, monotonic: () => number) {
+  constructor(clock: Clock, monotonic: () => number, random: () => number) {
     this.#monotonic = monotonic
+    this.#random = random
     this.#bell = new Bell(clock)
   }
 
@@ -26,9 +28,10 @@ export class RenewalClock {
     return this.#hasFailed
   }
 
+  /** The first time at any moment within it: nodes that joined together would all come together for ever. */
   every(ms: number): void {
     this.#everyMs = ms
-    this.#allAt = this.#monotonic() + ms
+    this.#allAt = this.#monotonic() + ms * this.#random()
     this.#bell.ring()
   }
 

@@ -1,0 +1,268 @@
+import { sql } from 'kysely'
+import type { SessionOutcome } from '../../../src/model/session-outcome.ts'
+import type { SessionStatus } from '../../../src/model/session.ts'
+import { TaskRequest } from '../../../src/model/task.ts'
+import { type DeskRoom, LeaseDesk } from '../../../src/server/lease-desk.ts'
+import type { Database } from '../../../src/store/database.ts'
+import {
+  createDispatch,
+  type Dispatch,
+  type Lease,
+  type LeaseAnswer,
+  type LeaseRoom,
+} from '../../../src/store/dispatch.ts'
+import { WORK_CHANNEL } from '../../../src/store/dispatch/work-channel.ts'
+import type { VirtualClock } from '../clock.ts'
+import type { FleetNode } from '../fleet.ts'
+import type { Scenario } from '../scenario.ts'
+import type { SimTask } from '../workload.ts'
+import type { Books } from './books.ts'
+import type { DatabaseLoad } from './database-load.ts'
+import type { ServerDoor } from './node.ts'
+import { ServerThread } from './thread.ts'
+
+export interface SimServerDeps {
+  scenario: Scenario
+  clock: VirtualClock
+  database: Database
+  load: DatabaseLoad
+  books: Books
+}
+
+const POLL_MS = 30_000
+const RING_EVERY_MS = 5000
+const MAINTAIN_EVERY_MS = 180_000
+const RETRY_MS = 2000
+
+/**
+ * The server of the simulation: the real dispatch and the real desk where nodes wait for work, behind a thread and a network
+ * that take virtual time. HTTP, files and the trainers' callbacks are left out.
+ */
+export class SimServer implements ServerDoor, AsyncDisposable {
+  readonly #deps: SimServerDeps
+  readonly #database: Database
+  readonly thread: ServerThread
+  #stopListening: (() => Promise<void>) | undefined
+  #dispatch: Dispatch | undefined
+  #desk: LeaseDesk | undefined
+  /** Of one process of the server. */
+  #life = new AbortController()
+
+  constructor(deps: SimServerDeps) {
+    this.#deps = deps
+    this.#database = deps.load.watch(deps.database)
+    this.thread = new ServerThread(deps.clock, deps.scenario, (operation, work) => deps.load.measure(operation, work))
+  }
+
+  async start(): Promise<void> {
+    const { clock, scenario } = this.#deps
+    await this.#boot()
+    this.#every(scenario.expireEveryMs, () => this.#expire())
+    this.#every(RING_EVERY_MS, () => Promise.resolve(this.#desk?.ring()))
+    this.#every(MAINTAIN_EVERY_MS, async () => {
+      await this.thread.do('maintain', 0, () => this.#database.maintain())
+    })
+    const { outage } = scenario
+    if (outage === undefined) return
+    clock.after(outage.atMs, () => void this.#goDown().catch(clock.fail))
+    clock.after(outage.atMs + outage.forMs, () => void clock.outside(this.#boot()).catch(clock.fail))
+  }
+
+  async #boot(): Promise<void> {
+    const { clock, scenario } = this.#deps
+    let ids = this.#deps.books.sessions.size
+    this.#life = new AbortController()
+    this.#dispatch = createDispatch({
+      database: this.#database,
+      clock,
+      monotonic: () => clock.elapsed,
+      ids: { next: (prefix) => `${prefix}_${String(ids++).padStart(8, '0')}` },
+      leaseMs: scenario.leaseMs,
+    })
+    const lease = (nodeId: string, room: LeaseRoom) => this.#leaseNow(nodeId, room)
+    this.#desk = new LeaseDesk({ clock, lease, monotonic: () => clock.elapsed, longestSilenceMs: scenario.leaseMs / 2 })
+    this.#stopListening = await this.#database.listen(WORK_CHANNEL, () => this.#desk?.ring())
+    this.thread.isUp = true
+  }
+
+  async #goDown(): Promise<void> {
+    this.#life.abort()
+    this.thread.goDown()
+    await this.#deps.clock.outside(this[Symbol.asyncDispose]())
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#stopListening?.()
+    this.#stopListening = undefined
+  }
+
+  async submit(tasks: readonly SimTask[]): Promise<void> {
+    const { clock, books } = this.#deps
+    const sessions = tasks.reduce((sum, { samples }) => sum + samples, 0)
+    const submissions = tasks.map(toSubmission)
+    const owner = tasks[0]?.trainer.name ?? ''
+    for (;;) {
+      await clock.sleep(this.thread.travel())
+      const answer = await this.thread.do('enqueue', sessions, async () => {
+        const outcomes = await this.#dispatch!.enqueue(submissions, { owner })
+        return { outcomes, rows: await this.#readSessions(tasks) }
+      })
+      if (answer === undefined) {
+        await clock.sleep(RETRY_MS)
+        continue
+      }
+      const { outcomes, rows } = answer.value
+      for (const [i, task] of tasks.entries()) {
+        const kind = outcomes[i]?.kind
+        if (kind !== 'created' && kind !== 'same') throw new Error(`${task.id} was ${kind}`)
+        books.submitted(task, rows.get(task.id) ?? [])
+      }
+      return
+    }
+  }
+
+  async advancePolicy(version: number): Promise<void> {
+    for (;;) {
+      const answer = await this.thread.do('policy', 0, async () => {
+        await this.#dispatch!.advancePolicy(version)
+        await this.#noticeEnded()
+      })
+      if (answer !== undefined) return
+      await this.#deps.clock.sleep(RETRY_MS)
+    }
+  }
+
+  join(node: FleetNode, bootId: string): Promise<true | undefined> {
+    const { widths } = this.#deps.scenario
+    const registration = {
+      node_id: node.id,
+      gateway_url: 'http://node',
+      max_init_workers: widths.init,
+      max_run_workers: widths.run,
+      max_postrun_workers: widths.postrun,
+      heartbeat_interval_seconds: 30,
+    }
+    return this.#there('join', 0, async () => {
+      const { lost } = await this.#dispatch!.join({ registration, labels: node.labels, bootId, holding: [] })
+      if (lost > 0) await this.#noticeEnded()
+      return true as const
+    })
+  }
+
+  async lease(node: FleetNode, room: DeskRoom, gone: AbortSignal): Promise<LeaseAnswer['orders'] | undefined> {
+    const { clock } = this.#deps
+    await clock.sleep(this.thread.travel())
+    if (!this.thread.isUp) return undefined
+    const life = this.#life.signal
+    try {
+      const { orders } = await this.#desk!.take(node.id, room, POLL_MS, AbortSignal.any([life, gone]))
+      // The answer of a server that went away meanwhile does not arrive; what it gave is found by its lease.
+      if (life.aborted) return undefined
+      await clock.sleep(this.thread.travel())
+      return orders
+    } catch (error) {
+      if (error === AWAY) return undefined
+      throw error
+    }
+  }
+
+  async #leaseNow(nodeId: string, room: LeaseRoom): Promise<LeaseAnswer> {
+    const answer = await this.thread.do('lease', room.freeSlots, async () => {
+      const leased = await this.#dispatch!.lease(nodeId, room)
+      this.#deps.books.leased(nodeId, room, leased)
+      return leased
+    })
+    if (answer === undefined) throw AWAY
+    return answer.value
+  }
+
+  async renew(
+    node: FleetNode,
+    bootId: string,
+    held: readonly (Lease & { status: SessionStatus })[],
+  ): Promise<Lease[] | undefined> {
+    const answer = await this.#there('renew', held.length, () => {
+      this.#desk?.hear(node.id)
+      return this.#dispatch!.renew(node.id, held, { bootId })
+    })
+    return answer?.outcomes.filter(({ kind }) => kind === 'held')
+  }
+
+  async complete(outcome: SessionOutcome, more: { runMs: number; isFaithful: boolean }): Promise<true | undefined> {
+    const { sessionId, attempt, status } = outcome
+    const digest = `${sessionId}/${attempt}`
+    return this.#there('accept', 1, async () => {
+      const accepted = await this.#dispatch!.accept(outcome, { path: digest, digest, bytes: 1 })
+      this.#deps.books.accepted({ sessionId, attempt, status, runMs: more.runMs }, accepted, more.isFaithful)
+      return true as const
+    })
+  }
+
+  /** A request and its answer. */
+  async #there<T>(
+    operation: 'join' | 'renew' | 'accept',
+    rows: number,
+    work: () => Promise<T>,
+  ): Promise<T | undefined> {
+    await this.#deps.clock.sleep(this.thread.travel())
+    const answer = await this.thread.do(operation, rows, work)
+    await this.#deps.clock.sleep(this.thread.travel())
+    return answer?.value
+  }
+
+  async #expire(): Promise<void> {
+    const { books, scenario } = this.#deps
+    await this.thread.do('expire', Math.min(books.sessions.size, scenario.nodes * scenario.widths.run), async () => {
+      const lost = await this.#dispatch!.expire()
+      if (lost > 0) await this.#noticeEnded()
+    })
+  }
+
+  /** Tasks that ended without a result, because a session had failed too often or the policy had moved on. */
+  async #noticeEnded(): Promise<void> {
+    const open = [...this.#deps.books.tasks.values()].flatMap(({ task, isOver }) => (isOver ? [] : [task.id]))
+    const { rows } = await sql<{ id: string }>`
+      select id from tasks where status <> 'running' and id = any(array(select json_array_elements_text(${JSON.stringify(open)}::json)))
+      order by id
+    `.execute(this.#deps.database.db)
+    for (const { id } of rows) this.#deps.books.taskEnded(id)
+  }
+
+  async #readSessions(tasks: readonly SimTask[]): Promise<Map<string, { id: string; sample: number }[]>> {
+    const ids = JSON.stringify(tasks.map(({ id }) => id))
+    const { rows } = await sql<{ id: string; task_id: string; sample: number }>`
+      select id, task_id, sample from sessions where task_id = any(array(select json_array_elements_text(${ids}::json)))
+      order by task_id, sample
+    `.execute(this.#deps.database.db)
+    return Map.groupBy(rows, (row) => row.task_id)
+  }
+
+  #every(ms: number, work: () => Promise<void>): void {
+    const { clock } = this.#deps
+    clock.after(ms, () => {
+      work()
+        .catch(clock.fail)
+        .finally(() => this.#every(ms, work))
+    })
+  }
+}
+
+const AWAY = new Error('the server is not there')
+
+function toSubmission({ id, samples, trainer, policyVersion }: SimTask) {
+  const { priority, earlyStop, stalenessLimit, requires } = trainer
+  const task = TaskRequest.parse({
+    task_id: id,
+    instruction: 'Make the tests pass.',
+    num_samples: samples,
+    agent: { harness: 'pi' },
+    dispatch_priority: priority,
+    ...(earlyStop !== undefined && { early_stop_min_usable_sessions: earlyStop }),
+  })
+  return {
+    task,
+    requires,
+    ...(policyVersion !== undefined && { policyVersion }),
+    ...(stalenessLimit !== undefined && { stalenessLimit }),
+  }
+}

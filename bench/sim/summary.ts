@@ -1,0 +1,99 @@
+import { percentile } from '../support/stats.ts'
+import type { Ledger } from './ledger.ts'
+import type { Workload } from './workload.ts'
+
+/** A scheduler's run in numbers. Times in virtual seconds, shares from 0 to 1. */
+export interface Summary {
+  sessions: number
+  tasks: number
+  makespanS: number
+  /** Places to run that were in use: while there was work for all of them and all READY places, and of those there was any for. */
+  saturatedUse: number
+  saturatedS: number
+  use: number
+  idleSlotHours: number
+  /** Places that stood idle while as many sessions waited on other nodes for theirs. */
+  misplacedHours: number
+  queueAgeS: { p50: number; p95: number; max: number }
+  rescueS: { p50: number; p95: number }
+  refills: number
+  valid: number
+  failed: number
+  cancelled: number
+  usefulHours: number
+  wastedHours: Record<string, number>
+  sparedHours: number
+  /** Of what nodes had in hand of trainers with the same priority, while each of them had sessions waiting. */
+  trainerJain: number
+  trainerMaxToMin: number
+  /** How many times as long as its longest session a task took. */
+  slowdown: { p50: number; p95: number; max: number; jain: number }
+  batches: {
+    count: number
+    seconds: number
+    /** From the time nine tenths of a batch were over to its end, as a part of it. */
+    tailShare: number
+    /** From a group's first session to its last. */
+    groupSpreadS: { p50: number; p95: number }
+  }
+}
+
+const HOUR_MS = 3_600_000
+
+export function summarise(ledger: Ledger, { batches }: Workload): Summary {
+  const { slotMs, ends } = ledger
+  const sum = (values: Iterable<number>): number => [...values].reduce((total, value) => total + value, 0)
+  const slowdowns = ends.map(({ submittedMs, endedMs, longestMs }) => (endedMs - submittedMs) / Math.max(1, longestMs))
+  const spreads = ends.map(({ firstMs, lastMs }) => (lastMs - firstMs) / 1000)
+  const { shares } = ledger
+  const seconds = (values: readonly number[], percent: number): number => percentile(values, percent) / 1000
+  return {
+    sessions: ledger.sessions,
+    tasks: ends.length,
+    makespanS: ledger.lastMs / 1000,
+    saturatedUse: slotMs.saturatedBusy / slotMs.saturated,
+    saturatedS: ledger.saturatedMs / 1000,
+    use: slotMs.busy / slotMs.usable,
+    idleSlotHours: slotMs.idle / HOUR_MS,
+    misplacedHours: slotMs.misplaced / HOUR_MS,
+    queueAgeS: {
+      p50: seconds(ledger.queueAgesMs, 50),
+      p95: seconds(ledger.queueAgesMs, 95),
+      max: seconds(ledger.queueAgesMs, 100),
+    },
+    rescueS: { p50: seconds(ledger.rescuesMs, 50), p95: seconds(ledger.rescuesMs, 95) },
+    refills: ledger.refills,
+    valid: sum(ends.map(({ valid }) => valid)),
+    failed: sum(ends.map(({ failed }) => failed)),
+    cancelled: sum(ends.map(({ cancelled }) => cancelled)),
+    usefulHours: sum(ledger.usefulMs.values()) / HOUR_MS,
+    wastedHours: Object.fromEntries(Object.entries(ledger.wastedMs).map(([why, ms]) => [why, ms / HOUR_MS])),
+    sparedHours: ledger.sparedMs / HOUR_MS,
+    trainerJain: jain(shares),
+    trainerMaxToMin: Math.max(...shares) / Math.min(...shares),
+    slowdown: {
+      p50: percentile(slowdowns, 50),
+      p95: percentile(slowdowns, 95),
+      max: percentile(slowdowns, 100),
+      jain: jain(slowdowns),
+    },
+    batches: {
+      count: batches.length,
+      seconds: sum(batches.map(({ begunMs, endedMs }) => endedMs - begunMs)) / 1000 / batches.length,
+      tailShare: sum(batches.map(tailOf)) / batches.length,
+      groupSpreadS: { p50: percentile(spreads, 50), p95: percentile(spreads, 95) },
+    },
+  }
+}
+
+function tailOf({ begunMs, endedMs, endsMs }: Workload['batches'][number]): number {
+  const most = percentile(endsMs, 90)
+  return (endedMs - most) / (endedMs - begunMs)
+}
+
+/** 1: all have the same; 1/n: one has all. */
+function jain(values: readonly number[]): number {
+  const sum = values.reduce((total, value) => total + value, 0)
+  const squares = values.reduce((total, value) => total + value ** 2, 0)
+  return sum ** 2 / (values.length * squares)
+}

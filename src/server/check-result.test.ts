@@ -1,0 +1,47 @@
+import { zstdCompressSync } from 'node:zlib'
+import { afterAll, expect, test } from 'vitest'
+import { makeOutcome, makeResult } from '../../test/support/rollout-server.ts'
+import { TaskRequest } from '../model/task.ts'
+import { createResultChecker } from './check-result.ts'
+
+const checker = createResultChecker()
+afterAll(() => checker[Symbol.asyncDispose]())
+
+const task = TaskRequest.parse({ task_id: 't', instruction: '', agent: { harness: 'codex' } })
+const outcome = makeOutcome({ schemaVersion: 1, sessionId: 'ses_1', attempt: 1, task }, 'n1')
+const long = (more: object = {}) => {
+  const response_ids = Array.from({ length: 500_000 }, (_, i) => i)
+  const result = makeResult(outcome)
+  const trace = { ...result.trajectory.traces[0]!, response_ids, loss_mask: response_ids.map(() => 1), ...more }
+  const trajectory = { ...result.trajectory, traces: [{ ...trace, response_logprobs: null }] }
+  return zstdCompressSync(JSON.stringify({ ...result, trajectory }))
+}
+
+test('long results are looked at as closely as short ones, several at a time', async () => {
+  await Promise.all([checker.check(long(), outcome), checker.check(long(), outcome), checker.check(long(), outcome)])
+  const wrong = checker.check(long({ loss_mask: [1] }), outcome)
+  await expect(wrong).rejects.toMatchObject({ failure: { code: 'request.malformed', status: 422 } })
+  const other = checker.check(long(), { ...outcome, sessionId: 'ses_2' })
+  await expect(other).rejects.toThrow('is that of session ses_1')
+})
+
+test('others are served while a long one is looked at', async () => {
+  const work = checker.check(long(), outcome)
+  let longest = 0
+  let isDone = false
+  void work.finally(() => void (isDone = true))
+  for (let last = performance.now(); !isDone; last = performance.now()) {
+    await new Promise((resolve) => setImmediate(resolve))
+    longest = Math.max(longest, performance.now() - last)
+  }
+  await work
+  expect(longest).toBeLessThan(1000)
+})
+
+test('a few bytes that would be very many are refused without being held', async () => {
+  const bomb = zstdCompressSync(Buffer.alloc(300 * 1024 * 1024))
+  expect(bomb.length).toBeLessThan(100_000)
+  await expect(checker.check(bomb, outcome)).rejects.toMatchObject({
+    failure: { code: 'request.too-large', status: 413 },
+  })
+})

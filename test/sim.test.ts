@@ -1,0 +1,88 @@
+import { expect, test } from 'vitest'
+import { runIdeal } from '../bench/sim/baselines/ideal.ts'
+import { VirtualClock } from '../bench/sim/clock.ts'
+import { readFlags } from '../bench/sim/flags.ts'
+import { createRandom, drawMs } from '../bench/sim/random.ts'
+import type { Scenario } from '../bench/sim/scenario.ts'
+import { simulate } from '../bench/sim/simulate.ts'
+
+/** Short sessions and few looks at the leases: most of what a simulation costs is virtual time, not sessions. */
+const QUICK =
+  '--run-s lognormal:40:0.9 --init-s lognormal:6:0.5 --postrun-s lognormal:4:0.5 --timeout-s 300 --expire-s 5'
+
+/** It takes half a minute of one core, of which there may be little. */
+const LONG_MS = 600_000
+
+function scenarioOf(flags: string): Scenario {
+  const options = readFlags(flags.split(' '))
+  if (options === undefined) throw new Error('help was not asked for')
+  return options.scenario
+}
+
+test(
+  'every session ends once and the books balance, whatever happens to 50 nodes with 3,000 sessions',
+  { timeout: LONG_MS },
+  async () => {
+    const scenario = scenarioOf(
+      `--nodes 50 --sessions 3000 ${QUICK} --label gpu:0.4 --failures 0.05 --node-life-s 2000 --outage 120:60 --lose-half 300 ` +
+        '--gather-ms 200 --herd --trainer sync:groups=40,early-stop=6 --trainer sync:groups=20,labels=gpu,priority=5,share=0.5 ' +
+        '--trainer async:groups=60,share=4,staleness=20',
+    )
+    const { polar, nvidia, ideal } = await simulate({ scenario, baselines: true, json: false })
+    expect(polar.problems).toEqual([])
+    const { sessions, valid, failed, cancelled, refills, use, wastedHours } = polar.summary
+    expect(valid + failed + cancelled).toBe(sessions)
+    expect(refills).toBeGreaterThan(0)
+    expect(wastedHours['node died']).toBeGreaterThan(0)
+    expect(use).toBeGreaterThan(0.5)
+    expect(failed).toBeLessThan(nvidia!.failed)
+    expect(polar.summary.makespanS).toBeGreaterThan(ideal!.makespanS)
+  },
+)
+
+test('a simulation with the same seed is the same simulation', { timeout: LONG_MS }, async () => {
+  const run = async (seed: number) => {
+    const scenario = scenarioOf(`--nodes 5 --sessions 100 ${QUICK} --node-life-s 300 --outage 60:20 --seed ${seed}`)
+    const { polar, nvidia, ideal } = await simulate({ scenario, baselines: true, json: false })
+    expect(polar.problems).toEqual([])
+    return JSON.stringify([polar.summary, polar.database.statements, polar.database.rows, nvidia, ideal])
+  }
+  const first = await run(7)
+  expect(await run(7)).toBe(first)
+  expect(await run(8)).not.toBe(first)
+})
+
+test('the ideal takes as long as the work divided by the places, where all sessions are alike', async () => {
+  const flags =
+    '--nodes 5 --run 4 --sessions 100 --trainer sync:groups=10,samples=10 --run-s 10 --init-s 0 --postrun-s 0'
+  const { ledger } = await runIdeal({ ...scenarioOf(flags), nodeLifeMs: Infinity, joinWithinMs: 0 })
+  expect(ledger.lastMs).toBe(50_000)
+  expect(ledger.slotMs.saturatedBusy).toBe(ledger.slotMs.saturated)
+})
+
+test('time passes in order, and not while something real is under way', async () => {
+  const clock = new VirtualClock()
+  const seen: string[] = []
+  clock.after(20, () => seen.push(`b ${clock.elapsed}`))
+  clock.after(10, () => {
+    seen.push(`a ${clock.elapsed}`)
+    void clock.outside(new Promise((resolve) => setTimeout(resolve, 5))).then(() => seen.push(`real ${clock.elapsed}`))
+  })
+  clock.after(10, () => seen.push('never'))()
+  await clock.run(() => clock.elapsed === 20)
+  expect(seen).toEqual(['a 10', 'real 10', 'b 20'])
+  await expect(clock.run(() => false)).rejects.toThrow('nothing will ever happen again')
+})
+
+test('drawMs() gives the median and the tail it is asked for', () => {
+  const random = createRandom(1, 'durations')
+  const draw = (durations: Parameters<typeof drawMs>[0]): number[] =>
+    Array.from({ length: 20_000 }, () => drawMs(durations, random)).sort((a, b) => a - b)
+  const lognormal = draw({ kind: 'lognormal', medianMs: 1000, sigma: 1 })
+  expect(lognormal[10_000]).toBeCloseTo(1000, -2)
+  expect(lognormal[16_827]! / 1000).toBeCloseTo(Math.E, 0)
+  const pareto = draw({ kind: 'pareto', leastMs: 1000, alpha: 2 })
+  expect(pareto[0]).toBeGreaterThanOrEqual(999)
+  expect(pareto[10_000]! / 1000).toBeCloseTo(Math.SQRT2, 1)
+  expect(pareto[19_800]! / 1000).toBeCloseTo(10, -1)
+})
