@@ -255,7 +255,7 @@ describe('a trainer that fails', () => {
     await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('answered with 503'), {
       timeout: 20_000,
     })
-    expect((await rowOf('t')).next_at).toBe(stopped.now() + 3_600_000)
+    expect((await rowOf('t')).next_at).toBe(stopped.now() + 1_500_000)
   })
 })
 

@@ -433,6 +433,8 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(true)
         expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(false)
         expect(await take(desk.wall)).toMatchObject([{ tries: 1 }])
+        // The clock was ahead, and has been set back.
+        expect(await take(desk.wall - 3_600_000)).toMatchObject([{ tries: 2 }])
       })
     })
   })

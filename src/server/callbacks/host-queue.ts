@@ -1,5 +1,5 @@
 import type { DueCallback } from '../../store/dispatch/callbacks.ts'
-import { backoffMs } from './retry.ts'
+import { backoffMs, LONGEST_DELAY_MS } from './retry.ts'
 
 /** In a row; one may be a single lost connection. */
 const FAILURES_TO_BE_DOWN = 3
@@ -32,7 +32,9 @@ export class HostQueue {
 
   place(due: DueCallback, now: number): Placement {
     const host = this.#hostOf(due)
-    if (host.downUntil > now) return { kind: 'postpone', untilMs: host.downUntil + this.#random() * BUSY_DELAY_MS }
+    // Further off than that it was never put: the clock has been set back since.
+    const isDown = host.downUntil > now && host.downUntil <= now + LONGEST_DELAY_MS
+    if (isDown) return { kind: 'postpone', untilMs: host.downUntil + this.#random() * BUSY_DELAY_MS }
     if (host.running < this.#perHost) {
       host.running += 1
       return { kind: 'start' }

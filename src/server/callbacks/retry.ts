@@ -4,9 +4,9 @@ import type { Delivery } from './deliver.ts'
 /** What nobody expects to change is tried again only in case somebody repairs it. */
 const TRIES_WHEN_REFUSED = 3
 const FIRST_DELAY_MS = 1000
-const LONGEST_DELAY_MS = 10 * 60_000
-/** However long the other side asks to wait. */
-const LONGEST_ASKED_MS = 60 * 60_000
+export const LONGEST_DELAY_MS = 10 * 60_000
+/** However long the other side asks to wait. Less than what takes a clock for set back: see `takeCallbacks`. */
+const LONGEST_ASKED_MS = 25 * 60_000
 
 /** What to do after a try; `tries` counts it. */
 export function endOf(

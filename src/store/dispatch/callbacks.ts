@@ -19,12 +19,16 @@ export interface CallbackPolicy {
   limit: number
 }
 
+/** None is ever put off for longer; one that seems to be was, before the clock was set back. */
+const FURTHEST_MS = 30 * 60_000
+
 /** Those whose time has come, each for one server. One that is never settled comes again: at least once, not at most. */
 export async function takeCallbacks(db: Sql, { claimMs, limit }: CallbackPolicy, now: number): Promise<DueCallback[]> {
   const { rows } = await sql<{ id: number; task_id: string; url: string; tries: number }>`
     update callbacks set tries = tries + 1, next_at = ${now + claimMs}::float8
     where id in (
-      select id from callbacks where state = 'waiting' and next_at <= ${now}::float8
+      select id from callbacks
+      where state = 'waiting' and (next_at <= ${now}::float8 or next_at > ${now + Math.max(FURTHEST_MS, claimMs)}::float8)
       order by next_at limit ${limit}::int for no key update skip locked
     )
     returning id, task_id, url, tries

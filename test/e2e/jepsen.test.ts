@@ -1,0 +1,45 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { expect, test } from 'vitest'
+import { explain } from '../support/jepsen/check-history.ts'
+import { type JepsenOptions, runJepsen } from '../support/jepsen/run-jepsen.ts'
+import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
+
+const SESSIONS = 500
+const LEASE_MS = 4000
+const SETTLE_MS = 120_000
+const TIMEOUT_MS = 480_000
+
+/** One that failed is done again with `POLAR_JEPSEN_SEED`. */
+const seed = Number(process.env['POLAR_JEPSEN_SEED'] ?? Math.floor(Math.random() * 2 ** 31))
+
+async function expectNothingLost(name: string, more: Partial<JepsenOptions> = {}): Promise<void> {
+  const dir = await mkdtemp(join(tmpdir(), `polar-jepsen-${name}-`))
+  console.log(`${name}: seed ${seed}, in ${dir}`)
+  const base = { dir, seed, sessions: SESSIONS, leaseMs: LEASE_MS, settleMs: SETTLE_MS }
+  const { violations, history, historyFile, summary } = await runJepsen({
+    ...base,
+    runtimes: ['local', 'local', 'local', 'bubblewrap'],
+    ...more,
+  })
+  console.log(JSON.stringify(summary))
+  const told = violations.slice(0, 20).map((violation) => explain(violation, history))
+  // All of it is left where it is for whoever wants to know why.
+  const where = `seed ${seed}; ${violations.length} violations; history in ${historyFile}`
+  expect(told.join('\n'), where).toBe('')
+  await rm(dir, { recursive: true, force: true })
+}
+
+test(
+  'embedded: nothing is lost, doubled or invented, whoever is killed, cut off or lied to',
+  { timeout: TIMEOUT_MS },
+  () => expectNothingLost('embedded'),
+)
+
+test('PostgreSQL: the same, and PostgreSQL is killed as well', { timeout: TIMEOUT_MS }, async (context) => {
+  const reason = whyNoPostgres()
+  if (reason !== undefined) return context.skip(reason)
+  await using postgres = await startPostgres({ fsync: true })
+  await expectNothingLost('postgres', { postgres: { cluster: postgres, url: await postgres.createDatabase('jepsen') } })
+})

@@ -1,0 +1,19 @@
+import { TaskResult } from '../../../src/model/task.ts'
+import { type HistoryLog, monotonic } from './history.ts'
+import { type HttpService, serve } from './http.ts'
+import type { Chance } from './random.ts'
+import { toResultFact } from './witness.ts'
+
+/** A trainer that is called back, and does not always understand at once; until it is calm. */
+export function openCallbacks(log: HistoryLog, chance: Chance, calm: AbortSignal): Promise<HttpService> {
+  return serve('127.0.0.1', async ({ path, body }, outgoing) => {
+    const luck = calm.aborted ? 1 : chance.next()
+    const isAnswered = luck >= 0.3
+    const { task_id: taskId, status, results } = TaskResult.parse(JSON.parse(body.toString()))
+    const view = { status, results: results.map((result) => toResultFact(result)) }
+    // It is called at the address that it gave for this task, or it is somebody else's news.
+    log.add({ kind: 'callback', taskId: path === `/${taskId}` ? taskId : path, at: monotonic(), isAnswered, view })
+    if (luck < 0.15) outgoing.destroy()
+    else outgoing.writeHead(isAnswered ? 200 : 500).end()
+  })
+}

@@ -1,0 +1,42 @@
+import { checkNews } from './check-news.ts'
+import { checkReads } from './check-reads.ts'
+import { checkResults } from './check-results.ts'
+import { checkTasks } from './check-tasks.ts'
+import { gatherFacts, type Violation } from './facts.ts'
+import type { Entry, History } from './history.ts'
+
+/** Whether a history can be that of a server that keeps its promises. What speaks against it; empty when nothing does. */
+export function checkHistory(history: History): Violation[] {
+  const facts = gatherFacts(history)
+  const { database, left, crashes, unfinished } = history.final
+  return [
+    ...checkTasks(facts),
+    ...checkResults(facts),
+    ...checkReads(facts),
+    ...checkNews(facts),
+    ...database.problems.map((message) => ({ rule: 'books-disagree', about: 'database', message })),
+    ...unfinished.map((message) => ({ rule: 'not-over-in-time', about: 'trainer', message })),
+    ...crashes.map((message) => ({ rule: 'crashed', about: 'machine', message })),
+    ...left.map((message) => ({ rule: 'left-behind', about: 'machine', message })),
+  ]
+}
+
+/** A violation, and what the history knows of what it is about. */
+export function explain({ rule, about, message }: Violation, { entries }: Pick<History, 'entries'>): string {
+  const own = entries.filter((entry) => isAbout(entry, about)).map((entry) => `    ${JSON.stringify(entry)}`)
+  return [`${rule}: ${about}: ${message}`, ...own.slice(-40)].join('\n')
+}
+
+function isAbout(entry: Entry, about: string): boolean {
+  switch (entry.kind) {
+    case 'call':
+    case 'callback':
+      return entry.taskId === about
+    case 'order':
+    case 'report':
+    case 'run':
+      return entry.sessionId === about
+    case 'fault':
+      return false
+  }
+}

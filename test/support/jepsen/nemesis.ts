@@ -1,0 +1,138 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Cluster } from './cluster.ts'
+import { monotonic } from './history.ts'
+import type { Chance } from './random.ts'
+import { STORMY } from './tap.ts'
+
+/** Something that is done to a cluster, and undone when it resolves. */
+type Deed = (cluster: Cluster, chance: Chance) => Promise<void>
+
+/** The longest that a machine is away for a short while: nobody's lease has run out then. */
+const SHORT_MS = 1500
+const HOUR_MS = 3_600_000
+
+const kills: Readonly<Record<string, Deed>> = {
+  async server(cluster, chance) {
+    await cluster.server.kill()
+    await sleep(chance.between(0, SHORT_MS))
+    cluster.bringUp(cluster.server)
+  },
+  async node(cluster, chance) {
+    const { program } = chance.pick(cluster.nodes)
+    await program.kill()
+    await sleep(chance.between(0, 2 * SHORT_MS))
+    cluster.bringUp(program)
+  },
+  async 'server and node'(cluster, chance) {
+    const { program } = chance.pick(cluster.nodes)
+    await Promise.all([cluster.server.kill(), program.kill()])
+    await sleep(chance.between(0, SHORT_MS))
+    cluster.bringUp(program)
+    cluster.bringUp(cluster.server)
+  },
+  async postgres(cluster, chance) {
+    await cluster.postgres?.crash({ signal: 'SIGKILL', downMs: chance.between(0, SHORT_MS) })
+  },
+  async 'postgres and server'(cluster, chance) {
+    await Promise.all([kills['postgres']!(cluster, chance), kills['server']!(cluster, chance)])
+  },
+}
+
+const troubles: Readonly<Record<string, Deed>> = {
+  async 'cut for a moment'(cluster, chance) {
+    const { cut, heal } = chance.pick(cluster.nodes)
+    cut()
+    await sleep(chance.between(100, SHORT_MS))
+    heal()
+  },
+  async 'cut for longer than a lease'(cluster, chance) {
+    const { cut, heal } = chance.pick(cluster.nodes)
+    cut()
+    await sleep(cluster.leaseMs + chance.between(500, 2000))
+    heal()
+  },
+  async 'half-open'(cluster, chance) {
+    const { tap } = chance.pick(cluster.nodes)
+    tap.cut()
+    await sleep(chance.between(500, cluster.leaseMs))
+    tap.heal()
+  },
+  async storm(cluster, chance) {
+    const some = cluster.nodes.filter(() => chance.happens(0.7))
+    for (const { tap } of some) tap.weather = STORMY
+    await sleep(chance.between(1500, 3000))
+    for (const { tap } of some) tap.heal()
+  },
+  async 'halt node'(cluster, chance) {
+    const { program } = chance.pick(cluster.nodes)
+    program.halt()
+    await sleep(cluster.leaseMs + chance.between(500, 2000))
+    program.goOn()
+  },
+  async 'halt server'(cluster, chance) {
+    cluster.server.halt()
+    await sleep(cluster.leaseMs + chance.between(0, 1500))
+    cluster.server.goOn()
+  },
+  async 'clock of the server'(cluster, chance) {
+    cluster.setClock('server', chance.pick([-HOUR_MS, HOUR_MS]))
+    await sleep(chance.between(1000, 3000))
+    cluster.setClock('server', 0)
+  },
+  async 'clock of a node'(cluster, chance) {
+    const { nodeId } = chance.pick(cluster.nodes)
+    cluster.setClock(nodeId, chance.pick([-HOUR_MS, HOUR_MS]))
+    await sleep(chance.between(1000, 3000))
+    cluster.setClock(nodeId, 0)
+  },
+}
+
+/** So many of each, in an order that chance decides: a run that never killed a node would prove little. */
+const KILLS_EMBEDDED = { server: 9, node: 8, 'server and node': 3 }
+const KILLS_POSTGRES = { server: 6, node: 6, 'server and node': 2, postgres: 4, 'postgres and server': 2 }
+const TROUBLES = {
+  'cut for a moment': 3,
+  'cut for longer than a lease': 3,
+  'half-open': 2,
+  storm: 5,
+  'halt node': 3,
+  'halt server': 1,
+  'clock of the server': 2,
+  'clock of a node': 1,
+}
+export const ROUNDS = 20
+
+/** In every round somebody is killed, and something else goes wrong beside it. All is well again when it resolves. */
+export async function torment(cluster: Cluster, chance: Chance, onRound: (round: number) => void): Promise<void> {
+  const deaths = shuffle(toDeck(cluster.postgres === undefined ? KILLS_EMBEDDED : KILLS_POSTGRES), chance)
+  const beside = shuffle(toDeck(TROUBLES), chance)
+  for (let round = 0; round < ROUNDS; round += 1) {
+    onRound(round)
+    const [death, trouble] = [deaths[round]!, beside[round]!]
+    cluster.log.add({ kind: 'fault', at: monotonic(), what: `round ${round + 1}: kill ${death}; ${trouble}` })
+    await Promise.all([
+      troubles[trouble]!(cluster, chance.fork()),
+      later(chance.between(0, 1500), () => kills[death]!(cluster, chance.fork())),
+    ])
+    await cluster.untilUp(cluster.server)
+    // A node that is slow to start is met by the next round while it does.
+    await Promise.race([cluster.allUp(), sleep(chance.between(300, 1500))])
+  }
+  await cluster.allUp()
+}
+
+async function later(ms: number, act: () => Promise<void>): Promise<void> {
+  await sleep(ms)
+  await act()
+}
+
+function toDeck(counts: Readonly<Record<string, number>>): string[] {
+  return Object.entries(counts).flatMap(([name, count]) => Array.from({ length: count }, () => name))
+}
+
+function shuffle<T>(items: readonly T[], chance: Chance): T[] {
+  return items
+    .map((item) => ({ item, place: chance.next() }))
+    .sort((a, b) => a.place - b.place)
+    .map(({ item }) => item)
+}
