@@ -63,8 +63,14 @@ test('what is in use or being made stays, and what a process left half done goes
 
 test('two who want the same take turns, and one that gives up meanwhile leaves the turn to others', async () => {
   const done: string[] = []
+  const begun = Promise.withResolvers<void>()
   const { promise: first, resolve } = Promise.withResolvers<void>()
-  const one = cache.exclusively('x', AbortSignal.timeout(5000), async () => (await first, done.push('one')))
+  const one = cache.exclusively('x', AbortSignal.timeout(5000), async () => {
+    begun.resolve()
+    await first
+    done.push('one')
+  })
+  await begun.promise
   const impatient = cache.exclusively('x', AbortSignal.timeout(50), async () => done.push('impatient'))
   const two = cache.exclusively('x', AbortSignal.timeout(5000), async () => done.push('two'))
   await expect(impatient).rejects.toMatchObject({ name: expect.stringMatching(/AbortError|TimeoutError/) })

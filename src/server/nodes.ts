@@ -34,10 +34,12 @@ export function nodeHandlers({ database, clock, desk }: ServerDeps): Some<NodeRo
     getNode: ({ params }) => show(params.node_id),
     async removeNode({ params }) {
       await drain(params.node_id)
-      const info = await show(params.node_id)
-      // One that is there leaves by itself; would it be gone now, it would come back and be given work.
-      if (!info.healthy) await removeIdleNode(db, params.node_id)
-      return info
+      const node = await findNode(db, params.node_id)
+      if (node === undefined) throw noNode(params.node_id)
+      // One that has joined and is there leaves by itself; would it be gone now, it would come back and be given work.
+      const leavesItself = node.bootId !== undefined && isHealthy(node, clock.now())
+      if (!leavesItself) await removeIdleNode(db, params.node_id)
+      return toNodeInfo(node, clock.now())
     },
     async drainNode({ params }) {
       await drain(params.node_id)
