@@ -220,7 +220,8 @@ export function describeRuntime(
       clearInterval(watch)
       expect(ran).toMatchObject({ exitCode: 0, stdoutBytes: size })
       expect(ran.stdout.length).toBe(2 * MB)
-      expect(highest - before).toBeLessThan(150 * MB)
+      // The collector takes its time; but most of it was never here at once.
+      expect(highest - before).toBeLessThan(size / 4)
     })
 
     // --- ending -------------------------------------------------------------------------------------------------------
@@ -269,12 +270,12 @@ export function describeRuntime(
     it('a command finds nothing of those before it, whether they left something or not', async () => {
       const list = 'set -- /proc/[0-9]*; echo $#'
       await using sandbox = await start()
-      const { stdout } = await runScript(sandbox, list)
+      const count = async (): Promise<number> => Number((await runScript(sandbox, list)).stdout)
+      // What a daemon starts sandboxes and commands with may take a moment to be gone after them.
+      const first = await count()
       for (let round = 0; round < 10; round += 1) {
         await runScript(sandbox, round % 3 === 0 ? '(setsid sleep 30 &); true' : 'true')
-        if (isolatedProcesses() !== undefined) continue
-        // What a daemon starts commands with may take a moment to be gone after them.
-        await expect.poll(async () => (await runScript(sandbox, list)).stdout, { timeout: 5000 }).toBe(stdout)
+        if (isolatedProcesses() === undefined) await expect.poll(count, { timeout: 5000 }).toBeLessThanOrEqual(first)
       }
     })
 
