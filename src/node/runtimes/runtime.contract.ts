@@ -270,12 +270,13 @@ export function describeRuntime(
     it('a command finds nothing of those before it, whether they left something or not', async () => {
       const list = 'set -- /proc/[0-9]*; echo $#'
       await using sandbox = await start()
-      const count = async (): Promise<number> => Number((await runScript(sandbox, list)).stdout)
+      const countProcesses = async (): Promise<number> => Number((await runScript(sandbox, list)).stdout)
       // What a daemon starts sandboxes and commands with may take a moment to be gone after them.
-      const first = await count()
+      const first = await countProcesses()
       for (let round = 0; round < 10; round += 1) {
         await runScript(sandbox, round % 3 === 0 ? '(setsid sleep 30 &); true' : 'true')
-        if (isolatedProcesses() === undefined) await expect.poll(count, { timeout: 5000 }).toBeLessThanOrEqual(first)
+        if (isolatedProcesses() === undefined)
+          await expect.poll(countProcesses, { timeout: 5000 }).toBeLessThanOrEqual(first)
       }
     })
 
