@@ -1,3 +1,5 @@
+import { drawBar } from './screen.ts'
+
 export interface Progress {
   /** `note` stands behind the bar, such as how much was written. */
   advance(steps?: number, note?: string): void
@@ -29,7 +31,7 @@ export function createProgress({ total, label, stream = process.stderr, now = Da
       if (now() - drawnAt < REDRAW_MS && done < total) return
       drawnAt = now()
       isShown = true
-      const line = `${label} ${barOf(total === 0 ? 1 : done / total)} ${done}/${total}${note === '' ? '' : `  ${note}`}`
+      const line = `${label} ${drawBar(total === 0 ? 1 : done / total)} ${done}/${total}${note === '' ? '' : `  ${note}`}`
       stream.write(`\r\x1b[2K${line.slice(0, Math.max(20, (stream.columns ?? 80) - 1))}`)
     },
     finish() {
@@ -37,11 +39,4 @@ export function createProgress({ total, label, stream = process.stderr, now = Da
       isShown = false
     },
   }
-}
-
-const WIDTH = 24
-
-function barOf(part: number): string {
-  const filled = Math.min(WIDTH, Math.round(part * WIDTH))
-  return '█'.repeat(filled) + '░'.repeat(WIDTH - filled)
 }

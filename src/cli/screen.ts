@@ -39,6 +39,11 @@ export function createScreen(render: () => readonly string[], stream: Stream = p
 const BAR = 24
 
 export function renderBar(count: number, of: number): string {
-  const filled = of === 0 ? 0 : Math.min(BAR, Math.round((count / of) * BAR))
-  return `${'█'.repeat(filled)}${'░'.repeat(BAR - filled)} ${count}/${of}`
+  return `${drawBar(of === 0 ? 0 : count / of)} ${count}/${of}`
+}
+
+/** How much of a whole is done, from 0 to 1. */
+export function drawBar(part: number): string {
+  const filled = Math.min(BAR, Math.round(part * BAR))
+  return `${'█'.repeat(filled)}${'░'.repeat(BAR - filled)}`
 }

@@ -39,11 +39,3 @@ export function listenForStop(): StopSignals {
 export function exitCode({ name }: StopSignals): ExitCode {
   return name === 'SIGINT' ? EXIT.interrupted : EXIT.done
 }
-
-/** Resolves when it is aborted. */
-export function untilAborted(signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) resolve()
-    else signal.addEventListener('abort', () => resolve(), { once: true })
-  })
-}

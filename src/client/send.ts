@@ -1,6 +1,7 @@
 import type * as z from 'zod'
 import type { Route } from '../api/route.ts'
 import type { Clock } from '../lib/clock.ts'
+import { jitteredDelay } from '../lib/jittered-delay.ts'
 import { failureClasses, RolloutError } from '../model/failure.ts'
 import { toServerError, unreachable } from './server-error.ts'
 
@@ -140,15 +141,15 @@ function wasNeverSent(error: unknown): boolean {
   return typeof cause?.code === 'string' && NEVER_SENT.has(cause.code)
 }
 
-/** Doubling, of which a random half is spared; never sooner than the server asked for. */
+/** Never sooner than the server asked for. */
 export function delayBefore(
   attempt: number,
   error: unknown,
   { baseDelayMs, maxDelayMs, random }: Pick<ClientDeps, 'baseDelayMs' | 'maxDelayMs' | 'random'>,
 ): number {
-  const full = Math.min(maxDelayMs, baseDelayMs * 2 ** (attempt - 1))
+  const usual = jitteredDelay(attempt, { baseMs: baseDelayMs, maxMs: maxDelayMs }, random())
   const asked = error instanceof RolloutError ? (error.failure.retryAfterSeconds ?? 0) * 1000 : 0
-  return Math.max(asked, full / 2 + (random() * full) / 2)
+  return Math.max(asked, usual)
 }
 
 export async function pause(ms: number, signal: AbortSignal | undefined, clock: Clock): Promise<void> {

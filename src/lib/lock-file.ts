@@ -1,7 +1,8 @@
 import { randomUUID } from 'node:crypto'
-import { link, readFile, rename, unlink, writeFile } from 'node:fs/promises'
+import { readFile, rename, unlink, writeFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { errnoOf } from './errno.ts'
+import { linkIfAbsent } from './link-if-absent.ts'
 
 /** A process on a machine, told apart from a later one that was given the same number. */
 export interface ProcessIdentity {
@@ -126,16 +127,6 @@ async function readProcess(pid: number): Promise<{ zombie: boolean; started: str
   // The command's name stands in brackets and may contain anything; the fields after it are numbers and one letter.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return { zombie: fields[0] === 'Z' || fields[0] === 'X', started: fields[19] ?? '' }
-}
-
-async function linkIfAbsent(from: string, to: string): Promise<boolean> {
-  try {
-    await link(from, to)
-    return true
-  } catch (error) {
-    if (errnoOf(error) === 'EEXIST') return false
-    throw error
-  }
 }
 
 async function unlinkIfThere(path: string): Promise<void> {

@@ -1,11 +1,12 @@
 import type { Logger } from 'pino'
 import { pause } from '../client/send.ts'
+import { Bell } from '../lib/bell.ts'
 import type { Clock } from '../lib/clock.ts'
+import { untilAborted } from '../lib/until-aborted.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { NodeRegistrationRequest } from '../model/node.ts'
 import type { SessionStatus } from '../model/session.ts'
 import { Backoff } from './worker/backoff.ts'
-import { Bell } from './worker/bell.ts'
 import { Brake } from './worker/brake.ts'
 import { FreeDisk } from './worker/free-disk.ts'
 import { Hands } from './worker/hands.ts'
@@ -319,7 +320,7 @@ export class Worker implements AsyncDisposable {
     if (this.#stop.signal.aborted) return
     // Then whoever waits for work in our name is answered, and nothing is given to us that we would have to give back.
     const told = this.#line.drain().catch(() => {})
-    await Promise.race([told, aborted(this.#hurry.signal)])
+    await Promise.race([told, untilAborted(this.#hurry.signal)])
     await this.#finishAndLeave()
   }
 
@@ -371,9 +372,4 @@ export class Worker implements AsyncDisposable {
     await this.release()
     await this.#loops
   }
-}
-
-async function aborted(signal: AbortSignal): Promise<void> {
-  if (signal.aborted) return
-  await new Promise((resolve) => signal.addEventListener('abort', resolve, { once: true }))
 }

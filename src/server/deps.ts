@@ -6,7 +6,7 @@ import type { Database } from '../store/database.ts'
 import type { Dispatch } from '../store/dispatch.ts'
 import type { FileStore } from '../store/files.ts'
 import type { Caller } from './access.ts'
-import type { Bell } from './bell.ts'
+import type { NamedBells } from './named-bells.ts'
 import type { CallbackOptions } from './callbacks.ts'
 import type { EventFeed } from './event-feed.ts'
 import type { LeaseDesk } from './lease-desk.ts'
@@ -20,7 +20,7 @@ export interface ServerDeps {
   files: FileStore
   feed: EventFeed
   /** Rings the id of a task when something of it has changed. */
-  bell: Bell
+  bell: NamedBells
   desk: LeaseDesk
   waits: Waits
   checker: ResultChecker

@@ -10,7 +10,7 @@ import { WORK_CHANNEL } from '../store/dispatch/work-channel.ts'
 import { openFileStore } from '../store/files.ts'
 import { type AccessOptions, createAccess } from './access.ts'
 import { createApp } from './app.ts'
-import { Bell } from './bell.ts'
+import { NamedBells } from './named-bells.ts'
 import { type CallbackOptions, type CallbackSender, startCallbacks } from './callbacks.ts'
 import { createResultChecker } from './check-result.ts'
 import { startChores } from './chores.ts'
@@ -86,7 +86,7 @@ export class RolloutServer implements AsyncDisposable {
     const feed = parts.use(
       await EventFeed.start({ read: (query) => readEvents(db, query), newest: () => newestCursor(db), clock, logger }),
     )
-    const bell = new Bell(clock)
+    const bell = new NamedBells(clock)
     const lease: LeaseDeskDeps['lease'] = (nodeId, room) => dispatch.lease(nodeId, room)
     // What it holds is lost a lease after it last renewed, and it may have asked for more a third of one later.
     const desk = new LeaseDesk({ lease, clock, monotonic, longestSilenceMs: leaseMs / 2 })
@@ -142,7 +142,7 @@ async function setQuotas({ db }: Database, quotas: ServerOptions['quotas'] = {})
 
 interface Listeners {
   desk: LeaseDesk
-  bell: Bell
+  bell: NamedBells
   feed: EventFeed
   callbacks: CallbackSender
 }

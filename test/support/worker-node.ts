@@ -1,5 +1,6 @@
 import { writeFile } from 'node:fs/promises'
 import { zstdCompressSync } from 'node:zlib'
+import { NodeStageMetrics } from '../../src/model/node.ts'
 import { RolloutError } from '../../src/model/failure.ts'
 import type { SessionOrder } from '../../src/model/session-order.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
@@ -21,14 +22,7 @@ export interface FakeLife {
 export class FakeNode implements WorkerNode {
   readonly dir: string
   readonly widths = { init: 1, ready: 1, run: 2, postrun: 1, backlog: 1 }
-  readonly metrics = {
-    init_queue_depth: 0,
-    init_inflight: 0,
-    ready_depth: 0,
-    run_inflight: 0,
-    postrun_queue_depth: 0,
-    postrun_inflight: 0,
-  }
+  readonly metrics = NodeStageMetrics.parse({})
   readonly cancelled: string[] = []
   readonly began: string[] = []
   most = 0

@@ -8,29 +8,18 @@ import { failureClasses, RolloutError } from '../../src/model/failure.ts'
 import { TaskRequest } from '../../src/model/task.ts'
 import type { WorkerClient } from '../../src/node/worker/worker-node.ts'
 
-const {
-  joinNode,
-  leaseSessions,
-  renewLeases,
-  completeSession,
-  releaseLeases,
-  drainNode,
-  leaveNode,
-  beginUpload,
-  getUpload,
-  putPart,
-} = routes
+/** Those that a worker uses. */
 const table = {
-  joinNode,
-  leaseSessions,
-  renewLeases,
-  completeSession,
-  releaseLeases,
-  drainNode,
-  leaveNode,
-  beginUpload,
-  getUpload,
-  putPart,
+  joinNode: routes.joinNode,
+  leaseSessions: routes.leaseSessions,
+  renewLeases: routes.renewLeases,
+  completeSession: routes.completeSession,
+  releaseLeases: routes.releaseLeases,
+  drainNode: routes.drainNode,
+  leaveNode: routes.leaveNode,
+  beginUpload: routes.beginUpload,
+  getUpload: routes.getUpload,
+  putPart: routes.putPart,
 }
 
 /** What happens to one request on its way. */

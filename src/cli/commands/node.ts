@@ -6,7 +6,8 @@ import { createLogger } from '../create-logger.ts'
 import { readServerNote, readTokens } from '../data-folder.ts'
 import { explainFailure } from '../find-server.ts'
 import { openWorker } from '../open-worker.ts'
-import { exitCode, listenForStop, untilAborted } from '../stop-signals.ts'
+import { exitCode, listenForStop } from '../stop-signals.ts'
+import { untilAborted } from '../../lib/until-aborted.ts'
 
 export const node = defineCommand({
   name: 'node',

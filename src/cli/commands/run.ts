@@ -5,6 +5,7 @@ import { join, resolve } from 'node:path'
 import pino from 'pino'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { randomIds } from '../../lib/random-ids.ts'
+import { untilAborted } from '../../lib/until-aborted.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import { RuntimeSpec, type TaskRequest } from '../../model/task.ts'
 import { ArtifactPolicy } from '../../node/artifacts.ts'
@@ -335,21 +336,13 @@ async function runAgain(
       })
       if (signal.aborted) return code
       process.stderr.write('Waiting for a change; Ctrl-C ends it.\n')
-      await untilEither(signal, changed.signal)
+      await untilAborted(AbortSignal.any([signal, changed.signal]))
       if (signal.aborted) return code
     } finally {
       clearTimeout(timer)
       for (const watcher of watchers) watcher.close()
     }
   }
-}
-
-function untilEither(...signals: readonly AbortSignal[]): Promise<void> {
-  const either = AbortSignal.any([...signals])
-  return new Promise((resolve_) => {
-    if (either.aborted) resolve_()
-    else either.addEventListener('abort', () => resolve_(), { once: true })
-  })
 }
 
 function whole(flag: string, text: string, min: number): number {

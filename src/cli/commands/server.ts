@@ -3,7 +3,8 @@ import { loadFromFlags, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../confi
 import { createLogger } from '../create-logger.ts'
 import { isLoopback } from '../loopback.ts'
 import { openServer } from '../open-server.ts'
-import { exitCode, listenForStop, untilAborted } from '../stop-signals.ts'
+import { exitCode, listenForStop } from '../stop-signals.ts'
+import { untilAborted } from '../../lib/until-aborted.ts'
 
 export const server = defineCommand({
   name: 'server',

@@ -1,4 +1,6 @@
-/** How long to wait after failures in a row: doubling, of which a random half is spared, for ever. */
+import { jitteredDelay } from '../../lib/jittered-delay.ts'
+
+/** How long to wait after failures in a row, for ever. */
 export class Backoff {
   readonly #baseMs: number
   readonly #maxMs: number
@@ -16,8 +18,7 @@ export class Backoff {
   }
 
   next(): number {
-    const full = Math.min(this.#maxMs, this.#baseMs * 2 ** Math.min(this.#failures, 30))
     this.#failures += 1
-    return full / 2 + (this.#random() * full) / 2
+    return jitteredDelay(this.#failures, { baseMs: this.#baseMs, maxMs: this.#maxMs }, this.#random())
   }
 }

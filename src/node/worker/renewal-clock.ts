@@ -1,5 +1,5 @@
 import type { Clock } from '../../lib/clock.ts'
-import { Bell } from './bell.ts'
+import { Bell } from '../../lib/bell.ts'
 import type { HeldLease } from './lease-book.ts'
 
 /** Those who watch a session see within this what it does; and no server is asked more often for it. */

@@ -1,3 +1,4 @@
+import { jitteredDelay } from '../../lib/jittered-delay.ts'
 import type { CallbackEnd } from '../../store/dispatch/callbacks.ts'
 import type { Delivery } from './deliver.ts'
 
@@ -22,8 +23,6 @@ export function endOf(
   return { kind: 'again', at: now + Math.max(asked, backoffMs(tries, random)), error: delivery.error }
 }
 
-/** Doubling, of which a random half is spared, so that many do not come back at once. */
 export function backoffMs(tries: number, random: number): number {
-  const full = Math.min(LONGEST_DELAY_MS, FIRST_DELAY_MS * 2 ** (tries - 1))
-  return full / 2 + (random * full) / 2
+  return jitteredDelay(tries, { baseMs: FIRST_DELAY_MS, maxMs: LONGEST_DELAY_MS }, random)
 }

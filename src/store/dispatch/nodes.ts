@@ -1,5 +1,5 @@
 import { sql } from 'kysely'
-import type { NodeRegistrationRequest, NodeStageMetrics } from '../../model/node.ts'
+import { type NodeRegistrationRequest, NodeStageMetrics } from '../../model/node.ts'
 import type { Sql } from '../database.ts'
 
 export interface StoredNode {
@@ -16,14 +16,7 @@ export interface StoredNode {
   leased: number
 }
 
-const IDLE: NodeStageMetrics = {
-  init_queue_depth: 0,
-  init_inflight: 0,
-  ready_depth: 0,
-  run_inflight: 0,
-  postrun_queue_depth: 0,
-  postrun_inflight: 0,
-}
+const IDLE = NodeStageMetrics.parse({})
 
 /** A node that joins again is not draining any more. */
 export async function putNode(

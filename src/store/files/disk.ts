@@ -1,5 +1,5 @@
 import { constants } from 'node:fs'
-import { type FileHandle, link, mkdir, open, rename, statfs, unlink } from 'node:fs/promises'
+import { type FileHandle, mkdir, open, rename, statfs, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { describeError, errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
@@ -73,17 +73,6 @@ function dropBytes(chunks: readonly Uint8Array[], bytes: number): Uint8Array[] {
 
 export async function unlinkIfThere(path: string): Promise<void> {
   await unlink(path).catch(unless('ENOENT'))
-}
-
-/** Whether it is the one who made the name. */
-export async function linkIfAbsent(from: string, to: string): Promise<boolean> {
-  try {
-    await link(from, to)
-    return true
-  } catch (error) {
-    if (errnoOf(error) === 'EEXIST') return false
-    throw error
-  }
 }
 
 /** Whether there was something to rename. */

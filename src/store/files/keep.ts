@@ -1,22 +1,13 @@
 import { createHash, randomBytes } from 'node:crypto'
 import { rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
+import { linkIfAbsent } from '../../lib/link-if-absent.ts'
 import { errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { ResultReference } from '../dispatch.ts'
 import type { KeepAs } from '../files.ts'
 import { hashFile } from './complete.ts'
-import {
-  CREATE,
-  FILE_MODE,
-  linkIfAbsent,
-  makeFolders,
-  syncFolder,
-  unless,
-  unlinkIfThere,
-  withFile,
-  writeAll,
-} from './disk.ts'
+import { CREATE, FILE_MODE, makeFolders, syncFolder, unless, unlinkIfThere, withFile, writeAll } from './disk.ts'
 import { keptMarker, placesOf } from './layout.ts'
 import { WHOLE } from './segments.ts'
 import type { UploadBook, UploadRecord } from './uploads.ts'

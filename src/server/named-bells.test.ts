@@ -1,12 +1,12 @@
 import { expect, test } from 'vitest'
 import { FakeClock } from '../../test/support/fake-clock.ts'
-import { Bell } from './bell.ts'
+import { NamedBells } from './named-bells.ts'
 
 const never = new AbortController().signal
 
 test('wakes those who wait for a name, and no others', async () => {
   const clock = new FakeClock()
-  const bell = new Bell(clock)
+  const bell = new NamedBells(clock)
   using mine = bell.listen('mine')
   using theirs = bell.listen('theirs')
   const heard: string[] = []
@@ -23,7 +23,7 @@ test('wakes those who wait for a name, and no others', async () => {
 
 test('what rings between two looks is not missed, and is heard once', async () => {
   const clock = new FakeClock()
-  const bell = new Bell(clock)
+  const bell = new NamedBells(clock)
   using ear = bell.listen('name')
   bell.ringAll()
   await ear.next(1000, never)
@@ -34,7 +34,7 @@ test('what rings between two looks is not missed, and is heard once', async () =
 
 test('an aborted signal ends the wait, and nothing is kept of those who left', async () => {
   const clock = new FakeClock()
-  const bell = new Bell(clock)
+  const bell = new NamedBells(clock)
   const gone = new AbortController()
   const ear = bell.listen('name')
   const waiting = ear.next(1000, gone.signal)

@@ -1,0 +1,13 @@
+import { link } from 'node:fs/promises'
+import { errnoOf } from './errno.ts'
+
+/** Whether it is the one who made the name. */
+export async function linkIfAbsent(from: string, to: string): Promise<boolean> {
+  try {
+    await link(from, to)
+    return true
+  } catch (error) {
+    if (errnoOf(error) === 'EEXIST') return false
+    throw error
+  }
+}
