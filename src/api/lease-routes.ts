@@ -46,6 +46,10 @@ export const leaseRoutes = {
     origin: 'polar',
     tag: 'leases',
     summary: 'A node is ready to take work.',
+    description:
+      'Who begins anew takes the place of the process before by naming it in `replaces`: an answer `taken` says which one ' +
+      'that is, and nothing has changed. So a call of a process that has died, and that arrives late, cannot put out its ' +
+      'successor. Who had joined before and hears `taken` was replaced, and should stop.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
@@ -55,25 +59,32 @@ export const leaseRoutes = {
         boot_id: BootId.describe(
           'Another one than last time: the node has begun anew, and what it does not hold any more is queued.',
         ),
+        replaces: BootId.optional().describe('The process whose place it takes, as an answer `taken` has named it.'),
         holding: Leases.default([]).describe('What it still works on, or has finished and not delivered.'),
       }),
       4 * MIB,
     ),
     answer: json(
-      z.object({
-        node: NodeInfo,
-        /** Renew within this time, and rather three times in it. */
-        lease_ms: z.int().min(1),
-        /** Of `holding`: all but `held` are to be stopped. */
-        outcomes: z.array(Lease.extend({ kind: RenewalKind })),
-        max_part_bytes: z.int().min(1).describe('Of one part of an upload.'),
-      }),
+      z.discriminatedUnion('kind', [
+        z.object({
+          kind: z.literal('joined'),
+          node: NodeInfo,
+          /** Renew within this time, and rather three times in it. */
+          lease_ms: z.int().min(1),
+          /** Of `holding`: all but `held` are to be stopped. */
+          outcomes: z.array(Lease.extend({ kind: RenewalKind })),
+          max_part_bytes: z.int().min(1).describe('Of one part of an upload.'),
+        }),
+        z.object({
+          kind: z.literal('taken'),
+          boot_id: BootId.describe('The process that has the name, and was not named in `replaces`.'),
+        }),
+      ]),
     ),
-    errors: [409],
     isIdempotent: true,
     examples: {
       body: { ...omitId(exampleRegistration), version: '0.1.0', boot_id: 'b1', labels: ['runtime:docker'] },
-      answer: { node: exampleNode, lease_ms: 60_000, outcomes: [], max_part_bytes: 8 * MIB },
+      answer: { kind: 'joined', node: exampleNode, lease_ms: 60_000, outcomes: [], max_part_bytes: 8 * MIB },
     },
   }),
   leaseSessions: route({

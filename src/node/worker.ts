@@ -95,6 +95,7 @@ export class Worker implements AsyncDisposable {
   readonly #stop = new AbortController()
   readonly #ended = Promise.withResolvers<void>()
   #leaseMs = 0
+  #hasJoined = false
   #joining: Promise<void> | undefined
   #draining: Promise<void> | undefined
   #stopGrace: (() => void) | undefined
@@ -199,10 +200,17 @@ export class Worker implements AsyncDisposable {
     return this.#joining
   }
 
-  async #joinOnce(signal: AbortSignal): Promise<void> {
+  async #joinOnce(signal: AbortSignal, replaces?: string): Promise<void> {
     const { registration, labels, version } = this.#options
     const about = { ...registration, labels: [...labels], version }
-    const { lease_ms, max_part_bytes, outcomes } = await this.#line.join(about, this.#hands.held, signal)
+    const answer = await this.#line.join(about, { holding: this.#hands.held, replaces }, signal)
+    if (answer.kind === 'taken') {
+      // Who begins takes the place of whoever was there; who was there already has lost it.
+      if (!this.#hasJoined) return this.#joinOnce(signal, answer.boot_id)
+      throw new RolloutError('request.stale', 'Another process has joined by the name of this node.')
+    }
+    const { lease_ms, max_part_bytes, outcomes } = answer
+    this.#hasJoined = true
     this.#leaseMs = lease_ms
     this.#hands.limitParts(max_part_bytes)
     this.#renewals.every(lease_ms / 3)

@@ -14,21 +14,24 @@ const PART_BYTES = 8 * MIB
 export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
   const { dispatch, desk, waits, leaseMs } = deps
   return {
-    async joinNode({ params, body: { labels, version: _, boot_id: bootId, holding, ...registration } }) {
+    async joinNode({ params, body: { labels, version: _, boot_id: bootId, replaces, holding, ...registration } }) {
       const nodeId = params.node_id
-      const { outcomes } = await dispatch.join({
+      const joined = await dispatch.join({
         registration: { ...registration, node_id: nodeId },
         labels,
         bootId,
+        replaces,
         holding: holding.map(toLease),
       })
+      if (joined.kind === 'taken') return { kind: 'taken', boot_id: joined.bootId }
       desk.dismiss(nodeId)
       const node = await findNode(deps.database.db, nodeId)
       if (node === undefined) throw noNode(nodeId)
       return {
+        kind: 'joined',
         node: toNodeInfo(node, deps.clock.now()),
         lease_ms: leaseMs,
-        outcomes: outcomes.map(toOutcome),
+        outcomes: joined.outcomes.map(toOutcome),
         max_part_bytes: PART_BYTES,
       }
     },

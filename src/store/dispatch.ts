@@ -105,16 +105,22 @@ export interface Joining {
   labels: readonly string[]
   /** Of the process. Another one than before: what the node had and does not name is lost. */
   bootId: string
+  /** The process whose place it takes, as it heard from us. */
+  replaces?: string
   /** What it works on, or has finished and not delivered. */
   holding: readonly Lease[]
 }
 
-export interface JoinAnswer {
-  /** Of `holding`. */
-  outcomes: RenewalOutcome[]
-  /** Sessions of the process before that went back into the queue, or have failed. */
-  lost: number
-}
+export type JoinAnswer =
+  | {
+      kind: 'joined'
+      /** Of `holding`. */
+      outcomes: RenewalOutcome[]
+      /** Sessions of the process before that went back into the queue, or have failed. */
+      lost: number
+    }
+  /** Another process has the name, and was not named. Nothing has changed. */
+  | { kind: 'taken'; bootId: string }
 
 /** Where the bytes of a result lie. They are there, for good, before it is handed to `accept`. */
 export interface ResultReference {
@@ -190,7 +196,10 @@ export interface Dispatch {
     renewals: readonly Renewal[],
     more?: { metrics?: NodeStageMetrics; bootId?: string },
   ): Promise<RenewAnswer>
-  /** A node begins, or begins again. It is not draining any more. */
+  /**
+   * A node begins, or begins again. It is not draining any more. Who takes the place of another process must name it: a
+   * call of a process that died may still be under way when its successor has joined.
+   */
   join(joining: Joining): Promise<JoinAnswer>
   accept(
     outcome: SessionOutcome,

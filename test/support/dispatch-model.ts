@@ -1,5 +1,6 @@
 import { failureClasses, type FailureCode } from '../../src/model/failure.ts'
 import type {
+  JoinAnswer,
   Acceptance,
   EnqueueOutcome,
   Lease,
@@ -142,10 +143,12 @@ export class DispatchModel {
     }
   }
 
-  join(node: string, bootId: string, holding: readonly Lease[]): { outcomes: RenewalOutcome[]; lost: number } {
-    const lost = this.boots.get(node) === bootId ? 0 : this.loseNode(node, holding)
+  join(node: string, bootId: string, replaces: string | undefined, holding: readonly Lease[]): JoinAnswer {
+    const before = this.boots.get(node)
+    if (before !== undefined && before !== bootId && before !== replaces) return { kind: 'taken', bootId: before }
+    const lost = before === bootId ? 0 : this.loseNode(node, holding)
     this.boots.set(node, bootId)
-    return { outcomes: holding.map((lease) => this.renew(node, lease)), lost }
+    return { kind: 'joined', outcomes: holding.map((lease) => this.renew(node, lease)), lost }
   }
 
   loseNode(node: string, holding: readonly Lease[] = []): number {

@@ -57,6 +57,7 @@ const anyStep = fc.oneof(
     kind: fc.constant('join' as const),
     node: anyNode,
     bootId: fc.constantFrom('one', 'two'),
+    replaces: fc.constantFrom(undefined, 'one', 'two'),
     place: anyPlace,
   }),
   {
@@ -160,9 +161,15 @@ async function playStep(play: Play, step: Step): Promise<void> {
       return expect(await dispatch.loseNode(step.node)).toBe(model.loseNode(step.node))
     case 'join': {
       const holding = leases.slice(step.place % (leases.length + 1)).map(({ lease }) => lease)
-      const { node, bootId } = step
-      const joined = await dispatch.join({ registration: makeRegistration(node), labels: [], bootId, holding })
-      return expect(joined).toEqual(model.join(node, bootId, holding))
+      const { node, bootId, replaces } = step
+      const joined = await dispatch.join({
+        registration: makeRegistration(node),
+        labels: [],
+        bootId,
+        replaces,
+        holding,
+      })
+      return expect(joined).toEqual(model.join(node, bootId, replaces, holding))
     }
     case 'cancel-task': {
       const id = `t${step.place}`

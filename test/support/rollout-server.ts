@@ -89,9 +89,14 @@ export class TestNode {
     return node
   }
 
-  join(labels: string[] = [], bootId = 'boot', holding: { session_id: string; attempt: number }[] = []) {
+  /** As a process that begins: in the place of whoever was there. */
+  async join(labels: string[] = [], bootId = 'boot', holding: { session_id: string; attempt: number }[] = []) {
     const body = { ...registration, labels, version: '0.0.0', boot_id: bootId, holding }
-    return this.client.joinNode({ params: this.params, body })
+    const answer = await this.client.joinNode({ params: this.params, body })
+    if (answer.kind === 'joined') return answer
+    const again = await this.client.joinNode({ params: this.params, body: { ...body, replaces: answer.boot_id } })
+    if (again.kind === 'taken') throw new Error('somebody was faster')
+    return again
   }
 
   async lease(freeSlots = 1, wait = 0, signal?: AbortSignal): Promise<SessionOrder[]> {

@@ -69,6 +69,8 @@ export class WorkerServer {
   faults: Fault[] = []
   isAway = false
   isDraining = false
+  /** Slow requests that have not arrived yet, whether or not anybody waits for them. */
+  onTheWay = 0
   node: { id: string; boot: string } | undefined
   readonly requests: string[] = []
   readonly refusals: string[] = []
@@ -95,6 +97,8 @@ export class WorkerServer {
       handlers: {
         joinNode: async ({ params, body }) => {
           const isNew = this.node?.boot !== body.boot_id
+          if (isNew && this.node !== undefined && this.node.boot !== body.replaces)
+            return { kind: 'taken' as const, boot_id: this.node.boot }
           this.node = { id: params.node_id, boot: body.boot_id }
           this.isDraining = false
           const held = new Set(body.holding.map(({ session_id, attempt }) => `${session_id}/${attempt}`))
@@ -102,6 +106,7 @@ export class WorkerServer {
             if (!held.has(`${session.id}/${session.attempt}`)) this.#requeue(session, 'lost')
           }
           return {
+            kind: 'joined' as const,
             node: {
               ...body,
               node_id: params.node_id,
@@ -292,7 +297,9 @@ export class WorkerServer {
       case 'foreign-404':
         return new Response('<h1>nginx</h1>', { status: 404 })
       case 'slow':
+        this.onTheWay++
         await new Promise<void>((resolve) => this.#clock.after(7000, resolve))
+        this.onTheWay--
         break
       case 'none':
         break

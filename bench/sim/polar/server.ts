@@ -143,8 +143,10 @@ export class SimServer implements ServerDoor, AsyncDisposable {
       heartbeat_interval_seconds: 30,
     }
     return this.#there('join', 0, async () => {
-      const { lost } = await this.#dispatch!.join({ registration, labels: node.labels, bootId, holding: [] })
-      if (lost > 0) await this.#noticeEnded()
+      const joining = { registration, labels: node.labels, bootId, holding: [] }
+      let answer = await this.#dispatch!.join(joining)
+      if (answer.kind === 'taken') answer = await this.#dispatch!.join({ ...joining, replaces: answer.bootId })
+      if (answer.kind === 'joined' && answer.lost > 0) await this.#noticeEnded()
       return true as const
     })
   }

@@ -44,10 +44,10 @@ export class ServerLine {
 
   join(
     about: Omit<NodeRegistrationRequest, 'node_id'> & { labels: string[]; version: string },
-    holding: readonly Lease[],
+    { holding, replaces }: { holding: readonly Lease[]; replaces?: string },
     signal: AbortSignal,
   ) {
-    const body = { ...about, boot_id: this.#bootId, holding: toWire(holding) }
+    const body = { ...about, boot_id: this.#bootId, holding: toWire(holding), ...(replaces && { replaces }) }
     return this.#call(CALL_MS, (within) => this.#client.joinNode({ ...this.#us, body, signal: within }), signal)
   }
 

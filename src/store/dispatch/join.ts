@@ -1,7 +1,7 @@
 import type { Sql } from '../database.ts'
 import type { JoinAnswer, Joining } from '../dispatch.ts'
 import { loseNode } from './lose.ts'
-import { findBoot, putNode, removeIdleNode } from './nodes.ts'
+import { findBoot, putNodeOver, removeIdleNode } from './nodes.ts'
 import { releaseRest, type Released } from './release.ts'
 import { renew } from './renew.ts'
 import type { Settle } from './settle-lanes.ts'
@@ -11,14 +11,17 @@ import type { Settle } from './settle-lanes.ts'
  * again and finds it so. From then on the old one is refused, should it still be there.
  */
 export async function joinNode(db: Sql, settle: Settle, joining: Joining, now: number): Promise<JoinAnswer> {
-  const { registration, labels, bootId, holding } = joining
+  const { registration, labels, bootId, replaces, holding } = joining
   const nodeId = registration.node_id
   const before = await findBoot(db, nodeId)
   const isSame = before === bootId
+  if (typeof before === 'string' && !isSame && before !== replaces) return { kind: 'taken', bootId: before }
   const lost = isSame ? 0 : await loseNode(db, settle, nodeId, holding)
-  await putNode(db, { registration, labels, bootId }, now)
+  const isPut = await putNodeOver(db, { registration, labels, bootId }, { before, now })
+  // Somebody was faster.
+  if (!isPut) return joinNode(db, settle, joining, now)
   const { outcomes } = await renew(db, nodeId, holding, { bootId }, now)
-  return { outcomes, lost }
+  return { kind: 'joined', outcomes, lost }
 }
 
 /** Undefined when another process has taken its place. A node that is gone already has left. */

@@ -17,8 +17,8 @@ export function describeNodes(open: () => Database): void {
     desk = new DispatchDesk(database)
     await desk.clear()
   })
-  const join = (bootId: string, holding: readonly Lease[] = [], nodeId = 'n9') =>
-    desk.dispatch.join({ registration: makeRegistration(nodeId), labels: ['gpu'], bootId, holding })
+  const join = (bootId: string, { holding = [], replaces }: { holding?: readonly Lease[]; replaces?: string } = {}) =>
+    desk.dispatch.join({ registration: makeRegistration('n9'), labels: ['gpu'], bootId, replaces, holding })
 
   describe('joining', () => {
     test('one that begins anew loses what it does not hold any more; one that only lost its way keeps all', async () => {
@@ -26,8 +26,12 @@ export function describeNodes(open: () => Database): void {
       await desk.submit('t', 3)
       const { orders } = await desk.dispatch.lease('n9', { freeSlots: 2, bootId: 'boot1' })
       const [a, b] = orders.map(toLease)
-      expect(await join('boot1')).toEqual({ outcomes: [], lost: 0 })
-      expect(await join('boot2', [a!])).toEqual({ outcomes: [{ ...a, kind: 'held' }], lost: 1 })
+      expect(await join('boot1')).toEqual({ kind: 'joined', outcomes: [], lost: 0 })
+      expect(await join('boot2', { holding: [a!], replaces: 'boot1' })).toEqual({
+        kind: 'joined',
+        outcomes: [{ ...a, kind: 'held' }],
+        lost: 1,
+      })
       expect(await findNode(database.db, 'n9')).toMatchObject({ bootId: 'boot2', labels: ['gpu'], leased: 1 })
       expect(await findSession(database.db, b!.sessionId)).toMatchObject({
         state: 'queued',
@@ -37,7 +41,7 @@ export function describeNodes(open: () => Database): void {
 
     test('a process whose place another has taken is given nothing, and can take nothing away', async () => {
       await join('old')
-      await join('new')
+      await join('new', { replaces: 'old' })
       await desk.submit('t', 3)
       const held = (await desk.dispatch.lease('n9', { freeSlots: 1, bootId: 'new' })).orders.map(toLease)
       expect(await desk.dispatch.lease('n9', { freeSlots: 1, bootId: 'old', holding: [] })).toEqual({
@@ -55,6 +59,29 @@ export function describeNodes(open: () => Database): void {
       expect(await desk.dispatch.leave('n9', 'new')).toBe(0)
       expect(await countOpen(database.db)).toEqual({ queued: 3, leased: 0 })
       expect((await findTask(database.db, 't'))?.refills).toBe(0)
+    })
+
+    test('what a dead process had said, and what arrives after its successor has joined, changes nothing', async () => {
+      await join('first')
+      await join('second', { replaces: 'first' })
+      await desk.submit('t', 1)
+      const held = (await desk.dispatch.lease('n9', { freeSlots: 1, bootId: 'second' })).orders.map(toLease)
+      expect(await join('first')).toEqual({ kind: 'taken', bootId: 'second' })
+      expect(await join('never-heard-of')).toEqual({ kind: 'taken', bootId: 'second' })
+      expect(await join('between', { replaces: 'first' })).toEqual({ kind: 'taken', bootId: 'second' })
+      expect(await desk.dispatch.renew('n9', held, { bootId: 'second' })).toEqual({
+        outcomes: [{ ...held[0], kind: 'held' }],
+        node: 'member',
+      })
+    })
+
+    test('of two that begin at once, the one that was slower hears of the other', async () => {
+      await join('before')
+      const answers = await Promise.all(['a', 'b'].map((boot) => join(boot, { replaces: 'before' })))
+      expect(answers.map(({ kind }) => kind).toSorted()).toEqual(['joined', 'taken'])
+      const winner = answers[0]!.kind === 'joined' ? 'a' : 'b'
+      expect(answers).toContainEqual({ kind: 'taken', bootId: winner })
+      expect(await findNode(database.db, 'n9')).toMatchObject({ bootId: winner })
     })
 
     test('a node that nobody knows is given nothing; one that drains hears of it', async () => {

@@ -18,13 +18,44 @@ export interface StoredNode {
 
 const IDLE = NodeStageMetrics.parse({})
 
+interface NewNode {
+  registration: NodeRegistrationRequest
+  labels: readonly string[]
+  bootId?: string
+}
+
 /** A node that joins again is not draining any more. */
-export async function putNode(
+export async function putNode(db: Sql, node: NewNode, now: number): Promise<void> {
+  const row = toRow(node, now)
+  await db
+    .insertInto('nodes')
+    .values({ id: node.registration.node_id, ...row })
+    .onConflict((conflict) => conflict.column('id').doUpdateSet(row))
+    .execute()
+}
+
+/** Only where `before` is still the process that has the name, as `findBoot` said; whether it was. */
+export async function putNodeOver(
   db: Sql,
-  node: { registration: NodeRegistrationRequest; labels: readonly string[]; bootId?: string },
-  now: number,
-): Promise<void> {
-  const row = {
+  node: NewNode,
+  { before, now }: { before: string | null | undefined; now: number },
+): Promise<boolean> {
+  const row = toRow(node, now)
+  const put = await db
+    .insertInto('nodes')
+    .values({ id: node.registration.node_id, ...row })
+    .onConflict((conflict) =>
+      conflict
+        .column('id')
+        .doUpdateSet(row)
+        .where('nodes.boot_id', 'is not distinct from', before ?? null),
+    )
+    .executeTakeFirst()
+  return (put.numInsertedOrUpdatedRows ?? 0n) > 0n
+}
+
+function toRow(node: NewNode, now: number) {
+  return {
     registration: JSON.stringify(node.registration),
     labels: JSON.stringify(node.labels),
     boot_id: node.bootId ?? null,
@@ -33,11 +64,6 @@ export async function putNode(
     joined_at: now,
     seen_at: now,
   }
-  await db
-    .insertInto('nodes')
-    .values({ id: node.registration.node_id, ...row })
-    .onConflict((conflict) => conflict.column('id').doUpdateSet(row))
-    .execute()
 }
 
 /** False: there is no such node, and it should join. */

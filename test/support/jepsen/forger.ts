@@ -116,6 +116,11 @@ export class Forger {
         const { sessionId, attempt } = other.outcome
         return { nodeId, body: { ...body, outcome: { ...body.outcome, sessionId, attempt } } }
       }, 'as that of another session'),
+      'join as one that is dead': async () => {
+        const joins = this.#options.cluster.nodes.flatMap(({ tap }) => tap.joins)
+        if (joins.length > 0)
+          await forward(this.#serverUrl, this.#options.chance.pick(joins), AbortSignal.timeout(PATIENCE_MS))
+      },
       'in one piece': () => this.#postWhole(),
       'give back what is not its own': () => this.#releaseOthers(),
       'renew what is not its own': () => this.#renewOthers(),

@@ -39,6 +39,8 @@ export class Tap implements AsyncDisposable {
   #isCut = false
   /** Reports of this node, for whoever wants to send them again. */
   readonly kept: WireRequest[] = []
+  /** What its processes said when they began, the same. */
+  readonly joins: WireRequest[] = []
 
   private constructor(options: TapOptions) {
     this.#options = options
@@ -87,6 +89,7 @@ export class Tap implements AsyncDisposable {
       this.kept.push(request)
       if (this.kept.length > MOST_KEPT) this.kept.shift()
     }
+    if (request.path.endsWith('/join')) this.joins.push(request)
     const began = monotonic()
     try {
       // A report is not taken back when the node is gone: it is on its way.
