@@ -3,7 +3,7 @@ import { pause } from '../client/send.ts'
 import { Bell } from '../lib/bell.ts'
 import type { Clock } from '../lib/clock.ts'
 import { untilAborted } from '../lib/until-aborted.ts'
-import { RolloutError } from '../model/failure.ts'
+import type { RolloutError } from '../model/failure.ts'
 import type { NodeRegistrationRequest } from '../model/node.ts'
 import type { SessionStatus } from '../model/session.ts'
 import { Backoff } from './worker/backoff.ts'
@@ -12,9 +12,9 @@ import { FreeDisk } from './worker/free-disk.ts'
 import { Hands } from './worker/hands.ts'
 import { countRoom, type LeaseRoom } from './worker/lease-room.ts'
 import { loadFinished } from './worker/load-finished.ts'
+import { Membership } from './worker/membership.ts'
 import { RetentionPolicy, UploadPolicy } from './worker/policies.ts'
 import { RenewalClock } from './worker/renewal-clock.ts'
-import { isForbidden, troubleOf } from './worker/server-errors.ts'
 import { PARTING_MS, ServerLine } from './worker/server-line.ts'
 import type { WorkerClient, WorkerNode } from './worker/worker-node.ts'
 
@@ -82,6 +82,7 @@ export class Worker implements AsyncDisposable {
   readonly #node: WorkerNode
   readonly #random: () => number
   readonly #line: ServerLine
+  readonly #membership: Membership
   readonly #hands: Hands
   readonly #disk: FreeDisk
   readonly #brake: Brake
@@ -95,8 +96,6 @@ export class Worker implements AsyncDisposable {
   readonly #stop = new AbortController()
   readonly #ended = Promise.withResolvers<void>()
   #leaseMs = 0
-  #hasJoined = false
-  #joining: Promise<void> | undefined
   #draining: Promise<void> | undefined
   #stopGrace: (() => void) | undefined
   #taking = Promise.resolve()
@@ -135,6 +134,21 @@ export class Worker implements AsyncDisposable {
         if (this.#hands.has(held)) this.#renewals.changed(held)
       },
     })
+    this.#membership = new Membership({
+      line: this.#line,
+      about: { ...options.registration, labels: [...options.labels], version: options.version },
+      held: () => this.#hands.held,
+      onJoined: ({ lease_ms, max_part_bytes, outcomes }) => {
+        this.#leaseMs = lease_ms
+        this.#hands.limitParts(max_part_bytes)
+        this.#renewals.every(lease_ms / 3)
+        this.#hands.heed(outcomes)
+      },
+      away: AWAY,
+      clock,
+      random: this.#random,
+      logger,
+    })
     // Who does not ask is not to be ended by it.
     this.#ended.promise.catch(() => {})
   }
@@ -172,49 +186,11 @@ export class Worker implements AsyncDisposable {
   async #begin(signal: AbortSignal): Promise<void> {
     const finished = await loadFinished(this.#node, this.#options.logger)
     for (const outcome of finished) this.#hands.remember(outcome)
-    await this.#joinAtLast(signal)
+    await this.#membership.begin(signal)
     for (const outcome of finished) this.#hands.deliver(outcome)
     await this.#hands.sweep().catch(() => {})
     this.#taking = this.#takeWork()
     this.#loops = Promise.all([this.#taking, this.#renew()])
-  }
-
-  async #joinAtLast(signal: AbortSignal): Promise<void> {
-    const backoff = new Backoff({ ...AWAY, random: this.#random })
-    for (;;) {
-      try {
-        return await this.#join(signal)
-      } catch (error) {
-        signal.throwIfAborted()
-        const trouble = troubleOf(error)
-        if (trouble === 'stale' || trouble === 'broken' || isForbidden(error)) throw error
-        this.#options.logger.warn({ err: error }, 'the server cannot be reached yet')
-        await pause(backoff.next(), signal, this.#options.clock)
-      }
-    }
-  }
-
-  /** Also when the server has forgotten us. Those who ask while that is under way wait for the same answer. */
-  #join(signal: AbortSignal): Promise<void> {
-    this.#joining ??= this.#joinOnce(signal).finally(() => (this.#joining = undefined))
-    return this.#joining
-  }
-
-  async #joinOnce(signal: AbortSignal, replaces?: string): Promise<void> {
-    const { registration, labels, version } = this.#options
-    const about = { ...registration, labels: [...labels], version }
-    const answer = await this.#line.join(about, { holding: this.#hands.held, replaces }, signal)
-    if (answer.kind === 'taken') {
-      // Who begins takes the place of whoever was there; who was there already has lost it.
-      if (!this.#hasJoined) return this.#joinOnce(signal, answer.boot_id)
-      throw new RolloutError('request.stale', 'Another process has joined by the name of this node.')
-    }
-    const { lease_ms, max_part_bytes, outcomes } = answer
-    this.#hasJoined = true
-    this.#leaseMs = lease_ms
-    this.#hands.limitParts(max_part_bytes)
-    this.#renewals.every(lease_ms / 3)
-    this.#hands.heed(outcomes)
   }
 
   async #takeWork(): Promise<void> {
@@ -281,21 +257,12 @@ export class Worker implements AsyncDisposable {
     }
   }
 
-  /** A server that does not know us any more is told again who we are; one that knows another by our name is left alone. */
   async #afterRefusal(error: unknown): Promise<void> {
-    if (!(error instanceof RolloutError)) return
-    const { status } = error.failure
-    if (status === 409) this.#replaced(error)
-    if (status !== 404) return
-    try {
-      await this.#join(this.#stop.signal)
-    } catch (cause) {
-      if (cause instanceof RolloutError && cause.failure.status === 409) this.#replaced(cause)
-      else this.#options.logger.warn({ err: cause }, 'the server did not let us join again')
-    }
+    const replaced = await this.#membership.restore(error, this.#stop.signal)
+    if (replaced !== undefined) this.#giveWay(replaced)
   }
 
-  #replaced(error: RolloutError): void {
+  #giveWay(error: RolloutError): void {
     this.#options.logger.error({ err: error }, 'another process has joined by this name; this one stops')
     for (const held of this.#hands.held) if (!held.isFinished) this.#hands.drop(held, 'another process has our name')
     this.#ended.reject(error)
