@@ -1,35 +1,21 @@
 import { mkdir, realpath, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import type { Socket } from 'node:net'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { makeDirectories } from '../../lib/make-directories.ts'
 import type { Plug } from '../../lib/plug.ts'
 import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { AllowProxy } from '../sandbox/allow-proxy.ts'
 import { findCallFilter } from '../sandbox/call-filter.ts'
-import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
-import { checkId, removeLeftChecks } from '../sandbox/check-sandbox.ts'
-import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
-import { Spawner } from '../sandbox/spawner.ts'
-import { listenHere, listenInside } from '../sandbox/doors.ts'
+import { Cgroup } from '../sandbox/cgroups.ts'
+import { START_MS, tryOne } from '../sandbox/check-sandbox.ts'
 import { findHold, HOLD_ANYWHERE } from '../sandbox/hold.ts'
-import { HostedSandbox } from '../sandbox/hosted-sandbox.ts'
-import { Pipes } from '../sandbox/pipes.ts'
+import { closeDoors, openDoors } from '../sandbox/open-doors.ts'
+import { HOST_ENV, insidePath, placeOf } from '../sandbox/paths.ts'
+import { Premises } from '../sandbox/premises.ts'
 import { endProcesses, identify, signalProcess } from '../sandbox/processes.ts'
-import { Records, type SandboxRecord } from '../sandbox/records.ts'
-import { Snapshots } from '../sandbox/snapshots.ts'
-import { BubblewrapCell, endSandbox, type Doors, type Processes } from './bubblewrap/cell.ts'
-import {
-  BubblewrapConfig,
-  bwrapLine,
-  enterUsers,
-  firstOf,
-  HOST_ENV,
-  insidePath,
-  readyLines,
-  START_MS,
-} from './bubblewrap/lines.ts'
+import type { SandboxRecord } from '../sandbox/records.ts'
+import { readyLines } from '../sandbox/started.ts'
+import { BubblewrapCell, endSandbox, type Processes } from './bubblewrap/cell.ts'
+import { BubblewrapConfig, bwrapLine, enterUsers, firstOf } from './bubblewrap/lines.ts'
 import { ASSEMBLE, GATHER, INSIDE_HOME, prepareMachineTree, type MachineTree } from './bubblewrap-tree.ts'
 import type {
   Runtime,
@@ -46,10 +32,6 @@ export const bubblewrap: Plug<typeof BubblewrapConfig, RuntimeDeps, Runtime> = {
   create: (config, deps) => new BubblewrapRuntime(config, deps),
 }
 
-const PROXY_PORTS = [3128, 3129] as const
-/** How long a stop waits for the disk; what takes longer goes on without it. */
-const REMOVE_MS = 1500
-
 /**
  * Namespaces without a daemon. A sandbox is three processes that do nothing: bwrap, the first process of its process
  * namespace, and one that holds its user namespace. Commands are brought in from outside, each with a process namespace
@@ -62,14 +44,8 @@ class BubblewrapRuntime implements Runtime {
   readonly kind = 'bubblewrap'
   readonly #config: BubblewrapConfig
   readonly #deps: RuntimeDeps
-  readonly #cgroups = Cgroups.detect()
+  readonly #premises: Premises
   readonly #isRoot = process.getuid?.() === 0
-  readonly #records: Records
-  readonly #pipes: Pipes
-  readonly #snapshots: Snapshots
-  readonly #spawn = createCleanSpawn()
-  readonly #spawner = new Spawner()
-  readonly #removing = new Set<Promise<void>>()
   #tree: Promise<MachineTree> | undefined
   #callFilter: ReturnType<typeof findCallFilter> | undefined
   #hold: Promise<string> | undefined
@@ -77,10 +53,7 @@ class BubblewrapRuntime implements Runtime {
   constructor(config: BubblewrapConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
-    this.#records = new Records(deps.dir)
-    this.#pipes = new Pipes(deps.dir)
-    const inUse = () => this.#records.snapshotsInUse()
-    this.#snapshots = new Snapshots(deps.dir, config, { now: () => deps.now(), inUse })
+    this.#premises = new Premises(deps, config)
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -89,7 +62,7 @@ class BubblewrapRuntime implements Runtime {
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
       // Without groups a count of processes can still be kept, per user namespace.
-      limits: [...new Set(['pids', 'diskMb', ...(this.#cgroups?.limits ?? [])] as const)],
+      limits: [...new Set(['pids', 'diskMb', ...(this.#premises.cgroups?.limits ?? [])] as const)],
       images: 'optional',
       supportsSnapshots: true,
     }
@@ -101,36 +74,15 @@ class BubblewrapRuntime implements Runtime {
       const { exitCode } = await runProgram([tool, '--version'], { env: HOST_ENV, signal })
       if (exitCode !== 0) return { isUsable: false, reason: `${tool} is not installed` }
     }
-    const id = checkId()
-    try {
-      await removeLeftChecks(this)
-      const spec: SandboxSpec = {
-        id,
-        workdir: '/work',
-        env: {},
-        limits: {},
-        network: { kind: 'none' },
-        mounts: [],
-        labels: {},
-        leaseUntil: this.#deps.now() + START_MS,
-      }
-      await using sandbox = await this.start(spec, signal)
-      const execution = await sandbox.exec({ command: ['true'], leftovers: 'end', timeoutMs: START_MS })
-      const { exitCode } = await execution.result
-      if (exitCode !== 0) return { isUsable: false, reason: `a command in it ended with ${exitCode}` }
-    } catch (error) {
-      signal.throwIfAborted()
-      return { isUsable: false, reason: error instanceof Error ? error.message : String(error) }
-    }
+    const failure = await tryOne(this, { now: this.#deps.now() }, signal)
+    if (failure !== undefined) return { isUsable: false, reason: failure }
     return {
       isUsable: true,
       notes: [
         this.#isRoot
           ? `we are root; sandboxes are user ${this.#config.uid}`
           : 'we are not root; sandboxes are our own user, without capabilities',
-        this.#cgroups === undefined
-          ? 'control groups are not ours to make: no limit on memory and cpu, and processes are counted by user namespace'
-          : `limits by control groups ${this.#cgroups.version}: ${this.#cgroups.limits.join(', ')}`,
+        this.#premises.limitsNote,
         (await this.#callFilter) === undefined
           ? 'system calls are not filtered, for want of perl: keyrings of the login are in reach'
           : 'system calls are filtered',
@@ -150,24 +102,20 @@ class BubblewrapRuntime implements Runtime {
     this.#hold ??= findHold(HOST_ENV)
     // An image's programs may be of another make.
     const hold = spec.image === undefined ? await this.#hold : HOLD_ANYWHERE
-    const record = await this.#records.create(spec, this.#deps.now())
+    const record = await this.#premises.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
-    const below = spec.snapshot === undefined ? [] : await this.#snapshots.use(spec.snapshot)
+    const below = spec.snapshot === undefined ? [] : await this.#premises.snapshots.use(spec.snapshot)
     const layers = await this.#layersOf(spec, tree, below)
-    const folder = this.#records.folderOf(spec.id)
+    const folder = this.#premises.records.folderOf(spec.id)
     await mkdir(join(folder, 'rw'), { mode: 0o755 })
-    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits, async (places) => {
-      record.cgroup = places
-      await this.#records.write(record)
-    })
+    const cgroup = await this.#premises.createCgroup(spec, record)
     const processes = await this.#launch(spec, { record, folder, layers, tree, hold }, signal)
     undo.defer(() => endSandbox(processes))
     record.processes = [processes.monitor, processes.first, processes.holder]
-    await this.#records.write(record)
-    const proxy = spec.network.kind === 'allow' ? new AllowProxy(spec.network.hosts) : undefined
-    const doors = await this.#openDoors(spec, processes, proxy, signal)
-    undo.defer(() => doors.servers.forEach((door) => door.close()))
+    await this.#premises.records.write(record)
+    const doors = await openDoors(spec, { spawn: this.#premises.spawn, lead: this.#toNetwork(processes) }, signal)
+    undo.defer(() => closeDoors(doors))
     signal.throwIfAborted()
     const cell = new BubblewrapCell({
       spec,
@@ -181,49 +129,40 @@ class BubblewrapRuntime implements Runtime {
       uid: this.#isRoot ? this.#config.uid : undefined,
       home: INSIDE_HOME,
       below,
-      snapshots: this.#snapshots,
+      snapshots: this.#premises.snapshots,
       hold,
-      spawn: this.#spawner.spawn,
-      pipes: this.#pipes,
-      discard: () => this.#discard(spec.id),
+      spawn: this.#premises.spawner.spawn,
+      pipes: this.#premises.pipes,
+      discard: () => this.#premises.discard(spec.id),
     })
     undo.move()
-    return new HostedSandbox(cell, { records: this.#records, spawn: this.#spawn, now: () => this.#deps.now() })
+    return this.#premises.openSandbox(cell)
   }
 
   list(): Promise<SandboxInfo[]> {
-    return this.#records.list()
+    return this.#premises.records.list()
   }
 
   async remove(id: string): Promise<void> {
-    const record = await this.#records.load(id)
+    const record = await this.#premises.records.load(id)
     if (record === undefined) return
     for (const ref of record.processes) await signalProcess(ref, 'SIGKILL')
     // Commands are not in the record, nor is anything of one whose start was cut short; but all see its root.
     await endProcesses(`${rootName(record)} `, 'mounts')
     if (record.cgroup !== undefined) await new Cgroup(record.cgroup).remove()
-    await this.#records.remove(id)
+    await this.#premises.records.remove(id)
   }
 
   removeOldSnapshots(): Promise<string[]> {
-    return this.#snapshots.prune()
+    return this.#premises.snapshots.prune()
   }
 
   removeSnapshot(name: string): Promise<void> {
-    return this.#snapshots.remove(name)
+    return this.#premises.snapshots.remove(name)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all(this.#removing)
-    await this.#snapshots[Symbol.asyncDispose]()
-    await this.#pipes[Symbol.asyncDispose]()
-    await this.#spawner[Symbol.asyncDispose]()
-  }
-
-  async #discard(id: string): Promise<void> {
-    const removing = this.#records.remove(id).finally(() => this.#removing.delete(removing))
-    this.#removing.add(removing)
-    await Promise.race([removing, sleep(REMOVE_MS, undefined, { ref: false })])
+    await this.#premises[Symbol.asyncDispose]()
   }
 
   /** The uppermost first. */
@@ -231,7 +170,7 @@ class BubblewrapRuntime implements Runtime {
     const bottom = spec.image ?? tree.base
     if ((await stat(bottom).catch(() => undefined))?.isDirectory() !== true)
       throw new RolloutError('runtime.image-missing', `${bottom} is not a folder; an image is the root of a tree`)
-    return [...below.map((name) => join(this.#snapshots.folderOf(name), 'layer')), bottom]
+    return [...below.map((name) => join(this.#premises.snapshots.folderOf(name), 'layer')), bottom]
   }
 
   /** Brings up the processes; none of them is left when this throws. */
@@ -253,7 +192,7 @@ class BubblewrapRuntime implements Runtime {
     ])
     const assemble = [...(this.#isRoot ? drop : []), '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
     const outer = this.#isRoot ? ['--mount', '--propagation', 'private'] : namespaces
-    const child = this.#spawner.spawn(
+    const child = this.#premises.spawner.spawn(
       'setpriv',
       ['--pdeathsig', 'KILL', 'unshare', ...outer, '/bin/sh', '-c', GATHER, 'sh', ...assemble],
       {
@@ -310,27 +249,10 @@ class BubblewrapRuntime implements Runtime {
     }
   }
 
-  async #openDoors(
-    spec: SandboxSpec,
-    { monitor, first }: Processes,
-    proxy: AllowProxy | undefined,
-    signal: AbortSignal,
-  ): Promise<Doors> {
-    const { door } = spec
-    if (spec.network.kind === 'open') {
-      if (door === undefined) return { servers: [], doorPort: undefined, proxyPort: undefined }
-      const server = await listenHere(door.port, (socket) => door.accept(socket))
-      return { servers: [server], doorPort: server.port, proxyPort: undefined }
-    }
-    const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-    const wanted = new Map<number, (socket: Socket) => void>()
-    if (door !== undefined) wanted.set(door.port, (socket) => door.accept(socket))
-    if (proxy !== undefined && proxyPort !== undefined) wanted.set(proxyPort, (socket) => proxy.accept(socket))
-    const toNetwork = ['nsenter', '--preserve-credentials', '-t', String(first.pid), '-n']
-    // Root may enter at once; and the helper must be able to read our own program's files.
-    const lead = this.#isRoot ? toNetwork : [...enterUsers(monitor), ...toNetwork]
-    const servers = wanted.size === 0 ? [] : await listenInside({ spawn: this.#spawn, lead }, wanted, signal)
-    return { servers, doorPort: door?.port, proxyPort }
+  /** Root may enter at once; and the helper must be able to read our own program's files. */
+  #toNetwork({ monitor, first }: Processes): string[] {
+    const enter = ['nsenter', '--preserve-credentials', '-t', String(first.pid), '-n']
+    return this.#isRoot ? enter : [...enterUsers(monitor), ...enter]
   }
 }
 
@@ -343,12 +265,6 @@ interface Foundations {
   tree: MachineTree
   /** What its first process does. */
   hold: string
-}
-
-async function placeOf(source: string): Promise<string> {
-  return realpath(source).catch((cause: unknown) => {
-    throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it is not there`, { cause })
-  })
 }
 
 /** What its root is called in a list of mounts, so that whatever runs in it can be found. */

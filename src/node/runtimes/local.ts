@@ -5,17 +5,19 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { Cgroup, Cgroups } from '../sandbox/cgroups.ts'
-import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
-import { Spawner, type RemoteSpawn, type SpawnedProcess } from '../sandbox/spawner.ts'
+import { Cgroup } from '../sandbox/cgroups.ts'
+import { START_MS } from '../sandbox/check-sandbox.ts'
 import { listenHere, type DoorServer } from '../sandbox/doors.ts'
 import { openEntry, type Room } from '../sandbox/execution.ts'
 import { findHold } from '../sandbox/hold.ts'
-import { HOST_PATH, HostedSandbox, joinLead, type Cell } from '../sandbox/hosted-sandbox.ts'
-import { Pipes } from '../sandbox/pipes.ts'
+import { joinLead, type Cell } from '../sandbox/hosted-sandbox.ts'
+import { HOST_ENV, HOST_PATH } from '../sandbox/paths.ts'
+import type { Pipes } from '../sandbox/pipes.ts'
+import { Premises } from '../sandbox/premises.ts'
 import { childrenOf, endProcesses, identify, isAlive, signalProcess, type ProcessRef } from '../sandbox/processes.ts'
-import { Records, type SandboxRecord } from '../sandbox/records.ts'
-import { snapshotConfig, Snapshots } from '../sandbox/snapshots.ts'
+import type { SandboxRecord } from '../sandbox/records.ts'
+import { snapshotConfig } from '../sandbox/snapshots.ts'
+import type { RemoteSpawn, SpawnedProcess } from '../sandbox/spawner.ts'
 import type {
   Runtime,
   RuntimeCapabilities,
@@ -42,11 +44,9 @@ export const local: Plug<typeof LocalConfig, RuntimeDeps, Runtime> = {
   create: (config, deps) => new LocalRuntime(config, deps),
 }
 
-const HOST_ENV = { PATH: HOST_PATH }
 const MARK = 'POLAR_SANDBOX'
 /** Of what is in the folder of a snapshot. */
 const TREE = 'tree'
-const START_MS = 30_000
 
 /**
  * No sandbox at all: a folder, a clean environment, and our own rights to everything on the machine. For trying things
@@ -58,22 +58,14 @@ class LocalRuntime implements Runtime {
   readonly kind = 'local'
   readonly #config: LocalConfig
   readonly #deps: RuntimeDeps
-  readonly #cgroups = Cgroups.detect()
-  readonly #records: Records
-  readonly #pipes: Pipes
-  readonly #snapshots: Snapshots
-  readonly #spawn = createCleanSpawn()
-  readonly #spawner = new Spawner()
+  readonly #premises: Premises
   #hasNamespaces: Promise<boolean> | undefined
   #hold: Promise<string> | undefined
 
   constructor(config: LocalConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
-    this.#records = new Records(deps.dir)
-    this.#pipes = new Pipes(deps.dir)
-    const inUse = () => this.#records.snapshotsInUse()
-    this.#snapshots = new Snapshots(deps.dir, config, { now: () => deps.now(), inUse })
+    this.#premises = new Premises(deps, config)
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -81,7 +73,7 @@ class LocalRuntime implements Runtime {
       isolatesFiles: false,
       isolatesProcesses: false,
       networks: ['open'],
-      limits: this.#cgroups?.limits ?? [],
+      limits: this.#premises.cgroups?.limits ?? [],
       images: 'none',
       supportsSnapshots: true,
     }
@@ -117,18 +109,15 @@ class LocalRuntime implements Runtime {
     const hasNamespaces = await this.#hasNamespaces
     this.#hold ??= findHold(HOST_ENV)
     const hold = await this.#hold
-    const record = await this.#records.create(spec, this.#deps.now())
+    const record = await this.#premises.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
-    const folder = this.#records.folderOf(spec.id)
+    const folder = this.#premises.records.folderOf(spec.id)
     const [workdir, home] = [join(folder, 'work'), join(folder, 'home')]
     await mkdir(home, { mode: 0o755 })
     if (spec.snapshot === undefined) await mkdir(workdir, { mode: 0o755 })
     else await copyTree(await this.#treeOf(spec.snapshot), workdir)
-    const cgroup = await this.#cgroups?.create(`polar-${spec.id}`, spec.limits, async (places) => {
-      record.cgroup = places
-      await this.#records.write(record)
-    })
+    const cgroup = await this.#premises.createCgroup(spec, record)
     const { door } = spec
     const doorServer = door === undefined ? undefined : await listenHere(door.port, (socket) => door.accept(socket))
     undo.defer(() => doorServer?.close())
@@ -142,49 +131,47 @@ class LocalRuntime implements Runtime {
       hasNamespaces,
       cgroup,
       door: doorServer,
-      snapshot: (name) => this.#snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
+      snapshot: (name) => this.#premises.snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
       hold,
-      spawn: this.#spawner.spawn,
-      pipes: this.#pipes,
+      spawn: this.#premises.spawner.spawn,
+      pipes: this.#premises.pipes,
       // Where commands have namespaces, all of them have ended with those by then, and nobody has to be looked for.
       discard: () => (hasNamespaces ? this.#forget(record) : this.remove(spec.id)),
     })
-    return new HostedSandbox(cell, { records: this.#records, spawn: this.#spawn, now: () => this.#deps.now() })
+    return this.#premises.openSandbox(cell)
   }
 
   list(): Promise<SandboxInfo[]> {
-    return this.#records.list()
+    return this.#premises.records.list()
   }
 
   async remove(id: string): Promise<void> {
-    const record = await this.#records.load(id)
+    const record = await this.#premises.records.load(id)
     if (record === undefined) return
-    await endProcesses(`${MARK}=${this.#records.folderOf(id)}#`, 'environ')
+    await endProcesses(`${MARK}=${this.#premises.records.folderOf(id)}#`, 'environ')
     await this.#forget(record)
   }
 
   async #forget({ id, cgroup }: SandboxRecord): Promise<void> {
     if (cgroup !== undefined) await new Cgroup(cgroup).remove()
-    await this.#records.remove(id)
+    await this.#premises.records.remove(id)
   }
 
   removeOldSnapshots(): Promise<string[]> {
-    return this.#snapshots.prune()
+    return this.#premises.snapshots.prune()
   }
 
   removeSnapshot(name: string): Promise<void> {
-    return this.#snapshots.remove(name)
+    return this.#premises.snapshots.remove(name)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#snapshots[Symbol.asyncDispose]()
-    await this.#pipes[Symbol.asyncDispose]()
-    await this.#spawner[Symbol.asyncDispose]()
+    await this.#premises[Symbol.asyncDispose]()
   }
 
   async #treeOf(snapshot: string): Promise<string> {
-    await this.#snapshots.use(snapshot)
-    return join(this.#snapshots.folderOf(snapshot), TREE)
+    await this.#premises.snapshots.use(snapshot)
+    return join(this.#premises.snapshots.folderOf(snapshot), TREE)
   }
 }
 

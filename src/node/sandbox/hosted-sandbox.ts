@@ -6,6 +6,7 @@ import { RolloutError } from '../../model/failure.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
 import { discardEntry, startExecution, type Room } from './execution.ts'
 import type { CleanSpawn } from './clean-spawn.ts'
+import { HOST_ENV } from './paths.ts'
 import { childrenOf, identify, signalProcess } from './processes.ts'
 import type { Records, SandboxRecord } from './records.ts'
 import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type Helper } from './transfers.ts'
@@ -177,7 +178,7 @@ export class HostedSandbox implements Sandbox {
   readonly #startHelper = (command: readonly [string, ...string[]]): Helper => {
     const [file, ...args] = [...(this.#cell.toolLead() ?? []), ...command]
     const stdio: 'pipe'[] = ['pipe', 'pipe', 'pipe']
-    const child = this.#deps.spawn(file!, args, { stdio, env: { PATH: HOST_PATH }, detached: true })
+    const child = this.#deps.spawn(file!, args, { stdio, env: HOST_ENV, detached: true })
     const { stdin, stdout } = child as ChildProcessWithoutNullStreams
     let stderr = ''
     child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-STDERR_BYTES)))
@@ -216,9 +217,6 @@ async function killWithChildren(pid: number | undefined): Promise<void> {
     if (ref !== undefined) await signalProcess(ref, 'SIGKILL')
   }
 }
-
-/** Where host programs are looked for; nothing of our own environment is passed on. */
-export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 /** Leads into accounting groups, before anything else. */
 export function joinLead(files: readonly string[]): string[] {

@@ -1,40 +1,24 @@
 import { chmod, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { Cgroup } from '../../sandbox/cgroups.ts'
-import type { RemoteSpawn, SpawnedProcess } from '../../sandbox/spawner.ts'
-import type { DoorServer } from '../../sandbox/doors.ts'
+import { START_MS } from '../../sandbox/check-sandbox.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
+import { HostedPlace } from '../../sandbox/hosted-place.ts'
 import { joinLead, type Cell } from '../../sandbox/hosted-sandbox.ts'
+import { closeDoors, proxyVariables, type Doors } from '../../sandbox/open-doors.ts'
+import { COVERED, HOST_ENV, insidePath } from '../../sandbox/paths.ts'
 import type { Pipes } from '../../sandbox/pipes.ts'
-import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../sandbox/processes.ts'
+import { childrenOf, identify, type ProcessRef } from '../../sandbox/processes.ts'
 import { removeTree, type SandboxRecord } from '../../sandbox/records.ts'
-import { RoomPool, type Place } from '../../sandbox/room-pool.ts'
+import { RoomPool } from '../../sandbox/room-pool.ts'
 import type { Snapshots } from '../../sandbox/snapshots.ts'
+import type { RemoteSpawn } from '../../sandbox/spawner.ts'
+import { readyLines } from '../../sandbox/started.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
-import {
-  endOf,
-  endSandbox,
-  HOST_ENV,
-  insidePath,
-  layerOf,
-  ready,
-  START_MS,
-  type Processes,
-  type Rights,
-} from './launch.ts'
+import { endSandbox, layerOf, type Processes, type Rights } from './launch.ts'
 import { callFilterOf, step } from './steps.ts'
-
-/** Tells of the machine, not of the sandbox: names of keys, kernel memory, what every processor is about to do. */
-const COVERED = ['/proc/keys', '/proc/key-users', '/proc/kcore', '/proc/timer_list']
-
-export interface Doors {
-  servers: readonly DoorServer[]
-  doorPort: number | undefined
-  proxyPort: number | undefined
-}
 
 export interface CellOptions {
   spec: SandboxSpec
@@ -62,7 +46,7 @@ export class ApptainerCell implements Cell {
   readonly env: Readonly<Record<string, string>>
   readonly #options: CellOptions
   readonly #callFilter: string
-  readonly #rooms: RoomPool<ApptainerPlace>
+  readonly #rooms: RoomPool<HostedPlace>
 
   constructor(options: CellOptions) {
     this.record = options.record
@@ -71,11 +55,9 @@ export class ApptainerCell implements Cell {
     this.doorPort = options.doors.doorPort
     this.#options = options
     this.#callFilter = callFilterOf(options.rights.machine)
-    const { proxyPort } = options.doors
-    const proxy = `http://127.0.0.1:${proxyPort}`
     this.env = {
       ...options.env,
-      ...(proxyPort !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+      ...proxyVariables(options.doors),
       ...options.spec.env,
     }
     this.#rooms = new RoomPool({ make: () => this.#makePlace(), enter: (place) => this.#openEntry(place.first) })
@@ -106,7 +88,7 @@ export class ApptainerCell implements Cell {
   }
 
   async freeze(): Promise<void> {
-    for (const door of this.#options.doors.servers) door.close()
+    closeDoors(this.#options.doors)
   }
 
   async snapshot(name: string): Promise<void> {
@@ -126,24 +108,24 @@ export class ApptainerCell implements Cell {
 
   async close(): Promise<void> {
     const { processes, doors, cgroup } = this.#options
-    for (const door of doors.servers) door.close()
+    closeDoors(doors)
     await endSandbox(processes)
     await this.#rooms.close()
     await cgroup?.remove()
     await this.#options.discard()
   }
 
-  async #makePlace(): Promise<ApptainerPlace> {
+  async #makePlace(): Promise<HostedPlace> {
     const { processes, rights, spec, spawn } = this.#options
     const { machine, isRoot, owner } = rights
     const [file, ...args] = step(machine, 'room', processes.first, isRoot, owner, hasNetwork(spec), ...COVERED)
     const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV })
     try {
-      await ready(child, AbortSignal.timeout(START_MS))
+      await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
       const [pid] = await childrenOf(child.pid!)
       const first = pid === undefined ? undefined : await identify(pid)
       if (first === undefined) throw new Error('it ended at once')
-      return new ApptainerPlace(child, first)
+      return new HostedPlace({ child, first, canTell: true })
     } catch (cause) {
       child.kill('SIGKILL')
       const reason = cause instanceof Error ? cause.message : String(cause)
@@ -176,32 +158,6 @@ export class ApptainerCell implements Cell {
   #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
     const { processes, rights } = this.#options
     return runProgram(step(rights.machine, 'visit', processes.monitor, rights.isRoot, ...command), { env: HOST_ENV })
-  }
-}
-
-/** A process namespace. */
-class ApptainerPlace implements Place {
-  readonly first: ProcessRef
-  readonly #ended: Promise<void>
-
-  constructor(child: SpawnedProcess, first: ProcessRef) {
-    this.first = first
-    this.#ended = endOf(child)
-  }
-
-  /**
-   * Whoever outlives his parent here becomes a child of the first process, in the same step in which the parent ends; and
-   * there is no child of anybody outside, which the filter of system calls refuses.
-   */
-  async isEmpty(): Promise<boolean> {
-    return (await childrenOf(this.first.pid)).length === 0 && isAlive(this.first)
-  }
-
-  /** The first process of a process namespace is gone only after all others. */
-  async end(): Promise<void> {
-    await signalProcess(this.first, 'SIGKILL')
-    await this.#ended
-    while (await isAlive(this.first)) await sleep(2)
   }
 }
 

@@ -1,22 +1,19 @@
 import type { ChildProcess } from 'node:child_process'
 import { readdir, readFile, realpath, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { CleanSpawn } from '../../sandbox/clean-spawn.ts'
-import type { SpawnedProcess } from '../../sandbox/spawner.ts'
-import { HOST_PATH } from '../../sandbox/hosted-sandbox.ts'
+import { START_MS } from '../../sandbox/check-sandbox.ts'
+import { HOST_ENV, INSIDE_PATH, insidePath, placeOf } from '../../sandbox/paths.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../sandbox/processes.ts'
 import type { SandboxRecord } from '../../sandbox/records.ts'
+import { endOf, readyLines } from '../../sandbox/started.ts'
 import type { SandboxSpec } from '../runtime.ts'
 import { step, type Machine } from './steps.ts'
 
-export const HOST_ENV = { PATH: HOST_PATH }
 export const INSIDE_HOME = '/home/agent'
-export const START_MS = 30_000
-const INSIDE_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 /** Keeps the sandbox there until we let go of its input, or are gone: then all of it ends, whoever we were started by. */
 const HOLD = 'echo ready; exec >/dev/null 2>&1; read -r _'
 /** Where an ordinary user's sandbox has what its root is made of, until it is made. */
@@ -87,7 +84,7 @@ export async function launch(
   child.stdin!.on('error', () => {})
   let users: ProcessRef | undefined
   try {
-    await ready(child, deadline)
+    await readyLines(child, ['ready'], deadline)
     const monitor = await identify(child.pid!)
     const { first, helpers } = await familyOf(child.pid!)
     if (monitor === undefined || first === undefined) throw new Error('it ended at once')
@@ -186,7 +183,7 @@ async function holdUsers(
   const [file, ...args] = step(machine, 'holdUsers', first, isRoot, owner, inside.user, inside.group)
   const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
   try {
-    await ready(child, signal)
+    await readyLines(child, ['ready'], signal)
     const ref = await identify(child.pid!)
     if (ref !== undefined) return ref
     throw new Error('it ended at once')
@@ -210,22 +207,6 @@ async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string,
   return { PATH: INSIDE_PATH, ...Object.fromEntries(pairs), HOME: INSIDE_HOME }
 }
 
-/** Waits until the program has said that it is. */
-export function ready(child: SpawnedProcess, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    let stderr = ''
-    child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
-    createInterface({ input: child.stdout! }).on('line', (line) => {
-      if (line === 'ready') resolve()
-    })
-    child.once('error', reject)
-    child.once('close', () => reject(new Error(stderr.trim() || 'it ended without a word')))
-    const late = () => reject(new Error('it took too long'))
-    signal.addEventListener('abort', late, { once: true })
-    if (signal.aborted) late()
-  })
-}
-
 export async function endSandbox({ child, monitor, first, users, helpers }: Processes): Promise<void> {
   const ended = endOf(child)
   const all = [first, monitor, users, ...helpers]
@@ -240,11 +221,6 @@ export function layerOf(snapshot: string): string {
   return join(snapshot, 'layer')
 }
 
-export function endOf(child: SpawnedProcess): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Promise.resolve()
-  return new Promise((resolve) => child.once('exit', () => resolve()))
-}
-
 /** What its memory file system is called in a list of mounts, so that whatever runs in it can be found. */
 export function markOf({ token }: SandboxRecord): string {
   return `polar-${token}`
@@ -254,24 +230,9 @@ async function kindOf(source: string): Promise<'d' | 'f'> {
   return (await stat(source)).isDirectory() ? 'd' : 'f'
 }
 
-async function placeOf(source: string): Promise<string> {
-  return realpath(source).catch((cause: unknown) => {
-    throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it is not there`, { cause })
-  })
-}
-
 /** An image is a file or the root of a tree. */
 export async function imageAt(path: string): Promise<string> {
   const stats = await stat(path).catch(() => undefined)
   if (stats?.isFile() === true || stats?.isDirectory() === true) return realpath(path)
   throw new RolloutError('runtime.image-missing', `${path} is neither a SIF file nor the root folder of an image`)
-}
-
-/** Checked before it is put behind another path: it must not lead out of that. */
-export function insidePath(path: string): string {
-  const parts = path.split('/').slice(1)
-  const isFine =
-    path.startsWith('/') && path !== '/' && !parts.some((part) => part === '..' || part === '.' || part === '')
-  if (isFine && !/[\0\n]/.test(path)) return path
-  throw new RolloutError('runtime.unsupported', `${JSON.stringify(path)} is not an absolute path in its simplest form`)
 }

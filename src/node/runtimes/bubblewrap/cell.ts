@@ -5,26 +5,19 @@ import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { Cgroup } from '../../sandbox/cgroups.ts'
 import type { RemoteSpawn, SpawnedProcess } from '../../sandbox/spawner.ts'
-import type { DoorServer } from '../../sandbox/doors.ts'
+import { START_MS } from '../../sandbox/check-sandbox.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
+import { HostedPlace } from '../../sandbox/hosted-place.ts'
 import { joinLead, type Cell } from '../../sandbox/hosted-sandbox.ts'
+import { closeDoors, proxyVariables, type Doors } from '../../sandbox/open-doors.ts'
+import { HOST_ENV, INSIDE_PATH, insidePath } from '../../sandbox/paths.ts'
 import type { Pipes } from '../../sandbox/pipes.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../sandbox/processes.ts'
 import { removeTree, type SandboxRecord } from '../../sandbox/records.ts'
-import { RoomPool, type Place } from '../../sandbox/room-pool.ts'
+import { RoomPool } from '../../sandbox/room-pool.ts'
 import type { Snapshots } from '../../sandbox/snapshots.ts'
-import {
-  bwrapLine,
-  endOf,
-  enterUsers,
-  firstOf,
-  HOST_ENV,
-  INSIDE_PATH,
-  insidePath,
-  readyLines,
-  START_MS,
-  type BubblewrapConfig,
-} from './lines.ts'
+import { endOf, readyLines } from '../../sandbox/started.ts'
+import { bwrapLine, enterUsers, firstOf, type BubblewrapConfig } from './lines.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
 
 const REAP_MS = 500
@@ -37,12 +30,6 @@ export interface Processes {
   first: ProcessRef
   /** Holds the inner user namespace. */
   holder: ProcessRef
-}
-
-export interface Doors {
-  servers: readonly DoorServer[]
-  doorPort: number | undefined
-  proxyPort: number | undefined
 }
 
 export interface CellOptions {
@@ -76,7 +63,7 @@ export class BubblewrapCell implements Cell {
   readonly doorPort: number | undefined
   readonly #options: CellOptions
   readonly env: Readonly<Record<string, string>>
-  readonly #rooms: RoomPool<BubblewrapPlace>
+  readonly #rooms: RoomPool<HostedPlace>
 
   constructor(options: CellOptions) {
     this.record = options.record
@@ -84,12 +71,10 @@ export class BubblewrapCell implements Cell {
     this.workdir = insidePath(options.spec.workdir)
     this.doorPort = options.doors.doorPort
     this.#options = options
-    const { proxyPort } = options.doors
-    const proxy = `http://127.0.0.1:${proxyPort}`
     this.env = {
       PATH: INSIDE_PATH,
       HOME: options.home,
-      ...(proxyPort !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+      ...proxyVariables(options.doors),
       ...options.spec.env,
     }
     this.#rooms = new RoomPool({ make: () => this.#makePlace(), enter: (place) => this.#openEntry(place.first) })
@@ -122,7 +107,7 @@ export class BubblewrapCell implements Cell {
   }
 
   async freeze(): Promise<void> {
-    for (const door of this.#options.doors.servers) door.close()
+    closeDoors(this.#options.doors)
   }
 
   async snapshot(name: string): Promise<void> {
@@ -140,7 +125,7 @@ export class BubblewrapCell implements Cell {
 
   async close(): Promise<void> {
     const { processes, doors, cgroup } = this.#options
-    for (const door of doors.servers) door.close()
+    closeDoors(doors)
     await endSandbox(processes)
     await this.#rooms.close()
     await cgroup?.remove()
@@ -148,7 +133,7 @@ export class BubblewrapCell implements Cell {
   }
 
   /** A process namespace with its own view of /proc; all else is the sandbox's. */
-  async #makePlace(): Promise<BubblewrapPlace> {
+  async #makePlace(): Promise<HostedPlace> {
     const { processes, config, spec, hold, spawn, callFilter } = this.#options
     const network = spec.network.kind === 'open' ? [] : ['-n']
     const mounts = `--mount=/proc/${processes.monitor.pid}/ns/mnt`
@@ -170,9 +155,8 @@ export class BubblewrapCell implements Cell {
       const first = await firstOf(child.pid!)
       if (first === undefined) throw new Error('it ended at once')
       const [idle] = await childrenOf(first.pid)
-      // Where a command could make children that are not its own, no place can be told to be empty.
       const canTell = callFilter.length > 0 && !config.userNamespaces
-      return new BubblewrapPlace({ child, first, idle: idle === undefined ? undefined : await identify(idle), canTell })
+      return new HostedPlace({ child, first, idle: idle === undefined ? undefined : await identify(idle), canTell })
     } catch (cause) {
       child.kill('SIGKILL')
       throw new RolloutError('runtime.gone', `Nothing can be started in sandbox ${this.record.id}`, { cause })
@@ -240,46 +224,4 @@ export async function endSandbox({
   await ended
   // The first process is gone when all others are; until then the machine still has something of the sandbox.
   while (await isAlive(first)) await sleep(2)
-}
-
-interface PlaceParts {
-  /** bwrap itself, outside. */
-  child: SpawnedProcess
-  first: ProcessRef
-  /** What the first process waits for, if anything. */
-  idle: ProcessRef | undefined
-  canTell: boolean
-}
-
-/** A process namespace. */
-class BubblewrapPlace implements Place {
-  readonly first: ProcessRef
-  readonly #parts: PlaceParts
-  readonly #ended: Promise<void>
-
-  constructor(parts: PlaceParts) {
-    this.first = parts.first
-    this.#parts = parts
-    this.#ended = endOf(parts.child)
-  }
-
-  /**
-   * Whoever outlives his parent here becomes a child of the first process, in the same step in which the parent ends; and
-   * there is no child of anybody outside, which the filter of system calls refuses. So when the command is gone, and the
-   * first process has no child but its own, nobody is there.
-   */
-  async isEmpty(): Promise<boolean> {
-    const { canTell, idle } = this.#parts
-    if (!canTell) return false
-    const children = await childrenOf(this.first.pid)
-    if (children.length !== (idle === undefined ? 0 : 1) || children[0] !== idle?.pid) return false
-    return (idle === undefined || (await isAlive(idle))) && (await isAlive(this.first))
-  }
-
-  /** The first process of a process namespace is gone only after all others. */
-  async end(): Promise<void> {
-    await signalProcess(this.first, 'SIGKILL')
-    await this.#ended
-    while (await isAlive(this.first)) await sleep(2)
-  }
 }

@@ -1,9 +1,6 @@
 import { existsSync } from 'node:fs'
-import type { SpawnedProcess } from '../../sandbox/spawner.ts'
-import { createInterface } from 'node:readline'
 import * as z from 'zod'
-import { RolloutError } from '../../../model/failure.ts'
-import { HOST_PATH } from '../../sandbox/hosted-sandbox.ts'
+import { COVERED, INSIDE_PATH } from '../../sandbox/paths.ts'
 import { childrenOf, identify, type ProcessRef } from '../../sandbox/processes.ts'
 import { snapshotConfig } from '../../sandbox/snapshots.ts'
 
@@ -24,11 +21,6 @@ export const BubblewrapConfig = z.strictObject({
   ...snapshotConfig,
 })
 export type BubblewrapConfig = z.infer<typeof BubblewrapConfig>
-export const HOST_ENV = { PATH: HOST_PATH }
-export const INSIDE_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
-export const START_MS = 30_000
-/** Tells of the machine, not of the sandbox: names of keys, kernel memory, what every processor is about to do. */
-const COVERED = ['/proc/keys', '/proc/key-users', '/proc/kcore', '/proc/timer_list']
 
 /** bwrap itself, for a sandbox or for a room of one: what differs are the namespaces. */
 export function bwrapLine(
@@ -66,40 +58,4 @@ export function enterUsers(monitor: ProcessRef): string[] {
 export async function firstOf(monitor: number, other?: number): Promise<ProcessRef | undefined> {
   const pid = (await childrenOf(monitor)).find((child) => child !== other)
   return pid === undefined ? undefined : identify(pid)
-}
-
-/** Waits until the program has printed a line for each word; gives what follows the words. */
-export function readyLines<Word extends string>(
-  child: SpawnedProcess,
-  words: readonly Word[],
-  signal: AbortSignal,
-): Promise<Record<Word, string>> {
-  return new Promise((resolve, reject) => {
-    const found = new Map<string, string>()
-    let stderr = ''
-    child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
-    const lines = createInterface({ input: child.stdout! })
-    lines.on('line', (line) => {
-      const [word = '', rest = ''] = line.split(' ')
-      found.set(word, rest)
-      if (words.every((each) => found.has(each))) resolve(Object.fromEntries(found) as Record<Word, string>)
-    })
-    child.once('error', reject)
-    child.once('exit', () => setImmediate(() => reject(new Error(stderr.trim() || 'it ended without a word'))))
-    signal.addEventListener('abort', () => reject(new Error('it took too long')), { once: true })
-    if (signal.aborted) reject(new Error('it took too long'))
-  })
-}
-
-export function endOf(child: SpawnedProcess): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Promise.resolve()
-  return new Promise((resolve) => child.once('exit', () => resolve()))
-}
-/** Checked before it is put behind another path: it must not lead out of that. */
-export function insidePath(path: string): string {
-  const parts = path.split('/').slice(1)
-  const isFine =
-    path.startsWith('/') && path !== '/' && !parts.some((part) => part === '..' || part === '.' || part === '')
-  if (isFine && !/[\0\n]/.test(path)) return path
-  throw new RolloutError('runtime.unsupported', `${JSON.stringify(path)} is not an absolute path in its simplest form`)
 }

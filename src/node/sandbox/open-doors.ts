@@ -1,0 +1,45 @@
+import type { Socket } from 'node:net'
+import type { SandboxSpec } from '../runtimes/runtime.ts'
+import { AllowProxy } from './allow-proxy.ts'
+import type { CleanSpawn } from './clean-spawn.ts'
+import { type DoorServer, listenHere, listenInside } from './doors.ts'
+
+const PROXY_PORTS = [3128, 3129] as const
+
+/** The ways out of a sandbox: to its session, and to the hosts it may reach. */
+export interface Doors {
+  servers: readonly DoorServer[]
+  doorPort: number | undefined
+  proxyPort: number | undefined
+}
+
+/** `lead` is what enters the network of the sandbox, where it has one of its own. */
+export async function openDoors(
+  { door, network }: SandboxSpec,
+  { spawn, lead }: { spawn: CleanSpawn; lead: readonly string[] },
+  signal: AbortSignal,
+): Promise<Doors> {
+  if (network.kind === 'open') {
+    if (door === undefined) return { servers: [], doorPort: undefined, proxyPort: undefined }
+    const server = await listenHere(door.port, (socket) => door.accept(socket))
+    return { servers: [server], doorPort: server.port, proxyPort: undefined }
+  }
+  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
+  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
+  const wanted = new Map<number, (socket: Socket) => void>()
+  if (door !== undefined) wanted.set(door.port, (socket) => door.accept(socket))
+  if (proxy !== undefined && proxyPort !== undefined) wanted.set(proxyPort, (socket) => proxy.accept(socket))
+  const servers = wanted.size === 0 ? [] : await listenInside({ spawn, lead }, wanted, signal)
+  return { servers, doorPort: door?.port, proxyPort }
+}
+
+export function closeDoors({ servers }: Doors): void {
+  for (const server of servers) server.close()
+}
+
+/** Tells programs of the proxy, where there is one. */
+export function proxyVariables({ proxyPort }: Doors): Record<string, string> {
+  if (proxyPort === undefined) return {}
+  const proxy = `http://127.0.0.1:${proxyPort}`
+  return { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }
+}

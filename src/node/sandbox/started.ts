@@ -1,0 +1,30 @@
+import { createInterface } from 'node:readline'
+import type { SpawnedProcess } from './spawner.ts'
+
+/** Waits until the program has printed a line for each word; gives what follows the words. */
+export function readyLines<Word extends string>(
+  child: SpawnedProcess,
+  words: readonly Word[],
+  signal: AbortSignal,
+): Promise<Record<Word, string>> {
+  return new Promise((resolve, reject) => {
+    const found = new Map<string, string>()
+    let stderr = ''
+    child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
+    createInterface({ input: child.stdout! }).on('line', (line) => {
+      const [word = '', rest = ''] = line.split(' ')
+      found.set(word, rest)
+      if (words.every((each) => found.has(each))) resolve(Object.fromEntries(found) as Record<Word, string>)
+    })
+    child.once('error', reject)
+    child.once('close', () => reject(new Error(stderr.trim() || 'it ended without a word')))
+    const late = (): void => reject(new Error('it took too long'))
+    signal.addEventListener('abort', late, { once: true })
+    if (signal.aborted) late()
+  })
+}
+
+export function endOf(child: SpawnedProcess): Promise<void> {
+  if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Promise.resolve()
+  return new Promise((resolve) => child.once('exit', () => resolve()))
+}
