@@ -29,6 +29,14 @@ export const CONTINUATION_FLAG = {
   description: 'Whether prompts go on token by token, and what of reasoning the template drops',
 } as const
 
+export const DURABILITY_FLAG = {
+  type: 'string',
+  hint: 'KIND',
+  choices: ['process', 'disk'],
+  default: 'process',
+  description: 'A stored turn survives the end of the process, or of the machine',
+} as const
+
 /** What harnesses are told of the context when neither the user nor the engine knows. */
 export const USUAL_CONTEXT = 131_072
 
@@ -42,6 +50,8 @@ export interface EngineChoice {
   /** YAML of turns for the tiny engine to play; absent lets its model answer. */
   script?: string
   engineLog?: string
+  /** Nobody waits for it any more: the signal’s reason is thrown. */
+  signal?: AbortSignal
 }
 
 export interface OpenEngine extends AsyncDisposable {
@@ -73,6 +83,7 @@ async function openTiny(choice: EngineChoice): Promise<OpenEngine> {
   const { url, modelName } = stack.use(await startTiny(choice))
   const configs: UpstreamConfigs = [{ kind: 'vllm', url, model: choice.model ?? modelName }]
   const upstream = stack.use(createUpstream(configs, deps))
+  choice.signal?.throwIfAborted()
   const contextTokens = await upstream.contextTokens(modelName, AbortSignal.timeout(10_000))
   const owned = stack.move()
   return {
@@ -86,10 +97,11 @@ async function openTiny(choice: EngineChoice): Promise<OpenEngine> {
 
 async function openRunning(choice: EngineChoice & { upstream: string }): Promise<OpenEngine> {
   await using stack = new AsyncDisposableStack()
-  const signal = AbortSignal.timeout(PROBE_TIMEOUT_MS)
+  const timeout = AbortSignal.timeout(PROBE_TIMEOUT_MS)
+  const signal = choice.signal === undefined ? timeout : AbortSignal.any([timeout, choice.signal])
   const found = await toConfigs(choice, signal)
   const upstream = stack.use(createUpstream(found, deps))
-  const report = await probeInTime(upstream, signal)
+  const report = await probeInTime(upstream, { signal, timeout })
   const { model, version, capabilities, kind, url } = report
   const [first, ...others] = found.map((config) => ({ ...config, capabilities }))
   const owned = stack.move()
@@ -142,11 +154,14 @@ async function firstModel(config: UpstreamConfig, signal: AbortSignal): Promise<
   throw new RolloutError('upstream.failed', `The engine at ${config.url} serves no model.`)
 }
 
-async function probeInTime(upstream: Upstream, signal: AbortSignal): Promise<ProbeReport> {
+async function probeInTime(
+  upstream: Upstream,
+  { signal, timeout }: { signal: AbortSignal; timeout: AbortSignal },
+): Promise<ProbeReport> {
   try {
     return await upstream.probe(signal)
   } catch (error) {
-    if (!signal.aborted) throw error
+    if (!timeout.aborted) throw error
     const seconds = PROBE_TIMEOUT_MS / 1000
     const message = `The engine at ${upstream.url} did not answer a few tiny requests within ${seconds} s; is it busy?`
     throw new RolloutError('upstream.timeout', message, { cause: error })

@@ -11,7 +11,7 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import type { ShardSettings } from '../gateway-shard.ts'
 import { isLoopback } from '../loopback.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
-import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
+import { CONTINUATION_FLAG, DURABILITY_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
 import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../writable.ts'
@@ -38,13 +38,7 @@ export const gateway = defineCommand({
     'control-token': { type: 'string', hint: 'TOKEN', description: 'Asked of trainers; or set POLAR_CONTROL_TOKEN' },
     continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
-    durability: {
-      type: 'string',
-      hint: 'KIND',
-      choices: ['process', 'disk'],
-      default: 'process',
-      description: 'A stored turn survives the end of the process, or of the machine',
-    },
+    durability: DURABILITY_FLAG,
     verbose: { type: 'boolean', description: 'Log what it does' },
   },
   examples: [

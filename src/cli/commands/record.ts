@@ -18,7 +18,14 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../harness-places.ts'
 import { loadAgent } from '../load-agent.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
-import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, USUAL_CONTEXT, warningsOf } from '../open-engine.ts'
+import {
+  CONTINUATION_FLAG,
+  DURABILITY_FLAG,
+  ENGINE_FLAG,
+  openEngine,
+  USUAL_CONTEXT,
+  warningsOf,
+} from '../open-engine.ts'
 import { prepareCommand, preparePreset } from '../prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../record-session.ts'
 import { assertWritable } from '../writable.ts'
@@ -71,13 +78,7 @@ export const record = defineCommand({
     'engine-log': { type: 'string', hint: 'FILE', description: 'Where the tiny engine writes what it did, to compare' },
     continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
-    durability: {
-      type: 'string',
-      hint: 'KIND',
-      choices: ['process', 'disk'],
-      default: 'process',
-      description: 'A stored turn survives the end of the process, or of the machine',
-    },
+    durability: DURABILITY_FLAG,
     json: { type: 'boolean', description: 'Print the summary as JSON on standard output' },
     verbose: { type: 'boolean', description: 'Log what the gateway does' },
   },
