@@ -3,6 +3,7 @@ import { defineConfig } from 'vitest/config'
 /** End to end as well, but without harness CLIs, containers or anything else that wants the machine for itself. */
 const wire = [
   'checkouts',
+  'commands',
   'crash',
   'deploy',
   'dispatch-crash',
@@ -34,6 +35,7 @@ const wire = [
   'streaming',
   'swebench',
   'swebench-grading',
+  'task-rm',
   'up',
   'uploads-crash',
   'worker',

@@ -33,6 +33,16 @@ const Acceptance = z.object({
 const BootId = z.string().min(1).max(128)
 const byProcess = { boot_id: BootId.optional().describe('As it joined with. Absent: not checked.') }
 
+/** What a result may be, as it is stored, to come with the completion itself. */
+export const MOST_INLINE_BYTES = 64 * 1024
+
+const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/
+/** Nothing that is longer is held against the pattern: it could not be, if it were very long. */
+const InlineResult = z
+  .string()
+  .max(Math.ceil(MOST_INLINE_BYTES / 3) * 4, { abort: true })
+  .regex(BASE64, 'must be base64, with padding')
+
 const exampleLease = { session_id: 'ses_1', attempt: 1 }
 
 /**
@@ -74,6 +84,11 @@ export const leaseRoutes = {
           /** Of `holding`: all but `held` are to be stopped. */
           outcomes: z.array(Lease.extend({ kind: RenewalKind })),
           max_part_bytes: z.int().min(1).describe('Of one part of an upload.'),
+          max_inline_bytes: z
+            .int()
+            .min(0)
+            .optional()
+            .describe('Of a result that comes with `complete` and need not be uploaded. Absent: none may.'),
         }),
         z.object({
           kind: z.literal('taken'),
@@ -84,7 +99,14 @@ export const leaseRoutes = {
     isIdempotent: true,
     examples: {
       body: { ...omitId(exampleRegistration), version: '0.1.0', boot_id: 'b1', labels: ['runtime:docker'] },
-      answer: { kind: 'joined', node: exampleNode, lease_ms: 60_000, outcomes: [], max_part_bytes: 8 * MIB },
+      answer: {
+        kind: 'joined',
+        node: exampleNode,
+        lease_ms: 60_000,
+        outcomes: [],
+        max_part_bytes: 8 * MIB,
+        max_inline_bytes: MOST_INLINE_BYTES,
+      },
     },
   }),
   leaseSessions: route({
@@ -156,7 +178,7 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/complete',
     origin: 'polar',
     tag: 'leases',
-    summary: 'A session is over: how it ended, and which uploads belong to it.',
+    summary: 'A session is over: how it ended, its result if that is short, and which uploads belong to it.',
     description:
       'Accepted means stored for good; the node may delete its copy. 409 `request.stale`: the attempt has passed to ' +
       'another node or was cancelled. 404: nobody knows the session. Both mean that it will never be taken.',
@@ -165,8 +187,12 @@ export const leaseRoutes = {
     body: jsonBody(
       z.strictObject({
         outcome: SessionOutcome,
-        /** The upload that holds the result; absent when the attempt brought none. */
-        result_upload_id: UploadId.optional(),
+        result: InlineResult.optional().describe(
+          'The result itself, the bytes that would be uploaded in base64, where the server takes so many when a node joins.',
+        ),
+        result_upload_id: UploadId.optional().describe(
+          'Else the upload that holds it. Neither: the attempt brought none.',
+        ),
         artifacts: z
           .array(z.strictObject({ path: FilePath, upload_id: UploadId }))
           .max(10_000)
@@ -174,10 +200,11 @@ export const leaseRoutes = {
       }),
       8 * MIB,
     ),
+    nodeField: 'outcome.nodeId',
     answer: json(Acceptance),
     errors: [404, 409],
     isIdempotent: true,
-    idempotency: 'The same outcome again answers `duplicate`.',
+    idempotency: 'The same result again, in either way, answers `duplicate`.',
     examples: { answer: { kind: 'accepted', is_refilled: false, task_status: 'running' } },
   }),
   releaseLeases: route({

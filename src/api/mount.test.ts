@@ -251,6 +251,49 @@ test.each([
   expect(chooseCoding(accepted)).toBe(coding)
 })
 
+describe('nodes that a request speaks for', () => {
+  const nodeTable = {
+    renew: route({
+      ...about,
+      method: 'put',
+      path: '/nodes/{node_id}',
+      scopes: ['node'],
+      params: z.strictObject({ node_id: z.string() }),
+      body: jsonBody(z.object({ outcome: z.object({ nodeId: z.string().nullish() }).optional() })),
+      nodeField: 'outcome.nodeId',
+      answer: json(z.object({ said: z.unknown() })),
+    }),
+  }
+  const asked: (string | undefined)[] = []
+  const app = mountRoutes({
+    table: nodeTable,
+    handlers: { renew: async ({ body }) => ({ said: body }) },
+    authorize: () => 'ann',
+    authorizeNode(caller, { path }, nodeId) {
+      asked.push(nodeId)
+      if (nodeId !== 'mine') throw new RolloutError('request.forbidden', `${caller} ${path} ${nodeId}`)
+    },
+    onBug(error) {
+      throw error
+    },
+  })
+
+  test.each([
+    ['mine', '{"outcome":{"nodeId":"mine"}}', 200, ['mine', 'mine']],
+    ['mine', '{"outcome":{"nodeId":"theirs"}}', 403, ['mine', 'theirs']],
+    ['mine', '{"outcome":{"nodeId":null}}', 403, ['mine', undefined]],
+    ['mine', '{"outcome":{"nodeId":""}}', 403, ['mine', undefined]],
+    ['mine', '{}', 403, ['mine', undefined]],
+    // That of the path is asked for before anything of the body is read.
+    ['theirs', 'no JSON', 403, ['theirs']],
+    ['%74heirs', '{"outcome":{"nodeId":"mine"}}', 403, ['theirs']],
+  ])('in the path %s and the body %s', async (nodeId, body, status, expected) => {
+    asked.length = 0
+    const response = await app.request(`/nodes/${nodeId}`, put(body))
+    expect([response.status, asked]).toEqual([status, expected])
+  })
+})
+
 describe('answers that are too long to be held', () => {
   const text = JSON.stringify({ said: ['é', 'x'.repeat(100_000)] })
 

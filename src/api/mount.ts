@@ -25,6 +25,11 @@ export interface MountOptions<Table extends RouteTable, Caller> {
   handlers: Handlers<Table, Caller>
   /** Asked before anything else of a request is read. Throws `request.unauthorized` or `request.forbidden`. */
   authorize: (request: Request, route: Route) => Promise<Caller> | Caller
+  /**
+   * Asked for each node that the request speaks for, which is where one token may and another may not. That of the path
+   * before the body is read. Throws `request.forbidden`.
+   */
+  authorizeNode?: (caller: Caller, route: Route, nodeId: string | undefined) => void
   /** Hears of what no handler should have thrown; the caller is told no more than that it happened. */
   onBug: (error: unknown, route: Route | undefined) => void
   /** Called for each request; what it gives back hears how that was answered, once the answer begins. For a log. */
@@ -71,7 +76,7 @@ export function mountRoutes<Table extends RouteTable, Caller>(options: MountOpti
   return app
 }
 
-type AnyOptions = Pick<MountOptions<RouteTable, unknown>, 'authorize' | 'onBug' | 'onRequest' | 'checkAnswers'>
+type AnyOptions = Omit<MountOptions<RouteTable, unknown>, 'table' | 'handlers'>
 
 /** What `@hono/node-server` hands along. */
 interface NodeBindings {
@@ -82,7 +87,7 @@ async function answer(
   c: Context,
   route: Route,
   handler: (call: unknown) => Promise<Reply<Route>>,
-  { authorize, onBug, onRequest, checkAnswers = false }: AnyOptions,
+  { authorize, authorizeNode, onBug, onRequest, checkAnswers = false }: AnyOptions,
 ): Promise<Response> {
   const request = c.req.raw
   const { outgoing } = (c.env ?? {}) as NodeBindings
@@ -92,7 +97,10 @@ async function answer(
   let caller: unknown
   try {
     caller = await authorize(request, route)
-    const call = await readCall(route, request, c.req.param())
+    const params = c.req.param()
+    if (isByNode(route)) authorizeNode?.(caller, route, params['node_id'])
+    const call = await readCall(route, request, params)
+    if (route.nodeField !== undefined) authorizeNode?.(caller, route, textAt(call.body, route.nodeField))
     const reply = await handler({ ...call, caller, signal })
     const response = await renderReply(route, reply, request, {
       checkAnswers,
@@ -108,6 +116,16 @@ async function answer(
     onAnswer?.({ status: response.status, caller, error })
     return response
   }
+}
+
+function isByNode({ params }: Route): boolean {
+  return params !== undefined && Object.hasOwn(params.shape, 'node_id')
+}
+
+function textAt(body: unknown, path: string): string | undefined {
+  let value = body
+  for (const name of path.split('.')) value = (value as Readonly<Record<string, unknown>> | null | undefined)?.[name]
+  return typeof value === 'string' && value !== '' ? value : undefined
 }
 
 function renderError(c: Context, error: unknown): Response {

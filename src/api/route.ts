@@ -38,6 +38,11 @@ export interface Route {
   params?: z.ZodObject
   query?: z.ZodObject
   body?: RequestBody
+  /**
+   * The field of the body that says for which node it speaks: `outcome.nodeId`. What is called `node_id` in the path
+   * says so without this.
+   */
+  nodeField?: string
   answer: AnswerBody
   errors?: readonly ErrorStatus[]
   /** Asking twice does what asking once does, so a client may ask again when no answer came. */

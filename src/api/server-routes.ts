@@ -10,6 +10,7 @@ const EVENT_TYPES = [
   'task.created',
   'task.updated',
   'task.completed',
+  'task.deleted',
   'session.state_changed',
 ] as const
 

@@ -18,7 +18,7 @@ const SubmitAnswer = z.object({
   status: TaskWord,
 })
 
-const BatchOutcome = z.enum(['created', 'same', 'conflict', 'stale', 'cancelled'])
+const BatchOutcome = z.enum(['created', 'same', 'conflict', 'stale', 'cancelled', 'deleted'])
 
 /** Field names are NVIDIA Polar's, down to `source`; those after it are ours. */
 export const TaskSummary = z.object({
@@ -72,7 +72,8 @@ export const taskRoutes = {
     summary: 'Ask for a task: one instruction, `num_samples` sessions.',
     description:
       'Answers once the task is stored. 409: the id is taken by a task with another body, was cancelled before it was ' +
-      'submitted, or was made for a policy that is too old by now. 429: the caller has as much queued as it may have.',
+      'submitted, was deleted within the last day, or was made for a policy that is too old by now. 429: the caller has ' +
+      'as much queued as it may have.',
     scopes: ['trainer'],
     body: jsonBody(SubmitRequest, 16 * MIB),
     answer: json(SubmitAnswer),
@@ -164,6 +165,23 @@ export const taskRoutes = {
     errors: [404, 409],
     isIdempotent: true,
     examples: { body: { dispatch_priority: 50 } },
+  }),
+  deleteTask: route({
+    method: 'delete',
+    path: '/tasks/{task_id}',
+    origin: 'polar',
+    tag: 'tasks',
+    summary: 'Delete a task that is over, with its sessions, results and artifacts.',
+    description:
+      'For good: callbacks that are still to come are dropped, too. 409: it is running; cancel it first. Its id is ' +
+      'remembered for a day: until then a submit of it is refused (409), so that one that comes late does not run it again.',
+    scopes: ['trainer'],
+    params: byTask,
+    answer: json(z.object({ task_id: TaskId, deleted_sessions: Count, deleted_bytes: Count })),
+    errors: [404, 409],
+    isIdempotent: true,
+    idempotency: 'One that was deleted is not there any more: 404.',
+    examples: { answer: { task_id: 'polar-slime-7-0', deleted_sessions: 8, deleted_bytes: 731_204 } },
   }),
   retryTask: route({
     method: 'post',

@@ -1,4 +1,5 @@
 import { createClient, type Client } from '../client/client.ts'
+import { mistrustOf } from '../client/server-error.ts'
 import type { LoadedConfig } from '../config/load-config.ts'
 import { loadSecret } from '../config/load-secret.ts'
 import { RolloutError, type FailureCode } from '../model/failure.ts'
@@ -80,7 +81,8 @@ const HINTS: Partial<Record<FailureCode, string>> = {
 /** The server's failure as one line: what happened, its code, what to try. */
 export function explainFailure(error: unknown): unknown {
   if (!(error instanceof RolloutError) || !/^(?:server|request)\./.test(error.code)) return error
-  const hint = error.message.includes('polar up') ? undefined : HINTS[error.code]
+  const saysWhat = error.message.includes('polar up') || mistrustOf(error.cause) !== undefined
+  const hint = saysWhat ? undefined : HINTS[error.code]
   const message = `${error.message.trim()} (${error.code})${hint === undefined ? '' : ` ${hint}`}`
   return new RolloutError(error.code, message, { cause: error, status: error.failure.status })
 }

@@ -58,6 +58,8 @@ export interface NodeChoice {
   member?: HostAccess | 'all'
   env: NodeJS.ProcessEnv
   logger: Logger
+  /** Aborted before it is open: what was opened is closed, and the signal’s reason thrown. Later it says nothing. */
+  starting?: AbortSignal
   onEvent?: (event: SessionEvent) => void
 }
 
@@ -83,6 +85,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const now = (): number => clock.now()
   const sandboxes = join(dir, 'sandboxes')
   const runtime = choice.runtime === undefined ? await usualRuntime(sandboxes, now) : { kind: choice.runtime }
+  choice.starting?.throwIfAborted()
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
   const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: CHECKOUT_LIMITS, env, now })
   const settings = choice.runtimeSettings ?? {}
@@ -103,6 +106,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       origin: { engine: engine.info },
     }),
   )
+  choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
   const { member } = choice
   const gate =
@@ -150,6 +154,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       onEvent: choice.onEvent,
     }),
   )
+  choice.starting?.throwIfAborted()
   const allowed = member === 'all' ? runtimes.kinds : member?.runtimes
   const labels =
     member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime.kind, places })

@@ -2,10 +2,12 @@ import { join } from 'node:path'
 import type { Logger } from 'pino'
 import type { LoadedConfig } from '../config/load-config.ts'
 import { loadSecret } from '../config/load-secret.ts'
+import { usualNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/clock.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { AccessToken } from '../server/access.ts'
+import { speaksFor } from '../server/node-pattern.ts'
 import { RolloutServer, type ServerOptions } from '../server/server.ts'
 import type { DatabasePlace } from '../store/database.ts'
 import { obtainTokens, removeServerNote, tokensFile, writeServerNote } from './data-folder.ts'
@@ -22,13 +24,19 @@ export interface OpenServer extends AsyncDisposable {
   tokens?: { file?: string; node?: string; trainer?: string }
 }
 
+const HOUR_MS = 3_600_000
+const DAY_MS = 24 * HOUR_MS
+
 type Env = Readonly<Record<string, string | undefined>>
 type ServerConfig = LoadedConfig['config']['server']
 
-/** A server as the configuration has it, noted in the data folder for commands on this machine to find. */
+/**
+ * A server as the configuration has it, noted in the data folder for commands on this machine to find. Throws the
+ * signal's reason when that is aborted before it is ready.
+ */
 export async function openServer(
   { config }: LoadedConfig,
-  { env, logger }: { env: Env; logger: Logger },
+  { env, logger, signal }: { env: Env; logger: Logger; signal?: AbortSignal },
 ): Promise<OpenServer> {
   const { data, server: section } = config
   assertGuarded(section)
@@ -54,6 +62,7 @@ export async function openServer(
       ...(secret === undefined ? {} : { secret }),
     },
     leaseMs: section.lease_seconds * 1000,
+    ...toRetention(section.retention),
     quotas: toQuotas(section.quotas),
     clock: systemClock,
     monotonic: () => performance.now(),
@@ -61,16 +70,19 @@ export async function openServer(
     logger,
     version: readVersion(),
   }
+  signal?.throwIfAborted()
   const server = await RolloutServer.start(options)
   const url = section.url ?? server.url
   try {
+    signal?.throwIfAborted()
     await writeServerNote(data, { url, pid: process.pid })
   } catch (error) {
     await server[Symbol.asyncDispose]()
     throw error
   }
-  const withScope = (scope: 'node' | 'trainer'): string | undefined =>
-    access.find(({ scopes }) => scopes.includes(scope))?.token
+  const nodeId = config.node.id ?? usualNodeId()
+  const nodeToken = access.find(({ scopes, nodes }) => scopes.includes('node') && speaksFor(nodes, nodeId))
+  const trainerToken = access.find(({ scopes }) => scopes.includes('trainer'))
   return {
     url,
     localUrl: server.url,
@@ -79,8 +91,8 @@ export async function openServer(
       : {
           tokens: {
             ...(own === undefined ? {} : { file: tokensFile(data) }),
-            node: withScope('node'),
-            trainer: withScope('trainer'),
+            node: nodeToken?.token,
+            trainer: trainerToken?.token,
           },
         }),
     async [Symbol.asyncDispose]() {
@@ -117,7 +129,8 @@ async function loadTokens({ tokens }: ServerConfig, env: Env): Promise<AccessTok
   return Promise.all(
     tokens.map(async (entry, index) => {
       const token = await loadSecret(`server.tokens.${index}.token`, sourceOf(entry, 'token'), env)
-      return { name: entry.name, scopes: entry.scopes, token: token! }
+      const { name, scopes, nodes } = entry
+      return { name, scopes, token: token!, ...(nodes === undefined ? {} : { nodes }) }
     }),
   )
 }
@@ -141,6 +154,19 @@ async function findDatabase(section: ServerConfig, data: string, env: Env): Prom
 function sourceOf(section: object, name: string): { file: string | undefined; env: string | undefined } {
   const fields = section as Readonly<Record<string, string | undefined>>
   return { file: fields[`${name}_file`], env: fields[`${name}_env`] }
+}
+
+/** Nothing, where everything is kept. */
+function toRetention(section: ServerConfig['retention']): Pick<ServerOptions, 'retention'> {
+  const { days, total_gb: gigabytes, at_least_hours: hours } = section
+  if (days === undefined && gigabytes === undefined) return {}
+  return {
+    retention: {
+      ...(days === undefined ? {} : { olderThanMs: days * DAY_MS }),
+      ...(gigabytes === undefined ? {} : { maxBytes: gigabytes * 1e9 }),
+      keepAtLeastMs: hours * HOUR_MS,
+    },
+  }
 }
 
 function toQuotas(quotas: ServerConfig['quotas']): NonNullable<ServerOptions['quotas']> {

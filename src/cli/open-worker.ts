@@ -26,6 +26,7 @@ export interface WorkerChoice {
   isOwnMachine: boolean
   env: NodeJS.ProcessEnv
   logger: Logger
+  /** Aborted before it has joined: what was opened is closed, and the signal’s reason thrown. */
   signal: AbortSignal
   onEvent?: (event: SessionEvent) => void
   /** What is being started now, for people who wait. */
@@ -57,8 +58,12 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
     return (await loadSecret(`node.runtimes: password of ${login.registry}: password`, source, env))!
   })
   const widths = StageWidths.parse({ ...section.widths, backlog: section.widths.backlog ?? 2 * section.widths.postrun })
+  const step = (what: string): void => {
+    choice.signal.throwIfAborted()
+    choice.onStep?.(what)
+  }
   await using owned = new AsyncDisposableStack()
-  choice.onStep?.('engine')
+  step('engine')
   const engine = owned.use(
     await openEngine({
       ...(about.url === undefined ? {} : { upstream: about.url }),
@@ -66,9 +71,10 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       ...(about.model === undefined ? {} : { model: about.model }),
       ...(about.script === undefined ? {} : { script: about.script }),
       ...(upstreamKey === undefined ? {} : { upstreamKey }),
+      signal: choice.signal,
     }),
   )
-  choice.onStep?.('gateway and sandboxes')
+  step('gateway and sandboxes')
   const earlier = (choice.adopt ?? []).map((data) => nodeFolder(resolve(data), nodeId))
   await adoptFinished(earlier, dir, logger)
   const opened = owned.use(
@@ -94,10 +100,11 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       member: toAccess(config, choice.isOwnMachine),
       env,
       logger,
+      starting: choice.signal,
       ...(choice.onEvent === undefined ? {} : { onEvent: choice.onEvent }),
     }),
   )
-  choice.onStep?.('joining the server')
+  step('joining the server')
   const worker = owned.use(
     await Worker.start(
       {

@@ -10,18 +10,28 @@ export interface StopSignals extends Disposable {
   readonly name: NodeJS.Signals | undefined
 }
 
-export function listenForStop(): StopSignals {
+/** Whoever starts us may pass Ctrl-C on that the terminal has given us already; no finger is as fast. */
+const SAME_KEY_MS = 300
+
+/** `twoSteps`: there is nothing that a second request could hurry, so it is what the third is elsewhere. */
+export function listenForStop({ twoSteps = false }: { twoSteps?: boolean } = {}): StopSignals {
   const first = new AbortController()
   const second = new AbortController()
   let name: NodeJS.Signals | undefined
+  let heardAt = 0
   const onSignal = (signal: NodeJS.Signals): void => {
-    if (first.signal.aborted) {
-      second.abort(new Error(`${signal} came a second time.`))
-      stop()
+    const isSameKey = signal === 'SIGINT' && name === 'SIGINT' && performance.now() - heardAt < SAME_KEY_MS
+    if (isSameKey) return
+    heardAt = performance.now()
+    if (!first.signal.aborted) {
+      name = signal
+      first.abort(new Error(`${signal} asked for the end.`))
       return
     }
-    name = signal
-    first.abort(new Error(`${signal} asked for the end.`))
+    // First of all: one that came while we still listen, and do no more, would be lost.
+    stop()
+    second.abort(new Error(`${signal} came a second time.`))
+    if (twoSteps) process.kill(process.pid, signal)
   }
   const stop = (): void => void process.off('SIGINT', onSignal).off('SIGTERM', onSignal)
   process.on('SIGINT', onSignal).on('SIGTERM', onSignal)

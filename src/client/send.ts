@@ -3,7 +3,7 @@ import type { Route } from '../api/route.ts'
 import type { Clock } from '../lib/clock.ts'
 import { jitteredDelay } from '../lib/jittered-delay.ts'
 import { failureClasses, RolloutError } from '../model/failure.ts'
-import { toServerError, unreachable } from './server-error.ts'
+import { mistrustOf, toServerError, unreachable } from './server-error.ts'
 
 export interface ClientDeps {
   /** Without a slash at its end. */
@@ -129,6 +129,7 @@ function toSearch(query: Outgoing['query'] = {}): string {
 export function mayRetry(route: Route, error: unknown): boolean {
   if (!(error instanceof RolloutError)) return false
   const { status, retryAfterSeconds } = error.failure
+  if (mistrustOf(error.cause) !== undefined) return false
   if (status === 429) return retryAfterSeconds !== undefined
   if (error.code === 'server.unreachable' && wasNeverSent(error.cause)) return true
   return route.isIdempotent && failureClasses[error.code].retryable && status >= 502

@@ -44,8 +44,43 @@ export async function toServerError(request: Request, response: Response): Promi
 
 export function unreachable(request: Request, cause: unknown): RolloutError {
   const why = cause instanceof Error ? reasonOf(cause) : String(cause)
-  const message = `${request.method} ${request.url} got no whole answer (${why}); is the server up, and is this its address?`
-  return new RolloutError('server.unreachable', message, { cause })
+  const hint = mistrustOf(cause) ?? guessOf(request, why)
+  return new RolloutError(
+    'server.unreachable',
+    `${request.method} ${request.url} got no whole answer (${why}); ${hint}`,
+    {
+      cause,
+    },
+  )
+}
+
+/** What to do where the server is there, and its certificate is not one to believe; undefined: it is not that. */
+export function mistrustOf(cause: unknown): string | undefined {
+  const why = cause instanceof Error ? reasonOf(cause) : ''
+  switch (why) {
+    case 'ERR_TLS_CERT_ALTNAME_INVALID':
+      return 'its certificate is made out to another name: use that name, or have this one put into the certificate.'
+    case 'CERT_HAS_EXPIRED':
+    case 'CERT_NOT_YET_VALID':
+      return 'its certificate is not valid now: have it renewed, or look at the clock of this machine.'
+    case 'UNABLE_TO_VERIFY_LEAF_SIGNATURE':
+    case 'UNABLE_TO_GET_ISSUER_CERT':
+    case 'UNABLE_TO_GET_ISSUER_CERT_LOCALLY':
+    case 'SELF_SIGNED_CERT_IN_CHAIN':
+    case 'DEPTH_ZERO_SELF_SIGNED_CERT':
+    case 'CERT_SIGNATURE_FAILURE':
+    case 'CERT_UNTRUSTED':
+      return 'nobody who is trusted here has signed its certificate: start this with NODE_EXTRA_CA_CERTS=ca.pem, the file of the authority that did.'
+    default:
+      return undefined
+  }
+}
+
+function guessOf({ url }: Request, why: string): string {
+  if (/^(?:EPROTO|ERR_SSL_)/.test(why)) return 'does it speak TLS there? Without it, its address begins with http://.'
+  const isCut = /^(?:UND_ERR_SOCKET|ECONNRESET|HPE_)/.test(why) && url.startsWith('http:')
+  if (isCut) return 'is the server up, and is this its address? Where it has TLS, that begins with https://.'
+  return 'is the server up, and is this its address?'
 }
 
 /** `fetch` says no more than that it failed; what happened is in its cause. */

@@ -149,6 +149,14 @@ engine:
       'polar.yaml:3: server.tokens.0: needs one of token_file, token_env',
     ],
     [
+      'server:\n  tokens:\n  - { name: a, scopes: [read], nodes: [b], token_env: A }',
+      'polar.yaml:3: server.tokens.0.nodes: needs the scope `node` in `scopes`',
+    ],
+    [
+      'server:\n  tokens:\n  - { name: a, scopes: [node], nodes: ["gpu-[0-9]"], token_env: A }',
+      /^polar\.yaml:3: server\.tokens\.0\.nodes\.0: must be the name of a node, where `\*` may stand for any/,
+    ],
+    [
       'server:\n  tls: { cert_file: a }',
       'polar.yaml:2: server.tls.key_file: must be text (put quotes around it), and is missing',
     ],

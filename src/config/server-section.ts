@@ -1,6 +1,10 @@
 import * as z from 'zod'
 import { atMostOne, exactlyOne, HttpUrl, Name, Path, Seconds, secret } from './fields.ts'
 
+const NodePattern = z
+  .string()
+  .regex(/^[A-Za-z0-9*][A-Za-z0-9_.*-]{0,127}$/, 'must be the name of a node, where `*` may stand for any characters')
+
 const Token = z
   .strictObject({
     name: Name.describe('Whose it is: quotas are kept by this name, and logs say it'),
@@ -8,9 +12,18 @@ const Token = z
       .array(z.enum(['trainer', 'node', 'read']))
       .min(1)
       .describe('What it is good for: `trainer` submits and cancels, `node` takes work, `read` looks'),
+    nodes: z
+      .array(NodePattern)
+      .min(1)
+      .optional()
+      .describe('Names of the nodes it may be used by, `*` for any characters: `gpu-*`. Absent: any; for `node` only'),
     ...secret('token', 'the token'),
   })
   .refine(...exactlyOne('token_file', 'token_env'))
+  .refine(({ scopes, nodes }) => nodes === undefined || scopes.includes('node'), {
+    path: ['nodes'],
+    message: 'needs the scope `node` in `scopes`',
+  })
 
 const Tls = z.strictObject({
   cert_file: Path.describe('Certificate and what leads to its authority, PEM'),
@@ -28,6 +41,28 @@ const Callbacks = z
     ...secret('secret', 'the key that calls are signed with (HMAC)'),
   })
   .refine(...atMostOne('secret_file', 'secret_env'))
+
+const Retention = z.strictObject({
+  days: z
+    .number()
+    .min(0.01)
+    .max(36_500)
+    .optional()
+    .describe('Tasks that ended longer ago are deleted, with all their results; absent: none for its age'),
+  total_gb: z
+    .number()
+    .positive()
+    .optional()
+    .describe(
+      'Of results and artifacts of tasks that are over; beyond it the oldest are deleted. Absent: none for its size',
+    ),
+  at_least_hours: z
+    .number()
+    .min(0)
+    .max(876_000)
+    .default(24)
+    .describe('A task that ended less long ago is not deleted because of `total_gb`: it may not have been read yet'),
+})
 
 const Quota = z.strictObject({
   max_queued_sessions: z.int().min(0).optional().describe('Most that may wait; absent: any number'),
@@ -61,6 +96,9 @@ export const ServerSection = z
       .max(86_400)
       .default(60)
       .describe('A node that is silent for so long has lost its sessions, and others get them'),
+    retention: Retention.prefault({}).describe(
+      'Which tasks that are over are deleted, for good; those with a callback still to be made are not. By default none is',
+    ),
     quotas: z.record(Name, Quota).default({}).describe('What a token, by name, may have under way'),
     open: z.boolean().default(false).describe('Nobody needs a token; on loopback only'),
   })

@@ -199,6 +199,28 @@ test('a result that the server will never take holds up no other, and is told to
   await world.end()
 })
 
+test('a short result goes with its completion; a server that takes none so, or no longer, is sent uploads', async () => {
+  const world = new World()
+  const uploads = () => world.server.requests.filter((request) => request.endsWith('/uploads')).length
+  await world.start()
+  world.server.submit('a')
+  await world.until(() => world.server.isDone, 'it is done')
+  expect(uploads()).toBe(0)
+  // An earlier version in its place, which the node has not joined.
+  world.server.inlineBytes = undefined
+  world.server.submit('b')
+  await world.until(() => world.server.isDone, 'it is done again')
+  expect(uploads()).toBe(1)
+  await world.crash()
+  await world.start()
+  world.server.submit('c')
+  await world.until(() => world.server.isDone, 'it is done by one that joined it')
+  expect(uploads()).toBe(2)
+  expect(world.server.requests.filter((request) => request.endsWith('/complete'))).toHaveLength(4)
+  expect([...world.server.ends.values()]).toEqual([['accepted'], ['accepted'], ['accepted']])
+  await world.end()
+})
+
 test('something on the way that answers 404 to everything costs no result', async () => {
   const world = new World()
   await world.start()
@@ -343,7 +365,7 @@ const fault = fc.constantFrom<Fault>(
   'silent',
 )
 
-const events = fc.constantFrom('fault', 'outage', 'cancel', 'crash', 'nothing')
+const events = fc.constantFrom('fault', 'outage', 'cancel', 'crash', 'other server', 'nothing')
 
 test(
   'whatever goes wrong on the way, every attempt ends once, and no place is lost',
@@ -389,6 +411,9 @@ test(
               case 'crash':
                 await world.crash()
                 await world.start()
+                break
+              case 'other server':
+                world.server.inlineBytes = world.server.inlineBytes === undefined ? 64 * 1024 : undefined
                 break
               case 'nothing':
                 break

@@ -1,8 +1,9 @@
 import { describe, expect, test } from 'vitest'
+import * as z from 'zod'
 import type { Route, Scope } from '../api/route.ts'
 import { routes } from '../api/routes.ts'
 import { RolloutError } from '../model/failure.ts'
-import { type AccessOptions, createAccess } from './access.ts'
+import { type AccessOptions, createAccess, maySeeNode } from './access.ts'
 
 const trainer = { name: 'lab', token: 'trainer-token-0123456789', scopes: ['trainer'] as Scope[] }
 const node = { name: 'nodes', token: 'node-token-0123456789-abc', scopes: ['node'] as Scope[] }
@@ -87,6 +88,69 @@ describe('with tokens', () => {
   })
 })
 
+describe('a token of some nodes', () => {
+  const rack = {
+    name: 'rack',
+    token: 'rack-token-0123456789-abc',
+    scopes: ['node'] as Scope[],
+    nodes: ['gpu-*', 'solo'],
+  }
+  const both = {
+    name: 'both',
+    token: 'both-token-0123456789-abc',
+    scopes: ['node', 'trainer'] as Scope[],
+    nodes: ['a'],
+  }
+  const access = createAccess({ tokens: [trainer, node, rack, both] }, '0.0.0.0')
+  const as = ({ token }: { token: string }, route: Route) =>
+    access.authorize(ask({ authorization: `Bearer ${token}` }), route)
+  const lease: Route = routes.leaseSessions
+  const drain: Route = routes.drainNode
+
+  test('speaks for these', () => {
+    for (const id of ['gpu-1', 'gpu-', 'solo']) access.authorizeNode(as(rack, lease), lease, id)
+  })
+
+  test.each(['cpu-1', 'solo-2', 'xgpu-1', '', undefined])('and for no other: %s', (id) => {
+    const failure = failureOf(() => access.authorizeNode(as(rack, lease), lease, id))
+    expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
+    expect(failure.message).toMatch(/^The token "rack" speaks for the nodes gpu-\*, solo only.*use a name that fits/)
+  })
+
+  test('one that names none speaks for all', () => {
+    access.authorizeNode(as(node, lease), lease, 'anything')
+    expect(maySeeNode(as(node, lease), 'anything')).toBe(true)
+  })
+
+  test('what a trainer may do with any node, it may as a trainer', () => {
+    access.authorizeNode(as(trainer, drain), drain, 'b')
+    access.authorizeNode(as(both, drain), drain, 'b')
+    expect(failureOf(() => access.authorizeNode(as(both, lease), lease, 'b')).code).toBe('request.forbidden')
+    expect([maySeeNode(as(both, lease), 'b'), maySeeNode(as(rack, lease), 'b')]).toEqual([true, false])
+  })
+
+  test('every route says where it names the node it speaks for', () => {
+    const found = (Object.entries(routes) as [string, Route][]).flatMap(([name, { body, nodeField }]) => {
+      if (body?.kind !== 'json') return []
+      const fields = nodeFieldsOf(z.toJSONSchema(body.schema, { io: 'input', unrepresentable: 'any' }))
+      return fields.length === 0 && nodeField === undefined ? [] : [[name, fields, nodeField]]
+    })
+    expect(found).toEqual([
+      ['registerNode', ['node_id'], 'node_id'],
+      ['postSessionResult', ['node_id'], 'node_id'],
+      ['completeSession', ['outcome.nodeId'], 'outcome.nodeId'],
+    ])
+  })
+})
+
+/** Of objects in objects; what is in lists of them speaks for nobody. */
+function nodeFieldsOf(schema: z.core.JSONSchema.BaseSchema, at = ''): string[] {
+  return Object.entries(schema.properties ?? {}).flatMap(([name, of]) => [
+    ...(/^node_?id$/i.test(name) ? [`${at}${name}`] : []),
+    ...nodeFieldsOf(of as z.core.JSONSchema.BaseSchema, `${at}${name}.`),
+  ])
+}
+
 describe('an open server', () => {
   const access = createAccess({ tokens: [], isOpen: true }, '127.0.0.1')
   const route: Route = routes.submitTask
@@ -133,6 +197,8 @@ describe('settings that make no sense', () => {
     ['a short token', { tokens: [{ ...trainer, token: 'fifteen-letters' }] }, '127.0.0.1', /"lab" is shorter than 16/],
     ['a token with a space', { tokens: [{ ...trainer, token: 'sixteen letters!' }] }, '127.0.0.1', /cannot be sent/],
     ['a token without a scope', { tokens: [{ ...trainer, scopes: [] }] }, '127.0.0.1', /no scope/],
+    ['nodes of a trainer', { tokens: [{ ...trainer, nodes: ['a'] }] }, '127.0.0.1', /"lab" names nodes, and has not/],
+    ['no nodes at all', { tokens: [{ ...node, nodes: [] }] }, '127.0.0.1', /"nodes" may speak for no node/],
     ['one name twice', { tokens: [trainer, { ...node, name: 'lab' }] }, '127.0.0.1', /two tokens are named "lab"/],
     ['one token twice', { tokens: [trainer, { ...node, token: trainer.token }] }, '127.0.0.1', /the same as another/],
   ]

@@ -2,12 +2,15 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import { isIP } from 'node:net'
 import type { Route, Scope } from '../api/route.ts'
 import { RolloutError } from '../model/failure.ts'
+import { speaksFor } from './node-pattern.ts'
 
 export interface AccessToken {
   /** What logs, quotas and error messages call it. */
   name: string
   token: string
   scopes: readonly Scope[]
+  /** Names of the nodes that it may speak for, see node-pattern.ts. Absent: all. */
+  nodes?: readonly string[]
 }
 
 export interface AccessOptions {
@@ -19,11 +22,18 @@ export interface AccessOptions {
 export interface Caller {
   name: string
   scopes: readonly Scope[]
+  /** Absent: it may speak for any node. */
+  nodes?: readonly string[]
 }
 
 export interface Access {
   /** Throws `request.unauthorized` or `request.forbidden`. */
   authorize(request: Request, route: Route): Caller
+  /**
+   * Throws `request.forbidden` where all that lets the caller in is that it is a node, and not this one. It is the same
+   * whether there is such a node or not; undefined is a request that should name one and does not.
+   */
+  authorizeNode(caller: Caller, route: Route, nodeId: string | undefined): void
 }
 
 const ALL_SCOPES: readonly Scope[] = ['trainer', 'node', 'read']
@@ -37,8 +47,8 @@ const LEAST_TOKEN_LENGTH = 16
  */
 export function createAccess({ tokens, isOpen = false }: AccessOptions, host: string): Access {
   assertUsable(tokens, isOpen, host)
-  if (isOpen) return { authorize: (request) => admitLocal(request, host) }
-  const known = tokens.map(({ name, token, scopes }) => ({ hash: hashOf(token), caller: { name, scopes } }))
+  if (isOpen) return { authorize: (request) => admitLocal(request, host), authorizeNode }
+  const known = tokens.map(({ token, ...caller }) => ({ hash: hashOf(token), caller }))
   return {
     authorize(request, route) {
       const token = tokenOf(request.headers)
@@ -48,7 +58,23 @@ export function createAccess({ tokens, isOpen = false }: AccessOptions, host: st
       if (route.scopes.some((scope) => caller.scopes.includes(scope))) return caller
       throw forbidden(caller, route)
     },
+    authorizeNode,
   }
+}
+
+function authorizeNode({ name, scopes, nodes }: Caller, route: Route, nodeId: string | undefined): void {
+  if (nodes === undefined || (nodeId !== undefined && speaksFor(nodes, nodeId))) return
+  if (route.scopes.some((scope) => scope !== 'node' && scopes.includes(scope))) return
+  const whom = nodeId === undefined ? 'not without saying for which' : `not for ${JSON.stringify(nodeId.slice(0, 128))}`
+  const message =
+    `The token "${name}" speaks for the node${nodes.length === 1 ? '' : 's'} ${nodes.join(', ')} only, ${whom}; ` +
+    'use a name that fits, or another token.'
+  throw new RolloutError('request.forbidden', message)
+}
+
+/** Whether it may see a node that it did not ask for by name, in a list of all. */
+export function maySeeNode({ scopes, nodes }: Caller, nodeId: string): boolean {
+  return scopes.some((scope) => scope !== 'node') || speaksFor(nodes, nodeId)
 }
 
 /** Whether only this machine can connect to what listens there, or is called so. */
@@ -128,12 +154,14 @@ function originHostOf(origin: string): string | undefined {
 }
 
 function assertUsable(tokens: readonly AccessToken[], isOpen: boolean, host: string): void {
-  const problems = tokens.flatMap(({ name, token, scopes }, at) => {
+  const problems = tokens.flatMap(({ name, token, scopes, nodes }, at) => {
     const others = tokens.slice(0, at)
     return [
       token.length < LEAST_TOKEN_LENGTH && `token "${name}" is shorter than ${LEAST_TOKEN_LENGTH} characters`,
       !/^[\x21-\x7e]*$/.test(token) && `token "${name}" has characters that cannot be sent in a header`,
       scopes.length === 0 && `token "${name}" has no scope, so it is good for nothing`,
+      nodes !== undefined && !scopes.includes('node') && `token "${name}" names nodes, and has not the scope node`,
+      nodes?.length === 0 && `token "${name}" may speak for no node; name some, or leave out the list`,
       others.some((other) => other.name === name) && `two tokens are named "${name}"`,
       others.some((other) => other.token === token) && `token "${name}" is the same as another`,
     ].filter((problem) => problem !== false)

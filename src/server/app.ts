@@ -45,6 +45,7 @@ export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions
     table: routes,
     handlers: mapValues(handlers, inWords),
     authorize: (request, route) => access.authorize(request, route),
+    authorizeNode: (caller, route, nodeId) => access.authorizeNode(caller, route, nodeId),
     checkAnswers,
     onBug(error, route) {
       // A stream that had begun was cut; whoever reads it asks again.

@@ -9,6 +9,8 @@ afterAll(() => checker[Symbol.asyncDispose]())
 
 const task = TaskRequest.parse({ task_id: 't', instruction: '', agent: { harness: 'codex' } })
 const outcome = makeOutcome({ schemaVersion: 1, sessionId: 'ses_1', attempt: 1, task }, 'n1')
+const PARAM = 'body.result'
+const check = (compressed: Uint8Array) => checker.check(compressed, outcome, PARAM)
 const long = (more: object = {}) => {
   const response_ids = Array.from({ length: 500_000 }, (_, i) => i)
   const result = makeResult(outcome)
@@ -18,15 +20,15 @@ const long = (more: object = {}) => {
 }
 
 test('long results are looked at as closely as short ones, several at a time', async () => {
-  await Promise.all([checker.check(long(), outcome), checker.check(long(), outcome), checker.check(long(), outcome)])
-  const wrong = checker.check(long({ loss_mask: [1] }), outcome)
+  await Promise.all([check(long()), check(long()), check(long())])
+  const wrong = check(long({ loss_mask: [1] }))
   await expect(wrong).rejects.toMatchObject({ failure: { code: 'request.malformed', status: 422 } })
-  const other = checker.check(long(), { ...outcome, sessionId: 'ses_2' })
+  const other = checker.check(long(), { ...outcome, sessionId: 'ses_2' }, PARAM)
   await expect(other).rejects.toThrow('is that of session ses_1')
 })
 
 test('others are served while a long one is looked at', async () => {
-  const work = checker.check(long(), outcome)
+  const work = check(long())
   let longest = 0
   let isDone = false
   void work.finally(() => void (isDone = true))
@@ -41,7 +43,7 @@ test('others are served while a long one is looked at', async () => {
 test('a few bytes that would be very many are refused without being held', async () => {
   const bomb = zstdCompressSync(Buffer.alloc(300 * 1024 * 1024))
   expect(bomb.length).toBeLessThan(100_000)
-  await expect(checker.check(bomb, outcome)).rejects.toMatchObject({
+  await expect(check(bomb)).rejects.toMatchObject({
     failure: { code: 'request.too-large', status: 413 },
   })
 })

@@ -9,7 +9,8 @@ import { findResultProblem, MOST_RESULT_BYTES, type ResultIdentity, type ResultP
 
 /** Throws `request.malformed` (422) for what is not the result of this very session, 413 for what is too long. */
 export interface ResultChecker extends AsyncDisposable {
-  check(compressed: Uint8Array, outcome: SessionOutcome): Promise<void>
+  /** `param`: where in the request it is, or is named. */
+  check(compressed: Uint8Array, outcome: SessionOutcome, param: string): Promise<void>
 }
 
 /** What is shorter than this, decompressed, is looked at here: it takes less time than to hand it over. */
@@ -47,14 +48,14 @@ export function createResultChecker(): ResultChecker {
     return problem
   }
   return {
-    async check(compressed, outcome) {
-      const { sessionId, taskId, nodeId, status } = outcome
-      const identity = { sessionId, taskId, nodeId, status }
+    async check(compressed, outcome, param) {
+      const { sessionId, attempt, taskId, nodeId, status } = outcome
+      const identity = { sessionId, attempt, taskId, nodeId, status }
       const problem = await findResultProblem(compressed, identity, SHORT_BYTES)
       if (problem === undefined) return
-      if (problem !== 'too-long') throw toError(problem, outcome)
+      if (problem !== 'too-long') throw toError(problem, outcome, param)
       const found = await limit(() => inThread(compressed, identity)).catch(() => 'too-long' as const)
-      if (found !== undefined) throw toError(found, outcome)
+      if (found !== undefined) throw toError(found, outcome, param)
     },
     async [Symbol.asyncDispose]() {
       await Promise.all([...all].map((worker) => worker.terminate()))
@@ -62,9 +63,8 @@ export function createResultChecker(): ResultChecker {
   }
 }
 
-function toError(problem: ResultProblem, { sessionId, attempt }: SessionOutcome): RolloutError {
+function toError(problem: ResultProblem, { sessionId, attempt }: SessionOutcome, param: string): RolloutError {
   const which = `The result of attempt ${attempt} at session ${sessionId}`
-  const param = 'body.result_upload_id'
   if (problem !== 'too-long') {
     return new RolloutError('request.malformed', `${which} ${problem.wrong}.`, { status: 422, param })
   }

@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto'
-import { readdir } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { zstdCompressSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
@@ -32,6 +32,7 @@ async function leaseOne(more: object = {}): Promise<SessionOrder> {
 }
 
 const refusal = (code: string, status: number) => ({ failure: { code, status } })
+const digestOf = (bytes: Uint8Array) => `sha256:${createHash('sha256').update(bytes).digest('hex')}`
 const bySession = ({ sessionId }: SessionOrder) => ({ params: { session_id: sessionId } })
 
 describe('completing a session', () => {
@@ -48,6 +49,54 @@ describe('completing a session', () => {
     const kinds = (await Promise.all(Array.from({ length: 10 }, () => node.complete(order)))).map(({ kind }) => kind)
     expect(kinds.filter((kind) => kind === 'accepted')).toHaveLength(1)
     expect(kinds.filter((kind) => kind === 'duplicate')).toHaveLength(9)
+  })
+
+  test('with a short result takes one call, and leaves what a result leaves that was uploaded', async () => {
+    const order = await leaseOne()
+    expect(await node.completeInline(order)).toMatchObject({ kind: 'accepted' })
+    const params = { task_id: order.task.task_id }
+    const [kept] = (await at.client.listTaskResults({ params, query: {} })).results
+    expect(kept?.path).toMatch(new RegExp(`^results/../${order.sessionId}\\.1\\.json\\.zst$`))
+    const stored = await readFile(join(at.dir, 'files', kept!.path))
+    expect(kept).toMatchObject({ bytes: stored.length, digest: digestOf(stored) })
+    expect(await readdir(join(at.dir, 'files', 'tmp'))).toEqual([])
+    expect(await at.client.getSessionResult(bySession(order))).toEqual(makeResult(makeOutcome(order, node.id)))
+  })
+
+  test('again in the other way is completing it once', async () => {
+    const [order, neighbour] = [await leaseOne(), await leaseOne()]
+    await node.completeInline(order)
+    expect(await node.complete(order)).toEqual({ kind: 'duplicate' })
+    expect(await node.completeInline(order)).toEqual({ kind: 'duplicate' })
+    await node.complete(neighbour)
+    expect(await node.completeInline(neighbour)).toEqual({ kind: 'duplicate' })
+    const other = node.completeInline(neighbour, { result: { metadata: { else: true } } })
+    await expect(other).rejects.toMatchObject(refusal('request.stale', 409))
+  })
+
+  test('in both ways at once, many times, is completing it once', async () => {
+    const order = await leaseOne()
+    const calls = Array.from({ length: 10 }, (_, i) =>
+      i % 2 === 0 ? node.complete(order) : node.completeInline(order),
+    )
+    const kinds = (await Promise.all(calls)).map(({ kind }) => kind)
+    expect(kinds.toSorted()).toEqual(['accepted', ...Array.from({ length: 9 }, () => 'duplicate')])
+  })
+
+  test('with a result that is too long to come with it, is no base64, or is there twice is refused', async () => {
+    const order = await leaseOne()
+    const outcome = makeOutcome(order, node.id)
+    const complete = (body: object) => at.client.completeSession({ params: node.params, body: { outcome, ...body } })
+    const result = zstdCompressSync(JSON.stringify(makeResult(outcome))).toString('base64')
+    const wrong = [
+      { result: Buffer.alloc(64 * 1024 + 3).toString('base64') },
+      { result: 'A'.repeat(7 * 1024 * 1024) },
+      { result: `${result.slice(0, -4)}*===` },
+      { result: '' },
+      { result, result_upload_id: await node.upload(order, JSON.stringify(makeResult(outcome))) },
+    ]
+    for (const body of wrong) await expect(complete(body)).rejects.toMatchObject(refusal('request.malformed', 422))
+    expect(await complete({ result })).toMatchObject({ kind: 'accepted' })
   })
 
   test('with another result after the first is refused', async () => {
@@ -95,6 +144,7 @@ describe('completing a session', () => {
       const completion = at.client.completeSession({ params: node.params, body })
       await expect(completion).rejects.toMatchObject(refusal('request.stale', 409))
       await expect(node.complete(order)).rejects.toMatchObject(refusal('request.stale', 409))
+      await expect(node.completeInline(order)).rejects.toMatchObject(refusal('request.stale', 409))
     }
     expect(await files()).toBe(before)
     const unknown = { ...cancelled, sessionId: 'ses_nobody' }
@@ -117,15 +167,22 @@ describe('completing a session', () => {
       JSON.stringify({ ...result, task_id: 'other' }),
       JSON.stringify({ ...result, status: 'TIMEOUT' }),
       JSON.stringify({ ...result, node_id: 'other' }),
+      JSON.stringify({ ...result, metadata: { polar: { attempt: 2 } } }),
       JSON.stringify({ ...result, trajectory: { ...result.trajectory, traces: [{ ...trace, loss_mask: [1] }] } }),
       '['.repeat(100_000),
       Buffer.from('this is not zstd'),
       zstdCompressSync(JSON.stringify(result)).subarray(0, -5),
+      // All of the text is there, and only an empty frame after it is not whole.
+      Buffer.concat([zstdCompressSync(JSON.stringify(result)), zstdCompressSync('')]).subarray(0, -1),
     ]
     for (const text of wrong) {
       const upload = await node.upload(order, text)
       const completion = at.client.completeSession({ params: node.params, body: { outcome, result_upload_id: upload } })
       await expect(completion).rejects.toMatchObject(refusal('request.malformed', 422))
+      const bytes = typeof text === 'string' ? zstdCompressSync(text) : text
+      const body = { outcome, result: bytes.toString('base64') }
+      const inline = at.client.completeSession({ params: node.params, body })
+      await expect(inline).rejects.toMatchObject(refusal('request.malformed', 422))
     }
     expect(await node.complete(order)).toMatchObject({ kind: 'accepted' })
   })
@@ -185,7 +242,7 @@ describe('artifacts', () => {
     await expect(double).rejects.toMatchObject(refusal('request.malformed', 422))
     await at.client.completeSession({ params: node.params, body })
     expect(await at.client.completeSession({ params: node.params, body })).toEqual({ kind: 'duplicate' })
-    const digest = `sha256:${createHash('sha256').update(log).digest('hex')}`
+    const digest = digestOf(log)
     expect((await at.client.listArtifacts(bySession(order))).artifacts).toEqual([
       { path: 'copy.txt', bytes: log.length, is_cut: false, digest },
       { path: 'logs/agent.txt', bytes: log.length, is_cut: true, digest },

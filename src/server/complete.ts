@@ -27,6 +27,7 @@ export function completionHandlers(deps: ServerDeps): Some<'completeSession' | '
     async completeSession({ params, body }) {
       const { outcome } = body
       assertOutcome(outcome, params.node_id)
+      assertOneResult(body)
       assertDistinct(body.artifacts)
       // Most that comes too late is told so here, and leaves no file behind.
       await assertWanted(outcome, deps)
@@ -83,6 +84,12 @@ function assertOutcome({ nodeId, sessionId, status }: SessionOutcome, callerId: 
   }
 }
 
+function assertOneResult({ outcome, result, result_upload_id: uploadId }: Completion): void {
+  if (result === undefined || uploadId === undefined) return
+  const message = `Session ${outcome.sessionId} brings a result and the upload of one; it has only one.`
+  throw new RolloutError('request.malformed', message, { status: 422, param: 'body.result' })
+}
+
 function assertDistinct(artifacts: Completion['artifacts']): void {
   const seen = new Set<string>()
   for (const { path } of artifacts) {
@@ -105,19 +112,26 @@ async function assertWanted(outcome: SessionOutcome, { database }: ServerDeps): 
   throw stale(outcome, standing.kind === 'cancelled')
 }
 
+/** The same bytes come to the same name and digest in either way, so a duplicate is one whichever way it comes. */
 async function keepResult(
-  { outcome, result_upload_id: uploadId }: Completion,
+  { outcome, result, result_upload_id: uploadId }: Completion,
   deps: ServerDeps,
 ): Promise<ResultReference | undefined> {
+  if (result !== undefined) {
+    const bytes = Buffer.from(result, 'base64')
+    await deps.checker.check(bytes, outcome, 'body.result')
+    return deps.files.put(outcome.sessionId, outcome.attempt, bytes)
+  }
   if (uploadId === undefined) return undefined
   await assertUpload(outcome, uploadId, deps)
+  const param = 'body.result_upload_id'
   const reference = await deps.files.keep(outcome.nodeId, uploadId, { kind: 'result' })
   if (reference.bytes > MOST_RESULT_BYTES) {
     const message = `The result of session ${outcome.sessionId} is longer than ${MOST_RESULT_BYTES} bytes.`
-    throw new RolloutError('request.too-large', message, { param: 'body.result_upload_id' })
+    throw new RolloutError('request.too-large', message, { param })
   }
   const { stream } = await deps.files.open(reference.path)
-  await deps.checker.check(await readAll(stream), outcome)
+  await deps.checker.check(await readAll(stream), outcome, param)
   return reference
 }
 

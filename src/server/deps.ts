@@ -3,7 +3,7 @@ import type { Handlers } from '../api/mount.ts'
 import type { Routes } from '../api/routes.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Database } from '../store/database.ts'
-import type { Dispatch } from '../store/dispatch.ts'
+import type { Dispatch, RetentionPolicy } from '../store/dispatch.ts'
 import type { FileStore } from '../store/files.ts'
 import type { Caller } from './access.ts'
 import type { NamedBells } from './named-bells.ts'
@@ -19,8 +19,10 @@ export interface ServerDeps {
   dispatch: Dispatch
   files: FileStore
   feed: EventFeed
-  /** Rings the id of a task when something of it has changed. */
+  /** Rings the id of a task when a session of it may have ended, or anything else of it have changed. */
   bell: NamedBells
+  /** The same only when the task itself may be over. Whoever waits for that need not look at every session that ends. */
+  overBell: NamedBells
   desk: LeaseDesk
   waits: Waits
   checker: ResultChecker
@@ -32,6 +34,8 @@ export interface ServerDeps {
   /** Of Polar. */
   version: string
   leaseMs: number
+  /** Absent: tasks are kept until somebody deletes them. */
+  retention?: RetentionPolicy
   clock: Clock
   monotonic: () => number
   logger: Logger

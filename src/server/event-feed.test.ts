@@ -11,6 +11,7 @@ class Table {
   hidden = 0
   reads = 0
   failures = 0
+  isAway = false
   #txid = 10
 
   write(taskId = 't', count = 1): void {
@@ -59,7 +60,10 @@ async function setUp() {
   const table = new Table()
   const feed = await EventFeed.start({
     read: (query) => table.read(query),
-    newest: async () => table.newest(),
+    newest: async () => {
+      if (table.isAway) throw new Error('the database is away')
+      return table.newest()
+    },
     clock,
     logger: pino({ level: 'silent' }),
   })
@@ -102,6 +106,46 @@ test('hears a ping with its place after 15 s without news, also when news was of
   expect(clock.now() - before).toBe(15_000)
   table.write('other')
   expect(await take(clock, items, 1)).toEqual([{ kind: 'ping', cursor: '11-1' }])
+})
+
+test('while nobody listens nothing is read, and whoever comes next misses nothing', async () => {
+  const { clock, table, feed } = await setUp()
+  table.write('t', 1000)
+  feed.ring()
+  await clock.advance(60_000)
+  expect(table.reads).toBe(0)
+  const gone = new AbortController()
+  const first = feed.subscribe({ signal: gone.signal })
+  expect(await take(clock, first, 1)).toEqual([{ kind: 'hello', cursor: '11-1000' }])
+  table.write()
+  feed.ring()
+  expect(numbers(await take(clock, first, 1))).toEqual([1000])
+  gone.abort()
+  expect(await take(clock, first, 1)).toEqual([])
+  const { reads } = table
+  table.write('t', 3)
+  feed.ring()
+  await clock.advance(60_000)
+  expect(table.reads).toBe(reads)
+  const back = feed.subscribe({ after: '12-1', signal: never })
+  const fresh = feed.subscribe({ signal: never })
+  expect(await take(clock, fresh, 1)).toEqual([{ kind: 'hello', cursor: '13-3' }])
+  expect(numbers(await take(clock, back, 4))).toEqual([1001, 1002, 1003])
+  table.write()
+  feed.ring()
+  expect(numbers(await take(clock, back, 1))).toEqual([1004])
+  expect(numbers(await take(clock, fresh, 1))).toEqual([1004])
+})
+
+test('the first to listen while the database is away hears rather too much than too little', async () => {
+  const { clock, table, feed } = await setUp()
+  table.write()
+  table.isAway = true
+  table.failures = 1
+  const items = feed.subscribe({ signal: never })
+  expect(await take(clock, items, 1)).toEqual([{ kind: 'hello', cursor: '10-0' }])
+  table.isAway = false
+  expect(numbers(await take(clock, items, 1))).toEqual([0])
 })
 
 test('an event that waits for an older transaction is heard soon after that ended, though nobody rings', async () => {

@@ -36,9 +36,9 @@ const RECHECK_MS = 2000
 const RECHECK_SOON_MS = [5, 20, 100, 300]
 
 /**
- * One reader of the table of events for all who listen. A subscriber is no more than a place in the order and pulls what
- * follows it, from what was read lately or else from the table; so nothing is kept for a slow one, and none can miss an
- * event or hear it twice.
+ * One reader of the table of events for all who listen, and none while nobody does. A subscriber is no more than a place
+ * in the order and pulls what follows it, from what was read lately or else from the table; so nothing is kept for a slow
+ * one, and none can miss an event or hear it twice.
  */
 export class EventFeed implements AsyncDisposable {
   readonly #deps: EventFeedDeps
@@ -50,6 +50,9 @@ export class EventFeed implements AsyncDisposable {
   #news = Promise.withResolvers<void>()
   #reading: Promise<void> | undefined
   #isRung = false
+  #listeners = 0
+  /** The first to listen after a while passes over what nobody waited for. */
+  #waking: Promise<void> | undefined
   /** In a row, with something that could not be given out yet. */
   #looksBehind = 0
   #stopTimer: (() => void) | undefined
@@ -58,7 +61,6 @@ export class EventFeed implements AsyncDisposable {
     this.#deps = deps
     this.#from = newest
     this.#last = newest
-    this.#lookLater()
   }
 
   static async start(deps: EventFeedDeps): Promise<EventFeed> {
@@ -68,7 +70,8 @@ export class EventFeed implements AsyncDisposable {
   /** There may be something new. */
   ring(): void {
     this.#isRung = true
-    if (this.#stopped.signal.aborted || this.#reading !== undefined) return
+    if (this.#stopped.signal.aborted || this.#listeners === 0) return
+    if (this.#reading !== undefined || this.#waking !== undefined) return
     this.#reading = this.#readAll().finally(() => {
       this.#reading = undefined
       if (this.#isRung) this.ring()
@@ -79,6 +82,7 @@ export class EventFeed implements AsyncDisposable {
   /** Whoever does not pull hears nothing, and costs nothing. */
   async *subscribe({ after, taskId, signal }: Subscription): AsyncGenerator<FeedItem, void, undefined> {
     const ended = AbortSignal.any([signal, this.#stopped.signal])
+    using _listening = await this.#enter()
     let place = await this.#beginAt(after)
     yield { kind: 'hello', cursor: place }
     while (!ended.aborted) {
@@ -92,6 +96,37 @@ export class EventFeed implements AsyncDisposable {
       place = next
       if (isMore) continue
       if (!(await this.#waitFor(news, ended)) && !ended.aborted) yield { kind: 'ping', cursor: place }
+    }
+  }
+
+  async #enter(): Promise<Disposable> {
+    this.#listeners += 1
+    if (this.#listeners === 1) {
+      this.#waking ??= this.#passOver().finally(() => {
+        this.#waking = undefined
+        this.ring()
+      })
+    }
+    await this.#waking
+    return {
+      [Symbol.dispose]: () => {
+        this.#listeners -= 1
+        if (this.#listeners === 0) this.#stopTimer?.()
+      },
+    }
+  }
+
+  async #passOver(): Promise<void> {
+    await this.#reading
+    try {
+      const newest = await this.#deps.newest()
+      if (!isBefore(this.#last, newest)) return
+      this.#recent = []
+      this.#from = newest
+      this.#last = newest
+    } catch (error) {
+      // Then it is all heard from where it was: too much, but nothing is missed.
+      this.#deps.logger.debug({ err: error }, 'the newest event could not be looked up')
     }
   }
 
@@ -130,7 +165,7 @@ export class EventFeed implements AsyncDisposable {
 
   #lookLater(): void {
     this.#stopTimer?.()
-    if (this.#stopped.signal.aborted) return
+    if (this.#stopped.signal.aborted || this.#listeners === 0) return
     const soon = this.#looksBehind === 0 ? undefined : RECHECK_SOON_MS[this.#looksBehind - 1]
     this.#stopTimer = this.#deps.clock.after(soon ?? RECHECK_MS, () => this.ring())
   }
@@ -167,6 +202,7 @@ export class EventFeed implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stopped.abort()
     this.#stopTimer?.()
+    await this.#waking
     await this.#reading
   }
 }

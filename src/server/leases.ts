@@ -1,3 +1,4 @@
+import { MOST_INLINE_BYTES } from '../api/lease-routes.ts'
 import { MIB } from '../api/route.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { Lease, LeaseAnswer, NodeStanding, RenewalOutcome } from '../store/dispatch.ts'
@@ -33,6 +34,7 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
         lease_ms: leaseMs,
         outcomes: joined.outcomes.map(toOutcome),
         max_part_bytes: PART_BYTES,
+        max_inline_bytes: MOST_INLINE_BYTES,
       }
     },
     async leaseSessions({ params, body, signal }) {

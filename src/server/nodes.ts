@@ -1,5 +1,6 @@
 import type { NodeInfo } from '../api/node-routes.ts'
 import { drainNode, findNode, listNodes, putNode, removeIdleNode, touchNode } from '../store/dispatch/nodes.ts'
+import { maySeeNode } from './access.ts'
 import type { ServerDeps, Some } from './deps.ts'
 import { noNode } from './not-found.ts'
 import { isHealthy, toNodeInfo } from './views.ts'
@@ -27,8 +28,8 @@ export function nodeHandlers({ database, clock, desk }: ServerDeps): Some<NodeRo
       if (!(await touchNode(db, params.node_id, body.metrics, clock.now()))) throw noNode(params.node_id)
       return show(params.node_id)
     },
-    async listNodes() {
-      const nodes = await listNodes(db)
+    async listNodes({ caller }) {
+      const nodes = (await listNodes(db)).filter((node) => maySeeNode(caller, node.registration.node_id))
       return nodes.map((node) => toNodeInfo(node, clock.now()))
     },
     getNode: ({ params }) => show(params.node_id),

@@ -1,11 +1,13 @@
 import { promisify } from 'node:util'
 import { zstdDecompress } from 'node:zlib'
 import { nestsDeeperThan } from '../lib/json-depth.ts'
+import { endsWithZstdFrame } from '../lib/zstd-frames.ts'
 import { SessionResult } from '../model/session.ts'
 
 /** Whose result it must be. */
 export interface ResultIdentity {
   sessionId: string
+  attempt: number
   taskId: string
   nodeId: string
   status: string
@@ -26,6 +28,7 @@ export async function findResultProblem(
   identity: ResultIdentity,
   maxBytes: number = MOST_RESULT_BYTES,
 ): Promise<ResultProblem | undefined> {
+  if (!endsWithZstdFrame(compressed)) return { wrong: 'is not compressed with zstd, or not all of it is there' }
   let text: Buffer
   try {
     text = await decompress(compressed, { maxOutputLength: maxBytes })
@@ -48,12 +51,15 @@ export async function findResultProblem(
 
 /** That a node mixes up two results must not be found out by the trainer. */
 function findMismatch(
-  { session_id, task_id, status, node_id }: SessionResult,
+  { session_id, task_id, status, node_id, metadata }: SessionResult,
   identity: ResultIdentity,
 ): ResultProblem | undefined {
   if (session_id !== identity.sessionId) return { wrong: `is that of session ${session_id}` }
   if (task_id !== identity.taskId) return { wrong: `is of task ${JSON.stringify(task_id)}` }
   if (status !== identity.status) return { wrong: `says ${status}, and the outcome ${identity.status}` }
   if (node_id != null && node_id !== identity.nodeId) return { wrong: `is of node ${node_id}` }
+  // Our nodes say which attempt it is of; in a file that others wrote nothing need.
+  const { attempt } = (metadata['polar'] ?? {}) as { attempt?: unknown }
+  if (typeof attempt === 'number' && attempt !== identity.attempt) return { wrong: `is of attempt ${attempt}` }
   return undefined
 }

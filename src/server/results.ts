@@ -2,6 +2,7 @@ import { promisify } from 'node:util'
 import { zstdDecompress } from 'node:zlib'
 import { JsonStream, StoredJson } from '../api/json-stream.ts'
 import { readAll } from '../api/limit-stream.ts'
+import { RolloutError } from '../model/failure.ts'
 import type { SessionResult } from '../model/session.ts'
 import type { ResultReference } from '../store/dispatch.ts'
 import { type Ending, listEndings } from '../store/dispatch/query-tasks.ts'
@@ -32,12 +33,13 @@ export async function* readEndings(
 }
 
 /** The JSON of one result: as the node wrote it, or as we have to make it. */
-export async function openResult(ending: EndedResult, { files, logger }: ResultDeps): Promise<JsonStream> {
+export async function openResult(ending: EndedResult, { database, files, logger }: ResultDeps): Promise<JsonStream> {
   if (ending.result === undefined) return toStream(makeResult(ending))
   try {
     const { stream, bytes } = await files.open(ending.result.path)
     return new StoredJson(stream, bytes)
   } catch (error) {
+    if ((await findProgress(database.db, ending.taskId)) === undefined) throw deletedMeanwhile(ending.taskId)
     logger.error({ err: error, sessionId: ending.sessionId }, 'the result of a session cannot be read')
     return toStream(makeUnreadable(ending, error))
   }
@@ -85,8 +87,10 @@ export async function* renderTask(
   const paths: string[] = []
   yield Buffer.from(`{"task_id":${JSON.stringify(task.taskId)},"status":"${task.status}","results":[`)
   let isFirst = true
+  let place = 0
   // Those that end from now on are not counted above, and so not shown.
   for await (const ending of readEndings(deps, task.taskId, { upTo: task.endings })) {
+    place = ending.place
     if (!ending.isCurrent) continue
     if (ending.result !== undefined) paths.push(ending.result.path)
     if (results === 'reference') continue
@@ -94,11 +98,17 @@ export async function* renderTask(
     isFirst = false
     yield* readResult({ ...ending, taskId: task.taskId }, deps)
   }
+  if (place < task.endings) throw deletedMeanwhile(task.taskId)
   const totals = counts ? `,"total_sessions":${task.need},"completed_sessions":${task.ended}` : ''
   yield Buffer.from(`],"result_paths":${JSON.stringify(paths)}${totals}}`)
 }
 
 const COMMA = Buffer.from(',')
+
+/** An end in good order would say that this was all. */
+export function deletedMeanwhile(taskId: string): RolloutError {
+  return new RolloutError('request.not-found', `Task ${JSON.stringify(taskId)} was deleted while it was read.`)
+}
 
 /** What a trainer is called back with; undefined when there is no such task. The same bytes each time. */
 export async function openTaskResult(taskId: string, deps: ResultDeps): Promise<AsyncIterable<Uint8Array> | undefined> {

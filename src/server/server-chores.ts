@@ -1,5 +1,6 @@
-import { findKnownFiles } from '../store/dispatch/query-sessions.ts'
+import { findKnownFiles } from '../store/dispatch/known-files.ts'
 import type { Chore } from './chores.ts'
+import { retireTasks } from './deleted-tasks.ts'
 import type { ServerDeps } from './deps.ts'
 import { removeGoneNodes } from './nodes.ts'
 
@@ -10,6 +11,8 @@ const DAY = 24 * HOUR
 
 /** As long as NVIDIA Polar keeps one, and then some. */
 const TOMBSTONES_MS = HOUR
+/** Longer than any submission of a deleted task is still under way; a trainer that asks for it again gets it then. */
+const DELETED_MS = DAY
 /** How far back a reader of events may have fallen. */
 const EVENTS_MS = 7 * DAY
 const DELIVERED_MS = 7 * DAY
@@ -18,7 +21,7 @@ const UPLOADS_MS = DAY
 
 /** All that the server does without being asked. */
 export function toChores(deps: ServerDeps): Chore[] {
-  const { database, dispatch, desk, files, leaseMs } = deps
+  const { database, dispatch, desk, files, leaseMs, retention } = deps
   return [
     // Several times within a lease, and often enough that what rests after a failure is woken in time.
     { name: 'expire leases', everyMs: Math.min(SECOND, leaseMs / 6), work: () => dispatch.expire() },
@@ -33,9 +36,11 @@ export function toChores(deps: ServerDeps): Chore[] {
         dispatch.prune({
           eventsOlderThanMs: EVENTS_MS,
           tombstonesOlderThanMs: TOMBSTONES_MS,
+          deletedOlderThanMs: DELETED_MS,
           deliveredCallbacksOlderThanMs: DELIVERED_MS,
         }),
     },
+    { name: 'delete old tasks', everyMs: MINUTE, work: (signal) => retireTasks(deps, retention, signal) },
     { name: 'sweep uploads', everyMs: 10 * MINUTE, work: () => files.sweep(UPLOADS_MS) },
     {
       name: 'sweep files that no row names',

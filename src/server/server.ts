@@ -2,7 +2,7 @@ import type { Logger } from 'pino'
 import type { Clock } from '../lib/clock.ts'
 import type { IdSource } from '../model/ids.ts'
 import { type Database, type DatabasePlace, openDatabase } from '../store/database.ts'
-import { createDispatch } from '../store/dispatch.ts'
+import { createDispatch, type RetentionPolicy } from '../store/dispatch.ts'
 import { type Changes, openChanges } from '../store/dispatch/changes.ts'
 import { newestCursor, readEvents } from '../store/dispatch/events.ts'
 import { putQuota } from '../store/dispatch/quotas.ts'
@@ -38,6 +38,8 @@ export interface ServerOptions {
   leaseMs?: number
   /** By the name of a token. Set anew at every start; a token that is not named here keeps what it was given. */
   quotas?: Readonly<Record<string, QuotaSettings>>
+  /** Which tasks that are over are deleted. Absent: none. */
+  retention?: RetentionPolicy
   clock: Clock
   /** Milliseconds that only go forward, such as `performance.now`. */
   monotonic: () => number
@@ -87,6 +89,7 @@ export class RolloutServer implements AsyncDisposable {
       await EventFeed.start({ read: (query) => readEvents(db, query), newest: () => newestCursor(db), clock, logger }),
     )
     const bell = new NamedBells(clock)
+    const overBell = new NamedBells(clock)
     const lease: LeaseDeskDeps['lease'] = (nodeId, room) => dispatch.lease(nodeId, room)
     // What it holds is lost a lease after it last renewed, and it may have asked for more a third of one later.
     const desk = new LeaseDesk({ lease, clock, monotonic, longestSilenceMs: leaseMs / 2 })
@@ -98,7 +101,7 @@ export class RolloutServer implements AsyncDisposable {
         logger,
       }),
     )
-    parts.defer(await watch(database, changes, { desk, bell, feed, callbacks }))
+    parts.defer(await watch(database, changes, { desk, bell, overBell, feed, callbacks }))
 
     const closing = new AbortController()
     const waits = new Waits(closing.signal)
@@ -108,6 +111,7 @@ export class RolloutServer implements AsyncDisposable {
       files,
       feed,
       bell,
+      overBell,
       desk,
       waits,
       checker: parts.use(createResultChecker()),
@@ -116,6 +120,7 @@ export class RolloutServer implements AsyncDisposable {
       tokenNames: new Set(options.access.isOpen ? [OPEN_NAME] : options.access.tokens.map(({ name }) => name)),
       version: options.version ?? '',
       leaseMs,
+      retention: options.retention,
       clock,
       monotonic,
       logger,
@@ -143,6 +148,7 @@ async function setQuotas({ db }: Database, quotas: ServerOptions['quotas'] = {})
 interface Listeners {
   desk: LeaseDesk
   bell: NamedBells
+  overBell: NamedBells
   feed: EventFeed
   callbacks: CallbackSender
 }
@@ -151,13 +157,16 @@ interface Listeners {
 async function watch(
   database: Database,
   changes: Changes,
-  { desk, bell, feed, callbacks }: Listeners,
+  { desk, bell, overBell, feed, callbacks }: Listeners,
 ): Promise<() => Promise<void>> {
   const stopWork = await database.listen(WORK_CHANNEL, () => desk.ring())
-  const stopChanges = changes.subscribe((taskIds) => {
+  const stopChanges = changes.subscribe((taskIds, news) => {
     feed.ring()
     if (taskIds === 'all') bell.ringAll()
-    else for (const taskId of taskIds) bell.ring(taskId)
+    else if (news !== 'moved') for (const taskId of taskIds) bell.ring(taskId)
+    if (news !== 'over') return
+    if (taskIds === 'all') overBell.ringAll()
+    else for (const taskId of taskIds) overBell.ring(taskId)
     callbacks.wake()
   })
   return async () => {

@@ -2,7 +2,7 @@ import { JsonStream } from '../api/json-stream.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { ServerDeps, Some } from './deps.ts'
 import { noTask } from './not-found.ts'
-import { readEndings, readResult } from './results.ts'
+import { deletedMeanwhile, readEndings, readResult } from './results.ts'
 import { findProgress } from './task-progress.ts'
 
 /** The results of a task, other than all at once. */
@@ -52,7 +52,8 @@ async function* streamResults(
       place = ending.place
       yield new JsonStream(readResult({ ...ending, taskId }, deps))
     }
-    if (!follow || task?.status !== 'running') return
+    if (task === undefined || place < task.endings) throw deletedMeanwhile(taskId)
+    if (!follow || task.status !== 'running') return
     if (end.signal.aborted) throw closed()
     await ear.next(RECHECK_MS, end.signal)
   }

@@ -5,6 +5,7 @@ import type { EnqueueOutcome } from '../store/dispatch.ts'
 import { listTaskSessions } from '../store/dispatch/query-sessions.ts'
 import { findTask, listTasks, type TaskSummary } from '../store/dispatch/query-tasks.ts'
 import { assertCallbackAllowed } from './callbacks.ts'
+import { clearDeletedTasks } from './deleted-tasks.ts'
 import type { ServerDeps, Some } from './deps.ts'
 import { noTask } from './not-found.ts'
 import { overQuota, refusedRetry } from './refused-retry.ts'
@@ -18,6 +19,7 @@ type TaskRoutes =
   | 'submitBatch'
   | 'getTask'
   | 'cancelTask'
+  | 'deleteTask'
   | 'updateTask'
   | 'retryTask'
   | 'listTasks'
@@ -68,6 +70,16 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
         total_sessions: 0,
         completed_sessions: 0,
       }
+    },
+    async deleteTask({ params: { task_id: taskId } }) {
+      const outcome = await dispatch.deleteTask(taskId)
+      if (outcome.kind === 'unknown-task') throw noTask(taskId)
+      if (outcome.kind === 'running') {
+        const message = `Task ${JSON.stringify(taskId)} is running; cancel it first, or wait until it is over.`
+        throw new RolloutError('request.conflict', message)
+      }
+      await clearDeletedTasks(deps, { taskId, signal: AbortSignal.timeout(CLEARING_MS) })
+      return { task_id: taskId, deleted_sessions: outcome.sessions, deleted_bytes: outcome.bytes }
     },
     async updateTask({ params, body }) {
       const { dispatch_priority: priority, early_stop_min_usable_sessions: earlyStop } = body
@@ -128,6 +140,10 @@ function assertTaken({ taskId, kind }: EnqueueOutcome): void {
       throw new RolloutError('request.conflict', `Task ${name} is there with another body; choose another id.`)
     case 'cancelled':
       throw new RolloutError('request.conflict', `Task ${name} was cancelled before it was submitted.`)
+    case 'deleted': {
+      const message = `Task ${name} was here and has been deleted, so it is not run again; choose another id.`
+      throw new RolloutError('request.conflict', message)
+    }
     case 'stale':
       throw new RolloutError(
         'request.stale',
@@ -135,6 +151,9 @@ function assertTaken({ taskId, kind }: EnqueueOutcome): void {
       )
   }
 }
+
+/** For so long a caller waits for the files of what it deleted to be gone; the rest is a chore. */
+const CLEARING_MS = 10_000
 
 /** When nobody rang: a notification may be lost. */
 const RECHECK_MS = 5000
@@ -144,7 +163,7 @@ async function waitForNews(
   taskId: string,
   { wait, known_completed: known }: { wait: number; known_completed?: number | undefined },
   signal: AbortSignal,
-  { database, bell, waits, monotonic }: ServerDeps,
+  { database, bell, overBell, waits, monotonic }: ServerDeps,
 ): Promise<TaskProgress> {
   const look = async (): Promise<TaskProgress> => {
     const task = await findProgress(database.db, taskId)
@@ -157,7 +176,7 @@ async function waitForNews(
   if (wait === 0 || isNews(task)) return task
   return waits.during(signal, async (end) => {
     const until = monotonic() + wait * 1000
-    using ear = bell.listen(taskId)
+    using ear = (known === undefined ? overBell : bell).listen(taskId)
     for (;;) {
       const found = await look()
       const left = until - monotonic()

@@ -12,6 +12,7 @@ import { anySteps, playSteps } from '../../test/support/dispatch-random.ts'
 import type { Database } from './database.ts'
 import { describeAsking } from './dispatch/asking.contract.ts'
 import { reviveCallback, settleCallback, takeCallbacks } from './dispatch/callbacks.ts'
+import { describeDeleting } from './dispatch/deleting.contract.ts'
 import { readEvents } from './dispatch/events.ts'
 import { drainNode, findNode, listNodes, putNode, removeIdleNode, touchNode } from './dispatch/nodes.ts'
 import { describeNodes } from './dispatch/nodes.contract.ts'
@@ -38,6 +39,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
     })
     afterAll(() => database?.[Symbol.asyncDispose]())
     describeAsking(() => database)
+    describeDeleting(() => database)
     describeNodes(() => database)
     describeReading(() => database)
 

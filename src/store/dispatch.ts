@@ -9,7 +9,9 @@ import type { Database } from './database.ts'
 import type { TaskWord } from './database/tables.ts'
 import { accept } from './dispatch/accept.ts'
 import { advancePolicy, cancelSession, cancelStale, cancelTask, getPolicy } from './dispatch/cancel.ts'
-import type { Changes } from './dispatch/changes.ts'
+import type { Changes, News } from './dispatch/changes.ts'
+import { clearDeleted } from './dispatch/clear-deleted.ts'
+import { deleteTask } from './dispatch/delete-task.ts'
 import { enqueue } from './dispatch/enqueue.ts'
 import { joinNode, leaveNode } from './dispatch/join.ts'
 import { createLeaseWatch } from './dispatch/lease-watch.ts'
@@ -18,6 +20,7 @@ import { loseNode } from './dispatch/lose.ts'
 import { prune } from './dispatch/prune.ts'
 import { release, releaseRest } from './dispatch/release.ts'
 import { renew } from './dispatch/renew.ts'
+import { retire } from './dispatch/retire.ts'
 import { retrySession, retryTask } from './dispatch/retry.ts'
 import { createSettleLanes } from './dispatch/settle-lanes.ts'
 import { updateTask } from './dispatch/update-task.ts'
@@ -39,9 +42,10 @@ export interface EnqueueOutcome {
   taskId: string
   /**
    * `same`: it was there, with this very body. `conflict`: it was there, with another. `stale`: nobody wants it any more.
-   * `cancelled`: that was asked for before it came. `over-quota`: said of all of a batch, none of which was created.
+   * `cancelled`: that was asked for before it came. `deleted`: it was there, and is over and deleted. `over-quota`: said
+   * of all of a batch, none of which was created.
    */
-  kind: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'over-quota'
+  kind: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted' | 'over-quota'
 }
 
 /** One attempt in the hands of a node. The attempt number is the fencing token. */
@@ -170,8 +174,34 @@ export interface SessionRetry {
 /** Ages in milliseconds, by the clock of whoever wrote them. Absent: those are kept. */
 export interface PruneLimits {
   eventsOlderThanMs?: number
+  /** Of tasks that were cancelled before they came. */
   tombstonesOlderThanMs?: number
+  /** What is left of tasks that were deleted, so that they are not made anew. */
+  deletedOlderThanMs?: number
   deliveredCallbacksOlderThanMs?: number
+}
+
+export type DeleteOutcome =
+  /** What it had. */
+  | { kind: 'deleted'; sessions: number; bytes: number }
+  /** Only one that is over can be deleted. */
+  | { kind: 'running' }
+  | { kind: 'unknown-task' }
+
+/** What is kept of tasks that are over. One whose trainer has still to be called back is kept in any case. */
+export interface RetentionPolicy {
+  /** Those that ended longer ago go. Absent: none for its age. */
+  olderThanMs?: number
+  /** Of the results and artifacts of tasks that are over; beyond it the oldest go. Absent: none for its size. */
+  maxBytes?: number
+  /** One that ended less long ago is not deleted for its size: it may not have been read yet. */
+  keepAtLeastMs: number
+}
+
+/** Rows that are gone, and the files they named, which nobody names any more. */
+export interface ClearedRows {
+  taskId: string
+  paths: string[]
 }
 
 /**
@@ -235,6 +265,18 @@ export interface Dispatch {
    * jumps; see lease-watch.ts. How many were lost.
    */
   expire(): Promise<number>
+  /**
+   * A task that is over is not there any more for whoever asks, and its callbacks are dropped. Its id is remembered until
+   * `prune` forgets it, so that a submission that comes late does not run it again. Its rows are left to `clearDeleted`.
+   */
+  deleteTask(taskId: string): Promise<DeleteOutcome>
+  /** Deletes some tasks that are not to be kept any longer, oldest first. Which; none: there are no more. */
+  retire(policy: RetentionPolicy): Promise<string[]>
+  /**
+   * Takes away some rows of this deleted task, or of any. Their files are to be removed then, not before: a row must never
+   * name a file that is gone, and a file that no row names is swept. Undefined: there are no more, or others are at them.
+   */
+  clearDeleted(taskId?: string): Promise<ClearedRows | undefined>
   /** Forgets what nobody asks for any more. How many rows. */
   prune(limits: PruneLimits): Promise<number>
 }
@@ -264,7 +306,7 @@ const SETTLE_LANES = 4
 export function createDispatch(deps: DispatchDeps): Dispatch {
   const { db } = deps.database
   const now = (): number => deps.clock.now()
-  const announce = (taskIds: Iterable<string>): void => deps.changes?.announce(taskIds)
+  const announce = (taskIds: Iterable<string>, news?: News): void => deps.changes?.announce(taskIds, news)
   const {
     leaseMs = DEFAULT_LEASE_MS,
     restMs = DEFAULT_REST_MS,
@@ -287,15 +329,21 @@ export function createDispatch(deps: DispatchDeps): Dispatch {
       const { holding, bootId } = room
       if (holding !== undefined) {
         const released = await releaseRest(db, nodeId, { holding, bootId }, now())
-        announce(released.map(({ taskId }) => taskId))
+        announce(
+          released.map(({ taskId }) => taskId),
+          'moved',
+        )
       }
       const { orders, node } = await lease(db, nodeId, room, memory, now())
-      announce(orders.map(({ task }) => task.task_id))
+      announce(
+        orders.map(({ task }) => task.task_id),
+        'moved',
+      )
       return { orders: orders.map((order) => ({ order, leaseMs })), node }
     },
     async renew(nodeId, renewals, more = {}) {
       const { outcomes, node, changed } = await renew(db, nodeId, renewals, more, now())
-      announce(changed)
+      announce(changed, 'moved')
       return { outcomes, node }
     },
     join: (joining) => joinNode(db, settle, joining, now()),
@@ -346,6 +394,17 @@ export function createDispatch(deps: DispatchDeps): Dispatch {
       announce(await cancelStale(db, now()))
       return watch.sweep()
     },
+    async deleteTask(taskId) {
+      const outcome = await deleteTask(db, taskId, now())
+      if (outcome.kind === 'deleted') announce([taskId])
+      return outcome
+    },
+    async retire(policy) {
+      const retired = await retire(db, policy, now())
+      announce(retired)
+      return retired
+    },
+    clearDeleted: (taskId) => clearDeleted(db, taskId),
     prune: (limits) => prune(db, limits, now()),
   }
 }

@@ -8,6 +8,7 @@ import { createAssertRoom, makeFolders, onDisk } from './files/disk.ts'
 import { keepUpload, putResult } from './files/keep.ts'
 import { assertDigest, FOLDERS } from './files/layout.ts'
 import { openKept } from './files/read-file.ts'
+import { removeKept } from './files/remove.ts'
 import { sweepUnknown, sweepUploads } from './files/sweep.ts'
 import { toState, UploadBook, type UploadRecord } from './files/uploads.ts'
 
@@ -64,6 +65,8 @@ export interface FileStore {
   put(sessionId: string, attempt: number, bytes: Uint8Array): Promise<ResultReference>
   /** Streams; cancel what is not read to its end. Throws `request.not-found`, or `request.malformed` with 416. */
   open(path: string, range?: { offset: number; length?: number }): Promise<OpenFile>
+  /** Removes results and artifacts that no row names any more; those that are not there are as good as removed. */
+  remove(paths: readonly string[]): Promise<void>
   /** Removes uploads that nobody added to for so long, and what crashes left behind. How many uploads it were. */
   sweep(olderThanMs: number): Promise<number>
   /** Removes results and artifacts, written so long ago, that nobody knows. `isKnown` gives those that are known. */
@@ -135,6 +138,7 @@ export async function openFileStore(options: FileStoreOptions): Promise<FileStor
         return await putResult(dir, sessionId, attempt, bytes)
       }),
     open: (path, range) => onDisk('A file could not be read', () => openKept(dir, path, range)),
+    remove: (paths) => onDisk('Files could not be removed', () => removeKept(dir, paths)),
     sweep: (olderThanMs) =>
       onDisk('Old uploads could not be removed', () => sweepUploads(dir, clock.now() - olderThanMs)),
     sweepKept: (olderThanMs, isKnown) =>

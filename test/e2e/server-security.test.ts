@@ -1,22 +1,53 @@
-import { readFile } from 'node:fs/promises'
+import { randomBytes } from 'node:crypto'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { request } from 'node:http'
 import { connect } from 'node:net'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest'
+import { stringify } from 'yaml'
 import type { Route } from '../../src/api/route.ts'
 import { routes } from '../../src/api/routes.ts'
 import { anyCallOf } from '../support/any-of-route.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { startUp, type UpProcess } from '../support/up-process.ts'
 
+const SCOPES = ['trainer', 'node', 'read'] as const
+
 let up: UpProcess
+let siteDir: string
 /** What an agent has in its hands: the key of its session, while the session is under way. */
 let sandboxKey: string
+/** The scope is right, the node is not: `rack-7` may use it, and nobody who is here. */
+const strayToken = `stray-${randomBytes(18).toString('hex')}`
+
+/** A token for each scope, as `polar up` makes them where none are configured, and the stray one. */
+async function startSite(): Promise<UpProcess> {
+  siteDir = await mkdtemp(join(tmpdir(), 'polar-site-'))
+  const tokens = Object.fromEntries(
+    SCOPES.map((scope) => [scope, `${scope}-${randomBytes(18).toString('hex')}`]),
+  ) as UpProcess['tokens']
+  const entries = Object.entries({ ...tokens, stray: strayToken })
+  await Promise.all(entries.map(([name, token]) => writeFile(join(siteDir, `${name}.token`), token, { mode: 0o600 })))
+  const of = (name: string, more: object) => ({ name, ...more, token_file: `${name}.token` })
+  const server = {
+    tokens: [
+      // First, so that the node of polar up has to choose.
+      of('stray', { scopes: ['node'], nodes: ['rack-*'] }),
+      of('trainer', { scopes: ['trainer', 'read'] }),
+      of('node', { scopes: ['node'] }),
+      of('read', { scopes: ['read'] }),
+    ],
+  }
+  const file = join(siteDir, 'polar.yaml')
+  await writeFile(file, stringify({ server }))
+  return startUp(['--config', file], tokens)
+}
 
 beforeAll(async () => {
-  up = await startUp()
+  up = await startSite()
   const keyFile = join(up.dir, 'stolen-key')
   const agent = bashAgent(`call hello > answer.txt; printf %s "$OPENAI_API_KEY" > ${keyFile}; sleep 1000`)
   const task = {
@@ -36,9 +67,10 @@ beforeAll(async () => {
 afterAll(async () => {
   const log = up?.log()
   await up?.[Symbol.asyncDispose]()
+  await rm(siteDir, { recursive: true, force: true })
   // Whatever was thrown at it: nothing of it was a surprise.
   expect(log).not.toContain('internal.bug')
-  for (const token of Object.values(up?.tokens ?? {})) expect(log).not.toContain(token)
+  for (const token of [...Object.values(up?.tokens ?? {}), strayToken]) expect(log).not.toContain(token)
 })
 
 interface Sent {
@@ -101,14 +133,14 @@ function expectPlainError({ status, text }: Answered, what: string): void {
 }
 
 function expectNoLeak(text: string, what: string): void {
-  for (const token of [...Object.values(up.tokens), sandboxKey]) expect(text.includes(token), what).toBe(false)
+  for (const token of [...Object.values(up.tokens), strayToken, sandboxKey])
+    expect(text.includes(token), what).toBe(false)
   expect(text.includes(up.dir), `${what}: ${text.slice(0, 500)}`).toBe(false)
   expect(text, what).not.toMatch(/\n\s+at |node_modules|select .* from |insert into /i)
 }
 
 const table: readonly (readonly [name: string, route: Route])[] = Object.entries(routes)
 const guarded = table.filter(([, { scopes }]) => scopes.length > 0)
-const SCOPES = ['trainer', 'node', 'read'] as const
 
 /** Harmless wherever it is let in: it names what is not there. */
 function pathOf({ path }: Route): string {
@@ -177,6 +209,98 @@ describe('who may ask for what', { timeout: 120_000 }, () => {
         expect(await response.text(), path).not.toContain('pipeline')
       }
     }
+  })
+})
+
+describe('a node token of another node', { timeout: 120_000 }, () => {
+  /** A node that is there, and what it works on. */
+  let nodeId: string
+  let sessionId: string
+  beforeAll(async () => {
+    const nodes = JSON.parse((await send('GET', '/nodes', { token: up.tokens.read })).text) as [{ node_id: string }]
+    nodeId = nodes[0].node_id
+    const { text } = await send('GET', '/tasks/holds-a-key/sessions', { token: up.tokens.read })
+    sessionId = (JSON.parse(text) as { sessions: [{ session_id: string }] }).sessions[0].session_id
+  })
+
+  function ask(route: Route, id: string, sample: Sent): Promise<Answered> {
+    const path = pathOf({ ...route, path: route.path.replace('{node_id}', id) as Route['path'] })
+    return send(route.method.toUpperCase(), path, { ...sample, token: strayToken })
+  }
+
+  /** Who may be asked about, of a node, and of a body that says which node it is of. */
+  function bodyOf({ nodeField, examples, ...route }: Route, id: string): Sent {
+    if (nodeField !== 'node_id') return sampleOf(route)
+    return { json: { ...(examples?.body as object), node_id: id } }
+  }
+
+  test.each(guarded)('%s: nothing for others, and no word of whether they are there', async (name, route) => {
+    const isAboutNode = route.path.includes('{node_id}') || route.nodeField !== undefined
+    if (!route.scopes.includes('node')) {
+      expect((await ask(route, nodeId, sampleOf(route))).status, name).toBe(403)
+      return
+    }
+    if (!isAboutNode) {
+      const { status, text } = await ask(route, nodeId, sampleOf(route))
+      expect([status, text.includes(nodeId)], `${name}: ${text}`).toEqual([200, false])
+      return
+    }
+    const there = await ask(route, nodeId, bodyOf(route, nodeId))
+    const nowhere = await ask(route, 'nobody', bodyOf(route, 'nobody'))
+    for (const answer of [there, nowhere]) {
+      expect(answer.status, `${name}: ${answer.text}`).toBe(403)
+      expectPlainError(answer, name)
+      expect(JSON.parse(answer.text), name).toMatchObject({ error: { code: 'request.forbidden' } })
+    }
+    expect(there.text.replaceAll(nodeId, 'nobody'), name).toBe(nowhere.text)
+    // What is wrong with the rest is told to nobody who may not ask.
+    const own = await ask(route, 'rack-7', bodyOf(route, 'rack-7'))
+    expect([401, 403], `${name}: ${own.text}`).not.toContain(own.status)
+    expect(own.status, own.text).toBeLessThan(500)
+  })
+
+  test('in its own name it brings nothing of what others work on', async () => {
+    const [sample] = fc.sample(anyCallOf(routes.completeSession), { numRuns: 1, seed: 1 })
+    const { outcome } = sample!.body as { outcome: object }
+    const theirs = { sessionId, taskId: 'holds-a-key', attempt: 1, status: 'COMPLETED' }
+    const complete = (id: string) =>
+      send('POST', '/nodes/rack-7/complete', {
+        token: strayToken,
+        json: { outcome: { ...outcome, ...theirs, nodeId: id } },
+      })
+    expect(await complete(nodeId)).toMatchObject({ status: 403 })
+    expect(JSON.parse((await complete('rack-7')).text)).toMatchObject({ error: { code: 'request.stale' } })
+
+    const upload = { session_id: sessionId, attempt: 1, bytes: 1, digest: `sha256:${'0'.repeat(64)}` }
+    const begun = await send('POST', '/nodes/rack-7/uploads', { token: strayToken, json: upload })
+    expect(JSON.parse(begun.text)).toMatchObject({ error: { code: 'request.stale' } })
+
+    const result = routes.postSessionResult.examples.body
+    for (const [node_id, expected] of [
+      [nodeId, 'request.forbidden'],
+      [null, 'request.forbidden'],
+      ['', 'request.forbidden'],
+      ['rack-7', 'request.stale'],
+    ]) {
+      const json = { ...result, session_id: sessionId, task_id: 'holds-a-key', node_id }
+      const { text } = await send('POST', '/callbacks/session_result', { token: strayToken, json })
+      expect(JSON.parse(text), `as ${node_id}`).toMatchObject({ error: { code: expected } })
+    }
+    const lease = { leases: [{ session_id: sessionId, attempt: 1 }] }
+    const released = await send('POST', '/nodes/rack-7/release', { token: strayToken, json: lease })
+    expect(JSON.parse(released.text)).toEqual({ released: [] })
+    const { text } = await send('GET', `/sessions/${sessionId}`, { token: up.tokens.read })
+    expect(JSON.parse(text), 'all the while').toMatchObject({ status: 'RUNNING', node_id: nodeId })
+  })
+
+  test('it sees of all nodes its own', async () => {
+    const registration = { ...routes.registerNode.examples.body, node_id: 'rack-7' }
+    expect(await send('POST', '/nodes/register', { token: strayToken, json: registration })).toMatchObject({
+      status: 200,
+    })
+    const { text } = await send('GET', '/nodes', { token: strayToken })
+    expect((JSON.parse(text) as { node_id: string }[]).map(({ node_id: id }) => id)).toEqual(['rack-7'])
+    expect(await send('DELETE', '/nodes/rack-7', { token: strayToken })).toMatchObject({ status: 200 })
   })
 })
 

@@ -1,6 +1,7 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, readFile, realpath, rm, stat, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readdir, readFile, realpath, rm, stat, writeFile } from 'node:fs/promises'
+import { createServer, type AddressInfo, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -188,6 +189,37 @@ describe('polar up', { timeout: 400_000 }, () => {
     const { code, json } = await polar(cwd, 'task', 'submit', 'task.yaml', '--wait', '--json')
     expect(code).toBe(0)
     expect(json()).toMatchObject([{ task_id: 'hi', status: 'completed', mean_reward: 1 }])
+  })
+
+  test.each([
+    ['up', '--port', '0'],
+    ['node', '--server', 'http://127.0.0.1:9'],
+  ])('%s ends with one Ctrl-C also while it waits for an engine that does not answer', async (...words) => {
+    const silent = createServer().listen(0, '127.0.0.1')
+    onTestFinished(() => void silent.close())
+    await once(silent, 'listening')
+    const engine = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`
+    const child = start(await freshFolder(`silent-${words[0]}`), ...words, '--upstream', engine)
+    const [socket] = (await once(silent, 'connection')) as [Socket]
+    socket.on('error', () => {})
+    const startedAt = performance.now()
+    expect(await end(child, 'SIGINT')).toBe(130)
+    // Else it would take a minute.
+    expect(performance.now() - startedAt).toBeLessThan(10_000)
+    socket.destroy()
+  })
+
+  test('whoever ends it while its database is made can start it again', async () => {
+    const cwd = await freshFolder('unmade')
+    const child = start(cwd, 'up', '--port', '0')
+    const database = join(cwd, '.polar/up/database/pglite')
+    while ((await readdir(database).catch(() => [])).length === 0) await new Promise((done) => setTimeout(done, 10))
+    const exited = once(child, 'exit')
+    child.kill('SIGINT')
+    const [code, signal] = (await exited) as [number | null, NodeJS.Signals | null]
+    expect(signal ?? code).toBe(signal === null ? 130 : 'SIGINT')
+    const again = await startReady(cwd, 'up', '--port', '0')
+    expect(await end(again.child)).toBe(0)
   })
 
   test('a second one in the same folder is told who has it', async () => {

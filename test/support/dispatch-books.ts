@@ -37,6 +37,11 @@ export async function auditBooks({ db }: Database): Promise<string[]> {
     }).length
     const isOver = task.status !== 'running'
     expectSame(`sessions of ${task.id}`, own.length, task.need)
+    expectSame(`whether ${task.id} has a time of its end`, task.ended_at !== null, isOver && !task.is_tombstone)
+    if (task.deleted_at !== null) {
+      expectSame(`callbacks of ${task.id}, which is deleted,`, callbacksOf.get(task.id)?.length ?? 0, 0)
+      continue
+    }
     expectSame(`ended of ${task.id}`, task.ended, own.filter(({ state }) => state === 'ended').length)
     for (const verdict of ['valid', 'failed', 'cancelled'] as const) {
       expectSame(`${verdict} of ${task.id}`, task[verdict], own.filter((each) => each.verdict === verdict).length)

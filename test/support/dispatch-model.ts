@@ -2,6 +2,7 @@ import { failureClasses, type FailureCode } from '../../src/model/failure.ts'
 import type {
   JoinAnswer,
   Acceptance,
+  DeleteOutcome,
   EnqueueOutcome,
   Lease,
   RenewalOutcome,
@@ -53,12 +54,15 @@ export class DispatchModel {
   readonly tasks = new Map<string, ModelTask>()
   readonly sessions = new Map<string, ModelSession>()
   readonly tombstones = new Set<string>()
+  /** Whose sessions may still be there. */
+  readonly deleted = new Set<string>()
   readonly quotas = new Map<string, { maxQueued: number | null; maxRunning: number | null }>()
   readonly boots = new Map<string, string>()
 
   /** Its sessions are made by `begin`, once their ids are known. */
   submit({ id, owner, samples }: NewTask): EnqueueOutcome['kind'] {
     if (this.tombstones.has(id)) return 'cancelled'
+    if (this.deleted.has(id)) return 'deleted'
     return this.#hasRoom(owner, samples) ? 'created' : 'over-quota'
   }
 
@@ -158,6 +162,7 @@ export class DispatchModel {
   }
 
   cancelTask(id: string, registerIfMissing: boolean): string | undefined {
+    if (this.deleted.has(id)) return registerIfMissing ? 'cancelled' : undefined
     const task = this.tasks.get(id)
     if (task === undefined && registerIfMissing) this.tombstones.add(id)
     if (this.tombstones.has(id)) return 'cancelled'
@@ -166,6 +171,20 @@ export class DispatchModel {
       task.status = 'cancelled'
     }
     return task?.status
+  }
+
+  deleteTask(id: string): DeleteOutcome['kind'] {
+    const task = this.tasks.get(id)
+    if (task === undefined) return 'unknown-task'
+    if (task.status === 'running') return 'running'
+    this.tasks.delete(id)
+    this.deleted.add(id)
+    return 'deleted'
+  }
+
+  /** Nothing is left of deleted tasks but their ids. */
+  clearDeleted(): void {
+    for (const { id, task } of this.sessions.values()) if (this.deleted.has(task.id)) this.sessions.delete(id)
   }
 
   cancelSession(id: string): boolean {
@@ -203,7 +222,7 @@ export class DispatchModel {
 
   retrySession(id: string): SessionRetry['kind'] {
     const session = this.sessions.get(id)
-    if (session === undefined) return 'unknown-session'
+    if (session === undefined || this.deleted.has(session.task.id)) return 'unknown-session'
     if (session.state !== 'ended') return 'under-way'
     if (session.verdict === 'valid') return 'stands'
     return this.#retry(session.task, (each) => each === session).kind as SessionRetry['kind']

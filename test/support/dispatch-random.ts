@@ -64,6 +64,10 @@ const anyStep = fc.oneof(
     weight: 2,
     arbitrary: fc.record({ kind: fc.constant('cancel-task' as const), place: anyPlace, register: fc.boolean() }),
   },
+  {
+    weight: 4,
+    arbitrary: fc.record({ kind: fc.constant('delete-task' as const), place: anyPlace, isCleared: fc.boolean() }),
+  },
   { weight: 2, arbitrary: fc.record({ kind: fc.constant('cancel-session' as const), place: anyPlace }) },
   {
     weight: 2,
@@ -103,7 +107,9 @@ export async function playSteps(desk: DispatchDesk, steps: readonly Step[]): Pro
   for (const step of steps) await playStep(play, step)
   const { db } = desk.database
   expect(await auditBooks(desk.database)).toEqual([])
-  for (const { taskId, status, valid, usable, ended, endings } of (await listTasks(db, { limit: 1000 })).tasks) {
+  const { tasks } = await listTasks(db, { limit: 1000 })
+  expect(new Set(tasks.map(({ taskId }) => taskId))).toEqual(new Set(play.model.tasks.keys()))
+  for (const { taskId, status, valid, usable, ended, endings } of tasks) {
     const task = play.model.tasks.get(taskId)!
     expect({ status, valid, usable, ended, endings }).toEqual({
       status: task.status,
@@ -175,6 +181,21 @@ async function playStep(play: Play, step: Step): Promise<void> {
       const id = `t${step.place}`
       const status = await dispatch.cancelTask(id, { registerIfMissing: step.register })
       return expect(status).toBe(model.cancelTask(id, step.register))
+    }
+    case 'delete-task': {
+      // Mostly one that is over: others are only to be refused.
+      const over = [...model.tasks.values()].filter(({ status }) => status !== 'running')
+      const id =
+        (step.place % 4 === 0 ? undefined : over[step.place % over.length]?.id) ??
+        `t${step.place % (play.submitted + 1)}`
+      const { kind } = await dispatch.deleteTask(id)
+      expect(kind).toBe(model.deleteTask(id))
+      if (kind === 'deleted') {
+        expect(await dispatch.enqueue([{ task: makeTask(id, 1) }])).toEqual([{ taskId: id, kind: 'deleted' }])
+      }
+      if (!step.isCleared) return
+      while ((await dispatch.clearDeleted()) !== undefined);
+      return model.clearDeleted()
     }
     case 'cancel-session': {
       const id = sessionAt(model, step.place)

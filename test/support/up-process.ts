@@ -16,8 +16,8 @@ export interface UpProcess extends AsyncDisposable {
   log(): string
 }
 
-/** `polar up` as a user starts it, in a folder of its own. */
-export async function startUp(words: readonly string[] = []): Promise<UpProcess> {
+/** `polar up` as a user starts it, in a folder of its own. `configured`: the words name a file with these tokens. */
+export async function startUp(words: readonly string[] = [], configured?: UpProcess['tokens']): Promise<UpProcess> {
   const dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-up-'))
   const child = spawn(process.execPath, [main, 'up', '--json', '--port', '0', '--dir', dir, ...words], {
     cwd: dir,
@@ -40,7 +40,7 @@ export async function startUp(words: readonly string[] = []): Promise<UpProcess>
         throw new Error(`polar up ended before it was ready:\n${log}`)
       }),
     ])
-    const tokens = JSON.parse(await readFile(join(dir, 'tokens.json'), 'utf8')) as UpProcess['tokens']
+    const tokens = configured ?? (JSON.parse(await readFile(join(dir, 'tokens.json'), 'utf8')) as UpProcess['tokens'])
     return { url, tokens, dir, process: child, log: () => log, [Symbol.asyncDispose]: stop }
   } catch (error) {
     await stop()

@@ -78,6 +78,8 @@ export class WorkerServer {
   readonly results = new Map<string, { session_id: string; metadata: { polar: { attempt: number } } }>()
   /** Makes the server refuse these results for what they are. */
   poisoned = new Set<string>()
+  /** Results that are longer are uploaded. */
+  inlineBytes: number | undefined = 64 * 1024
   readonly #clock: Clock
   readonly #leaseMs: number
   readonly #uploads = new Map<string, Upload>()
@@ -119,6 +121,7 @@ export class WorkerServer {
             lease_ms: this.#leaseMs,
             outcomes: body.holding.map((lease) => this.#renewed(lease)),
             max_part_bytes: 1024,
+            ...(this.inlineBytes !== undefined && { max_inline_bytes: this.inlineBytes }),
           }
         },
         leaseSessions: async ({ params, body, signal }) => {
@@ -149,8 +152,9 @@ export class WorkerServer {
           this.#assertNode(params.node_id, body.boot_id)
           return { outcomes: body.renewals.map((lease) => this.#renewed(lease)), draining: this.isDraining }
         },
-        completeSession: async ({ body: { outcome, result_upload_id: uploadId, artifacts } }) => {
+        completeSession: async ({ body: { outcome, result: inline, result_upload_id: uploadId, artifacts } }) => {
           const session = this.sessions.get(outcome.sessionId)
+          if (inline !== undefined) this.#assertInline(inline, uploadId)
           if (session === undefined) throw new RolloutError('request.not-found', 'Nobody knows it.')
           const uploads = [uploadId, ...artifacts.map(({ upload_id }) => upload_id)].filter((id) => id !== undefined)
           for (const id of uploads) {
@@ -160,7 +164,7 @@ export class WorkerServer {
             if (upload.attempt !== outcome.attempt || upload.sessionId !== outcome.sessionId)
               throw new Error('an upload of another attempt')
           }
-          const result = uploadId === undefined ? undefined : this.#uploads.get(uploadId)
+          const result = inline === undefined ? this.#uploads.get(uploadId ?? '') : toInline(inline)
           const { accepted } = session
           if (accepted?.attempt === outcome.attempt && accepted.digest === result?.digest)
             return { kind: 'duplicate' as const }
@@ -279,7 +283,12 @@ export class WorkerServer {
     return [...this.sessions.values()].every(({ state }) => state === 'ended')
   }
 
-  async #fetch(request: Request, signal: AbortSignal, life: { isDead: boolean }): Promise<Response> {
+  /** Who gives up hears no more of it, but what was sent is on its way. */
+  #fetch(request: Request, signal: AbortSignal, life: { isDead: boolean }): Promise<Response> {
+    return Promise.race([this.#carry(request, signal, life), this.#never(signal)])
+  }
+
+  async #carry(request: Request, signal: AbortSignal, life: { isDead: boolean }): Promise<Response> {
     this.requests.push(`${request.method} ${new URL(request.url).pathname}`)
     const fault = this.isAway ? 'cut-before' : (this.faults.shift() ?? 'none')
     if (life.isDead || fault === 'silent') return this.#never(signal)
@@ -310,6 +319,7 @@ export class WorkerServer {
   }
 
   async #never(signal: AbortSignal): Promise<never> {
+    signal.throwIfAborted()
     return new Promise((_, reject) => {
       signal.addEventListener('abort', () => reject(signal.reason as Error), { once: true })
     })
@@ -332,6 +342,12 @@ export class WorkerServer {
   #assertNode(id: string, boot: string | undefined): void {
     if (this.node?.id !== id) throw new RolloutError('request.not-found', 'Who are you?')
     if (boot !== undefined && this.node.boot !== boot) throw new RolloutError('request.stale', 'You were replaced.')
+  }
+
+  #assertInline(inline: string, uploadId: string | undefined): void {
+    if (uploadId !== undefined) throw new Error('a result and an upload of one')
+    if (Buffer.byteLength(inline, 'base64') > (this.inlineBytes ?? -1))
+      throw new RolloutError('request.malformed', 'There is no such field.', { status: 422 })
   }
 
   #renewed({ session_id, attempt }: { session_id: string; attempt: number }) {
@@ -376,6 +392,11 @@ export class WorkerServer {
 function taskOf(sessionId: string): TaskRequest {
   const agent = { harness: 'shell', custom_shell: { command: 'true' } }
   return TaskRequest.parse({ task_id: `task-of-${sessionId}`, instruction: '', agent })
+}
+
+function toInline(text: string): Pick<Upload, 'parts' | 'digest'> {
+  const parts = Buffer.from(text, 'base64')
+  return { parts, digest: `sha256:${createHash('sha256').update(parts).digest('hex')}` }
 }
 
 function toUpload({ id, parts, bytes, digest }: Upload) {

@@ -24,6 +24,11 @@ test('exportedNames() names what the configuration needs, and no token', () => {
   expect(exportedNames(config, env)).toEqual(['ENGINE_KEY', 'JUDGE_KEY', 'POLAR_HARNESS_DIR', 'POLAR_UPSTREAM_KEY'])
 })
 
+test('exportedNames() has nodes trust whom this machine trusts', () => {
+  const trusting = { ...env, NODE_EXTRA_CA_CERTS: '/shared/ca.pem' }
+  expect(exportedNames(Config.parse({}), trusting)).toContain('NODE_EXTRA_CA_CERTS')
+})
+
 test('toOptions() says what is configured, and leaves the rest to Slurm', () => {
   const { slurm } = Config.parse({ cluster: { slurm: { partition: 'gpu', memory: '64G', gres: 'gpu:8' } } }).cluster
   expect(toOptions(slurm, ['ENGINE_KEY', 'PATH'])).toEqual([

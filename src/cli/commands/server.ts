@@ -22,9 +22,14 @@ export const server = defineCommand({
   ],
   async run({ flags }): Promise<ExitCode> {
     const loaded = await loadFromFlags(flags)
-    using stop = listenForStop()
+    using stop = listenForStop({ twoSteps: true })
     const { config } = loaded
-    await using opened = await openServer(loaded, { env: process.env, logger: createLogger(config.log) })
+    const deps = { env: process.env, logger: createLogger(config.log), signal: stop.first }
+    await using opened = await openServer(loaded, deps).catch((error: unknown) => {
+      if (!stop.first.aborted) throw error
+      return undefined
+    })
+    if (opened === undefined) return exitCode(stop)
     if (!isLoopback(config.server.host) && config.server.tls === undefined)
       process.stderr.write('Warning: without TLS, tokens and results can be read on the way; see server.tls.\n')
     const { url, tokens } = opened

@@ -4,6 +4,7 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import { PLACE_FLAGS } from '../config-flags.ts'
 import { explainFailure, findServer, type FoundServer, type ServerFlags } from '../find-server.ts'
 import { findTask, listSessions, listTasks } from '../task/find-task.ts'
+import { removeTasks } from '../task/remove-tasks.ts'
 import { saveResults } from '../task/save-results.ts'
 import { readTasks, submitTasks, warnOfPaths, type Submitted } from '../task/submit-tasks.ts'
 import { waitForTasks } from '../task/wait-for-tasks.ts'
@@ -17,7 +18,7 @@ export const task = defineCommand({
   words: {
     name: 'ACTION FILE…|ID…',
     description:
-      'submit FILE…, ls, show ID, wait ID…, results ID…, cancel ID… or retry ID…; files are YAML, JSON or JSONL',
+      'submit FILE…, ls, show ID, wait ID…, results ID…, cancel ID…, retry ID… or rm ID…; files are YAML, JSON or JSONL',
   },
   flags: {
     server: {
@@ -51,6 +52,7 @@ export const task = defineCommand({
     'polar task ls --status running',
     'polar task show ask',
     'polar task results ask --to results',
+    'polar task rm ask',
   ],
   async run({ flags, words: [action, ...words] }): Promise<ExitCode> {
     const find = (): Promise<FoundServer> => findServer(flags)
@@ -76,8 +78,10 @@ export const task = defineCommand({
           return await cancel(ids(), flags, find)
         case 'retry':
           return await retry(ids(), flags, find)
+        case 'rm':
+          return await removeTasks(ids(), flags, find)
         case undefined:
-          throw usageError('task', 'say submit, ls, show, wait, results, cancel or retry')
+          throw usageError('task', 'say submit, ls, show, wait, results, cancel, retry or rm')
         default:
           throw usageError('task', `there is no "${action}"`)
       }
@@ -146,6 +150,7 @@ const SAYINGS: Readonly<Record<Submitted['outcome'], string>> = {
   conflict: 'refused: another task has this name; give this one another with --id',
   stale: 'refused: it was made for a policy that is too old by now',
   cancelled: 'refused: it was cancelled before it came',
+  deleted: 'refused: it was here and has been deleted; to run it again give it another name with --id',
 }
 
 async function list(words: readonly string[], flags: TaskFlags, find: Find): Promise<ExitCode> {

@@ -1,6 +1,8 @@
 import { createClient, type Client } from '../../client/client.ts'
 import type { Config } from '../../config/config.ts'
+import { usualNodeId } from '../../config/node-section.ts'
 import { RolloutError } from '../../model/failure.ts'
+import { speaksFor } from '../../server/node-pattern.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
 import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
 import { createLogger } from '../create-logger.ts'
@@ -37,34 +39,38 @@ export const up = defineCommand({
     const loaded = await loadFromFlags(flags, env)
     const { config } = loaded
     assertNodeToken(config)
-    using stop = listenForStop()
     const out = createOutput()
     const logger = createLogger(config.log, out)
+    let state = 'Starting: database and server…'
+    using screen = createScreen(() => [`  ${state}`], flags.json ? QUIET : process.stderr)
+    // Nothing is under way yet, and a database that is being made can be left at any moment, but not be told to stop: until
+    // it is there, whoever asks for the end gets it as from any other process.
+    const server = await openServer(loaded, { env, logger })
+    using stop = listenForStop({ twoSteps: true })
     await using parts = new AsyncDisposableStack()
-    let step = 'database and server'
-    const start = async () => {
-      using _screen = createScreen(() => [`  Starting: ${step}…`], flags.json ? QUIET : process.stderr)
-      const server = parts.use(await openServer(loaded, { env, logger }))
-      // A certificate is made out to a name, not to an address of this machine.
-      const url = config.server.tls === undefined ? server.localUrl : server.url
-      const connection = { url, token: server.tokens?.node }
-      const opened = await openWorker({
-        config,
-        server: connection,
-        isOwnMachine: true,
-        env,
-        logger,
-        signal: stop.first,
-        onStep: (what) => void (step = what),
-      })
-      return { server, connection, opened: parts.use(opened) }
+    parts.use(server)
+    // Somebody who sees no change would think that it was not heard.
+    stop.first.addEventListener('abort', () => (state = 'Ending… Ctrl-C again ends it at once.'))
+    // A certificate is made out to a name, not to an address of this machine.
+    const connection = {
+      url: config.server.tls === undefined ? server.localUrl : server.url,
+      token: server.tokens?.node,
     }
-    const started = await start().catch((error: unknown) => {
+    const opened = await openWorker({
+      config,
+      server: connection,
+      isOwnMachine: true,
+      env,
+      logger,
+      signal: stop.first,
+      onStep: (what) => void (state = `Starting: ${what}…`),
+    }).catch((error: unknown) => {
       if (!stop.first.aborted) throw error
       return undefined
     })
-    if (started === undefined) return exitCode(stop)
-    const { server, connection, opened } = started
+    if (opened === undefined) return exitCode(stop)
+    screen[Symbol.dispose]()
+    parts.use(opened)
     for (const warning of opened.warnings) process.stderr.write(`${warning}\n`)
     sayReady(server, opened, { asJson: flags.json, data: config.data, script: config.engine.script })
     const client = createClient({
@@ -101,9 +107,16 @@ export const up = defineCommand({
   },
 })
 
-function assertNodeToken({ server: { tokens } }: Config): void {
-  if (tokens.length === 0 || tokens.some(({ scopes }) => scopes.includes('node'))) return
-  throw new RolloutError('config.invalid', 'server.tokens: none has the scope node, which the node of polar up needs.')
+function assertNodeToken({ server: { tokens }, node }: Config): void {
+  if (tokens.length === 0) return
+  const ofNodes = tokens.filter(({ scopes }) => scopes.includes('node'))
+  const nodeId = node.id ?? usualNodeId()
+  if (ofNodes.some(({ nodes }) => speaksFor(nodes, nodeId))) return
+  const why =
+    ofNodes.length === 0
+      ? 'none has the scope node, which the node of polar up needs.'
+      : `none with the scope node is for ${nodeId}, which is what the node of polar up is called; see node.id.`
+  throw new RolloutError('config.invalid', `server.tokens: ${why}`)
 }
 
 /** Nobody looks. */

@@ -13,7 +13,7 @@ export interface SubmitChanges {
 
 export interface Submitted {
   task_id: string
-  outcome: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled'
+  outcome: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted'
 }
 
 /** What one request of the API takes. */

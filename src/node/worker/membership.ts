@@ -1,5 +1,6 @@
 import type { Logger } from 'pino'
 import { pause } from '../../client/send.ts'
+import { mistrustOf } from '../../client/server-error.ts'
 import type { Clock } from '../../lib/clock.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { Backoff } from './backoff.ts'
@@ -44,7 +45,7 @@ export class Membership {
       } catch (error) {
         signal.throwIfAborted()
         const trouble = troubleOf(error)
-        if (trouble === 'stale' || trouble === 'broken' || isForbidden(error)) throw error
+        if (trouble === 'stale' || trouble === 'broken' || isForbidden(error) || isMistrusted(error)) throw error
         logger.warn({ err: error }, 'the server cannot be reached yet')
         await pause(backoff.next(), signal, clock)
       }
@@ -84,6 +85,11 @@ export class Membership {
     this.#hasJoined = true
     onJoined(answer)
   }
+}
+
+/** Which authorities a process trusts is said when it starts, so waiting would not help. */
+function isMistrusted(error: unknown): boolean {
+  return error instanceof RolloutError && mistrustOf(error.cause) !== undefined
 }
 
 function saysReplaced(error: unknown): error is RolloutError {

@@ -4,12 +4,16 @@ import { join } from 'node:path'
 import type { Client } from '../../client/client.ts'
 import { uploadFile } from '../../client/upload.ts'
 import { errnoOf } from '../../lib/errno.ts'
+import { RolloutError } from '../../model/failure.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionFolder } from '../session-folder.ts'
 import type { UploadPolicy } from './policies.ts'
 import { BrokenResult } from './server-errors.ts'
 
-export type OfferClient = Pick<Client, 'beginUpload' | 'getUpload' | 'putPart' | 'completeSession'>
+export interface OfferClient extends Pick<Client, 'beginUpload' | 'getUpload' | 'putPart' | 'completeSession'> {
+  /** Results that are no longer go with the completion; 0 where the server takes none that way. */
+  inlineBytes: number
+}
 
 export interface Offer {
   nodeId: string
@@ -29,9 +33,14 @@ export interface Offer {
 export async function offer(client: OfferClient, given: Offer): Promise<void> {
   const { outcome, folder, uploads, nodeId, withResult, signal } = given
   const hasFailed = outcome.status !== 'COMPLETED'
-  const result = withResult ? await upload(client, folder.result, given) : undefined
-  // One that could not even be written says so itself.
-  if (withResult && result === undefined && outcome.failure?.code !== 'store.unavailable') throw missing(folder.result)
+  const short = withResult ? await readShort(folder.result, client.inlineBytes) : undefined
+  const uploadResult = async (): Promise<ResultFields> => {
+    const id = withResult ? await upload(client, folder.result, given) : undefined
+    // One that could not even be written says so itself.
+    if (withResult && id === undefined && outcome.failure?.code !== 'store.unavailable') throw missing(folder.result)
+    return id === undefined ? {} : { result_upload_id: id }
+  }
+  const result = short === undefined ? await uploadResult() : { result: short.toString('base64') }
   const artifacts: { path: string; upload_id: string }[] = []
   const send = async (path: string, place: string): Promise<void> => {
     const id = await upload(client, place, given)
@@ -44,11 +53,44 @@ export async function offer(client: OfferClient, given: Offer): Promise<void> {
   if (isSent(uploads.callLog, hasFailed) && (!withResult || (outcome.counts?.turns ?? 0) > 0)) {
     await send('calls.plog', join(folder.path, 'calls.plog'))
   }
-  await client.completeSession({
-    params: { node_id: nodeId },
-    body: { outcome, ...(result === undefined ? {} : { result_upload_id: result }), artifacts },
-    signal,
-  })
+  const complete = async (fields: ResultFields): Promise<void> => {
+    const body = { outcome, ...fields, artifacts }
+    await client.completeSession({ params: { node_id: nodeId }, body, signal })
+  }
+  try {
+    await complete(result)
+  } catch (error) {
+    // A server of an earlier version may have taken the place of the one that we joined, and does not know this way.
+    if (short === undefined || !isRefusedForm(error)) throw error
+    await complete(await uploadResult())
+  }
+}
+
+interface ResultFields {
+  result?: string
+  result_upload_id?: string
+}
+
+function isRefusedForm(error: unknown): boolean {
+  return error instanceof RolloutError && (error.failure.status === 422 || error.failure.status === 413)
+}
+
+/** All of a file that is no longer than this; undefined when it is, or there is none. */
+async function readShort(path: string, most: number): Promise<Buffer | undefined> {
+  if (most === 0) return undefined
+  const file = await openIfThere(path)
+  if (file === undefined) return undefined
+  try {
+    const bytes = Buffer.allocUnsafe(most + 1)
+    for (let length = 0; length <= most;) {
+      const { bytesRead } = await file.read(bytes, length, bytes.length - length, length)
+      if (bytesRead === 0) return bytes.subarray(0, length)
+      length += bytesRead
+    }
+    return undefined
+  } finally {
+    await file.close()
+  }
 }
 
 function isSent(which: UploadPolicy['artifacts'], hasFailed: boolean): boolean {

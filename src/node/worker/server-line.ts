@@ -30,6 +30,7 @@ export class ServerLine {
   readonly #clock: Clock
   readonly #bootId = randomUUID()
   readonly #closed = new AbortController()
+  #inlineBytes = 0
 
   constructor({ client, nodeId, clock }: { client: WorkerClient; nodeId: string; clock: Clock }) {
     this.#client = client
@@ -42,13 +43,16 @@ export class ServerLine {
     this.#closed.abort(new Error('The worker has ended.'))
   }
 
-  join(
+  async join(
     about: Omit<NodeRegistrationRequest, 'node_id'> & { labels: string[]; version: string },
     { holding, replaces }: { holding: readonly Lease[]; replaces?: string },
     signal: AbortSignal,
   ) {
     const body = { ...about, boot_id: this.#bootId, holding: toWire(holding), ...(replaces && { replaces }) }
-    return this.#call(CALL_MS, (within) => this.#client.joinNode({ ...this.#us, body, signal: within }), signal)
+    const ask = (within: AbortSignal) => this.#client.joinNode({ ...this.#us, body, signal: within })
+    const answer = await this.#call(CALL_MS, ask, signal)
+    if (answer.kind === 'joined') this.#inlineBytes = answer.max_inline_bytes ?? 0
+    return answer
   }
 
   lease(room: { slots: number; ahead: number }, affinity: string[], holding: readonly Lease[], signal: AbortSignal) {
@@ -110,6 +114,7 @@ export class ServerLine {
       (input: I): Promise<A> =>
         this.#call(UPLOAD_MS, (signal) => call({ ...input, signal }), input.signal)
     return {
+      inlineBytes: this.#inlineBytes,
       beginUpload: limited(beginUpload),
       getUpload: limited(getUpload),
       putPart: limited(putPart),

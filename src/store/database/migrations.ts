@@ -142,6 +142,17 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
     `create index callbacks_waiting on callbacks (next_at) where state = 'waiting'`,
     `create index callbacks_of_task on callbacks (task_id)`,
   ],
+  '0002-deleted-tasks': [
+    `alter table tasks add column ended_at float8, add column bytes bigint not null default 0, add column deleted_at float8`,
+    `update tasks set ended_at = updated_at, bytes = coalesce((
+      select sum((select coalesce(sum(bytes), 0) from results where session_id = sessions.id)
+        + (select coalesce(sum(bytes), 0) from artifacts where session_id = sessions.id))
+      from sessions where task_id = tasks.id
+    ), 0) where status <> 'running' and not is_tombstone`,
+    // Of columns that change only with the status: an index on one that changes more often makes every change dearer.
+    `create index tasks_ended on tasks (ended_at) include (bytes) where ended_at is not null`,
+    `create index tasks_to_clear on tasks (id) where is_tombstone and need > 0`,
+  ],
 }
 
 /** Brings the tables up to date. Servers may start at once: one does it under an advisory lock, the others wait. */

@@ -32,7 +32,7 @@ interface TaskRow {
   /** Who submitted it; empty where nobody has a name. */
   owner: string
   status: TaskWord
-  /** It was cancelled before it came, has no sessions, and is there to refuse it. */
+  /** It was deleted, or cancelled before it came, and is there to refuse it when it comes. Nobody is shown it. */
   is_tombstone: Generated<boolean>
   priority: number
   harness: string
@@ -57,6 +57,12 @@ interface TaskRow {
   staleness_limit: number | null
   created_at: number
   updated_at: number
+  /** Null while it runs, and once it is deleted. */
+  ended_at: number | null
+  /** Of its results and artifacts, counted when it ends. */
+  bytes: Generated<number>
+  /** Null unless it was. It has `need` sessions left to be cleared away. */
+  deleted_at: number | null
 }
 
 /** An owner and a set of labels a node must have. Sessions with the same wait in the same lane. */

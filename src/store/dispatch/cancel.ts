@@ -16,6 +16,8 @@ export function cancelTask(
   return db.transaction().execute(async (tx) => {
     if (registerIfMissing && (await putTombstone(tx, taskId, now))) return 'cancelled'
     const task = await lockTask(tx, taskId)
+    // One that was deleted is remembered as well, so that is as if it had been registered.
+    if (task !== undefined && task.deleted_at !== null) return registerIfMissing ? 'cancelled' : undefined
     if (task === undefined || task.status !== 'running') return task?.status
     await closeRest(tx, taskId, why, now)
     await endTask(tx, taskId, 'cancelled', now)

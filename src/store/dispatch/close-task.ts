@@ -44,7 +44,12 @@ export async function endTask(tx: Transaction<Tables>, taskId: string, status: T
   const event = JSON.stringify({ task_id: taskId, status })
   await sql`
     with t as (
-      update tasks set status = ${status}, updated_at = ${now}::float8 where id = ${taskId} returning id, callback_url
+      update tasks set status = ${status}, updated_at = ${now}::float8, ended_at = ${now}::float8, bytes = coalesce((
+        select sum((select coalesce(sum(bytes), 0) from results where session_id = sessions.id)
+          + (select coalesce(sum(bytes), 0) from artifacts where session_id = sessions.id))
+        from sessions where task_id = ${taskId}
+      ), 0)
+      where id = ${taskId} returning id, callback_url
     ), c as (
       insert into callbacks (task_id, url, next_at)
       select id, callback_url, ${now}::float8 from t where callback_url is not null

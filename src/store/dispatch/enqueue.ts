@@ -1,8 +1,9 @@
 import { createHash } from 'node:crypto'
-import { sql } from 'kysely'
+import { type Selectable, sql } from 'kysely'
 import { RolloutError } from '../../model/failure.ts'
 import type { IdSource } from '../../model/ids.ts'
 import type { Sql } from '../database.ts'
+import type { Tables } from '../database/tables.ts'
 import type { EnqueueOutcome, Submission } from '../dispatch.ts'
 import { type NewEvent, writeEvents } from './events.ts'
 import { hasQueueRoom, lockQueueLimit } from './quotas.ts'
@@ -55,7 +56,7 @@ export async function enqueue(
         if (!fresh.has(entry)) return { taskId, kind: 'stale' }
         if (created.has(entry)) return { taskId, kind: 'created' }
         const task = known.get(taskId)
-        if (task?.is_tombstone) return { taskId, kind: 'cancelled' }
+        if (task?.is_tombstone) return { taskId, kind: task.deleted_at === null ? 'cancelled' : 'deleted' }
         return { taskId, kind: task?.digest === entry.digest ? 'same' : 'conflict' }
       })
     })
@@ -165,13 +166,12 @@ async function insertSessions(db: Sql, created: ReadonlySet<Prepared>, deps: Enq
   `.execute(db)
 }
 
-async function readKnown(
-  db: Sql,
-  fresh: ReadonlySet<Prepared>,
-): Promise<Map<string, { digest: string; is_tombstone: boolean }>> {
+type KnownTask = Pick<Selectable<Tables['tasks']>, 'id' | 'digest' | 'is_tombstone' | 'deleted_at'>
+
+async function readKnown(db: Sql, fresh: ReadonlySet<Prepared>): Promise<Map<string, KnownTask>> {
   const ids = JSON.stringify([...fresh].map(({ submission }) => submission.task.task_id))
-  const { rows } = await sql<{ id: string; digest: string; is_tombstone: boolean }>`
-    select id, digest, is_tombstone from tasks
+  const { rows } = await sql<KnownTask>`
+    select id, digest, is_tombstone, deleted_at from tasks
     where id = any(array(select json_array_elements_text(${ids}::json)))
   `.execute(db)
   return new Map(rows.map((row) => [row.id, row]))

@@ -2,7 +2,7 @@ import { sql } from 'kysely'
 import type { Sql } from '../database.ts'
 
 export interface NewEvent {
-  type: 'task.created' | 'task.updated' | 'task.completed' | 'session.state_changed'
+  type: 'task.created' | 'task.updated' | 'task.completed' | 'task.deleted' | 'session.state_changed'
   data: Readonly<Record<string, unknown>> & { task_id: string }
 }
 

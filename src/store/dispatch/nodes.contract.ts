@@ -1,11 +1,13 @@
+import { sql } from 'kysely'
 import { beforeEach, describe, expect, test } from 'vitest'
 import { NodeStageMetrics } from '../../model/node.ts'
 import { DispatchDesk, makeOutcome, makeRegistration, makeTask, toLease } from '../../../test/support/dispatch-desk.ts'
 import type { Database } from '../database.ts'
 import type { Lease } from '../dispatch.ts'
 import { readEvents } from './events.ts'
+import { findKnownFiles } from './known-files.ts'
 import { drainNode, findNode } from './nodes.ts'
-import { countOpen, findArtifact, findKnownFiles, findSession, listArtifacts } from './query-sessions.ts'
+import { countOpen, findArtifact, findSession, listArtifacts } from './query-sessions.ts'
 import { findTask, listEndings } from './query-tasks.ts'
 
 /** What nodes say, and what becomes of it. */
@@ -193,6 +195,30 @@ export function describeNodes(open: () => Database): void {
       expect(await findArtifact(database.db, first!.sessionId, 'harness.log')).toBeUndefined()
       const asked = ['files/harness.log', `results/${first!.sessionId}-1`, 'files/unknown']
       expect(await findKnownFiles(database.db, asked)).toEqual(new Set(asked.slice(0, 2)))
+    })
+
+    test('a file is known by its very place, whatever dots its session has in its name', async () => {
+      await desk.submit('t', 2)
+      const [first, second] = await desk.take(2)
+      const usual = `results/0a/${first!.sessionId}.1.json.zst`
+      const other = `artifacts/ff/${first!.sessionId}.1.other/${'0'.repeat(64)}`
+      const files = [{ path: 'a', storedPath: other, bytes: 1, digest: 'd', isCut: false }]
+      await desk.dispatch.accept(makeOutcome(first!), { path: usual, digest: 'd', bytes: 1 }, files)
+      const theirs = `results/0a/${second!.sessionId}.1.0123456789abcdef.json.zst`
+      await desk.dispatch.accept(makeOutcome(second!), { path: theirs, digest: 'd', bytes: 1 })
+      await sql`insert into sessions (id, task_id, sample, lane_id, priority, round, affinity, state, status)
+        select 'a.b.2', 't', 2, lane_id, 0, 0, '[]', 'ended', 'ERROR' from sessions limit 1`.execute(database.db)
+      const dotted = 'results/0a/a.b.2.1.json.zst'
+      await sql`insert into results values ('a.b.2', 1, ${dotted}, 'd', 1)`.execute(database.db)
+      const known = [usual, other, theirs, dotted]
+      const unknown = [
+        `results/0b/${first!.sessionId}.1.json.zst`,
+        `results/0a/${first!.sessionId}.2.json.zst`,
+        `results/0a/${second!.sessionId}.1.json.zst`,
+        `artifacts/ff/${first!.sessionId}.1/a`,
+        'results/0a/none',
+      ]
+      expect(await findKnownFiles(database.db, [...known, ...unknown])).toEqual(new Set(known))
     })
 
     test('endings keep their order and place, with a result or without', async () => {

@@ -140,16 +140,6 @@ export async function findArtifact(db: Sql, sessionId: string, path: string): Pr
   return row && toArtifact(row)
 }
 
-/** Of these places of files, those that some result or artifact is kept at. */
-export async function findKnownFiles(db: Sql, paths: readonly string[]): Promise<Set<string>> {
-  const { rows } = await sql<{ path: string }>`
-    with p as (select json_array_elements_text(${JSON.stringify(paths)}::json) as path)
-    select path from results where path in (select path from p)
-    union select stored_path from artifacts where stored_path in (select path from p)
-  `.execute(db)
-  return new Set(rows.map(({ path }) => path))
-}
-
 /** How many sessions wait, for a node or to be queued again, and how many are being worked on. */
 export async function countOpen(db: Sql): Promise<{ queued: number; leased: number }> {
   const { rows } = await sql<{ queued: number; leased: number }>`

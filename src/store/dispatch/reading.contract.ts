@@ -148,12 +148,37 @@ export function describeReading(open: () => Database): void {
       expect(heard).not.toContain('u')
     })
 
+    test('whoever waits for an end hears which steps may have brought one', async () => {
+      await using changes = await openChanges(database)
+      desk = new DispatchDesk(database, { changes })
+      const heard: string[] = []
+      changes.subscribe((_, news) => heard.push(news))
+      const after = async (step: Promise<unknown>): Promise<string[]> => {
+        heard.length = 0
+        await step
+        return [...heard]
+      }
+      await desk.submit('t', 3)
+      const [a, b, c] = await desk.take(3)
+      expect(heard.at(-1)).toBe('moved')
+      expect(await after(desk.renew('n1', [{ ...a!, status: 'RUNNING' }]))).toEqual(['moved'])
+      expect(await after(desk.end(a!))).toEqual(['ended'])
+      expect(await after(desk.end(b!))).toEqual(['ended'])
+      expect(await after(desk.end(c!))).toEqual(['over'])
+      await desk.submit('u', 1)
+      expect(await after(desk.dispatch.cancelTask('u'))).toEqual(['over'])
+    })
+
     test('other servers on the same database hear of it too', async (context) => {
       if (database.kind === 'embedded') return context.skip('there is only one server')
       await using here = await openChanges(database)
       await using there = await openChanges(database)
       const target = new EventTarget()
-      there.subscribe((ids) => target.dispatchEvent(new CustomEvent('news', { detail: ids })))
+      const heard: string[] = []
+      there.subscribe((ids, what) => {
+        heard.push(what)
+        target.dispatchEvent(new CustomEvent('news', { detail: ids }))
+      })
       const news = once(target, 'news') as Promise<[CustomEvent]>
       desk = new DispatchDesk(database, { changes: here })
       await desk.dispatch.enqueue(['a', 'b'].map((id) => ({ task: makeTask(id, 1) })))
@@ -161,6 +186,11 @@ export function describeReading(open: () => Database): void {
       const more = once(target, 'news') as Promise<[CustomEvent]>
       here.announce(Array.from({ length: 2000 }, (_, i) => `task-${i}`))
       expect((await more)[0].detail).toBe('all')
+      const last = once(target, 'news')
+      here.announce(['a'], 'ended')
+      here.announce(['b'], 'moved')
+      await last
+      expect(heard).toEqual(['over', 'over', 'ended'])
     })
   })
 

@@ -121,7 +121,7 @@ async function queueAgain(
     ), t as (
       update tasks set status = 'running', ended = ended - ${again.length}::int, valid = valid - ${count('valid')}::int,
         usable = usable - ${usable}::int, failed = failed - ${count('failed')}::int,
-        cancelled = cancelled - ${count('cancelled')}::int, updated_at = ${now}::float8
+        cancelled = cancelled - ${count('cancelled')}::int, updated_at = ${now}::float8, ended_at = null
       where id = ${taskId}
     ), c as (
       -- Of an ending that does not count any more; there will be another.

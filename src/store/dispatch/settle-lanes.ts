@@ -1,4 +1,5 @@
 import type { Sql } from '../database.ts'
+import type { News } from './changes.ts'
 import { type AttemptEnding, type Settled, settle } from './settle.ts'
 
 interface Waiting {
@@ -23,7 +24,7 @@ interface LaneDeps {
   /** What infrastructure spoilt is not queued again at once. */
   isRestful: boolean
   /** These have changed. */
-  announce: (taskIds: readonly string[]) => void
+  announce: (taskIds: readonly string[], news: News) => void
 }
 
 /**
@@ -53,7 +54,11 @@ async function settleTogether(db: Sql, batch: readonly Waiting[], deps: LaneDeps
   try {
     const endings = batch.map(({ ending }) => ending)
     const answers = await settle(db, endings, { now: deps.now(), isRestful: deps.isRestful })
-    deps.announce(answers.flatMap((answer) => (answer === undefined ? [] : [answer.taskId])))
+    const settled = answers.filter((answer) => answer !== undefined)
+    const toIds = (isOver: boolean): string[] =>
+      settled.filter(({ taskStatus }) => (taskStatus !== 'running') === isOver).map(({ taskId }) => taskId)
+    deps.announce(toIds(false), 'ended')
+    deps.announce(toIds(true), 'over')
     for (const [i, each] of batch.entries()) each.resolve(answers[i])
   } catch (error) {
     const [first, ...others] = batch

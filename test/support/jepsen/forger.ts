@@ -21,9 +21,11 @@ const PATIENCE_MS = 4000
 
 const Completion = z.looseObject({
   outcome: z.looseObject({ sessionId: z.string(), attempt: z.int(), nodeId: z.string() }),
+  result: z.string().optional(),
   result_upload_id: z.string().optional(),
 })
 type Completion = z.infer<typeof Completion>
+type ResultFields = Pick<Completion, 'result' | 'result_upload_id'>
 interface Heard extends Completion {
   nodeId: string
   request: WireRequest
@@ -76,7 +78,7 @@ export class Forger {
       }
     // Without a file it comes further: what is wrong with it is in the outcome alone.
     const bare = (body: Completion): Completion => {
-      const { result_upload_id: _, ...rest } = body
+      const { result: _inline, result_upload_id: _, ...rest } = body
       return this.#options.chance.happens(0.5) ? body : { ...rest, artifacts: [] }
     }
     return {
@@ -103,19 +105,30 @@ export class Forger {
         return { nodeId, body: { ...body, outcome } }
       }, 'of the attempt to come'),
       'a file of nobody': tell(({ request: _, nodeId, ...body }) => {
-        return { nodeId, body: { ...body, result_upload_id: `upl_${'0'.repeat(40)}` } }
+        const { result: _inline, ...rest } = body
+        return { nodeId, body: { ...rest, result_upload_id: `upl_${'0'.repeat(40)}` } }
       }, 'with a file that is not there'),
       "another session's file": tell(({ request: _, nodeId, ...body }) => {
         const other = this.#pick((each) => each.outcome.sessionId !== body.outcome.sessionId)
-        if (other?.result_upload_id === undefined) return undefined
-        return { nodeId, body: { ...body, result_upload_id: other.result_upload_id } }
+        if (other === undefined || !hasResult(other)) return undefined
+        const { result: _inline, result_upload_id: _id, ...rest } = body
+        return { nodeId, body: { ...rest, ...resultOf(other) } }
       }, "with another session's file"),
       "another session's name": tell(({ request: _, nodeId, ...body }) => {
         const other = this.#pick((each) => each.outcome.sessionId !== body.outcome.sessionId)
-        if (other === undefined || body.result_upload_id === undefined) return undefined
+        if (other === undefined || !hasResult(body)) return undefined
         const { sessionId, attempt } = other.outcome
         return { nodeId, body: { ...body, outcome: { ...body.outcome, sessionId, attempt } } }
       }, 'as that of another session'),
+      'a result cut short': tell(({ request: _, nodeId, ...body }) => {
+        const bytes = Buffer.from(body.result ?? '', 'base64')
+        return { nodeId, body: { ...body, result: bytes.subarray(0, -1).toString('base64') } }
+      }, 'with a result that is not all there'),
+      'two results': tell(({ request: _, nodeId, ...body }) => {
+        const { sessionId, taskId = '' } = body.outcome as Completion['outcome'] & { taskId?: string }
+        const result = compressed(madeUpResult(sessionId, taskId, nodeId)).toString('base64')
+        return { nodeId, body: { ...body, result, result_upload_id: `upl_${'0'.repeat(40)}` } }
+      }, 'with a result and a file'),
       'join as one that is dead': async () => {
         const joins = this.#options.cluster.nodes.flatMap(({ tap }) => tap.joins)
         if (joins.length > 0)
@@ -210,13 +223,10 @@ export class Forger {
     const order = await this.#take()
     if (order === undefined) return
     const { sessionId, attempt } = order
-    const upload = await this.#upload(
-      order,
-      zstdCompressSync(JSON.stringify(madeUpResult(sessionId, order.task.task_id, NAME))),
-    )
+    const result = await this.#bring(order, compressed(madeUpResult(sessionId, order.task.task_id, NAME)))
     const answer = await this.#send('POST', `/nodes/${NAME}/release`, { leases: [{ session_id: sessionId, attempt }] })
     if (answer.status !== 200) return
-    await this.#report('forged', NAME, madeUpCompletion(order, upload), 'after it was given back')
+    await this.#report('forged', NAME, madeUpCompletion(order, result), 'after it was given back')
   }
 
   /** It has the session, but what it brings is another's, or no result at all, or not all there. */
@@ -233,8 +243,14 @@ export class Forger {
       ['no zstd', Buffer.from('{"session_id":1}')],
     ]
     const [note, bytes] = this.#options.chance.pick(wrong)
-    const upload = await this.#upload(order, bytes, { isCut: this.#options.chance.happens(0.2) })
-    await this.#report('forged', NAME, madeUpCompletion(order, upload), note)
+    const result = await this.#bring(order, bytes, { isCut: this.#options.chance.happens(0.2) })
+    await this.#report('forged', NAME, madeUpCompletion(order, result), note)
+  }
+
+  /** As a file, or with what is said of it. */
+  async #bring(order: Order, bytes: Buffer, { isCut = false } = {}): Promise<ResultFields> {
+    if (this.#options.chance.happens(0.5)) return { result_upload_id: await this.#upload(order, bytes, { isCut }) }
+    return { result: (isCut ? bytes.subarray(0, -1) : bytes).toString('base64') }
   }
 
   /** In parts that are out of order and wrong at first. */
@@ -299,9 +315,17 @@ function madeUpResult(sessionId: string, taskId: string, nodeId: string | undefi
   }
 }
 
-function madeUpCompletion({ sessionId, attempt, task }: Order, uploadId: string): Completion {
+function hasResult({ result, result_upload_id }: ResultFields): boolean {
+  return (result ?? result_upload_id) !== undefined
+}
+
+function resultOf({ result, result_upload_id }: ResultFields): ResultFields {
+  return { ...(result !== undefined && { result }), ...(result_upload_id !== undefined && { result_upload_id }) }
+}
+
+function madeUpCompletion({ sessionId, attempt, task }: Order, result: ResultFields): Completion {
   const outcome = { schemaVersion: 1, sessionId, taskId: task.task_id, attempt, nodeId: NAME, status: 'COMPLETED' }
-  return { outcome: { ...outcome, timing: {}, artifacts: [], endedAt: 0 }, result_upload_id: uploadId, artifacts: [] }
+  return { outcome: { ...outcome, timing: {}, artifacts: [], endedAt: 0 }, ...result, artifacts: [] }
 }
 
 function compressed(value: unknown): Buffer {

@@ -1,0 +1,34 @@
+import { RolloutError } from '../../model/failure.ts'
+import { EXIT, type ExitCode } from '../command.ts'
+import type { FoundServer } from '../find-server.ts'
+
+/** Deletes tasks for good. One that cannot be is said so, and does not keep the others. */
+export async function removeTasks(
+  ids: readonly string[],
+  { json }: { json: boolean },
+  find: () => Promise<FoundServer>,
+): Promise<ExitCode> {
+  const { client } = await find()
+  let isRefused = false
+  for (const id of ids) {
+    try {
+      const deleted = await client.deleteTask({ params: { task_id: id } })
+      const sessions = deleted.deleted_sessions === 1 ? '1 session' : `${deleted.deleted_sessions} sessions`
+      if (json) process.stdout.write(`${JSON.stringify(deleted)}\n`)
+      else process.stdout.write(`${id}: deleted, with ${sessions} and ${toMegabytes(deleted.deleted_bytes)} MB\n`)
+    } catch (error) {
+      if (!(error instanceof RolloutError) || !REFUSALS.has(error.code)) throw error
+      isRefused = true
+      if (json) process.stdout.write(`${JSON.stringify({ task_id: id, error: error.failure })}\n`)
+      else process.stderr.write(`${id}: not deleted. ${error.message}\n`)
+    }
+  }
+  return isRefused ? EXIT.failed : EXIT.done
+}
+
+function toMegabytes(bytes: number): string {
+  return (bytes / 1e6).toFixed(1)
+}
+
+/** It runs, or there is none: of others that need not be so. */
+const REFUSALS: ReadonlySet<string> = new Set(['request.conflict', 'request.not-found'])

@@ -1,0 +1,47 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { matchesNode, speaksFor } from './node-pattern.ts'
+
+test.each([
+  ['gpu-1', 'gpu-1', true],
+  ['gpu-1', 'gpu-10', false],
+  ['gpu-1', 'xgpu-1', false],
+  ['gpu-*', 'gpu-7', true],
+  ['gpu-*', 'gpu-', true],
+  ['gpu-*', 'gpu', false],
+  ['gpu-*', 'cpu-gpu-7', false],
+  ['gpu-*', 'GPU-7', false],
+  ['*-gpu', 'rack.1-gpu', true],
+  ['*-gpu', 'rack-gpu-2', false],
+  ['rack1-*-gpu', 'rack1-a-gpu', true],
+  ['rack1-*-gpu', 'rack1-gpu', false],
+  ['a*a', 'a', false],
+  ['a*a', 'aa', true],
+  ['ab*ba', 'aba', false],
+  ['*a*b*', 'xaxbx', true],
+  ['*a*b*', 'ba', false],
+  ['*', 'anything', true],
+  // What means something in regular expressions means itself here.
+  ['gpu.1', 'gpuX1', false],
+  ['gpu.1', 'gpu.1', true],
+])('%s and %s: %s', (pattern, nodeId, expected) => {
+  expect(matchesNode(pattern, nodeId)).toBe(expected)
+})
+
+test('matchesNode() agrees with a regular expression that says the same', () => {
+  const anyText = fc.string({ unit: fc.constantFrom('a', 'b', '*', '.'), maxLength: 8 })
+  fc.assert(
+    fc.property(anyText, anyText, (pattern, text) => {
+      const nodeId = text.replaceAll('*', 'b')
+      const same = new RegExp(`^${pattern.replaceAll('.', '\\.').replaceAll('*', '.*')}$`)
+      expect(matchesNode(pattern, nodeId)).toBe(same.test(nodeId))
+    }),
+    { numRuns: 5000 },
+  )
+})
+
+test('speaksFor() takes any of several patterns, and all names where there are none', () => {
+  expect(speaksFor(['a', 'b-*'], 'b-1')).toBe(true)
+  expect(speaksFor(['a', 'b-*'], 'c')).toBe(false)
+  expect(speaksFor(undefined, 'c')).toBe(true)
+})

@@ -1,0 +1,39 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { sql } from 'kysely'
+import { expect, onTestFinished, test } from 'vitest'
+import { DispatchDesk } from '../../../test/support/dispatch-desk.ts'
+import { openDatabase } from '../database.ts'
+
+test('tasks that were over before they could be deleted have the time of their end, and are counted', async () => {
+  const dir = await mkdtemp(join(tmpdir(), 'polar-migrations-'))
+  onTestFinished(() => rm(dir, { recursive: true, force: true }))
+  {
+    await using database = await openDatabase({ dir })
+    const desk = new DispatchDesk(database)
+    await desk.clear()
+    await desk.submit('over', 2)
+    for (const lease of await desk.take(2)) {
+      const artifact = { path: 'a', storedPath: `artifacts/${lease.sessionId}`, bytes: 5, digest: 'd', isCut: false }
+      await desk.end(lease, undefined, {}, [artifact])
+    }
+    await desk.submit('running', 1)
+    await desk.dispatch.cancelTask('early', { registerIfMissing: true })
+    const { db } = database
+    await sql`alter table tasks drop column ended_at, drop column bytes, drop column deleted_at`.execute(db)
+    await sql`drop index if exists tasks_ended`.execute(db)
+    await sql`drop index if exists tasks_to_clear`.execute(db)
+    await sql`delete from polar_migrations where name = '0002-deleted-tasks'`.execute(db)
+  }
+  await using database = await openDatabase({ dir })
+  const rows = await database.db.selectFrom('tasks').select(['id', 'ended_at', 'bytes']).orderBy('id').execute()
+  expect(rows).toEqual([
+    { id: 'early', ended_at: null, bytes: 0 },
+    { id: 'over', ended_at: 1_000_000, bytes: 30 },
+    { id: 'running', ended_at: null, bytes: 0 },
+  ])
+  const desk = new DispatchDesk(database)
+  desk.wall += 1000
+  expect(await desk.dispatch.retire({ olderThanMs: 10, keepAtLeastMs: 0 })).toEqual(['over'])
+})
