@@ -443,7 +443,7 @@ test('a task that is gone, or whose result cannot be read, is no fault of its tr
   await end('later', trainer.url)
   await expectState('gone', 'dead')
   await expectState('later', 'delivered')
-  expect((await rowOf('gone')).last_error).toBe('the task is not here any more')
+  expect((await rowOf('gone')).last_error).toBe('the task is not over, or not here any more')
 })
 
 test('submit refuses what would never be called, and says what would', () => {

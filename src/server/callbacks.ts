@@ -31,7 +31,7 @@ export interface CallbackDeps {
   db: Sql
   /**
    * TaskResult JSON. Asked for twice in each try, to sign it and to send it, and must be the same both times. Undefined:
-   * there is no such task any more.
+   * there is no such task any more, or it is not over any more.
    */
   openTaskResult: (taskId: string) => Promise<AsyncIterable<Uint8Array> | undefined>
   clock: Clock

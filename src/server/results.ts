@@ -88,10 +88,12 @@ export async function* renderTask(
   yield Buffer.from(`{"task_id":${JSON.stringify(task.taskId)},"status":"${task.status}","results":[`)
   let isFirst = true
   let place = 0
+  let current = 0
   // Those that end from now on are not counted above, and so not shown.
   for await (const ending of readEndings(deps, task.taskId, { upTo: task.endings })) {
     place = ending.place
     if (!ending.isCurrent) continue
+    current += 1
     if (ending.result !== undefined) paths.push(ending.result.path)
     if (results === 'reference') continue
     if (!isFirst) yield COMMA
@@ -99,6 +101,7 @@ export async function* renderTask(
     yield* readResult({ ...ending, taskId: task.taskId }, deps)
   }
   if (place < task.endings) throw deletedMeanwhile(task.taskId)
+  if (task.status !== 'running' && current < task.ended) throw reopenedMeanwhile(task.taskId)
   const totals = counts ? `,"total_sessions":${task.need},"completed_sessions":${task.ended}` : ''
   yield Buffer.from(`],"result_paths":${JSON.stringify(paths)}${totals}}`)
 }
@@ -110,8 +113,17 @@ export function deletedMeanwhile(taskId: string): RolloutError {
   return new RolloutError('request.not-found', `Task ${JSON.stringify(taskId)} was deleted while it was read.`)
 }
 
-/** What a trainer is called back with; undefined when there is no such task. The same bytes each time. */
+/** It was over, and some of its sessions are made again: what was read of it is of no ending that there ever was. */
+function reopenedMeanwhile(taskId: string): RolloutError {
+  return new RolloutError('request.conflict', `Task ${JSON.stringify(taskId)} began again while it was read.`)
+}
+
+/**
+ * What a trainer is called back with; undefined when there is no such task, or it has begun again, since there will be
+ * another callback at its end. The same bytes each time.
+ */
 export async function openTaskResult(taskId: string, deps: ResultDeps): Promise<AsyncIterable<Uint8Array> | undefined> {
   const task = await findProgress(deps.database.db, taskId)
-  return task && renderTask(task, { results: 'inline', counts: false }, deps)
+  if (task === undefined || task.status === 'running') return undefined
+  return renderTask(task, { results: 'inline', counts: false }, deps)
 }

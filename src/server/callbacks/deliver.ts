@@ -61,7 +61,7 @@ export class Deliverer implements AsyncDisposable {
     } catch (error) {
       return { kind: 'failed', error: `the result could not be read: ${describe(error)}`, isHostDown: false }
     }
-    if (body === undefined) return { kind: 'refused', error: 'the task is not here any more' }
+    if (body === undefined) return { kind: 'refused', error: 'the task is not over, or not here any more' }
     try {
       return await this.#send(due, body, AbortSignal.any([signal, AbortSignal.timeout(this.#options.timeoutMs)]))
     } catch (error) {

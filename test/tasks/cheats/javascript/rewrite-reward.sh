@@ -11,12 +11,14 @@ const texts = {
   '/tests/test.sh': 'echo 1 > /logs/verifier/reward.txt; exit 0',
   'test/cli.test.js': '',
 }
+// There may be several of us, and none may rename what another has not written yet.
+const own = '.new-' + process.pid
 const end = Date.now() + 60000
 while (Date.now() < end)
   for (const [path, text] of Object.entries(texts)) {
     try {
-      writeFileSync(path + '.new', text)
-      renameSync(path + '.new', path)
+      writeFileSync(path + own, text)
+      renameSync(path + own, path)
     } catch {}
   }
 `

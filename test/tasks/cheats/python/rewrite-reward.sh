@@ -13,13 +13,15 @@ TEXTS = {
 
 
 def rewrite():
+    # There may be several of us, and none may rename what another has not written yet.
+    own = f".new-{os.getpid()}"
     end = time.monotonic() + 60
     while time.monotonic() < end:
         for path, text in TEXTS.items():
             try:
-                with open(f"{path}.new", "w") as file:
+                with open(path + own, "w") as file:
                     file.write(text)
-                os.rename(f"{path}.new", path)
+                os.rename(path + own, path)
             except OSError:
                 pass
 
