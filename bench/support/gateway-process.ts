@@ -1,6 +1,4 @@
 /** The gateway under test: real upstream adapter, real call log in a folder, many sessions. */
-import { writeFile } from 'node:fs/promises'
-import { Session } from 'node:inspector/promises'
 import pino from 'pino'
 import { Gateway, type SessionAccess } from '../../src/gateway/gateway.ts'
 import { createVllm } from '../../src/gateway/upstreams/vllm.ts'
@@ -9,6 +7,7 @@ import { createCallLogStore } from '../../src/store/call-log/store.ts'
 import { serveParent } from './child.ts'
 import { createLagMeter } from './lag.ts'
 import { readHeldMemory } from './memory.ts'
+import { SelfProfiler } from './profiler.ts'
 
 export type GatewayAsk =
   | { kind: 'lag' }
@@ -35,8 +34,7 @@ const gateway = await Gateway.start({
 const sessions = await openSessions(Number(sessionCount))
 
 const lag = createLagMeter()
-const inspector = new Session()
-inspector.connect()
+const profiler = new SelfProfiler()
 
 serveParent({ sessions } satisfies GatewayReady, (ask) => answer(ask as GatewayAsk), stop)
 
@@ -45,15 +43,9 @@ async function answer(ask: GatewayAsk): Promise<unknown> {
     case 'lag':
       return lag.take()
     case 'profile-start':
-      await inspector.post('Profiler.enable')
-      await inspector.post('Profiler.setSamplingInterval', { interval: 200 })
-      await inspector.post('Profiler.start')
-      return undefined
-    case 'profile-stop': {
-      const { profile } = await inspector.post('Profiler.stop')
-      await writeFile(ask.file, JSON.stringify(profile))
-      return undefined
-    }
+      return profiler.start()
+    case 'profile-stop':
+      return profiler.stop(ask.file)
     case 'open':
       return openSessions(ask.count)
     case 'close':

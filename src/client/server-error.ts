@@ -45,13 +45,8 @@ export async function toServerError(request: Request, response: Response): Promi
 export function unreachable(request: Request, cause: unknown): RolloutError {
   const why = cause instanceof Error ? reasonOf(cause) : String(cause)
   const hint = mistrustOf(cause) ?? guessOf(request, why)
-  return new RolloutError(
-    'server.unreachable',
-    `${request.method} ${request.url} got no whole answer (${why}); ${hint}`,
-    {
-      cause,
-    },
-  )
+  const message = `${request.method} ${request.url} got no whole answer (${why}); ${hint}`
+  return new RolloutError('server.unreachable', message, { cause })
 }
 
 /** What to do where the server is there, and its certificate is not one to believe; undefined: it is not that. */

@@ -7,7 +7,7 @@ import { RolloutError } from '../../model/failure.ts'
 import { Cgroup } from '../sandbox/cgroups.ts'
 import { tryOne } from '../sandbox/check-sandbox.ts'
 import { closeDoors, openDoors } from '../sandbox/open-doors.ts'
-import { HOST_ENV } from '../sandbox/paths.ts'
+import { HOST_ENV, INSIDE_ID } from '../sandbox/paths.ts'
 import { Premises } from '../sandbox/premises.ts'
 import { endProcesses, signalProcess } from '../sandbox/processes.ts'
 import { snapshotConfig } from '../sandbox/snapshots.ts'
@@ -45,9 +45,6 @@ export const apptainer: Plug<typeof ApptainerConfig, RuntimeDeps, Runtime> = {
   config: ApptainerConfig,
   create: (config, deps) => new ApptainerRuntime(config, deps),
 }
-
-/** The user commands see when we are root. Never 0: harnesses refuse it. */
-const INSIDE_ID = 1000
 
 /**
  * Apptainer puts the sandbox together: the image, a layer to write to, mounts, namespaces. It has no daemon; one process of

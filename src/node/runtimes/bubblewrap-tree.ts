@@ -4,10 +4,7 @@ import { access, cp, lstat, mkdir, readlink, rename, rm, stat, symlink, writeFil
 import { dirname, join } from 'node:path'
 import { makeDirectories } from '../../lib/make-directories.ts'
 import { errnoOf } from '../../lib/errno.ts'
-
-/** The user inside. Never 0: harnesses refuse it, and unpacking an archive as root would try to give files away. */
-export const INSIDE_ID = 1000
-export const INSIDE_HOME = '/home/agent'
+import { INSIDE_HOME, INSIDE_ID } from '../sandbox/paths.ts'
 
 /**
  * What of /etc is visible, besides what is made here: names of the network, certificates, what the loader and shells

@@ -6,11 +6,11 @@ import type { Plug } from '../../lib/plug.ts'
 import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { Cgroup } from '../sandbox/cgroups.ts'
-import { START_MS } from '../sandbox/check-sandbox.ts'
+import { START_MS } from '../sandbox/started.ts'
 import { listenHere, type DoorServer } from '../sandbox/doors.ts'
 import { openEntry, type Room } from '../sandbox/execution.ts'
 import { findHold } from '../sandbox/hold.ts'
-import { joinLead, type Cell } from '../sandbox/hosted-sandbox.ts'
+import { joinLead, readStats, type Cell } from '../sandbox/hosted-sandbox.ts'
 import { HOST_ENV, HOST_PATH } from '../sandbox/paths.ts'
 import type { Pipes } from '../sandbox/pipes.ts'
 import { Premises } from '../sandbox/premises.ts'
@@ -248,9 +248,7 @@ class LocalCell implements Cell {
 
   async stats(): Promise<SandboxStats> {
     const { stdout } = await runProgram(['du', '-sk', '--', this.workdir], { env: HOST_ENV })
-    const kilobytes = Number.parseInt(stdout, 10)
-    const counted = await this.#options.cgroup?.stats()
-    return { ...counted, ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }) }
+    return readStats(this.#options.cgroup, stdout)
   }
 
   async freeze(): Promise<void> {

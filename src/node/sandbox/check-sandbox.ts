@@ -1,9 +1,7 @@
 import { randomUUID } from 'node:crypto'
 import type { Runtime, SandboxSpec } from '../runtimes/runtime.ts'
 import { identify } from './processes.ts'
-
-/** How long a runtime may take to start a sandbox, or a place in one. */
-export const START_MS = 30_000
+import { START_MS } from './started.ts'
 
 /** For a sandbox that only shows whether one can be made; it names the process that made it. */
 export function checkId(): string {

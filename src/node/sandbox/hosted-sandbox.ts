@@ -4,6 +4,7 @@ import { dirname, isAbsolute, join, normalize } from 'node:path/posix'
 import { describeError, errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
+import type { Cgroup } from './cgroups.ts'
 import { discardEntry, startExecution, type Room } from './execution.ts'
 import type { CleanSpawn } from './clean-spawn.ts'
 import { HOST_ENV } from './paths.ts'
@@ -34,6 +35,13 @@ export interface Cell {
   snapshot(name: string): Promise<void>
   /** Ends all of it and takes it away. Called once. */
   close(): Promise<void>
+}
+
+/** What its group has counted, and what `du -sk` says of its files. */
+export async function readStats(cgroup: Cgroup | undefined, du: string): Promise<SandboxStats> {
+  const kilobytes = Number.parseInt(du, 10)
+  const counted = await cgroup?.stats()
+  return { ...counted, ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }) }
 }
 
 export interface HostedDeps {

@@ -6,6 +6,9 @@ export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 export const HOST_ENV = { PATH: HOST_PATH }
 /** Where commands look for programs, unless their image says otherwise. */
 export const INSIDE_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+/** The user inside. Never 0: harnesses refuse it, and unpacking an archive as root would try to give files away. */
+export const INSIDE_ID = 1000
+export const INSIDE_HOME = '/home/agent'
 /** Tells of the machine, not of the sandbox: names of keys, kernel memory, what every processor is about to do. */
 export const COVERED = ['/proc/keys', '/proc/key-users', '/proc/kcore', '/proc/timer_list']
 

@@ -1,6 +1,9 @@
 import { createInterface } from 'node:readline'
 import type { SpawnedProcess } from './spawner.ts'
 
+/** How long a runtime may take to start a sandbox, or a place in one. */
+export const START_MS = 30_000
+
 /** Waits until the program has printed a line for each word; gives what follows the words. */
 export function readyLines<Word extends string>(
   child: SpawnedProcess,

@@ -3,10 +3,9 @@ import { join } from 'node:path'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { Cgroup } from '../../sandbox/cgroups.ts'
-import { START_MS } from '../../sandbox/check-sandbox.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
 import { HostedPlace } from '../../sandbox/hosted-place.ts'
-import { joinLead, type Cell } from '../../sandbox/hosted-sandbox.ts'
+import { joinLead, readStats, type Cell } from '../../sandbox/hosted-sandbox.ts'
 import { closeDoors, proxyVariables, type Doors } from '../../sandbox/open-doors.ts'
 import { COVERED, HOST_ENV, insidePath } from '../../sandbox/paths.ts'
 import type { Pipes } from '../../sandbox/pipes.ts'
@@ -15,7 +14,7 @@ import { removeTree, type SandboxRecord } from '../../sandbox/records.ts'
 import { RoomPool } from '../../sandbox/room-pool.ts'
 import type { Snapshots } from '../../sandbox/snapshots.ts'
 import type { RemoteSpawn } from '../../sandbox/spawner.ts'
-import { readyLines } from '../../sandbox/started.ts'
+import { readyLines, START_MS } from '../../sandbox/started.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
 import { endSandbox, layerOf, type Processes, type Rights } from './launch.ts'
 import { callFilterOf, step } from './steps.ts'
@@ -82,9 +81,7 @@ export class ApptainerCell implements Cell {
 
   async stats(): Promise<SandboxStats> {
     const { stdout } = await this.#runOutside(['du', '-sk', '--', join(this.folder, 'rw')])
-    const kilobytes = Number.parseInt(stdout, 10)
-    const counted = await this.#options.cgroup?.stats()
-    return { ...counted, ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }) }
+    return readStats(this.#options.cgroup, stdout)
   }
 
   async freeze(): Promise<void> {

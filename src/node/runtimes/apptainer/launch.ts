@@ -5,15 +5,13 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { CleanSpawn } from '../../sandbox/clean-spawn.ts'
-import { START_MS } from '../../sandbox/check-sandbox.ts'
-import { HOST_ENV, INSIDE_PATH, insidePath, placeOf } from '../../sandbox/paths.ts'
+import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, placeOf } from '../../sandbox/paths.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../sandbox/processes.ts'
 import type { SandboxRecord } from '../../sandbox/records.ts'
-import { endOf, readyLines } from '../../sandbox/started.ts'
+import { endOf, readyLines, START_MS } from '../../sandbox/started.ts'
 import type { SandboxSpec } from '../runtime.ts'
 import { step, type Machine } from './steps.ts'
 
-export const INSIDE_HOME = '/home/agent'
 /** Keeps the sandbox there until we let go of its input, or are gone: then all of it ends, whoever we were started by. */
 const HOLD = 'echo ready; exec >/dev/null 2>&1; read -r _'
 /** Where an ordinary user's sandbox has what its root is made of, until it is made. */

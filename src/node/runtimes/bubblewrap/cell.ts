@@ -5,10 +5,9 @@ import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { Cgroup } from '../../sandbox/cgroups.ts'
 import type { RemoteSpawn, SpawnedProcess } from '../../sandbox/spawner.ts'
-import { START_MS } from '../../sandbox/check-sandbox.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
 import { HostedPlace } from '../../sandbox/hosted-place.ts'
-import { joinLead, type Cell } from '../../sandbox/hosted-sandbox.ts'
+import { joinLead, readStats, type Cell } from '../../sandbox/hosted-sandbox.ts'
 import { closeDoors, proxyVariables, type Doors } from '../../sandbox/open-doors.ts'
 import { HOST_ENV, INSIDE_PATH, insidePath } from '../../sandbox/paths.ts'
 import type { Pipes } from '../../sandbox/pipes.ts'
@@ -16,7 +15,7 @@ import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '.
 import { removeTree, type SandboxRecord } from '../../sandbox/records.ts'
 import { RoomPool } from '../../sandbox/room-pool.ts'
 import type { Snapshots } from '../../sandbox/snapshots.ts'
-import { endOf, readyLines } from '../../sandbox/started.ts'
+import { endOf, readyLines, START_MS } from '../../sandbox/started.ts'
 import { bwrapLine, enterUsers, firstOf, type BubblewrapConfig } from './lines.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
 
@@ -101,9 +100,7 @@ export class BubblewrapCell implements Cell {
     const { monitor } = this.#options.processes
     const written = `/proc/${monitor.pid}/root/sys/rw`
     const { stdout } = await this.#runOutside(['du', '-sk', '--', written])
-    const kilobytes = Number.parseInt(stdout, 10)
-    const counted = await this.#options.cgroup?.stats()
-    return { ...counted, ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }) }
+    return readStats(this.#options.cgroup, stdout)
   }
 
   async freeze(): Promise<void> {
