@@ -13,7 +13,7 @@ import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
 import { openHostGate, type HostAccess } from '../node/host-access.ts'
 import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.ts'
-import { OpenRuntimes, usualRuntime } from '../node/open-runtimes.ts'
+import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/open-runtimes.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { sessionsFolder } from '../node/session-folder.ts'
 import { countingStore } from '../node/session-progress.ts'
@@ -31,6 +31,7 @@ import * as z from 'zod'
 import { harnessPlaces } from './harness-places.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
 import { requestReader } from './read-request.ts'
+import { completeSettings } from './runtime-settings.ts'
 import { loadSessionReaders } from './session-readers.ts'
 
 export interface NodeChoice {
@@ -38,7 +39,7 @@ export interface NodeChoice {
   /** Everything it keeps. */
   dir: string
   engine: OpenEngine
-  /** Absent: the best that works here. */
+  /** Of tasks that name none. Absent: bubblewrap, and without it the node does not open. */
   runtime?: string
   runtimeSettings?: Readonly<Record<string, Readonly<Record<string, unknown>>>>
   widths: StageWidths
@@ -67,8 +68,8 @@ export interface OpenNode extends AsyncDisposable {
   node: SessionNode
   gateway: Gateway
   runtimes: OpenRuntimes
-  /** The kind of sandbox for tasks that do not say, and why not a better one. */
-  runtime: { kind: string; why?: string }
+  /** The runtime of tasks that name none. */
+  runtime: string
   /** What it has, as labels: kinds of sandbox that work here, harnesses that are installed. Empty for one that is alone. */
   labels: readonly string[]
   /** What is warm here now, as labels. */
@@ -84,14 +85,15 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const clock = systemClock
   const now = (): number => clock.now()
   const sandboxes = join(dir, 'sandboxes')
-  const runtime = choice.runtime === undefined ? await usualRuntime(sandboxes, now) : { kind: choice.runtime }
-  choice.starting?.throwIfAborted()
+  const runtime = choice.runtime ?? DEFAULT_RUNTIME
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
   const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: CHECKOUT_LIMITS, env, now })
-  const settings = choice.runtimeSettings ?? {}
+  const settingsOf = (kind: string) => completeSettings(kind, choice.runtimeSettings?.[kind] ?? {}, env)
   const opened = owned.use(
-    new OpenRuntimes({ dir: sandboxes, usual: runtime.kind, settings, modules, prepare: { checkouts }, now }),
+    new OpenRuntimes({ dir: sandboxes, usual: runtime, settingsOf, modules, prepare: { checkouts }, now }),
   )
+  if (choice.runtime === undefined) await assertDefaultRuntime(opened)
+  choice.starting?.throwIfAborted()
   const sessions = sessionsFolder(dir)
   const store = owned.use(countingStore(createCallLogStore({ dir: sessions, durability: 'process', now })))
   const gateway = owned.use(
@@ -112,7 +114,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const gate =
     member === undefined || member === 'all'
       ? undefined
-      : await openHostGate({ access: member, usualRuntime: runtime.kind, modules })
+      : await openHostGate({ access: member, usualRuntime: runtime, modules })
   const warmth = new Warmth()
   const node = owned.use(
     await SessionNode.start({
@@ -157,7 +159,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   choice.starting?.throwIfAborted()
   const allowed = member === 'all' ? runtimes.kinds : member?.runtimes
   const labels =
-    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime.kind, places })
+    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime, places })
   const all = owned.move()
   return {
     node,

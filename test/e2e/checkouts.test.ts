@@ -9,6 +9,7 @@ import { prepareSandbox } from '../../src/node/prepare-sandbox.ts'
 import { runtimes } from '../../src/node/runtimes/index.ts'
 import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
 import { WarmStarts } from '../../src/node/warm-start.ts'
+import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const LIMITS = { maxBytes: 1e9, maxAgeMs: 1e9 }
 const scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-checkouts-'))
@@ -67,7 +68,7 @@ function step(commit: string, more: Record<string, unknown> = {}): PrepareAction
 }
 
 for (const kind of ['local', 'bubblewrap'] as const) {
-  const runtimeIn = (dir: string) => runtimes.create(runtimes.config.parse({ kind }), { dir, now: Date.now })
+  const runtimeIn = (dir: string) => runtimes.create(runtimes.config.parse(runtimeConfig(kind)), { dir, now: Date.now })
   const probe = runtimeIn(join(scratch, 'check', kind))
   const checked = await probe.check(AbortSignal.timeout(30_000))
   await probe[Symbol.asyncDispose]()

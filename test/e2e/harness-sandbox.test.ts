@@ -12,6 +12,7 @@ import { scenarios } from '../support/harness-scenarios.ts'
 import { harnessTools } from '../support/harness-tools.ts'
 import { findApptainer } from '../support/apptainer.ts'
 import { startPodman } from '../support/podman.ts'
+import { bubblewrapConfig } from '../support/bubblewrap.ts'
 
 const basic = scenarios.find(({ name }) => name === 'basic')!
 const facts = fileURLToPath(new URL('../../.polar/harness-matrix', import.meta.url))
@@ -20,7 +21,7 @@ const apptainer = findApptainer()
 
 /** Each with the image it starts from, or why it cannot be tried. */
 const kinds = [
-  { name: 'bubblewrap', config: { kind: 'bubblewrap' }, image: undefined, missing: undefined },
+  { name: 'bubblewrap', config: bubblewrapConfig, image: undefined, missing: undefined },
   typeof podman === 'string'
     ? { name: 'a container', config: { kind: 'docker' }, image: undefined, missing: podman }
     : {

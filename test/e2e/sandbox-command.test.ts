@@ -6,6 +6,7 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, describe, expect, test } from 'vitest'
 import { runtimes } from '../../src/node/runtimes/index.ts'
+import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const MAIN = new URL('../../src/cli/main.ts', import.meta.url).pathname
 const dir = mkdtempSync(join(tmpdir(), 'polar-sandbox-command-'))
@@ -22,7 +23,10 @@ function polar(words: readonly string[], input = '') {
 }
 
 for (const kind of ['local', 'bubblewrap'] as const) {
-  const runtime = runtimes.create(runtimes.config.parse({ kind }), { dir: join(dir, 'check', kind), now: Date.now })
+  const runtime = runtimes.create(runtimes.config.parse(runtimeConfig(kind)), {
+    dir: join(dir, 'check', kind),
+    now: Date.now,
+  })
   const checked = await runtime.check(AbortSignal.timeout(30_000))
   await runtime[Symbol.asyncDispose]()
   if (!checked.isUsable) console.log(`${kind} cannot run here: ${checked.reason}`)

@@ -6,9 +6,10 @@ import { PrepareAction } from '../../src/model/task.ts'
 import { runtimes } from '../../src/node/runtimes/index.ts'
 import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
 import { WarmStarts } from '../../src/node/warm-start.ts'
+import { runtimeConfig } from '../support/bubblewrap.ts'
 
 for (const kind of ['local', 'bubblewrap'] as const) {
-  const runtimeIn = (dir: string) => runtimes.create(runtimes.config.parse({ kind }), { dir, now: Date.now })
+  const runtimeIn = (dir: string) => runtimes.create(runtimes.config.parse(runtimeConfig(kind)), { dir, now: Date.now })
   const scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-warm-'))
   const probe = runtimeIn(join(scratch, 'check'))
   const checked = await probe.check(AbortSignal.timeout(30_000))

@@ -9,6 +9,7 @@ import type { RuntimeCheck } from '../../node/runtimes/runtime.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { ENGINE_FLAG, openEngine } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { loadRuntimeSettings, locateBubblewrap } from '../runtime-settings.ts'
 import { openRuntime } from '../sandbox-options.ts'
 import { readVersion } from '../version.ts'
 
@@ -117,11 +118,11 @@ const RUNTIME_CHECK_MS = 20_000
 /** By really starting one of each kind. That one is missing is no fault: nobody needs them all. */
 async function examineRuntimes(): Promise<RuntimeChecks> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-doctor-'))
+  const { runtimes: configured } = await loadRuntimeSettings(process.env)
   const checks: Record<string, RuntimeCheck> = {}
   try {
     for (const kind of runtimes.kinds) {
-      await using runtime = openRuntime(kind, dir, {})
-      checks[kind] = await runtime.check(AbortSignal.timeout(RUNTIME_CHECK_MS)).catch((error: unknown) => ({
+      checks[kind] = await examineRuntime(kind, dir, configured[kind] ?? {}).catch((error: unknown) => ({
         isUsable: false,
         reason: error instanceof Error ? error.message : String(error),
       }))
@@ -130,6 +131,19 @@ async function examineRuntimes(): Promise<RuntimeChecks> {
     await rm(dir, { recursive: true, force: true })
   }
   return checks
+}
+
+async function examineRuntime(
+  kind: string,
+  dir: string,
+  configured: Readonly<Record<string, unknown>>,
+): Promise<RuntimeCheck> {
+  const found = kind === 'bubblewrap' ? await locateBubblewrap(configured, process.env) : undefined
+  const settings = found === undefined ? configured : { ...configured, program: found.program }
+  await using runtime = openRuntime(kind, dir, {}, { settings })
+  const check = await runtime.check(AbortSignal.timeout(RUNTIME_CHECK_MS))
+  if (found === undefined || !check.isUsable) return check
+  return { ...check, notes: [`bwrap is ${found.program} (${found.origin})`, ...check.notes] }
 }
 
 function runtimeRow([kind, check]: [string, RuntimeCheck]): string {

@@ -21,6 +21,7 @@ import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { loadTasks } from '../load-tasks.ts'
 import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { openNode, type OpenNode } from '../open-node.ts'
+import { loadRuntimeSettings } from '../runtime-settings.ts'
 import { createStageView } from '../stage-view.ts'
 import { formatTable } from '../table.ts'
 import { assertWritable } from '../writable.ts'
@@ -41,7 +42,7 @@ export const run = defineCommand({
       type: 'string',
       hint: 'KIND',
       choices: runtimes.kinds,
-      description: 'Sandboxes for tasks that do not say (default: bubblewrap where it works, else local)',
+      description: 'Runtime of tasks that name none (default: bubblewrap)',
     },
     init: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes being made ready at a time' },
     ready: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes that may stand ready' },
@@ -103,6 +104,7 @@ export const run = defineCommand({
     }
     // Whatever is wrong with the tasks is said before anything is started.
     await readTaskFiles(sources)
+    const settings = await loadRuntimeSettings(process.env)
     await assertWritable(dir)
     const interrupted = new AbortController()
     const stop = (): void => interrupted.abort()
@@ -127,7 +129,8 @@ export const run = defineCommand({
         nodeId: hostname(),
         dir,
         engine,
-        runtime: flags.runtime,
+        runtime: flags.runtime ?? settings.runtime,
+        runtimeSettings: settings.runtimes,
         widths,
         budgets: { init: 900, evaluate: 1800 },
         artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
@@ -143,7 +146,6 @@ export const run = defineCommand({
         env: process.env,
         logger: pino({ level: flags.verbose ? 'debug' : 'error' }, pino.destination(2)),
       })
-      warnOfSandbox(opened)
       await addMissingScores(dir)
       const refills = flags.refills === undefined ? undefined : whole('refills', flags.refills, 0)
       const once = (signal: AbortSignal): Promise<ExitCode> =>
@@ -186,13 +188,6 @@ async function readTasks(sources: TaskSources, { runtimes: opened }: OpenNode): 
   const twice = ids.find((id, index) => ids.indexOf(id) < index)
   if (twice !== undefined) throw usageError('run', `two tasks are called ${twice}`)
   return tasks.map((task) => (samples === undefined ? task : { ...task, num_samples: samples }))
-}
-
-function warnOfSandbox({ runtime }: OpenNode): void {
-  if (runtime.why === undefined) return
-  process.stderr.write(
-    `Warning: agents run without isolation (local), because bubblewrap cannot run here: ${runtime.why}\n`,
-  )
 }
 
 interface RunContext {

@@ -116,6 +116,7 @@ export const GATHER = `set -eu
 cd "$FOLDER"
 mount -t tmpfs -o mode=755,size=1m polar /sys
 mkdir /sys/rw /sys/root
+if [ -n "$PROGRAM_FOLDER" ]; then mkdir /sys/program; mount --rbind "$PROGRAM_FOLDER" /sys/program; fi
 if [ -n "$DISK_MB" ]; then mount -t tmpfs -o "mode=755,size=\${DISK_MB}m" polar /sys/rw; else mount --bind rw /sys/rw; fi
 n=0
 while [ "$n" -lt "$LAYERS" ]; do mkdir "/sys/l$n"; mount --rbind "$(eval "printf %s \\"\\$LAYER_$n\\"")" "/sys/l$n"; n=$((n+1)); done
