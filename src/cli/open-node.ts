@@ -6,8 +6,6 @@ import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
 import { randomIds } from '../lib/random-ids.ts'
-import { RolloutError } from '../model/failure.ts'
-import type { StrategySpec } from '../model/task.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
@@ -22,12 +20,9 @@ import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
 import { createCallLogReader } from '../store/call-log/reader.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
-import type { Builder } from '../trajectory/builders/builder.ts'
-import { builders } from '../trajectory/builders/index.ts'
-import { loadBuilder } from '../trajectory/builders/load-builder.ts'
+import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
 import { CallFilter } from '../trajectory/select-calls.ts'
-import * as z from 'zod'
 import { harnessPlaces } from './harness-places.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
 import { requestReader } from './read-request.ts'
@@ -130,7 +125,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
       findHarness: (agent) => findRunnable(agent, { places, modules }),
-      createBuilder: (spec) => createBuilder(spec, modules),
+      createBuilder: (spec) => createBuilder(spec, { allowed: modules }),
       createEvaluator: (spec) =>
         createEvaluator(spec, {
           allowed: modules,
@@ -170,11 +165,4 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     affinity: () => warmth.keys(),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
-}
-
-async function createBuilder({ strategy, config }: StrategySpec, modules: readonly string[]): Promise<Builder> {
-  if (strategy.includes('/')) return loadBuilder(strategy, { allowed: modules })
-  const parsed = builders.config.safeParse({ kind: strategy, ...config })
-  if (parsed.success) return builders.create(parsed.data, {})
-  throw new RolloutError('config.invalid', `builder: ${z.prettifyError(parsed.error)}`)
 }

@@ -12,6 +12,12 @@ type Environment = Readonly<Record<string, string | undefined>>
 /** Includes the download of bwrap. */
 const FIND_MS = 120_000
 
+export const RUNTIMES_CONFIG_FLAG = {
+  type: 'string',
+  hint: 'FILE',
+  description: 'Settings of which node.runtime and node.runtimes are read (default: POLAR_CONFIG, else polar.yaml)',
+} as const
+
 /** `node.runtimes` of a configuration, with the passwords that it names. */
 export function readRuntimeSettings({ node }: Config, env: Environment): Promise<RuntimeSettings> {
   return toRuntimeSettings(node.runtimes, async (login) => {
@@ -23,8 +29,9 @@ export function readRuntimeSettings({ node }: Config, env: Environment): Promise
 /** `node.runtime` and `node.runtimes` of the configuration file, for commands that take nothing else from it. */
 export async function loadRuntimeSettings(
   env: Environment,
+  file?: string,
 ): Promise<{ runtime: string | undefined; runtimes: RuntimeSettings }> {
-  const { config } = await loadConfig({ env })
+  const { config } = await loadConfig({ env, ...(file === undefined ? {} : { file }) })
   return { runtime: config.node.runtime, runtimes: await readRuntimeSettings(config, env) }
 }
 

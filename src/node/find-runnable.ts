@@ -24,7 +24,8 @@ export async function findRunnable(
   return { harness, bundle: { folder, startAt: (path) => bundleStart(bundle, path) } }
 }
 
-function presetOf(name: string): Harness {
+/** Throws `config.invalid` that lists the names there are. */
+export function presetOf(name: string): Harness {
   const preset = presets.find((candidate) => candidate.name === name)
   if (preset !== undefined) return preset
   const names = presets.map((known) => known.name).join(', ')

@@ -1,4 +1,4 @@
-import { realpath } from 'node:fs/promises'
+import { lstat, realpath } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join, sep } from 'node:path'
 import * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
@@ -59,6 +59,7 @@ export async function openHostGate({ access, usualRuntime, modules }: HostGateOp
       assertRuntime(task, access.runtimes, usualRuntime)
       for (const { what, path } of hostPathsOf(task)) {
         const real = isAbsolute(path) ? await realpath(path).catch(() => undefined) : undefined
+        if (real === undefined && isAbsolute(path) && isBelow(await nearestOf(path), roots)) throw missing(what, path)
         if (real === undefined || !isBelow(real, roots)) throw refused(what, path, access.paths)
       }
     },
@@ -142,6 +143,22 @@ function matches(url: URL, host: string): boolean {
   if (wanted.startsWith('*.')) return url.hostname.endsWith(wanted.slice(1))
   const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port
   return url.hostname === wanted || `${url.hostname}:${port}` === wanted
+}
+
+/** The real path of the last folder of a path that exists; empty for a link that leads nowhere. */
+async function nearestOf(path: string): Promise<string> {
+  const real = await realpath(path).catch(() => undefined)
+  if (real !== undefined) return real
+  const isLink = await lstat(path).then(
+    () => true,
+    () => false,
+  )
+  return isLink || path === dirname(path) ? '' : nearestOf(dirname(path))
+}
+
+/** Only of a path in an allowed folder: what else is on the machine is not for tasks to find out. */
+function missing(what: string, path: string): RolloutError {
+  return new RolloutError('config.invalid', `${what}: ${path} does not exist on this node, or cannot be read.`)
 }
 
 /** Says the same of what is not there and of what is: nobody finds out by asking. */

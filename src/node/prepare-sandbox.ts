@@ -1,4 +1,6 @@
+import { access } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { describeError } from '../lib/errno.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction } from '../model/task.ts'
 import type { Checkouts } from './checkouts.ts'
@@ -27,7 +29,10 @@ export async function prepareSandbox(
     switch (action.type) {
       case 'upload_file':
       case 'upload_dir':
-        await sandbox.upload(action.source, action.target, signal)
+        await sandbox.upload(action.source, action.target, signal).catch(async (error: unknown) => {
+          await assertSource(action, index)
+          throw error
+        })
         break
       case 'checkout':
         if (checkouts === undefined)
@@ -39,6 +44,13 @@ export async function prepareSandbox(
         break
     }
   }
+}
+
+async function assertSource({ source }: { source: string }, index: number): Promise<void> {
+  await access(source).catch((cause: unknown) => {
+    const message = `Prepare step ${index + 1}: ${source} cannot be uploaded: ${describeError(cause)}`
+    throw new RolloutError('config.invalid', message, { cause })
+  })
 }
 
 async function execWithRetries(

@@ -4,6 +4,7 @@ import { RolloutError } from '../model/failure.ts'
 import type { EnqueueOutcome } from '../store/dispatch.ts'
 import { listTaskSessions } from '../store/dispatch/query-sessions.ts'
 import { findTask, listTasks, type TaskSummary } from '../store/dispatch/query-tasks.ts'
+import { assertTasks } from './assert-tasks.ts'
 import { assertCallbackAllowed } from './callbacks.ts'
 import { clearDeletedTasks } from './deleted-tasks.ts'
 import type { ServerDeps, Some } from './deps.ts'
@@ -39,12 +40,17 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
   }
   return {
     async submitTask({ body, caller }) {
+      await assertTasks([{ task: body, lead: [] }], deps.checkTask)
       const [outcome] = await submit([body], caller.name)
       assertTaken(outcome!)
       const progress = outcome!.kind === 'same' ? await findProgress(db, body.task_id) : undefined
       return { task_id: body.task_id, status: progress?.status ?? 'running' }
     },
     async submitBatch({ body, caller }) {
+      await assertTasks(
+        body.tasks.map((task, index) => ({ task, lead: ['tasks', index] })),
+        deps.checkTask,
+      )
       const outcomes = await submit(body.tasks, caller.name)
       return {
         outcomes: outcomes.map(({ taskId, kind }) => {

@@ -9,7 +9,7 @@ import type { RuntimeCheck } from '../../node/runtimes/runtime.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { ENGINE_FLAG, openEngine } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
-import { loadRuntimeSettings, locateBubblewrap } from '../runtime-settings.ts'
+import { loadRuntimeSettings, locateBubblewrap, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { openRuntime } from '../sandbox-options.ts'
 import { readVersion } from '../version.ts'
 
@@ -22,12 +22,13 @@ export const doctor = defineCommand({
     model: { type: 'string', hint: 'NAME', description: 'Model to ask for; without it the first it serves' },
     'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
     out: { type: 'string', hint: 'DIR', description: 'Where sessions would be written', default: DEFAULT_OUT },
+    config: RUNTIMES_CONFIG_FLAG,
     json: { type: 'boolean', description: 'Print what was found as JSON' },
   },
   examples: ['polar doctor', 'polar doctor --upstream http://localhost:8000'],
   async run({ flags }): Promise<ExitCode> {
     const machine = await examineMachine(resolve(flags.out))
-    const sandboxes = await examineRuntimes()
+    const sandboxes = await examineRuntimes(flags.config)
     const engine =
       flags.upstream === undefined
         ? undefined
@@ -116,9 +117,9 @@ type RuntimeChecks = Readonly<Record<string, RuntimeCheck>>
 const RUNTIME_CHECK_MS = 20_000
 
 /** By really starting one of each kind. That one is missing is no fault: nobody needs them all. */
-async function examineRuntimes(): Promise<RuntimeChecks> {
+async function examineRuntimes(config: string | undefined): Promise<RuntimeChecks> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-doctor-'))
-  const { runtimes: configured } = await loadRuntimeSettings(process.env)
+  const { runtimes: configured } = await loadRuntimeSettings(process.env, config)
   const checks: Record<string, RuntimeCheck> = {}
   try {
     for (const kind of runtimes.kinds) {

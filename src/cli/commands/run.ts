@@ -4,10 +4,12 @@ import { hostname } from 'node:os'
 import { join, resolve } from 'node:path'
 import pino from 'pino'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
+import { allowModules } from '../../lib/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import { RuntimeSpec, type TaskRequest } from '../../model/task.ts'
+import { RuntimeSpec, TaskRequest } from '../../model/task.ts'
+import { checkTask } from '../../node/check-task.ts'
 import { ArtifactPolicy } from '../../node/artifacts.ts'
 import { loadHarborTasks, type HarborOptions } from '../../node/harbor-task.ts'
 import { isValid, runTask, type TaskRun } from '../../node/run-task.ts'
@@ -18,10 +20,10 @@ import type { SessionScore } from '../../trajectory/score-session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, presetNamed } from '../harness-places.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
-import { loadTasks } from '../load-tasks.ts'
+import { loadTaskFiles } from '../load-tasks.ts'
 import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { openNode, type OpenNode } from '../open-node.ts'
-import { loadRuntimeSettings } from '../runtime-settings.ts'
+import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { createStageView } from '../stage-view.ts'
 import { formatTable } from '../table.ts'
 import { assertWritable } from '../writable.ts'
@@ -38,6 +40,7 @@ export const run = defineCommand({
     image: { type: 'string', hint: 'IMAGE', description: 'For Harbor tasks: the image built from their Dockerfile' },
     samples: { type: 'string', hint: 'N', description: 'Sessions of each task, instead of what the task says' },
     out: { type: 'string', hint: 'DIR', default: DEFAULT_OUT, description: 'Where sessions and scores go' },
+    config: RUNTIMES_CONFIG_FLAG,
     runtime: {
       type: 'string',
       hint: 'KIND',
@@ -101,10 +104,12 @@ export const run = defineCommand({
       harness: flags.harness ?? 'pi',
       image: flags.image,
       samples: flags.samples === undefined ? undefined : whole('samples', flags.samples, 1),
+      modules: await allowModules(flags['allow-module'].map((path) => resolve(path))),
     }
     // Whatever is wrong with the tasks is said before anything is started.
+    if (sources.harbor.length > 0) presetNamed(sources.harness)
     await readTaskFiles(sources)
-    const settings = await loadRuntimeSettings(process.env)
+    const settings = await loadRuntimeSettings(process.env, flags.config)
     await assertWritable(dir)
     const interrupted = new AbortController()
     const stop = (): void => interrupted.abort()
@@ -164,10 +169,18 @@ interface TaskSources {
   harness: string
   image: string | undefined
   samples: number | undefined
+  /** Real paths of the modules whose code is trusted. */
+  modules: readonly string[]
 }
 
-async function readTaskFiles({ files }: TaskSources): Promise<TaskRequest[]> {
-  return (await Promise.all(files.map((file) => loadTasks(resolve(file))))).flat()
+/** Throws `config.invalid` with every problem of every task. */
+async function readTaskFiles({ files, modules }: TaskSources): Promise<TaskRequest[]> {
+  const secret = (name: string): string | undefined => process.env[name]
+  return loadTaskFiles(
+    files.map((file) => resolve(file)),
+    TaskRequest,
+    (task) => checkTask(task, { modules, hasFiles: true, secret }),
+  )
 }
 
 async function readTasks(sources: TaskSources, { runtimes: opened }: OpenNode): Promise<TaskRequest[]> {

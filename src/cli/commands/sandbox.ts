@@ -8,7 +8,7 @@ import { runtimes } from '../../node/runtimes/index.ts'
 import type { Execution, ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../node/runtimes/runtime.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { completeSettings, loadRuntimeSettings } from '../runtime-settings.ts'
+import { completeSettings, loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { loadCustomRuntime, openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../sandbox-options.ts'
 import { formatTable } from '../table.ts'
 
@@ -51,6 +51,7 @@ export const sandbox = defineCommand({
     timeout: { type: 'string', hint: 'SECONDS', description: 'End exec after that, with exit code 124' },
     stdin: { type: 'boolean', description: 'exec: hand on standard input, all of it' },
     expired: { type: 'boolean', description: 'rm: all that nobody cares for any more' },
+    config: RUNTIMES_CONFIG_FLAG,
     dir: { type: 'string', hint: 'DIR', description: SANDBOX_DIR_HELP },
     json: { type: 'boolean', description: 'ls: print as JSON' },
   },
@@ -65,7 +66,7 @@ export const sandbox = defineCommand({
   ],
   async run({ flags, words: [action, ...ids], rest }): Promise<ExitCode> {
     const custom = await loadCustomRuntime(flags['runtime-module'], flags.runtime)
-    const { runtimes: configured } = await loadRuntimeSettings(process.env)
+    const { runtimes: configured } = await loadRuntimeSettings(process.env, flags.config)
     const open = (kind: string): Runtime =>
       openRuntime(kind, flags.dir, process.env, { custom, settings: configured[kind] })
     if (action !== 'exec' && rest.length > 0) throw usageError('sandbox', 'only exec takes a command after --')

@@ -112,12 +112,13 @@ async function submit(files: readonly string[], flags: TaskFlags, find: Find, pa
   if (files.length === 0) throw usageError('task', 'say which tasks to submit, as in: polar task submit task.yaml')
   const whole = (flag: 'samples' | 'priority', min: number, max: number): number | undefined =>
     flags[flag] === undefined ? undefined : parseNumber('task', flag, flags[flag], { min, max })
-  const tasks = await readTasks(files, {
-    samples: whole('samples', 1, 10_000),
-    priority: whole('priority', 0, 100),
-    id: flags.id,
+  const changes = { samples: whole('samples', 1, 10_000), priority: whole('priority', 0, 100), id: flags.id }
+  const server = await find().catch(async (error: unknown) => {
+    // Mistakes in the tasks come first.
+    await readTasks(files, changes, { isLocal: true })
+    throw error
   })
-  const server = await find()
+  const tasks = await readTasks(files, changes, server)
   const warning = warnOfPaths(server, tasks)
   if (warning !== undefined) process.stderr.write(`${warning}\n`)
   const outcomes = await submitTasks(server, tasks)

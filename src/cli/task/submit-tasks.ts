@@ -2,7 +2,8 @@ import { resolve } from 'node:path'
 import { SubmitRequest } from '../../api/submit-request.ts'
 import type { FoundServer } from '../find-server.ts'
 import { usageError } from '../command.ts'
-import { loadTasks } from '../load-tasks.ts'
+import { checkTask } from '../../node/check-task.ts'
+import { loadTaskFiles } from '../load-tasks.ts'
 import { pathsOf } from './task-paths.ts'
 
 export interface SubmitChanges {
@@ -20,9 +21,20 @@ export interface Submitted {
 const BATCH = 1000
 const BATCH_BYTES = 32 * 1024 * 1024
 
-/** Tasks of files, with what the command line says instead. Throws `config.invalid` with all that is wrong. */
-export async function readTasks(files: readonly string[], changes: SubmitChanges): Promise<SubmitRequest[]> {
-  const tasks = (await Promise.all(files.map((file) => loadTasks(resolve(file), SubmitRequest)))).flat()
+/**
+ * Tasks of files, with what the command line says instead. Throws `config.invalid` with all that is wrong. Modules and
+ * secrets are the nodes'; files are checked here when the server is on this machine.
+ */
+export async function readTasks(
+  files: readonly string[],
+  changes: SubmitChanges,
+  { isLocal }: Pick<FoundServer, 'isLocal'>,
+): Promise<SubmitRequest[]> {
+  const tasks = await loadTaskFiles(
+    files.map((file) => resolve(file)),
+    SubmitRequest,
+    (task) => checkTask(task, { hasFiles: isLocal }),
+  )
   const { samples, priority, id } = changes
   if (id !== undefined && tasks.length > 1)
     throw usageError('task', `--id names one task, and there are ${tasks.length} in these files`)
