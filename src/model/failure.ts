@@ -72,6 +72,12 @@ export const failureClasses = {
     status: 409,
     meaning: 'It is too late for this: the session has passed to another attempt, or the policy has moved on.',
   },
+  'request.no-node': {
+    blame: 'caller',
+    retryable: false,
+    status: 503,
+    meaning: 'No registered node has what the task asks for, such as its kind of sandbox.',
+  },
   'request.over-quota': {
     blame: 'caller',
     retryable: true,

@@ -169,7 +169,10 @@ const TaskState = z.enum(['running', 'completed', 'failed', 'cancelling', 'cance
 /** What a trainer's callback receives. */
 export const TaskResult = z.object({
   task_id: z.string(),
+  /** One of NVIDIA Polar's words: a task that infrastructure spoilt is `completed`, with only ERROR sessions. */
   status: TaskState,
+  /** Ours: `failed` when no session ended by the policy's own doing. */
+  polar_status: TaskState.nullish(),
   results: z.array(SessionResult),
   result_paths: z.array(z.string()).default([]),
 })

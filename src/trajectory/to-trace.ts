@@ -14,10 +14,19 @@ export function toTrace(sample: Sample): Trace {
     response_messages: [...messages.response],
     tools: messages.tools === null ? null : [...messages.tools],
     finish_reason: wireFinishReason(sample.finishReason),
-    response_logprobs: Array.from(sample.logprobs.subarray(promptLength), numberOrNull),
+    response_logprobs: responseLogprobs(sample),
     reward: sample.reward ?? null,
     metadata: traceMetadata(sample),
   }
+}
+
+/**
+ * 0 where the mask is 0: NVIDIA Polar's models refuse null there. Null for the whole list when a trained token has no log
+ * probability, so that a trainer refuses the trace; a 0 in its place would be read as a probability of one.
+ */
+function responseLogprobs({ promptLength, logprobs, mask }: Sample): number[] | null {
+  const values = Array.from(logprobs.subarray(promptLength), (value, at) => (mask[promptLength + at] === 1 ? value : 0))
+  return values.every(Number.isFinite) ? values : null
 }
 
 export function wireFinishReason(reason: FinishReason): string {

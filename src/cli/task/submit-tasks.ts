@@ -14,7 +14,15 @@ export interface SubmitChanges {
 
 export interface Submitted {
   task_id: string
-  outcome: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted'
+  outcome: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted' | 'no-node'
+  warnings?: string[] | undefined
+}
+
+export interface SubmitOptions {
+  /** Start a new run of tasks that are over; otherwise the same files are the same tasks. */
+  isAgain: boolean
+  /** Wait for a node that can run a task where no registered node can. */
+  isQueued: boolean
 }
 
 /** What one request of the API takes. */
@@ -51,14 +59,25 @@ export async function readTasks(
 }
 
 /** In the order of the tasks. */
-export async function submitTasks({ client }: FoundServer, tasks: readonly SubmitRequest[]): Promise<Submitted[]> {
+export async function submitTasks(
+  { client }: FoundServer,
+  tasks: readonly SubmitRequest[],
+  { isAgain, isQueued }: SubmitOptions,
+): Promise<Submitted[]> {
   const outcomes: Submitted[] = []
   for (const batch of batchesOf(tasks)) {
-    const answer = await client.submitBatch({ body: { tasks: batch } })
+    const answer = await client.submitBatch({
+      query: { unrunnable: isQueued ? 'queue' : 'refuse' },
+      body: { tasks: batch },
+      // A command that is repeated after an interruption goes on with the tasks of the first.
+      ...(isAgain ? {} : { idempotencyKey: SAME_FILES }),
+    })
     outcomes.push(...answer.outcomes)
   }
   return outcomes
 }
+
+const SAME_FILES = 'polar task submit'
 
 function* batchesOf(tasks: readonly SubmitRequest[]): Generator<SubmitRequest[], void, undefined> {
   let batch: SubmitRequest[] = []
