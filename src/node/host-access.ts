@@ -92,14 +92,16 @@ export function hostPathsOf({ runtime, agent }: TaskRequest): { what: string; pa
   addSteps('runtime.eval_prepare', runtime?.eval_prepare ?? [])
   if (agent.skills_path != null) add('agent.skills_path', agent.skills_path)
   if (runtime?.image != null && !takesNames(backendOf(runtime))) add('runtime.image', runtime.image)
-  const volumes = runtime?.kwargs['volumes']
-  for (const volume of Array.isArray(volumes) ? volumes : []) {
-    const [source = '', , mode] = String(volume).split(':')
-    // What a sandbox can write to, it could turn into a link between the look and the use.
-    if (mode !== 'ro')
-      throw new RolloutError('config.invalid', `runtime.kwargs.volumes: "${volume}" must end in :ro on this node.`)
-    add('runtime.kwargs.volumes', source)
+  const addVolumes = (what: string, volumes: unknown): void => {
+    for (const volume of Array.isArray(volumes) ? volumes : []) {
+      const [source = '', , mode] = String(volume).split(':')
+      // What a sandbox can write to, it could turn into a link between the look and the use.
+      if (mode !== 'ro') throw new RolloutError('config.invalid', `${what}: "${volume}" must end in :ro on this node.`)
+      add(what, source)
+    }
   }
+  addVolumes('runtime.kwargs.volumes', runtime?.kwargs['volumes'])
+  addVolumes('runtime.internet_volumes', runtime?.internet_volumes)
   return named
 }
 

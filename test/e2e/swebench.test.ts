@@ -256,6 +256,67 @@ describe('a patch that did not come from git', () => {
   })
 })
 
+describe('a required test that no log line names', () => {
+  const renamed = ['tests/test_core.py::Calc::test_add', 'tests/test_signs.py::test_negative']
+
+  needsPython(
+    'has no reward when the gold patch does not report it either, and the nearest names are given',
+    async () => {
+      const graded = grade(FIX, { instance: { ...row, FAIL_TO_PASS: renamed } })
+      await expect(graded).rejects.toMatchObject({
+        code: 'evaluator.tests-not-reported',
+        message: expect.stringMatching(
+          /Not reported: 1 test of tiny__calc-1.*tests\/test_core\.py::Calc::test_add \(nearest reported: tests\/test_core\.py::CalcTest::test_add/,
+        ) as unknown,
+      })
+    },
+  )
+
+  needsPython(
+    'has no reward in a row without a gold patch when the run without a patch does not report it',
+    async () => {
+      const graded = grade(FIX, { instance: { ...row, patch: '', FAIL_TO_PASS: renamed } })
+      await expect(graded).rejects.toMatchObject({ code: 'evaluator.tests-not-reported' })
+    },
+  )
+
+  needsPython('costs no second run when another required test failed by name', async () => {
+    const { result, graders } = await grade(put('calc/more.py', 'X = 1'), {
+      instance: { ...row, FAIL_TO_PASS: renamed },
+    })
+    expect(result.outcome_reward).toBe(0)
+    expect(graders).toBe(1)
+    expect(reportOf(result)).toMatchObject({
+      not_reported: [
+        { test: renamed[0], nearest: expect.arrayContaining(['tests/test_core.py::CalcTest::test_add']) as unknown },
+      ],
+      warning: expect.stringContaining('1 test') as unknown,
+    })
+  })
+
+  needsPython('is worth 0 when the gold patch reports it: the patch is why it is missing', async () => {
+    const skipping = `import inspect
+
+import pytest
+
+
+def multiply(a, b):
+    return a * b
+
+
+def __getattr__(name):
+    if name != "add":
+        raise AttributeError(name)
+    if any("test_signs" in frame.filename for frame in inspect.stack()):
+        pytest.skip("not today", allow_module_level=True)
+    return lambda a, b: a + b`
+    const { result, graders } = await grade(put('calc/core.py', skipping))
+    expect(result.outcome_reward).toBe(0)
+    expect(graders).toBe(2)
+    expect(reportOf(result)).toMatchObject({ not_reported: [{ test: 'tests/test_signs.py::test_negative' }] })
+  })
+})
+
 describe('what is not the policy’s doing has no reward', () => {
   const cases: [string, () => Record<string, unknown>, RegExp][] = [
     [

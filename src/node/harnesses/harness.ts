@@ -187,6 +187,7 @@ export function gatewayVariables(
     ANTHROPIC_API_KEY: key,
     ANTHROPIC_MODEL: model,
     GOOGLE_GEMINI_BASE_URL: baseUrl,
+    GOOGLE_API_URL: baseUrl,
     GEMINI_API_KEY: key,
     GOOGLE_API_KEY: key,
     GEMINI_MODEL: model,

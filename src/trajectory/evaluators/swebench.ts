@@ -9,10 +9,12 @@ import { attempt, openGrader, type Attempt, type Plan } from './swebench/attempt
 import { canaryFiles } from './swebench/canary.ts'
 import { collectPatch, loadSubmission } from './swebench/collect-patch.ts'
 import { InstanceRow, toInstance, type Instance } from './swebench/instance.ts'
+import type { TestRun } from './swebench/run-tests.ts'
 import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from './swebench/protect.ts'
 import { toRecipe } from './swebench/recipes.ts'
-import { fractionOf } from './swebench/report.ts'
-import { isNotRun, judgeCanaries, needsControl, readRun, type Reading } from './swebench/verdict.ts'
+import { describeGaps, toGapNotes } from './swebench/gaps.ts'
+import { fractionOf, isReported } from './swebench/report.ts'
+import { decidingGaps, isNotRun, judgeCanaries, needsControl, readRun, type Reading } from './swebench/verdict.ts'
 
 const SwebenchConfig = z.strictObject({
   kind: z.literal('swebench'),
@@ -124,18 +126,54 @@ async function judge(
       'evaluator.crashed',
       `No test of ours could be put among those of ${instance.id}, and canary is "require"; set it to "auto" to grade without`,
     )
-  return finish(evaluation, plan, {
+  const gaps = forgery === undefined ? decidingGaps(reading) : []
+  const unknown =
+    gaps.length === 0 ? [] : await findUnknownNames(evaluation, plan, { gaps, control, secret: made.secret })
+  const result = await finish(evaluation, plan, {
     ...told,
     canary,
     disputed_tests: reading.disputed,
+    ...toGapNotes(reading),
     control_run: control !== undefined,
     tests: reading,
     ...(forgery !== undefined && { forged_results: true, message: forgery }),
+    ...(unknown.length > 0 && { error_eval: true }),
   })
+  if (unknown.length === 0) return result
+  throw new RolloutError('evaluator.tests-not-reported', describeGaps(instance.id, unknown, reading))
+}
+
+interface Control {
+  run: TestRun
+  reading: Reading
+}
+
+/**
+ * Which of these tests no run reports, whatever the patch: their names are not those of the log. The gold patch decides; a
+ * row without one, or whose gold patch cannot be run here, is decided by the run without any patch. A test that either
+ * of them reports is missing because of the patch.
+ */
+async function findUnknownNames(
+  evaluation: Evaluation,
+  plan: Plan,
+  { gaps, control, secret }: { gaps: readonly string[]; control: Control | undefined; secret: string },
+): Promise<string[]> {
+  const reference = (await runGold(evaluation, plan, secret)) ?? control ?? (await runControl(evaluation, plan, secret))
+  return gaps.filter((test) => !isReported(test, reference.reading.statuses))
+}
+
+/** Undefined when there is no gold patch, or no result with it. */
+async function runGold(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control | undefined> {
+  const { instance, recipe } = plan
+  if (instance.goldPatch === '') return undefined
+  const made = await attempt(evaluation, plan, { patch: Buffer.from(instance.goldPatch), secret })
+  if (made.kind !== 'ran' || made.run.isTimedOut) return undefined
+  const reading = readRun(made.run, made.canaries, instance, recipe.evalType)
+  return reading.hasResults ? { run: made.run, reading } : undefined
 }
 
 /** What a run is like without the patch, in a sandbox of its own. */
-async function runControl(evaluation: Evaluation, plan: Plan, secret: string) {
+async function runControl(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control> {
   const made = await attempt(evaluation, plan, { secret })
   if (made.kind !== 'ran' || made.run.isTimedOut)
     throw new RolloutError('evaluator.crashed', `The tests of ${plan.instance.id} do not end without the patch either`)
