@@ -22,6 +22,7 @@ import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
 import { keepHarnessLogs } from './harness-logs.ts'
+import { assertVersion } from './assert-version.ts'
 import { endOf, type Harness } from './harnesses/harness.ts'
 import { lastWords } from './last-words.ts'
 import { launchInSandbox } from './launch-in-sandbox.ts'
@@ -41,6 +42,8 @@ export interface RunnableHarness {
   harness: Harness
   /** Absent: it is in the sandbox already, and starts by its name. */
   bundle?: { folder: string; startAt(path: string): ProgramStart }
+  /** What the program in the sandbox must say its version is; absent: anything. */
+  version?: string
 }
 
 /** A kind of sandbox, and those of it that were prepared before. */
@@ -227,7 +230,9 @@ export class RealWork implements SessionWork<BuiltSession> {
     const stopPrewarm = this.#planPrewarm()
     const startedAt = clock.now()
     try {
-      const execution = await launchInSandbox(this.#sandbox!, this.#plan(), { outputBytes }, signal)
+      const plan = this.#plan()
+      await assertVersion(this.#sandbox!, runnable, plan)
+      const execution = await launchInSandbox(this.#sandbox!, plan, { outputBytes }, signal)
       const result = await untilEnded(execution, signal)
       await this.#keepOutput(execution, result)
       if (result.exitCode === null && !signal.aborted && !result.isOutOfMemory) await this.#assertAlive()

@@ -225,6 +225,44 @@ git update-index --assume-unchanged calc/core.py`
   })
 })
 
+describe('swebench_harness, with the settings of NVIDIA Polar', () => {
+  const copy = 'mkdir -p /tmp/work && cp -a . /tmp/work/ && cd /tmp/work'
+  const patchCommand = 'cd /tmp/work && git add -A && git diff --cached --binary'
+
+  function gradeTheirs(agent: string, config: Record<string, unknown> = {}): Promise<Graded> {
+    const kind = 'swebench_harness'
+    const given = { kind, instance: row, repo_dir: '/workspace', test_timeout: 60, apply_timeout: 60, ...config }
+    const deps = { now: Date.now, secret: () => undefined, mayCall: () => false }
+    return grade(agent, {}, { evaluator: evaluators.create(evaluators.config.parse(given), deps) })
+  }
+
+  needsPython('patch_command takes the patch from a copy of the repository', async () => {
+    const agent = `${copy} && ${FIX} && mkdir .claude && echo x > .claude/x`
+    const { result, evidence } = await gradeTheirs(agent, {
+      patch_command: patchCommand,
+      exclude_patterns: ['.claude/**', '**/.claude/**', '$HOME/**'],
+    })
+    expect(result.outcome_reward).toBe(1)
+    expect(evidence.get('graded.diff')?.toString()).not.toContain('.claude')
+  })
+
+  needsPython('without patch_command the patch is what git sees in repo_dir', async () => {
+    expect((await gradeTheirs(FIX)).result.outcome_reward).toBe(1)
+    expect((await gradeTheirs('true')).result.outcome_reward).toBe(0)
+  })
+
+  needsPython('a patch_command that fails in a new sandbox too gives no reward', async () => {
+    const graded = gradeTheirs(FIX, { patch_command: 'cd /no/such/folder && git diff' })
+    await expect(graded).rejects.toMatchObject({ code: 'evaluator.crashed' })
+  })
+
+  needsPython('a patch_command that fails only where the agent was is worth 0', async () => {
+    const { result } = await gradeTheirs('rm -rf .git', { patch_command: 'cd /workspace && git diff HEAD' })
+    expect(result.outcome_reward).toBe(0)
+    expect(reportOf(result)).toMatchObject({ failed_collect: true })
+  })
+})
+
 describe('a patch that did not come from git', () => {
   const submit = (patch: string) => ({
     beforeEvaluate: ({ submission }: { submission: string }) => writeFile(join(submission, 'patch.diff'), patch),

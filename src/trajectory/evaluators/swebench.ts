@@ -8,8 +8,10 @@ import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import { attempt, openGrader, type Attempt, type Plan } from './swebench/attempt.ts'
 import { canaryFiles } from './swebench/canary.ts'
 import { collectPatch, loadSubmission } from './swebench/collect-patch.ts'
+import { HarnessConfig, toSwebenchConfig } from './swebench/harness-config.ts'
 import { InstanceRow, toInstance, type Instance } from './swebench/instance.ts'
 import type { TestRun } from './swebench/run-tests.ts'
+import { assertPatchCommand, collectByCommand, type PatchCommand } from './swebench/patch-command.ts'
 import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from './swebench/protect.ts'
 import { toRecipe } from './swebench/recipes.ts'
 import { describeGaps, toGapNotes } from './swebench/gaps.ts'
@@ -28,6 +30,12 @@ const SwebenchConfig = z.strictObject({
   test_files: z.array(z.string()).optional().describe('Test files to run; absent: those of the test patch'),
   log_parser: z.string().optional().describe('How the output is read; absent: by repository or test command'),
   setup: z.array(z.string()).optional().describe('Shell lines before the tests, such as a build'),
+  patch_command: z
+    .string()
+    .min(1)
+    .optional()
+    .describe("For bash in the agent's sandbox: prints the patch; absent: what git sees in repo_dir"),
+  collect_timeout_seconds: z.number().positive().default(300).describe('Seconds for patch_command'),
   test_timeout_seconds: z.number().positive().default(1800),
   exclude: z
     .array(z.string())
@@ -58,22 +66,38 @@ export const swebench: Plug<typeof SwebenchConfig, EvaluatorDeps, Evaluator> = {
     const plan = toPlan(config)
     return {
       needs: { sandbox: true, agentState: false },
-      collect: (agent, { submission }) =>
-        collectPatch(agent, submission, {
+      collect: async (agent, { submission, env }) => {
+        const command = toPatchCommand(config, env)
+        if (command !== undefined) return collectByCommand(agent, submission, command)
+        await collectPatch(agent, submission, {
           ...(config.repo_dir !== undefined && { repo: config.repo_dir }),
           base: plan.base,
           exclude: config.exclude,
           maxBytes: config.max_patch_bytes,
-        }),
+        })
+      },
       evaluate: (evaluation) => evaluate(evaluation, plan, config),
     }
   },
 }
 
+/** The same evaluator under NVIDIA Polar's name, with its settings. */
+export const swebenchHarness: Plug<typeof HarnessConfig, EvaluatorDeps, Evaluator> = {
+  config: HarnessConfig,
+  create: (config, deps) => swebench.create(SwebenchConfig.parse(toSwebenchConfig(config)), deps),
+}
+
+function toPatchCommand(config: SwebenchConfig, env: Readonly<Record<string, string>>): PatchCommand | undefined {
+  const { patch_command: command, collect_timeout_seconds: seconds, max_patch_bytes: maxBytes } = config
+  return command === undefined ? undefined : { command, timeoutMs: seconds * 1000, maxBytes, env }
+}
+
 async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConfig): Promise<EvalResult> {
   const submission = await loadSubmission(evaluation.submission)
   if (submission.kind === 'none') {
-    await openGrader(evaluation, plan)
+    const { grader } = await openGrader(evaluation, plan)
+    const command = toPatchCommand(config, evaluation.env)
+    if (command !== undefined) await assertPatchCommand(grader, command)
     return finish(evaluation, plan, { failed_collect: true, patch_exists: false, message: submission.why })
   }
   await evaluation.evidence.write('patch.diff', submission.patch)
