@@ -250,6 +250,12 @@ export const failureClasses = {
     status: 500,
     meaning: 'Grading took too long; no reward.',
   },
+  'evaluator.tests-not-reported': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 500,
+    meaning: 'The test log never names tests that must pass; no reward.',
+  },
   'session.cancelled': { blame: 'caller', retryable: false, status: 409, meaning: 'Somebody asked for it to end.' },
   'session.init-timeout': {
     blame: 'infrastructure',

@@ -18,9 +18,12 @@ export async function findRunnable(
   const harness =
     agent.import_path == null ? presetOf(agent.harness!) : await loadHarness(agent.import_path, { allowed: modules })
   if (!isPackaged(harness)) return { harness }
+  const version = harness.versionOf?.(agent.settings)
+  // The task brings another version than the one we install; its image, or a step, must have it.
+  if (version !== undefined && version !== harness.package.version) return { harness, version }
   const found = await findHarness(harness, places)
   const { bundle, folder } = found ?? {}
-  if (bundle === undefined || folder === undefined) return { harness }
+  if (bundle === undefined || folder === undefined) return { harness, ...(version === undefined ? {} : { version }) }
   return { harness, bundle: { folder, startAt: (path) => bundleStart(bundle, path) } }
 }
 

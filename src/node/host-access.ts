@@ -4,6 +4,7 @@ import * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction, TaskRequest } from '../model/task.ts'
 import { backendOf } from './sandbox-order.ts'
+import { isImageName } from './sandbox/image-names.ts'
 
 /** What of this machine others' tasks may use. Nothing, unless it is said here. */
 export const HostAccess = z.strictObject({
@@ -92,21 +93,24 @@ export function hostPathsOf({ runtime, agent }: TaskRequest): { what: string; pa
   addSteps('runtime.prepare', runtime?.prepare ?? [])
   addSteps('runtime.eval_prepare', runtime?.eval_prepare ?? [])
   if (agent.skills_path != null) add('agent.skills_path', agent.skills_path)
-  if (runtime?.image != null && !takesNames(backendOf(runtime))) add('runtime.image', runtime.image)
-  const volumes = runtime?.kwargs['volumes']
-  for (const volume of Array.isArray(volumes) ? volumes : []) {
-    const [source = '', , mode] = String(volume).split(':')
-    // What a sandbox can write to, it could turn into a link between the look and the use.
-    if (mode !== 'ro')
-      throw new RolloutError('config.invalid', `runtime.kwargs.volumes: "${volume}" must end in :ro on this node.`)
-    add('runtime.kwargs.volumes', source)
+  if (runtime?.image != null && !isNamed(runtime.image, backendOf(runtime))) add('runtime.image', runtime.image)
+  const addVolumes = (what: string, volumes: unknown): void => {
+    for (const volume of Array.isArray(volumes) ? volumes : []) {
+      const [source = '', , mode] = String(volume).split(':')
+      // What a sandbox can write to, it could turn into a link between the look and the use.
+      if (mode !== 'ro') throw new RolloutError('config.invalid', `${what}: "${volume}" must end in :ro on this node.`)
+      add(what, source)
+    }
   }
+  addVolumes('runtime.kwargs.volumes', runtime?.kwargs['volumes'])
+  addVolumes('runtime.internet_volumes', runtime?.internet_volumes)
   return named
 }
 
-/** Kinds whose images are names in a registry; those of the others are files of this machine. */
-function takesNames(backend: string | undefined): boolean {
-  return backend === 'docker' || backend === 'kubernetes'
+/** Whether an image is a name in a registry or an engine; any other image is a file of this machine. */
+function isNamed(image: string, backend: string | undefined): boolean {
+  if (backend === 'docker' || backend === 'kubernetes') return true
+  return backend === 'apptainer' && isImageName(image)
 }
 
 function localRepository(repository: string): string | undefined {

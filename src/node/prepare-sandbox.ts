@@ -12,6 +12,11 @@ type ExecAction = Extract<PrepareAction, { type: 'exec' }>
 /** Longest wait between two attempts. */
 const LONGEST_BACKOFF_MS = 5000
 
+export interface PrepareOptions {
+  /** In the environment of every command, under what the step itself says. */
+  env?: Readonly<Record<string, string>>
+}
+
 export interface PrepareDeps {
   /** Who puts repositories into sandboxes; absent: a step that wants one is refused. */
   checkouts?: Pick<Checkouts, 'upload'>
@@ -22,7 +27,7 @@ export async function prepareSandbox(
   sandbox: Sandbox,
   actions: readonly PrepareAction[],
   signal: AbortSignal,
-  { checkouts }: PrepareDeps = {},
+  { checkouts, env = {} }: PrepareDeps & PrepareOptions = {},
 ): Promise<void> {
   for (const [index, action] of actions.entries()) {
     signal.throwIfAborted()
@@ -40,7 +45,7 @@ export async function prepareSandbox(
         await checkouts.upload(action, sandbox, signal)
         break
       case 'exec':
-        await execWithRetries(sandbox, action, index, signal)
+        await execWithRetries(sandbox, { ...action, env: { ...env, ...action.env } }, index, signal)
         break
     }
   }

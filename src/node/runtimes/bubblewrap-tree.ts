@@ -129,6 +129,12 @@ fi
 mkdir -p upper/proc upper/dev upper/tmp upper/var/tmp
 chmod 1777 upper/tmp upper/var/tmp
 mkdir -p "upper$WORKDIR" "upper$HOME_DIR"
+n=0
+while [ "$n" -lt "$OWNED" ]; do
+  owned=$(eval "printf %s \\"\\$OWNED_$n\\""); mkdir -p "upper$owned"
+  if [ -n "$OWNER" ]; then chown -h "$OWNER" "upper$owned"; fi
+  n=$((n+1))
+done
 if [ -n "$OWNER" ]; then chown "$OWNER" . work shm upper/tmp upper/var/tmp && chown -R -h "$OWNER" "upper$WORKDIR" "upper$HOME_DIR"; fi
 if [ -n "$RESOLVE" ]; then mkdir -p upper/etc; for f in resolv.conf hosts; do cp -L "/etc/$f" "upper/etc/$f" || :; done; fi
 n=0

@@ -205,6 +205,8 @@ class BubblewrapRuntime implements Runtime {
           DISK_MB: spec.limits.diskMb === undefined ? '' : String(spec.limits.diskMb),
           WORKDIR: insidePath(spec.workdir),
           HOME_DIR: INSIDE_HOME,
+          ...numbered('OWNED', (spec.folders ?? []).map(insidePath)),
+          OWNED: String(spec.folders?.length ?? 0),
           OWNER: this.#isRoot ? `${uid}:${uid}` : '',
           OVERLAY: this.#isRoot ? '' : ',userxattr',
           SEED: this.#isRoot && spec.image !== undefined && spec.snapshot === undefined ? '1' : '',

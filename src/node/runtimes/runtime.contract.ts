@@ -180,6 +180,26 @@ export function describeRuntime(
       expect(await runScript(shared, 'pwd', { cwd: '/' })).toMatchObject({ stdout: '/\n' })
     })
 
+    it('start() makes the folders it is given, which commands can write to, empty and replace', async () => {
+      const folders = ['/polar/session', '/polar/session/logs', '/polar/session/logs/agent']
+      await using sandbox = await start({
+        workdir: '/polar/session/workspace',
+        folders,
+        env: { SESSION: '/polar/session', LOGS: '/polar/session/logs/agent', OTHER: '/polar/sessions' },
+        mounts: isolated() === undefined ? [{ source: dir, target: '/polar/harness', isReadOnly: true }] : [],
+      })
+      const script =
+        'echo a > "$SESSION/a" && echo b > "$LOGS/b" && rm -rf "$SESSION/logs" && ls "$SESSION" && echo "$OTHER"'
+      const { stdout, stderr } = await runScript(sandbox, script)
+      expect(stderr).toBe('')
+      expect(stdout.split('\n').filter((line) => line !== 'workspace')).toEqual(['a', '/polar/sessions', ''])
+      if (isolated() !== undefined) return
+      const renew =
+        'rm -rf /polar/session/workspace && mkdir -p /polar/session/workspace && cd /polar/session/workspace && pwd'
+      expect(await runScript(sandbox, renew)).toMatchObject({ stdout: '/polar/session/workspace\n', stderr: '' })
+      expect(await runScript(sandbox, 'touch here && ls')).toMatchObject({ stdout: 'here\n' })
+    })
+
     it('exec() gives real pipes, which scripts can open by name', async () => {
       expect(await runScript(shared, 'echo a > /dev/stderr; echo b | tee /dev/stderr')).toMatchObject({
         stdout: 'b\n',
