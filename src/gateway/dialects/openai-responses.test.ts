@@ -1207,17 +1207,17 @@ describe('the OpenAI SDK', () => {
         const context = contextOf({ headers: { 'x-stainless-lang': 'js' } })
         const renderer = openaiResponses.createStreamRenderer(asked, context)
         const events = eventsOf(answer, cuts)
-        const text =
+        const frames =
           events.map((event) => renderer.keepAlive() + renderer.render(event)).join('') + renderer.keepAlive()
         const plain = openaiResponses.createStreamRenderer(asked, context)
         const expected = framesOf(events.map((event) => plain.render(event)).join('')).at(-1)?.['response']
         const types: string[] = []
-        const helper = clientOf(() => sse(text)).responses.stream(params)
+        const helper = clientOf(() => sse(frames)).responses.stream(params)
         helper.on('event', ({ type }) => types.push(type))
         const final = await helper.finalResponse()
         expect(types.filter((type) => !SDK_EVENTS.has(type))).toEqual([])
         expect(JSON.parse(JSON.stringify(bare(final)))).toEqual(expected)
-        for await (const { type } of await clientOf(() => sse(text)).responses.create({ ...params, stream: true })) {
+        for await (const { type } of await clientOf(() => sse(frames)).responses.create({ ...params, stream: true })) {
           expect(SDK_EVENTS).toContain(type)
         }
       }),
@@ -1271,7 +1271,7 @@ describe('an answer that comes back', () => {
         const response = capture.toResponse()
         const sampled = response?.choices[0]?.message
         if (response === undefined || sampled === undefined) throw new Error('no answer')
-        const memory = new SessionMemory()
+        const memory = new SessionMemory(1024 * 1024)
         memory.remember(request, response)
 
         const rendered = openaiResponses.renderResponse(request, { response, events }, contextOf()) as Wire

@@ -19,6 +19,7 @@ export type ForkReason =
   | 'retokenised'
   | 'truncated-turn'
   | 'template-moves'
+  | 'forgotten'
   | 'unknown'
 
 /**
