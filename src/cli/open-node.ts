@@ -46,6 +46,7 @@ export interface NodeChoice {
   contextTokens?: number
   images: boolean
   continuation?: ContinuationMode
+  sessionMemoryMb?: number
   quirks?: readonly QuirkRule[]
   /**
    * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
@@ -99,6 +100,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       now,
       logger,
       continuation: choice.continuation,
+      sessionMemoryMb: choice.sessionMemoryMb,
       quirks: choice.quirks,
       origin: { engine: engine.info },
     }),

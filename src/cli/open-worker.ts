@@ -93,6 +93,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       ...(about.context === undefined ? {} : { contextTokens: about.context }),
       images: about.images,
       continuation: about.continuation,
+      sessionMemoryMb: about.session_memory_mb,
       quirks,
       member: toAccess(config, choice.isOwnMachine),
       env,

@@ -29,6 +29,8 @@ export interface GatewayOptions {
   limits?: Partial<BodyLimits>
   /** Default `template`. */
   continuation?: ContinuationMode
+  /** Limit of the memory of one session that continues its conversations; absent: SESSION_MEMORY_MB. */
+  sessionMemoryMb?: number
   /** Rules of the user's, besides the built-in quirks. Noted in the origin of every session. */
   quirks?: readonly QuirkRule[]
   /** What is noted of every session besides what it says of itself: which engine answers. */
@@ -91,7 +93,13 @@ export class Gateway implements GatewayControl, AsyncDisposable {
     const { store, ids, now, upstream, logger } = options
     this.#quirks = options.quirks ?? []
     this.#origin = { ...options.origin, ...(this.#quirks.length === 0 ? {} : { quirks: this.#quirks }) }
-    this.#sessions = new Sessions({ store, ids, now, continuation: options.continuation })
+    this.#sessions = new Sessions({
+      store,
+      ids,
+      now,
+      continuation: options.continuation,
+      memoryMb: options.sessionMemoryMb,
+    })
     const app = createApp({
       upstream,
       ids,

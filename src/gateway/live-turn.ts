@@ -5,6 +5,7 @@ import type { StreamEvent } from '../model/stream-event.ts'
 import type { TurnRequest, TurnResponse } from '../model/turn.ts'
 import type { TurnEnd } from '../store/store.ts'
 import { TurnCapture } from './capture/capture-turn.ts'
+import { findContinuation } from './find-continuation.ts'
 import type { Gate } from './gate.ts'
 import type { Metrics } from './metrics.ts'
 import type { Quirk } from './quirks/quirk.ts'
@@ -156,12 +157,8 @@ export class LiveTurn {
   }
 
   /** The prompt as ids, where it goes on from an earlier call; undefined where the engine cannot be given ids. */
-  async #continue(signal: AbortSignal): Promise<Continuation | undefined> {
-    const { upstream } = this.#deps
-    const { continuations } = this.#session
-    if (continuations === undefined || !upstream.capabilities.tokenInChat || !upstream.capabilities.render)
-      return undefined
-    return continuations.find(this.#request, (request) => upstream.tokenise(request, signal))
+  #continue(signal: AbortSignal): Promise<Continuation | undefined> {
+    return findContinuation(this.#request, this.#session, this.#deps.upstream, signal)
   }
 
   async #store(failure: Failure | undefined): Promise<TurnEnding> {

@@ -85,6 +85,14 @@ describe('a changed answer', () => {
   })
 })
 
+test('a call that the gateway had removed from its memory', () => {
+  const graph = toyGraph([
+    { ...first, sampled: 'I ~ook.[bash {"a":1}]$' },
+    next(first.answer, { turn: { forced: { begins: 'forgotten' } } }),
+  ])
+  expect(edgeLine(graph, 'two')).toBe('forgotten one: the gateway had removed the earlier call from its memory')
+})
+
 describe('reasoning', () => {
   const answer = says('I look.', { reasoning: 'where to begin', calls: first.answer.toolCalls })
   const thinking: ToyCall = { ...first, answer }

@@ -229,6 +229,8 @@ function gatewayCause({ turn }: CallNode): Cause | undefined {
     case 'reasoning-stripped':
     case 'template-moves':
       return { reason: note, detail: `the gateway noted ${note} when the call was made` }
+    case 'forgotten':
+      return { reason: note, detail: 'the gateway had removed the earlier call from its memory' }
     case 'foreign-turn':
       return { reason: 'edited-history', detail: 'the gateway met an assistant message that no recorded call sampled' }
     default:

@@ -206,6 +206,33 @@ describe('several choices', () => {
   })
 })
 
+test('calls recorded before the calls that they continue keep their labels', () => {
+  const three: ToyCall = {
+    id: 'three',
+    messages: [...two.messages, two.answer, user('Thanks.')],
+    tools,
+    answer: says('You are welcome.'),
+  }
+  const main = { one: 'main', two: 'main', three: 'main' }
+  for (const calls of [
+    [three, one, two],
+    [three, two, one],
+    [two, three, one],
+    [two, one, three],
+    [one, three, two],
+  ]) {
+    const graph = toyGraph(calls)
+    expect(labelsOf(graph)).toEqual(main)
+    expect(graph.nodes.map(({ turn }) => turn.id)).toEqual(['one', 'two', 'three'])
+    expect(graph.nodes.map(({ edge }) => edge.verdict)).toEqual(['root', 'exact', 'exact'])
+  }
+})
+
+test('calls recorded before the calls that they continue keep their labels beside a sub-agent', () => {
+  const calls = [two, one, grandchild, child]
+  expect(labels(calls)).toEqual({ one: 'main', child: 'subagent', 'child-2': 'subagent', two: 'main' })
+})
+
 describe('abandoned answers', () => {
   const third = (id: string, text: string): ToyCall => ({
     id,

@@ -1,3 +1,4 @@
+import type { Turn } from '../../model/turn.ts'
 import type { CallNode } from './call-graph.ts'
 import { isSameAgent } from './find-summary.ts'
 import { findSuccessors, groupByConversation, groupByRequest } from './group-calls.ts'
@@ -99,9 +100,11 @@ function markAbandoned(
     const label = labels.get(node)?.label
     if (continued.has(node) || overruled.has(node) || (label !== 'main' && label !== 'subagent')) continue
     const end = node.turn.endedAt ?? node.turn.startedAt
+    const ancestors = ancestorsOf(node)
     const later = conversation.findLast(
       (other) =>
         other.turn.startedAt >= end &&
+        !ancestors.has(other.turn) &&
         groupOf.get(other) !== groupOf.get(node) &&
         labels.get(other)?.label === label &&
         isSameAgent(node, other),
@@ -110,4 +113,16 @@ function markAbandoned(
     const evidence = [`nothing went on from it, while the conversation did, in ${later.turn.id}`]
     overruled.set(node, { label: 'abandoned', evidence })
   }
+}
+
+/** Calls that a call continues, in tokens or in messages. Some logs record a call before its parent. */
+function ancestorsOf(node: CallNode): Set<Turn> {
+  const found = new Set<Turn>()
+  for (let { edge } = node; edge.verdict !== 'root'; ) {
+    const parent: CallNode = edge.verdict === 'exact' ? edge.parent : edge.from
+    if (found.has(parent.turn)) break
+    found.add(parent.turn)
+    edge = parent.edge
+  }
+  return found
 }
