@@ -21,8 +21,10 @@ export interface Span {
   provenance: Provenance
   /** The call that sampled them; absent unless `sampled`. */
   call?: string
-  /** The weights that sampled them; absent when unknown. */
+  /** The weights that sampled them; absent when unknown. The oldest possible ones where `newestWeightVersion` is present. */
   weightVersion?: string
+  /** Present when a change of weights makes the version uncertain: the newest possible one. */
+  newestWeightVersion?: string
 }
 
 /** One recorded call in a sample, and where its sampled tokens lie. */
@@ -39,7 +41,10 @@ export interface SampleCall {
   isTrained: boolean
   finishReason: FinishReason
   grade: Grade
+  /** The oldest weights that may have sampled the call's first token; absent when unknown. */
   weightVersion?: string
+  /** The newest weights that may have sampled one of the call's tokens; absent when the same or unknown. */
+  newestWeightVersion?: string
   /** Unix milliseconds. */
   startedAt: number
   endedAt?: number

@@ -89,10 +89,17 @@ export interface Choice {
   weightSpans?: WeightSpan[]
 }
 
-export interface WeightSpan {
+/** The weights that sampled a token, as far as they are known. */
+export interface VersionRange {
+  /** The version; the oldest possible one where `newest` is present. */
+  version: string
+  /** Present when a change of weights makes the version uncertain: the newest possible one. */
+  newest?: string
+}
+
+export interface WeightSpan extends VersionRange {
   /** Index of the first token. */
   from: number
-  version: string
 }
 
 /** One model call with all that is known of it afterwards. */
@@ -134,7 +141,7 @@ export interface TurnResponse {
   grade: Grade
   /** Why the grade is not `exact`; empty when it is. */
   gradeReasons: string[]
-  /** Weights of the first sampled token; `weightSpans` of a choice say whether they changed. */
+  /** Weights of the first sampled token, the oldest possible ones; `weightSpans` of a choice say whether they changed. */
   weightVersion?: string
   /** Absent when nobody knows. */
   logprobMode?: LogprobMode

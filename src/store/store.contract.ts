@@ -277,6 +277,12 @@ function choiceOf(ids: Int32Array, index: number, plan: TurnPlan, random: () => 
     ids,
     logprobs,
   }
+  if (plan.added > 30) {
+    choice.weightSpans = [
+      { from: 0, version: 'step-3' },
+      { from: 1, version: 'step-3', newest: 'step-4' },
+    ]
+  }
   return plan.kept === 1 ? { ...choice, stopReason: plan.text } : choice
 }
 

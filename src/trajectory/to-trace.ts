@@ -60,6 +60,7 @@ export function traceMetadata(sample: Sample): Record<string, unknown> {
       finish_reason: wireFinishReason(call.finishReason),
       grade: call.grade,
       weight_version: call.weightVersion ?? null,
+      ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
       started_at: call.startedAt,
       ended_at: call.endedAt ?? null,
       parser_failure: call.hasParserFailure,
@@ -68,11 +69,12 @@ export function traceMetadata(sample: Sample): Record<string, unknown> {
   }
 }
 
-function toWireSpan({ from, provenance, call, weightVersion }: Span): Record<string, unknown> {
+function toWireSpan({ from, provenance, call, weightVersion, newestWeightVersion }: Span): Record<string, unknown> {
   return {
     from,
     provenance,
     ...(call === undefined ? {} : { call }),
     ...(weightVersion === undefined ? {} : { weight_version: weightVersion }),
+    ...(newestWeightVersion === undefined ? {} : { newest_weight_version: newestWeightVersion }),
   }
 }

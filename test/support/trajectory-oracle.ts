@@ -448,9 +448,10 @@ function checkSampledSpan(sample: Sample, span: Span, to: number, evidence: Evid
   for (let at = span.from; at < to; at++) {
     assert.equal(sample.ids[at], ids[at - from], `token ${at} of ${sample.id} is not of ${key}`)
     const spans = choice.weightSpans
-    const version =
-      spans === undefined ? turn.response?.weightVersion : spans.findLast((s) => s.from <= at - from)?.version
+    const known = spans?.findLast((s) => s.from <= at - from)
+    const version = spans === undefined ? turn.response?.weightVersion : known?.version
     assert.equal(span.weightVersion, version, `the weights of token ${at} of ${sample.id}`)
+    assert.equal(span.newestWeightVersion, known?.newest, `the newest possible weights of token ${at} of ${sample.id}`)
   }
 }
 

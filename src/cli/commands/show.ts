@@ -68,6 +68,7 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
       finish_reason: choice.finishReason,
       stop_reason: choice.stopReason ?? null,
       message: choice.message,
+      weight_spans: choice.weightSpans ?? [],
       ...(tokens ? { token_ids: Array.from(choice.ids), logprobs: Array.from(choice.logprobs, numberOrNull) } : {}),
     })),
   }

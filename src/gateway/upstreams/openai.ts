@@ -8,7 +8,7 @@ import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
-import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
+import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
 
 const ASSUMED: Capabilities = {
   idsOut: false,
@@ -28,11 +28,11 @@ export function createOpenai(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
   let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
 
-  async function send(request: TurnRequest, { signal }: { signal: AbortSignal }): Promise<UpstreamReply> {
+  async function send(request: TurnRequest, { signal, weights }: SendOptions): Promise<UpstreamReply> {
     const forced = forcedFields(request, options.model)
     const countTokens = () => Promise.resolve(estimateTokens(request))
     const response = await postChat(http, { request, forced, stream: request.stream, signal, countTokens })
-    return { forced, events: readAnswer(response, { base: http.base, signal, forStream: request.stream }) }
+    return { forced, ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights }) }
   }
 
   return {

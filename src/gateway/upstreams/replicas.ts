@@ -61,8 +61,16 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     const forced: Record<string, unknown> = {}
     const trial = await startOn([first, ...others], request, sendOptions, forced)
     settle(trial.replica, sessionKey)
-    const moved = (replica: Replica): void => settle(replica, sessionKey)
-    return { forced, events: relay(trial, request, { ...sendOptions, signal }, forced, moved) }
+    let serving = trial
+    const moved = (next: Trial): void => {
+      serving = next
+      settle(next.replica, sessionKey)
+    }
+    return {
+      forced,
+      events: relay(trial, request, { ...sendOptions, signal }, forced, moved),
+      ...(sendOptions.weights === undefined ? {} : { arrived: () => arrivedAt(serving, sendOptions.weights) }),
+    }
   }
 
   /** The first of them that begins to answer. */
@@ -94,7 +102,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     request: TurnRequest,
     sendOptions: SendOptions,
     forced: Record<string, unknown>,
-    moved: (replica: Replica) => void,
+    moved: (trial: Trial) => void,
   ): AsyncGenerator<readonly StreamEvent[]> {
     let trial = first
     for (;;) {
@@ -120,7 +128,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
         yield [{ type: 'answer-error', failure: failureOf(error) ?? failure }]
         return
       }
-      moved(trial.replica)
+      moved(trial)
     }
   }
 
@@ -171,6 +179,10 @@ interface Trial {
   reply: UpstreamReply
   /** Not tried yet. */
   others: readonly Replica[]
+}
+
+function arrivedAt({ reply }: Trial, weights: { readonly position: number } | undefined): number {
+  return reply.arrived?.() ?? weights?.position ?? 0
 }
 
 interface Call {

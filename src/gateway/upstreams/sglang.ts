@@ -9,7 +9,7 @@ import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import { probeEngine, type ProbeSubject, type SamplingDefaults } from '../chat-wire/probe.ts'
-import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
+import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
 
 /** 0.5.13 to 0.5.18. Newer ones may have ids in streams, which a probe finds out. */
 const ASSUMED: Capabilities = {
@@ -27,30 +27,54 @@ export function createSglang(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
   let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
 
+  /** The version that the engine named last: a call that is sent now is sampled by it or by a newer one. */
+  let named: string | undefined
+  let tellsVersion = true
+
   const streams = (request: TurnRequest): boolean =>
     request.stream && (capabilities.idsInStreams === 'complete' || !capabilities.idsOut)
 
   async function sendAs(
     request: TurnRequest,
     stream: boolean,
-    { signal, promptIds }: { signal: AbortSignal; promptIds?: Int32Array },
+    { signal, promptIds, weights }: SendOptions,
   ): Promise<UpstreamReply> {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['input_ids'] = Array.from(promptIds)
     const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
+    const before = await versionBefore(signal, weights)
     const response = await postChat(http, { request, forced, stream, signal, countTokens: count })
+    const translate = (wire: WireFields): Translated => {
+      const translated = translateAnswer(wire)
+      named = translated.weightVersion ?? named
+      return before === undefined ? translated : { ...translated, weightVersionBefore: before }
+    }
     const { logprobs: mode } = capabilities
-    const events = readAnswer(response, {
+    const answer = readAnswer(response, {
       base: http.base,
       signal,
       forStream: request.stream,
       logprobMode: mode === 'unknown' ? undefined : mode,
-      translate: translateAnswer,
+      translate,
       translateChunk,
+      weights,
     })
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
-    return { forced, events }
+    return { forced, ...answer }
+  }
+
+  /** Asked in front of every call unless the trainer names versions, for the answer tells only the version at its end. */
+  async function versionBefore(signal: AbortSignal, weights: SendOptions['weights']): Promise<string | undefined> {
+    if (!tellsVersion || (weights !== undefined && weights.position > 0)) return named
+    try {
+      const version = await readWeightVersion(http, signal)
+      tellsVersion = version !== undefined
+      named = version ?? named
+    } catch {
+      // The call itself finds out what is wrong with the engine.
+    }
+    return named
   }
 
   /** From 0.5.12 conversations too, by the code that chat uses. An answer limit is checked here as well. */
@@ -114,6 +138,7 @@ export function createSglang(options: EngineOptions): Upstream {
 }
 
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
+const WeightVersion = z.looseObject({ weight_version: z.string() })
 const ServerInfo = z.looseObject({ version: z.string() })
 
 /** The older name is still served, and logs a warning at the engine. */
@@ -122,6 +147,14 @@ async function readVersion(http: EngineHttp, signal: AbortSignal): Promise<strin
     (await http.askIfThere('/server_info', ServerInfo, { signal })) ??
     (await http.askIfThere('/get_server_info', ServerInfo, { signal }))
   return info?.version
+}
+
+/** The newer name first. */
+async function readWeightVersion(http: EngineHttp, signal: AbortSignal): Promise<string | undefined> {
+  const info =
+    (await http.askIfThere('/weight_version', WeightVersion, { signal })) ??
+    (await http.askIfThere('/get_weight_version', WeightVersion, { signal }))
+  return info?.weight_version
 }
 
 /** Only that the model's own settings apply can be seen, not what they are. */

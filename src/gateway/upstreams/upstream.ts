@@ -64,6 +64,11 @@ export interface UpstreamReply {
   forced: Readonly<Record<string, unknown>>
   /** Batches as they arrive: one per piece of network data, so that one write can follow one read. */
   events: AsyncIterable<readonly StreamEvent[]>
+  /**
+   * `weights.position` when the batch that was taken last was read from the network, which may be long before a slow
+   * consumer takes it. Absent where a batch is taken as soon as it is read.
+   */
+  arrived?: () => number
 }
 
 export interface SendOptions {
@@ -72,6 +77,8 @@ export interface SendOptions {
   sessionKey?: string
   /** Of the same session's earlier answers; spares reading the ids of a prompt again that begins as theirs did. */
   promptMemory?: PromptMemory
+  /** Counts the changes of weights. A batch of events never spans a change. */
+  weights?: { readonly position: number }
   /** Stands in for the prompt that the messages would make; only where `capabilities.tokenInChat`. */
   promptIds?: Int32Array
 }

@@ -42,7 +42,7 @@ export function createVllm(options: VllmOptions): Upstream {
   async function sendAs(
     request: TurnRequest,
     stream: boolean,
-    { signal, promptIds, promptMemory }: SendOptions,
+    { signal, promptIds, promptMemory, weights }: SendOptions,
   ): Promise<UpstreamReply> {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
@@ -51,10 +51,11 @@ export function createVllm(options: VllmOptions): Upstream {
     const { logprobs: mode } = capabilities
     const logprobMode = mode === 'unknown' ? undefined : mode
     const fast = promptMemory && { memory: promptMemory, joiner: http.joiner }
-    const events = readAnswer(response, { base: http.base, signal, forStream: request.stream, logprobMode, fast })
+    const reading = { base: http.base, signal, forStream: request.stream, logprobMode, weights, fast }
+    const answer = readAnswer(response, reading)
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: `${promptIds.length} ids` }
-    return { forced, events }
+    return { forced, ...answer }
   }
 
   function render(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {

@@ -181,6 +181,7 @@ function callExtra(call: SampleCall): Wire {
     finish_reason: wireFinishReason(call.finishReason),
     grade: call.grade,
     ...(call.weightVersion === undefined ? {} : { weight_version: call.weightVersion }),
+    ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
     ...(call.endedAt === undefined ? {} : { duration_ms: call.endedAt - call.startedAt }),
   }
 }

@@ -167,6 +167,8 @@ const anyStep = fc.record({
   ),
   retells: fc.boolean(),
   weightVersion: fc.option(fc.constantFrom('1', '2'), { nil: undefined }),
+  /** The newest weights that may have sampled, where the version is uncertain. */
+  newestVersion: fc.option(fc.constant('3'), { nil: undefined }),
   temperature: fc.option(fc.constantFrom(0, 0.7, 1), { nil: undefined }),
   forcedTemperature: fc.option(fc.constantFrom(0.5, 1), { nil: undefined }),
   cachedTokens: fc.option(fc.constantFrom(0, 3), { nil: undefined }),
@@ -290,7 +292,7 @@ function callId(turn: number, call: number): string {
   return `call_${turn}_${call}`
 }
 
-function toChoice({ answer, weightVersion }: Step, turn: number): Choice {
+function toChoice({ answer, weightVersion, newestVersion: newest }: Step, turn: number): Choice {
   const { sampled } = answer
   const logprobs = Float32Array.from(sampled, ([, logprob]) => logprob)
   if (answer.lacksLogprob) logprobs[0] = Number.NaN
@@ -305,7 +307,9 @@ function toChoice({ answer, weightVersion }: Step, turn: number): Choice {
     finishReason: answer.finishReason,
     ids: Int32Array.from(sampled, ([id]) => id),
     logprobs,
-    ...(weightVersion === undefined ? {} : { weightSpans: [{ from: 0, version: weightVersion }] }),
+    ...(weightVersion === undefined
+      ? {}
+      : { weightSpans: [{ from: 0, version: weightVersion, ...(newest === undefined ? {} : { newest }) }] }),
   }
 }
 

@@ -27,7 +27,17 @@ const columns = {
   loss_mask: { list: 'uint8' },
   // NaN where the policy did not sample, or the engine did not say: a number there would be believed.
   logprobs: { list: 'float' },
-  spans: { list: { struct: { from: 'int32', provenance: 'string', call: 'string', weight_version: 'string' } } },
+  spans: {
+    list: {
+      struct: {
+        from: 'int32',
+        provenance: 'string',
+        call: 'string',
+        weight_version: 'string',
+        newest_weight_version: 'string',
+      },
+    },
+  },
   weight_versions: { list: 'string' },
   row_weight: 'double',
   reward: 'double',
@@ -48,6 +58,7 @@ const columns = {
         finish_reason: 'string',
         grade: 'string',
         weight_version: 'string',
+        newest_weight_version: 'string',
         started_at: 'int64',
         ended_at: 'int64',
         parser_failure: 'boolean',
@@ -112,8 +123,8 @@ function toRow(sample: Sample, sharePrefixes: boolean): Record<keyof typeof colu
   }
 }
 
-function toSpanRow({ from, provenance, call, weightVersion }: Span): Record<string, unknown> {
-  return { from, provenance, call, weight_version: weightVersion }
+function toSpanRow({ from, provenance, call, weightVersion, newestWeightVersion }: Span): Record<string, unknown> {
+  return { from, provenance, call, weight_version: weightVersion, newest_weight_version: newestWeightVersion }
 }
 
 function toCallRow(call: SampleCall): Record<string, unknown> {
@@ -127,6 +138,7 @@ function toCallRow(call: SampleCall): Record<string, unknown> {
     finish_reason: wireFinishReason(call.finishReason),
     grade: call.grade,
     weight_version: call.weightVersion,
+    newest_weight_version: call.newestWeightVersion,
     started_at: call.startedAt,
     ended_at: call.endedAt,
     parser_failure: call.hasParserFailure,

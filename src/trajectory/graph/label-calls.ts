@@ -118,7 +118,7 @@ function markAbandoned(
 /** Calls that a call continues, in tokens or in messages. Some logs record a call before its parent. */
 function ancestorsOf(node: CallNode): Set<Turn> {
   const found = new Set<Turn>()
-  for (let { edge } = node; edge.verdict !== 'root'; ) {
+  for (let { edge } = node; edge.verdict !== 'root';) {
     const parent: CallNode = edge.verdict === 'exact' ? edge.parent : edge.from
     if (found.has(parent.turn)) break
     found.add(parent.turn)
