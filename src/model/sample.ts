@@ -52,10 +52,18 @@ export interface SampleCall {
   hasParserFailure: boolean
 }
 
-/** Messages in Chat Completions' form; assistant turns that were sampled stand as they were sampled. */
+/**
+ * Messages in Chat Completions' form: prompt and response together are the request of the sample's last call and its answer.
+ * Answers of the sample's calls stand as they were sampled; assistant messages of other calls stand as the harness sent them.
+ */
 export interface SampleMessages {
   prompt: readonly unknown[]
   response: readonly unknown[]
+  /**
+   * For each call of the sample, the index in `response` of the message with its answer. Two calls have the same index where
+   * the second one resumed a truncated answer and the harness joined both.
+   */
+  answers: readonly number[]
   tools: readonly unknown[] | null
 }
 

@@ -1,4 +1,4 @@
-import type { Sample, Span } from '../model/sample.ts'
+import type { Sample, SampleMessages, Span } from '../model/sample.ts'
 import type { Trace } from '../model/trajectory.ts'
 import type { FinishReason } from '../model/turn.ts'
 
@@ -16,7 +16,7 @@ export function toTrace(sample: Sample): Trace {
     finish_reason: wireFinishReason(sample.finishReason),
     response_logprobs: responseLogprobs(sample),
     reward: sample.reward ?? null,
-    metadata: traceMetadata(sample),
+    metadata: traceMetadata(sample, messages),
   }
 }
 
@@ -38,7 +38,7 @@ export function numberOrNull(value: number): number | null {
 }
 
 /** What is known of a sample besides its tokens, messages and reward. */
-export function traceMetadata(sample: Sample): Record<string, unknown> {
+export function traceMetadata(sample: Sample, { answers }: SampleMessages): Record<string, unknown> {
   return {
     sample_id: sample.id,
     session_id: sample.sessionId,
@@ -50,13 +50,14 @@ export function traceMetadata(sample: Sample): Record<string, unknown> {
     ...(sample.components === undefined ? {} : { reward_components: sample.components }),
     ...(sample.shared === undefined ? {} : { shared_with: sample.shared.with, shared_length: sample.shared.length }),
     mismatched_tokens: sample.mismatchedTokens,
-    calls: sample.calls.map((call) => ({
+    calls: sample.calls.map((call, i) => ({
       turn_id: call.turnId,
       choice: call.choice,
       label: call.label,
       from: call.from,
       to: call.to,
       trained: call.isTrained,
+      response_message: answers[i],
       finish_reason: wireFinishReason(call.finishReason),
       grade: call.grade,
       weight_version: call.weightVersion ?? null,

@@ -65,9 +65,10 @@ export class AtifConversation {
     const before = this.#told
     let at = 0
     let isShared = true
-    for (const { message, call, isPrompt } of speeches) {
+    for (const { message, calls, isPrompt } of speeches) {
       const digest = digestOf(message)
-      const isNewCall = call !== undefined && !this.#calls.has(call.key)
+      const newCalls = calls.filter(({ key }) => !this.#calls.has(key))
+      const isNewCall = newCalls.length > 0
       isShared &&= !isNewCall && before[at]?.digest === digest
       if (isShared) {
         at += 1
@@ -76,10 +77,10 @@ export class AtifConversation {
       if (this.#told === before) this.#told = before.slice(0, at)
       const isRetold = isPrompt && at < before.length && this.#known.has(digest)
       const isCopied = !isNewCall && (isRetold || message.role === 'assistant')
-      yield* this.#add(message, isNewCall ? call : undefined, isCopied)
+      yield* this.#add(message, newCalls, isCopied)
       this.#told.push({ digest, stepId: this.#open?.step_id ?? 0 })
       this.#known.add(digest)
-      if (call !== undefined) this.#calls.add(call.key)
+      for (const { key } of newCalls) this.#calls.add(key)
     }
   }
 
@@ -97,7 +98,7 @@ export class AtifConversation {
     }
   }
 
-  *#add(message: ChatMessage, call: SampleCall | undefined, isCopied: boolean): Generator<string> {
+  *#add(message: ChatMessage, calls: readonly SampleCall[], isCopied: boolean): Generator<string> {
     const after = this.#told.at(-1)?.stepId ?? 0
     if (message.role === 'tool' && this.#open?.step_id === after) {
       this.#open.observation ??= { results: [] }
@@ -105,7 +106,7 @@ export class AtifConversation {
       return
     }
     yield* this.#close()
-    const body = message.role === 'assistant' ? this.#toAgentStep(message, call) : toOtherStep(message)
+    const body = message.role === 'assistant' ? this.#toAgentStep(message, calls) : toOtherStep(message)
     const isNext = after === this.#steps
     this.#steps += 1
     this.#open = {
@@ -122,42 +123,49 @@ export class AtifConversation {
     this.#open = undefined
   }
 
-  #toAgentStep(message: ChatMessage, call: SampleCall | undefined): StepBody {
+  #toAgentStep(message: ChatMessage, calls: readonly SampleCall[]): StepBody {
     const reasoning = chatReasoning(message)
-    const calls = chatCalls(message)
+    const toolCalls = chatCalls(message)
     const { content, left } = toContent(message)
-    const node = call && this.#nodes.get(call.key)
+    const nodes = calls.map(({ key }) => this.#nodes.get(key)).filter((found) => found !== undefined)
+    const [node] = nodes
+    const extra = { ...left, ...callsExtra(calls) }
     return {
-      ...(call === undefined ? {} : { timestamp: new Date(call.startedAt).toISOString() }),
+      ...(calls[0] === undefined ? {} : { timestamp: new Date(calls[0].startedAt).toISOString() }),
       source: 'agent',
       ...(node === undefined ? {} : { model_name: node.response.model }),
       message: content,
       ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
-      ...(calls.length === 0 ? {} : { tool_calls: calls.map(toToolCall) }),
-      ...(node === undefined ? {} : { metrics: this.#toMetrics(node), llm_call_count: 1 }),
-      ...(call === undefined && left === undefined ? {} : { extra: { ...left, ...(call && callExtra(call)) } }),
+      ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls.map(toToolCall) }),
+      ...(node === undefined ? {} : { metrics: this.#toMetrics(node, nodes), llm_call_count: nodes.length }),
+      ...(Object.keys(extra).length === 0 ? {} : { extra }),
     }
   }
 
-  #toMetrics({ response, choice }: CallNode): Wire {
+  /** Of the calls whose answers make up one step: the prompt of the first, the sampled tokens of all. */
+  #toMetrics({ response }: CallNode, nodes: readonly CallNode[]): Wire {
     const { usage, promptIds } = response
     const prompt = usage?.promptTokens ?? promptIds.length
-    const completion = choice.ids.length
-    this.#sums.prompt += prompt
-    this.#sums.completion += completion
-    this.#sums.calls += 1
-    if (usage?.cachedTokens !== undefined) {
-      this.#sums.cached += usage.cachedTokens
-      this.#sums.cachedCalls += 1
-    }
+    const ids = nodes.flatMap(({ choice }) => Array.from(choice.ids))
+    const logprobs = nodes.flatMap(({ choice }) => Array.from(choice.logprobs))
+    for (const node of nodes) this.#count(node)
     return {
       prompt_tokens: prompt,
-      completion_tokens: completion,
+      completion_tokens: ids.length,
       ...(usage?.cachedTokens === undefined ? {} : { cached_tokens: usage.cachedTokens }),
       ...(this.#promptIds ? { prompt_token_ids: Array.from(promptIds) } : {}),
-      completion_token_ids: Array.from(choice.ids),
-      ...(choice.logprobs.every(Number.isFinite) ? { logprobs: Array.from(choice.logprobs) } : {}),
+      completion_token_ids: ids,
+      ...(logprobs.every(Number.isFinite) ? { logprobs } : {}),
     }
+  }
+
+  #count({ response: { usage, promptIds }, choice }: CallNode): void {
+    this.#sums.prompt += usage?.promptTokens ?? promptIds.length
+    this.#sums.completion += choice.ids.length
+    this.#sums.calls += 1
+    if (usage?.cachedTokens === undefined) return
+    this.#sums.cached += usage.cachedTokens
+    this.#sums.cachedCalls += 1
   }
 }
 
@@ -170,6 +178,13 @@ function digestOf(message: ChatMessage): string {
     answeredCall(message) ?? null,
   ]
   return createHash('sha1').update(JSON.stringify(said)).digest('base64')
+}
+
+/** Of the last call; with `joined_calls` where the harness joined a truncated answer and its continuation. */
+function callsExtra(calls: readonly SampleCall[]): Wire {
+  const last = calls.at(-1)
+  if (last === undefined) return {}
+  return { ...callExtra(last), ...(calls.length > 1 ? { joined_calls: calls.map(callExtra) } : {}) }
 }
 
 function callExtra(call: SampleCall): Wire {

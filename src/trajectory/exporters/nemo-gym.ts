@@ -70,8 +70,11 @@ function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: numb
   }
   yield `${unclosed(row)},"response":${unclosed(toResponse(session, sample, tools))},"output":[`
   let comma = ''
-  for (const { message, call } of speech.filter(({ isPrompt }) => !isPrompt)) {
-    for (const item of withTokens(toItems(message, names), sample, call)) {
+  for (const { message, calls } of speech.filter(({ isPrompt }) => !isPrompt)) {
+    const trained = calls.filter(({ isTrained }) => isTrained)
+    const items = toItems(message, names)
+    while (items.length < trained.length) items.unshift(toMessageItem('', names))
+    for (const item of withTokens(items, sample, trained)) {
       yield comma + JSON.stringify(item)
       comma = ','
     }
@@ -110,19 +113,18 @@ function toOwnFields(sample: Sample): Item {
   }
 }
 
-/** The token fields stand on the last item of a call, and only there; without them NeMo RL does not train it. */
-function withTokens(items: Item[], { ids, logprobs }: Sample, call: SampleCall | undefined): Item[] {
-  if (call?.isTrained !== true) return items
-  return items.map((item, i) =>
-    i < items.length - 1
-      ? item
-      : {
-          ...item,
-          prompt_token_ids: Array.from(ids.subarray(0, call.from)),
-          generation_token_ids: Array.from(ids.subarray(call.from, call.to)),
-          generation_log_probs: Array.from(logprobs.subarray(call.from, call.to)),
-        },
-  )
+/** The token fields of each trained call stand on one item, the last ones of the message; NeMo RL trains no other items. */
+function withTokens(items: Item[], { ids, logprobs }: Sample, trained: readonly SampleCall[]): Item[] {
+  return items.map((item, i) => {
+    const call = trained[i - items.length + trained.length]
+    if (call === undefined) return item
+    return {
+      ...item,
+      prompt_token_ids: Array.from(ids.subarray(0, call.from)),
+      generation_token_ids: Array.from(ids.subarray(call.from, call.to)),
+      generation_log_probs: Array.from(logprobs.subarray(call.from, call.to)),
+    }
+  })
 }
 
 // --- Responses items --------------------------------------------------------------------------------------------------
@@ -157,17 +159,7 @@ function toAssistantItems(message: ChatMessage, names: ItemNames): Item[] {
     ...(reasoning === undefined
       ? []
       : [{ type: 'reasoning', id: names('rs'), summary: [{ type: 'summary_text', text: reasoning }] }]),
-    ...(text === '' && calls.length > 0
-      ? []
-      : [
-          {
-            type: 'message',
-            role: 'assistant',
-            id: names('msg'),
-            status: 'completed',
-            content: [{ type: 'output_text', text, annotations: [] }],
-          },
-        ]),
+    ...(text === '' && calls.length > 0 ? [] : [toMessageItem(text, names)]),
     ...calls.map((call) => ({
       type: 'function_call',
       id: call.id,
@@ -177,6 +169,16 @@ function toAssistantItems(message: ChatMessage, names: ItemNames): Item[] {
       status: 'completed',
     })),
   ]
+}
+
+function toMessageItem(text: string, names: ItemNames): Item {
+  return {
+    type: 'message',
+    role: 'assistant',
+    id: names('msg'),
+    status: 'completed',
+    content: [{ type: 'output_text', text, annotations: [] }],
+  }
 }
 
 /** NeMo Gym knows tool results as one text; parts of another kind stay readable as JSON. */

@@ -55,6 +55,7 @@ const columns = {
         from: 'int32',
         to: 'int32',
         trained: 'boolean',
+        response_message: 'int32',
         finish_reason: 'string',
         grade: 'string',
         weight_version: 'string',
@@ -116,7 +117,7 @@ function toRow(sample: Sample, sharePrefixes: boolean): Record<keyof typeof colu
     shared_with: sample.shared?.with,
     shared_length: sample.shared?.length,
     mismatched_tokens: sample.mismatchedTokens,
-    calls: sample.calls.map(toCallRow),
+    calls: sample.calls.map((call, i) => toCallRow(call, messages.answers[i])),
     prompt_messages: JSON.stringify(messages.prompt),
     response_messages: JSON.stringify(messages.response),
     tools: messages.tools === null ? undefined : JSON.stringify(messages.tools),
@@ -127,7 +128,7 @@ function toSpanRow({ from, provenance, call, weightVersion, newestWeightVersion 
   return { from, provenance, call, weight_version: weightVersion, newest_weight_version: newestWeightVersion }
 }
 
-function toCallRow(call: SampleCall): Record<string, unknown> {
+function toCallRow(call: SampleCall, responseMessage: number | undefined): Record<string, unknown> {
   return {
     turn_id: call.turnId,
     choice: call.choice,
@@ -135,6 +136,7 @@ function toCallRow(call: SampleCall): Record<string, unknown> {
     from: call.from,
     to: call.to,
     trained: call.isTrained,
+    response_message: responseMessage,
     finish_reason: wireFinishReason(call.finishReason),
     grade: call.grade,
     weight_version: call.weightVersion,

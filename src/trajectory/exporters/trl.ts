@@ -43,6 +43,6 @@ function toTrl(sample: Sample): Record<string, unknown> {
     model_version: oldestVersion(sample) ?? null,
     group_id: sample.group === undefined ? null : groupNumber(sample.group),
     metrics: sample.components ?? {},
-    metadata: traceMetadata(sample),
+    metadata: traceMetadata(sample, messages),
   }
 }
