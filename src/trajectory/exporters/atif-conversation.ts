@@ -6,6 +6,7 @@ import {
   chatReasoning,
   type ChatCall,
   type ChatMessage,
+  type ChatPart,
 } from '../../model/chat-message.ts'
 import type { SampleCall } from '../../model/sample.ts'
 import type { Speech } from '../../model/sample-facts.ts'
@@ -46,6 +47,7 @@ interface Told {
 export class AtifConversation {
   readonly #nodes: ReadonlyMap<string, CallNode>
   readonly #promptIds: boolean
+  readonly #hasAudio: boolean
   /** The line of messages that the last one stood in. */
   #told: Told[] = []
   readonly #known = new Set<string>()
@@ -55,9 +57,14 @@ export class AtifConversation {
   #steps = 0
   readonly #sums = { prompt: 0, completion: 0, cached: 0, calls: 0, cachedCalls: 0 }
 
-  constructor(nodes: ReadonlyMap<string, CallNode>, { promptIds }: { promptIds: boolean }) {
+  /** `hasAudio`: whether the schema version has audio parts. */
+  constructor(
+    nodes: ReadonlyMap<string, CallNode>,
+    { promptIds, hasAudio }: { promptIds: boolean; hasAudio: boolean },
+  ) {
     this.#nodes = nodes
     this.#promptIds = promptIds
+    this.#hasAudio = hasAudio
   }
 
   /** JSON of the steps, with commas between them. */
@@ -102,11 +109,11 @@ export class AtifConversation {
     const after = this.#told.at(-1)?.stepId ?? 0
     if (message.role === 'tool' && this.#open?.step_id === after) {
       this.#open.observation ??= { results: [] }
-      this.#open.observation.results.push(toResult(message, this.#open))
+      this.#open.observation.results.push(this.#toResult(message, this.#open))
       return
     }
     yield* this.#close()
-    const body = message.role === 'assistant' ? this.#toAgentStep(message, calls) : toOtherStep(message)
+    const body = message.role === 'assistant' ? this.#toAgentStep(message, calls) : this.#toOtherStep(message)
     const isNext = after === this.#steps
     this.#steps += 1
     this.#open = {
@@ -126,7 +133,7 @@ export class AtifConversation {
   #toAgentStep(message: ChatMessage, calls: readonly SampleCall[]): StepBody {
     const reasoning = chatReasoning(message)
     const toolCalls = chatCalls(message)
-    const { content, left } = toContent(message)
+    const { content, left } = toContent(message, this.#hasAudio)
     const nodes = calls.map(({ key }) => this.#nodes.get(key)).filter((found) => found !== undefined)
     const [node] = nodes
     const extra = { ...left, ...callsExtra(calls) }
@@ -138,6 +145,28 @@ export class AtifConversation {
       ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
       ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls.map(toToolCall) }),
       ...(node === undefined ? {} : { metrics: this.#toMetrics(node, nodes), llm_call_count: nodes.length }),
+      ...(Object.keys(extra).length === 0 ? {} : { extra }),
+    }
+  }
+
+  #toOtherStep(message: ChatMessage): StepBody {
+    if (message.role === 'tool') {
+      return { source: 'system', message: '', observation: { results: [this.#toResult(message)] } }
+    }
+    const { content, left } = toContent(message, this.#hasAudio)
+    const isSystem = message.role === 'system' || message.role === 'developer'
+    return { source: isSystem ? 'system' : 'user', message: content, ...(left === undefined ? {} : { extra: left }) }
+  }
+
+  /** A result names a call of its own step, or none. */
+  #toResult(message: ChatMessage, step?: StepBody): Wire {
+    const id = answeredCall(message)
+    const { content, left } = toContent(message, this.#hasAudio)
+    const isOwn = step?.tool_calls?.some((call) => call.tool_call_id === id) === true
+    const extra = { ...left, ...(isOwn || id === undefined ? {} : { tool_call_id: id }) }
+    return {
+      ...(isOwn ? { source_call_id: id } : {}),
+      content,
       ...(Object.keys(extra).length === 0 ? {} : { extra }),
     }
   }
@@ -201,13 +230,6 @@ function callExtra(call: SampleCall): Wire {
   }
 }
 
-function toOtherStep(message: ChatMessage): StepBody {
-  const { content, left } = toContent(message)
-  const isSystem = message.role === 'system' || message.role === 'developer'
-  if (message.role === 'tool') return { source: 'system', message: '', observation: { results: [toResult(message)] } }
-  return { source: isSystem ? 'system' : 'user', message: content, ...(left === undefined ? {} : { extra: left }) }
-}
-
 /** ATIF wants an object of arguments; the sampled text is kept beside it unless it is what printing the object gives. */
 function toToolCall(call: ChatCall): { tool_call_id: string } & Wire {
   const parsed = parseObject(call.arguments)
@@ -229,37 +251,46 @@ function parseObject(text: string): Wire | undefined {
   }
 }
 
-/** A result names a call of its own step, or none. */
-function toResult(message: ChatMessage, step?: StepBody): Wire {
-  const id = answeredCall(message)
-  const { content, left } = toContent(message)
-  const isOwn = step?.tool_calls?.some((call) => call.tool_call_id === id) === true
-  const extra = { ...left, ...(isOwn || id === undefined ? {} : { tool_call_id: id }) }
-  return {
-    ...(isOwn ? { source_call_id: id } : {}),
-    content,
-    ...(Object.keys(extra).length === 0 ? {} : { extra }),
-  }
-}
-
 const IMAGE_TYPES = ['image/jpeg', 'image/png', 'image/gif', 'image/webp']
 
-/** Text and images; what ATIF has no part for is left over. */
-function toContent({ content }: ChatMessage): { content: unknown; left?: Wire } {
+/** `input_audio.format` of Chat Completions, as ATIF names media types. */
+const AUDIO_TYPES: Readonly<Record<string, string>> = { wav: 'audio/wav', mp3: 'audio/mpeg' }
+
+/** Text, images and, where the version has them, audio parts; what ATIF has no part for is left over. */
+function toContent({ content }: ChatMessage, hasAudio: boolean): { content: unknown; left?: Wire } {
   if (typeof content === 'string') return { content }
   const parts = chatParts(content)
   if (parts.length === 0) return { content: '' }
   const left: unknown[] = []
   const known = parts.flatMap((part): Wire[] => {
-    if (part.type === 'text') return [{ type: 'text', text: part.text }]
-    const type = part.type === 'image' ? imageTypeOf(part.url) : undefined
-    if (part.type === 'image' && type !== undefined) {
-      return [{ type: 'image', source: { media_type: type, path: part.url } }]
-    }
-    left.push(part.type === 'image' ? part.url : part.wire)
+    const wire = toContentPart(part, hasAudio)
+    if (wire !== undefined) return [wire]
+    left.push(part.type === 'image' ? part.url : part.type === 'other' ? part.wire : part.text)
     return []
   })
   return { content: known, ...(left.length === 0 ? {} : { left: { other_parts: left } }) }
+}
+
+function toContentPart(part: ChatPart, hasAudio: boolean): Wire | undefined {
+  switch (part.type) {
+    case 'text':
+      return { type: 'text', text: part.text }
+    case 'image': {
+      const type = imageTypeOf(part.url)
+      return type === undefined ? undefined : { type: 'image', source: { media_type: type, path: part.url } }
+    }
+    case 'other': {
+      const source = hasAudio ? audioSource(part.wire) : undefined
+      return source === undefined ? undefined : { type: 'audio', source }
+    }
+  }
+}
+
+function audioSource(wire: unknown): Wire | undefined {
+  const audio = (wire as { input_audio?: { data?: unknown; format?: unknown } | null } | null)?.input_audio
+  if (typeof audio?.data !== 'string' || typeof audio.format !== 'string') return undefined
+  const type = AUDIO_TYPES[audio.format]
+  return type === undefined ? undefined : { media_type: type, path: `data:${type};base64,${audio.data}` }
 }
 
 function imageTypeOf(url: string): string | undefined {
