@@ -129,10 +129,11 @@ export async function runCommand([command, ...args]: string[], { stream = false,
   const path = `${join(root, 'node_modules/.bin')}:${process.env['PATH']}`
   const plain = !process.stdout.isTTY
   // Vitest and some harnesses behave differently where CI is set; the tests are the same everywhere.
+  // Registries may be reached through a proxy whose certificate only the machine knows: NODE_USE_SYSTEM_CA.
   const { CI: _, ...inherited } = process.env
   const child = spawn(command!, args, {
     cwd: root,
-    env: { ...inherited, PATH: path, ...(plain ? { NO_COLOR: '1' } : {}), ...env },
+    env: { NODE_USE_SYSTEM_CA: '1', ...inherited, PATH: path, ...(plain ? { NO_COLOR: '1' } : {}), ...env },
     stdio: ['ignore', stream ? 'inherit' : 'pipe', stream ? 'inherit' : 'pipe'],
   })
   let output = ''

@@ -62,8 +62,7 @@ describe('the commands of the docs', () => {
         else if (!bundled.test(command)) expectSuccess(command)
         else if (isInstalled) expectSuccess(command, { POLAR_HARNESS_DIR: harnessDir })
       }
-      if (!isInstalled && commands.some((command) => bundled.test(command)))
-        context.skip(whyNoHarness(pi))
+      if (!isInstalled && commands.some((command) => bundled.test(command))) context.skip(whyNoHarness(pi))
     },
   )
 })

@@ -57,7 +57,8 @@ export async function startPodman({ userId }: { userId?: number } = {}): Promise
   if (process.getuid?.() !== 0) return 'only root can start the podman service of these tests: run npm test as root'
   const programs = ['podman', 'runc', 'conmon', ...(userId === undefined ? [] : ['newuidmap', 'setpriv', 'unshare'])]
   for (const program of programs)
-    if (spawnSync('which', [program], { stdio: 'ignore' }).status !== 0) return `${program} is not installed: apt-get install podman runc uidmap`
+    if (spawnSync('which', [program], { stdio: 'ignore' }).status !== 0)
+      return `${program} is not installed: apt-get install podman runc uidmap`
   if (userId !== undefined && !['subuid', 'subgid'].every((name) => existsSync(`/etc/${name}`)))
     return 'there is no /etc/subuid: users may not give numbers to others here'
   const archive = buildRootArchive(fileURLToPath(new URL('../../.polar/test-images', import.meta.url)))
