@@ -29,6 +29,8 @@ export default defineConfig({
     sequence: { sequencer: SlowestFirst },
     // The same where CI is set and where it is not.
     allowOnly: false,
+    // A poll ends when its condition holds; the default limit of one second depends on the machine's speed.
+    expect: { poll: { timeout: 30_000 } },
     projects: [
       {
         extends: true,
