@@ -48,8 +48,8 @@ export default defineConfig({
         test: {
           name: 'e2e',
           include: ['test/e2e/**/*.test.ts'],
-          // Harnesses and engines of one file use a core each.
-          maxWorkers: Math.max(2, Math.floor(availableParallelism() / 2)),
+          // These tests wait for processes and timers half of the time.
+          maxWorkers: availableParallelism() + 1,
           maxConcurrency: 3,
           testTimeout: 180_000,
           hookTimeout: 180_000,
