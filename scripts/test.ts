@@ -1,5 +1,6 @@
 // All tests: `npm test`. The last line is the count. Programs that the tests need and the machine lacks are fetched below .polar.
 import { fetchHarnesses } from './fetch-harnesses.ts'
+import { openProjectPrefix } from './open-project.ts'
 import { prepareApptainer } from './install-apptainer.ts'
 import { hasFailed, printFailures, renderCounts, runSteps, staticSteps, testStep, type StepResult } from './steps.ts'
 import { prepareTestSystem } from './test-system.ts'
@@ -9,7 +10,7 @@ const [fetched, results] = await Promise.all([fetchPrograms(), runFirstSteps()])
 printFailures(results)
 const e2e = testStep('e2e tests', 'e2e', {
   stream: true,
-  prefix: fetched.prefix,
+  prefix: [...openProjectPrefix(), ...fetched.prefix],
   env: { POLAR_TEST_HARNESS_PROBLEMS: JSON.stringify(fetched.problems) },
 })
 results.push(...(await runSteps([e2e], 1)))

@@ -1,6 +1,6 @@
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { createReadStream, existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { createReadStream, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -31,8 +31,7 @@ const SUBORDINATE = '100000000:65536'
 /**
  * Podman's service as somebody who is not root. He is in no file of this machine: what says who he is, and which numbers
  * he may give to others, is put over those files in a mount namespace. Ends when its input does, with all its helpers,
- * and removes what only root can remove: files that belong to those numbers. A project below a folder that only root may
- * enter is mounted again below an open folder of the same name.
+ * and removes what only root can remove: files that belong to those numbers.
  */
 const ROOTLESS = `set -eu
 mkdir -p "$DIR/run" "$DIR/home"
@@ -42,14 +41,6 @@ echo "polar-podman:x:$USER_ID:" >> "$DIR/group"
 for name in subuid subgid; do echo "polar-podman:${SUBORDINATE}" > "$DIR/$name"; done
 for name in passwd group subuid subgid; do mount --bind "$DIR/$name" "/etc/$name"; done
 chown -R "$USER_ID:$USER_ID" "$DIR"
-if [ -n "$HIDDEN" ]; then
-  mkdir "$DIR/project"
-  mount --rbind "$PROJECT" "$DIR/project"
-  mount -t tmpfs -o mode=755 tmpfs "$HIDDEN"
-  mkdir -p "$PROJECT"
-  mount --rbind "$DIR/project" "$PROJECT"
-  umount -l "$DIR/project"
-fi
 cd "$DIR"
 setpriv --reuid "$USER_ID" --regid "$USER_ID" --clear-groups env -i PATH="$PATH" HOME="$DIR/home" XDG_RUNTIME_DIR="$DIR/run" CONTAINERS_CONF="$CONTAINERS_CONF" "$@" </dev/null &
 read -r _ || :
@@ -70,8 +61,7 @@ export async function startPodman({ userId }: { userId?: number } = {}): Promise
       return `${program} is not installed: apt-get install podman runc uidmap`
   if (userId !== undefined && !['subuid', 'subgid'].every((name) => existsSync(`/etc/${name}`)))
     return 'there is no /etc/subuid: users may not give numbers to others here'
-  const project = fileURLToPath(new URL('../..', import.meta.url)).replace(/\/$/, '')
-  const archive = buildRootArchive(join(project, '.polar/test-images'))
+  const archive = buildRootArchive(fileURLToPath(new URL('../../.polar/test-images', import.meta.url)))
   if (archive === undefined) return 'the image is made from the packages of a Debian, which this machine is not'
   const dir = mkdtempSync(join(tmpdir(), 'polar-podman-'))
   const socket = join(dir, 'podman.sock')
@@ -102,7 +92,7 @@ export async function startPodman({ userId }: { userId?: number } = {}): Promise
             ...command,
           ],
           {
-            env: { ...env, DIR: dir, USER_ID: String(userId), PROJECT: project, HIDDEN: findHidden(project) ?? '' },
+            env: { ...env, DIR: dir, USER_ID: String(userId) },
             cwd: dir,
           },
         )
@@ -133,13 +123,6 @@ export async function startPodman({ userId }: { userId?: number } = {}): Promise
     if (userId === undefined) throw error
     return `podman cannot run as an ordinary user: ${error instanceof Error ? error.message : String(error)}`
   }
-}
-
-/** The outermost folder above `path` that other users may not enter. */
-function findHidden(path: string): string | undefined {
-  const names = path.split('/').slice(1, -1)
-  const folders = names.map((_, index) => `/${names.slice(0, index + 1).join('/')}`)
-  return folders.find((folder) => (statSync(folder).mode & 0o001) === 0)
 }
 
 function start(
