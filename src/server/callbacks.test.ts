@@ -520,7 +520,8 @@ test('a server that is killed after sending sends again when it is back, with th
 })
 
 test('the receiver of the docs takes what is ours, once, and nothing else', async (context) => {
-  if (spawnSync('python3', ['--version']).status !== 0) context.skip('there is no python3 here')
+  if (spawnSync('python3', ['--version']).status !== 0)
+    context.skip('python3 is not installed: apt-get install python3')
   const page = await readFile(join(import.meta.dirname, '../../docs/callbacks.md'), 'utf8')
   const [, program = ''] = /^```python\n(.*?)^```/ms.exec(page) ?? []
   const receiver = spawn('python3', ['-c', program, '0'], {

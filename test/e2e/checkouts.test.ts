@@ -2,7 +2,7 @@ import { execFileSync } from 'node:child_process'
 import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { PrepareAction } from '../../src/model/task.ts'
 import { Checkouts } from '../../src/node/checkouts.ts'
 import { prepareSandbox } from '../../src/node/prepare-sandbox.ts'
@@ -72,9 +72,12 @@ for (const kind of ['local', 'bubblewrap'] as const) {
   const probe = runtimeIn(join(scratch, 'check', kind))
   const checked = await probe.check(AbortSignal.timeout(30_000))
   await probe[Symbol.asyncDispose]()
-  if (!checked.isUsable) console.log(`${kind} cannot run here: ${checked.reason}`)
 
-  describe.skipIf(!checked.isUsable)(`checkouts in ${kind}`, { timeout: 60_000 }, () => {
+  describe(`checkouts in ${kind}`, { timeout: 60_000 }, () => {
+    beforeEach((context) => {
+      if (!checked.isUsable) context.skip(`${kind} cannot run here: ${checked.reason}`)
+    })
+
     let runtime: Runtime
     let checkouts: Checkouts
     const cache = join(scratch, `cache-${kind}`)

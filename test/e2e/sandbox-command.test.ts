@@ -4,7 +4,7 @@ import { chmodSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeEach, describe, expect, test } from 'vitest'
 import { runtimes } from '../../src/node/runtimes/index.ts'
 import { runtimeConfig } from '../support/bubblewrap.ts'
 
@@ -29,10 +29,13 @@ for (const kind of ['local', 'bubblewrap'] as const) {
   })
   const checked = await runtime.check(AbortSignal.timeout(30_000))
   await runtime[Symbol.asyncDispose]()
-  if (!checked.isUsable) console.log(`${kind} cannot run here: ${checked.reason}`)
   const inKind = (verb: string) => [verb, '--runtime', kind]
 
-  describe.skipIf(!checked.isUsable)(`polar sandbox with ${kind}`, () => {
+  describe(`polar sandbox with ${kind}`, () => {
+    beforeEach((context) => {
+      if (!checked.isUsable) context.skip(`${kind} cannot run here: ${checked.reason}`)
+    })
+
     test('exec hands on output, input and exit code, and leaves nothing behind', () => {
       const script = 'cat; echo out; echo err >&2; exit 7'
       expect(polar([...inKind('exec'), '--stdin', '--', 'sh', '-c', script], 'in\n')).toEqual({
