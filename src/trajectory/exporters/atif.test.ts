@@ -262,7 +262,7 @@ function stepWithAudio(hasAudio: boolean, format: string): Step {
   const told = new AtifConversation(new Map(), { promptIds: false, hasAudio })
   const audio = { type: 'input_audio', input_audio: { data: 'UklGRg==', format } }
   const message: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'Listen.' }, audio] }
-  const json = [...told.tell([{ message, isPrompt: true }]), ...told.end()].join('')
+  const json = [...told.tell([{ message, isPrompt: true, calls: [] }]), ...told.end()].join('')
   return Step.parse(JSON.parse(json))
 }
 
