@@ -174,6 +174,9 @@ export class LiveTurn {
       endedAt: this.#deps.now(),
       // Read at the end: a replica that fails early is replaced, and the reply then describes the second one.
       forced: { ...this.#reply?.forced, ...this.#notes },
+      ...(this.#reply?.sampling === undefined
+        ? {}
+        : { sampling: { asked: this.#request.sampling, ...this.#reply.sampling } }),
       ...(this.#firstTokenAt === undefined ? {} : { firstTokenAt: this.#firstTokenAt }),
       ...(response === undefined ? {} : { response }),
       ...(failure === undefined ? {} : { failure }),

@@ -1,5 +1,6 @@
 import * as z from 'zod'
-import type { FinishReason, Grade } from './turn.ts'
+import type { CallSampling } from './turn-sampling.ts'
+import type { FinishReason, Grade, LogprobMode } from './turn.ts'
 
 /**
  * What a call was for. `main`: the agent's own work. `retry`: one of several answers to the same request, not the one the
@@ -45,6 +46,10 @@ export interface SampleCall {
   weightVersion?: string
   /** The newest weights that may have sampled one of the call's tokens; absent when the same or unknown. */
   newestWeightVersion?: string
+  /** The sampling parameters in force; absent when the record does not tell. */
+  sampling?: CallSampling
+  /** What its log probabilities are taken of; absent when unknown. */
+  logprobMode?: LogprobMode
   /** Unix milliseconds. */
   startedAt: number
   endedAt?: number

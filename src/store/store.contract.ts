@@ -254,6 +254,14 @@ function endOf(
     end.failure = { code: 'upstream.reset', message: `lost "it" ${plan.text}`, status: 502 }
   }
   if (plan.outcome === 'failed') return end
+  if (plan.kept === 1) {
+    end.sampling = {
+      asked: { n: 1, temperature: 1 },
+      sent: { n: 1, temperature: 0.5, stop: [plan.text] },
+      defaults: { topP: 1 },
+      assumed: ['topP'],
+    }
+  }
   const response: TurnResponse = {
     id: `answer-${index}`,
     model: 'policy',

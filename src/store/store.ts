@@ -1,5 +1,6 @@
 import type { Failure } from '../model/failure.ts'
 import type { SessionRecord } from '../model/session.ts'
+import type { TurnSampling } from '../model/turn-sampling.ts'
 import type { Delivery, Turn, TurnResponse } from '../model/turn.ts'
 
 /** What is known of a turn before the engine is called. */
@@ -15,6 +16,8 @@ export interface TurnEnd {
   endedAt: number
   /** What the gateway set or changed on the way to the engine; empty when the call never got that far. */
   forced: Readonly<Record<string, unknown>>
+  /** Absent when the engine never began to answer. */
+  sampling?: TurnSampling
   /** Absent when nothing usable came back. Partial answers are kept, with `failure` beside them. */
   response?: TurnResponse
   failure?: Failure

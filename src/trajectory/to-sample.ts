@@ -1,5 +1,6 @@
 import { hasIdsAt } from '../lib/token-hash.ts'
 import type { Sample, SampleCall, Span } from '../model/sample.ts'
+import { toCallSampling } from '../model/turn-sampling.ts'
 import type { Part, Row } from './builders/builder.ts'
 import type { CallNode, RequestReader } from './graph/call-graph.ts'
 import { parserFailureOf } from './parser-failure.ts'
@@ -82,6 +83,8 @@ function toSampleCall({ call, isTrained }: Part, from: number, to: number): Samp
     finishReason: choice.finishReason,
     grade: response.grade,
     ...versionsOf(call),
+    ...(turn.sampling === undefined ? {} : { sampling: toCallSampling(turn.sampling) }),
+    ...(response.logprobMode === undefined ? {} : { logprobMode: response.logprobMode }),
     startedAt: turn.startedAt,
     ...(turn.endedAt === undefined ? {} : { endedAt: turn.endedAt }),
     hasParserFailure: parserFailureOf(choice) !== undefined,

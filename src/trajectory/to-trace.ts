@@ -1,6 +1,7 @@
 import type { Sample, SampleMessages, Span } from '../model/sample.ts'
 import type { Trace } from '../model/trajectory.ts'
 import type { FinishReason } from '../model/turn.ts'
+import { callFacts } from './sampling-fields.ts'
 
 /** A sample under NVIDIA Polar's field names; what it has no field for stands in `metadata`. */
 export function toTrace(sample: Sample): Trace {
@@ -62,6 +63,7 @@ export function traceMetadata(sample: Sample, { answers }: SampleMessages): Reco
       grade: call.grade,
       weight_version: call.weightVersion ?? null,
       ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+      ...callFacts(call),
       started_at: call.startedAt,
       ended_at: call.endedAt ?? null,
       parser_failure: call.hasParserFailure,

@@ -2,10 +2,12 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { textOf } from '../../model/message.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from '../chat-wire/chat-answer.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
@@ -20,6 +22,9 @@ const ASSUMED: Capabilities = {
   logprobs: 'unknown',
 }
 
+/** What OpenAI's API does with a call that does not say. */
+const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1 }
+
 /**
  * Any server that speaks Chat Completions: OpenAI itself, hosted models, proxies. Gets what the harness sent and nothing
  * for training besides, because many refuse fields they do not know. Its turns are text only.
@@ -32,7 +37,12 @@ export function createOpenai(options: EngineOptions): Upstream {
     const forced = forcedFields(request, options.model)
     const countTokens = () => Promise.resolve(estimateTokens(request))
     const response = await postChat(http, { request, forced, stream: request.stream, signal, countTokens })
-    return { forced, ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights }) }
+    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    return {
+      forced,
+      sampling,
+      ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights }),
+    }
   }
 
   return {

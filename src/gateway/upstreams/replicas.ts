@@ -1,6 +1,7 @@
 import { RecentMap } from '../../lib/recent-map.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { allowsExact, type Capabilities, type SendOptions, type Upstream, type UpstreamReply } from './upstream.ts'
 
@@ -68,6 +69,9 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     }
     return {
       forced,
+      get sampling() {
+        return serving.reply.sampling
+      },
       events: relay(trial, request, { ...sendOptions, signal }, forced, moved),
       ...(sendOptions.weights === undefined ? {} : { arrived: () => arrivedAt(serving, sendOptions.weights) }),
     }
@@ -293,8 +297,16 @@ function weaker(one: Capabilities, other: Capabilities): Capabilities {
     tokenise: one.tokenise && other.tokenise,
     weightVersion: one.weightVersion && other.weightVersion,
     logprobs: one.logprobs === other.logprobs ? one.logprobs : 'unknown',
+    ...commonSampling(one.defaultSampling, other.defaultSampling),
     ...(contexts.length === 0 ? {} : { contextTokens: Math.min(...contexts) }),
   }
+}
+
+/** Defaults that both report; where they differ, nothing is known of all replicas. */
+function commonSampling(one: DefaultSampling = {}, other: DefaultSampling = {}): Pick<Capabilities, 'defaultSampling'> {
+  const names = (Object.keys(one) as (keyof DefaultSampling)[]).filter((name) => one[name] === other[name])
+  if (names.length === 0) return {}
+  return { defaultSampling: Object.fromEntries(names.map((name) => [name, one[name]])) }
 }
 
 /** What all replicas say alike is said once. */

@@ -2,11 +2,13 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { WireFields } from '../../model/stream-event.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer, type Translated } from '../chat-wire/chat-answer.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import { probeEngine, type ProbeSubject, type SamplingDefaults } from '../chat-wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
@@ -21,6 +23,9 @@ const ASSUMED: Capabilities = {
   weightVersion: true,
   logprobs: 'tempered',
 }
+
+/** What SGLang does with a call that does not say, with `--sampling-defaults openai`. */
+const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1, topK: -1, minP: 0 }
 
 /** SGLang's OpenAI server, from 0.5.13. */
 export function createSglang(options: EngineOptions): Upstream {
@@ -61,7 +66,8 @@ export function createSglang(options: EngineOptions): Upstream {
     })
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
-    return { forced, ...answer }
+    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    return { forced, sampling, ...answer }
   }
 
   /** Asked in front of every call unless the trainer names versions, for the answer tells only the version at its end. */
@@ -157,11 +163,12 @@ async function readWeightVersion(http: EngineHttp, signal: AbortSignal): Promise
   return info?.weight_version
 }
 
-/** Only that the model's own settings apply can be seen, not what they are. */
+/** Where the model's own settings apply, that can be seen, but not what they are. */
 async function readDefaults(http: EngineHttp, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
   const schema = z.looseObject({ sampling_defaults: z.string() })
   const info = await http.askIfThere('/server_info', schema, { signal })
-  return info === undefined ? undefined : { ofModel: info.sampling_defaults === 'model' }
+  if (info === undefined) return undefined
+  return info.sampling_defaults === 'model' ? { ofModel: true } : { temperature: 1, top_p: 1, top_k: -1, min_p: 0 }
 }
 
 const ADVICE: ProbeSubject['advice'] = {

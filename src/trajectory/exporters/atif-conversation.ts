@@ -11,6 +11,7 @@ import {
 import type { SampleCall } from '../../model/sample.ts'
 import type { Speech } from '../../model/sample-facts.ts'
 import type { CallNode } from '../graph/call-graph.ts'
+import { callFacts } from '../sampling-fields.ts'
 import { wireFinishReason } from '../to-trace.ts'
 
 type Wire = Record<string, unknown>
@@ -226,6 +227,7 @@ function callExtra(call: SampleCall): Wire {
     grade: call.grade,
     ...(call.weightVersion === undefined ? {} : { weight_version: call.weightVersion }),
     ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+    ...callFacts(call),
     ...(call.endedAt === undefined ? {} : { duration_ms: call.endedAt - call.startedAt }),
   }
 }

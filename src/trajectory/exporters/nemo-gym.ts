@@ -12,6 +12,7 @@ import {
 import type { Sample, SampleCall } from '../../model/sample.ts'
 import { lacksLogprob, speechOf } from '../../model/sample-facts.ts'
 import { groupNumber } from '../sample-fields.ts'
+import { trainedCallFacts } from '../sampling-fields.ts'
 import type { ScoredSession } from '../score-session.ts'
 import type { Exporter } from './exporter.ts'
 
@@ -60,7 +61,7 @@ function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: numb
   const input = speech.filter(({ isPrompt }) => isPrompt).flatMap(({ message }) => toItems(message, names))
   const row = {
     agent_ref: { type: 'responses_api_agents', name: agent },
-    responses_create_params: { input, tools },
+    responses_create_params: { input, tools, ...toCreateParams(sample) },
     reward: sample.reward,
     ...(sample.components === undefined ? {} : { reward_components: sample.components }),
     _ng_task_index: groupNumber(sample.group ?? sample.sessionId),
@@ -101,6 +102,20 @@ function toResponse({ built }: ScoredSession, sample: Sample, tools: readonly un
   }
 }
 
+/** The parameters that a Responses request has a field for, where all trained calls agree. */
+function toCreateParams({ calls }: Sample): Item {
+  const trained = calls.filter(({ isTrained }) => isTrained).map(({ sampling }) => sampling)
+  const shared = (name: 'temperature' | 'topP'): number | undefined => {
+    const value = trained[0]?.[name]
+    return trained.every((sampling) => sampling?.[name] === value) ? value : undefined
+  }
+  const [temperature, topP] = [shared('temperature'), shared('topP')]
+  return {
+    ...(temperature === undefined ? {} : { temperature }),
+    ...(topP === undefined ? {} : { top_p: topP }),
+  }
+}
+
 /** What NeMo Gym has no field for; it passes on what it does not know. */
 function toOwnFields(sample: Sample): Item {
   return {
@@ -110,6 +125,7 @@ function toOwnFields(sample: Sample): Item {
     weight: sample.weight,
     ...(sample.group === undefined ? {} : { group_id: sample.group }),
     ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
+    calls: trainedCallFacts(sample),
   }
 }
 

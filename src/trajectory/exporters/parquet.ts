@@ -4,6 +4,7 @@ import type { ParquetColumns } from '../../lib/parquet/schema.ts'
 import type { Plug } from '../../lib/plug.ts'
 import type { Sample, SampleCall, Span } from '../../model/sample.ts'
 import { weightVersionsOf } from '../sample-fields.ts'
+import { toWireNames } from '../sampling-fields.ts'
 import { wireFinishReason } from '../to-trace.ts'
 import type { Exporter } from './exporter.ts'
 
@@ -60,6 +61,14 @@ const columns = {
         grade: 'string',
         weight_version: 'string',
         newest_weight_version: 'string',
+        temperature: 'double',
+        top_p: 'double',
+        top_k: 'int64',
+        min_p: 'double',
+        seed: 'int64',
+        sampling_assumed: { list: 'string' },
+        distribution_cut: 'boolean',
+        logprobs_of: 'string',
         started_at: 'int64',
         ended_at: 'int64',
         parser_failure: 'boolean',
@@ -129,6 +138,7 @@ function toSpanRow({ from, provenance, call, weightVersion, newestWeightVersion 
 }
 
 function toCallRow(call: SampleCall, responseMessage: number | undefined): Record<string, unknown> {
+  const { sampling } = call
   return {
     turn_id: call.turnId,
     choice: call.choice,
@@ -141,8 +151,21 @@ function toCallRow(call: SampleCall, responseMessage: number | undefined): Recor
     grade: call.grade,
     weight_version: call.weightVersion,
     newest_weight_version: call.newestWeightVersion,
+    temperature: sampling?.temperature,
+    top_p: sampling?.topP,
+    top_k: integerOf(sampling?.topK),
+    min_p: sampling?.minP,
+    seed: integerOf(sampling?.seed),
+    sampling_assumed: sampling === undefined ? undefined : toWireNames(sampling.assumed),
+    distribution_cut: sampling?.isCut,
+    logprobs_of: call.logprobMode,
     started_at: call.startedAt,
     ended_at: call.endedAt,
     parser_failure: call.hasParserFailure,
   }
+}
+
+/** Harnesses may send any number; one that is no integer has no place in an integer column. */
+function integerOf(value: number | undefined): number | undefined {
+  return Number.isSafeInteger(value) ? value : undefined
 }
