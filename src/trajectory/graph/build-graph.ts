@@ -110,7 +110,7 @@ function parentsFirst(byTurn: readonly Node[][]): Node[][] {
   const placed = new Set<Node[]>()
   for (const nodes of byTurn) {
     const chain: Node[][] = []
-    for (let next: Node[] | undefined = nodes; next !== undefined && !placed.has(next); ) {
+    for (let next: Node[] | undefined = nodes; next !== undefined && !placed.has(next);) {
       chain.push(next)
       const edge: Edge | undefined = next[0]?.edge
       next = edge?.verdict === 'exact' ? ofTurn.get(edge.parent.turn) : undefined
