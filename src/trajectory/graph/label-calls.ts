@@ -1,5 +1,6 @@
 import type { Turn } from '../../model/turn.ts'
 import type { CallNode } from './call-graph.ts'
+import { compactionHarness } from './compaction-instructions.ts'
 import { isSameAgent } from './find-summary.ts'
 import { findSuccessors, groupByConversation, groupByRequest } from './group-calls.ts'
 import { labelByHeaders } from './header-labels.ts'
@@ -17,20 +18,8 @@ export function labelCalls<N extends CallNode>(nodes: readonly N[], histories: H
   const labels = new Map<CallNode, Labelling>()
 
   for (const node of nodes) {
-    const byHeader = labelByHeaders(node.turn)
-    const summarised = summaries.get(node)
-    if (byHeader !== undefined) labels.set(node, { label: byHeader.label, evidence: [byHeader.evidence] })
-    else if (summarised !== undefined) {
-      labels.set(node, {
-        label: 'compaction',
-        evidence: [`its answer is the summary that ${summarised.turn.id} begins with`],
-      })
-    } else if (!goneOnFrom.has(node) && losesTools(node, histories)) {
-      labels.set(node, {
-        label: 'side-call',
-        evidence: ['the tools of its conversation were taken away, and nothing went on from it'],
-      })
-    }
+    const labelling = labelByItself(node, { goneOnFrom, summaries }, histories)
+    if (labelling !== undefined) labels.set(node, labelling)
   }
   const unmarked = conversations.map((conversation) => conversation.filter((node) => !labels.has(node)))
   const open = unmarked.filter((conversation) => conversation.length > 0)
@@ -50,6 +39,31 @@ interface Verdicts {
   continued: ReadonlySet<CallNode>
   labels: ReadonlyMap<CallNode, Labelling>
   overruled: Map<CallNode, Labelling>
+}
+
+/** What the headers, the instruction or the use of a call's answer say; undefined where its conversation decides. */
+function labelByItself(
+  node: CallNode,
+  { goneOnFrom, summaries }: ReturnType<typeof findSuccessors>,
+  histories: Histories,
+): Labelling | undefined {
+  const byHeader = labelByHeaders(node.turn)
+  if (byHeader !== undefined) return { label: byHeader.label, evidence: [byHeader.evidence] }
+  const summarised = summaries.get(node)
+  if (summarised !== undefined) {
+    return { label: 'compaction', evidence: [`its answer is the summary that ${summarised.turn.id} begins with`] }
+  }
+  // A summary is text. A call with tool calls was asked for one only if nothing continues it: the model did not obey.
+  const mayBeSummary = node.choice.message.toolCalls.length === 0 || !goneOnFrom.has(node)
+  const harness = mayBeSummary ? compactionHarness(node, histories) : undefined
+  if (harness !== undefined) {
+    return { label: 'compaction', evidence: [`its instruction is the one by which ${harness} compacts`] }
+  }
+  if (goneOnFrom.has(node) || !losesTools(node, histories)) return undefined
+  return {
+    label: 'side-call',
+    evidence: ['the tools of its conversation were taken away, and nothing went on from it'],
+  }
 }
 
 /** Asked in an ongoing conversation, but without the tools: the harness wants a text for itself. */
