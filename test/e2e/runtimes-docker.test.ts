@@ -22,7 +22,7 @@ const ownDocker = process.env['POLAR_TEST_DOCKER_SOCKET']
 
 if (typeof podman === 'string') {
   console.log(`docker cannot run here: ${podman}`)
-  test('a container is a sandbox', (context) => context.skip(podman))
+  test('a container is a sandbox', (context) => context.skip(`stands for 58 tests: ${podman}`))
 } else {
   afterAll(() => podman[Symbol.asyncDispose]())
   describeRoot('podman', podman)
