@@ -25,6 +25,7 @@ const wire = [
   'jepsen-checker',
   'jepsen-parts',
   'nvidia-client',
+  'nvidia-strict',
   'python-sdks',
   'routes',
   'sdks',
