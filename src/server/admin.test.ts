@@ -143,7 +143,7 @@ test('a trainer is called back with the whole task; one that is not there can be
   expect(TaskResult.parse(bodies[0])).toMatchObject({
     task_id: 'called',
     status: 'cancelled',
-    results: [{ status: 'COMPLETED' }, { status: 'CANCELLED' }],
+    results: [{ status: 'COMPLETED' }, { status: 'ERROR', polar_status: 'CANCELLED' }],
   })
   const delivered = async () => (await read.listCallbacks({ query: { state: 'delivered' } })).callbacks.length
   await expect.poll(delivered, { timeout: 30_000 }).toBe(1)

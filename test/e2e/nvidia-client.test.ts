@@ -11,7 +11,7 @@ beforeAll(async () => {
   up = await startUp()
   client = createNvidiaClient(up.url, up.tokens.trainer)
   gateway = createNvidiaClient(up.url, up.tokens.node)
-}, 90_000)
+}, 180_000)
 afterAll(() => up?.[Symbol.asyncDispose]())
 
 const asks = bashAgent('call "What is two and two?" > answer.txt')

@@ -16,7 +16,7 @@ beforeAll(async () => {
   up = await startUp(WIDE)
   client = createNvidiaClient(up.url, up.tokens.trainer)
   scratch = await mkdtemp(join(tmpdir(), 'polar-nvidia-'))
-}, 90_000)
+}, 180_000)
 afterAll(async () => {
   await restarted?.[Symbol.asyncDispose]()
   await up?.[Symbol.asyncDispose]()
