@@ -134,7 +134,7 @@ describe("NVIDIA Polar's contract", () => {
     await ask('POST', '/rollout/task/submit', body)
     expect(seen['submitTask']).toMatchObject({
       body: { num_samples: 2 },
-      warnings: [expect.stringContaining('num_samples'), expect.stringContaining('rollout_hint')].toSorted(),
+      warnings: [expect.stringContaining('num_samples'), expect.stringContaining('rollout_hint')],
     })
     const headers = { 'content-type': 'application/json', 'x-polar-strict': 'true' }
     const strict = await app.request('/rollout/task/submit', { method: 'POST', headers, body: JSON.stringify(body) })

@@ -129,7 +129,7 @@ export const serverRoutes = {
       'stamped with it, and `warnings` says so: the weight version of tokens is what the gateway of each node was told.',
     scopes: ['trainer'],
     body: jsonBody(z.strictObject({ version: Count })),
-    answer: json(Policy.extend({ warnings: z.array(z.string()).default([]) })),
+    answer: json(Policy.extend({ warnings: z.array(z.string()).optional() })),
     isIdempotent: true,
     examples: { body: { version: 8 }, answer: { version: 8, warnings: ['No token is stamped with this version.'] } },
   }),

@@ -108,7 +108,7 @@ export const taskRoutes = {
     summary: 'Ask for many tasks at once.',
     description: 'Stored all together or not at all; `outcomes` are in the order of `tasks` and say what each came to.',
     scopes: ['trainer'],
-    query: submitQuery,
+    query: z.strictObject(submitQuery.shape),
     body: jsonBody(z.strictObject({ tasks: z.array(SubmitRequest).min(1).max(1000) }), 64 * MIB),
     answer: json(
       z.object({

@@ -68,8 +68,8 @@ test('an ending that NVIDIA Polar has no word for is an error, with ours beside 
 
 test('timing has the four keys of NVIDIA Polar and no null; polar_timing has all', () => {
   const timing = { register_to_init_queue_ms: 1, init_ms: 2, ready_queue_ms: 3, run_ms: null, build_ms: 4 }
-  const [text] = [[...renderResult({ order, outcome: outcomeOf({ timing }) })].join('')]
-  const result = JSON.parse(text!) as SessionResult
+  const text = [...renderResult({ order, outcome: outcomeOf({ timing }) })].join('')
+  const result = JSON.parse(text) as SessionResult
   expect(result.timing).toEqual({ register_to_init_queue_ms: 1, init_ms: 2 })
   expect(result.polar_timing).toEqual(timing)
 })

@@ -139,11 +139,11 @@ test('a trainer is called back with the whole task; one that is not there can be
   const [{ callback_id } = { callback_id: 0 }] = await dead()
   expect(await trainer.resendCallback({ params: { callback_id } })).toMatchObject({ state: 'waiting' })
   await expect.poll(() => bodies.length, { timeout: 30_000 }).toBe(1)
-  expect(Object.keys(bodies[0] as object)).toEqual(['task_id', 'status', 'results', 'result_paths'])
+  expect(Object.keys(bodies[0] as object)).toEqual(['task_id', 'status', 'polar_status', 'results', 'result_paths'])
   expect(TaskResult.parse(bodies[0])).toMatchObject({
     task_id: 'called',
     status: 'cancelled',
-    results: [{ status: 'COMPLETED' }, { status: 'CANCELLED' }],
+    results: [{ status: 'COMPLETED' }, { status: 'ERROR', polar_status: 'CANCELLED' }],
   })
   const delivered = async () => (await read.listCallbacks({ query: { state: 'delivered' } })).callbacks.length
   await expect.poll(delivered, { timeout: 30_000 }).toBe(1)

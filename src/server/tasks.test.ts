@@ -107,7 +107,7 @@ describe('submitting', () => {
       sampling: { temperature: 0 },
       metadata: { eval_sampling_seed_base: 4_000_000_000 },
     })
-    expect(orders.map(({ task }) => task.sampling?.seed).toSorted()).toEqual([4e9, 4e9 + 1, 4e9 + 2])
+    expect(new Set(orders.map(({ task }) => task.sampling?.seed))).toEqual(new Set([4e9, 4e9 + 1, 4e9 + 2]))
     expect(orders[0]!.task).toMatchObject({ sampling: { temperature: 0 } })
     await at.client.cancelTask(byTask(id))
     for (const seed of [-1, 1.5, true, 'seven']) {

@@ -129,7 +129,7 @@ async function submit(files: readonly string[], flags: TaskFlags, find: Find, pa
   for (const outcome of outcomes) {
     if (flags.json && !flags.wait) print(outcome)
     else if (!flags.json) process.stdout.write(`${outcome.task_id}: ${SAYINGS[outcome.outcome]}\n`)
-    for (const warning of outcome.warnings ?? []) process.stderr.write(`${outcome.task_id}: ${warning}\n`)
+    for (const text of outcome.warnings ?? []) process.stderr.write(`${outcome.task_id}: ${text}\n`)
   }
   const taken = outcomes.filter(({ outcome }) => outcome === 'created' || outcome === 'same')
   const isRefused = taken.length < outcomes.length
