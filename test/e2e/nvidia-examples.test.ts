@@ -182,6 +182,22 @@ describe.each(backends)('$name', { timeout: 240_000 }, ({ missing, settings, run
     expect(await run(swe('echo x > other.txt'), context)).toMatchObject({ grade: { outcome_reward: 0 } })
   })
 
+  test('direct_exec_init_command runs before the first step on Apptainer, and nowhere else', async (context) => {
+    const isRun = runtime['backend'] === 'apptainer'
+    const check = { type: 'exec', command: `${isRun ? '' : '! '}[ -e /polar/session/init ]` }
+    const keep = { type: 'exec', command: 'echo "$SESSION_ID" > /polar/session/prepared' }
+    const init = 'echo "$SESSION_DIR" > /polar/session/init'
+    const outcome = await run(
+      {
+        runtime: { ...runtime, prepare: [check, keep], direct_exec_init_command: init, network: 'none' },
+        agent: agent('true'),
+        evaluator: { strategy: 'session_completed' },
+      },
+      context,
+    )
+    expect(outcome).toMatchObject({ status: 'COMPLETED' })
+  })
+
   test('a step that fails without a network says what the task leaves out', async (context) => {
     const failing = { type: 'exec', command: 'echo no host >&2; exit 1' }
     const outcome = await run({ runtime: { ...runtime, prepare: [failing] }, agent: agent('true') }, context)
