@@ -61,7 +61,7 @@ const PREPARE = {
   command: `rm -rf ${WORKSPACE} && mkdir -p ${WORKSPACE} /polar/session/logs/agent && cd ${WORKSPACE} && git init -q && git config user.email a@b && git config user.name a && echo "$SESSION_ID" > /polar/session/prepared`,
 }
 
-describe.each(backends)('$name', { timeout: 240_000 }, ({ missing, settings, runtime }) => {
+describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, runtime }) => {
   let dir: string
   let stack: NodeStack | undefined
   let repository: TinyRepository
@@ -77,7 +77,9 @@ describe.each(backends)('$name', { timeout: 240_000 }, ({ missing, settings, run
     await writeFile(join(dir, 'test_calculator.sh'), '[ "$(sh calculator.sh 2 2)" = 4 ]\n')
     await writeFile(join(dir, 'stars.png'), Buffer.from([0x89, 0x50, 0x4e, 0x47]))
     if (unusable !== undefined) return
-    stack = await NodeStack.start(settings === undefined ? {} : { runtimeSettings: settings })
+    // Unpacking an image takes as long as the machine is busy.
+    const budgets = { init: 500, evaluate: 500 }
+    stack = await NodeStack.start({ budgets, ...(settings === undefined ? {} : { runtimeSettings: settings }) })
   }, 240_000)
   afterAll(async () => {
     await stack?.[Symbol.asyncDispose]()
@@ -86,7 +88,7 @@ describe.each(backends)('$name', { timeout: 240_000 }, ({ missing, settings, run
 
   async function run(task: Record<string, unknown>, context: TestContext): Promise<SessionOutcome> {
     if (stack === undefined || unusable !== undefined) return context.skip(unusable)
-    return stack.node.submit(orderOf(taskOf({ task_id: 'theirs', num_samples: 1, timeout_seconds: 120, ...task })))
+    return stack.node.submit(orderOf(taskOf({ task_id: 'theirs', num_samples: 1, timeout_seconds: 500, ...task })))
       .outcome
   }
   const upload = (name: string) => ({
@@ -178,6 +180,22 @@ describe.each(backends)('$name', { timeout: 240_000 }, ({ missing, settings, run
     })
     expect(await run(swe(FIX), context)).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
     expect(await run(swe('echo x > other.txt'), context)).toMatchObject({ grade: { outcome_reward: 0 } })
+  })
+
+  test('direct_exec_init_command runs before the first step on Apptainer, and nowhere else', async (context) => {
+    const isRun = runtime['backend'] === 'apptainer'
+    const check = { type: 'exec', command: `${isRun ? '' : '! '}[ -e /polar/session/init ]` }
+    const keep = { type: 'exec', command: 'echo "$SESSION_ID" > /polar/session/prepared' }
+    const init = 'echo "$SESSION_DIR" > /polar/session/init'
+    const outcome = await run(
+      {
+        runtime: { ...runtime, prepare: [check, keep], direct_exec_init_command: init, network: 'none' },
+        agent: agent('true'),
+        evaluator: { strategy: 'session_completed' },
+      },
+      context,
+    )
+    expect(outcome).toMatchObject({ status: 'COMPLETED' })
   })
 
   test('a step that fails without a network says what the task leaves out', async (context) => {
