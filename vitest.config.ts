@@ -3,6 +3,7 @@ import { defineConfig } from 'vitest/config'
 /** End to end as well, but without harness CLIs, containers or anything else that wants the machine for itself. */
 const wire = [
   'checkouts',
+  'closed-pipe',
   'commands',
   'crash',
   'deploy',
