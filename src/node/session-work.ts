@@ -408,9 +408,10 @@ export class RealWork implements SessionWork<BuiltSession> {
   }
 }
 
-function originOf({ task, attempt }: SessionOrder, harness: Harness, runtime: string): Record<string, unknown> {
+function originOf({ task, attempt, runId }: SessionOrder, harness: Harness, runtime: string): Record<string, unknown> {
   return {
     task: task.task_id,
+    ...(runId === undefined ? {} : { run: runId }),
     attempt,
     runtime,
     harness: { name: harness.name, ...(harness.package === undefined ? {} : { version: harness.package.version }) },

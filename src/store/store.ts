@@ -62,9 +62,16 @@ export interface LoadOptions {
 }
 
 /** Reading side. A record that was cut off is not an error; damage in the middle is. */
+export interface SessionOrigin {
+  id: string
+  origin: SessionRecord['origin']
+}
+
 export interface SessionReader {
   /** Ids of all sessions, the oldest first. */
   list(): Promise<string[]>
+  /** The same sessions with what their logs begin with; the origin is empty where a log cannot be read. */
+  listOrigins(): Promise<SessionOrigin[]>
   /**
    * Throws RolloutError `store.corrupt`, `store.newer-schema` or `store.unavailable` (no such session). Turns come in the
    * order of their `index`. Their id arrays may be views of the same memory: read them, do not write to them.

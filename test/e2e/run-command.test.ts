@@ -104,6 +104,53 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(local.code).toBe(0)
   })
 
+  test('two runs into one folder are two groups, and export takes the last run', async () => {
+    const trainCommands: string[] = []
+    for (const reward of [1, 0]) {
+      const graded = {
+        ...task,
+        task_id: 'same',
+        evaluator: { strategy: 'command', config: { command: reward === 1 ? 'true' : 'false' } },
+      }
+      const file = await write('twice.yaml', { ...graded, num_samples: 2 })
+      const { code, stdout } = await polar('run', file, '--out', 'twice')
+      expect(code).toBe(0)
+      trainCommands.push(/^Train +polar (.*)$/m.exec(stdout)![1]!)
+    }
+    const exported = async (...args: string[]): Promise<unknown[]> => {
+      const run = await polar(...args, '--format', 'trl', '--advantages', 'grpo', '--to', 'twice.jsonl')
+      expect(run, run.stderr).toMatchObject({ code: 0 })
+      const rows = (await readFile(join(dir, 'twice.jsonl'), 'utf8')).trim().split('\n')
+      return rows
+        .map((row) => JSON.parse(row) as { reward: number; advantage: number })
+        .map((row) => [row.reward, row.advantage])
+    }
+    const [first = '', second = ''] = trainCommands.map((line) =>
+      line.replace(/ --format .*? --out/, ' --out').replace(/ --to .*/, ''),
+    )
+    expect(await exported(...first.split(' '))).toEqual([
+      [1, 0],
+      [1, 0],
+    ])
+    expect(await exported(...second.split(' '))).toEqual([
+      [0, 0],
+      [0, 0],
+    ])
+    const all = ['export', '--out', 'twice/sessions', '--rewards', 'twice/scores.jsonl']
+    expect(await exported(...all)).toEqual([
+      [0, 0],
+      [0, 0],
+    ])
+    expect(await exported(...all, '--run', 'all')).toEqual([
+      [1, 0],
+      [1, 0],
+      [0, 0],
+      [0, 0],
+    ])
+    expect((await polar(...all)).stderr).toMatch(/^Run run_\w+; --run all or one of run_/)
+    expect((await polar('show', 'last', '--out', 'twice/sessions')).code).toBe(0)
+  })
+
   test('--json gives one outcome a line, and a session that is not the policy’s doing is made up for', async () => {
     const file = await write('broken.yaml', { ...task, agent: shell('exit 9') })
     const { code, stdout } = await polar('run', file, '--out', 'broken', '--json', '--refills', '2')

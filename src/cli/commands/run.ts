@@ -21,6 +21,7 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import { HARNESS_DIR_HELP, presetNamed } from '../harness-places.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { loadTaskFiles } from '../load-tasks.ts'
+import { groupOf } from '../choose-run.ts'
 import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { openNode, type OpenNode } from '../open-node.ts'
 import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
@@ -218,6 +219,7 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
   const total = tasks.reduce((sum, { num_samples }) => sum + num_samples, 0)
   const ended: SessionOutcome[] = []
   const ids = randomIds(Date.now)
+  const runId = ids.next('run')
   const scores = scoresFile(dir)
   let runs: TaskRun[]
   {
@@ -240,12 +242,12 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
     })
     if (takenUp.length > 0) view.print(`Made again: ${takenUp.length} sessions that an earlier run had begun.\n`)
     const one = (task: TaskRequest): Promise<TaskRun> =>
-      runTask(opened.node, task, { ids, maxRefills: context.refills ?? task.num_samples, signal, onOutcome })
+      runTask(opened.node, task, { ids, runId, maxRefills: context.refills ?? task.num_samples, signal, onOutcome })
     runs = await Promise.all(tasks.map(one))
     await Promise.all(takenUp)
     await written
   }
-  if (!asJson) process.stdout.write(summaryOf(runs, dir, scores))
+  if (!asJson) process.stdout.write(summaryOf(runs, { runId, dir, scores }))
   return runs.every(({ task, valid }) => valid >= task.num_samples) ? EXIT.done : EXIT.failed
 }
 
@@ -266,8 +268,9 @@ function scoresFile(dir: string): string {
 }
 
 /** What a grade is worth to whoever exports; without one there is no line, which is not a reward of zero. */
-function scoreOf({ sessionId, taskId, grade }: SessionOutcome): SessionScore | undefined {
-  return grade === undefined ? undefined : { ...grade, session_id: sessionId, group_id: taskId }
+function scoreOf({ sessionId, taskId, runId, grade }: SessionOutcome): SessionScore | undefined {
+  if (grade === undefined) return undefined
+  return { ...grade, session_id: sessionId, group_id: runId === undefined ? taskId : groupOf(runId, taskId) }
 }
 
 function noteOf(outcomes: readonly SessionOutcome[]): string {
@@ -285,7 +288,10 @@ function lineOf(outcome: SessionOutcome): string {
   return `${status.padEnd(9)}  ${taskId}  ${sessionId}  ${reward}, ${what}${why}${told}\n`
 }
 
-function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): string {
+function summaryOf(
+  runs: readonly TaskRun[],
+  { runId, dir, scores }: { runId: string; dir: string; scores: string },
+): string {
   const rows = runs.map(({ task, outcomes, valid }) => {
     const rewards = outcomes.flatMap(({ grade }) => grade?.outcome_reward ?? [])
     const sum = (pick: (outcome: SessionOutcome) => number): string =>
@@ -308,8 +314,8 @@ function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): strin
     '\n',
     formatTable([['task', 'valid', 'not scored', 'mean reward', 'rewards', 'calls', 'tokens to train'], ...rows]),
     ...[...failures].map(([code, outcomes]) => `${outcomes.length} × ${code}: ${outcomes[0]!.failure!.message}\n`),
-    `\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
-    `Train     polar export --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
+    `\nRun       ${runId}\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
+    `Train     polar export --run ${runId} --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
   ].join('')
 }
 

@@ -1,5 +1,6 @@
 import { TaskWord } from '../../api/task-routes.ts'
 import { shellWord } from '../../lib/shell-word.ts'
+import { endWithOutput } from '../closed-output.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { PLACE_FLAGS } from '../config-flags.ts'
 import { explainFailure, findServer, type FoundServer, type ServerFlags } from '../find-server.ts'
@@ -198,6 +199,7 @@ async function wait(
   ids: readonly string[],
   { find, patience, asJson }: { find: Find; patience: number; asJson: boolean },
 ): Promise<ExitCode> {
+  using _ = endWithOutput()
   const interrupted = new AbortController()
   const stop = (): void => interrupted.abort(new Error('interrupted'))
   process.once('SIGINT', stop).once('SIGTERM', stop)
@@ -236,6 +238,7 @@ async function results(ids: readonly string[], flags: TaskFlags, find: Find): Pr
         else process.stdout.write(`${id}: ${saved.results} results in ${saved.file}\n`)
         continue
       }
+      using _ = endWithOutput()
       const query = { follow: flags.follow }
       for await (const result of client.streamTaskResults({ params: { task_id: id }, query, signal })) print(result)
     }
