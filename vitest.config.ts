@@ -15,6 +15,7 @@ const wire = [
   'evaluators',
   'exact-tokens',
   'export',
+  'export-recipes',
   'export-schemas',
   'faults',
   'fidelity',
@@ -72,6 +73,11 @@ export default defineConfig({
       {
         extends: true,
         test: { name: 'wire', include: wire, testTimeout: 180_000, hookTimeout: 180_000, fileParallelism: false },
+      },
+      {
+        extends: true,
+        // Installs gigabytes of trainers on the first run, so `npm test` leaves it out: `npm run test:trainers`.
+        test: { name: 'trainers', include: ['test/trainers/*.test.ts'], testTimeout: 3_600_000 },
       },
     ],
   },
