@@ -22,7 +22,7 @@ afterAll(() => folder[Symbol.asyncDispose]())
 
 test('every recipe of docs/export.md runs in this file or in test/trainers', () => {
   const here = ['parquet', 'nemo_gym', 'atif']
-  const trainers = ['trl', 'skyrl', 'slime']
+  const trainers = ['trl', 'skyrl', 'verl', 'slime']
   expect([...loadRecipes().keys()].toSorted()).toEqual([...here, ...trainers].toSorted())
 })
 

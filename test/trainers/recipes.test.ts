@@ -36,6 +36,12 @@ test('SkyRL joins and validates the generator outputs', async ({ skip }) => {
   expect(rows).toEqual(folder.expectedRows().map((row) => ({ ...row, last: true })))
 })
 
+test('verl replays the dataset in its agent loop into a training batch', async ({ skip }) => {
+  const rows = await readWith('verl')
+  if (typeof rows === 'string') return skip(`verl cannot be installed: ${rows}`)
+  expect(rows).toEqual(folder.expectedRows())
+})
+
 test('slime loads the rollout file', async ({ skip }) => {
   const source = process.env['SLIME_SOURCE']
   if (source === undefined) return skip('slime is not on PyPI; set SLIME_SOURCE to a checkout')
