@@ -55,6 +55,11 @@ export default defineConfig({
           hookTimeout: 180_000,
         },
       },
+      {
+        extends: true,
+        // Installs gigabytes of trainers on the first run, so `npm test` leaves it out: `npm run test:trainers`.
+        test: { name: 'trainers', include: ['test/trainers/*.test.ts'], testTimeout: 3_600_000 },
+      },
     ],
   },
 })
