@@ -86,6 +86,16 @@ describe('submitting', () => {
     await at.client.cancelTask(byTask(id))
   })
 
+  test('the answer to a submit warns of steps that will have no network', async () => {
+    const runtime = { prepare: [{ type: 'exec' as const, command: 'npm install' }] }
+    const [id, other] = [newId(), newId()]
+    const answer = await at.client.submitTask({ body: { ...makeTask(id), runtime } })
+    expect(answer.warnings).toEqual([expect.stringContaining('runtime.allow_internet')])
+    const quiet = { ...makeTask(other), runtime: { ...runtime, allow_internet: false } }
+    expect((await at.client.submitTask({ body: quiet })).warnings).toBeUndefined()
+    for (const each of [id, other]) await at.client.cancelTask(byTask(each))
+  })
+
   test('a task that no registered node can run is refused with 503, or waits and says for what', async () => {
     const id = newId()
     const body = { ...makeTask(id), runtime: { backend: 'apptainer', image: 'a.sif' } }

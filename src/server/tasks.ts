@@ -1,5 +1,6 @@
 import { JsonStream } from '../api/json-stream.ts'
 import { RolloutError } from '../model/failure.ts'
+import { noticesOf } from '../model/task-notices.ts'
 import type { Sql } from '../store/database.ts'
 import type { EnqueueOutcome, Submission } from '../store/dispatch.ts'
 import { listTaskSessions } from '../store/dispatch/query-sessions.ts'
@@ -50,7 +51,7 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
       const [outcome] = await submit([submission], { name: caller.name, key })
       assertTaken(outcome!)
       const progress = outcome!.kind === 'same' ? await findProgress(db, body.task_id) : undefined
-      const told = [...warnings, ...warningsOf(outcome!, fit)]
+      const told = [...warnings, ...warningsOf(outcome!, fit), ...noticesOf(body)]
       return {
         task_id: body.task_id,
         status: toNvidiaTaskStatus(progress?.status ?? 'running'),
@@ -70,11 +71,12 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
         { name: caller.name, key },
       )
       return {
-        outcomes: body.tasks.map(({ task_id }, at) => {
+        outcomes: body.tasks.map((task, at) => {
+          const { task_id } = task
           if (isLeftOut(at)) return { task_id, outcome: 'no-node' as const, warnings: [fits[at]!.why!] }
           const outcome = taken.shift()!
           if (outcome.kind === 'over-quota') throw overQuota()
-          const told = warningsOf(outcome, fits[at]!)
+          const told = [...warningsOf(outcome, fits[at]!), ...noticesOf(task)]
           return { task_id, outcome: outcome.kind, ...(told.length > 0 && { warnings: told }) }
         }),
       }

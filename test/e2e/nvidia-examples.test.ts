@@ -65,7 +65,7 @@ describe.each(backends)('$name', { timeout: 600_000 }, ({ missing, settings, run
   let dir: string
   let stack: NodeStack | undefined
   let repository: TinyRepository
-  let unusable = missing
+  const unusable = missing
 
   beforeAll(async () => {
     dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-examples-'))

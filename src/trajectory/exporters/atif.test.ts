@@ -259,10 +259,10 @@ test('the default version is the newest that Harbor reads', () => {
 
 /** The first step of a conversation that begins with a recording of these formats. */
 function stepWithAudio(hasAudio: boolean, format: string): Step {
-  const told = new AtifConversation(new Map(), { promptIds: false, hasAudio })
+  const conversation = new AtifConversation(new Map(), { promptIds: false, hasAudio })
   const audio = { type: 'input_audio', input_audio: { data: 'UklGRg==', format } }
   const message: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'Listen.' }, audio] }
-  const json = [...told.tell([{ message, isPrompt: true, calls: [] }]), ...told.end()].join('')
+  const json = [...conversation.tell([{ message, isPrompt: true, calls: [] }]), ...conversation.end()].join('')
   return Step.parse(JSON.parse(json))
 }
 
