@@ -18,7 +18,7 @@ export function messagesOf(row: Row, reader: RequestReader): SampleMessages {
   const earlier = calls.slice(0, -1)
   const { messages } = reader.readPrompt(last.turn)
   const slots =
-    placeEchoes(messages, earlier, prompt.length) ??
+    (mayBeJoined(row.parts) ? undefined : placeEchoes(messages, earlier, prompt.length)) ??
     placeByRequest(messages, earlier, isLiteral(row.parts, last), reader)
   // The harness may have joined the answer of the first call to an assistant message that its request ended with.
   const isJoined = (slots[prompt.length - 1]?.calls.length ?? 0) > 0
@@ -36,6 +36,14 @@ export function messagesOf(row: Row, reader: RequestReader): SampleMessages {
 interface Slot {
   message: unknown
   calls: readonly CallNode[]
+}
+
+/** Whether one message may hold the answers of two calls: the second call went on from an answer that was not closed. */
+function mayBeJoined(parts: readonly Part[]): boolean {
+  return parts.some(
+    ({ isSampled, call }, i) =>
+      isSampled && (call.choice.finishReason === 'length' || parts[i + 1]?.isSampled === true),
+  )
 }
 
 /** The common case, told without reading the other requests: behind the prompt stands one echo for each call, in order. */

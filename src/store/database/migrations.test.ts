@@ -24,7 +24,8 @@ test('tasks that were over before they could be deleted have the time of their e
     await sql`alter table tasks drop column ended_at, drop column bytes, drop column deleted_at`.execute(db)
     await sql`drop index if exists tasks_ended`.execute(db)
     await sql`drop index if exists tasks_to_clear`.execute(db)
-    await sql`delete from polar_migrations where name = '0002-deleted-tasks'`.execute(db)
+    await sql`alter table tasks drop column run, drop column submit_key`.execute(db)
+    await sql`delete from polar_migrations where name >= '0002-deleted-tasks'`.execute(db)
   }
   await using database = await openDatabase({ dir })
   const rows = await database.db.selectFrom('tasks').select(['id', 'ended_at', 'bytes']).orderBy('id').execute()

@@ -11,13 +11,15 @@ describeExporter('jsonl', {
     expect(records).toHaveLength(samples.length)
     for (const [i, sample] of samples.entries()) {
       const { prompt, response, tools } = sample.messages()
+      const logprobs = Array.from(sample.logprobs.subarray(sample.promptLength), (logprob, at) =>
+        sample.mask[sample.promptLength + at] === 1 ? logprob : 0,
+      )
       expect(records[i]).toMatchObject({
         prompt_ids: listOf(sample.ids.subarray(0, sample.promptLength)),
         response_ids: listOf(sample.ids.subarray(sample.promptLength)),
         loss_mask: listOf(sample.mask.subarray(sample.promptLength)),
-        response_logprobs: Array.from(sample.logprobs.subarray(sample.promptLength), (logprob, at) =>
-          sample.mask[sample.promptLength + at] === 1 ? logprob : 0,
-        ),
+        // A trained token without a log probability takes the whole list away.
+        response_logprobs: logprobs.includes(NaN) ? null : logprobs,
         reward: sample.reward ?? null,
         prompt_messages: prompt,
         response_messages: response,
