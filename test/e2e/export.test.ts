@@ -358,7 +358,11 @@ test('a real recording says the same in every format, also to pyarrow', async ({
       sample_id: trace.metadata['sample_id'],
       input_ids: [...trace.prompt_ids, ...trace.response_ids],
       loss_mask: [...trace.prompt_ids.map(() => 0), ...trace.loss_mask],
-      logprobs: [...trace.prompt_ids.map(() => null), ...(trace.response_logprobs ?? [])],
+      logprobs: [
+        ...trace.prompt_ids.map(() => null),
+        // A trace holds 0 where the mask is 0; Parquet holds what is known, which is nothing there.
+        ...(trace.response_logprobs ?? []).map((logprob, i) => (trace.loss_mask[i] === 1 ? logprob : null)),
+      ],
       reward: 0.25,
       calls: (trace.metadata['calls'] as { turn_id: string }[]).map(({ turn_id }) => turn_id),
       messages: [...trace.prompt_messages, ...trace.response_messages],
