@@ -133,7 +133,15 @@ export async function runCommand([command, ...args]: string[], { stream = false,
   const { CI: _, ...inherited } = process.env
   const child = spawn(command!, args, {
     cwd: root,
-    env: { NODE_USE_SYSTEM_CA: '1', ...inherited, PATH: path, ...(plain ? { NO_COLOR: '1' } : {}), ...env },
+    env: {
+      NODE_USE_SYSTEM_CA: '1',
+      // Tests start hundreds of processes from source; each of them would compile the same files.
+      NODE_COMPILE_CACHE: join(root, '.polar/compile-cache'),
+      ...inherited,
+      PATH: path,
+      ...(plain ? { NO_COLOR: '1' } : {}),
+      ...env,
+    },
     stdio: ['ignore', stream ? 'inherit' : 'pipe', stream ? 'inherit' : 'pipe'],
   })
   let output = ''
