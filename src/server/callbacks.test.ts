@@ -9,6 +9,7 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import pino from 'pino'
 import { afterAll, afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
+import { copyDatabase } from '../../test/support/database-template.ts'
 import { DispatchDesk } from '../../test/support/dispatch-desk.ts'
 import { type Clock, systemClock } from '../lib/clock.ts'
 import { openDatabase } from '../store/database.ts'
@@ -16,6 +17,7 @@ import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCa
 
 const SECRET = 'whsec-of-the-test'
 const dir = await mkdtemp(join(tmpdir(), 'polar-callbacks-'))
+await copyDatabase(join(dir, 'database'))
 const database = await openDatabase({ dir: join(dir, 'database') })
 const desk = new DispatchDesk(database)
 afterAll(async () => {

@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { zstdCompressSync } from 'node:zlib'
 import pino from 'pino'
 import { afterAll, expect, test } from 'vitest'
+import { copyDatabase } from '../../test/support/database-template.ts'
 import { DispatchDesk, makeOutcome, makeTask } from '../../test/support/dispatch-desk.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { FailureCode } from '../model/failure.ts'
@@ -13,6 +14,7 @@ import { openFileStore } from '../store/files.ts'
 import { openTaskResult } from './results.ts'
 
 const dir = await mkdtemp(join(tmpdir(), 'polar-results-'))
+await copyDatabase(join(dir, 'database'))
 const database = await openDatabase({ dir: join(dir, 'database') })
 const files = await openFileStore({ dir: join(dir, 'files'), clock: systemClock })
 const desk = new DispatchDesk(database)

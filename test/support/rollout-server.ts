@@ -12,6 +12,7 @@ import type { SessionOrder } from '../../src/model/session-order.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import type { SessionResult } from '../../src/model/session.ts'
 import { RolloutServer, type ServerOptions } from '../../src/server/server.ts'
+import { copyDatabase } from './database-template.ts'
 
 export interface TestServer extends AsyncDisposable {
   server: RolloutServer
@@ -28,6 +29,7 @@ export interface TestServer extends AsyncDisposable {
 /** A whole server on a free port with a new database, or one that is given. Every answer is held against its schema. */
 export async function startTestServer(options: Partial<ServerOptions> = {}): Promise<TestServer> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-server-'))
+  if (options.database === undefined) await copyDatabase(join(dir, 'database'))
   const problems: TestServer['problems'] = []
   const write = (line: string): void => void problems.push(JSON.parse(line) as TestServer['problems'][number])
   const server = await RolloutServer.start({

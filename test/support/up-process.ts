@@ -4,6 +4,7 @@ import { mkdtemp, readFile, realpath, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
+import { copyDatabase } from './database-template.ts'
 
 const main = join(dirname(dirname(import.meta.dirname)), 'src/cli/main.ts')
 
@@ -19,6 +20,7 @@ export interface UpProcess extends AsyncDisposable {
 /** `polar up` as a user starts it, in a folder of its own. `configured`: the words name a file with these tokens. */
 export async function startUp(words: readonly string[] = [], configured?: UpProcess['tokens']): Promise<UpProcess> {
   const dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-up-'))
+  if (!words.includes('--dir')) await copyDatabase(join(dir, 'database'))
   const child = spawn(process.execPath, [main, 'up', '--json', '--port', '0', '--dir', dir, ...words], {
     cwd: dir,
     stdio: ['ignore', 'pipe', 'pipe'],
