@@ -5,11 +5,25 @@ import { defineConfig } from 'vitest/config'
 /** The files that take longest, the slowest first. They start first, so that no worker is left with one at the end. */
 const SLOWEST = [
   'harness-matrix',
-  'harness-sandbox',
-  'runtimes-docker',
-  'escape-docker',
+  'jepsen',
+  'graded-tasks',
+  'up',
+  'docs',
   'runtimes-kubernetes',
-  'deploy',
+  'node-crash',
+  'worker',
+  'export',
+  'run-command',
+  'runtimes-user',
+  'runtimes-rootless',
+  'runtimes',
+  'nvidia-examples',
+  'harness-sandbox',
+  'harness-mcp',
+  'runtimes-docker',
+  'swebench',
+  'nvidia-strict',
+  'escape-docker',
 ]
 
 class SlowestFirst extends BaseSequencer {

@@ -18,7 +18,7 @@ function createRuntime(kind: 'local' | 'bubblewrap', dir: string) {
 for (const kind of ['local', 'bubblewrap'] as const) {
   const network = kind === 'local' ? 'open' : 'none'
   describeRuntime(`${kind} ${who}`, (dir) => createRuntime(kind, dir), {
-    orphanScript: toOrphanScript({ kind }, { network: { kind: network } }),
+    orphanScript: toOrphanScript(runtimeConfig(kind), { network: { kind: network } }),
   })
 }
 

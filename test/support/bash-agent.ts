@@ -34,7 +34,7 @@ talk() {
   rest="${'$'}{url#http://}"; host="${'$'}{rest%%/*}"; path="/${'$'}{rest#*/}"
   for question in "$@"; do
     said="$said{\"role\":\"user\",\"content\":\"$question\"}"
-    body="{\"model\":\"tiny\",\"max_tokens\":4,\"messages\":[$said]}"
+    body="{\"model\":\"tiny\",\"max_tokens\":4,\"temperature\":0,\"messages\":[$said]}"
     exec 9<>"/dev/tcp/${'$'}{host%:*}/${'$'}{host#*:}" || return 1
     printf 'POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' \
       "$path" "$host" "$OPENAI_API_KEY" "${'$'}{#body}" "$body" >&9

@@ -150,7 +150,7 @@ const environments = {
     image: 'docker.io/library/golang:1.24-bookworm',
     step: '',
     hidden: 'cli_test.go',
-    run: 'REPOSITORY=$PWD GOENV=off GOWORK=off GOFLAGS= GOTOOLCHAIN=local CGO_ENABLED=0 go -C "$tests" test -vet=off -count=1 -v ./...',
+    run: 'REPOSITORY=$PWD GOENV=off GOWORK=off GOFLAGS= GOTOOLCHAIN=local CGO_ENABLED=0 sh -c \'cd "$1" && exec go test -vet=off -count=1 -v ./...\' sh "$tests"',
   },
 } as const
 
