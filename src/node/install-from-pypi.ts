@@ -1,4 +1,4 @@
-import { chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:fs/promises'
+import { access, chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:fs/promises'
 import { basename, dirname, join } from 'node:path'
 import { readElfNeeds } from '../lib/elf.ts'
 import { runProgram } from '../lib/run-program.ts'
@@ -31,7 +31,7 @@ export async function installFromPypi(
   const flags = ['--target', target, '--no-compile', '--no-input', '--disable-pip-version-check']
   const pip = await runProgram(
     [python.executable, '-m', 'pip', 'install', ...flags, `${name}==${version}`, ...pins],
-    python.pip === undefined ? deps : { ...deps, env: { ...deps.env, PYTHONPATH: python.pip } },
+    python.pip === undefined ? deps : { ...deps, env: await toStandaloneEnv(python.pip, deps.env) },
   )
   if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
   await copyLibraries(folder, deps)
@@ -57,6 +57,26 @@ export async function installFromPypi(
 }
 
 const PROGRAM = 'python/bin/python3'
+
+/** Where distributions of Linux keep the certificate authorities that the machine trusts. */
+const SYSTEM_CERTIFICATES = ['/etc/ssl/certs/ca-certificates.crt', '/etc/pki/tls/certs/ca-bundle.crt']
+
+/** The pip of a fetched Python trusts only authorities of its own, unless a setting names others: a company's are missing. */
+async function toStandaloneEnv(pip: string, env: PipDeps['env']): Promise<PipDeps['env']> {
+  const isSet = ['PIP_CERT', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'].some((name) => env[name] !== undefined)
+  const found = isSet
+    ? []
+    : await Promise.all(
+        SYSTEM_CERTIFICATES.map((path) =>
+          access(path).then(
+            () => path,
+            () => undefined,
+          ),
+        ),
+      )
+  const bundle = found.find((path) => path !== undefined)
+  return { ...env, PYTHONPATH: pip, ...(bundle === undefined ? {} : { PIP_CERT: bundle }) }
+}
 
 interface Python extends AsyncDisposable {
   executable: string
