@@ -14,7 +14,11 @@ export function listOf<T extends z.ZodType>(schema: T, { min = 0 }: { min?: numb
         const result = schema.safeParse(element)
         if (!result.success) {
           const [issue] = result.error.issues
-          context.issues.push({ ...issue, input: element, path: [index, ...(issue?.path ?? [])] } as z.core.$ZodRawIssue)
+          context.issues.push({
+            ...issue,
+            input: element,
+            path: [index, ...(issue?.path ?? [])],
+          } as z.core.$ZodRawIssue)
           return z.NEVER
         }
         parsed.push(result.data)
