@@ -1,56 +1,43 @@
+import { availableParallelism } from 'node:os'
+import { BaseSequencer, type TestSpecification } from 'vitest/node'
 import { defineConfig } from 'vitest/config'
 
-/** End to end as well, but without harness CLIs, containers or anything else that wants the machine for itself. */
-const wire = [
-  'checkouts',
-  'commands',
-  'crash',
+/** The files that take longest, the slowest first. They start first, so that no worker is left with one at the end. */
+const SLOWEST = [
+  'harness-matrix',
+  'harness-sandbox',
+  'runtimes-docker',
+  'escape-docker',
+  'runtimes-kubernetes',
   'deploy',
-  'dispatch-crash',
-  'dispatch-postgres',
-  'drift',
-  'engines',
-  'evaluator-command',
-  'evaluator-test-on-output',
-  'evaluators',
-  'exact-tokens',
-  'export',
-  'export-schemas',
-  'faults',
-  'fidelity',
-  'gateway',
-  'harbor',
-  'hostile',
-  'jepsen',
-  'jepsen-checker',
-  'jepsen-parts',
-  'nvidia-client',
-  'python-sdks',
-  'routes',
-  'sdks',
-  'server',
-  'server-security',
-  'slurm',
-  'store-failure',
-  'streaming',
-  'swebench',
-  'swebench-grading',
-  'task-rm',
-  'up',
-  'uploads-crash',
-  'worker',
-].map((name) => `test/e2e/${name}.test.ts`)
+]
+
+class SlowestFirst extends BaseSequencer {
+  override async sort(files: TestSpecification[]): Promise<TestSpecification[]> {
+    const rankOf = ({ moduleId }: TestSpecification) => {
+      const rank = SLOWEST.findIndex((name) => moduleId.endsWith(`/${name}.test.ts`))
+      return rank === -1 ? SLOWEST.length : rank
+    }
+    return (await super.sort(files)).toSorted((one, other) => rankOf(one) - rankOf(other))
+  }
+}
 
 export default defineConfig({
   test: {
     // Processes, not threads: tests start worker threads and load native addons of their own.
     pool: 'forks',
+    sequence: { sequencer: SlowestFirst },
+    // The same where CI is set and where it is not.
+    allowOnly: false,
+    // A poll ends when its condition holds; the default limit of one second depends on the machine's speed.
+    expect: { poll: { timeout: 30_000 } },
     projects: [
       {
         extends: true,
         test: {
           name: 'unit',
           include: ['src/**/*.test.ts', 'test/*.test.ts'],
+          maxWorkers: availableParallelism(),
           // Properties with thousands of runs, on a machine that has other things to do as well.
           testTimeout: 120_000,
           hookTimeout: 120_000,
@@ -61,17 +48,17 @@ export default defineConfig({
         test: {
           name: 'e2e',
           include: ['test/e2e/**/*.test.ts'],
-          exclude: wire,
+          // These tests wait for processes and timers half of the time.
+          maxWorkers: availableParallelism() + 1,
           maxConcurrency: 3,
           testTimeout: 180_000,
           hookTimeout: 180_000,
-          // Real harnesses and engines want the cores for themselves.
-          fileParallelism: false,
         },
       },
       {
         extends: true,
-        test: { name: 'wire', include: wire, testTimeout: 180_000, hookTimeout: 180_000, fileParallelism: false },
+        // Installs gigabytes of trainers on the first run, so `npm test` leaves it out: `npm run test:trainers`.
+        test: { name: 'trainers', include: ['test/trainers/*.test.ts'], testTimeout: 3_600_000 },
       },
     ],
   },

@@ -49,6 +49,7 @@ export const plugFolders: Readonly<Record<string, { interfaceFile: string; share
       'trajectory/build-session.ts',
       'trajectory/score-session.ts',
       'trajectory/sample-fields.ts',
+      'trajectory/sampling-fields.ts',
       'trajectory/to-trace.ts',
     ],
   },

@@ -1,5 +1,4 @@
 // Apptainer for the tests, on a Debian that has none: `node scripts/install-apptainer.ts`. Nothing of the machine is changed.
-import { execFileSync, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
   appendFileSync,
@@ -9,13 +8,14 @@ import {
   mkdirSync,
   mkdtempSync,
   readdirSync,
-  readFileSync,
   renameSync,
   rmSync,
   symlinkSync,
   writeFileSync,
 } from 'node:fs'
 import { dirname, join } from 'node:path'
+import { downloadPackages, findMirror, unpackPackages } from './debian-packages.ts'
+import { isProgram } from './system-packages.ts'
 
 /** Only this suite of Debian has it. Its libraries are newer than the machine's and come along. */
 const SUITE = 'sid'
@@ -39,7 +39,7 @@ exec "$@"' sh "$root" $drop apptainer "$@"
 const cache = join(dirname(import.meta.dirname), '.polar', 'apptainer')
 
 /** Makes it if it is not there, and gives the program. Throws on a machine that is no Debian, or cannot reach one. */
-function installApptainer(): string {
+async function installApptainer(): Promise<string> {
   const key = createHash('sha256')
     .update(JSON.stringify([SUITE, PACKAGES, TEST_USER, WRAPPER]))
     .digest('hex')
@@ -53,7 +53,11 @@ function installApptainer(): string {
     chmodSync(draft, 0o755)
     const root = join(draft, 'root')
     mkdirSync(root)
-    for (const archive of download(join(draft, 'apt'))) execFileSync('dpkg-deb', ['-x', archive, root])
+    const sources = `deb [signed-by=${KEYRING}] ${await findMirror()} ${SUITE} main\n`
+    await unpackPackages(
+      await downloadPackages(join(draft, 'apt'), PACKAGES, { sources, isOnTopOfMachine: false }),
+      root,
+    )
     rmSync(join(draft, 'apt'), { recursive: true })
     rmSync(join(root, 'usr/share/doc'), { recursive: true, force: true })
     // Debian keeps its helper one folder deeper than it expects, so that at times it takes /usr/lib for where it was installed.
@@ -75,63 +79,16 @@ function installApptainer(): string {
   return program
 }
 
-/** As root in CI, where its tests would skip otherwise. Not getting it is no failure of ours: they say so and skip. */
-export function installApptainerInCi(): void {
-  if (process.env['CI'] !== 'true' || process.getuid?.() !== 0) return
-  if (spawnSync('apptainer', ['version'], { stdio: 'ignore' }).status === 0) return
+/** Fetches Apptainer where the machine has none and returns a remark about it. */
+export async function prepareApptainer(): Promise<string | undefined> {
+  if (isProgram('apptainer')) return undefined
   try {
-    console.log(`apptainer for test/e2e/runtimes-apptainer.test.ts: ${installApptainer()}`)
+    await installApptainer()
+    return 'fetched into .polar/apptainer: apptainer'
   } catch (error) {
-    console.log(`apptainer cannot be installed: ${error instanceof Error ? error.message : String(error)}`)
+    const { stderr, message } = error as { stderr?: string; message: string }
+    return `tests that need apptainer are skipped: it cannot be fetched: ${(stderr?.trim() || message).split('\n').at(-1)}`
   }
 }
 
-/** With all they need, as if nothing were installed; from where the machine gets its own packages. */
-function download(work: string): string[] {
-  const archives = join(work, 'cache', 'archives')
-  for (const folder of [join(archives, 'partial'), join(work, 'lists', 'partial')])
-    mkdirSync(folder, { recursive: true })
-  const [sources, status, config] = ['sources.list', 'status', 'apt.conf'].map((name) => join(work, name)) as [
-    string,
-    string,
-    string,
-  ]
-  writeFileSync(sources, `deb [signed-by=${KEYRING}] ${findMirror()} ${SUITE} main\n`)
-  writeFileSync(status, '')
-  const settings = {
-    'Dir::State': work,
-    'Dir::State::lists': join(work, 'lists'),
-    'Dir::State::status': status,
-    'Dir::Cache': join(work, 'cache'),
-    'Dir::Etc::sourcelist': sources,
-    'Dir::Etc::sourceparts': '/dev/null',
-    'Dir::Etc::preferences': '/dev/null',
-    'Dir::Etc::preferencesparts': '/dev/null',
-    'Acquire::Languages': 'none',
-    'APT::Sandbox::User': 'root',
-  }
-  writeFileSync(
-    config,
-    Object.entries(settings)
-      .map(([name, value]) => `${name} "${value}";\n`)
-      .join(''),
-  )
-  const options = { stdio: ['ignore', 'ignore', 'inherit'] as const, env: { ...process.env, APT_CONFIG: config } }
-  const run = (...args: string[]) => execFileSync('apt-get', args, { ...options, stdio: [...options.stdio] })
-  run('update', '-qq')
-  run('install', '-y', '-qq', '--download-only', '--no-install-recommends', ...PACKAGES)
-  return readdirSync(archives)
-    .filter((name) => name.endsWith('.deb'))
-    .map((name) => join(archives, name))
-}
-
-function findMirror(): string {
-  const release = /^VERSION_CODENAME=(\w+)$/m.exec(readFileSync('/etc/os-release', 'utf8'))?.[1]
-  const targets = ['indextargets', '--format', '$(RELEASE) $(REPO_URI)', 'Created-By: Packages']
-  const lines = execFileSync('apt-get', targets, { encoding: 'utf8' }).split('\n')
-  const uri = lines.map((line) => line.split(' ')).find(([name]) => name === release)?.[1]
-  if (uri === undefined) throw new Error('This machine gets its packages from no Debian')
-  return uri
-}
-
-if (import.meta.main) console.log(installApptainer())
+if (import.meta.main) console.log(await installApptainer())

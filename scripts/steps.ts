@@ -42,8 +42,16 @@ export function commandStep(name: string, command: string, ...args: string[]): S
   }
 }
 
-/** One project of vitest.config.ts. With `stream` its progress goes straight to the terminal. */
-export function testStep(name: string, project: string, options: { stream: boolean }): Step {
+export interface TestOptions {
+  /** Print the progress to the terminal at once. */
+  stream: boolean
+  /** Put before the command. */
+  prefix?: readonly string[]
+  env?: Record<string, string>
+}
+
+/** One project of vitest.config.ts. */
+export function testStep(name: string, project: string, { stream, prefix = [], env = {} }: TestOptions): Step {
   return {
     name,
     run: async () => {
@@ -51,10 +59,10 @@ export function testStep(name: string, project: string, options: { stream: boole
       const summaryFile = join(directory, 'summary.json')
       const reporters = ['--reporter=default', '--reporter=./scripts/test-reporter.ts']
       try {
-        const command = ['vitest', 'run', '--project', project, ...reporters]
+        const command = [...prefix, 'vitest', 'run', '--project', project, ...reporters]
         const { exitCode, output, seconds } = await runCommand(command, {
-          ...options,
-          env: { POLAR_TEST_SUMMARY: summaryFile },
+          stream,
+          env: { ...env, POLAR_TEST_SUMMARY: summaryFile },
         })
         const summary = await loadSummary(summaryFile, exitCode)
         return { name, seconds, output, summary }
@@ -115,13 +123,17 @@ interface CommandOptions {
   env?: Record<string, string>
 }
 
-async function runCommand([command, ...args]: string[], { stream = false, env = {} }: CommandOptions = {}) {
+/** Runs a command in the root of the project, with the programs of its packages in PATH. */
+export async function runCommand([command, ...args]: string[], { stream = false, env = {} }: CommandOptions = {}) {
   const startedAt = performance.now()
   const path = `${join(root, 'node_modules/.bin')}:${process.env['PATH']}`
   const plain = !process.stdout.isTTY
+  // Vitest and some harnesses behave differently where CI is set; the tests are the same everywhere.
+  // Registries may be reached through a proxy whose certificate only the machine knows: NODE_USE_SYSTEM_CA.
+  const { CI: _, ...inherited } = process.env
   const child = spawn(command!, args, {
     cwd: root,
-    env: { ...process.env, PATH: path, ...(plain ? { NO_COLOR: '1' } : {}), ...env },
+    env: { NODE_USE_SYSTEM_CA: '1', ...inherited, PATH: path, ...(plain ? { NO_COLOR: '1' } : {}), ...env },
     stdio: ['ignore', stream ? 'inherit' : 'pipe', stream ? 'inherit' : 'pipe'],
   })
   let output = ''
@@ -134,7 +146,7 @@ async function runCommand([command, ...args]: string[], { stream = false, env = 
     })
     child.on('close', (code) => resolve(code ?? 1))
   })
-  // Some tools colour their output in CI whatever NO_COLOR says.
+  // Some tools colour their output whatever NO_COLOR says.
   return {
     exitCode,
     output: plain ? stripVTControlCharacters(output) : output,

@@ -8,6 +8,10 @@ export interface TestSummary {
   skipped: { test: string; reason: string }[]
 }
 
+/** For tests that were never started, which cannot give a reason themselves. */
+const REASONS: Readonly<Record<string, string>> = { todo: 'the test is not written yet' }
+const NO_REASON = 'the file gives no reason'
+
 /** Writes the counts and the reasons of skipped tests, which vitest's own JSON lacks, where POLAR_TEST_SUMMARY says. */
 export default class SummaryReporter implements Reporter {
   onTestRunEnd(modules: readonly TestModule[], unhandledErrors: readonly unknown[], _reason: TestRunEndReason): void {
@@ -26,7 +30,7 @@ function toSummary(modules: readonly TestModule[], unhandledErrors: readonly unk
       else if (result.state === 'skipped')
         summary.skipped.push({
           test: `${module.relativeModuleId} > ${test.fullName}`,
-          reason: result.note ?? test.options.mode,
+          reason: result.note ?? REASONS[test.options.mode] ?? NO_REASON,
         })
       else failed++
     }

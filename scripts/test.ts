@@ -1,38 +1,19 @@
-// Everything there is to test: `npm test`. The last line is the count.
-import { installApptainerInCi } from './install-apptainer.ts'
-import {
-  commandStep,
-  hasFailed,
-  printFailures,
-  renderCounts,
-  runSteps,
-  staticSteps,
-  testStep,
-  type StepResult,
-} from './steps.ts'
-import { installSystemPackages } from './system-packages.ts'
+// All tests: `npm test`. The last line is the count. Programs that the tests need and the machine lacks are fetched below .polar.
+import { fetchHarnesses } from './fetch-harnesses.ts'
+import { openProjectPrefix } from './open-project.ts'
+import { prepareApptainer } from './install-apptainer.ts'
+import { hasFailed, printFailures, renderCounts, runSteps, staticSteps, testStep, type StepResult } from './steps.ts'
+import { prepareTestSystem } from './test-system.ts'
 
-installSystemPackages()
-installApptainerInCi()
-
-/** 1.6 GB, so nobody has to have them; what needs one that is not here says so and skips. In CI nothing may skip. */
-const harnesses =
-  process.env['CI'] === 'true' ? [commandStep('harnesses', 'node', 'src/cli/main.ts', 'harness', 'install', 'all')] : []
-
-const results: StepResult[] = []
-for (const { steps, width } of [
-  { steps: staticSteps, width: 2 },
-  // Fetching harnesses is mostly waiting.
-  { steps: [testStep('unit tests', 'unit', { stream: true }), ...harnesses], width: 2 },
-  {
-    steps: [testStep('e2e tests', 'e2e', { stream: true }), testStep('wire tests', 'wire', { stream: true })],
-    width: 2,
-  },
-]) {
-  const ended = await runSteps(steps, width)
-  printFailures(ended)
-  results.push(...ended)
-}
+/** Fetching waits for the network most of the time, so it goes on beside the unit tests. */
+const [fetched, results] = await Promise.all([fetchPrograms(), runFirstSteps()])
+printFailures(results)
+const e2e = testStep('e2e tests', 'e2e', {
+  stream: true,
+  prefix: [...openProjectPrefix(), ...fetched.prefix],
+  env: { POLAR_TEST_HARNESS_PROBLEMS: JSON.stringify(fetched.problems) },
+})
+results.push(...(await runSteps([e2e], 1)))
 
 const summary = {
   passed: results.reduce((sum, result) => sum + result.summary.passed, 0),
@@ -44,3 +25,15 @@ for (const { test, reason } of summary.skipped) console.log(`skipped: ${test} ($
 for (const { name } of results.filter(hasFailed)) console.log(`failed: ${name}`)
 console.log(renderCounts(summary))
 process.exitCode = summary.failed > 0 ? 1 : 0
+
+async function fetchPrograms(): Promise<{ prefix: string[]; problems: Record<string, string> }> {
+  const [{ prefix, remark }, apptainerRemark] = await Promise.all([prepareTestSystem(), prepareApptainer()])
+  for (const each of [remark, apptainerRemark]) if (each !== undefined) console.log(each)
+  const problems = await fetchHarnesses(prefix)
+  for (const [name, problem] of Object.entries(problems)) console.log(`${name} cannot be installed: ${problem}`)
+  return { prefix, problems }
+}
+
+async function runFirstSteps(): Promise<StepResult[]> {
+  return runSteps([testStep('unit tests', 'unit', { stream: true }), ...staticSteps], 2)
+}

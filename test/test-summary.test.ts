@@ -22,7 +22,7 @@ test('the summary counts passed and failed tests and says why one was skipped', 
     failed: 1,
     skipped: [
       { test: 'a.test.ts > needs docker', reason: 'docker is not here' },
-      { test: 'a.test.ts > is still to be written', reason: 'todo' },
+      { test: 'a.test.ts > is still to be written', reason: 'the test is not written yet' },
     ],
   })
   expect(renderCounts(summary)).toBe('1 passed, 1 failed, 2 skipped')

@@ -10,6 +10,10 @@ export interface Call<R extends Route, Caller> {
   params: Params<R>
   query: Query<R>
   body: Body<R>
+  /** What of the body was not taken as it came, for the answer. */
+  warnings: readonly string[]
+  /** The same for all tries of one call; absent: the caller gave none. */
+  idempotencyKey: string | undefined
   /** Who asks, as `authorize` said. */
   caller: Caller
   /** Aborted when nobody waits for the answer any more, also in the middle of a stream. */

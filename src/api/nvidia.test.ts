@@ -129,6 +129,42 @@ describe("NVIDIA Polar's contract", () => {
     expect(seen).toHaveProperty(name)
   })
 
+  test('unknown fields, null, and numbers as text are taken with warnings; strictly they are refused', async () => {
+    const body = { task_id: 't', instruction: 'go', agent: { harness: 'pi' }, num_samples: '2', rollout_hint: 1 }
+    await ask('POST', '/rollout/task/submit', body)
+    expect(seen['submitTask']).toMatchObject({
+      body: { num_samples: 2 },
+      warnings: [expect.stringContaining('num_samples'), expect.stringContaining('rollout_hint')],
+    })
+    const headers = { 'content-type': 'application/json', 'x-polar-strict': 'true' }
+    const strict = await app.request('/rollout/task/submit', { method: 'POST', headers, body: JSON.stringify(body) })
+    expect(strict.status).toBe(422)
+  })
+
+  test('fields that change what a session does are translated, or refused with a reason', async () => {
+    const task = { task_id: 't', instruction: 'go', agent: { harness: 'pi' } }
+    const runtime = { backend: 'apptainer', image: '/a.sif', direct_exec_init_command: null }
+    const volumes = { internet_volumes: ['/proxy:/proxy'], kwargs: { volumes: ['/data:/data:ro'] } }
+    await ask('POST', '/rollout/task/submit', { ...task, runtime: { ...runtime, ...volumes } })
+    expect(seen['submitTask']).toMatchObject({
+      body: { runtime: { kwargs: { volumes: ['/data:/data:ro', '/proxy:/proxy'] } } },
+      warnings: [],
+    })
+    await ask('POST', '/rollout/task/submit', { ...task, runtime: { ...runtime, ...volumes, allow_internet: false } })
+    expect(seen['submitTask']).toMatchObject({
+      body: { runtime: { kwargs: { volumes: ['/data:/data:ro'] } } },
+      warnings: [expect.stringContaining('internet_volumes')],
+    })
+    const init = { ...runtime, direct_exec_init_command: 'start-proxy' }
+    const refused = await ask('POST', '/rollout/task/submit', { ...task, runtime: init })
+    expect([refused.status, ErrorBody.parse(await refused.json()).detail]).toEqual([
+      422,
+      expect.stringContaining('direct_exec_init_command is not supported'),
+    ])
+    await ask('POST', '/rollout/task/submit', { ...task, runtime: { ...init, backend: 'docker' } })
+    expect(seen['submitTask']).toMatchObject({ warnings: [expect.stringContaining('direct_exec_init_command')] })
+  })
+
   test('a task has its defaults', async () => {
     await ask('POST', '/rollout/task/submit', { task_id: 't', instruction: 'go', agent: { harness: 'pi' } })
     expect(seen['submitTask']).toMatchObject({

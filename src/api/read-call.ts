@@ -3,6 +3,7 @@ import { nestsDeeperThan } from '../lib/json-depth.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { Problem } from './error-body.ts'
 import { limitStream, readAll } from './limit-stream.ts'
+import { type Loosened, loosen } from './loosen.ts'
 import type { RequestBody, Route } from './route.ts'
 
 /** A request that is not as its route says, with all that is wrong with it. */
@@ -24,7 +25,16 @@ export interface CheckedCall {
   params: unknown
   query: unknown
   body: unknown
+  /** What of the body was not taken as it came, for the answer. */
+  warnings: string[]
+  /** The same for all tries of one call; absent: the caller gave none. */
+  idempotencyKey: string | undefined
 }
+
+/** With this header an unknown field or a wrong type is refused; our own clients send it. */
+export const STRICT_HEADER = 'x-polar-strict'
+export const KEY_HEADER = 'idempotency-key'
+const LONGEST_KEY = 256
 
 /** Everything that the request says, checked; throws with all problems at once. */
 export async function readCall(
@@ -42,13 +52,31 @@ export async function readCall(
   }
   const params = check('path', route.params, route.params && readTexts(route.params, Object.entries(pathParams)))
   const query = check('query', route.query, route.query && readTexts(route.query, queryOf(route, request)))
+  const idempotencyKey = request.headers.get(KEY_HEADER) ?? undefined
+  if ((idempotencyKey?.length ?? 0) > LONGEST_KEY) {
+    problems.push({
+      loc: ['header', KEY_HEADER],
+      msg: `must not be longer than ${LONGEST_KEY} characters`,
+      type: 'too_big',
+    })
+  }
   const value = await readBody(route.body, request)
-  const body = route.body?.kind === 'json' ? check('body', route.body.schema, value) : value
-  if (problems.length === 0) return { params, query, body }
+  const { value: read, warnings } = loosenBody(route.body, value, request)
+  const body = route.body?.kind === 'json' ? check('body', route.body.schema, read) : value
+  if (problems.length === 0) return { params, query, body, warnings, idempotencyKey }
 
   const shown = problems.slice(0, MOST_PROBLEMS_SHOWN).map(({ loc, msg }) => `${loc.join('.')}: ${msg}`)
   const message = `This is not what ${route.method.toUpperCase()} ${route.path} takes. ${shown.join('; ')}`
   throw new InvalidRequest(message, problems.slice(0, MOST_PROBLEMS_SHOWN))
+}
+
+function loosenBody(body: RequestBody | undefined, value: unknown, request: Request): Loosened {
+  const isStrict = /^(?:true|1)$/i.test(request.headers.get(STRICT_HEADER) ?? '')
+  if (body?.kind !== 'json' || body.adapt === undefined || isStrict) return { value, warnings: [] }
+  const adapted = body.adapt(value)
+  if (body.schema.safeParse(adapted.value).success) return adapted
+  const loosened = loosen(body.schema, adapted.value)
+  return { value: loosened.value, warnings: [...adapted.warnings, ...loosened.warnings] }
 }
 
 /** `EventSource` comes back with a header and nothing else; what it says is newer than the URL it was given. */

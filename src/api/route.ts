@@ -1,4 +1,5 @@
 import type * as z from 'zod'
+import type { Loosened } from './loosen.ts'
 
 /** What a token may be for. A route names those of which one is enough; a route that names none is open to everybody. */
 export type Scope = 'trainer' | 'node' | 'read'
@@ -6,7 +7,16 @@ export type Scope = 'trainer' | 'node' | 'read'
 export type Method = 'get' | 'post' | 'put' | 'patch' | 'delete'
 
 export type RequestBody =
-  | { kind: 'json'; schema: z.ZodType; maxBytes: number }
+  | {
+      kind: 'json'
+      schema: z.ZodType
+      maxBytes: number
+      /**
+       * Bodies of clients that were written for NVIDIA Polar: translated by this, then loosened (see loosen.ts), unless the
+       * caller asks for strictness. Absent: the schema alone decides.
+       */
+      adapt?: (value: unknown) => Loosened
+    }
   /** Raw, and never held in memory as a whole by the table's own code. */
   | { kind: 'bytes'; maxBytes: number }
 
@@ -45,6 +55,8 @@ export interface Route {
   nodeField?: string
   answer: AnswerBody
   errors?: readonly ErrorStatus[]
+  /** Takes an `Idempotency-Key`: the same for all tries of one call. Our client sends one. */
+  takesKey?: boolean
   /** Asking twice does what asking once does, so a client may ask again when no answer came. */
   isIdempotent: boolean
   /** Why it is, or what to do where it is not. */

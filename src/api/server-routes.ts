@@ -124,12 +124,14 @@ export const serverRoutes = {
     origin: 'polar',
     tag: 'server',
     summary: 'The engines serve this version now: tasks that it makes too old are cancelled.',
-    description: 'Versions only go up; one that comes late changes nothing. The answer is the version that holds.',
+    description:
+      'Versions only go up; one that comes late changes nothing. The answer is the version that holds. Tokens are not ' +
+      'stamped with it, and `warnings` says so: the weight version of tokens is what the gateway of each node was told.',
     scopes: ['trainer'],
     body: jsonBody(z.strictObject({ version: Count })),
-    answer: json(Policy),
+    answer: json(Policy.extend({ warnings: z.array(z.string()).optional() })),
     isIdempotent: true,
-    examples: { body: { version: 8 }, answer: { version: 8 } },
+    examples: { body: { version: 8 }, answer: { version: 8, warnings: ['No token is stamped with this version.'] } },
   }),
   listQuotas: route({
     method: 'get',

@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { findSeedProblem, SEED_BASE_FIELD } from '../model/sample-seed.ts'
 import { TaskRequest } from '../model/task.ts'
 import { Count, Labels, TaskId } from './fields.ts'
 
@@ -29,6 +30,10 @@ export const SubmitRequest = TaskRequest.safeExtend({
     // NVIDIA Polar reads this one field of what is otherwise the trainer's own.
     path: ['metadata', 'agent_timeout'],
     message: 'must be a positive number of seconds',
+  })
+  .superRefine((task, check) => {
+    const message = findSeedProblem(task)
+    if (message !== undefined) check.addIssue({ code: 'custom', path: ['metadata', SEED_BASE_FIELD], message })
   })
 export type SubmitRequest = z.infer<typeof SubmitRequest>
 

@@ -3,6 +3,7 @@ import { SessionId } from '../model/ids.ts'
 import { SessionResult, SessionStatus } from '../model/session.ts'
 import { TaskStatus } from '../model/task.ts'
 import { Count, Cursor, Digest, limit, next, TaskId, UnixSeconds, WaitSeconds } from './fields.ts'
+import { adaptNvidiaTask } from './nvidia-task.ts'
 import { json, jsonBody, MIB, route } from './route.ts'
 import { SessionSummary } from './session-routes.ts'
 import { exampleTask, SubmitRequest } from './submit-request.ts'
@@ -16,9 +17,21 @@ const SubmitAnswer = z.object({
   task_id: TaskId,
   /** `running` for a new task; a task that was there with this very body may have come further. */
   status: TaskWord,
+  /** What a person should know: fields that were ignored or read in another type, an older run that was archived. */
+  warnings: z.array(z.string()).optional(),
 })
 
-const BatchOutcome = z.enum(['created', 'same', 'conflict', 'stale', 'cancelled', 'deleted'])
+const BatchOutcome = z.enum(['created', 'same', 'conflict', 'stale', 'cancelled', 'deleted', 'no-node'])
+
+const submitQuery = z.object({
+  unrunnable: z
+    .enum(['refuse', 'queue'])
+    .default('refuse')
+    .describe(
+      'What to do with a task that no registered node can run, for the lack of a label: `queue` waits for such a node. ' +
+        'While no node is registered at all, tasks wait in any case.',
+    ),
+})
 
 /** Field names are NVIDIA Polar's, down to `source`; those after it are ours. */
 export const TaskSummary = z.object({
@@ -71,15 +84,20 @@ export const taskRoutes = {
     tag: 'tasks',
     summary: 'Ask for a task: one instruction, `num_samples` sessions.',
     description:
-      'Answers once the task is stored. 409: the id is taken by a task with another body, was cancelled before it was ' +
-      'submitted, was deleted within the last day, or was made for a policy that is too old by now. 429: the caller has ' +
-      'as much queued as it may have.',
+      'Answers once the task is stored. While a task with this id runs, the same body joins it and another body is refused ' +
+      '(409). Once it is over, a submit starts a new run under the id, and the older run moves to `<task_id>~<run>`. 409 ' +
+      'also: the id was cancelled before it was submitted, or the task was made for a policy that is too old by now. 429: ' +
+      'the caller has as much queued as it may have. 503: no registered node can run the task. Unknown fields, null, and ' +
+      'numbers and booleans as text are taken with `warnings`; with the header `X-Polar-Strict: true` they are refused.',
     scopes: ['trainer'],
-    body: jsonBody(SubmitRequest, 16 * MIB),
+    query: submitQuery,
+    body: { ...jsonBody(SubmitRequest, 16 * MIB), adapt: adaptNvidiaTask },
     answer: json(SubmitAnswer),
     errors: [409, 429],
     isIdempotent: true,
-    idempotency: 'The same id with the same body is the same task.',
+    takesKey: true,
+    idempotency:
+      'With an `Idempotency-Key`: a repeat with the same key is the same task, also once it is over. Without: only while it runs.',
     examples: { body: exampleTask, answer: { task_id: 'polar-slime-7-0', status: 'running' } },
   }),
   submitBatch: route({
@@ -90,10 +108,18 @@ export const taskRoutes = {
     summary: 'Ask for many tasks at once.',
     description: 'Stored all together or not at all; `outcomes` are in the order of `tasks` and say what each came to.',
     scopes: ['trainer'],
+    query: z.strictObject(submitQuery.shape),
     body: jsonBody(z.strictObject({ tasks: z.array(SubmitRequest).min(1).max(1000) }), 64 * MIB),
-    answer: json(z.object({ outcomes: z.array(z.object({ task_id: TaskId, outcome: BatchOutcome })) })),
+    answer: json(
+      z.object({
+        outcomes: z.array(
+          z.object({ task_id: TaskId, outcome: BatchOutcome, warnings: z.array(z.string()).optional() }),
+        ),
+      }),
+    ),
     errors: [429],
     isIdempotent: true,
+    takesKey: true,
     idempotency: 'As for one task, task by task.',
     examples: {
       body: { tasks: [exampleTask] },
@@ -173,8 +199,8 @@ export const taskRoutes = {
     tag: 'tasks',
     summary: 'Delete a task that is over, with its sessions, results and artifacts.',
     description:
-      'For good: callbacks that are still to come are dropped, too. 409: it is running; cancel it first. Its id is ' +
-      'remembered for a day: until then a submit of it is refused (409), so that one that comes late does not run it again.',
+      'For good: callbacks that are still to come are dropped, too. 409: it is running; cancel it first. The id is ' +
+      'remembered for a day: a repeat of the submit that created it, with its `Idempotency-Key`, is refused (409).',
     scopes: ['trainer'],
     params: byTask,
     answer: json(z.object({ task_id: TaskId, deleted_sessions: Count, deleted_bytes: Count })),
@@ -234,7 +260,15 @@ export const taskRoutes = {
     scopes: ['read', 'trainer'],
     params: byTask,
     query: z.object({ status: SessionStatus.optional(), limit: limit(10_000, 10_000), cursor: Cursor.optional() }),
-    answer: json(z.object({ task_id: TaskId, sessions: z.array(SessionSummary), ...next })),
+    answer: json(
+      z.object({
+        task_id: TaskId,
+        sessions: z.array(SessionSummary),
+        /** Why queued sessions do not start: no registered node has these labels. Null: some node can run them. */
+        unrunnable: z.string().nullable().default(null),
+        ...next,
+      }),
+    ),
     errors: [404],
     isIdempotent: true,
     examples: { answer: { task_id: 'polar-slime-7-0', sessions: [] } },

@@ -47,7 +47,7 @@ export const NODE_FLAGS = {
     type: 'string',
     hint: 'KIND',
     choices: runtimes.kinds,
-    description: 'Sandboxes for tasks that do not say (default: bubblewrap where it works, else local)',
+    description: 'Runtime of tasks that name none (default: bubblewrap)',
   },
   'harness-dir': {
     type: 'string',

@@ -13,6 +13,7 @@ export interface ShardSettings {
   dir: string
   durability: 'process' | 'disk'
   continuation: ContinuationMode
+  sessionMemoryMb: number
   quirks: QuirkRule[]
   upstream: [UpstreamConfig, ...UpstreamConfig[]]
   /** For the origin of every session. */
@@ -34,6 +35,7 @@ serveShard<ShardSettings>(async ({ port, settings }) => {
       port,
       host: settings.host,
       continuation: settings.continuation,
+      sessionMemoryMb: settings.sessionMemoryMb,
       quirks: settings.quirks,
       origin: { engine: settings.engine },
       ids: randomIds(Date.now),

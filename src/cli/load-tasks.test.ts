@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { loadTasks } from './load-tasks.ts'
+import { TaskRequest } from '../model/task.ts'
+import { loadTaskFiles, loadTasks } from './load-tasks.ts'
 
 let dir: string
 beforeEach(async () => {
@@ -134,10 +135,28 @@ describe('what is wrong', () => {
       `- instruction: 7\n  num_sample: 3\n  agent: { harness: pi }\n- ${PLAIN.replace('\n', '\n  ')}- agent: { harness: pi, custom_shell: { command: x } }\n`,
     )
     expect(message).toContain(join(dir, 'bad.yaml'))
-    for (const told of ['task 1:', 'num_sample', 'instruction', 'task 3:', 'custom_shell']) {
+    for (const told of [
+      'tasks[0].instruction: ',
+      'num_sample',
+      'tasks[2].instruction: ',
+      'tasks[2].agent: custom_shell',
+    ]) {
       expect(message).toContain(told)
     }
-    expect(message).not.toContain('task 2:')
+    expect(message).not.toContain('tasks[1]')
+  })
+
+  test('what a check finds stands beside what the schema finds, of every file', async () => {
+    const [one, other] = [join(dir, 'one.yaml'), join(dir, 'other.yaml')]
+    await writeFile(one, `- ${PLAIN.replace('\n', '\n  ')}- instruction: 7\n  agent: { harness: pi }\n`)
+    await writeFile(other, PLAIN)
+    const check = async () => [{ path: ['evaluator', 'strategy'], message: 'is unknown' }]
+    await expect(loadTaskFiles([one, other], TaskRequest, check)).rejects.toMatchObject({
+      code: 'config.invalid',
+      message: expect.stringMatching(
+        /one\.yaml: \ntasks\[0\]\.evaluator\.strategy: is unknown\ntasks\[1\]\.instruction: .*\n.*other\.yaml: \nevaluator\.strategy: is unknown$/,
+      ),
+    })
   })
 
   test.each([

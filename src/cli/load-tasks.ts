@@ -1,31 +1,61 @@
 import { readFile } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
 import { parseAllDocuments } from 'yaml'
-import * as z from 'zod'
+import type * as z from 'zod'
 import { isTree } from '../lib/merge-trees.ts'
 import { RolloutError } from '../model/failure.ts'
 import { TaskRequest, type PrepareAction } from '../model/task.ts'
+import { renderProblem, toTaskProblems, type TaskProblem } from '../model/task-problem.ts'
+import { PATH_KEYS } from '../node/check-task.ts'
+
+type Check<T> = (task: T) => Promise<TaskProblem[]>
 
 /**
- * Tasks of a YAML or JSON file: one, a list of them, one document each, or one a line. Relative paths are meant from where
- * the file is. Throws `config.invalid` with everything that is wrong.
+ * Tasks of YAML or JSON files: a file holds one, a list of them, one document each, or one a line. Relative paths are meant
+ * from where the file is. Throws `config.invalid` with every problem of every task of every file.
  */
+export async function loadTaskFiles<T extends TaskRequest = TaskRequest>(
+  files: readonly string[],
+  /** More than a task has by itself, such as what a server takes besides. */
+  schema?: z.ZodType<T>,
+  check?: Check<T>,
+): Promise<T[]> {
+  const problems: string[] = []
+  const loaded = await Promise.all(
+    files.map((file) =>
+      loadTasks(file, schema, check).catch((error: unknown) => {
+        if (!(error instanceof RolloutError)) throw error
+        problems.push(error.message)
+        return []
+      }),
+    ),
+  )
+  if (problems.length > 0) throw new RolloutError('config.invalid', problems.toSorted().join('\n'))
+  return loaded.flat()
+}
+
+/** As `loadTaskFiles`, of one file. */
 export async function loadTasks<T extends TaskRequest = TaskRequest>(
   file: string,
-  /** More than a task has by itself, such as what a server takes besides. */
   schema: z.ZodType<T> = TaskRequest as unknown as z.ZodType<T>,
+  check: Check<T> = async () => [],
 ): Promise<T[]> {
   const values = parseFile(file, await readText(file))
-  const problems: string[] = []
-  const tasks = values.flatMap((value, index) => {
-    const parsed = schema.safeParse(isTree(value) ? { task_id: nameOf(file, index, values.length), ...value } : value)
-    if (parsed.success) return [fromFile(parsed.data, dirname(file))]
-    problems.push(`${values.length === 1 ? '' : `task ${index + 1}:\n`}${z.prettifyError(parsed.error)}`)
-    return []
-  })
-  if (problems.length > 0) throw invalid(file, `\n${problems.join('\n')}`)
-  if (tasks.length === 0) throw invalid(file, 'there is no task in it')
-  return tasks
+  const read = await Promise.all(
+    values.map(async (value, index) => {
+      const named = isTree(value) ? { task_id: nameOf(file, index, values.length), ...value } : value
+      const parsed = schema.safeParse(named)
+      if (!parsed.success) return { problems: toTaskProblems(parsed.error) }
+      const task = fromFile(parsed.data, dirname(file))
+      return { task, problems: await check(task) }
+    }),
+  )
+  const lines = read.flatMap(({ problems }, index) =>
+    problems.map((problem) => renderProblem(problem, values.length === 1 ? [] : ['tasks', index])),
+  )
+  if (lines.length > 0) throw invalid(file, `\n${lines.join('\n')}`)
+  if (read.length === 0) throw invalid(file, 'there is no task in it')
+  return read.flatMap(({ task }) => task ?? [])
 }
 
 async function readText(file: string): Promise<string> {
@@ -68,9 +98,6 @@ function nameOf(file: string, index: number, of: number): string {
     .replace(/\.[a-z]+$/, '')
   return of === 1 ? name : `${name}-${index + 1}`
 }
-
-/** Keys of evaluators' configs that are paths of this machine. */
-export const PATH_KEYS: ReadonlySet<string> = new Set(['task_dir', 'tests_dir', 'source'])
 
 function fromFile<T extends TaskRequest>(task: T, base: string): T {
   const at = (path: string): string => resolve(base, path)

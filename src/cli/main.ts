@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 import { RolloutError, toFailure } from '../model/failure.ts'
+import { allowClosedOutput } from './closed-output.ts'
 import { EXIT, type Command, type ExitCode } from './command.ts'
 import { readVersion } from './version.ts'
 
@@ -82,6 +83,7 @@ const commands: Readonly<Record<string, { summary: string; load: () => Promise<C
 /** A service of ours that is not there, or not to be spoken to. */
 const UNREACHABLE: ReadonlySet<string> = new Set(['server.unreachable', 'server.failed', 'store.unavailable'])
 
+allowClosedOutput()
 process.exitCode = await main(process.argv.slice(2))
 
 async function main(argv: readonly string[]): Promise<ExitCode> {

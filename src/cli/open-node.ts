@@ -6,14 +6,12 @@ import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
 import { randomIds } from '../lib/random-ids.ts'
-import { RolloutError } from '../model/failure.ts'
-import type { StrategySpec } from '../model/task.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
 import { openHostGate, type HostAccess } from '../node/host-access.ts'
 import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.ts'
-import { OpenRuntimes, usualRuntime } from '../node/open-runtimes.ts'
+import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/open-runtimes.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { sessionsFolder } from '../node/session-folder.ts'
 import { countingStore } from '../node/session-progress.ts'
@@ -22,15 +20,13 @@ import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
 import { createCallLogReader } from '../store/call-log/reader.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
-import type { Builder } from '../trajectory/builders/builder.ts'
-import { builders } from '../trajectory/builders/index.ts'
-import { loadBuilder } from '../trajectory/builders/load-builder.ts'
+import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
 import { CallFilter } from '../trajectory/select-calls.ts'
-import * as z from 'zod'
 import { harnessPlaces } from './harness-places.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
 import { requestReader } from './read-request.ts'
+import { completeSettings } from './runtime-settings.ts'
 import { loadSessionReaders } from './session-readers.ts'
 
 export interface NodeChoice {
@@ -38,7 +34,7 @@ export interface NodeChoice {
   /** Everything it keeps. */
   dir: string
   engine: OpenEngine
-  /** Absent: the best that works here. */
+  /** Of tasks that name none. Absent: bubblewrap, and without it the node does not open. */
   runtime?: string
   runtimeSettings?: Readonly<Record<string, Readonly<Record<string, unknown>>>>
   widths: StageWidths
@@ -50,6 +46,7 @@ export interface NodeChoice {
   contextTokens?: number
   images: boolean
   continuation?: ContinuationMode
+  sessionMemoryMb?: number
   quirks?: readonly QuirkRule[]
   /**
    * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
@@ -67,8 +64,8 @@ export interface OpenNode extends AsyncDisposable {
   node: SessionNode
   gateway: Gateway
   runtimes: OpenRuntimes
-  /** The kind of sandbox for tasks that do not say, and why not a better one. */
-  runtime: { kind: string; why?: string }
+  /** The runtime of tasks that name none. */
+  runtime: string
   /** What it has, as labels: kinds of sandbox that work here, harnesses that are installed. Empty for one that is alone. */
   labels: readonly string[]
   /** What is warm here now, as labels. */
@@ -84,14 +81,15 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const clock = systemClock
   const now = (): number => clock.now()
   const sandboxes = join(dir, 'sandboxes')
-  const runtime = choice.runtime === undefined ? await usualRuntime(sandboxes, now) : { kind: choice.runtime }
-  choice.starting?.throwIfAborted()
+  const runtime = choice.runtime ?? DEFAULT_RUNTIME
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
   const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: CHECKOUT_LIMITS, env, now })
-  const settings = choice.runtimeSettings ?? {}
+  const settingsOf = (kind: string) => completeSettings(kind, choice.runtimeSettings?.[kind] ?? {}, env)
   const opened = owned.use(
-    new OpenRuntimes({ dir: sandboxes, usual: runtime.kind, settings, modules, prepare: { checkouts }, now }),
+    new OpenRuntimes({ dir: sandboxes, usual: runtime, settingsOf, modules, prepare: { checkouts }, now }),
   )
+  if (choice.runtime === undefined) await assertDefaultRuntime(opened)
+  choice.starting?.throwIfAborted()
   const sessions = sessionsFolder(dir)
   const store = owned.use(countingStore(createCallLogStore({ dir: sessions, durability: 'process', now })))
   const gateway = owned.use(
@@ -102,6 +100,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       now,
       logger,
       continuation: choice.continuation,
+      sessionMemoryMb: choice.sessionMemoryMb,
       quirks: choice.quirks,
       origin: { engine: engine.info },
     }),
@@ -112,7 +111,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const gate =
     member === undefined || member === 'all'
       ? undefined
-      : await openHostGate({ access: member, usualRuntime: runtime.kind, modules })
+      : await openHostGate({ access: member, usualRuntime: runtime, modules })
   const warmth = new Warmth()
   const node = owned.use(
     await SessionNode.start({
@@ -128,7 +127,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
       findHarness: (agent) => findRunnable(agent, { places, modules }),
-      createBuilder: (spec) => createBuilder(spec, modules),
+      createBuilder: (spec) => createBuilder(spec, { allowed: modules }),
       createEvaluator: (spec) =>
         createEvaluator(spec, {
           allowed: modules,
@@ -157,7 +156,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   choice.starting?.throwIfAborted()
   const allowed = member === 'all' ? runtimes.kinds : member?.runtimes
   const labels =
-    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime.kind, places })
+    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime, places })
   const all = owned.move()
   return {
     node,
@@ -168,11 +167,4 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     affinity: () => warmth.keys(),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
-}
-
-async function createBuilder({ strategy, config }: StrategySpec, modules: readonly string[]): Promise<Builder> {
-  if (strategy.includes('/')) return loadBuilder(strategy, { allowed: modules })
-  const parsed = builders.config.safeParse({ kind: strategy, ...config })
-  if (parsed.success) return builders.create(parsed.data, {})
-  throw new RolloutError('config.invalid', `builder: ${z.prettifyError(parsed.error)}`)
 }

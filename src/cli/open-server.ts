@@ -6,6 +6,7 @@ import { usualNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/clock.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { RolloutError } from '../model/failure.ts'
+import { checkTask } from '../node/check-task.ts'
 import type { AccessToken } from '../server/access.ts'
 import { speaksFor } from '../server/node-pattern.ts'
 import { RolloutServer, type ServerOptions } from '../server/server.ts'
@@ -64,6 +65,8 @@ export async function openServer(
     leaseMs: section.lease_seconds * 1000,
     ...toRetention(section.retention),
     quotas: toQuotas(section.quotas),
+    // Modules, files and secrets are the nodes'.
+    checkTask: (task) => checkTask(task, { hasFiles: false }),
     clock: systemClock,
     monotonic: () => performance.now(),
     ids: randomIds(Date.now),

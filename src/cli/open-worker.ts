@@ -4,7 +4,6 @@ import { createClient } from '../client/client.ts'
 import type { Config } from '../config/config.ts'
 import { loadSecret } from '../config/load-secret.ts'
 import { usualNodeId } from '../config/node-section.ts'
-import { toRuntimeSettings } from '../config/runtimes-section.ts'
 import { systemClock } from '../lib/clock.ts'
 import type { HostAccess } from '../node/host-access.ts'
 import type { SessionEvent } from '../node/node.ts'
@@ -16,6 +15,7 @@ import { nodeFolder } from './data-folder.ts'
 import { loadQuirks } from './load-quirks.ts'
 import { openEngine, warningsOf } from './open-engine.ts'
 import { openNode, type OpenNode } from './open-node.ts'
+import { readRuntimeSettings } from './runtime-settings.ts'
 import { readVersion } from './version.ts'
 import { assertWritable } from './writable.ts'
 
@@ -40,7 +40,7 @@ export interface OpenWorker extends AsyncDisposable {
   worker: Worker
   opened: OpenNode
   widths: StageWidths
-  /** For people: what of the engine or the sandbox is not as it might be. */
+  /** For people: what of the engine is not as it might be. */
   warnings: readonly string[]
 }
 
@@ -53,10 +53,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
   await assertWritable(dir, '--dir')
   const upstreamKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)
   const quirks = await loadQuirks(about.quirks.join(','))
-  const runtimeSettings = await toRuntimeSettings(section.runtimes, async (login) => {
-    const source = { file: login.password_file, env: login.password_env }
-    return (await loadSecret(`node.runtimes: password of ${login.registry}: password`, source, env))!
-  })
+  const runtimeSettings = await readRuntimeSettings(config, env)
   const widths = StageWidths.parse({ ...section.widths, backlog: section.widths.backlog ?? 2 * section.widths.postrun })
   const step = (what: string): void => {
     choice.signal.throwIfAborted()
@@ -96,6 +93,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       ...(about.context === undefined ? {} : { contextTokens: about.context }),
       images: about.images,
       continuation: about.continuation,
+      sessionMemoryMb: about.session_memory_mb,
       quirks,
       member: toAccess(config, choice.isOwnMachine),
       env,
@@ -148,7 +146,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
     worker,
     opened,
     widths,
-    warnings: [...warningsOf(engine), ...sandboxWarning(opened)],
+    warnings: warningsOf(engine),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
 }
@@ -159,9 +157,4 @@ function toAccess({ node: { allow } }: Config, isOwnMachine: boolean): HostAcces
     return { paths: ['/'], hosts: ['*'], secrets: ['*'], runtimes: [...runtimes.kinds] }
   const { paths = [], hosts = [], env = [], runtimes: kinds } = allow ?? {}
   return { paths, hosts, secrets: env, ...(kinds === undefined ? {} : { runtimes: kinds }) }
-}
-
-function sandboxWarning({ runtime }: OpenNode): string[] {
-  if (runtime.why === undefined) return []
-  return [`Warning: agents run without isolation (local), because bubblewrap cannot run here: ${runtime.why}`]
 }

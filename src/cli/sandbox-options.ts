@@ -35,16 +35,23 @@ export async function loadCustomRuntime(
   return loadRuntime(path, { allowed: await allowModules([path]) })
 }
 
-/** Each kind has a folder of its own below the one that is named. `custom`: one more that may be meant. */
+export interface RuntimeOptions {
+  /** One more that may be meant. */
+  custom?: RuntimePlug | undefined
+  /** As the configuration has them; absent: the defaults. */
+  settings?: Readonly<Record<string, unknown>> | undefined
+}
+
+/** Each kind has a folder of its own below the one that is named. */
 export function openRuntime(
   kind: string,
   dir: string | undefined,
   env: NodeJS.ProcessEnv,
-  custom?: RuntimePlug,
+  { custom, settings }: RuntimeOptions = {},
 ): Runtime {
   const deps = { dir: join(resolve(dir ?? env['POLAR_SANDBOX_DIR'] ?? DEFAULT_DIR), kind), now: Date.now }
   if (custom !== undefined && kindOf(custom) === kind) return createCustomRuntime(custom, {}, deps)
-  return runtimes.create(runtimes.config.parse({ kind }), deps)
+  return runtimes.create(runtimes.config.parse({ kind, ...settings }), deps)
 }
 
 /** Throws RolloutError `config.invalid` for what cannot be meant, or cannot be kept by this runtime. */

@@ -69,6 +69,9 @@ test('renderTask() says where each session is, and each kind of failure once', (
     session(3, { status: 'ERROR', node_id: 'n1', attempt: 4, failure }),
   ]
   const text = renderTask(task, sessions, NOW)
+  expect(text).not.toContain('Waiting')
+  const why = 'No registered node has all of sandboxes of kind docker.'
+  expect(renderTask(task, sessions, NOW, why)).toContain(`Waiting      ${why}\n`)
   expect(text).toContain('Sessions     3 of 8 done, 2 valid, 2 to train on, 1 failed, 1 made again\n')
   expect(text).toMatch(/^ +1 +ses_1 +RUNNING +2 +n2 +- +4 +512$/m)
   expect(text).toMatch(/^ +0 +ses_0 +COMPLETED +1 +n1 +1\.000 +- +-$/m)

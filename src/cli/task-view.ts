@@ -23,7 +23,12 @@ export function renderTasks(tasks: readonly TaskSummary[], now: number): string 
   ])
 }
 
-export function renderTask(task: TaskSummary, sessions: readonly SessionSummary[], now: number): string {
+export function renderTask(
+  task: TaskSummary,
+  sessions: readonly SessionSummary[],
+  now: number,
+  unrunnable: string | null = null,
+): string {
   const facts: [string, string][] = [
     ['Task', task.task_id],
     ['Status', task.status],
@@ -32,6 +37,7 @@ export function renderTask(task: TaskSummary, sessions: readonly SessionSummary[
     ['Sessions', sessionCounts(task)],
     ['Mean reward', formatReward(task.mean_reward)],
     ['Submitted', `${ago(now - task.created_at * 1000)} ago`],
+    ...(unrunnable === null ? [] : [['Waiting', unrunnable] as [string, string]]),
   ]
   const head = facts.map(([name, value]) => `${name.padEnd(12)} ${value}\n`).join('')
   return sessions.length === 0 ? head : `${head}\n${renderSessions(sessions)}${renderFailures(sessions)}`

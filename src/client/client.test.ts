@@ -100,6 +100,28 @@ describe('createClient()', () => {
     expect(policies).toEqual([[{ version: 3 }, 'Bearer s3cret']])
   })
 
+  test('asks for strictness and sends one idempotency key with all tries of a submit, another with the next', async () => {
+    const seen: (string | null)[][] = []
+    const fetch = async (request: Request): Promise<Response> => {
+      seen.push([request.headers.get('idempotency-key'), request.headers.get('x-polar-strict')])
+      const isFirst = seen.length === 1
+      return isFirst ? new Response('', { status: 503 }) : Response.json({ task_id: 't', status: 'running' })
+    }
+    let keys = 0
+    const newKey = (): string => `key-${++keys}`
+    const client = createClient({ baseUrl: 'http://server.test', fetch, newKey, baseDelayMs: 0, maxDelayMs: 0 })
+    const body = { task_id: 't', instruction: '', agent: { harness: 'pi' } }
+    await client.submitTask({ body })
+    await client.submitTask({ body })
+    await client.submitTask({ body, idempotencyKey: 'mine' })
+    expect(seen).toEqual([
+      ['key-1', 'true'],
+      ['key-1', 'true'],
+      ['key-2', 'true'],
+      ['mine', 'true'],
+    ])
+  })
+
   test("throws the server's own failure", async () => {
     const listener = mount({
       getTask: async ({ params }) => {

@@ -22,6 +22,11 @@ export type CallInput<R extends Route> = Part<'params', ParamsInput<R>> &
   Part<'body', BodyInput<R>> & {
     /** Ends the call, its retries and its stream; what is thrown then is the signal's reason. */
     signal?: AbortSignal
+    /**
+     * For routes that take one, such as `submitTask`: calls with the same key are one call. Default: a new one for each
+     * call, the same for all of its tries.
+     */
+    idempotencyKey?: string
   }
 
 type Part<Name extends string, Value> = [Value] extends [undefined]
@@ -62,6 +67,7 @@ export function createClientOf<Table extends RouteTable>(table: Table, options: 
     fetch: (request, init) => fetch(request, init),
     clock: systemClock,
     random: Math.random,
+    newKey: () => crypto.randomUUID(),
     attempts: 5,
     baseDelayMs: 200,
     maxDelayMs: 5000,

@@ -13,6 +13,8 @@ export interface ClientDeps {
   /** The signal is given apart as well: the one of a request is lost once nobody has the request any more. */
   fetch: (request: Request, init: { signal?: AbortSignal }) => Promise<Response>
   clock: Clock
+  /** Different each time, such as `crypto.randomUUID`. */
+  newKey: () => string
   /** From 0 up to 1: spreads the retries of many callers. */
   random: () => number
   /** How often a call is tried in all, and how often in a row a stream is opened in vain. */
@@ -28,6 +30,8 @@ export interface Outgoing {
   body?: unknown
   signal?: AbortSignal
   headers?: Readonly<Record<string, string>>
+  /** For routes that take one. Default: a new one for each call, the same for all of its tries. */
+  idempotencyKey?: string
 }
 
 /** Sends, and has the answer read; again when that is safe and may help. */
@@ -37,16 +41,21 @@ export async function send<T>(
   deps: ClientDeps,
   read: (response: Response) => Promise<T>,
 ): Promise<T> {
+  const keyed = route.takesKey === true ? withKey(input, deps.newKey()) : input
   for (let attempt = 1; ; attempt++) {
     input.signal?.throwIfAborted()
     try {
-      return await sendOnce(route, input, deps, read)
+      return await sendOnce(route, keyed, deps, read)
     } catch (error) {
       input.signal?.throwIfAborted()
       if (attempt >= deps.attempts || !mayRetry(route, error)) throw error
       await pause(delayBefore(attempt, error, deps), input.signal, deps.clock)
     }
   }
+}
+
+function withKey(input: Outgoing, newKey: string): Outgoing {
+  return { ...input, headers: { ...input.headers, 'idempotency-key': input.idempotencyKey ?? newKey } }
 }
 
 async function sendOnce<T>(
@@ -98,6 +107,8 @@ function toRequest(route: Route, input: Outgoing, { baseUrl, token }: ClientDeps
   let body: string | Uint8Array<ArrayBuffer> | undefined
   if (route.body?.kind === 'json') {
     headers.set('content-type', 'application/json')
+    // What the compiler checked must not be changed on the way: a difference is a mistake of one of us.
+    if (route.body.adapt !== undefined) headers.set('x-polar-strict', 'true')
     body = JSON.stringify(input.body)
   } else if (route.body?.kind === 'bytes') {
     headers.set('content-type', 'application/octet-stream')

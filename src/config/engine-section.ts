@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { upstreams } from '../gateway/upstreams/index.ts'
+import { SESSION_MEMORY_MB } from '../model/session.ts'
 import { atMostOne, Path, secret } from './fields.ts'
 
 /** What answers model calls, for `polar node` and `polar up`. */
@@ -29,6 +30,12 @@ export const EngineSection = z
       .enum(['template', 'preserve', 'off'])
       .default('template')
       .describe('Whether prompts go on token by token, and what of reasoning the template drops'),
+    session_memory_mb: z
+      .int()
+      .min(1)
+      .max(65_536)
+      .default(SESSION_MEMORY_MB)
+      .describe('Memory limit of the gateway for the conversations of one session, in MB'),
     quirks: z.array(Path).default([]).describe('Files of rules against bytes that change from call to call'),
   })
   .refine(...atMostOne('key_file', 'key_env'))

@@ -65,7 +65,7 @@ export const NodeSection = z
     runtime: z
       .enum(runtimes.kinds as [string, ...string[]])
       .optional()
-      .describe('Sandboxes for tasks that do not say; absent: bubblewrap where it works, else local'),
+      .describe('Runtime of tasks that name none; absent: bubblewrap, and a node without it does not start'),
     runtimes: RuntimesSection.prefault({}).describe('Settings of each kind of sandbox'),
     artifacts: Artifacts.prefault({}).describe('What is kept of a session for people to look at'),
     modules: z.array(Path).default([]).describe('Builders, evaluators, harnesses and runtimes whose code is trusted'),

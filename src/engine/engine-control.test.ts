@@ -9,6 +9,8 @@ import type { TrainablePolicy } from './context.ts'
 const SCRIPT = `
 scenarios:
   slow: [{text: a b c d e f g h i j k l m n o p q r s t, per_token_ms: 15}]
+  steady: [{text: a b c d e f g h i j k l m n o p q r s t, per_token_ms: 100}]
+  endless: [{tokens: 5000, per_token_ms: 15}]
   never: [{text: x, first_token_ms: 60000}]
 default: {text: fine}
 `
@@ -42,14 +44,19 @@ const ask = (scenario: string, more: Record<string, unknown> = {}) => ({
   return_token_ids: true,
   ...more,
 })
-const isRunning = () => vi.waitFor(() => expect(engine.runningCount).toBe(1), { interval: 2 })
+const isRunning = () => vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 2 })
+
+/** How many tokens the engine has sampled so far. */
+const sampled = async () =>
+  Number(/generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${engine.url}/metrics`)).text())?.[1] ?? 0)
 
 describe('pause', () => {
   test('abort ends running requests with finish reason abort, and holds new ones', async () => {
-    const streamed = postStream(url(), ask('slow'))
-    const whole = postJson(url(), ask('slow'))
-    await vi.waitFor(() => expect(engine.runningCount).toBe(2), { interval: 2 })
-    await sleep(60)
+    const before = await sampled()
+    const streamed = postStream(url(), ask('endless'))
+    const whole = postJson(url(), ask('endless'))
+    await vi.waitFor(() => expect(engine.runningCount).toBe(2), { timeout: 30_000, interval: 2 })
+    await expect.poll(sampled).toBeGreaterThan(before + 20)
     expect(await control('/pause')).toEqual({ status: 'paused' })
     expect(await read('/is_paused')).toEqual({ is_paused: true })
     expect(engine.runningCount).toBe(0)
@@ -86,16 +93,15 @@ describe('pause', () => {
   })
 
   test('keep freezes them between two tokens, and the log says where new weights began', async () => {
-    const running = postStream(url(), ask('slow', { n: 2, temperature: 1 }))
+    const atStart = await sampled()
+    const running = postStream(url(), ask('steady', { n: 2, temperature: 1 }))
     await isRunning()
-    await sleep(60)
+    await expect.poll(sampled, { interval: 5 }).toBeGreaterThanOrEqual(atStart + 4)
     await control('/pause?mode=keep')
-    const metrics = async () =>
-      /generation_tokens_total\S* (\d+)/.exec(await (await fetch(`${engine.url}/metrics`)).text())?.[1]
-    const before = await metrics()
+    const before = await sampled()
     await control('/update_weight_version', { new_version: 'next' })
     await sleep(60)
-    expect(await metrics()).toBe(before)
+    expect(await sampled()).toBe(before)
     expect(engine.runningCount).toBe(1)
     await control('/resume')
     const { chunks } = await running
@@ -121,7 +127,7 @@ describe('pause', () => {
 
   test('a frozen request whose client leaves is gone', async () => {
     const controller = new AbortController()
-    const asked = post(url(), ask('slow', { stream: true }), { signal: controller.signal }).then((response) =>
+    const asked = post(url(), ask('endless', { stream: true }), { signal: controller.signal }).then((response) =>
       response.text(),
     )
     asked.catch(() => {})
@@ -129,7 +135,7 @@ describe('pause', () => {
     await sleep(30)
     await control('/pause?mode=keep')
     controller.abort()
-    await vi.waitFor(() => expect(engine.runningCount).toBe(0))
+    await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
   })
 
   test('an unknown mode is refused', async () => {
@@ -142,7 +148,7 @@ describe('abort_requests', () => {
   test('ends the requests named, or all', async () => {
     const one = postJson(url(), ask('never', { request_id: 'one' }))
     const two = postJson(url(), ask('never', { request_id: 'two' }))
-    await vi.waitFor(() => expect(engine.runningCount).toBe(2), { interval: 2 })
+    await vi.waitFor(() => expect(engine.runningCount).toBe(2), { timeout: 30_000, interval: 2 })
     expect(await control('/abort_requests', { request_ids: ['chatcmpl-one', 'chatcmpl-none'] })).toEqual({
       status: 'aborted',
       aborted: 1,

@@ -19,7 +19,7 @@ scenarios:
       text: Looking.
       tool_calls: [{name: bash, arguments: {command: ls}}, {name: read, arguments: {path: a}}]
     - text: Finished.
-  slow: [{text: a b c d e f g h, per_token_ms: 30}]
+  endless: [{tokens: 5000, per_token_ms: 20}]
   busy: [{text: ok, fault: {kind: status, status: 429, retry_after_seconds: 0, times: 1}}]
   down: [{text: ok, fault: {kind: status, status: 503}}]
 default: {text: default}
@@ -130,16 +130,19 @@ describe('the openai client', () => {
 
   test('leaving a stream frees the engine', async () => {
     const controller = new AbortController()
-    const stream = await client.chat.completions.create({ ...say('slow'), stream: true }, { signal: controller.signal })
+    const stream = await client.chat.completions.create(
+      { ...say('endless'), stream: true },
+      { signal: controller.signal },
+    )
     const read = async () => {
       for await (const chunk of stream) if (chunk.choices[0]?.delta.content) break
     }
     await read()
-    await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 200, interval: 5 })
-    const waiting = client.chat.completions.create(say('slow'), { signal: controller.signal })
-    await vi.waitFor(() => expect(engine.runningCount).toBe(1), { interval: 2 })
+    await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
+    const waiting = client.chat.completions.create(say('endless'), { signal: controller.signal })
+    await vi.waitFor(() => expect(engine.runningCount).toBe(1), { timeout: 30_000, interval: 2 })
     controller.abort()
     await expect(waiting).rejects.toThrow(APIUserAbortError)
-    await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 200, interval: 5 })
+    await vi.waitFor(() => expect(engine.runningCount).toBe(0), { timeout: 30_000, interval: 5 })
   })
 })

@@ -1,5 +1,6 @@
 import { isAtLeast } from '../lib/versions.ts'
 import type { EngineContext, TrainablePolicy } from './context.ts'
+import { weightInfo } from './control-endpoints.ts'
 import { EngineError } from './errors.ts'
 import type { Policy, SampledToken, SamplingParams } from './policies/policy.ts'
 import { choicesOf, isObject, type JsonObject, type Route, type Shape, type Wire } from './wire.ts'
@@ -37,6 +38,7 @@ export function createSglangWire(version: string): Wire {
   return {
     serves: (path) => SHARED.has(path),
     routes: new Map([
+      ['/weight_version', { method: 'GET', handle: weightInfo }],
       ['/server_info', info],
       ['/get_server_info', info],
     ]),

@@ -8,7 +8,8 @@ import { createCaller } from './caller.ts'
 import { createDetector, guessDialect, type Detected } from './detect.ts'
 import type { Dialect, RenderedError, RequestContext } from './dialects/dialect.ts'
 import type { Caller } from './answer-writer.ts'
-import { handleTurn } from './handle-turn.ts'
+import { countPrompt } from './find-continuation.ts'
+import { handleTurn, readAsEngine } from './handle-turn.ts'
 import type { TurnDeps } from './live-turn.ts'
 import { readJsonBody, type BodyLimits } from './read-body.ts'
 import type { Session, Sessions } from './sessions.ts'
@@ -86,8 +87,10 @@ async function answer(
       return handleTurn({ session, dialect, body, context, caller }, deps)
     }
     case 'count-tokens': {
-      const turn = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies), context)
-      await caller.sendJson(200, dialect.renderTokenCount(await deps.upstream.countTokens(turn, caller.signal)))
+      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies), context)
+      const { request: readable } = readAsEngine(asked, session, deps)
+      const tokens = await countPrompt(readable, session, deps.upstream, caller.signal)
+      await caller.sendJson(200, dialect.renderTokenCount(tokens))
       return
     }
     case 'list-models': {

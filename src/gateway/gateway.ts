@@ -8,13 +8,13 @@ import type { SessionStore } from '../store/store.ts'
 import { createApp, refuseUpgrade } from './app.ts'
 import { dialects } from './dialects/index.ts'
 import { Gate } from './gate.ts'
-import type { Weights } from './live-turn.ts'
 import { Metrics } from './metrics.ts'
 import { quirksWith } from './quirks/index.ts'
 import type { QuirkRule } from './quirks/rule.ts'
 import { DEFAULT_LIMITS, type BodyLimits } from './read-body.ts'
 import { Sessions, type ContinuationMode } from './sessions.ts'
 import type { Upstream } from './upstreams/upstream.ts'
+import { WeightHistory } from './weight-history.ts'
 
 export interface GatewayOptions {
   upstream: Upstream
@@ -29,6 +29,8 @@ export interface GatewayOptions {
   limits?: Partial<BodyLimits>
   /** Default `template`. */
   continuation?: ContinuationMode
+  /** Limit of the memory of one session that continues its conversations; absent: SESSION_MEMORY_MB. */
+  sessionMemoryMb?: number
   /** Rules of the user's, besides the built-in quirks. Noted in the origin of every session. */
   quirks?: readonly QuirkRule[]
   /** What is noted of every session besides what it says of itself: which engine answers. */
@@ -68,6 +70,7 @@ export interface GatewayControl {
   /** Holds new calls back. Resolves with whether those under way ended in time; it stays paused either way. */
   pause(drainTimeoutMs: number): Promise<boolean>
   resume(): Promise<void>
+  /** The weights that the engine samples with from here on. Called while the engine samples nothing or calls are held. */
   setWeightVersion(version: string): Promise<void>
   status(): Promise<GatewayStatus>
   /** Counters of each process. */
@@ -79,7 +82,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #server: Server
   readonly #sessions: Sessions
   readonly #gate = new Gate()
-  readonly #weights: Weights = { version: undefined }
+  readonly #weights = new WeightHistory()
   readonly #metrics = new Metrics()
   readonly #quirks: readonly QuirkRule[]
   readonly #origin: Readonly<Record<string, unknown>>
@@ -91,7 +94,13 @@ export class Gateway implements GatewayControl, AsyncDisposable {
     const { store, ids, now, upstream, logger } = options
     this.#quirks = options.quirks ?? []
     this.#origin = { ...options.origin, ...(this.#quirks.length === 0 ? {} : { quirks: this.#quirks }) }
-    this.#sessions = new Sessions({ store, ids, now, continuation: options.continuation })
+    this.#sessions = new Sessions({
+      store,
+      ids,
+      now,
+      continuation: options.continuation,
+      memoryMb: options.sessionMemoryMb,
+    })
     const app = createApp({
       upstream,
       ids,
@@ -151,7 +160,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   }
 
   async setWeightVersion(version: string): Promise<void> {
-    this.#weights.version = version
+    this.#weights.name(version)
   }
 
   async status(): Promise<GatewayStatus> {

@@ -20,8 +20,7 @@ export interface TurnCall {
  */
 export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> {
   const { session, dialect, context, body, caller } = call
-  const asked = session.memory.restore(dialect.parseRequest(body, context))
-  const { request: readable, applied } = applyQuirks(asked, deps.quirks)
+  const { request: readable, applied } = readAsEngine(dialect.parseRequest(body, context), session, deps)
   const request = { ...readable, forcedSampling: session.sampling }
   const writer = createAnswerWriter({ dialect, context, request, caller })
   const turn = await joinOrBegin(session, { request, quirks: applied }, context, writer, deps)
@@ -31,6 +30,18 @@ export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> 
   const ending = await turn.ended
   caller.signal.removeEventListener('abort', leave)
   turn.noteDelivery(await writer.finish(ending))
+}
+
+/**
+ * The request as the engine reads it: with sampled tool arguments, and without the bytes that quirk rules take out. Token
+ * counts use the same function, so that a count is the prompt length of the call.
+ */
+export function readAsEngine(
+  asked: TurnRequest,
+  session: Session,
+  deps: Pick<TurnDeps, 'quirks'>,
+): { request: TurnRequest; applied: string[] } {
+  return applyQuirks(session.memory.restore(asked), deps.quirks)
 }
 
 /**

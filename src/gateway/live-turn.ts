@@ -5,17 +5,19 @@ import type { StreamEvent } from '../model/stream-event.ts'
 import type { TurnRequest, TurnResponse } from '../model/turn.ts'
 import type { TurnEnd } from '../store/store.ts'
 import { TurnCapture } from './capture/capture-turn.ts'
+import { findContinuation } from './find-continuation.ts'
 import type { Gate } from './gate.ts'
 import type { Metrics } from './metrics.ts'
 import type { Quirk } from './quirks/quirk.ts'
 import type { Session } from './sessions.ts'
 import type { Continuation } from './tokens/continuation.ts'
-import type { Upstream } from './upstreams/upstream.ts'
+import type { Upstream, UpstreamReply } from './upstreams/upstream.ts'
+import type { WeightHistory } from './weight-history.ts'
 
 export interface TurnDeps {
   upstream: Upstream
   gate: Gate
-  weights: Weights
+  weights: WeightHistory
   metrics: Metrics
   /** Absent: the built-in ones. */
   quirks?: readonly Quirk[]
@@ -23,11 +25,6 @@ export interface TurnDeps {
   /** Unix milliseconds. */
   now: () => number
   logger: Logger
-}
-
-/** Which weights the engine has, as far as the trainer told us. */
-export interface Weights {
-  version: string | undefined
 }
 
 /** Someone who wants the answer as it comes. A promise holds the engine back until it is resolved. */
@@ -67,7 +64,9 @@ export class LiveTurn {
   readonly #abandoned = new AbortController()
   readonly #startedAt: number
   #firstTokenAt: number | undefined
-  #forced: Readonly<Record<string, unknown>> = {}
+  /** Absent until the engine has begun to answer. */
+  #reply: UpstreamReply | undefined
+  #notes: Readonly<Record<string, unknown>> = {}
   #isDelivered = false
   readonly ended: Promise<TurnEnding>
 
@@ -130,20 +129,28 @@ export class LiveTurn {
 
   /** Resolves with what went wrong after the engine had begun to answer. */
   async #relay(signal: AbortSignal): Promise<Failure | undefined> {
+    const { weights } = this.#deps
+    const sent = weights.position
     const continuation = await this.#continue(signal)
     const promptIds = continuation?.kind === 'extends' ? continuation.promptIds : undefined
     if (promptIds !== undefined) this.#capture.expectPrompt(promptIds)
+    this.#notes = notesOf(this.#quirks, continuation)
     const reply = await this.#deps.upstream.send(this.#request, {
       signal,
       sessionKey: this.#session.id,
       promptMemory: this.#session.promptMemory,
       promptIds,
+      weights,
     })
-    this.#forced = { ...reply.forced, ...notesOf(this.#quirks, continuation) }
+    this.#reply = reply
     let failure: Failure | undefined
+    let reported: string | undefined
     for await (const events of reply.events) {
+      const arrived = reply.arrived?.() ?? weights.position
+      if (events[0]?.type === 'answer-start') reported = events[0].weightVersion
+      const range = weights.between(sent, arrived, reported)
       for (const event of events) {
-        this.#capture.add(event, this.#deps.weights.version)
+        this.#capture.add(event, range)
         if (event.type === 'answer-error') failure = event.failure
       }
       if (this.#firstTokenAt === undefined && this.#capture.hasTokens) this.#firstTokenAt = this.#deps.now()
@@ -156,12 +163,8 @@ export class LiveTurn {
   }
 
   /** The prompt as ids, where it goes on from an earlier call; undefined where the engine cannot be given ids. */
-  async #continue(signal: AbortSignal): Promise<Continuation | undefined> {
-    const { upstream } = this.#deps
-    const { continuations } = this.#session
-    if (continuations === undefined || !upstream.capabilities.tokenInChat || !upstream.capabilities.render)
-      return undefined
-    return continuations.find(this.#request, (request) => upstream.tokenise(request, signal))
+  #continue(signal: AbortSignal): Promise<Continuation | undefined> {
+    return findContinuation(this.#request, this.#session, this.#deps.upstream, signal)
   }
 
   async #store(failure: Failure | undefined): Promise<TurnEnding> {
@@ -169,7 +172,11 @@ export class LiveTurn {
     const end: TurnEnd = {
       turnId: this.id,
       endedAt: this.#deps.now(),
-      forced: this.#forced,
+      // Read at the end: a replica that fails early is replaced, and the reply then describes the second one.
+      forced: { ...this.#reply?.forced, ...this.#notes },
+      ...(this.#reply?.sampling === undefined
+        ? {}
+        : { sampling: { asked: this.#request.sampling, ...this.#reply.sampling } }),
       ...(this.#firstTokenAt === undefined ? {} : { firstTokenAt: this.#firstTokenAt }),
       ...(response === undefined ? {} : { response }),
       ...(failure === undefined ? {} : { failure }),

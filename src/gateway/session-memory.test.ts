@@ -1,8 +1,10 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import type { AssistantMessage } from '../model/message.ts'
+import type { AssistantMessage, Message } from '../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../model/turn.ts'
 import { isSameJson, SessionMemory } from './session-memory.ts'
+
+const LIMIT_BYTES = 64 * 1024
 
 function requestOf(message: AssistantMessage): TurnRequest {
   return {
@@ -45,7 +47,7 @@ describe('SessionMemory', () => {
   test('gives a call back its sampled text, however the harness printed it', () => {
     fc.assert(
       fc.property(fc.dictionary(fc.string(), fc.jsonValue(), { noNullPrototype: true }), (args) => {
-        const memory = new SessionMemory()
+        const memory = new SessionMemory(LIMIT_BYTES)
         const sampled = JSON.stringify(args, null, 1)
         memory.remember(requestOf(callOf('')), answered(callOf(sampled)))
         const echoed = requestOf(callOf(JSON.stringify(args)))
@@ -55,7 +57,7 @@ describe('SessionMemory', () => {
   })
 
   test('gives broken arguments back, whatever the harness made of them', () => {
-    const memory = new SessionMemory()
+    const memory = new SessionMemory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": "ec')))
     expect(memory.restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{"a": "ec')])
     const renamed = { ...callOf(''), toolCalls: [{ id: 'c1', name: 'invalid', arguments: '{"tool":"f"}' }] }
@@ -63,19 +65,36 @@ describe('SessionMemory', () => {
   })
 
   test('leaves a call alone that says something else, or that nobody remembers', () => {
-    const memory = new SessionMemory()
+    const memory = new SessionMemory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": 1.0}')))
     const edited = requestOf(callOf('{"a":2}'))
     expect(memory.restore(edited)).toBe(edited)
     const broken = requestOf(callOf('{"a":'))
     expect(memory.restore(broken)).toBe(broken)
-    expect(new SessionMemory().restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{}')])
+    expect(new SessionMemory(LIMIT_BYTES).restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{}')])
   })
 
-  test('goes back to the last answers, and forgets the oldest', () => {
-    const memory = new SessionMemory()
-    for (let i = 0; i < 100; i++) memory.remember(requestOf(callOf('{}')), answered(callOf('{}'), `r${i}`))
-    expect(memory.recall('r99')).toEqual([callOf('{}'), callOf('{}')])
+  test('recalls the last answer of a conversation after any number of calls of another one', () => {
+    const memory = new SessionMemory(LIMIT_BYTES)
+    memory.remember(requestOf(callOf('{}')), answered(callOf('{}'), 'main'))
+    let messages: readonly Message[] = [callOf('{}')]
+    for (let i = 0; i < 300; i++) {
+      memory.remember({ ...requestOf(callOf('')), messages: [...messages] }, answered(callOf('{}'), `r${i}`))
+      messages = memory.recall(`r${i}`) ?? []
+      expect(messages).toHaveLength(i + 2)
+    }
+    expect(memory.recall('main')).toEqual([callOf('{}'), callOf('{}')])
+    expect(memory.recall('r0')).toBeUndefined()
+  })
+
+  test('is bounded by bytes, also for large arguments', () => {
+    const memory = new SessionMemory(LIMIT_BYTES)
+    for (let i = 0; i < 50; i++) {
+      const large = { ...callOf(''), toolCalls: [{ id: `c${i}`, name: 'f', arguments: `"${'x'.repeat(4000)}"` }] }
+      memory.remember(requestOf(large), answered(large, `r${i}`))
+      expect(memory.bytes).toBeLessThanOrEqual(LIMIT_BYTES)
+    }
+    expect(memory.recall('r49')).toHaveLength(2)
     expect(memory.recall('r0')).toBeUndefined()
   })
 

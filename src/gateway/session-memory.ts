@@ -1,28 +1,53 @@
 import { isJson, sortedJson } from '../lib/json-text.ts'
-import { RecentMap } from '../lib/recent-map.ts'
-import type { AssistantMessage, Message, ToolCall } from '../model/message.ts'
+import { SizedMap } from '../lib/sized-map.ts'
+import { charactersOf, type AssistantMessage, type Message, type ToolCall } from '../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../model/turn.ts'
 
-/** How many answers can be gone back to. Older ones are forgotten, the harness is told so. */
-const ANSWERS_KEPT = 64
-/** How many tool calls are known by their exact text. */
-const CALLS_KEPT = 4096
+/** Memory of an entry besides its text. */
+const ENTRY_BYTES = 128
 
 /**
- * What a session's gateway remembers between calls, because harnesses hand it back changed or not at all. Losing it (a
+ * What a session's gateway remembers between calls, because harnesses return it changed or not at all. Losing it (a
  * restart) costs exactness of a history, never an answer.
  */
 export class SessionMemory {
-  readonly #conversations = new RecentMap<readonly Message[]>(ANSWERS_KEPT)
-  readonly #calls = new RecentMap<ToolCall>(CALLS_KEPT)
+  readonly #conversations: SizedMap<readonly Message[]>
+  readonly #calls: SizedMap<ToolCall>
+  /** The conversation that ends with an answer. */
+  readonly #byAnswer = new WeakMap<Message, string>()
+  /** Messages whose size is counted: conversations share the objects. */
+  readonly #counted = new WeakSet<Message>()
+
+  constructor(limitBytes: number) {
+    this.#conversations = new SizedMap(limitBytes / 2)
+    this.#calls = new SizedMap(limitBytes / 2)
+  }
+
+  get bytes(): number {
+    return this.#conversations.bytes + this.#calls.bytes
+  }
 
   remember(request: TurnRequest, response: TurnResponse): void {
     const [choice] = response.choices
     if (choice === undefined) return
-    this.#conversations.set(response.id, [...request.messages, choice.message])
+    this.#rememberConversation(response.id, [...request.messages, choice.message])
     for (const { message } of response.choices) {
-      for (const call of message.toolCalls) this.#calls.set(call.id, call)
+      for (const call of message.toolCalls) {
+        this.#calls.set(call.id, call, ENTRY_BYTES + 2 * (call.id.length + call.name.length + call.arguments.length))
+      }
     }
+  }
+
+  #rememberConversation(responseId: string, messages: readonly Message[]): void {
+    for (const message of messages) {
+      const continued = this.#byAnswer.get(message)
+      if (continued !== undefined) this.#conversations.demote(continued)
+    }
+    const added = messages.filter((message) => !this.#counted.has(message))
+    for (const message of added) this.#counted.add(message)
+    const text = added.reduce((sum, message) => sum + ENTRY_BYTES + 2 * charactersOf(message), 0)
+    this.#byAnswer.set(messages.at(-1) as Message, responseId)
+    this.#conversations.set(responseId, messages, ENTRY_BYTES + 8 * messages.length + text)
   }
 
   recall(responseId: string): readonly Message[] | undefined {

@@ -3,6 +3,7 @@ import { JsonMemory } from '../lib/json-memory.ts'
 import { RecentMap } from '../lib/recent-map.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import { isId, type IdSource } from '../model/ids.ts'
+import { SESSION_MEMORY_MB } from '../model/session.ts'
 import type { Sampling } from '../model/turn.ts'
 import type { SessionLog, SessionStore } from '../store/store.ts'
 import { PromptMemory } from './chat-wire/prompt-memory.ts'
@@ -60,10 +61,18 @@ export class Sessions {
   readonly #ids: IdSource
   readonly #now: () => number
   readonly #thinking: ContinuationMode
+  readonly #memoryBytes: number
   readonly #byId = new Map<string, { session: Session; digest: Buffer }>()
   readonly #byDigest = new Map<string, string>()
 
-  constructor(deps: { store: SessionStore; ids: IdSource; now: () => number; continuation?: ContinuationMode }) {
+  constructor(deps: {
+    store: SessionStore
+    ids: IdSource
+    now: () => number
+    continuation?: ContinuationMode
+    memoryMb?: number
+  }) {
+    this.#memoryBytes = (deps.memoryMb ?? SESSION_MEMORY_MB) * 1024 * 1024
     this.#thinking = deps.continuation ?? 'template'
     this.#store = deps.store
     this.#ids = deps.ids
@@ -81,16 +90,18 @@ export class Sessions {
     const key = options.key ?? `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
     const log = await this.#store.open({ id, createdAt: this.#now(), origin: options.origin ?? {} })
+    const half = this.#memoryBytes / 2
     const session: Session = {
       id,
       log,
       sampling: options.sampling ?? {},
       vault: createVault(key),
-      memory: new SessionMemory(),
+      memory: new SessionMemory(half),
       promptMemory: new PromptMemory(),
       bodies: new JsonMemory(),
       knownTo: createKnown(),
-      continuations: this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking }),
+      continuations:
+        this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking, memoryBytes: half }),
       live: new Map(),
       lastTurns: new RecentMap(256),
       inFlight: new Set(),

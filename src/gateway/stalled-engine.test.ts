@@ -36,6 +36,10 @@ const apiKey = 'k'
 const chat = { model: 'm', messages: [{ role: 'user' as const, content: 'hi' }] }
 const google = { contents: [{ role: 'user', parts: [{ text: 'hi' }] }] }
 
+const SDK_HEADERS = { 'user-agent': 'OpenAI/JS 7.53.0', 'x-stainless-lang': 'js' }
+
+const completions = { dialect: openaiChat, route: '/v1/chat/completions', body: { ...chat, stream: true } }
+
 const responses = {
   dialect: openaiResponses,
   route: '/v1/responses',
@@ -44,13 +48,36 @@ const responses = {
 
 const clients: Record<string, Client> = {
   'OpenAI Chat': {
-    dialect: openaiChat,
-    route: '/v1/chat/completions',
-    body: { ...chat, stream: true },
+    ...completions,
     counts: 'events',
     async read(fetch) {
       const stream = new OpenAI({ apiKey, baseURL, fetch, maxRetries: 0 }).chat.completions.stream(chat)
       return (await stream.finalChatCompletion()).choices[0]?.message.content ?? ''
+    },
+  },
+  'OpenAI Chat, Qwen Code': {
+    ...completions,
+    headers: { 'user-agent': 'QwenCode/0.24.4 (linux; x64)', 'x-stainless-lang': 'js' },
+    counts: 'events',
+    async read(fetch) {
+      const chunks = await Array.fromAsync(
+        await new OpenAI({ apiKey, baseURL, fetch, maxRetries: 0 }).chat.completions.create({ ...chat, stream: true }),
+      )
+      return chunks.map(({ choices }) => choices[0]?.delta.content ?? '').join('')
+    },
+  },
+  'OpenAI Chat, SDK': {
+    ...completions,
+    headers: SDK_HEADERS,
+    counts: 'bytes',
+    async read(fetch) {
+      const client = new OpenAI({ apiKey, baseURL, fetch, maxRetries: 0 })
+      for await (const { id, created } of await client.chat.completions.create({ ...chat, stream: true })) {
+        expect({ id, created }).toEqual({ id: 'chatcmpl-7', created: 1 })
+      }
+      const final = await client.chat.completions.stream(chat).finalChatCompletion()
+      expect(final).toMatchObject({ id: 'chatcmpl-7', created: 1 })
+      return final.choices[0]?.message.content ?? ''
     },
   },
   'OpenAI Responses, Codex': {
@@ -66,12 +93,14 @@ const clients: Record<string, Client> = {
   },
   'OpenAI Responses, SDK': {
     ...responses,
-    headers: { 'user-agent': 'OpenAI/JS 7.53.0', 'x-stainless-lang': 'js' },
+    headers: SDK_HEADERS,
     // It refuses an event before `response.created`, and knows no clock but that of the connection.
     counts: 'bytes',
     async read(fetch) {
       const client = new OpenAI({ apiKey, baseURL, fetch, maxRetries: 0 })
-      return (await client.responses.stream({ model: 'm', input: 'hi' }).finalResponse()).output_text
+      const final = await client.responses.stream({ model: 'm', input: 'hi' }).finalResponse()
+      expect(final).toMatchObject({ id: 'resp_chatcmpl-7', status: 'completed' })
+      return final.output_text
     },
   },
   'Anthropic Messages': {

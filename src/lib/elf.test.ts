@@ -1,7 +1,8 @@
 import { expect, test } from 'vitest'
 import { readElfNeeds } from './elf.ts'
 
-test.runIf(process.platform === 'linux')('readElfNeeds() tells what Node wants to find', async () => {
+test('readElfNeeds() tells what Node wants to find', async (context) => {
+  if (process.platform !== 'linux') context.skip('Node is an ELF file on Linux only')
   const needs = await readElfNeeds(process.execPath)
   expect(needs?.interpreter).toMatch(/\/ld-/)
   expect(needs?.libraries.some((name) => name.startsWith('libc.'))).toBe(true)

@@ -72,6 +72,12 @@ export const failureClasses = {
     status: 409,
     meaning: 'It is too late for this: the session has passed to another attempt, or the policy has moved on.',
   },
+  'request.no-node': {
+    blame: 'caller',
+    retryable: false,
+    status: 503,
+    meaning: 'No registered node has what the task asks for, such as its kind of sandbox.',
+  },
   'request.over-quota': {
     blame: 'caller',
     retryable: true,
@@ -243,6 +249,12 @@ export const failureClasses = {
     retryable: true,
     status: 500,
     meaning: 'Grading took too long; no reward.',
+  },
+  'evaluator.tests-not-reported': {
+    blame: 'infrastructure',
+    retryable: false,
+    status: 500,
+    meaning: 'The test log never names tests that must pass; no reward.',
   },
   'session.cancelled': { blame: 'caller', retryable: false, status: 409, meaning: 'Somebody asked for it to end.' },
   'session.init-timeout': {

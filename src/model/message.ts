@@ -58,3 +58,18 @@ export type ToolChoice = z.infer<typeof ToolChoice>
 export function textOf(message: { content: readonly ContentPart[] }): string {
   return message.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
 }
+
+/** The size of a message: characters of its text, media, reasoning and tool calls. */
+export function charactersOf(message: Message): number {
+  const parts = message.content.map((part) => {
+    if (part.type === 'text') return part.text.length
+    return part.type === 'image' ? part.url.length : JSON.stringify(part.wire)?.length
+  })
+  if (message.role !== 'assistant') return sum(parts)
+  const calls = message.toolCalls.map((call) => call.id.length + call.name.length + call.arguments.length)
+  return sum([...parts, ...calls, message.reasoning?.length])
+}
+
+function sum(lengths: readonly (number | undefined)[]): number {
+  return lengths.reduce<number>((total, length) => total + (length ?? 0), 0)
+}

@@ -11,20 +11,24 @@ export function logprobsOrZero(logprobs: Float32Array): number[] {
   return Array.from(logprobs, (value) => (Number.isFinite(value) ? value : 0))
 }
 
-/** One message of a sample, and the call that sampled it; absent for all that was not sampled in this sample. */
+/** One message of a sample, and the calls of the sample whose answers it holds. */
 export interface Speech {
   message: ChatMessage
-  call?: SampleCall
+  /** Empty for context; more than one where the harness joined a truncated answer and its continuation. */
+  calls: readonly SampleCall[]
   isPrompt: boolean
 }
 
-/** The sample's conversation from its first message to its last. Its calls' answers stand in the response, in order. */
-export function* speechOf(sample: Sample, { prompt, response } = sample.messages()): Generator<Speech> {
-  for (const message of prompt) yield { message: toChatMessage(message), isPrompt: true }
-  const calls = sample.calls.values()
-  for (const said of response) {
-    const message = toChatMessage(said)
-    const call = message.role === 'assistant' ? calls.next().value : undefined
-    yield { message, isPrompt: false, ...(call === undefined ? {} : { call }) }
+/** The sample's conversation from its first message to its last. */
+export function* speechOf(sample: Sample, { prompt, response, answers } = sample.messages()): Generator<Speech> {
+  for (const message of prompt) yield { message: toChatMessage(message), calls: [], isPrompt: true }
+  for (const [at, message] of response.entries()) {
+    const calls = sample.calls.filter((_, i) => answers[i] === at)
+    yield { message: toChatMessage(message), calls, isPrompt: false }
   }
+}
+
+/** Whether a message is trained: it holds answers of the sample, and all of them are trained. */
+export function isTrainedSpeech({ calls }: Speech): boolean {
+  return calls.length > 0 && calls.every(({ isTrained }) => isTrained)
 }

@@ -1,5 +1,6 @@
 import * as z from 'zod'
-import type { FinishReason, Grade } from './turn.ts'
+import type { CallSampling } from './turn-sampling.ts'
+import type { FinishReason, Grade, LogprobMode } from './turn.ts'
 
 /**
  * What a call was for. `main`: the agent's own work. `retry`: one of several answers to the same request, not the one the
@@ -21,8 +22,10 @@ export interface Span {
   provenance: Provenance
   /** The call that sampled them; absent unless `sampled`. */
   call?: string
-  /** The weights that sampled them; absent when unknown. */
+  /** The weights that sampled them; absent when unknown. The oldest possible ones where `newestWeightVersion` is present. */
   weightVersion?: string
+  /** Present when a change of weights makes the version uncertain: the newest possible one. */
+  newestWeightVersion?: string
 }
 
 /** One recorded call in a sample, and where its sampled tokens lie. */
@@ -39,7 +42,14 @@ export interface SampleCall {
   isTrained: boolean
   finishReason: FinishReason
   grade: Grade
+  /** The oldest weights that may have sampled the call's first token; absent when unknown. */
   weightVersion?: string
+  /** The newest weights that may have sampled one of the call's tokens; absent when the same or unknown. */
+  newestWeightVersion?: string
+  /** The sampling parameters in force; absent when the record does not tell. */
+  sampling?: CallSampling
+  /** What its log probabilities are taken of; absent when unknown. */
+  logprobMode?: LogprobMode
   /** Unix milliseconds. */
   startedAt: number
   endedAt?: number
@@ -47,10 +57,18 @@ export interface SampleCall {
   hasParserFailure: boolean
 }
 
-/** Messages in Chat Completions' form; assistant turns that were sampled stand as they were sampled. */
+/**
+ * Messages in Chat Completions' form: prompt and response together are the request of the sample's last call and its answer.
+ * Answers of the sample's calls stand as they were sampled; assistant messages of other calls stand as the harness sent them.
+ */
 export interface SampleMessages {
   prompt: readonly unknown[]
   response: readonly unknown[]
+  /**
+   * For each call of the sample, the index in `response` of the message with its answer. Two calls have the same index where
+   * the second one resumed a truncated answer and the harness joined both.
+   */
+  answers: readonly number[]
   tools: readonly unknown[] | null
 }
 

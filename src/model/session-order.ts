@@ -9,5 +9,7 @@ export const SessionOrder = z.strictObject({
   /** Which try of the same sample it is: what an earlier one brings back late is refused. */
   attempt: z.int().min(1),
   task: TaskRequest,
+  /** The `polar run` that ordered it; absent where a server did. */
+  runId: SessionId.optional(),
 })
 export type SessionOrder = z.infer<typeof SessionOrder>

@@ -29,6 +29,8 @@ export const SessionOutcome = z.object({
   schemaVersion: z.literal(1),
   sessionId: SessionId,
   taskId: z.string(),
+  /** The `polar run` that ordered it; absent where a server did, and in folders of versions without run ids. */
+  runId: SessionId.optional(),
   attempt: z.int().min(1),
   nodeId: z.string(),
   status: SessionStatus,

@@ -26,6 +26,9 @@ export function isTerminal(status: SessionStatus): boolean {
   return TERMINAL.has(status)
 }
 
+/** Default limit of the memory that a gateway keeps to continue the conversations of one session. */
+export const SESSION_MEMORY_MB = 16
+
 /** Milliseconds spent in each stage; absent when the session never reached it. */
 export const SessionTiming = z.object({
   register_to_init_queue_ms: z.number().nullish(),
@@ -41,12 +44,30 @@ export const SessionTiming = z.object({
 })
 export type SessionTiming = z.infer<typeof SessionTiming>
 
+/** The keys that every version of NVIDIA Polar has; its models refuse a timing with any other key, and null values. */
+const NVIDIA_TIMING_KEYS = ['register_to_init_queue_ms', 'init_ms', 'run_ms', 'postrun_ms'] as const
+
+/** The timing as NVIDIA Polar's models read it. */
+export function toNvidiaTiming(timing: SessionTiming): SessionTiming {
+  return Object.fromEntries(NVIDIA_TIMING_KEYS.flatMap((key) => (timing[key] == null ? [] : [[key, timing[key]]])))
+}
+
+/** The status as NVIDIA Polar's models read it: they have no CANCELLED. */
+export function toNvidiaStatus(status: SessionStatus): Exclude<SessionStatus, 'CANCELLED'> {
+  return status === 'CANCELLED' ? 'ERROR' : status
+}
+
 export const SessionResult = z.object({
   session_id: SessionId,
   task_id: z.string(),
+  /** One of NVIDIA Polar's words; `polar_status` tells a cancelled session from a failed one. */
   status: SessionStatus,
+  polar_status: SessionStatus.nullish(),
   trajectory: Trajectory,
+  /** NVIDIA Polar's four keys only. */
   timing: SessionTiming,
+  /** All stages that were measured. */
+  polar_timing: SessionTiming.nullish(),
   node_id: z.string().nullish(),
   error: z.string().nullish(),
   /** Ours: what failed and whose doing it was; absent when nothing did. */

@@ -21,8 +21,10 @@ export interface AnswerStart {
   promptTokenIds?: Int32Array
   /** The same as they stood on the wire, where nobody has read that. */
   promptTokenBytes?: JsonBytes
-  /** The weights that sampled, as the engine calls them; absent when it does not say. */
+  /** The weights that sampled the last token, as the engine calls them; absent when it does not say. */
   weightVersion?: string
+  /** The weights that the engine had before the call was sent, as it called them; absent when it had not said yet. */
+  weightVersionBefore?: string
   /** What its log probabilities mean; absent when that is not known. */
   logprobMode?: LogprobMode
   /** Fields of the wire we have no word for; a dialect of the same wire relays them. */

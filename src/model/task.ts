@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { SessionResult } from './session.ts'
+import { toHarnessName, whyUnsupported } from './strategy-names.ts'
 
 /** No other transports, and nothing that git or ssh could take for an option. */
 const REPOSITORY =
@@ -19,10 +20,19 @@ const CheckoutAction = z.strictObject({
 })
 export type CheckoutAction = z.infer<typeof CheckoutAction>
 
+/** What a client that writes out every field sends for the fields of other steps. */
+const NOT_OF_UPLOADS = {
+  command: z.null().optional(),
+  cwd: z.null().optional(),
+  env: z.null().optional(),
+  max_attempts: z.literal(1).nullish(),
+  retry_backoff_seconds: z.literal(0).nullish(),
+}
+
 /** One step that makes a sandbox ready; they run in order. */
 export const PrepareAction = z.discriminatedUnion('type', [
-  z.strictObject({ type: z.literal('upload_file'), source: z.string(), target: z.string() }),
-  z.strictObject({ type: z.literal('upload_dir'), source: z.string(), target: z.string() }),
+  z.strictObject({ type: z.literal('upload_file'), source: z.string(), target: z.string(), ...NOT_OF_UPLOADS }),
+  z.strictObject({ type: z.literal('upload_dir'), source: z.string(), target: z.string(), ...NOT_OF_UPLOADS }),
   CheckoutAction,
   z.strictObject({
     type: z.literal('exec'),
@@ -31,6 +41,8 @@ export const PrepareAction = z.discriminatedUnion('type', [
     env: z.record(z.string(), z.string()).nullish(),
     max_attempts: z.int().min(1).max(10).default(1),
     retry_backoff_seconds: z.number().min(0).max(60).default(0),
+    source: z.null().optional(),
+    target: z.null().optional(),
   }),
 ])
 export type PrepareAction = z.infer<typeof PrepareAction>
@@ -47,19 +59,32 @@ export const RuntimeSpec = z.strictObject({
   /** Null replays `prepare` for the evaluator's sandbox. */
   eval_prepare: z.array(PrepareAction).nullish(),
   env: z.record(z.string(), z.string()).default({}),
-  /** Read for compatibility: who may be talked to is for `allow_internet` and `allow_hosts` to say. */
-  network: z.string().nullish(),
+  /**
+   * Read where neither `allow_internet` nor `allow_hosts` is given: `host` and `bridge` ask for the internet, `none` for no
+   * network. A sandbox never joins the network namespace of another container.
+   */
+  network: z
+    .string()
+    .regex(/^(?:host|bridge|none|)$/, 'must be host, bridge or none; a sandbox joins no other network')
+    .nullish(),
   workdir: z.string().nullish(),
   cpus: z.number().positive().nullish(),
   memory_mb: z.int().positive().nullish(),
   storage_mb: z.int().positive().nullish(),
   pids: z.int().positive().nullish(),
   gpus: z.int().min(0).default(0),
-  /** Absent is no, wherever the sandbox can keep that. */
+  /** Absent is no, unless `network` asks for it, wherever the sandbox can keep that. NVIDIA Polar's default is yes. */
   allow_internet: z.boolean().nullish(),
   allow_hosts: z.array(z.string().min(1)).nullish(),
   import_path: z.string().nullish(),
   kwargs: z.record(z.string(), z.unknown()).default({}),
+  /** Volumes as in `kwargs.volumes`, for sandboxes that may use the internet only. */
+  internet_volumes: z.array(z.string()).nullish(),
+  /**
+   * Shell command that runs in every new Apptainer sandbox before its first step, for services that an image's own hooks
+   * would start. Other runtimes ignore it, as NVIDIA Polar's do.
+   */
+  direct_exec_init_command: z.string().min(1).nullish(),
 })
 export type RuntimeSpec = z.infer<typeof RuntimeSpec>
 
@@ -85,7 +110,11 @@ export type ShellCommand = z.infer<typeof ExecInput>
 
 export const AgentSpec = z
   .strictObject({
-    harness: z.string().nullish(),
+    harness: z
+      .string()
+      .overwrite(toHarnessName)
+      .superRefine((name, context) => addReason('harness', name, context))
+      .nullish(),
     import_path: z.string().nullish(),
     model_name: z.string().nullish(),
     settings: z.record(z.string(), z.unknown()).default({}),
@@ -102,14 +131,27 @@ export const AgentSpec = z
   })
 export type AgentSpec = z.infer<typeof AgentSpec>
 
+/** Names that NVIDIA Polar has and this project has not are refused when the task is read, with the reason. */
+function addReason(kind: Parameters<typeof whyUnsupported>[0], name: string, context: z.core.$RefinementCtx): void {
+  const message = whyUnsupported(kind, name)
+  if (message !== undefined) context.addIssue({ code: 'custom', message, input: name })
+}
+
 export const StrategySpec = z.strictObject({
   strategy: z.string().min(1),
   config: z.record(z.string(), z.unknown()).default({}),
 })
 export type StrategySpec = z.infer<typeof StrategySpec>
 
+const BuilderSpec = StrategySpec.extend({
+  strategy: StrategySpec.shape.strategy.superRefine((name, context) => addReason('builder', name, context)),
+})
+
 export const EvaluatorSpec = z.strictObject({
-  strategy: z.string().min(1),
+  strategy: z
+    .string()
+    .min(1)
+    .superRefine((name, context) => addReason('evaluator', name, context)),
   config: z.record(z.string(), z.unknown()).default({}),
   env: z.record(z.string(), z.string()).default({}),
   refresh_runtime: z.boolean().default(false),
@@ -144,12 +186,15 @@ export const TaskRequest = z
     task_id: z.string().min(1).max(512),
     instruction: z.string(),
     num_samples: z.int().min(1).default(1),
-    /** Of the agent alone; waiting, preparing and grading have their own. */
+    /**
+     * Seconds for the agent alone. Preparing and grading have limits of their own, `budgets`; NVIDIA Polar counts all three
+     * together, and `budgets.session` bounds preparing and running together here.
+     */
     timeout_seconds: z.number().positive().default(600),
     /** Absent: the node's default runtime. */
     runtime: RuntimeSpec.nullish(),
     agent: AgentSpec,
-    builder: StrategySpec.default({ strategy: 'per_request', config: {} }),
+    builder: BuilderSpec.default({ strategy: 'per_request', config: {} }),
     evaluator: EvaluatorSpec.nullish(),
     callback_url: z.url().nullish(),
     /** 0-100; higher enters INIT first and never pre-empts. */
@@ -169,7 +214,10 @@ const TaskState = z.enum(['running', 'completed', 'failed', 'cancelling', 'cance
 /** What a trainer's callback receives. */
 export const TaskResult = z.object({
   task_id: z.string(),
+  /** One of NVIDIA Polar's words: a task that infrastructure spoilt is `completed`, with only ERROR sessions. */
   status: TaskState,
+  /** Ours: `failed` when no session ended by the policy's own doing. */
+  polar_status: TaskState.nullish(),
   results: z.array(SessionResult),
   result_paths: z.array(z.string()).default([]),
 })

@@ -13,7 +13,7 @@ export const Trace = z
     response_messages: z.array(z.unknown()),
     tools: z.array(z.unknown()).nullish(),
     finish_reason: z.string().nullish(),
-    /** Null for a token the policy did not sample or the engine gave none for. */
+    /** 0 where the mask is 0. Absent or null: a trained token has none, and the trace cannot be trained on. */
     response_logprobs: z.array(z.number().nullable()).nullish(),
     reward: z.number().nullish(),
     metadata: z.record(z.string(), z.unknown()),

@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import type { Failure } from './failure.ts'
 import type { AssistantMessage, Message, Tool, ToolChoice } from './message.ts'
+import type { TurnSampling } from './turn-sampling.ts'
 
 /** Why a choice ended. `abort` and `cut` are endings the policy did not choose. */
 export const FinishReason = z.enum(['stop', 'length', 'tool-calls', 'content-filter', 'abort', 'cut', 'other'])
@@ -15,9 +16,9 @@ export type Grade = z.infer<typeof Grade>
 
 /**
  * What a log probability is taken of. `raw`: the model's distribution; `tempered`: that divided by the temperature, so
- * equal to raw at temperature 1.
+ * equal to raw at temperature 1; `processed`: the distribution that was drawn from, after temperature, top-p and top-k.
  */
-export const LogprobMode = z.enum(['raw', 'tempered'])
+export const LogprobMode = z.enum(['raw', 'tempered', 'processed'])
 export type LogprobMode = z.infer<typeof LogprobMode>
 
 /** Whether the harness got the whole answer. `unknown`: the gateway died before it could tell. */
@@ -89,10 +90,17 @@ export interface Choice {
   weightSpans?: WeightSpan[]
 }
 
-export interface WeightSpan {
+/** The weights that sampled a token, as far as they are known. */
+export interface VersionRange {
+  /** The version; the oldest possible one where `newest` is present. */
+  version: string
+  /** Present when a change of weights makes the version uncertain: the newest possible one. */
+  newest?: string
+}
+
+export interface WeightSpan extends VersionRange {
   /** Index of the first token. */
   from: number
-  version: string
 }
 
 /** One model call with all that is known of it afterwards. */
@@ -118,6 +126,8 @@ export interface Turn {
   retryOf?: string
   /** What the gateway set or changed on the way to the engine. */
   forced: Readonly<Record<string, unknown>>
+  /** Absent when the engine never began to answer, and in records of earlier versions. */
+  sampling?: TurnSampling
   response?: TurnResponse
   failure?: Failure
   delivery: Delivery
@@ -134,7 +144,7 @@ export interface TurnResponse {
   grade: Grade
   /** Why the grade is not `exact`; empty when it is. */
   gradeReasons: string[]
-  /** Weights of the first sampled token; `weightSpans` of a choice say whether they changed. */
+  /** Weights of the first sampled token, the oldest possible ones; `weightSpans` of a choice say whether they changed. */
   weightVersion?: string
   /** Absent when nobody knows. */
   logprobMode?: LogprobMode

@@ -18,13 +18,17 @@ export async function findRunnable(
   const harness =
     agent.import_path == null ? presetOf(agent.harness!) : await loadHarness(agent.import_path, { allowed: modules })
   if (!isPackaged(harness)) return { harness }
+  const version = harness.versionOf?.(agent.settings)
+  // The task brings another version than the one we install; its image, or a step, must have it.
+  if (version !== undefined && version !== harness.package.version) return { harness, version }
   const found = await findHarness(harness, places)
   const { bundle, folder } = found ?? {}
-  if (bundle === undefined || folder === undefined) return { harness }
+  if (bundle === undefined || folder === undefined) return { harness, ...(version === undefined ? {} : { version }) }
   return { harness, bundle: { folder, startAt: (path) => bundleStart(bundle, path) } }
 }
 
-function presetOf(name: string): Harness {
+/** Throws `config.invalid` that lists the names there are. */
+export function presetOf(name: string): Harness {
   const preset = presets.find((candidate) => candidate.name === name)
   if (preset !== undefined) return preset
   const names = presets.map((known) => known.name).join(', ')

@@ -11,6 +11,7 @@ import type { Artifacts } from './artifacts.ts'
 import type { Graders } from './graders.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
 import { toWorkspace } from './sandbox-workspace.ts'
+import { identityVariables } from './session-environment.ts'
 
 export interface Grading {
   evaluator: Evaluator
@@ -42,7 +43,7 @@ export async function gradeSession(grading: Grading): Promise<EvalResult> {
     task: { id: task.task_id, instruction: task.instruction, metadata: task.metadata },
     submission: grading.submission,
     evidence: { write: (name, data) => grading.artifacts.write(`evaluator/${name}`, data) },
-    env: task.evaluator?.env ?? {},
+    env: { ...identityVariables({ sessionId: built.session.id, task }), ...task.evaluator?.env },
     signal,
   }
   const refused = await collect(grading, collection)

@@ -92,6 +92,22 @@ test('what is not there is refused in the same words as what is', async () => {
   expect(await refusal('/etc/shadow')).toBe(await refusal('/etc/no-such-file'))
 })
 
+test('a path in an allowed folder that does not exist is called missing, not forbidden', async () => {
+  await symlink('/no/such/place', join(allowed, 'dangling'))
+  const refusal = async (by: HostGate, source: string): Promise<string> => {
+    const task = shellTask('true', { runtime: { prepare: [{ type: 'upload_file', source, target: '/x' }] } })
+    return ((await by.admit(task).catch((thrown: unknown) => thrown)) as Error).message
+  }
+  const everything = await open({ paths: ['/'] })
+  expect(await refusal(everything, '/no/such/file')).toBe(
+    'runtime.prepare[0].source: /no/such/file does not exist on this node, or cannot be read.',
+  )
+  expect(await refusal(gate, join(allowed, 'data', 'none'))).toContain('does not exist')
+  // Whether a file outside exists stays unknown.
+  for (const source of [join(allowed, 'up', 'allowed-not', 'none'), join(allowed, 'dangling'), '/etc/no-such-file'])
+    expect(await refusal(gate, source), source).toContain('is not in a folder that tasks may use')
+})
+
 test('a volume that can be written to is refused even where it may be read', async () => {
   for (const volume of [`${allowed}:/x`, `${allowed}:/x:rw`]) {
     const task = shellTask('true', { runtime: { kwargs: { volumes: [volume] } } })

@@ -1,9 +1,10 @@
-import { realpath } from 'node:fs/promises'
+import { lstat, realpath } from 'node:fs/promises'
 import { basename, dirname, isAbsolute, join, sep } from 'node:path'
 import * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction, TaskRequest } from '../model/task.ts'
 import { backendOf } from './sandbox-order.ts'
+import { isImageName } from './sandbox/image-names.ts'
 
 /** What of this machine others' tasks may use. Nothing, unless it is said here. */
 export const HostAccess = z.strictObject({
@@ -59,6 +60,7 @@ export async function openHostGate({ access, usualRuntime, modules }: HostGateOp
       assertRuntime(task, access.runtimes, usualRuntime)
       for (const { what, path } of hostPathsOf(task)) {
         const real = isAbsolute(path) ? await realpath(path).catch(() => undefined) : undefined
+        if (real === undefined && isAbsolute(path) && isBelow(await nearestOf(path), roots)) throw missing(what, path)
         if (real === undefined || !isBelow(real, roots)) throw refused(what, path, access.paths)
       }
     },
@@ -91,21 +93,24 @@ export function hostPathsOf({ runtime, agent }: TaskRequest): { what: string; pa
   addSteps('runtime.prepare', runtime?.prepare ?? [])
   addSteps('runtime.eval_prepare', runtime?.eval_prepare ?? [])
   if (agent.skills_path != null) add('agent.skills_path', agent.skills_path)
-  if (runtime?.image != null && !takesNames(backendOf(runtime))) add('runtime.image', runtime.image)
-  const volumes = runtime?.kwargs['volumes']
-  for (const volume of Array.isArray(volumes) ? volumes : []) {
-    const [source = '', , mode] = String(volume).split(':')
-    // What a sandbox can write to, it could turn into a link between the look and the use.
-    if (mode !== 'ro')
-      throw new RolloutError('config.invalid', `runtime.kwargs.volumes: "${volume}" must end in :ro on this node.`)
-    add('runtime.kwargs.volumes', source)
+  if (runtime?.image != null && !isNamed(runtime.image, backendOf(runtime))) add('runtime.image', runtime.image)
+  const addVolumes = (what: string, volumes: unknown): void => {
+    for (const volume of Array.isArray(volumes) ? volumes : []) {
+      const [source = '', , mode] = String(volume).split(':')
+      // What a sandbox can write to, it could turn into a link between the look and the use.
+      if (mode !== 'ro') throw new RolloutError('config.invalid', `${what}: "${volume}" must end in :ro on this node.`)
+      add(what, source)
+    }
   }
+  addVolumes('runtime.kwargs.volumes', runtime?.kwargs['volumes'])
+  addVolumes('runtime.internet_volumes', runtime?.internet_volumes)
   return named
 }
 
-/** Kinds whose images are names in a registry; those of the others are files of this machine. */
-function takesNames(backend: string | undefined): boolean {
-  return backend === 'docker' || backend === 'kubernetes'
+/** Whether an image is a name in a registry or an engine; any other image is a file of this machine. */
+function isNamed(image: string, backend: string | undefined): boolean {
+  if (backend === 'docker' || backend === 'kubernetes') return true
+  return backend === 'apptainer' && isImageName(image)
 }
 
 function localRepository(repository: string): string | undefined {
@@ -142,6 +147,22 @@ function matches(url: URL, host: string): boolean {
   if (wanted.startsWith('*.')) return url.hostname.endsWith(wanted.slice(1))
   const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port
   return url.hostname === wanted || `${url.hostname}:${port}` === wanted
+}
+
+/** The real path of the last folder of a path that exists; empty for a link that leads nowhere. */
+async function nearestOf(path: string): Promise<string> {
+  const real = await realpath(path).catch(() => undefined)
+  if (real !== undefined) return real
+  const isLink = await lstat(path).then(
+    () => true,
+    () => false,
+  )
+  return isLink || path === dirname(path) ? '' : nearestOf(dirname(path))
+}
+
+/** Only of a path in an allowed folder: what else is on the machine is not for tasks to find out. */
+function missing(what: string, path: string): RolloutError {
+  return new RolloutError('config.invalid', `${what}: ${path} does not exist on this node, or cannot be read.`)
 }
 
 /** Says the same of what is not there and of what is: nobody finds out by asking. */

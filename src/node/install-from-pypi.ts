@@ -127,9 +127,15 @@ async function copyPython({ executable, minor, standardLibrary }: Python, folder
 const UNUSED =
   /^\/(test|lib-dynload\/_tkinter\.[^/]*|lib-dynload\/nis\.[^/]*|site-packages|dist-packages|idlelib|tkinter|turtledemo|ensurepip|lib2to3\/tests|config-[^/]*)(\/|$)|\/(__pycache__|tests)(\/|$)/
 
-/** What its children see is what the sandbox has. */
-const SITE = `import os
+/**
+ * Python runs this file when it starts. The programs that it starts use the libraries of the sandbox, and Debian's Python, which
+ * looks for packages in `dist-packages` only, finds `site-packages`.
+ */
+const SITE = `import os, site, sys
 os.environ.pop("LD_LIBRARY_PATH", None)
+packages = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages")
+if packages not in sys.path:
+    site.addsitedir(packages)
 `
 
 /** What is loaded from the machine, but for libc and its kin, which every sandbox with glibc has. */

@@ -346,7 +346,7 @@ function toLimits({ timeout_seconds, budgets }: TaskRequest, usual: NodeBudgets)
 }
 
 function toOutcome(
-  { sessionId, attempt, task }: SessionOrder,
+  { sessionId, attempt, task, runId }: SessionOrder,
   { status, failure, ending, grade, built }: SessionEnd<BuiltSession>,
   more: Pick<SessionOutcome, 'nodeId' | 'timing' | 'warnings' | 'artifacts' | 'endedAt'>,
 ): SessionOutcome {
@@ -354,6 +354,7 @@ function toOutcome(
     schemaVersion: 1,
     sessionId,
     taskId: task.task_id,
+    ...(runId === undefined ? {} : { runId }),
     attempt,
     status,
     ...(failure === undefined ? {} : { failure }),

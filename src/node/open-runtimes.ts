@@ -3,6 +3,7 @@ import { join } from 'node:path'
 import { errnoOf } from '../lib/errno.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { RuntimeSpec } from '../model/task.ts'
+import { BUBBLEWRAP_REMEDY } from './bubblewrap/find-bubblewrap.ts'
 import { createCustomRuntime, kindOf, loadRuntime } from './load-runtime.ts'
 import type { PrepareDeps } from './prepare-sandbox.ts'
 import { runtimes } from './runtimes/index.ts'
@@ -16,8 +17,8 @@ export interface OpenRuntimesOptions {
   dir: string
   /** For tasks that do not say. */
   usual: string
-  /** What the operator says of a kind, besides its name. */
-  settings: Readonly<Record<string, Readonly<Record<string, unknown>>>>
+  /** Settings of a kind, besides its name. May throw `runtime.unavailable`: a program of it cannot be had. */
+  settingsOf(kind: string): Promise<Readonly<Record<string, unknown>>>
   /** Real paths of the modules whose code is trusted. */
   modules: readonly string[]
   prepare: PrepareDeps
@@ -43,7 +44,7 @@ export class OpenRuntimes implements AsyncDisposable {
       const kinds = runtimes.kinds.join(', ')
       throw new RolloutError('config.invalid', `runtime.backend: "${kind}" is none of ${kinds}.`)
     }
-    return this.#once(kind, async () => this.#create(kind))
+    return this.#once(kind, () => this.#create(kind))
   }
 
   async #openModule(
@@ -79,8 +80,9 @@ export class OpenRuntimes implements AsyncDisposable {
     return { runtime, starts: new WarmStarts(runtime, this.#options.prepare) }
   }
 
-  #create(kind: string): Runtime {
-    return runtimes.create(runtimes.config.parse({ kind, ...this.#options.settings[kind] }), this.#depsOf(kind))
+  async #create(kind: string): Promise<Runtime> {
+    const settings = await this.#options.settingsOf(kind)
+    return runtimes.create(runtimes.config.parse({ kind, ...settings }), this.#depsOf(kind))
   }
 
   #depsOf(kind: string) {
@@ -96,7 +98,7 @@ export class OpenRuntimes implements AsyncDisposable {
     const kinds = names.filter((name) => runtimes.kinds.includes(name))
     const opened = await Promise.all(
       kinds.map((kind) =>
-        this.#once(kind, async () => this.#create(kind)).then(
+        this.#once(kind, () => this.#create(kind)).then(
           ({ runtime }) => runtime,
           () => undefined,
         ),
@@ -113,10 +115,24 @@ export class OpenRuntimes implements AsyncDisposable {
   }
 }
 
-/** The best that works here: kept apart without a daemon, or else not at all. */
-export async function usualRuntime(dir: string, now: () => number): Promise<{ kind: string; why?: string }> {
-  const runtime = runtimes.create(runtimes.config.parse({ kind: 'bubblewrap' }), { dir: join(dir, 'bubblewrap'), now })
-  await using _ = runtime
-  const check = await runtime.check(AbortSignal.timeout(CHECK_MS))
-  return check.isUsable ? { kind: runtime.kind } : { kind: 'local', why: check.reason }
+/** For tasks that name no runtime, unless the operator chooses another one. */
+export const DEFAULT_RUNTIME = 'bubblewrap'
+
+/**
+ * Checks that the default runtime works on this machine. `local` never takes its place: it isolates nothing. Throws
+ * `runtime.unavailable` that says why and what to do.
+ */
+export async function assertDefaultRuntime(opened: Pick<OpenRuntimes, 'open'>): Promise<void> {
+  try {
+    await opened.open(undefined)
+  } catch (error) {
+    if (!(error instanceof RolloutError) || error.code !== 'runtime.unavailable') throw error
+    const others = runtimes.kinds.filter((kind) => kind !== DEFAULT_RUNTIME && kind !== 'local').join(', ')
+    const message = [
+      `There is no isolation for agents on this machine: ${error.message}`,
+      `${BUBBLEWRAP_REMEDY}, or choose another runtime with --runtime or node.runtime: ${others}.`,
+      'The runtime "local" runs agents as your own user, without any isolation.',
+    ].join('\n')
+    throw new RolloutError('runtime.unavailable', message, { cause: error })
+  }
 }

@@ -57,3 +57,21 @@ test('a session that ends meanwhile is not kept waiting by a step that waits to 
   const slow = PrepareAction.parse({ type: 'exec', command: 'install', max_attempts: 3, retry_backoff_seconds: 60 })
   await expect(prepareSandbox(sandbox, [slow], AbortSignal.timeout(20))).rejects.toMatchObject({ name: 'AbortError' })
 })
+
+test('an upload whose source does not exist is a mistake in the task', async () => {
+  const { sandbox } = sandboxOf([])
+  const missing = Object.assign(new Error('ENOENT: no such file or directory'), { code: 'ENOENT' })
+  const failing = { ...sandbox, upload: () => Promise.reject(missing) }
+  const step = PrepareAction.parse({ type: 'upload_file', source: '/no/such/file', target: 'x' })
+  await expect(prepareSandbox(failing, [step], AbortSignal.timeout(1000))).rejects.toMatchObject({
+    code: 'config.invalid',
+    message: 'Prepare step 1: /no/such/file cannot be uploaded: no such file or directory (ENOENT)',
+  })
+})
+
+test('an upload that fails although its source exists keeps its failure', async () => {
+  const { sandbox } = sandboxOf([])
+  const failing = { ...sandbox, upload: () => Promise.reject(new Error('the sandbox is gone')) }
+  const step = PrepareAction.parse({ type: 'upload_dir', source: '/', target: 'x' })
+  await expect(prepareSandbox(failing, [step], AbortSignal.timeout(1000))).rejects.toThrow('the sandbox is gone')
+})

@@ -1,4 +1,6 @@
+import { access } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { describeError } from '../lib/errno.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction } from '../model/task.ts'
 import type { Checkouts } from './checkouts.ts'
@@ -10,6 +12,11 @@ type ExecAction = Extract<PrepareAction, { type: 'exec' }>
 /** Longest wait between two attempts. */
 const LONGEST_BACKOFF_MS = 5000
 
+export interface PrepareOptions {
+  /** In the environment of every command, under what the step itself says. */
+  env?: Readonly<Record<string, string>>
+}
+
 export interface PrepareDeps {
   /** Who puts repositories into sandboxes; absent: a step that wants one is refused. */
   checkouts?: Pick<Checkouts, 'upload'>
@@ -20,14 +27,17 @@ export async function prepareSandbox(
   sandbox: Sandbox,
   actions: readonly PrepareAction[],
   signal: AbortSignal,
-  { checkouts }: PrepareDeps = {},
+  { checkouts, env = {} }: PrepareDeps & PrepareOptions = {},
 ): Promise<void> {
   for (const [index, action] of actions.entries()) {
     signal.throwIfAborted()
     switch (action.type) {
       case 'upload_file':
       case 'upload_dir':
-        await sandbox.upload(action.source, action.target, signal)
+        await sandbox.upload(action.source, action.target, signal).catch(async (error: unknown) => {
+          await assertSource(action, index)
+          throw error
+        })
         break
       case 'checkout':
         if (checkouts === undefined)
@@ -35,10 +45,17 @@ export async function prepareSandbox(
         await checkouts.upload(action, sandbox, signal)
         break
       case 'exec':
-        await execWithRetries(sandbox, action, index, signal)
+        await execWithRetries(sandbox, { ...action, env: { ...env, ...action.env } }, index, signal)
         break
     }
   }
+}
+
+async function assertSource({ source }: { source: string }, index: number): Promise<void> {
+  await access(source).catch((cause: unknown) => {
+    const message = `Prepare step ${index + 1}: ${source} cannot be uploaded: ${describeError(cause)}`
+    throw new RolloutError('config.invalid', message, { cause })
+  })
 }
 
 async function execWithRetries(

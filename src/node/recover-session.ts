@@ -73,6 +73,7 @@ function toOutcome(
     schemaVersion: 1,
     sessionId: order.sessionId,
     taskId: order.task.task_id,
+    ...(order.runId === undefined ? {} : { runId: order.runId }),
     attempt: order.attempt,
     nodeId: deps.nodeId,
     ...endingOf(reached, grade?.attempt === order.attempt ? grade : undefined),

@@ -15,6 +15,8 @@ export interface TaskRun {
 
 export interface RunTaskOptions {
   ids: IdSource
+  /** Names the run that the sessions belong to: only sessions of one run are compared with each other. */
+  runId?: string
   /** Sessions beyond `num_samples` that may take the place of those that were not the policy's doing. */
   maxRefills: number
   /** How long to wait before the first that makes up for another; twice as long for each failure in a row. Absent: 1000. */
@@ -35,14 +37,20 @@ export function isValid({ failure }: SessionOutcome): boolean {
 export async function runTask(
   node: Pick<SessionNode, 'submit'>,
   task: TaskRequest,
-  { ids, maxRefills, backoffMs = 1000, signal, onOutcome }: RunTaskOptions,
+  { ids, runId, maxRefills, backoffMs = 1000, signal, onOutcome }: RunTaskOptions,
 ): Promise<TaskRun> {
   const run: TaskRun = { task, outcomes: [], valid: 0 }
   let refillsLeft = maxRefills
   let isHopeless = false
   let failuresInRow = 0
   const one = async (): Promise<void> => {
-    const session = node.submit({ schemaVersion: 1, sessionId: ids.next('ses'), attempt: 1, task })
+    const session = node.submit({
+      schemaVersion: 1,
+      sessionId: ids.next('ses'),
+      attempt: 1,
+      task,
+      ...(runId === undefined ? {} : { runId }),
+    })
     const cancel = (): void => session.cancel('The run was interrupted.')
     signal.addEventListener('abort', cancel, { once: true })
     const outcome = await session.outcome.finally(() => signal.removeEventListener('abort', cancel))

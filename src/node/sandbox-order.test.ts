@@ -48,7 +48,13 @@ test('a task that says nothing gets a workdir, a bound on processes, nobody to t
   expect(specOf()).toEqual({
     id: expect.stringMatching(/^agent-[0-9a-f-]{36}$/),
     workdir: '/workspace',
-    env: {},
+    folders: ['/polar/session', '/polar/session/artifacts', '/polar/session/logs', '/polar/session/logs/agent'],
+    env: {
+      SESSION_DIR: '/polar/session',
+      ARTIFACTS_DIR: '/polar/session/artifacts',
+      LOGS_DIR: '/polar/session/logs',
+      AGENT_LOG_DIR: '/polar/session/logs/agent',
+    },
     limits: { pids: 4096 },
     network: { kind: 'none' },
     mounts: [],
@@ -69,7 +75,12 @@ test.each([
   [{ allow_hosts: ['pypi.org'] }, able, { kind: 'allow', hosts: ['pypi.org'] }],
   [{ allow_hosts: ['pypi.org'], allow_internet: true }, able, { kind: 'allow', hosts: ['pypi.org'] }],
   [{ allow_hosts: [] }, able, { kind: 'allow', hosts: [] }],
-  [{ network: 'host' }, able, { kind: 'none' }],
+  [{ network: 'host' }, able, { kind: 'open' }],
+  [{ network: 'bridge' }, able, { kind: 'open' }],
+  [{ network: 'none' }, able, { kind: 'none' }],
+  [{ network: '' }, able, { kind: 'none' }],
+  [{ network: 'host', allow_internet: false }, able, { kind: 'none' }],
+  [{ network: 'none', allow_internet: true }, able, { kind: 'open' }],
 ])('the network of %j', (runtime, capabilities, network) => {
   expect(specOf(runtime, { capabilities }).network).toEqual(network)
 })
@@ -105,6 +116,25 @@ test('volumes are mounted after what the node mounts, writable unless it is said
   ])
 })
 
+test.each([
+  [{ allow_internet: true }, [{ source: '/proxy', target: '/polar/proxy', isReadOnly: true }]],
+  [{ allow_internet: false }, []],
+  [{}, []],
+])('internet_volumes are mounted where the internet may be used: %j', (runtime, mounts) => {
+  expect(specOf({ ...runtime, internet_volumes: ['/proxy:/polar/proxy:ro'] }).mounts).toEqual(mounts)
+})
+
+test('a step that names the path of the session folder is refused where files are not isolated', () => {
+  const open: RuntimeCapabilities = { ...unable, isolatesFiles: false }
+  const prepare = [
+    { type: 'exec', command: 'true' },
+    { type: 'exec', command: 'rm -rf /polar/session/workspace' },
+  ]
+  expect(() => specOf({ prepare }, { capabilities: open })).toThrow('has no /polar/session, which prepare step 2 names')
+  expect(codeOf(() => specOf({ prepare: [prepare[0]] }, { capabilities: open }))).toBe('nothing thrown')
+  expect(codeOf(() => specOf({ prepare }))).toBe('nothing thrown')
+})
+
 test.each<unknown>(['data:/data', '/data', '/data:data', '/data:/data:rx', '/a:/b:ro:z', 7])(
   'a volume that is none is refused: %j',
   (volume) => {
@@ -118,10 +148,10 @@ test('volumes that are no list are refused', () => {
 
 test('image, workdir, environment and door are passed on; a very long name is cut for the label', () => {
   const door = { port: 8080, accept: () => {} }
-  const order = orderOf({ image: 'python:3.13', workdir: '/testbed', env: { A: '1' } })
+  const order = orderOf({ image: 'python:3.13', workdir: '/testbed', env: { A: '1', LOGS_DIR: '/logs' } })
   order.task.task_id = 'x'.repeat(300)
   const spec = toSandboxSpec(order, { kind: 'box', capabilities: able }, { ...parts, role: 'grader', door })
-  expect(spec).toMatchObject({ image: 'python:3.13', workdir: '/testbed', env: { A: '1' }, door })
+  expect(spec).toMatchObject({ image: 'python:3.13', workdir: '/testbed', env: { A: '1', LOGS_DIR: '/logs' }, door })
   expect(spec.id).toMatch(/^grader-/)
   expect(spec.labels['task']).toHaveLength(200)
 })

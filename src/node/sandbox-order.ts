@@ -3,6 +3,8 @@ import { posix } from 'node:path'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { RuntimeSpec } from '../model/task.ts'
+import { askedNetwork } from '../model/task-notices.ts'
+import { FOLDER_VARIABLES, stepWithSessionDir } from './session-environment.ts'
 import type { Door, Mount, NetworkPolicy, Runtime, RuntimeCapabilities, SandboxSpec } from './runtimes/runtime.ts'
 
 /** How long a sandbox is kept for a node that does not say it still wants it. */
@@ -32,19 +34,34 @@ export function toSandboxSpec(
 ): SandboxSpec {
   const spec = task.runtime
   const { role, nodeId, door } = parts
+  assertFolders(spec, runtime)
+  const network = toNetwork(spec, runtime)
   return {
     // Two attempts at the same session may meet on one machine; ids of sandboxes are never the same twice.
     id: `${role}-${randomUUID()}`,
     ...(spec?.image == null ? {} : { image: spec.image }),
     workdir: spec?.workdir ?? '/workspace',
-    env: spec?.env ?? {},
+    folders: Object.values(FOLDER_VARIABLES),
+    env: { ...FOLDER_VARIABLES, ...spec?.env },
     limits: toLimits(spec, runtime),
-    network: toNetwork(spec, runtime),
+    network,
     ...(door === undefined ? {} : { door }),
-    mounts: [...parts.mounts, ...toMounts(spec)],
+    mounts: [
+      ...parts.mounts,
+      ...toMounts('runtime.kwargs.volumes', spec?.kwargs['volumes']),
+      ...(network.kind === 'open' ? toMounts('runtime.internet_volumes', spec?.internet_volumes) : []),
+    ],
     labels: { node: nodeId, session: sessionId, task: task.task_id.slice(0, 200), role },
     leaseUntil: parts.now + LEASE_MS,
   }
+}
+
+/** A runtime that does not isolate files has the session's folder elsewhere; its path would be one of this machine. */
+function assertFolders(spec: RuntimeSpec | null | undefined, runtime: Pick<Runtime, 'kind' | 'capabilities'>): void {
+  const step = spec == null || runtime.capabilities.isolatesFiles ? undefined : stepWithSessionDir(spec)
+  if (step === undefined) return
+  const { SESSION_DIR: path } = FOLDER_VARIABLES
+  throw unsupported(runtime, `has no ${path}, which prepare step ${step} names; $SESSION_DIR names the folder there`)
 }
 
 function toLimits(spec: RuntimeSpec | null | undefined, runtime: Pick<Runtime, 'kind' | 'capabilities'>) {
@@ -66,26 +83,23 @@ function toNetwork(
   runtime: { kind: string; capabilities: RuntimeCapabilities },
 ): NetworkPolicy {
   const able = runtime.capabilities.networks
+  const kind = askedNetwork(spec)
   const asked: NetworkPolicy | undefined =
-    spec?.allow_hosts != null
-      ? { kind: 'allow', hosts: spec.allow_hosts }
-      : spec?.allow_internet == null
-        ? undefined
-        : { kind: spec.allow_internet ? 'open' : 'none' }
+    kind === undefined ? undefined : kind === 'allow' ? { kind, hosts: spec?.allow_hosts ?? [] } : { kind }
   // Nothing was said: as little as this kind can. Who chooses one that keeps nothing apart has been told by its name.
   if (asked === undefined) return { kind: able.includes('none') ? 'none' : 'open' }
   if (able.includes(asked.kind)) return asked
   throw unsupported(runtime, `knows the networks ${able.join(', ')} only, not ${asked.kind}`)
 }
 
-/** NVIDIA's `kwargs.volumes`, as `SOURCE:/TARGET[:ro|rw]`. */
-function toMounts(spec: RuntimeSpec | null | undefined): Mount[] {
-  const volumes = spec?.kwargs['volumes'] ?? []
-  if (!Array.isArray(volumes)) throw invalid('runtime.kwargs.volumes is a list of SOURCE:/TARGET')
+/** NVIDIA's volumes, as `SOURCE:/TARGET[:ro|rw]`. */
+function toMounts(field: string, given: unknown): Mount[] {
+  const volumes = given ?? []
+  if (!Array.isArray(volumes)) throw invalid(`${field} is a list of SOURCE:/TARGET`)
   return volumes.map((volume) => {
     const [source = '', target = '', mode = 'rw', ...more] = String(volume).split(':')
     if (!posix.isAbsolute(source) || !posix.isAbsolute(target) || more.length > 0 || !['ro', 'rw'].includes(mode)) {
-      throw invalid(`runtime.kwargs.volumes: "${String(volume)}" is not /SOURCE:/TARGET or /SOURCE:/TARGET:ro`)
+      throw invalid(`${field}: "${String(volume)}" is not /SOURCE:/TARGET or /SOURCE:/TARGET:ro`)
     }
     return { source, target, isReadOnly: mode === 'ro' }
   })

@@ -54,14 +54,45 @@ test('what is written in pieces is one result, with the trainer’s own words in
   })
 })
 
-test('an ending that NVIDIA Polar has no word for is an error of the trajectory', () => {
+test('an ending that NVIDIA Polar has no word for is an error, with ours beside it', () => {
   const failure = new RolloutError('session.node-lost', 'Gone.').failure
   const text = [...renderResult({ order, outcome: outcomeOf({ status: 'CANCELLED', failure }) })].join('')
   expect(SessionResult.parse(JSON.parse(text))).toMatchObject({
-    status: 'CANCELLED',
+    status: 'ERROR',
+    polar_status: 'CANCELLED',
     error: 'Gone.',
     failure: { code: 'session.node-lost' },
     trajectory: { status: 'ERROR', error: 'Gone.' },
+  })
+})
+
+test('timing has the four keys of NVIDIA Polar and no null; polar_timing has all', () => {
+  const timing = { register_to_init_queue_ms: 1, init_ms: 2, ready_queue_ms: 3, run_ms: null, build_ms: 4 }
+  const text = [...renderResult({ order, outcome: outcomeOf({ timing }) })].join('')
+  const result = JSON.parse(text) as SessionResult
+  expect(result.timing).toEqual({ register_to_init_queue_ms: 1, init_ms: 2 })
+  expect(result.polar_timing).toEqual(timing)
+})
+
+test('metadata of the trajectory has NVIDIA Polar’s fields of evaluation, model and agent', () => {
+  const failure = new RolloutError('session.agent-timeout', 'Too long.').failure
+  const graded = {
+    ...order,
+    task: { ...task, evaluator: { strategy: 'command', config: {}, env: {}, refresh_runtime: false } },
+  }
+  const outcome = outcomeOf({
+    status: 'TIMEOUT',
+    failure,
+    ending: { kind: 'timeout', exitCode: null },
+    grade: { outcome_reward: 0.25, metadata: { tests: 3 } },
+  })
+  const text = [...renderResult({ order: graded, outcome })].join('')
+  expect((JSON.parse(text) as SessionResult).trajectory.metadata).toMatchObject({
+    evaluation: { tests: 3, strategy: 'command', outcome_reward: 0.25, trace_rewards: null },
+    agent_result: { status: 'timeout', return_code: null, timeout_source: 'agent', timeout_stage: 'exec' },
+    model_requested: null,
+    model_used: null,
+    api_type: null,
   })
 })
 

@@ -3,11 +3,12 @@ import { open, rename, rm } from 'node:fs/promises'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { createZstdCompress } from 'node:zlib'
+import type { EvalResult } from '../model/reward.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
-import type { SessionResult, SessionStatus } from '../model/session.ts'
+import { type SessionResult, toNvidiaStatus, toNvidiaTiming } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
-import type { Trajectory } from '../model/trajectory.ts'
+import type { Trace, Trajectory } from '../model/trajectory.ts'
 import type { BuiltSession } from '../trajectory/build-session.ts'
 import { scoreSession } from '../trajectory/score-session.ts'
 import { toTrace } from '../trajectory/to-trace.ts'
@@ -59,11 +60,19 @@ function split(text: string, mark: string): [string, string] {
   return [text.slice(0, at), text.slice(at)]
 }
 
-function* tracesOf({ order, outcome, built }: ResultParts): Generator<ReturnType<typeof toTrace>> {
+function* tracesOf({ order, outcome, built }: ResultParts): Generator<Trace> {
   if (built === undefined) return
-  const group = groupOf(order.task)
-  const score = { metadata: {}, ...outcome.grade, session_id: order.sessionId, group_id: group }
-  for (const sample of scoreSession(built, score).samples()) yield toTrace(sample)
+  const { metadata } = order.task
+  const score = { metadata: {}, ...outcome.grade, session_id: order.sessionId, group_id: groupOf(order.task) }
+  const more = {
+    // As the trainer wrote it: a number stays a number.
+    ...('group_id' in metadata && { group_id: metadata['group_id'] }),
+    ...(isAgentTimeout(outcome) && { training_filter: AGENT_TIMEOUT_FILTER }),
+  }
+  for (const sample of scoreSession(built, score).samples()) {
+    const trace = toTrace(sample)
+    yield { ...trace, metadata: { ...trace.metadata, ...more } }
+  }
 }
 
 /** All but the traces. */
@@ -73,8 +82,10 @@ function toHead({ order, outcome, built }: ResultParts): SessionResult {
   return {
     session_id: sessionId,
     task_id: task.task_id,
-    status,
-    timing,
+    status: toNvidiaStatus(status),
+    polar_status: status,
+    timing: toNvidiaTiming(timing),
+    polar_timing: timing,
     node_id: nodeId,
     error: failure?.message ?? null,
     failure: failure ?? null,
@@ -103,14 +114,15 @@ function toHead({ order, outcome, built }: ResultParts): SessionResult {
         is_complete: built?.session.complete ?? false,
         task_metadata: task.metadata,
         ...lifted(task.metadata),
-        ...(grade === undefined ? {} : { evaluation: grade.metadata }),
+        ...modelFacts(built),
+        ...agentFacts(outcome),
+        ...(grade === undefined ? {} : { evaluation: toEvaluation(task, grade) }),
       },
     },
   }
 }
 
-/** NVIDIA Polar has no CANCELLED. */
-function toTrajectoryStatus(status: SessionStatus): Trajectory['status'] {
+function toTrajectoryStatus(status: SessionOutcome['status']): Trajectory['status'] {
   return status === 'COMPLETED' || status === 'TIMEOUT' ? status : 'ERROR'
 }
 
@@ -125,4 +137,52 @@ const LIFTED = ['group_id', 'policy_version', 'rollout_step'] as const
 /** What NVIDIA Polar's builders repeat where its clients look for it. */
 function lifted(metadata: TaskRequest['metadata']): Record<string, unknown> {
   return Object.fromEntries(LIFTED.filter((key) => key in metadata).map((key) => [key, metadata[key]]))
+}
+
+/** NVIDIA Polar's names of the wire APIs. */
+const API_TYPES: Readonly<Record<string, string>> = {
+  'anthropic-messages': 'anthropic',
+  'openai-chat': 'openai_chat',
+  'openai-responses': 'openai_responses',
+  'google-generate': 'google',
+}
+
+/** Of the last call: NVIDIA Polar keeps one value per session. */
+function modelFacts(built: BuiltSession | undefined): Record<string, unknown> {
+  const turn = built?.session.turns.at(-1)
+  return {
+    model_requested: turn?.model ?? null,
+    model_used: turn?.response?.model ?? null,
+    api_type: turn === undefined ? null : (API_TYPES[turn.dialect] ?? turn.dialect),
+  }
+}
+
+/** NVIDIA Polar's trainer trains on a timeout only when the result says that the agent's own time ran out. */
+const AGENT_TIMEOUT_FILTER = { reason: 'agent_timeout', trainable: true, masked: false }
+
+function isAgentTimeout({ status, failure }: SessionOutcome): boolean {
+  return status === 'TIMEOUT' && failure?.code === 'session.agent-timeout'
+}
+
+function agentFacts(outcome: SessionOutcome): Record<string, unknown> {
+  const { ending } = outcome
+  if (ending === undefined) return {}
+  // NVIDIA Polar has no word for an agent that reached a limit of its own; there it has completed.
+  const status = ending.kind === 'truncated' ? 'completed' : ending.kind
+  return {
+    agent_result: {
+      status,
+      return_code: ending.exitCode,
+      ...(isAgentTimeout(outcome) && { timeout_source: 'agent', timeout_stage: 'exec' }),
+    },
+  }
+}
+
+function toEvaluation({ evaluator }: TaskRequest, grade: EvalResult): Record<string, unknown> {
+  return {
+    ...grade.metadata,
+    strategy: evaluator?.strategy ?? null,
+    outcome_reward: grade.outcome_reward ?? null,
+    trace_rewards: grade.trace_rewards ?? null,
+  }
 }

@@ -9,7 +9,8 @@ import type { EvalResult } from '../model/reward.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { AgentEnding } from '../model/session-outcome.ts'
 import type { SessionRecord, SessionTiming } from '../model/session.ts'
-import type { AgentSpec, SamplingSpec, TaskRequest } from '../model/task.ts'
+import type { AgentSpec, PrepareAction, SamplingSpec, TaskRequest } from '../model/task.ts'
+import { NO_NETWORK_NOTICE, noticesOf } from '../model/task-notices.ts'
 import type { SessionReader } from '../store/store.ts'
 import { buildSession, type BuildOptions, type BuiltSession } from '../trajectory/build-session.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
@@ -21,6 +22,7 @@ import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
 import { keepHarnessLogs } from './harness-logs.ts'
+import { assertVersion } from './assert-version.ts'
 import { endOf, type Harness } from './harnesses/harness.ts'
 import { lastWords } from './last-words.ts'
 import { launchInSandbox } from './launch-in-sandbox.ts'
@@ -30,8 +32,9 @@ import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
 import type { RunTimes } from './run-times.ts'
 import type { Execution, ExecResult, Mount, Runtime, Sandbox } from './runtimes/runtime.ts'
 import { toSandboxSpec } from './sandbox-order.ts'
+import { identityVariables } from './session-environment.ts'
 import type { StoredGrade } from './session-folder.ts'
-import type { WarmStarts } from './warm-start.ts'
+import type { StartOptions, WarmStarts } from './warm-start.ts'
 import { within } from './within.ts'
 
 /** A harness, and what of it has to be brought into a sandbox. */
@@ -39,6 +42,8 @@ export interface RunnableHarness {
   harness: Harness
   /** Absent: it is in the sandbox already, and starts by its name. */
   bundle?: { folder: string; startAt(path: string): ProgramStart }
+  /** What the program in the sandbox must say its version is; absent: anything. */
+  version?: string
 }
 
 /** A kind of sandbox, and those of it that were prepared before. */
@@ -83,7 +88,6 @@ export interface SessionGateway {
 /** On the sandbox's own loopback, so it is in nobody's way. */
 const DOOR_PORT = 8080
 const BUNDLE = '/polar/harness'
-const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 const LOGS_MS = 30_000
 
 /** What a session is made of, once all the names in its task have been looked up. */
@@ -139,12 +143,33 @@ export class RealWork implements SessionWork<BuiltSession> {
       door: { port: DOOR_PORT, accept: (socket) => gateway.accept(sessionId, socket) },
     })
     const startedAt = clock.now()
-    const started = starts.start(spec, task.runtime?.prepare ?? [], AbortSignal.any([signal, this.#over.signal]))
-    const { sandbox } = await this.#own(started)
+    if (spec.network.kind === 'none') this.warnings.push(...noticesOf(task))
+    const either = AbortSignal.any([signal, this.#over.signal])
+    const { actions, options } = this.#steps(task.runtime?.prepare ?? [])
+    const { sandbox } = await this.#own(this.#hinted(starts.start(spec, actions, either, options)))
     startTimes.add(task.task_id, clock.now() - startedAt)
     this.#sandbox = sandbox
     if (resolved.evaluator?.needs.agentState) this.#owned.defer(() => runtime.removeSnapshot?.(this.#stateName()))
     this.#graders = this.#owned.use(this.#createGraders(resolved))
+  }
+
+  /** The steps of a sandbox, and what their commands find in the environment. */
+  #steps(prepare: readonly PrepareAction[]): { actions: readonly PrepareAction[]; options: StartOptions } {
+    const { task } = this.#order
+    const { direct_exec_init_command: init, backend } = task.runtime ?? {}
+    const env = identityVariables(this.#order)
+    if (init == null || backend !== 'apptainer') return { actions: prepare, options: { env } }
+    const first: PrepareAction = { type: 'exec', command: init, max_attempts: 1, retry_backoff_seconds: 0 }
+    return { actions: [first, ...prepare], options: { env, startsProcesses: true } }
+  }
+
+  /** A step that fails in a sandbox without a network may have failed for want of one. */
+  async #hinted<T>(started: Promise<T>): Promise<T> {
+    return started.catch((error: unknown) => {
+      const isHinted = error instanceof RolloutError && error.code === 'runtime.prepare-failed'
+      if (!isHinted || !this.warnings.includes(NO_NETWORK_NOTICE)) throw error
+      throw new RolloutError(error.code, `${error.message}\n${NO_NETWORK_NOTICE}`, { cause: error })
+    })
   }
 
   async #resolve(): Promise<Resolved> {
@@ -178,10 +203,10 @@ export class RealWork implements SessionWork<BuiltSession> {
   #createGraders({ runtime, starts, evaluator }: Resolved): Graders {
     const { task } = this.#order
     const { clock, standby } = this.#deps
-    const actions = task.runtime?.eval_prepare ?? task.runtime?.prepare ?? []
+    const { actions, options } = this.#steps(task.runtime?.eval_prepare ?? task.runtime?.prepare ?? [])
     const spec = () => toSandboxSpec(this.#order, runtime, { ...this.#sandboxParts('grader'), mounts: [] })
     return new Graders({
-      startClean: async (signal) => this.#hold((await starts.start(spec(), actions, signal)).sandbox),
+      startClean: async (signal) => this.#hold((await starts.start(spec(), actions, signal, options)).sandbox),
       startFromAgent: evaluator?.needs.agentState
         ? async (signal) => this.#hold(await runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
         : undefined,
@@ -205,7 +230,9 @@ export class RealWork implements SessionWork<BuiltSession> {
     const stopPrewarm = this.#planPrewarm()
     const startedAt = clock.now()
     try {
-      const execution = await launchInSandbox(this.#sandbox!, this.#plan(), { outputBytes }, signal)
+      const plan = this.#plan()
+      await assertVersion(this.#sandbox!, runnable, plan)
+      const execution = await launchInSandbox(this.#sandbox!, plan, { outputBytes }, signal)
       const result = await untilEnded(execution, signal)
       await this.#keepOutput(execution, result)
       if (result.exitCode === null && !signal.aborted && !result.isOutOfMemory) await this.#assertAlive()
@@ -228,17 +255,19 @@ export class RealWork implements SessionWork<BuiltSession> {
     const sandbox = this.#sandbox!
     const { harness, bundle } = runnable
     const isApart = runtime.capabilities.isolatesFiles
+    const baseUrl = `http://127.0.0.1:${sandbox.doorPort}/s/${sessionId}`
     return planLaunch(
       harness,
       {
         ...(bundle === undefined ? {} : { start: bundle.startAt(isApart ? BUNDLE : bundle.folder) }),
         home: this.#home(),
         workdir: sandbox.workdir,
-        env: { PATH: USUAL_PATH, ...task.runtime?.env },
+        // All else that the sandbox has, such as PATH, its commands find by themselves.
+        env: { ...identityVariables(this.#order), GOOGLE_API_URL: baseUrl },
       },
       {
         sessionId,
-        baseUrl: `http://127.0.0.1:${sandbox.doorPort}/s/${sessionId}`,
+        baseUrl,
         key: this.#access!.key,
         model: task.agent.model_name ?? this.#deps.model.name,
         contextTokens: this.#deps.model.contextTokens,
@@ -379,9 +408,10 @@ export class RealWork implements SessionWork<BuiltSession> {
   }
 }
 
-function originOf({ task, attempt }: SessionOrder, harness: Harness, runtime: string): Record<string, unknown> {
+function originOf({ task, attempt, runId }: SessionOrder, harness: Harness, runtime: string): Record<string, unknown> {
   return {
     task: task.task_id,
+    ...(runId === undefined ? {} : { run: runId }),
     attempt,
     runtime,
     harness: { name: harness.name, ...(harness.package === undefined ? {} : { version: harness.package.version }) },

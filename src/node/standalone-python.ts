@@ -1,9 +1,8 @@
 import { createHash } from 'node:crypto'
 import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
 import { dirname, join, normalize } from 'node:path'
-import { buffer } from 'node:stream/consumers'
 import { gunzipSync } from 'node:zlib'
-import { EnvHttpProxyAgent, request } from 'undici'
+import { download, withoutCredentials } from '../lib/download.ts'
 import { runProgram } from '../lib/run-program.ts'
 import { readZip, type ZipEntry } from '../lib/zip-reader.ts'
 
@@ -46,7 +45,7 @@ export interface StandaloneDeps {
 export async function fetchStandalonePython(deps: StandaloneDeps): Promise<StandalonePython> {
   const folder = FOLDERS[deps.platform]
   if (folder === undefined) throw new Error(`there is no Python to be had for ${deps.platform}`)
-  const entries = readZip(await download(deps))
+  const entries = readZip(await downloadModule(deps))
   assertSum(entries)
   const scratch = await mkdtemp(join(deps.tmpdir, 'polar-python-'))
   const dispose = (): Promise<void> => rm(scratch, { recursive: true, force: true })
@@ -69,26 +68,18 @@ async function findProxy(env: StandaloneDeps['env'], signal: AbortSignal): Promi
   throw new Error('it comes from a Go module proxy, and none is known here: set GOPROXY, or install Go or Python 3.12')
 }
 
-async function download({ env, signal }: StandaloneDeps): Promise<Buffer> {
+async function downloadModule({ env, signal }: StandaloneDeps): Promise<Buffer> {
   const proxy = await findProxy(env, signal)
   const url = `${proxy.replace(/\/$/, '')}/${MODULE}/@v/${RELEASE}.zip`
-  const dispatcher = new EnvHttpProxyAgent({
-    httpsProxy: env['HTTPS_PROXY'] ?? env['https_proxy'] ?? '',
-    httpProxy: env['HTTP_PROXY'] ?? env['http_proxy'] ?? '',
-    noProxy: env['NO_PROXY'] ?? env['no_proxy'] ?? '',
-    maxResponseSize: LARGEST_BYTES,
-  })
   try {
-    const { statusCode, body } = await request(url, { dispatcher, signal })
-    const data = await buffer(body)
-    if (statusCode !== 200) throw new Error(`it answered ${statusCode}`)
-    return data
+    return await download(url, { env, signal, maxBytes: LARGEST_BYTES })
   } catch (error) {
-    throw new Error(`Python ${STANDALONE_VERSION} cannot be had from ${url}: ${(error as Error).message}`, {
-      cause: error,
-    })
-  } finally {
-    await dispatcher.destroy()
+    throw new Error(
+      `Python ${STANDALONE_VERSION} cannot be had from ${withoutCredentials(url)}: ${(error as Error).message}`,
+      {
+        cause: error,
+      },
+    )
   }
 }
 

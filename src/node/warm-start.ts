@@ -2,13 +2,19 @@ import { createHash } from 'node:crypto'
 import { RolloutError } from '../model/failure.ts'
 import type { PrepareAction } from '../model/task.ts'
 import { digestTree } from './digest-tree.ts'
-import { prepareSandbox, type PrepareDeps } from './prepare-sandbox.ts'
+import { prepareSandbox, type PrepareDeps, type PrepareOptions } from './prepare-sandbox.ts'
 import type { Runtime, Sandbox, SandboxSpec } from './runtimes/runtime.ts'
+import { namesSession } from './session-environment.ts'
 
 /** A sandbox that is ready, and whether its preparation was found done. */
 export interface PreparedSandbox {
   sandbox: Sandbox
   isWarm: boolean
+}
+
+export interface StartOptions extends PrepareOptions {
+  /** Whether the steps start processes, which no snapshot keeps. Absent: no. */
+  startsProcesses?: boolean
 }
 
 /**
@@ -29,9 +35,15 @@ export class WarmStarts {
     this.#deps = deps
   }
 
-  async start(spec: SandboxSpec, actions: readonly PrepareAction[], signal: AbortSignal): Promise<PreparedSandbox> {
-    if (!this.#runtime.capabilities.supportsSnapshots || actions.length === 0) {
-      return { sandbox: await this.#startCold(spec, actions, signal), isWarm: false }
+  async start(
+    spec: SandboxSpec,
+    actions: readonly PrepareAction[],
+    signal: AbortSignal,
+    { startsProcesses = false, ...options }: StartOptions = {},
+  ): Promise<PreparedSandbox> {
+    const mayWarm = !startsProcesses && actions.length > 0 && !actions.some(namesSession)
+    if (!this.#runtime.capabilities.supportsSnapshots || !mayWarm) {
+      return { sandbox: await this.#startCold(spec, actions, signal, options), isWarm: false }
     }
     const snapshot = await snapshotName(spec, actions)
     for (;;) {
@@ -41,7 +53,7 @@ export class WarmStarts {
         this.#ready.delete(snapshot)
       }
       const underway = this.#underway.get(snapshot)
-      if (underway === undefined) return this.#startFirst(spec, snapshot, actions, signal)
+      if (underway === undefined) return this.#startFirst(spec, { snapshot, actions, options }, signal)
       await untilAborted(underway, signal)
     }
   }
@@ -49,15 +61,14 @@ export class WarmStarts {
   /** Others wait meanwhile. Called without a pause since nobody was found to be underway. */
   async #startFirst(
     spec: SandboxSpec,
-    snapshot: string,
-    actions: readonly PrepareAction[],
+    { snapshot, actions, options }: { snapshot: string; actions: readonly PrepareAction[]; options: PrepareOptions },
     signal: AbortSignal,
   ): Promise<PreparedSandbox> {
     const { promise, resolve } = Promise.withResolvers<void>()
     this.#underway.set(snapshot, promise)
     try {
       const warm = await this.#startWarm(spec, snapshot, signal)
-      const sandbox = warm ?? (await this.#startCold(spec, actions, signal))
+      const sandbox = warm ?? (await this.#startCold(spec, actions, signal, options))
       if (warm !== undefined || (await isKept(sandbox, snapshot))) this.#ready.add(snapshot)
       return { sandbox, isWarm: warm !== undefined }
     } finally {
@@ -75,10 +86,15 @@ export class WarmStarts {
     }
   }
 
-  async #startCold(spec: SandboxSpec, actions: readonly PrepareAction[], signal: AbortSignal): Promise<Sandbox> {
+  async #startCold(
+    spec: SandboxSpec,
+    actions: readonly PrepareAction[],
+    signal: AbortSignal,
+    options: PrepareOptions,
+  ): Promise<Sandbox> {
     const sandbox = await this.#runtime.start(spec, signal)
     try {
-      await prepareSandbox(sandbox, actions, signal, this.#deps)
+      await prepareSandbox(sandbox, actions, signal, { ...this.#deps, ...options })
       return sandbox
     } catch (error) {
       await sandbox.stop()

@@ -42,8 +42,23 @@ describe('with tokens', () => {
     expect(access.authorize(ask(both), submit).name).toBe('lab')
   })
 
+  test.each([
+    ['as password', `x:${trainer.token}`],
+    ['as user', `${trainer.token}:`],
+    ['alone', trainer.token],
+  ])('a token in the URL of the server comes as Basic credentials and is taken %s', (_, credentials) => {
+    const authorization = `Basic ${Buffer.from(credentials).toString('base64')}`
+    for (const route of [submit, routes.getTask, routes.cancelTask]) {
+      expect(access.authorize(ask({ authorization }), route).name).toBe('lab')
+    }
+    const both = { authorization, 'x-polar-control-token': 'of something else' }
+    expect(access.authorize(ask(both), submit).name).toBe('lab')
+  })
+
   test.each<Record<string, string>>([
     {},
+    { authorization: `Basic ${Buffer.from(`x:${trainer.token}x`).toString('base64')}` },
+    { authorization: `Basic ${Buffer.from(`${trainer.token}x:y`).toString('base64')}` },
     { authorization: '' },
     { authorization: 'Bearer' },
     { authorization: `Bearer ${trainer.token}x` },

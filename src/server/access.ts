@@ -51,10 +51,10 @@ export function createAccess({ tokens, isOpen = false }: AccessOptions, host: st
   const known = tokens.map(({ token, ...caller }) => ({ hash: hashOf(token), caller }))
   return {
     authorize(request, route) {
-      const token = tokenOf(request.headers)
-      const caller = token === undefined ? undefined : find(known, token)
+      const given = tokensOf(request.headers)
+      const caller = given.map((token) => find(known, token)).find((found) => found !== undefined)
       if (route.scopes.length === 0) return caller ?? ANYBODY
-      if (caller === undefined) throw unauthorized(token !== undefined)
+      if (caller === undefined) throw unauthorized(given.length > 0)
       if (route.scopes.some((scope) => caller.scopes.includes(scope))) return caller
       throw forbidden(caller, route)
     },
@@ -101,10 +101,22 @@ function hashOf(token: string): Buffer {
   return createHash('sha256').update(token).digest()
 }
 
-/** The second is what NVIDIA Polar's own services send. */
-function tokenOf(headers: Headers): string | undefined {
-  const bearer = /^Bearer +(\S+) *$/i.exec(headers.get('authorization') ?? '')?.[1]
-  return bearer ?? (headers.get('x-polar-control-token')?.trim() || undefined)
+/**
+ * All that may be a token. NVIDIA Polar's services send `x-polar-control-token`, its trainer only when it submits. A token
+ * in the URL of the server (`http://x:TOKEN@host`) comes as Basic credentials with every request, as password or as user.
+ */
+function tokensOf(headers: Headers): string[] {
+  const [, scheme = '', value = ''] = /^(Bearer|Basic) +(\S+) *$/i.exec(headers.get('authorization') ?? '') ?? []
+  const control = headers.get('x-polar-control-token')?.trim() ?? ''
+  const sent = scheme.toLowerCase() === 'basic' ? credentialsOf(value) : [value]
+  return [...sent, control].filter((token) => token !== '')
+}
+
+/** Password first: it is the usual place. A password may hold a colon, a user may not (RFC 7617). */
+function credentialsOf(base64: string): string[] {
+  const text = Buffer.from(base64, 'base64').toString()
+  const colon = text.indexOf(':')
+  return colon === -1 ? [text] : [text.slice(colon + 1), text.slice(0, colon)]
 }
 
 function unauthorized(isGiven: boolean): RolloutError {

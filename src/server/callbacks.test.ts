@@ -136,6 +136,30 @@ function open<T extends AsyncDisposable>(one: T): T {
   return one
 }
 
+test('an answer of 200 with {"ok": false} is a refusal, and the call is made again', async () => {
+  const answers = ['{"ok": false}', '{ "ok" : false, "why": "unknown task" }', '{"ok": true}']
+  const trainer = open(
+    await Trainer.start((response, count) =>
+      response.setHeader('content-type', 'application/json').end(answers[count - 1]),
+    ),
+  )
+  open(start())
+  await end('t', trainer.url)
+  await expectState('t', 'delivered')
+  expect(trainer.received).toHaveLength(3)
+})
+
+test.each(['', 'not JSON', '{"ok": true}', '{"ok": "false"}', '[]', 'null', 'false'])(
+  'an answer of 200 with %j is a delivery',
+  async (text) => {
+    const trainer = open(await Trainer.start((response) => response.end(text)))
+    open(start())
+    await end('t', trainer.url)
+    await expectState('t', 'delivered')
+    expect(trainer.received).toHaveLength(1)
+  },
+)
+
 test('a task that ended is told to its trainer, signed, once', async () => {
   const trainer = open(await Trainer.start(ok))
   open(start())
@@ -496,7 +520,8 @@ test('a server that is killed after sending sends again when it is back, with th
 })
 
 test('the receiver of the docs takes what is ours, once, and nothing else', async (context) => {
-  if (spawnSync('python3', ['--version']).status !== 0) context.skip('there is no python3 here')
+  if (spawnSync('python3', ['--version']).status !== 0)
+    context.skip('python3 is not installed: apt-get install python3')
   const page = await readFile(join(import.meta.dirname, '../../docs/callbacks.md'), 'utf8')
   const [, program = ''] = /^```python\n(.*?)^```/ms.exec(page) ?? []
   const receiver = spawn('python3', ['-c', program, '0'], {

@@ -104,7 +104,8 @@ function assertDistinct(artifacts: Completion['artifacts']): void {
 async function assertWanted(outcome: SessionOutcome, { database }: ServerDeps): Promise<void> {
   const standing = await findStanding(database.db, outcome)
   if (standing === undefined) throw noSession(outcome.sessionId)
-  if (standing.taskId !== outcome.taskId) {
+  // A session that is over may have moved with an older run of its task, under another id.
+  if (standing.kind === 'held' && standing.taskId !== outcome.taskId) {
     const message = `Session ${outcome.sessionId} is of another task than ${JSON.stringify(outcome.taskId)}.`
     throw new RolloutError('request.malformed', message, { status: 422, param: 'body.outcome.taskId' })
   }

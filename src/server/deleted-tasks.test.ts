@@ -49,8 +49,14 @@ function handClock(): Clock & { minute: () => void } {
 }
 
 /** A task that is over, with a result and two artifacts for each session. */
-async function finishTask(node: TestNode, id: string, samples = 1, more: object = {}): Promise<SessionOrder[]> {
-  await node.client.submitTask({ body: { ...makeTask(id, samples), ...more } })
+async function finishTask(
+  node: TestNode,
+  id: string,
+  samples = 1,
+  more: object = {},
+  idempotencyKey?: string,
+): Promise<SessionOrder[]> {
+  await node.client.submitTask({ body: { ...makeTask(id, samples), ...more }, idempotencyKey })
   const orders = await node.lease(samples)
   for (const order of orders) {
     const paths = ['agent/log.txt', 'agent/deep/trace.json']
@@ -113,14 +119,15 @@ describe('deleting a task', () => {
     await expect(at.strict.deleteTask(byTask('nobody-knows'))).rejects.toMatchObject(notFound)
   })
 
-  test('a submit that comes late is refused, and so is what a node still brings', async () => {
-    const [order] = await finishTask(node, 'late')
+  test('a repeat of the submit that comes late is refused, and so is what a node still brings', async () => {
+    const idempotencyKey = 'the submit of late'
+    const [order] = await finishTask(node, 'late', 1, {}, idempotencyKey)
     await at.client.deleteTask(byTask('late'))
-    const submit = at.strict.submitTask({ body: makeTask('late') })
+    const submit = at.strict.submitTask({ body: makeTask('late'), idempotencyKey })
     await expect(submit).rejects.toMatchObject({
       failure: { code: 'request.conflict', status: 409, message: expect.stringContaining('has been deleted') },
     })
-    const batch = await at.strict.submitBatch({ body: { tasks: [makeTask('late')] } })
+    const batch = await at.strict.submitBatch({ body: { tasks: [makeTask('late')] }, idempotencyKey })
     expect(batch.outcomes).toEqual([{ task_id: 'late', outcome: 'deleted' }])
     expect(await node.lease(4)).toEqual([])
     const strict = new TestNode(at.strict, node.id)

@@ -6,6 +6,7 @@ import type { Database } from '../store/database.ts'
 import type { Dispatch, RetentionPolicy } from '../store/dispatch.ts'
 import type { FileStore } from '../store/files.ts'
 import type { Caller } from './access.ts'
+import type { CheckTask } from './assert-tasks.ts'
 import type { NamedBells } from './named-bells.ts'
 import type { CallbackOptions } from './callbacks.ts'
 import type { EventFeed } from './event-feed.ts'
@@ -27,6 +28,8 @@ export interface ServerDeps {
   waits: Waits
   checker: ResultChecker
   callbacks: CallbackOptions
+  /** Absent: tasks are checked by nodes only. */
+  checkTask?: CheckTask
   /** A trainer may be to be called now. */
   wakeCallbacks: () => void
   /** Of all tokens there are. */

@@ -14,7 +14,7 @@ export function policyHandlers({
       return { version: await dispatch.getPolicy() }
     },
     async putPolicy({ body }) {
-      return { version: await dispatch.advancePolicy(body.version) }
+      return { version: await dispatch.advancePolicy(body.version), warnings: [NOT_STAMPED] }
     },
     async listQuotas() {
       return { quotas: (await listQuotas(db)).map(toView) }
@@ -31,6 +31,11 @@ export function policyHandlers({
     },
   }
 }
+
+/** Trainers take a 200 for "tokens are stamped with it from now on". */
+const NOT_STAMPED =
+  'No token is stamped with this version. The server uses it to cancel tasks that are too old. The weight version of ' +
+  'tokens is what the gateway of each node was told.'
 
 function toView({ owner, maxQueued, maxRunning, queued, running }: QuotaUse) {
   return {

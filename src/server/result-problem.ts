@@ -51,11 +51,12 @@ export async function findResultProblem(
 
 /** That a node mixes up two results must not be found out by the trainer. */
 function findMismatch(
-  { session_id, task_id, status, node_id, metadata }: SessionResult,
+  { session_id, task_id, node_id, metadata, ...result }: SessionResult,
   identity: ResultIdentity,
 ): ResultProblem | undefined {
   if (session_id !== identity.sessionId) return { wrong: `is that of session ${session_id}` }
   if (task_id !== identity.taskId) return { wrong: `is of task ${JSON.stringify(task_id)}` }
+  const status = result.polar_status ?? result.status
   if (status !== identity.status) return { wrong: `says ${status}, and the outcome ${identity.status}` }
   if (node_id != null && node_id !== identity.nodeId) return { wrong: `is of node ${node_id}` }
   // Our nodes say which attempt it is of; in a file that others wrote nothing need.

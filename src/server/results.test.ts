@@ -52,6 +52,6 @@ test('a task that begins again is not told of as over, not even to whoever reads
   await end(again!)
   expect(await read(await openTaskResult('t', deps))).toMatchObject({
     status: 'completed',
-    results: [{ session_id: b!.sessionId }, { session_id: a!.sessionId, attempt: 2 }],
+    results: [{ session_id: a!.sessionId, attempt: 2 }, { session_id: b!.sessionId }],
   })
 })

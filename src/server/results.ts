@@ -4,8 +4,10 @@ import { JsonStream, StoredJson } from '../api/json-stream.ts'
 import { readAll } from '../api/limit-stream.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionResult } from '../model/session.ts'
+import type { TaskRequest } from '../model/task.ts'
 import type { ResultReference } from '../store/dispatch.ts'
-import { type Ending, listEndings } from '../store/dispatch/query-tasks.ts'
+import type { TaskWord } from '../store/database/tables.ts'
+import { type Ending, findTaskRequest, listCurrentEndings, listEndings } from '../store/dispatch/query-tasks.ts'
 import type { ServerDeps } from './deps.ts'
 import { type EndedSession, makeResult, makeUnreadable } from './made-result.ts'
 import { findProgress, type TaskProgress } from './task-progress.ts'
@@ -19,12 +21,11 @@ const PAGE = 200
 export async function* readEndings(
   { database }: Pick<ServerDeps, 'database'>,
   taskId: string,
-  { after = 0, upTo = Infinity }: { after?: number; upTo?: number } = {},
+  { after = 0 }: { after?: number } = {},
 ): AsyncGenerator<Ending> {
   for (let place = after; ;) {
     const page = await listEndings(database.db, taskId, { after: place, limit: PAGE })
     for (const ending of page) {
-      if (ending.place > upTo) return
       place = ending.place
       yield ending
     }
@@ -32,22 +33,55 @@ export async function* readEndings(
   }
 }
 
+/** The last ending of each session of a task, in order of sample, read page by page. */
+async function* readCurrentEndings(
+  { database }: Pick<ServerDeps, 'database'>,
+  taskId: string,
+  upTo: number,
+): AsyncGenerator<Ending> {
+  for (let afterSample = -1; ;) {
+    const page = await listCurrentEndings(database.db, taskId, { afterSample, upTo, limit: PAGE })
+    for (const ending of page) {
+      afterSample = ending.sample
+      yield ending
+    }
+    if (page.length < PAGE) return
+  }
+}
+
+/** Reads the task of made results at most once. */
+export type TaskReader = () => Promise<TaskRequest | undefined>
+
+export function createTaskReader({ database }: Pick<ServerDeps, 'database'>, taskId: string): TaskReader {
+  let found: Promise<TaskRequest | undefined> | undefined
+  return () => (found ??= findTaskRequest(database.db, taskId))
+}
+
 /** The JSON of one result: as the node wrote it, or as we have to make it. */
-export async function openResult(ending: EndedResult, { database, files, logger }: ResultDeps): Promise<JsonStream> {
-  if (ending.result === undefined) return toStream(makeResult(ending))
+export async function openResult(
+  ending: EndedResult,
+  deps: ResultDeps,
+  readTask: TaskReader = createTaskReader(deps, ending.taskId),
+): Promise<JsonStream> {
+  const { database, files, logger } = deps
+  if (ending.result === undefined) return toStream(makeResult(ending, await readTask()))
   try {
     const { stream, bytes } = await files.open(ending.result.path)
     return new StoredJson(stream, bytes)
   } catch (error) {
     if ((await findProgress(database.db, ending.taskId)) === undefined) throw deletedMeanwhile(ending.taskId)
     logger.error({ err: error, sessionId: ending.sessionId }, 'the result of a session cannot be read')
-    return toStream(makeUnreadable(ending, error))
+    return toStream(makeUnreadable(ending, await readTask(), error))
   }
 }
 
 /** The same as text, opened when it is first asked for. */
-export async function* readResult(ending: EndedResult, deps: ResultDeps): AsyncGenerator<Uint8Array> {
-  const json = await openResult(ending, deps)
+export async function* readResult(
+  ending: EndedResult,
+  deps: ResultDeps,
+  readTask?: TaskReader,
+): AsyncGenerator<Uint8Array> {
+  const json = await openResult(ending, deps, readTask)
   if (json instanceof StoredJson && json.bytes <= SHORT_BYTES) yield* readShort(await readAll(json.compressed))
   else yield* json.chunks
 }
@@ -73,8 +107,16 @@ async function* once(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
 }
 
 /**
- * A task as NVIDIA Polar shows it, with what its sessions brought spliced in as it is. One result is read at a time, and
- * of that only a piece, so a task of any size takes no memory.
+ * The status as NVIDIA Polar's trainer reads it. It ends at `failed`, so a task that infrastructure spoilt is `completed`
+ * there, with only ERROR sessions.
+ */
+export function toNvidiaTaskStatus(status: TaskWord): Exclude<TaskWord, 'failed'> {
+  return status === 'failed' ? 'completed' : status
+}
+
+/**
+ * A task as NVIDIA Polar shows it, with the results of its sessions in order of sample, spliced in as they are. One result
+ * is read at a time, and of that only a piece, so a task of any size takes no memory. `polar_status` is our own status.
  */
 export async function* renderTask(
   task: TaskProgress,
@@ -85,25 +127,30 @@ export async function* renderTask(
   deps: ResultDeps,
 ): AsyncGenerator<Uint8Array> {
   const paths: string[] = []
-  yield Buffer.from(`{"task_id":${JSON.stringify(task.taskId)},"status":"${task.status}","results":[`)
+  const status = toNvidiaTaskStatus(task.status)
+  const head = `{"task_id":${JSON.stringify(task.taskId)},"status":"${status}","polar_status":"${task.status}"`
+  yield Buffer.from(`${head},"results":[`)
+  const readTask = createTaskReader(deps, task.taskId)
   let isFirst = true
-  let place = 0
   let current = 0
   // Those that end from now on are not counted above, and so not shown.
-  for await (const ending of readEndings(deps, task.taskId, { upTo: task.endings })) {
-    place = ending.place
-    if (!ending.isCurrent) continue
+  for await (const ending of readCurrentEndings(deps, task.taskId, task.endings)) {
     current += 1
     if (ending.result !== undefined) paths.push(ending.result.path)
     if (results === 'reference') continue
     if (!isFirst) yield COMMA
     isFirst = false
-    yield* readResult({ ...ending, taskId: task.taskId }, deps)
+    yield* readResult({ ...ending, taskId: task.taskId }, deps, readTask)
   }
-  if (place < task.endings) throw deletedMeanwhile(task.taskId)
-  if (task.status !== 'running' && current < task.ended) throw reopenedMeanwhile(task.taskId)
+  if (current < task.ended) await assertNotGone(task, deps)
   const totals = counts ? `,"total_sessions":${task.need},"completed_sessions":${task.ended}` : ''
   yield Buffer.from(`],"result_paths":${JSON.stringify(paths)}${totals}}`)
+}
+
+/** Fewer sessions are over than before: the task was deleted, or some of its sessions were queued again. */
+async function assertNotGone({ taskId, status }: TaskProgress, { database }: ResultDeps): Promise<void> {
+  if ((await findProgress(database.db, taskId)) === undefined) throw deletedMeanwhile(taskId)
+  if (status !== 'running') throw reopenedMeanwhile(taskId)
 }
 
 const COMMA = Buffer.from(',')

@@ -8,6 +8,7 @@ import { newestCursor, readEvents } from '../store/dispatch/events.ts'
 import { putQuota } from '../store/dispatch/quotas.ts'
 import { WORK_CHANNEL } from '../store/dispatch/work-channel.ts'
 import { openFileStore } from '../store/files.ts'
+import type { CheckTask } from './assert-tasks.ts'
 import { type AccessOptions, createAccess } from './access.ts'
 import { createApp } from './app.ts'
 import { NamedBells } from './named-bells.ts'
@@ -34,6 +35,8 @@ export interface ServerOptions {
   listen: ListenOptions & Partial<ListenLimits>
   access: AccessOptions
   callbacks: CallbackOptions
+  /** Finds mistakes in submitted tasks. Absent: nodes find them. */
+  checkTask?: CheckTask
   /** How long a node may be silent before its work is given to others. Default 60 s. */
   leaseMs?: number
   /** By the name of a token. Set anew at every start; a token that is not named here keeps what it was given. */
@@ -116,6 +119,7 @@ export class RolloutServer implements AsyncDisposable {
       waits,
       checker: parts.use(createResultChecker()),
       callbacks: options.callbacks,
+      ...(options.checkTask === undefined ? {} : { checkTask: options.checkTask }),
       wakeCallbacks: () => callbacks.wake(),
       tokenNames: new Set(options.access.isOpen ? [OPEN_NAME] : options.access.tokens.map(({ name }) => name)),
       version: options.version ?? '',

@@ -2,7 +2,7 @@ import { JsonStream } from '../api/json-stream.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { ServerDeps, Some } from './deps.ts'
 import { noTask } from './not-found.ts'
-import { deletedMeanwhile, readEndings, readResult } from './results.ts'
+import { createTaskReader, deletedMeanwhile, readEndings, readResult } from './results.ts'
 import { findProgress } from './task-progress.ts'
 
 /** The results of a task, other than all at once. */
@@ -45,12 +45,13 @@ async function* streamResults(
 ): AsyncGenerator<JsonStream> {
   using end = deps.waits.enter(signal)
   using ear = deps.bell.listen(taskId)
+  const readTask = createTaskReader(deps, taskId)
   for (let place = skip; ;) {
     // Looked at before the results are: when it is over then, there is nothing after what is read now.
     const task = await findProgress(deps.database.db, taskId)
     for await (const ending of readEndings(deps, taskId, { after: place })) {
       place = ending.place
-      yield new JsonStream(readResult({ ...ending, taskId }, deps))
+      yield new JsonStream(readResult({ ...ending, taskId }, deps, readTask))
     }
     if (task === undefined || place < task.endings) throw deletedMeanwhile(taskId)
     if (!follow || task.status !== 'running') return

@@ -1,6 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
+import { RolloutError } from '../model/failure.ts'
 import { makeTask, startTestServer, TestNode, type TestServer } from '../../test/support/rollout-server.ts'
 
 let at: TestServer
@@ -26,12 +27,103 @@ async function submitAndLease(samples: number, more: object = {}) {
 }
 
 describe('submitting', () => {
-  test('the same task twice is one task, whose state is told', async () => {
+  test('the same task twice is one task while it runs', async () => {
     const { id, orders } = await submitAndLease(1)
     expect(await at.client.submitTask({ body: makeTask(id) })).toEqual({ task_id: id, status: 'running' })
-    await node.complete(orders[0]!)
-    expect(await at.client.submitTask({ body: makeTask(id) })).toEqual({ task_id: id, status: 'completed' })
     expect(await node.lease(4)).toEqual([])
+    await node.complete(orders[0]!)
+  })
+
+  test('a repeat with the same idempotency key is the same task, also once it is over or deleted', async () => {
+    const id = newId()
+    const submit = () => at.client.submitTask({ body: makeTask(id), idempotencyKey: 'once' })
+    await submit()
+    const [order] = await node.lease(1)
+    await node.complete(order!)
+    expect(await submit()).toEqual({ task_id: id, status: 'completed' })
+    await at.client.deleteTask(byTask(id))
+    await expect(submit()).rejects.toMatchObject(refusal('request.conflict', 409))
+    expect(await node.lease(4)).toEqual([])
+  })
+
+  test('a task that is over is run again, with this body or another, and the older run is kept under another id', async () => {
+    const { id, orders } = await submitAndLease(2)
+    for (const order of orders) await node.complete(order)
+    const first = await at.client.getTask(byTask(id))
+    const body = { ...makeTask(id, 1), instruction: 'Something else.' }
+    expect(await at.client.submitTask({ body })).toEqual({
+      task_id: id,
+      status: 'running',
+      warnings: [expect.stringContaining(`${id}~1`)],
+    })
+    const running = await at.client.getTask(byTask(id))
+    expect(running).toMatchObject({ status: 'running', total_sessions: 1, completed_sessions: 0, results: [] })
+    expect(await at.client.getTask(byTask(`${id}~1`))).toEqual({ ...first, task_id: `${id}~1` })
+    const [order] = await node.lease(4)
+    expect(order!.task).toMatchObject({ task_id: id, instruction: 'Something else.' })
+    await node.complete(order!)
+    await at.client.submitTask({ body })
+    expect((await at.client.getTask(byTask(`${id}~2`))).results).toMatchObject([{ session_id: order!.sessionId }])
+    expect((await at.client.getTask(byTask(`${id}~1`))).results).toHaveLength(2)
+    await at.client.cancelTask(byTask(id))
+  })
+
+  test('a result of an older run that comes late is refused or known, and does not reach the new run', async () => {
+    const { id, orders } = await submitAndLease(2, { early_stop_min_usable_sessions: 1 })
+    await node.completeInline(orders[0]!)
+    await at.client.submitTask({ body: makeTask(id) })
+    await expect(node.completeInline(orders[1]!)).rejects.toMatchObject(refusal('request.stale', 409))
+    expect(await node.completeInline(orders[0]!)).toEqual({ kind: 'duplicate' })
+    expect((await at.client.getTask(byTask(id))).results).toEqual([])
+    await at.client.cancelTask(byTask(id))
+  })
+
+  test('a task that was deleted can be submitted again', async () => {
+    const { id, orders } = await submitAndLease(1)
+    await node.complete(orders[0]!)
+    await at.client.deleteTask(byTask(id))
+    expect(await at.client.submitTask({ body: makeTask(id) })).toMatchObject({ status: 'running' })
+    await at.client.cancelTask(byTask(id))
+  })
+
+  test('the answer to a submit warns of steps that will have no network', async () => {
+    const runtime = { prepare: [{ type: 'exec' as const, command: 'npm install' }] }
+    const [id, other] = [newId(), newId()]
+    const answer = await at.client.submitTask({ body: { ...makeTask(id), runtime } })
+    expect(answer.warnings).toEqual([expect.stringContaining('runtime.allow_internet')])
+    const quiet = { ...makeTask(other), runtime: { ...runtime, allow_internet: false } }
+    expect((await at.client.submitTask({ body: quiet })).warnings).toBeUndefined()
+    for (const each of [id, other]) await at.client.cancelTask(byTask(each))
+  })
+
+  test('a task that no registered node can run is refused with 503, or waits and says for what', async () => {
+    const id = newId()
+    const body = { ...makeTask(id), runtime: { backend: 'apptainer', image: 'a.sif' } }
+    const refused = at.client.submitTask({ body })
+    await expect(refused).rejects.toMatchObject(refusal('request.no-node', 503))
+    await expect(refused).rejects.toThrow(/sandboxes of kind apptainer/)
+    const { outcomes } = await at.client.submitBatch({ body: { tasks: [body, makeTask(`${id}-other`)] } })
+    expect(outcomes).toMatchObject([{ outcome: 'no-node' }, { outcome: 'created' }])
+    const queued = await at.client.submitTask({ body, query: { unrunnable: 'queue' } })
+    expect(queued).toMatchObject({ status: 'running', warnings: [expect.stringContaining('apptainer')] })
+    expect((await at.client.listTaskSessions(byTask(id))).unrunnable).toMatch(/apptainer/)
+    expect((await at.client.listTaskSessions(byTask(`${id}-other`))).unrunnable).toBeNull()
+    await at.client.cancelTask(byTask(id))
+    await at.client.cancelTask(byTask(`${id}-other`))
+  })
+
+  test('eval_sampling_seed_base gives each sample a seed of its own, and is refused when it is no seed', async () => {
+    const { id, orders } = await submitAndLease(3, {
+      sampling: { temperature: 0 },
+      metadata: { eval_sampling_seed_base: 4_000_000_000 },
+    })
+    expect(new Set(orders.map(({ task }) => task.sampling?.seed))).toEqual(new Set([4e9, 4e9 + 1, 4e9 + 2]))
+    expect(orders[0]!.task).toMatchObject({ sampling: { temperature: 0 } })
+    await at.client.cancelTask(byTask(id))
+    for (const seed of [-1, 1.5, true, 'seven']) {
+      const body = { ...makeTask(newId()), metadata: { eval_sampling_seed_base: seed } }
+      await expect(at.client.submitTask({ body })).rejects.toMatchObject(refusal('request.malformed', 422))
+    }
   })
 
   test('another body under an id that is taken is refused with 409', async () => {
@@ -59,7 +151,10 @@ describe('submitting', () => {
   test('goes to nodes that have what the task says, and what follows from its sandbox', async () => {
     const [plain, rich] = [newId(), newId()]
     const runtime = { backend: 'docker', image: 'swe:42', gpus: 1 }
-    await at.client.submitTask({ body: { ...makeTask(rich), requires: ['big'], runtime } })
+    await at.client.submitTask({
+      body: { ...makeTask(rich), requires: ['big'], runtime },
+      query: { unrunnable: 'queue' },
+    })
     await at.client.submitTask({ body: makeTask(plain) })
     expect((await node.lease(9)).map(({ task }) => task.task_id)).toEqual([plain])
     const almost = await TestNode.join(at.client, 'almost', ['big', 'runtime:docker'])
@@ -152,15 +247,15 @@ describe('waiting for a task', () => {
 })
 
 describe('results', () => {
-  test('come in the order in which they were accepted, as the node wrote them', async () => {
+  test('come in order of sample, or as a stream in the order in which they were accepted, as the node wrote them', async () => {
     const { id, orders } = await submitAndLease(3)
     const turned = [orders[2]!, orders[0]!, orders[1]!]
     for (const order of turned) await node.complete(order, { result: { metadata: { by: order.sessionId } } })
     const task = await at.client.getTask(byTask(id))
-    expect(task.results.map(({ metadata }) => metadata['by'])).toEqual(turned.map(({ sessionId }) => sessionId))
+    expect(task.results.map(({ metadata }) => metadata['by'])).toEqual(orders.map(({ sessionId }) => sessionId))
     expect(task.results[0]?.trajectory.traces[0]?.prompt_messages).toEqual([{ role: 'user', content: 'é\n"\u2028' }])
     const lines = await Array.fromAsync(at.client.streamTaskResults({ ...byTask(id), query: { skip: 1 } }))
-    expect(lines).toEqual(task.results.slice(1))
+    expect(lines).toEqual(task.results.slice(0, 2))
   })
 
   test('by reference names the files and leaves the results out', async () => {
@@ -196,6 +291,29 @@ describe('results', () => {
     expect(lines).toMatchObject([{ trajectory: { metadata: { text: 'a\nb' } } }])
   })
 
+  test('of a task that infrastructure spoilt are ERROR, and the task is completed for NVIDIA’s trainer and failed for ours', async () => {
+    const { id, orders } = await submitAndLease(1, { max_failures: 1 })
+    const { failure } = new RolloutError('runtime.gone', 'The sandbox is gone.')
+    await node.complete(orders[0]!, { status: 'ERROR', failure })
+    const task = await at.client.getTask(byTask(id))
+    expect(task).toMatchObject({ status: 'completed', polar_status: 'failed', results: [{ status: 'ERROR' }] })
+    expect((await at.client.listTasks({ query: { search: id } })).tasks).toMatchObject([{ status: 'failed' }])
+  })
+
+  test('of sessions that an early stop ended have NVIDIA’s marks and the words of the trainer', async () => {
+    const { id, orders } = await submitAndLease(3, { early_stop_min_usable_sessions: 1, metadata: { group_id: 7 } })
+    await node.complete(orders[1]!)
+    const { results } = await at.client.getTask(byTask(id))
+    expect(results.map(({ status }) => status)).toEqual(['ERROR', 'COMPLETED', 'ERROR'])
+    expect(results[2]).toMatchObject({
+      session_id: orders[2]!.sessionId,
+      polar_status: 'CANCELLED',
+      error: expect.stringMatching(/^early_stop_cancelled: /),
+      metadata: { group_id: 7, early_stop_cancelled: true, fully_masked: true, early_stop_min_usable_sessions: 1 },
+      trajectory: { status: 'ERROR', traces: [], metadata: { early_stop_cancelled: true } },
+    })
+  })
+
   test('of sessions that brought none are made, so that there is one for each', async () => {
     const { id, orders } = await submitAndLease(2)
     await node.complete(orders[0]!)
@@ -205,11 +323,13 @@ describe('results', () => {
       { session_id: orders[0]!.sessionId, status: 'COMPLETED' },
       {
         session_id: orders[1]!.sessionId,
-        status: 'CANCELLED',
-        trajectory: { status: 'ERROR', traces: [] },
+        status: 'ERROR',
+        polar_status: 'CANCELLED',
+        trajectory: { status: 'ERROR', traces: [], metadata: { task_metadata: orders[1]!.task.metadata } },
         failure: { code: 'session.cancelled' },
       },
     ])
+    expect(cancelled.results[1]!.metadata).not.toHaveProperty('early_stop_cancelled')
     expect(await at.client.getSessionResult({ params: { session_id: orders[1]!.sessionId } })).toEqual(
       cancelled.results[1],
     )

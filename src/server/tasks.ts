@@ -1,15 +1,18 @@
 import { JsonStream } from '../api/json-stream.ts'
-import type { SubmitRequest } from '../api/submit-request.ts'
 import { RolloutError } from '../model/failure.ts'
-import type { EnqueueOutcome } from '../store/dispatch.ts'
+import { noticesOf } from '../model/task-notices.ts'
+import type { Sql } from '../store/database.ts'
+import type { EnqueueOutcome, Submission } from '../store/dispatch.ts'
 import { listTaskSessions } from '../store/dispatch/query-sessions.ts'
 import { findTask, listTasks, type TaskSummary } from '../store/dispatch/query-tasks.ts'
+import { assertTasks } from './assert-tasks.ts'
 import { assertCallbackAllowed } from './callbacks.ts'
 import { clearDeletedTasks } from './deleted-tasks.ts'
 import type { ServerDeps, Some } from './deps.ts'
 import { noTask } from './not-found.ts'
 import { overQuota, refusedRetry } from './refused-retry.ts'
-import { renderTask } from './results.ts'
+import { renderTask, toNvidiaTaskStatus } from './results.ts'
+import { findFit, findUnrunnable, type NodeFit } from './node-fit.ts'
 import { findProgress, type TaskProgress } from './task-progress.ts'
 import { toSubmission } from './to-submission.ts'
 import { toSessionSummary, toTaskSummary } from './views.ts'
@@ -33,23 +36,48 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
     if (task === undefined) throw noTask(taskId)
     return task
   }
-  const submit = async (tasks: readonly SubmitRequest[], owner: string): Promise<EnqueueOutcome[]> => {
-    for (const { callback_url } of tasks) if (callback_url != null) assertCallbackAllowed(callback_url, deps.callbacks)
-    return dispatch.enqueue(tasks.map(toSubmission), { owner })
+  const submit = async (tasks: readonly Submission[], { name, key }: { name: string; key: string | undefined }) => {
+    for (const { task } of tasks) {
+      if (task.callback_url != null) assertCallbackAllowed(task.callback_url, deps.callbacks)
+    }
+    return dispatch.enqueue(tasks, { owner: name, isRerun: true, ...(key !== undefined && { key }) })
   }
   return {
-    async submitTask({ body, caller }) {
-      const [outcome] = await submit([body], caller.name)
+    async submitTask({ body, query, caller, warnings, idempotencyKey: key }) {
+      await assertTasks([{ task: body, lead: [] }], deps.checkTask)
+      const submission = toSubmission(body)
+      const fit = await findFit(db, submission.requires ?? [])
+      if (fit.isUnrunnable && query.unrunnable === 'refuse') throw noNode(body.task_id, fit.why!)
+      const [outcome] = await submit([submission], { name: caller.name, key })
       assertTaken(outcome!)
       const progress = outcome!.kind === 'same' ? await findProgress(db, body.task_id) : undefined
-      return { task_id: body.task_id, status: progress?.status ?? 'running' }
-    },
-    async submitBatch({ body, caller }) {
-      const outcomes = await submit(body.tasks, caller.name)
+      const told = [...warnings, ...warningsOf(outcome!, fit), ...noticesOf(body)]
       return {
-        outcomes: outcomes.map(({ taskId, kind }) => {
-          if (kind === 'over-quota') throw overQuota()
-          return { task_id: taskId, outcome: kind }
+        task_id: body.task_id,
+        status: toNvidiaTaskStatus(progress?.status ?? 'running'),
+        ...(told.length > 0 && { warnings: told }),
+      }
+    },
+    async submitBatch({ body, query, caller, idempotencyKey: key }) {
+      await assertTasks(
+        body.tasks.map((task, index) => ({ task, lead: ['tasks', index] })),
+        deps.checkTask,
+      )
+      const submissions = body.tasks.map(toSubmission)
+      const fits = await findFits(db, submissions)
+      const isLeftOut = (at: number): boolean => fits[at]!.isUnrunnable && query.unrunnable === 'refuse'
+      const taken = await submit(
+        submissions.filter((_, at) => !isLeftOut(at)),
+        { name: caller.name, key },
+      )
+      return {
+        outcomes: body.tasks.map((task, at) => {
+          const { task_id } = task
+          if (isLeftOut(at)) return { task_id, outcome: 'no-node' as const, warnings: [fits[at]!.why!] }
+          const outcome = taken.shift()!
+          if (outcome.kind === 'over-quota') throw overQuota()
+          const told = [...warningsOf(outcome, fits[at]!), ...noticesOf(task)]
+          return { task_id, outcome: outcome.kind, ...(told.length > 0 && { warnings: told }) }
         }),
       }
     },
@@ -65,6 +93,7 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
       return {
         task_id: params.task_id,
         status,
+        polar_status: status,
         results: [],
         result_paths: [],
         total_sessions: 0,
@@ -122,10 +151,35 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
       return {
         task_id: params.task_id,
         sessions: sessions.map(toSessionSummary),
+        unrunnable: (await findUnrunnable(db, params.task_id)) ?? null,
         next_cursor: next,
       }
     },
   }
+}
+
+/** Most tasks of a batch ask for the same. */
+async function findFits(db: Sql, submissions: readonly Submission[]): Promise<NodeFit[]> {
+  const known = new Map<string, Promise<NodeFit>>()
+  const found = submissions.map(({ requires = [] }) => {
+    const key = JSON.stringify(requires)
+    const fit = known.get(key) ?? findFit(db, requires)
+    known.set(key, fit)
+    return fit
+  })
+  return Promise.all(found)
+}
+
+function warningsOf({ taskId, kind, archivedAs }: EnqueueOutcome, { why }: NodeFit): string[] {
+  const archived =
+    archivedAs !== undefined &&
+    `Task ${JSON.stringify(taskId)} was over; this is a new run. The older run is task ${JSON.stringify(archivedAs)} now.`
+  return [archived, kind === 'created' && why].filter((text) => typeof text === 'string')
+}
+
+function noNode(taskId: string, why: string): RolloutError {
+  const message = `Task ${JSON.stringify(taskId)} is refused: ${why} Start such a node, or submit with ?unrunnable=queue.`
+  return new RolloutError('request.no-node', message)
 }
 
 function assertTaken({ taskId, kind }: EnqueueOutcome): void {
@@ -137,11 +191,11 @@ function assertTaken({ taskId, kind }: EnqueueOutcome): void {
     case 'over-quota':
       throw overQuota()
     case 'conflict':
-      throw new RolloutError('request.conflict', `Task ${name} is there with another body; choose another id.`)
+      throw new RolloutError('request.conflict', `Task ${name} is running with another body; use another task_id.`)
     case 'cancelled':
       throw new RolloutError('request.conflict', `Task ${name} was cancelled before it was submitted.`)
     case 'deleted': {
-      const message = `Task ${name} was here and has been deleted, so it is not run again; choose another id.`
+      const message = `Task ${name} was created by this very submit and has been deleted; submit it anew, or use another task_id.`
       throw new RolloutError('request.conflict', message)
     }
     case 'stale':

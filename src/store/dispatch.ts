@@ -46,6 +46,16 @@ export interface EnqueueOutcome {
    * of all of a batch, none of which was created.
    */
   kind: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted' | 'over-quota'
+  /** Of `created`: a task with this id was over, and has this id now. */
+  archivedAs?: string
+}
+
+export interface EnqueueOptions {
+  owner?: string
+  /** The same for all tries of one submit: a repeat finds the task it created, also when that is over. */
+  key?: string
+  /** A task that is over makes room for a new run of its id, unless `key` is its own. Default: it stays. */
+  isRerun?: boolean
 }
 
 /** One attempt in the hands of a node. The attempt number is the fencing token. */
@@ -214,7 +224,7 @@ export interface Dispatch {
    * Tasks with all their sessions, in one transaction. Asking twice for the same is the same as asking once. Owners have
    * quotas, and an equal share of the nodes however many tasks they bring.
    */
-  enqueue(submissions: readonly Submission[], more?: { owner?: string }): Promise<EnqueueOutcome[]>
+  enqueue(submissions: readonly Submission[], more?: EnqueueOptions): Promise<EnqueueOutcome[]>
   /**
    * At most `freeSlots`. Highest priority first; within one, whoever of the owners has least under way, and of each of
    * them a part of every task in turn.
@@ -318,10 +328,10 @@ export function createDispatch(deps: DispatchDeps): Dispatch {
   const lanes = deps.database.kind === 'embedded' ? 1 : SETTLE_LANES
   const settle = createSettleLanes(db, { lanes, now, isRestful: restMs > 0, announce })
   const watch = createLeaseWatch({ db, settle, monotonic, leaseMs, restMs })
-  const memory = createLeaseMemory(monotonic)
+  const memory = createLeaseMemory(monotonic, now)
   return {
-    async enqueue(submissions, { owner = '' } = {}) {
-      const outcomes = await enqueue(db, submissions, { now: now(), ids, owner, samplesPerRound })
+    async enqueue(submissions, { owner = '', key, isRerun = false } = {}) {
+      const outcomes = await enqueue(db, submissions, { now: now(), ids, owner, samplesPerRound, key, isRerun })
       announce(outcomes.filter(({ kind }) => kind === 'created').map(({ taskId }) => taskId))
       return outcomes
     },
@@ -334,7 +344,7 @@ export function createDispatch(deps: DispatchDeps): Dispatch {
           'moved',
         )
       }
-      const { orders, node } = await lease(db, nodeId, room, memory, now())
+      const { orders, node } = await lease(db, nodeId, room, memory)
       announce(
         orders.map(({ task }) => task.task_id),
         'moved',

@@ -254,6 +254,14 @@ function endOf(
     end.failure = { code: 'upstream.reset', message: `lost "it" ${plan.text}`, status: 502 }
   }
   if (plan.outcome === 'failed') return end
+  if (plan.kept === 1) {
+    end.sampling = {
+      asked: { n: 1, temperature: 1 },
+      sent: { n: 1, temperature: 0.5, stop: [plan.text] },
+      defaults: { topP: 1 },
+      assumed: ['topP'],
+    }
+  }
   const response: TurnResponse = {
     id: `answer-${index}`,
     model: 'policy',
@@ -276,6 +284,12 @@ function choiceOf(ids: Int32Array, index: number, plan: TurnPlan, random: () => 
     finishReason: 'stop',
     ids,
     logprobs,
+  }
+  if (plan.added > 30) {
+    choice.weightSpans = [
+      { from: 0, version: 'step-3' },
+      { from: 1, version: 'step-3', newest: 'step-4' },
+    ]
   }
   return plan.kept === 1 ? { ...choice, stopReason: plan.text } : choice
 }

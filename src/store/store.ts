@@ -1,5 +1,6 @@
 import type { Failure } from '../model/failure.ts'
 import type { SessionRecord } from '../model/session.ts'
+import type { TurnSampling } from '../model/turn-sampling.ts'
 import type { Delivery, Turn, TurnResponse } from '../model/turn.ts'
 
 /** What is known of a turn before the engine is called. */
@@ -15,6 +16,8 @@ export interface TurnEnd {
   endedAt: number
   /** What the gateway set or changed on the way to the engine; empty when the call never got that far. */
   forced: Readonly<Record<string, unknown>>
+  /** Absent when the engine never began to answer. */
+  sampling?: TurnSampling
   /** Absent when nothing usable came back. Partial answers are kept, with `failure` beside them. */
   response?: TurnResponse
   failure?: Failure
@@ -59,9 +62,16 @@ export interface LoadOptions {
 }
 
 /** Reading side. A record that was cut off is not an error; damage in the middle is. */
+export interface SessionOrigin {
+  id: string
+  origin: SessionRecord['origin']
+}
+
 export interface SessionReader {
   /** Ids of all sessions, the oldest first. */
   list(): Promise<string[]>
+  /** The same sessions with what their logs begin with; the origin is empty where a log cannot be read. */
+  listOrigins(): Promise<SessionOrigin[]>
   /**
    * Throws RolloutError `store.corrupt`, `store.newer-schema` or `store.unavailable` (no such session). Turns come in the
    * order of their `index`. Their id arrays may be views of the same memory: read them, do not write to them.

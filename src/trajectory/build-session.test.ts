@@ -5,6 +5,7 @@ import { Trace } from '../model/trajectory.ts'
 import type { Choice, Turn } from '../model/turn.ts'
 import { buildSession } from './build-session.ts'
 import { builders } from './builders/index.ts'
+import { oldestVersion, weightVersionsOf } from './sample-fields.ts'
 import { CallFilter } from './select-calls.ts'
 import { toTrace } from './to-trace.ts'
 
@@ -129,6 +130,23 @@ test('tokens sampled before the weights were known are sampled tokens all the sa
     { from: 3, provenance: 'sampled', call: 'turn_0#0' },
     { from: 4, provenance: 'sampled', call: 'turn_0#0', weightVersion: 'w1' },
   ])
+})
+
+test('a sample keeps the range of versions where a change of weights makes the version uncertain', () => {
+  const weightSpans = [
+    { from: 0, version: '1' },
+    { from: 1, version: '1', newest: '2' },
+  ]
+  const choice = { ...choiceOf(0, [4, 5, 2]), weightSpans }
+  const response = { ...turnOf(0).response!, choices: [choice], weightVersion: '1' }
+  const { samples } = build([turnOf(0, { response })])
+  expect(samples[0]?.spans().slice(1)).toEqual([
+    { from: 3, provenance: 'sampled', call: 'turn_0#0', weightVersion: '1' },
+    { from: 4, provenance: 'sampled', call: 'turn_0#0', weightVersion: '1', newestWeightVersion: '2' },
+  ])
+  expect(samples[0]?.calls).toMatchObject([{ weightVersion: '1', newestWeightVersion: '2' }])
+  expect(weightVersionsOf(samples[0]!)).toEqual(['1'])
+  expect(oldestVersion(samples[0]!)).toBe(1)
 })
 
 test('superfluous records are listed in the order of their turns, not of their arrival', () => {

@@ -17,7 +17,7 @@ export interface CreateEvaluatorOptions {
  */
 export async function createEvaluator(spec: StrategySpec, options: CreateEvaluatorOptions): Promise<Evaluator> {
   const modules = new Map<string, EvaluatorPlug>()
-  for (const path of modulePaths(spec)) modules.set(path, await loadEvaluator(path, options))
+  for (const path of evaluatorModules(spec)) modules.set(path, await loadEvaluator(path, options))
   assertDistinct(modules)
   const registry = modules.size === 0 ? evaluators : evaluatorsWith([...modules.values()])
   const parsed = registry.config.safeParse(toConfig(spec, modules))
@@ -30,7 +30,8 @@ function isModule(strategy: string): boolean {
   return strategy.includes('/')
 }
 
-function modulePaths({ strategy, config }: StrategySpec): Set<string> {
+/** Paths of the modules that it names, also as parts of a `weighted`. */
+export function evaluatorModules({ strategy, config }: StrategySpec): Set<string> {
   const parts = strategy === 'weighted' && Array.isArray(config['parts']) ? (config['parts'] as unknown[]) : []
   return new Set([strategy, ...parts.map(strategyOf)].filter(isModule))
 }

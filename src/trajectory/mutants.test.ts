@@ -313,6 +313,24 @@ const mutants: Record<string, Mutant> = {
       return { ...built, samples: () => samples }
     },
   },
+  'assistant messages of calls outside the row are left out': {
+    caughtBy: 'messages',
+    build: withSamples((samples) =>
+      samples.map((sample) => {
+        const { prompt, response, answers, tools } = sample.messages()
+        const isKept = (message: unknown, at: number): boolean =>
+          (message as { role: string }).role !== 'assistant' || answers.includes(at)
+        const kept = response.flatMap((_, at) => (isKept(response[at], at) ? [at] : []))
+        const messages = {
+          prompt,
+          response: kept.map((at) => response[at]),
+          answers: answers.map((at) => kept.indexOf(at)),
+          tools,
+        }
+        return { ...sample, messages: () => messages }
+      }),
+    ),
+  },
   'only the last answer of a chain is given': {
     caughtBy: 'messages',
     build: withSamples((samples) =>

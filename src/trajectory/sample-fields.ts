@@ -15,7 +15,10 @@ export function maskedLogprobs({ promptLength, mask, logprobs }: Sample): Float3
   return values
 }
 
-/** The weights that sampled the trained tokens, in the order of the tokens, each change named once; unknown ones are left out. */
+/**
+ * The weights that sampled the trained tokens, in the order of the tokens, each change named once; unknown ones are left
+ * out. Where a version is uncertain, the oldest possible one: a trainer that drops old tokens then never keeps one by mistake.
+ */
 export function weightVersionsOf(sample: Sample): string[] {
   const versions: string[] = []
   for (const { provenance, from, weightVersion } of sample.spans()) {
@@ -25,7 +28,7 @@ export function weightVersionsOf(sample: Sample): string[] {
   return versions
 }
 
-/** The oldest of them, for trainers that count versions; undefined when one is unknown or is no number. */
+/** The oldest possible one of them, for trainers that count versions; undefined when one is unknown or is no number. */
 export function oldestVersion(sample: Sample): number | undefined {
   const spans = sample.spans().filter(({ from, provenance }) => provenance === 'sampled' && sample.mask[from] === 1)
   const versions = spans.map(({ weightVersion }) => toCount(weightVersion))

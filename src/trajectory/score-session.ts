@@ -13,9 +13,10 @@ export type SessionScore = z.infer<typeof SessionScore>
 
 /**
  * How a session's reward is set against its group's. `grpo`: minus the mean. `rloo`: minus the mean of the others.
- * `grpo-std`: minus the mean, over the standard deviation.
+ * `grpo-trl`, `grpo-verl`: minus the mean, over the standard deviation of the sample (N - 1) plus the trainer's epsilon.
+ * `grpo-std`: the same with the standard deviation of the population (N).
  */
-export const AdvantageMethod = z.enum(['grpo', 'grpo-std', 'rloo'])
+export const AdvantageMethod = z.enum(['grpo', 'grpo-trl', 'grpo-verl', 'grpo-std', 'rloo'])
 export type AdvantageMethod = z.infer<typeof AdvantageMethod>
 
 /** A built session whose samples carry rewards. */
@@ -59,28 +60,34 @@ export function advantagesOf(scores: readonly SessionScore[], method: AdvantageM
   for (const group of Map.groupBy(graded, (entry) => entry.group).values()) {
     const sum = group.reduce((total, { reward }) => total + reward, 0)
     const mean = sum / group.length
-    const variance = group.reduce((total, { reward }) => total + (reward - mean) ** 2, 0) / group.length
+    const squares = group.reduce((total, { reward }) => total + (reward - mean) ** 2, 0)
     for (const { id, reward } of group) {
-      const advantage = advantageOf(method, { reward, sum, mean, variance, size: group.length })
+      const advantage = advantageOf(method, { reward, sum, mean, squares, size: group.length })
       if (advantage !== undefined) advantages.set(id, advantage)
     }
   }
   return advantages
 }
 
-/** Keeps a group of equal rewards, which teaches nothing, at zero instead of 0/0. */
+/** Keep a group of equal rewards, which teaches nothing, at zero instead of 0/0. */
 const EPSILON = 1e-6
+const TRL_EPSILON = 1e-4
 
 function advantageOf(
   method: AdvantageMethod,
-  group: { reward: number; sum: number; mean: number; variance: number; size: number },
+  group: { reward: number; sum: number; mean: number; squares: number; size: number },
 ): number | undefined {
-  const { reward, sum, mean, variance, size } = group
+  const { reward, sum, mean, squares, size } = group
   switch (method) {
     case 'grpo':
       return reward - mean
+    case 'grpo-trl':
+      return size < 2 ? 0 : (reward - mean) / (Math.sqrt(squares / (size - 1)) + TRL_EPSILON)
+    case 'grpo-verl':
+      // For a group of one verl takes a mean of 0 and a deviation of 1.
+      return size < 2 ? reward / (1 + EPSILON) : (reward - mean) / (Math.sqrt(squares / (size - 1)) + EPSILON)
     case 'grpo-std':
-      return (reward - mean) / (Math.sqrt(variance) + EPSILON)
+      return (reward - mean) / (Math.sqrt(squares / size) + EPSILON)
     case 'rloo':
       return size < 2 ? undefined : reward - (sum - reward) / (size - 1)
   }

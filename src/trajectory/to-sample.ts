@@ -1,5 +1,6 @@
 import { hasIdsAt } from '../lib/token-hash.ts'
 import type { Sample, SampleCall, Span } from '../model/sample.ts'
+import { toCallSampling } from '../model/turn-sampling.ts'
 import type { Part, Row } from './builders/builder.ts'
 import type { CallNode, RequestReader } from './graph/call-graph.ts'
 import { parserFailureOf } from './parser-failure.ts'
@@ -81,11 +82,21 @@ function toSampleCall({ call, isTrained }: Part, from: number, to: number): Samp
     isTrained,
     finishReason: choice.finishReason,
     grade: response.grade,
-    ...(response.weightVersion === undefined ? {} : { weightVersion: response.weightVersion }),
+    ...versionsOf(call),
+    ...(turn.sampling === undefined ? {} : { sampling: toCallSampling(turn.sampling) }),
+    ...(response.logprobMode === undefined ? {} : { logprobMode: response.logprobMode }),
     startedAt: turn.startedAt,
     ...(turn.endedAt === undefined ? {} : { endedAt: turn.endedAt }),
     hasParserFailure: parserFailureOf(choice) !== undefined,
   }
+}
+
+function versionsOf({ choice, response }: CallNode): Pick<SampleCall, 'weightVersion' | 'newestWeightVersion'> {
+  const { weightVersion } = response
+  if (weightVersion === undefined) return {}
+  const last = choice.weightSpans?.at(-1)
+  const newest = last?.newest ?? last?.version ?? weightVersion
+  return newest === weightVersion ? { weightVersion } : { weightVersion, newestWeightVersion: newest }
 }
 
 // --- where tokens come from -------------------------------------------------------------------------------------------
@@ -142,13 +153,14 @@ function sampledSpans(call: CallNode, at: number): Span[] {
   if (call.choice.ids.length === 0) return []
   const { weightVersion } = call.response
   const first = { from: 0, ...(weightVersion === undefined ? {} : { version: weightVersion }) }
-  const known: { from: number; version?: string }[] = call.choice.weightSpans ?? [first]
+  const known: { from: number; version?: string; newest?: string }[] = call.choice.weightSpans ?? [first]
   // The version may have become known only midway.
   const changes = known[0]?.from === 0 ? known : [{ from: 0 }, ...known]
-  return changes.map(({ from, version }) => ({
+  return changes.map(({ from, version, newest }) => ({
     from: at + from,
     provenance: 'sampled',
     call: call.key,
     ...(version === undefined ? {} : { weightVersion: version }),
+    ...(newest === undefined ? {} : { newestWeightVersion: newest }),
   }))
 }

@@ -1,6 +1,7 @@
-import type { Sample, Span } from '../model/sample.ts'
+import type { Sample, SampleMessages, Span } from '../model/sample.ts'
 import type { Trace } from '../model/trajectory.ts'
 import type { FinishReason } from '../model/turn.ts'
+import { callFacts } from './sampling-fields.ts'
 
 /** A sample under NVIDIA Polar's field names; what it has no field for stands in `metadata`. */
 export function toTrace(sample: Sample): Trace {
@@ -14,10 +15,19 @@ export function toTrace(sample: Sample): Trace {
     response_messages: [...messages.response],
     tools: messages.tools === null ? null : [...messages.tools],
     finish_reason: wireFinishReason(sample.finishReason),
-    response_logprobs: Array.from(sample.logprobs.subarray(promptLength), numberOrNull),
+    response_logprobs: responseLogprobs(sample),
     reward: sample.reward ?? null,
-    metadata: traceMetadata(sample),
+    metadata: traceMetadata(sample, messages),
   }
+}
+
+/**
+ * 0 where the mask is 0: NVIDIA Polar's models refuse null there. Null for the whole list when a trained token has no log
+ * probability, so that a trainer refuses the trace; a 0 in its place would be read as a probability of one.
+ */
+function responseLogprobs({ promptLength, logprobs, mask }: Sample): number[] | null {
+  const values = Array.from(logprobs.subarray(promptLength), (value, at) => (mask[promptLength + at] === 1 ? value : 0))
+  return values.every(Number.isFinite) ? values : null
 }
 
 export function wireFinishReason(reason: FinishReason): string {
@@ -29,7 +39,7 @@ export function numberOrNull(value: number): number | null {
 }
 
 /** What is known of a sample besides its tokens, messages and reward. */
-export function traceMetadata(sample: Sample): Record<string, unknown> {
+export function traceMetadata(sample: Sample, { answers }: SampleMessages): Record<string, unknown> {
   return {
     sample_id: sample.id,
     session_id: sample.sessionId,
@@ -41,16 +51,19 @@ export function traceMetadata(sample: Sample): Record<string, unknown> {
     ...(sample.components === undefined ? {} : { reward_components: sample.components }),
     ...(sample.shared === undefined ? {} : { shared_with: sample.shared.with, shared_length: sample.shared.length }),
     mismatched_tokens: sample.mismatchedTokens,
-    calls: sample.calls.map((call) => ({
+    calls: sample.calls.map((call, i) => ({
       turn_id: call.turnId,
       choice: call.choice,
       label: call.label,
       from: call.from,
       to: call.to,
       trained: call.isTrained,
+      response_message: answers[i],
       finish_reason: wireFinishReason(call.finishReason),
       grade: call.grade,
       weight_version: call.weightVersion ?? null,
+      ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+      ...callFacts(call),
       started_at: call.startedAt,
       ended_at: call.endedAt ?? null,
       parser_failure: call.hasParserFailure,
@@ -59,11 +72,12 @@ export function traceMetadata(sample: Sample): Record<string, unknown> {
   }
 }
 
-function toWireSpan({ from, provenance, call, weightVersion }: Span): Record<string, unknown> {
+function toWireSpan({ from, provenance, call, weightVersion, newestWeightVersion }: Span): Record<string, unknown> {
   return {
     from,
     provenance,
     ...(call === undefined ? {} : { call }),
     ...(weightVersion === undefined ? {} : { weight_version: weightVersion }),
+    ...(newestWeightVersion === undefined ? {} : { newest_weight_version: newestWeightVersion }),
   }
 }

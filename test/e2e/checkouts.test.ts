@@ -2,13 +2,14 @@ import { execFileSync } from 'node:child_process'
 import { chmod, mkdir, mkdtemp, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { PrepareAction } from '../../src/model/task.ts'
 import { Checkouts } from '../../src/node/checkouts.ts'
 import { prepareSandbox } from '../../src/node/prepare-sandbox.ts'
 import { runtimes } from '../../src/node/runtimes/index.ts'
 import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
 import { WarmStarts } from '../../src/node/warm-start.ts'
+import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const LIMITS = { maxBytes: 1e9, maxAgeMs: 1e9 }
 const scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-checkouts-'))
@@ -67,13 +68,16 @@ function step(commit: string, more: Record<string, unknown> = {}): PrepareAction
 }
 
 for (const kind of ['local', 'bubblewrap'] as const) {
-  const runtimeIn = (dir: string) => runtimes.create(runtimes.config.parse({ kind }), { dir, now: Date.now })
+  const runtimeIn = (dir: string) => runtimes.create(runtimes.config.parse(runtimeConfig(kind)), { dir, now: Date.now })
   const probe = runtimeIn(join(scratch, 'check', kind))
   const checked = await probe.check(AbortSignal.timeout(30_000))
   await probe[Symbol.asyncDispose]()
-  if (!checked.isUsable) console.log(`${kind} cannot run here: ${checked.reason}`)
 
-  describe.skipIf(!checked.isUsable)(`checkouts in ${kind}`, { timeout: 60_000 }, () => {
+  describe(`checkouts in ${kind}`, { timeout: 60_000 }, () => {
+    beforeEach((context) => {
+      if (!checked.isUsable) context.skip(`${kind} cannot run here: ${checked.reason}`)
+    })
+
     let runtime: Runtime
     let checkouts: Checkouts
     const cache = join(scratch, `cache-${kind}`)

@@ -227,7 +227,7 @@ describe('systemd units', () => {
   const hasSystemd = spawnSync('which', ['systemd-analyze'], { stdio: 'ignore' }).status === 0
 
   test('are what systemd takes', ({ skip }) => {
-    if (!hasSystemd) skip('systemd-analyze is not installed')
+    if (!hasSystemd) skip('systemd-analyze is not installed: apt-get install systemd')
     for (const name of UNITS) {
       // Polar is not where the unit says on this machine.
       const text = readFileSync(join(units, name), 'utf8').replace('/usr/local/bin/polar', '/bin/true')
@@ -238,7 +238,7 @@ describe('systemd units', () => {
   })
 
   test('leave the server no more than it needs', ({ skip }) => {
-    if (!hasSystemd) skip('systemd-analyze is not installed')
+    if (!hasSystemd) skip('systemd-analyze is not installed: apt-get install systemd')
     const file = join(units, 'polar-server.service')
     // In tenths, of 100.
     expect(run('systemd-analyze', ['security', '--offline=true', '--threshold=20', file])).toMatchObject({ status: 0 })

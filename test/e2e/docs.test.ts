@@ -10,6 +10,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { harnessPlaces } from '../../src/cli/harness-places.ts'
 import { installFolder } from '../../src/node/find-harness.ts'
 import { pi } from '../../src/node/harnesses/pi.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const pages = [
@@ -61,8 +62,7 @@ describe('the commands of the docs', () => {
         else if (!bundled.test(command)) expectSuccess(command)
         else if (isInstalled) expectSuccess(command, { POLAR_HARNESS_DIR: harnessDir })
       }
-      if (!isInstalled && commands.some((command) => bundled.test(command)))
-        context.skip('pi is not installed: npm run polar -- harness install pi')
+      if (!isInstalled && commands.some((command) => bundled.test(command))) context.skip(whyNoHarness(pi))
     },
   )
 })

@@ -53,6 +53,25 @@ describe('a conversation with the real model, token by token', () => {
     }
   })
 
+  test('a conversation continues after a sub-agent with more calls than it, and from the choice that was kept', async () => {
+    const lines = Array.from({ length: 24 }, (_, i) => `    - { text: "Line ${i}." }`).join('\n')
+    await using stack = await Stack.start({ script: `scenarios:\n  main:\n${lines}\n  sub:\n${lines}\n` })
+    const ask = async (messages: OpenAI.ChatCompletionMessageParam[], n = 1): Promise<void> => {
+      const { choices } = await stack.client().chat.completions.create({ model: 'tiny', messages, n })
+      messages.push({ role: 'assistant', content: choices.at(-1)?.message.content ?? '' })
+      messages.push({ role: 'user', content: 'go on' })
+    }
+    const main: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:main' }]
+    await ask(main, 2)
+    const sub: OpenAI.ChatCompletionMessageParam[] = [{ role: 'user', content: 'SCRIPT:sub' }]
+    for (let i = 0; i < 20; i++) await ask(sub)
+    await ask(main)
+    const { turns } = await stack.recorded()
+    expect(turns[1]?.forced).toMatchObject({ begins: 'new-conversation' })
+    for (const [i, turn] of turns.slice(2, 21).entries()) expect(turn.forced['continues']).toBe(turns[i + 1]?.id)
+    expect(turns[21]?.forced).toMatchObject({ continues: turns[0]?.id })
+  })
+
   test('a tool loop of twelve rounds is one chain, whatever the harness does to the arguments', async () => {
     const rounds = Array.from(
       { length: 12 },

@@ -18,10 +18,10 @@ const { python, install } = pythonEnvironment('export-schemas', 'export-requirem
 let missing: string | undefined
 beforeAll(() => {
   missing = install()
-}, 300_000)
+}, 900_000)
 
 const formats = {
-  atif: { kind: 'atif', promptIds: true },
+  atif: { kind: 'atif', schemaVersion: 'ATIF-v1.8', promptIds: true },
   nemo_gym: { kind: 'nemo_gym', agent: 'polar' },
   openai_sft: { kind: 'openai_sft', reasoning: 'field' },
   prime_rl: { kind: 'prime_rl', envName: 'polar', layout: 'array' },

@@ -10,10 +10,13 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { Trace } from '../../src/model/trajectory.ts'
 import { BufferPool, ByteWriter } from '../../src/store/call-log/byte-writer.ts'
+import { createCallLogReader } from '../../src/store/call-log/reader.ts'
 import { RecordKind, writeRecord } from '../../src/store/call-log/record.ts'
 import { pythonEnvironment } from '../support/python-environment.ts'
+import { expectedMessages, type WireMessage } from '../support/message-oracle.ts'
 import { recordSet } from '../support/recorded-set.ts'
 import { readParquet } from '../support/read-parquet.ts'
+import { assertRowMessages, type Row, type TextFormat } from '../support/row-messages.ts'
 import { Stack } from '../support/stack.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -240,6 +243,78 @@ async function recordReal(): Promise<string> {
   })
   return dir
 }
+
+const EDITED_SCRIPT = `
+scenarios:
+  edit:
+    - { text: "I look.", tool_calls: [{ name: bash, arguments: { command: ls } }] }
+    - { text: "I read it.", tool_calls: [{ name: bash, arguments: { command: cat a.txt } }] }
+    - { text: "It says hello." }
+    - { text: "You are welcome." }
+`
+
+/** A harness that shortens its second answer before it goes on, so that the last calls do not go on from it literally. */
+async function recordEdited(dir: string): Promise<void> {
+  await mkdir(dir, { recursive: true })
+  await using stack = await Stack.start({ script: EDITED_SCRIPT, dir })
+  const tool = { type: 'function' as const, function: { name: 'bash', parameters: { type: 'object' } } }
+  const messages: WireMessage[] = [{ role: 'user', content: 'SCRIPT:edit' }]
+  for (const edited of [undefined, 'I read.', undefined, undefined]) {
+    const body = { model: 'edit', messages: messages as never, tools: [tool] }
+    const { content, tool_calls: calls } = (await stack.client().chat.completions.create(body)).choices[0]!.message
+    const asked = (calls ?? []) as NonNullable<WireMessage['tool_calls']>
+    messages.push({ role: 'assistant', content: edited ?? content, ...(asked.length > 0 && { tool_calls: asked }) })
+    for (const { id } of asked) messages.push({ role: 'tool', tool_call_id: id, content: `result of ${id}` })
+    if (asked.length === 0) messages.push({ role: 'user', content: 'Thanks.' })
+  }
+}
+
+test.each(['prefix_merging', 'prefix_tree'])(
+  '%s: rows of a real recording hold all messages of its requests, in text formats',
+  async (builder) => {
+    const dir = join(scratch, `edited-${builder}`)
+    await recordEdited(dir)
+    const [id = ''] = await readdir(dir)
+    const { turns } = await createCallLogReader({ dir }).load(id)
+    const rewards = join(scratch, `edited-${builder}.rewards`)
+    await writeFile(rewards, `${JSON.stringify({ session_id: id, outcome_reward: 1 })}\n`)
+    const rowsIn = async (format: TextFormat): Promise<Row[]> => {
+      const to = join(scratch, `edited-${builder}.${format}`)
+      const run = runExport([
+        id,
+        '--out',
+        dir,
+        '--builder',
+        builder,
+        '--format',
+        format,
+        '--to',
+        to,
+        '--rewards',
+        rewards,
+      ])
+      expect(run.status, run.stderr).toBe(0)
+      const isParquet = format === 'parquet' || format === 'verl'
+      return isParquet ? readParquet(await readFile(join(to, 'part-00000.parquet'))) : readLines<Row>(to)
+    }
+    const expected = (await rowsIn('jsonl')).map((row) => {
+      const { calls } = row['metadata'] as { calls: { turn_id: string; choice: number; trained: boolean }[] }
+      return expectedMessages(
+        calls.map(({ turn_id, choice, trained }) => {
+          const turn = turns.find((candidate) => candidate.id === turn_id)!
+          return { turn, choice: turn.response!.choices[choice]!, isTrained: trained }
+        }),
+      )
+    })
+    const trained = expected.flat().flatMap(({ calls }) => calls.filter(({ isTrained }) => isTrained))
+    expect(trained.map(({ turn }) => turn.id).toSorted()).toEqual(turns.map((turn) => turn.id).toSorted())
+    for (const format of ['jsonl', 'parquet', 'openai_sft', 'nemo_gym'] as const) {
+      const rows = await rowsIn(format)
+      expect(rows).toHaveLength(expected.length)
+      for (const [i, row] of rows.entries()) assertRowMessages(format, row, expected[i]!)
+    }
+  },
+)
 
 test('a real recording says the same in every format, also to pyarrow', async ({ skip }) => {
   const dir = await recordReal()

@@ -19,6 +19,7 @@ import {
   type GradedTask,
 } from '../support/graded-tasks.ts'
 import { findToolchain, type Toolchain } from '../support/graded-toolchain.ts'
+import { bubblewrapConfig } from '../support/bubblewrap.ts'
 
 const deps = { now: Date.now, secret: () => undefined, mayCall: () => true }
 const tasks = loadGradedTasks()
@@ -32,7 +33,7 @@ const agents = (task: GradedTask) => [
 async function whyNot(): Promise<string | undefined> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-check-'))
   try {
-    await using runtime = runtimes.create(runtimes.config.parse({ kind: 'bubblewrap' }), { dir, now: Date.now })
+    await using runtime = runtimes.create(runtimes.config.parse(bubblewrapConfig), { dir, now: Date.now })
     const checked = await runtime.check(AbortSignal.timeout(30_000))
     return checked.isUsable ? undefined : checked.reason
   } finally {

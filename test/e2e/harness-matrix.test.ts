@@ -8,6 +8,7 @@ import { embeddedModelFolder } from '../../src/engine/model-package.ts'
 import { loadTokenizer, type Tokenizer } from '../../src/engine/tokenizer.ts'
 import { findHarness } from '../../src/node/find-harness.ts'
 import { harnesses } from '../../src/node/harnesses/index.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 import { factsOf, type RunFacts } from '../support/harness-facts.ts'
 import { runHarness, type HarnessRun } from '../support/harness-run.ts'
 import { scenarios, type ScenarioName } from '../support/harness-scenarios.ts'
@@ -124,8 +125,7 @@ describe.each(harnesses.filter(({ name }) => name in expected))(
     test.for(playable)('$name', async (scenario, context) => {
       const places = harnessPlaces(undefined, process.env)
       if ((await findHarness(harness, places)) === undefined) {
-        const { name, package: wanted } = harness
-        context.skip(`${name} ${wanted.version} is not installed: npm run polar -- harness install ${name}`)
+        context.skip(whyNoHarness(harness))
       }
       const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir })
       const { calls, exitCode = 0, edited = 0 } = expected[harness.name]?.[scenario.name] ?? { calls: NaN }

@@ -11,6 +11,7 @@ import { findHarness } from '../../src/node/find-harness.ts'
 import { harnesses } from '../../src/node/harnesses/index.ts'
 import type { McpServer } from '../../src/model/task.ts'
 import { textOf } from '../../src/model/message.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 import type { Scenario } from '../support/harness-scenarios.ts'
 import { runHarness, type HarnessRun } from '../support/harness-run.ts'
 
@@ -47,7 +48,7 @@ describe.each(able)('$title with an MCP server', (harness) => {
     async (transport, context) => {
       const places = harnessPlaces(undefined, process.env)
       if ((await findHarness(harness, places)) === undefined) {
-        context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
+        context.skip(whyNoHarness(harness))
       }
       const agent = { mcp_servers: [await startServer(transport)] }
       const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent })
@@ -62,7 +63,7 @@ describe.each(able)('$title with an MCP server', (harness) => {
   test('a skill is found where the task put it', async (context) => {
     const places = harnessPlaces(undefined, process.env)
     if ((await findHarness(harness, places)) === undefined) {
-      context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
+      context.skip(whyNoHarness(harness))
     }
     const agent = { skills_path: await writeSkill() }
     const plain = { ...scenario, steps: () => [{ text: 'FINAL: seen.' }] }

@@ -8,6 +8,7 @@ import { aider } from '../../src/node/harnesses/aider.ts'
 import type { PackagedHarness } from '../../src/node/harnesses/harness.ts'
 import { miniSweAgent } from '../../src/node/harnesses/mini-swe-agent.ts'
 import { openhands } from '../../src/node/harnesses/openhands.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 import { scenarios, type Scenario } from '../support/harness-scenarios.ts'
 import { runHarness, type HarnessRun } from '../support/harness-run.ts'
 
@@ -25,7 +26,7 @@ async function play(
 ): Promise<HarnessRun> {
   const places = harnessPlaces(undefined, process.env)
   if ((await findHarness(harness, places)) === undefined) {
-    context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
+    context.skip(whyNoHarness(harness))
   }
   const prompt = 'Make it: $(id) "x".'
   const scenario = Array.isArray(what)

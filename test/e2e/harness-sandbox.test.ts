@@ -7,11 +7,13 @@ import { harnessPlaces } from '../../src/cli/harness-places.ts'
 import { findHarness } from '../../src/node/find-harness.ts'
 import { harnesses } from '../../src/node/harnesses/index.ts'
 import { runtimes } from '../../src/node/runtimes/index.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 import { runInSandbox } from '../support/harness-in-sandbox.ts'
 import { scenarios } from '../support/harness-scenarios.ts'
 import { harnessTools } from '../support/harness-tools.ts'
 import { findApptainer } from '../support/apptainer.ts'
 import { startPodman } from '../support/podman.ts'
+import { bubblewrapConfig } from '../support/bubblewrap.ts'
 
 const basic = scenarios.find(({ name }) => name === 'basic')!
 const facts = fileURLToPath(new URL('../../.polar/harness-matrix', import.meta.url))
@@ -20,7 +22,7 @@ const apptainer = findApptainer()
 
 /** Each with the image it starts from, or why it cannot be tried. */
 const kinds = [
-  { name: 'bubblewrap', config: { kind: 'bubblewrap' }, image: undefined, missing: undefined },
+  { name: 'bubblewrap', config: bubblewrapConfig, image: undefined, missing: undefined },
   typeof podman === 'string'
     ? { name: 'a container', config: { kind: 'docker' }, image: undefined, missing: podman }
     : {
@@ -63,7 +65,7 @@ describe.each(harnesses.filter(({ name }) => harnessTools[name] !== undefined))(
     test.for(kinds)('writes its files inside $name', async ({ config, image, missing }, context) => {
       const found = await findHarness(harness, harnessPlaces(undefined, process.env))
       if (found?.bundle === undefined) {
-        return context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
+        return context.skip(whyNoHarness(harness))
       }
       if (missing !== undefined) return context.skip(missing)
       await using runtime = runtimes.create(runtimes.config.parse(config), { dir, now: Date.now })

@@ -6,6 +6,7 @@ import { harnessPlaces } from '../../src/cli/harness-places.ts'
 import { readRequest } from '../../src/cli/read-request.ts'
 import { findHarness } from '../../src/node/find-harness.ts'
 import { harnesses } from '../../src/node/harnesses/index.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 import type { Scenario } from '../support/harness-scenarios.ts'
 import { runHarness } from '../support/harness-run.ts'
 
@@ -100,7 +101,7 @@ const examples: Readonly<Record<string, Example>> = {
 test.for(harnesses.filter(({ name }) => name in examples))('settings reach $title', async (harness, context) => {
   const places = harnessPlaces(undefined, process.env)
   if ((await findHarness(harness, places)) === undefined) {
-    context.skip(`${harness.name} is not installed: npm run polar -- harness install ${harness.name}`)
+    context.skip(whyNoHarness(harness))
   }
   const { settings, seen = [], withoutTool } = examples[harness.name]!
   const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent: { settings } })

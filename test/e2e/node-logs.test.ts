@@ -6,6 +6,7 @@ import { harnessPlaces } from '../../src/cli/harness-places.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import { findHarness } from '../../src/node/find-harness.ts'
 import { pi } from '../../src/node/harnesses/pi.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 import { NodeStack, orderOf, taskOf } from '../support/node-stack.ts'
 
 const SCRIPT = `
@@ -46,7 +47,7 @@ afterAll(async () => {
 
 async function skipWithoutPi(context: TestContext): Promise<void> {
   const found = await findHarness(pi, harnessPlaces(undefined, process.env))
-  if (found?.bundle === undefined) context.skip('pi is not installed: npm run polar -- harness install pi')
+  if (found?.bundle === undefined) context.skip(whyNoHarness(pi))
 }
 
 async function expectLog({ sessionId, artifacts }: SessionOutcome, told: string): Promise<void> {

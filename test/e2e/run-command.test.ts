@@ -64,6 +64,93 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(rows.map((row) => (JSON.parse(row) as { reward: unknown }).reward)).toHaveLength(3)
   })
 
+  test('all mistakes of all tasks are found before an engine is asked or a session starts', async () => {
+    const upload = { type: 'upload_file', source: 'none.txt', target: 'none.txt' }
+    const one = await write('mistakes.yaml', { ...task, evaluator: { strategy: 'nope' } }, task, {
+      ...task,
+      agent: { harness: 'nope' },
+      runtime: { prepare: [upload] },
+      evaluator: { strategy: 'command' },
+    })
+    const other = await write('module.yaml', { ...task, evaluator: { strategy: './grade.ts' } })
+    await writeFile(join(dir, 'grade.ts'), 'export const evaluator = {}')
+    const { code, stderr } = await polar('run', one, other, '--out', 'none', '--upstream', 'http://127.0.0.1:1')
+    expect(code).toBe(2)
+    for (const problem of [
+      'tasks[0].evaluator.strategy: "nope" is none of',
+      'tasks[2].agent.harness: "nope" is none of',
+      `tasks[2].runtime.prepare[0].source: ${join(dir, 'none.txt')} does not exist.`,
+      'tasks[2].evaluator.config.command: ',
+      `evaluator.strategy: Evaluator module ${join(dir, 'grade.ts')} is not on the list of allowed modules`,
+    ])
+      expect(stderr).toContain(problem)
+    expect(stderr).not.toContain('tasks[1]')
+    expect(await readdir(dir)).not.toContain('none')
+  })
+
+  test('a configured bwrap is used, and when it does not work the run is refused instead of run without isolation', async () => {
+    const cwd = await mkdtemp(join(dir, 'configured-'))
+    await writeFile(
+      join(cwd, 'polar.yaml'),
+      'node: { runtimes: { bubblewrap: { program: /no/such/bwrap } } }\nengine: {}\n',
+    )
+    const file = join(dir, await write('refused.yaml', task))
+    const { code, stderr } = await polar('run', file, '--out', 'refused', '--config', join(cwd, 'polar.yaml'))
+    expect(code).toBe(1)
+    expect(stderr).toContain('/no/such/bwrap is not installed')
+    expect(stderr).toContain('--runtime')
+    expect(await readdir(join(dir, 'refused')).catch(() => [])).not.toContain('sessions')
+    const local = await polar('run', file, '--out', 'local', '--config', join(cwd, 'polar.yaml'), '--runtime', 'local')
+    expect(local.code).toBe(0)
+  })
+
+  test('two runs into one folder are two groups, and export takes the last run', async () => {
+    const trainCommands: string[] = []
+    for (const reward of [1, 0]) {
+      const graded = {
+        ...task,
+        task_id: 'same',
+        evaluator: { strategy: 'command', config: { command: reward === 1 ? 'true' : 'false' } },
+      }
+      const file = await write('twice.yaml', { ...graded, num_samples: 2 })
+      const { code, stdout } = await polar('run', file, '--out', 'twice')
+      expect(code).toBe(0)
+      trainCommands.push(/^Train +polar (.*)$/m.exec(stdout)![1]!)
+    }
+    const exported = async (...args: string[]): Promise<unknown[]> => {
+      const run = await polar(...args, '--format', 'trl', '--advantages', 'grpo', '--to', 'twice.jsonl')
+      expect(run, run.stderr).toMatchObject({ code: 0 })
+      const rows = (await readFile(join(dir, 'twice.jsonl'), 'utf8')).trim().split('\n')
+      return rows
+        .map((row) => JSON.parse(row) as { reward: number; advantage: number })
+        .map((row) => [row.reward, row.advantage])
+    }
+    const [first = '', second = ''] = trainCommands.map((line) =>
+      line.replace(/ --format .*? --out/, ' --out').replace(/ --to .*/, ''),
+    )
+    expect(await exported(...first.split(' '))).toEqual([
+      [1, 0],
+      [1, 0],
+    ])
+    expect(await exported(...second.split(' '))).toEqual([
+      [0, 0],
+      [0, 0],
+    ])
+    const all = ['export', '--out', 'twice/sessions', '--rewards', 'twice/scores.jsonl']
+    expect(await exported(...all)).toEqual([
+      [0, 0],
+      [0, 0],
+    ])
+    expect(await exported(...all, '--run', 'all')).toEqual([
+      [1, 0],
+      [1, 0],
+      [0, 0],
+      [0, 0],
+    ])
+    expect((await polar(...all)).stderr).toMatch(/^Run run_\w+; --run all or one of run_/)
+    expect((await polar('show', 'last', '--out', 'twice/sessions')).code).toBe(0)
+  })
+
   test('--json gives one outcome a line, and a session that is not the policy’s doing is made up for', async () => {
     const file = await write('broken.yaml', { ...task, agent: shell('exit 9') })
     const { code, stdout } = await polar('run', file, '--out', 'broken', '--json', '--refills', '2')
@@ -77,7 +164,7 @@ describe('polar run', { timeout: 120_000 }, () => {
   })
 
   test('a mistake of the task is not tried again', async () => {
-    const file = await write('wrong.yaml', { ...task, evaluator: { strategy: 'guess' }, num_samples: 1 })
+    const file = await write('wrong.yaml', { ...task, runtime: { kwargs: { volumes: ['nonsense'] } } })
     const { code, stdout } = await polar('run', file, '--out', 'wrong', '--json')
     expect(code).toBe(1)
     expect(JSON.parse(stdout)).toMatchObject({ failure: { code: 'config.invalid' } })

@@ -11,6 +11,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { apptainer } from '../../src/node/runtimes/apptainer.ts'
 import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
+import { PROMPTLY_MS } from '../../src/node/runtimes/sandbox-probe.contract.ts'
 import type { ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
 import { isAlive } from '../../src/node/sandbox/processes.ts'
 import { findApptainer, type Apptainer } from '../support/apptainer.ts'
@@ -168,7 +169,7 @@ function describeOptions({ program, image }: Apptainer): void {
       expect(await run(sandbox, change)).toMatchObject({ stdout: 'original\na\nset\n', exitCode: 5 })
       const before = performance.now()
       await sandbox.stop()
-      expect(performance.now() - before).toBeLessThan(2000)
+      expect(performance.now() - before).toBeLessThan(PROMPTLY_MS)
     })
 
     test('an ordinary user starts from a SIF file by FUSE, and nothing of that stays', async (context) => {

@@ -10,7 +10,7 @@ const podman = await startPodman({ userId: USER_ID })
 
 if (typeof podman === 'string') {
   console.log(`rootless podman cannot run here: ${podman}`)
-  test('a container of an ordinary user is a sandbox', (context) => context.skip(podman))
+  test('a container of an ordinary user is a sandbox', (context) => context.skip(`stands for 48 tests: ${podman}`))
 } else {
   afterAll(() => podman[Symbol.asyncDispose]())
   // From here on we are that user as well: each test file has a process of its own.

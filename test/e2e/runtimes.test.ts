@@ -7,11 +7,12 @@ import { expect, test } from 'vitest'
 import { runtimes } from '../../src/node/runtimes/index.ts'
 import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
 import { toOrphanScript } from '../../src/node/runtimes/sandbox-probe.contract.ts'
+import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const who = process.getuid?.() === 0 ? 'as root' : 'as an ordinary user'
 
 function createRuntime(kind: 'local' | 'bubblewrap', dir: string) {
-  return runtimes.create(runtimes.config.parse({ kind }), { dir, now: Date.now })
+  return runtimes.create(runtimes.config.parse(runtimeConfig(kind)), { dir, now: Date.now })
 }
 
 for (const kind of ['local', 'bubblewrap'] as const) {

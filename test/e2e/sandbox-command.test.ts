@@ -4,8 +4,9 @@ import { chmodSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, beforeEach, describe, expect, test } from 'vitest'
 import { runtimes } from '../../src/node/runtimes/index.ts'
+import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const MAIN = new URL('../../src/cli/main.ts', import.meta.url).pathname
 const dir = mkdtempSync(join(tmpdir(), 'polar-sandbox-command-'))
@@ -22,13 +23,19 @@ function polar(words: readonly string[], input = '') {
 }
 
 for (const kind of ['local', 'bubblewrap'] as const) {
-  const runtime = runtimes.create(runtimes.config.parse({ kind }), { dir: join(dir, 'check', kind), now: Date.now })
+  const runtime = runtimes.create(runtimes.config.parse(runtimeConfig(kind)), {
+    dir: join(dir, 'check', kind),
+    now: Date.now,
+  })
   const checked = await runtime.check(AbortSignal.timeout(30_000))
   await runtime[Symbol.asyncDispose]()
-  if (!checked.isUsable) console.log(`${kind} cannot run here: ${checked.reason}`)
   const inKind = (verb: string) => [verb, '--runtime', kind]
 
-  describe.skipIf(!checked.isUsable)(`polar sandbox with ${kind}`, () => {
+  describe(`polar sandbox with ${kind}`, () => {
+    beforeEach((context) => {
+      if (!checked.isUsable) context.skip(`${kind} cannot run here: ${checked.reason}`)
+    })
+
     test('exec hands on output, input and exit code, and leaves nothing behind', () => {
       const script = 'cat; echo out; echo err >&2; exit 7'
       expect(polar([...inKind('exec'), '--stdin', '--', 'sh', '-c', script], 'in\n')).toEqual({

@@ -125,6 +125,29 @@ describe('the vendors’ own SDKs, through the gateway', () => {
     await expectStored(await stack.recorded())
   })
 
+  test('countTokens() of Anthropic Messages is the prompt length of the call, also for a literal continuation', async () => {
+    await using stack = await Stack.start({ script: SCRIPT.replace(/reasoning: .*\n +/, '') })
+    const client = new Anthropic({ apiKey: stack.session.key, baseURL: stack.session.baseUrl, maxRetries: 0 })
+    const system: Anthropic.TextBlockParam[] = [
+      { type: 'text', text: 'x-anthropic-billing-header: cc_version=2.1.325.a1b; cc_entrypoint=sdk-cli;' },
+      { type: 'text', text: 'You are an agent.' },
+    ]
+    const tools: Anthropic.Tool[] = [{ name: 'bash', input_schema: { type: 'object', properties: {} } }]
+    const counts: number[] = []
+    const ask = async (messages: Anthropic.MessageParam[]): Promise<Anthropic.Message> => {
+      counts.push((await client.messages.countTokens({ model: 'tiny', system, messages, tools })).input_tokens)
+      return client.messages.create({ model: 'tiny', max_tokens: 500, system, messages, tools })
+    }
+    const messages: Anthropic.MessageParam[] = [{ role: 'user', content: PROMPT }]
+    const first = await ask(messages)
+    const calls = first.content.filter((block) => block.type === 'tool_use')
+    const results = calls.map(({ id }) => ({ type: 'tool_result' as const, tool_use_id: id, content: 'ok' }))
+    await ask([...messages, { role: 'assistant', content: first.content }, { role: 'user', content: results }])
+    const { turns } = await stack.recorded()
+    expect(counts).toEqual(turns.map(({ response }) => response?.promptIds.length))
+    expect(turns[1]?.forced).toMatchObject({ continues: turns[0]?.id })
+  })
+
   test('Google generateContent', async () => {
     await using stack = await Stack.start({ script: SCRIPT })
     const client = new GoogleGenAI({ apiKey: stack.session.key, httpOptions: { baseUrl: stack.session.baseUrl } })

@@ -132,7 +132,8 @@ async function submit(taskId: string, agent: string, samples: number): Promise<v
 const sessionsOf = async (taskId: string) =>
   (await client.listSessions({ query: { task_id: taskId, limit: 1000 } })).sessions
 
-if (reason !== undefined) test('nodes as a job array of Slurm', (context) => context.skip(reason))
+if (reason !== undefined)
+  test('nodes as a job array of Slurm', (context) => context.skip(`stands for 7 tests: ${reason}`))
 else {
   test('up submits a job array, and waits until its nodes have joined', async () => {
     const { code, stdout, stderr } = await cluster('up', '--wait', '60')

@@ -6,6 +6,7 @@ import { runtimes } from '../../src/node/runtimes/index.ts'
 import type { Runtime, Sandbox } from '../../src/node/runtimes/runtime.ts'
 import { toProbeSpec } from '../../src/node/runtimes/sandbox-probe.contract.ts'
 import { startPodman } from '../support/podman.ts'
+import { bubblewrapConfig } from '../support/bubblewrap.ts'
 
 const podman = await startPodman()
 if (typeof podman === 'string') console.log(`docker cannot run here: ${podman}`)
@@ -13,7 +14,7 @@ else afterAll(() => podman[Symbol.asyncDispose]())
 
 const kinds = [
   { kind: 'local', network: { kind: 'open' } },
-  { kind: 'bubblewrap', network: { kind: 'none' } },
+  { ...bubblewrapConfig, network: { kind: 'none' } },
   ...(typeof podman === 'string'
     ? []
     : [

@@ -225,6 +225,44 @@ git update-index --assume-unchanged calc/core.py`
   })
 })
 
+describe('swebench_harness, with the settings of NVIDIA Polar', () => {
+  const copy = 'mkdir -p /tmp/work && cp -a . /tmp/work/ && cd /tmp/work'
+  const patchCommand = 'cd /tmp/work && git add -A && git diff --cached --binary'
+
+  function gradeTheirs(agent: string, config: Record<string, unknown> = {}): Promise<Graded> {
+    const kind = 'swebench_harness'
+    const given = { kind, instance: row, repo_dir: '/workspace', test_timeout: 60, apply_timeout: 60, ...config }
+    const deps = { now: Date.now, secret: () => undefined, mayCall: () => false }
+    return grade(agent, {}, { evaluator: evaluators.create(evaluators.config.parse(given), deps) })
+  }
+
+  needsPython('patch_command takes the patch from a copy of the repository', async () => {
+    const agent = `${copy} && ${FIX} && mkdir .claude && echo x > .claude/x`
+    const { result, evidence } = await gradeTheirs(agent, {
+      patch_command: patchCommand,
+      exclude_patterns: ['.claude/**', '**/.claude/**', '$HOME/**'],
+    })
+    expect(result.outcome_reward).toBe(1)
+    expect(evidence.get('graded.diff')?.toString()).not.toContain('.claude')
+  })
+
+  needsPython('without patch_command the patch is what git sees in repo_dir', async () => {
+    expect((await gradeTheirs(FIX)).result.outcome_reward).toBe(1)
+    expect((await gradeTheirs('true')).result.outcome_reward).toBe(0)
+  })
+
+  needsPython('a patch_command that fails in a new sandbox too gives no reward', async () => {
+    const graded = gradeTheirs(FIX, { patch_command: 'cd /no/such/folder && git diff' })
+    await expect(graded).rejects.toMatchObject({ code: 'evaluator.crashed' })
+  })
+
+  needsPython('a patch_command that fails only where the agent was is worth 0', async () => {
+    const { result } = await gradeTheirs('rm -rf .git', { patch_command: 'cd /workspace && git diff HEAD' })
+    expect(result.outcome_reward).toBe(0)
+    expect(reportOf(result)).toMatchObject({ failed_collect: true })
+  })
+})
+
 describe('a patch that did not come from git', () => {
   const submit = (patch: string) => ({
     beforeEvaluate: ({ submission }: { submission: string }) => writeFile(join(submission, 'patch.diff'), patch),
@@ -253,6 +291,67 @@ describe('a patch that did not come from git', () => {
       resolved: true,
       dropped_files: [{ path: 'conftest.py', why: 'protected' }],
     })
+  })
+})
+
+describe('a required test that no log line names', () => {
+  const renamed = ['tests/test_core.py::Calc::test_add', 'tests/test_signs.py::test_negative']
+
+  needsPython(
+    'has no reward when the gold patch does not report it either, and the nearest names are given',
+    async () => {
+      const graded = grade(FIX, { instance: { ...row, FAIL_TO_PASS: renamed } })
+      await expect(graded).rejects.toMatchObject({
+        code: 'evaluator.tests-not-reported',
+        message: expect.stringMatching(
+          /Not reported: 1 test of tiny__calc-1.*tests\/test_core\.py::Calc::test_add \(nearest reported: tests\/test_core\.py::CalcTest::test_add/,
+        ) as unknown,
+      })
+    },
+  )
+
+  needsPython(
+    'has no reward in a row without a gold patch when the run without a patch does not report it',
+    async () => {
+      const graded = grade(FIX, { instance: { ...row, patch: '', FAIL_TO_PASS: renamed } })
+      await expect(graded).rejects.toMatchObject({ code: 'evaluator.tests-not-reported' })
+    },
+  )
+
+  needsPython('costs no second run when another required test failed by name', async () => {
+    const { result, graders } = await grade(put('calc/more.py', 'X = 1'), {
+      instance: { ...row, FAIL_TO_PASS: renamed },
+    })
+    expect(result.outcome_reward).toBe(0)
+    expect(graders).toBe(1)
+    expect(reportOf(result)).toMatchObject({
+      not_reported: [
+        { test: renamed[0], nearest: expect.arrayContaining(['tests/test_core.py::CalcTest::test_add']) as unknown },
+      ],
+      warning: expect.stringContaining('1 test') as unknown,
+    })
+  })
+
+  needsPython('is worth 0 when the gold patch reports it: the patch is why it is missing', async () => {
+    const skipping = `import inspect
+
+import pytest
+
+
+def multiply(a, b):
+    return a * b
+
+
+def __getattr__(name):
+    if name != "add":
+        raise AttributeError(name)
+    if any("test_signs" in frame.filename for frame in inspect.stack()):
+        pytest.skip("not today", allow_module_level=True)
+    return lambda a, b: a + b`
+    const { result, graders } = await grade(put('calc/core.py', skipping))
+    expect(result.outcome_reward).toBe(0)
+    expect(graders).toBe(2)
+    expect(reportOf(result)).toMatchObject({ not_reported: [{ test: 'tests/test_signs.py::test_negative' }] })
   })
 })
 

@@ -18,3 +18,29 @@ call() {
   exec 9<&-
 }
 `
+
+/**
+ * The same with a conversation: `talk WORDS…` asks one question after the other, each with all that was said before, so
+ * that its calls are one trace.
+ */
+export function talkingAgent(body: string): string {
+  return bashAgent(`${TALK}\n${body}`)
+}
+
+const TALK = String.raw`
+export LC_ALL=C
+talk() {
+  local said="" question answer body url="$OPENAI_BASE_URL/chat/completions" rest host path
+  rest="${'$'}{url#http://}"; host="${'$'}{rest%%/*}"; path="/${'$'}{rest#*/}"
+  for question in "$@"; do
+    said="$said{\"role\":\"user\",\"content\":\"$question\"}"
+    body="{\"model\":\"tiny\",\"max_tokens\":4,\"messages\":[$said]}"
+    exec 9<>"/dev/tcp/${'$'}{host%:*}/${'$'}{host#*:}" || return 1
+    printf 'POST %s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' \
+      "$path" "$host" "$OPENAI_API_KEY" "${'$'}{#body}" "$body" >&9
+    answer="$(cat <&9 | sed -n 's/.*"content": *"\(\([^"\\]\|\\.\)*\)".*/\1/p' | head -n 1)"
+    exec 9<&-
+    said="$said,{\"role\":\"assistant\",\"content\":\"$answer\"},"
+  done
+}
+`

@@ -13,6 +13,7 @@ import type { ExecResult, Runtime, Sandbox, SandboxSpec } from '../../src/node/r
 import { toWorkspace } from '../../src/node/sandbox-workspace.ts'
 import type { AgentEnding } from '../../src/model/session-outcome.ts'
 import type { Collection, Evaluation, Evaluator } from '../../src/trajectory/evaluators/evaluator.ts'
+import { runtimeConfig } from './bubblewrap.ts'
 
 export interface GradeOptions {
   evaluator: Evaluator
@@ -68,7 +69,7 @@ export class Grading implements AsyncDisposable {
   static async start(kind?: 'local' | 'bubblewrap'): Promise<Grading> {
     const dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-grade-'))
     const create = (chosen: 'local' | 'bubblewrap') =>
-      runtimes.create(runtimes.config.parse({ kind: chosen }), { dir: join(dir, 'data'), now: Date.now })
+      runtimes.create(runtimes.config.parse(runtimeConfig(chosen)), { dir: join(dir, 'data'), now: Date.now })
     if (kind !== undefined) return new Grading(create(kind), dir)
     const runtime = create('bubblewrap')
     const checked = await runtime.check(AbortSignal.timeout(30_000))

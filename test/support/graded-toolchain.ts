@@ -21,7 +21,7 @@ export function findToolchain(task: GradedTask): { toolchain: Toolchain } | { to
     case 'unittest':
       return spawnSync('/usr/bin/python3', ['--version']).status === 0
         ? { toolchain: { mounts: [], env: { PATH: SYSTEM_PATH } } }
-        : { toolchain: undefined, reason: 'there is no /usr/bin/python3' }
+        : { toolchain: undefined, reason: '/usr/bin/python3 is not installed: apt-get install python3-venv' }
     case 'node':
       return { toolchain: mounted(dirname(process.execPath), '/polar/graded/node', '/polar/graded/node') }
     case 'go':
@@ -42,7 +42,8 @@ function pytestToolchain(): ReturnType<typeof findToolchain> {
 function goToolchain(task: GradedTask): ReturnType<typeof findToolchain> {
   const asked = spawnSync('go', ['env', 'GOROOT', 'GOVERSION'], { encoding: 'utf8' })
   const [goroot, version] = (asked.stdout ?? '').trim().split('\n')
-  if (asked.status !== 0 || !goroot || !version) return { toolchain: undefined, reason: 'go is not installed' }
+  if (asked.status !== 0 || !goroot || !version)
+    return { toolchain: undefined, reason: 'go is not installed: apt-get install golang-go' }
   const cache = join(root, '.polar', `graded-tasks-${version.replaceAll(/[^\w.]/g, '_')}`)
   const reason = fillGoCache(task, cache)
   if (reason !== undefined) return { toolchain: undefined, reason }

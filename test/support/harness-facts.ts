@@ -125,7 +125,7 @@ function historyFacts(histories: readonly (readonly Message[])[]): HistoryFacts 
 /** By the gateway's own memory, fed with the same calls. */
 function argumentFacts(calls: readonly Call[]): ArgumentFacts {
   const facts = { verbatim: 0, restored: 0, changed: 0 }
-  const memory = new SessionMemory()
+  const memory = new SessionMemory(16 * 1024 * 1024)
   for (const [before, after] of pairs(calls)) {
     const { response } = before.turn
     if (response !== undefined) memory.remember(before.request, response)

@@ -54,10 +54,11 @@ rm -rf "$DIR"
  * it is his and can do what he can; to be started by root all the same.
  */
 export async function startPodman({ userId }: { userId?: number } = {}): Promise<Podman | string> {
-  if (process.getuid?.() !== 0) return 'podman is started by root only here'
+  if (process.getuid?.() !== 0) return 'only root can start the podman service of these tests: run npm test as root'
   const programs = ['podman', 'runc', 'conmon', ...(userId === undefined ? [] : ['newuidmap', 'setpriv', 'unshare'])]
   for (const program of programs)
-    if (spawnSync('which', [program], { stdio: 'ignore' }).status !== 0) return `${program} is not installed`
+    if (spawnSync('which', [program], { stdio: 'ignore' }).status !== 0)
+      return `${program} is not installed: apt-get install podman runc uidmap`
   if (userId !== undefined && !['subuid', 'subgid'].every((name) => existsSync(`/etc/${name}`)))
     return 'there is no /etc/subuid: users may not give numbers to others here'
   const archive = buildRootArchive(fileURLToPath(new URL('../../.polar/test-images', import.meta.url)))

@@ -16,12 +16,14 @@ export interface Postgres extends AsyncDisposable {
 
 const PROGRAMS = '/usr/lib/postgresql'
 const USER = 'polar'
-/** Debian's user; PostgreSQL refuses to be root. */
-const SYSTEM_USER = 'postgres'
+/** PostgreSQL refuses to run as root. Every Debian has this user. */
+const SYSTEM_USER = { user: 'nobody', group: 'nogroup' }
 
 /** Why it cannot be started here; undefined when it can. */
 export function whyNoPostgres(): string | undefined {
-  return findPrograms() === undefined ? `PostgreSQL is not installed below ${PROGRAMS}` : undefined
+  return findPrograms() === undefined
+    ? `PostgreSQL is not installed below ${PROGRAMS}: apt-get install postgresql`
+    : undefined
 }
 
 /** A cluster of our own in a new folder, behind a socket in that folder, gone with all its data when disposed. */
@@ -63,7 +65,8 @@ function findPrograms(): string | undefined {
 
 /** It ends with us, however we end. */
 function asUser(program: string): [string, ...string[]] {
-  const user = process.getuid?.() === 0 ? [`--reuid=${SYSTEM_USER}`, `--regid=${SYSTEM_USER}`, '--clear-groups'] : []
+  const user =
+    process.getuid?.() === 0 ? [`--reuid=${SYSTEM_USER.user}`, `--regid=${SYSTEM_USER.group}`, '--clear-groups'] : []
   return ['setpriv', ...user, '--pdeathsig=INT', program]
 }
 

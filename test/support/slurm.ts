@@ -26,9 +26,11 @@ const READY_MS = 30_000
 
 /** Why it cannot be started here; undefined when it can. */
 export function whyNoSlurm(): string | undefined {
-  if (process.getuid?.() !== 0) return 'Slurm is started by root only here'
+  if (process.getuid?.() !== 0) return 'only root can start the Slurm daemons of this test: run npm test as root'
   const missing = PROGRAMS.find((program) => spawnSync('which', [program], { stdio: 'ignore' }).status !== 0)
-  return missing === undefined ? undefined : `${missing} is not installed`
+  return missing === undefined
+    ? undefined
+    : `${missing} is not installed: apt-get install munge slurmctld slurmd slurm-client`
 }
 
 /** All of it in a new folder, with its own munge, on free ports of the loopback; gone when disposed, jobs and all. */

@@ -4,6 +4,7 @@ import type { SessionRecord } from '../../src/model/session.ts'
 import type { Choice, Turn } from '../../src/model/turn.ts'
 import type { BuiltSession } from '../../src/trajectory/build-session.ts'
 import type { CallFilter } from '../../src/trajectory/select-calls.ts'
+import { assertCallsBeforeResults, expectedMessages, requestOf } from './message-oracle.ts'
 
 /**
  * What must hold of training data, judged by the records alone: nothing here calls the code that made it, and everything is
@@ -345,25 +346,30 @@ export const invariants = {
     }
   }),
 
-  /** Messages say what was sampled, in order, and between what the harness sent. */
+  /** Messages are what the harness sent in the sample's last call and the answer of that call, none left out. */
   messages: eachKind(({ samples }, evidence) => {
     for (const sample of samples) {
-      const { prompt, response, tools } = sample.messages()
-      const calls = sample.calls.map(({ key }) => evidence.call(key))
-      const [first, last] = [calls[0], calls.at(-1)]
-      assert(first !== undefined && last !== undefined, `${sample.id} has no calls`)
-      const sent = requestOf(first)
-      assert.deepEqual(prompt, sent.messages.map(withReadableArguments), `the prompt of ${sample.id}`)
-      assert.deepEqual(tools ?? undefined, sent.tools, `the tools of ${sample.id}`)
-      const said = (response as WireMessage[]).filter(isAssistant)
-      assert.deepEqual(said.map(saidOf), calls.map(sampledOf), `the answers of ${sample.id}`)
-      const heard = (response as WireMessage[]).filter((message) => !isAssistant(message))
-      const inLast = requestOf(last).messages.slice(sent.messages.length)
+      const { prompt, response, answers, tools } = sample.messages()
+      const calls = sample.calls.map(({ key, isTrained }) => ({ ...evidence.call(key), isTrained }))
+      const [first] = calls
+      assert(first !== undefined, `${sample.id} has no calls`)
+      const expected = expectedMessages(calls)
+      const messages = [...prompt, ...response]
       assert.deepEqual(
-        heard,
-        inLast.filter((message) => !isAssistant(message)),
-        `what is between the answers of ${sample.id}`,
+        messages,
+        expected.map(({ message }) => message),
+        `the messages of ${sample.id}`,
       )
+      assertCallsBeforeResults(messages, sample.id)
+      const places = calls.map(({ turn }) => expected.findIndex((e) => e.calls.some((call) => call.turn === turn)))
+      assert.deepEqual(
+        answers.map((at) => prompt.length + at),
+        places,
+        `where the answers of ${sample.id} are`,
+      )
+      assert.deepEqual(tools ?? undefined, requestOf(first).tools, `the tools of ${sample.id}`)
+      // The answer of the first call begins the response, also where the harness joined it to what it had begun.
+      assert.equal(answers[0], 0, `the prompt of ${sample.id} does not end before its first answer`)
     }
   }),
 } satisfies Record<string, (evidence: Evidence) => void>
@@ -448,9 +454,10 @@ function checkSampledSpan(sample: Sample, span: Span, to: number, evidence: Evid
   for (let at = span.from; at < to; at++) {
     assert.equal(sample.ids[at], ids[at - from], `token ${at} of ${sample.id} is not of ${key}`)
     const spans = choice.weightSpans
-    const version =
-      spans === undefined ? turn.response?.weightVersion : spans.findLast((s) => s.from <= at - from)?.version
+    const known = spans?.findLast((s) => s.from <= at - from)
+    const version = spans === undefined ? turn.response?.weightVersion : known?.version
     assert.equal(span.weightVersion, version, `the weights of token ${at} of ${sample.id}`)
+    assert.equal(span.newestWeightVersion, known?.newest, `the newest possible weights of token ${at} of ${sample.id}`)
   }
 }
 
@@ -512,45 +519,6 @@ function commonLength(a: Int32Array, b: Int32Array): number {
 
 function bitsOf(logprobs: Float32Array): Uint32Array {
   return new Uint32Array(logprobs.buffer, logprobs.byteOffset, logprobs.length)
-}
-
-// --- messages ---------------------------------------------------------------------------------------------------------
-
-interface WireMessage {
-  role: string
-  content?: unknown
-  reasoning_content?: unknown
-  tool_calls?: { function: { name: string; arguments: string } }[]
-}
-
-function requestOf({ turn }: RecordedCall): { messages: WireMessage[]; tools?: unknown[] } {
-  return JSON.parse(turn.request) as { messages: WireMessage[]; tools?: unknown[] }
-}
-
-/** Engines refuse a history with arguments that are no JSON, so these are sent to them as one string. */
-function withReadableArguments(message: WireMessage): WireMessage {
-  if (message.tool_calls === undefined) return message
-  const calls = message.tool_calls.map((call) => {
-    const { arguments: text } = call.function
-    return { ...call, function: { ...call.function, arguments: isJson(text) ? text : JSON.stringify(text) } }
-  })
-  return { ...message, tool_calls: calls }
-}
-
-function isAssistant({ role }: WireMessage): boolean {
-  return role === 'assistant'
-}
-
-function saidOf({ content, reasoning_content: reasoning, tool_calls: calls = [] }: WireMessage): unknown {
-  return { content: content ?? '', reasoning, calls: calls.map((call) => call.function.arguments) }
-}
-
-function sampledOf({ choice: { message } }: RecordedCall): unknown {
-  return {
-    content: message.content.map((part) => (part.type === 'text' ? part.text : '')).join(''),
-    reasoning: message.reasoning,
-    calls: message.toolCalls.map((call) => call.arguments),
-  }
 }
 
 // --- comparing --------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import type { RuntimeCheck } from '../../node/runtimes/runtime.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { ENGINE_FLAG, openEngine } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { loadRuntimeSettings, locateBubblewrap, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { openRuntime } from '../sandbox-options.ts'
 import { readVersion } from '../version.ts'
 
@@ -21,12 +22,13 @@ export const doctor = defineCommand({
     model: { type: 'string', hint: 'NAME', description: 'Model to ask for; without it the first it serves' },
     'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
     out: { type: 'string', hint: 'DIR', description: 'Where sessions would be written', default: DEFAULT_OUT },
+    config: RUNTIMES_CONFIG_FLAG,
     json: { type: 'boolean', description: 'Print what was found as JSON' },
   },
   examples: ['polar doctor', 'polar doctor --upstream http://localhost:8000'],
   async run({ flags }): Promise<ExitCode> {
     const machine = await examineMachine(resolve(flags.out))
-    const sandboxes = await examineRuntimes()
+    const sandboxes = await examineRuntimes(flags.config)
     const engine =
       flags.upstream === undefined
         ? undefined
@@ -115,13 +117,13 @@ type RuntimeChecks = Readonly<Record<string, RuntimeCheck>>
 const RUNTIME_CHECK_MS = 20_000
 
 /** By really starting one of each kind. That one is missing is no fault: nobody needs them all. */
-async function examineRuntimes(): Promise<RuntimeChecks> {
+async function examineRuntimes(config: string | undefined): Promise<RuntimeChecks> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-doctor-'))
+  const { runtimes: configured } = await loadRuntimeSettings(process.env, config)
   const checks: Record<string, RuntimeCheck> = {}
   try {
     for (const kind of runtimes.kinds) {
-      await using runtime = openRuntime(kind, dir, {})
-      checks[kind] = await runtime.check(AbortSignal.timeout(RUNTIME_CHECK_MS)).catch((error: unknown) => ({
+      checks[kind] = await examineRuntime(kind, dir, configured[kind] ?? {}).catch((error: unknown) => ({
         isUsable: false,
         reason: error instanceof Error ? error.message : String(error),
       }))
@@ -130,6 +132,19 @@ async function examineRuntimes(): Promise<RuntimeChecks> {
     await rm(dir, { recursive: true, force: true })
   }
   return checks
+}
+
+async function examineRuntime(
+  kind: string,
+  dir: string,
+  configured: Readonly<Record<string, unknown>>,
+): Promise<RuntimeCheck> {
+  const found = kind === 'bubblewrap' ? await locateBubblewrap(configured, process.env) : undefined
+  const settings = found === undefined ? configured : { ...configured, program: found.program }
+  await using runtime = openRuntime(kind, dir, {}, { settings })
+  const check = await runtime.check(AbortSignal.timeout(RUNTIME_CHECK_MS))
+  if (found === undefined || !check.isUsable) return check
+  return { ...check, notes: [`bwrap is ${found.program} (${found.origin})`, ...check.notes] }
 }
 
 function runtimeRow([kind, check]: [string, RuntimeCheck]): string {

@@ -6,6 +6,7 @@ import { setFlagsFromString } from 'node:v8'
 import { describeError, errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
+import type { SessionOrigin } from '../../store/store.ts'
 import { exportSessions, type ExportReport, type ExportSource } from '../../trajectory/export-sessions.ts'
 import type { Exporter } from '../../trajectory/exporters/exporter.ts'
 import { exporters } from '../../trajectory/exporters/index.ts'
@@ -15,6 +16,7 @@ import { openPartsSink } from '../../trajectory/sinks/parts-sink.ts'
 import type { ExportSink } from '../../trajectory/sinks/sink.ts'
 import { openStreamSink } from '../../trajectory/sinks/stream-sink.ts'
 import { buildFlags, toBuildOptions } from '../build-options.ts'
+import { chooseRun, NO_RUN, scoresOfRun, type RunChoice } from '../choose-run.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { loadScores } from '../load-scores.ts'
 import { createProgress } from '../progress.ts'
@@ -42,6 +44,11 @@ export const exportCommand = defineCommand({
       hint: 'PATH',
       description: 'Output file, or folder for parquet and verl; else standard output',
     },
+    run: {
+      type: 'string',
+      hint: 'ID',
+      description: 'Sessions of one "polar run", or "all" runs; else those of the last run. Groups never span runs',
+    },
     resume: { type: 'boolean', description: 'Go on with an interrupted export to the same place' },
     salvage: { type: 'boolean', description: 'Read what is whole of damaged sessions' },
     ...buildFlags,
@@ -50,7 +57,8 @@ export const exportCommand = defineCommand({
       type: 'string',
       hint: 'HOW',
       choices: AdvantageMethod.options,
-      description: "Set each session's reward against those of its group_id",
+      description:
+        "Set each session's reward against those of its group_id: grpo-trl and grpo-verl divide by the deviation of the sample (N - 1), grpo-std of the population (N)",
     },
     json: { type: 'boolean', description: 'The report as JSON: on standard output, or on standard error without --to' },
   },
@@ -67,9 +75,11 @@ export const exportCommand = defineCommand({
     if (flags.advantages !== undefined && flags.rewards === undefined) {
       throw usageError(NAME, '--advantages needs --rewards FILE')
     }
-    const scores = flags.rewards === undefined ? undefined : await loadScores(flags.rewards)
-    const { dir, ids } = await chooseSessions(subject, resolve(flags.out))
-    await using sink = await openSink(exporter, { ...flags, fingerprint: await fingerprintOf({ ...flags, subject }) })
+    const given = flags.rewards === undefined ? undefined : await loadScores(flags.rewards)
+    const { dir, sessions, ids, run, runs } = await chooseSessions(subject, resolve(flags.out), flags.run)
+    const scores = given && scoresOfRun(given, sessions, run)
+    const fingerprint = await fingerprintOf({ ...flags, subject, run })
+    await using sink = await openSink(exporter, { ...flags, fingerprint })
     if (sink === undefined) {
       process.stderr.write(`${flags.to} is complete already; without --resume it is written anew.\n`)
       return EXIT.done
@@ -86,7 +96,10 @@ export const exportCommand = defineCommand({
     if (report === undefined) return EXIT.done
     const unknown = scores === undefined ? 0 : scores.size - ids.filter((id) => scores.has(id)).length
     const output = flags.json && flags.to !== undefined ? process.stdout : process.stderr
-    output.write(flags.json ? `${JSON.stringify(toJson(report, unknown), null, 2)}\n` : formatReport(report, unknown))
+    const json = { run: run === NO_RUN ? null : run, ...toJson(report, unknown) }
+    output.write(
+      flags.json ? `${JSON.stringify(json, null, 2)}\n` : formatRun(run, runs) + formatReport(report, unknown),
+    )
     return report.failed.length > 0 ? EXIT.failed : EXIT.done
   },
 })
@@ -109,10 +122,19 @@ function toOption(text: string): unknown {
   return text !== '' && Number.isFinite(Number(text)) ? Number(text) : text
 }
 
-async function chooseSessions(subject: string, dir: string): Promise<{ dir: string; ids: string[] }> {
-  if (subject === 'all') return { dir, ids: await createCallLogReader({ dir }).list() }
-  const found = await resolveSession(subject, dir)
-  return { dir: found.dir, ids: [found.id] }
+interface Chosen extends RunChoice {
+  dir: string
+  /** All that are in the folder. */
+  sessions: SessionOrigin[]
+}
+
+async function chooseSessions(subject: string, out: string, run: string | undefined): Promise<Chosen> {
+  if (subject !== 'all' && run !== undefined) throw usageError(NAME, '--run chooses among all sessions, not with one')
+  const { dir, id } = subject === 'all' ? { dir: out } : await resolveSession(subject, out)
+  const sessions = await createCallLogReader({ dir }).listOrigins()
+  if (id === undefined) return { dir, sessions, ...chooseRun(NAME, sessions, run) }
+  const own = sessions.filter((session) => session.id === id)
+  return { dir, sessions, ...chooseRun(NAME, own, undefined), ids: [id] }
 }
 
 function* sourcesOf(dir: string, ids: readonly string[], salvage: boolean): Generator<ExportSource> {
@@ -188,6 +210,14 @@ function toJson(report: ExportReport, unknownScores: number): Record<string, unk
     unscored: report.unscored,
     unknown_scores: unknownScores,
   }
+}
+
+/** Empty where the folder holds no runs. */
+function formatRun(run: string, runs: readonly string[]): string {
+  const others = runs.filter((other) => other !== run)
+  if (run === 'all') return `All runs: ${runs.join(', ')}\n`
+  const hint = others.length === 0 ? '' : `; --run all or one of ${others.join(', ')} exports others`
+  return run === NO_RUN && others.length === 0 ? '' : `Run ${run}${hint}\n`
 }
 
 function formatReport(report: ExportReport, unknownScores: number): string {

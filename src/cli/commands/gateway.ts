@@ -7,6 +7,7 @@ import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { Shards } from '../../gateway/shards.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { RolloutError } from '../../model/failure.ts'
+import { SESSION_MEMORY_MB } from '../../model/session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import type { ShardSettings } from '../gateway-shard.ts'
 import { isLoopback } from '../loopback.ts'
@@ -37,6 +38,12 @@ export const gateway = defineCommand({
     },
     'control-token': { type: 'string', hint: 'TOKEN', description: 'Asked of trainers; or set POLAR_CONTROL_TOKEN' },
     continuation: CONTINUATION_FLAG,
+    'session-memory': {
+      type: 'string',
+      hint: 'MB',
+      description: 'Memory limit for the conversations of one session',
+      default: String(SESSION_MEMORY_MB),
+    },
     quirks: QUIRKS_FLAG,
     durability: DURABILITY_FLAG,
     verbose: { type: 'boolean', description: 'Log what it does' },
@@ -73,6 +80,7 @@ export const gateway = defineCommand({
       dir,
       durability: flags.durability as 'process' | 'disk',
       continuation: flags.continuation as ContinuationMode,
+      sessionMemoryMb: parseNumber('gateway', 'session-memory', flags['session-memory'], { min: 1, max: 65_536 }),
       quirks,
       upstream: engine.configs,
       engine: engine.info,

@@ -4,10 +4,12 @@ import { hostname } from 'node:os'
 import { join, resolve } from 'node:path'
 import pino from 'pino'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
+import { allowModules } from '../../lib/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import { RuntimeSpec, type TaskRequest } from '../../model/task.ts'
+import { RuntimeSpec, TaskRequest } from '../../model/task.ts'
+import { checkTask } from '../../node/check-task.ts'
 import { ArtifactPolicy } from '../../node/artifacts.ts'
 import { loadHarborTasks, type HarborOptions } from '../../node/harbor-task.ts'
 import { isValid, runTask, type TaskRun } from '../../node/run-task.ts'
@@ -18,9 +20,11 @@ import type { SessionScore } from '../../trajectory/score-session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, presetNamed } from '../harness-places.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
-import { loadTasks } from '../load-tasks.ts'
+import { loadTaskFiles } from '../load-tasks.ts'
+import { groupOf } from '../choose-run.ts'
 import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { openNode, type OpenNode } from '../open-node.ts'
+import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { createStageView } from '../stage-view.ts'
 import { formatTable } from '../table.ts'
 import { assertWritable } from '../writable.ts'
@@ -37,11 +41,12 @@ export const run = defineCommand({
     image: { type: 'string', hint: 'IMAGE', description: 'For Harbor tasks: the image built from their Dockerfile' },
     samples: { type: 'string', hint: 'N', description: 'Sessions of each task, instead of what the task says' },
     out: { type: 'string', hint: 'DIR', default: DEFAULT_OUT, description: 'Where sessions and scores go' },
+    config: RUNTIMES_CONFIG_FLAG,
     runtime: {
       type: 'string',
       hint: 'KIND',
       choices: runtimes.kinds,
-      description: 'Sandboxes for tasks that do not say (default: bubblewrap where it works, else local)',
+      description: 'Runtime of tasks that name none (default: bubblewrap)',
     },
     init: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes being made ready at a time' },
     ready: { type: 'string', hint: 'N', default: '4', description: 'Sandboxes that may stand ready' },
@@ -100,9 +105,12 @@ export const run = defineCommand({
       harness: flags.harness ?? 'pi',
       image: flags.image,
       samples: flags.samples === undefined ? undefined : whole('samples', flags.samples, 1),
+      modules: await allowModules(flags['allow-module'].map((path) => resolve(path))),
     }
     // Whatever is wrong with the tasks is said before anything is started.
+    if (sources.harbor.length > 0) presetNamed(sources.harness)
     await readTaskFiles(sources)
+    const settings = await loadRuntimeSettings(process.env, flags.config)
     await assertWritable(dir)
     const interrupted = new AbortController()
     const stop = (): void => interrupted.abort()
@@ -127,7 +135,8 @@ export const run = defineCommand({
         nodeId: hostname(),
         dir,
         engine,
-        runtime: flags.runtime,
+        runtime: flags.runtime ?? settings.runtime,
+        runtimeSettings: settings.runtimes,
         widths,
         budgets: { init: 900, evaluate: 1800 },
         artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
@@ -143,7 +152,6 @@ export const run = defineCommand({
         env: process.env,
         logger: pino({ level: flags.verbose ? 'debug' : 'error' }, pino.destination(2)),
       })
-      warnOfSandbox(opened)
       await addMissingScores(dir)
       const refills = flags.refills === undefined ? undefined : whole('refills', flags.refills, 0)
       const once = (signal: AbortSignal): Promise<ExitCode> =>
@@ -162,10 +170,18 @@ interface TaskSources {
   harness: string
   image: string | undefined
   samples: number | undefined
+  /** Real paths of the modules whose code is trusted. */
+  modules: readonly string[]
 }
 
-async function readTaskFiles({ files }: TaskSources): Promise<TaskRequest[]> {
-  return (await Promise.all(files.map((file) => loadTasks(resolve(file))))).flat()
+/** Throws `config.invalid` with every problem of every task. */
+async function readTaskFiles({ files, modules }: TaskSources): Promise<TaskRequest[]> {
+  const secret = (name: string): string | undefined => process.env[name]
+  return loadTaskFiles(
+    files.map((file) => resolve(file)),
+    TaskRequest,
+    (task) => checkTask(task, { modules, hasFiles: true, secret }),
+  )
 }
 
 async function readTasks(sources: TaskSources, { runtimes: opened }: OpenNode): Promise<TaskRequest[]> {
@@ -188,13 +204,6 @@ async function readTasks(sources: TaskSources, { runtimes: opened }: OpenNode): 
   return tasks.map((task) => (samples === undefined ? task : { ...task, num_samples: samples }))
 }
 
-function warnOfSandbox({ runtime }: OpenNode): void {
-  if (runtime.why === undefined) return
-  process.stderr.write(
-    `Warning: agents run without isolation (local), because bubblewrap cannot run here: ${runtime.why}\n`,
-  )
-}
-
 interface RunContext {
   opened: OpenNode
   widths: StageWidths
@@ -210,6 +219,7 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
   const total = tasks.reduce((sum, { num_samples }) => sum + num_samples, 0)
   const ended: SessionOutcome[] = []
   const ids = randomIds(Date.now)
+  const runId = ids.next('run')
   const scores = scoresFile(dir)
   let runs: TaskRun[]
   {
@@ -232,12 +242,12 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
     })
     if (takenUp.length > 0) view.print(`Made again: ${takenUp.length} sessions that an earlier run had begun.\n`)
     const one = (task: TaskRequest): Promise<TaskRun> =>
-      runTask(opened.node, task, { ids, maxRefills: context.refills ?? task.num_samples, signal, onOutcome })
+      runTask(opened.node, task, { ids, runId, maxRefills: context.refills ?? task.num_samples, signal, onOutcome })
     runs = await Promise.all(tasks.map(one))
     await Promise.all(takenUp)
     await written
   }
-  if (!asJson) process.stdout.write(summaryOf(runs, dir, scores))
+  if (!asJson) process.stdout.write(summaryOf(runs, { runId, dir, scores }))
   return runs.every(({ task, valid }) => valid >= task.num_samples) ? EXIT.done : EXIT.failed
 }
 
@@ -258,8 +268,9 @@ function scoresFile(dir: string): string {
 }
 
 /** What a grade is worth to whoever exports; without one there is no line, which is not a reward of zero. */
-function scoreOf({ sessionId, taskId, grade }: SessionOutcome): SessionScore | undefined {
-  return grade === undefined ? undefined : { ...grade, session_id: sessionId, group_id: taskId }
+function scoreOf({ sessionId, taskId, runId, grade }: SessionOutcome): SessionScore | undefined {
+  if (grade === undefined) return undefined
+  return { ...grade, session_id: sessionId, group_id: runId === undefined ? taskId : groupOf(runId, taskId) }
 }
 
 function noteOf(outcomes: readonly SessionOutcome[]): string {
@@ -277,7 +288,10 @@ function lineOf(outcome: SessionOutcome): string {
   return `${status.padEnd(9)}  ${taskId}  ${sessionId}  ${reward}, ${what}${why}${told}\n`
 }
 
-function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): string {
+function summaryOf(
+  runs: readonly TaskRun[],
+  { runId, dir, scores }: { runId: string; dir: string; scores: string },
+): string {
   const rows = runs.map(({ task, outcomes, valid }) => {
     const rewards = outcomes.flatMap(({ grade }) => grade?.outcome_reward ?? [])
     const sum = (pick: (outcome: SessionOutcome) => number): string =>
@@ -300,8 +314,8 @@ function summaryOf(runs: readonly TaskRun[], dir: string, scores: string): strin
     '\n',
     formatTable([['task', 'valid', 'not scored', 'mean reward', 'rewards', 'calls', 'tokens to train'], ...rows]),
     ...[...failures].map(([code, outcomes]) => `${outcomes.length} × ${code}: ${outcomes[0]!.failure!.message}\n`),
-    `\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
-    `Train     polar export --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
+    `\nRun       ${runId}\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
+    `Train     polar export --run ${runId} --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
   ].join('')
 }
 

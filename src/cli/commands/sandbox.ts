@@ -3,14 +3,15 @@ import { constants } from 'node:os'
 import { buffer } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { kindOf } from '../../node/load-runtime.ts'
+import { DEFAULT_RUNTIME } from '../../node/open-runtimes.ts'
 import { runtimes } from '../../node/runtimes/index.ts'
 import type { Execution, ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../node/runtimes/runtime.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { completeSettings, loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { loadCustomRuntime, openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../sandbox-options.ts'
 import { formatTable } from '../table.ts'
 
-const DEFAULT_RUNTIME = 'bubblewrap'
 const START_MS = 120_000
 /** Renewed while we live; one of a process that died is for `rm --expired` soon after. */
 const LEASE_MS = 60_000
@@ -50,6 +51,7 @@ export const sandbox = defineCommand({
     timeout: { type: 'string', hint: 'SECONDS', description: 'End exec after that, with exit code 124' },
     stdin: { type: 'boolean', description: 'exec: hand on standard input, all of it' },
     expired: { type: 'boolean', description: 'rm: all that nobody cares for any more' },
+    config: RUNTIMES_CONFIG_FLAG,
     dir: { type: 'string', hint: 'DIR', description: SANDBOX_DIR_HELP },
     json: { type: 'boolean', description: 'ls: print as JSON' },
   },
@@ -64,7 +66,9 @@ export const sandbox = defineCommand({
   ],
   async run({ flags, words: [action, ...ids], rest }): Promise<ExitCode> {
     const custom = await loadCustomRuntime(flags['runtime-module'], flags.runtime)
-    const open = (kind: string): Runtime => openRuntime(kind, flags.dir, process.env, custom)
+    const { runtimes: configured } = await loadRuntimeSettings(process.env, flags.config)
+    const open = (kind: string): Runtime =>
+      openRuntime(kind, flags.dir, process.env, { custom, settings: configured[kind] })
     if (action !== 'exec' && rest.length > 0) throw usageError('sandbox', 'only exec takes a command after --')
     if (action !== 'rm' && ids.length > 0) throw usageError('sandbox', `unexpected argument "${ids[0]}"`)
     const chosen = custom === undefined ? flags.runtime : kindOf(custom)
@@ -77,7 +81,9 @@ export const sandbox = defineCommand({
         const timeout = flags.timeout
         const seconds =
           timeout === undefined ? undefined : parseNumber('sandbox', 'timeout', timeout, { min: 1, max: 604_800 })
-        await using runtime = open(chosen ?? DEFAULT_RUNTIME)
+        const kind = chosen ?? DEFAULT_RUNTIME
+        const settings = await completeSettings(kind, configured[kind] ?? {}, process.env)
+        await using runtime = openRuntime(kind, flags.dir, process.env, { custom, settings })
         const spec = toSandboxSpec(flags, runtime, Date.now() + LEASE_MS)
         if (file === undefined) return passOn(await runShell(runtime, spec))
         const stdin = flags.stdin ? await buffer(process.stdin) : ''

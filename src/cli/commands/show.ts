@@ -1,10 +1,12 @@
 import { resolve } from 'node:path'
 import { textOf, type AssistantMessage, type Message } from '../../model/message.ts'
 import type { SessionRecord } from '../../model/session.ts'
+import { toCallSampling, type TurnSampling } from '../../model/turn-sampling.ts'
 import type { Choice, Turn } from '../../model/turn.ts'
 import { embeddedModelFolder } from '../../engine/model-package.ts'
 import { loadTokenizer, type Tokenizer } from '../../engine/tokenizer.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
+import { toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
 import { numberOrNull } from '../../trajectory/to-trace.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { readRequest } from '../read-request.ts'
@@ -59,6 +61,8 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
   return {
     request: parseRequest(turn),
     forced: turn.forced,
+    sampling: turn.sampling === undefined ? null : toSamplingJson(turn.sampling),
+    logprobs_of: turn.response?.logprobMode ?? null,
     failure: turn.failure ?? null,
     grade_reasons: turn.response?.gradeReasons ?? [],
     usage: turn.response?.usage ?? null,
@@ -68,8 +72,21 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
       finish_reason: choice.finishReason,
       stop_reason: choice.stopReason ?? null,
       message: choice.message,
+      weight_spans: choice.weightSpans ?? [],
       ...(tokens ? { token_ids: Array.from(choice.ids), logprobs: Array.from(choice.logprobs, numberOrNull) } : {}),
     })),
+  }
+}
+
+function toSamplingJson(sampling: TurnSampling): Record<string, unknown> {
+  const inForce = toCallSampling(sampling)
+  return {
+    asked: toWireSampling(sampling.asked),
+    sent: toWireSampling(sampling.sent),
+    engine_defaults: toWireSampling(sampling.defaults),
+    assumed: toWireNames(inForce.assumed),
+    in_force: toWireSampling(inForce),
+    distribution_cut: inForce.isCut,
   }
 }
 

@@ -1,5 +1,6 @@
 import { TaskWord } from '../../api/task-routes.ts'
 import { shellWord } from '../../lib/shell-word.ts'
+import { endWithOutput } from '../closed-output.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { PLACE_FLAGS } from '../config-flags.ts'
 import { explainFailure, findServer, type FoundServer, type ServerFlags } from '../find-server.ts'
@@ -32,6 +33,8 @@ export const task = defineCommand({
     priority: { type: 'string', hint: 'N', description: 'submit: 0-100, higher goes first, instead of what it says' },
     id: { type: 'string', hint: 'NAME', description: 'submit: name of the task, instead of what it says' },
     wait: { type: 'boolean', description: 'submit: wait until all of it is over' },
+    again: { type: 'boolean', description: 'submit: a new run of tasks that are over' },
+    queue: { type: 'boolean', description: 'submit: also tasks that no registered node can run; they wait for one' },
     patience: {
       type: 'string',
       hint: 'SECONDS',
@@ -98,6 +101,8 @@ interface TaskFlags extends ServerFlags {
   priority: string | undefined
   id: string | undefined
   wait: boolean
+  again: boolean
+  queue: boolean
   status: string | undefined
   search: string | undefined
   limit: string
@@ -112,18 +117,20 @@ async function submit(files: readonly string[], flags: TaskFlags, find: Find, pa
   if (files.length === 0) throw usageError('task', 'say which tasks to submit, as in: polar task submit task.yaml')
   const whole = (flag: 'samples' | 'priority', min: number, max: number): number | undefined =>
     flags[flag] === undefined ? undefined : parseNumber('task', flag, flags[flag], { min, max })
-  const tasks = await readTasks(files, {
-    samples: whole('samples', 1, 10_000),
-    priority: whole('priority', 0, 100),
-    id: flags.id,
+  const changes = { samples: whole('samples', 1, 10_000), priority: whole('priority', 0, 100), id: flags.id }
+  const server = await find().catch(async (error: unknown) => {
+    // Mistakes in the tasks come first.
+    await readTasks(files, changes, { isLocal: true })
+    throw error
   })
-  const server = await find()
+  const tasks = await readTasks(files, changes, server)
   const warning = warnOfPaths(server, tasks)
   if (warning !== undefined) process.stderr.write(`${warning}\n`)
-  const outcomes = await submitTasks(server, tasks)
+  const outcomes = await submitTasks(server, tasks, { isAgain: flags.again, isQueued: flags.queue })
   for (const outcome of outcomes) {
     if (flags.json && !flags.wait) print(outcome)
     else if (!flags.json) process.stdout.write(`${outcome.task_id}: ${SAYINGS[outcome.outcome]}\n`)
+    for (const text of outcome.warnings ?? []) process.stderr.write(`${outcome.task_id}: ${text}\n`)
   }
   const taken = outcomes.filter(({ outcome }) => outcome === 'created' || outcome === 'same')
   const isRefused = taken.length < outcomes.length
@@ -146,11 +153,12 @@ async function submit(files: readonly string[], flags: TaskFlags, find: Find, pa
 
 const SAYINGS: Readonly<Record<Submitted['outcome'], string>> = {
   created: 'submitted',
-  same: 'is there already, with this very body; for another run of it give it another name with --id',
-  conflict: 'refused: another task has this name; give this one another with --id',
+  same: 'is there already, with this very body; for another run of it use --again, or --id',
+  conflict: 'refused: another task has this name; give this one another with --id, or use --again once that is over',
   stale: 'refused: it was made for a policy that is too old by now',
   cancelled: 'refused: it was cancelled before it came',
-  deleted: 'refused: it was here and has been deleted; to run it again give it another name with --id',
+  deleted: 'refused: it was here and has been deleted; to run it again use --again, or --id',
+  'no-node': 'refused: no registered node can run it; start such a node, or submit with --queue',
 }
 
 async function list(words: readonly string[], flags: TaskFlags, find: Find): Promise<ExitCode> {
@@ -181,9 +189,9 @@ async function show(words: readonly string[], flags: TaskFlags, find: Find): Pro
   const [id, ...more] = words
   if (id === undefined || more.length > 0) throw usageError('task', 'show takes one task, or --session ID')
   const found = await findTask(client, id)
-  const sessions = await listSessions(client, id)
-  if (flags.json) print({ ...found, sessions })
-  else process.stdout.write(renderTask(found, sessions, Date.now()))
+  const { sessions, unrunnable } = await listSessions(client, id)
+  if (flags.json) print({ ...found, sessions, unrunnable })
+  else process.stdout.write(renderTask(found, sessions, Date.now(), unrunnable))
   return EXIT.done
 }
 
@@ -191,6 +199,7 @@ async function wait(
   ids: readonly string[],
   { find, patience, asJson }: { find: Find; patience: number; asJson: boolean },
 ): Promise<ExitCode> {
+  using _ = endWithOutput()
   const interrupted = new AbortController()
   const stop = (): void => interrupted.abort(new Error('interrupted'))
   process.once('SIGINT', stop).once('SIGTERM', stop)
@@ -229,6 +238,7 @@ async function results(ids: readonly string[], flags: TaskFlags, find: Find): Pr
         else process.stdout.write(`${id}: ${saved.results} results in ${saved.file}\n`)
         continue
       }
+      using _ = endWithOutput()
       const query = { follow: flags.follow }
       for await (const result of client.streamTaskResults({ params: { task_id: id }, query, signal })) print(result)
     }

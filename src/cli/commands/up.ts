@@ -145,7 +145,7 @@ function sayReady(
     '',
     `  Server   ${url}`,
     ...(tokens?.file === undefined ? [] : [`  Tokens   ${tokens.file}`]),
-    `  Node     ${nodeId}, sandboxes by ${opened.runtime.kind}`,
+    `  Node     ${nodeId}, sandboxes by ${opened.runtime}`,
     `  Data     ${data}`,
     '',
     '  In another terminal:',

@@ -38,6 +38,10 @@ export const ADVICE: Readonly<Record<ForkReason, Advice>> = {
     meaning: 'the chat template writes the same messages differently in a later prompt',
     todo: 'Use a chat template that only appends (--chat-template of the engine); many models have one made for training. With --continuation template, the default, the gateway avoids it where the engine takes ids.',
   },
+  forgotten: {
+    meaning: 'the gateway had removed the earlier call from the memory of its session',
+    todo: 'Raise the memory limit of a session: session_memory_mb in the engine section of the config file, or polar gateway --session-memory MB.',
+  },
   unknown: {
     meaning: 'neither messages nor tokens tell why',
     todo: 'Compare the two requests with polar show --call N --full.',

@@ -35,8 +35,13 @@ export async function* listTasks(
   } while (cursor !== undefined && left > 0)
 }
 
-export async function listSessions(client: Client, taskId: string): Promise<SessionSummary[]> {
+/** All sessions of a task, and why queued ones do not start; null when some node can run them. */
+export async function listSessions(
+  client: Client,
+  taskId: string,
+): Promise<{ sessions: SessionSummary[]; unrunnable: string | null }> {
   const sessions: SessionSummary[] = []
+  let unrunnable: string | null = null
   let cursor: string | undefined
   do {
     const page = await client.listTaskSessions({
@@ -44,7 +49,8 @@ export async function listSessions(client: Client, taskId: string): Promise<Sess
       query: cursor === undefined ? {} : { cursor },
     })
     sessions.push(...page.sessions)
+    unrunnable = page.unrunnable
     cursor = page.next_cursor
   } while (cursor !== undefined)
-  return sessions
+  return { sessions, unrunnable }
 }

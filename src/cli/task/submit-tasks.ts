@@ -2,7 +2,8 @@ import { resolve } from 'node:path'
 import { SubmitRequest } from '../../api/submit-request.ts'
 import type { FoundServer } from '../find-server.ts'
 import { usageError } from '../command.ts'
-import { loadTasks } from '../load-tasks.ts'
+import { checkTask } from '../../node/check-task.ts'
+import { loadTaskFiles } from '../load-tasks.ts'
 import { pathsOf } from './task-paths.ts'
 
 export interface SubmitChanges {
@@ -13,16 +14,35 @@ export interface SubmitChanges {
 
 export interface Submitted {
   task_id: string
-  outcome: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted'
+  outcome: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted' | 'no-node'
+  warnings?: string[] | undefined
+}
+
+export interface SubmitOptions {
+  /** Start a new run of tasks that are over; otherwise the same files are the same tasks. */
+  isAgain: boolean
+  /** Wait for a node that can run a task where no registered node can. */
+  isQueued: boolean
 }
 
 /** What one request of the API takes. */
 const BATCH = 1000
 const BATCH_BYTES = 32 * 1024 * 1024
 
-/** Tasks of files, with what the command line says instead. Throws `config.invalid` with all that is wrong. */
-export async function readTasks(files: readonly string[], changes: SubmitChanges): Promise<SubmitRequest[]> {
-  const tasks = (await Promise.all(files.map((file) => loadTasks(resolve(file), SubmitRequest)))).flat()
+/**
+ * Tasks of files, with what the command line says instead. Throws `config.invalid` with all that is wrong. Modules and
+ * secrets are the nodes'; files are checked here when the server is on this machine.
+ */
+export async function readTasks(
+  files: readonly string[],
+  changes: SubmitChanges,
+  { isLocal }: Pick<FoundServer, 'isLocal'>,
+): Promise<SubmitRequest[]> {
+  const tasks = await loadTaskFiles(
+    files.map((file) => resolve(file)),
+    SubmitRequest,
+    (task) => checkTask(task, { hasFiles: isLocal }),
+  )
   const { samples, priority, id } = changes
   if (id !== undefined && tasks.length > 1)
     throw usageError('task', `--id names one task, and there are ${tasks.length} in these files`)
@@ -39,14 +59,25 @@ export async function readTasks(files: readonly string[], changes: SubmitChanges
 }
 
 /** In the order of the tasks. */
-export async function submitTasks({ client }: FoundServer, tasks: readonly SubmitRequest[]): Promise<Submitted[]> {
+export async function submitTasks(
+  { client }: FoundServer,
+  tasks: readonly SubmitRequest[],
+  { isAgain, isQueued }: SubmitOptions,
+): Promise<Submitted[]> {
   const outcomes: Submitted[] = []
   for (const batch of batchesOf(tasks)) {
-    const answer = await client.submitBatch({ body: { tasks: batch } })
+    const answer = await client.submitBatch({
+      query: { unrunnable: isQueued ? 'queue' : 'refuse' },
+      body: { tasks: batch },
+      // A command that is repeated after an interruption goes on with the tasks of the first.
+      ...(isAgain ? {} : { idempotencyKey: SAME_FILES }),
+    })
     outcomes.push(...answer.outcomes)
   }
   return outcomes
 }
+
+const SAME_FILES = 'polar task submit'
 
 function* batchesOf(tasks: readonly SubmitRequest[]): Generator<SubmitRequest[], void, undefined> {
   let batch: SubmitRequest[] = []

@@ -1,6 +1,6 @@
 import { isTree } from '../../lib/merge-trees.ts'
 import type { TaskRequest } from '../../model/task.ts'
-import { PATH_KEYS } from '../load-tasks.ts'
+import { PATH_KEYS } from '../../node/check-task.ts'
 
 /** Files and folders of a node's machine that a task names. */
 export function pathsOf({ runtime, agent, evaluator }: TaskRequest): string[] {

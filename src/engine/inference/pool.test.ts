@@ -52,7 +52,7 @@ async function readIds(tokens: AsyncIterable<SampledToken>): Promise<number[]> {
   return ids
 }
 
-const expectIdle = () => vi.waitFor(() => expect(pool.loads).toEqual([0, 0]))
+const expectIdle = () => vi.waitFor(() => expect(pool.loads).toEqual([0, 0]), { timeout: 30_000 })
 
 test('tokens come to the end, far beyond what a worker may sample ahead', async () => {
   expect(await readIds(pool.open(request({ maxTokens: 100 })).sample(0))).toHaveLength(100)
@@ -159,7 +159,7 @@ test('shutting down fails what is open and refuses what comes later', async () =
   const other = await createInferencePool({ workers: 1, backend: 'auto' })
   const read = readIds(other.open(request()).sample(0))
   const scored = other.score(promptIds, new Int32Array(2000).fill(5))
-  await vi.waitFor(() => expect(other.loads).toEqual([2]))
+  await vi.waitFor(() => expect(other.loads).toEqual([2]), { timeout: 30_000 })
   const refusals = Promise.allSettled([read, scored])
   await other[Symbol.asyncDispose]()
   await other[Symbol.asyncDispose]()

@@ -3,7 +3,7 @@ import { hasNaN } from '../../lib/has-nan.ts'
 import { NumberColumn } from '../../lib/number-column.ts'
 import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
-import type { Choice, FinishReason, Grade, TurnResponse, Usage, WeightSpan } from '../../model/turn.ts'
+import type { Choice, FinishReason, Grade, TurnResponse, Usage, VersionRange, WeightSpan } from '../../model/turn.ts'
 
 /** Keeps a copy of one answer while it passes by. Never throws and never changes an event. */
 export class TurnCapture {
@@ -18,15 +18,15 @@ export class TurnCapture {
     this.#expectedPrompt = ids
   }
 
-  /** `weightVersion`: the weights in force when the event came; absent when nobody said. */
-  add(event: StreamEvent, weightVersion?: string): void {
+  /** `weights`: the versions that may have sampled the event's tokens; absent when the trainer named none. */
+  add(event: StreamEvent, weights?: VersionRange): void {
     switch (event.type) {
       case 'answer-start':
         this.#start = event
         return
       case 'choice-delta':
         // The trainer's own word counts: an engine that was not told calls all its weights the same.
-        this.#choice(event.choice).add(event, weightVersion ?? this.#start?.weightVersion)
+        this.#choice(event.choice).add(event, weights ?? engineRange(this.#start))
         return
       case 'usage':
         this.#usage = event.usage
@@ -109,6 +109,16 @@ export class TurnCapture {
   }
 }
 
+/**
+ * The engine names the weights it had at the end of an answer, and earlier tokens may be older. Undefined when the engine
+ * had named none before the call: then nothing says how old.
+ */
+function engineRange(start: AnswerStart | undefined): VersionRange | undefined {
+  const { weightVersion, weightVersionBefore: before } = start ?? {}
+  if (weightVersion === undefined || before === undefined) return undefined
+  return before === weightVersion ? { version: before } : { version: before, newest: weightVersion }
+}
+
 function toGrade(promptIds: Int32Array, choices: readonly Choice[], reasons: readonly string[]): Grade {
   if (reasons.length === 0) return 'exact'
   return promptIds.length > 0 && choices.some((choice) => choice.ids.length > 0) ? 'inferred' : 'text-only'
@@ -137,13 +147,14 @@ class ChoiceCapture {
     return this.#logprobs.length
   }
 
-  add(delta: ChoiceDelta, weightVersion?: string): void {
+  add(delta: ChoiceDelta, weights?: VersionRange): void {
     if (delta.text !== undefined) this.#text += delta.text
     if (delta.reasoning !== undefined) this.#reasoning = (this.#reasoning ?? '') + delta.reasoning
     for (const call of delta.toolCalls ?? []) this.#addToolCall(call)
     if (delta.ids !== undefined && delta.ids.length > 0) {
-      if (weightVersion !== undefined && weightVersion !== this.#weightSpans.at(-1)?.version) {
-        this.#weightSpans.push({ from: this.tokenCount, version: weightVersion })
+      const last = this.#weightSpans.at(-1)
+      if (weights !== undefined && (weights.version !== last?.version || weights.newest !== last.newest)) {
+        this.#weightSpans.push({ from: this.tokenCount, ...weights })
       }
       this.#ids.append(delta.ids)
     }

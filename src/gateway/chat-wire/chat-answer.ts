@@ -4,6 +4,7 @@ import { SseParser } from '../../lib/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, LogprobMode, Usage } from '../../model/turn.ts'
+import type { UpstreamReply } from '../upstreams/upstream.ts'
 import { cutNumbers } from './cut-numbers.ts'
 import { parseJson, toRolloutError } from './engine-http.ts'
 import { readFast, type FastReading } from './fast-answer.ts'
@@ -25,6 +26,8 @@ export interface AnswerReading {
   /** Puts what an engine of a similar wire calls otherwise where this module looks; of a whole answer, and of a chunk. */
   translate?: (answer: WireFields) => Translated | Promise<Translated>
   translateChunk?: (chunk: WireFields) => WireFields
+  /** Counts the changes of weights, so that events are told apart by when they were read. */
+  weights?: { readonly position: number }
   /** Present where the engine writes as vLLM does, so that most of an answer can be read without `JSON.parse`. */
   fast?: FastReading
 }
@@ -33,6 +36,7 @@ export interface AnswerReading {
 export interface Translated {
   answer: WireFields
   weightVersion?: string
+  weightVersionBefore?: string
   /** By choice, one per id: in the place of those on the wire, where these are not aligned with the ids. */
   logprobs?: ReadonlyMap<number, Float32Array>
   doubts?: readonly string[]
@@ -42,14 +46,18 @@ export interface Translated {
 export function readAnswer(
   response: Dispatcher.ResponseData,
   reading: AnswerReading,
-): AsyncIterable<readonly StreamEvent[]> {
+): Pick<UpstreamReply, 'events' | 'arrived'> {
   const isStream = String(response.headers['content-type'] ?? '').startsWith('text/event-stream')
-  if (isStream) return streamEvents(response.body, reading)
-  if (reading.fast !== undefined) return guarded(fastEvents(response.body, reading.fast, reading), reading)
-  return readWhole(async () => {
+  if (isStream) {
+    const events = streamEvents(response.body, reading)
+    return { events, arrived: events.arrived }
+  }
+  if (reading.fast !== undefined) return { events: guarded(fastEvents(response.body, reading.fast, reading), reading) }
+  const load = async (): Promise<Translated> => {
     const answer = await readJsonObject(response)
     return (await reading.translate?.(answer)) ?? { answer }
-  }, reading)
+  }
+  return { events: readWhole(load, reading) }
 }
 
 /** The events of an answer that had to be put together. What `load` throws ends it. */
@@ -93,7 +101,7 @@ function toErrorEvent(error: unknown, { base, signal }: { base: string; signal: 
 
 function streamEvents(body: Dispatcher.ResponseData['body'], reading: AnswerReading): StreamedAnswer {
   const toEvent = (error: Error | undefined): StreamEvent => toErrorEvent(error ?? cutStream(), reading)
-  return new StreamedAnswer(body, new ChunkReader(reading), toEvent)
+  return new StreamedAnswer(body, new ChunkReader(reading), toEvent, reading.weights)
 }
 
 function cutStream(): RolloutError {
@@ -307,10 +315,10 @@ const WireAnswer = z.looseObject({
 
 function toEvents(
   answer: z.infer<typeof WireAnswer>,
-  { answer: wire, weightVersion, logprobs, doubts }: Translated,
+  { answer: wire, weightVersion, weightVersionBefore, logprobs, doubts }: Translated,
   reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
 ): StreamEvent[] {
-  const events: StreamEvent[] = [startOf(wire, { ...reading, weightVersion })]
+  const events: StreamEvent[] = [startOf(wire, { ...reading, weightVersion, weightVersionBefore })]
   if (reading.forStream === true) events.push(...answer.choices.map(({ index }) => roleDelta(index)))
   for (const choice of answer.choices as WireChoice[]) {
     const event = toDelta(choice, choice.message ?? {})
@@ -342,7 +350,7 @@ function withoutMessage(event: ChoiceDelta): ChoiceDelta {
 
 function startOf(
   chunk: WireFields,
-  known: { logprobMode?: LogprobMode; weightVersion?: string | undefined },
+  known: { logprobMode?: LogprobMode; weightVersion?: string; weightVersionBefore?: string },
 ): AnswerStart {
   const {
     id,
@@ -365,6 +373,7 @@ function startOf(
     created: Number(created ?? 0),
     ...(promptTokenIds === undefined ? {} : { promptTokenIds }),
     ...(known.weightVersion === undefined ? {} : { weightVersion: known.weightVersion }),
+    ...(known.weightVersionBefore === undefined ? {} : { weightVersionBefore: known.weightVersionBefore }),
     ...(known.logprobMode === undefined ? {} : { logprobMode: known.logprobMode }),
     extra,
   }

@@ -1,7 +1,8 @@
+import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { Message } from '../../model/message.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import { renderChatBody } from './chat-request.ts'
+import { renderChatBody, sentSampling } from './chat-request.ts'
 
 function requestOf(fields: Partial<TurnRequest>): TurnRequest {
   return {
@@ -118,5 +119,53 @@ describe('renderChatBody()', () => {
       messages: [{ role: 'assistant', content: [], toolCalls: [{ id: 'c', name: 'f', arguments: '{"a' }] }],
     })
     expect(JSON.stringify(body)).toContain(JSON.stringify(JSON.stringify('{"a')))
+  })
+})
+
+describe('sentSampling()', () => {
+  const maybe = <T>(value: fc.Arbitrary<T>): fc.Arbitrary<T | undefined> => fc.option(value, { nil: undefined })
+  const anyWire = fc.record(
+    {
+      temperature: fc.constantFrom(0, 0.7, 1, null),
+      top_p: fc.constantFrom(0.5, 1, null),
+      top_k: fc.constantFrom(-1, 20),
+      seed: fc.nat(),
+      max_tokens: fc.nat(),
+      max_completion_tokens: fc.nat(),
+      stop: fc.constantFrom('x', ['x', 'y']),
+      repetition_penalty: fc.constantFrom(1, 1.1),
+      n: fc.constantFrom(1, 2),
+    },
+    { requiredKeys: [] },
+  )
+  const anySampling = fc.record({
+    temperature: maybe(fc.constant(0.5)),
+    topP: maybe(fc.constant(0.9)),
+    seed: maybe(fc.nat()),
+  })
+  const anyForced = fc.record({ max_tokens: fc.nat(), max_completion_tokens: fc.nat() }, { requiredKeys: [] })
+
+  test('gives the parameters of the body that is sent, whatever wire the request came on', () => {
+    fc.assert(
+      fc.property(anyWire, anySampling, anyForced, fc.boolean(), (wire, forcedSampling, forced, isSameWire) => {
+        const text = JSON.stringify({ model: 'm', messages: [], ...wire })
+        const api = isSameWire ? 'openai-chat' : 'another'
+        const sampling = { n: wire.n ?? 1, ...(wire.seed === undefined ? {} : { seed: wire.seed }) }
+        const request = requestOf({ sampling, forcedSampling, wire: { api, text, body: JSON.parse(text) } })
+        const body = JSON.parse(renderChatBody(request, forced)) as Record<string, unknown>
+        const sent = sentSampling(request, forced)
+        const stop = typeof body['stop'] === 'string' ? [body['stop']] : body['stop']
+        expect({ ...sent, n: sent.n ?? 1 }).toEqual({
+          temperature: body['temperature'] ?? undefined,
+          topP: body['top_p'] ?? undefined,
+          topK: body['top_k'],
+          seed: body['seed'],
+          maxTokens: body['max_completion_tokens'] ?? body['max_tokens'],
+          stop,
+          repetitionPenalty: body['repetition_penalty'],
+          n: body['n'] ?? 1,
+        })
+      }),
+    )
   })
 })

@@ -1,5 +1,6 @@
 import { replaceValues, setMembers, type JsonEdit } from '../../lib/json-edit.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
+import type { SentSampling } from '../../model/turn-sampling.ts'
 import type { ResponseFormat, Sampling, TurnRequest } from '../../model/turn.ts'
 import { parseJson } from './engine-http.ts'
 
@@ -10,13 +11,42 @@ type WireObject = Record<string, unknown>
  * byte for byte but for what must change; any other is written from our own words.
  */
 export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>): string {
-  const imposed = { ...toChatSampling(request.forcedSampling ?? {}), ...forced }
+  const imposed = { ...imposedSampling(request), ...forced }
   if (request.wire.api !== 'openai-chat') return JSON.stringify({ ...toChatBody(request), ...imposed })
   const sent = request.wire.body['messages']
   if (Array.isArray(sent) && sent.length !== request.messages.length) {
     return setMembers(request.wire.text, { ...imposed, messages: toChatMessages(request.messages) })
   }
   return setMembers(replaceValues(request.wire.text, messageEdits(request)), imposed)
+}
+
+/** The sampling parameters in the body that `renderChatBody` makes of the same request. */
+export function sentSampling(request: TurnRequest, forced: Readonly<WireObject>): SentSampling {
+  const imposed = { ...imposedSampling(request), ...forced }
+  const isSameWire = request.wire.api === 'openai-chat'
+  const body: WireObject = isSameWire
+    ? { ...request.wire.body, ...defined(imposed) }
+    : { ...toChatSampling(request.sampling), n: request.sampling.n, ...imposed }
+  const number = (name: string): number | undefined => (typeof body[name] === 'number' ? body[name] : undefined)
+  const { stop } = body as { stop?: unknown }
+  return defined({
+    temperature: number('temperature'),
+    topP: number('top_p'),
+    topK: number('top_k'),
+    minP: number('min_p'),
+    seed: number('seed'),
+    maxTokens: number('max_completion_tokens') ?? number('max_tokens'),
+    stop: typeof stop === 'string' ? [stop] : (stop ?? undefined),
+    presencePenalty: number('presence_penalty'),
+    frequencyPenalty: number('frequency_penalty'),
+    repetitionPenalty: number('repetition_penalty'),
+    n: number('n'),
+  })
+}
+
+/** What the gateway itself puts into the request on behalf of the task. */
+export function imposedSampling(request: TurnRequest): WireObject {
+  return toChatSampling(request.forcedSampling ?? {})
 }
 
 // --- the same wire ---------------------------------------------------------------------------------------------------

@@ -316,7 +316,7 @@ async function readWhole(pieces: readonly Buffer[], fast?: FastReading): Promise
   } as unknown as Dispatcher.ResponseData
   const reading = { base: 'http://engine', signal: new AbortController().signal, fast }
   const events: StreamEvent[] = []
-  for await (const batch of readAnswer(response, reading)) events.push(...batch)
+  for await (const batch of readAnswer(response, reading).events) events.push(...batch)
   return events
 }
 

@@ -1,12 +1,12 @@
 import type { Dispatcher } from 'undici'
 import { toFailure } from '../../model/failure.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import { renderChatBody } from './chat-request.ts'
+import { imposedSampling, renderChatBody } from './chat-request.ts'
 import { readRefusal, refusalError, type EngineHttp } from './engine-http.ts'
 
 export interface ChatPost {
   request: TurnRequest
-  /** Set on top of the request. What is lowered here is written back, so that the log has it. */
+  /** Set on top of the request. The task's sampling and what is lowered here are written back, so that the log has them. */
   forced: Record<string, unknown>
   stream: boolean
   signal: AbortSignal
@@ -20,6 +20,7 @@ export interface ChatPost {
  */
 export async function postChat(http: EngineHttp, post: ChatPost): Promise<Dispatcher.ResponseData> {
   const accept = post.stream ? 'text/event-stream' : 'application/json'
+  Object.assign(post.forced, { ...imposedSampling(post.request), ...post.forced })
   for (let attempt = 0; ; attempt++) {
     const body = renderChatBody(post.request, post.forced)
     const response = await http.call('/v1/chat/completions', { body, accept, signal: post.signal })

@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { findSampling } from './probe.ts'
+import type { Capabilities } from '../upstreams/upstream.ts'
+import { findLogprobs, findSampling } from './probe.ts'
 
 describe('findSampling()', () => {
   test('is content with temperature 1 and no filter', () => {
@@ -23,7 +24,27 @@ describe('findSampling()', () => {
     expect(findSampling({ ofModel: true }, '')[0]?.evidence).toContain('generation_config')
   })
 
+  test('keeps the defaults that the engine reports', () => {
+    const [found] = findSampling({ temperature: 0.600000023841858, top_p: 0.95, top_k: 20, min_p: null }, '')
+    expect(found?.capability).toEqual({ defaultSampling: { temperature: 0.6, topP: 0.95, topK: 20 } })
+    expect(findSampling({ ofModel: true }, '')[0]?.capability).toEqual({ defaultSampling: {} })
+  })
+
   test('says nothing where nothing is known', () => {
     expect(findSampling(undefined, 'advice')).toEqual([])
+  })
+})
+
+describe('findLogprobs()', () => {
+  const assumed = { logprobs: 'raw' } as Capabilities
+  const find = async (one: number, half: number, topOne: number): Promise<unknown> => {
+    const found = await findLogprobs({ best: one }, { best: half }, async () => ({ best: topOne }), { assumed })
+    return found.capability?.logprobs
+  }
+
+  test('tells apart what log probabilities are taken of', async () => {
+    expect(await find(-1, -1, -1)).toBe('raw')
+    expect(await find(-1, -0.3, -1)).toBe('tempered')
+    expect(await find(-1, -0.3, 0)).toBe('processed')
   })
 })

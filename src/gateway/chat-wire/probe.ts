@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import { failureClasses, RolloutError, toFailure, type Failure } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest, Usage } from '../../model/turn.ts'
 import type { Capabilities, Finding, ProbeReport, UpstreamReply } from '../upstreams/upstream.ts'
 import { contextOf, type EngineHttp } from './engine-http.ts'
@@ -89,7 +90,7 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     await findPrompt('render', whole, model, subject, signal),
     await findPrompt('tokenise', whole, model, subject, signal),
     findWeightVersion(whole, subject),
-    findLogprobs(whole, cooler, subject),
+    await findLogprobs(whole, cooler, ask, subject),
     ...findSampling(await subject.readDefaults?.(model, signal).catch(() => undefined), subject.advice.sampling),
     findContext(contextTokens),
   ]
@@ -114,6 +115,7 @@ interface Question {
   temperature?: number
   /** No temperature at all. */
   isPlain?: boolean
+  topK?: number
   maxTokens?: number
   stream?: boolean
   tools?: boolean
@@ -205,6 +207,7 @@ export function probeRequest(question: Question & { model: string }): TurnReques
   const {
     model,
     temperature = 1,
+    topK,
     maxTokens = 1,
     stream = false,
     tools = false,
@@ -219,6 +222,7 @@ export function probeRequest(question: Question & { model: string }): TurnReques
     messages: [{ role: 'user', content }],
     max_tokens: maxTokens,
     ...(isPlain ? {} : { temperature }),
+    ...(topK === undefined ? {} : { top_k: topK }),
     stream,
     ...(logprobs ? { logprobs, top_logprobs: 5 } : {}),
     ...(tools ? { tools: [WEATHER_TOOL] } : {}),
@@ -228,7 +232,7 @@ export function probeRequest(question: Question & { model: string }): TurnReques
     model,
     messages: [{ role: 'user', content: [{ type: 'text', text: content }] }],
     tools: tools ? [WEATHER_TOOL.function] : [],
-    sampling: { n: 1, maxTokens, temperature },
+    sampling: { n: 1, maxTokens, temperature, ...(topK === undefined ? {} : { topK }) },
     stream,
     streamUsage: stream,
     logprobs,
@@ -464,7 +468,12 @@ function findWeightVersion({ weightVersion }: Outcome, { advice }: ProbeSubject)
       }
 }
 
-function findLogprobs(whole: Outcome, cooler: Outcome, { assumed }: ProbeSubject): Found {
+export async function findLogprobs(
+  whole: Pick<Outcome, 'best'>,
+  cooler: Pick<Outcome, 'best'>,
+  ask: (question: Question) => Promise<Pick<Outcome, 'best'>>,
+  { assumed }: Pick<ProbeSubject, 'assumed'>,
+): Promise<Found> {
   const about = 'logprobs'
   const [one, half] = [whole.best, cooler.best]
   if (one === undefined || half === undefined) {
@@ -483,6 +492,13 @@ function findLogprobs(whole: Outcome, cooler: Outcome, { assumed }: ProbeSubject
       'Raw: before temperature and filters. Sampled at temperature 1 without top-p and top-k they are the sampler’s own.'
     return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'raw' } }
   }
+  // With one token left to choose from, a log probability that counts the filters is 0.
+  const { best: only = one } = await ask({ topK: 1 })
+  if (only > -1e-3) {
+    const meaning = 'Processed: those of the distribution that was sampled, after temperature, top-p and top-k.'
+    const evidence = `${shown}, ${only.toFixed(4)} with top_k 1`
+    return { about, verdict: 'good', evidence, meaning, capability: { logprobs: 'processed' } }
+  }
   const meaning = 'Tempered: those of the distribution that was sampled, top-p and top-k left out. Recorded as such.'
   return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'tempered' } }
 }
@@ -498,9 +514,11 @@ export function findSampling(defaults: SamplingDefaults | undefined, advice: str
     ...(top_p == null || top_p === 1 ? [] : [`top_p ${short(top_p)}`]),
     ...(min_p == null || min_p === 0 ? [] : [`min_p ${short(min_p)}`]),
   ]
+  const capability = { defaultSampling: toDefaultSampling(defaults) }
   if (others.length === 0) {
     const meaning = 'A call that does not say how to sample is drawn from the model’s own distribution.'
-    return [{ about: 'sampling', verdict: 'good', evidence: 'temperature 1 and no filter by default', meaning }]
+    const evidence = 'temperature 1 and no filter by default'
+    return [{ about: 'sampling', verdict: 'good', evidence, meaning, capability }]
   }
   const meaning =
     'A call that does not say otherwise is drawn from another distribution than its log probabilities are of. Set all of them in the task.'
@@ -510,13 +528,27 @@ export function findSampling(defaults: SamplingDefaults | undefined, advice: str
       verdict: 'limited',
       evidence: `by default ${others.join(', ')}`,
       meaning: say(meaning, advice),
+      capability,
     },
   ]
 }
 
-/** Engines keep these in 32 bits, where 0.8 is not quite 0.8. */
+function toDefaultSampling({ temperature, top_p, top_k, min_p }: SamplingDefaults): DefaultSampling {
+  return {
+    ...(temperature == null ? {} : { temperature: rounded(temperature) }),
+    ...(top_p == null ? {} : { topP: rounded(top_p) }),
+    ...(top_k == null ? {} : { topK: top_k }),
+    ...(min_p == null ? {} : { minP: rounded(min_p) }),
+  }
+}
+
 function short(value: number): string {
-  return String(Number(value.toFixed(4)))
+  return String(rounded(value))
+}
+
+/** Engines keep these in 32 bits, where 0.8 is not quite 0.8. */
+function rounded(value: number): number {
+  return Number(value.toFixed(4))
 }
 
 function findContext(contextTokens: number | undefined): Found {

@@ -6,7 +6,7 @@ import type { StreamEvent } from '../../model/stream-event.ts'
 import { StreamedAnswer } from './streamed-answer.ts'
 
 /** Reads each piece as one event; `end` is the last one. */
-function open(): { body: PassThrough; answer: StreamedAnswer } {
+function open(weights?: { position: number }): { body: PassThrough; answer: StreamedAnswer } {
   const body = new PassThrough({ highWaterMark: 1024 })
   const reader = {
     ended: false,
@@ -21,7 +21,7 @@ function open(): { body: PassThrough; answer: StreamedAnswer } {
     type: 'answer-error',
     failure: { code: 'upstream.bad-stream', message: error?.message ?? 'cut', status: 502 },
   })
-  return { body, answer: new StreamedAnswer(body, reader, toEvent) }
+  return { body, answer: new StreamedAnswer(body, reader, toEvent, weights) }
 }
 
 async function typesOf(answer: StreamedAnswer): Promise<string[]> {
@@ -40,6 +40,41 @@ test('gives what came since the last time in one piece, in order', async () => {
     await setImmediate()
   }
   expect(await answer.next()).toMatchObject({ value: [{ text: 'b' }, { text: 'c' }] })
+})
+
+test('keeps events apart that were read before and after a change of weights, however late they are taken', async () => {
+  const weights = { position: 1 }
+  const { body, answer } = open(weights)
+  const first = answer.next()
+  body.write('a')
+  await first
+  expect(answer.arrived()).toBe(1)
+  for (const [text, position] of [
+    ['b', 1],
+    ['c', 2],
+    ['d', 2],
+    ['e', 4],
+  ] as const) {
+    weights.position = position
+    body.write(text)
+    await setImmediate()
+  }
+  weights.position = 5
+  const taken: [string, number][] = []
+  for (let i = 0; i < 3; i++) {
+    const { value } = await answer.next()
+    taken.push([
+      (value ?? []).map((event) => (event.type === 'choice-delta' ? event.text : '')).join(),
+      answer.arrived(),
+    ])
+  }
+  expect(taken).toEqual([
+    ['b', 1],
+    ['c,d', 2],
+    ['e', 4],
+  ])
+  body.end('end')
+  expect(await typesOf(answer)).toEqual(['answer-end'])
 })
 
 test('holds the engine back while nobody takes anything, and goes on when somebody does', async () => {

@@ -14,7 +14,9 @@ export interface StreamReader {
 }
 
 /**
- * The events of a stream that is read as it comes, for one consumer. What came since the last time is taken in one piece.
+ * The events of a stream that is read as it comes, for one consumer. What came since the last time is taken in one piece,
+ * or in one piece for each version of the weights that the pieces arrived under: a slow consumer takes events long after
+ * they were sampled, and their versions go by when they were read from the network.
  * By events of the stream and one promise a piece: nested async iterators cost more than everything else done to it.
  *
  * The last event of an answer is not the end of its response. To leave there would close the connection, so what follows
@@ -24,18 +26,32 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
   readonly #body: Readable
   readonly #reader: StreamReader
   readonly #toEvent: (error: Error | undefined) => StreamEvent
+  readonly #weights: { readonly position: number }
+  #arrived = 0
   #isReading = false
   #events: StreamEvent[] = []
+  /** Where the weights stood when `#events` were read; all of them were read at the same position. */
+  #position = 0
+  /** Events that were read before the weights changed, oldest first. */
+  readonly #earlier: { events: StreamEvent[]; position: number }[] = []
   #waitingBytes = 0
   #isOver = false
   #waiting: PromiseWithResolvers<IteratorResult<readonly StreamEvent[], undefined>> | undefined
   #drained = 0
+  /** `weights.position` when the events that were taken last were read from the network. */
+  readonly arrived = (): number => this.#arrived
 
   /** `toEvent`: the last event when something breaks, or when the stream ends before the answer does. */
-  constructor(body: Readable, reader: StreamReader, toEvent: (error: Error | undefined) => StreamEvent) {
+  constructor(
+    body: Readable,
+    reader: StreamReader,
+    toEvent: (error: Error | undefined) => StreamEvent,
+    weights: { readonly position: number } = { position: 0 },
+  ) {
     this.#body = body
     this.#reader = reader
     this.#toEvent = toEvent
+    this.#weights = weights
   }
 
   [Symbol.asyncIterator](): this {
@@ -44,7 +60,8 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
 
   next(): Promise<IteratorResult<readonly StreamEvent[], undefined>> {
     if (!this.#isReading) this.#read()
-    if (this.#events.length > 0) return Promise.resolve({ value: this.#take(), done: false })
+    if (this.#events.length > 0 || this.#earlier.length > 0)
+      return Promise.resolve({ value: this.#take(), done: false })
     if (this.#isOver) return Promise.resolve({ value: undefined, done: true })
     this.#waiting = Promise.withResolvers()
     return this.#waiting.promise
@@ -72,6 +89,7 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
       return
     }
     this.#waitingBytes += bytes.length
+    this.#separateVersions()
     try {
       const events = this.#reader.push(bytes)
       if (this.#events.length === 0) this.#events = events
@@ -84,6 +102,14 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
     if (this.#reader.ended) this.#drain()
     else if (this.#events.length > 0 && this.#waitingBytes > MOST_WAITING_BYTES) this.#body.pause()
     if (this.#events.length > 0) this.#wake()
+  }
+
+  #separateVersions(): void {
+    const { position } = this.#weights
+    if (position === this.#position) return
+    if (this.#events.length > 0) this.#earlier.push({ events: this.#events, position: this.#position })
+    this.#events = []
+    this.#position = position
   }
 
   /** All has been said; the rest of the response is nobody's concern any more. */
@@ -108,6 +134,9 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
   }
 
   #take(): readonly StreamEvent[] {
+    const earlier = this.#earlier.shift()
+    this.#arrived = earlier?.position ?? this.#position
+    if (earlier !== undefined) return earlier.events
     const events = this.#events
     this.#events = []
     this.#waitingBytes = 0

@@ -140,6 +140,34 @@ describe('parseRequest()', () => {
     ])
   })
 
+  test('keeps the text of content documents and of search results, also in results', () => {
+    const image = { type: 'image', source: { type: 'base64', media_type: 'image/png', data: 'AAAA' } }
+    const inner = [text('first page'), image, { ...text('second page'), cache_control: { type: 'ephemeral' } }]
+    const blocks = [
+      { type: 'document', title: 'Manual', source: { type: 'content', content: inner } },
+      { type: 'document', source: { type: 'content', content: 'one string' } },
+      { type: 'search_result', source: 'https://a.example/p', title: 'A page', content: [text('found here')] },
+      { type: 'search_result', source: 'https://a.example/q', title: 'Empty', content: [] },
+    ]
+    const read = [
+      text('first page'),
+      { type: 'image', url: 'data:image/png;base64,AAAA' },
+      text('second page'),
+      text('one string'),
+      text('A page\nhttps://a.example/p\n'),
+      text('found here'),
+      text('Empty\nhttps://a.example/q\n'),
+    ]
+    const [result, user] = messagesOf({
+      role: 'user',
+      content: [{ type: 'tool_result', tool_use_id: 'c', content: blocks }, ...blocks],
+    })
+    expect(result?.content).toEqual(read)
+    expect(user?.content).toEqual(read)
+    const empty = { type: 'document', source: { type: 'content', content: [] } }
+    expect(messagesOf({ role: 'user', content: [empty] })[0]?.content).toEqual([{ type: 'other', wire: empty }])
+  })
+
   test('reads images and documents, also in results', () => {
     const source = { type: 'base64', media_type: 'image/jpeg', data: 'AAAA' }
     const pdf = { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'AAAA' } }
@@ -283,7 +311,7 @@ describe('parseRequest()', () => {
   })
 
   test('keeps blocks it has no word for', () => {
-    const block = { type: 'search_result', source: 'https://host', title: 't', content: [text('x')] }
+    const block = { type: 'container_upload', file_id: 'f' }
     expect(messagesOf({ role: 'user', content: [block] })).toEqual([
       { role: 'user', content: [{ type: 'other', wire: block }] },
     ])
@@ -368,6 +396,8 @@ const BLOCKS = [
   text('x'),
   { type: 'image', source: { type: 'base64', media_type: 'image/png', data: '' } },
   { type: 'document', source: { type: 'text', data: 'x' } },
+  { type: 'document', source: { type: 'content', content: [text('x')] } },
+  { type: 'search_result', source: 'x', title: 'x', content: [text('x')] },
   { type: 'thinking', thinking: 'x', signature: 'x' },
   { type: 'redacted_thinking', data: 'x' },
   { type: 'tool_use', id: 'c', name: 'f', input: {} },

@@ -36,10 +36,24 @@ const WireTool = z.looseObject({
 /** Which tool a system message adds or takes away: one by name, or one defined on the spot. */
 const WireToolChange = z.looseObject({ name: z.string().nullish(), definition: WireTool.nullish() })
 
-const resultBlocks = [
+const sourceBlocks = [
   z.looseObject({ type: z.literal('text'), text: z.string() }),
   z.looseObject({ type: z.literal('image'), source: WireSource }),
-  z.looseObject({ type: z.literal('document'), source: WireSource }),
+] as const
+const WireSourceBlock = z.union([otherThan(sourceBlocks), z.discriminatedUnion('type', sourceBlocks)])
+
+/** A source of type `content` holds blocks, or one string. */
+const WireDocumentSource = WireSource.extend({ content: z.union([z.string(), z.array(WireSourceBlock)]).nullish() })
+
+const resultBlocks = [
+  ...sourceBlocks,
+  z.looseObject({ type: z.literal('document'), source: WireDocumentSource }),
+  z.looseObject({
+    type: z.literal('search_result'),
+    title: z.string().nullish(),
+    source: z.string().nullish(),
+    content: z.array(WireSourceBlock).nullish(),
+  }),
   z.looseObject({ type: z.literal('tool_reference'), tool_name: z.string() }),
 ] as const
 const WireResultBlock = z.union([otherThan(resultBlocks), z.discriminatedUnion('type', resultBlocks)])
@@ -288,10 +302,19 @@ function toParts(block: WireBlock): ContentPart[] {
       }
       return type === 'url' && url != null ? [{ type: 'image', url }] : [toOther(block)]
     }
-    case 'document':
-      // Plain text is put to the model as it is; other documents are for the vendor's own models to read.
-      if (block.source.type === 'text' && block.source.data) return [{ type: 'text', text: block.source.data }]
-      return [toOther(block)]
+    case 'document': {
+      // The model reads plain text and blocks as they are; only the vendor's own models read other document formats.
+      const { type, data, content } = block.source
+      if (type === 'text' && data) return [{ type: 'text', text: data }]
+      return type === 'content' && content?.length ? toContent(content) : [toOther(block)]
+    }
+    case 'search_result': {
+      const heading = [block.title, block.source].filter(Boolean).join('\n')
+      return toContent([
+        ...(heading === '' ? [] : [{ type: 'text' as const, text: `${heading}\n` }]),
+        ...(block.content ?? []),
+      ])
+    }
     case 'tool_reference':
       // The definition itself joins the tools. Without a word here the result of a search would be empty.
       return [{ type: 'text', text: `The tool ${block.tool_name} is available now.` }]

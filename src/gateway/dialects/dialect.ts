@@ -65,8 +65,19 @@ export interface Answer {
 export interface StreamRenderer {
   /** Empty when the harness has nothing to see in this event. */
   render(event: StreamEvent): string
-  /** A frame that says nothing but that we are alive, one that every client of this API counts. May come at any time. */
+  /** A frame without content that restarts the idle timer of this client. May be called at any time. */
   keepAlive(): string
+}
+
+/** A frame that SSE parsers skip. */
+export const SSE_COMMENT = ': keep-alive\n\n'
+
+/**
+ * Whether comments keep a client of an OpenAI API waiting. OpenAI's SDKs skip comments, and only the connection has a
+ * timer, which every byte restarts. Qwen Code uses that SDK too, but its own idle timer counts events only.
+ */
+export function takesComments(headers: RequestContext['headers']): boolean {
+  return headers['x-stainless-lang'] !== undefined && !String(headers['user-agent']).startsWith('QwenCode/')
 }
 
 export interface RenderedError {

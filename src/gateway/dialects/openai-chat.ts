@@ -6,7 +6,16 @@ import type { ContentPart, Message, Tool } from '../../model/message.ts'
 import type { ChoiceDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, TurnRequest } from '../../model/turn.ts'
 import { RunFrames, type ShownFields } from './openai-chat-frames.ts'
-import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer } from './dialect.ts'
+import {
+  SSE_COMMENT,
+  takesComments,
+  type Answer,
+  type Dialect,
+  type JsonBody,
+  type RenderedError,
+  type RequestContext,
+  type StreamRenderer,
+} from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
@@ -257,7 +266,7 @@ function messageOf(delta: ChoiceDelta): WireFields {
 
 // --- render stream ----------------------------------------------------------------------------------------------------
 
-function createStreamRenderer(request: TurnRequest): StreamRenderer {
+function createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer {
   const shown = shownFields(request)
   let head: WireFields = { id: '', object: 'chat.completion.chunk', created: 0, model: request.model }
   let promptTokenIds: number[] | undefined
@@ -299,8 +308,12 @@ function createStreamRenderer(request: TurnRequest): StreamRenderer {
           return ''
       }
     },
-    // Qwen Code's idle timer does not count comments, but every client takes a chunk that adds nothing.
-    keepAlive: () => chunk({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason: null }] }),
+    // Every client takes a chunk that adds nothing. Before the engine has begun its id is not known, and the final object
+    // of OpenAI's SDKs has the id of the first chunk.
+    keepAlive: () =>
+      head['id'] === '' && takesComments(context.headers)
+        ? SSE_COMMENT
+        : chunk({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason: null }] }),
   }
 }
 

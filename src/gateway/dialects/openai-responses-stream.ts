@@ -1,6 +1,7 @@
 import { formatSse } from '../../lib/sse.ts'
 import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, Usage } from '../../model/turn.ts'
+import { SSE_COMMENT } from './dialect.ts'
 
 /** One call on its way out; see the tools of this dialect. */
 interface CallWriter {
@@ -23,8 +24,8 @@ export interface AnswerShape {
   /** Whether reasoning is shown as its summary, which we take it to be: the whole of it. */
   showsSummary: boolean
   showsLogprobs: boolean
-  /** Whether the client cannot take any event before the first. */
-  waitsForStart: boolean
+  /** Whether comments keep the client waiting, where no event of the API can. */
+  takesComments: boolean
   /** Whether the text is not for reading but a compacted conversation, to be handed back sealed. */
   isCompaction: boolean
   seal(text: string): string
@@ -86,12 +87,31 @@ export class ResponseWriter {
     return this.#frames
   }
 
-  /** Known to OpenAI's clients as an event that means nothing; Codex counts any event as life, but no comment. */
+  /**
+   * Between the first event and the last: an event of the API that adds nothing. Around that no such event is possible:
+   * OpenAI's stream helpers refuse a response whose id changes, and the final events are numbered already while they wait
+   * for the store. Clients that skip comments get a comment there; Codex counts events only, and takes an unknown one.
+   */
   keepAlive(): string {
-    if (this.#start === undefined && this.#shape.waitsForStart) return ': keepalive\n\n'
     this.#frames = ''
-    this.#emit('keepalive', {})
+    if (this.#start !== undefined && this.#finish === undefined && !this.#ended) this.#emitNothing()
+    else if (this.#shape.takesComments) return SSE_COMMENT
+    else this.#emit('keepalive', {})
     return this.#frames
+  }
+
+  #emitNothing(): void {
+    const open = this.#open
+    const call = open?.kind === 'call' ? open.item : undefined
+    if (open?.kind === 'message') {
+      this.#emit('response.output_text.delta', { ...this.#place(open), delta: '', logprobs: [] })
+    } else if (open?.kind === 'reasoning') {
+      this.#emit(this.#reasoningDelta(), { ...this.#place(open), delta: '' })
+    } else if (call?.writer.text !== undefined) {
+      this.#emit(call.writer.text.delta, { item_id: call.id, output_index: call.index, delta: '' })
+    } else {
+      this.#emit('response.in_progress', { response: this.response() })
+    }
   }
 
   /** The response as it stands. */
@@ -154,10 +174,11 @@ export class ResponseWriter {
       })
     }
     this.#open.text += text
-    this.#emit(this.#shape.showsSummary ? `${SUMMARY}_text.delta` : 'response.reasoning_text.delta', {
-      ...this.#place(this.#open),
-      delta: text,
-    })
+    this.#emit(this.#reasoningDelta(), { ...this.#place(this.#open), delta: text })
+  }
+
+  #reasoningDelta(): string {
+    return this.#shape.showsSummary ? `${SUMMARY}_text.delta` : 'response.reasoning_text.delta'
   }
 
   #addText(text: string, logprobs: unknown[]): void {

@@ -868,9 +868,11 @@ describe('createStreamRenderer()', () => {
     expect(framesOf(renderer.keepAlive())).toEqual([{ type: 'keepalive', sequence_number: 0 }])
     expect(framesOf(renderer.render(start))[0]).toMatchObject({ type: 'response.created', sequence_number: 1 })
     const sdk = openaiResponses.createStreamRenderer(request, contextOf({ headers: { 'x-stainless-lang': 'js' } }))
-    expect(sdk.keepAlive()).toBe(': keepalive\n\n')
+    expect(sdk.keepAlive()).toBe(': keep-alive\n\n')
     sdk.render(start)
-    expect(framesOf(sdk.keepAlive())).toEqual([{ type: 'keepalive', sequence_number: 2 }])
+    expect(framesOf(sdk.keepAlive())).toMatchObject([
+      { type: 'response.in_progress', sequence_number: 2, response: { status: 'in_progress', output: [] } },
+    ])
   })
 })
 
@@ -1057,6 +1059,30 @@ const anyAnswer = fc
     })
   })
 
+/** Events that this dialect may send, all of the SDK's union. */
+const SDK_EVENTS: ReadonlySet<string> = new Set([
+  'response.created',
+  'response.in_progress',
+  'response.completed',
+  'response.incomplete',
+  'response.output_item.added',
+  'response.output_item.done',
+  'response.content_part.added',
+  'response.content_part.done',
+  'response.output_text.delta',
+  'response.output_text.done',
+  'response.reasoning_text.delta',
+  'response.reasoning_text.done',
+  'response.reasoning_summary_part.added',
+  'response.reasoning_summary_part.done',
+  'response.reasoning_summary_text.delta',
+  'response.reasoning_summary_text.done',
+  'response.function_call_arguments.delta',
+  'response.function_call_arguments.done',
+  'response.custom_tool_call_input.delta',
+  'response.custom_tool_call_input.done',
+] satisfies OpenAI.Responses.ResponseStreamEvent['type'][])
+
 const anyCuts = fc.record({
   sizes: fc.array(fc.integer({ min: 1, max: 7 }), { minLength: 1 }),
   joins: fc.array(fc.boolean()),
@@ -1173,6 +1199,32 @@ describe('the OpenAI SDK', () => {
     expect(bare(response)).toEqual(body)
   })
 
+  test('reads every keep-alive as an event of its union or not at all, and the final response with the real id', async () => {
+    const shown = { ...params, reasoning: { summary: 'auto' as const } }
+    await fc.assert(
+      fc.asyncProperty(anyAnswer, anyCuts, fc.boolean(), async (answer, cuts, isSummary) => {
+        const asked = parse({ ...(isSummary ? shown : params), stream: true })
+        const context = contextOf({ headers: { 'x-stainless-lang': 'js' } })
+        const renderer = openaiResponses.createStreamRenderer(asked, context)
+        const events = eventsOf(answer, cuts)
+        const frames =
+          events.map((event) => renderer.keepAlive() + renderer.render(event)).join('') + renderer.keepAlive()
+        const plain = openaiResponses.createStreamRenderer(asked, context)
+        const expected = framesOf(events.map((event) => plain.render(event)).join('')).at(-1)?.['response']
+        const types: string[] = []
+        const helper = clientOf(() => sse(frames)).responses.stream(params)
+        helper.on('event', ({ type }) => types.push(type))
+        const final = await helper.finalResponse()
+        expect(types.filter((type) => !SDK_EVENTS.has(type))).toEqual([])
+        expect(JSON.parse(JSON.stringify(bare(final)))).toEqual(expected)
+        for await (const { type } of await clientOf(() => sse(frames)).responses.create({ ...params, stream: true })) {
+          expect(SDK_EVENTS).toContain(type)
+        }
+      }),
+      { numRuns: 100 },
+    )
+  })
+
   test('is not disturbed by signs of life', async () => {
     const context = contextOf({ headers: { 'x-stainless-lang': 'js' } })
     const renderer = openaiResponses.createStreamRenderer(request, context)
@@ -1219,7 +1271,7 @@ describe('an answer that comes back', () => {
         const response = capture.toResponse()
         const sampled = response?.choices[0]?.message
         if (response === undefined || sampled === undefined) throw new Error('no answer')
-        const memory = new SessionMemory()
+        const memory = new SessionMemory(1024 * 1024)
         memory.remember(request, response)
 
         const rendered = openaiResponses.renderResponse(request, { response, events }, contextOf()) as Wire

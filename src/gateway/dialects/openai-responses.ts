@@ -4,7 +4,15 @@ import { failureClasses, RolloutError, type Failure } from '../../model/failure.
 import type { ContentPart, Message, ToolChoice } from '../../model/message.ts'
 import type { WireFields } from '../../model/stream-event.ts'
 import type { ResponseFormat, TurnRequest } from '../../model/turn.ts'
-import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer } from './dialect.ts'
+import {
+  takesComments,
+  type Answer,
+  type Dialect,
+  type JsonBody,
+  type RenderedError,
+  type RequestContext,
+  type StreamRenderer,
+} from './dialect.ts'
 import { readInput, WireInput } from './openai-responses-input.ts'
 import {
   answerOfItem,
@@ -341,18 +349,13 @@ function createWriter(request: TurnRequest, context: RequestContext): ResponseWr
     echo: echoOf(request),
     showsSummary: summary != null && summary !== 'none',
     showsLogprobs: request.logprobs,
-    waitsForStart: isOpenaiSdk(context.headers),
+    takesComments: takesComments(context.headers),
     isCompaction,
     seal: (text) => context.vault.seal(isCompaction ? SUMMARY_HEADING + text : text),
     isStreamed: (name) => isStreamed(name, table),
     createCall: (call, whole) => createCallWriter(call, table, whole),
   }
   return new ResponseWriter(shape)
-}
-
-/** The stream helpers of OpenAI's own SDKs break on an event before the first; their parsers skip comments. */
-function isOpenaiSdk(headers: RequestContext['headers']): boolean {
-  return headers['x-stainless-lang'] !== undefined
 }
 
 /** A response repeats its request, with what OpenAI takes for granted filled in. */

@@ -5,6 +5,7 @@ import { openaiChat } from '../dialects/openai-chat.ts'
 import { applyQuirks, quirksWith } from './index.ts'
 import { QuirkRule } from './rule.ts'
 import { compilePattern } from './rule-pattern.ts'
+import { cpuTimeMs } from '../../../test/support/cpu-time.ts'
 
 function parse(body: unknown): ReturnType<typeof openaiChat.parseRequest> {
   const context = bareContext(openaiChat.routes[0] as Route)
@@ -130,8 +131,8 @@ describe('compilePattern()', () => {
   test('is quick on a text made to be slow', () => {
     const replace = compilePattern('aaa[a-z]{0,400}-')
     const text = 'a'.repeat(2_000_000)
-    const startedAt = performance.now()
+    const startedAt = cpuTimeMs()
     expect(replace(text, '')).toBe(text)
-    expect(performance.now() - startedAt).toBeLessThan(1000)
+    expect(cpuTimeMs() - startedAt).toBeLessThan(1000)
   })
 })

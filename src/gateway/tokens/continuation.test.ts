@@ -41,6 +41,7 @@ function requestOf(messages: Message[], fields: Partial<TurnRequest> = {}): Turn
 }
 
 const EOT = 2
+const MEMORY_BYTES = 1024 * 1024
 
 /** The answer as the model writes it, and its ids. */
 function sampled(said: AssistantMessage): Int32Array {
@@ -105,7 +106,7 @@ async function continued(
     thinking?: 'template' | 'preserve'
   } = {},
 ): Promise<{ found: Continuation; response: TurnResponse; next: TurnRequest }> {
-  const continuations = new Continuations({ thinking: options.thinking ?? 'template' })
+  const continuations = new Continuations({ thinking: options.thinking ?? 'template', memoryBytes: MEMORY_BYTES })
   const first = requestOf(before)
   const response = await answered(first, said, options.response)
   continuations.remember('turn_1', first, response)
@@ -231,7 +232,7 @@ describe('Continuations', () => {
   })
 
   test('goes on from the deepest call, and knows a first call and another conversation', async () => {
-    const continuations = new Continuations({ thinking: 'template' })
+    const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
     const one = requestOf([text('user', 'a')])
     expect(await continuations.find(one, render)).toEqual({ kind: 'fresh', reason: 'first-call' })
     continuations.remember('turn_1', one, await answered(one, answer('b')))
@@ -245,8 +246,75 @@ describe('Continuations', () => {
     })
   })
 
+  test('continues the choice that the harness kept', async () => {
+    const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
+    const first = requestOf([text('user', 'q')])
+    const response = await answered(first, answer('one'))
+    const other = { ...(await answered(first, answer('two'))).choices[0]!, index: 1 }
+    continuations.remember('turn_1', first, { ...response, choices: [...response.choices, other] })
+    for (const [words, ids] of [
+      ['one', response.choices[0]!.ids],
+      ['two', other.ids],
+    ] as const) {
+      const found = await continuations.find(requestOf([...first.messages, answer(words), text('user', 'm')]), render)
+      expect(found).toMatchObject({ kind: 'extends', of: 'turn_1' })
+      if (found.kind !== 'extends') continue
+      const at = response.promptIds.length
+      expect([...found.promptIds.subarray(at, at + ids.length)]).toEqual([...ids])
+    }
+    expect(await continuations.find(requestOf([...first.messages, answer('x'), text('user', 'm')]), render)).toEqual({
+      kind: 'fresh',
+      reason: 'edited-history',
+    })
+  })
+
+  test('an answer whose ids are not known exactly is named as the reason', async () => {
+    const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
+    const first = requestOf([text('user', 'q')])
+    continuations.remember('turn_1', first, { ...(await answered(first, answer('x'))), grade: 'inferred' })
+    const next = requestOf([...first.messages, answer('x'), text('user', 'm')])
+    expect(await continuations.find(next, render)).toEqual({ kind: 'fresh', reason: 'not-exact' })
+  })
+
+  test('edited reasoning of any turn is an edited history; reasoning that is left out is none', async () => {
+    const continuations = new Continuations({ thinking: 'preserve', memoryBytes: MEMORY_BYTES })
+    const thought = answer('', ['{"n": 1}'], 'first thought')
+    const first = requestOf([text('user', 'q')])
+    continuations.remember('turn_1', first, await answered(first, thought))
+    const second = requestOf([...first.messages, thought, result('r')])
+    expect(await continuations.find(second, render)).toMatchObject({ kind: 'extends', of: 'turn_1' })
+    continuations.remember('turn_2', second, await answered(second, answer('done', [], 'second thought')))
+    const third = (echo: AssistantMessage, last = answer('done', [], 'second thought')): TurnRequest =>
+      requestOf([...first.messages, echo, result('r'), last, text('user', 'more')])
+    const edited = { kind: 'fresh', reason: 'edited-history' }
+    const find = (request: TurnRequest): Promise<Continuation> => continuations.find(request, render)
+    expect(await find(third({ ...thought, reasoning: ' first thought\n' }))).toMatchObject({ of: 'turn_2' })
+    expect(await find(third(answer('', ['{"n":1}'])))).toMatchObject({ kind: 'extends', of: 'turn_2' })
+    expect(await find(third({ ...thought, reasoning: 'another thought' }))).toEqual(edited)
+    expect(await find(third(thought, answer('done', [], 'another thought')))).toEqual(edited)
+    // The engine read the edited history in this call, so the next call may continue it.
+    const changed = third({ ...thought, reasoning: 'another thought' })
+    continuations.remember('turn_3', changed, await answered(changed, answer('so')))
+    const fourth = requestOf([...changed.messages, answer('so'), text('user', 'and?')])
+    expect(await find(fourth)).toMatchObject({ kind: 'extends', of: 'turn_3' })
+  })
+
+  test('the same request again begins anew, and is not called edited', async () => {
+    const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
+    const first = requestOf([text('system', 's'), text('user', 'q')])
+    continuations.remember('turn_1', first, await answered(first, answer('x')))
+    expect(await continuations.find(first, render)).toEqual({ kind: 'fresh', reason: 'new-conversation' })
+  })
+
+  test('white space that the harness drops around tool calls is no edit', async () => {
+    const { found } = await continued([text('user', 'q')], answer('\n\n', ['{"a": 1}']), [result('ok')], {
+      echo: answer('', ['{"a": 1}']),
+    })
+    expect(found.kind).toBe('extends')
+  })
+
   test('an engine that cannot render, or a template that moves messages, leaves the call as it is', async () => {
-    const continuations = new Continuations({ thinking: 'template' })
+    const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
     const first = requestOf([text('user', 'a')])
     continuations.remember('turn_1', first, await answered(first, answer('b')))
     const next = requestOf([...first.messages, answer('b'), text('user', 'c')])

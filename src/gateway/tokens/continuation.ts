@@ -15,10 +15,11 @@ export type Continuation =
 
 /** Keeps the prompts of one session literal extensions of each other wherever that can be proven. */
 export class Continuations {
-  readonly #tree = new ConversationTree()
+  readonly #tree: ConversationTree
   readonly #thinking: ThinkingPolicy
 
-  constructor(options: { thinking: ThinkingPolicy }) {
+  constructor(options: { thinking: ThinkingPolicy; memoryBytes: number }) {
+    this.#tree = new ConversationTree(options.memoryBytes)
     this.#thinking = options.thinking
   }
 

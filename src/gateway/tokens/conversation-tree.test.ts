@@ -1,7 +1,8 @@
+import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import type { Message } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
-import { ConversationTree } from './conversation-tree.ts'
+import { CALL_BYTES, ConversationTree } from './conversation-tree.ts'
 
 function requestOf(messages: Message[]): TurnRequest {
   const wire = { api: 'test', text: '{}', body: {} }
@@ -29,7 +30,7 @@ function responseOf(promptIds: number[], ids: number[], words: string): TurnResp
 }
 
 test('what a conversation read and wrote is kept once, whatever the number of its calls, and beside it another one', () => {
-  const tree = new ConversationTree()
+  const tree = new ConversationTree(1024 * 1024)
   const ask = says('user', 'one')
   const [first, second] = [[ask], [ask, says('assistant', 'a'), says('user', 'two')]]
   const third = [...second, says('assistant', 'b'), says('user', 'three')]
@@ -55,4 +56,79 @@ test('what a conversation read and wrote is kept once, whatever the number of it
   ])
   expect(new Set(found.slice(0, 3).map(({ promptIds }) => promptIds.buffer)).size).toBe(1)
   expect(found[0]?.sampledIds.buffer).toBe(found[2]?.promptIds.buffer)
+})
+
+/** One agent of a session: each call repeats all before it and adds an answer and a message. */
+class Agent {
+  readonly name: string
+  messages: Message[]
+  ids: number[]
+  calls = 0
+
+  constructor(name: string) {
+    this.name = name
+    this.messages = [says('user', name)]
+    this.ids = [...Buffer.from(name)]
+  }
+
+  get turnId(): string {
+    return `${this.name}-${this.calls}`
+  }
+
+  /** What the tree has to keep so that this agent can continue. */
+  get bytes(): number {
+    return this.calls === 0 ? 0 : 4 * this.ids.length + CALL_BYTES + 2 * this.turnId.length
+  }
+
+  call(tree: ConversationTree, promptLength: number): void {
+    this.ids.push(...Array.from({ length: promptLength }, (_, i) => i))
+    this.calls += 1
+    const sampled = [7, 7, this.calls]
+    tree.add(this.turnId, requestOf(this.messages), responseOf(this.ids, sampled, this.turnId))
+    this.messages = [...this.messages, says('assistant', this.turnId), says('user', 'go on')]
+    this.ids = [...this.ids, ...sampled]
+  }
+}
+
+test('every conversation of a session continues as long as the last calls of all fit into the memory', () => {
+  const step = fc.record({ agent: fc.nat({ max: 5 }), length: fc.integer({ min: 0, max: 400 }) })
+  const seen = new Set<string>()
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 80 }), fc.integer({ min: 0, max: 24_000 }), (steps, limit) => {
+      const tree = new ConversationTree(limit)
+      const agents = Array.from({ length: 6 }, (_, i) => new Agent(`agent${i}`))
+      let isFitting = true
+      for (const { agent: at, length } of steps) {
+        const agent = agents[at] as Agent
+        const found = tree.find(requestOf(agent.messages))
+        if (agent.calls === 0) {
+          expect(found).toEqual({
+            fork: tree.bytes === 0 && agents.every(({ calls }) => calls === 0) ? 'first-call' : 'new-conversation',
+          })
+        } else if ('fork' in found) {
+          seen.add(found.fork)
+          expect(found.fork).toBe('forgotten')
+          expect(isFitting).toBe(false)
+        } else {
+          seen.add('continued')
+          expect(found.node.turnId).toBe(agent.turnId)
+          expect([...found.node.promptIds, ...found.node.sampledIds]).toEqual(agent.ids)
+        }
+        agent.call(tree, length)
+        expect(tree.bytes).toBeLessThanOrEqual(limit)
+        isFitting &&= agents.reduce((sum, { bytes }) => sum + bytes, 0) <= limit
+      }
+    }),
+    { numRuns: 300 },
+  )
+  expect([...seen].toSorted()).toEqual(['continued', 'forgotten'])
+})
+
+test('a sub-agent with hundreds of calls leaves the main conversation as it is', () => {
+  const tree = new ConversationTree(64 * 1024)
+  const [main, sub] = [new Agent('main'), new Agent('sub')]
+  main.call(tree, 100)
+  for (let i = 0; i < 300; i++) sub.call(tree, 20)
+  expect(tree.find(requestOf(main.messages))).toMatchObject({ node: { turnId: 'main-1' } })
+  expect(tree.find(requestOf(sub.messages))).toMatchObject({ node: { turnId: 'sub-300' } })
 })

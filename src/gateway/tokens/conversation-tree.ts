@@ -1,20 +1,25 @@
 import { hash } from 'node:crypto'
+import { RecentMap } from '../../lib/recent-map.ts'
 import { hasIdsAt } from '../../lib/token-hash.ts'
-import { textOf, type AssistantMessage, type ContentPart, type Message, type Tool } from '../../model/message.ts'
-import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
-import { isSameJson } from '../session-memory.ts'
+import { charactersOf, type AssistantMessage, type Message, type Tool } from '../../model/message.ts'
+import type { Choice, TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { HeldBuffers } from './held-buffers.ts'
+import { MessageChain } from './message-chain.ts'
+import { addReasoning, repeatsReasoning, trailOf, type ReasoningTrail } from './reasoning-trail.ts'
 
-/** Why a call does not go on from an earlier one. The words are those of the edge verdicts of a trajectory. */
+/** Why a call does not continue an earlier one. The words are those of the edge verdicts of a trajectory. */
 export type ForkReason =
   | 'first-call'
   | 'new-conversation'
+  | 'forgotten'
+  | 'not-exact'
   | 'edited-history'
   | 'tools-changed'
   | 'truncated-turn'
   | 'foreign-turn'
   | 'media'
 
-/** A call that others may go on from: what the engine read and wrote, and the conversation it stands for. */
+/** A call that others may continue: what the engine read and wrote, and the answer that the harness was given. */
 export interface TurnNode {
   turnId: string
   promptIds: Int32Array
@@ -24,128 +29,206 @@ export interface TurnNode {
 
 export type Found = { node: TurnNode; answerAt: number } | { fork: ForkReason }
 
-/** How many calls of a session can be gone on from: an agent and its sub-agents go on from one of their last. */
-const NODES_KEPT = 16
+interface Node extends TurnNode {
+  /** Digest of the conversation up to and with the answer. */
+  conversation: string
+  answerAt: number
+  setting: string
+  /** Ends with the answer's own reasoning. */
+  reasoning: ReasoningTrail
+  /** Memory besides the ids. */
+  bytes: number
+}
+
+/** Estimate of the memory of a call besides its ids and its text. */
+export const CALL_BYTES = 1024
+/** How many calls are known that cannot be continued any more, so that the reason is known too. */
+const PAST_CALLS_KEPT = 2048
+/** How many first messages of conversations are known. */
+const BEGINNINGS_KEPT = 1024
 
 /**
- * The calls of one session by the messages that led to them. A new request goes on from the deepest call whose messages
- * and answer it repeats; anything less is a new beginning, and this says why.
+ * The calls of one session by the messages that led to them. A new request continues the deepest call whose messages and
+ * answer it repeats; otherwise the tree says why there is none.
+ *
+ * The memory is bounded in bytes. Calls that a later call continues are removed first, then the least recently used.
  */
 export class ConversationTree {
-  /** Messages that repeat are the same objects, where the dialect can tell. */
-  readonly #digests = new WeakMap<Message, string>()
+  readonly #limitBytes: number
+  readonly #chain = new MessageChain()
   readonly #tools = new WeakMap<readonly Tool[], string>()
-  #nodes: (TurnNode & { setting: string; messages: readonly string[] })[] = []
+  readonly #byConversation = new Map<string, Node[]>()
+  readonly #buffers = new HeldBuffers<Node>()
+  /** Both least recently used first. */
+  readonly #continued = new Set<Node>()
+  readonly #tips = new Set<Node>()
+  readonly #past = new RecentMap<'forgotten' | 'not-exact'>(PAST_CALLS_KEPT)
+  readonly #beginnings = new RecentMap<true>(BEGINNINGS_KEPT)
+  #textBytes = 0
+  #isEmpty = true
 
-  /** Only what the engine itself reported, sampled to its natural end, can be continued token by token. */
-  add(turnId: string, request: TurnRequest, response: TurnResponse): void {
-    const [choice, ...others] = response.choices
-    if (response.grade !== 'exact' || choice === undefined || others.length > 0) return
-    const node = { turnId, promptIds: response.promptIds, sampledIds: choice.ids, answer: choice.message }
-    // A stop string cuts the text but not the ids, so what the harness echoes is not what was sampled.
-    const isWhole =
-      (choice.finishReason === 'stop' || choice.finishReason === 'tool-calls') && choice.stopReason === undefined
-    this.#keepOnce(node.promptIds)
-    this.#nodes.push({ ...node, setting: this.#settingOf(request, isWhole), messages: this.#digestsOf(request) })
-    if (this.#nodes.length > NODES_KEPT) this.#nodes.shift()
+  constructor(limitBytes: number) {
+    this.#limitBytes = limitBytes
   }
 
-  /**
-   * A prompt goes on from earlier ones. Those are kept as views of its own memory from here on, so that a conversation's
-   * tokens are kept once and not once a call.
-   */
-  #keepOnce(promptIds: Int32Array): void {
-    const before = this.#nodes.findLast((node) => hasIdsAt(promptIds, 0, node.promptIds))
-    if (before === undefined) return
-    const { buffer, byteOffset } = before.promptIds
-    for (const node of this.#nodes) {
-      const { length } = node.promptIds
-      const isBeginning = node.promptIds.buffer === buffer && node.promptIds.byteOffset === byteOffset
-      if (!isBeginning || length > before.promptIds.length) continue
-      node.promptIds = promptIds.subarray(0, length)
-      if (hasIdsAt(promptIds, length, node.sampledIds)) {
-        node.sampledIds = promptIds.subarray(length, length + node.sampledIds.length)
-      }
+  /** Memory of the calls that are kept. */
+  get bytes(): number {
+    return this.#textBytes + this.#buffers.bytes
+  }
+
+  /** Only what the engine itself reported can be continued token by token. */
+  add(turnId: string, request: TurnRequest, response: TurnResponse): void {
+    this.#isEmpty = false
+    const digests = this.#chain.digestsOf(request.messages)
+    const prompt = digests.at(-1) as string
+    this.#beginnings.set(digests[Math.min(2, digests.length - 1)] as string, true)
+    if (response.grade !== 'exact') {
+      for (const { message } of response.choices) this.#past.set(this.#chain.after(prompt, message), 'not-exact')
+      return
     }
+    const parent = this.#deepest(request.messages, digests)
+    if (parent !== undefined) {
+      this.#tips.delete(parent)
+      this.#use(this.#continued, parent)
+    }
+    const trail = trailOf(request.messages, parent?.reasoning)
+    for (const choice of response.choices) {
+      this.#keep({
+        turnId,
+        promptIds: response.promptIds,
+        sampledIds: choice.ids,
+        answer: choice.message,
+        conversation: this.#chain.after(prompt, choice.message),
+        answerAt: request.messages.length,
+        setting: this.#settingOf(request, isWhole(choice)),
+        reasoning: addReasoning(trail, request.messages.length, choice.message),
+        bytes: CALL_BYTES + 2 * charactersOf(choice.message),
+      })
+    }
+    if (parent !== undefined) this.#shareBuffer(parent, response.promptIds)
+    this.#evict()
   }
 
   find(request: TurnRequest): Found {
-    if (this.#nodes.length === 0) return { fork: 'first-call' }
-    const messages = this.#digestsOf(request)
-    const candidates = this.#nodes
-      .filter(
-        (node) => node.messages.length < messages.length && node.messages.every((digest, i) => digest === messages[i]),
-      )
-      .toSorted((a, b) => b.messages.length - a.messages.length)
-    const echoed = candidates.find((node) => isEcho(request.messages[node.messages.length], node.answer))
-    if (echoed === undefined) return { fork: this.#whyNone(messages, candidates.length > 0) }
-    if (echoed.setting !== this.#settingOf(request, true)) {
-      return { fork: echoed.setting === this.#settingOf(request, false) ? 'truncated-turn' : 'tools-changed' }
+    if (this.#isEmpty) return { fork: 'first-call' }
+    const { messages } = request
+    const digests = this.#chain.digestsOf(messages)
+    for (let end = messages.length; end > 0; end--) {
+      if (messages[end - 1]?.role !== 'assistant') continue
+      const conversation = digests[end] as string
+      const nodes = this.#byConversation.get(conversation)
+      if (nodes !== undefined) return this.#continue(nodes, request)
+      const past = this.#past.get(conversation)
+      if (past !== undefined) return { fork: past }
     }
-    const answerAt = echoed.messages.length
-    const tail = request.messages.slice(answerAt + 1)
-    if (tail.length === 0 || tail.some((message) => message.role === 'assistant')) return { fork: 'foreign-turn' }
-    if (tail.some((message) => message.content.some((part) => part.type !== 'text'))) return { fork: 'media' }
-    return { node: echoed, answerAt }
+    return { fork: this.#whyNone(messages, digests) }
   }
 
-  #digestsOf(request: TurnRequest): readonly string[] {
-    return request.messages.map((message) => {
-      let digest = this.#digests.get(message)
-      if (digest === undefined) this.#digests.set(message, (digest = digestOf(message)))
-      return digest
-    })
+  #continue(nodes: readonly Node[], request: TurnRequest): Found {
+    const { messages } = request
+    const whole = this.#settingOf(request, true)
+    const same = nodes.filter(({ reasoning }) => repeatsReasoning(messages, reasoning))
+    const node = same.findLast(({ setting }) => setting === whole) ?? same.at(-1)
+    if (node === undefined) return { fork: 'edited-history' }
+    if (node.setting !== whole) {
+      return { fork: node.setting === this.#settingOf(request, false) ? 'truncated-turn' : 'tools-changed' }
+    }
+    const tail = messages.slice(node.answerAt + 1)
+    if (tail.length === 0 || tail.some((message) => message.role === 'assistant')) return { fork: 'foreign-turn' }
+    if (tail.some((message) => message.content.some((part) => part.type !== 'text'))) return { fork: 'media' }
+    this.#use(this.#tips.has(node) ? this.#tips : this.#continued, node)
+    return { node, answerAt: node.answerAt }
+  }
+
+  /** The call that a request continues by its messages, whether token by token or not. */
+  #deepest(messages: readonly Message[], digests: readonly string[]): Node | undefined {
+    for (let end = messages.length; end > 0; end--) {
+      if (messages[end - 1]?.role !== 'assistant') continue
+      const nodes = this.#byConversation.get(digests[end] as string)
+      if (nodes === undefined) continue
+      return nodes.findLast(({ reasoning }) => repeatsReasoning(messages, reasoning)) ?? nodes.at(-1)
+    }
+    return undefined
+  }
+
+  #whyNone(messages: readonly Message[], digests: readonly string[]): ForkReason {
+    const hasAnswer = messages.some(({ role }) => role === 'assistant')
+    const isKnown = digests.slice(1, 3).some((digest) => this.#beginnings.get(digest))
+    return hasAnswer && isKnown ? 'edited-history' : 'new-conversation'
   }
 
   /** What besides the messages decides how a prompt is written. */
-  #settingOf(request: TurnRequest, isWhole: boolean): string {
+  #settingOf(request: TurnRequest, isWholeAnswer: boolean): string {
     const { model, tools, toolChoice, reasoning } = request
     let toolsDigest = this.#tools.get(tools)
     if (toolsDigest === undefined) this.#tools.set(tools, (toolsDigest = hash('sha1', JSON.stringify(tools), 'base64')))
     const choice = toolChoice === 'none' ? 'none' : 'some'
     const kwargs = request.wire.body['chat_template_kwargs'] ?? null
-    return JSON.stringify([isWhole, model, toolsDigest, choice, reasoning ?? null, kwargs])
+    return JSON.stringify([isWholeAnswer, model, toolsDigest, choice, reasoning ?? null, kwargs])
   }
 
-  #whyNone(messages: readonly string[], hasPrefix: boolean): ForkReason {
-    if (hasPrefix) return 'edited-history'
-    return this.#nodes.some((node) => node.messages[0] === messages[0] && node.messages[1] === messages[1])
-      ? 'edited-history'
-      : 'new-conversation'
+  // --- memory ---------------------------------------------------------------------------------------------------------
+
+  #keep(node: Node): void {
+    const others = this.#byConversation.get(node.conversation) ?? []
+    // A retry with the same prompt: its ids are kept once.
+    const same = others.find(({ promptIds }) => isEqual(promptIds, node.promptIds))
+    if (same !== undefined) node.promptIds = same.promptIds
+    this.#byConversation.set(node.conversation, [...others, node])
+    this.#tips.add(node)
+    this.#buffers.hold(node, [node.promptIds, node.sampledIds])
+    this.#textBytes += node.bytes
+  }
+
+  /** Calls at the beginning of a longer prompt become views of its memory: a conversation's tokens are kept once. */
+  #shareBuffer(parent: Node, promptIds: Int32Array): void {
+    if (!hasIdsAt(promptIds, 0, parent.promptIds)) return
+    const { buffer, byteOffset, length } = parent.promptIds
+    if (buffer === promptIds.buffer) return
+    for (const node of this.#buffers.holdersOf(buffer)) {
+      const own = node.promptIds
+      if (own.buffer !== buffer || own.byteOffset !== byteOffset || own.length > length) continue
+      this.#buffers.release(node, [own, node.sampledIds])
+      node.promptIds = promptIds.subarray(0, own.length)
+      if (hasIdsAt(promptIds, own.length, node.sampledIds)) {
+        node.sampledIds = promptIds.subarray(own.length, own.length + node.sampledIds.length)
+      }
+      this.#buffers.hold(node, [node.promptIds, node.sampledIds])
+    }
+  }
+
+  #use(set: Set<Node>, node: Node): void {
+    set.delete(node)
+    set.add(node)
+  }
+
+  #evict(): void {
+    for (const set of [this.#continued, this.#tips]) {
+      for (const node of set) {
+        if (this.bytes <= this.#limitBytes) return
+        set.delete(node)
+        this.#forget(node)
+      }
+    }
+  }
+
+  #forget(node: Node): void {
+    const others = (this.#byConversation.get(node.conversation) ?? []).filter((other) => other !== node)
+    if (others.length > 0) this.#byConversation.set(node.conversation, others)
+    else {
+      this.#byConversation.delete(node.conversation)
+      this.#past.set(node.conversation, 'forgotten')
+    }
+    this.#buffers.release(node, [node.promptIds, node.sampledIds])
+    this.#textBytes -= node.bytes
   }
 }
 
-/** Equal for messages that mean the same: parts joined, and how a harness wraps text not looked at. */
-function digestOf(message: Message): string {
-  const calls = message.role === 'assistant' ? message.toolCalls.map(({ name, arguments: args }) => [name, args]) : []
-  const id = message.role === 'tool' ? message.toolCallId : ''
-  const role = message.role === 'developer' ? 'system' : message.role
-  return hash('sha1', JSON.stringify([role, message.content.map(partOf), calls, id]), 'base64')
+/** Sampled to its natural end. A stop string cuts the text but not the ids, so the harness repeats less than was sampled. */
+function isWhole({ finishReason, stopReason }: Choice): boolean {
+  return (finishReason === 'stop' || finishReason === 'tool-calls') && stopReason === undefined
 }
 
-function partOf(part: ContentPart): unknown {
-  return part.type === 'text' ? part.text : part
-}
-
-/** Whether the harness sent back what it was given. Most drop the reasoning; none may change it. */
-function isEcho(message: Message | undefined, answer: AssistantMessage): boolean {
-  if (message?.role !== 'assistant' || textOf(message) !== textOf(answer)) return false
-  if (
-    message.reasoning !== undefined &&
-    message.reasoning !== '' &&
-    message.reasoning.trim() !== answer.reasoning?.trim()
-  ) {
-    return false
-  }
-  const [echoed, given] = [message.toolCalls, answer.toolCalls]
-  return (
-    echoed.length === given.length &&
-    echoed.every((call, i) => {
-      const original = given[i]
-      return (
-        call.name === original?.name &&
-        (call.arguments === original.arguments || isSameJson(call.arguments, original.arguments))
-      )
-    })
-  )
+function isEqual(one: Int32Array, other: Int32Array): boolean {
+  return one.length === other.length && hasIdsAt(one, 0, other)
 }

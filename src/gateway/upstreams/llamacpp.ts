@@ -3,11 +3,13 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { WireFields } from '../../model/stream-event.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readJsonObject, readWhole, type Translated } from '../chat-wire/chat-answer.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import { probeEngine, samplingFields, type ProbeSubject } from '../chat-wire/probe.ts'
 import { alignLogprobs } from './llamacpp-align.ts'
@@ -22,6 +24,9 @@ const ASSUMED: Capabilities = {
   weightVersion: false,
   logprobs: 'raw',
 }
+
+/** What llama-server does with a call that does not say, unless its own flags say otherwise. */
+const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 0.8, topP: 0.95, topK: 40, minP: 0.05 }
 
 /**
  * llama.cpp's server. Always asked for whole answers: in streams, ids of characters made of several tokens are missing,
@@ -52,7 +57,8 @@ export function createLlamacpp(options: EngineOptions): Upstream {
         forStream: request.stream,
         logprobMode: mode === 'unknown' ? undefined : mode,
       })
-      return { forced: calls[0], events }
+      const sampling = toEngineSampling(request, calls[0], DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+      return { forced: calls[0], sampling, events }
     } catch (error) {
       group.abort()
       throw explained(error)

@@ -2,13 +2,15 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { textOf } from '../../model/message.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from '../chat-wire/chat-answer.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import { probeEngine, type ProbeSubject } from '../chat-wire/probe.ts'
-import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
+import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
 
 const ASSUMED: Capabilities = {
   idsOut: false,
@@ -20,6 +22,9 @@ const ASSUMED: Capabilities = {
   logprobs: 'unknown',
 }
 
+/** What OpenAI's API does with a call that does not say. */
+const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1 }
+
 /**
  * Any server that speaks Chat Completions: OpenAI itself, hosted models, proxies. Gets what the harness sent and nothing
  * for training besides, because many refuse fields they do not know. Its turns are text only.
@@ -28,11 +33,16 @@ export function createOpenai(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
   let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
 
-  async function send(request: TurnRequest, { signal }: { signal: AbortSignal }): Promise<UpstreamReply> {
+  async function send(request: TurnRequest, { signal, weights }: SendOptions): Promise<UpstreamReply> {
     const forced = forcedFields(request, options.model)
     const countTokens = () => Promise.resolve(estimateTokens(request))
     const response = await postChat(http, { request, forced, stream: request.stream, signal, countTokens })
-    return { forced, events: readAnswer(response, { base: http.base, signal, forStream: request.stream }) }
+    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    return {
+      forced,
+      sampling,
+      ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights }),
+    }
   }
 
   return {

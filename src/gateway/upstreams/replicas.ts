@@ -1,6 +1,7 @@
 import { RecentMap } from '../../lib/recent-map.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { allowsExact, type Capabilities, type SendOptions, type Upstream, type UpstreamReply } from './upstream.ts'
 
@@ -61,8 +62,19 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     const forced: Record<string, unknown> = {}
     const trial = await startOn([first, ...others], request, sendOptions, forced)
     settle(trial.replica, sessionKey)
-    const moved = (replica: Replica): void => settle(replica, sessionKey)
-    return { forced, events: relay(trial, request, { ...sendOptions, signal }, forced, moved) }
+    let serving = trial
+    const moved = (next: Trial): void => {
+      serving = next
+      settle(next.replica, sessionKey)
+    }
+    return {
+      forced,
+      get sampling() {
+        return serving.reply.sampling
+      },
+      events: relay(trial, request, { ...sendOptions, signal }, forced, moved),
+      ...(sendOptions.weights === undefined ? {} : { arrived: () => arrivedAt(serving, sendOptions.weights) }),
+    }
   }
 
   /** The first of them that begins to answer. */
@@ -94,7 +106,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     request: TurnRequest,
     sendOptions: SendOptions,
     forced: Record<string, unknown>,
-    moved: (replica: Replica) => void,
+    moved: (trial: Trial) => void,
   ): AsyncGenerator<readonly StreamEvent[]> {
     let trial = first
     for (;;) {
@@ -120,7 +132,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
         yield [{ type: 'answer-error', failure: failureOf(error) ?? failure }]
         return
       }
-      moved(trial.replica)
+      moved(trial)
     }
   }
 
@@ -171,6 +183,10 @@ interface Trial {
   reply: UpstreamReply
   /** Not tried yet. */
   others: readonly Replica[]
+}
+
+function arrivedAt({ reply }: Trial, weights: { readonly position: number } | undefined): number {
+  return reply.arrived?.() ?? weights?.position ?? 0
 }
 
 interface Call {
@@ -281,8 +297,16 @@ function weaker(one: Capabilities, other: Capabilities): Capabilities {
     tokenise: one.tokenise && other.tokenise,
     weightVersion: one.weightVersion && other.weightVersion,
     logprobs: one.logprobs === other.logprobs ? one.logprobs : 'unknown',
+    ...commonSampling(one.defaultSampling, other.defaultSampling),
     ...(contexts.length === 0 ? {} : { contextTokens: Math.min(...contexts) }),
   }
+}
+
+/** Defaults that both report; where they differ, nothing is known of all replicas. */
+function commonSampling(one: DefaultSampling = {}, other: DefaultSampling = {}): Pick<Capabilities, 'defaultSampling'> {
+  const names = (Object.keys(one) as (keyof DefaultSampling)[]).filter((name) => one[name] === other[name])
+  if (names.length === 0) return {}
+  return { defaultSampling: Object.fromEntries(names.map((name) => [name, one[name]])) }
 }
 
 /** What all replicas say alike is said once. */

@@ -1,6 +1,9 @@
 import { describe, expect, test } from 'vitest'
+import { startEngine } from '../../engine/engine.ts'
+import type { AnswerStart } from '../../model/stream-event.ts'
 import { createSglang, translateAnswer, translateChunk } from './sglang.ts'
-import { describeUpstream } from './upstream.contract.ts'
+import { describeUpstream, request } from './upstream.contract.ts'
+import type { Upstream } from './upstream.ts'
 
 const full = {
   idsOut: true,
@@ -31,6 +34,28 @@ describeUpstream('SGLang after 0.5.18: ids at the end of a stream', {
   engine: { wire: 'sglang', wireVersion: '0.5.20' },
   capabilities: { ...full, idsInStreams: 'complete' },
   grade: 'exact',
+})
+
+describe('weight versions', () => {
+  const ask = async (upstream: Upstream): Promise<AnswerStart> => {
+    const { events } = await upstream.send(request('plain', {}), { signal: AbortSignal.timeout(10_000) })
+    return (await Array.fromAsync(events)).flat().find((event) => event.type === 'answer-start') as AnswerStart
+  }
+
+  test('an answer carries the versions before and after its call', async () => {
+    await using engine = await startEngine({ wire: 'sglang', script: 'default: { text: hello }' })
+    const rename = async (version: string): Promise<void> => {
+      const headers = { 'content-type': 'application/json' }
+      const body = JSON.stringify({ new_version: version })
+      const response = await fetch(`${engine.url}/update_weight_version`, { method: 'POST', headers, body })
+      expect(response.status).toBe(200)
+    }
+    await rename('step-1')
+    await using upstream = createSglang({ baseUrl: engine.url, model: 'tiny' })
+    expect(await ask(upstream)).toMatchObject({ weightVersionBefore: 'step-1', weightVersion: 'step-1' })
+    await rename('step-2')
+    expect(await ask(upstream)).toMatchObject({ weightVersionBefore: 'step-2', weightVersion: 'step-2' })
+  })
 })
 
 describe('translateAnswer()', () => {

@@ -2,14 +2,16 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { WireFields } from '../../model/stream-event.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer, type Translated } from '../chat-wire/chat-answer.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import { probeEngine, type ProbeSubject, type SamplingDefaults } from '../chat-wire/probe.ts'
-import type { Capabilities, Upstream, UpstreamReply } from './upstream.ts'
+import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
 
 /** 0.5.13 to 0.5.18. Newer ones may have ids in streams, which a probe finds out. */
 const ASSUMED: Capabilities = {
@@ -22,10 +24,17 @@ const ASSUMED: Capabilities = {
   logprobs: 'tempered',
 }
 
+/** What SGLang does with a call that does not say, with `--sampling-defaults openai`. */
+const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1, topK: -1, minP: 0 }
+
 /** SGLang's OpenAI server, from 0.5.13. */
 export function createSglang(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
   let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
+
+  /** The version that the engine named last: a call that is sent now is sampled by it or by a newer one. */
+  let named: string | undefined
+  let tellsVersion = true
 
   const streams = (request: TurnRequest): boolean =>
     request.stream && (capabilities.idsInStreams === 'complete' || !capabilities.idsOut)
@@ -33,24 +42,45 @@ export function createSglang(options: EngineOptions): Upstream {
   async function sendAs(
     request: TurnRequest,
     stream: boolean,
-    { signal, promptIds }: { signal: AbortSignal; promptIds?: Int32Array },
+    { signal, promptIds, weights }: SendOptions,
   ): Promise<UpstreamReply> {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['input_ids'] = Array.from(promptIds)
     const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
+    const before = await versionBefore(signal, weights)
     const response = await postChat(http, { request, forced, stream, signal, countTokens: count })
+    const translate = (wire: WireFields): Translated => {
+      const translated = translateAnswer(wire)
+      named = translated.weightVersion ?? named
+      return before === undefined ? translated : { ...translated, weightVersionBefore: before }
+    }
     const { logprobs: mode } = capabilities
-    const events = readAnswer(response, {
+    const answer = readAnswer(response, {
       base: http.base,
       signal,
       forStream: request.stream,
       logprobMode: mode === 'unknown' ? undefined : mode,
-      translate: translateAnswer,
+      translate,
       translateChunk,
+      weights,
     })
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
-    return { forced, events }
+    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    return { forced, sampling, ...answer }
+  }
+
+  /** Asked in front of every call unless the trainer names versions, for the answer tells only the version at its end. */
+  async function versionBefore(signal: AbortSignal, weights: SendOptions['weights']): Promise<string | undefined> {
+    if (!tellsVersion || (weights !== undefined && weights.position > 0)) return named
+    try {
+      const version = await readWeightVersion(http, signal)
+      tellsVersion = version !== undefined
+      named = version ?? named
+    } catch {
+      // The call itself finds out what is wrong with the engine.
+    }
+    return named
   }
 
   /** From 0.5.12 conversations too, by the code that chat uses. An answer limit is checked here as well. */
@@ -114,6 +144,7 @@ export function createSglang(options: EngineOptions): Upstream {
 }
 
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
+const WeightVersion = z.looseObject({ weight_version: z.string() })
 const ServerInfo = z.looseObject({ version: z.string() })
 
 /** The older name is still served, and logs a warning at the engine. */
@@ -124,11 +155,20 @@ async function readVersion(http: EngineHttp, signal: AbortSignal): Promise<strin
   return info?.version
 }
 
-/** Only that the model's own settings apply can be seen, not what they are. */
+/** The newer name first. */
+async function readWeightVersion(http: EngineHttp, signal: AbortSignal): Promise<string | undefined> {
+  const info =
+    (await http.askIfThere('/weight_version', WeightVersion, { signal })) ??
+    (await http.askIfThere('/get_weight_version', WeightVersion, { signal }))
+  return info?.weight_version
+}
+
+/** Where the model's own settings apply, that can be seen, but not what they are. */
 async function readDefaults(http: EngineHttp, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
   const schema = z.looseObject({ sampling_defaults: z.string() })
   const info = await http.askIfThere('/server_info', schema, { signal })
-  return info === undefined ? undefined : { ofModel: info.sampling_defaults === 'model' }
+  if (info === undefined) return undefined
+  return info.sampling_defaults === 'model' ? { ofModel: true } : { temperature: 1, top_p: 1, top_k: -1, min_p: 0 }
 }
 
 const ADVICE: ProbeSubject['advice'] = {

@@ -6,6 +6,7 @@ import type { Failure } from '../../model/failure.ts'
 import { textOf } from '../../model/message.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import { toFailure } from '../../model/failure.ts'
+import type { EngineSampling } from '../../model/turn-sampling.ts'
 import type { Grade, TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
 import type { EngineOptions } from '../chat-wire/engine-config.ts'
@@ -129,6 +130,21 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expectSameAsEngine(result.response, calls)
       expect(result.forced).toMatchObject({ model: 'tiny' })
     })
+
+    test.each(both)(
+      'a %s answer: the task’s sampling is sent in place of the harness’s, and reported',
+      async (_, stream) => {
+        const asked = request('plain', { stream, temperature: 1, top_p: 1 })
+        const forcedSampling = { temperature: 0.5, topP: 0.9, seed: 7 }
+        const { forced, sampling } = await collect(upstream, { ...asked, forcedSampling })
+        expect(sampling?.sent).toMatchObject(forcedSampling)
+        expect(forced).toMatchObject({ temperature: 0.5, top_p: 0.9, seed: 7 })
+        expect(sampling?.defaults).toMatchObject({ temperature: 1, topP: 1 })
+        // The embedded engine tells its defaults where its wire has a way to.
+        const tells = upstream.capabilities.defaultSampling !== undefined
+        expect(sampling?.assumed).toEqual(tells ? [] : Object.keys(sampling?.defaults ?? {}))
+      },
+    )
 
     test.each(both)('a %s answer with characters of several tokens', async (_, stream) => {
       const { result, calls } = await logged(() => collect(upstream, request('unicode', { stream })))
@@ -308,6 +324,7 @@ interface Collected {
   /** Of the first choice. */
   text: string
   forced: Readonly<Record<string, unknown>>
+  sampling: EngineSampling | undefined
   failure: Failure | undefined
 }
 
@@ -320,11 +337,13 @@ export async function collect(
   const capture = new TurnCapture()
   const events: StreamEvent[] = []
   let forced: Collected['forced'] = {}
+  let sampling: Collected['sampling']
   let failure: Failure | undefined
   try {
     const reply = await upstream.send(asked, { signal: AbortSignal.timeout(20_000), ...options })
     for await (const batch of reply.events) events.push(...batch)
     forced = reply.forced
+    sampling = reply.sampling
     failure = events.find((event) => event.type === 'answer-error')?.failure
   } catch (error) {
     failure = toFailure(error)
@@ -332,7 +351,7 @@ export async function collect(
   for (const event of events) capture.add(event)
   const response = capture.toResponse()
   const [choice] = response?.choices ?? []
-  return { events, response, text: choice === undefined ? '' : textOf(choice.message), forced, failure }
+  return { events, response, text: choice === undefined ? '' : textOf(choice.message), forced, sampling, failure }
 }
 
 /** The engine writes its log when a request has ended, which a client that left does not see. */

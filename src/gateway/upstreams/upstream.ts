@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { PromptMemory } from '../chat-wire/prompt-memory.ts'
+import { DefaultSampling, type EngineSampling } from '../../model/turn-sampling.ts'
 import { LogprobMode, type TurnRequest } from '../../model/turn.ts'
 
 /** What an engine can do for exact capture. Assumed from its kind at first, found out by `probe`. */
@@ -14,6 +15,9 @@ export const Capabilities = z.strictObject({
   tokenise: z.boolean().describe('A text can be turned into ids'),
   weightVersion: z.boolean().describe('Answers say which weights sampled them'),
   logprobs: z.enum([...LogprobMode.options, 'unknown']).describe('What its log probabilities are taken of'),
+  defaultSampling: DefaultSampling.optional().describe(
+    'How it samples a call that does not say; absent: the documented defaults of its kind are assumed',
+  ),
   contextTokens: z.int().positive().optional().describe('Prompt and answer together; absent when it does not say'),
 })
 export type Capabilities = z.infer<typeof Capabilities>
@@ -62,8 +66,15 @@ export function allowsExact(report: Pick<ProbeReport, 'findings'>): boolean {
 export interface UpstreamReply {
   /** What the adapter set or changed in the request, for the log. Final once the events have ended. */
   forced: Readonly<Record<string, unknown>>
+  /** How the engine samples the answer. */
+  sampling?: EngineSampling
   /** Batches as they arrive: one per piece of network data, so that one write can follow one read. */
   events: AsyncIterable<readonly StreamEvent[]>
+  /**
+   * `weights.position` when the batch that was taken last was read from the network, which may be long before a slow
+   * consumer takes it. Absent where a batch is taken as soon as it is read.
+   */
+  arrived?: () => number
 }
 
 export interface SendOptions {
@@ -72,6 +83,8 @@ export interface SendOptions {
   sessionKey?: string
   /** Of the same session's earlier answers; spares reading the ids of a prompt again that begins as theirs did. */
   promptMemory?: PromptMemory
+  /** Counts the changes of weights. A batch of events never spans a change. */
+  weights?: { readonly position: number }
   /** Stands in for the prompt that the messages would make; only where `capabilities.tokenInChat`. */
   promptIds?: Int32Array
 }

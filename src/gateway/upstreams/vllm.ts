@@ -2,11 +2,13 @@ import * as z from 'zod'
 import { isAtLeast } from '../../lib/versions.ts'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
+import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from '../chat-wire/chat-answer.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
+import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
 import { postChat } from '../chat-wire/post-chat.ts'
 import {
   probeEngine,
@@ -30,6 +32,9 @@ const ASSUMED: Capabilities = {
   logprobs: 'raw',
 }
 
+/** What vLLM does with a call that does not say, unless the model's generation_config says otherwise. */
+const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1, topK: 0, minP: 0 }
+
 /** vLLM's OpenAI server, from 0.10.2. Also the tiny engine. */
 export function createVllm(options: VllmOptions): Upstream {
   const http = new EngineHttp(options)
@@ -42,7 +47,7 @@ export function createVllm(options: VllmOptions): Upstream {
   async function sendAs(
     request: TurnRequest,
     stream: boolean,
-    { signal, promptIds, promptMemory }: SendOptions,
+    { signal, promptIds, promptMemory, weights }: SendOptions,
   ): Promise<UpstreamReply> {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
@@ -51,10 +56,12 @@ export function createVllm(options: VllmOptions): Upstream {
     const { logprobs: mode } = capabilities
     const logprobMode = mode === 'unknown' ? undefined : mode
     const fast = promptMemory && { memory: promptMemory, joiner: http.joiner }
-    const events = readAnswer(response, { base: http.base, signal, forStream: request.stream, logprobMode, fast })
+    const reading = { base: http.base, signal, forStream: request.stream, logprobMode, weights, fast }
+    const answer = readAnswer(response, reading)
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: `${promptIds.length} ids` }
-    return { forced, events }
+    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    return { forced, sampling, ...answer }
   }
 
   function render(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {

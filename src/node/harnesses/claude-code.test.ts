@@ -44,6 +44,22 @@ test('Claude Code offers the tools of MCP servers in the first call already', ()
   expect(env).toMatchObject({ MCP_CONNECTION_NONBLOCKING: '0', ENABLE_TOOL_SEARCH: '0' })
 })
 
+test("NVIDIA Polar's settings of Claude Code become flags", () => {
+  const settings = {
+    reasoning_effort: 'high',
+    fallback_model: 'claude-haiku-4-5',
+    allowed_tools: 'Bash Edit',
+    disallowed_tools: 'WebFetch',
+  }
+  const { args } = claudeCode.configure({ ...exampleSetup, settings })
+  const tools = ['--allowedTools', 'Bash Edit', '--disallowedTools', 'WebFetch']
+  const [print, skip, ...rest] = args
+  expect([print, skip]).toEqual(['--print', '--dangerously-skip-permissions'])
+  expect(rest).toEqual(['--effort', 'high', '--fallback-model', 'claude-haiku-4-5', ...tools])
+  const same = claudeCode.configure({ ...exampleSetup, settings: { fallback_model: exampleSetup.model } })
+  expect(same.args).not.toContain('--fallback-model')
+})
+
 test('settings of Claude Code become flags, and its prompts files', () => {
   const settings = {
     max_turns: 20,

@@ -1,18 +1,35 @@
 import * as z from 'zod'
 import { mergeTrees } from '../../lib/merge-trees.ts'
 import type { McpServer } from '../../model/task.ts'
-import { answerTokens, defineHarness, extraConfig, optional, toJsonFile, words } from './harness.ts'
+import {
+  answerTokens,
+  defineHarness,
+  extraConfig,
+  optional,
+  toJsonFile,
+  toList,
+  words,
+  wordsOrText,
+} from './harness.ts'
+
+const Effort = z.enum(['low', 'medium', 'high', 'xhigh', 'max'])
 
 const ClaudeCodeSettings = z.strictObject({
   max_turns: z.int().positive().optional(),
-  effort: z.enum(['low', 'medium', 'high', 'xhigh', 'max']).optional(),
+  effort: Effort.optional(),
+  reasoning_effort: Effort.optional().describe("NVIDIA Polar's name of effort"),
+  fallback_model: z
+    .string()
+    .min(1)
+    .optional()
+    .describe('Asked for while the model is overloaded; served by the same engine'),
   max_thinking_tokens: z.int().min(0).optional(),
   max_budget_usd: z.number().positive().optional(),
   append_system_prompt: z.string().min(1).optional(),
   system_prompt: z.string().min(1).optional().describe('Instead of its own'),
   tools: words.describe('The only built-in tools it has'),
-  allowed_tools: words,
-  disallowed_tools: words,
+  allowed_tools: wordsOrText,
+  disallowed_tools: wordsOrText,
   permission_mode: z
     .enum(['acceptEdits', 'dontAsk', 'plan'])
     .optional()
@@ -90,13 +107,15 @@ export const claudeCode = defineHarness({
         '--print',
         ...(mode === undefined ? ['--dangerously-skip-permissions'] : ['--permission-mode', mode]),
         ...optional('--max-turns', settings.max_turns),
-        ...optional('--effort', settings.effort),
+        ...optional('--effort', settings.effort ?? settings.reasoning_effort),
+        // The CLI refuses a fallback that is the model itself.
+        ...optional('--fallback-model', settings.fallback_model === model ? undefined : settings.fallback_model),
         ...optional('--max-budget-usd', settings.max_budget_usd),
         ...optional('--append-system-prompt-file', append && `${home}/${APPENDED}`),
         ...optional('--system-prompt-file', system && `${home}/${SYSTEM}`),
         ...optional('--tools', settings.tools?.join(',')),
-        ...optional('--allowedTools', settings.allowed_tools?.join(',')),
-        ...optional('--disallowedTools', settings.disallowed_tools?.join(',')),
+        ...optional('--allowedTools', toList(settings.allowed_tools)),
+        ...optional('--disallowedTools', toList(settings.disallowed_tools)),
         ...optional('--output-format', settings.output_format),
         ...(settings.output_format === 'stream-json' ? ['--verbose'] : []),
         ...(settings.extra_args ?? []),

@@ -12,6 +12,12 @@ const targets: Readonly<Record<string, string>> = {
 }
 
 const CodexSettings = z.strictObject({
+  version: z
+    .string()
+    .optional()
+    .describe(
+      'Version that must run. Another than the one that polar installs is looked for in the sandbox. Absent or empty: any',
+    ),
   reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh']).optional(),
   reasoning_summary: z.enum(['auto', 'concise', 'detailed', 'none']).optional(),
   verbosity: z.enum(['low', 'medium', 'high']).optional(),
@@ -47,6 +53,7 @@ export const codex = defineHarness({
   skillsFolder: '.codex/skills',
   logFolders: ['.codex/sessions'],
   settings: CodexSettings,
+  versionOf: ({ version }) => (typeof version === 'string' && version !== '' ? version : undefined),
   configure({ baseUrl, key, model, contextTokens, images, mcpServers }, settings) {
     const config = {
       model,

@@ -82,6 +82,8 @@ export interface Harness {
   settings: z.ZodObject
   /** Throws RolloutError `config.invalid` for settings or servers it cannot use. The same setup gives the same launch. */
   configure(setup: HarnessSetup): HarnessLaunch
+  /** The version that these settings ask for; absent or undefined: any. */
+  versionOf?: (settings: Readonly<Record<string, unknown>>) => string | undefined
   /** Exit codes that mean something particular. Any other but 0 is `gave-up`. */
   exitCodes: Readonly<Record<number, HarnessEnd>>
 }
@@ -187,6 +189,7 @@ export function gatewayVariables(
     ANTHROPIC_API_KEY: key,
     ANTHROPIC_MODEL: model,
     GOOGLE_GEMINI_BASE_URL: baseUrl,
+    GOOGLE_API_URL: baseUrl,
     GEMINI_API_KEY: key,
     GOOGLE_API_KEY: key,
     GEMINI_MODEL: model,
@@ -226,3 +229,11 @@ export function extraConfig(reserved: readonly string[]): z.ZodOptional<z.ZodTyp
 }
 
 export const words = z.array(z.string().min(1)).optional()
+
+/** Names as a list, or as the text that the CLI itself takes. */
+export const wordsOrText = z.union([z.array(z.string().min(1)), z.string().min(1)]).optional()
+
+/** One argument of `wordsOrText`: a list is joined by commas. */
+export function toList(value: z.output<typeof wordsOrText>): string | undefined {
+  return Array.isArray(value) ? value.join(',') : value
+}

@@ -5,6 +5,16 @@ import { miniSweAgent } from './mini-swe-agent.ts'
 
 describeHarness(miniSweAgent)
 
+test("NVIDIA Polar's settings of mini-swe-agent reach its config and environment", () => {
+  const settings = { cost_limit: 2.5, sampling_seed: 7, model_retry_attempts: 3 }
+  const { files, env } = miniSweAgent.configure({ ...exampleSetup, settings })
+  expect(parse(files['.polar/mini.yaml'] ?? '')).toMatchObject({
+    agent: { cost_limit: 2.5 },
+    model: { model_kwargs: { seed: 7 } },
+  })
+  expect(env['MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT']).toBe('3')
+})
+
 test('mini-swe-agent is told of the gateway by variables, and of its task by a file', () => {
   const settings = { step_limit: 30, command_timeout_seconds: 60, model_kwargs: { temperature: 1 } }
   const { files, env, args } = miniSweAgent.configure({ ...exampleSetup, settings })

@@ -4,6 +4,15 @@ import { answerTokens, defineHarness, extraConfig, toJsonFile } from './harness.
 
 const MiniSweAgentSettings = z.strictObject({
   step_limit: z.int().positive().optional().describe('Most model calls; absent: no limit'),
+  cost_limit: z
+    .number()
+    .min(0)
+    .optional()
+    .describe(
+      'In dollars, by the prices that LiteLLM knows; a model that it does not know costs nothing. Absent or 0: no limit',
+    ),
+  model_retry_attempts: z.int().positive().optional().describe('Tries of one model call'),
+  sampling_seed: z.int().optional().describe('Seed of every request'),
   command_timeout_seconds: z.int().positive().optional().describe('Of one command of the agent'),
   model_kwargs: z.record(z.string(), z.json()).optional().describe('Further fields of every request'),
   config: extraConfig(['run', 'model']).describe('Further keys of its config, over those of its mini.yaml'),
@@ -46,8 +55,7 @@ export const miniSweAgent = defineHarness({
     const config = {
       agent: {
         agent_class: 'default',
-        // Prices of a model it does not know; the limit would be on money.
-        cost_limit: 0,
+        cost_limit: settings.cost_limit ?? 0,
         step_limit: settings.step_limit ?? 0,
         output_path: `${home}/.polar/mini-trajectory.json`,
       },
@@ -56,7 +64,11 @@ export const miniSweAgent = defineHarness({
         model_class: 'litellm',
         model_name: `openai/${model}`,
         cost_tracking: 'ignore_errors',
-        model_kwargs: { max_tokens: answerTokens(contextTokens), ...settings.model_kwargs },
+        model_kwargs: {
+          max_tokens: answerTokens(contextTokens),
+          ...settings.model_kwargs,
+          ...(settings.sampling_seed === undefined ? {} : { seed: settings.sampling_seed }),
+        },
       },
     }
     return {
@@ -72,6 +84,9 @@ export const miniSweAgent = defineHarness({
         MSWEA_CONFIGURED: 'true',
         MSWEA_SILENT_STARTUP: '1',
         MSWEA_COST_TRACKING: 'ignore_errors',
+        ...(settings.model_retry_attempts === undefined
+          ? {}
+          : { MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT: String(settings.model_retry_attempts) }),
         // Else it downloads a list of prices at start.
         LITELLM_LOCAL_MODEL_COST_MAP: 'True',
       },

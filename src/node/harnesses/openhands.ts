@@ -15,6 +15,12 @@ const OpenHandsSettings = z.strictObject({
   system_prompt: z.string().min(1).optional().describe('Instead of its own'),
   reasoning_effort: z.string().min(1).optional(),
   request_timeout_seconds: z.int().positive().optional().describe('Of one model call; absent: 3600'),
+  temperature: z.number().min(0).optional(),
+  max_output_tokens: z
+    .int()
+    .positive()
+    .optional()
+    .describe('Of one answer; absent: a quarter of the context, at most 32000'),
   config: extraConfig(['model', 'base_url', 'api_key', 'api_mode', 'fallback_strategy', 'auth_type']).describe(
     'Further fields of its LLM, such as temperature',
   ),
@@ -137,7 +143,8 @@ export const openhands = defineHarness({
         disable_vision: !images,
         capability_overrides: { supports_vision: images },
         max_input_tokens: contextTokens - answerTokens(contextTokens),
-        max_output_tokens: answerTokens(contextTokens),
+        max_output_tokens: settings.max_output_tokens ?? answerTokens(contextTokens),
+        ...(settings.temperature === undefined ? {} : { temperature: settings.temperature }),
         input_cost_per_token: 0,
         output_cost_per_token: 0,
         ...settings.config,

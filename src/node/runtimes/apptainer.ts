@@ -6,12 +6,14 @@ import { runProgram } from '../../lib/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { Cgroup } from '../sandbox/cgroups.ts'
 import { tryOne } from '../sandbox/check-sandbox.ts'
+import { isImageName } from '../sandbox/image-names.ts'
 import { closeDoors, openDoors } from '../sandbox/open-doors.ts'
 import { HOST_ENV, INSIDE_ID } from '../sandbox/paths.ts'
 import { Premises } from '../sandbox/premises.ts'
 import { endProcesses, signalProcess } from '../sandbox/processes.ts'
 import { snapshotConfig } from '../sandbox/snapshots.ts'
 import { ApptainerCell } from './apptainer/cell.ts'
+import { FetchedImages } from './apptainer/fetched-images.ts'
 import { endSandbox, imageAt, launch, layerOf, markOf, type Rights } from './apptainer/launch.ts'
 import { findMachine } from './apptainer/steps.ts'
 import type {
@@ -30,7 +32,15 @@ const ApptainerConfig = z.strictObject({
     .tuple([z.string().min(1)], z.string())
     .default(['apptainer'])
     .describe('How Apptainer is started: a program, and what comes before its own arguments'),
-  image: z.string().optional().describe('SIF file, or root folder of an image, where a task names none'),
+  image: z.string().optional().describe('SIF file, root folder or name of an image, where a task names none'),
+  pull: z
+    .enum(['never', 'missing'])
+    .default('missing')
+    .describe('When an image that is named by docker://, oras:// or docker-daemon: is fetched and unpacked'),
+  dockerSocket: z
+    .string()
+    .default('/var/run/docker.sock')
+    .describe("Unix socket of the Docker engine, or of Podman's service, that docker-daemon: names images of"),
   uid: z
     .int()
     .min(1)
@@ -57,9 +67,11 @@ class ApptainerRuntime implements Runtime {
   readonly #config: ApptainerConfig
   readonly #deps: RuntimeDeps
   readonly #premises: Premises
+  readonly #images: FetchedImages
 
   constructor(config: ApptainerConfig, deps: RuntimeDeps) {
     this.#config = config
+    this.#images = new FetchedImages({ ...config, dir: deps.dir })
     this.#deps = deps
     this.#premises = new Premises(deps, config)
   }
@@ -113,7 +125,7 @@ class ApptainerRuntime implements Runtime {
 
   async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
-    const image = await this.#imageOf(spec)
+    const image = await this.#imageOf(spec, signal)
     const rights = this.#rights()
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#premises.records.create(spec, this.#deps.now())
@@ -189,9 +201,9 @@ class ApptainerRuntime implements Runtime {
     await this.#premises[Symbol.asyncDispose]()
   }
 
-  async #imageOf(spec: SandboxSpec): Promise<string> {
-    const path = spec.image ?? this.#config.image
-    if (path !== undefined) return imageAt(path)
+  async #imageOf(spec: SandboxSpec, signal: AbortSignal): Promise<string> {
+    const given = spec.image ?? this.#config.image
+    if (given !== undefined) return imageAt(isImageName(given) ? await this.#images.require(given, signal) : given)
     throw new RolloutError('runtime.unsupported', 'Apptainer needs an image; name one, or set runtime.image')
   }
 

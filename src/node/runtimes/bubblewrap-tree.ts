@@ -116,6 +116,7 @@ export const GATHER = `set -eu
 cd "$FOLDER"
 mount -t tmpfs -o mode=755,size=1m polar /sys
 mkdir /sys/rw /sys/root
+if [ -n "$PROGRAM_FOLDER" ]; then mkdir /sys/program; mount --rbind "$PROGRAM_FOLDER" /sys/program; fi
 if [ -n "$DISK_MB" ]; then mount -t tmpfs -o "mode=755,size=\${DISK_MB}m" polar /sys/rw; else mount --bind rw /sys/rw; fi
 n=0
 while [ "$n" -lt "$LAYERS" ]; do mkdir "/sys/l$n"; mount --rbind "$(eval "printf %s \\"\\$LAYER_$n\\"")" "/sys/l$n"; n=$((n+1)); done
@@ -128,6 +129,12 @@ fi
 mkdir -p upper/proc upper/dev upper/tmp upper/var/tmp
 chmod 1777 upper/tmp upper/var/tmp
 mkdir -p "upper$WORKDIR" "upper$HOME_DIR"
+n=0
+while [ "$n" -lt "$OWNED" ]; do
+  owned=$(eval "printf %s \\"\\$OWNED_$n\\""); mkdir -p "upper$owned"
+  if [ -n "$OWNER" ]; then chown -h "$OWNER" "upper$owned"; fi
+  n=$((n+1))
+done
 if [ -n "$OWNER" ]; then chown "$OWNER" . work shm upper/tmp upper/var/tmp && chown -R -h "$OWNER" "upper$WORKDIR" "upper$HOME_DIR"; fi
 if [ -n "$RESOLVE" ]; then mkdir -p upper/etc; for f in resolv.conf hosts; do cp -L "/etc/$f" "upper/etc/$f" || :; done; fi
 n=0

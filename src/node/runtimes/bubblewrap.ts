@@ -16,6 +16,7 @@ import type { SandboxRecord } from '../sandbox/records.ts'
 import { readyLines, START_MS } from '../sandbox/started.ts'
 import { BubblewrapCell, endSandbox, type Processes } from './bubblewrap/cell.ts'
 import { BubblewrapConfig, bwrapLine, enterUsers, firstOf } from './bubblewrap/lines.ts'
+import { placeProgram, type PlacedProgram } from './bubblewrap/program.ts'
 import { ASSEMBLE, GATHER, prepareMachineTree, type MachineTree } from './bubblewrap-tree.ts'
 import type {
   Runtime,
@@ -49,6 +50,7 @@ class BubblewrapRuntime implements Runtime {
   #tree: Promise<MachineTree> | undefined
   #callFilter: ReturnType<typeof findCallFilter> | undefined
   #hold: Promise<string> | undefined
+  #program: Promise<PlacedProgram> | undefined
 
   constructor(config: BubblewrapConfig, deps: RuntimeDeps) {
     this.#config = config
@@ -100,6 +102,9 @@ class BubblewrapRuntime implements Runtime {
     this.#callFilter ??= findCallFilter(HOST_ENV, { mayMount: this.#config.userNamespaces })
     const callFilter = await this.#callFilter
     this.#hold ??= findHold(HOST_ENV)
+    this.#program ??= placeProgram(this.#config.program)
+    const program = await this.#program
+    const config = { ...this.#config, program: program.path }
     // An image's programs may be of another make.
     const hold = spec.image === undefined ? await this.#hold : HOLD_ANYWHERE
     const record = await this.#premises.records.create(spec, this.#deps.now())
@@ -110,7 +115,7 @@ class BubblewrapRuntime implements Runtime {
     const folder = this.#premises.records.folderOf(spec.id)
     await mkdir(join(folder, 'rw'), { mode: 0o755 })
     const cgroup = await this.#premises.createCgroup(spec, record)
-    const processes = await this.#launch(spec, { record, folder, layers, tree, hold }, signal)
+    const processes = await this.#launch(spec, { record, folder, layers, tree, hold, config, program }, signal)
     undo.defer(() => endSandbox(processes))
     record.processes = [processes.monitor, processes.first, processes.holder]
     await this.#premises.records.write(record)
@@ -119,7 +124,7 @@ class BubblewrapRuntime implements Runtime {
     signal.throwIfAborted()
     const cell = new BubblewrapCell({
       spec,
-      config: this.#config,
+      config,
       record,
       folder,
       processes,
@@ -176,20 +181,14 @@ class BubblewrapRuntime implements Runtime {
   /** Brings up the processes; none of them is left when this throws. */
   async #launch(
     spec: SandboxSpec,
-    { record, folder, layers, tree, hold }: Foundations,
+    { record, folder, layers, tree, hold, config, program }: Foundations,
     signal: AbortSignal,
   ): Promise<Processes> {
     const { uid } = this.#config
     const namespaces = ['--user', '--map-root-user', '--mount', '--propagation', 'private']
     const drop = ['setpriv', '--reuid', String(uid), '--regid', String(uid), '--clear-groups', 'unshare', ...namespaces]
     const network = spec.network.kind === 'open' ? [] : ['--unshare-net']
-    const sandbox = bwrapLine(this.#config, hold, [
-      '--unshare-ipc',
-      '--unshare-uts',
-      '--hostname',
-      'sandbox',
-      ...network,
-    ])
+    const sandbox = bwrapLine(config, hold, ['--unshare-ipc', '--unshare-uts', '--hostname', 'sandbox', ...network])
     const assemble = [...(this.#isRoot ? drop : []), '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
     const outer = this.#isRoot ? ['--mount', '--propagation', 'private'] : namespaces
     const child = this.#premises.spawner.spawn(
@@ -201,10 +200,13 @@ class BubblewrapRuntime implements Runtime {
           ...HOST_ENV,
           NAME: rootName(record),
           FOLDER: folder,
+          PROGRAM_FOLDER: program.folder ?? '',
           HIDDEN: await realpath(this.#deps.dir),
           DISK_MB: spec.limits.diskMb === undefined ? '' : String(spec.limits.diskMb),
           WORKDIR: insidePath(spec.workdir),
           HOME_DIR: INSIDE_HOME,
+          ...numbered('OWNED', (spec.folders ?? []).map(insidePath)),
+          OWNED: String(spec.folders?.length ?? 0),
           OWNER: this.#isRoot ? `${uid}:${uid}` : '',
           OVERLAY: this.#isRoot ? '' : ',userxattr',
           SEED: this.#isRoot && spec.image !== undefined && spec.snapshot === undefined ? '1' : '',
@@ -265,6 +267,9 @@ interface Foundations {
   tree: MachineTree
   /** What its first process does. */
   hold: string
+  /** With the program as it is called in there. */
+  config: BubblewrapConfig
+  program: PlacedProgram
 }
 
 /** What its root is called in a list of mounts, so that whatever runs in it can be found. */

@@ -385,7 +385,7 @@ class DockerRuntime implements Runtime {
         StopSignal: 'SIGKILL',
         StopTimeout: 0,
         Hostname: 'sandbox',
-        ...(config.readOnly && { Volumes: { [spec.workdir]: {} } }),
+        ...(config.readOnly && { Volumes: Object.fromEntries(volumesOf(spec).map((path) => [path, {}])) }),
         HostConfig: {
           NetworkMode: spec.network.kind === 'open' ? config.network : 'none',
           CapDrop: ['ALL'],
@@ -468,18 +468,21 @@ class DockerRuntime implements Runtime {
 
   /** The engine makes it, but as its own. */
   async #makeWorkdir(spec: SandboxSpec, { containerId, rooms }: Container, { owner }: Surroundings): Promise<void> {
-    if (owner.uid === 0) return
+    const folders = spec.folders ?? []
     if (this.#config.readOnly) {
+      if (owner.uid === 0 && folders.length === 0) return
       // A volume, whose owner Docker lets nobody change; but its first user may open it to everybody.
       using _ = await rooms.expect()
-      const command = ['chmod', '0777', spec.workdir]
+      const paths = [spec.workdir, ...folders]
+      const command = ['/bin/sh', '-c', 'mkdir -p -- "$@" && chmod 0777 -- "$@"', 'sh', ...paths]
       const { exitCode, stderr } = await runInside(this.#engine, containerId, { command, user: '0:0' })
       if (exitCode === 0) return
       throw new RolloutError('runtime.start-failed', `Cannot give out ${spec.workdir}: ${stderr.slice(-500)}`)
     }
     const nothing = () => Promise.reject(new RolloutError('internal.bug', 'Nothing is replaced here'))
     const files = new ContainerFiles({ engine: this.#engine, containerId, owner, runInside: nothing })
-    await files.makeDirectory(spec.workdir)
+    if (owner.uid !== 0) await files.makeDirectory(spec.workdir)
+    await files.makeDirectories(folders)
   }
 
   async #openDoors(
@@ -499,6 +502,13 @@ class DockerRuntime implements Runtime {
     if (rooms instanceof HostRooms) await signalProcess(rooms.first, 'SIGKILL')
     await this.remove(id)
   }
+}
+
+/** The folders of a read-only container that are volumes. A volume cannot be removed, so none is within another. */
+function volumesOf({ workdir, folders = [] }: SandboxSpec): string[] {
+  const [top] = folders
+  if (top === undefined) return [workdir]
+  return `${workdir}/`.startsWith(`${top}/`) ? [top] : [workdir, top]
 }
 
 function isRootless({ Rootless: isSaid, SecurityOptions: options }: Info): boolean {

@@ -304,10 +304,10 @@ class KubernetesRuntime implements Runtime {
   async #prepare(
     cluster: Cluster,
     target: Target,
-    { workdir }: SandboxSpec,
+    { workdir, folders = [] }: SandboxSpec,
     signal: AbortSignal,
   ): Promise<Record<string, string>> {
-    const command = ['/bin/sh', '-c', PREPARE, 'sh', workdir]
+    const command = ['/bin/sh', '-c', PREPARE, 'sh', workdir, ...folders]
     const limit = AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)])
     const { exitCode, stdout, stderr } = await runTool(cluster, target, command, { signal: limit })
     if (exitCode !== 0)

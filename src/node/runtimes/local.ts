@@ -117,6 +117,7 @@ class LocalRuntime implements Runtime {
     await mkdir(home, { mode: 0o755 })
     if (spec.snapshot === undefined) await mkdir(workdir, { mode: 0o755 })
     else await copyTree(await this.#treeOf(spec.snapshot), workdir)
+    const places = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
     const cgroup = await this.#premises.createCgroup(spec, record)
     const { door } = spec
     const doorServer = door === undefined ? undefined : await listenHere(door.port, (socket) => door.accept(socket))
@@ -127,7 +128,7 @@ class LocalRuntime implements Runtime {
       record,
       folder,
       workdir,
-      env: { PATH: HOST_PATH, HOME: home, ...spec.env },
+      env: { PATH: HOST_PATH, HOME: home, ...toPlaces(spec.env, places) },
       hasNamespaces,
       cgroup,
       door: doorServer,
@@ -293,6 +294,22 @@ async function firstOf(child: SpawnedProcess): Promise<ProcessRef> {
 async function copyTree(from: string, to: string): Promise<void> {
   const { exitCode, stderr } = await runProgram(['cp', '-a', '--reflink=auto', '--', from, to], { env: HOST_ENV })
   if (exitCode !== 0) throw new RolloutError('runtime.copy-failed', `Cannot copy ${from}: ${stderr.trim()}`)
+}
+
+/** Makes each folder below `base`, and gives the place of the first, by its name. */
+async function makeFolders(base: string, folders: readonly string[]): Promise<ReadonlyMap<string, string>> {
+  for (const folder of folders) await mkdir(join(base, folder), { recursive: true, mode: 0o755 })
+  const [top] = folders
+  return new Map(top === undefined ? [] : [[top, join(base, top)]])
+}
+
+/** Values that name a folder, or a path in it, with the place of that folder instead. */
+function toPlaces(env: Readonly<Record<string, string>>, places: ReadonlyMap<string, string>): Record<string, string> {
+  const toPlace = (value: string): string => {
+    const top = [...places.keys()].find((folder) => `${value}/`.startsWith(`${folder}/`))
+    return top === undefined ? value : `${places.get(top)}${value.slice(top.length)}`
+  }
+  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, toPlace(value)]))
 }
 
 function unsupported(what: string): RolloutError {

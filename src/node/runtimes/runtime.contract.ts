@@ -24,7 +24,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, test, type TestContext } from 'vitest'
 import { RolloutError, type FailureCode } from '../../model/failure.ts'
 import type { Runtime, RuntimeCheck, Sandbox, SandboxSpec } from './runtime.ts'
-import { processesWith, readText, runCommand, runScript, toProbeSpec } from './sandbox-probe.contract.ts'
+import { PROMPTLY_MS, processesWith, readText, runCommand, runScript, toProbeSpec } from './sandbox-probe.contract.ts'
 
 export interface RuntimeContract {
   /** A program for `node --input-type=module -e`: starts a sandbox named by its last argument in the folder before it. */
@@ -180,6 +180,26 @@ export function describeRuntime(
       expect(await runScript(shared, 'pwd', { cwd: '/' })).toMatchObject({ stdout: '/\n' })
     })
 
+    it('start() makes the folders it is given, which commands can write to, empty and replace', async () => {
+      const folders = ['/polar/session', '/polar/session/logs', '/polar/session/logs/agent']
+      await using sandbox = await start({
+        workdir: '/polar/session/workspace',
+        folders,
+        env: { SESSION: '/polar/session', LOGS: '/polar/session/logs/agent', OTHER: '/polar/sessions' },
+        mounts: isolated() === undefined ? [{ source: dir, target: '/polar/harness', isReadOnly: true }] : [],
+      })
+      const script =
+        'echo a > "$SESSION/a" && echo b > "$LOGS/b" && rm -rf "$SESSION/logs" && ls "$SESSION" && echo "$OTHER"'
+      const { stdout, stderr } = await runScript(sandbox, script)
+      expect(stderr).toBe('')
+      expect(stdout.split('\n').filter((line) => line !== 'workspace')).toEqual(['a', '/polar/sessions', ''])
+      if (isolated() !== undefined) return
+      const renew =
+        'rm -rf /polar/session/workspace && mkdir -p /polar/session/workspace && cd /polar/session/workspace && pwd'
+      expect(await runScript(sandbox, renew)).toMatchObject({ stdout: '/polar/session/workspace\n', stderr: '' })
+      expect(await runScript(sandbox, 'touch here && ls')).toMatchObject({ stdout: 'here\n' })
+    })
+
     it('exec() gives real pipes, which scripts can open by name', async () => {
       expect(await runScript(shared, 'echo a > /dev/stderr; echo b | tee /dev/stderr')).toMatchObject({
         stdout: 'b\n',
@@ -231,7 +251,7 @@ export function describeRuntime(
       const began = performance.now()
       const ran = await runScript(shared, hostile(token), { timeoutMs: 500 })
       expect(ran).toMatchObject({ isTimedOut: true, exitCode: null, signal: 'SIGKILL', stdout: 'up\n' })
-      expect(performance.now() - began).toBeLessThan(500 + 2000)
+      expect(performance.now() - began).toBeLessThan(PROMPTLY_MS)
       expect(processesWith(token)).toEqual([])
     })
 
@@ -242,7 +262,7 @@ export function describeRuntime(
       await until(() => processesWith(token).length >= 3)
       const began = performance.now()
       await execution.kill()
-      expect(performance.now() - began).toBeLessThan(2000)
+      expect(performance.now() - began).toBeLessThan(PROMPTLY_MS)
       expect(processesWith(token)).toEqual([])
       expect(await execution.result).toMatchObject({ isTimedOut: false, signal: 'SIGKILL' })
       await execution.kill()
@@ -306,14 +326,14 @@ export function describeRuntime(
       }
     })
 
-    it('stop() ends everything within two seconds, however often and at once it is called', async () => {
+    it('stop() ends everything promptly, however often and at once it is called', async () => {
       const sandbox = await start()
       const token = toToken()
       const execution = await sandbox.exec({ command: ['bash', '-c', hostile(token)], leftovers: 'keep' })
       await execution.output('stdout')[Symbol.asyncIterator]().next()
       const began = performance.now()
       await Promise.all([sandbox.stop(), sandbox.stop(), sandbox[Symbol.asyncDispose]()])
-      expect(performance.now() - began).toBeLessThan(2000)
+      expect(performance.now() - began).toBeLessThan(PROMPTLY_MS)
       expect(processesWith(token)).toEqual([])
       expect(await execution.result).toMatchObject({ signal: 'SIGKILL' })
       await sandbox.stop()
@@ -545,7 +565,7 @@ export function describeRuntime(
       const result = await execution.result
       clearInterval(watch)
       expect(highest).toBeLessThanOrEqual(45)
-      expect(result.durationMs).toBeLessThan(4500)
+      expect(result.isTimedOut).toBe(true)
       expect(processesWith(token)).toEqual([])
       expect(await runScript(sandbox, 'echo ok')).toMatchObject({ stdout: 'ok\n' })
     })

@@ -55,6 +55,12 @@ export interface SandboxSpec {
   image?: string
   /** Where commands run; made if it is not there, and writable. */
   workdir: string
+  /**
+   * Folders besides the workdir that commands can write to, made if absent; each is at or below the first. Not mount
+   * points: a command can remove those below the first. A runtime that does not isolate files makes them elsewhere, and
+   * `env` values that name one of them, or a path in one, name that place.
+   */
+  folders?: readonly string[]
   /** All that is in the environment, besides PATH and HOME where absent, and a proxy's address with `allow`. */
   env: Readonly<Record<string, string>>
   limits: SandboxLimits

@@ -2,6 +2,9 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { ExecResult, ExecSpec, Sandbox, SandboxSpec } from './runtime.ts'
 
+/** Limit for what takes two seconds at most on an idle machine, and would never end if it did not work. */
+export const PROMPTLY_MS = 20_000
+
 /** What every test of a sandbox needs: one to ask for, something to run in it, and a look at the machine. */
 export interface Ran extends ExecResult {
   stdout: string

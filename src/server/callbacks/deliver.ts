@@ -27,7 +27,7 @@ export interface DeliverOptions {
 
 /** Bodies up to here are kept from signing to sending; longer ones are read twice. */
 const MOST_KEPT_BYTES = 4 * 2 ** 20
-/** Of an answer nobody is interested in. */
+/** Longer answers are not read. */
 const MOST_ANSWER_BYTES = 64 * 1024
 const ANSWER_TIMEOUT_MS = 1000
 
@@ -90,8 +90,9 @@ export class Deliverer implements AsyncDisposable {
       dispatcher: this.#agent,
       signal,
     })
-    await drop(answer.body)
-    return judge(answer.statusCode, answer.headers['retry-after'], this.#options.now())
+    const text = await readSome(answer.body)
+    const judged = judge(answer.statusCode, answer.headers['retry-after'], this.#options.now())
+    return judged.kind === 'delivered' && isRefusal(text) ? NOT_TAKEN : judged
   }
 
   /** Reads all of it once, to know its length and to sign it. */
@@ -188,10 +189,23 @@ async function* readAgain(open: () => Promise<AsyncIterable<Uint8Array> | undefi
   yield* stream
 }
 
-/** So that the connection can be used again, if that takes little; the status is all that counts. */
-async function drop(
+/** NVIDIA's trainer answers 200 with `{"ok": false}` to a result that it does not take. */
+const NOT_TAKEN: Delivery = { kind: 'failed', error: 'answered with 200 and {"ok": false}', isHostDown: false }
+
+function isRefusal(text: string): boolean {
+  try {
+    const value: unknown = JSON.parse(text)
+    return typeof value === 'object' && value !== null && 'ok' in value && value.ok === false
+  } catch {
+    return false
+  }
+}
+
+/** The beginning of the answer. Read to its end, if that takes little, so that the connection can be used again. */
+async function readSome(
   body: AsyncIterable<Uint8Array> & { destroy(): unknown; on(event: 'error', call: () => void): unknown },
-): Promise<void> {
+): Promise<string> {
+  const chunks: Uint8Array[] = []
   body.on('error', () => {})
   const late = setTimeout(() => body.destroy(), ANSWER_TIMEOUT_MS)
   try {
@@ -199,12 +213,14 @@ async function drop(
     for await (const chunk of body) {
       bytes += chunk.length
       if (bytes > MOST_ANSWER_BYTES) break
+      chunks.push(chunk)
     }
   } catch {
     // Cut, or longer or shorter than it said.
   } finally {
     clearTimeout(late)
   }
+  return Buffer.concat(chunks).toString()
 }
 
 function forbiddenIn(error: unknown): Forbidden | undefined {

@@ -282,7 +282,8 @@ function expectNothingWrong(session: SessionRecord): void {
   const originals = new Map(turnsOf(smallSession).map((turn) => [turn.id, turn]))
   for (const turn of session.turns) {
     const original = originals.get(turn.id) as Turn
-    const { endedAt: _endedAt, firstTokenAt: _first, response: _response, failure: _failure, ...started } = original
+    const { endedAt: _endedAt, firstTokenAt: _first, sampling: _sampling, ...begun } = original
+    const { response: _response, failure: _failure, ...started } = begun
     const expected = turn.endedAt === undefined ? { ...started, forced: {} } : original
     expect(comparable([turn])).toEqual(comparable([{ ...expected, delivery: turn.delivery }]))
     expect([original.delivery, 'unknown']).toContain(turn.delivery)

@@ -4,7 +4,7 @@ import { createLimit } from '../../lib/limit.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
 import type { SessionRecord } from '../../model/session.ts'
-import type { LoadOptions, SessionReader } from '../store.ts'
+import type { LoadOptions, SessionOrigin, SessionReader } from '../store.ts'
 import { SessionAssembly } from './session-assembly.ts'
 import { type LogPaths, logPaths } from './log-path.ts'
 import { corrupt } from './problems.ts'
@@ -16,36 +16,37 @@ const FILES_AT_ONCE = 8
 /** Reads what `createCallLogStore` has written to the same directory, also while it is being written. */
 export function createCallLogReader({ dir }: { dir: string }): SessionReader {
   return {
-    list: () => listSessions(dir),
+    list: async () => (await listSessions(dir)).map(({ id }) => id),
+    listOrigins: () => listSessions(dir),
     load: (sessionId, options = {}) => loadSession(dir, sessionId, options),
   }
 }
 
-async function listSessions(dir: string): Promise<string[]> {
+async function listSessions(dir: string): Promise<SessionOrigin[]> {
   const names = await readdir(dir).catch((error: unknown) => {
     if (errnoOf(error) === 'ENOENT') return []
     throw unreadable(`The call logs in ${dir}`, error)
   })
   const limit = createLimit(FILES_AT_ONCE)
   const found = await Promise.all(
-    names.filter(isId).map((id) => limit(async () => ({ id, createdAt: await readCreation(logPaths(dir, id)) }))),
+    names.filter(isId).map((id) => limit(async () => ({ id, ...(await readBeginning(logPaths(dir, id))) }))),
   )
   return found
-    .filter((session) => session.createdAt !== undefined)
+    .filter(({ createdAt }) => createdAt !== undefined)
     .sort((a, b) => (a.createdAt ?? 0) - (b.createdAt ?? 0) || (a.id < b.id ? -1 : 1))
-    .map((session) => session.id)
+    .map(({ id, origin = {} }) => ({ id, origin }))
 }
 
-/** Undefined where there is no log. */
-async function readCreation({ log }: LogPaths): Promise<number | undefined> {
+/** Empty where there is no log; without an origin where its header cannot be read. */
+async function readBeginning({ log }: LogPaths): Promise<Partial<Pick<SessionRecord, 'createdAt' | 'origin'>>> {
   const handle = await openLog(log).catch(() => undefined)
-  if (handle === undefined) return undefined
+  if (handle === undefined) return {}
   try {
     for await (const event of scanRecords(handle)) {
-      if (event.type === 'record' && event.record.kind === RecordKind.open) return event.record.header.createdAt
+      if (event.type === 'record' && event.record.kind === RecordKind.open) return event.record.header
       break
     }
-    return await createdByFileSystem(handle)
+    return { createdAt: await createdByFileSystem(handle) }
   } finally {
     await handle.close()
   }

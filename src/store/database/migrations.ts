@@ -153,6 +153,7 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
     `create index tasks_ended on tasks (ended_at) include (bytes) where ended_at is not null`,
     `create index tasks_to_clear on tasks (id) where is_tombstone and need > 0`,
   ],
+  '0003-runs-of-a-task': [`alter table tasks add column run int not null default 1, add column submit_key text`],
 }
 
 /** Brings the tables up to date. Servers may start at once: one does it under an advisory lock, the others wait. */

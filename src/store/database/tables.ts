@@ -63,6 +63,10 @@ interface TaskRow {
   bytes: Generated<number>
   /** Null unless it was. It has `need` sessions left to be cleared away. */
   deleted_at: number | null
+  /** Which run of its id it is, from 1. */
+  run: Generated<number>
+  /** The idempotency key of the submit that created it; null when that had none. */
+  submit_key: string | null
 }
 
 /** An owner and a set of labels a node must have. Sessions with the same wait in the same lane. */

@@ -221,6 +221,19 @@ export function describeAsking(open: () => Database): void {
       expect(await desk.orders(9, 'n2', { labels: [] })).toHaveLength(9)
     })
 
+    test('leases that wait for others have the time at which they were given out', async () => {
+      let now = 1000
+      const { dispatch } = new DispatchDesk(database, { clock: { now: () => (now += 1) } })
+      await putQuota(database.db, 'ann', { maxQueued: null, maxRunning: 100 })
+      await dispatch.enqueue([{ task: makeTask('a', 20) }], { owner: 'ann' })
+      // More than one transaction takes.
+      await Promise.all(Array.from({ length: 20 }, () => dispatch.lease('n1', { labels: [], freeSlots: 1 })))
+      const rows = await database.db.selectFrom('sessions').select('leased_at').execute()
+      const times = new Set(rows.map(({ leased_at }) => leased_at))
+      expect(times.size).toBeGreaterThan(1)
+      expect(times).not.toContain(null)
+    })
+
     test('an owner with a hundred tasks has no more of the nodes than one with a single task', async () => {
       const many = Array.from({ length: 100 }, (_, i) => ({ task: makeTask(`many${i}`, 4) }))
       await desk.dispatch.enqueue(many, { owner: 'ann' })

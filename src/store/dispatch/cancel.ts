@@ -1,4 +1,5 @@
 import { sql, type Transaction } from 'kysely'
+import { type Failure, RolloutError } from '../../model/failure.ts'
 import type { Sql } from '../database.ts'
 import type { Tables, TaskWord } from '../database/tables.ts'
 import { closeRest, endTask } from './close-task.ts'
@@ -6,6 +7,10 @@ import { toUpdate, writeEvents } from './events.ts'
 import { type LockedTask, lockTask } from './lock-task.ts'
 
 const ASKED = 'Somebody asked for it to end.'
+
+function cancelled(why: string): Failure {
+  return new RolloutError('session.cancelled', why).failure
+}
 
 export function cancelTask(
   db: Sql,
@@ -19,7 +24,7 @@ export function cancelTask(
     // One that was deleted is remembered as well, so that is as if it had been registered.
     if (task !== undefined && task.deleted_at !== null) return registerIfMissing ? 'cancelled' : undefined
     if (task === undefined || task.status !== 'running') return task?.status
-    await closeRest(tx, taskId, why, now)
+    await closeRest(tx, taskId, cancelled(why), now)
     await endTask(tx, taskId, 'cancelled', now)
     return 'cancelled'
   })
@@ -47,7 +52,8 @@ export async function cancelSession(
   const taskId = session.task_id
   const isCancelled = await db.transaction().execute(async (tx) => {
     const task = await lockTask(tx, taskId)
-    if (task?.status !== 'running' || (await closeRest(tx, taskId, ASKED, now, sessionId)) === 0) return false
+    if (task?.status !== 'running' || (await closeRest(tx, taskId, cancelled(ASKED), now, sessionId)) === 0)
+      return false
     const ended = task.ended + 1
     if (ended < task.need) {
       await writeEvents(tx, [{ type: 'task.updated', data: toUpdate(taskId, { ...task, ended }) }], now)

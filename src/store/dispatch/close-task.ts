@@ -1,5 +1,5 @@
 import { sql, type Transaction } from 'kysely'
-import { RolloutError } from '../../model/failure.ts'
+import { type Failure, RolloutError } from '../../model/failure.ts'
 import type { Tables, TaskWord } from '../database/tables.ts'
 
 /**
@@ -9,11 +9,10 @@ import type { Tables, TaskWord } from '../database/tables.ts'
 export async function closeRest(
   tx: Transaction<Tables>,
   taskId: string,
-  why: string,
+  failure: Failure,
   now: number,
   only?: string,
 ): Promise<number> {
-  const { failure } = new RolloutError('session.cancelled', why)
   const written = JSON.stringify(failure)
   const { rows } = await sql`
     with gone as (
@@ -37,6 +36,14 @@ export async function closeRest(
     select id from gone
   `.execute(tx)
   return rows.length
+}
+
+/** The field of the task that ended a session early; a reader tells an early stop from a cancel by it. */
+export const EARLY_STOP_FIELD = 'early_stop_min_usable_sessions'
+
+export function earlyStop(usable: number): Failure {
+  const message = `${usable} usable sessions are enough for this task; the others were stopped.`
+  return new RolloutError('session.cancelled', message, { param: EARLY_STOP_FIELD }).failure
 }
 
 /** The task is over: that is told, and the trainer will be called back. */

@@ -23,6 +23,71 @@ export function describeDeleting(open: () => Database): void {
     await desk.clear()
   })
 
+  const enqueue = async (id: string, more: { key?: string; instruction?: string } = {}) => {
+    const { key, ...changes } = more
+    const [outcome] = await desk.dispatch.enqueue([{ task: makeTask(id, 1, changes) }], { isRerun: true, key })
+    return outcome
+  }
+
+  describe('a task that is over and submitted again', () => {
+    test('is a new run; the older one has another id, with all that it had', async () => {
+      await finish('t', 2, { callback: 'http://trainer.test/' })
+      const before = (await findTask(database.db, 't'))!
+      const endings = await listEndings(database.db, 't', { limit: 9 })
+      expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'created', archivedAs: 't~1' })
+      expect(await findTask(database.db, 't')).toMatchObject({ status: 'running', need: 1, ended: 0 })
+      const { taskId: _, task, ...counts } = before
+      expect(await findTask(database.db, 't~1')).toEqual({
+        ...counts,
+        taskId: 't~1',
+        task: { ...task, task_id: 't~1' },
+      })
+      expect(await listEndings(database.db, 't~1', { limit: 9 })).toEqual(endings)
+      expect(await listEndings(database.db, 't', { limit: 9 })).toEqual([])
+      // A trainer that asks for new results is not told of the old ones.
+      expect(await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall + DAY)).toEqual([])
+    })
+
+    test('each run has a number, and ids that are taken are passed by', async () => {
+      await desk.submit('t~1', 1)
+      await desk.take(1)
+      await finish('t')
+      expect(await enqueue('t')).toMatchObject({ archivedAs: 't~1~' })
+      await desk.dispatch.cancelTask('t')
+      expect(await enqueue('t')).toMatchObject({ archivedAs: 't~2' })
+    })
+
+    test('a task that runs is joined by the same body and refuses another', async () => {
+      await desk.submit('t', 1)
+      expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'same' })
+      expect(await enqueue('t', { instruction: 'Else.' })).toEqual({ taskId: 't', kind: 'conflict' })
+    })
+
+    test('a repeat with the key of the submit finds its task, over or deleted', async () => {
+      expect(await enqueue('t', { key: 'k' })).toMatchObject({ kind: 'created' })
+      const [lease] = await desk.take(1)
+      await desk.end(lease!)
+      expect(await enqueue('t', { key: 'k' })).toEqual({ taskId: 't', kind: 'same' })
+      expect(await enqueue('t', { key: 'k', instruction: 'Else.' })).toEqual({ taskId: 't', kind: 'conflict' })
+      await desk.dispatch.deleteTask('t')
+      expect(await enqueue('t', { key: 'k' })).toEqual({ taskId: 't', kind: 'deleted' })
+      expect(await enqueue('t', { key: 'other' })).toMatchObject({ kind: 'created' })
+      while ((await desk.dispatch.clearDeleted()) !== undefined);
+      expect(await findTask(database.db, 't')).toMatchObject({ status: 'running' })
+    })
+
+    test('a task that was cancelled before it came stays refused', async () => {
+      await desk.dispatch.cancelTask('t', { registerIfMissing: true })
+      expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'cancelled' })
+    })
+
+    test('many submits at once start one run', async () => {
+      await finish('t')
+      const outcomes = await Promise.all(Array.from({ length: 6 }, () => enqueue('t')))
+      expect(outcomes.map((outcome) => outcome!.kind).toSorted()).toEqual(['created', ...Array(5).fill('same')])
+    })
+  })
+
   /** A task that is over, each session with a result of ten bytes and some artifacts of five. */
   const finish = async (id: string, samples = 1, { artifacts = 1, callback = '' } = {}) => {
     await desk.submit(id, samples, callback === '' ? {} : { callback_url: callback })

@@ -5,6 +5,7 @@ import type { IdSource } from '../../model/ids.ts'
 import type { Sql } from '../database.ts'
 import type { Tables } from '../database/tables.ts'
 import type { EnqueueOutcome, Submission } from '../dispatch.ts'
+import { type Archived, archiveOver } from './archive-task.ts'
 import { type NewEvent, writeEvents } from './events.ts'
 import { hasQueueRoom, lockQueueLimit } from './quotas.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
@@ -14,6 +15,10 @@ interface EnqueueDeps {
   ids: IdSource
   owner: string
   samplesPerRound: number
+  /** The idempotency key of the submit; absent: it has none. */
+  key?: string | undefined
+  /** A task that is over makes room for a new run. */
+  isRerun: boolean
 }
 
 const DEFAULT_MAX_FAILURES = 4
@@ -44,7 +49,9 @@ export async function enqueue(
     return await db.transaction().execute(async (tx) => {
       const limit = await lockQueueLimit(tx, deps.owner)
       const fresh = await withoutStale(tx, prepared)
-      const created = await insertTasks(tx, fresh, deps)
+      const ids = [...fresh].map(({ submission }) => submission.task.task_id)
+      const archived = deps.isRerun ? await archiveOver(tx, ids, deps.key) : new Map<string, Archived>()
+      const created = await insertTasks(tx, fresh, archived, deps)
       const sessions = [...created].reduce((sum, { submission: { task } }) => sum + task.num_samples, 0)
       if (!(await hasQueueRoom(tx, deps.owner, limit, sessions))) throw overQuota
       await insertSessions(tx, created, deps)
@@ -54,7 +61,7 @@ export async function enqueue(
       return prepared.map((entry) => {
         const taskId = entry.submission.task.task_id
         if (!fresh.has(entry)) return { taskId, kind: 'stale' }
-        if (created.has(entry)) return { taskId, kind: 'created' }
+        if (created.has(entry)) return { taskId, kind: 'created', archivedAs: archived.get(taskId)?.id }
         const task = known.get(taskId)
         if (task?.is_tombstone) return { taskId, kind: task.deleted_at === null ? 'cancelled' : 'deleted' }
         return { taskId, kind: task?.digest === entry.digest ? 'same' : 'conflict' }
@@ -94,7 +101,12 @@ async function withoutStale(db: Sql, prepared: readonly Prepared[]): Promise<Set
 }
 
 /** In the order of their ids: two batches that name the same tasks then wait for each other, and never both. */
-async function insertTasks(db: Sql, fresh: ReadonlySet<Prepared>, { owner, now }: EnqueueDeps): Promise<Set<Prepared>> {
+async function insertTasks(
+  db: Sql,
+  fresh: ReadonlySet<Prepared>,
+  archived: ReadonlyMap<string, Archived>,
+  { owner, now, key }: EnqueueDeps,
+): Promise<Set<Prepared>> {
   const entries = [...fresh].sort((a, b) => (a.submission.task.task_id < b.submission.task.task_id ? -1 : 1))
   const rows = entries.map(({ submission: { task, ...options }, body, digest }) => ({
     id: task.task_id,
@@ -109,15 +121,17 @@ async function insertTasks(db: Sql, fresh: ReadonlySet<Prepared>, { owner, now }
     max_failures: options.maxFailures ?? DEFAULT_MAX_FAILURES,
     policy_version: options.policyVersion ?? null,
     staleness_limit: options.stalenessLimit ?? null,
+    run: archived.get(task.task_id)?.nextRun ?? 1,
   }))
   const inserted = await sql<{ id: string }>`
     insert into tasks (id, body, digest, owner, status, priority, harness, model, callback_url, need, early_stop,
-      max_failures, policy_version, staleness_limit, created_at, updated_at)
+      max_failures, policy_version, staleness_limit, run, submit_key, created_at, updated_at)
     select t.id, t.body, t.digest, ${owner}, 'running', t.priority, t.harness, t.model, t.callback_url, t.need,
-      t.early_stop, t.max_failures, t.policy_version, t.staleness_limit, ${now}::float8, ${now}::float8
+      t.early_stop, t.max_failures, t.policy_version, t.staleness_limit, t.run, ${key ?? null}::text,
+      ${now}::float8, ${now}::float8
     from json_to_recordset(${JSON.stringify(rows)}::json) as t(id text, body text, digest text, priority int,
       harness text, model text, callback_url text, need int, early_stop int, max_failures int, policy_version int,
-      staleness_limit int)
+      staleness_limit int, run int)
     on conflict (id) do nothing
     returning id
   `.execute(db)

@@ -3,6 +3,7 @@ import type { SessionOrder } from '../../model/session-order.ts'
 import type { TaskRequest } from '../../model/task.ts'
 import type { Sql } from '../database.ts'
 import type { LeaseRoom, NodeStanding } from '../dispatch.ts'
+import { withSampleSeed } from '../../model/sample-seed.ts'
 import { pickFirst, pickWarm } from './pick.ts'
 import { createRunning, type Running } from './running.ts'
 
@@ -21,6 +22,8 @@ export interface LeaseMemory {
   waiting: Waiting[]
   isBusy: boolean
   running: Running
+  /** Unix milliseconds. Read for each statement: a lease may have waited for those before it. */
+  now: () => number
 }
 
 interface Waiting {
@@ -30,22 +33,16 @@ interface Waiting {
   reject(error: unknown): void
 }
 
-export function createLeaseMemory(monotonic: () => number): LeaseMemory {
-  return { isLimited: false, waiting: [], isBusy: false, running: createRunning(monotonic) }
+export function createLeaseMemory(monotonic: () => number, now: () => number): LeaseMemory {
+  return { isLimited: false, waiting: [], isBusy: false, running: createRunning(monotonic), now }
 }
 
 /** Takes the first that wait in the lanes this node can serve. */
-export async function lease(
-  db: Sql,
-  nodeId: string,
-  room: LeaseRoom,
-  memory: LeaseMemory,
-  now: number,
-): Promise<Leased> {
+export async function lease(db: Sql, nodeId: string, room: LeaseRoom, memory: LeaseMemory): Promise<Leased> {
   const orders: SessionOrder[] = []
   let wanted = room.freeSlots
   for (let tries = 0; ; tries += 1) {
-    const round = await leaseOnce(db, nodeId, { ...room, freeSlots: wanted }, memory, now)
+    const round = await leaseOnce(db, nodeId, { ...room, freeSlots: wanted }, memory)
     orders.push(...round.orders)
     wanted -= round.orders.length
     const isMore = round.orders.length < round.chosen && wanted > 0
@@ -60,17 +57,17 @@ interface Round extends Leased {
   laneIds: number[]
 }
 
-async function leaseOnce(db: Sql, nodeId: string, room: LeaseRoom, memory: LeaseMemory, now: number): Promise<Round> {
+async function leaseOnce(db: Sql, nodeId: string, room: LeaseRoom, memory: LeaseMemory): Promise<Round> {
   if (!memory.isLimited) {
     const counts = await memory.running.read(db)
-    const { isLimited, ...round } = await takeFrom(db, nodeId, room, { counts }, now)
+    const { isLimited, ...round } = await takeFrom(db, nodeId, room, { counts }, memory.now())
     memory.isLimited = isLimited
     memory.running.add(round.laneIds)
     if (!isLimited) return round
   }
   return new Promise((resolve, reject) => {
     memory.waiting.push({ nodeId, room, resolve, reject })
-    if (!memory.isBusy) void drain(db, memory, now)
+    if (!memory.isBusy) void drain(db, memory)
   })
 }
 
@@ -81,13 +78,14 @@ const MOST_AT_ONCE = 16
  * Where limits must be minded, leases of this process come one after the other, and those that came while a transaction
  * was under way share the next one: they would only wait for each other, each with a connection in its hands.
  */
-async function drain(db: Sql, memory: LeaseMemory, now: number): Promise<void> {
+async function drain(db: Sql, memory: LeaseMemory): Promise<void> {
   memory.isBusy = true
   while (memory.waiting.length > 0) {
     const batch = memory.waiting.splice(0, MOST_AT_ONCE)
     try {
       const rounds = await db.transaction().execute(async (tx) => {
         const limited = JSON.stringify(await lockLimited(tx))
+        const now = memory.now()
         const taken: (Round & { isLimited: boolean })[] = []
         for (const { nodeId, room } of batch) taken.push(await takeFrom(tx, nodeId, room, { limited }, now))
         return taken
@@ -186,14 +184,14 @@ async function takeFrom(
       update sessions set state = 'leased', node_id = ${nodeId}, leased_at = ${now}::float8, beat = beat + 1,
         is_known_there = false
       from picked where sessions.id = picked.id
-      returning sessions.id, sessions.task_id, sessions.lane_id, sessions.attempt, picked.priority, picked.round, picked.seq
+      returning sessions.id, sessions.task_id, sessions.lane_id, sessions.attempt, sessions.sample, picked.priority, picked.round, picked.seq
     ), told as (
       insert into events (type, task_id, data, ts)
       select 'session.state_changed', task_id, json_build_object('session_id', id, 'task_id', task_id, 'attempt', attempt,
         'status', 'DISPATCHING', 'node_id', ${nodeId}::text)::text, ${now}::float8 from taken
     )
     select facts.is_limited, node.draining, node.is_replaced, (select sum(n)::int from shares) as chosen,
-      t.id, t.attempt, t.lane_id, t.body
+      t.id, t.attempt, t.lane_id, t.sample, t.body
     from facts left join node on true left join (
       select taken.*, tasks.body from taken join tasks on tasks.id = taken.task_id
     ) t on true
@@ -211,14 +209,16 @@ interface LeaseRow {
   id: string | null
   lane_id: number
   attempt: number
+  sample: number
   body: string
 }
 
 function toRound(rows: readonly LeaseRow[]): Round & { isLimited: boolean } {
   const { is_limited: isLimited, draining, is_replaced, chosen } = rows[0]!
-  const orders = rows.flatMap(({ id, attempt, body }): SessionOrder[] =>
-    id === null ? [] : [{ schemaVersion: 1, sessionId: id, attempt, task: JSON.parse(body) as TaskRequest }],
-  )
+  const orders = rows.flatMap(({ id, attempt, sample, body }): SessionOrder[] => {
+    if (id === null) return []
+    return [{ schemaVersion: 1, sessionId: id, attempt, task: withSampleSeed(JSON.parse(body) as TaskRequest, sample) }]
+  })
   const laneIds = rows.flatMap(({ id, lane_id }) => (id === null ? [] : [lane_id]))
   return { orders, laneIds, isLimited, chosen: chosen ?? 0, node: toStanding(draining, is_replaced) }
 }

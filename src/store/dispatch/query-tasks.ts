@@ -103,22 +103,56 @@ export async function listEndings(
   taskId: string,
   { after = 0, limit }: { after?: number; limit: number },
 ): Promise<Ending[]> {
-  const rows = await db
+  const rows = await selectEndings(db, taskId).where('place', '>', after).orderBy('place').limit(limit).execute()
+  return rows.map(toEnding)
+}
+
+/** The last ending of each session that is over, up to a place, in order of sample. */
+export async function listCurrentEndings(
+  db: Sql,
+  taskId: string,
+  { afterSample, upTo, limit }: { afterSample: number; upTo: number; limit: number },
+): Promise<(Ending & { sample: number })[]> {
+  const rows = await selectEndings(db, taskId)
+    .where('place', '<=', upTo)
+    .where('sessions.state', '=', 'ended')
+    .whereRef('sessions.attempt', '=', 'attempts.attempt')
+    .where('sample', '>', afterSample)
+    .orderBy('sample')
+    .limit(limit)
+    .execute()
+  return rows.map((row) => ({ ...toEnding(row), sample: row.sample }))
+}
+
+/** The task as it was submitted; undefined when there is none, or it was deleted. */
+export async function findTaskRequest(db: Sql, taskId: string): Promise<TaskRequest | undefined> {
+  const row = await db
+    .selectFrom('tasks')
+    .select('body')
+    .where('id', '=', taskId)
+    .where('is_tombstone', '=', false)
+    .executeTakeFirst()
+  return row && (JSON.parse(row.body) as TaskRequest)
+}
+
+function selectEndings(db: Sql, taskId: string) {
+  return db
     .selectFrom('attempts')
     .innerJoin('sessions', 'sessions.id', 'attempts.session_id')
     .leftJoin('results', (join) =>
       join.onRef('results.session_id', '=', 'attempts.session_id').onRef('results.attempt', '=', 'attempts.attempt'),
     )
     .selectAll('attempts')
-    .select(['results.path', 'results.digest', 'results.bytes'])
+    .select(['sessions.sample', 'results.path', 'results.digest', 'results.bytes'])
     .select(sql<boolean>`sessions.attempt = attempts.attempt and sessions.state = 'ended'`.as('is_current'))
     .where('attempts.task_id', '=', taskId)
-    .where('place', '>', after)
     .where('place', 'is not', null)
-    .orderBy('place')
-    .limit(limit)
-    .execute()
-  return rows.map((row) => ({
+}
+
+type EndingRow = Awaited<ReturnType<ReturnType<typeof selectEndings>['execute']>>[number]
+
+function toEnding(row: EndingRow): Ending {
+  return {
     place: row.place!,
     sessionId: row.session_id,
     attempt: row.attempt,
@@ -129,7 +163,7 @@ export async function listEndings(
     ...(row.timing !== null && { timing: JSON.parse(row.timing) as SessionTiming }),
     isCurrent: row.is_current,
     ...(row.path && { result: { path: row.path, digest: row.digest!, bytes: row.bytes! } }),
-  }))
+  }
 }
 
 function selectTasks(db: Sql) {

@@ -4,7 +4,7 @@ import type { SessionStatus, SessionTiming } from '../../model/session.ts'
 import type { Sql } from '../database.ts'
 import type { Tables, TaskWord } from '../database/tables.ts'
 import type { ArtifactReference, Lease, ResultReference } from '../dispatch.ts'
-import { closeRest, endTask } from './close-task.ts'
+import { closeRest, earlyStop, endTask } from './close-task.ts'
 import { writeDecisions } from './write-decisions.ts'
 
 /** How an attempt came to its end. */
@@ -169,9 +169,6 @@ function decide(ending: AttemptEnding, session: LockedSession, task: LockedTask,
 /** What the task still had to do is stopped. */
 async function endIfOver(tx: Transaction<Tables>, task: LockedTask, now: number): Promise<void> {
   if (task.status === 'running') return
-  if (task.ended < task.need) {
-    const why = `${task.usable} usable sessions are enough for this task; the others were stopped.`
-    await closeRest(tx, task.id, why, now)
-  }
+  if (task.ended < task.need) await closeRest(tx, task.id, earlyStop(task.usable), now)
   await endTask(tx, task.id, task.status, now)
 }

@@ -2,7 +2,7 @@ import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../database.ts'
 import type { Tables } from '../database/tables.ts'
 import type { TaskChange, UpdateOutcome } from '../dispatch.ts'
-import { closeRest, endTask } from './close-task.ts'
+import { closeRest, earlyStop, endTask } from './close-task.ts'
 import { toUpdate, writeEvents } from './events.ts'
 import { lockTask } from './lock-task.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
@@ -12,17 +12,16 @@ export function updateTask(db: Sql, taskId: string, change: TaskChange, now: num
     const task = await lockTask(tx, taskId)
     if (task === undefined || task.is_tombstone) return 'unknown-task'
     if (task.status !== 'running') return 'over'
-    const { priority = task.priority, earlyStop = task.early_stop } = change
+    const { priority = task.priority, earlyStop: enough = task.early_stop } = change
     await sql`
-      update tasks set priority = ${priority}::int, early_stop = ${earlyStop}::int, updated_at = ${now}::float8
+      update tasks set priority = ${priority}::int, early_stop = ${enough}::int, updated_at = ${now}::float8
       where id = ${taskId}
     `.execute(tx)
     if (priority !== task.priority) await movePriority(tx, taskId, priority)
     const data = { ...toUpdate(taskId, task), dispatch_priority: priority }
     await writeEvents(tx, [{ type: 'task.updated', data }], now)
-    if (earlyStop === null || task.usable < earlyStop) return 'updated'
-    const why = `${task.usable} usable sessions are enough for this task now; the others were stopped.`
-    await closeRest(tx, taskId, why, now)
+    if (enough === null || task.usable < enough) return 'updated'
+    await closeRest(tx, taskId, earlyStop(task.usable), now)
     await endTask(tx, taskId, task.valid > 0 ? 'completed' : 'failed', now)
     return 'updated'
   })

@@ -11,6 +11,10 @@ const Config = z.strictObject({
     .default(false)
     .describe('Merge as NVIDIA Polar does, over answers that were re-rendered too; only to compare'),
   endOfTurnId: z.int().optional().describe('For splice: the token that ends a turn; found by itself when absent'),
+  end_of_turn_token_id: z
+    .int()
+    .nullish()
+    .describe("NVIDIA Polar's name of endOfTurnId; without splice it has no effect: exact merging needs no such token"),
 })
 
 /**
@@ -19,10 +23,11 @@ const Config = z.strictObject({
  */
 export const prefixMerging: Plug<typeof Config, object, Builder> = {
   config: Config,
-  create: ({ splice, endOfTurnId }) => ({
+  create: ({ splice, endOfTurnId, end_of_turn_token_id: theirs }) => ({
     name: 'prefix_merging',
     mayMismatch: splice,
-    plan: (graph, mayTrain) => (splice ? spliceChains(graph, mayTrain, endOfTurnId) : exactChains(graph, mayTrain)),
+    plan: (graph, mayTrain) =>
+      splice ? spliceChains(graph, mayTrain, endOfTurnId ?? theirs ?? undefined) : exactChains(graph, mayTrain),
   }),
 }
 

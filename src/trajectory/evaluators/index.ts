@@ -5,11 +5,11 @@ import { http } from './http.ts'
 import { judge } from './judge.ts'
 import type { EvaluatorPlug } from './load-evaluator.ts'
 import { sessionCompleted } from './session-completed.ts'
-import { swebench } from './swebench.ts'
+import { swebench, swebenchHarness } from './swebench.ts'
 import { testOnOutput } from './test-on-output.ts'
 import { weighted } from './weighted.ts'
 
-const single = [sessionCompleted, testOnOutput, command, harbor, judge, http, swebench] as const
+const single = [sessionCompleted, testOnOutput, command, harbor, judge, http, swebench, swebenchHarness] as const
 
 /** Those of modules too, which then can be parts of a `weighted` as well. */
 export function evaluatorsWith(modules: readonly EvaluatorPlug[]) {

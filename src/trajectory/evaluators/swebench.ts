@@ -8,11 +8,15 @@ import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import { attempt, openGrader, type Attempt, type Plan } from './swebench/attempt.ts'
 import { canaryFiles } from './swebench/canary.ts'
 import { collectPatch, loadSubmission } from './swebench/collect-patch.ts'
+import { HarnessConfig, toSwebenchConfig } from './swebench/harness-config.ts'
 import { InstanceRow, toInstance, type Instance } from './swebench/instance.ts'
+import type { TestRun } from './swebench/run-tests.ts'
+import { assertPatchCommand, collectByCommand, type PatchCommand } from './swebench/patch-command.ts'
 import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from './swebench/protect.ts'
 import { toRecipe } from './swebench/recipes.ts'
-import { fractionOf } from './swebench/report.ts'
-import { isNotRun, judgeCanaries, needsControl, readRun, type Reading } from './swebench/verdict.ts'
+import { describeGaps, toGapNotes } from './swebench/gaps.ts'
+import { fractionOf, isReported } from './swebench/report.ts'
+import { decidingGaps, isNotRun, judgeCanaries, needsControl, readRun, type Reading } from './swebench/verdict.ts'
 
 const SwebenchConfig = z.strictObject({
   kind: z.literal('swebench'),
@@ -26,6 +30,12 @@ const SwebenchConfig = z.strictObject({
   test_files: z.array(z.string()).optional().describe('Test files to run; absent: those of the test patch'),
   log_parser: z.string().optional().describe('How the output is read; absent: by repository or test command'),
   setup: z.array(z.string()).optional().describe('Shell lines before the tests, such as a build'),
+  patch_command: z
+    .string()
+    .min(1)
+    .optional()
+    .describe("For bash in the agent's sandbox: prints the patch; absent: what git sees in repo_dir"),
+  collect_timeout_seconds: z.number().positive().default(300).describe('Seconds for patch_command'),
   test_timeout_seconds: z.number().positive().default(1800),
   exclude: z
     .array(z.string())
@@ -56,22 +66,38 @@ export const swebench: Plug<typeof SwebenchConfig, EvaluatorDeps, Evaluator> = {
     const plan = toPlan(config)
     return {
       needs: { sandbox: true, agentState: false },
-      collect: (agent, { submission }) =>
-        collectPatch(agent, submission, {
+      collect: async (agent, { submission, env }) => {
+        const command = toPatchCommand(config, env)
+        if (command !== undefined) return collectByCommand(agent, submission, command)
+        await collectPatch(agent, submission, {
           ...(config.repo_dir !== undefined && { repo: config.repo_dir }),
           base: plan.base,
           exclude: config.exclude,
           maxBytes: config.max_patch_bytes,
-        }),
+        })
+      },
       evaluate: (evaluation) => evaluate(evaluation, plan, config),
     }
   },
 }
 
+/** The same evaluator under NVIDIA Polar's name, with its settings. */
+export const swebenchHarness: Plug<typeof HarnessConfig, EvaluatorDeps, Evaluator> = {
+  config: HarnessConfig,
+  create: (config, deps) => swebench.create(SwebenchConfig.parse(toSwebenchConfig(config)), deps),
+}
+
+function toPatchCommand(config: SwebenchConfig, env: Readonly<Record<string, string>>): PatchCommand | undefined {
+  const { patch_command: command, collect_timeout_seconds: seconds, max_patch_bytes: maxBytes } = config
+  return command === undefined ? undefined : { command, timeoutMs: seconds * 1000, maxBytes, env }
+}
+
 async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConfig): Promise<EvalResult> {
   const submission = await loadSubmission(evaluation.submission)
   if (submission.kind === 'none') {
-    await openGrader(evaluation, plan)
+    const { grader } = await openGrader(evaluation, plan)
+    const command = toPatchCommand(config, evaluation.env)
+    if (command !== undefined) await assertPatchCommand(grader, command)
     return finish(evaluation, plan, { failed_collect: true, patch_exists: false, message: submission.why })
   }
   await evaluation.evidence.write('patch.diff', submission.patch)
@@ -124,18 +150,54 @@ async function judge(
       'evaluator.crashed',
       `No test of ours could be put among those of ${instance.id}, and canary is "require"; set it to "auto" to grade without`,
     )
-  return finish(evaluation, plan, {
+  const gaps = forgery === undefined ? decidingGaps(reading) : []
+  const unknown =
+    gaps.length === 0 ? [] : await findUnknownNames(evaluation, plan, { gaps, control, secret: made.secret })
+  const result = await finish(evaluation, plan, {
     ...told,
     canary,
     disputed_tests: reading.disputed,
+    ...toGapNotes(reading),
     control_run: control !== undefined,
     tests: reading,
     ...(forgery !== undefined && { forged_results: true, message: forgery }),
+    ...(unknown.length > 0 && { error_eval: true }),
   })
+  if (unknown.length === 0) return result
+  throw new RolloutError('evaluator.tests-not-reported', describeGaps(instance.id, unknown, reading))
+}
+
+interface Control {
+  run: TestRun
+  reading: Reading
+}
+
+/**
+ * Which of these tests no run reports, whatever the patch: their names are not those of the log. The gold patch decides; a
+ * row without one, or whose gold patch cannot be run here, is decided by the run without any patch. A test that either
+ * of them reports is missing because of the patch.
+ */
+async function findUnknownNames(
+  evaluation: Evaluation,
+  plan: Plan,
+  { gaps, control, secret }: { gaps: readonly string[]; control: Control | undefined; secret: string },
+): Promise<string[]> {
+  const reference = (await runGold(evaluation, plan, secret)) ?? control ?? (await runControl(evaluation, plan, secret))
+  return gaps.filter((test) => !isReported(test, reference.reading.statuses))
+}
+
+/** Undefined when there is no gold patch, or no result with it. */
+async function runGold(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control | undefined> {
+  const { instance, recipe } = plan
+  if (instance.goldPatch === '') return undefined
+  const made = await attempt(evaluation, plan, { patch: Buffer.from(instance.goldPatch), secret })
+  if (made.kind !== 'ran' || made.run.isTimedOut) return undefined
+  const reading = readRun(made.run, made.canaries, instance, recipe.evalType)
+  return reading.hasResults ? { run: made.run, reading } : undefined
 }
 
 /** What a run is like without the patch, in a sandbox of its own. */
-async function runControl(evaluation: Evaluation, plan: Plan, secret: string) {
+async function runControl(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control> {
   const made = await attempt(evaluation, plan, { secret })
   if (made.kind !== 'ran' || made.run.isTimedOut)
     throw new RolloutError('evaluator.crashed', `The tests of ${plan.instance.id} do not end without the patch either`)

@@ -12,7 +12,6 @@ import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluat
 import { compareTests, parseTestOutput, TestStatus } from './test-on-output-results.ts'
 
 const OUTPUT_BYTES = 32 * 1024 * 1024
-const PATCH_MS = 60_000
 
 /** Left by programs, not written by anybody. */
 const JUNK = ['__pycache__', '*.pyc', '*.pyo', '.pytest_cache']
@@ -60,6 +59,7 @@ const TestOnOutputConfig = z.strictObject({
     ),
   strict: z.boolean().default(false).describe('Whether no other test may be reported'),
   repo_dir: z.string().min(1).default('/testbed').describe('Absolute, or relative to the workdir'),
+  apply_timeout: z.number().positive().max(86_400).default(60).describe('Seconds for patch_command'),
   test_timeout: z.number().positive().max(86_400).default(1200).describe('Seconds; longer is a reward of 0'),
   exit_codes: z
     .array(z.int())
@@ -130,7 +130,14 @@ async function collectPatch(
   { env, maxBytes, target }: { env: Readonly<Record<string, string>>; maxBytes: number; target: string | undefined },
 ): Promise<string | undefined> {
   const command = ['bash', '-c', config.patch_command!] as const
-  const ran = await agent.run({ command, cwd: config.repo_dir, env, timeoutMs: PATCH_MS, outputBytes: maxBytes })
+  const ran = await agent.run({
+    command,
+    cwd: config.repo_dir,
+    env,
+    timeoutMs: config.apply_timeout * 1000,
+    outputBytes: maxBytes,
+  })
+  if (ran.isTimedOut) return `patch_command took longer than ${config.apply_timeout} s`
   if (ran.exitCode !== 0) return tail(ran.stderr, 500) || `exit code ${ran.exitCode}`
   if (ran.stdoutBytes > maxBytes)
     throw new RolloutError('workspace.too-large', `The patch has ${ran.stdoutBytes} bytes`)

@@ -6,10 +6,12 @@ import {
   chatReasoning,
   type ChatCall,
   type ChatMessage,
+  type ChatPart,
 } from '../../model/chat-message.ts'
 import type { SampleCall } from '../../model/sample.ts'
 import type { Speech } from '../../model/sample-facts.ts'
 import type { CallNode } from '../graph/call-graph.ts'
+import { callFacts } from '../sampling-fields.ts'
 import { wireFinishReason } from '../to-trace.ts'
 
 type Wire = Record<string, unknown>
@@ -46,6 +48,7 @@ interface Told {
 export class AtifConversation {
   readonly #nodes: ReadonlyMap<string, CallNode>
   readonly #promptIds: boolean
+  readonly #hasAudio: boolean
   /** The line of messages that the last one stood in. */
   #told: Told[] = []
   readonly #known = new Set<string>()
@@ -55,9 +58,14 @@ export class AtifConversation {
   #steps = 0
   readonly #sums = { prompt: 0, completion: 0, cached: 0, calls: 0, cachedCalls: 0 }
 
-  constructor(nodes: ReadonlyMap<string, CallNode>, { promptIds }: { promptIds: boolean }) {
+  /** `hasAudio`: whether the schema version has audio parts. */
+  constructor(
+    nodes: ReadonlyMap<string, CallNode>,
+    { promptIds, hasAudio }: { promptIds: boolean; hasAudio: boolean },
+  ) {
     this.#nodes = nodes
     this.#promptIds = promptIds
+    this.#hasAudio = hasAudio
   }
 
   /** JSON of the steps, with commas between them. */
@@ -65,9 +73,10 @@ export class AtifConversation {
     const before = this.#told
     let at = 0
     let isShared = true
-    for (const { message, call, isPrompt } of speeches) {
+    for (const { message, calls, isPrompt } of speeches) {
       const digest = digestOf(message)
-      const isNewCall = call !== undefined && !this.#calls.has(call.key)
+      const newCalls = calls.filter(({ key }) => !this.#calls.has(key))
+      const isNewCall = newCalls.length > 0
       isShared &&= !isNewCall && before[at]?.digest === digest
       if (isShared) {
         at += 1
@@ -76,10 +85,10 @@ export class AtifConversation {
       if (this.#told === before) this.#told = before.slice(0, at)
       const isRetold = isPrompt && at < before.length && this.#known.has(digest)
       const isCopied = !isNewCall && (isRetold || message.role === 'assistant')
-      yield* this.#add(message, isNewCall ? call : undefined, isCopied)
+      yield* this.#add(message, newCalls, isCopied)
       this.#told.push({ digest, stepId: this.#open?.step_id ?? 0 })
       this.#known.add(digest)
-      if (call !== undefined) this.#calls.add(call.key)
+      for (const { key } of newCalls) this.#calls.add(key)
     }
   }
 
@@ -97,15 +106,15 @@ export class AtifConversation {
     }
   }
 
-  *#add(message: ChatMessage, call: SampleCall | undefined, isCopied: boolean): Generator<string> {
+  *#add(message: ChatMessage, calls: readonly SampleCall[], isCopied: boolean): Generator<string> {
     const after = this.#told.at(-1)?.stepId ?? 0
     if (message.role === 'tool' && this.#open?.step_id === after) {
       this.#open.observation ??= { results: [] }
-      this.#open.observation.results.push(toResult(message, this.#open))
+      this.#open.observation.results.push(this.#toResult(message, this.#open))
       return
     }
     yield* this.#close()
-    const body = message.role === 'assistant' ? this.#toAgentStep(message, call) : toOtherStep(message)
+    const body = message.role === 'assistant' ? this.#toAgentStep(message, calls) : this.#toOtherStep(message)
     const isNext = after === this.#steps
     this.#steps += 1
     this.#open = {
@@ -122,42 +131,71 @@ export class AtifConversation {
     this.#open = undefined
   }
 
-  #toAgentStep(message: ChatMessage, call: SampleCall | undefined): StepBody {
+  #toAgentStep(message: ChatMessage, calls: readonly SampleCall[]): StepBody {
     const reasoning = chatReasoning(message)
-    const calls = chatCalls(message)
-    const { content, left } = toContent(message)
-    const node = call && this.#nodes.get(call.key)
+    const toolCalls = chatCalls(message)
+    const { content, left } = toContent(message, this.#hasAudio)
+    const nodes = calls.map(({ key }) => this.#nodes.get(key)).filter((found) => found !== undefined)
+    const [node] = nodes
+    const extra = { ...left, ...callsExtra(calls) }
     return {
-      ...(call === undefined ? {} : { timestamp: new Date(call.startedAt).toISOString() }),
+      ...(calls[0] === undefined ? {} : { timestamp: new Date(calls[0].startedAt).toISOString() }),
       source: 'agent',
       ...(node === undefined ? {} : { model_name: node.response.model }),
       message: content,
       ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
-      ...(calls.length === 0 ? {} : { tool_calls: calls.map(toToolCall) }),
-      ...(node === undefined ? {} : { metrics: this.#toMetrics(node), llm_call_count: 1 }),
-      ...(call === undefined && left === undefined ? {} : { extra: { ...left, ...(call && callExtra(call)) } }),
+      ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls.map(toToolCall) }),
+      ...(node === undefined ? {} : { metrics: this.#toMetrics(node, nodes), llm_call_count: nodes.length }),
+      ...(Object.keys(extra).length === 0 ? {} : { extra }),
     }
   }
 
-  #toMetrics({ response, choice }: CallNode): Wire {
+  #toOtherStep(message: ChatMessage): StepBody {
+    if (message.role === 'tool') {
+      return { source: 'system', message: '', observation: { results: [this.#toResult(message)] } }
+    }
+    const { content, left } = toContent(message, this.#hasAudio)
+    const isSystem = message.role === 'system' || message.role === 'developer'
+    return { source: isSystem ? 'system' : 'user', message: content, ...(left === undefined ? {} : { extra: left }) }
+  }
+
+  /** A result names a call of its own step, or none. */
+  #toResult(message: ChatMessage, step?: StepBody): Wire {
+    const id = answeredCall(message)
+    const { content, left } = toContent(message, this.#hasAudio)
+    const isOwn = step?.tool_calls?.some((call) => call.tool_call_id === id) === true
+    const extra = { ...left, ...(isOwn || id === undefined ? {} : { tool_call_id: id }) }
+    return {
+      ...(isOwn ? { source_call_id: id } : {}),
+      content,
+      ...(Object.keys(extra).length === 0 ? {} : { extra }),
+    }
+  }
+
+  /** Of the calls whose answers make up one step: the prompt of the first, the sampled tokens of all. */
+  #toMetrics({ response }: CallNode, nodes: readonly CallNode[]): Wire {
     const { usage, promptIds } = response
     const prompt = usage?.promptTokens ?? promptIds.length
-    const completion = choice.ids.length
-    this.#sums.prompt += prompt
-    this.#sums.completion += completion
-    this.#sums.calls += 1
-    if (usage?.cachedTokens !== undefined) {
-      this.#sums.cached += usage.cachedTokens
-      this.#sums.cachedCalls += 1
-    }
+    const ids = nodes.flatMap(({ choice }) => Array.from(choice.ids))
+    const logprobs = nodes.flatMap(({ choice }) => Array.from(choice.logprobs))
+    for (const node of nodes) this.#count(node)
     return {
       prompt_tokens: prompt,
-      completion_tokens: completion,
+      completion_tokens: ids.length,
       ...(usage?.cachedTokens === undefined ? {} : { cached_tokens: usage.cachedTokens }),
       ...(this.#promptIds ? { prompt_token_ids: Array.from(promptIds) } : {}),
-      completion_token_ids: Array.from(choice.ids),
-      ...(choice.logprobs.every(Number.isFinite) ? { logprobs: Array.from(choice.logprobs) } : {}),
+      completion_token_ids: ids,
+      ...(logprobs.every(Number.isFinite) ? { logprobs } : {}),
     }
+  }
+
+  #count({ response: { usage, promptIds }, choice }: CallNode): void {
+    this.#sums.prompt += usage?.promptTokens ?? promptIds.length
+    this.#sums.completion += choice.ids.length
+    this.#sums.calls += 1
+    if (usage?.cachedTokens === undefined) return
+    this.#sums.cached += usage.cachedTokens
+    this.#sums.cachedCalls += 1
   }
 }
 
@@ -172,6 +210,13 @@ function digestOf(message: ChatMessage): string {
   return createHash('sha1').update(JSON.stringify(said)).digest('base64')
 }
 
+/** Of the last call; with `joined_calls` where the harness joined a truncated answer and its continuation. */
+function callsExtra(calls: readonly SampleCall[]): Wire {
+  const last = calls.at(-1)
+  if (last === undefined) return {}
+  return { ...callExtra(last), ...(calls.length > 1 ? { joined_calls: calls.map(callExtra) } : {}) }
+}
+
 function callExtra(call: SampleCall): Wire {
   return {
     turn_id: call.turnId,
@@ -181,15 +226,10 @@ function callExtra(call: SampleCall): Wire {
     finish_reason: wireFinishReason(call.finishReason),
     grade: call.grade,
     ...(call.weightVersion === undefined ? {} : { weight_version: call.weightVersion }),
+    ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+    ...callFacts(call),
     ...(call.endedAt === undefined ? {} : { duration_ms: call.endedAt - call.startedAt }),
   }
-}
-
-function toOtherStep(message: ChatMessage): StepBody {
-  const { content, left } = toContent(message)
-  const isSystem = message.role === 'system' || message.role === 'developer'
-  if (message.role === 'tool') return { source: 'system', message: '', observation: { results: [toResult(message)] } }
-  return { source: isSystem ? 'system' : 'user', message: content, ...(left === undefined ? {} : { extra: left }) }
 }
 
 /** ATIF wants an object of arguments; the sampled text is kept beside it unless it is what printing the object gives. */
@@ -213,37 +253,46 @@ function parseObject(text: string): Wire | undefined {
   }
 }
 
-/** A result names a call of its own step, or none. */
-function toResult(message: ChatMessage, step?: StepBody): Wire {
-  const id = answeredCall(message)
-  const { content, left } = toContent(message)
-  const isOwn = step?.tool_calls?.some((call) => call.tool_call_id === id) === true
-  const extra = { ...left, ...(isOwn || id === undefined ? {} : { tool_call_id: id }) }
-  return {
-    ...(isOwn ? { source_call_id: id } : {}),
-    content,
-    ...(Object.keys(extra).length === 0 ? {} : { extra }),
-  }
-}
-
 const IMAGE_TYPES = ['image/jpeg', 'image/png', 'image/gif', 'image/webp']
 
-/** Text and images; what ATIF has no part for is left over. */
-function toContent({ content }: ChatMessage): { content: unknown; left?: Wire } {
+/** `input_audio.format` of Chat Completions, as ATIF names media types. */
+const AUDIO_TYPES: Readonly<Record<string, string>> = { wav: 'audio/wav', mp3: 'audio/mpeg' }
+
+/** Text, images and, where the version has them, audio parts; what ATIF has no part for is left over. */
+function toContent({ content }: ChatMessage, hasAudio: boolean): { content: unknown; left?: Wire } {
   if (typeof content === 'string') return { content }
   const parts = chatParts(content)
   if (parts.length === 0) return { content: '' }
   const left: unknown[] = []
   const known = parts.flatMap((part): Wire[] => {
-    if (part.type === 'text') return [{ type: 'text', text: part.text }]
-    const type = part.type === 'image' ? imageTypeOf(part.url) : undefined
-    if (part.type === 'image' && type !== undefined) {
-      return [{ type: 'image', source: { media_type: type, path: part.url } }]
-    }
-    left.push(part.type === 'image' ? part.url : part.wire)
+    const wire = toContentPart(part, hasAudio)
+    if (wire !== undefined) return [wire]
+    left.push(part.type === 'image' ? part.url : part.type === 'other' ? part.wire : part.text)
     return []
   })
   return { content: known, ...(left.length === 0 ? {} : { left: { other_parts: left } }) }
+}
+
+function toContentPart(part: ChatPart, hasAudio: boolean): Wire | undefined {
+  switch (part.type) {
+    case 'text':
+      return { type: 'text', text: part.text }
+    case 'image': {
+      const type = imageTypeOf(part.url)
+      return type === undefined ? undefined : { type: 'image', source: { media_type: type, path: part.url } }
+    }
+    case 'other': {
+      const source = hasAudio ? audioSource(part.wire) : undefined
+      return source === undefined ? undefined : { type: 'audio', source }
+    }
+  }
+}
+
+function audioSource(wire: unknown): Wire | undefined {
+  const audio = (wire as { input_audio?: { data?: unknown; format?: unknown } | null } | null)?.input_audio
+  if (typeof audio?.data !== 'string' || typeof audio.format !== 'string') return undefined
+  const type = AUDIO_TYPES[audio.format]
+  return type === undefined ? undefined : { media_type: type, path: `data:${type};base64,${audio.data}` }
 }
 
 function imageTypeOf(url: string): string | undefined {

@@ -5,6 +5,7 @@ import { speechOf } from '../../model/sample-facts.ts'
 import type { ScoredSession } from '../score-session.ts'
 import fc from 'fast-check'
 import { anySession, describeExporter, readLines, relabelled, writeFile } from './exporter.contract.ts'
+import { AtifConversation } from './atif-conversation.ts'
 import { exporters } from './index.ts'
 
 const Extra = z.record(z.string(), z.unknown()).optional()
@@ -19,6 +20,10 @@ const Content = z.union([
           media_type: z.enum(['image/jpeg', 'image/png', 'image/gif', 'image/webp']),
           path: z.string(),
         }),
+      }),
+      z.strictObject({
+        type: z.literal('audio'),
+        source: z.strictObject({ media_type: z.enum(['audio/wav', 'audio/mpeg']), path: z.string() }),
       }),
     ]),
   ),
@@ -76,10 +81,10 @@ const Step = z
   )
 type Step = z.infer<typeof Step>
 
-/** Harbor's models of ATIF v1.7 (harbor/models/trajectories), where sub-agents' trajectories hold no further ones. */
+/** Harbor's models of ATIF v1.8 (harbor/models/trajectories), where sub-agents' trajectories hold no further ones. */
 const Conversation = z
   .strictObject({
-    schema_version: z.literal('ATIF-v1.7'),
+    schema_version: z.enum(['ATIF-v1.7', 'ATIF-v1.8']),
     session_id: z.string(),
     trajectory_id: z.string(),
     agent: z.strictObject({
@@ -102,7 +107,7 @@ const Trajectory = Conversation.safeExtend({ subagent_trajectories: z.array(Conv
 type Trajectory = z.infer<typeof Trajectory>
 
 function createAtif() {
-  return exporters.create({ kind: 'atif', promptIds: true }, {})
+  return exporters.create({ kind: 'atif', schemaVersion: 'ATIF-v1.8', promptIds: true }, {})
 }
 
 function stepsOf({ steps, subagent_trajectories: others = [] }: Trajectory): Step[] {
@@ -215,7 +220,10 @@ test('conversations of sub-agents are trajectories of their own, inside the main
 })
 
 test('prompts may be left out, and an agent named', () => {
-  const exporter = exporters.create({ kind: 'atif', promptIds: false, agentName: 'codex', agentVersion: '1.2.3' }, {})
+  const exporter = exporters.create(
+    { kind: 'atif', schemaVersion: 'ATIF-v1.8', promptIds: false, agentName: 'codex', agentVersion: '1.2.3' },
+    {},
+  )
   fc.assert(
     fc.property(anySession(), (session) => {
       for (const line of readLines(writeFile(exporter, [session]))) {
@@ -226,4 +234,47 @@ test('prompts may be left out, and an agent named', () => {
     }),
     { numRuns: 20 },
   )
+})
+
+test.each(['ATIF-v1.7', 'ATIF-v1.8'] as const)('--set schemaVersion=%s stands in every trajectory', (schemaVersion) => {
+  const config = exporters.config.parse({ kind: 'atif', schemaVersion })
+  const [session] = fc.sample(
+    anySession().map((any) => relabelled(any, (i) => (i % 2 === 1 ? 'subagent' : 'main'))),
+    { numRuns: 1, seed: 5 },
+  )
+  const trajectories = readLines(writeFile(exporters.create(config, {}), [session!])).map((line) =>
+    Trajectory.parse(line),
+  )
+  expect(trajectories.length).toBeGreaterThan(0)
+  for (const { schema_version: written, subagent_trajectories: others = [] } of trajectories) {
+    expect([written, ...others.map((other) => other.schema_version)]).toEqual(
+      [written, ...others].map(() => schemaVersion),
+    )
+  }
+})
+
+test('the default version is the newest that Harbor reads', () => {
+  expect(exporters.config.parse({ kind: 'atif' })).toMatchObject({ schemaVersion: 'ATIF-v1.8' })
+})
+
+/** The first step of a conversation that begins with a recording of these formats. */
+function stepWithAudio(hasAudio: boolean, format: string): Step {
+  const conversation = new AtifConversation(new Map(), { promptIds: false, hasAudio })
+  const audio = { type: 'input_audio', input_audio: { data: 'UklGRg==', format } }
+  const message: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'Listen.' }, audio] }
+  const json = [...conversation.tell([{ message, isPrompt: true, calls: [] }]), ...conversation.end()].join('')
+  return Step.parse(JSON.parse(json))
+}
+
+test('audio is a content part in v1.8, and kept in extra in v1.7', () => {
+  expect(stepWithAudio(true, 'mp3').message).toEqual([
+    { type: 'text', text: 'Listen.' },
+    { type: 'audio', source: { media_type: 'audio/mpeg', path: 'data:audio/mpeg;base64,UklGRg==' } },
+  ])
+  const kept = { other_parts: [{ type: 'input_audio', input_audio: { data: 'UklGRg==', format: 'wav' } }] }
+  expect(stepWithAudio(false, 'wav')).toMatchObject({ message: [{ type: 'text', text: 'Listen.' }], extra: kept })
+})
+
+test('audio of a format that ATIF does not name is kept in extra', () => {
+  expect(stepWithAudio(true, 'pcm16').extra).toMatchObject({ other_parts: [{ type: 'input_audio' }] })
 })

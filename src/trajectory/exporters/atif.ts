@@ -11,6 +11,10 @@ const Config = z.strictObject({
   kind: z.literal('atif'),
   agentName: z.string().optional().describe('agent.name; else the harness the session was recorded from, or unknown'),
   agentVersion: z.string().optional().describe('agent.version; unknown when absent'),
+  schemaVersion: z
+    .enum(['ATIF-v1.7', 'ATIF-v1.8'])
+    .default('ATIF-v1.8')
+    .describe('ATIF-v1.7 is for readers without audio parts'),
   promptIds: z
     .boolean()
     .default(true)
@@ -19,7 +23,7 @@ const Config = z.strictObject({
 type Config = z.infer<typeof Config>
 
 /**
- * ATIF v1.7, a trajectory a session and line: the main conversation as steps, those of sub-agents embedded. Steps are what
+ * ATIF, a trajectory a session and line: the main conversation as steps, those of sub-agents embedded. Steps are what
  * the samples hold, each said once; calls that were left out are in `extra.exclusions`. ATIF has no field for a reward:
  * it stands in `extra`, when there is one. `logprobs` are absent from a step that lacks one.
  */
@@ -99,7 +103,10 @@ function nodesOf(session: ScoredSession): Map<string, CallNode> {
 /** An object without its closing brace, step by step: one line may hold more than one string can. */
 function* writeTrajectory(session: ScoredSession, { id, samples }: Conversation, config: Config): Generator<string> {
   const nodes = nodesOf(session)
-  const told = new AtifConversation(nodes, { promptIds: config.promptIds })
+  const told = new AtifConversation(nodes, {
+    promptIds: config.promptIds,
+    hasAudio: config.schemaVersion !== 'ATIF-v1.7',
+  })
   const isRoot = id === session.built.session.id
   let opened = false
   let first: Sample | undefined
@@ -111,7 +118,7 @@ function* writeTrajectory(session: ScoredSession, { id, samples }: Conversation,
       first = sample
       const model = nodes.get(sample.calls[0]?.key ?? '')?.response.model
       const head = {
-        schema_version: 'ATIF-v1.7',
+        schema_version: config.schemaVersion,
         session_id: session.built.session.id,
         trajectory_id: id,
         agent: toAgent(session, config, model, messages.tools),

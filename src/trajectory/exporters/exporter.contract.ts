@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { Label } from '../../model/sample.ts'
 import type { SessionRecord } from '../../model/session.ts'
-import { FinishReason, type Choice, type Turn } from '../../model/turn.ts'
+import { FinishReason, LogprobMode, type Choice, type Turn } from '../../model/turn.ts'
 import { buildSession } from '../build-session.ts'
 import { builders } from '../builders/index.ts'
 import type { RequestReader } from '../graph/call-graph.ts'
@@ -167,8 +167,16 @@ const anyStep = fc.record({
   ),
   retells: fc.boolean(),
   weightVersion: fc.option(fc.constantFrom('1', '2'), { nil: undefined }),
+  /** The newest weights that may have sampled, where the version is uncertain. */
+  newestVersion: fc.option(fc.constant('3'), { nil: undefined }),
   temperature: fc.option(fc.constantFrom(0, 0.7, 1), { nil: undefined }),
   forcedTemperature: fc.option(fc.constantFrom(0.5, 1), { nil: undefined }),
+  /** How the engine samples a call that names no parameter; absent in records of earlier versions. */
+  defaults: fc.option(
+    fc.constantFrom({ temperature: 1, topP: 1, topK: 0, minP: 0 }, { temperature: 0.6, topP: 0.95, topK: 20, minP: 0 }),
+    { nil: undefined },
+  ),
+  logprobMode: fc.option(fc.constantFrom(...LogprobMode.options), { nil: undefined }),
   cachedTokens: fc.option(fc.constantFrom(0, 3), { nil: undefined }),
 })
 type Step = typeof anyStep extends fc.Arbitrary<infer T> ? T : never
@@ -290,7 +298,7 @@ function callId(turn: number, call: number): string {
   return `call_${turn}_${call}`
 }
 
-function toChoice({ answer, weightVersion }: Step, turn: number): Choice {
+function toChoice({ answer, weightVersion, newestVersion: newest }: Step, turn: number): Choice {
   const { sampled } = answer
   const logprobs = Float32Array.from(sampled, ([, logprob]) => logprob)
   if (answer.lacksLogprob) logprobs[0] = Number.NaN
@@ -305,7 +313,9 @@ function toChoice({ answer, weightVersion }: Step, turn: number): Choice {
     finishReason: answer.finishReason,
     ids: Int32Array.from(sampled, ([id]) => id),
     logprobs,
-    ...(weightVersion === undefined ? {} : { weightSpans: [{ from: 0, version: weightVersion }] }),
+    ...(weightVersion === undefined
+      ? {}
+      : { weightSpans: [{ from: 0, version: weightVersion, ...(newest === undefined ? {} : { newest }) }] }),
   }
 }
 
@@ -317,7 +327,7 @@ function toTurn(
   choice: Choice,
   request: string,
 ): Turn {
-  const { weightVersion, forcedTemperature, cachedTokens } = step
+  const { weightVersion, forcedTemperature, cachedTokens, logprobMode } = step
   return {
     id: `turn_${index}`,
     sessionId,
@@ -330,6 +340,7 @@ function toTurn(
     request,
     headers: {},
     forced: forcedTemperature === undefined ? {} : { temperature: forcedTemperature },
+    ...samplingOf(step),
     delivery: 'delivered',
     response: {
       id: `r${index}`,
@@ -345,6 +356,20 @@ function toTurn(
       grade: 'exact',
       gradeReasons: [],
       ...(weightVersion === undefined ? {} : { weightVersion }),
+      ...(logprobMode === undefined ? {} : { logprobMode }),
+    },
+  }
+}
+
+function samplingOf({ defaults, temperature: asked, forcedTemperature }: Step): Pick<Turn, 'sampling'> {
+  if (defaults === undefined) return {}
+  const sent = forcedTemperature ?? asked
+  return {
+    sampling: {
+      asked: { n: 1, ...(asked === undefined ? {} : { temperature: asked }) },
+      sent: sent === undefined ? {} : { temperature: sent },
+      defaults,
+      assumed: defaults.temperature === 1 ? ['temperature', 'topP', 'topK', 'minP'] : [],
     },
   }
 }

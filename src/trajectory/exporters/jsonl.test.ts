@@ -15,7 +15,9 @@ describeExporter('jsonl', {
         prompt_ids: listOf(sample.ids.subarray(0, sample.promptLength)),
         response_ids: listOf(sample.ids.subarray(sample.promptLength)),
         loss_mask: listOf(sample.mask.subarray(sample.promptLength)),
-        response_logprobs: listOf(sample.logprobs.subarray(sample.promptLength)),
+        response_logprobs: Array.from(sample.logprobs.subarray(sample.promptLength), (logprob, at) =>
+          sample.mask[sample.promptLength + at] === 1 ? logprob : 0,
+        ),
         reward: sample.reward ?? null,
         prompt_messages: prompt,
         response_messages: response,

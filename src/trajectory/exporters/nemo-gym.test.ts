@@ -67,7 +67,12 @@ const FunctionTool = z.strictObject({
 
 const Result = z.looseObject({
   agent_ref: z.strictObject({ type: z.literal('responses_api_agents'), name: z.string() }),
-  responses_create_params: z.strictObject({ input: z.array(Item), tools: z.array(FunctionTool) }),
+  responses_create_params: z.strictObject({
+    input: z.array(Item),
+    tools: z.array(FunctionTool),
+    temperature: z.number().optional(),
+    top_p: z.number().optional(),
+  }),
   response: z.looseObject({
     id: z.string(),
     object: z.literal('response'),

@@ -12,6 +12,7 @@ import {
 import type { Sample, SampleCall } from '../../model/sample.ts'
 import { lacksLogprob, speechOf } from '../../model/sample-facts.ts'
 import { groupNumber } from '../sample-fields.ts'
+import { trainedCallFacts } from '../sampling-fields.ts'
 import type { ScoredSession } from '../score-session.ts'
 import type { Exporter } from './exporter.ts'
 
@@ -60,7 +61,7 @@ function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: numb
   const input = speech.filter(({ isPrompt }) => isPrompt).flatMap(({ message }) => toItems(message, names))
   const row = {
     agent_ref: { type: 'responses_api_agents', name: agent },
-    responses_create_params: { input, tools },
+    responses_create_params: { input, tools, ...toCreateParams(sample) },
     reward: sample.reward,
     ...(sample.components === undefined ? {} : { reward_components: sample.components }),
     _ng_task_index: groupNumber(sample.group ?? sample.sessionId),
@@ -70,8 +71,11 @@ function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: numb
   }
   yield `${unclosed(row)},"response":${unclosed(toResponse(session, sample, tools))},"output":[`
   let comma = ''
-  for (const { message, call } of speech.filter(({ isPrompt }) => !isPrompt)) {
-    for (const item of withTokens(toItems(message, names), sample, call)) {
+  for (const { message, calls } of speech.filter(({ isPrompt }) => !isPrompt)) {
+    const trained = calls.filter(({ isTrained }) => isTrained)
+    const items = toItems(message, names)
+    while (items.length < trained.length) items.unshift(toMessageItem('', names))
+    for (const item of withTokens(items, sample, trained)) {
       yield comma + JSON.stringify(item)
       comma = ','
     }
@@ -98,6 +102,20 @@ function toResponse({ built }: ScoredSession, sample: Sample, tools: readonly un
   }
 }
 
+/** The parameters that a Responses request has a field for, where all trained calls agree. */
+function toCreateParams({ calls }: Sample): Item {
+  const trained = calls.filter(({ isTrained }) => isTrained).map(({ sampling }) => sampling)
+  const shared = (name: 'temperature' | 'topP'): number | undefined => {
+    const value = trained[0]?.[name]
+    return trained.every((sampling) => sampling?.[name] === value) ? value : undefined
+  }
+  const [temperature, topP] = [shared('temperature'), shared('topP')]
+  return {
+    ...(temperature === undefined ? {} : { temperature }),
+    ...(topP === undefined ? {} : { top_p: topP }),
+  }
+}
+
 /** What NeMo Gym has no field for; it passes on what it does not know. */
 function toOwnFields(sample: Sample): Item {
   return {
@@ -107,22 +125,22 @@ function toOwnFields(sample: Sample): Item {
     weight: sample.weight,
     ...(sample.group === undefined ? {} : { group_id: sample.group }),
     ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
+    calls: trainedCallFacts(sample),
   }
 }
 
-/** The token fields stand on the last item of a call, and only there; without them NeMo RL does not train it. */
-function withTokens(items: Item[], { ids, logprobs }: Sample, call: SampleCall | undefined): Item[] {
-  if (call?.isTrained !== true) return items
-  return items.map((item, i) =>
-    i < items.length - 1
-      ? item
-      : {
-          ...item,
-          prompt_token_ids: Array.from(ids.subarray(0, call.from)),
-          generation_token_ids: Array.from(ids.subarray(call.from, call.to)),
-          generation_log_probs: Array.from(logprobs.subarray(call.from, call.to)),
-        },
-  )
+/** The token fields of each trained call stand on one item, the last ones of the message; NeMo RL trains no other items. */
+function withTokens(items: Item[], { ids, logprobs }: Sample, trained: readonly SampleCall[]): Item[] {
+  return items.map((item, i) => {
+    const call = trained[i - items.length + trained.length]
+    if (call === undefined) return item
+    return {
+      ...item,
+      prompt_token_ids: Array.from(ids.subarray(0, call.from)),
+      generation_token_ids: Array.from(ids.subarray(call.from, call.to)),
+      generation_log_probs: Array.from(logprobs.subarray(call.from, call.to)),
+    }
+  })
 }
 
 // --- Responses items --------------------------------------------------------------------------------------------------
@@ -157,17 +175,7 @@ function toAssistantItems(message: ChatMessage, names: ItemNames): Item[] {
     ...(reasoning === undefined
       ? []
       : [{ type: 'reasoning', id: names('rs'), summary: [{ type: 'summary_text', text: reasoning }] }]),
-    ...(text === '' && calls.length > 0
-      ? []
-      : [
-          {
-            type: 'message',
-            role: 'assistant',
-            id: names('msg'),
-            status: 'completed',
-            content: [{ type: 'output_text', text, annotations: [] }],
-          },
-        ]),
+    ...(text === '' && calls.length > 0 ? [] : [toMessageItem(text, names)]),
     ...calls.map((call) => ({
       type: 'function_call',
       id: call.id,
@@ -177,6 +185,16 @@ function toAssistantItems(message: ChatMessage, names: ItemNames): Item[] {
       status: 'completed',
     })),
   ]
+}
+
+function toMessageItem(text: string, names: ItemNames): Item {
+  return {
+    type: 'message',
+    role: 'assistant',
+    id: names('msg'),
+    status: 'completed',
+    content: [{ type: 'output_text', text, annotations: [] }],
+  }
 }
 
 /** NeMo Gym knows tool results as one text; parts of another kind stay readable as JSON. */

@@ -3,6 +3,7 @@ import type { Plug } from '../../lib/plug.ts'
 import { textOf } from '../../model/message.ts'
 import type { Sample } from '../../model/sample.ts'
 import { lacksLogprob } from '../../model/sample-facts.ts'
+import { trainedCallFacts } from '../sampling-fields.ts'
 import type { ScoredSession } from '../score-session.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
@@ -54,6 +55,7 @@ function toDatum(session: ScoredSession, sample: Sample, idx: number, config: Co
       ...(sample.group === undefined ? {} : { group_id: sample.group }),
       ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
       ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+      calls: trainedCallFacts(sample),
     },
     truncated: sample.finishReason === 'length',
     ...(sample.reward === undefined ? {} : { reward: sample.reward }),

@@ -4,6 +4,7 @@ import type { ParquetColumns } from '../../lib/parquet/schema.ts'
 import type { Plug } from '../../lib/plug.ts'
 import type { Sample, SampleCall, Span } from '../../model/sample.ts'
 import { weightVersionsOf } from '../sample-fields.ts'
+import { toWireNames } from '../sampling-fields.ts'
 import { wireFinishReason } from '../to-trace.ts'
 import type { Exporter } from './exporter.ts'
 
@@ -27,7 +28,17 @@ const columns = {
   loss_mask: { list: 'uint8' },
   // NaN where the policy did not sample, or the engine did not say: a number there would be believed.
   logprobs: { list: 'float' },
-  spans: { list: { struct: { from: 'int32', provenance: 'string', call: 'string', weight_version: 'string' } } },
+  spans: {
+    list: {
+      struct: {
+        from: 'int32',
+        provenance: 'string',
+        call: 'string',
+        weight_version: 'string',
+        newest_weight_version: 'string',
+      },
+    },
+  },
   weight_versions: { list: 'string' },
   row_weight: 'double',
   reward: 'double',
@@ -45,9 +56,19 @@ const columns = {
         from: 'int32',
         to: 'int32',
         trained: 'boolean',
+        response_message: 'int32',
         finish_reason: 'string',
         grade: 'string',
         weight_version: 'string',
+        newest_weight_version: 'string',
+        temperature: 'double',
+        top_p: 'double',
+        top_k: 'int64',
+        min_p: 'double',
+        seed: 'int64',
+        sampling_assumed: { list: 'string' },
+        distribution_cut: 'boolean',
+        logprobs_of: 'string',
         started_at: 'int64',
         ended_at: 'int64',
         parser_failure: 'boolean',
@@ -105,18 +126,19 @@ function toRow(sample: Sample, sharePrefixes: boolean): Record<keyof typeof colu
     shared_with: sample.shared?.with,
     shared_length: sample.shared?.length,
     mismatched_tokens: sample.mismatchedTokens,
-    calls: sample.calls.map(toCallRow),
+    calls: sample.calls.map((call, i) => toCallRow(call, messages.answers[i])),
     prompt_messages: JSON.stringify(messages.prompt),
     response_messages: JSON.stringify(messages.response),
     tools: messages.tools === null ? undefined : JSON.stringify(messages.tools),
   }
 }
 
-function toSpanRow({ from, provenance, call, weightVersion }: Span): Record<string, unknown> {
-  return { from, provenance, call, weight_version: weightVersion }
+function toSpanRow({ from, provenance, call, weightVersion, newestWeightVersion }: Span): Record<string, unknown> {
+  return { from, provenance, call, weight_version: weightVersion, newest_weight_version: newestWeightVersion }
 }
 
-function toCallRow(call: SampleCall): Record<string, unknown> {
+function toCallRow(call: SampleCall, responseMessage: number | undefined): Record<string, unknown> {
+  const { sampling } = call
   return {
     turn_id: call.turnId,
     choice: call.choice,
@@ -124,11 +146,26 @@ function toCallRow(call: SampleCall): Record<string, unknown> {
     from: call.from,
     to: call.to,
     trained: call.isTrained,
+    response_message: responseMessage,
     finish_reason: wireFinishReason(call.finishReason),
     grade: call.grade,
     weight_version: call.weightVersion,
+    newest_weight_version: call.newestWeightVersion,
+    temperature: sampling?.temperature,
+    top_p: sampling?.topP,
+    top_k: integerOf(sampling?.topK),
+    min_p: sampling?.minP,
+    seed: integerOf(sampling?.seed),
+    sampling_assumed: sampling === undefined ? undefined : toWireNames(sampling.assumed),
+    distribution_cut: sampling?.isCut,
+    logprobs_of: call.logprobMode,
     started_at: call.startedAt,
     ended_at: call.endedAt,
     parser_failure: call.hasParserFailure,
   }
+}
+
+/** Harnesses may send any number; one that is no integer has no place in an integer column. */
+function integerOf(value: number | undefined): number | undefined {
+  return Number.isSafeInteger(value) ? value : undefined
 }

@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
-import type { Sample } from '../../model/sample.ts'
+import type { Sample, SampleCall } from '../../model/sample.ts'
 import { lacksLogprob, logprobsOrZero } from '../../model/sample-facts.ts'
 import type { Turn } from '../../model/turn.ts'
 import type { ScoredSession } from '../score-session.ts'
@@ -17,14 +17,14 @@ const Config = z.strictObject({
     .number()
     .nonnegative()
     .optional()
-    .describe('Temperature of calls whose request said none; without it their rows have an empty temperatures list'),
+    .describe('Temperature of calls for which neither the request nor the engine names one; default 1'),
 })
 type Config = z.infer<typeof Config>
 
 /**
  * prime-rl's TrainingSample, a row a sample, with no field it does not know. Credit is `advantages`, or null where none
- * was computed: a reward alone has no place there. `temperatures` is empty, as in prime-rl before its trainer fills it,
- * where a trained call's is not known. Rows whose trained tokens lack a log probability are left out.
+ * was computed: a reward alone has no place there. Every row has `temperatures`: its trainer refuses rows without them. Rows
+ * whose trained tokens lack a log probability are left out.
  */
 export const primeRl: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -54,7 +54,7 @@ interface TrainingSample {
   advantages: number[] | null
 }
 
-type TemperatureOf = (turnId: string) => number | undefined
+type TemperatureOf = (call: SampleCall) => number
 
 function toTrainingSample(sample: Sample, temperatureOf: TemperatureOf, { envName }: Config): TrainingSample {
   const { advantage } = sample
@@ -77,23 +77,29 @@ function toArray({ token_ids, mask, logprobs, temperatures, env_name, advantages
 /** Of each trained token; prime-rl reads no others, they have the 1 it pads with. */
 function toTemperatures(sample: Sample, temperatureOf: TemperatureOf): number[] {
   const temperatures = Array.from<number>({ length: sample.ids.length }).fill(1)
-  for (const { turnId, from, to } of sample.calls.filter(({ isTrained }) => isTrained)) {
-    const temperature = temperatureOf(turnId)
-    if (temperature === undefined) return []
-    temperatures.fill(temperature, from, to)
+  for (const call of sample.calls.filter(({ isTrained }) => isTrained)) {
+    temperatures.fill(temperatureOf(call), call.from, call.to)
   }
   return temperatures
 }
 
-/** What went to the engine: what the gateway set, else what the harness asked for. */
+/** What vLLM, SGLang and OpenAI's API sample with when a request names no temperature. */
+const DOCUMENTED_TEMPERATURE = 1
+
+/** What went to the engine, else what the engine reports as its default, else the option, else the documented default. */
 function temperatureReader({ built }: ScoredSession, config: Config): TemperatureOf {
   const turns = new Map(built.session.turns.map((turn) => [turn.id, turn]))
-  return (turnId) => {
-    const turn = turns.get(turnId)
-    return (turn === undefined ? undefined : sentTemperature(turn)) ?? config.temperature
+  return ({ turnId, sampling }) => {
+    if (sampling === undefined) {
+      const turn = turns.get(turnId)
+      return (turn && sentTemperature(turn)) ?? config.temperature ?? DOCUMENTED_TEMPERATURE
+    }
+    const option = sampling.assumed.includes('temperature') ? config.temperature : undefined
+    return option ?? sampling.temperature ?? config.temperature ?? DOCUMENTED_TEMPERATURE
   }
 }
 
+/** For records of earlier versions, which do not tell what was sent. */
 function sentTemperature({ forced, request }: Turn): number | undefined {
   if (typeof forced['temperature'] === 'number') return forced['temperature']
   const body = parseBody(request)

@@ -9,7 +9,7 @@ import {
   type ChatMessage,
 } from '../../model/chat-message.ts'
 import type { Sample } from '../../model/sample.ts'
-import { speechOf } from '../../model/sample-facts.ts'
+import { isTrainedSpeech, speechOf } from '../../model/sample-facts.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
@@ -57,7 +57,8 @@ function toRow(sample: Sample, config: Config): Record<string, unknown> | undefi
   const system: string[] = []
   const images: string[] = []
   const conversations: Entry[] = []
-  for (const { message, call } of speechOf(sample, messages)) {
+  for (const speech of speechOf(sample, messages)) {
+    const { message } = speech
     const isSystem = message.role === 'system' || message.role === 'developer'
     if (isSystem && conversations.length === 0) {
       system.push(chatText(message))
@@ -70,7 +71,7 @@ function toRow(sample: Sample, config: Config): Record<string, unknown> | undefi
     }
     const entry = toAnswer(message, config)
     if (entry === undefined || conversations.length === 0 || isSaid(conversations.at(-1)?.from)) return undefined
-    conversations.push({ ...entry, weight: call?.isTrained === true ? 1 : 0 })
+    conversations.push({ ...entry, weight: isTrainedSpeech(speech) ? 1 : 0 })
   }
   return {
     conversations,

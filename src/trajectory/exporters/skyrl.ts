@@ -3,6 +3,7 @@ import type { Plug } from '../../lib/plug.ts'
 import type { Sample } from '../../model/sample.ts'
 import { lacksLogprob, logprobsOrZero } from '../../model/sample-facts.ts'
 import type { FinishReason } from '../../model/turn.ts'
+import { trainedCallFacts } from '../sampling-fields.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({ kind: z.literal('skyrl') })
@@ -56,6 +57,7 @@ function toOutput(sample: Sample, repetition: number, isLast: boolean): Record<s
         weight: sample.weight,
         ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
         ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+        calls: trainedCallFacts(sample),
       },
     ],
   }

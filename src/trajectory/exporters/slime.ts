@@ -49,7 +49,7 @@ function toSlime(sample: Sample, { index, rolloutId }: { index: number; rolloutI
     rollout_log_probs: logprobs === undefined ? null : Array.from(logprobs),
     weight_versions: weightVersionsOf(sample),
     status: statusOf(sample.finishReason),
-    metadata: { ...traceMetadata(sample), response_messages: messages.response, tools: messages.tools },
+    metadata: { ...traceMetadata(sample, messages), response_messages: messages.response, tools: messages.tools },
   }
 }
 

@@ -1,6 +1,7 @@
-import { expect } from 'vitest'
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
 import * as z from 'zod'
-import { describeExporter, listOf, readLines } from './exporter.contract.ts'
+import { anySession, describeExporter, listOf, readLines, writeFile } from './exporter.contract.ts'
 import { trl } from './trl.ts'
 
 /** `RolloutSample` of TRL's async GRPO; our own addition is that what was never graded may be null. */
@@ -73,4 +74,22 @@ describeExporter('trl', {
       expect(record.model_version).toBe(oldest)
     }
   },
+})
+
+test('--set modelVersion gives a version to samples without a known one, and changes no other', () => {
+  const write = (config: object, session: Parameters<typeof writeFile>[1][number]): Rollout[] =>
+    readLines(writeFile(trl.create(trl.config.parse({ kind: 'trl', ...config }), {}), [session])).map((line) =>
+      Rollout.parse(line),
+    )
+  let filled = 0
+  fc.assert(
+    fc.property(anySession(), (session) => {
+      const versions = write({}, session).map((row) => row['model_version'])
+      const withDefault = write({ modelVersion: 7 }, session).map((row) => row['model_version'])
+      expect(withDefault).toEqual(versions.map((version) => version ?? 7))
+      filled += versions.filter((version) => version === null).length
+    }),
+    { numRuns: 50 },
+  )
+  expect(filled).toBeGreaterThan(0)
 })

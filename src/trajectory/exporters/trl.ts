@@ -5,7 +5,15 @@ import { groupNumber, maskedLogprobs, oldestVersion } from '../sample-fields.ts'
 import { traceMetadata } from '../to-trace.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
-const Config = z.strictObject({ kind: z.literal('trl') })
+const Config = z.strictObject({
+  kind: z.literal('trl'),
+  modelVersion: z
+    .int()
+    .nonnegative()
+    .optional()
+    .describe('model_version of samples whose weights have no number as version; null without it'),
+})
+type Config = z.infer<typeof Config>
 
 /**
  * What a `rollout_func` of TRL's GRPOTrainer returns, one completion a line; other fields reach the reward functions. The
@@ -14,18 +22,18 @@ const Config = z.strictObject({ kind: z.literal('trl') })
  */
 export const trl: Plug<typeof Config, object, Exporter> = {
   config: Config,
-  create: () => ({
+  create: (config) => ({
     name: 'trl',
     extension: 'jsonl',
     isAppendable: true,
     open: () =>
       lineWriter(function* (session) {
-        for (const sample of session.samples()) yield toTrl(sample)
+        for (const sample of session.samples()) yield toTrl(sample, config)
       }),
   }),
 }
 
-function toTrl(sample: Sample): Record<string, unknown> {
+function toTrl(sample: Sample, config: Config): Record<string, unknown> {
   const { promptLength, ids, mask } = sample
   const messages = sample.messages()
   const logprobs = maskedLogprobs(sample)
@@ -39,10 +47,10 @@ function toTrl(sample: Sample): Record<string, unknown> {
     logprobs: logprobs === undefined ? null : Array.from(logprobs),
     reward: sample.reward ?? null,
     advantage: sample.advantage ?? null,
-    // TRL drops samples whose weights are too old by this number.
-    model_version: oldestVersion(sample) ?? null,
+    // TRL subtracts this number from its own version and drops samples that are too old, so async GRPO takes no null.
+    model_version: oldestVersion(sample) ?? config.modelVersion ?? null,
     group_id: sample.group === undefined ? null : groupNumber(sample.group),
     metrics: sample.components ?? {},
-    metadata: traceMetadata(sample),
+    metadata: traceMetadata(sample, messages),
   }
 }

@@ -97,7 +97,7 @@ function toRow(sample: Sample, index: number): Record<keyof typeof columns, unkn
       advantage: sample.advantage,
       finish_reason: wireFinishReason(sample.finishReason),
       weight_versions: weightVersionsOf(sample),
-      metadata: JSON.stringify({ ...traceMetadata(sample), messages }),
+      metadata: JSON.stringify({ ...traceMetadata(sample, messages), messages }),
     },
   }
 }

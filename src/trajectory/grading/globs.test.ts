@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { matchesGlobs, toExcludingPathspecs } from './globs.ts'
+import { cpuTimeMs } from '../../../test/support/cpu-time.ts'
 
 test('a name covers files and folders of that name at any depth, and all below', () => {
   const matches = matchesGlobs(['node_modules', '*.py[c]', 'a?c'])
@@ -30,8 +31,8 @@ test('git is told the same', () => {
 
 test('a path that was made to be slow is not', () => {
   const isCovered = matchesGlobs(['**/a/**/a/**/a/**/b', '*a*a*a*a*a*a*a*b'])
-  const startedAt = performance.now()
+  const startedAt = cpuTimeMs()
   expect(isCovered('a/'.repeat(20_000))).toBe(false)
   expect(isCovered('a'.repeat(20_000))).toBe(false)
-  expect(performance.now() - startedAt).toBeLessThan(2000)
+  expect(cpuTimeMs() - startedAt).toBeLessThan(2000)
 })

@@ -13,9 +13,10 @@ import { passedOverBy } from './passed-over.ts'
 export function buildGraph(session: SessionRecord, reader: RequestReader): CallGraph {
   const { turns, duplicates } = withoutDuplicates(session.turns)
   const answered = turns.filter(hasAnswer)
-  const nodesOf = answered.map((turn) => turn.response.choices.map((choice) => new Node(turn, choice)))
+  const byTurn = answered.map((turn) => turn.response.choices.map((choice) => new Node(turn, choice)))
+  linkParents(answered, byTurn)
+  const nodesOf = parentsFirst(byTurn)
   const nodes = nodesOf.flat()
-  linkParents(answered, nodesOf)
   const histories = new Histories(reader)
   linkForks(nodesOf, histories)
   for (const node of nodes) notePassedOver(node, histories)
@@ -101,6 +102,22 @@ function linkParents(answered: readonly AnsweredTurn[], nodesOf: readonly Node[]
       parent.children.push(node)
     }
   }
+}
+
+/** Calls in the order given, but each behind the call that it continues: some logs record a call before its parent. */
+function parentsFirst(byTurn: readonly Node[][]): Node[][] {
+  const ofTurn = new Map(byTurn.map((nodes) => [nodes[0]?.turn, nodes]))
+  const placed = new Set<Node[]>()
+  for (const nodes of byTurn) {
+    const chain: Node[][] = []
+    for (let next: Node[] | undefined = nodes; next !== undefined && !placed.has(next);) {
+      chain.push(next)
+      const edge: Edge | undefined = next[0]?.edge
+      next = edge?.verdict === 'exact' ? ofTurn.get(edge.parent.turn) : undefined
+    }
+    for (const ready of chain.reverse()) placed.add(ready)
+  }
+  return [...placed]
 }
 
 /** Where several calls gave the very same tokens, the one the harness can have gone on from. */

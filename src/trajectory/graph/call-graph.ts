@@ -19,6 +19,7 @@ export type ForkReason =
   | 'retokenised'
   | 'truncated-turn'
   | 'template-moves'
+  | 'forgotten'
   | 'unknown'
 
 /**
@@ -79,7 +80,7 @@ export interface CallNode {
 /** The calls of one session as a forest over token prefixes. The order of the records does not matter. */
 export interface CallGraph {
   readonly session: SessionRecord
-  /** Oldest first. */
+  /** Oldest first, but each call behind the call that it continues token by token. */
   readonly nodes: readonly CallNode[]
   /** Turns that gave no answer. */
   readonly silent: readonly Turn[]

@@ -85,6 +85,14 @@ describe('a changed answer', () => {
   })
 })
 
+test('a call that the gateway had removed from its memory', () => {
+  const graph = toyGraph([
+    { ...first, sampled: 'I ~ook.[bash {"a":1}]$' },
+    next(first.answer, { turn: { forced: { begins: 'forgotten' } } }),
+  ])
+  expect(edgeLine(graph, 'two')).toBe('forgotten one: the gateway had removed the earlier call from its memory')
+})
+
 describe('reasoning', () => {
   const answer = says('I look.', { reasoning: 'where to begin', calls: first.answer.toolCalls })
   const thinking: ToyCall = { ...first, answer }
@@ -101,6 +109,37 @@ describe('reasoning', () => {
     expect(edgeLine(toyGraph([thinking, stripped]), 'two')).toBe(`reasoning-stripped one: ${detail}`)
     const noted = next(first.answer, { turn: { forced: { begins: 'reasoning-stripped' } } })
     expect(edgeLine(toyGraph([thinking, noted]), 'two')).toBe(`reasoning-stripped one: ${detail}`)
+  })
+
+  test('an edited answer is an edited history, though the template drops the reasoning of an earlier turn too', () => {
+    const second = next(answer, { answer: says('All is in order.') })
+    const edited = [...second.messages, says('Nothing is in order.'), user('And the door?')]
+    const bare = edited.map((message) => (message === answer ? first.answer : message))
+    const third: ToyCall = { id: 'three', messages: edited, tools, prompt: render(bare, tools), answer: says('Shut.') }
+    expect(edgeLine(toyGraph([thinking, second, third]), 'three')).toBe(
+      'edited-history two: message 5 (assistant): the text was changed',
+    )
+  })
+
+  test('white space that was changed is an edited history where the gateway noted one', () => {
+    const trimmed = says('I look. ', { calls: first.answer.toolCalls })
+    const noted = next(trimmed, { turn: { forced: { begins: 'edited-history' } } })
+    expect(edgeLine(toyGraph([thinking, noted]), 'two')).toBe(
+      'edited-history one: message 3 (assistant): white space around the text was changed',
+    )
+  })
+
+  test('that came back changed in an older turn is an edited history, whether the template keeps it or not', () => {
+    const second = next(answer, { answer: says('All is in order.') })
+    const changed = says('I look.', { reasoning: 'where to end', calls: first.answer.toolCalls })
+    const messages = [...task, changed, shelf, second.answer, user('And the door?')]
+    const bare = messages.map((message) => (message === changed ? first.answer : message))
+    for (const prompt of [render(messages, tools), render(bare, tools)]) {
+      const third: ToyCall = { id: 'three', messages, tools, prompt, answer: says('Shut.') }
+      expect(edgeLine(toyGraph([thinking, second, third]), 'three')).toBe(
+        'edited-history two: message 3 (assistant): the reasoning came back changed',
+      )
+    }
   })
 
   test('of an earlier turn, which a template leaves out once the user speaks again', () => {

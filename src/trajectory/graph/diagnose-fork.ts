@@ -102,15 +102,33 @@ function whyNotLiteral(node: CallNode, from: CallNode, histories: Histories): Ca
   const { promptIds } = from.response
   const common = commonTokens(node.response.promptIds, { promptIds, ids: from.choice.ids })
   const at = histories.of(from.turn)?.messages.length ?? 0
-  return common < promptIds.length - OPENING
-    ? whyEarlier(node, from, common, histories)
-    : whyAnswer(node, from, at, common - promptIds.length, histories)
+  if (common >= promptIds.length - OPENING) return whyAnswer(node, from, at, common - promptIds.length, histories)
+  // An edit is the reason wherever the tokens part: with it, the gateway does not try whether the template keeps all else.
+  return (
+    describeSetting(node.turn, from.turn, histories) ??
+    editCause(node, from, at, histories) ??
+    whyEarlier(node, from, common, histories)
+  )
+}
+
+/** What the harness changed in an answer; undefined when it is the same, or only printed in another way. */
+function editCause(node: CallNode, call: CallNode, at: number, histories: Histories): Cause | undefined {
+  const differences = differencesOf(histories.message(node.turn, at), call.choice.message)
+  const find = (...kinds: Difference['kind'][]): string | undefined =>
+    differences.find(({ kind }) => kinds.includes(kind))?.what
+  const edit = find('dropped') ?? find('changed')
+  const cut = endedEarly(call)
+  const name = nameOf(node, at, histories)
+  if (edit !== undefined) {
+    const detail = `${name}: ${[edit, cut].filter(Boolean).join('; ')}`
+    return { reason: cut === undefined ? 'edited-history' : 'truncated-turn', detail }
+  }
+  const print = gatewayCause(node)?.reason === 'edited-history' ? find('reprinted', 'trimmed') : undefined
+  return print === undefined ? undefined : { reason: 'edited-history', detail: `${name}: ${print}` }
 }
 
 /** The tokens part ways before the answer of `from`, in what it was itself asked. */
 function whyEarlier(node: CallNode, from: CallNode, common: number, histories: Histories): Cause {
-  const setting = describeSetting(node.turn, from.turn, histories)
-  if (setting !== undefined) return setting
   const recorded = gatewayCause(node)
   let ancestor = from
   while (ancestor.edge.verdict === 'exact' && common < ancestor.response.promptIds.length - OPENING) {
@@ -135,10 +153,9 @@ function whyAnswer(node: CallNode, call: CallNode, at: number, offset: number, h
   const cause = (reason: ForkReason, what: string): Cause => ({ reason, detail: `${name}: ${what}` })
   const isAtThought = Boolean(choice.message.reasoning) && offset <= THOUGHT_MARKS
 
-  const edit = find('dropped') ?? find('changed')
+  const edit = editCause(node, call, at, histories)
+  if (edit !== undefined) return edit
   const cut = endedEarly(call)
-  if (edit !== undefined)
-    return cause(cut === undefined ? 'edited-history' : 'truncated-turn', [edit.what, cut].filter(Boolean).join('; '))
   const missing = isSealed(node) ? undefined : find('reasoning-missing')
   const recorded = gatewayCause(node)
   if (recorded?.reason === 'reasoning-stripped' || isAtThought) {
@@ -229,6 +246,8 @@ function gatewayCause({ turn }: CallNode): Cause | undefined {
     case 'reasoning-stripped':
     case 'template-moves':
       return { reason: note, detail: `the gateway noted ${note} when the call was made` }
+    case 'forgotten':
+      return { reason: note, detail: 'the gateway had removed the earlier call from its memory' }
     case 'foreign-turn':
       return { reason: 'edited-history', detail: 'the gateway met an assistant message that no recorded call sampled' }
     default:

@@ -163,6 +163,62 @@ describe('compaction', () => {
   })
 })
 
+describe('compaction instructions', () => {
+  const asked = (text: string): ToyCall => ({
+    id: 'sum',
+    messages: [...two.messages, two.answer, user(text)],
+    tools,
+    answer: says('This text is not used by any later call.'),
+  })
+
+  test.each([
+    ['Claude Code', 'CRITICAL: Respond with TEXT ONLY. Do not call tools.'],
+    ['Codex', 'You are performing a CONTEXT CHECKPOINT COMPACTION. Write a summary.'],
+    ['Gemini CLI', 'First, reason in your scratchpad. Then, generate the <state_snapshot>.'],
+    ['Qwen Code', 'Do not call tools. First, reason. Then, produce the <state_snapshot> XML.'],
+    ['pi', 'Create a structured context checkpoint summary for another model.'],
+  ])('%s: a call with its instruction is a compaction, whatever became of the answer', (harness, text) => {
+    const calls = [one, two, asked(text)]
+    expect(labels(calls)).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
+    expect(evidence(calls, 'sum')).toBe(`its instruction is the one by which ${harness} compacts`)
+  })
+
+  test.each([
+    ['OpenCode', 'You are a context summarization agent. Be brief.'],
+    ['pi', 'You are a context summarization assistant. Be brief.'],
+    [
+      'Gemini CLI',
+      'You are a specialized component for distilling chat history into a structured XML <state_snapshot>.',
+    ],
+  ])('%s: also as the system prompt of a call of its own', (harness, text) => {
+    const sum: ToyCall = { ...asked(''), messages: [system(text), user('user: sort the shelves')], tools: [] }
+    expect(labels([one, two, sum])).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
+    expect(evidence([one, two, sum], 'sum')).toContain(harness)
+  })
+
+  test('both calls of Gemini CLI are compactions: the summary and its review', () => {
+    const first = asked('Then, generate the <state_snapshot>.')
+    const review: ToyCall = {
+      ...first,
+      id: 'review',
+      messages: [...first.messages, first.answer, user('Critically evaluate the <state_snapshot> you wrote.')],
+    }
+    expect(labels([one, two, first, review])).toEqual({
+      one: 'main',
+      two: 'main',
+      sum: 'compaction',
+      review: 'compaction',
+    })
+  })
+
+  test('a conversation about such words is none', () => {
+    const chat = asked('What does <state_snapshot> mean in a context summarization?')
+    expect(labels([one, two, chat])).toMatchObject({ sum: 'main' })
+    const after: ToyCall = { ...one, messages: [rules, user('<state_snapshot>Nine boxes.</state_snapshot>')] }
+    expect(labels([after])).toEqual({ one: 'main' })
+  })
+})
+
 describe('retries', () => {
   const again = (id: string, turn: ToyCall['turn'] = {}): ToyCall => ({ ...one, id, answer: says('Hm.'), turn })
 
@@ -204,6 +260,33 @@ describe('several choices', () => {
   test('all stay when none was taken', () => {
     expect(labels([both])).toEqual({ 'one#0': 'main', 'one#1': 'main' })
   })
+})
+
+test('calls recorded before the calls that they continue keep their labels', () => {
+  const three: ToyCall = {
+    id: 'three',
+    messages: [...two.messages, two.answer, user('Thanks.')],
+    tools,
+    answer: says('You are welcome.'),
+  }
+  const main = { one: 'main', two: 'main', three: 'main' }
+  for (const calls of [
+    [three, one, two],
+    [three, two, one],
+    [two, three, one],
+    [two, one, three],
+    [one, three, two],
+  ]) {
+    const graph = toyGraph(calls)
+    expect(labelsOf(graph)).toEqual(main)
+    expect(graph.nodes.map(({ turn }) => turn.id)).toEqual(['one', 'two', 'three'])
+    expect(graph.nodes.map(({ edge }) => edge.verdict)).toEqual(['root', 'exact', 'exact'])
+  }
+})
+
+test('calls recorded before the calls that they continue keep their labels beside a sub-agent', () => {
+  const calls = [two, one, grandchild, child]
+  expect(labels(calls)).toEqual({ one: 'main', child: 'subagent', 'child-2': 'subagent', two: 'main' })
 })
 
 describe('abandoned answers', () => {

@@ -1,4 +1,6 @@
+import type { Turn } from '../../model/turn.ts'
 import type { CallNode } from './call-graph.ts'
+import { compactionHarness } from './compaction-instructions.ts'
 import { isSameAgent } from './find-summary.ts'
 import { findSuccessors, groupByConversation, groupByRequest } from './group-calls.ts'
 import { labelByHeaders } from './header-labels.ts'
@@ -16,20 +18,8 @@ export function labelCalls<N extends CallNode>(nodes: readonly N[], histories: H
   const labels = new Map<CallNode, Labelling>()
 
   for (const node of nodes) {
-    const byHeader = labelByHeaders(node.turn)
-    const summarised = summaries.get(node)
-    if (byHeader !== undefined) labels.set(node, { label: byHeader.label, evidence: [byHeader.evidence] })
-    else if (summarised !== undefined) {
-      labels.set(node, {
-        label: 'compaction',
-        evidence: [`its answer is the summary that ${summarised.turn.id} begins with`],
-      })
-    } else if (!goneOnFrom.has(node) && losesTools(node, histories)) {
-      labels.set(node, {
-        label: 'side-call',
-        evidence: ['the tools of its conversation were taken away, and nothing went on from it'],
-      })
-    }
+    const labelling = labelByItself(node, { goneOnFrom, summaries }, histories)
+    if (labelling !== undefined) labels.set(node, labelling)
   }
   const unmarked = conversations.map((conversation) => conversation.filter((node) => !labels.has(node)))
   const open = unmarked.filter((conversation) => conversation.length > 0)
@@ -49,6 +39,31 @@ interface Verdicts {
   continued: ReadonlySet<CallNode>
   labels: ReadonlyMap<CallNode, Labelling>
   overruled: Map<CallNode, Labelling>
+}
+
+/** What the headers, the instruction or the use of a call's answer say; undefined where its conversation decides. */
+function labelByItself(
+  node: CallNode,
+  { goneOnFrom, summaries }: ReturnType<typeof findSuccessors>,
+  histories: Histories,
+): Labelling | undefined {
+  const byHeader = labelByHeaders(node.turn)
+  if (byHeader !== undefined) return { label: byHeader.label, evidence: [byHeader.evidence] }
+  const summarised = summaries.get(node)
+  if (summarised !== undefined) {
+    return { label: 'compaction', evidence: [`its answer is the summary that ${summarised.turn.id} begins with`] }
+  }
+  // A summary is text. A call with tool calls was asked for one only if nothing continues it: the model did not obey.
+  const mayBeSummary = node.choice.message.toolCalls.length === 0 || !goneOnFrom.has(node)
+  const harness = mayBeSummary ? compactionHarness(node, histories) : undefined
+  if (harness !== undefined) {
+    return { label: 'compaction', evidence: [`its instruction is the one by which ${harness} compacts`] }
+  }
+  if (goneOnFrom.has(node) || !losesTools(node, histories)) return undefined
+  return {
+    label: 'side-call',
+    evidence: ['the tools of its conversation were taken away, and nothing went on from it'],
+  }
 }
 
 /** Asked in an ongoing conversation, but without the tools: the harness wants a text for itself. */
@@ -99,9 +114,11 @@ function markAbandoned(
     const label = labels.get(node)?.label
     if (continued.has(node) || overruled.has(node) || (label !== 'main' && label !== 'subagent')) continue
     const end = node.turn.endedAt ?? node.turn.startedAt
+    const ancestors = ancestorsOf(node)
     const later = conversation.findLast(
       (other) =>
         other.turn.startedAt >= end &&
+        !ancestors.has(other.turn) &&
         groupOf.get(other) !== groupOf.get(node) &&
         labels.get(other)?.label === label &&
         isSameAgent(node, other),
@@ -110,4 +127,16 @@ function markAbandoned(
     const evidence = [`nothing went on from it, while the conversation did, in ${later.turn.id}`]
     overruled.set(node, { label: 'abandoned', evidence })
   }
+}
+
+/** Calls that a call continues, in tokens or in messages. Some logs record a call before its parent. */
+function ancestorsOf(node: CallNode): Set<Turn> {
+  const found = new Set<Turn>()
+  for (let { edge } = node; edge.verdict !== 'root';) {
+    const parent: CallNode = edge.verdict === 'exact' ? edge.parent : edge.from
+    if (found.has(parent.turn)) break
+    found.add(parent.turn)
+    edge = parent.edge
+  }
+  return found
 }

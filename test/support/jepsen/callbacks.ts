@@ -9,7 +9,8 @@ export function openCallbacks(log: HistoryLog, chance: Chance, calm: AbortSignal
   return serve('127.0.0.1', async ({ path, body }, outgoing) => {
     const luck = calm.aborted ? 1 : chance.next()
     const isAnswered = luck >= 0.3
-    const { task_id: taskId, status, results } = TaskResult.parse(JSON.parse(body.toString()))
+    const { task_id: taskId, results, ...task } = TaskResult.parse(JSON.parse(body.toString()))
+    const status = task.polar_status ?? task.status
     const view = { status, results: results.map((result) => toResultFact(result)) }
     // It is called at the address that it gave for this task, or it is somebody else's news.
     log.add({ kind: 'callback', taskId: path === `/${taskId}` ? taskId : path, at: monotonic(), isAnswered, view })

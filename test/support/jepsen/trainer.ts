@@ -33,7 +33,7 @@ export class Trainer {
   /** Resolves when the task has been seen to be over. */
   async look(plan: TrainerPlan, signal: AbortSignal): Promise<void> {
     await this.#insist(plan, 'submit', signal, async (limit) => {
-      await this.#client.submitTask({ body: plan.body as never, signal: limit })
+      await this.#client.submitTask({ body: plan.body as never, signal: limit, idempotencyKey: plan.taskId })
       return {}
     })
     await Promise.all([
@@ -161,7 +161,7 @@ export async function* readEvents(client: Client, signal: AbortSignal): AsyncGen
 
 export function toView(task: TaskStatus): TaskView {
   return {
-    status: task.status,
+    status: task.polar_status ?? task.status,
     total: task.total_sessions,
     completed: task.completed_sessions,
     results: task.results.map((result) => toResultFact(result)),

@@ -51,7 +51,7 @@ export function toResultFact(result: SessionResult): ResultFact {
   return {
     sessionId: result.session_id,
     taskId: result.task_id,
-    status: result.status,
+    status: result.polar_status ?? result.status,
     nodeId: result.node_id ?? null,
     reward: rewardIn(result),
     nonces: noncesIn(JSON.stringify(result.trajectory)),

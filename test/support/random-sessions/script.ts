@@ -42,7 +42,7 @@ export interface Op {
   pick: number
   attempts: Attempt[]
   flaws: Flaws
-  weights: 'same' | 'new' | 'change-midway' | 'known-midway'
+  weights: 'same' | 'new' | 'change-midway' | 'uncertain-midway' | 'known-midway'
   /** Milliseconds since the last call began, and until this one ends. */
   wait: number
   takes: number
@@ -146,6 +146,7 @@ const op: fc.Arbitrary<Op> = fc.record({
     5,
     fc.constant('new'),
     fc.constant('change-midway'),
+    fc.constant('uncertain-midway'),
     fc.constant('known-midway'),
   ),
   wait: small(2),

@@ -216,7 +216,7 @@ class Simulation {
   #answer({ promptIds, op }: Omit<Sent, 'agent'>, attempt?: Partial<Attempt>): Turn['response'] {
     const flaws: Flaws = attempt === undefined ? op.flaws : { ...op.flaws, grade: 'exact', hasNoIds: false }
     const scripts = attempt === undefined || attempt.answer == null ? op.answers : [attempt.answer]
-    if (attempt === undefined && (op.weights === 'new' || op.weights === 'change-midway')) this.#version += 1
+    if (attempt === undefined && ['new', 'change-midway', 'uncertain-midway'].includes(op.weights)) this.#version += 1
     const choices =
       attempt?.outcome === 'empty' ? [] : scripts.map((answer, index) => this.#sample(answer, index, { op, flaws }))
     const weightVersion =
@@ -276,8 +276,14 @@ class Simulation {
     const now = `w${this.#version}`
     if (weights === 'known-midway') return [{ from: middle, version: now }]
     if (weights === 'same') return [{ from: 0, version: now }]
+    const before = `w${this.#version - 1}`
+    if (weights === 'uncertain-midway')
+      return [
+        { from: 0, version: before },
+        { from: middle, version: before, newest: now },
+      ]
     return [
-      { from: 0, version: `w${this.#version - 1}` },
+      { from: 0, version: before },
       { from: middle, version: now },
     ]
   }

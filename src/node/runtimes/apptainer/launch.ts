@@ -74,7 +74,8 @@ export async function launch(
   const workdir = insidePath(spec.workdir)
   const { diskMb } = spec.limits
   const place = [markOf(record), folder, sharedOf(spec), diskMb ?? ''] as const
-  const owned = [workdir, INSIDE_HOME, owner, isRoot, targets.length, ...targets]
+  const folders = (spec.folders ?? []).map(insidePath)
+  const owned = [workdir, INSIDE_HOME, owner, isRoot, targets.length, folders.length, ...targets, ...folders]
   const [file, ...args] = step(machine, 'launch', ...place, ...owned, ...apptainerLine(spec, options, mounts))
   const deadline = AbortSignal.any([signal, AbortSignal.timeout(START_MS)])
   const env = { ...HOST_ENV, HOME: '/nonexistent', APPTAINER_CONFIGDIR: join(folder, 'apptainer'), LC_ALL: 'C.UTF-8' }

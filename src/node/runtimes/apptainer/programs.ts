@@ -87,8 +87,9 @@ sub idle {
  * empty: nothing that anybody left behind can lead them elsewhere.
  */
 export const LAUNCH = `
-my ($name, $folder, $shared, $disk, $workdir, $home, $owner, $is_root, $count) = splice @ARGV, 0, 9;
+my ($name, $folder, $shared, $disk, $workdir, $home, $owner, $is_root, $count, $owned) = splice @ARGV, 0, 10;
 my @targets = splice @ARGV, 0, $count;
+my @folders = splice @ARGV, 0, $owned;
 umask 0;
 chdir $folder or die "$folder: $!\\n";
 $is_root ? call('unshare', $NEW_MOUNTS) : map_users($> + 0, $) + 0, $NEW_MOUNTS);
@@ -103,7 +104,7 @@ for (@targets) {
   my $place = dirs('rw/upper', $parent);
   if ($kind eq 'd') { dirs($place, $name) } else { open(my $file, '>>', "$place/$name") or die "$parent/$name: $!\\n" }
 }
-for (dirs('rw/upper', $workdir), dirs('rw/upper', $home)) { own($_, $owner + 0) if $is_root }
+for (map { dirs('rw/upper', $_) } $workdir, $home, @folders) { own($_, $owner + 0) if $is_root }
 umask 022;
 exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!\\n";
 `

@@ -6,7 +6,10 @@ import { snapshotConfig } from '../../sandbox/snapshots.ts'
 
 export const BubblewrapConfig = z.strictObject({
   kind: z.literal('bubblewrap'),
-  program: z.string().default('bwrap').describe('The bwrap program'),
+  program: z
+    .string()
+    .default('bwrap')
+    .describe('The bwrap program: a path or a name in PATH. Not set and none installed: one is fetched'),
   visible: z
     .array(z.string().regex(/^(?:\/[\w.-]+)+$/))
     .default(['/usr', '/opt'])

@@ -105,14 +105,24 @@ export class ContainerFiles {
   }
 
   /** Makes a directory and those above it; the last one belongs to the owner even when it was there. */
-  async makeDirectory(path: string): Promise<void> {
+  makeDirectory(path: string): Promise<void> {
+    return this.makeDirectories([path])
+  }
+
+  /** The same for several, in one request. Each is at or below the first, and all of them belong to the owner. */
+  async makeDirectories(paths: readonly string[]): Promise<void> {
+    const [top] = paths
+    if (top === undefined) return
     const { owner } = this.#deps
-    let parent = dirname(path)
+    let parent = dirname(top)
     while (parent !== '/' && (await this.#stat(parent)) === undefined) parent = dirname(parent)
-    const missing = path.slice(parent.length).split('/').filter(Boolean)
-    const headers = missing.map((_, index) =>
-      tarHeader({ name: `${missing.slice(0, index + 1).join('/')}/`, kind: 'directory', mode: 0o755, ...owner }),
+    const names = new Set(
+      paths.flatMap((path) => {
+        const missing = path.slice(parent.length).split('/').filter(Boolean)
+        return missing.map((_, index) => `${missing.slice(0, index + 1).join('/')}/`)
+      }),
     )
+    const headers = [...names].map((name) => tarHeader({ name, kind: 'directory', mode: 0o755, ...owner }))
     await this.#send(parent, headers, AbortSignal.timeout(FILE_TIMEOUT_MS))
   }
 

@@ -59,12 +59,18 @@ export function toPod(
   const mapped = spec.mounts.map((mount, index) => toVolume(mount, index, settings))
   // A user that is not the image's own cannot write where the image's own put the work; so it gets a copy of it.
   const hasWorkVolume = uid !== undefined && uid !== 0
+  // A volume cannot be removed by a command, so the workdir has none of its own where the folder above it has one.
+  const top = spec.folders?.[0]
+  const isWorkBelowTop = top !== undefined && `${spec.workdir}/`.startsWith(`${top}/`)
+  const work = isWorkBelowTop ? 'folders' : 'work'
+  const seedTarget = isWorkBelowTop ? join(SEED, relative(top, spec.workdir)) : SEED
   const mounts = [
     { name: 'state', mountPath: STATE },
-    ...(hasWorkVolume ? [{ name: 'work', mountPath: spec.workdir }] : []),
+    ...(top === undefined ? [] : [{ name: 'folders', mountPath: top }]),
+    ...(hasWorkVolume && !isWorkBelowTop ? [{ name: 'work', mountPath: spec.workdir }] : []),
     ...mapped.map(({ mount }) => mount),
   ]
-  const seed = 'if [ -d "$1" ]; then cp -a -- "$1/." "$2/"; fi; true'
+  const seed = 'if [ -d "$1" ]; then mkdir -p -- "$2" && cp -a -- "$1/." "$2/"; fi; true'
   return {
     apiVersion: 'v1',
     kind: 'Pod',
@@ -96,10 +102,10 @@ export function toPod(
               name: 'seed',
               image,
               imagePullPolicy: pullPolicy,
-              command: ['/bin/sh', '-c', seed, 'sh', spec.workdir, SEED],
+              command: ['/bin/sh', '-c', seed, 'sh', spec.workdir, seedTarget],
               securityContext: asUser,
               resources: { limits },
-              volumeMounts: [{ name: 'work', mountPath: SEED }],
+              volumeMounts: [{ name: work, mountPath: SEED }],
             },
           ]
         : [],
@@ -134,7 +140,8 @@ export function toPod(
       ],
       volumes: [
         { name: 'state', emptyDir: {} },
-        ...(hasWorkVolume ? [{ name: 'work', emptyDir: {} }] : []),
+        ...(top === undefined ? [] : [{ name: 'folders', emptyDir: {} }]),
+        ...(hasWorkVolume && !isWorkBelowTop ? [{ name: 'work', emptyDir: {} }] : []),
         ...mapped.map(({ volume }) => volume),
       ],
     },

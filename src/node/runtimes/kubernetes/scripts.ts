@@ -136,9 +136,11 @@ export const SWEEP_TOOL = `${SWEEP}
 sweep "$@" && echo $found
 `
 
-/** PREPARE WORKDIR: makes it where it can be made, and tells who commands are and what the image gives them. */
+/** PREPARE FOLDER...: makes those where they can be made, and tells who commands are and what the image gives them. */
 export const PREPARE = `
-mkdir -p -- "$1" 2>/dev/null; [ -w "$1" ] || { echo "user $(id -u) cannot write to $1" >&2; exit 1; }
+for folder do
+  mkdir -p -- "$folder" 2>/dev/null; [ -w "$folder" ] || { echo "user $(id -u) cannot write to $folder" >&2; exit 1; }
+done
 chmod 0755 ${STATE} 2>/dev/null
 id -u && id -g && echo "$HOME" && cat /proc/1/environ
 `

@@ -42,8 +42,8 @@ export interface CollectOptions {
 export type Submission = { kind: 'patch'; patch: Buffer } | { kind: 'none'; why: string }
 
 /** Files of the submission. */
-const PATCH = 'patch.diff'
-const NOTE = 'no-patch.txt'
+export const PATCH = 'patch.diff'
+export const NOTE = 'no-patch.txt'
 
 /** Takes what an agent changed out of its sandbox, as a patch against `base`. */
 export async function collectPatch(agent: Workspace, submission: string, options: CollectOptions): Promise<void> {

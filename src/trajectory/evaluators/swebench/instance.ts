@@ -56,6 +56,8 @@ export interface Instance {
   repo: string
   version: string
   baseCommit: string
+  /** Empty when the row has none. */
+  goldPatch: string
   goldPaths: ReadonlySet<string>
   testPatch: string
   /** Files of the test patch, and those that names of tests begin with. */
@@ -82,6 +84,7 @@ export function toInstance(row: InstanceRow): Instance {
   if (failToPass.length + passToPass.length === 0)
     throw new RangeError('instance.FAIL_TO_PASS: no test is named, so every patch would pass')
   const repo = row.org === undefined ? (row.repo ?? '') : `${row.org}/${row.repo ?? ''}`
+  const goldPatch = row.patch ?? row.fix_patch ?? ''
   const testPatch = row.test_patch ?? ''
   const { touched, results } = pathsOfPatch(testPatch)
   const named = [...failToPass, ...passToPass].flatMap((test) => /^([^\s:[]+\.\w+)::/.exec(test)?.[1] ?? [])
@@ -93,7 +96,8 @@ export function toInstance(row: InstanceRow): Instance {
     repo: repo.toLowerCase(),
     version: row.version ?? '',
     baseCommit,
-    goldPaths: pathsOfPatch(row.patch ?? row.fix_patch ?? '').touched,
+    goldPatch,
+    goldPaths: pathsOfPatch(goldPatch).touched,
     testPatch,
     testPaths: new Set([...touched, ...named]),
     testFiles: results,

@@ -108,10 +108,49 @@ function judge(test: string, statuses: StatusMap, isGood: (status: string | unde
  */
 function resolveName(test: string, statuses: StatusMap): string | undefined {
   if (statuses.has(test)) return test
-  if (test.split('[').length <= test.split(']').length) return undefined
+  if (!isCutShort(test)) return undefined
   const candidates = [...statuses.keys()].filter((name) => name.startsWith(test))
   const verdicts = new Set(candidates.map((name) => hasPassed(statuses.get(name))))
   return verdicts.size === 1 ? candidates[0] : undefined
+}
+
+/** Whether the parameters of a test's name have no end. */
+function isCutShort(test: string): boolean {
+  return test.split('[').length > test.split(']').length
+}
+
+/** Tests that must pass and that the log does not name. Empty for `fail_only`, where silence means success. */
+export function notReported(statuses: StatusMap, tests: TestLists, evalType: EvalType): string[] {
+  if (evalType === 'fail_only') return []
+  return [...tests.FAIL_TO_PASS, ...tests.PASS_TO_PASS].filter((test) => !isReported(test, statuses))
+}
+
+export function isReported(test: string, statuses: StatusMap): boolean {
+  return statuses.has(test) || (isCutShort(test) && [...statuses.keys()].some((name) => name.startsWith(test)))
+}
+
+/** Lowest similarity at which a reported name is shown beside a test that was not reported. */
+const NEAR = 0.4
+
+/** The reported names most similar to `test`, best first; compared by the words they consist of, so order and separators do not count. */
+export function nearestNames(test: string, statuses: StatusMap, most = 3): string[] {
+  const wanted = wordsOf(test)
+  return [...statuses.keys()]
+    .map((name) => ({ name, score: similarity(wanted, wordsOf(name)) }))
+    .filter(({ score }) => score >= NEAR)
+    .toSorted((a, b) => b.score - a.score)
+    .slice(0, most)
+    .map(({ name }) => name)
+}
+
+function wordsOf(name: string): Set<string> {
+  return new Set(name.split(/\W+/).filter((word) => word !== ''))
+}
+
+/** Dice coefficient of two sets of words, 0 to 1. */
+function similarity(one: ReadonlySet<string>, other: ReadonlySet<string>): number {
+  const total = one.size + other.size
+  return total === 0 ? 0 : (2 * [...one].filter((word) => other.has(word)).length) / total
 }
 
 function divide(tests: readonly string[], verdictOf: (test: string) => Verdict): Outcome {

@@ -4,6 +4,7 @@ import {
   hasFailed,
   hasPassed,
   isResolved,
+  notReported,
   reportTests,
   saysThatTestsRan,
   toWaryStatusMap,
@@ -19,6 +20,8 @@ export interface Reading {
   /** Reported as passed and as failed; taken as failed. */
   disputed: string[]
   report: TestsReport
+  /** Required tests that the log does not name; the report counts them as failures. */
+  notReported: string[]
   resolved: boolean
   /** Whether anything at all is known of the tests. */
   hasResults: boolean
@@ -37,6 +40,7 @@ export function readRun(run: TestRun, canaries: readonly Canary[], tests: TestLi
     statuses,
     disputed,
     report,
+    notReported: notReported(statuses, tests, evalType),
     resolved: hasResults && isResolved(report),
     hasResults,
     canaries: new Map(canaries.map((canary) => [canary, stateOf(canary, run.findings)])),
@@ -47,6 +51,18 @@ export function readRun(run: TestRun, canaries: readonly Canary[], tests: TestLi
 export function needsControl(run: TestRun, reading: Reading): boolean {
   if (!reading.hasResults || isNotRun(run)) return true
   return reading.resolved && (hasOddCanary(reading) || isSilentSuccess(run, reading))
+}
+
+/**
+ * Required tests that are missing from the log, where nothing else keeps the patch from being resolved. Empty when a
+ * required test failed by name, or when the runner could not load the file of a missing test: then the patch failed.
+ */
+export function decidingGaps(reading: Reading): string[] {
+  const { report, notReported: missing, hasResults } = reading
+  const failures = [...report.FAIL_TO_PASS.failure, ...report.PASS_TO_PASS.failure]
+  if (!hasResults || missing.length === 0 || failures.some((test) => !missing.includes(test))) return []
+  const hasBroken = missing.some((test) => test.includes('::') && hasBrokenFile(reading, test.split('::', 1)[0]!))
+  return hasBroken ? [] : missing
 }
 
 /** Whether the shell could not run the tests; or a test made it look so. */

@@ -1,0 +1,41 @@
+import { expect, test } from 'vitest'
+import { toCallSampling, type DefaultSampling, type SentSampling } from './turn-sampling.ts'
+
+const NONE = { temperature: 1, topP: 1, topK: -1, minP: 0 }
+
+function inForce(sent: SentSampling, defaults: DefaultSampling = NONE, assumed: (keyof DefaultSampling)[] = []) {
+  return toCallSampling({ sent, defaults, assumed })
+}
+
+test('toCallSampling() prefers what was sent to what the engine fills in', () => {
+  expect(inForce({ temperature: 0.5, seed: 7, n: 2, stop: ['x'] })).toEqual({
+    ...NONE,
+    temperature: 0.5,
+    seed: 7,
+    assumed: [],
+    isCut: false,
+  })
+})
+
+test('toCallSampling() names assumed defaults unless they were sent', () => {
+  expect(inForce({ topP: 1 }, NONE, ['temperature', 'topP']).assumed).toEqual(['temperature'])
+})
+
+test.each([
+  [{ topP: 0.9 }, {}],
+  [{ topK: 40 }, {}],
+  [{ minP: 0.05 }, {}],
+  [{ temperature: 0 }, {}],
+  [{}, { topP: 0.95 }],
+  [{}, { topK: 20 }],
+])('toCallSampling() marks a call whose distribution was cut: sent %j, defaults %j', (sent, defaults) => {
+  expect(inForce(sent, defaults).isCut).toBe(true)
+})
+
+test.each([
+  [{}, {}],
+  [{ topP: 1, topK: 0, minP: 0, temperature: 0.5 }, {}],
+  [{ topK: -1 }, { topK: 20 }],
+])('toCallSampling() does not mark a whole distribution: sent %j, defaults %j', (sent, defaults) => {
+  expect(inForce(sent, defaults).isCut).toBe(false)
+})

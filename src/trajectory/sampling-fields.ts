@@ -1,0 +1,58 @@
+import type { Sample, SampleCall } from '../model/sample.ts'
+import type { CallSampling, DefaultSampling, SentSampling } from '../model/turn-sampling.ts'
+
+const NAMES = {
+  temperature: 'temperature',
+  topP: 'top_p',
+  topK: 'top_k',
+  minP: 'min_p',
+  seed: 'seed',
+  maxTokens: 'max_tokens',
+  stop: 'stop',
+  presencePenalty: 'presence_penalty',
+  frequencyPenalty: 'frequency_penalty',
+  repetitionPenalty: 'repetition_penalty',
+  n: 'n',
+} as const satisfies Record<keyof SentSampling, string>
+
+/** Sampling parameters under the names that engines use; absent ones are left out. */
+export function toWireSampling(sampling: SentSampling): Record<string, unknown> {
+  return Object.fromEntries(
+    (Object.keys(NAMES) as (keyof SentSampling)[]).flatMap((name) =>
+      sampling[name] === undefined ? [] : [[NAMES[name], sampling[name]]],
+    ),
+  )
+}
+
+/** Names of parameters whose values are documented defaults that no engine confirmed. */
+export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[] {
+  return names.map((name) => NAMES[name])
+}
+
+/** How a call was sampled and what its log probabilities are of, for a metadata field. Unknown facts are left out. */
+export function callFacts({ sampling, logprobMode }: SampleCall): Record<string, unknown> {
+  return {
+    ...(sampling === undefined ? {} : samplingFacts(sampling)),
+    ...(logprobMode === undefined ? {} : { logprobs_of: logprobMode }),
+  }
+}
+
+function samplingFacts(sampling: CallSampling): Record<string, unknown> {
+  return {
+    sampling: toWireSampling(sampling),
+    ...(sampling.assumed.length === 0 ? {} : { sampling_assumed: toWireNames(sampling.assumed) }),
+    distribution_cut: sampling.isCut,
+  }
+}
+
+/** The same of each trained call, for formats whose metadata describes a whole sample. */
+export function trainedCallFacts({ calls }: Sample): Record<string, unknown>[] {
+  return calls
+    .filter(({ isTrained }) => isTrained)
+    .map((call) => ({
+      turn_id: call.turnId,
+      ...(call.weightVersion === undefined ? {} : { weight_version: call.weightVersion }),
+      ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+      ...callFacts(call),
+    }))
+}
