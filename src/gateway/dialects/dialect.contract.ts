@@ -230,7 +230,11 @@ export function describeDialect(subject: DialectSubject): void {
       expect(lists.length).toBeGreaterThan(0)
       for (const [name, list] of lists as [string, unknown[]][]) {
         let reads = 0
-        const watched = new Proxy({}, { get: () => void (reads += 1), ownKeys: () => (reads += 1) && [] })
+        const read = (): never[] => {
+          reads += 1
+          return []
+        }
+        const watched = new Proxy({}, { get: read, ownKeys: read })
         const body = { ...(value as object), [name]: [...list, 1, watched, watched] }
         expect(() => dialect.parseRequest({ text: '', value: body }, context), name).toThrow(RolloutError)
         expect(reads, name).toBe(0)
