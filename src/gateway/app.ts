@@ -138,5 +138,7 @@ function createdAt(deps: AppDeps): number {
  * Codex tries a WebSocket first and falls back to plain requests at once on 426; on any other answer it tries seven times.
  */
 export function refuseUpgrade(_request: IncomingMessage, socket: Duplex): void {
+  // Node removes its own error listener before this event: without a listener, a reset connection ends the process.
+  socket.on('error', () => socket.destroy())
   socket.end('HTTP/1.1 426 Upgrade Required\r\nconnection: close\r\ncontent-length: 0\r\n\r\n')
 }

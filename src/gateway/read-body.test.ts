@@ -4,7 +4,7 @@ import { expect, test } from 'vitest'
 import { JsonMemory } from '../lib/json-memory.ts'
 import { readJsonBody } from './read-body.ts'
 
-const LIMITS = { maxBytes: 100_000, maxDepth: 6 }
+const LIMITS = { maxBytes: 100_000, maxDepth: 6, maxValues: 1000 }
 
 function requestOf(pieces: Iterable<Buffer>, headers: Record<string, string> = {}): IncomingMessage {
   return Object.assign(Readable.from(pieces), { headers }) as unknown as IncomingMessage
@@ -41,4 +41,15 @@ test('a caller that goes away in the middle of its body is a caller that went aw
   const reading = readJsonBody(request, LIMITS, new JsonMemory())
   ;(request as unknown as Readable).destroy()
   await expect(reading).rejects.toMatchObject({ failure: { code: 'request.client-gone' } })
+})
+
+test('a body with too many values is rejected before it is parsed, wherever they stand', async () => {
+  const read = (text: string): Promise<unknown> =>
+    readJsonBody(requestOf([Buffer.from(text)]), LIMITS, new JsonMemory())
+  await expect(read(`{"a":[${'1,'.repeat(1100)}1]}`)).rejects.toThrow('more than 1000 values')
+  await expect(read(`{"a":[${'[1],'.repeat(1100)}[1]]}`)).rejects.toThrow('more than 1000 values')
+  // Not JSON either way; the text must not be parsed to find out.
+  await expect(read(`{"a":[${'1,'.repeat(1100)}`)).rejects.toThrow('more than 1000 values')
+  const text = ','.repeat(2500)
+  await expect(read(JSON.stringify({ text, quoted: `"${text}\\` }))).resolves.toMatchObject({ value: { text } })
 })

@@ -1,6 +1,7 @@
 import type { IncomingMessage } from 'node:http'
 import { promisify } from 'node:util'
 import { brotliDecompress, gunzip, inflate, zstdDecompress } from 'node:zlib'
+import { holdsMoreValuesThan } from '../lib/json-depth.ts'
 import type { JsonMemory, ParsedJson } from '../lib/json-memory.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { JsonBody } from './dialects/dialect.ts'
@@ -10,9 +11,11 @@ export interface BodyLimits {
   maxBytes: number
   /** Of arrays and objects within each other. */
   maxDepth: number
+  /** Of values in the whole body. */
+  maxValues: number
 }
 
-export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 64 * 1024 * 1024, maxDepth: 128 }
+export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 64 * 1024 * 1024, maxDepth: 128, maxValues: 1_000_000 }
 
 /**
  * Reads a whole JSON body. Throws RolloutError for anything that is not one, without having held more than allowed.
@@ -25,6 +28,7 @@ export async function readJsonBody(
 ): Promise<JsonBody> {
   const raw = await readBytes(request, limits.maxBytes)
   const bytes = await decompress(raw, request.headers['content-encoding'], limits.maxBytes)
+  assertFewValues(bytes, limits.maxValues)
   const text = decodeUtf8(bytes)
   const { value, added } = parse(text, memory)
   // The object and its list stand around what was added; the rest has been looked at before.
@@ -35,6 +39,12 @@ export async function readJsonBody(
     throw new RolloutError('request.malformed', `The body is nested deeper than ${limits.maxDepth} levels.`)
   }
   return { text, value }
+}
+
+function assertFewValues(bytes: Buffer, maxValues: number): void {
+  // A value takes at least two bytes, so most bodies are too short to hold too many.
+  if (bytes.length <= 2 * maxValues || !holdsMoreValuesThan(bytes, maxValues)) return
+  throw new RolloutError('request.malformed', `The body holds more than ${maxValues} values.`)
 }
 
 async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Buffer> {

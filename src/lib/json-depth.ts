@@ -1,4 +1,5 @@
 const QUOTE = 0x22
+const COMMA = 0x2c
 const BACKSLASH = 0x5c
 
 /**
@@ -18,6 +19,23 @@ export function nestsDeeperThan(text: Buffer, limit: number): boolean {
     const bracket = byte & 0xdf
     if (bracket === 0x5b && ++depth > limit) return true
     if (bracket === 0x5d) depth--
+  }
+  return false
+}
+
+/**
+ * Whether a JSON text holds more than about `limit` values. Runs before parsing, like `nestsDeeperThan`: the parser needs
+ * up to 16 bytes of memory for each byte of `[1,1,1,…]`, and every reader of the value visits each element.
+ */
+export function holdsMoreValuesThan(text: Buffer, limit: number): boolean {
+  // Every value but the first of a list or object stands behind a comma.
+  let commas = 0
+  for (let i = 0; i < text.length; i++) {
+    const byte = text[i]!
+    if (byte === QUOTE) {
+      i = endOfString(text, i)
+      if (i === -1) return false
+    } else if (byte === COMMA && ++commas > limit) return true
   }
   return false
 }

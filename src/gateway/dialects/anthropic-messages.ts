@@ -1,3 +1,4 @@
+import { listOf } from '../../lib/list-of.ts'
 import * as z from 'zod'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import {
@@ -43,7 +44,7 @@ const sourceBlocks = [
 const WireSourceBlock = z.union([otherThan(sourceBlocks), z.discriminatedUnion('type', sourceBlocks)])
 
 /** A source of type `content` holds blocks, or one string. */
-const WireDocumentSource = WireSource.extend({ content: z.union([z.string(), z.array(WireSourceBlock)]).nullish() })
+const WireDocumentSource = WireSource.extend({ content: z.union([z.string(), listOf(WireSourceBlock)]).nullish() })
 
 const resultBlocks = [
   ...sourceBlocks,
@@ -52,7 +53,7 @@ const resultBlocks = [
     type: z.literal('search_result'),
     title: z.string().nullish(),
     source: z.string().nullish(),
-    content: z.array(WireSourceBlock).nullish(),
+    content: listOf(WireSourceBlock).nullish(),
   }),
   z.looseObject({ type: z.literal('tool_reference'), tool_name: z.string() }),
 ] as const
@@ -66,7 +67,7 @@ const messageBlocks = [
   z.looseObject({
     type: z.literal('tool_result'),
     tool_use_id: z.string(),
-    content: z.union([z.string(), z.array(WireResultBlock)]).nullish(),
+    content: z.union([z.string(), listOf(WireResultBlock)]).nullish(),
     is_error: z.boolean().nullish(),
   }),
   z.looseObject({ type: z.literal('tool_addition'), tool: WireToolChange }),
@@ -75,7 +76,7 @@ const messageBlocks = [
 const WireBlock = z.union([otherThan(messageBlocks), z.discriminatedUnion('type', messageBlocks)])
 type WireBlock = z.infer<typeof WireBlock>
 
-const WireContent = z.union([z.string(), z.array(WireBlock)]).nullish()
+const WireContent = z.union([z.string(), listOf(WireBlock)]).nullish()
 type WireContent = z.infer<typeof WireContent>
 
 const WireRole = z.enum(['user', 'assistant', 'system'])
@@ -94,15 +95,15 @@ const WireFormat = z.looseObject({ type: z.string(), schema: z.unknown() })
 
 const WireRequest = z.looseObject({
   model: z.string(),
-  messages: z.array(WireMessage).min(1),
+  messages: listOf(WireMessage, { min: 1 }),
   system: WireContent,
   max_tokens: z.int().min(0).nullish(),
-  tools: z.array(WireTool).nullish(),
+  tools: listOf(WireTool).nullish(),
   tool_choice: WireToolChoice.nullish(),
   thinking: z.looseObject({ type: z.string(), display: z.string().nullish() }).nullish(),
   output_config: z.looseObject({ effort: z.string().nullish(), format: WireFormat.nullish() }).nullish(),
   output_format: WireFormat.nullish(),
-  stop_sequences: z.array(z.string()).nullish(),
+  stop_sequences: listOf(z.string()).nullish(),
   temperature: z.number().min(0).nullish(),
   top_p: z.number().min(0).max(1).nullish(),
   top_k: z.int().nullish(),

@@ -223,6 +223,24 @@ export function describeDialect(subject: DialectSubject): void {
       )
     })
 
+    test('parseRequest() reads no further than the first wrong element of a list', () => {
+      const { value } = subject.body(true)
+      const { context } = prepare(true)
+      const lists = Object.entries(value as object).filter(([, list]) => Array.isArray(list))
+      expect(lists.length).toBeGreaterThan(0)
+      for (const [name, list] of lists as [string, unknown[]][]) {
+        let reads = 0
+        const read = (): never[] => {
+          reads += 1
+          return []
+        }
+        const watched = new Proxy({}, { get: read, ownKeys: read })
+        const body = { ...(value as object), [name]: [...list, 1, watched, watched] }
+        expect(() => dialect.parseRequest({ text: '', value: body }, context), name).toThrow(RolloutError)
+        expect(reads, name).toBe(0)
+      }
+    })
+
     test('every failure has a status of its own kind and a body with its message', () => {
       for (const code of FailureCode.options) {
         const { failure } = new RolloutError(code, 'what happened')

@@ -1,3 +1,4 @@
+import { listOf } from '../../lib/list-of.ts'
 import * as z from 'zod'
 import type { AssistantMessage, ContentPart, Message, ToolCall } from '../../model/message.ts'
 import type { Vault } from './dialect.ts'
@@ -42,7 +43,7 @@ const WireFunctionResponse = loose({
   id: z.string().nullish(),
   name: z.string().nullish(),
   response: z.unknown().optional(),
-  parts: many(z.array(loose(WireMedia)).nullish()).optional(),
+  parts: many(listOf(loose(WireMedia)).nullish()).optional(),
 })
 type WireFunctionResponse = z.infer<typeof WireFunctionResponse>
 
@@ -67,7 +68,7 @@ export const WireContent = z.preprocess(
   },
   z.looseObject({
     role: z.enum(['user', 'model', 'function', 'system', 'tool', 'assistant', 'developer']).nullish(),
-    parts: many(z.array(WirePart).nullish()).optional(),
+    parts: many(listOf(WirePart).nullish()).optional(),
   }),
 )
 export type WireContent = z.infer<typeof WireContent>

@@ -1,3 +1,4 @@
+import { listOf } from '../../lib/list-of.ts'
 import * as z from 'zod'
 import { formatSse } from '../../lib/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
@@ -29,7 +30,7 @@ type WireFunctionDeclaration = z.infer<typeof WireFunctionDeclaration>
 
 const WireFunctionCallingConfig = loose({
   mode: z.string().nullish(),
-  allowedFunctionNames: many(z.array(z.string()).nullish()).optional(),
+  allowedFunctionNames: many(listOf(z.string()).nullish()).optional(),
 })
 type WireFunctionCallingConfig = z.infer<typeof WireFunctionCallingConfig>
 
@@ -47,7 +48,7 @@ const WireGenerationConfig = loose({
   seed: z.int().nullish(),
   candidateCount: z.int().min(1).max(128).nullish(),
   maxOutputTokens: z.int().min(1).nullish(),
-  stopSequences: many(z.array(z.string()).nullish()).optional(),
+  stopSequences: many(listOf(z.string()).nullish()).optional(),
   presencePenalty: z.number().nullish(),
   frequencyPenalty: z.number().nullish(),
   responseLogprobs: z.boolean().nullish(),
@@ -62,10 +63,10 @@ type WireGenerationConfig = z.infer<typeof WireGenerationConfig>
 
 /** The body of every POST of this API. */
 const WireRequest = loose({
-  contents: many(z.array(WireContent).min(1)),
+  contents: many(listOf(WireContent, { min: 1 })),
   systemInstruction: WireContent.nullish(),
   tools: many(
-    z.array(loose({ functionDeclarations: many(z.array(WireFunctionDeclaration).nullish()).optional() })).nullish(),
+    listOf(loose({ functionDeclarations: many(listOf(WireFunctionDeclaration).nullish()).optional() })).nullish(),
   ).optional(),
   toolConfig: loose({ functionCallingConfig: WireFunctionCallingConfig.nullish() }).nullish(),
   generationConfig: WireGenerationConfig.nullish(),

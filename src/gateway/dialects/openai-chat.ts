@@ -1,3 +1,4 @@
+import { listOf } from '../../lib/list-of.ts'
 import * as z from 'zod'
 import { toJsonBytes } from '../../lib/json-bytes.ts'
 import { formatSse } from '../../lib/sse.ts'
@@ -25,7 +26,7 @@ const WirePart = z.looseObject({
   image_url: z.looseObject({ url: z.string(), detail: z.string().nullish() }).optional(),
 })
 
-const WireContent = z.union([z.string(), z.array(WirePart)]).nullish()
+const WireContent = z.union([z.string(), listOf(WirePart)]).nullish()
 
 const WireToolCall = z.looseObject({
   id: z.string().nullish(),
@@ -41,7 +42,7 @@ const WireMessage = z.discriminatedUnion('role', [
     content: WireContent,
     reasoning_content: z.string().nullish(),
     reasoning: z.string().nullish(),
-    tool_calls: z.array(WireToolCall).nullish(),
+    tool_calls: listOf(WireToolCall).nullish(),
   }),
   z.looseObject({ role: z.literal('tool'), content: WireContent, tool_call_id: z.string().nullish() }),
 ])
@@ -53,11 +54,11 @@ const WireTool = z.looseObject({
     .optional(),
 })
 
-const WireTools = z.array(WireTool)
+const WireTools = listOf(WireTool)
 
 const WireRequest = z.looseObject({
   model: z.string(),
-  messages: z.array(WireMessage).min(1),
+  messages: listOf(WireMessage, { min: 1 }),
   tools: WireTools.nullish(),
   stream: z.boolean().nullish(),
   stream_options: z.looseObject({ include_usage: z.boolean().nullish() }).nullish(),
@@ -69,7 +70,7 @@ const WireRequest = z.looseObject({
   n: z.int().min(1).max(128).nullish(),
   max_tokens: z.int().min(0).nullish(),
   max_completion_tokens: z.int().min(0).nullish(),
-  stop: z.union([z.string(), z.array(z.string())]).nullish(),
+  stop: z.union([z.string(), listOf(z.string())]).nullish(),
   logprobs: z.boolean().nullish(),
   top_logprobs: z.int().min(-1).nullish(),
 })

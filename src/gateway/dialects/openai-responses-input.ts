@@ -1,3 +1,4 @@
+import { listOf } from '../../lib/list-of.ts'
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { AssistantMessage, ContentPart, Message } from '../../model/message.ts'
@@ -40,11 +41,11 @@ const partSchemas: Readonly<Record<string, z.ZodType<ContentPart | undefined>>> 
 }
 
 const Content = z
-  .union([z.string().transform((text): ContentPart[] => (text === '' ? [] : [{ type: 'text', text }])), z.array(Part)])
+  .union([z.string().transform((text): ContentPart[] => (text === '' ? [] : [{ type: 'text', text }])), listOf(Part)])
   .nullish()
   .transform((parts) => parts ?? [])
 
-const Texts = z.array(z.looseObject({ text: z.string().nullish() })).nullish()
+const Texts = listOf(z.looseObject({ text: z.string().nullish() })).nullish()
 const id = z.string().nullish()
 const fields = z.looseObject({}).nullish()
 
@@ -145,7 +146,7 @@ const WireItem = z.looseObject({ type: z.string().nullish() }).transform((item, 
 
 export const WireInput = z.union([
   z.string().transform((text): WireItem[] => [{ type: 'message', role: 'user', content: [{ type: 'text', text }] }]),
-  z.array(WireItem),
+  listOf(WireItem),
 ])
 
 // --- reading ----------------------------------------------------------------------------------------------------------

@@ -1,3 +1,4 @@
+import { listOf } from '../../lib/list-of.ts'
 import * as z from 'zod'
 import type { Tool } from '../../model/message.ts'
 import type { WireFields } from '../../model/stream-event.ts'
@@ -41,7 +42,7 @@ const toolSchemas = {
     type: z.literal('namespace'),
     name: z.string().min(1),
     description: z.string().nullish(),
-    tools: z.array(byType({ function: FunctionTool, custom: CustomTool })),
+    tools: listOf(byType({ function: FunctionTool, custom: CustomTool })),
   }),
   local_shell: z.looseObject({ type: z.literal('local_shell') }),
   shell: z.looseObject({ type: z.literal('shell'), environment: z.looseObject({ type: z.string() }).nullish() }),
@@ -420,7 +421,7 @@ const optional = <T extends z.ZodType>(type: T) =>
   type.nullish().transform((value) => (value === null ? undefined : value))
 
 const LocalShellArguments = z.object({
-  command: z.array(z.string()),
+  command: listOf(z.string()),
   env: optional(z.record(z.string(), z.string())),
   timeout_ms: optional(z.number()),
   user: optional(z.string()),
@@ -428,7 +429,7 @@ const LocalShellArguments = z.object({
 })
 
 const ShellArguments = z.object({
-  commands: z.array(z.string()),
+  commands: listOf(z.string()),
   timeout_ms: optional(z.number()),
   max_output_length: optional(z.number()),
 })

@@ -1,3 +1,4 @@
+import { listOf } from '../../lib/list-of.ts'
 import * as z from 'zod'
 import { formatSse } from '../../lib/sse.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
@@ -66,7 +67,7 @@ const WireRequest = z.looseObject({
   parallel_tool_calls: z.boolean().nullish(),
   text: z.looseObject({ format: WireTextFormat.nullish() }).nullish(),
   reasoning: z.looseObject({ effort: z.string().nullish(), summary: z.string().nullish() }).nullish(),
-  include: z.array(z.string()).nullish(),
+  include: listOf(z.string()).nullish(),
   stream: z.boolean().nullish(),
   temperature: z.number().min(0).nullish(),
   top_p: z.number().min(0).max(1).nullish(),
@@ -187,7 +188,7 @@ function loadedTools(item: { type?: unknown; tools?: unknown } | null, position:
 }
 
 function parseTools(tools: unknown, place: readonly PropertyKey[]): WireTool[] {
-  const parsed = z.array(WireTool).safeParse(tools ?? [])
+  const parsed = listOf(WireTool).safeParse(tools ?? [])
   if (!parsed.success) throw malformed(parsed.error, place)
   return parsed.data
 }

@@ -1,6 +1,6 @@
 import { once } from 'node:events'
-import { connect, createServer, type AddressInfo } from 'node:net'
-import { expect, test } from 'vitest'
+import { connect, createServer, type AddressInfo, type Socket } from 'node:net'
+import { expect, onTestFinished, test } from 'vitest'
 import { AllowProxy, isPrivateAddress } from './allow-proxy.ts'
 
 test.each([
@@ -30,12 +30,14 @@ test.each(['1.1.1.1', '93.184.216.34', '172.32.0.1', '2606:4700::1111'])('%s is 
 
 test('AllowProxy refuses hosts that are not named, and names that lead inside, with one look', async () => {
   const asked: string[] = []
-  const proxy = new AllowProxy(['inside.example', 'mixed.example'], async (host) => {
-    asked.push(host)
-    return [
-      { address: '1.1.1.1', family: 4 },
-      { address: '10.0.0.1', family: 4 },
-    ].slice(host.startsWith('mixed') ? 0 : 1)
+  const proxy = new AllowProxy(['inside.example', 'mixed.example'], {
+    resolve: async (host) => {
+      asked.push(host)
+      return [
+        { address: '1.1.1.1', family: 4 },
+        { address: '10.0.0.1', family: 4 },
+      ].slice(host.startsWith('mixed') ? 0 : 1)
+    },
   })
   const server = createServer((socket) => proxy.accept(socket))
   await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -59,3 +61,97 @@ test('AllowProxy refuses hosts that are not named, and names that lead inside, w
   expect([...new Set(asked)]).toEqual(['inside.example', 'mixed.example'])
   server.close()
 })
+
+/** A proxy whose only allowed host, `peer.example`, is a raw TCP server of the test. */
+async function startProxy(
+  answer: (socket: Socket) => void,
+): Promise<{ peerPort: number; send(bytes: string): Promise<string> }> {
+  const peer = createServer((socket) => {
+    socket.on('error', () => {})
+    answer(socket)
+  })
+  await once(peer.listen(0, '127.0.0.1'), 'listening')
+  const proxy = new AllowProxy(['peer.example'], {
+    resolve: async () => [{ address: '127.0.0.1', family: 4 }],
+    isPrivate: () => false,
+  })
+  const server = createServer((socket) => {
+    socket.on('error', () => {})
+    proxy.accept(socket)
+  })
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  onTestFinished(() => {
+    peer.close()
+    server.close()
+  })
+  const { port } = server.address() as AddressInfo
+  return {
+    peerPort: (peer.address() as AddressInfo).port,
+    /** Gives everything the proxy sent until it closed the connection. */
+    async send(bytes) {
+      const socket = connect(port, '127.0.0.1')
+      socket.on('error', () => {})
+      let received = ''
+      socket.setEncoding('utf8').on('data', (text: string) => (received += text))
+      socket.write(bytes)
+      await once(socket, 'close')
+      return received
+    },
+  }
+}
+
+const OK = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok'
+
+test('AllowProxy forwards a request and its answer', async () => {
+  let seen = ''
+  const { peerPort, send } = await startProxy((socket) =>
+    socket.setEncoding('utf8').on('data', (text: string) => {
+      seen += text
+      if (seen.endsWith('0\r\n\r\n')) socket.end(OK)
+    }),
+  )
+  const answer = await send(
+    `POST http://peer.example:${peerPort}/x?y=1 HTTP/1.1\r\nHost: z\r\nTransfer-Encoding: chunked\r\nConnection: close, x-hop\r\nX-Hop: 1\r\nX-End: 2\r\n\r\n3\r\nabc\r\n0\r\n\r\n`,
+  )
+  expect(answer).toMatch(/^HTTP\/1\.1 200 OK\r\n[^]*\r\n\r\nok$/)
+  expect(seen).toMatch(new RegExp(`^POST /x\\?y=1 HTTP/1\\.1\\r\\n`))
+  expect(seen.toLowerCase()).toContain(`host: peer.example:${peerPort}\r\n`)
+  expect(seen.toLowerCase()).toContain('x-end: 2\r\n')
+  expect(seen.toLowerCase()).not.toContain('x-hop')
+  expect(seen).toContain('3\r\nabc\r\n')
+})
+
+test.each([
+  ['CONNECT to a port above 65535', () => 'CONNECT peer.example:99999 HTTP/1.1\r\nHost: x\r\n\r\n', OK],
+  ['CONNECT to port 0', () => 'CONNECT peer.example:0 HTTP/1.1\r\nHost: x\r\n\r\n', OK],
+  [
+    'a Trailer header in a request without chunks',
+    (port: number) =>
+      `GET http://peer.example:${port}/ HTTP/1.1\r\nHost: x\r\nTrailer: x-sum\r\nConnection: close\r\n\r\n`,
+    OK,
+  ],
+  [
+    'a Trailer header in an answer with a length',
+    get,
+    'HTTP/1.1 200 OK\r\nTrailer: x-sum\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok',
+  ],
+  ['an answer with status 099', get, 'HTTP/1.1 099 Odd\r\nContent-Length: 0\r\nConnection: close\r\n\r\n'],
+  ['an answer that is not HTTP', get, 'nonsense\r\n\r\n'],
+  ['an answer that switches protocols', get, 'HTTP/1.1 101 Switching\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n'],
+  [
+    'a request to switch protocols',
+    (port: number) =>
+      `GET http://peer.example:${port}/ HTTP/1.1\r\nHost: x\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n`,
+    OK,
+  ],
+])('AllowProxy survives %s', async (_, request, answer) => {
+  const { peerPort, send } = await startProxy((socket) => socket.once('data', () => socket.end(answer)))
+  await send(request(peerPort))
+  // An exception in a listener fails the test run; and the proxy still serves the next connection.
+  const next = await send('GET http://other.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n')
+  expect(next).toMatch(/^HTTP\/1\.1 403 /)
+})
+
+function get(port: number): string {
+  return `GET http://peer.example:${port}/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n`
+}

@@ -1,9 +1,25 @@
 import { lookup } from 'node:dns/promises'
-import { createServer, request, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
+import {
+  createServer,
+  request,
+  type IncomingHttpHeaders,
+  type IncomingMessage,
+  type Server,
+  type ServerResponse,
+} from 'node:http'
 import { BlockList, connect, isIP, type Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
 
-export type Resolve = (host: string) => Promise<{ address: string; family: number }[]>
+type Resolve = (host: string) => Promise<{ address: string; family: number }[]>
+
+interface ProxyDeps {
+  /** Default: the resolver of this machine. */
+  resolve?: Resolve
+  /** Default: `isPrivateAddress`. */
+  isPrivate?: (address: string) => boolean
+}
+
+const systemResolve: Resolve = (host) => lookup(host, { all: true })
 
 /** Addresses nobody outside has: this machine, its neighbours, and whoever gives out a cloud's keys. */
 export function isPrivateAddress(address: string): boolean {
@@ -38,19 +54,29 @@ for (const [network, prefix] of [
   privateAddresses.addSubnet(network, prefix, 'ipv6')
 
 /**
- * A proxy (HTTP, and CONNECT for everything else) for a sandbox that may talk to some hosts: only by those names, which
- * are resolved here, and only where they lead out of this machine's own network. Give it connections with `accept`.
+ * An HTTP proxy (with CONNECT for every other protocol) for a sandbox that may reach some hosts. A request must name one
+ * of these hosts; the proxy resolves the name itself and rejects names that resolve to a private address. Sandbox and
+ * remote host are both hostile: a malformed message ends its own connection and nothing else.
  */
 export class AllowProxy {
   readonly #hosts: ReadonlySet<string>
   readonly #resolve: Resolve
+  readonly #isPrivate: (address: string) => boolean
   readonly #server: Server
 
-  constructor(hosts: readonly string[], resolve: Resolve = (host) => lookup(host, { all: true })) {
+  constructor(hosts: readonly string[], { resolve = systemResolve, isPrivate = isPrivateAddress }: ProxyDeps = {}) {
     this.#hosts = new Set(hosts.map((host) => host.toLowerCase()))
     this.#resolve = resolve
-    this.#server = createServer((incoming, response) => void this.#forward(incoming, response))
-    this.#server.on('connect', (incoming, socket, head) => void this.#tunnel(incoming, socket, head))
+    this.#isPrivate = isPrivate
+    this.#server = createServer((incoming, response) => {
+      incoming.on('error', () => response.destroy())
+      this.#forward(incoming, response).catch(() => response.destroy())
+    })
+    this.#server.on('connect', (incoming, socket, head) => {
+      socket.on('error', () => socket.destroy())
+      this.#tunnel(incoming, socket, head).catch(() => socket.destroy())
+    })
+    this.#server.on('upgrade', (_, socket) => socket.destroy())
     this.#server.on('clientError', (_, socket) => socket.destroy())
   }
 
@@ -59,10 +85,10 @@ export class AllowProxy {
   }
 
   async #tunnel(incoming: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
-    socket.on('error', () => socket.destroy())
     const [host, port] = splitAuthority(incoming.url ?? '')
     const address = await this.#find(host).catch(() => undefined)
     if (address === undefined || port === undefined) return void socket.end('HTTP/1.1 403 Forbidden\r\n\r\n')
+    if (socket.destroyed) return
     const upstream = connect({ host: address, port })
     upstream.on('error', () => socket.destroy())
     upstream.once('connect', () => {
@@ -77,20 +103,38 @@ export class AllowProxy {
     const url = URL.parse(incoming.url ?? '')
     const address = url?.protocol === 'http:' ? await this.#find(url.hostname).catch(() => undefined) : undefined
     if (url === null || address === undefined) return void response.writeHead(403).end()
-    const { 'proxy-authorization': _, 'proxy-connection': __, ...headers } = incoming.headers
+    if (response.destroyed) return
+    const isChunked = incoming.headers['transfer-encoding'] !== undefined
     const upstream = request({
       host: address,
       port: url.port === '' ? 80 : Number(url.port),
       method: incoming.method,
       path: `${url.pathname}${url.search}`,
-      headers: { ...headers, host: url.host },
+      headers: {
+        ...endToEndHeaders(incoming.headers),
+        host: url.host,
+        // Node adds the framing of a body by itself only for methods that usually have a body.
+        ...(isChunked ? { 'transfer-encoding': 'chunked' } : {}),
+      },
       agent: false,
     })
+    upstream.on('error', () => response.destroy())
     upstream.once('response', (answer) => {
-      response.writeHead(answer.statusCode ?? 502, answer.headers)
-      answer.pipe(response)
+      answer.on('error', () => response.destroy())
+      try {
+        response.writeHead(toStatus(answer.statusCode), endToEndHeaders(answer.headers))
+        answer.pipe(response)
+      } catch {
+        // A header that Node's parser accepts and its writer rejects.
+        upstream.destroy()
+        response.destroy()
+      }
     })
-    upstream.once('error', () => response.destroy())
+    upstream.on('upgrade', (_, socket) => {
+      socket.destroy()
+      response.destroy()
+    })
+    response.once('close', () => upstream.destroy())
     incoming.pipe(upstream)
   }
 
@@ -99,11 +143,35 @@ export class AllowProxy {
     if (!this.#hosts.has(host.toLowerCase())) return undefined
     const addresses = await this.#resolve(host)
     // One private address among others is how a name is made to lead inside; none of them is used then.
-    return addresses.some(({ address }) => isPrivateAddress(address)) ? undefined : addresses[0]?.address
+    return addresses.some(({ address }) => this.#isPrivate(address)) ? undefined : addresses[0]?.address
   }
+}
+
+/** Headers that describe one connection, not the message (RFC 9110, section 7.6.1): a proxy does not forward them. */
+const HOP_BY_HOP: ReadonlySet<string> = new Set([
+  'connection',
+  'keep-alive',
+  'proxy-authenticate',
+  'proxy-authorization',
+  'proxy-connection',
+  'te',
+  'trailer',
+  'transfer-encoding',
+  'upgrade',
+])
+
+function endToEndHeaders(headers: IncomingHttpHeaders): IncomingHttpHeaders {
+  const named = new Set((headers.connection ?? '').split(',').map((name) => name.trim().toLowerCase()))
+  return Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP_BY_HOP.has(name) && !named.has(name)))
+}
+
+/** Node's HTTP parser accepts every number of three digits; its writer throws for numbers below 100. */
+function toStatus(status: number | undefined): number {
+  return status === undefined || status < 200 ? 502 : status
 }
 
 function splitAuthority(authority: string): [host: string, port: number | undefined] {
   const match = /^\[?([^\]]+?)\]?:(\d{1,5})$/.exec(authority)
-  return [match?.[1] ?? '', match === null ? undefined : Number(match[2])]
+  const port = Number(match?.[2])
+  return [match?.[1] ?? '', port >= 1 && port <= 65_535 ? port : undefined]
 }
