@@ -6,6 +6,7 @@ import { promisify } from 'node:util'
 
 const run = promisify(execFile)
 const ARCHIVES_AT_A_TIME = 2
+const MACHINE_STATUS = '/var/lib/dpkg/status'
 const LISTING_BYTES = 64 * 1024 * 1024
 
 export interface UnpackedPackage {
@@ -31,8 +32,9 @@ export async function downloadPackages(
   const archives = join(work, 'cache', 'archives')
   for (const folder of [join(archives, 'partial'), join(work, 'lists', 'partial')])
     mkdirSync(folder, { recursive: true })
-  const status = isOnTopOfMachine ? '/var/lib/dpkg/status' : join(work, 'status')
-  if (!isOnTopOfMachine) writeFileSync(status, '')
+  // A copy: apt-get locks the folder of this file, and only root may lock the machine's own.
+  const status = join(work, 'status')
+  writeFileSync(status, isOnTopOfMachine ? readFileSync(MACHINE_STATUS) : '')
   const settings: Record<string, string> = {
     'Dir::State': work,
     'Dir::State::lists': join(work, 'lists'),
@@ -93,7 +95,7 @@ async function extract(archive: string, root: string): Promise<string[]> {
 export function recordPackages(packages: readonly UnpackedPackage[], root: string): void {
   const database = join(root, 'var/lib/dpkg')
   mkdirSync(join(database, 'info'), { recursive: true })
-  const stanzas = [readFileSync('/var/lib/dpkg/status', 'utf8').trimEnd()]
+  const stanzas = [readFileSync(MACHINE_STATUS, 'utf8').trimEnd()]
   for (const { control, files } of packages) {
     const field = (name: string) => new RegExp(`^${name}: (.*)$`, 'm').exec(control)?.[1]
     stanzas.push(control.trimEnd().replace(/^Package: .*$/m, '$&\nStatus: install ok installed'))

@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, readFile, readlink, rm, stat, writeFile } from 'node:fs/promises'
+import { chmod, mkdtemp, readdir, readFile, readlink, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
@@ -78,6 +78,8 @@ test('extractTar() writes files, directories, and links as links', async () => {
   expect(await readlink(join(target, 'c'))).toBe('/etc/passwd')
   expect((await stat(join(target, 'a'))).mode & 0o7777).toBe(0o755)
   expect((await stat(target)).mode & 0o777).toBe(0o555)
+  // An ordinary user can remove files only from folders that allow it.
+  await chmod(target, 0o755)
 })
 
 test.each<[string, Member[]]>([
