@@ -11,6 +11,7 @@ export interface TestSummary {
 /** For tests that were never started, which cannot give a reason themselves. */
 const REASONS: Readonly<Record<string, string>> = { todo: 'the test is not written yet' }
 const NO_REASON = 'the file gives no reason'
+const LONGEST_REASON = 300
 
 /** Writes the counts and the reasons of skipped tests, which vitest's own JSON lacks, where POLAR_TEST_SUMMARY says. */
 export default class SummaryReporter implements Reporter {
@@ -30,7 +31,7 @@ function toSummary(modules: readonly TestModule[], unhandledErrors: readonly unk
       else if (result.state === 'skipped')
         summary.skipped.push({
           test: `${module.relativeModuleId} > ${test.fullName}`,
-          reason: result.note ?? REASONS[test.options.mode] ?? NO_REASON,
+          reason: toLine(result.note ?? REASONS[test.options.mode] ?? NO_REASON),
         })
       else failed++
     }
@@ -38,4 +39,10 @@ function toSummary(modules: readonly TestModule[], unhandledErrors: readonly unk
     summary.failed += module.ok() ? failed : Math.max(failed, 1)
   }
   return summary
+}
+
+/** Output of a program that a reason quotes has many lines. */
+function toLine(reason: string): string {
+  const line = reason.replaceAll(/\s+/g, ' ').trim()
+  return line.length > LONGEST_REASON ? `${line.slice(0, LONGEST_REASON)}…` : line
 }

@@ -14,7 +14,7 @@ test('the summary counts passed and failed tests and says why one was skipped', 
       import { expect, test } from 'vitest'
       test('holds', () => expect(1).toBe(1))
       test('does not hold', () => expect(1).toBe(2))
-      test('needs docker', (context) => context.skip('docker is not here'))
+      test('needs docker', (context) => context.skip('docker is not\\n  here'))
       test.todo('is still to be written')`,
   })
   expect(summary).toEqual({
