@@ -42,7 +42,7 @@ export function buildRootArchive(cache: string): string | undefined {
     }
     writeFileSync(join(work, 'list'), [...filesOf(packages)].toSorted().join('\n'))
     const draft = join(work, 'root.tar')
-    execFileSync('tar', ['--no-recursion', '-C', '/', '-cf', draft, '-T', join(work, 'list')])
+    execFileSync('tar', ['--no-recursion', '--ignore-failed-read', '-C', '/', '-cf', draft, '-T', join(work, 'list')])
     execFileSync('tar', ['-C', work, '-rf', draft, ...Object.keys(FILES)])
     renameSync(draft, archive)
   } finally {
