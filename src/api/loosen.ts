@@ -17,10 +17,11 @@ const MOST_WARNINGS = 20
  */
 export function loosen(schema: z.ZodType, input: unknown): Loosened {
   const warnings: string[] = []
-  const value = structuredClone(input)
+  let value = input
   for (let round = 0; round < MOST_ROUNDS; round += 1) {
     const parsed = schema.safeParse(value, { reportInput: true })
     if (parsed.success) break
+    if (round === 0) value = structuredClone(input)
     const mended = parsed.error.issues.map((issue) => mend(value, issue, warnings))
     if (!mended.includes(true)) break
   }

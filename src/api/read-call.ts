@@ -74,7 +74,6 @@ function loosenBody(body: RequestBody | undefined, value: unknown, request: Requ
   const isStrict = /^(?:true|1)$/i.test(request.headers.get(STRICT_HEADER) ?? '')
   if (body?.kind !== 'json' || body.adapt === undefined || isStrict) return { value, warnings: [] }
   const adapted = body.adapt(value)
-  if (body.schema.safeParse(adapted.value).success) return adapted
   const loosened = loosen(body.schema, adapted.value)
   return { value: loosened.value, warnings: [...adapted.warnings, ...loosened.warnings] }
 }

@@ -141,7 +141,7 @@ function withReadableArguments(message: WireMessage): WireMessage {
   return { ...message, tool_calls: calls }
 }
 
-function isJson(text: string): boolean {
+export function isJson(text: string): boolean {
   try {
     JSON.parse(text)
     return true

@@ -4,7 +4,7 @@ import type { SessionRecord } from '../../src/model/session.ts'
 import type { Choice, Turn } from '../../src/model/turn.ts'
 import type { BuiltSession } from '../../src/trajectory/build-session.ts'
 import type { CallFilter } from '../../src/trajectory/select-calls.ts'
-import { assertCallsBeforeResults, expectedMessages, requestOf } from './message-oracle.ts'
+import { assertCallsBeforeResults, expectedMessages, isJson, requestOf } from './message-oracle.ts'
 
 /**
  * What must hold of training data, judged by the records alone: nothing here calls the code that made it, and everything is
@@ -433,15 +433,6 @@ function isAllowed({ turn, choice, promptIds, ids }: RecordedCall, label: string
 function hasParserFailure({ message }: Choice): boolean {
   if (message.toolCalls.length > 0) return message.toolCalls.some(({ arguments: text }) => !isJson(text))
   return message.content.some((part) => part.type === 'text' && /^[ \t]*<tool_call>/m.test(part.text))
-}
-
-function isJson(text: string): boolean {
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return false
-  }
 }
 
 function checkSampledSpan(sample: Sample, span: Span, to: number, evidence: Evidence): void {
