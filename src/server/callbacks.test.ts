@@ -493,6 +493,7 @@ test('a server that is killed after sending sends again when it is back, with th
       else response.end()
     }),
   )
+  await copyDatabase(place)
   {
     await using own = await openDatabase({ dir: place })
     const there = new DispatchDesk(own)
