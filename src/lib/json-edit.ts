@@ -58,7 +58,7 @@ export function setMembers(text: string, members: Readonly<Record<string, unknow
 /** Where the members of a JSON object stand in its text. A name that occurs twice is there twice. */
 export function membersOf(text: string): { name: string; start: number; end: number }[] {
   const members: { name: string; start: number; end: number }[] = []
-  eachMember(text, skipSpace(text, 0), (name, start) => members.push({ name, start, end: skipValue(text, start) }))
+  eachMember(text, skipSpace(text, 0), (name, start, end) => members.push({ name, start, end }))
   return members
 }
 
@@ -105,18 +105,37 @@ function findMember(text: string, objectStart: number, name: string): number | u
   return found
 }
 
-/** Gives where the object ends: the place of its closing brace. */
-function eachMember(text: string, objectStart: number, visit: (name: string, value: number) => void): number {
+/** A member of an object: its name, where its value begins and ends, and where its key begins. */
+type MemberVisitor = (name: string, value: number, end: number, key: number) => void
+
+/** Visits the members of an object in their order. Gives the place of its closing brace. */
+export function eachMember(text: string, objectStart: number, visit: MemberVisitor): number {
   let at = skipSpace(text, objectStart + 1)
   while (text[at] !== '}') {
     const keyEnd = skipString(text, at)
     const key = text.slice(at + 1, keyEnd - 1)
     const value = skipSpace(text, skipSpace(text, keyEnd) + 1)
-    visit(key.includes('\\') ? (JSON.parse(`"${key}"`) as string) : key, value)
-    at = skipSpace(text, skipValue(text, value))
+    const end = skipValue(text, value)
+    visit(key.includes('\\') ? (JSON.parse(`"${key}"`) as string) : key, value, end, at)
+    at = skipSpace(text, end)
     if (text[at] === ',') at = skipSpace(text, at + 1)
   }
   return at
+}
+
+/** Visits the elements of a list in their order: where each begins and ends, and its index. */
+export function eachElement(
+  text: string,
+  listStart: number,
+  visit: (start: number, end: number, index: number) => void,
+): void {
+  let at = skipSpace(text, listStart + 1)
+  for (let index = 0; text[at] !== ']'; index += 1) {
+    const end = skipValue(text, at)
+    visit(at, end, index)
+    at = skipSpace(text, end)
+    if (text[at] === ',') at = skipSpace(text, at + 1)
+  }
 }
 
 function skipValue(text: string, start: number): number {
@@ -157,7 +176,7 @@ function skipScalar(text: string, start: number): number {
   return at
 }
 
-function skipSpace(text: string, start: number): number {
+export function skipSpace(text: string, start: number): number {
   let at = start
   while (SPACES.has(text.charCodeAt(at))) at += 1
   return at
