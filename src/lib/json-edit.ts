@@ -105,40 +105,33 @@ function findMember(text: string, objectStart: number, name: string): number | u
   return found
 }
 
-/** A member of an object: its name, where its value begins and ends, and where its key begins. */
-type MemberVisitor = (name: string, value: number, end: number, key: number) => void
-
 /** Visits the members of an object in their order. Gives the place of its closing brace. */
-export function eachMember(text: string, objectStart: number, visit: MemberVisitor): number {
+function eachMember(
+  text: string,
+  objectStart: number,
+  visit: (name: string, value: number, end: number) => void,
+): number {
   let at = skipSpace(text, objectStart + 1)
   while (text[at] !== '}') {
-    const keyEnd = skipString(text, at)
-    const key = text.slice(at + 1, keyEnd - 1)
-    const value = skipSpace(text, skipSpace(text, keyEnd) + 1)
-    const end = skipValue(text, value)
-    visit(key.includes('\\') ? (JSON.parse(`"${key}"`) as string) : key, value, end, at)
+    const { name, valueStart } = readKey(text, at)
+    const end = skipValue(text, valueStart)
+    visit(name, valueStart, end)
     at = skipSpace(text, end)
     if (text[at] === ',') at = skipSpace(text, at + 1)
   }
   return at
 }
 
-/** Visits the elements of a list in their order: where each begins and ends, and its index. */
-export function eachElement(
-  text: string,
-  listStart: number,
-  visit: (start: number, end: number, index: number) => void,
-): void {
-  let at = skipSpace(text, listStart + 1)
-  for (let index = 0; text[at] !== ']'; index += 1) {
-    const end = skipValue(text, at)
-    visit(at, end, index)
-    at = skipSpace(text, end)
-    if (text[at] === ',') at = skipSpace(text, at + 1)
-  }
+/** The name of the member whose key begins at `at`, and where its value begins. */
+export function readKey(text: string, at: number): { name: string; valueStart: number } {
+  const keyEnd = skipString(text, at)
+  const key = text.slice(at + 1, keyEnd - 1)
+  const name = key.includes('\\') ? (JSON.parse(`"${key}"`) as string) : key
+  return { name, valueStart: skipSpace(text, skipSpace(text, keyEnd) + 1) }
 }
 
-function skipValue(text: string, start: number): number {
+/** Where a value ends. */
+export function skipValue(text: string, start: number): number {
   const first = text.charCodeAt(start)
   if (first === QUOTE) return skipString(text, start)
   if (first !== OPEN_BRACE && first !== OPEN_BRACKET) return skipScalar(text, start)

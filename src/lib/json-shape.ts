@@ -1,4 +1,4 @@
-import { eachElement, eachMember, skipSpace } from './json-edit.ts'
+import { readKey, skipSpace, skipValue } from './json-edit.ts'
 
 /** The parts of a JSON value that may stay. `null` may stand for every value. */
 export type JsonShape =
@@ -21,55 +21,156 @@ const MOST_PATHS = 32
 const LONGEST_NAME = 64
 
 /**
- * Keeps what `shape` allows of a JSON text. Every value that stays keeps its bytes. A member that occurs twice is kept once,
- * with its last value, because readers disagree about which one counts. `value` is what `JSON.parse` makes of `text`.
+ * Keeps what `shape` allows of a JSON text. Every value that stays keeps its bytes. `value` is what `JSON.parse` makes of
+ * `text`. A text in which a name occurs twice in one object is printed anew with the last value, because readers disagree
+ * about which one counts.
  */
 export function keepShape(text: string, value: unknown, shape: JsonShape): KeptJson {
-  const paths = new Set<string>()
-  const start = skipSpace(text, 0)
-  const kept = keepValue({ text, drop: (path) => void (paths.size < MOST_PATHS && paths.add(path)) }, start, value, {
-    shape,
-    path: '',
-  })
-  return { text: kept === undefined ? 'null' : (kept.json ?? text), dropped: [...paths] }
+  const walk = new Walk(text)
+  walk.value(skipSpace(text, 0), value, shape, '')
+  if (!walk.hasRepeatedName) return walk.result()
+  const again = new Walk(JSON.stringify(value))
+  again.value(0, value, shape, '')
+  return again.result()
 }
 
-interface Reading {
-  text: string
-  drop: (path: string) => void
-}
+type Members = Readonly<Record<string, JsonShape>>
 
-interface Place {
-  shape: JsonShape
-  path: string
-}
+/** One pass over a text that collects the pieces to take out. */
+class Walk {
+  readonly #text: string
+  /** In the order of the text, apart from each other. */
+  readonly #cuts: Cut[] = []
+  readonly #dropped = new Set<string>()
+  hasRepeatedName = false
 
-/** A value that stays. `json` is its new text; absent: it is unchanged. */
-interface Kept {
-  json?: string
-}
-
-const UNCHANGED: Kept = {}
-
-/** Undefined when the value is dropped; its path is noted then. */
-function keepValue(reading: Reading, start: number, value: unknown, { shape, path }: Place): Kept | undefined {
-  const fitting = value === null ? ANY : fitOf(shape, value)
-  if (fitting === undefined) {
-    reading.drop(path)
-    return undefined
+  constructor(text: string) {
+    this.#text = text
   }
-  switch (fitting.kind) {
-    case 'any':
-    case 'scalar':
-    case 'either':
-      return UNCHANGED
-    case 'object':
-      return keepMembers(reading, start, value as Readonly<Record<string, unknown>>, { shape: fitting, path })
-    case 'list':
-      return keepElements(reading, start, value as readonly unknown[], { shape: fitting, path })
-    case 'tagged':
-      reading.drop(`${path}{${nameOf(typeOf(value) ?? 'no type')}}`)
-      return fitting.instead === undefined ? undefined : { json: fitting.instead(value) }
+
+  result(): KeptJson {
+    let text = ''
+    let at = 0
+    for (const { start, end, json } of this.#cuts) {
+      text += this.#text.slice(at, start) + json
+      at = end
+    }
+    return { text: text + this.#text.slice(at), dropped: [...this.#dropped] }
+  }
+
+  /** Gives the end of a value that stays; undefined when it is dropped. `name` is its place below `path`. */
+  value(start: number, value: unknown, shape: JsonShape, path: string, name = ''): number | undefined {
+    const fitting = value === null ? ANY : fitOf(shape, value)
+    if (fitting === undefined) return this.#drop(pathOf(path, name))
+    switch (fitting.kind) {
+      case 'any':
+      case 'scalar':
+      case 'either':
+        return skipValue(this.#text, start)
+      case 'object':
+        return this.#members(start, value as Readonly<Record<string, unknown>>, fitting.members, pathOf(path, name))
+      case 'list':
+        return this.#elements(start, value as readonly unknown[], fitting.items, pathOf(path, name))
+      case 'tagged': {
+        this.#drop(`${pathOf(path, name)}{${shorten(typeOf(value) ?? 'no type')}}`)
+        if (fitting.instead === undefined) return undefined
+        const end = skipValue(this.#text, start)
+        this.#cuts.push({ start, end, json: fitting.instead(value) })
+        return end
+      }
+    }
+  }
+
+  #members(start: number, value: Readonly<Record<string, unknown>>, allowed: Members, path: string): number {
+    const text = this.#text
+    const first = skipSpace(text, start + 1)
+    const run = new Run(first, this.#cuts)
+    let count = 0
+    let at = first
+    while (text[at] !== '}') {
+      const { name, valueStart } = readKey(text, at)
+      count += 1
+      const inner = Object.hasOwn(allowed, name) ? allowed[name] : undefined
+      run.open(at)
+      // The value of an earlier one of two equal names is another one than the text here says.
+      const isOther = inner !== undefined && openingOf(value[name]) !== openingAt(text, valueStart)
+      if (isOther) this.hasRepeatedName = true
+      if (inner === undefined) this.#drop(pathOf(path, name))
+      const end = inner === undefined || isOther ? undefined : this.value(valueStart, value[name], inner, path, name)
+      at = skipSpace(text, run.close(end !== undefined, end ?? skipValue(text, valueStart)))
+      if (text[at] === ',') at = skipSpace(text, at + 1)
+    }
+    run.end(at)
+    if (count !== Object.keys(value).length) this.hasRepeatedName = true
+    return at + 1
+  }
+
+  #elements(start: number, value: readonly unknown[], items: JsonShape, path: string): number {
+    const text = this.#text
+    const first = skipSpace(text, start + 1)
+    const run = new Run(first, this.#cuts)
+    let at = first
+    for (let index = 0; text[at] !== ']'; index += 1) {
+      run.open(at)
+      const isOther = openingOf(value[index]) !== openingAt(text, at)
+      if (isOther) this.hasRepeatedName = true
+      const end = isOther ? undefined : this.value(at, value[index], items, path, '[]')
+      at = skipSpace(text, run.close(end !== undefined, end ?? skipValue(text, at)))
+      if (text[at] === ',') at = skipSpace(text, at + 1)
+    }
+    run.end(at)
+    return at + 1
+  }
+
+  #drop(path: string): undefined {
+    if (this.#dropped.size < MOST_PATHS) this.#dropped.add(path)
+  }
+}
+
+interface Cut {
+  start: number
+  end: number
+  json: string
+}
+
+/** The members of an object or the elements of a list. Each one that is taken out goes with one comma. */
+class Run {
+  readonly #cuts: Cut[]
+  readonly #first: number
+  #start = 0
+  /** How many cuts there were before those inside the current one. */
+  #cutsBefore = 0
+  #previousEnd = 0
+  #hasKept = false
+
+  constructor(first: number, cuts: Cut[]) {
+    this.#first = first
+    this.#cuts = cuts
+  }
+
+  open(start: number): void {
+    this.#start = start
+    this.#cutsBefore = this.#cuts.length
+  }
+
+  /** Gives `end` back, for the reader to go on from. */
+  close(isKept: boolean, end: number): number {
+    if (isKept && !this.#hasKept) {
+      // All before it were taken out.
+      if (this.#start > this.#first) {
+        this.#cuts.splice(this.#cutsBefore, 0, { start: this.#first, end: this.#start, json: '' })
+      }
+      this.#hasKept = true
+    } else if (!isKept && this.#hasKept) {
+      this.#cuts.push({ start: this.#previousEnd, end, json: '' })
+    }
+    this.#previousEnd = end
+    return end
+  }
+
+  /** `closing` is where the bracket stands. */
+  end(closing: number): void {
+    if (!this.#hasKept && closing > this.#first) this.#cuts.push({ start: this.#first, end: closing, json: '' })
   }
 }
 
@@ -83,60 +184,28 @@ function fitOf(shape: JsonShape, value: unknown): JsonShape | undefined {
     case 'scalar':
       return typeof value !== 'object' && (shape.accepts?.(value) ?? true) ? shape : undefined
     case 'object':
-      return isObject(value) ? shape : undefined
+      return openingOf(value) === '{' ? shape : undefined
     case 'list':
       return Array.isArray(value) ? shape : undefined
     case 'either':
       return shape.of.map((one) => fitOf(one, value)).find((one) => one !== undefined)
     case 'tagged': {
-      if (!isObject(value)) return undefined
+      if (openingOf(value) !== '{') return undefined
       const type = typeOf(value)
       return type !== undefined && Object.hasOwn(shape.variants, type) ? shape.variants[type] : shape
     }
   }
 }
 
-function keepMembers(
-  reading: Reading,
-  start: number,
-  value: Readonly<Record<string, unknown>>,
-  { shape, path }: Place & { shape: Extract<JsonShape, { kind: 'object' }> },
-): Kept {
-  const { text } = reading
-  const places = new Map<string, { key: number; value: number; end: number }>()
-  let count = 0
-  eachMember(text, start, (name, valueStart, end, key) => {
-    count += 1
-    places.set(name, { key, value: valueStart, end })
-  })
-  let isChanged = places.size < count
-  const members: string[] = []
-  for (const [name, at] of places) {
-    const inner = `${path}${path === '' ? '' : '.'}${nameOf(name)}`
-    const allowed = Object.hasOwn(shape.members, name) ? shape.members[name] : undefined
-    if (allowed === undefined) reading.drop(inner)
-    const kept = allowed && keepValue(reading, at.value, value[name], { shape: allowed, path: inner })
-    if (kept === undefined || kept.json !== undefined) isChanged = true
-    if (kept === undefined) continue
-    members.push(text.slice(at.key, at.value) + (kept.json ?? text.slice(at.value, at.end)))
-  }
-  return isChanged ? { json: `{${members.join(',')}}` } : UNCHANGED
+/** The bracket that a value begins with; undefined for a scalar. */
+function openingOf(value: unknown): '{' | '[' | undefined {
+  if (typeof value !== 'object' || value === null) return undefined
+  return Array.isArray(value) ? '[' : '{'
 }
 
-function keepElements(
-  reading: Reading,
-  start: number,
-  value: readonly unknown[],
-  { shape, path }: Place & { shape: Extract<JsonShape, { kind: 'list' }> },
-): Kept {
-  let isChanged = false
-  const elements: string[] = []
-  eachElement(reading.text, start, (at, end, index) => {
-    const kept = keepValue(reading, at, value[index], { shape: shape.items, path: `${path}[]` })
-    if (kept === undefined || kept.json !== undefined) isChanged = true
-    if (kept !== undefined) elements.push(kept.json ?? reading.text.slice(at, end))
-  })
-  return isChanged ? { json: `[${elements.join(',')}]` } : UNCHANGED
+function openingAt(text: string, at: number): '{' | '[' | undefined {
+  const first = text[at]
+  return first === '{' || first === '[' ? first : undefined
 }
 
 function typeOf(value: unknown): string | undefined {
@@ -144,10 +213,11 @@ function typeOf(value: unknown): string | undefined {
   return typeof type === 'string' ? type : undefined
 }
 
-function nameOf(name: string): string {
-  return name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME)}…` : name
+function pathOf(path: string, name: string): string {
+  if (path === '' || name === '' || name === '[]') return path + shorten(name)
+  return `${path}.${shorten(name)}`
 }
 
-function isObject(value: unknown): boolean {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
+function shorten(name: string): string {
+  return name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME)}…` : name
 }

@@ -347,7 +347,7 @@ describe('fields of the harness', () => {
       { numRuns: 100 },
     )
     expect(read).toBeGreaterThan(25)
-  })
+  }, 60_000)
 })
 
 /** The objects of a body, but for those whose members are the harness's own: schemas and arguments. */
