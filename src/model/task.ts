@@ -1,6 +1,8 @@
 import * as z from 'zod'
+import { Label } from './sample.ts'
 import { SessionResult } from './session.ts'
 import { toHarnessName, whyUnsupported } from './strategy-names.ts'
+import { Steering } from './turn.ts'
 
 /** No other transports, and nothing that git or ssh could take for an option. */
 const REPOSITORY =
@@ -180,6 +182,15 @@ const SamplingSpec = z.strictObject({
 })
 export type SamplingSpec = z.infer<typeof SamplingSpec>
 
+/** Which calls of a session are trained. Labels are read from what the sandbox sent, so an agent may influence them. */
+const TrainingSpec = z.strictObject({
+  /** Absent: `main` and `subagent`. `all` leaves no call out for its label. */
+  labels: z.union([z.literal('all'), z.array(Label).min(1)]).nullish(),
+  /** Calls whose request steered the sampling in these ways are trained too. Absent: none. */
+  allow_steered: z.union([z.literal('all'), z.array(Steering)]).nullish(),
+})
+export type TrainingSpec = z.infer<typeof TrainingSpec>
+
 /** What a trainer asks for: one instruction, `num_samples` attempts. Field names are NVIDIA Polar's. */
 export const TaskRequest = z
   .strictObject({
@@ -202,6 +213,7 @@ export const TaskRequest = z
     early_stop_min_usable_sessions: z.int().min(1).nullish(),
     budgets: Budgets.nullish(),
     sampling: SamplingSpec.nullish(),
+    training: TrainingSpec.nullish(),
     metadata: z.record(z.string(), z.unknown()).default({}),
   })
   .refine((task) => (task.early_stop_min_usable_sessions ?? 0) <= task.num_samples, {

@@ -61,6 +61,8 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
   return {
     request: parseRequest(turn),
     forced: turn.forced,
+    steered_by: turn.steeredBy ?? [],
+    dropped_fields: turn.droppedFields ?? [],
     sampling: turn.sampling === undefined ? null : toSamplingJson(turn.sampling),
     logprobs_of: turn.response?.logprobMode ?? null,
     failure: turn.failure ?? null,
@@ -133,6 +135,7 @@ function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: T
     ]),
     ...(turn.failure ? [indent('failed', `${turn.failure.code}: ${turn.failure.message}`, options)] : []),
     ...(turn.response?.gradeReasons ?? []).map((reason) => indent('grade', reason, options)),
+    ...(turn.steeredBy ?? []).map((steering) => indent('steered', steering, options)),
     '',
   ]
 }
