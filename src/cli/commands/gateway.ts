@@ -1,4 +1,4 @@
-import type { AddressInfo } from 'node:net'
+import { isIPv6, type AddressInfo } from 'node:net'
 import { resolve } from 'node:path'
 import { createAdaptorServer } from '@hono/node-server'
 import { createControlApp } from '../../gateway/control-app.ts'
@@ -116,7 +116,8 @@ export const gateway = defineCommand({
       server.listen(controlPort, flags['control-host'], done)
     })
     const { port } = server.address() as AddressInfo
-    print(`http://${flags['control-host']}:${port}\n`)
+    const host = isIPv6(flags['control-host']) ? `[${flags['control-host']}]` : flags['control-host']
+    print(`http://${host}:${port}\n`)
     if (given === undefined) printError(`Token of the control API: ${controlTokenFile(dir)}\n`)
     const signal = await interrupted
     await new Promise((closed) => server.close(closed))
