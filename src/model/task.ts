@@ -4,9 +4,12 @@ import { SessionResult } from './session.ts'
 import { toHarnessName, whyUnsupported } from './strategy-names.ts'
 import { Steering } from './turn.ts'
 
-/** No other transports, and nothing that git or ssh could take for an option. */
+/**
+ * No other transports, nothing that git or ssh could take for an option, and no login for https: the operator of the node
+ * names credentials.
+ */
 const REPOSITORY =
-  /^(?:(?:https|ssh):\/\/(?:[^\s\p{Cc}/@-][^\s\p{Cc}/@]*@)?[^\s\p{Cc}/@-][^\s\p{Cc}/@]*\/|file:\/\/\/|\/)[^\s\p{Cc}-][^\s\p{Cc}]*$/u
+  /^(?:https:\/\/[\p{L}\p{N}[][\p{L}\p{N}.:_[\]-]*\/|ssh:\/\/(?:[^\s\p{Cc}/@:-][^\s\p{Cc}/@:]*@)?[\p{L}\p{N}[][\p{L}\p{N}.:_[\]-]*\/|file:\/\/\/|\/)[^\s\p{Cc}-][^\s\p{Cc}]*$/u
 
 /**
  * Not in NVIDIA Polar: a repository as it was at a commit. What came later is not in its history. The node reads it from a
@@ -14,7 +17,9 @@ const REPOSITORY =
  */
 const CheckoutAction = z.strictObject({
   type: z.literal('checkout'),
-  repository: z.string().regex(REPOSITORY, 'must be an https, ssh or file URL, or an absolute path on the node'),
+  repository: z
+    .string()
+    .regex(REPOSITORY, 'must be an https URL without a login, an ssh or file URL, or an absolute path on the node'),
   commit: z.string().regex(/^(?:[0-9a-f]{40}|[0-9a-f]{64})$/, 'must be a whole commit id; a branch may move'),
   target: z.string().min(1),
   /** How many commits of its history; absent: all. */

@@ -82,14 +82,14 @@ export const judge: Plug<typeof JudgeConfig, EvaluatorDeps, Evaluator> = {
       ...(files !== undefined && {
         collect: (agent: Workspace, { submission }: Collection) => collectFiles(agent, submission, files),
       }),
-      evaluate: (evaluation) => evaluate(config, { url, key }, evaluation),
+      evaluate: (evaluation) => evaluate(config, { url, key, mayConnect: deps.mayConnect }, evaluation),
     }
   },
 }
 
 async function evaluate(
   config: JudgeConfig,
-  { url, key }: { url: URL; key: string | undefined },
+  { url, key, mayConnect }: Pick<JudgeCall, 'url' | 'key' | 'mayConnect'>,
   evaluation: Evaluation,
 ): Promise<EvalResult> {
   const criteria = toCriteria(config.rubric)
@@ -124,6 +124,7 @@ async function evaluate(
     maxRetries: config.max_retries,
     backoffMs: config.retry_backoff_seconds * 1000,
     timeoutMs: config.timeout_seconds * 1000,
+    mayConnect,
     signal: evaluation.signal,
   }
   const answers: JudgeAnswer[] = []
