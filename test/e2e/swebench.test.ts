@@ -441,7 +441,7 @@ describe('a patch that cheats is worth 0', () => {
     ).toEqual(Object.keys(files).sort())
   })
 
-  needsPython('by links to files that come later: none of them is graded as a link', async () => {
+  needsPython('by links: a link is graded as the plain file that it names, or dropped', async () => {
     const agent = `${FIX}; ln -s ../tests/test_signs.py calc/hidden.py; ln -s /tests/expected calc/out; ln -s core.py calc/same.py`
     const { result, evidence } = await grade(agent)
     expect(reportOf(result)).toMatchObject({
@@ -455,7 +455,7 @@ describe('a patch that cheats is worth 0', () => {
     expect(JSON.parse(String(evidence.get('dropped-files.json')))).toMatchObject({ count: 2 })
   })
 
-  needsPython('not so where the task says that a protected file may be edited', async () => {
+  needsPython('but a protected file that editable names is graded as the agent left it', async () => {
     const agent = `${FIX}\n${put('Makefile', 'all:')}`
     expect(reportOf((await grade(agent)).result).dropped_files).toEqual([{ path: 'Makefile', why: 'protected' }])
     expect(reportOf((await grade(agent, { editable: ['Makefile'] })).result).dropped_files).toEqual([])

@@ -165,7 +165,7 @@ async function restore(grader: Workspace, config: HarborConfig, { submission }: 
   return leftOut
 }
 
-/** Makes one sandbox at most, whoever asks. */
+/** Calls `make` once, and returns the same promise to every caller. */
 function onceOnly<T>(make: () => Promise<T>): () => Promise<T> {
   let made: Promise<T> | undefined
   return () => (made ??= make())

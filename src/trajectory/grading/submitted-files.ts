@@ -27,7 +27,8 @@ export const fileSettings = {
   max_mb: z.number().positive().max(100_000).default(512).describe('Most that is taken of each path, in megabytes'),
   max_files: z.int().positive().max(10_000_000).default(50_000).describe('Most files and folders of each path'),
 }
-/** The same for an evaluator that runs tests over them. */
+
+/** Settings of an evaluator that runs tests over the agent's files. */
 export const testedFileSettings = {
   ...fileSettings,
   protect_tests: z
@@ -72,7 +73,7 @@ const SOURCES = 'sources.json'
 
 /**
  * Takes the paths out of the agent's sandbox, without what is excluded. Throws what is the policy's doing. Links are copied as
- * links: whoever reads the copies, or uploads them, calls `settleLinks` first.
+ * links: a caller that reads or uploads the copies calls `settleLinks` first.
  */
 export async function collectFiles(agent: Workspace, submission: string, selection: FileSelection): Promise<void> {
   await mkdir(join(submission, 'files'))
