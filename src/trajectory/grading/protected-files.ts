@@ -182,10 +182,16 @@ export const SHADOWED_MODULES: ReadonlySet<string> = new Set(SHADOWED)
 
 /**
  * The same protection for a folder that is copied as a whole, where no repository says which files are new: the grader keeps
- * its own version of these files, or none.
+ * its own version of these files, or none. Installed packages are in the list because runners are among them, and settings
+ * of git because they name programs that git runs.
  */
 export const PROTECTED_IN_FOLDER: readonly string[] = [
+  ...DEFAULT_EXCLUDE,
   ...DEFAULT_PROTECTED,
   'package.json',
+  '**/.git/config',
+  '**/.git/config.worktree',
+  '**/.git/hooks',
+  '**/.git/info',
   ...SHADOWED.flatMap((module) => [`/${module}`, `/${module}.py`, `/${module}.so`, `/${module}.*.so`]),
 ]

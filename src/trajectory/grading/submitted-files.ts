@@ -35,8 +35,8 @@ export const testedFileSettings = {
     .boolean()
     .default(false)
     .describe(
-      "Whether the agent's version of tests, of what configures a test runner and of what builds the tests does not count " +
-        'either: the default of protected in test_on_output, and package.json',
+      "Whether the agent's version of tests, of test runners and of what configures and builds them does not count either: the " +
+        'default of protected in test_on_output, package.json, node_modules, .venv, and the settings and hooks of git',
     ),
 }
 export interface FileSelection {
