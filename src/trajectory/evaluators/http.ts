@@ -7,7 +7,7 @@ import type { Workspace } from '../../model/workspace.ts'
 import { assertCallable, requireSecret } from '../grading/assert-callable.ts'
 import { describeIssues } from '../grading/describe-issues.ts'
 import { place, postJson } from '../grading/post-json.ts'
-import { collectFiles, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
+import { collectReadable, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 
 const ANSWER_BYTES = 4 * 1024 * 1024
@@ -38,7 +38,7 @@ export const http: Plug<typeof HttpConfig, EvaluatorDeps, Evaluator> = {
     return {
       needs: { sandbox: false, agentState: false },
       ...(files !== undefined && {
-        collect: (agent: Workspace, { submission }: Collection) => collectFiles(agent, submission, files),
+        collect: (agent: Workspace, collection: Collection) => collectReadable(agent, collection, files),
       }),
       evaluate: (evaluation) => evaluate({ config, url, secret, deps }, evaluation),
     }
