@@ -223,11 +223,13 @@ function chooseChanges(
 async function runTests(
   config: TestOnOutputConfig,
   grader: Workspace,
-  { env, evidence }: Evaluation,
+  evaluation: Evaluation,
   about: Record<string, unknown>,
 ): Promise<EvalResult> {
+  const { env, evidence } = evaluation
   const ran = await runGrading(grader, {
     name: 'test_command',
+    control: () => evaluation.grader(),
     command: ['bash', '-c', config.test_command],
     cwd: config.repo_dir,
     env,

@@ -1,4 +1,5 @@
 import { RolloutError } from '../../../model/failure.ts'
+import type { CommandResult } from '../../../model/workspace.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
 import { ADD_ALL, runGit, type GitPlace } from './git.ts'
@@ -92,6 +93,7 @@ export async function loadAgentChanges(
   const options = { script: WITH_PATCH, args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   const result = await runGit(place, options)
   if (result.exitCode === 0) return { changes: parseChanges(result.stdout) }
+  assertEnded(result)
   return { changes: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
@@ -164,6 +166,7 @@ export async function writeChanges(
   const options = { args: [start.tree], stdin: entries.join(''), outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   const result = await runGit(place, { script: WRITE, ...options })
   if (result.exitCode === 0) return { patch: result.stdout }
+  assertEnded(result)
   return { patch: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
@@ -206,6 +209,12 @@ function parseChanges(output: Buffer): Change[] {
 function foldersOf(path: string): string[] {
   const parts = path.split('/')
   return parts.slice(1).map((_, index) => parts.slice(0, index + 1).join('/'))
+}
+
+/** Throws when git did not end by itself: its sandbox may have died, which is no verdict about the patch. */
+function assertEnded({ exitCode, isTimedOut }: CommandResult): void {
+  if (exitCode !== null || isTimedOut) return
+  throw new RolloutError('runtime.gone', "git was killed in the grader's sandbox")
 }
 
 function crashed(message: string): RolloutError {
