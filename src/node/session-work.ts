@@ -184,7 +184,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     await deps.host?.admit(task)
     const builder = await deps.createBuilder(task.builder)
     const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
-    await evaluator?.check?.()
+    await evaluator?.check?.(async (source) => deps.host?.assertGradable(source, this.#submission()))
     const runnable = await deps.findHarness(task.agent)
     const opened = await deps.openRuntime(task.runtime)
     return (this.#resolved = { ...opened, runnable, builder, evaluator })
@@ -402,9 +402,9 @@ export class RealWork implements SessionWork<BuiltSession> {
   }
 
   async #openGrading(evaluator: Evaluator, built: BuiltSession, ending: AgentEnding): Promise<SessionGrading> {
-    const { task, sessionId } = this.#order
-    const { scratch, host, build } = this.#deps
-    const submission = join(scratch, sessionId)
+    const { task } = this.#order
+    const { host, build } = this.#deps
+    const submission = this.#submission()
     await mkdir(submission, { recursive: true, mode: 0o700 })
     this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
     return new SessionGrading({
@@ -438,6 +438,11 @@ export class RealWork implements SessionWork<BuiltSession> {
     const grade = await this.#grading!.refuse(failure)
     await this.#keepGrade({ attempt: this.#order.attempt, ending: this.#ending!, grade })
     return grade
+  }
+
+  /** Holds what was taken out of the agent's sandbox. */
+  #submission(): string {
+    return join(this.#deps.scratch, this.#order.sessionId)
   }
 
   #stateName(): string {

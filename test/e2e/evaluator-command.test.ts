@@ -165,7 +165,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
   test("the operator's files are looked for before an agent runs", async () => {
     const files = [{ source: join(grading.dir, 'no-such-file'), target: 'x' }]
     const { check } = evaluators.create(evaluators.config.parse({ kind: 'command', command: 'true', files }), deps)
-    await expect(check!()).rejects.toMatchObject({
+    await expect(check!(async () => {})).rejects.toMatchObject({
       code: 'config.invalid',
       message: expect.stringContaining('no-such-file'),
     })

@@ -104,11 +104,11 @@ test('a folder without test.sh is a mistake in the settings, found before an age
   const empty = join(grading.dir, 'no-tests')
   await mkdir(empty)
   const create = (config: object) => evaluators.create(evaluators.config.parse({ kind: 'harbor', ...config }), deps)
-  await expect(create({ tests_dir: empty }).check!()).rejects.toMatchObject({
+  await expect(create({ tests_dir: empty }).check!(async () => {})).rejects.toMatchObject({
     code: 'config.invalid',
     message: expect.stringContaining('test.sh'),
   })
-  await create({ tests_dir: empty, test_command: 'true' }).check!()
+  await create({ tests_dir: empty, test_command: 'true' }).check!(async () => {})
 })
 
 test('a missing reward is 0 only if it is missing because of the agent', async (context) => {

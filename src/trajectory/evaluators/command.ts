@@ -81,7 +81,7 @@ export const command: Plug<typeof CommandConfig, EvaluatorDeps, Evaluator> = {
   create: (config) => ({
     needs: { sandbox: true, agentState: false },
     rewards: config.reward_range,
-    check: () => assertSources([...config.files, ...(config.score?.files ?? [])]),
+    check: (assertUpload) => assertSources([...config.files, ...(config.score?.files ?? [])], assertUpload),
     collect: (agent, { submission }) => collectFiles(agent, submission, config),
     evaluate: (evaluation) => evaluate(config, evaluation),
   }),

@@ -18,8 +18,11 @@ export interface Evaluator {
   readonly needs: EvaluatorNeeds
   /** The lowest and the highest reward that it gives. Absent: 0 and 1. */
   readonly rewards?: RewardRange
-  /** Throws `config.invalid` for what the operator has to provide and did not. Called before the agent starts. */
-  check?(): Promise<void>
+  /**
+   * Throws `config.invalid` for what the operator has to provide and did not. Called before the agent starts. A path of this
+   * machine is passed to `assertUpload` before it is looked at: a task must not find out which files exist.
+   */
+  check?(assertUpload: (source: string) => Promise<void>): Promise<void>
   /**
    * Takes out of the agent's sandbox, in which nothing of the agent runs any more, what the grade depends on, and puts it
    * in `submission`. Absent: nothing is needed. A RolloutError whose blame is `policy` ends the grading with the lowest reward.

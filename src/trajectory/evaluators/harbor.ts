@@ -84,7 +84,8 @@ export const harbor: Plug<typeof HarborConfig, EvaluatorDeps, Evaluator> = {
   create: (config, deps) => ({
     needs: { sandbox: true, agentState: config.state === 'everything' },
     rewards: rangeOf(config),
-    check: async () => {
+    check: async (assertUpload) => {
+      await assertUpload(testsOf(config))
       await findTests(config)
       resolveTemplates(config.env, (name) => deps.secret(name))
     },
@@ -136,14 +137,18 @@ function rangeOf({ reward_range: range, clamp }: HarborConfig): RewardRange {
   return range ?? clamp ?? USUAL_RANGE
 }
 
-async function findTests({ task_dir: task, tests_dir: tests, test_command: command }: HarborConfig): Promise<string> {
-  const path = resolve(tests ?? join(task!, 'tests'))
+function testsOf({ task_dir: task, tests_dir: tests }: HarborConfig): string {
+  return resolve(tests ?? join(task!, 'tests'))
+}
+
+async function findTests(config: HarborConfig): Promise<string> {
+  const path = testsOf(config)
   const stats = await lstat(path).catch(() => undefined)
   if (!stats?.isDirectory()) {
     throw new RolloutError('config.invalid', `${path} is no folder; a Harbor task keeps its tests there.`)
   }
   const script = join(path, 'test.sh')
-  if (command === undefined && (await lstat(script).catch(() => undefined)) === undefined) {
+  if (config.test_command === undefined && (await lstat(script).catch(() => undefined)) === undefined) {
     throw new RolloutError('config.invalid', `${script} does not exist; add it, or set test_command.`)
   }
   return path

@@ -46,8 +46,8 @@ export function weighted(parts: Parts): Plug<typeof WeightedConfig, EvaluatorDep
           agentState: made.some(({ evaluator }) => evaluator.needs.agentState),
         },
         rewards: rangeOf(made),
-        async check() {
-          for (const { evaluator } of made) await evaluator.check?.()
+        async check(assertUpload) {
+          for (const { evaluator } of made) await evaluator.check?.(assertUpload)
         },
         ...(made.some(({ evaluator }) => evaluator.collect !== undefined) && {
           collect: (agent: Workspace, collection: Collection) => collect(made, agent, collection),

@@ -2,8 +2,12 @@ import { access } from 'node:fs/promises'
 import { describeError } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 
-/** Throws `config.invalid` for the operator's files that are not on this machine. */
-export async function assertSources(files: readonly { source: string }[]): Promise<void> {
+/** Throws `config.invalid` for the operator's files that a task may not use, or that are not on this machine. */
+export async function assertSources(
+  files: readonly { source: string }[],
+  assertUpload: (source: string) => Promise<void>,
+): Promise<void> {
+  for (const { source } of files) await assertUpload(source)
   const problems = await Promise.all(files.map(({ source }) => access(source).then(() => undefined, toProblem(source))))
   const missing = problems.filter((problem) => problem !== undefined)
   if (missing.length > 0) throw new RolloutError('config.invalid', missing.join('\n'))
