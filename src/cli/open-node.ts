@@ -1,5 +1,6 @@
 import { join, resolve } from 'node:path'
 import type { Logger } from 'pino'
+import { askUpstream } from '../gateway/ask-upstream.ts'
 import { Gateway } from '../gateway/gateway.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
@@ -136,6 +137,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
+      askEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
       reader: createCallLogReader({ dir: sessions }),
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
