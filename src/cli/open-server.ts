@@ -4,6 +4,7 @@ import type { LoadedConfig } from '../config/load-config.ts'
 import { loadSecret } from '../config/load-secret.ts'
 import { usualNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/clock.ts'
+import { protectFromOutOfMemory } from '../lib/oom-score.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { RolloutError } from '../model/failure.ts'
 import { checkTask } from '../node/check-task.ts'
@@ -41,6 +42,7 @@ export async function openServer(
 ): Promise<OpenServer> {
   const { data, server: section } = config
   assertGuarded(section)
+  protectFromOutOfMemory()
   const configured = await loadTokens(section, env)
   const database = await findDatabase(section, data, env)
   const secret = await loadSecret('server.callbacks.secret', sourceOf(section.callbacks, 'secret'), env)

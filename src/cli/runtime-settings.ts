@@ -26,13 +26,14 @@ export function readRuntimeSettings({ node }: Config, env: Environment): Promise
   })
 }
 
-/** `node.runtime` and `node.runtimes` of the configuration file, for commands that take nothing else from it. */
+/** What the configuration file says about sandboxes, for commands that take nothing else from it. */
 export async function loadRuntimeSettings(
   env: Environment,
   file?: string,
-): Promise<{ runtime: string | undefined; runtimes: RuntimeSettings }> {
+): Promise<{ runtime: string | undefined; runtimes: RuntimeSettings; sandboxMemoryMb: number | undefined }> {
   const { config } = await loadConfig({ env, ...(file === undefined ? {} : { file }) })
-  return { runtime: config.node.runtime, runtimes: await readRuntimeSettings(config, env) }
+  const { runtime, sandbox_memory_mb: sandboxMemoryMb } = config.node
+  return { runtime, runtimes: await readRuntimeSettings(config, env), sandboxMemoryMb }
 }
 
 /** The settings of one runtime, with the bwrap program that this machine has or fetches. */

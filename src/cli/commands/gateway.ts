@@ -5,6 +5,7 @@ import pino from 'pino'
 import { createControlApp } from '../../gateway/control-app.ts'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { Shards } from '../../gateway/shards.ts'
+import { protectFromOutOfMemory } from '../../lib/oom-score.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { SESSION_MEMORY_MB } from '../../model/session.ts'
@@ -61,6 +62,7 @@ export const gateway = defineCommand({
     const controlPort = parseNumber('gateway', 'control-port', flags['control-port'], { min: 0, max: 65_535 })
     const dir = resolve(flags.out)
     await assertWritable(dir)
+    protectFromOutOfMemory()
     const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
     const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']

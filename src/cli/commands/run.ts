@@ -137,6 +137,7 @@ export const run = defineCommand({
         engine,
         runtime: flags.runtime ?? settings.runtime,
         runtimeSettings: settings.runtimes,
+        sandboxMemoryMb: settings.sandboxMemoryMb,
         widths,
         budgets: { init: 900, evaluate: 1800 },
         artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
