@@ -94,6 +94,8 @@ const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
 const REMOVE_ATTEMPTS = 20
 const SANDBOX_OOM_SCORE = 1000
+/** The default of engines. */
+const SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 const KERNEL_LIMITS = ['cpus', 'memoryMb', 'pids'] as const
 
 const Created = z.looseObject({ Id: z.string() })
@@ -402,6 +404,8 @@ class DockerRuntime implements Runtime {
           IpcMode: 'private',
           // Swap would only make a program that exceeds its share slow instead of ending it.
           ...(memory !== undefined && { Memory: memory, MemorySwap: memory }),
+          // Files in /dev/shm count as memory: they must not take all of it, or nothing could be started any more.
+          ...(memory !== undefined && { ShmSize: Math.min(SHARED_MEMORY_BYTES, memory / 2) }),
           ...(cpus !== undefined && { CpuPeriod: CPU_PERIOD_US, CpuQuota: Math.round(cpus * CPU_PERIOD_US) }),
           ...(pids !== undefined && { PidsLimit: pids }),
           ...(diskMb !== undefined && config.diskQuota && { StorageOpt: { size: `${diskMb}m` } }),

@@ -43,9 +43,10 @@ function watched(limitMb: number, roots: number[], storedMb = 0): Watched {
 
 test('a sandbox within its limit keeps all of its processes', async () => {
   const { deps, killed } = createMachine([
-    { pid: 10, parent: 1, residentMb: 500 },
+    { pid: 10, parent: 1, residentMb: 5 },
     { pid: 11, parent: 10, residentMb: 60 },
     { pid: 12, parent: 11, residentMb: 30 },
+    { pid: 20, parent: 1, residentMb: 500 },
   ])
   const watch = new MemoryWatch(deps)
   using memory = watch.add(watched(100, [10]))
@@ -64,13 +65,13 @@ test('of a sandbox over its limit the largest processes are killed until the res
   const watch = new MemoryWatch(deps)
   using memory = watch.add(watched(100, [10]))
   await watch.scan()
-  // 30 + 90 + 80 are 100 too many: without the largest there are still 10 too many.
+  // 5 + 30 + 90 + 80 are 105 too many: without the largest there are still 15 too many.
   expect([killed, memory.kills]).toEqual([[12, 13], 2])
 })
 
 test('memory that processes share counts once', async () => {
   const children = Array.from({ length: 8 }, (_, index) => ({ pid: 11 + index, parent: 10, residentMb: 64, pssMb: 8 }))
-  const { deps, killed } = createMachine([{ pid: 10, parent: 1, residentMb: 5 }, ...children])
+  const { deps, killed } = createMachine([{ pid: 10, parent: 1, residentMb: 5, pssMb: 0 }, ...children])
   const watch = new MemoryWatch(deps)
   using memory = watch.add(watched(100, [10]))
   await watch.scan()
@@ -87,6 +88,14 @@ test('files in memory count', async () => {
   using _ = watch.add(watched(100, [10], 80))
   await watch.scan()
   expect(killed).toEqual([11])
+})
+
+test('a sandbox without a limit is measured, and keeps its processes', async () => {
+  const { deps, killed } = createMachine([{ pid: 11, parent: 10, residentMb: 500 }])
+  const watch = new MemoryWatch(deps)
+  using memory = watch.add({ ...watched(0, [10]), limitBytes: undefined })
+  await watch.scan()
+  expect([killed, memory.kills, await memory.measure()]).toEqual([[], undefined, 500 * MB])
 })
 
 test('a sandbox that is no longer watched keeps its processes', async () => {

@@ -10,8 +10,9 @@ const SUDDEN_BYTES = 64 * 1024 * 1024
 
 /** A sandbox whose memory the kernel does not limit. */
 export interface Watched {
-  limitBytes: number
-  /** Processes whose descendants belong to the sandbox. They themselves are ours and are never killed. */
+  /** Undefined: measured only. */
+  limitBytes: number | undefined
+  /** Processes that were started for the sandbox; their descendants belong to it as well. */
   roots(): Iterable<number>
   /** Bytes in its file systems that are kept in memory. */
   storedBytes(): Promise<number>
@@ -19,8 +20,8 @@ export interface Watched {
 
 /** What the watch knows about a sandbox. Disposing of it ends the watch. */
 export interface WatchedMemory extends Disposable {
-  /** How many processes were killed for the limit. */
-  readonly kills: number
+  /** How many processes were killed for the limit; undefined without one. */
+  readonly kills: number | undefined
   /** Proportional set size of its processes and `storedBytes`, measured now. */
   measure(): Promise<number>
 }
@@ -49,6 +50,7 @@ const SYSTEM: WatchDeps = {
 
 interface Entry {
   watched: Watched
+  limitBytes: number
   kills: number
 }
 
@@ -71,21 +73,30 @@ export class MemoryWatch {
   }
 
   add(watched: Watched): WatchedMemory {
-    const entry: Entry = { watched, kills: 0 }
-    this.#entries.add(entry)
-    this.#timer ??= setInterval(() => void this.#tick(), TICK_MS).unref()
+    const { limitBytes } = watched
+    const entry = limitBytes === undefined ? undefined : this.#enter({ watched, limitBytes, kills: 0 })
     return {
       get kills() {
-        return entry.kills
+        return entry?.kills
       },
       measure: async () => (await this.#measure(watched, await this.#deps.readProcesses())).totalBytes,
       [Symbol.dispose]: () => {
-        this.#entries.delete(entry)
-        if (this.#entries.size > 0) return
-        clearInterval(this.#timer)
-        this.#timer = undefined
+        if (entry !== undefined) this.#leave(entry)
       },
     }
+  }
+
+  #enter(entry: Entry): Entry {
+    this.#entries.add(entry)
+    this.#timer ??= setInterval(() => void this.#tick(), TICK_MS).unref()
+    return entry
+  }
+
+  #leave(entry: Entry): void {
+    this.#entries.delete(entry)
+    if (this.#entries.size > 0) return
+    clearInterval(this.#timer)
+    this.#timer = undefined
   }
 
   /** Enforces every limit once. */
@@ -111,13 +122,13 @@ export class MemoryWatch {
   }
 
   async #enforce(entry: Entry, processes: readonly ProcessMemory[]): Promise<void> {
-    const { watched } = entry
+    const { watched, limitBytes } = entry
     const members = membersOf(watched.roots(), processes)
     const resident = members.reduce((sum, { residentBytes }) => sum + residentBytes, 0)
     // Pages that processes share are in the resident size of each: an upper bound, and cheap to read.
-    if (resident + (await watched.storedBytes()) <= watched.limitBytes) return
+    if (resident + (await watched.storedBytes()) <= limitBytes) return
     const { totalBytes, shares } = await this.#measure(watched, processes)
-    let excess = totalBytes - watched.limitBytes
+    let excess = totalBytes - limitBytes
     for (const { member, bytes } of shares.sort((a, b) => b.bytes - a.bytes)) {
       if (excess <= 0) return
       entry.kills += 1
@@ -141,19 +152,11 @@ export class MemoryWatch {
   }
 }
 
-/** All descendants of the roots. */
+/** The roots and all of their descendants. */
 export function membersOf(roots: Iterable<number>, processes: readonly ProcessMemory[]): ProcessMemory[] {
   const children = Map.groupBy(processes, ({ parent }) => parent)
-  const found: ProcessMemory[] = []
-  const seen = new Set<number>(roots)
-  const waiting = [...seen]
-  for (let pid = waiting.pop(); pid !== undefined; pid = waiting.pop()) {
-    for (const child of children.get(pid) ?? []) {
-      if (seen.has(child.pid)) continue
-      seen.add(child.pid)
-      found.push(child)
-      waiting.push(child.pid)
-    }
-  }
-  return found
+  const members = new Set<number>(roots)
+  // A set hands out what is added while it is walked through.
+  for (const pid of members) for (const child of children.get(pid) ?? []) members.add(child.pid)
+  return processes.filter(({ pid }) => members.has(pid))
 }

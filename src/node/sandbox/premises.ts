@@ -56,7 +56,7 @@ export class Premises implements AsyncDisposable {
   }
 
   /**
-   * How a sandbox starts what runs in it. Without a control group for memory, what it starts is watched. `storage` is a
+   * How a sandbox starts what runs in it. Without a control group for memory, what it starts is measured and watched. `storage` is a
    * path in its file system that is kept in memory.
    */
   guardMemory(
@@ -64,14 +64,14 @@ export class Premises implements AsyncDisposable {
     cgroup: Cgroup | undefined,
     storage?: string,
   ): { spawn: RemoteSpawn; memory: WatchedMemory | undefined } {
-    if (memoryMb === undefined || cgroup?.places.memory !== undefined)
-      return { spawn: this.spawner.spawn, memory: undefined }
+    if (cgroup?.places.memory !== undefined) return { spawn: this.spawner.spawn, memory: undefined }
     const { spawn, pids } = trackSpawns(this.spawner.spawn)
     const storedBytes = async (): Promise<number> => {
       const stats = storage === undefined ? undefined : await statfs(storage).catch(() => undefined)
       return stats === undefined ? 0 : (stats.blocks - stats.bfree) * stats.bsize
     }
-    return { spawn, memory: this.#watch.add({ limitBytes: memoryMb * 1024 * 1024, roots: pids, storedBytes }) }
+    const limitBytes = memoryMb === undefined ? undefined : memoryMb * 1024 * 1024
+    return { spawn, memory: this.#watch.add({ limitBytes, roots: pids, storedBytes }) }
   }
 
   /** Most processes of a sandbox's user namespace; undefined where a control group counts them, or nothing does. */
