@@ -80,6 +80,8 @@ export interface WorkDeps {
   scratch: string
   /** Of each of its agent's stdout and stderr. */
   outputBytes: number
+  /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
+  usualMemoryMb?: number
 }
 
 /** The part of a gateway that a node has to do with. */
@@ -232,6 +234,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     return {
       role,
       nodeId: deps.nodeId,
+      ...(deps.usualMemoryMb === undefined ? {} : { usualMemoryMb: deps.usualMemoryMb }),
       now: deps.clock.now(),
     }
   }
