@@ -1,4 +1,4 @@
-import { join, resolve } from 'node:path'
+import { extname, join, resolve } from 'node:path'
 import type { Logger } from 'pino'
 import { Gateway } from '../gateway/gateway.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
@@ -7,6 +7,7 @@ import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
+import { BuildProcesses } from '../node/build/build-processes.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
 import { openHostGate, type HostAccess } from '../node/host-access.ts'
@@ -18,16 +19,13 @@ import { countingStore } from '../node/session-progress.ts'
 import type { StageWidths } from '../node/stages.ts'
 import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
-import { createCallLogReader } from '../store/call-log/reader.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
-import { CallFilter } from '../trajectory/select-calls.ts'
+import type { BuildSettings } from './build-process.ts'
 import { harnessPlaces } from './harness-places.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
-import { requestReader } from './read-request.ts'
 import { completeSettings } from './runtime-settings.ts'
-import { loadSessionReaders } from './session-readers.ts'
 
 export interface NodeChoice {
   nodeId: string
@@ -113,6 +111,9 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       ? undefined
       : await openHostGate({ access: member, usualRuntime: runtime, modules })
   const warmth = new Warmth()
+  const settings: BuildSettings = { sessions, modules }
+  const program = new URL(`./build-process${extname(import.meta.url)}`, import.meta.url)
+  const builds = owned.use(new BuildProcesses({ program, settings, clock }))
   const node = owned.use(
     await SessionNode.start({
       nodeId: choice.nodeId,
@@ -123,7 +124,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
-      reader: createCallLogReader({ dir: sessions }),
+      builds,
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
       findHarness: (agent) => findRunnable(agent, { places, modules }),
@@ -138,8 +139,6 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
             mayCall: (url) => gate === undefined || gate.mayCall(url),
           },
         }),
-      build: { weighting: 'tokens', reader: requestReader, forSession: await loadSessionReaders() },
-      filter: CallFilter.parse({}),
       ...(gate === undefined ? {} : { host: gate }),
       recovery: member === undefined ? 'again' : 'report',
       progressOf: (sessionId) => store.progressOf(sessionId),

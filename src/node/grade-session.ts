@@ -1,17 +1,24 @@
+import type { ChatMessage } from '../model/chat-message.ts'
 import { failureClasses, RolloutError } from '../model/failure.ts'
 import { EvalResult } from '../model/reward.ts'
 import type { AgentEnding } from '../model/session-outcome.ts'
+import type { SessionRecord } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
 import type { Workspace } from '../model/workspace.ts'
-import type { BuiltSession } from '../trajectory/build-session.ts'
-import type { RequestReader } from '../trajectory/graph/call-graph.ts'
-import { mainConversation } from '../trajectory/main-conversation.ts'
+import type { BuildSummary } from '../trajectory/build-session.ts'
 import type { Collection, Evaluation, Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { Graders } from './graders.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
 import { toWorkspace } from './sandbox-workspace.ts'
 import { identityVariables } from './session-environment.ts'
+
+/** What evaluators are shown of a built session; see `Evaluation`. */
+export interface GradedSession {
+  session: SessionRecord
+  summary: Pick<BuildSummary, 'rows'>
+  conversation(): readonly ChatMessage[]
+}
 
 export interface Grading {
   evaluator: Evaluator
@@ -20,9 +27,7 @@ export interface Grading {
   /** What all that the agent left is called, if it is kept. */
   snapshot: string
   graders: Graders
-  built: BuiltSession
-  /** Of its requests. */
-  reader: RequestReader
+  built: GradedSession
   ending: AgentEnding
   task: TaskRequest
   submission: string
@@ -58,7 +63,7 @@ export async function gradeSession(grading: Grading): Promise<EvalResult> {
     ...collection,
     ending: grading.ending,
     session: built.session,
-    conversation: () => mainConversation(built.graph, grading.reader),
+    conversation: () => built.conversation(),
     samples: built.summary.rows,
     grader: (from = 'clean') => toGrader(grading, from),
   })
