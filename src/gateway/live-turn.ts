@@ -22,8 +22,6 @@ export interface TurnDeps {
   /** Absent: the built-in ones. */
   quirks?: readonly Quirk[]
   ids: IdSource
-  /** Unix milliseconds. */
-  now: () => number
   logger: Logger
 }
 
@@ -77,7 +75,7 @@ export class LiveTurn {
     this.#request = origin.request
     this.#quirks = origin.quirks
     this.#deps = deps
-    this.#startedAt = deps.now()
+    this.#startedAt = session.now()
     this.#listeners.add(listener)
     const { dialect, model, stream, wire } = origin.request
     session.log.appendIntent({
@@ -153,7 +151,7 @@ export class LiveTurn {
         this.#capture.add(event, range)
         if (event.type === 'answer-error') failure = event.failure
       }
-      if (this.#firstTokenAt === undefined && this.#capture.hasTokens) this.#firstTokenAt = this.#deps.now()
+      if (this.#firstTokenAt === undefined && this.#capture.hasTokens) this.#firstTokenAt = this.#session.now()
       for (const listener of this.#listeners) {
         const ready = listener.deliver(events)
         if (ready !== undefined) await ready
@@ -171,7 +169,7 @@ export class LiveTurn {
     const response = this.#capture.toResponse()
     const end: TurnEnd = {
       turnId: this.id,
-      endedAt: this.#deps.now(),
+      endedAt: this.#session.now(),
       // Read at the end: a replica that fails early is replaced, and the reply then describes the second one.
       forced: { ...this.#reply?.forced, ...this.#notes },
       ...(this.#reply?.sampling === undefined
