@@ -1,4 +1,4 @@
-import { join, resolve } from 'node:path'
+import { extname, join, resolve } from 'node:path'
 import type { Logger } from 'pino'
 import { askUpstream } from '../gateway/ask-upstream.ts'
 import { Gateway } from '../gateway/gateway.ts'
@@ -10,6 +10,7 @@ import { OwnAddresses } from '../lib/own-addresses.ts'
 import { protectFromOutOfMemory } from '../lib/oom-score.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
+import { BuildProcesses } from '../node/build/build-processes.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
 import type { GitCredential } from '../node/git-access.ts'
@@ -23,16 +24,13 @@ import type { StageWidths } from '../node/stages.ts'
 import { machineMemory, usualMemoryMb } from '../node/usual-memory.ts'
 import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
-import { createCallLogReader } from '../store/call-log/reader.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
-import { CallFilter } from '../trajectory/select-calls.ts'
+import type { BuildSettings } from './build-process.ts'
 import { harnessPlaces } from './harness-places.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
-import { requestReader } from './read-request.ts'
 import { completeSettings } from './runtime-settings.ts'
-import { loadSessionReaders } from './session-readers.ts'
 
 export interface NodeChoice {
   nodeId: string
@@ -142,6 +140,9 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       ? undefined
       : await openHostGate({ access: member, usualRuntime: runtime, modules })
   const warmth = new Warmth()
+  const settings: BuildSettings = { sessions, modules }
+  const program = new URL(`./build-process${extname(import.meta.url)}`, import.meta.url)
+  const builds = owned.use(new BuildProcesses({ program, settings, clock }))
   const node = owned.use(
     await SessionNode.start({
       nodeId: choice.nodeId,
@@ -153,7 +154,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         images: choice.images,
       },
       askEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
-      reader: createCallLogReader({ dir: sessions }),
+      builds,
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
       findHarness: (agent) => findRunnable(agent, { places, modules }),
@@ -169,8 +170,6 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
             mayConnect: (address, port) => !own.has(address, port),
           },
         }),
-      build: { weighting: 'tokens', reader: requestReader, forSession: await loadSessionReaders() },
-      filter: CallFilter.parse({}),
       ...(gate === undefined ? {} : { host: gate }),
       recovery: member === undefined ? 'again' : 'report',
       progressOf: (sessionId) => store.progressOf(sessionId),

@@ -13,6 +13,7 @@ import { handleTurn, readAsEngine } from './handle-turn.ts'
 import type { TurnDeps } from './live-turn.ts'
 import { readJsonBody, type BodyLimits } from './read-body.ts'
 import type { Session, Sessions } from './sessions.ts'
+import { isFull, storeFull } from './store-full.ts'
 
 export interface AppDeps extends TurnDeps {
   sessions: Sessions
@@ -20,6 +21,8 @@ export interface AppDeps extends TurnDeps {
   boundSession?: (socket: Socket) => string | undefined
   dialects: readonly [Dialect, ...Dialect[]]
   limits: BodyLimits
+  /** Unix milliseconds. */
+  now: () => number
 }
 
 /** The data plane: what a sandbox may reach, and nothing else. */
@@ -83,6 +86,7 @@ async function answer(
   }
   switch (context.route.kind) {
     case 'generate': {
+      if (isFull(session.log)) throw storeFull()
       const body = await readJsonBody(request, deps.limits, session.bodies)
       return handleTurn({ session, dialect, body, context, caller }, deps)
     }

@@ -21,6 +21,8 @@ export interface GatewayOptions {
   store: SessionStore
   ids: IdSource
   now: () => number
+  /** Milliseconds that never go back. Default `performance.now`. */
+  monotonic?: () => number
   logger: Logger
   /** Loopback by default: whoever reaches the data plane and has a key can spend GPU time. */
   host?: string
@@ -98,6 +100,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       store,
       ids,
       now,
+      monotonic: options.monotonic ?? (() => performance.now()),
       continuation: options.continuation,
       memoryMb: options.sessionMemoryMb,
     })

@@ -23,8 +23,6 @@ export interface TurnDeps {
   /** Absent: the built-in ones. */
   quirks?: readonly Quirk[]
   ids: IdSource
-  /** Unix milliseconds. */
-  now: () => number
   logger: Logger
 }
 
@@ -78,7 +76,7 @@ export class LiveTurn {
     this.#request = origin.request
     this.#quirks = origin.quirks
     this.#deps = deps
-    this.#startedAt = deps.now()
+    this.#startedAt = session.now()
     this.#listeners.add(listener)
     const { dialect, model, stream, wire } = origin.request
     session.log.appendIntent({
@@ -154,7 +152,7 @@ export class LiveTurn {
         this.#capture.add(event, range)
         if (event.type === 'answer-error') failure = event.failure
       }
-      if (this.#firstTokenAt === undefined && this.#capture.hasTokens) this.#firstTokenAt = this.#deps.now()
+      if (this.#firstTokenAt === undefined && this.#capture.hasTokens) this.#firstTokenAt = this.#session.now()
       for (const listener of this.#listeners) {
         const ready = listener.deliver(events)
         if (ready !== undefined) await ready
@@ -174,7 +172,7 @@ export class LiveTurn {
     const droppedFields = this.#reply?.dropped ?? []
     const end: TurnEnd = {
       turnId: this.id,
-      endedAt: this.#deps.now(),
+      endedAt: this.#session.now(),
       // Read at the end: a replica that fails early is replaced, and the reply then describes the second one.
       forced: { ...this.#reply?.forced, ...this.#notes },
       ...(steeredBy.length === 0 ? {} : { steeredBy }),

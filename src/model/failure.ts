@@ -269,6 +269,12 @@ export const failureClasses = {
     status: 504,
     meaning: "The agent's time ran out; what it did until then is kept and graded.",
   },
+  'session.too-large': {
+    blame: 'policy',
+    retryable: false,
+    status: 500,
+    meaning: 'The recorded calls need more memory or time to build than one session may use; there are no samples.',
+  },
   'session.node-lost': {
     blame: 'infrastructure',
     retryable: true,

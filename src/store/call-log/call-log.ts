@@ -228,8 +228,12 @@ export function writeFailure(path: string, error: unknown): Failure {
     `The call log ${path} cannot be written: ${describeError(error)}. ` +
     `${advice === undefined ? 'Choose' : `${advice}, or choose`} another directory for the logs; ` +
     'calls go on, but this session is incomplete.'
-  return new RolloutError('store.unavailable', message, { cause: error }).failure
+  const isFull = FULL.has(errnoOf(error) ?? '')
+  return new RolloutError('store.unavailable', message, { cause: error, ...(isFull && { status: 503 }) }).failure
 }
+
+/** Later calls of the session are refused: the disk is the same for them. */
+const FULL: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT'])
 
 function encodingFailure(path: string, error: unknown): Failure {
   const message = `A record for the call log ${path} cannot be written down: ${describeError(error)}; this session is incomplete.`
