@@ -1,11 +1,9 @@
 import { join, resolve } from 'node:path'
 import type { Logger } from 'pino'
-import { Gateway } from '../gateway/gateway.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
-import { randomIds } from '../lib/random-ids.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
@@ -14,16 +12,15 @@ import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.t
 import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/open-runtimes.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { sessionsFolder } from '../node/session-folder.ts'
-import { countingStore } from '../node/session-progress.ts'
 import type { StageWidths } from '../node/stages.ts'
 import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
 import { createCallLogReader } from '../store/call-log/reader.ts'
-import { createCallLogStore } from '../store/call-log/store.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
 import { CallFilter } from '../trajectory/select-calls.ts'
 import { harnessPlaces } from './harness-places.ts'
+import { openGateway, type GatewayLimits } from './open-gateway.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
 import { requestReader } from './read-request.ts'
 import { completeSettings } from './runtime-settings.ts'
@@ -47,6 +44,7 @@ export interface NodeChoice {
   images: boolean
   continuation?: ContinuationMode
   sessionMemoryMb?: number
+  gateway?: GatewayLimits
   quirks?: readonly QuirkRule[]
   /**
    * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
@@ -62,7 +60,8 @@ export interface NodeChoice {
 
 export interface OpenNode extends AsyncDisposable {
   node: SessionNode
-  gateway: Gateway
+  /** Where the gateway process listens. */
+  gateway: { readonly url: string }
   runtimes: OpenRuntimes
   /** The runtime of tasks that name none. */
   runtime: string
@@ -74,12 +73,16 @@ export interface OpenNode extends AsyncDisposable {
 
 const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_000 }
 
-/** A node with its gateway in this process, as one machine needs it. */
+/** A node with a gateway process of its own, as one machine needs it. */
 export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const { dir, engine, logger, env } = choice
   await using owned = new AsyncDisposableStack()
   const clock = systemClock
   const now = (): number => clock.now()
+  // Starts while the rest is being opened.
+  const gatewayStart = startGateway(choice)
+  gatewayStart.catch(() => {})
+  owned.defer(async () => (await gatewayStart.catch(() => undefined))?.[Symbol.asyncDispose]())
   const sandboxes = join(dir, 'sandboxes')
   const runtime = choice.runtime ?? DEFAULT_RUNTIME
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
@@ -90,21 +93,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   )
   if (choice.runtime === undefined) await assertDefaultRuntime(opened)
   choice.starting?.throwIfAborted()
-  const sessions = sessionsFolder(dir)
-  const store = owned.use(countingStore(createCallLogStore({ dir: sessions, durability: 'process', now })))
-  const gateway = owned.use(
-    await Gateway.start({
-      upstream: engine.upstream,
-      store,
-      ids: randomIds(now),
-      now,
-      logger,
-      continuation: choice.continuation,
-      sessionMemoryMb: choice.sessionMemoryMb,
-      quirks: choice.quirks,
-      origin: { engine: engine.info },
-    }),
-  )
+  const gateway = await gatewayStart
   choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
   const { member } = choice
@@ -123,7 +112,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
-      reader: createCallLogReader({ dir: sessions }),
+      reader: createCallLogReader({ dir: sessionsFolder(dir) }),
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
       findHarness: (agent) => findRunnable(agent, { places, modules }),
@@ -142,7 +131,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       filter: CallFilter.parse({}),
       ...(gate === undefined ? {} : { host: gate }),
       recovery: member === undefined ? 'again' : 'report',
-      progressOf: (sessionId) => store.progressOf(sessionId),
+      progressOf: (sessionId) => gateway.progressOf(sessionId),
       onPrepared: ({ task }) => warmth.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
@@ -167,4 +156,24 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     affinity: () => warmth.keys(),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
+}
+
+async function startGateway({ dir, engine, logger, ...choice }: NodeChoice): ReturnType<typeof openGateway> {
+  return openGateway({
+    count: 1,
+    settings: {
+      host: '127.0.0.1',
+      dir: sessionsFolder(dir),
+      durability: 'process',
+      // The gateway process of an earlier node that was killed stores what it has before it ends.
+      lockWaitMs: 5000,
+      ...(choice.continuation === undefined ? {} : { continuation: choice.continuation }),
+      ...(choice.sessionMemoryMb === undefined ? {} : { sessionMemoryMb: choice.sessionMemoryMb }),
+      quirks: choice.quirks ?? [],
+      upstream: engine.configs,
+      engine: engine.info,
+    },
+    limits: choice.gateway ?? {},
+    logger,
+  })
 }

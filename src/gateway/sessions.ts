@@ -32,6 +32,8 @@ export interface Session {
   readonly live: Map<string, LiveTurn>
   /** The last turn with each body, by digest. */
   readonly lastTurns: RecentMap<string>
+  /** The log has reached its limit, and that is recorded. */
+  isLogFull: boolean
   /** Calls that have begun and whose end is not recorded yet. */
   readonly inFlight: Set<Promise<void>>
 }
@@ -41,6 +43,7 @@ interface OpeningOptions {
   key?: string
   origin?: Readonly<Record<string, unknown>>
   sampling?: Partial<Sampling>
+  isContinued?: boolean
 }
 
 export interface OpenedSession {
@@ -89,7 +92,12 @@ export class Sessions {
     if (this.#byId.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
     const key = options.key ?? `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
-    const log = await this.#store.open({ id, createdAt: this.#now(), origin: options.origin ?? {} })
+    const log = await this.#store.open({
+      id,
+      createdAt: this.#now(),
+      origin: options.origin ?? {},
+      ...(options.isContinued === true ? { isContinued: true } : {}),
+    })
     const half = this.#memoryBytes / 2
     const session: Session = {
       id,
@@ -104,6 +112,7 @@ export class Sessions {
         this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking, memoryBytes: half }),
       live: new Map(),
       lastTurns: new RecentMap(256),
+      isLogFull: false,
       inFlight: new Set(),
     }
     this.#byId.set(id, { session, digest })

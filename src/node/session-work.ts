@@ -82,6 +82,7 @@ export interface WorkDeps {
 export interface SessionGateway {
   openSession(options: SessionOptions): Promise<SessionAccess>
   closeSession(id: string): Promise<Failure | undefined>
+  /** The socket is paused and unread. */
   accept(sessionId: string, socket: Socket): void
 }
 
@@ -89,6 +90,8 @@ export interface SessionGateway {
 const DOOR_PORT = 8080
 const BUNDLE = '/polar/harness'
 const LOGS_MS = 30_000
+const LOG_FULL =
+  'The call log of this session reached its limit (node.gateway.session_log_mb), so the gateway refused its later model calls.'
 
 /** What a session is made of, once all the names in its task have been looked up. */
 interface Resolved {
@@ -140,7 +143,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const spec = toSandboxSpec(this.#order, runtime, {
       ...this.#sandboxParts('agent'),
       mounts: bundleMounts(runnable, runtime),
-      door: { port: DOOR_PORT, accept: (socket) => gateway.accept(sessionId, socket) },
+      door: { port: DOOR_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
     })
     const startedAt = clock.now()
     if (spec.network.kind === 'none') this.warnings.push(...noticesOf(task))
@@ -322,6 +325,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const built = buildSession(session, { ...build, filter, builder: this.#resolved!.builder })
     this.timing.build_ms = clock.now() - startedAt
     this.warnings.push(...this.#missingServers(built))
+    if (session.turns.some(({ failure }) => failure?.code === 'request.over-storage')) this.warnings.push(LOG_FULL)
     const incomplete = this.#logFailure ?? whyIncomplete(session)
     const lastFailure = lastTurn(session)?.failure
     return {

@@ -7,6 +7,7 @@ import { readServerNote, readTokens } from '../data-folder.ts'
 import { explainFailure } from '../find-server.ts'
 import { openWorker } from '../open-worker.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 
 export const node = defineCommand({
@@ -60,6 +61,7 @@ export const node = defineCommand({
     })
     if (opened === undefined) return exitCode(stop)
     const { nodeId, worker } = opened
+    using _surviving = surviveErrors(logger)
     for (const warning of opened.warnings) process.stderr.write(`${warning}\n`)
     const ready = { event: 'ready', url: server.url, node_id: nodeId }
     process.stdout.write(flags.json ? `${JSON.stringify(ready)}\n` : `${nodeId} joined ${server.url}\n`)

@@ -12,6 +12,7 @@ import { exampleLines } from '../next-steps.ts'
 import { createScreen } from '../screen.ts'
 import { createStageView } from '../stage-view.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 import { findTask } from '../task/find-task.ts'
 import { formatReward } from '../task-view.ts'
@@ -47,6 +48,7 @@ export const up = defineCommand({
     // it is there, whoever asks for the end gets it as from any other process.
     const server = await openServer(loaded, { env, logger })
     using stop = listenForStop({ twoSteps: true })
+    using _surviving = surviveErrors(logger)
     await using parts = new AsyncDisposableStack()
     parts.use(server)
     // Somebody who sees no change would think that it was not heard.
