@@ -9,6 +9,8 @@ export interface GatewayChoice {
   count: number
   settings: Omit<ShardSettings, 'logLevel' | 'limits'>
   limits?: GatewayLimits
+  /** See `ShardOptions.hangMs`. */
+  hangMs?: number
   logger: Logger
 }
 
@@ -25,7 +27,13 @@ export interface GatewayLimits {
 }
 
 /** Gateway processes under supervision, apart from the event loop of this process. */
-export function openGateway({ count, settings, limits = {}, logger }: GatewayChoice): Promise<Shards<ShardSettings>> {
+export function openGateway({
+  count,
+  settings,
+  limits = {},
+  hangMs,
+  logger,
+}: GatewayChoice): Promise<Shards<ShardSettings>> {
   const { heapMb = defaultHeapMb(), totalBodyMb = Math.max(LEAST_TOTAL_MB, Math.floor(heapMb / 8)) } = limits
   const program = new URL(
     import.meta.url.endsWith('.ts') ? './gateway-shard.ts' : './gateway-shard.js',
@@ -37,6 +45,7 @@ export function openGateway({ count, settings, limits = {}, logger }: GatewayCho
     settings: { ...settings, limits: { ...limits, totalBodyMb }, logLevel: logger.level },
     host: settings.host,
     heapMb,
+    ...(hangMs === undefined ? {} : { hangMs }),
     ids: randomIds(Date.now),
     logger,
   })

@@ -17,6 +17,8 @@ export interface ShardOptions<T> {
   heapMb?: number
   /** How long questions and connections wait while the process is started again. Default 30 seconds. */
   waitMs?: number
+  /** A process whose event loop answers nothing for so long is killed and started again. Default 60 seconds. */
+  hangMs?: number
   logger: Logger
 }
 
@@ -36,6 +38,7 @@ interface WaitingConnection {
 }
 
 const WAIT_MS = 30_000
+const HANG_MS = 60_000
 /** Of one question, when the process ends each time before it answers. */
 const MAX_ATTEMPTS = 5
 const STOP_MS = 10_000
@@ -97,14 +100,19 @@ export class Shard<T> {
 
   /** Passes a connection to the process. `socket` has to be paused: a byte that was read here would be lost. */
   accept(sessionId: string, socket: Socket): void {
+    this.#enqueue(sessionId, socket, 'last')
+    void this.#passConnections()
+  }
+
+  #enqueue(sessionId: string, socket: Socket, place: 'first' | 'last'): void {
     if (this.#stopping.signal.aborted) return refuseConnection(socket)
     const timer = setTimeout(() => {
       this.#connections.splice(this.#connections.indexOf(entry), 1)
       refuseConnection(socket)
     }, this.#options.waitMs ?? WAIT_MS)
     const entry = { sessionId, socket, timer }
-    this.#connections.push(entry)
-    void this.#passConnections()
+    if (place === 'first') this.#connections.unshift(entry)
+    else this.#connections.push(entry)
   }
 
   async stop(): Promise<void> {
@@ -143,9 +151,31 @@ export class Shard<T> {
 
   #setReady(): void {
     this.#isReady = true
+    void this.#watch(this.#child!)
     this.#readyAt = performance.now()
     this.#ready.resolve()
     void this.#passConnections()
+  }
+
+  /** Asks the process for its status until it has ended. One that does not answer is killed; its end is handled as any. */
+  async #watch(child: ChildProcess): Promise<void> {
+    const { hangMs = HANG_MS, logger } = this.#options
+    const { signal } = this.#stopping
+    while (child === this.#child) {
+      const answered = this.#send('status', []).then(
+        () => true,
+        () => true,
+      )
+      const silence = new AbortController()
+      const late = sleep(hangMs, false, { ref: false, signal: silence.signal }).catch(() => true)
+      if (!(await Promise.race([answered, late])) && !signal.aborted) {
+        logger.error({ shard: this.#index, hangMs }, 'gateway process does not answer; ending it')
+        child.kill('SIGKILL')
+      }
+      silence.abort()
+      await sleep(hangMs / 4, undefined, { ref: false, signal }).catch(() => {})
+      if (signal.aborted) return
+    }
   }
 
   async #untilReady(timeout: AbortSignal): Promise<void> {
@@ -166,7 +196,8 @@ export class Shard<T> {
     const id = this.#nextId++
     const asked = Promise.withResolvers<unknown>()
     this.#asked.set(id, asked)
-    child.send({ id, method, args } satisfies Question, socket, (error) => {
+    // Node would never close a socket that it has sent to a process that ends before it takes the socket.
+    child.send({ id, method, args } satisfies Question, socket, { keepOpen: true }, (error) => {
       if (error === null) return
       this.#asked.delete(id)
       asked.reject(ended('has ended'))
@@ -193,8 +224,13 @@ export class Shard<T> {
       if (socket.destroyed) continue
       // Node would track the sockets of this server across processes, by listeners that stay as long as the process.
       Object.assign(socket, { server: null })
-      await this.#send('accept', [sessionId], socket).catch(() => {})
-      socket.destroy()
+      // Both processes have the connection then, so it stays open.
+      const isTaken = await this.#send('accept', [sessionId], socket).then(
+        () => true,
+        () => false,
+      )
+      if (isTaken) socket.destroy()
+      else this.#enqueue(sessionId, socket, 'first')
     }
     this.#isPassing = false
   }

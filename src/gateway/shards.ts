@@ -1,5 +1,5 @@
 import type { Socket } from 'node:net'
-import { RolloutError, type Failure } from '../model/failure.ts'
+import { RolloutError, toFailure, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
 import type { GatewayControl, GatewayStatus, SessionAccess, SessionOptions } from './gateway.ts'
 import { refuseConnection } from './refuse-connection.ts'
@@ -149,6 +149,14 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     if (this.#weightVersion !== undefined) await ask('setWeightVersion', [this.#weightVersion])
     if (this.#isPaused) await ask('pause', [0])
     const homes = [...this.#homes.values()].filter((home) => home.shard === shard && home.options.key !== undefined)
-    await Promise.all(homes.map(({ options }) => ask('openSession', [{ ...options, isContinued: true }])))
+    await Promise.all(
+      homes.map(async ({ options }) => {
+        await ask('openSession', [{ ...options, isContinued: true }]).catch((error: unknown) => {
+          if (toFailure(error).code === 'session.gateway-lost') throw error
+          // One session that cannot go on must not keep the others from it.
+          this.#options.logger.error({ sessionId: options.id, err: error }, 'session could not be continued')
+        })
+      }),
+    )
   }
 }

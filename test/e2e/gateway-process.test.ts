@@ -39,7 +39,9 @@ interface LogLine {
 }
 
 /** A gateway process as nodes have it, with the lines it logs. */
-async function start(heapMb?: number): Promise<{ gateway: Gateway; lines: LogLine[] } & AsyncDisposable> {
+async function start({ heapMb, hangMs }: { heapMb?: number; hangMs?: number } = {}): Promise<
+  { gateway: Gateway; lines: LogLine[] } & AsyncDisposable
+> {
   const lines: LogLine[] = []
   const logger = pino({ level: 'warn' }, { write: (line: string) => void lines.push(JSON.parse(line) as LogLine) })
   const gateway = await openGateway({
@@ -54,6 +56,7 @@ async function start(heapMb?: number): Promise<{ gateway: Gateway; lines: LogLin
       engine: engine.info,
     },
     limits: heapMb === undefined ? {} : { heapMb },
+    ...(hangMs === undefined ? {} : { hangMs }),
     logger,
   })
   return { gateway, lines, [Symbol.asyncDispose]: () => gateway[Symbol.asyncDispose]() }
@@ -220,7 +223,7 @@ describe('a gateway process that ends', () => {
   })
 
   test('a body that fills its heap costs the other sessions nothing but calls in flight', async () => {
-    await using started = await start(48)
+    await using started = await start({ heapMb: 48 })
     const { gateway, lines } = started
     const [hostile, innocent] = [await gateway.openSession(), await gateway.openSession()]
     using bad = await Door.open(gateway, hostile)
@@ -245,5 +248,17 @@ describe('a gateway process that ends', () => {
     }
     expect(lines.flatMap(({ delayMs }) => delayMs ?? [])).toEqual([100, 200, 400])
     expect(await gateway.status()).toMatchObject({ sessions: 1 })
+  })
+
+  test('one that does not answer is ended and started again', async () => {
+    await using started = await start({ hangMs: 3000 })
+    const { gateway, lines } = started
+    const session = await gateway.openSession()
+    using door = await Door.open(gateway, session)
+    for (const pid of gatewayPids()) process.kill(pid, 'SIGSTOP')
+    const waiting = call(door.to, session)
+    await expect.poll(() => lines.map(({ msg }) => msg)).toContain('gateway process does not answer; ending it')
+    // The process that hung had not taken the connection, so the next one gets it.
+    expect((await waiting).status).toBe(200)
   })
 })
