@@ -22,6 +22,7 @@ function createStore(state: { broken?: Failure }): SessionStore {
           return state.broken
         },
         turns: 0,
+        bytes: 0,
         appendIntent() {},
         async appendEnd() {},
         appendDelivery() {},

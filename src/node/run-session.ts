@@ -336,10 +336,7 @@ class Life<Built> {
   }
 
   #fail(error: unknown): void {
-    const failure = this.#cancel.aborted
-      ? new RolloutError('session.cancelled', reasonOf(this.#cancel)).failure
-      : toFailure(error)
-    this.#end.failure = failure
+    this.#end.failure = this.#cancel.aborted ? cancelFailure(this.#cancel) : toFailure(error)
     // How the agent ended is known by the time it is graded, whatever becomes of the grade.
     if (this.#state.status !== 'EVALUATING') delete this.#end.ending
   }
@@ -401,6 +398,13 @@ const TIMEOUTS: ReadonlySet<FailureCode> = new Set([
 
 /** For what a cancel must not keep from happening. */
 const NEVER = new AbortController().signal
+
+/** A session is also ended for a defect, and then the signal says which. */
+function cancelFailure(cancel: AbortSignal): Failure {
+  const { reason } = cancel as { reason: unknown }
+  if (reason instanceof RolloutError) return reason.failure
+  return new RolloutError('session.cancelled', reasonOf(cancel)).failure
+}
 
 function reasonOf({ reason }: AbortSignal): string {
   return reason instanceof Error ? reason.message : String(reason)

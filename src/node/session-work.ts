@@ -88,6 +88,7 @@ export interface WorkDeps {
 export interface SessionGateway {
   openSession(options: SessionOptions): Promise<SessionAccess>
   closeSession(id: string): Promise<Failure | undefined>
+  /** The socket is paused and unread. */
   accept(sessionId: string, socket: Socket): void
 }
 
@@ -95,6 +96,8 @@ export interface SessionGateway {
 const DOOR_PORT = 8080
 const BUNDLE = '/polar/harness'
 const LOGS_MS = 30_000
+const LOG_FULL =
+  'The call log of this session reached its limit (node.gateway.session_log_mb), so the gateway refused its later model calls.'
 
 /** What a session is made of, once all the names in its task have been looked up. */
 interface Resolved {
@@ -154,7 +157,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     const spec = toSandboxSpec(this.#order, runtime, {
       ...this.#sandboxParts('agent'),
       mounts: bundleMounts(runnable, runtime),
-      door: { port: DOOR_PORT, accept: (socket) => gateway.accept(sessionId, socket) },
+      door: { port: DOOR_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
     })
     const startedAt = clock.monotonic()
     if (spec.network.kind === 'none') this.warnings.push(...noticesOf(task))
@@ -341,6 +344,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     const facts = await loaded.build({ builder: task.builder, training: task.training, toolPrefixes })
     this.timing.build_ms = clock.monotonic() - startedAt
     this.warnings.push(...missingServers(servers, facts))
+    if (facts.isLogFull) this.warnings.push(LOG_FULL)
     const incomplete = this.#logFailure ?? whyIncomplete(loaded.head)
     const { answers, lastFailure } = facts
     const engineControl =

@@ -57,6 +57,7 @@ class LoadedRecord implements LoadedSession {
       summary: built.summary,
       answers: turns.filter(({ response }) => response !== undefined).length,
       ...(lastFailure === undefined ? {} : { lastFailure }),
+      isLogFull: turns.some(({ failure }) => failure?.code === 'request.over-storage'),
       offered: this.#findOffered(built, toolPrefixes),
     }
   }

@@ -53,6 +53,8 @@ export interface BuildFacts {
   answers: number
   /** Of the call that ended last: why it got no answer. Absent: it got one, or there was no call. */
   lastFailure?: Failure
+  /** Whether the gateway refused calls because the call log had reached its limit. */
+  isLogFull: boolean
   /** For each of the tool prefixes. All true where there is no call of the main conversation. */
   offered: boolean[]
 }
