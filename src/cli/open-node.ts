@@ -6,10 +6,13 @@ import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
+import { protectFromOutOfMemory } from '../lib/oom-score.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
+import type { GitCredential } from '../node/git-access.ts'
 import { openHostGate, type HostAccess } from '../node/host-access.ts'
 import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.ts'
 import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/open-runtimes.ts'
@@ -17,6 +20,7 @@ import { runtimes } from '../node/runtimes/index.ts'
 import { sessionsFolder } from '../node/session-folder.ts'
 import { countingStore } from '../node/session-progress.ts'
 import type { StageWidths } from '../node/stages.ts'
+import { machineMemory, usualMemoryMb } from '../node/usual-memory.ts'
 import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
 import { createCallLogReader } from '../store/call-log/reader.ts'
@@ -41,6 +45,8 @@ export interface NodeChoice {
   widths: StageWidths
   budgets: NodeBudgets
   artifacts: ArtifactPolicy
+  /** For repositories that tasks check out; absent: none. */
+  gitCredentials?: readonly GitCredential[]
   /** Files whose code is trusted. */
   modules: readonly string[]
   harnessDir?: string
@@ -48,12 +54,16 @@ export interface NodeChoice {
   images: boolean
   continuation?: ContinuationMode
   sessionMemoryMb?: number
+  /** Memory of a sandbox whose task names none, in MB; absent: from the machine's memory and `widths`; 0: not limited. */
+  sandboxMemoryMb?: number
   quirks?: readonly QuirkRule[]
   /**
    * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
    * worker to deliver. `all`: whoever submits tasks owns this machine. Absent: it is alone, and so does whoever runs it.
    */
   member?: HostAccess | 'all'
+  /** Addresses of Polar itself, which evaluators never reach; the gateway's is added. */
+  own?: OwnAddresses
   env: NodeJS.ProcessEnv
   logger: Logger
   /** Aborted before it is open: what was opened is closed, and the signal’s reason thrown. Later it says nothing. */
@@ -77,17 +87,34 @@ const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_00
 
 /** A node with its gateway in this process, as one machine needs it. */
 export async function openNode(choice: NodeChoice): Promise<OpenNode> {
-  const { dir, engine, logger, env } = choice
+  const { dir, engine, logger, env, own = new OwnAddresses() } = choice
   await using owned = new AsyncDisposableStack()
+  protectFromOutOfMemory()
   const clock = systemClock
   const now = (): number => clock.now()
   const sandboxes = join(dir, 'sandboxes')
   const runtime = choice.runtime ?? DEFAULT_RUNTIME
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
-  const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: CHECKOUT_LIMITS, env, now })
+  const checkouts = new Checkouts({
+    dir: join(dir, 'checkouts'),
+    limits: CHECKOUT_LIMITS,
+    env,
+    credentials: choice.gitCredentials ?? [],
+    now,
+  })
   const settingsOf = (kind: string) => completeSettings(kind, choice.runtimeSettings?.[kind] ?? {}, env)
+  const { member, widths } = choice
   const opened = owned.use(
-    new OpenRuntimes({ dir: sandboxes, usual: runtime, settingsOf, modules, prepare: { checkouts }, now }),
+    new OpenRuntimes({
+      dir: sandboxes,
+      usual: runtime,
+      settingsOf,
+      modules,
+      prepare: { checkouts },
+      allowsLocal: allowsLocal(member),
+      sandboxes: widths.init + widths.run + widths.postrun,
+      now,
+    }),
   )
   if (choice.runtime === undefined) await assertDefaultRuntime(opened)
   choice.starting?.throwIfAborted()
@@ -106,9 +133,10 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       origin: { engine: engine.info },
     }),
   )
+  own.add(gateway.url)
   choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
-  const { member } = choice
+  const usualMemory = choice.sandboxMemoryMb ?? usualMemoryMb(machineMemory(), widths)
   const gate =
     member === undefined || member === 'all'
       ? undefined
@@ -137,7 +165,8 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
           deps: {
             now,
             secret: (name) => (gate === undefined || gate.maySee(name) ? env[name] : undefined),
-            mayCall: (url) => gate === undefined || gate.mayCall(url),
+            mayCall: (url) => !own.hasUrl(url) && (gate === undefined || gate.mayCall(url)),
+            mayConnect: (address, port) => !own.has(address, port),
           },
         }),
       build: { weighting: 'tokens', reader: requestReader, forSession: await loadSessionReaders() },
@@ -148,7 +177,8 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       onPrepared: ({ task }) => warmth.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
-      widths: choice.widths,
+      ...(usualMemory === 0 ? {} : { usualMemoryMb: usualMemory }),
+      widths,
       budgets: choice.budgets,
       artifacts: choice.artifacts,
       logger,
@@ -169,4 +199,13 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     affinity: () => warmth.keys(),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
+}
+
+/**
+ * Tasks of whoever runs the node may ask for `local`, except as root: an agent without a sandbox would then be root, which
+ * nobody decided. Tasks of others may where the operator listed it.
+ */
+function allowsLocal(member: NodeChoice['member']): boolean {
+  if (member === undefined || member === 'all') return process.getuid?.() !== 0
+  return member.runtimes?.includes('local') === true
 }

@@ -16,7 +16,7 @@ import type { SessionReader } from '../store/store.ts'
 import { buildSession, type BuildOptions, type BuiltSession } from '../trajectory/build-session.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
 import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
-import type { CallFilter } from '../trajectory/select-calls.ts'
+import { toCallFilter, type CallFilter } from '../trajectory/select-calls.ts'
 import type { Artifacts } from './artifacts.ts'
 import { controlEngine, type AskEngine } from './engine-control.ts'
 import { SessionGrading } from './grade-session.ts'
@@ -81,6 +81,8 @@ export interface WorkDeps {
   scratch: string
   /** Of each of its agent's stdout and stderr. */
   outputBytes: number
+  /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
+  usualMemoryMb?: number
 }
 
 /** The part of a gateway that a node has to do with. */
@@ -233,6 +235,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     return {
       role,
       nodeId: deps.nodeId,
+      ...(deps.usualMemoryMb === undefined ? {} : { usualMemoryMb: deps.usualMemoryMb }),
       now: deps.clock.now(),
     }
   }
@@ -326,7 +329,8 @@ export class RealWork implements SessionWork<BuiltSession> {
     await this.#keepLogs()
     const startedAt = clock.now()
     const session = await reader.load(this.#order.sessionId, { salvage: true })
-    const built = buildSession(session, { ...build, filter, builder: this.#resolved!.builder })
+    const selected = { ...filter, ...toCallFilter(this.#order.task.training) }
+    const built = buildSession(session, { ...build, filter: selected, builder: this.#resolved!.builder })
     this.timing.build_ms = clock.now() - startedAt
     this.warnings.push(...this.#missingServers(built))
     const incomplete = this.#logFailure ?? whyIncomplete(session)

@@ -150,6 +150,24 @@ describe('the evaluator http', () => {
     expect(received).toHaveLength(1)
   })
 
+  test.each([
+    ['an address', '127.0.0.1'],
+    ['a name', 'localhost'],
+  ])('does not connect by %s to an address that must not be called', async (_, host) => {
+    const { port } = new URL(url)
+    const evaluator = create(
+      { url: `http://${host}:${port}/grade` },
+      { mayConnect: (address, to) => to !== Number(port) || !['127.0.0.1', '::1'].includes(address) },
+    )
+    await expect(grading.grade({ evaluator })).rejects.toMatchObject({ code: 'config.invalid' })
+    expect(received).toEqual([])
+  })
+
+  test('says that it is an evaluator, so that our own APIs can refuse it', async () => {
+    await grade(['{"outcome_reward": 1}'])
+    expect(received[0]!.headers['x-polar-outbound']).toBe('evaluator')
+  })
+
   test('takes rewards of the range that the task declares', async () => {
     const { result } = await grade(['{"outcome_reward": -4}'], { reward_range: [-5, 5] })
     expect(result.outcome_reward).toBe(-4)
