@@ -60,8 +60,11 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
   })
 
   test('it makes the folder of the reward unusable in a copy of all it left', async () => {
-    const agent = 'call one > a; rm -rf /logs; ln -s /proc /logs'
-    expectLowest(await run(agent, harbor({ state: 'everything' })), { failure: 'evaluator.crashed', phase: 'grade' })
+    for (const trick of ['ln -s /proc /logs', 'touch /logs']) {
+      const outcome = await run(`call one > a; rm -rf /logs; ${trick}`, harbor({ state: 'everything' }))
+      expect(outcome.grade?.outcome_reward, JSON.stringify(outcome.failure)).toBeTypeOf('number')
+      expect(isValid(outcome)).toBe(true)
+    }
   })
 
   test('it kills every process it sees, its harness and the first process of its sandbox too', async () => {
