@@ -22,10 +22,11 @@ import { controlEngine, type AskEngine } from './engine-control.ts'
 import { SessionGrading, type GradedSession } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
+import { SANDBOX_GONE, toEnd } from './harness-end.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
 import { keepHarnessLogs } from './harness-logs.ts'
 import { assertVersion } from './assert-version.ts'
-import { endOf, type Harness } from './harnesses/harness.ts'
+import type { Harness } from './harnesses/harness.ts'
 import { lastWords } from './last-words.ts'
 import { launchInSandbox } from './launch-in-sandbox.ts'
 import type { HostGate } from './host-access.ts'
@@ -265,7 +266,7 @@ export class RealWork implements SessionWork<SessionBuild> {
       return {
         exitCode: result.exitCode,
         isOutOfMemory: result.isOutOfMemory ?? false,
-        ...(isGone ? SANDBOX_GONE : toEnd(runnable, result.exitCode, message)),
+        ...(isGone ? SANDBOX_GONE : toEnd(runnable.harness, result.exitCode, message)),
         message,
       }
     } finally {
@@ -505,13 +506,6 @@ async function untilEnded(execution: Execution, signal: AbortSignal): Promise<Ex
   }
 }
 
-type End = Pick<AgentRun, 'end' | 'suspicion'>
-
-const SANDBOX_GONE: End = {
-  end: 'gave-up',
-  suspicion: new RolloutError('runtime.gone', 'The sandbox ended while the harness ran in it.').failure,
-}
-
 /** Whether a command can be run in a sandbox. */
 async function isAlive(sandbox: Sandbox): Promise<boolean> {
   try {
@@ -519,28 +513,6 @@ async function isAlive(sandbox: Sandbox): Promise<boolean> {
     return (await probe.result).exitCode === 0
   } catch {
     return false
-  }
-}
-
-/** An agent can make its harness end with any code, so a harness that seems not to have started is a suspicion only. */
-function toEnd({ harness }: RunnableHarness, exitCode: number | null, message: string): End {
-  if (exitCode === null) return { end: 'gave-up' }
-  if (harness.package !== undefined && (exitCode === 126 || exitCode === 127)) {
-    const told = `${harness.title} could not be started (${exitCode}): ${message}`
-    return { end: 'gave-up', suspicion: new RolloutError('harness.not-found', told).failure }
-  }
-  const end = endOf(harness, exitCode)
-  switch (end) {
-    case 'finished':
-    case 'limit-reached':
-    case 'gave-up':
-      return { end }
-    case 'interrupted':
-      return { end: 'gave-up' }
-    case 'bad-setup': {
-      const told = `${harness.title} refused its setup (${exitCode}): ${message}`
-      return { end: 'gave-up', suspicion: new RolloutError('harness.bad-setup', told).failure }
-    }
   }
 }
 

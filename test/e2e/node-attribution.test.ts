@@ -43,7 +43,7 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
   })
 
   test('it makes the copy of its files fail', async () => {
-    // A file whose size changes while tar reads it, and one that is in the way of the folder of the copy.
+    // A path that is longer than any system call takes.
     const agent = `call one > a; mkdir deep; cd deep
       for i in $(seq 80); do mkdir ${'d'.repeat(250)}; cd ${'d'.repeat(250)} || break; done; echo x > file`
     const outcome = await run(agent, command({ command: 'true' }))
@@ -60,8 +60,11 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
   })
 
   test('it makes the folder of the reward unusable in a copy of all it left', async () => {
-    const agent = 'call one > a; rm -rf /logs; ln -s /proc /logs'
-    expectLowest(await run(agent, harbor({ state: 'everything' })), { failure: 'evaluator.crashed', phase: 'grade' })
+    for (const trick of ['ln -s /proc /logs', 'touch /logs']) {
+      const outcome = await run(`call one > a; rm -rf /logs; ${trick}`, harbor({ state: 'everything' }))
+      expect(outcome.grade?.outcome_reward, JSON.stringify(outcome.failure)).toBeTypeOf('number')
+      expect(isValid(outcome)).toBe(true)
+    }
   })
 
   test('it kills every process it sees, its harness and the first process of its sandbox too', async () => {
@@ -69,8 +72,15 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
     expectLowest(outcome)
   })
 
+  test('it starts processes until none can be started', async ({ skip }) => {
+    const { runtime } = await stack.opened.runtimes.open(undefined)
+    if (!runtime.capabilities.limits.includes('pids')) skip('this machine cannot limit the number of processes')
+    const agent = "call one > a; sh -c 'while :; do sleep 1000 & done'; exit 1"
+    expectLowest(await run(agent, { ...command({ command: 'false' }), runtime: { pids: 64 } }))
+  })
+
   test('its code makes the grading take longer than it may', async () => {
-    const more = { ...command({ command: 'sh code' }), budgets: { evaluate: 5 } }
+    const more = { ...command({ command: 'sh code' }), budgets: { evaluate: 10 } }
     expectLowest(await run("call one > a; echo 'sleep 600' > code", more), { failure: 'evaluator.timeout' })
   })
 
