@@ -43,7 +43,8 @@ function describeRoot(engine: string, { socket, image }: Podman): void {
     exceptions: {
       'a sandbox that uses up what the kernel counts per user leaves enough to another':
         'containers share a user of this machine unless the engine gives each a user namespace',
-      'a command cannot lower its out-of-memory score': 'an engine without CAP_SYS_RESOURCE cannot set the lowest score',
+      'a command cannot lower its out-of-memory score':
+        'an engine without CAP_SYS_RESOURCE cannot set the lowest score',
     },
     orphanScript: toOrphanScript(config, { image }),
   })

@@ -567,12 +567,16 @@ export function describeRuntime(
       expect(await runScript(sandbox, 'echo ok')).toMatchObject({ stdout: 'ok\n', isOutOfMemory: false })
     })
 
-    when(() => isolated() ?? limited('memoryMb')(), 'files in memory count as memory, or have a limit of their own', async () => {
-      const diskMb = limited('diskMb')() === undefined ? { diskMb: 256 } : {}
-      await using sandbox = await start({ limits: { memoryMb: 64, ...diskMb } })
-      const fill = 'head -c 200M /dev/zero > /dev/shm/big || exit 9; sleep 25'
-      expect((await runScript(sandbox, fill)).exitCode).not.toBe(0)
-    })
+    when(
+      () => isolated() ?? limited('memoryMb')(),
+      'files in memory count as memory, or have a limit of their own',
+      async () => {
+        const diskMb = limited('diskMb')() === undefined ? { diskMb: 256 } : {}
+        await using sandbox = await start({ limits: { memoryMb: 64, ...diskMb } })
+        const fill = 'head -c 200M /dev/zero > /dev/shm/big || exit 9; sleep 25'
+        expect((await runScript(sandbox, fill)).exitCode).not.toBe(0)
+      },
+    )
 
     it('a command is the first choice of the out-of-memory killer', async () => {
       expect(await runScript(shared, 'cat /proc/self/oom_score_adj')).toMatchObject({ stdout: '1000\n' })
@@ -584,21 +588,25 @@ export function describeRuntime(
       expect(await runScript(shared, `${lower}; cat /proc/self/oom_score_adj`)).toMatchObject({ stdout: '1000\n' })
     })
 
-    when(isolatedProcesses, 'a sandbox that uses up what the kernel counts per user leaves enough to another', async () => {
-      await using greedy = await start({ limits: limited('pids')() === undefined ? { pids: 60 } : {} })
-      await using modest = await start()
-      const taken = await greedy.exec({ command: ['perl', '-e', TAKE_ALL, '1000000'], leftovers: 'end' })
-      const first = await taken.output('stdout')[Symbol.asyncIterator]().next()
-      expect(String(first.value)).toMatch(/^inotify [1-9]\d*, signals [1-9]\d*\n$/)
-      // That the limit was reached: the same sandbox gets none any more.
-      expect(await runCommand(greedy, { command: ['perl', '-e', TAKE_ALL, '2'] })).toMatchObject({
-        stdout: 'inotify 0, signals 0\n',
-      })
-      expect(await runCommand(modest, { command: ['perl', '-e', TAKE_ALL, '2'] })).toMatchObject({
-        stdout: 'inotify 2, signals 2\n',
-      })
-      await taken.kill()
-    })
+    when(
+      isolatedProcesses,
+      'a sandbox that uses up what the kernel counts per user leaves enough to another',
+      async () => {
+        await using greedy = await start({ limits: limited('pids')() === undefined ? { pids: 60 } : {} })
+        await using modest = await start()
+        const taken = await greedy.exec({ command: ['perl', '-e', TAKE_ALL, '1000000'], leftovers: 'end' })
+        const first = await taken.output('stdout')[Symbol.asyncIterator]().next()
+        expect(String(first.value)).toMatch(/^inotify [1-9]\d*, signals [1-9]\d*\n$/)
+        // That the limit was reached: the same sandbox gets none any more.
+        expect(await runCommand(greedy, { command: ['perl', '-e', TAKE_ALL, '2'] })).toMatchObject({
+          stdout: 'inotify 0, signals 0\n',
+        })
+        expect(await runCommand(modest, { command: ['perl', '-e', TAKE_ALL, '2'] })).toMatchObject({
+          stdout: 'inotify 2, signals 2\n',
+        })
+        await taken.kill()
+      },
+    )
 
     when(limited('pids'), 'a fork bomb stays within its number of processes', async () => {
       await using sandbox = await start({ limits: { pids: 40 } })

@@ -97,7 +97,10 @@ test.each(MACHINES)('on %s only the listed protocols of a family can be used', (
   }
 })
 
-test.each(MACHINES)('on %s there is no asynchronous I/O context, which all of the machine share', (name, machine, numbers) => {
-  for (const mayMount of [true, false])
-    expect(decide(buildCallFilter(name, { mayMount }), { number: numbers.io_setup, machine })).toBe(ENOSYS)
-})
+test.each(MACHINES)(
+  'on %s there is no asynchronous I/O context, which all of the machine share',
+  (name, machine, numbers) => {
+    for (const mayMount of [true, false])
+      expect(decide(buildCallFilter(name, { mayMount }), { number: numbers.io_setup, machine })).toBe(ENOSYS)
+  },
+)

@@ -149,9 +149,11 @@ export function buildCallFilter(machine: Machine, { mayMount }: { mayMount: bool
     { code: JUMP_IF_EQUAL, value: audit, no: 'refuse' },
     { code: LOAD_WORD, value: NUMBER_OFFSET },
     { code: JUMP_IF_AT_LEAST, value: X32_CALLS, yes: 'refuse' },
-    ...numbersOf(mayMount ? REFUSED : { ...REFUSED, ...REFUSED_MOUNTS }).map(
-      (value): Instruction => ({ code: JUMP_IF_EQUAL, value, yes: 'refuse' }),
-    ),
+    ...numbersOf(mayMount ? REFUSED : { ...REFUSED, ...REFUSED_MOUNTS }).map((value): Instruction => ({
+      code: JUMP_IF_EQUAL,
+      value,
+      yes: 'refuse',
+    })),
     ...numbersOf(ABSENT).map((value): Instruction => ({ code: JUMP_IF_EQUAL, value, yes: 'unknown' })),
     { code: JUMP_IF_EQUAL, value: socket, yes: 'sockets' },
     { code: JUMP_IF_EQUAL, value: socketpair, yes: 'sockets', ...(mayMount ? ({ no: 'allow' } as const) : {}) },
@@ -166,13 +168,11 @@ function socketRules(mayMount: boolean): Instruction[] {
     family,
     protocols: mayMount && family === AF_NETLINK ? undefined : protocols,
   }))
-  const choices = families.map(
-    ({ family, protocols }): Instruction => ({
-      code: JUMP_IF_EQUAL,
-      value: family,
-      yes: protocols === undefined ? 'allow' : `family ${family}`,
-    }),
-  )
+  const choices = families.map(({ family, protocols }): Instruction => ({
+    code: JUMP_IF_EQUAL,
+    value: family,
+    yes: protocols === undefined ? 'allow' : `family ${family}`,
+  }))
   const checks = families.flatMap(({ family, protocols = [] }): Instruction[] => {
     if (protocols.length === 0) return []
     const tests = protocols.map((value): Instruction => ({ code: JUMP_IF_EQUAL, value, yes: 'allow' }))

@@ -42,8 +42,17 @@ test('narrowProfile() allows the listed families of sockets, whatever the profil
   })
   expect(allowed).toEqual([
     [[0, 1, 'SCMP_CMP_EQ']],
-    ...[0, 1, 6, 17].map((protocol) => [[0, 2, 'SCMP_CMP_EQ'], [2, protocol, 'SCMP_CMP_EQ']]),
-    ...[0, 6, 17, 58].map((protocol) => [[0, 10, 'SCMP_CMP_EQ'], [2, protocol, 'SCMP_CMP_EQ']]),
-    [[0, 16, 'SCMP_CMP_EQ'], [2, 0, 'SCMP_CMP_EQ']],
+    ...[0, 1, 6, 17].map((protocol) => [
+      [0, 2, 'SCMP_CMP_EQ'],
+      [2, protocol, 'SCMP_CMP_EQ'],
+    ]),
+    ...[0, 6, 17, 58].map((protocol) => [
+      [0, 10, 'SCMP_CMP_EQ'],
+      [2, protocol, 'SCMP_CMP_EQ'],
+    ]),
+    [
+      [0, 16, 'SCMP_CMP_EQ'],
+      [2, 0, 'SCMP_CMP_EQ'],
+    ],
   ])
 })
