@@ -12,7 +12,7 @@ import type { Route } from '../../src/api/route.ts'
 import { routes } from '../../src/api/routes.ts'
 import { anyCallOf } from '../support/any-of-route.ts'
 import { bashAgent } from '../support/bash-agent.ts'
-import { startUp, type UpProcess } from '../support/up-process.ts'
+import { ALLOW_ALL, startUp, type UpProcess } from '../support/up-process.ts'
 
 const SCOPES = ['trainer', 'node', 'read'] as const
 
@@ -42,7 +42,7 @@ async function startSite(): Promise<UpProcess> {
     ],
   }
   const file = join(siteDir, 'polar.yaml')
-  await writeFile(file, stringify({ server }))
+  await writeFile(file, stringify({ server, node: { allow: ALLOW_ALL } }))
   return startUp(['--config', file], tokens)
 }
 

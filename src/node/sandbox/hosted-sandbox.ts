@@ -247,7 +247,7 @@ async function killWithChildren(pid: number | undefined): Promise<void> {
 
 /** Raises the out-of-memory score of what follows, and leads into accounting groups. */
 export function joinLead(files: readonly string[]): string[] {
-  const join = 'while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done'
-  const script = `n=$1; shift; ${RAISE_OOM_SCORE}; ${join}; exec "$@"`
+  const enter = 'while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done'
+  const script = `n=$1; shift; ${RAISE_OOM_SCORE}; ${enter}; exec "$@"`
   return ['/bin/sh', '-c', script, 'sh', String(files.length), ...files]
 }

@@ -15,8 +15,8 @@ export const MAP_LAYERS = `
 use strict;
 my ($unshare, $shared, $own, $count) = map { $_ + 0 } @ENV{qw(UNSHARE SHARED OWN MAPPED)};
 sub call {
-  my ($what, @rest) = @_;
-  my $result = syscall(@rest);
+  my ($what, $number, @rest) = @_;
+  my $result = syscall($number, @rest);
   die "$what: $!\\n" if $result == -1;
   return $result;
 }

@@ -138,16 +138,16 @@ export class MemoryWatch {
   }
 
   async #measure(
-    { roots, storedBytes }: Watched,
+    watched: Watched,
     processes: readonly ProcessMemory[],
   ): Promise<{ totalBytes: number; shares: { member: ProcessMemory; bytes: number }[] }> {
     const shares = await Promise.all(
-      membersOf(roots(), processes).map(async (member) => ({
+      membersOf(watched.roots(), processes).map(async (member) => ({
         member,
         bytes: (await this.#deps.readPss(member.pid)) ?? member.residentBytes,
       })),
     )
-    const stored = await storedBytes()
+    const stored = await watched.storedBytes()
     return { totalBytes: shares.reduce((sum, { bytes }) => sum + bytes, stored), shares }
   }
 }

@@ -65,13 +65,14 @@ export class Premises implements AsyncDisposable {
     storage?: string,
   ): { spawn: RemoteSpawn; memory: WatchedMemory | undefined } {
     if (cgroup?.places.memory !== undefined) return { spawn: this.spawner.spawn, memory: undefined }
-    const { spawn, pids } = trackSpawns(this.spawner.spawn)
+    const tracked = trackSpawns(this.spawner.spawn)
     const storedBytes = async (): Promise<number> => {
       const stats = storage === undefined ? undefined : await statfs(storage).catch(() => undefined)
       return stats === undefined ? 0 : (stats.blocks - stats.bfree) * stats.bsize
     }
     const limitBytes = memoryMb === undefined ? undefined : memoryMb * 1024 * 1024
-    return { spawn, memory: this.#watch.add({ limitBytes, roots: pids, storedBytes }) }
+    const memory = this.#watch.add({ limitBytes, roots: () => tracked.pids(), storedBytes })
+    return { spawn: tracked.spawn, memory }
   }
 
   /** Most processes of a sandbox's user namespace; undefined where a control group counts them, or nothing does. */
