@@ -44,8 +44,8 @@ class LoadedRecord implements LoadedSession {
   }
 
   async build({ builder, toolPrefixes }: BuildJob): Promise<BuildFacts> {
-    const { createBuilder, filter, weighting } = this.#deps
-    const options = { builder: await createBuilder(builder), filter, weighting, ...this.#readers }
+    const { filter, weighting } = this.#deps
+    const options = { builder: await this.#deps.createBuilder(builder), filter, weighting, ...this.#readers }
     const built = buildSession(this.#record, options)
     this.#built = built
     const { turns } = this.#record
