@@ -31,14 +31,16 @@ interface BoundedDef extends z.core.$ZodArrayDef {
   mostIssues: number
 }
 
-type Init = (schema: unknown, def: unknown) => void
-const initArray: Init = z.ZodArray.init as unknown as Init
-const initRecord: Init = z.ZodRecord.init as unknown as Init
+/** Without the assertion that its type has, for which TypeScript wants a name of its own. */
+function init(constructor: object, schema: unknown, def: unknown): void {
+  const { init: initialize } = constructor as { init: (this: void, schema: unknown, def: unknown) => void }
+  initialize(schema, def)
+}
 
 /** A constructor and not a changed instance: `min`, `max` and `describe` create the schema anew from its definition. */
 const BoundedArray = z.core.$constructor<z.ZodArray, BoundedDef>('BoundedArray', (schema, def) => {
-  initArray(schema, def)
-  const parseWhole = schema._zod.parse
+  init(z.ZodArray, schema, def)
+  const parseWhole = schema._zod.parse.bind(schema._zod)
   const longest = Math.min(...(def.checks ?? []).map((check) => maximumOf(check) ?? Number.POSITIVE_INFINITY))
   schema._zod.parse = (payload, context) => {
     const input: unknown = payload.value
@@ -58,8 +60,8 @@ const BoundedArray = z.core.$constructor<z.ZodArray, BoundedDef>('BoundedArray',
 })
 
 const BoundedRecord = z.core.$constructor<z.ZodRecord, z.core.$ZodRecordDef>('BoundedRecord', (schema, def) => {
-  initRecord(schema, def)
-  const parseWhole = schema._zod.parse
+  init(z.ZodRecord, schema, def)
+  const parseWhole = schema._zod.parse.bind(schema._zod)
   schema._zod.parse = (payload, context) => {
     const input: unknown = payload.value
     if (!z.core.util.isPlainObject(input)) return parseWhole(payload, context)

@@ -9,10 +9,12 @@ export interface Child extends AsyncDisposable {
   process: ChildProcess
   /** The last of what it wrote to standard error. */
   log(): string
+  /** Ends its standard input, and gives the next line of its output. */
+  finish(): Promise<string>
 }
 
-export async function startChild(words: readonly string[], env: NodeJS.ProcessEnv = process.env): Promise<Child> {
-  const child = spawn(process.execPath, words, { stdio: ['ignore', 'pipe', 'pipe'], env })
+export async function startChild(words: readonly string[]): Promise<Child> {
+  const child = spawn(process.execPath, words, { stdio: ['pipe', 'pipe', 'pipe'] })
   let log = ''
   child.stderr.setEncoding('utf8').on('data', (text: string) => (log = (log + text).slice(-20_000)))
   const lines = createInterface({ input: child.stdout })
@@ -24,6 +26,11 @@ export async function startChild(words: readonly string[], env: NodeJS.ProcessEn
     line,
     process: child,
     log: () => log,
+    async finish() {
+      child.stdin.end()
+      const [last] = (await once(lines, 'line')) as [string]
+      return last
+    },
     async [Symbol.asyncDispose]() {
       if (child.exitCode !== null || child.signalCode !== null) return
       const ended = once(child, 'exit')
@@ -47,7 +54,7 @@ async function peakOf(pid: number): Promise<number> {
   return Math.round(Number(/VmHWM:\s+(\d+)/.exec(status)?.[1] ?? 0) / 1024)
 }
 
-async function childrenOf(pid: number): Promise<number[]> {
+export async function childrenOf(pid: number): Promise<number[]> {
   const threads = await readdir(`/proc/${pid}/task`).catch(() => [])
   const texts = await Promise.all(
     threads.map((thread) => readFile(`/proc/${pid}/task/${thread}/children`, 'utf8').catch(() => '')),

@@ -136,7 +136,11 @@ function oddHeader(random: Random): string {
     'x-stainless-retry-count: 1e9',
     'idempotency-key: \u0001',
     'accept-encoding: \u00e9',
-    ...['host: ', 'host: a\r\nhost: b', 'cookie: a=b', 'origin: http://evil.example', ' folded: x'],
+    'host: ',
+    'host: a\r\nhost: b',
+    'cookie: a=b',
+    'origin: http://evil.example',
+    ' folded: x',
   ])
 }
 

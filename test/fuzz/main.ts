@@ -26,8 +26,8 @@ for (const surface of surfaces) {
   process.stdout.write(`${JSON.stringify(report)}\n`)
 }
 console.table(
-  reports.map(({ surface, attempts, defects, peakMemoryMb, neighbourCalls, longestMs }) => {
-    return { surface, attempts, defects, peakMemoryMb, neighbourCalls, longestMs }
+  reports.map(({ surface, attempts, defects, peakMemoryMb, neighbour }) => {
+    return { surface, attempts, defects, peakMemoryMb, ...neighbour }
   }),
 )
 process.exitCode = reports.every(({ defects }) => defects === 0) ? 0 : 1

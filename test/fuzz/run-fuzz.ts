@@ -1,8 +1,10 @@
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
+import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
-import { peakMemoryMb } from './child.ts'
+import { peakMemoryMb, startChild } from './child.ts'
 import { type Attack, hostileAttack } from './hostile-request.ts'
+import type { NeighbourReport } from './neighbour-process.ts'
 import { Random } from './random.ts'
 import { openSurface, type SurfaceName } from './surfaces.ts'
 
@@ -22,21 +24,21 @@ export interface FuzzReport {
   /** Statuses of 500, which mean a defect. */
   defects: number
   peakMemoryMb: number
-  neighbourCalls: number
-  /** Of the calls of a neighbour. */
-  longestMs: number
+  neighbour: NeighbourReport
 }
 
-const NEIGHBOUR_PAUSE_MS = 20
 const PATIENCE_MS = 30_000
 
 /** Attacks one surface. Rejects when its process ends or a neighbour is not answered. */
 export async function runFuzz(surface: SurfaceName, options: FuzzOptions): Promise<FuzzReport> {
   await using target = await openSurface(surface)
+  await using neighbour = await startChild([
+    join(import.meta.dirname, 'neighbour-process.ts'),
+    JSON.stringify(target.neighbour),
+  ])
   const random = new Random(options.seed)
   const answers: Record<string, number> = {}
-  let [begun, longestMs, neighbourCalls, isOver] = [0, 0, 0, false]
-
+  let begun = 0
   const attack = async (): Promise<void> => {
     while (begun < options.count) {
       begun += 1
@@ -44,36 +46,20 @@ export async function runFuzz(surface: SurfaceName, options: FuzzOptions): Promi
       answers[answer] = (answers[answer] ?? 0) + 1
     }
   }
-  const live = async (): Promise<void> => {
-    while (!isOver) {
-      const startedAt = performance.now()
-      await target.callAsNeighbour()
-      longestMs = Math.max(longestMs, performance.now() - startedAt)
-      neighbourCalls += 1
-      await setTimeout(NEIGHBOUR_PAUSE_MS)
-    }
-  }
-  await target.callAsNeighbour()
-  const neighbour = live()
   const died = once(target.child.process, 'exit').then(() => {
     throw new Error(`the process of ${surface} ended:\n${target.child.log()}`)
   })
   died.catch(() => {})
-  try {
-    await Promise.race([Promise.all(Array.from({ length: options.width }, attack)), died, neighbour])
-  } finally {
-    isOver = true
-  }
-  await neighbour
-  const peak = await peakMemoryMb(target.child.process.pid as number)
+  await Promise.race([Promise.all(Array.from({ length: options.width }, attack)), died])
+  const { problem, ...calls } = JSON.parse(await neighbour.finish()) as NeighbourReport
+  if (problem !== undefined) throw new Error(`${surface}: ${problem}`)
   return {
     surface,
     attempts: begun,
     answers,
     defects: answers['500'] ?? 0,
-    peakMemoryMb: peak,
-    neighbourCalls,
-    longestMs: Math.round(longestMs),
+    peakMemoryMb: await peakMemoryMb(target.child.process.pid as number),
+    neighbour: calls,
   }
 }
 

@@ -6,9 +6,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Route } from '../../src/api/route.ts'
 import { routes } from '../../src/api/routes.ts'
-import { type Child, startChild } from './child.ts'
+import { type Child, childrenOf, startChild } from './child.ts'
 import type { Example } from './hostile-json.ts'
 import type { Target } from './hostile-request.ts'
+import type { Neighbour } from './neighbour-process.ts'
 
 /** What is attacked, in a process of its own. */
 export interface Surface extends AsyncDisposable {
@@ -16,8 +17,8 @@ export interface Surface extends AsyncDisposable {
   url: URL
   targets: readonly Target[]
   child: Child
-  /** A call of an innocent client of the same process. Throws unless it is answered as usual. */
-  callAsNeighbour(): Promise<void>
+  /** A call of an innocent client of the same process, which must be answered as usual. */
+  neighbour: Neighbour
 }
 
 export const SURFACES = [
@@ -39,7 +40,11 @@ export async function openSurface(name: SurfaceName): Promise<Surface> {
       return openServer()
     case 'proxy':
       return openProxy()
-    default:
+    case 'openai-chat':
+    case 'openai-responses':
+    case 'anthropic':
+    case 'google':
+    case 'control':
       return openGateway(name)
   }
 }
@@ -149,13 +154,16 @@ async function openGateway(name: Exclude<SurfaceName, 'server' | 'proxy'>): Prom
     return (await answer.json()) as { base_url: string; api_key: string }
   }
   const [neighbour, attacker] = [await open(), await open()]
-  const callModel = async (): Promise<void> => {
-    const body = JSON.stringify({ model: 'stub', messages: [{ role: 'user', content: 'hi' }] })
-    const headers = { authorization: `Bearer ${neighbour.api_key}`, 'content-type': 'application/json' }
-    await assertOk(fetch(`${neighbour.base_url}/v1/chat/completions`, { method: 'POST', headers, body }))
+  const pid = child.process.pid as number
+  const callModel: Neighbour = {
+    url: `${neighbour.base_url}/v1/chat/completions`,
+    method: 'POST',
+    headers: { authorization: `Bearer ${neighbour.api_key}`, 'content-type': 'application/json' },
+    body: JSON.stringify({ model: 'stub', messages: [{ role: 'user', content: 'hi' }] }),
+    pids: await childrenOf(pid),
   }
-  const callControl = (): Promise<void> =>
-    assertOk(fetch(new URL('/admin/inference/status', control), { headers: trusted }))
+  const status = new URL('/admin/inference/status', control).href
+  const callControl: Neighbour = { url: status, method: 'GET', headers: trusted, pids: [pid] }
   const all = owned.move()
   const shared = { child, [Symbol.asyncDispose]: () => all.disposeAsync() }
   if (name === 'control') {
@@ -171,7 +179,7 @@ async function openGateway(name: Exclude<SurfaceName, 'server' | 'proxy'>): Prom
       { method: 'DELETE', path: '/sessions/ses_nobody', headers, examples: [] },
       { method: 'GET', path: '/metrics', headers, examples: [] },
     ]
-    return { ...shared, url: control, targets, callAsNeighbour: callControl }
+    return { ...shared, url: control, targets, neighbour: callControl }
   }
   const base = new URL(attacker.base_url)
   const headers = {
@@ -184,7 +192,7 @@ async function openGateway(name: Exclude<SurfaceName, 'server' | 'proxy'>): Prom
   const targets = CALLS[name].map(([path, examples]): Target => {
     return { method: 'POST', path: `${base.pathname}${path}`, headers, examples }
   })
-  return { ...shared, url: base, targets, callAsNeighbour: callModel }
+  return { ...shared, url: base, targets, neighbour: callModel }
 }
 
 async function openServer(): Promise<Surface> {
@@ -211,7 +219,7 @@ async function openServer(): Promise<Surface> {
     url: new URL(url),
     targets: ending,
     child,
-    callAsNeighbour: () => assertOk(fetch(`${url}/tasks?limit=1`, { headers })),
+    neighbour: { url: `${url}/tasks?limit=1`, method: 'GET', headers, pids: [child.process.pid as number] },
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
 }
@@ -271,24 +279,9 @@ async function openProxy(): Promise<Surface> {
     url,
     targets,
     child,
-    callAsNeighbour: () => callThroughProxy(url, good),
+    neighbour: { url: good, method: 'GET', headers, proxy: url.href, pids: [child.process.pid as number] },
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
-}
-
-async function callThroughProxy(proxy: URL, target: string): Promise<void> {
-  const { request } = await import('node:http')
-  const asked = request({ host: proxy.hostname, port: proxy.port, path: target, agent: false }).end()
-  const [answer] = (await once(asked, 'response')) as [import('node:http').IncomingMessage]
-  answer.resume()
-  await once(answer, 'end')
-  if (answer.statusCode !== 200) throw new Error(`a neighbour got ${answer.statusCode}`)
-}
-
-async function assertOk(asked: Promise<Response>): Promise<void> {
-  const answer = await asked
-  const text = await answer.text()
-  if (!answer.ok) throw new Error(`a neighbour got ${answer.status}: ${text.slice(0, 300)}`)
 }
 
 async function scratch(owned: AsyncDisposableStack): Promise<string> {

@@ -35,14 +35,13 @@ test('load() throws what the process throws, and the process goes on', async () 
   expect(next.head.id).toBe('ses_1')
 })
 
-test.each(['ses_memory', 'ses_large'])('%s needs more memory than a process has: it fails alone', async (id) => {
+test('a session that needs more memory than a process has fails alone, by many values or by a large one', async () => {
   const builds = open({ heapMb: 64 })
   await using neighbour = await builds.load('ses_1')
   const problem = { code: 'session.too-large', message: expect.stringContaining('64 MB') }
-  await expect(builds.load(id)).rejects.toMatchObject(problem)
+  await expect(builds.load('ses_memory')).rejects.toMatchObject(problem)
+  await expect(builds.load('ses_large')).rejects.toMatchObject(problem)
   expect(await neighbour.readConversation()).toContain('ses_1')
-  await using next = await builds.load('ses_2')
-  expect(next.head.id).toBe('ses_2')
 })
 
 test('a session that takes too long fails, and its process ends', async () => {

@@ -46,9 +46,9 @@ class LoadedRecord implements LoadedSession {
   }
 
   async build({ builder, training, toolPrefixes }: BuildJob): Promise<BuildFacts> {
-    const { createBuilder, weighting } = this.#deps
+    const { weighting } = this.#deps
     const filter = { ...this.#deps.filter, ...toCallFilter(training) }
-    const options = { builder: await createBuilder(builder), filter, weighting, ...this.#readers }
+    const options = { builder: await this.#deps.createBuilder(builder), filter, weighting, ...this.#readers }
     const built = buildSession(this.#record, options)
     this.#built = built
     const { turns } = this.#record

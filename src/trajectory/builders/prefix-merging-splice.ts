@@ -1,6 +1,6 @@
 import type { CallGraph, CallNode } from '../graph/call-graph.ts'
 import type { MayTrain, Part, Plan, Row } from './builder.ts'
-import { ChainTips } from './prefix-merging-tips.ts'
+import { ChainTips } from './prefix-merging-splice-tips.ts'
 
 const LOST = { reason: 'lost-by-splice', detail: 'splicing stopped before this call' } as const
 
