@@ -8,7 +8,7 @@ import { print, printError } from './print.ts'
 /** Verbs, loaded on use. The second word is what `polar --help` says of each. */
 const commands: Readonly<Record<string, { summary: string; load: () => Promise<Command> }>> = {
   up: {
-    summary: 'Server, node and engine in one process, on this machine',
+    summary: 'Server, node and engine with one command, on this machine',
     load: async () => (await import('./commands/up.ts')).up,
   },
   task: {

@@ -62,6 +62,8 @@ export class Shard<T> {
   /** Resolved while the process runs and has its sessions. */
   #ready = Promise.withResolvers<void>()
   #isReady = false
+  /** The latest process that became ready. */
+  #readyChild: ChildProcess | undefined
   #readyAt = 0
   #delayMs = FIRST_DELAY_MS
   #isPassing = false
@@ -149,9 +151,19 @@ export class Shard<T> {
     this.#port = (await this.#send('init', [init])) as number
   }
 
+  #setDown(): void {
+    if (!this.#isReady) return
+    this.#isReady = false
+    this.#ready = Promise.withResolvers()
+    this.#ready.promise.catch(() => {})
+  }
+
   #setReady(): void {
+    const child = this.#child
+    if (child === undefined) throw ended('has ended')
     this.#isReady = true
-    void this.#watch(this.#child!)
+    this.#readyChild = child
+    void this.#watch(child)
     this.#readyAt = performance.now()
     this.#ready.resolve()
     void this.#passConnections()
@@ -192,7 +204,11 @@ export class Shard<T> {
 
   #send(method: Question['method'], args: unknown[], socket?: Socket): Promise<unknown> {
     const child = this.#child
-    if (child?.connected !== true) return Promise.reject(ended('has ended'))
+    if (child?.connected !== true) {
+      // A process that ends disconnects before its end is reported: nothing may be asked again until then.
+      this.#setDown()
+      return Promise.reject(ended('has ended'))
+    }
     const id = this.#nextId++
     const asked = Promise.withResolvers<unknown>()
     this.#asked.set(id, asked)
@@ -240,11 +256,9 @@ export class Shard<T> {
     this.#child = undefined
     for (const asked of this.#asked.values()) asked.reject(ended('has ended'))
     this.#asked.clear()
-    // Without `isReady` it is the first start or a restart that failed, and its caller goes on from here.
-    if (!this.#isReady || this.#stopping.signal.aborted) return
-    this.#isReady = false
-    this.#ready = Promise.withResolvers()
-    this.#ready.promise.catch(() => {})
+    this.#setDown()
+    // One that was never ready is the first or one that failed to restart: whoever launched it goes on from here.
+    if (child !== this.#readyChild || this.#stopping.signal.aborted) return
     const isSteady = performance.now() - this.#readyAt > STEADY_MS
     this.#delayMs = isSteady ? FIRST_DELAY_MS : this.#delayMs
     const { logger } = this.#options

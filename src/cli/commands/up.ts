@@ -22,7 +22,8 @@ import { print, printError, printJson } from '../print.ts'
 
 export const up = defineCommand({
   name: 'up',
-  description: 'Server, node, gateway and engine in one process, on this machine; what is under way survives its end.',
+  description:
+    'Server, node, gateway and engine with one command, on this machine; what is under way survives its end.',
   flags: {
     ...PLACE_FLAGS,
     port: SERVER_FLAGS.port,
