@@ -3,6 +3,7 @@ import { doorAttacks } from './door.ts'
 import { machineAttacks } from './machine.ts'
 import { callAttacks } from './model-calls.ts'
 import { neighbourAttacks } from './neighbours.ts'
+import { oddRequestAttacks } from './odd-requests.ts'
 import { raceAttacks } from './races.ts'
 import { choiceAttacks } from './reward-choice.ts'
 import { graderAttacks } from './reward-grader.ts'
@@ -19,6 +20,7 @@ export const attacks: readonly Attack[] = [
   ...outputAttacks,
   ...repositoryAttacks,
   ...serviceAttacks,
+  ...oddRequestAttacks,
   ...raceAttacks,
   ...callAttacks,
   ...doorAttacks,

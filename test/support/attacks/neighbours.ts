@@ -1,3 +1,4 @@
+import { readdirSync } from 'node:fs'
 import { expect } from 'vitest'
 import type { Attack } from './attack.ts'
 import type { AttackRange, EndedSession } from './attack-range.ts'
@@ -63,6 +64,11 @@ async function beside(
   return { hostile, innocent }
 }
 
+/** Of this process. */
+function openFiles(): number {
+  return readdirSync('/proc/self/fd').length
+}
+
 const whyNoLimit =
   (limit: 'pids' | 'memoryMb' | 'diskMb') =>
   ({ runtime }: AttackRange): string | undefined =>
@@ -125,6 +131,28 @@ export const neighbourAttacks: readonly Attack[] = [
       })
       expectGraded(hostile)
       expect(hostile.outcome.counts).toMatchObject({ calls: 2 })
+    },
+  },
+  {
+    id: 'connection-flood',
+    title: 'The agent opens 3,000 connections to its door and holds them',
+    defence: 'further',
+    target: 'neighbour',
+    async run(range) {
+      const hold = `ask the-flood-begins > /dev/null; export AT="$at"
+for p in 1 2 3 4; do perl -MSocket -e 'my ($host, $port) = split /:/, $ENV{AT}; my @held; for (1..750) { socket(my $s, PF_INET, SOCK_STREAM, 0) or last; connect($s, sockaddr_in($port, inet_aton($host))) or last; push @held, $s } sleep 600' & done
+wait`
+      const before = openFiles()
+      const holder = range.submit(hold, { timeout_seconds: 120 })
+      try {
+        await expect.poll(() => range.engine.textsWith('the-flood-begins').length).toBe(1)
+        const innocent = await range.run(INNOCENT.script, INNOCENT.more)
+        expect(innocent.outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
+        expect(openFiles() - before).toBeLessThan(1500)
+      } finally {
+        holder.cancel('the attack is over')
+        await holder.outcome
+      }
     },
   },
   {
