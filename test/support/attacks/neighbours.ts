@@ -1,4 +1,4 @@
-import { readdirSync } from 'node:fs'
+import { readdirSync, readFileSync } from 'node:fs'
 import { expect } from 'vitest'
 import type { Attack } from './attack.ts'
 import type { AttackRange, EndedSession } from './attack-range.ts'
@@ -64,9 +64,28 @@ async function beside(
   return { hostile, innocent }
 }
 
-/** Of this process. */
+/** Open files of this process and of the processes that it started, such as a gateway; sandboxes are further down. */
 function openFiles(): number {
-  return readdirSync('/proc/self/fd').length
+  const isOurs = (pid: string): boolean => pid === String(process.pid) || parentOf(pid) === String(process.pid)
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name) && isOurs(name))
+    .reduce((sum, pid) => sum + namesIn(`/proc/${pid}/fd`).length, 0)
+}
+
+function parentOf(pid: string): string | undefined {
+  try {
+    return /^PPid:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1]
+  } catch {
+    return undefined
+  }
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder)
+  } catch {
+    return []
+  }
 }
 
 const whyNoLimit =
