@@ -1,5 +1,4 @@
 /** The program of one gateway process: everything it needs comes from the process that forked it. */
-import pino from 'pino'
 import { Gateway } from '../gateway/gateway.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
@@ -7,6 +6,7 @@ import { serveShard } from '../gateway/shards.ts'
 import { createUpstream, type UpstreamConfig } from '../gateway/upstreams/index.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
+import { createLogger } from './create-logger.ts'
 
 export interface ShardSettings {
   host: string
@@ -40,7 +40,7 @@ serveShard<ShardSettings>(async ({ port, settings }) => {
       origin: { engine: settings.engine },
       ids: randomIds(Date.now),
       now: Date.now,
-      logger: pino({ level: settings.logLevel }, pino.destination(2)),
+      logger: createLogger(settings.logLevel),
     }),
   )
   const owned = stack.move()

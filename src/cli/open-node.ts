@@ -5,10 +5,12 @@ import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
+import type { GitCredential } from '../node/git-access.ts'
 import { openHostGate, type HostAccess } from '../node/host-access.ts'
 import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.ts'
 import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/open-runtimes.ts'
@@ -40,6 +42,8 @@ export interface NodeChoice {
   widths: StageWidths
   budgets: NodeBudgets
   artifacts: ArtifactPolicy
+  /** For repositories that tasks check out; absent: none. */
+  gitCredentials?: readonly GitCredential[]
   /** Files whose code is trusted. */
   modules: readonly string[]
   harnessDir?: string
@@ -53,6 +57,8 @@ export interface NodeChoice {
    * worker to deliver. `all`: whoever submits tasks owns this machine. Absent: it is alone, and so does whoever runs it.
    */
   member?: HostAccess | 'all'
+  /** Addresses of Polar itself, which evaluators never reach; the gateway's is added. */
+  own?: OwnAddresses
   env: NodeJS.ProcessEnv
   logger: Logger
   /** Aborted before it is open: what was opened is closed, and the signal’s reason thrown. Later it says nothing. */
@@ -76,14 +82,20 @@ const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_00
 
 /** A node with its gateway in this process, as one machine needs it. */
 export async function openNode(choice: NodeChoice): Promise<OpenNode> {
-  const { dir, engine, logger, env } = choice
+  const { dir, engine, logger, env, own = new OwnAddresses() } = choice
   await using owned = new AsyncDisposableStack()
   const clock = systemClock
   const now = (): number => clock.now()
   const sandboxes = join(dir, 'sandboxes')
   const runtime = choice.runtime ?? DEFAULT_RUNTIME
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
-  const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: CHECKOUT_LIMITS, env, now })
+  const checkouts = new Checkouts({
+    dir: join(dir, 'checkouts'),
+    limits: CHECKOUT_LIMITS,
+    env,
+    credentials: choice.gitCredentials ?? [],
+    now,
+  })
   const settingsOf = (kind: string) => completeSettings(kind, choice.runtimeSettings?.[kind] ?? {}, env)
   const opened = owned.use(
     new OpenRuntimes({ dir: sandboxes, usual: runtime, settingsOf, modules, prepare: { checkouts }, now }),
@@ -105,6 +117,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       origin: { engine: engine.info },
     }),
   )
+  own.add(gateway.url)
   choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
   const { member } = choice
@@ -135,7 +148,8 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
           deps: {
             now,
             secret: (name) => (gate === undefined || gate.maySee(name) ? env[name] : undefined),
-            mayCall: (url) => gate === undefined || gate.mayCall(url),
+            mayCall: (url) => !own.hasUrl(url) && (gate === undefined || gate.mayCall(url)),
+            mayConnect: (address, port) => !own.has(address, port),
           },
         }),
       build: { weighting: 'tokens', reader: requestReader, forSession: await loadSessionReaders() },

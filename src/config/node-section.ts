@@ -3,7 +3,7 @@ import * as z from 'zod'
 import { Label, NodeId } from '../api/fields.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { StageWidths } from '../node/stages.ts'
-import { atMostOne, HttpUrl, Path, Seconds, secret } from './fields.ts'
+import { atMostOne, exactlyOne, HttpUrl, Path, Seconds, secret } from './fields.ts'
 import { RuntimesSection } from './runtimes-section.ts'
 
 const Budgets = z.strictObject({
@@ -34,6 +34,36 @@ const Allow = z.strictObject({
     .array(z.enum(runtimes.kinds as [string, ...string[]]))
     .optional()
     .describe('Kinds of sandbox; absent: all but `local`, and that too where it is the usual one'),
+})
+
+const CheckoutCredential = z
+  .strictObject({
+    host: z
+      .string()
+      .regex(/^(?:[\p{L}\p{N}][\p{L}\p{N}._-]*|\[[0-9A-Fa-f:]+\])(?::\d{1,5})?$/u, 'must be a host, or host:port')
+      .describe('The host that it is for: `github.com`, `git.example:8443`'),
+    user: z
+      .string()
+      .regex(/^[\x21-\x7e]+$/, 'must be one word')
+      .default('git')
+      .describe('User name for https; most hosts accept any with a token'),
+    ...secret('token', 'the token or password for https'),
+    ssh_key_file: Path.optional().describe('Private key for ssh, without a passphrase'),
+    known_hosts_file: Path.optional().describe(
+      'Keys of the host, as `ssh-keyscan` writes them; required with `ssh_key_file`',
+    ),
+  })
+  .refine(...exactlyOne('token_file', 'token_env', 'ssh_key_file'))
+  .refine((one) => (one.ssh_key_file === undefined) === (one.known_hosts_file === undefined), {
+    message: 'needs both of ssh_key_file, known_hosts_file, or neither',
+  })
+export type CheckoutCredential = z.output<typeof CheckoutCredential>
+
+const Checkouts = z.strictObject({
+  credentials: z
+    .array(CheckoutCredential)
+    .default([])
+    .describe('For repositories that tasks check out; git uses no other credentials of the node. For all tasks alike'),
 })
 
 const Uploads = z.strictObject({
@@ -72,6 +102,7 @@ export const NodeSection = z
     allow: Allow.optional().describe(
       'What tasks may name. Absent: for `polar up` everything, for `polar node` nothing',
     ),
+    checkouts: Checkouts.prefault({}).describe('Repositories that tasks check out'),
     harness_dir: Path.optional().describe('Where harnesses are installed; absent: `.polar/harnesses`'),
     uploads: Uploads.prefault({}).describe('What goes to the server besides the result'),
     retention: Retention.prefault({}).describe('What is kept here of sessions that were delivered'),

@@ -10,6 +10,7 @@ import type { Gate } from './gate.ts'
 import type { Metrics } from './metrics.ts'
 import type { Quirk } from './quirks/quirk.ts'
 import type { Session } from './sessions.ts'
+import { steeringOf } from './steering.ts'
 import type { Continuation } from './tokens/continuation.ts'
 import type { Upstream, UpstreamReply } from './upstreams/upstream.ts'
 import type { WeightHistory } from './weight-history.ts'
@@ -134,7 +135,7 @@ export class LiveTurn {
     const continuation = await this.#continue(signal)
     const promptIds = continuation?.kind === 'extends' ? continuation.promptIds : undefined
     if (promptIds !== undefined) this.#capture.expectPrompt(promptIds)
-    this.#notes = notesOf(this.#quirks, continuation)
+    this.#notes = notesOf(this.#request, this.#quirks, continuation)
     const reply = await this.#deps.upstream.send(this.#request, {
       signal,
       sessionKey: this.#session.id,
@@ -169,11 +170,15 @@ export class LiveTurn {
 
   async #store(failure: Failure | undefined): Promise<TurnEnding> {
     const response = this.#capture.toResponse()
+    const steeredBy = steeringOf(this.#request)
+    const droppedFields = this.#reply?.dropped ?? []
     const end: TurnEnd = {
       turnId: this.id,
       endedAt: this.#deps.now(),
       // Read at the end: a replica that fails early is replaced, and the reply then describes the second one.
       forced: { ...this.#reply?.forced, ...this.#notes },
+      ...(steeredBy.length === 0 ? {} : { steeredBy }),
+      ...(droppedFields.length === 0 ? {} : { droppedFields }),
       ...(this.#reply?.sampling === undefined
         ? {}
         : { sampling: { asked: this.#request.sampling, ...this.#reply.sampling } }),
@@ -202,8 +207,13 @@ export class LiveTurn {
 }
 
 /** What the gateway itself did to a request, beside what its adapter did. */
-function notesOf(quirks: readonly string[], continuation: Continuation | undefined): Record<string, unknown> {
+function notesOf(
+  { purpose }: TurnRequest,
+  quirks: readonly string[],
+  continuation: Continuation | undefined,
+): Record<string, unknown> {
   return {
+    ...(purpose === undefined ? {} : { purpose }),
     ...(quirks.length === 0 ? {} : { quirks }),
     ...(continuation?.kind === 'extends' ? { continues: continuation.of } : {}),
     ...(continuation?.kind === 'fresh' ? { begins: continuation.reason } : {}),

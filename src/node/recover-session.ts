@@ -6,6 +6,7 @@ import type { SessionOutcome } from '../model/session-outcome.ts'
 import type { SessionRecord, SessionStatus } from '../model/session.ts'
 import { logPaths } from '../store/call-log/log-path.ts'
 import { buildSession, type BuiltSession } from '../trajectory/build-session.ts'
+import { toCallFilter } from '../trajectory/select-calls.ts'
 import { pastFolder, type SessionFolder, type StoredGrade } from './session-folder.ts'
 import { toCounts } from './build-counts.ts'
 import type { NodeOptions } from './node.ts'
@@ -111,7 +112,8 @@ function failureOf(code: 'session.agent-timeout' | 'harness.exit-nonzero'): Fail
 
 async function build(order: SessionOrder, record: SessionRecord, deps: Deps): Promise<BuiltSession> {
   const builder = await deps.createBuilder(order.task.builder)
-  return buildSession(record, { ...deps.build, filter: deps.filter, builder })
+  const filter = { ...deps.filter, ...toCallFilter(order.task.training) }
+  return buildSession(record, { ...deps.build, filter, builder })
 }
 
 /** Undefined where nothing was ever captured. */

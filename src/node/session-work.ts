@@ -15,7 +15,7 @@ import type { SessionReader } from '../store/store.ts'
 import { buildSession, type BuildOptions, type BuiltSession } from '../trajectory/build-session.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
 import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
-import type { CallFilter } from '../trajectory/select-calls.ts'
+import { toCallFilter, type CallFilter } from '../trajectory/select-calls.ts'
 import type { Artifacts } from './artifacts.ts'
 import { gradeSession } from './grade-session.ts'
 import { Graders } from './graders.ts'
@@ -319,7 +319,8 @@ export class RealWork implements SessionWork<BuiltSession> {
     await this.#keepLogs()
     const startedAt = clock.now()
     const session = await reader.load(this.#order.sessionId, { salvage: true })
-    const built = buildSession(session, { ...build, filter, builder: this.#resolved!.builder })
+    const selected = { ...filter, ...toCallFilter(this.#order.task.training) }
+    const built = buildSession(session, { ...build, filter: selected, builder: this.#resolved!.builder })
     this.timing.build_ms = clock.now() - startedAt
     this.warnings.push(...this.#missingServers(built))
     const incomplete = this.#logFailure ?? whyIncomplete(session)

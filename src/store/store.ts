@@ -16,6 +16,10 @@ export interface TurnEnd {
   endedAt: number
   /** What the gateway set or changed on the way to the engine; empty when the call never got that far. */
   forced: Readonly<Record<string, unknown>>
+  /** Absent when the request steered nothing. */
+  steeredBy?: Turn['steeredBy']
+  /** Absent when the engine got every field of the request, or was never asked. */
+  droppedFields?: Turn['droppedFields']
   /** Absent when the engine never began to answer. */
   sampling?: TurnSampling
   /** Absent when nothing usable came back. Partial answers are kept, with `failure` beside them. */

@@ -130,6 +130,38 @@ echo '{"reward": 1}' > /logs/verifier/reward.json
   ])
 })
 
+/** Gives 1 to an agent one of whose files shows the tests, by whatever path. */
+const showsTests = (paths: string) =>
+  `for f in ${paths}; do grep -qs the-hidden-tests "$f" && r=1; done; echo \${r:-0} > /logs/verifier/reward.txt # the-hidden-tests`
+
+test('no link of the agent leads to the tests', async (context) => {
+  const agent = `
+ln -s /tests/test.sh out; ln -s ../tests/test.sh relative; ln -s /tests folder; ln -s / root; ln -s out chain
+ln -s /proc/self/root/tests/test.sh process; mkdir d; ln -s /tests/test.sh d/in; chmod 111 d; ln -s /logs/verifier v`
+  const script = showsTests('out relative folder/test.sh root/tests/test.sh chain process d/in')
+  const { result, evidence } = await grade(context, script, {}, { agent })
+  expect(result.outcome_reward).toBe(0)
+  expect(JSON.parse(String(evidence.get('verifier-left-out.json')))).toMatchObject({ count: 8 })
+})
+
+test('with everything no link that the agent left leads to the tests or moves them', async (context) => {
+  const agent = `
+ln -s /tests/test.sh out; ln -s / root; ln -s root/tests/test.sh through; ln -s /proc/self/root/tests/test.sh process
+mkdir -p /deep/d; ln -s /tests /deep/d/in; chmod 111 /deep/d; ln -s /deep/d/in/test.sh chain
+mkdir -p pub/verifier; ln -s "$PWD/pub" /logs; mkdir /tests; ln -s ../workspace/pub /tests/sub`
+  const paths = 'out root/tests/test.sh through process chain /deep/d/in/test.sh'
+  const script = `[ ! -e /workspace/pub/verifier/reward.txt ] && [ -L /image ] && [ ! -e /tests/sub ] || exit 9
+${showsTests(paths)}
+[ ! -e /workspace/pub/verifier/reward.txt ] || echo 2 > /logs/verifier/reward.txt`
+  const prepare = [{ type: 'exec' as const, command: 'ln -s /tests /image' }]
+  const { result, evidence } = await grade(context, script, { state: 'everything' }, { agent, prepare })
+  expect(result.outcome_reward).toBe(0)
+  const { files } = JSON.parse(String(evidence.get('verifier-left-out.json'))) as { files: { path: string }[] }
+  expect(files.map(({ path }) => path).toSorted()).toEqual(
+    ['/deep/d/in', ...['chain', 'out', 'process', 'root', 'through'].map((name) => `/workspace/${name}`)].toSorted(),
+  )
+})
+
 test("of what is excluded the task's own version counts", async (context) => {
   const { evidence } = await grade(
     context,

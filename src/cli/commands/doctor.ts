@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { allowsExact, type Finding, type ProbeReport } from '../../gateway/upstreams/upstream.ts'
 import { isAtLeast } from '../../lib/versions.ts'
+import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import { runtimes } from '../../node/runtimes/index.ts'
 import type { RuntimeCheck } from '../../node/runtimes/runtime.ts'
@@ -12,6 +13,7 @@ import { DEFAULT_OUT } from '../session-view.ts'
 import { loadRuntimeSettings, locateBubblewrap, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { openRuntime } from '../sandbox-options.ts'
 import { readVersion } from '../version.ts'
+import { print, printJson } from '../print.ts'
 
 export const doctor = defineCommand({
   name: 'doctor',
@@ -38,7 +40,8 @@ export const doctor = defineCommand({
             model: flags.model,
             upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
           })
-    process.stdout.write(flags.json ? toJson(machine, sandboxes, engine) : toText(machine, sandboxes, engine))
+    if (flags.json) printJson(toJson(machine, sandboxes, engine))
+    else print(toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable
     const isFine = machine.every(({ isFine: fine }) => fine) && (engine === undefined || allowsExact(engine.report))
     return isFine ? EXIT.done : EXIT.failed
@@ -168,15 +171,15 @@ async function examineEngine(choice: Parameters<typeof openEngine>[0]): Promise<
 
 // --- printing --------------------------------------------------------------------------------------------------------
 
-function toJson(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Examined | undefined): string {
+function toJson(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Examined | undefined): unknown {
   const report = engine?.report
-  return `${JSON.stringify({
+  return {
     machine: Object.fromEntries(machine.map(({ name, value, note, isFine }) => [name, { value, note, ok: isFine }])),
     runtimes: Object.fromEntries(Object.entries(sandboxes).map(([kind, check]) => [kind, runtimeJson(check)])),
     upstream: report ?? null,
     exact: report === undefined ? null : allowsExact(report),
     failure: engine?.failure ?? null,
-  })}\n`
+  }
 }
 
 function runtimeJson(check: RuntimeCheck): Record<string, unknown> {
@@ -192,12 +195,13 @@ function toText(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Exa
 
 function engineLines(engine: Examined | undefined): string[] {
   if (engine === undefined) return []
-  if (engine.failure !== undefined) return ['', `The engine could not be examined: ${engine.failure.message}`]
+  if (engine.failure !== undefined)
+    return ['', toHangingText(`The engine could not be examined: ${engine.failure.message}`, 2)]
   const { report } = engine
   const version = report.version === undefined ? '' : ` ${report.version}`
   return [
     '',
-    `${report.kind}${version} at ${report.url}, model ${report.model}`,
+    toVisibleLine(`${report.kind}${version} at ${report.url}, model ${report.model}`),
     '',
     ...report.findings.map(({ verdict, about, evidence, meaning }) => row(verdict, about, evidence, [meaning])),
     '',
@@ -211,6 +215,7 @@ const MARKS: Readonly<Record<Finding['verdict'], string>> = { good: '✓', limit
 const NAME_WIDTH = 16
 
 function row(verdict: Finding['verdict'], name: string, value: string, notes: readonly string[]): string {
-  const indent = ' '.repeat(NAME_WIDTH + 2)
-  return [`${MARKS[verdict]} ${name.padEnd(NAME_WIDTH)}${value}`, ...notes.map((note) => `${indent}${note}`)].join('\n')
+  const column = NAME_WIDTH + 2
+  const below = notes.map((note) => `${' '.repeat(column)}${toHangingText(note, column)}`)
+  return [`${MARKS[verdict]} ${name.padEnd(NAME_WIDTH)}${toHangingText(value, column)}`, ...below].join('\n')
 }

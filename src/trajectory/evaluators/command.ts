@@ -1,15 +1,15 @@
 import { mkdir, rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { join, posix } from 'node:path'
 import { randomBytes } from 'node:crypto'
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
-import type { CommandResult, Workspace } from '../../model/workspace.ts'
+import type { CommandResult, LeftOut, Workspace } from '../../model/workspace.ts'
 import { parseReward, REWARD_BYTES } from '../grading/parse-reward.ts'
 import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
 import { runGrading, toEvidence } from '../grading/run-grading.ts'
-import { collectFiles, fileSettings, insideOf, toLimits } from '../grading/submitted-files.ts'
+import { collectFiles, insideOf, testedFileSettings, toLimits, writeLeftOut } from '../grading/submitted-files.ts'
 import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 
 const OUTPUT_BYTES = 16 * 1024 * 1024
@@ -27,7 +27,7 @@ type RewardChannel = z.infer<typeof RewardChannel>
 
 const CommandConfig = z.strictObject({
   kind: z.literal('command'),
-  ...fileSettings,
+  ...testedFileSettings,
   files: z.array(Upload).default([]).describe("The operator's files, put over the agent's: tests, a checker"),
   command: z.string().min(1).describe('For /bin/sh, in a new sandbox that holds what the agent left'),
   cwd: z.string().min(1).optional().describe('Absent: the workdir'),
@@ -73,7 +73,7 @@ export const command: Plug<typeof CommandConfig, EvaluatorDeps, Evaluator> = {
 
 async function evaluate(config: CommandConfig, evaluation: Evaluation): Promise<EvalResult> {
   const grader = await evaluation.grader()
-  await restoreFiles(grader, evaluation.submission, config)
+  await writeLeftOut(evaluation.evidence, 'left-out.json', await restoreFiles(grader, evaluation.submission, config))
   await uploadFiles(grader, config.files)
   const { score } = config
   const first: Step = { name: 'command', ...config }
@@ -161,20 +161,25 @@ function lastLine({ stdout, stdoutBytes }: CommandResult): Said {
   return text === '' ? { problem: 'said nothing on stdout' } : { text }
 }
 
-/** The first output that is not there or cannot be taken, which is the graded code's doing. */
+/**
+ * Copies outputs without links: a link would lead to the files of the scorer. Returns the first output that is not there or
+ * cannot be taken, which is the graded code's doing.
+ */
 async function carryOutputs(
   from: Workspace,
   to: Workspace,
   config: CommandConfig,
-  { submission }: Evaluation,
+  { submission, evidence }: Evaluation,
 ): Promise<string | undefined> {
+  const leftOut: LeftOut[] = []
   const scratch = join(submission, `outputs-${randomBytes(8).toString('hex')}`)
   await mkdir(scratch)
   try {
     for (const [index, path] of config.score!.outputs.entries()) {
       const place = join(scratch, String(index))
       try {
-        await from.download(insideOf(from, path), place, toLimits(config))
+        const missing = await from.download(insideOf(from, path), place, toLimits(config))
+        leftOut.push(...missing.map((file) => ({ ...file, path: posix.join(path, file.path) })))
       } catch (error) {
         if (!(error instanceof RolloutError) || error.boundary !== 'workspace') throw error
         return `${path}: ${error.message}`
@@ -184,6 +189,7 @@ async function carryOutputs(
     return undefined
   } finally {
     await rm(scratch, { recursive: true, force: true })
+    await writeLeftOut(evidence, 'left-out-outputs.json', leftOut)
   }
 }
 

@@ -66,4 +66,6 @@ export interface EvaluatorDeps {
   secret(name: string): string | undefined
   /** Whether a URL of a task may be called: one that only the operator can reach must not be. */
   mayCall(url: URL): boolean
+  /** Whether a host of such a URL may be connected to at this address, found when it is called. Absent: it may. */
+  mayConnect?: (address: string, port: number) => boolean
 }

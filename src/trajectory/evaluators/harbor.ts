@@ -5,10 +5,11 @@ import type { Plug } from '../../lib/plug.ts'
 import { shellWord } from '../../lib/shell-word.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
-import type { CommandResult, Workspace } from '../../model/workspace.ts'
+import type { CommandResult, LeftOut, Workspace } from '../../model/workspace.ts'
 import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
 import { tail, toEvidence } from '../grading/run-grading.ts'
-import { collectFiles, fileSettings, insideOf } from '../grading/submitted-files.ts'
+import { clearWayTo, removeLinksInto } from '../grading/sandbox-links.ts'
+import { collectFiles, insideOf, testedFileSettings, writeLeftOut } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import { resolveTemplates } from './harbor-env.ts'
 import { decideOutcome, HarborOutcome, parseRewardFile, type Rewards } from './harbor-reward.ts'
@@ -43,7 +44,7 @@ const HarborConfig = z
       .enum(['workdir', 'everything'])
       .default('workdir')
       .describe('What the tests see of the agent: the paths, put into a new sandbox; or a copy of all it left'),
-    ...fileSettings,
+    ...testedFileSettings,
     outcome: HarborOutcome,
     clamp: z
       .tuple([z.number(), z.number()])
@@ -123,11 +124,17 @@ async function runTests(
   const { tests_target: target, verifier_dir: verifierDir } = config
   const isCopy = config.state === 'everything' && of === 'agent'
   const grader = await evaluation.grader(isCopy ? 'agent' : 'clean')
-  if (!isCopy && of === 'agent') await restore(grader, config, evaluation)
+  const leftOut: LeftOut[] = []
+  if (!isCopy && of === 'agent') leftOut.push(...(await restore(grader, config, evaluation)))
+  const clean = onceOnly(() => evaluation.grader('clean'))
+  if (isCopy) for (const folder of [target, verifierDir]) await clearWayTo(grader, posix.normalize(folder), clean)
   // Last, so that nothing of the agent's is over them.
   await clearLinks(grader, insideOf(grader, target))
   await grader.upload(tests, target)
   await emptyFolder(grader, verifierDir)
+  const hidden = [target, verifierDir].map((folder) => insideOf(grader, folder))
+  if (isCopy) leftOut.push(...(await removeLinksInto(grader, hidden, clean)))
+  await writeLeftOut(evaluation.evidence, `${name}-left-out.json`, leftOut)
   const ran = await grader.run({
     command: ['bash', '-c', config.test_command ?? `bash ${shellWord(posix.join(target, 'test.sh'))}`],
     env,
@@ -148,12 +155,20 @@ function limitOf(config: HarborConfig): number {
   return config.verifier_timeout_seconds ?? config.verifier_timeout ?? USUAL_TIMEOUT_SECONDS
 }
 
-async function restore(grader: Workspace, config: HarborConfig, { submission }: Evaluation): Promise<void> {
+async function restore(grader: Workspace, config: HarborConfig, { submission }: Evaluation): Promise<LeftOut[]> {
+  const leftOut: LeftOut[] = []
   for (const [index, path] of config.paths.entries()) {
     const place = join(submission, `path-${index}`)
     const stats = await lstat(join(place, 'files', '0')).catch(() => undefined)
-    if (stats !== undefined) await restoreFiles(grader, place, { ...config, paths: [path] })
+    if (stats !== undefined) leftOut.push(...(await restoreFiles(grader, place, { ...config, paths: [path] })))
   }
+  return leftOut
+}
+
+/** Calls `make` once, and returns the same promise to every caller. */
+function onceOnly<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined
+  return () => (made ??= make())
 }
 
 async function emptyFolder(grader: Workspace, path: string): Promise<void> {

@@ -148,6 +148,24 @@ describe('the evaluator http', () => {
     expect(received).toHaveLength(1)
   })
 
+  test.each([
+    ['an address', '127.0.0.1'],
+    ['a name', 'localhost'],
+  ])('does not connect by %s to an address that must not be called', async (_, host) => {
+    const { port } = new URL(url)
+    const evaluator = create(
+      { url: `http://${host}:${port}/grade` },
+      { mayConnect: (address, to) => to !== Number(port) || !['127.0.0.1', '::1'].includes(address) },
+    )
+    await expect(grading.grade({ evaluator })).rejects.toMatchObject({ code: 'config.invalid' })
+    expect(received).toEqual([])
+  })
+
+  test('says that it is an evaluator, so that our own APIs can refuse it', async () => {
+    await grade(['{"outcome_reward": 1}'])
+    expect(received[0]!.headers['x-polar-outbound']).toBe('evaluator')
+  })
+
   test('does not call what the operator does not allow', () => {
     expect(() => create({}, { mayCall: () => false })).toThrow(/must not be called/)
     expect(() => create({ url: 'file:///etc/passwd' })).toThrow(/neither http nor https/)

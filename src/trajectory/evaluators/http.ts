@@ -7,7 +7,7 @@ import type { Workspace } from '../../model/workspace.ts'
 import { assertCallable, requireSecret } from '../grading/assert-callable.ts'
 import { describeIssues } from '../grading/describe-issues.ts'
 import { place, postJson } from '../grading/post-json.ts'
-import { collectFiles, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
+import { collectReadable, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 
 const ANSWER_BYTES = 4 * 1024 * 1024
@@ -38,9 +38,9 @@ export const http: Plug<typeof HttpConfig, EvaluatorDeps, Evaluator> = {
     return {
       needs: { sandbox: false, agentState: false },
       ...(files !== undefined && {
-        collect: (agent: Workspace, { submission }: Collection) => collectFiles(agent, submission, files),
+        collect: (agent: Workspace, collection: Collection) => collectReadable(agent, collection, files),
       }),
-      evaluate: (evaluation) => evaluate({ config, url, secret, now: () => deps.now() }, evaluation),
+      evaluate: (evaluation) => evaluate({ config, url, secret, deps }, evaluation),
     }
   },
 }
@@ -49,10 +49,10 @@ interface Service {
   config: HttpConfig
   url: URL
   secret: string | undefined
-  now: () => number
+  deps: EvaluatorDeps
 }
 
-async function evaluate({ config, url, secret, now }: Service, evaluation: Evaluation): Promise<EvalResult> {
+async function evaluate({ config, url, secret, deps }: Service, evaluation: Evaluation): Promise<EvalResult> {
   const { sessionId, task, ending, samples, evidence, signal } = evaluation
   const about = {
     schema_version: 1,
@@ -72,12 +72,13 @@ async function evaluate({ config, url, secret, now }: Service, evaluation: Evalu
     headers: () => ({
       // The same for every attempt, and when the session is graded again: the service may answer as it did before.
       'idempotency-key': createHash('sha256').update(body).digest('hex'),
-      ...(secret !== undefined && { 'x-polar-signature': sign(body, secret, now()) }),
+      ...(secret !== undefined && { 'x-polar-signature': sign(body, secret, deps.now()) }),
     }),
     timeoutMs: config.timeout_seconds * 1000,
     maxRetries: config.max_retries,
     backoffMs: config.retry_backoff_seconds * 1000,
     maxBytes: ANSWER_BYTES,
+    mayConnect: deps.mayConnect,
     signal,
   })
   await evidence.write('http-answer.json', answer.text)
