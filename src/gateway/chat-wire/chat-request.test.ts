@@ -322,32 +322,36 @@ describe('fields of the harness', () => {
     return engines.map(([engine, fields]) => [id, engine, fields] as const)
   })
 
-  test.each(CASES)('%s to %s: no field outside the allow-list, wherever it is put', (id, _, fields) => {
-    let read = 0
-    fc.assert(
-      fc.property(fc.array(anyExtra, { minLength: 1, maxLength: 6 }), (extras) => {
-        const body = JSON.parse(JSON.stringify(BODIES[id])) as Record<string, unknown>
-        const before = new Set(pathsOf(body))
-        const places = objectsOf(body)
-        for (const { at, name, value } of extras) {
-          const place = places[at % places.length]!
-          if (!Object.hasOwn(place, name)) Object.defineProperty(place, name, { value, enumerable: true })
-        }
-        let sent: Record<string, unknown>
-        try {
-          sent = rendered(id, body, fields)
-        } catch {
-          // The API itself refuses a field of a wrong type.
-          return
-        }
-        read += 1
-        expect(pathsOf(sent).filter((path) => !ALLOWED.test(path))).toEqual([])
-        if (id === 'openai-chat') expect([...before].filter((path) => !pathsOf(sent).includes(path))).toEqual([])
-      }),
-      { numRuns: 100 },
-    )
-    expect(read).toBeGreaterThan(25)
-  }, 60_000)
+  test.each(CASES)(
+    '%s to %s: no field outside the allow-list, wherever it is put',
+    (id, _, fields) => {
+      let read = 0
+      fc.assert(
+        fc.property(fc.array(anyExtra, { minLength: 1, maxLength: 6 }), (extras) => {
+          const body = JSON.parse(JSON.stringify(BODIES[id])) as Record<string, unknown>
+          const before = new Set(pathsOf(body))
+          const places = objectsOf(body)
+          for (const { at, name, value } of extras) {
+            const place = places[at % places.length]!
+            if (!Object.hasOwn(place, name)) Object.defineProperty(place, name, { value, enumerable: true })
+          }
+          let sent: Record<string, unknown>
+          try {
+            sent = rendered(id, body, fields)
+          } catch {
+            // The API itself refuses a field of a wrong type.
+            return
+          }
+          read += 1
+          expect(pathsOf(sent).filter((path) => !ALLOWED.test(path))).toEqual([])
+          if (id === 'openai-chat') expect([...before].filter((path) => !pathsOf(sent).includes(path))).toEqual([])
+        }),
+        { numRuns: 100 },
+      )
+      expect(read).toBeGreaterThan(25)
+    },
+    60_000,
+  )
 })
 
 /** The objects of a body, but for those whose members are the harness's own: schemas and arguments. */

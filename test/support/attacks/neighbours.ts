@@ -54,7 +54,7 @@ const INNOCENT = {
 }
 
 /** Runs an innocent session beside a hostile one. */
-async function beside(
+async function runBeside(
   range: AttackRange,
   script: string,
   more: Record<string, unknown>,
@@ -116,7 +116,7 @@ export const neighbourAttacks: readonly Attack[] = [
     whyNot: whyNoLimit('pids'),
     async run(range) {
       const bomb = 'ask one > /dev/null; b() { b | b & }; b 2> /dev/null; sleep 600'
-      const { hostile } = await beside(range, bomb, { timeout_seconds: 2, runtime: { pids: 64 } })
+      const { hostile } = await runBeside(range, bomb, { timeout_seconds: 2, runtime: { pids: 64 } })
       expect(hostile.outcome.counts).toMatchObject({ calls: 1 })
     },
   },
@@ -128,7 +128,7 @@ export const neighbourAttacks: readonly Attack[] = [
     whyNot: whyNoLimit('memoryMb'),
     async run(range) {
       const eat = `ask one > /dev/null; perl -e 'my @x; push @x, "x" x 8_000_000 for 1..100; print "ate"'; perl -e 'my @x; push @x, "x" x 8_000_000 for 1..100; print "ate"'; exit 1`
-      const { hostile } = await beside(range, eat, {
+      const { hostile } = await runBeside(range, eat, {
         runtime: { memory_mb: 128 },
         evaluator: { strategy: 'session_completed' },
       })
@@ -144,7 +144,7 @@ export const neighbourAttacks: readonly Attack[] = [
     whyNot: whyNoLimit('diskMb'),
     async run(range) {
       const fill = `ask one > /dev/null; for f in a /tmp/b ~/c /dev/shm/d; do head -c 64M /dev/zero > $f; done 2> /dev/null; rm -f a /tmp/b; ask two | status; exit 1`
-      const { hostile } = await beside(range, fill, {
+      const { hostile } = await runBeside(range, fill, {
         runtime: { storage_mb: 16 },
         evaluator: { strategy: 'command', config: { command: 'test -e solved' } },
       })
@@ -185,7 +185,7 @@ for my $i (1..100) { socket(my $s, PF_INET, SOCK_STREAM, 0); connect($s, sockadd
 my $body = "{\"model\":\"tiny\",\"max_tokens\":8,\"messages\":[{\"role\":\"user\",\"content\":\"unrelated " . ($i * 7919) . "\"}]}";
 syswrite $s, "POST $ENV{BASE}/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer $ENV{OPENAI_API_KEY}\r\nContent-Type: application/json\r\nConnection: close\r\nContent-Length: " . length($body) . "\r\n\r\n$body";
 local $/; $ok++ if <$s> =~ m{^HTTP/1.1 200} } print "ok $ok\n"'`
-      const { hostile } = await beside(range, calls, { evaluator: { strategy: 'session_completed' } })
+      const { hostile } = await runBeside(range, calls, { evaluator: { strategy: 'session_completed' } })
       expect(hostile.stdout).toContain('ok 100')
       expect(hostile.outcome).toMatchObject({ status: 'COMPLETED', counts: { calls: 100 } })
     },
