@@ -1,11 +1,13 @@
 import { join, resolve } from 'node:path'
 import type { Logger } from 'pino'
+import { askUpstream } from '../gateway/ask-upstream.ts'
 import { Gateway } from '../gateway/gateway.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
 import { OwnAddresses } from '../lib/own-addresses.ts'
+import { protectFromOutOfMemory } from '../lib/oom-score.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { Checkouts } from '../node/checkouts.ts'
@@ -18,6 +20,7 @@ import { runtimes } from '../node/runtimes/index.ts'
 import { sessionsFolder } from '../node/session-folder.ts'
 import { countingStore } from '../node/session-progress.ts'
 import type { StageWidths } from '../node/stages.ts'
+import { machineMemory, usualMemoryMb } from '../node/usual-memory.ts'
 import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
 import { createCallLogReader } from '../store/call-log/reader.ts'
@@ -51,6 +54,8 @@ export interface NodeChoice {
   images: boolean
   continuation?: ContinuationMode
   sessionMemoryMb?: number
+  /** Memory of a sandbox whose task names none, in MB; absent: from the machine's memory and `widths`; 0: not limited. */
+  sandboxMemoryMb?: number
   quirks?: readonly QuirkRule[]
   /**
    * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
@@ -84,6 +89,7 @@ const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_00
 export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const { dir, engine, logger, env, own = new OwnAddresses() } = choice
   await using owned = new AsyncDisposableStack()
+  protectFromOutOfMemory()
   const clock = systemClock
   const now = (): number => clock.now()
   const sandboxes = join(dir, 'sandboxes')
@@ -97,8 +103,18 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     now,
   })
   const settingsOf = (kind: string) => completeSettings(kind, choice.runtimeSettings?.[kind] ?? {}, env)
+  const { member, widths } = choice
   const opened = owned.use(
-    new OpenRuntimes({ dir: sandboxes, usual: runtime, settingsOf, modules, prepare: { checkouts }, now }),
+    new OpenRuntimes({
+      dir: sandboxes,
+      usual: runtime,
+      settingsOf,
+      modules,
+      prepare: { checkouts },
+      allowsLocal: allowsLocal(member),
+      sandboxes: widths.init + widths.run + widths.postrun,
+      now,
+    }),
   )
   if (choice.runtime === undefined) await assertDefaultRuntime(opened)
   choice.starting?.throwIfAborted()
@@ -120,7 +136,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   own.add(gateway.url)
   choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
-  const { member } = choice
+  const usualMemory = choice.sandboxMemoryMb ?? usualMemoryMb(machineMemory(), widths)
   const gate =
     member === undefined || member === 'all'
       ? undefined
@@ -136,6 +152,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
+      askEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
       reader: createCallLogReader({ dir: sessions }),
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
@@ -160,7 +177,8 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       onPrepared: ({ task }) => warmth.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
-      widths: choice.widths,
+      ...(usualMemory === 0 ? {} : { usualMemoryMb: usualMemory }),
+      widths,
       budgets: choice.budgets,
       artifacts: choice.artifacts,
       logger,
@@ -181,4 +199,13 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     affinity: () => warmth.keys(),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
+}
+
+/**
+ * Tasks of whoever runs the node may ask for `local`, except as root: an agent without a sandbox would then be root, which
+ * nobody decided. Tasks of others may where the operator listed it.
+ */
+function allowsLocal(member: NodeChoice['member']): boolean {
+  if (member === undefined || member === 'all') return process.getuid?.() !== 0
+  return member.runtimes?.includes('local') === true
 }

@@ -6,6 +6,7 @@ import { usualNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/clock.ts'
 import { isLoopbackHost } from '../lib/loopback-host.ts'
 import { OwnAddresses } from '../lib/own-addresses.ts'
+import { protectFromOutOfMemory } from '../lib/oom-score.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { RolloutError } from '../model/failure.ts'
 import { checkTask } from '../node/check-task.ts'
@@ -51,6 +52,7 @@ export async function openServer(
 ): Promise<OpenServer> {
   const { data, server: section } = config
   assertGuarded(section)
+  protectFromOutOfMemory()
   const configured = await loadTokens(section, env)
   const database = await findDatabase(section, data, env)
   const secret = await loadSecret('server.callbacks.secret', sourceOf(section.callbacks, 'secret'), env)

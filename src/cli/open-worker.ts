@@ -100,6 +100,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       images: about.images,
       continuation: about.continuation,
       sessionMemoryMb: about.session_memory_mb,
+      ...(section.sandbox_memory_mb === undefined ? {} : { sandboxMemoryMb: section.sandbox_memory_mb }),
       quirks,
       member: toAccess(config, choice.isOwnMachine),
       own,
@@ -160,8 +161,11 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
 
 /** On one's own machine everything is one's own, unless one says otherwise. */
 function toAccess({ node: { allow } }: Config, isOwnMachine: boolean): HostAccess {
-  if (allow === undefined && isOwnMachine)
-    return { paths: ['/'], hosts: ['*'], secrets: ['*'], runtimes: [...runtimes.kinds] }
+  if (allow === undefined && isOwnMachine) {
+    // As root, an agent gets no `local` that only its task asked for.
+    const kinds = process.getuid?.() === 0 ? {} : { runtimes: [...runtimes.kinds] }
+    return { paths: ['/'], hosts: ['*'], secrets: ['*'], ...kinds }
+  }
   const { paths = [], hosts = [], env = [], runtimes: kinds } = allow ?? {}
   return { paths, hosts, secrets: env, ...(kinds === undefined ? {} : { runtimes: kinds }) }
 }

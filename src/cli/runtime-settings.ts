@@ -45,12 +45,18 @@ export function readGitCredentials({ node }: Config, env: Environment): Promise<
 export async function loadRuntimeSettings(
   env: Environment,
   file?: string,
-): Promise<{ runtime: string | undefined; runtimes: RuntimeSettings; gitCredentials: GitCredential[] }> {
+): Promise<{
+  runtime: string | undefined
+  runtimes: RuntimeSettings
+  gitCredentials: GitCredential[]
+  sandboxMemoryMb: number | undefined
+}> {
   const { config } = await loadConfig({ env, ...(file === undefined ? {} : { file }) })
   return {
     runtime: config.node.runtime,
     runtimes: await readRuntimeSettings(config, env),
     gitCredentials: await readGitCredentials(config, env),
+    sandboxMemoryMb: config.node.sandbox_memory_mb,
   }
 }
 

@@ -97,6 +97,13 @@ export const NodeSection = z
       .optional()
       .describe('Runtime of tasks that name none; absent: bubblewrap, and a node without it does not start'),
     runtimes: RuntimesSection.prefault({}).describe('Settings of each kind of sandbox'),
+    sandbox_memory_mb: z
+      .int()
+      .min(0)
+      .optional()
+      .describe(
+        'Memory limit of sandboxes whose task names none, in MB. Absent: 3/4 of the machine divided by the sum of `widths.run` and `widths.postrun`, at least 1024; 0: no limit',
+      ),
     artifacts: Artifacts.prefault({}).describe('What is kept of a session for people to look at'),
     modules: z.array(Path).default([]).describe('Builders, evaluators, harnesses and runtimes whose code is trusted'),
     allow: Allow.optional().describe(

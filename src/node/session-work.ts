@@ -1,9 +1,10 @@
-import { mkdir, rm } from 'node:fs/promises'
+import { mkdir, rm, statfs } from 'node:fs/promises'
 import type { Socket } from 'node:net'
 import { dirname, join, posix } from 'node:path'
 import type { SessionAccess, SessionOptions } from '../gateway/gateway.ts'
 import type { Clock } from '../lib/clock.ts'
 import type { Slots } from '../lib/slots.ts'
+import { needsControl, type FailurePhase } from '../model/attribution.ts'
 import { RolloutError, toFailure, type Failure } from '../model/failure.ts'
 import type { EvalResult } from '../model/reward.ts'
 import type { SessionOrder } from '../model/session-order.ts'
@@ -17,7 +18,8 @@ import type { Builder } from '../trajectory/builders/builder.ts'
 import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import { toCallFilter, type CallFilter } from '../trajectory/select-calls.ts'
 import type { Artifacts } from './artifacts.ts'
-import { gradeSession } from './grade-session.ts'
+import { controlEngine, type AskEngine } from './engine-control.ts'
+import { SessionGrading } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
@@ -57,6 +59,8 @@ export interface WorkDeps {
   nodeId: string
   gateway: SessionGateway
   model: { name: string; contextTokens: number; images: boolean }
+  /** Sends one request to the engine, beside all sessions; rejects when the engine does. */
+  askEngine: AskEngine
   reader: SessionReader
   openRuntime(spec: TaskRequest['runtime']): Promise<OpenRuntime>
   findHarness(agent: AgentSpec): Promise<RunnableHarness>
@@ -76,6 +80,8 @@ export interface WorkDeps {
   scratch: string
   /** Of each of its agent's stdout and stderr. */
   outputBytes: number
+  /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
+  usualMemoryMb?: number
 }
 
 /** The part of a gateway that a node has to do with. */
@@ -115,6 +121,8 @@ export class RealWork implements SessionWork<BuiltSession> {
   #logFailure: Failure | undefined
   #sandbox: Sandbox | undefined
   #graders: Graders | undefined
+  #grading: SessionGrading | undefined
+  #ending: AgentEnding | undefined
 
   constructor(
     order: SessionOrder,
@@ -178,6 +186,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     await deps.host?.admit(task)
     const builder = await deps.createBuilder(task.builder)
     const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
+    await evaluator?.check?.(async (source) => deps.host?.assertGradable(source, this.#submission()))
     const runnable = await deps.findHarness(task.agent)
     const opened = await deps.openRuntime(task.runtime)
     return (this.#resolved = { ...opened, runnable, builder, evaluator })
@@ -203,10 +212,15 @@ export class RealWork implements SessionWork<BuiltSession> {
   #createGraders({ runtime, starts, evaluator }: Resolved): Graders {
     const { task } = this.#order
     const { clock, standby } = this.#deps
-    const { actions, options } = this.#steps(task.runtime?.eval_prepare ?? task.runtime?.prepare ?? [])
     const spec = () => toSandboxSpec(this.#order, runtime, { ...this.#sandboxParts('grader'), mounts: [] })
+    const start = async (prepare: readonly PrepareAction[], signal: AbortSignal): Promise<Sandbox> => {
+      const { actions, options } = this.#steps(prepare)
+      return this.#hold((await starts.start(spec(), actions, signal, options)).sandbox)
+    }
+    const { prepare = [], eval_prepare: evalPrepare } = task.runtime ?? {}
     return new Graders({
-      startClean: async (signal) => this.#hold((await starts.start(spec(), actions, signal, options)).sandbox),
+      startClean: (signal) => start(evalPrepare ?? prepare, signal),
+      startUntouched: (signal) => start(prepare, signal),
       startFromAgent: evaluator?.needs.agentState
         ? async (signal) => this.#hold(await runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
         : undefined,
@@ -220,6 +234,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     return {
       role,
       nodeId: deps.nodeId,
+      ...(deps.usualMemoryMb === undefined ? {} : { usualMemoryMb: deps.usualMemoryMb }),
       now: deps.clock.now(),
     }
   }
@@ -235,12 +250,13 @@ export class RealWork implements SessionWork<BuiltSession> {
       const execution = await launchInSandbox(this.#sandbox!, plan, { outputBytes }, signal)
       const result = await untilEnded(execution, signal)
       await this.#keepOutput(execution, result)
-      if (result.exitCode === null && !signal.aborted && !result.isOutOfMemory) await this.#assertAlive()
       const message = await lastWords(execution, outputBytes)
+      const isGone =
+        result.exitCode === null && !signal.aborted && !result.isOutOfMemory && !(await isAlive(this.#sandbox!))
       return {
         exitCode: result.exitCode,
         isOutOfMemory: result.isOutOfMemory ?? false,
-        end: toEnd(runnable, result.exitCode, message),
+        ...(isGone ? SANDBOX_GONE : toEnd(runnable, result.exitCode, message)),
         message,
       }
     } finally {
@@ -302,13 +318,6 @@ export class RealWork implements SessionWork<BuiltSession> {
     await this.#artifacts.copy('agent/stderr.log', execution.output('stderr'), { totalBytes: stderrBytes })
   }
 
-  /** Something killed the harness, and it was neither us nor the kernel for want of memory. */
-  async #assertAlive(): Promise<void> {
-    const probe = await this.#sandbox!.exec({ command: ['true'], leftovers: 'end', timeoutMs: 10_000 })
-    const { exitCode } = await probe.result
-    if (exitCode !== 0) throw new RolloutError('runtime.gone', 'The sandbox ended while the harness ran in it.')
-  }
-
   async seal(): Promise<void> {
     this.#logFailure = await this.#deps.gateway.closeSession(this.#order.sessionId)
     this.#access = undefined
@@ -324,13 +333,27 @@ export class RealWork implements SessionWork<BuiltSession> {
     this.timing.build_ms = clock.now() - startedAt
     this.warnings.push(...this.#missingServers(built))
     const incomplete = this.#logFailure ?? whyIncomplete(session)
-    const lastFailure = lastTurn(session)?.failure
+    const last = lastTurn(session)
+    const answers = session.turns.filter(({ response }) => response !== undefined).length
+    const engineControl =
+      last?.failure !== undefined && needsControl(last.failure.code, { phase: 'call', answers })
+        ? await this.#controlEngine(built, last)
+        : undefined
     return {
       built,
-      answers: session.turns.filter(({ response }) => response !== undefined).length,
-      ...(lastFailure === undefined ? {} : { lastFailure }),
+      answers,
+      ...(last?.failure === undefined ? {} : { lastFailure: last.failure }),
+      ...(engineControl === undefined ? {} : { engineControl }),
       ...(incomplete === undefined ? {} : { incomplete }),
     }
+  }
+
+  /** Whether the engine still fails for the request of a call while it answers others. */
+  #controlEngine({ session }: BuiltSession, turn: SessionRecord['turns'][number]): Promise<'passed' | 'failed'> {
+    const { askEngine, clock, model, build } = this.#deps
+    const request = build.forSession(session).reader.readRequest(turn)
+    if (request === undefined) return Promise.resolve('failed')
+    return controlEngine(request, { ask: askEngine, model: model.name, clock, signal: this.#over.signal })
   }
 
   /** Most harnesses say nothing of an MCP server that did not start; the tools they then offer do. */
@@ -363,39 +386,67 @@ export class RealWork implements SessionWork<BuiltSession> {
   }
 
   async grade(built: BuiltSession, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
-    const { evaluator } = this.#resolved!
-    if (evaluator === undefined) return undefined
-    const { task, sessionId, attempt } = this.#order
-    const { clock, scratch, host } = this.#deps
-    const submission = join(scratch, sessionId)
-    await mkdir(submission, { recursive: true, mode: 0o700 })
-    this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
+    if (this.#resolved!.evaluator === undefined) return undefined
+    const { clock } = this.#deps
+    this.#ending = ending
+    this.#grading ??= await this.#openGrading(this.#resolved!.evaluator, built, ending)
     const startedAt = clock.now()
     try {
-      const grade = await gradeSession({
-        evaluator,
-        agent: this.#sandbox!,
-        snapshot: this.#stateName(),
-        graders: this.#graders!,
-        built,
-        reader: this.#deps.build.forSession(built.session).reader,
-        ending,
-        task,
-        submission,
-        assertUpload: async (source) => host?.assertGradable(source, submission),
-        artifacts: this.#artifacts,
-        signal,
-      })
-      await this.#keepGrade({ attempt, ending, grade })
+      const grade = await this.#grading.grade(signal)
+      await this.#keepGrade({ attempt: this.#order.attempt, ending, grade })
       return grade
     } finally {
-      this.timing.eval_ms = clock.now() - startedAt
+      this.timing.eval_ms = (this.timing.eval_ms ?? 0) + clock.now() - startedAt
       const times = this.#graders!.prewarmTimes
       if (times !== undefined) {
         this.timing.eval_prewarm_idle_ms = times.idleMs
         this.timing.eval_prewarm_saved_ms = times.savedMs
       }
     }
+  }
+
+  async #openGrading(evaluator: Evaluator, built: BuiltSession, ending: AgentEnding): Promise<SessionGrading> {
+    const { task } = this.#order
+    const { host, build } = this.#deps
+    const submission = this.#submission()
+    await mkdir(submission, { recursive: true, mode: 0o700 })
+    this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
+    return new SessionGrading({
+      evaluator,
+      agent: this.#sandbox!,
+      snapshot: this.#stateName(),
+      graders: this.#graders!,
+      built,
+      reader: build.forSession(built.session).reader,
+      ending,
+      task,
+      submission,
+      assertUpload: async (source) => host?.assertGradable(source, submission),
+      artifacts: this.#artifacts,
+      freeBytes: async () => {
+        const { bavail, bsize } = await statfs(submission)
+        return bavail * bsize
+      },
+    })
+  }
+
+  gradingPhase(): FailurePhase {
+    return this.#grading?.phase ?? 'start-grader'
+  }
+
+  async control(failure: Failure, signal: AbortSignal): Promise<void> {
+    await this.#grading!.control(failure, signal)
+  }
+
+  async refuse(failure: Failure): Promise<EvalResult> {
+    const grade = await this.#grading!.refuse(failure)
+    await this.#keepGrade({ attempt: this.#order.attempt, ending: this.#ending!, grade })
+    return grade
+  }
+
+  /** Holds what was taken out of the agent's sandbox. */
+  #submission(): string {
+    return join(this.#deps.scratch, this.#order.sessionId)
   }
 
   #stateName(): string {
@@ -451,22 +502,42 @@ async function untilEnded(execution: Execution, signal: AbortSignal): Promise<Ex
   }
 }
 
-/** Throws for a harness that could not do its work at all; that is ours to set right. */
-function toEnd({ harness }: RunnableHarness, exitCode: number | null, message: string): AgentRun['end'] {
-  if (exitCode === null) return 'gave-up'
+type End = Pick<AgentRun, 'end' | 'suspicion'>
+
+const SANDBOX_GONE: End = {
+  end: 'gave-up',
+  suspicion: new RolloutError('runtime.gone', 'The sandbox ended while the harness ran in it.').failure,
+}
+
+/** Whether a command can be run in a sandbox. */
+async function isAlive(sandbox: Sandbox): Promise<boolean> {
+  try {
+    const probe = await sandbox.exec({ command: ['true'], leftovers: 'end', timeoutMs: 10_000 })
+    return (await probe.result).exitCode === 0
+  } catch {
+    return false
+  }
+}
+
+/** An agent can make its harness end with any code, so a harness that seems not to have started is a suspicion only. */
+function toEnd({ harness }: RunnableHarness, exitCode: number | null, message: string): End {
+  if (exitCode === null) return { end: 'gave-up' }
   if (harness.package !== undefined && (exitCode === 126 || exitCode === 127)) {
-    throw new RolloutError('harness.not-found', `${harness.title} could not be started (${exitCode}): ${message}`)
+    const told = `${harness.title} could not be started (${exitCode}): ${message}`
+    return { end: 'gave-up', suspicion: new RolloutError('harness.not-found', told).failure }
   }
   const end = endOf(harness, exitCode)
   switch (end) {
     case 'finished':
     case 'limit-reached':
     case 'gave-up':
-      return end
+      return { end }
     case 'interrupted':
-      return 'gave-up'
-    case 'bad-setup':
-      throw new RolloutError('harness.bad-setup', `${harness.title} refused its setup (${exitCode}): ${message}`)
+      return { end: 'gave-up' }
+    case 'bad-setup': {
+      const told = `${harness.title} refused its setup (${exitCode}): ${message}`
+      return { end: 'gave-up', suspicion: new RolloutError('harness.bad-setup', told).failure }
+    }
   }
 }
 

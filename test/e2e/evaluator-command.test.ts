@@ -33,7 +33,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
   test('takes the reward from the last line of stdout, a number or JSON', async () => {
     const reward = 'stdout'
     expect(await rewardOf({ command: 'echo noise; echo 0.25; echo', reward })).toBe(0.25)
-    expect(await rewardOf({ command: 'echo -1.5e-1', reward })).toBe(-0.15)
+    expect(await rewardOf({ command: 'echo -1.5e-1', reward, reward_range: [-1, 1] })).toBe(-0.15)
     const said = '{"reward": 0.5, "components": {"style": 1, "tests": 0}, "metadata": {"passed": 3}}'
     const { result } = await grade({ command: `echo '${said}'`, reward })
     expect(result).toMatchObject({
@@ -43,20 +43,26 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     })
   })
 
-  test.each([
-    'nan',
-    'Infinity',
-    '1e999',
-    'true',
-    '{}',
-    '{"reward": "1"}',
-    '{"reward": 1, "componets": {}}',
-    '[1]',
-    '0x1',
-  ])('what is no reward is a failure of the grader, not a zero: %s', async (said) => {
-    await expect(grade({ command: `echo '${said}'`, reward: 'stdout' })).rejects.toMatchObject({
-      code: 'evaluator.crashed',
-    })
+  // The unit tests of parseReward() have the other texts.
+  test.each(['nan', '1e999', '1.5', '{"reward": 1, "trace_rewards": [9]}'])(
+    'a reward that is none is the lowest one, since the agent can print it: %s',
+    async (said) => {
+      const { result } = await grade(
+        { command: 'sh said', reward: 'stdout' },
+        { agent: `echo "echo '${said}'" > said` },
+      )
+      expect(result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
+    },
+  )
+
+  test('the lowest reward is that of the declared range', async () => {
+    const config = { command: 'echo x', reward: 'stdout', reward_range: [-2, 3] }
+    expect(await rewardOf(config)).toBe(-2)
+    expect(await rewardOf({ ...config, command: 'sleep 60', timeout_seconds: 0.3 })).toBe(-2)
+    expect(await rewardOf({ ...config, command: 'echo 3' })).toBe(3)
+    await expect(grade({ ...config, missing_reward: 'fail' })).rejects.toMatchObject({ code: 'evaluator.crashed' })
+    const exitCode = { command: 'true', reward_range: [0.5, 3] }
+    expect(() => grade(exitCode)).toThrow('must hold 0 and 1, the rewards of exit_code')
   })
 
   test('takes the reward from a file, which the agent cannot have left', async () => {
@@ -64,8 +70,9 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     const agent = 'mkdir out; echo 1 > out/reward.json; chmod 444 out/reward.json'
     expect(await rewardOf({ command: 'echo 0.5 > out/reward.json', reward }, { agent })).toBe(0.5)
     const command = 'true'
-    await expect(grade({ command, reward }, { agent })).rejects.toMatchObject({ code: 'evaluator.crashed' })
-    const zero = await grade({ command, reward, missing_reward: 'zero' }, { agent })
+    const fails = grade({ command, reward, missing_reward: 'fail' }, { agent })
+    await expect(fails).rejects.toMatchObject({ code: 'evaluator.crashed' })
+    const zero = await grade({ command, reward }, { agent })
     expect(zero.result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
   })
 
@@ -79,13 +86,27 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { test_timeout: true } })
   })
 
-  test.each(['no-such-program', 'exec ./not-executable'])(
-    'a command that cannot be run is no zero: %s',
-    async (command) => {
-      const graded = grade({ command }, { agent: 'echo x > not-executable' })
-      await expect(graded).rejects.toMatchObject({ code: 'evaluator.crashed' })
-    },
-  )
+  test('a program that the image lacks is a failure of the grader, whatever the agent left', async () => {
+    for (const command of ['no-such-program', 'cd . && no-such-program -x']) {
+      await expect(grade({ command }), command).rejects.toMatchObject({
+        code: 'evaluator.crashed',
+        message: expect.stringContaining('needs the program no-such-program'),
+      })
+    }
+  })
+
+  test.each([
+    ['code of the agent that ends with 127', 'sh code', 'echo exit 127 > code'],
+    ['code of the agent that ends with 126', 'sh code', 'echo exit 126 > code'],
+    ['code that writes what a shell writes', 'sh code', 'echo "echo sh: 1: pytest: not found >&2; exit 127" > code'],
+    ['a program of the agent that cannot be run', 'exec ./program', 'echo x > program'],
+    ['a program that the agent did not write', './program', 'true'],
+    ['code that kills the shell of the command', 'sh code; true', "echo 'kill -9 $PPID' > code"],
+    ['code that kills every process', 'sh code; sleep 1', "echo 'kill -9 -1' > code"],
+  ])('%s is a verdict', async (_, command, agent) => {
+    const { result } = await grade({ command }, { agent })
+    expect(result).toMatchObject({ outcome_reward: 0 })
+  })
 
   test("nothing of the agent's but what was taken reaches the grader", async () => {
     const agent = 'mkdir kept; echo a > kept/a; echo b > /tmp/left; echo c > outside; (sleep 30 &)'
@@ -139,6 +160,15 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     const files = [{ source: tests, target: 'tests' }]
     const agent = 'mkdir tests; echo exit 0 > tests/helper'
     expect(await rewardOf({ files, command: 'tests/check.sh' }, { agent })).toBe(1)
+  })
+
+  test("the operator's files are looked for before an agent runs", async () => {
+    const files = [{ source: join(grading.dir, 'no-such-file'), target: 'x' }]
+    const { check } = evaluators.create(evaluators.config.parse({ kind: 'command', command: 'true', files }), deps)
+    await expect(check!(async () => {})).rejects.toMatchObject({
+      code: 'config.invalid',
+      message: expect.stringContaining('no-such-file'),
+    })
   })
 
   test('what is not there to be taken is worth 0, and is no failure', async () => {

@@ -214,6 +214,23 @@ ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
     expect(gone.result).toMatchObject({ outcome_reward: 0, metadata: { empty_generation: true } })
   })
 
+  test.each([
+    ['a file behind a link', 'ln -s /etc link; git update-index --add --cacheinfo "100644,$blob,link/passwd"'],
+    ['a file in its own folder', 'git update-index --add --cacheinfo "100644,$blob,.gitx/../code.sh" || :'],
+    ['an index of zeros', 'head -c 4096 /dev/zero > .git/index'],
+    ['an index that promises billions of files', "printf 'DIRC\\0\\0\\0\\2\\377\\377\\377\\377' > .git/index"],
+    ['settings that git refuses', 'echo "[core" > .git/config'],
+    ['a folder of objects that is none', 'rm -rf .git/objects; touch .git/objects'],
+  ])('a repository with %s is graded', async (_, trick) => {
+    const agent = `cd repo; echo 'add() { echo 5; }' > code.sh; blob=$(git hash-object -w code.sh); ${trick}`
+    expect((await grade(agent)).result.outcome_reward).toBe(0)
+  })
+
+  test('code of the agent that ends with 127 is a verdict', async () => {
+    const { result } = await grade(`cd repo; echo 'add() { exit 127; }; exit 127' > code.sh`)
+    expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 127, resolved: false } })
+  })
+
   test('expectations that are none are refused with their path', () => {
     const problemsOf = (expected_output_json: unknown) =>
       evaluators.config.safeParse({ ...CONFIG, expected_output_json }).error?.issues.map(({ path }) => path.join('.'))

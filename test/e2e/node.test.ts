@@ -115,7 +115,7 @@ describe('with real sandboxes', { timeout: 60_000 }, () => {
   })
 
   test('an evaluator that cannot grade gives no reward, and what was captured is there', async () => {
-    const config = { command: 'echo 1', reward: { file: 'reward.txt' } }
+    const config = { command: 'echo 1', reward: { file: 'reward.txt' }, missing_reward: 'fail' }
     const outcome = await run(shellTask(asks, { evaluator: { strategy: 'command', config } }))
     expect(outcome).toMatchObject({
       status: 'ERROR',

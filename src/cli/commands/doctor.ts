@@ -2,11 +2,14 @@ import { mkdtemp, rm, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { allowsExact, type Finding, type ProbeReport } from '../../gateway/upstreams/upstream.ts'
+import { protectFromOutOfMemory } from '../../lib/oom-score.ts'
 import { isAtLeast } from '../../lib/versions.ts'
 import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import { runtimes } from '../../node/runtimes/index.ts'
 import type { RuntimeCheck } from '../../node/runtimes/runtime.ts'
+import { StageWidths } from '../../node/stages.ts'
+import { machineMemory, usualMemoryMb } from '../../node/usual-memory.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { ENGINE_FLAG, openEngine } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
@@ -51,7 +54,7 @@ export const doctor = defineCommand({
 // --- this machine ----------------------------------------------------------------------------------------------------
 
 interface Check {
-  name: 'polar' | 'node' | 'disk' | 'model'
+  name: 'polar' | 'node' | 'memory' | 'disk' | 'model'
   value: string
   /** Of a check that is not fine, what to do; of one that is, what to know. */
   note: string
@@ -66,6 +69,7 @@ async function examineMachine(dir: string): Promise<Check[]> {
   return [
     { name: 'polar', value: readVersion(), note: '', isFine: true },
     checkNode(process.versions.node),
+    checkMemory(),
     await checkDisk(dir),
     await checkModel(),
   ]
@@ -74,6 +78,16 @@ async function examineMachine(dir: string): Promise<Check[]> {
 function checkNode(version: string): Check {
   const isFine = isAtLeast(version, MINIMUM_NODE)
   return { name: 'node', value: version, note: isFine ? '' : `Polar needs ${MINIMUM_NODE} or newer.`, isFine }
+}
+
+/** What a node with the default widths gives its sandboxes, and whether the kernel would rather kill those than the node. */
+function checkMemory(): Check {
+  const bytes = machineMemory()
+  const share = usualMemoryMb(bytes, StageWidths.parse({}))
+  const note = protectFromOutOfMemory()
+    ? 'When memory runs out, the kernel kills sandboxes first and the node last.'
+    : 'When memory runs out, the kernel kills sandboxes first; making the node its last choice needs root.'
+  return { name: 'memory', value: `${formatBytes(bytes)}, ${share} MiB for a sandbox by default`, note, isFine: true }
 }
 
 async function checkDisk(dir: string): Promise<Check> {

@@ -5,6 +5,7 @@ import { createControlApp } from '../../gateway/control-app.ts'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { Shards } from '../../gateway/shards.ts'
 import { isLoopbackHost } from '../../lib/loopback-host.ts'
+import { protectFromOutOfMemory } from '../../lib/oom-score.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { tokenProblem } from '../../lib/request-tokens.ts'
 import { RolloutError } from '../../model/failure.ts'
@@ -72,6 +73,7 @@ export const gateway = defineCommand({
     const dir = resolve(flags.out)
     await assertWritable(dir)
     const token = given ?? (await obtainControlToken(dir))
+    protectFromOutOfMemory()
     const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
     const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']

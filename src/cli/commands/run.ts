@@ -140,6 +140,7 @@ export const run = defineCommand({
         runtime: flags.runtime ?? settings.runtime,
         runtimeSettings: settings.runtimes,
         gitCredentials: settings.gitCredentials,
+        sandboxMemoryMb: settings.sandboxMemoryMb,
         widths,
         budgets: { init: 900, evaluate: 1800 },
         artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),

@@ -57,6 +57,13 @@ const DockerConfig = z.strictObject({
     .describe('Whether only the workdir can be written to, and folders in memory such as /tmp; no snapshots then'),
   capabilities: z.array(z.string()).default([]).describe('Linux capabilities to keep; all others are dropped'),
   network: z.string().default('bridge').describe('The engine network of sandboxes that may talk to everybody'),
+  userNamespace: z
+    .string()
+    .regex(/^(?:auto|keep-id|private|host)(?::.*)?$/)
+    .optional()
+    .describe(
+      "User namespace mode of the engine. `auto` of Podman gives each container users of its own, so that per-user limits of the kernel (inotify, signals) are not shared; absent: the engine's default",
+    ),
   nofile: z.int().positive().default(16_384).describe('Most open files of a process'),
   nproc: z.int().positive().default(32_768).describe('Most processes of a user, over all containers'),
   diskQuota: z
@@ -86,6 +93,9 @@ const PROXY_PORTS = [3128, 3129] as const
 const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
 const REMOVE_ATTEMPTS = 20
+const SANDBOX_OOM_SCORE = 1000
+/** The default of engines. */
+const SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 const KERNEL_LIMITS = ['cpus', 'memoryMb', 'pids'] as const
 
 const Created = z.looseObject({ Id: z.string() })
@@ -394,6 +404,8 @@ class DockerRuntime implements Runtime {
           IpcMode: 'private',
           // Swap would only make a program that exceeds its share slow instead of ending it.
           ...(memory !== undefined && { Memory: memory, MemorySwap: memory }),
+          // Files in /dev/shm count as memory: they must not take all of it, or nothing could be started any more.
+          ...(memory !== undefined && { ShmSize: Math.min(SHARED_MEMORY_BYTES, memory / 2) }),
           ...(cpus !== undefined && { CpuPeriod: CPU_PERIOD_US, CpuQuota: Math.round(cpus * CPU_PERIOD_US) }),
           ...(pids !== undefined && { PidsLimit: pids }),
           ...(diskMb !== undefined && config.diskQuota && { StorageOpt: { size: `${diskMb}m` } }),
@@ -403,7 +415,13 @@ class DockerRuntime implements Runtime {
             { Name: 'nproc', Soft: config.nproc, Hard: config.nproc },
             { Name: 'core', Soft: 0, Hard: 0 },
           ],
-          ...(config.readOnly && { ReadonlyRootfs: true, Tmpfs: { '/tmp': 'rw,nosuid,nodev,mode=1777' } }),
+          // The first choice of the kernel's out-of-memory killer.
+          OomScoreAdj: SANDBOX_OOM_SCORE,
+          ...(config.userNamespace !== undefined && { UsernsMode: config.userNamespace }),
+          ...(config.readOnly && {
+            ReadonlyRootfs: true,
+            Tmpfs: { '/tmp': `rw,nosuid,nodev,mode=1777${memoryMb === undefined ? '' : `,size=${memoryMb}m`}` },
+          }),
           LogConfig: { Type: 'none' },
           Mounts: [...ownMounts, ...spec.mounts].map(({ source, target, isReadOnly }) => ({
             Type: 'bind',

@@ -98,10 +98,10 @@ async function evaluate(
     scoreMin: config.score_min,
     scoreMax: config.score_max,
     instruction: evaluation.task.instruction,
-    conversation: evaluation.conversation(),
+    transcript: evaluation.transcript(),
     files: await loadFiles(config, evaluation.submission),
     maxChars: config.max_section_chars,
-    nonce: randomBytes(12).toString('hex'),
+    boundary: randomBytes(12).toString('hex'),
   })
   await evaluation.evidence.write('judge-request.json', JSON.stringify({ model: config.model, messages }, undefined, 2))
   const schema = toSchema(

@@ -192,11 +192,13 @@ function toRules(config: TestOnOutputConfig, { basePaths }: RepoDifference): Rul
 async function runTests(
   config: TestOnOutputConfig,
   grader: Workspace,
-  { env, evidence }: Evaluation,
+  evaluation: Evaluation,
   about: Record<string, unknown>,
 ): Promise<EvalResult> {
+  const { env, evidence } = evaluation
   const ran = await runGrading(grader, {
     name: 'test_command',
+    control: () => evaluation.grader(),
     command: ['bash', '-c', config.test_command],
     cwd: config.repo_dir,
     env,

@@ -56,6 +56,8 @@ export GIT_WORK_TREE="$PWD" GIT_INDEX_FILE="$room/start"
 if [ -n "$head" ]; then git read-tree "$head"; fi
 git add -A -- . 2> "$room/said" || { cat "$room/said" >&2; exit 1; }
 start=$(git write-tree)
+# From here on every failure is one of the agent's files.
+trap '[ $? -eq 0 ] || exit ${UNAPPLIABLE}' EXIT
 if [ "$1" = patch ]; then
   cp "$room/start" "$room/agent"
   export GIT_INDEX_FILE="$room/agent"
@@ -144,7 +146,7 @@ async function pack(workspace: Workspace, repo: string, room: string, maxBytes: 
 
 /**
  * What the agent's files or patch make different in a repository that the agent was never in. Nothing of the agent's runs
- * for it. Undefined, with why, when a patch cannot be applied.
+ * for it. Undefined, with why, when a patch cannot be applied or an archive cannot be unpacked.
  */
 export async function compareTree(
   grader: Workspace,
@@ -155,8 +157,13 @@ export async function compareTree(
   await grader.upload(submitted.file, `${room}/submitted`)
   const compared = await runIn(grader, repo, room, { script: COMPARE, args: [submitted.kind] })
   const said = tail(compared.stderr, 8000)
-  if (compared.exitCode === UNAPPLIABLE) return { changes: undefined, why: said }
-  if (compared.exitCode !== 0 || compared.stdoutBytes > compared.stdout.length) throw crashed(repo, said)
+  if (compared.exitCode === UNAPPLIABLE && !/No space left|Disk quota/.test(said)) {
+    return { changes: undefined, why: said || 'the files cannot be read' }
+  }
+  if (compared.exitCode !== 0) throw crashed(repo, said)
+  if (compared.stdoutBytes > compared.stdout.length) {
+    return { changes: undefined, why: `the names of the changed files have more than ${LIST_BYTES} bytes` }
+  }
   const end = compared.stdout.indexOf('\n')
   const start = compared.stdout.subarray(0, end).toString()
   const listed = await runIn(grader, repo, room, { script: LIST_FILES, args: [start] })

@@ -1,4 +1,5 @@
 import { RolloutError } from '../../../model/failure.ts'
+import type { CommandResult } from '../../../model/workspace.ts'
 import type { Change, Rules } from '../../grading/change-policy.ts'
 import {
   chooseChanges,
@@ -94,6 +95,7 @@ export async function loadAgentChanges(
   const options = { script: WITH_PATCH, args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   const result = await runGit(place, options)
   if (result.exitCode === 0) return { changes: parseChanges(result.stdout) }
+  assertEnded(result)
   return { changes: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
@@ -152,7 +154,14 @@ export async function writeChanges(
   const options = { args: [start.tree], stdin: entries.join(''), outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   const result = await runGit(place, { script: WRITE, ...options })
   if (result.exitCode === 0) return { patch: result.stdout }
+  assertEnded(result)
   return { patch: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
+}
+
+/** Throws when git did not end by itself: its sandbox may have died, which is no verdict about the patch. */
+function assertEnded({ exitCode, isTimedOut }: CommandResult): void {
+  if (exitCode !== null || isTimedOut) return
+  throw new RolloutError('runtime.gone', "git was killed in the grader's sandbox")
 }
 
 function crashed(message: string): RolloutError {
