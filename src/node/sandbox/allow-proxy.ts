@@ -152,9 +152,9 @@ export class AllowProxy {
   #lookUp(name: string): ReturnType<Resolve> {
     const known = this.#lookups.get(name)
     if (known !== undefined) return known
-    const lookup = this.#resolve(name).finally(() => this.#lookups.delete(name))
-    this.#lookups.set(name, lookup)
-    return lookup
+    const made = this.#resolve(name).finally(() => this.#lookups.delete(name))
+    this.#lookups.set(name, made)
+    return made
   }
 }
 
