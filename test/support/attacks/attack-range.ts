@@ -53,6 +53,7 @@ const EVALUATOR_MODULE = fileURLToPath(new URL('../modules/answer-evaluator.ts',
 export class AttackRange implements AsyncDisposable {
   readonly #owned: AsyncDisposableStack
   readonly #shared = new Map<string, Promise<unknown>>()
+  readonly #deferred: (() => Promise<void>)[] = []
   readonly name: RangeOptions['name']
   readonly options: RangeOptions
   readonly stack: NodeStack
@@ -183,9 +184,14 @@ export class AttackRange implements AsyncDisposable {
     return made
   }
 
-  /** Runs before the node is closed; the last one first. */
+  /** Work that ends a session which runs on beside the attacks. */
   defer(work: () => Promise<void>): void {
-    this.#owned.defer(work)
+    this.#deferred.push(work)
+  }
+
+  /** Ends the sessions that run on. */
+  async settle(): Promise<void> {
+    for (const work of this.#deferred.splice(0)) await work()
   }
 
   /** A folder of the operator's with these files; the name is part of its path. */
@@ -199,6 +205,7 @@ export class AttackRange implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.settle()
     await this.#owned.disposeAsync()
   }
 }

@@ -20,10 +20,27 @@ export function resultsFile(name: RuntimeName): string {
   return join(root, '.polar', 'attacks', `${name.toLowerCase()}.json`)
 }
 
-export async function saveResults(name: RuntimeName, results: readonly AttackResult[]): Promise<void> {
+/**
+ * Keeps the results of a run. A run of some attacks replaces the results of these; results of attacks that the catalogue
+ * does not have any more are dropped. `ids`: the catalogue, in its order.
+ */
+export async function saveResults(
+  name: RuntimeName,
+  results: readonly AttackResult[],
+  ids: readonly string[],
+): Promise<void> {
   const file = resultsFile(name)
+  const known = new Map((await loadResults(name).catch(() => [])).map((result) => [result.id, result]))
+  for (const result of results) known.set(result.id, result)
   await mkdir(dirname(file), { recursive: true })
-  await writeFile(file, `${JSON.stringify(results, undefined, 2)}\n`)
+  await writeFile(
+    file,
+    `${JSON.stringify(
+      ids.flatMap((id) => known.get(id) ?? []),
+      undefined,
+      2,
+    )}\n`,
+  )
 }
 
 export async function loadResults(name: RuntimeName): Promise<AttackResult[]> {

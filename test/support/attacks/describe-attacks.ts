@@ -15,9 +15,14 @@ export function describeAttacks(options: RangeOptions): void {
       if (unusable !== undefined) console.log(`${options.name} cannot run here: ${unusable}`)
     })
     afterAll(async () => {
+      await range?.settle()
       const left = unusable === undefined ? await range.runtime.list() : []
       await range?.[Symbol.asyncDispose]()
-      if (results.length === attacks.length) await saveResults(options.name, results)
+      await saveResults(
+        options.name,
+        results,
+        attacks.map(({ id }) => id),
+      )
       expect(left).toEqual([])
     })
 
