@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { arrayOf } from '../lib/list-of.ts'
 import { SessionId } from '../model/ids.ts'
 
 /**
@@ -40,7 +41,7 @@ export const Label = z
   .string()
   .regex(/^[A-Za-z0-9][A-Za-z0-9_.:/@=+-]{0,255}$/, 'must be 1-256 letters, digits or any of _.:/@=+-')
   .describe('What a node has, or a session needs: `runtime:docker`, `image:swe-42`, `gpu`.')
-export const Labels = z.array(Label).max(1000)
+export const Labels = arrayOf(Label).max(1000)
 
 /** Where a page ended. Made by the server, and nobody else's business what is in it. */
 export const Cursor = z.string().regex(/^[A-Za-z0-9_.~-]{1,256}$/, 'must be a cursor that this API gave out')

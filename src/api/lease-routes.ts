@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { arrayOf } from '../lib/list-of.ts'
 import { SessionId } from '../model/ids.ts'
 import { NodeRegistrationRequest, NodeStageMetrics } from '../model/node.ts'
 import { SessionOrder } from '../model/session-order.ts'
@@ -11,7 +12,7 @@ import { json, jsonBody, MIB, route } from './route.ts'
 
 /** One attempt in the hands of a node. */
 const Lease = z.strictObject({ session_id: SessionId, attempt: Attempt })
-const Leases = z.array(Lease).max(10_000)
+const Leases = arrayOf(Lease).max(10_000)
 
 const Renewal = Lease.extend({
   status: SessionStatus.optional(),
@@ -162,7 +163,7 @@ export const leaseRoutes = {
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
-      z.strictObject({ renewals: z.array(Renewal).max(10_000), metrics: NodeStageMetrics.optional(), ...byProcess }),
+      z.strictObject({ renewals: arrayOf(Renewal).max(10_000), metrics: NodeStageMetrics.optional(), ...byProcess }),
       4 * MIB,
     ),
     answer: json(z.object({ outcomes: z.array(Lease.extend({ kind: RenewalKind })), draining: z.boolean() })),
@@ -193,8 +194,7 @@ export const leaseRoutes = {
         result_upload_id: UploadId.optional().describe(
           'Else the upload that holds it. Neither: the attempt brought none.',
         ),
-        artifacts: z
-          .array(z.strictObject({ path: FilePath, upload_id: UploadId }))
+        artifacts: arrayOf(z.strictObject({ path: FilePath, upload_id: UploadId }))
           .max(10_000)
           .default([]),
       }),

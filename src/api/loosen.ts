@@ -16,7 +16,7 @@ const MOST_WARNINGS = 20
  * for the schema to refuse.
  */
 export function loosen(schema: z.ZodType, input: unknown): Loosened {
-  const warnings: string[] = []
+  const warnings = new Warnings()
   let value = input
   for (let round = 0; round < MOST_ROUNDS; round += 1) {
     const parsed = schema.safeParse(value, { reportInput: true })
@@ -25,22 +25,32 @@ export function loosen(schema: z.ZodType, input: unknown): Loosened {
     const mended = parsed.error.issues.map((issue) => mend(value, issue, warnings))
     if (!mended.includes(true)) break
   }
-  return { value, warnings: cut(warnings) }
+  return { value, warnings: warnings.toList() }
 }
 
-function cut(warnings: readonly string[]): string[] {
-  const more = warnings.length - MOST_WARNINGS
-  return more > 0 ? [...warnings.slice(0, MOST_WARNINGS), `and ${more} more`] : [...warnings]
+/** The first warnings, and the number of the others: a hostile body has a million unknown fields. */
+class Warnings {
+  readonly #first: string[] = []
+  #more = 0
+
+  add(toText: () => string): void {
+    if (this.#first.length < MOST_WARNINGS) this.#first.push(toText())
+    else this.#more += 1
+  }
+
+  toList(): string[] {
+    return this.#more === 0 ? this.#first : [...this.#first, `and ${this.#more} more`]
+  }
 }
 
 type Holder = Record<PropertyKey, unknown>
 
 /** Whether it changed anything. */
-function mend(root: unknown, issue: z.core.$ZodIssue, warnings: string[]): boolean {
+function mend(root: unknown, issue: z.core.$ZodIssue, warnings: Warnings): boolean {
   if (issue.code === 'unrecognized_keys') {
     const holder = valueAt(root, issue.path) as Holder
     for (const key of issue.keys) {
-      if (holder[key] !== null) warnings.push(`${nameOf([...issue.path, key])}: unknown field, ignored`)
+      if (holder[key] !== null) warnings.add(() => `${nameOf([...issue.path, key])}: unknown field, ignored`)
       delete holder[key]
     }
     return true
@@ -52,8 +62,15 @@ function mend(root: unknown, issue: z.core.$ZodIssue, warnings: string[]): boole
   const value = toType(issue.expected, issue.input)
   if (value === undefined) return false
   holder[key] = value
-  warnings.push(`${nameOf(issue.path)}: ${JSON.stringify(issue.input)} was read as ${String(value)}`)
+  warnings.add(() => `${nameOf(issue.path)}: ${shown(issue.input)} was read as ${String(value)}`)
   return true
+}
+
+/** A hostile body may write a number in megabytes. */
+const SHOWN_CHARACTERS = 100
+
+function shown(input: unknown): string {
+  return JSON.stringify(input).slice(0, SHOWN_CHARACTERS)
 }
 
 function valueAt(root: unknown, path: readonly PropertyKey[]): unknown {

@@ -16,6 +16,8 @@ export interface Call<R extends Route, Caller> {
   idempotencyKey: string | undefined
   /** Who asks, as `authorize` said. */
   caller: Caller
+  /** Throws `request.forbidden` when the caller may not speak for this node. For bodies that the handler reads itself. */
+  authorizeNode: (nodeId: string | undefined) => void
   /** Aborted when nobody waits for the answer any more, also in the middle of a stream. */
   signal: AbortSignal
 }
@@ -104,8 +106,9 @@ async function answer(
     const params = c.req.param()
     if (isByNode(route)) authorizeNode?.(caller, route, params['node_id'])
     const call = await readCall(route, request, params)
-    if (route.nodeField !== undefined) authorizeNode?.(caller, route, textAt(call.body, route.nodeField))
-    const reply = await handler({ ...call, caller, signal })
+    const authorizeNamed = (nodeId: string | undefined): void => authorizeNode?.(caller, route, nodeId)
+    if (route.nodeField !== undefined && !isRaw(route)) authorizeNamed(textAt(call.body, route.nodeField))
+    const reply = await handler({ ...call, caller, authorizeNode: authorizeNamed, signal })
     const response = await renderReply(route, reply, request, {
       checkAnswers,
       onCut: (error) => onBug(error, route),
@@ -124,6 +127,10 @@ async function answer(
 
 function isByNode({ params }: Route): boolean {
   return params !== undefined && Object.hasOwn(params.shape, 'node_id')
+}
+
+function isRaw({ body }: Route): boolean {
+  return body?.kind === 'json' && body.isRaw === true
 }
 
 function textAt(body: unknown, path: string): string | undefined {

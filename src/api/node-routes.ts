@@ -44,8 +44,13 @@ export const exampleNode = {
   leased_sessions: 4,
 }
 
+/** Values in a posted result: one of the longest size has about 40 million tokens, mask bits and log probabilities. */
+export const MOST_RESULT_VALUES = 64_000_000
+/** Objects, arrays and keys in a result. With all limits together a result needs less than 4 GB of memory to read. */
+export const MOST_RESULT_MEMBERS = 8_000_000
+
 /** Others than our own nodes post it: what we do not know of it is kept. */
-const PostedResult = SessionResult.loose().extend({
+export const PostedResult = SessionResult.loose().extend({
   timing: SessionTiming.loose().default({}),
   trajectory: Trajectory.loose(),
 })
@@ -127,7 +132,7 @@ export const nodeRoutes = {
       'Accepted means stored. 404: nobody knows the session; 409: it is over, or in other hands. Both mean that the ' +
       'result was not taken and will never be.',
     scopes: ['node'],
-    body: jsonBody(PostedResult, 256 * MIB),
+    body: { ...jsonBody(PostedResult, 256 * MIB), maxValues: MOST_RESULT_VALUES, isRaw: true },
     nodeField: 'node_id',
     answer: json(z.object({ status: z.literal('accepted') })),
     errors: [404, 409],

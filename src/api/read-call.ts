@@ -1,10 +1,10 @@
 import type * as z from 'zod'
-import { nestsDeeperThan } from '../lib/json-depth.ts'
+import { holdsMoreValuesThan, nestsDeeperThan } from '../lib/json-depth.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { Problem } from './error-body.ts'
 import { limitStream, readAll } from './limit-stream.ts'
 import { type Loosened, loosen } from './loosen.ts'
-import type { RequestBody, Route } from './route.ts'
+import { MOST_VALUES, type RequestBody, type Route } from './route.ts'
 
 /** A request that is not as its route says, with all that is wrong with it. */
 export class InvalidRequest extends RolloutError {
@@ -19,7 +19,8 @@ export class InvalidRequest extends RolloutError {
 
 /** Deeper than any task: what nests further is an attack on whoever walks it. */
 const DEEPEST_JSON = 64
-const MOST_PROBLEMS_SHOWN = 20
+/** Problems that are reported of one request; the first ones say enough. */
+const MOST_PROBLEMS = 20
 
 export interface CheckedCall {
   params: unknown
@@ -47,7 +48,7 @@ export async function readCall(
     if (schema === undefined) return {}
     const parsed = schema.safeParse(value, { reportInput: true })
     if (parsed.success) return parsed.data
-    problems.push(...parsed.error.issues.flatMap((issue) => toProblems(where, issue)))
+    problems.push(...listProblems(where, parsed.error))
     return undefined
   }
   const params = check('path', route.params, route.params && readTexts(route.params, Object.entries(pathParams)))
@@ -62,12 +63,22 @@ export async function readCall(
   }
   const value = await readBody(route.body, request)
   const { value: read, warnings } = loosenBody(route.body, value, request)
-  const body = route.body?.kind === 'json' ? check('body', route.body.schema, read) : value
+  const body = route.body?.kind === 'json' && !route.body.isRaw ? check('body', route.body.schema, read) : value
   if (problems.length === 0) return { params, query, body, warnings, idempotencyKey }
+  throw invalidRequest(route, problems)
+}
 
-  const shown = problems.slice(0, MOST_PROBLEMS_SHOWN).map(({ loc, msg }) => `${loc.join('.')}: ${msg}`)
+export function invalidRequest(route: Route, problems: readonly Problem[]): InvalidRequest {
+  const first = problems.slice(0, MOST_PROBLEMS)
+  const shown = first.map(({ loc, msg }) => `${loc.join('.')}: ${msg}`)
   const message = `This is not what ${route.method.toUpperCase()} ${route.path} takes. ${shown.join('; ')}`
-  throw new InvalidRequest(message, problems.slice(0, MOST_PROBLEMS_SHOWN))
+  return new InvalidRequest(message, first)
+}
+
+/** What is wrong with one part of a request, the first problems only. */
+export function listProblems(where: string, error: z.ZodError): Problem[] {
+  const first = error.issues.slice(0, MOST_PROBLEMS)
+  return first.flatMap((issue) => toProblems(where, issue)).slice(0, MOST_PROBLEMS)
 }
 
 function loosenBody(body: RequestBody | undefined, value: unknown, request: Request): Loosened {
@@ -132,12 +143,18 @@ async function readBody(body: RequestBody | undefined, request: Request): Promis
     const message = `The body must be sent as application/json, not as ${type === '' ? 'something unnamed' : type}.`
     throw new RolloutError('request.malformed', message, { status: 415, param: 'content-type' })
   }
-  return parseJson(await readAll(stream))
+  const bytes = await readAll(stream)
+  return body.isRaw ? bytes : parseJson(bytes, body.maxValues)
 }
 
-function parseJson(bytes: Buffer): unknown {
+/** Throws `request.malformed` for what is not JSON, and for what would take too much memory to parse. */
+export function parseJson(bytes: Buffer, maxValues: number = MOST_VALUES): unknown {
   if (nestsDeeperThan(bytes, DEEPEST_JSON)) {
     throw new RolloutError('request.malformed', `The body nests deeper than ${DEEPEST_JSON} levels.`, { param: 'body' })
+  }
+  // A value takes at least two bytes, so most bodies are too short to hold too many.
+  if (bytes.length > 2 * maxValues && holdsMoreValuesThan(bytes, maxValues)) {
+    throw new RolloutError('request.malformed', `The body holds more than ${maxValues} values.`, { param: 'body' })
   }
   try {
     return JSON.parse(bytes.toString())
@@ -155,7 +172,8 @@ function tooLarge(maxBytes: number): RolloutError {
 function toProblems(where: string, issue: z.core.$ZodIssue): Problem[] {
   const loc = [where, ...issue.path.map((part) => (typeof part === 'symbol' ? String(part) : part))]
   if (issue.code === 'unrecognized_keys') {
-    return issue.keys.map((key) => ({ loc: [...loc, key], msg: 'there is no such field', type: 'extra_forbidden' }))
+    const keys = issue.keys.slice(0, MOST_PROBLEMS)
+    return keys.map((key) => ({ loc: [...loc, key], msg: 'there is no such field', type: 'extra_forbidden' }))
   }
   const isMissing = issue.code === 'invalid_type' && issue.input === undefined
   return [{ loc, msg: issue.message, type: isMissing ? 'missing' : issue.code }]

@@ -11,6 +11,13 @@ export type RequestBody =
       kind: 'json'
       schema: z.ZodType
       maxBytes: number
+      /** Values in the whole body. Absent: MOST_VALUES. */
+      maxValues?: number
+      /**
+       * The handler gets the bytes and checks them against the schema itself, in another thread: a body of this route may
+       * take too long to parse on the event loop. The handler also authorizes the node that the body names.
+       */
+      isRaw?: true
       /**
        * Bodies of clients that were written for NVIDIA Polar: translated by this, then loosened (see loosen.ts), unless the
        * caller asks for strictness. Absent: the schema alone decides.
@@ -19,6 +26,9 @@ export type RequestBody =
     }
   /** Raw, and never held in memory as a whole by the table's own code. */
   | { kind: 'bytes'; maxBytes: number }
+
+/** Values that a JSON body may hold unless its route says otherwise: far more than any batch of tasks has. */
+export const MOST_VALUES = 1_000_000
 
 export type AnswerBody =
   | { kind: 'json'; schema: z.ZodType }
@@ -93,11 +103,13 @@ type Shape<S> = S extends z.ZodType ? S : never
 /** As the one who answers gets it: checked, with the defaults filled in. */
 export type Params<R extends Route> = R extends { params: infer S } ? z.output<Shape<S>> : Record<string, never>
 export type Query<R extends Route> = R extends { query: infer S } ? z.output<Shape<S>> : Record<string, never>
-export type Body<R extends Route> = R extends { body: { kind: 'json'; schema: infer S } }
-  ? z.output<Shape<S>>
-  : R extends { body: { kind: 'bytes' } }
-    ? ReadableStream<Uint8Array>
-    : undefined
+export type Body<R extends Route> = R extends { body: { kind: 'json'; isRaw: true } }
+  ? Buffer<ArrayBuffer>
+  : R extends { body: { kind: 'json'; schema: infer S } }
+    ? z.output<Shape<S>>
+    : R extends { body: { kind: 'bytes' } }
+      ? ReadableStream<Uint8Array>
+      : undefined
 
 /** As the one who asks may write it: what has a default may be left out. */
 export type ParamsInput<R extends Route> = R extends { params: infer S } ? z.input<Shape<S>> : undefined

@@ -25,9 +25,8 @@ function createEcho(exchange: Exchange) {
     all.map(([name, route]) => [
       name,
       async ({ params, query, body }: Exchange['seen'][number]) => {
-        const bytes = body instanceof ReadableStream ? new Uint8Array(await readAll(body)) : body
         if (exchange.isEmpty) throw new RolloutError('request.not-found', 'There is nothing here.')
-        exchange.seen.push({ params, query, body: bytes })
+        exchange.seen.push({ params, query, body: await readBody(route, body) })
         return toReply(route, exchange.answer)
       },
     ]),
@@ -41,6 +40,12 @@ function createEcho(exchange: Exchange) {
     checkAnswers: true,
   })
   return { app, bugs }
+}
+
+/** A body that the handler gets as bytes is what a schema makes of them, wherever the handler does that. */
+async function readBody(route: Route, body: unknown): Promise<unknown> {
+  if (body instanceof ReadableStream) return new Uint8Array(await readAll(body))
+  return route.body?.kind === 'json' && route.body.isRaw ? route.body.schema.parse(JSON.parse(String(body))) : body
 }
 
 function toReply(route: Route, answer: unknown): unknown {

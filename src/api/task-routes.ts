@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { arrayOf } from '../lib/list-of.ts'
 import { SessionId } from '../model/ids.ts'
 import { SessionResult, SessionStatus } from '../model/session.ts'
 import { TaskStatus } from '../model/task.ts'
@@ -109,7 +110,7 @@ export const taskRoutes = {
     description: 'Stored all together or not at all; `outcomes` are in the order of `tasks` and say what each came to.',
     scopes: ['trainer'],
     query: z.strictObject(submitQuery.shape),
-    body: jsonBody(z.strictObject({ tasks: z.array(SubmitRequest).min(1).max(1000) }), 64 * MIB),
+    body: jsonBody(z.strictObject({ tasks: arrayOf(SubmitRequest).min(1).max(1000) }), 64 * MIB),
     answer: json(
       z.object({
         outcomes: z.array(

@@ -1,15 +1,14 @@
-import { join, resolve } from 'node:path'
+import { extname, join, resolve } from 'node:path'
 import type { Logger } from 'pino'
 import { askUpstream } from '../gateway/ask-upstream.ts'
-import { Gateway } from '../gateway/gateway.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
 import { OwnAddresses } from '../lib/own-addresses.ts'
 import { protectFromOutOfMemory } from '../lib/oom-score.ts'
-import { randomIds } from '../lib/random-ids.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
+import { BuildProcesses } from '../node/build/build-processes.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
 import type { GitCredential } from '../node/git-access.ts'
@@ -18,21 +17,17 @@ import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.t
 import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/open-runtimes.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { sessionsFolder } from '../node/session-folder.ts'
-import { countingStore } from '../node/session-progress.ts'
 import type { StageWidths } from '../node/stages.ts'
 import { machineMemory, usualMemoryMb } from '../node/usual-memory.ts'
 import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
-import { createCallLogReader } from '../store/call-log/reader.ts'
-import { createCallLogStore } from '../store/call-log/store.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
-import { CallFilter } from '../trajectory/select-calls.ts'
+import type { BuildSettings } from './build-process.ts'
 import { harnessPlaces } from './harness-places.ts'
+import { openGateway, type GatewayLimits } from './open-gateway.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
-import { requestReader } from './read-request.ts'
 import { completeSettings } from './runtime-settings.ts'
-import { loadSessionReaders } from './session-readers.ts'
 
 export interface NodeChoice {
   nodeId: string
@@ -56,6 +51,7 @@ export interface NodeChoice {
   sessionMemoryMb?: number
   /** Memory of a sandbox whose task names none, in MB; absent: from the machine's memory and `widths`; 0: not limited. */
   sandboxMemoryMb?: number
+  gateway?: GatewayLimits
   quirks?: readonly QuirkRule[]
   /**
    * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
@@ -73,7 +69,8 @@ export interface NodeChoice {
 
 export interface OpenNode extends AsyncDisposable {
   node: SessionNode
-  gateway: Gateway
+  /** Where the gateway process listens. */
+  gateway: { readonly url: string }
   runtimes: OpenRuntimes
   /** The runtime of tasks that name none. */
   runtime: string
@@ -85,13 +82,17 @@ export interface OpenNode extends AsyncDisposable {
 
 const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_000 }
 
-/** A node with its gateway in this process, as one machine needs it. */
+/** A node with a gateway process of its own, as one machine needs it. */
 export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const { dir, engine, logger, env, own = new OwnAddresses() } = choice
   await using owned = new AsyncDisposableStack()
   protectFromOutOfMemory()
   const clock = systemClock
   const now = (): number => clock.now()
+  // Starts while the rest is being opened.
+  const gatewayStart = startGateway(choice)
+  gatewayStart.catch(() => {})
+  owned.defer(async () => (await gatewayStart.catch(() => undefined))?.[Symbol.asyncDispose]())
   const sandboxes = join(dir, 'sandboxes')
   const runtime = choice.runtime ?? DEFAULT_RUNTIME
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
@@ -118,21 +119,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   )
   if (choice.runtime === undefined) await assertDefaultRuntime(opened)
   choice.starting?.throwIfAborted()
-  const sessions = sessionsFolder(dir)
-  const store = owned.use(countingStore(createCallLogStore({ dir: sessions, durability: 'process', now })))
-  const gateway = owned.use(
-    await Gateway.start({
-      upstream: engine.upstream,
-      store,
-      ids: randomIds(now),
-      now,
-      logger,
-      continuation: choice.continuation,
-      sessionMemoryMb: choice.sessionMemoryMb,
-      quirks: choice.quirks,
-      origin: { engine: engine.info },
-    }),
-  )
+  const gateway = await gatewayStart
   own.add(gateway.url)
   choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
@@ -142,6 +129,9 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       ? undefined
       : await openHostGate({ access: member, usualRuntime: runtime, modules })
   const warmth = new Warmth()
+  const settings: BuildSettings = { sessions: sessionsFolder(dir), modules }
+  const program = new URL(`./build-process${extname(import.meta.url)}`, import.meta.url)
+  const builds = owned.use(new BuildProcesses({ program, settings, clock }))
   const node = owned.use(
     await SessionNode.start({
       nodeId: choice.nodeId,
@@ -153,7 +143,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         images: choice.images,
       },
       askEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
-      reader: createCallLogReader({ dir: sessions }),
+      builds,
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
       findHarness: (agent) => findRunnable(agent, { places, modules }),
@@ -169,11 +159,9 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
             mayConnect: (address, port) => !own.has(address, port),
           },
         }),
-      build: { weighting: 'tokens', reader: requestReader, forSession: await loadSessionReaders() },
-      filter: CallFilter.parse({}),
       ...(gate === undefined ? {} : { host: gate }),
       recovery: member === undefined ? 'again' : 'report',
-      progressOf: (sessionId) => store.progressOf(sessionId),
+      progressOf: (sessionId) => gateway.progressOf(sessionId),
       onPrepared: ({ task }) => warmth.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
@@ -208,4 +196,24 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
 function allowsLocal(member: NodeChoice['member']): boolean {
   if (member === undefined || member === 'all') return process.getuid?.() !== 0
   return member.runtimes?.includes('local') === true
+}
+
+async function startGateway({ dir, engine, logger, ...choice }: NodeChoice): ReturnType<typeof openGateway> {
+  return openGateway({
+    count: 1,
+    settings: {
+      host: '127.0.0.1',
+      dir: sessionsFolder(dir),
+      durability: 'process',
+      // The gateway process of an earlier node that was killed stores what it has before it ends.
+      lockWaitMs: 5000,
+      ...(choice.continuation === undefined ? {} : { continuation: choice.continuation }),
+      ...(choice.sessionMemoryMb === undefined ? {} : { sessionMemoryMb: choice.sessionMemoryMb }),
+      quirks: choice.quirks ?? [],
+      upstream: engine.configs,
+      engine: engine.info,
+    },
+    limits: choice.gateway ?? {},
+    logger,
+  })
 }

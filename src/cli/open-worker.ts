@@ -101,6 +101,12 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       continuation: about.continuation,
       sessionMemoryMb: about.session_memory_mb,
       ...(section.sandbox_memory_mb === undefined ? {} : { sandboxMemoryMb: section.sandbox_memory_mb }),
+      gateway: {
+        ...(section.gateway.heap_mb === undefined ? {} : { heapMb: section.gateway.heap_mb }),
+        sessionBodyMb: section.gateway.session_body_mb,
+        ...(section.gateway.total_body_mb === undefined ? {} : { totalBodyMb: section.gateway.total_body_mb }),
+        sessionLogMb: section.gateway.session_log_mb,
+      },
       quirks,
       member: toAccess(config, choice.isOwnMachine),
       own,

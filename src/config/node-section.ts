@@ -1,6 +1,7 @@
 import { hostname } from 'node:os'
 import * as z from 'zod'
 import { Label, NodeId } from '../api/fields.ts'
+import { SESSION_LOG_MB } from '../model/session.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { StageWidths } from '../node/stages.ts'
 import { atMostOne, exactlyOne, HttpUrl, Path, Seconds, secret } from './fields.ts'
@@ -66,6 +67,31 @@ const Checkouts = z.strictObject({
     .describe('For repositories that tasks check out; git uses no other credentials of the node. For all tasks alike'),
 })
 
+const Gateway = z.strictObject({
+  heap_mb: z
+    .int()
+    .min(128)
+    .optional()
+    .describe('Heap limit of the gateway process; absent: a quarter of the memory, from 512 to 4096'),
+  session_body_mb: z
+    .int()
+    .min(1)
+    .default(128)
+    .describe('Request bodies that the calls in flight of one session may hold; further calls wait, then get 429'),
+  total_body_mb: z
+    .int()
+    .min(1)
+    .optional()
+    .describe(
+      'The same for all sessions together; further calls with bodies over 4 MB wait, then get 503. Absent: an eighth of the heap',
+    ),
+  session_log_mb: z
+    .int()
+    .min(1)
+    .default(SESSION_LOG_MB)
+    .describe('Call log of one session; its further calls are refused with 403'),
+})
+
 const Uploads = z.strictObject({
   artifacts: z.enum(['all', 'failures', 'none']).default('all').describe('Of which sessions artifacts are sent'),
   call_log: z.enum(['all', 'failures', 'none']).default('all').describe('Of which sessions recorded calls are sent'),
@@ -92,6 +118,7 @@ export const NodeSection = z
         .describe('Ended agents that may wait to be graded before new ones have to wait; absent: twice `postrun`'),
     }).prefault({}),
     budgets: Budgets.prefault({}).describe('For tasks that do not say'),
+    gateway: Gateway.prefault({}).describe('The gateway process of the node'),
     runtime: z
       .enum(runtimes.kinds as [string, ...string[]])
       .optional()

@@ -4,6 +4,7 @@ import * as z from 'zod'
 import { whyForeign } from '../lib/foreign-request.ts'
 import { isOutbound } from '../lib/outbound-header.ts'
 import { hashToken, tokensOf } from '../lib/request-tokens.ts'
+import { holdsMoreValuesThan, nestsDeeperThan } from '../lib/json-depth.ts'
 import { RolloutError, toFailure } from '../model/failure.ts'
 import { SessionId } from '../model/ids.ts'
 import type { GatewayControl } from './gateway.ts'
@@ -131,14 +132,36 @@ export function createControlApp({ gateway, engine, token, host }: ControlDeps):
 }
 
 async function parseBody<T>(c: Context, schema: z.ZodType<T>): Promise<T> {
-  const text = await c.req.text()
+  const bytes = await readBytes(c.req.raw)
+  if (nestsDeeperThan(bytes, DEEPEST_JSON) || holdsMoreValuesThan(bytes, MOST_VALUES)) {
+    throw new RolloutError('request.malformed', `The body nests deeper than ${DEEPEST_JSON} levels or holds too much.`)
+  }
   let value: unknown
   try {
-    value = text === '' ? {} : JSON.parse(text)
+    value = bytes.length === 0 ? {} : JSON.parse(bytes.toString())
   } catch (error) {
     throw new RolloutError('request.malformed', 'The body is not JSON.', { cause: error })
   }
   const body = schema.safeParse(value)
   if (body.success) return body.data
-  throw new RolloutError('request.malformed', z.prettifyError(body.error))
+  throw new RolloutError('request.malformed', z.prettifyError(body.error).slice(0, LONGEST_PROBLEM))
+}
+
+/** What a session may say of itself, and far more. */
+const MOST_BYTES = 1024 * 1024
+const MOST_VALUES = 10_000
+const DEEPEST_JSON = 64
+const LONGEST_PROBLEM = 2000
+
+async function readBytes(request: Request): Promise<Buffer> {
+  const pieces: Uint8Array[] = []
+  let size = 0
+  for await (const piece of request.body ?? []) {
+    size += piece.length
+    if (size > MOST_BYTES) {
+      throw new RolloutError('request.too-large', `The body is longer than ${MOST_BYTES} bytes.`)
+    }
+    pieces.push(piece)
+  }
+  return Buffer.concat(pieces)
 }

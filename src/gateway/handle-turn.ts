@@ -4,6 +4,7 @@ import { assertAdmissible } from './admit-request.ts'
 import { createAnswerWriter, type AnswerWriter, type Caller } from './answer-writer.ts'
 import type { Dialect, JsonBody, RequestContext } from './dialects/dialect.ts'
 import { LiveTurn, type TurnDeps } from './live-turn.ts'
+import { assertLogRoom } from './log-room.ts'
 import { applyQuirks } from './quirks/index.ts'
 import type { Session } from './sessions.ts'
 
@@ -23,6 +24,7 @@ export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> 
   const { session, dialect, context, body, caller } = call
   const { request: readable, applied } = readAsEngine(dialect.parseRequest(body, context), session, deps)
   const request = { ...readable, forcedSampling: session.sampling }
+  assertLogRoom(session, request, deps)
   const writer = createAnswerWriter({ dialect, context, request, caller })
   const turn = await joinOrBegin(session, { request, quirks: applied }, context, writer, deps)
   const leave = (): void => turn.leave(writer)

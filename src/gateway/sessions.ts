@@ -1,6 +1,7 @@
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { JsonMemory } from '../lib/json-memory.ts'
 import { RecentMap } from '../lib/recent-map.ts'
+import { createSteadyClock } from '../lib/steady-clock.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import { isId, type IdSource } from '../model/ids.ts'
 import { SESSION_MEMORY_MB } from '../model/session.ts'
@@ -10,6 +11,7 @@ import { PromptMemory } from './chat-wire/prompt-memory.ts'
 import type { Vault } from './dialects/dialect.ts'
 import type { LiveTurn } from './live-turn.ts'
 import { SessionMemory } from './session-memory.ts'
+import { isFull, storeFull } from './store-full.ts'
 import { Continuations, type ThinkingPolicy } from './tokens/continuation.ts'
 import { createVault } from './vault.ts'
 
@@ -17,6 +19,8 @@ import { createVault } from './vault.ts'
 export interface Session {
   readonly id: string
   readonly log: SessionLog
+  /** Unix milliseconds that never go back while the session is open. */
+  now(): number
   /** What sampling must be whatever the harness asks for. */
   readonly sampling: Partial<Sampling>
   readonly vault: Vault
@@ -32,6 +36,8 @@ export interface Session {
   readonly live: Map<string, LiveTurn>
   /** The last turn with each body, by digest. */
   readonly lastTurns: RecentMap<string>
+  /** The log has reached its limit, and that is recorded. */
+  isLogFull: boolean
   /** Calls that have begun and whose end is not recorded yet. */
   readonly inFlight: Set<Promise<void>>
 }
@@ -41,6 +47,7 @@ interface OpeningOptions {
   key?: string
   origin?: Readonly<Record<string, unknown>>
   sampling?: Partial<Sampling>
+  isContinued?: boolean
 }
 
 export interface OpenedSession {
@@ -60,6 +67,7 @@ export class Sessions {
   readonly #store: SessionStore
   readonly #ids: IdSource
   readonly #now: () => number
+  readonly #monotonic: () => number
   readonly #thinking: ContinuationMode
   readonly #memoryBytes: number
   readonly #byId = new Map<string, { session: Session; digest: Buffer }>()
@@ -69,6 +77,8 @@ export class Sessions {
     store: SessionStore
     ids: IdSource
     now: () => number
+    /** Milliseconds that never go back. */
+    monotonic: () => number
     continuation?: ContinuationMode
     memoryMb?: number
   }) {
@@ -77,6 +87,7 @@ export class Sessions {
     this.#store = deps.store
     this.#ids = deps.ids
     this.#now = deps.now
+    this.#monotonic = deps.monotonic
   }
 
   get size(): number {
@@ -89,11 +100,19 @@ export class Sessions {
     if (this.#byId.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
     const key = options.key ?? `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
-    const log = await this.#store.open({ id, createdAt: this.#now(), origin: options.origin ?? {} })
+    const now = createSteadyClock(this.#now, this.#monotonic)
+    const log = await this.#store.open({
+      id,
+      createdAt: now(),
+      origin: options.origin ?? {},
+      ...(options.isContinued === true ? { isContinued: true } : {}),
+    })
+    await assertNotFull(log)
     const half = this.#memoryBytes / 2
     const session: Session = {
       id,
       log,
+      now,
       sampling: options.sampling ?? {},
       vault: createVault(key),
       memory: new SessionMemory(half),
@@ -104,6 +123,7 @@ export class Sessions {
         this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking, memoryBytes: half }),
       live: new Map(),
       lastTurns: new RecentMap(256),
+      isLogFull: false,
       inFlight: new Set(),
     }
     this.#byId.set(id, { session, digest })
@@ -139,6 +159,13 @@ export class Sessions {
   async closeAll(): Promise<void> {
     await Promise.all([...this.#byId.keys()].map((id) => this.close(id)))
   }
+}
+
+/** A full disk is known at once; a session that is not recorded costs GPU time for nothing. */
+async function assertNotFull(log: SessionLog): Promise<void> {
+  if (!isFull(log)) return
+  await log.close()
+  throw storeFull()
 }
 
 function createKnown(): (dialect: string) => WeakMap<object, unknown> {

@@ -6,11 +6,18 @@ export interface Clock {
   after(ms: number, call: () => void): () => void
 }
 
+/** A clock for durations too: the wall clock jumps when it is set. */
+export interface MonotonicClock extends Clock {
+  /** Milliseconds since some moment. Never goes back, and does not jump. */
+  monotonic(): number
+}
+
 /** Longer waits are cut into pieces: a timer of the platform holds 31 bits. */
 const LONGEST_TIMER_MS = 2 ** 31 - 1
 
-export const systemClock: Clock = {
+export const systemClock: MonotonicClock = {
   now: Date.now,
+  monotonic: () => performance.now(),
   after(ms, call) {
     let timer: NodeJS.Timeout
     const wait = (left: number): void => {

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { nestsDeeperThan } from './json-depth.ts'
+import { holdsMoreMembersThan, holdsMoreValuesThan, nestsDeeperThan } from './json-depth.ts'
 
 function depthOf(value: unknown): number {
   if (typeof value !== 'object' || value === null) return 0
@@ -22,4 +22,30 @@ test('nestsDeeperThan() ignores brackets in strings, escaped quotes and backslas
 
 test('nestsDeeperThan() stops at the first place that is too deep', () => {
   expect(nestsDeeperThan(Buffer.alloc(1 << 20, '['), 100)).toBe(true)
+})
+
+test('holdsMoreValuesThan() counts the values behind the first of each list and object', () => {
+  const commas = (value: unknown): number => {
+    if (typeof value !== 'object' || value === null) return 0
+    const inner = Object.values(value)
+    return Math.max(0, inner.length - 1) + inner.reduce<number>((sum, one) => sum + commas(one), 0)
+  }
+  fc.assert(
+    fc.property(fc.jsonValue({ maxDepth: 4 }), fc.nat(10), (value, limit) => {
+      expect(holdsMoreValuesThan(Buffer.from(JSON.stringify(value)), limit)).toBe(commas(value) > limit)
+    }),
+  )
+})
+
+test('holdsMoreMembersThan() counts objects, arrays and keys', () => {
+  const members = (value: unknown): number => {
+    if (typeof value !== 'object' || value === null) return 0
+    const inner = Object.values(value)
+    return 1 + (Array.isArray(value) ? 0 : inner.length) + inner.reduce<number>((sum, one) => sum + members(one), 0)
+  }
+  fc.assert(
+    fc.property(fc.jsonValue({ maxDepth: 4 }), fc.nat(10), (value, limit) => {
+      expect(holdsMoreMembersThan(Buffer.from(JSON.stringify(value)), limit)).toBe(members(value) > limit)
+    }),
+  )
 })

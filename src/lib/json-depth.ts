@@ -1,5 +1,6 @@
 const QUOTE = 0x22
 const COMMA = 0x2c
+const COLON = 0x3a
 const BACKSLASH = 0x5c
 
 /**
@@ -36,6 +37,22 @@ export function holdsMoreValuesThan(text: Buffer, limit: number): boolean {
       i = endOfString(text, i)
       if (i === -1) return false
     } else if (byte === COMMA && ++commas > limit) return true
+  }
+  return false
+}
+
+/**
+ * Whether a JSON text holds more than `limit` objects, arrays and keys together. Each of these takes up to 150 bytes of
+ * memory when it is parsed, which is far more than a number takes.
+ */
+export function holdsMoreMembersThan(text: Buffer, limit: number): boolean {
+  let members = 0
+  for (let i = 0; i < text.length; i++) {
+    const byte = text[i]!
+    if (byte === QUOTE) {
+      i = endOfString(text, i)
+      if (i === -1) return false
+    } else if ((byte === COLON || (byte & 0xdf) === 0x5b) && ++members > limit) return true
   }
   return false
 }

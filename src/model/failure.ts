@@ -84,6 +84,12 @@ export const failureClasses = {
     status: 429,
     meaning: 'The caller has as much under way as it may have.',
   },
+  'request.over-storage': {
+    blame: 'policy',
+    retryable: false,
+    status: 403,
+    meaning: 'The call log of the session has reached its limit; further model calls of the session are refused.',
+  },
   'request.context-overflow': {
     blame: 'policy',
     retryable: false,
@@ -269,11 +275,23 @@ export const failureClasses = {
     status: 504,
     meaning: "The agent's time ran out; what it did until then is kept and graded.",
   },
+  'session.too-large': {
+    blame: 'policy',
+    retryable: false,
+    status: 500,
+    meaning: 'The recorded calls need more memory or time to build than one session may use; there are no samples.',
+  },
   'session.node-lost': {
     blame: 'infrastructure',
     retryable: true,
     status: 503,
     meaning: 'The node ended while the session was under way; what was captured is kept.',
+  },
+  'session.gateway-lost': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 503,
+    meaning: 'The gateway process ended during a call or is being started again; calls that had ended are kept.',
   },
   'server.unreachable': {
     blame: 'infrastructure',

@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { arrayOf } from '../lib/list-of.ts'
 import { Failure } from './failure.ts'
 import { SessionId } from './ids.ts'
 import { EvalResult } from './reward.ts'
@@ -43,9 +44,9 @@ export const SessionOutcome = z.object({
   counts: BuildCounts.optional(),
   timing: SessionTiming,
   /** What people should know of it, though it is no failure; absent: nothing. */
-  warnings: z.array(z.string()).optional(),
+  warnings: arrayOf(z.string()).optional(),
   /** Files that were kept, below the session's folder. */
-  artifacts: z.array(z.object({ path: z.string(), bytes: z.int(), isCut: z.boolean() })),
+  artifacts: arrayOf(z.object({ path: z.string(), bytes: z.int(), isCut: z.boolean() })),
   /** Unix milliseconds. */
   endedAt: z.number(),
 })

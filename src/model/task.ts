@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { arrayOf, recordOf } from '../lib/list-of.ts'
 import { Label } from './sample.ts'
 import { SessionResult } from './session.ts'
 import { toHarnessName, whyUnsupported } from './strategy-names.ts'
@@ -45,7 +46,7 @@ export const PrepareAction = z.discriminatedUnion('type', [
     type: z.literal('exec'),
     command: z.string().min(1),
     cwd: z.string().nullish(),
-    env: z.record(z.string(), z.string()).nullish(),
+    env: recordOf(z.string()).nullish(),
     max_attempts: z.int().min(1).max(10).default(1),
     retry_backoff_seconds: z.number().min(0).max(60).default(0),
     source: z.null().optional(),
@@ -62,10 +63,10 @@ export const RuntimeSpec = z.strictObject({
   /** Absent: `docker` for a task that names an image, else what the node has. */
   backend: z.string().nullish(),
   image: z.string().min(1).nullish(),
-  prepare: z.array(PrepareAction).default([]),
+  prepare: arrayOf(PrepareAction).default([]),
   /** Null replays `prepare` for the evaluator's sandbox. */
-  eval_prepare: z.array(PrepareAction).nullish(),
-  env: z.record(z.string(), z.string()).default({}),
+  eval_prepare: arrayOf(PrepareAction).nullish(),
+  env: recordOf(z.string()).default({}),
   /**
    * Read where neither `allow_internet` nor `allow_hosts` is given: `host` and `bridge` ask for the internet, `none` for no
    * network. A sandbox never joins the network namespace of another container.
@@ -82,11 +83,11 @@ export const RuntimeSpec = z.strictObject({
   gpus: z.int().min(0).default(0),
   /** Absent is no, unless `network` asks for it, wherever the sandbox can keep that. NVIDIA Polar's default is yes. */
   allow_internet: z.boolean().nullish(),
-  allow_hosts: z.array(z.string().min(1)).nullish(),
+  allow_hosts: arrayOf(z.string().min(1)).nullish(),
   import_path: z.string().nullish(),
   kwargs: z.record(z.string(), z.unknown()).default({}),
   /** Volumes as in `kwargs.volumes`, for sandboxes that may use the internet only. */
-  internet_volumes: z.array(z.string()).nullish(),
+  internet_volumes: arrayOf(z.string()).nullish(),
   /**
    * Shell command that runs in every new Apptainer sandbox before its first step, for services that an image's own hooks
    * would start. Other runtimes ignore it, as NVIDIA Polar's do.
@@ -100,7 +101,7 @@ const McpServerSpec = z
     name: z.string().min(1),
     transport: z.enum(['stdio', 'sse', 'streamable-http']),
     command: z.string().nullish(),
-    args: z.array(z.string()).default([]),
+    args: arrayOf(z.string()).default([]),
     url: z.string().nullish(),
   })
   .refine((server) => (server.transport === 'stdio' ? server.command : server.url), {
@@ -111,7 +112,7 @@ export type McpServer = z.infer<typeof McpServerSpec>
 const ExecInput = z.strictObject({
   command: z.string().min(1),
   cwd: z.string().nullish(),
-  env: z.record(z.string(), z.string()).nullish(),
+  env: recordOf(z.string()).nullish(),
 })
 export type ShellCommand = z.infer<typeof ExecInput>
 
@@ -125,8 +126,8 @@ export const AgentSpec = z
     import_path: z.string().nullish(),
     model_name: z.string().nullish(),
     settings: z.record(z.string(), z.unknown()).default({}),
-    env: z.record(z.string(), z.string()).default({}),
-    mcp_servers: z.array(McpServerSpec).default([]),
+    env: recordOf(z.string()).default({}),
+    mcp_servers: arrayOf(McpServerSpec).default([]),
     skills_path: z.string().nullish(),
     custom_shell: ExecInput.nullish(),
   })
@@ -160,7 +161,7 @@ export const EvaluatorSpec = z.strictObject({
     .min(1)
     .superRefine((name, context) => addReason('evaluator', name, context)),
   config: z.record(z.string(), z.unknown()).default({}),
-  env: z.record(z.string(), z.string()).default({}),
+  env: recordOf(z.string()).default({}),
   refresh_runtime: z.boolean().default(false),
 })
 export type EvaluatorSpec = z.infer<typeof EvaluatorSpec>
@@ -235,8 +236,8 @@ export const TaskResult = z.object({
   status: TaskState,
   /** Ours: `failed` when no session ended by the policy's own doing. */
   polar_status: TaskState.nullish(),
-  results: z.array(SessionResult),
-  result_paths: z.array(z.string()).default([]),
+  results: arrayOf(SessionResult),
+  result_paths: arrayOf(z.string()).default([]),
 })
 export type TaskResult = z.infer<typeof TaskResult>
 

@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { arrayOf } from '../lib/list-of.ts'
 
 /**
  * A training sample: a prompt, what followed it, and which of that the policy sampled. Field names are NVIDIA Polar's, so
@@ -6,15 +7,15 @@ import * as z from 'zod'
  */
 export const Trace = z
   .object({
-    prompt_ids: z.array(z.int()),
-    response_ids: z.array(z.int()),
-    loss_mask: z.array(z.literal([0, 1])),
+    prompt_ids: arrayOf(z.int()),
+    response_ids: arrayOf(z.int()),
+    loss_mask: arrayOf(z.literal([0, 1])),
     prompt_messages: z.array(z.unknown()),
     response_messages: z.array(z.unknown()),
     tools: z.array(z.unknown()).nullish(),
     finish_reason: z.string().nullish(),
     /** 0 where the mask is 0. Absent or null: a trained token has none, and the trace cannot be trained on. */
-    response_logprobs: z.array(z.number().nullable()).nullish(),
+    response_logprobs: arrayOf(z.number().nullable()).nullish(),
     reward: z.number().nullish(),
     metadata: z.record(z.string(), z.unknown()),
   })
@@ -28,7 +29,7 @@ export type Trace = z.infer<typeof Trace>
 export const Trajectory = z.object({
   status: z.enum(['COMPLETED', 'TIMEOUT', 'ERROR']),
   metadata: z.record(z.string(), z.unknown()),
-  traces: z.array(Trace),
+  traces: arrayOf(Trace),
   error: z.string().nullish(),
 })
 export type Trajectory = z.infer<typeof Trajectory>

@@ -6,7 +6,6 @@ import { emptySession } from '../../test/support/grade.ts'
 import { taskOf } from '../../test/support/node-stack.ts'
 import { RolloutError, type FailureCode } from '../model/failure.ts'
 import type { EvalResult } from '../model/reward.ts'
-import type { BuiltSession } from '../trajectory/build-session.ts'
 import type { Collection, Evaluation, Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import { SessionGrading } from './grade-session.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
@@ -49,8 +48,7 @@ async function open({ evaluator, fails = {}, freeBytes = 1024 ** 4 }: Script) {
         return toSandbox(from)
       },
     },
-    built: { session: emptySession('ses_1'), summary: { rows: 2 }, graph: { nodes: [] } } as unknown as BuiltSession,
-    reader: { readRequest: () => undefined, readPrompt: () => ({ messages: [], tools: null }) },
+    built: { session: emptySession('ses_1'), summary: { rows: 2 }, conversation: () => [], transcript: () => [] },
     ending: { kind: 'completed', exitCode: 0 },
     task: taskOf({ agent: { harness: 'shell', custom_shell: { command: 'true' } } }),
     submission: await mkdtemp(join(dir, 'submission-')),

@@ -2,22 +2,31 @@ import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { describeError, errnoOf } from '../lib/errno.ts'
 import type { FailurePhase } from '../model/attribution.ts'
+import type { ChatMessage } from '../model/chat-message.ts'
 import { failureClasses, RolloutError, type Failure } from '../model/failure.ts'
 import { EvalResult } from '../model/reward.ts'
 import type { AgentEnding } from '../model/session-outcome.ts'
+import type { SessionRecord } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
+import type { TranscriptEntry } from '../model/transcript.ts'
 import type { Workspace } from '../model/workspace.ts'
-import type { BuiltSession } from '../trajectory/build-session.ts'
+import type { BuildSummary } from '../trajectory/build-session.ts'
 import type { Collection, Evaluation, Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import { describeIssues } from '../trajectory/grading/describe-issues.ts'
 import { assertInRange, USUAL_RANGE } from '../trajectory/grading/reward-range.ts'
-import type { RequestReader } from '../trajectory/graph/call-graph.ts'
-import { mainConversation, mainTranscript } from '../trajectory/main-conversation.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { Graders } from './graders.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
 import { toWorkspace } from './sandbox-workspace.ts'
 import { identityVariables } from './session-environment.ts'
+
+/** What evaluators are shown of a built session; see `Evaluation`. */
+export interface GradedSession {
+  session: SessionRecord
+  summary: Pick<BuildSummary, 'rows'>
+  conversation(): readonly ChatMessage[]
+  transcript(): readonly TranscriptEntry[]
+}
 
 export interface GradingOptions {
   evaluator: Evaluator
@@ -26,9 +35,7 @@ export interface GradingOptions {
   /** What all that the agent left is called, if it is kept. */
   snapshot: string
   graders: Pick<Graders, 'take'>
-  built: BuiltSession
-  /** Of its requests. */
-  reader: RequestReader
+  built: GradedSession
   ending: AgentEnding
   task: TaskRequest
   /** A folder that no sandbox sees. */
@@ -81,8 +88,8 @@ export class SessionGrading {
         ...this.#collection,
         ending,
         session: built.session,
-        conversation: () => mainConversation(built.graph, this.#options.reader),
-        transcript: () => mainTranscript(built.graph, this.#options.reader),
+        conversation: () => built.conversation(),
+        transcript: () => built.transcript(),
       },
       (from) => this.#take(from, signal),
       signal,

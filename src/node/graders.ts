@@ -11,6 +11,7 @@ export interface GradersOptions {
   startFromAgent: ((signal: AbortSignal) => Promise<Sandbox>) | undefined
   /** How many may stand by at a time, of all sessions. */
   standby: Slots
+  /** Monotonic milliseconds. */
   now(): number
 }
 

@@ -1,6 +1,7 @@
 import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Logger } from 'pino'
+import { runInFaultScope } from '../lib/fault-scope.ts'
 import { acquireLockFile, identifyProcess, type LockFile } from '../lib/lock-file.ts'
 import { Slots } from '../lib/slots.ts'
 import { RolloutError, toFailure } from '../model/failure.ts'
@@ -9,7 +10,6 @@ import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import type { SessionStatus } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
-import type { BuiltSession } from '../trajectory/build-session.ts'
 import { Artifacts, type ArtifactPolicy } from './artifacts.ts'
 import { toCounts } from './build-counts.ts'
 import { Leases } from './leases.ts'
@@ -20,7 +20,7 @@ import type { Runtime } from './runtimes/runtime.ts'
 import { pastFolder, SessionFolder, sessionsFolder } from './session-folder.ts'
 import { writeResult } from './session-result.ts'
 import type { Transition } from './session-states.ts'
-import { RealWork, type WorkDeps } from './session-work.ts'
+import { RealWork, type SessionBuild, type WorkDeps } from './session-work.ts'
 import { Stages, type StageWidths } from './stages.ts'
 
 export interface NodeOptions extends Omit<WorkDeps, 'leases' | 'runTimes' | 'startTimes' | 'standby' | 'scratch'> {
@@ -179,7 +179,8 @@ export class SessionNode implements AsyncDisposable {
   ): RunningSession {
     const { sessionId, attempt } = order
     const cancel = new AbortController()
-    const outcome = this.#run(order, how, cancel.signal).finally(() => {
+    const end = (error: unknown): void => cancel.abort(uncaught(error))
+    const outcome = runInFaultScope(end, () => this.#run(order, how, cancel.signal)).finally(() => {
       if (this.#running.get(sessionId) === running) this.#running.delete(sessionId)
     })
     // Whoever wants to know asks; nobody has to.
@@ -222,6 +223,7 @@ export class SessionNode implements AsyncDisposable {
       note: (transition: Transition) => this.#note(order, folder, transition),
       problem: (error: unknown) => this.#problem(error, order.sessionId),
     }
+    await using _ = { [Symbol.asyncDispose]: () => work.releaseBuild() }
     const end = await runSession(plan, work, deps, cancel)
     await artifacts.settle({ hasFailed: end.status !== 'COMPLETED' }).catch(deps.problem)
     const ended = toOutcome(order, end, {
@@ -269,11 +271,12 @@ export class SessionNode implements AsyncDisposable {
   async #report(
     order: SessionOrder,
     outcome: SessionOutcome,
-    built: BuiltSession | undefined,
+    built: SessionBuild | undefined,
     folder: SessionFolder,
   ): Promise<SessionOutcome> {
     try {
-      await writeResult(folder.result, { order, outcome, built })
+      if (built === undefined) await writeResult(folder.result, { order, outcome })
+      else await built.loaded.writeResult(folder.result, { order, outcome })
       return outcome
     } catch (error) {
       this.#problem(error, order.sessionId)
@@ -325,6 +328,11 @@ export class SessionNode implements AsyncDisposable {
   }
 }
 
+/** Not a cancellation: the session fails on a defect. */
+function uncaught(cause: unknown): RolloutError {
+  return new RolloutError('internal.bug', `An error that nothing caught: ${toFailure(cause).message}`, { cause })
+}
+
 function gradingFolder(dir: string): string {
   return join(dir, 'grading')
 }
@@ -347,7 +355,7 @@ function toLimits({ timeout_seconds, budgets }: TaskRequest, usual: NodeBudgets)
 
 function toOutcome(
   { sessionId, attempt, task, runId }: SessionOrder,
-  { status, failure, ending, grade, built }: SessionEnd<BuiltSession>,
+  { status, failure, ending, grade, built }: SessionEnd<SessionBuild>,
   more: Pick<SessionOutcome, 'nodeId' | 'timing' | 'warnings' | 'artifacts' | 'endedAt'>,
 ): SessionOutcome {
   return {
@@ -360,7 +368,7 @@ function toOutcome(
     ...(failure === undefined ? {} : { failure }),
     ...(ending === undefined ? {} : { ending }),
     ...(grade === undefined ? {} : { grade }),
-    ...(built === undefined ? {} : { counts: toCounts(built.summary) }),
+    ...(built === undefined ? {} : { counts: toCounts(built.facts.summary) }),
     ...more,
   }
 }

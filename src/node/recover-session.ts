@@ -3,10 +3,9 @@ import { dirname } from 'node:path'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
-import type { SessionRecord, SessionStatus } from '../model/session.ts'
+import type { SessionStatus } from '../model/session.ts'
 import { logPaths } from '../store/call-log/log-path.ts'
-import { buildSession, type BuiltSession } from '../trajectory/build-session.ts'
-import { toCallFilter } from '../trajectory/select-calls.ts'
+import type { BuildFacts, LoadedSession } from './build/session-build.ts'
 import { pastFolder, type SessionFolder, type StoredGrade } from './session-folder.ts'
 import { toCounts } from './build-counts.ts'
 import type { NodeOptions } from './node.ts'
@@ -20,10 +19,7 @@ export type Recovered =
   /** Nothing had been captured, and whoever ordered it decides what becomes of it. */
   | { next: 'forgotten'; order: SessionOrder }
 
-type Deps = Pick<
-  NodeOptions,
-  'dir' | 'nodeId' | 'reader' | 'build' | 'filter' | 'createBuilder' | 'clock' | 'logger' | 'recovery'
->
+type Deps = Pick<NodeOptions, 'dir' | 'nodeId' | 'builds' | 'clock' | 'logger' | 'recovery'>
 
 /** States in which the agent has not run yet. */
 const BEFORE: ReadonlySet<SessionStatus> = new Set(['REGISTERED', 'INITIALIZING', 'READY'])
@@ -38,8 +34,8 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
     const order = await folder.readOrder()
     const journal = await folder.readJournal()
     const reached = journal.findLast(({ attempt }) => attempt === order.attempt)?.to ?? 'REGISTERED'
-    const record = await loadIfThere(order.sessionId, deps)
-    const hasCalls = (record?.turns.length ?? 0) > 0
+    await using found = await loadIfThere(order.sessionId, deps)
+    const hasCalls = found.tooLarge !== undefined || (found.loaded?.head.turnCount ?? 0) > 0
     if (deps.recovery === 'report' && !hasCalls && (await folder.readGrade()) === undefined) {
       await folder.setAside(pastFolder(deps.dir))
       return { next: 'forgotten', order }
@@ -50,9 +46,12 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
       for (const file of [log, lock, mark]) await rm(file, { force: true })
       return { next: 'again', order: { ...order, attempt: order.attempt + 1 } }
     }
-    const built = record === undefined ? undefined : await build(order, record, deps)
-    const outcome = toOutcome(order, { reached, built, grade: await folder.readGrade() }, deps)
-    if (deps.recovery === 'report') await writeResult(folder.result, { order, outcome, built })
+    const built = await buildIfPossible(found, order)
+    const outcome = toOutcome(order, { reached, ...built, grade: await folder.readGrade() }, deps)
+    if (deps.recovery === 'report') {
+      if (built.loaded === undefined) await writeResult(folder.result, { order, outcome })
+      else await built.loaded.writeResult(folder.result, { order, outcome })
+    }
     await folder.writeOutcome(outcome)
     return { next: 'ended', order, outcome }
   } catch (error) {
@@ -63,11 +62,7 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
 
 function toOutcome(
   order: SessionOrder,
-  {
-    reached,
-    built,
-    grade,
-  }: { reached: SessionStatus; built: BuiltSession | undefined; grade: StoredGrade | undefined },
+  { reached, facts, tooLarge, grade }: Build & { reached: SessionStatus; grade: StoredGrade | undefined },
   deps: Deps,
 ): SessionOutcome {
   return {
@@ -77,8 +72,10 @@ function toOutcome(
     ...(order.runId === undefined ? {} : { runId: order.runId }),
     attempt: order.attempt,
     nodeId: deps.nodeId,
-    ...endingOf(reached, grade?.attempt === order.attempt ? grade : undefined),
-    ...(built === undefined ? {} : { counts: toCounts(built.summary) }),
+    ...(tooLarge === undefined
+      ? endingOf(reached, grade?.attempt === order.attempt ? grade : undefined)
+      : { status: 'ERROR', failure: tooLarge }),
+    ...(facts === undefined ? {} : { counts: toCounts(facts.summary) }),
     timing: {},
     artifacts: [],
     endedAt: deps.clock.now(),
@@ -110,18 +107,40 @@ function failureOf(code: 'session.agent-timeout' | 'harness.exit-nonzero'): Fail
   return new RolloutError(code, 'As it was before the node ended.').failure
 }
 
-async function build(order: SessionOrder, record: SessionRecord, deps: Deps): Promise<BuiltSession> {
-  const builder = await deps.createBuilder(order.task.builder)
-  const filter = { ...deps.filter, ...toCallFilter(order.task.training) }
-  return buildSession(record, { ...deps.build, filter, builder })
+interface Found extends AsyncDisposable {
+  /** Absent where nothing was ever captured. */
+  loaded?: LoadedSession
+  /** Why it cannot be loaded or built, ever. */
+  tooLarge?: Failure
 }
 
-/** Undefined where nothing was ever captured. */
-async function loadIfThere(sessionId: string, { reader }: Deps): Promise<SessionRecord | undefined> {
+async function loadIfThere(sessionId: string, { builds }: Deps): Promise<Found> {
   try {
-    return await reader.load(sessionId, { salvage: true })
+    const loaded = await builds.load(sessionId)
+    return { loaded, [Symbol.asyncDispose]: () => loaded[Symbol.asyncDispose]() }
   } catch (error) {
-    if (error instanceof RolloutError && error.code === 'store.unavailable') return undefined
-    throw error
+    const nothing = { async [Symbol.asyncDispose]() {} }
+    if (error instanceof RolloutError && error.code === 'store.unavailable') return nothing
+    return { tooLarge: toTooLarge(error), ...nothing }
   }
+}
+
+interface Build extends Pick<Found, 'loaded' | 'tooLarge'> {
+  /** Absent: nothing was captured, or it cannot be built. */
+  facts?: BuildFacts
+}
+
+async function buildIfPossible({ loaded, tooLarge }: Found, { task }: SessionOrder): Promise<Build> {
+  if (loaded === undefined) return { tooLarge }
+  try {
+    return { loaded, facts: await loaded.build({ builder: task.builder, training: task.training, toolPrefixes: [] }) }
+  } catch (error) {
+    return { tooLarge: toTooLarge(error) }
+  }
+}
+
+/** Throws all other errors: the session is left as it is, for somebody to look at. */
+function toTooLarge(error: unknown): Failure {
+  if (error instanceof RolloutError && error.code === 'session.too-large') return error.failure
+  throw error
 }

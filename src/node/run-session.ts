@@ -1,4 +1,4 @@
-import type { Clock } from '../lib/clock.ts'
+import type { MonotonicClock } from '../lib/clock.ts'
 import type { Slot } from '../lib/slots.ts'
 import { attribute, needsControl, type FailureEvidence, type FailurePhase } from '../model/attribution.ts'
 import { failureClasses, RolloutError, toFailure, type Failure, type FailureCode } from '../model/failure.ts'
@@ -78,7 +78,7 @@ export interface SessionEnd<Built> {
 
 export interface SessionDeps {
   stages: Stages
-  clock: Clock
+  clock: MonotonicClock
   /** Stores and tells of each transition. */
   note(transition: Transition): Promise<void>
   /** For operators: what went wrong without any bearing on the session. */
@@ -129,10 +129,7 @@ class Life<Built> {
     this.#work = work
     this.#deps = deps
     this.#cancel = cancel
-    this.#state = new SessionState(
-      () => deps.clock.now(),
-      (transition) => deps.note(transition),
-    )
+    this.#state = new SessionState(deps.clock, (transition) => deps.note(transition))
   }
 
   async untilAgentEnded(): Promise<void> {
@@ -325,11 +322,11 @@ class Life<Built> {
     const ms = Math.max(0, Math.min(budgetMs, leftMs))
     const which = leftMs < budgetMs ? 'what was left of the whole session’s time' : 'the time for it'
     const message = `${what} took longer than ${which}, ${(ms / 1000).toFixed(1)} s.`
-    const startedAt = clock.now()
+    const startedAt = clock.monotonic()
     try {
       return await within({ ms, code, message }, { clock, signal: this.#cancel }, work)
     } finally {
-      this.#spentMs += clock.now() - startedAt
+      this.#spentMs += clock.monotonic() - startedAt
     }
   }
 
@@ -339,10 +336,7 @@ class Life<Built> {
   }
 
   #fail(error: unknown): void {
-    const failure = this.#cancel.aborted
-      ? new RolloutError('session.cancelled', reasonOf(this.#cancel)).failure
-      : toFailure(error)
-    this.#end.failure = failure
+    this.#end.failure = this.#cancel.aborted ? cancelFailure(this.#cancel) : toFailure(error)
     // How the agent ended is known by the time it is graded, whatever becomes of the grade.
     if (this.#state.status !== 'EVALUATING') delete this.#end.ending
   }
@@ -358,7 +352,7 @@ class Life<Built> {
     const at = (status: SessionStatus): number | undefined => this.#state.since(status)
     const between = (from: number | undefined, to: number | undefined): number | null =>
       from === undefined || to === undefined ? null : to - from
-    const over = this.#deps.clock.now()
+    const over = this.#deps.clock.monotonic()
     return {
       register_to_init_queue_ms: between(at('REGISTERED'), at('INITIALIZING')),
       init_ms: between(at('INITIALIZING'), at('READY') ?? at('POST_RUN')),
@@ -404,6 +398,13 @@ const TIMEOUTS: ReadonlySet<FailureCode> = new Set([
 
 /** For what a cancel must not keep from happening. */
 const NEVER = new AbortController().signal
+
+/** A session is also ended for a defect, and then the signal says which. */
+function cancelFailure(cancel: AbortSignal): Failure {
+  const { reason } = cancel as { reason: unknown }
+  if (reason instanceof RolloutError) return reason.failure
+  return new RolloutError('session.cancelled', reasonOf(cancel)).failure
+}
 
 function reasonOf({ reason }: AbortSignal): string {
   return reason instanceof Error ? reason.message : String(reason)

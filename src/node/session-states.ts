@@ -1,3 +1,4 @@
+import type { MonotonicClock } from '../lib/clock.ts'
 import { isTerminal, type SessionStatus } from '../model/session.ts'
 
 /**
@@ -29,14 +30,14 @@ export interface Transition {
 export class SessionState {
   #status: SessionStatus = 'REGISTERED'
   readonly #since = new Map<SessionStatus, number>()
-  readonly #now: () => number
+  readonly #clock: Pick<MonotonicClock, 'now' | 'monotonic'>
   readonly #note: (transition: Transition) => Promise<void>
 
   /** `note` stores and tells of each transition, in order. */
-  constructor(now: () => number, note: (transition: Transition) => Promise<void>) {
-    this.#now = now
+  constructor(clock: Pick<MonotonicClock, 'now' | 'monotonic'>, note: (transition: Transition) => Promise<void>) {
+    this.#clock = clock
     this.#note = note
-    this.#since.set('REGISTERED', now())
+    this.#since.set('REGISTERED', clock.monotonic())
   }
 
   get status(): SessionStatus {
@@ -47,7 +48,7 @@ export class SessionState {
     return isTerminal(this.#status)
   }
 
-  /** When it got there; undefined when it never did. */
+  /** When it got there, in monotonic milliseconds; undefined when it never did. */
   since(status: SessionStatus): number | undefined {
     return this.#since.get(status)
   }
@@ -56,8 +57,7 @@ export class SessionState {
     const from = this.#status
     if (!transitions[from].includes(status)) throw new Error(`a session cannot go from ${from} to ${status}`)
     this.#status = status
-    const at = this.#now()
-    this.#since.set(status, at)
-    await this.#note({ from, to: status, at })
+    this.#since.set(status, this.#clock.monotonic())
+    await this.#note({ from, to: status, at: this.#clock.now() })
   }
 }

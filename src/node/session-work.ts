@@ -2,24 +2,24 @@ import { mkdir, rm, statfs } from 'node:fs/promises'
 import type { Socket } from 'node:net'
 import { dirname, join, posix } from 'node:path'
 import type { SessionAccess, SessionOptions } from '../gateway/gateway.ts'
-import type { Clock } from '../lib/clock.ts'
+import type { MonotonicClock } from '../lib/clock.ts'
 import type { Slots } from '../lib/slots.ts'
 import { needsControl, type FailurePhase } from '../model/attribution.ts'
+import type { ChatMessage } from '../model/chat-message.ts'
 import { RolloutError, toFailure, type Failure } from '../model/failure.ts'
 import type { EvalResult } from '../model/reward.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { AgentEnding } from '../model/session-outcome.ts'
-import type { SessionRecord, SessionTiming } from '../model/session.ts'
+import type { SessionTiming } from '../model/session.ts'
 import type { AgentSpec, PrepareAction, SamplingSpec, TaskRequest } from '../model/task.ts'
 import { NO_NETWORK_NOTICE, noticesOf } from '../model/task-notices.ts'
-import type { SessionReader } from '../store/store.ts'
-import { buildSession, type BuildOptions, type BuiltSession } from '../trajectory/build-session.ts'
+import type { TranscriptEntry } from '../model/transcript.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
 import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
-import { toCallFilter, type CallFilter } from '../trajectory/select-calls.ts'
 import type { Artifacts } from './artifacts.ts'
+import type { BuildFacts, LoadedSession, RecordHead, SessionBuilds } from './build/session-build.ts'
 import { controlEngine, type AskEngine } from './engine-control.ts'
-import { SessionGrading } from './grade-session.ts'
+import { SessionGrading, type GradedSession } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
@@ -61,16 +61,16 @@ export interface WorkDeps {
   model: { name: string; contextTokens: number; images: boolean }
   /** Sends one request to the engine, beside all sessions; rejects when the engine does. */
   askEngine: AskEngine
-  reader: SessionReader
+  /** Loads what the gateway recorded, and builds it. */
+  builds: SessionBuilds
   openRuntime(spec: TaskRequest['runtime']): Promise<OpenRuntime>
   findHarness(agent: AgentSpec): Promise<RunnableHarness>
+  /** To find what is wrong with a task before its agent runs. */
   createBuilder(spec: TaskRequest['builder']): Promise<Builder>
   createEvaluator(spec: NonNullable<TaskRequest['evaluator']>): Promise<Evaluator>
-  build: Pick<BuildOptions, 'weighting' | 'reader'> & { forSession: NonNullable<BuildOptions['forSession']> }
-  filter: CallFilter
   /** Whose tasks are others': what they may have of this machine. Absent: whoever runs them may have all of it. */
   host?: Pick<HostGate, 'admit' | 'assertGradable'>
-  clock: Clock
+  clock: MonotonicClock
   leases: Leases
   runTimes: RunTimes
   startTimes: RunTimes
@@ -88,6 +88,7 @@ export interface WorkDeps {
 export interface SessionGateway {
   openSession(options: SessionOptions): Promise<SessionAccess>
   closeSession(id: string): Promise<Failure | undefined>
+  /** The socket is paused and unread. */
   accept(sessionId: string, socket: Socket): void
 }
 
@@ -95,18 +96,25 @@ export interface SessionGateway {
 const DOOR_PORT = 8080
 const BUNDLE = '/polar/harness'
 const LOGS_MS = 30_000
+const LOG_FULL =
+  'The call log of this session reached its limit (node.gateway.session_log_mb), so the gateway refused its later model calls.'
 
 /** What a session is made of, once all the names in its task have been looked up. */
 interface Resolved {
   runtime: Runtime
   starts: WarmStarts
   runnable: RunnableHarness
-  builder: Builder
   evaluator: Evaluator | undefined
 }
 
+/** A session that was built, and the process that has its samples. */
+export interface SessionBuild {
+  loaded: LoadedSession
+  facts: BuildFacts
+}
+
 /** One session with real sandboxes, a real harness and a real gateway. */
-export class RealWork implements SessionWork<BuiltSession> {
+export class RealWork implements SessionWork<SessionBuild> {
   readonly #order: SessionOrder
   readonly #deps: WorkDeps
   readonly #artifacts: Artifacts
@@ -123,6 +131,7 @@ export class RealWork implements SessionWork<BuiltSession> {
   #graders: Graders | undefined
   #grading: SessionGrading | undefined
   #ending: AgentEnding | undefined
+  #loaded: LoadedSession | undefined
 
   constructor(
     order: SessionOrder,
@@ -148,14 +157,14 @@ export class RealWork implements SessionWork<BuiltSession> {
     const spec = toSandboxSpec(this.#order, runtime, {
       ...this.#sandboxParts('agent'),
       mounts: bundleMounts(runnable, runtime),
-      door: { port: DOOR_PORT, accept: (socket) => gateway.accept(sessionId, socket) },
+      door: { port: DOOR_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
     })
-    const startedAt = clock.now()
+    const startedAt = clock.monotonic()
     if (spec.network.kind === 'none') this.warnings.push(...noticesOf(task))
     const either = AbortSignal.any([signal, this.#over.signal])
     const { actions, options } = this.#steps(task.runtime?.prepare ?? [])
     const { sandbox } = await this.#own(this.#hinted(starts.start(spec, actions, either, options)))
-    startTimes.add(task.task_id, clock.now() - startedAt)
+    startTimes.add(task.task_id, clock.monotonic() - startedAt)
     this.#sandbox = sandbox
     if (resolved.evaluator?.needs.agentState) this.#owned.defer(() => runtime.removeSnapshot?.(this.#stateName()))
     this.#graders = this.#owned.use(this.#createGraders(resolved))
@@ -184,12 +193,12 @@ export class RealWork implements SessionWork<BuiltSession> {
     const { task } = this.#order
     const deps = this.#deps
     await deps.host?.admit(task)
-    const builder = await deps.createBuilder(task.builder)
+    await deps.createBuilder(task.builder)
     const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
     await evaluator?.check?.(async (source) => deps.host?.assertGradable(source, this.#submission()))
     const runnable = await deps.findHarness(task.agent)
     const opened = await deps.openRuntime(task.runtime)
-    return (this.#resolved = { ...opened, runnable, builder, evaluator })
+    return (this.#resolved = { ...opened, runnable, evaluator })
   }
 
   /** However long it takes to come up, it comes down with the session. */
@@ -225,7 +234,7 @@ export class RealWork implements SessionWork<BuiltSession> {
         ? async (signal) => this.#hold(await runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
         : undefined,
       standby,
-      now: () => clock.now(),
+      now: () => clock.monotonic(),
     })
   }
 
@@ -243,7 +252,7 @@ export class RealWork implements SessionWork<BuiltSession> {
     const { runnable } = this.#resolved!
     const { clock, runTimes, outputBytes } = this.#deps
     const stopPrewarm = this.#planPrewarm()
-    const startedAt = clock.now()
+    const startedAt = clock.monotonic()
     try {
       const plan = this.#plan()
       await assertVersion(this.#sandbox!, runnable, plan)
@@ -261,7 +270,7 @@ export class RealWork implements SessionWork<BuiltSession> {
       }
     } finally {
       stopPrewarm()
-      runTimes.add(this.#order.task.task_id, clock.now() - startedAt)
+      runTimes.add(this.#order.task.task_id, clock.monotonic() - startedAt)
     }
   }
 
@@ -323,50 +332,45 @@ export class RealWork implements SessionWork<BuiltSession> {
     this.#access = undefined
   }
 
-  async build(): Promise<BuildOutcome<BuiltSession>> {
-    const { reader, build, filter, clock } = this.#deps
+  async build(): Promise<BuildOutcome<SessionBuild>> {
+    const { builds, clock } = this.#deps
+    const { task, sessionId } = this.#order
     await this.#keepLogs()
-    const startedAt = clock.now()
-    const session = await reader.load(this.#order.sessionId, { salvage: true })
-    const selected = { ...filter, ...toCallFilter(this.#order.task.training) }
-    const built = buildSession(session, { ...build, filter: selected, builder: this.#resolved!.builder })
-    this.timing.build_ms = clock.now() - startedAt
-    this.warnings.push(...this.#missingServers(built))
-    const incomplete = this.#logFailure ?? whyIncomplete(session)
-    const last = lastTurn(session)
-    const answers = session.turns.filter(({ response }) => response !== undefined).length
+    const startedAt = clock.monotonic()
+    const loaded = (this.#loaded = await builds.load(sessionId))
+    const { mcpToolPrefix } = this.#resolved!.runnable.harness
+    const servers = mcpToolPrefix === undefined ? [] : task.agent.mcp_servers.map(({ name }) => name)
+    const toolPrefixes = servers.map((name) => mcpToolPrefix?.(name) ?? '')
+    const facts = await loaded.build({ builder: task.builder, training: task.training, toolPrefixes })
+    this.timing.build_ms = clock.monotonic() - startedAt
+    this.warnings.push(...missingServers(servers, facts))
+    if (facts.isLogFull) this.warnings.push(LOG_FULL)
+    const incomplete = this.#logFailure ?? whyIncomplete(loaded.head)
+    const { answers, lastFailure } = facts
     const engineControl =
-      last?.failure !== undefined && needsControl(last.failure.code, { phase: 'call', answers })
-        ? await this.#controlEngine(built, last)
+      lastFailure !== undefined && needsControl(lastFailure.code, { phase: 'call', answers })
+        ? await this.#controlEngine(loaded)
         : undefined
     return {
-      built,
+      built: { loaded, facts },
       answers,
-      ...(last?.failure === undefined ? {} : { lastFailure: last.failure }),
+      ...(lastFailure === undefined ? {} : { lastFailure }),
       ...(engineControl === undefined ? {} : { engineControl }),
       ...(incomplete === undefined ? {} : { incomplete }),
     }
   }
 
-  /** Whether the engine still fails for the request of a call while it answers others. */
-  #controlEngine({ session }: BuiltSession, turn: SessionRecord['turns'][number]): Promise<'passed' | 'failed'> {
-    const { askEngine, clock, model, build } = this.#deps
-    const request = build.forSession(session).reader.readRequest(turn)
-    if (request === undefined) return Promise.resolve('failed')
+  /** Whether the engine still fails for the request of the last call while it answers others. */
+  async #controlEngine(loaded: LoadedSession): Promise<'passed' | 'failed'> {
+    const { askEngine, clock, model } = this.#deps
+    const request = await loaded.readLastRequest()
+    if (request === undefined) return 'failed'
     return controlEngine(request, { ask: askEngine, model: model.name, clock, signal: this.#over.signal })
   }
 
-  /** Most harnesses say nothing of an MCP server that did not start; the tools they then offer do. */
-  #missingServers({ session, graph }: BuiltSession): string[] {
-    const { mcp_servers: servers } = this.#order.task.agent
-    const { mcpToolPrefix } = this.#resolved!.runnable.harness
-    const main = graph.nodes.filter(({ label }) => label === 'main')
-    if (servers.length === 0 || mcpToolPrefix === undefined || main.length === 0) return []
-    const { reader } = this.#deps.build.forSession(session)
-    const tools = main.flatMap(({ turn }) => reader.readRequest(turn)?.tools.map(({ name }) => name) ?? [])
-    return servers
-      .filter(({ name }) => !tools.some((tool) => tool.startsWith(mcpToolPrefix(name))))
-      .map(({ name }) => `No tool of the MCP server "${name}" was ever offered to the model; did it start?`)
+  /** When the samples are not needed any more: after the result is written. */
+  async releaseBuild(): Promise<void> {
+    await this.#loaded?.[Symbol.asyncDispose]()
   }
 
   /** Only now: the key that is in them opens nothing any more. Without them a session is worth as much. */
@@ -385,18 +389,18 @@ export class RealWork implements SessionWork<BuiltSession> {
     await within(limit, { clock, signal: this.#over.signal }, (signal) => keepHarnessLogs(logs, signal)).catch(() => {})
   }
 
-  async grade(built: BuiltSession, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
+  async grade(build: SessionBuild, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
     if (this.#resolved!.evaluator === undefined) return undefined
     const { clock } = this.#deps
     this.#ending = ending
-    this.#grading ??= await this.#openGrading(this.#resolved!.evaluator, built, ending)
-    const startedAt = clock.now()
+    this.#grading ??= await this.#openGrading(this.#resolved!.evaluator, build, ending)
+    const startedAt = clock.monotonic()
     try {
       const grade = await this.#grading.grade(signal)
       await this.#keepGrade({ attempt: this.#order.attempt, ending, grade })
       return grade
     } finally {
-      this.timing.eval_ms = (this.timing.eval_ms ?? 0) + clock.now() - startedAt
+      this.timing.eval_ms = (this.timing.eval_ms ?? 0) + clock.monotonic() - startedAt
       const times = this.#graders!.prewarmTimes
       if (times !== undefined) {
         this.timing.eval_prewarm_idle_ms = times.idleMs
@@ -405,9 +409,9 @@ export class RealWork implements SessionWork<BuiltSession> {
     }
   }
 
-  async #openGrading(evaluator: Evaluator, built: BuiltSession, ending: AgentEnding): Promise<SessionGrading> {
+  async #openGrading(evaluator: Evaluator, build: SessionBuild, ending: AgentEnding): Promise<SessionGrading> {
     const { task } = this.#order
-    const { host, build } = this.#deps
+    const { host } = this.#deps
     const submission = this.#submission()
     await mkdir(submission, { recursive: true, mode: 0o700 })
     this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
@@ -416,8 +420,7 @@ export class RealWork implements SessionWork<BuiltSession> {
       agent: this.#sandbox!,
       snapshot: this.#stateName(),
       graders: this.#graders!,
-      built,
-      reader: build.forSession(built.session).reader,
+      built: await toGraded(build, task),
       ending,
       task,
       submission,
@@ -541,15 +544,27 @@ function toEnd({ harness }: RunnableHarness, exitCode: number | null, message: s
   }
 }
 
-/** The one that ended last: what became of it is what the agent saw before it ended. */
-function lastTurn({ turns }: SessionRecord): SessionRecord['turns'][number] | undefined {
-  return turns.reduce<SessionRecord['turns'][number] | undefined>(
-    (last, turn) => (last === undefined || (turn.endedAt ?? 0) >= (last.endedAt ?? 0) ? turn : last),
-    undefined,
-  )
+/** Evaluators that are modules of the user's may read all calls. A record may be large, so ours get none of its turns. */
+async function toGraded({ loaded, facts }: SessionBuild, { evaluator }: TaskRequest): Promise<GradedSession> {
+  const { turnCount: _, ...head } = loaded.head
+  const [conversation, transcript] = [await loaded.readConversation(), await loaded.readTranscript()]
+  return {
+    session: evaluator?.strategy.includes('/') ? await loaded.readRecord() : { ...head, turns: [] },
+    summary: facts.summary,
+    // Parsed only where an evaluator asks for them.
+    conversation: () => JSON.parse(conversation) as ChatMessage[],
+    transcript: () => JSON.parse(transcript) as TranscriptEntry[],
+  }
 }
 
-function whyIncomplete({ complete, incompleteReasons }: SessionRecord): Failure | undefined {
+/** Most harnesses say nothing of an MCP server that did not start; the tools they then offer do. */
+function missingServers(servers: readonly string[], { offered }: BuildFacts): string[] {
+  return servers
+    .filter((_, i) => offered[i] === false)
+    .map((name) => `No tool of the MCP server "${name}" was ever offered to the model; did it start?`)
+}
+
+function whyIncomplete({ complete, incompleteReasons }: RecordHead): Failure | undefined {
   if (complete) return undefined
   return toFailure(new RolloutError('store.unavailable', `The record is not whole: ${incompleteReasons.join('; ')}`))
 }

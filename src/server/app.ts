@@ -3,7 +3,7 @@ import { type Handlers, mountRoutes } from '../api/mount.ts'
 import type { Route } from '../api/route.ts'
 import { type Routes, routes } from '../api/routes.ts'
 import { RolloutError } from '../model/failure.ts'
-import { isAway } from '../store/database.ts'
+import { isAway, isFull } from '../store/database.ts'
 import type { Access, Caller } from './access.ts'
 import { callbackHandlers } from './callback-list.ts'
 import { completionHandlers } from './complete.ts'
@@ -78,13 +78,19 @@ function toShown(cause: unknown): unknown {
     if (!(cause instanceof RolloutError) || cause.boundary !== 'store') return cause
     return new RolloutError(cause.code, 'What is stored of this cannot be read; the server’s log says why.', { cause })
   }
-  const what = cause instanceof RolloutError ? 'The server cannot store files just now' : 'The database does not answer'
-  const { retryAfterSeconds = 1 } = cause instanceof RolloutError ? cause.failure : {}
+  const { what, usualSeconds } = describeAway(cause)
+  const { retryAfterSeconds = usualSeconds } = cause instanceof RolloutError ? cause.failure : {}
   return new RolloutError('store.unavailable', `${what}; ask again in a moment.`, {
     status: 503,
     retryAfterSeconds,
     cause,
   })
+}
+
+function describeAway(cause: unknown): { what: string; usualSeconds: number } {
+  if (cause instanceof RolloutError) return { what: 'The server cannot store files just now', usualSeconds: 1 }
+  if (isFull(cause)) return { what: 'The disk of the server’s database is full', usualSeconds: 30 }
+  return { what: 'The database does not answer', usualSeconds: 1 }
 }
 
 /** Each entry keeps its own type; that a loop made them is what the compiler cannot follow. */

@@ -1,6 +1,7 @@
-import { zstdCompressSync } from 'node:zlib'
+import { zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { afterAll, expect, test } from 'vitest'
 import { makeOutcome, makeResult } from '../../test/support/rollout-server.ts'
+import { MOST_RESULT_MEMBERS, PostedResult } from '../api/node-routes.ts'
 import { TaskRequest } from '../model/task.ts'
 import { createResultChecker } from './check-result.ts'
 
@@ -46,4 +47,32 @@ test('a few bytes that would be very many are refused without being held', async
   await expect(check(bomb)).rejects.toMatchObject({
     failure: { code: 'request.too-large', status: 413 },
   })
+})
+
+test('a posted result is read with what the server needs of it, long ones in a thread', async () => {
+  const result = { ...makeResult(outcome), metadata: { mine: 'x'.repeat(300_000) } }
+  const reading = await checker.read(Buffer.from(JSON.stringify(result)))
+  expect(reading).toMatchObject({ kind: 'read', nodeId: 'n1', outcome: { sessionId: 'ses_1', status: 'COMPLETED' } })
+  const stored = reading.kind === 'read' ? zstdDecompressSync(reading.compressed).toString() : ''
+  expect(JSON.parse(stored)).toEqual(PostedResult.parse(result))
+})
+
+test.each(['trajectory', 'metadata'])('%s as millions of numbers is refused with a few problems', async (field) => {
+  const head = JSON.stringify({ ...makeResult(outcome), [field]: undefined }).slice(0, -1)
+  const many = `[${'1,'.repeat(2_000_000)}1]`
+  const value = field === 'trajectory' ? `{"status":"COMPLETED","metadata":{},"traces":${many}}` : many
+  const reading = await checker.read(Buffer.from(`${head},"${field}":${value}}`))
+  expect(reading.kind).toBe('invalid')
+  expect(reading.kind === 'invalid' && reading.problems.length).toBeLessThanOrEqual(20)
+})
+
+test('a posted result that is no JSON, nests too deep or holds too many lists is refused', async () => {
+  const failureOf = async (text: string) => {
+    const reading = await checker.read(Buffer.from(text))
+    return reading.kind === 'failed' ? reading.failure : undefined
+  }
+  expect(await failureOf('{')).toMatchObject({ code: 'request.malformed', status: 400 })
+  expect(await failureOf('['.repeat(300_000))).toMatchObject({ message: expect.stringContaining('nests deeper') })
+  const many = `[${'[],'.repeat(MOST_RESULT_MEMBERS)}1]`
+  expect(await failureOf(many)).toMatchObject({ message: expect.stringContaining('lists') })
 })

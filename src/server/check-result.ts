@@ -5,12 +5,18 @@ import { Worker } from 'node:worker_threads'
 import { createLimit } from '../lib/limit.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
-import { findResultProblem, MOST_RESULT_BYTES, type ResultIdentity, type ResultProblem } from './result-problem.ts'
+import type { ResultAnswer, ResultJob } from './check-worker.ts'
+import { type PostedReading, readPostedResult } from './posted-result.ts'
+import { findResultProblem, MOST_RESULT_BYTES, type ResultProblem } from './result-problem.ts'
 
-/** Throws `request.malformed` (422) for what is not the result of this very session, 413 for what is too long. */
 export interface ResultChecker extends AsyncDisposable {
-  /** `param`: where in the request it is, or is named. */
+  /**
+   * Throws `request.malformed` (422) for what is not the result of this very session, 413 for what is too long. `param`:
+   * where in the request it is, or is named.
+   */
   check(compressed: Uint8Array, outcome: SessionOutcome, param: string): Promise<void>
+  /** Reads a posted result. The memory of a long `text` passes to a thread: the caller must not read it afterwards. */
+  read(text: Buffer<ArrayBuffer>): Promise<PostedReading>
 }
 
 /** What is shorter than this, decompressed, is looked at here: it takes less time than to hand it over. */
@@ -38,14 +44,13 @@ export function createResultChecker(): ResultChecker {
     all.add(worker)
     return worker
   }
-  const inThread = async (compressed: Uint8Array, identity: ResultIdentity): Promise<ResultProblem | undefined> => {
+  const inThread = async <Job extends ResultJob>(job: Job, transfer: ArrayBuffer[]): Promise<ResultAnswer<Job>> => {
     const worker = idle.pop() ?? start()
-    // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
-    worker.postMessage({ compressed, identity })
+    worker.postMessage(job, transfer)
     // Rejects when the thread ends instead, as one does that has no memory left.
-    const [problem] = (await once(worker, 'message')) as [ResultProblem | undefined]
+    const [answer] = (await once(worker, 'message')) as [ResultAnswer<Job>]
     idle.push(worker)
-    return problem
+    return answer
   }
   return {
     async check(compressed, outcome, param) {
@@ -54,14 +59,31 @@ export function createResultChecker(): ResultChecker {
       const problem = await findResultProblem(compressed, identity, SHORT_BYTES)
       if (problem === undefined) return
       if (problem !== 'too-long') throw toError(problem, outcome, param)
-      const found = await limit(() => inThread(compressed, identity)).catch(() => 'too-long' as const)
+      const job = { kind: 'check', compressed, identity } as const
+      const found = await limit(() => inThread(job, [])).catch(() => 'too-long' as const)
       if (found !== undefined) throw toError(found, outcome, param)
+    },
+    async read(text) {
+      if (text.length <= SHORT_BYTES) return readPostedResult(text)
+      const isWhole = text.byteLength === text.buffer.byteLength
+      const job = { kind: 'read', text } as const
+      return limit(() => inThread(job, isWhole ? [text.buffer] : [])).catch(() => ({
+        kind: 'failed',
+        failure: TOO_LONG,
+      }))
     },
     async [Symbol.asyncDispose]() {
       await Promise.all([...all].map((worker) => worker.terminate()))
     },
   }
 }
+
+/** Of a posted result that needs more memory than a thread has. */
+const TOO_LONG = new RolloutError(
+  'request.too-large',
+  'The result needs more memory to read than the server has for one; let the task build fewer or shorter traces.',
+  { param: 'body' },
+).failure
 
 function toError(problem: ResultProblem, { sessionId, attempt }: SessionOutcome, param: string): RolloutError {
   const which = `The result of attempt ${attempt} at session ${sessionId}`

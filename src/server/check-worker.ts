@@ -1,10 +1,30 @@
 import { parentPort } from 'node:worker_threads'
-import { findResultProblem, type ResultIdentity } from './result-problem.ts'
+import { type PostedReading, readPostedResult } from './posted-result.ts'
+import { findResultProblem, type ResultIdentity, type ResultProblem } from './result-problem.ts'
+
+/** A result that a thread checks or reads. */
+export type ResultJob =
+  | { kind: 'check'; compressed: Uint8Array; identity: ResultIdentity }
+  | { kind: 'read'; text: Uint8Array<ArrayBuffer> }
+
+export type ResultAnswer<Job extends ResultJob> = Job extends { kind: 'check' }
+  ? ResultProblem | undefined
+  : PostedReading
 
 /** A thread that does nothing but look at results, one after the other. */
-parentPort?.on('message', (job: { compressed: Uint8Array; identity: ResultIdentity }) => {
-  void findResultProblem(job.compressed, job.identity).then((problem) => {
-    // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
-    parentPort?.postMessage(problem)
-  })
+parentPort?.on('message', (job: ResultJob) => {
+  void answer(job)
 })
+
+async function answer(job: ResultJob): Promise<void> {
+  if (job.kind === 'check') {
+    post(await findResultProblem(job.compressed, job.identity))
+    return
+  }
+  post(await readPostedResult(Buffer.from(job.text.buffer, job.text.byteOffset, job.text.byteLength)))
+}
+
+function post(message: ResultProblem | PostedReading | undefined): void {
+  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- a thread has no origin
+  parentPort?.postMessage(message)
+}

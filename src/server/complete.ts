@@ -1,7 +1,6 @@
-import { promisify } from 'node:util'
-import { zstdCompress } from 'node:zlib'
+import { invalidRequest } from '../api/read-call.ts'
 import type { Body } from '../api/route.ts'
-import type { Routes } from '../api/routes.ts'
+import { type Routes, routes } from '../api/routes.ts'
 import { readAll } from '../api/limit-stream.ts'
 import { createLimit } from '../lib/limit.ts'
 import { RolloutError } from '../model/failure.ts'
@@ -12,7 +11,7 @@ import { findSession } from '../store/dispatch/query-sessions.ts'
 import type { ServerDeps, Some } from './deps.ts'
 import { findStanding } from './holding.ts'
 import { noSession } from './not-found.ts'
-import { toOutcome } from './to-outcome.ts'
+import type { PostedReading } from './posted-result.ts'
 import { MOST_RESULT_BYTES } from './result-problem.ts'
 import { noUpload } from './uploads.ts'
 
@@ -38,40 +37,52 @@ export function completionHandlers(deps: ServerDeps): Some<'completeSession' | '
       if (acceptance.kind === 'duplicate') return { kind: 'duplicate' }
       return { kind: 'accepted', is_refilled: acceptance.isRefilled, task_status: acceptance.taskStatus }
     },
-    async postSessionResult({ body: result }) {
-      const session = await findSession(deps.database.db, result.session_id)
-      if (session === undefined) throw noSession(result.session_id)
-      if (result.task_id !== session.taskId) {
-        const message = `Session ${result.session_id} is of another task than ${JSON.stringify(result.task_id)}.`
+    async postSessionResult({ body, authorizeNode }) {
+      const { nodeId = '', outcome: posted, compressed } = assertRead(await deps.checker.read(body))
+      authorizeNode(nodeId === '' ? undefined : nodeId)
+      const { sessionId, taskId, status } = posted
+      const session = await findSession(deps.database.db, sessionId)
+      if (session === undefined) throw noSession(sessionId)
+      if (taskId !== session.taskId) {
+        const message = `Session ${sessionId} is of another task than ${JSON.stringify(taskId)}.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.task_id' })
       }
-      const nodeId = result.node_id ?? ''
       if (nodeId === '') {
         // Without it anybody's would be taken for that of whoever has the session.
-        const message = `The result of session ${result.session_id} does not say which node it is of.`
+        const message = `The result of session ${sessionId} does not say which node it is of.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.node_id' })
       }
-      if (!isTerminal(result.status)) {
-        const message = `Session ${result.session_id} is ${result.status}, so this cannot be its result.`
+      if (!isTerminal(status)) {
+        const message = `Session ${sessionId} is ${status}, so this cannot be its result.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.status' })
       }
-      const bytes = await compress(JSON.stringify(result))
       const now = deps.clock.now()
       // It does not say which attempt it is of. The one before may have been taken already, and its answer lost.
       const post = async (attempt: number): Promise<Acceptance> => {
-        const outcome = toOutcome(result, { attempt, nodeId, endedAt: now })
-        return deps.dispatch.accept(outcome, await deps.files.put(result.session_id, attempt, bytes))
+        const outcome = { ...posted, attempt, nodeId, endedAt: now }
+        return deps.dispatch.accept(outcome, await deps.files.put(sessionId, attempt, compressed))
       }
       const { attempt } = session
       const first = await post(attempt)
       const acceptance = first.kind === 'refused' && attempt > 1 ? await post(attempt - 1) : first
-      assertAccepted(acceptance.kind === 'refused' ? first : acceptance, { sessionId: result.session_id, attempt })
+      assertAccepted(acceptance.kind === 'refused' ? first : acceptance, { sessionId, attempt })
       return { status: 'accepted' }
     },
   }
 }
 
-const compress = promisify(zstdCompress)
+function assertRead(reading: PostedReading): Extract<PostedReading, { kind: 'read' }> {
+  switch (reading.kind) {
+    case 'read':
+      return reading
+    case 'invalid':
+      throw invalidRequest(routes.postSessionResult, reading.problems)
+    case 'failed': {
+      const { code, message, ...fields } = reading.failure
+      throw new RolloutError(code, message, fields)
+    }
+  }
+}
 
 function assertOutcome({ nodeId, sessionId, status }: SessionOutcome, callerId: string): void {
   if (nodeId !== callerId) {

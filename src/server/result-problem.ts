@@ -1,6 +1,7 @@
 import { promisify } from 'node:util'
 import { zstdDecompress } from 'node:zlib'
-import { nestsDeeperThan } from '../lib/json-depth.ts'
+import { MOST_RESULT_MEMBERS, MOST_RESULT_VALUES } from '../api/node-routes.ts'
+import { holdsMoreMembersThan, holdsMoreValuesThan, nestsDeeperThan } from '../lib/json-depth.ts'
 import { endsWithZstdFrame } from '../lib/zstd-frames.ts'
 import { SessionResult } from '../model/session.ts'
 
@@ -37,6 +38,10 @@ export async function findResultProblem(
     return isLong ? 'too-long' : { wrong: 'is not compressed with zstd' }
   }
   if (nestsDeeperThan(text, DEEPEST_JSON)) return { wrong: `nests deeper than ${DEEPEST_JSON} levels` }
+  if (holdsMoreValuesThan(text, MOST_RESULT_VALUES)) return { wrong: `holds more than ${MOST_RESULT_VALUES} values` }
+  if (holdsMoreMembersThan(text, MOST_RESULT_MEMBERS)) {
+    return { wrong: `holds more than ${MOST_RESULT_MEMBERS} objects, lists and keys` }
+  }
   let value: unknown
   try {
     value = JSON.parse(text.toString())

@@ -1,11 +1,11 @@
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import type { SessionResult } from '../model/session.ts'
 
+/** The part of an outcome that a posted result holds; the server knows the rest. */
+export type PostedOutcome = Omit<SessionOutcome, 'attempt' | 'nodeId' | 'endedAt'>
+
 /** How a session ended, read from a result as NVIDIA Polar's nodes post it: they say nothing else of it. */
-export function toOutcome(
-  result: SessionResult,
-  more: Pick<SessionOutcome, 'attempt' | 'nodeId' | 'endedAt'>,
-): SessionOutcome {
+export function toOutcome(result: SessionResult): PostedOutcome {
   const { session_id, task_id, status, trajectory, timing, failure } = result
   const { traces } = trajectory
   const sampled = traces.reduce((sum, { loss_mask }) => sum + loss_mask.filter((mask) => mask === 1).length, 0)
@@ -28,7 +28,6 @@ export function toOutcome(
     },
     timing,
     artifacts: [],
-    ...more,
   }
 }
 

@@ -46,6 +46,8 @@ export async function openDatabase(place: DatabasePlace): Promise<Database> {
 
 /** Of the operating system and of PostgreSQL: there is no connection, or the server is starting or going down. */
 const AWAY = /^(?:ECONN|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENOTFOUND|EAI_AGAIN|ENOENT|08|57P0|53300)/
+/** The same: the disk or the quota has no space left. */
+const FULL = /^(?:ENOSPC|EDQUOT|53100)$/
 /** The driver's own have no code. */
 const AWAY_WORDS = /connection terminated|timeout exceeded when trying to connect|connection error|not queryable/i
 
@@ -53,7 +55,13 @@ const AWAY_WORDS = /connection terminated|timeout exceeded when trying to connec
 export function isAway(error: unknown): boolean {
   if (error instanceof RolloutError) return error.code === 'store.unavailable'
   if (!(error instanceof Error)) return false
-  return 'code' in error && typeof error.code === 'string' ? AWAY.test(error.code) : AWAY_WORDS.test(error.message)
+  if (!('code' in error) || typeof error.code !== 'string') return AWAY_WORDS.test(error.message)
+  return AWAY.test(error.code) || FULL.test(error.code)
+}
+
+/** Whether an error means that the database has no space left to write to. */
+export function isFull(error: unknown): boolean {
+  return error instanceof Error && 'code' in error && FULL.test(String(error.code))
 }
 
 async function openEmbedded(dir: string): Promise<Database> {

@@ -30,12 +30,22 @@ export function createAttribution(decoder: TokenDecoder | undefined, reader: Req
   }
   // Requests are large, and every call but the last is asked about twice.
   const countOf = (call: CallNode): number | undefined => counts.get(call.turn) ?? read(call)?.messages.length
-  return (part, before) => {
+  const provenance = new MessageProvenance()
+  const attribute: AttributeContext = (part, before) => {
     const added = newMessages(read(part.call), before, countOf)
     if (added === undefined) return [{ from: 0, provenance: 'context' }]
-    if (decoder === undefined) return [{ from: 0, provenance: onlyRole(added, part.call) }]
+    if (decoder === undefined) return [{ from: 0, provenance: onlyRole(added, part.call, provenance) }]
     const text = spell(part, decoder)
-    return toSpans(text, placeAll(toPieces(added.messages, part.call), text.bytes))
+    return toSpans(text, placeAll(toPieces(added.messages, part.call, provenance), text.bytes))
+  }
+  // With one row per call, each prompt holds the parts of all calls before it.
+  const known = new WeakMap<CallNode, { before: CallNode | undefined; length: number; spans: Span[] }>()
+  return (part, before) => {
+    const found = known.get(part.call)
+    if (found?.before === before && found?.length === part.ids.length) return found.spans
+    const spans = attribute(part, before)
+    known.set(part.call, { before, length: part.ids.length, spans })
+    return spans
   }
 }
 
@@ -66,33 +76,47 @@ function answerEnd({ messages }: TurnRequest, from: number): number {
   return end === -1 ? messages.length : end
 }
 
-function onlyRole({ messages, hasTools }: Added, call: CallNode): Provenance {
-  const roles = new Set(messages.map((message) => provenanceOf(message, call)))
+function onlyRole({ messages, hasTools }: Added, call: CallNode, provenance: MessageProvenance): Provenance {
+  const roles = new Set(messages.map((message) => provenance.of(message, call)))
   const [role, ...others] = roles
   return role === undefined || others.length > 0 || hasTools ? 'context' : role
 }
 
-function provenanceOf(message: Message, call: CallNode): Provenance {
-  switch (message.role) {
-    case 'system':
-    case 'developer':
-      return 'system'
-    case 'user':
-      return 'user'
-    case 'tool':
-      return 'tool'
-    case 'assistant':
-      // Sampled in a recorded call, but written anew here: neither what the policy chose nor someone else's words.
-      return wasSampled(message, call) ? 'context' : 'injected'
-  }
-}
+/** Where the messages of a request come from. Remembers what was said before the call that was asked about last. */
+class MessageProvenance {
+  readonly #gists = new WeakMap<CallNode, string>()
+  #said: { call: CallNode; gists: ReadonlySet<string> } | undefined
 
-function wasSampled(message: AssistantMessage, call: CallNode): boolean {
-  const said = gistOf(message)
-  for (let node = origin(call); node !== undefined; node = origin(node)) {
-    if (gistOf(node.choice.message) === said) return true
+  of(message: Message, call: CallNode): Provenance {
+    switch (message.role) {
+      case 'system':
+      case 'developer':
+        return 'system'
+      case 'user':
+        return 'user'
+      case 'tool':
+        return 'tool'
+      case 'assistant':
+        // Sampled in a recorded call, but written anew here: neither what the policy chose nor someone else's words.
+        return this.#saidBefore(call).has(gistOf(message)) ? 'context' : 'injected'
+    }
   }
-  return false
+
+  #saidBefore(call: CallNode): ReadonlySet<string> {
+    if (this.#said?.call === call) return this.#said.gists
+    const gists = new Set<string>()
+    for (let node = origin(call); node !== undefined; node = origin(node)) gists.add(this.#gistOf(node))
+    this.#said = { call, gists }
+    return gists
+  }
+
+  #gistOf(node: CallNode): string {
+    const known = this.#gists.get(node)
+    if (known !== undefined) return known
+    const gist = gistOf(node.choice.message)
+    this.#gists.set(node, gist)
+    return gist
+  }
 }
 
 /** Without arguments, which harnesses print anew. */
@@ -115,9 +139,9 @@ interface Piece {
   at?: number
 }
 
-function toPieces(messages: readonly Message[], call: CallNode): Piece[] {
+function toPieces(messages: readonly Message[], call: CallNode, provenances: MessageProvenance): Piece[] {
   return messages.flatMap((message) => {
-    const provenance = provenanceOf(message, call)
+    const provenance = provenances.of(message, call)
     const texts = message.content.map(literalOf)
     if (message.role === 'assistant') {
       if (message.reasoning !== undefined) texts.unshift(message.reasoning)
@@ -140,12 +164,14 @@ const SEARCHES = 64
 function placeAll(pieces: Piece[], bytes: Buffer): Piece[] {
   const order = scattered(pieces.length).toSorted((a, b) => lengthOf(pieces[b]) - lengthOf(pieces[a]))
   let left = bytes.length * SEARCHES
+  let visits = pieces.length * SEARCHES
   for (const index of order) {
     const piece = pieces[index] as Piece
     if (piece.bytes === undefined || piece.at !== undefined) continue
     const gap = gapAround(pieces, index, bytes.length)
     left -= gap.to - gap.from
-    if (left < 0) break
+    visits -= gap.last - gap.first
+    if (left < 0 || visits < 0) break
     // The same text twice is no riddle if it stands there exactly as often as it was said.
     const same = pieces.slice(gap.first, gap.last + 1).filter((other) => other.bytes?.equals(piece.bytes as Buffer))
     const places = findPlaces(bytes, piece.bytes, gap, same.length)

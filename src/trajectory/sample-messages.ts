@@ -23,11 +23,15 @@ export function messagesOf(row: Row, reader: RequestReader): SampleMessages {
   // The harness may have joined the answer of the first call to an assistant message that its request ended with.
   const isJoined = (slots[prompt.length - 1]?.calls.length ?? 0) > 0
   const promptLength = isJoined ? prompt.length - 1 : prompt.length
-  const response = [...slots.slice(promptLength), { message: answerOf(last), calls: [last] }]
+  const response: Slot[] = [...slots.slice(promptLength), { message: answerOf(last), calls: [last] }]
+  const places = new Map<CallNode, number>()
+  for (const [place, slot] of response.entries()) {
+    for (const call of slot.calls) if (!places.has(call)) places.set(call, place)
+  }
   return {
     prompt: prompt.slice(0, promptLength),
     response: response.map(({ message }) => message),
-    answers: calls.map((call) => response.findIndex((slot) => slot.calls.includes(call))),
+    answers: calls.map((call) => places.get(call) ?? -1),
     tools,
   }
 }

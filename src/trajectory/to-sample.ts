@@ -134,11 +134,11 @@ function contextSpans(
 /** A first prompt may hold answers of calls that are trained in another row. */
 function promptSpans(part: Part, attribute: AttributeContext | undefined): Span[] {
   const ancestors: CallNode[] = []
-  for (let { edge } = part.call; edge.verdict === 'exact'; { edge } = edge.parent) ancestors.unshift(edge.parent)
+  for (let { edge } = part.call; edge.verdict === 'exact'; { edge } = edge.parent) ancestors.push(edge.parent)
   const spans: Span[] = []
   let at = 0
   let before: CallNode | undefined
-  for (const call of [...ancestors, part.call]) {
+  for (const call of [...ancestors.reverse(), part.call]) {
     const ids = call.response.promptIds.subarray(at)
     spans.push(...contextSpans({ ...part, call, ids }, before, at, attribute))
     at += ids.length

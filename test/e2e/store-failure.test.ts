@@ -41,7 +41,7 @@ describe('a place that cannot be written', () => {
 describe('a disk that fills up', () => {
   const mountable = spawnSync('unshare', ['-rm', 'mount', '-t', 'tmpfs', 'none', '/mnt']).status === 0
 
-  test('every call of the harness is answered, and the session is marked incomplete', ({ skip }) => {
+  test('calls of the harness are answered, then refused with 503, and the session is marked incomplete', ({ skip }) => {
     if (!mountable) skip('needs unshare and mount of a tmpfs in a user namespace')
     const script = join(scratch, 'script.yaml')
     const disk = join(scratch, 'disk')
@@ -57,7 +57,11 @@ describe('a disk that fills up', () => {
         encoding: 'utf8',
       },
     )
-    expect(run.stderr).toContain('60 calls answered')
+    const [, answered, refused] = /(\d+) calls answered, (\d+) refused/.exec(run.stderr) ?? []
+    expect(Number(answered) + Number(refused), run.stderr).toBe(60)
+    // The call during which the disk filled up still has its answer.
+    expect(Number(answered)).toBeGreaterThan(0)
+    expect(Number(refused)).toBeGreaterThan(0)
     const summary = JSON.parse(run.stdout) as { complete: boolean; incomplete_reasons: string[] }
     expect(summary.complete).toBe(false)
     expect(summary.incomplete_reasons.join()).toMatch(/no space|ENOSPC/i)

@@ -1,4 +1,4 @@
-import type { Clock } from '../../src/lib/clock.ts'
+import type { MonotonicClock } from '../../src/lib/clock.ts'
 
 interface Timer {
   at: number
@@ -7,8 +7,10 @@ interface Timer {
 }
 
 /** Time that passes when told to, and only after everybody has done what they could at the present moment. */
-export class FakeClock implements Clock {
+export class FakeClock implements MonotonicClock {
   #now: number
+  /** How far the wall clock was set forward or back. */
+  #jumped = 0
   #order = 0
   readonly #timers = new Set<Timer>()
   readonly #settle: () => Promise<void>
@@ -20,7 +22,16 @@ export class FakeClock implements Clock {
   }
 
   now(): number {
+    return this.#now + this.#jumped
+  }
+
+  monotonic(): number {
     return this.#now
+  }
+
+  /** Sets the wall clock; timers do not notice. */
+  jump(ms: number): void {
+    this.#jumped += ms
   }
 
   after(ms: number, call: () => void): () => void {

@@ -1,5 +1,5 @@
 import { countRoom, type LeaseRoom } from '../../../src/node/worker/lease-room.ts'
-import type { Clock } from '../../../src/lib/clock.ts'
+import type { MonotonicClock } from '../../../src/lib/clock.ts'
 import type { SessionOrder } from '../../../src/model/session-order.ts'
 import type { SessionOutcome } from '../../../src/model/session-outcome.ts'
 import { isTerminal, type SessionStatus } from '../../../src/model/session.ts'
@@ -63,7 +63,7 @@ export class SimNode {
   readonly #stages: Stages
   readonly #random: Random
   readonly #held = new Map<string, Held>()
-  readonly #clock: Clock & { sleep(ms: number): Promise<void> }
+  readonly #clock: MonotonicClock & { sleep(ms: number): Promise<void> }
   readonly #gone = new AbortController()
   #isAsking = false
   #onTheWay = 0
@@ -96,14 +96,15 @@ export class SimNode {
   }
 
   /** Time stands still for the dead. */
-  #ownClock(): Clock & { sleep(ms: number): Promise<void> } {
+  #ownClock(): MonotonicClock & { sleep(ms: number): Promise<void> } {
     const { clock } = this.#deps
     const after = (ms: number, call: () => void): (() => void) => {
       return clock.after(ms, () => {
         if (!this.#gone.signal.aborted) call()
       })
     }
-    return { now: () => clock.now(), after, sleep: (ms) => new Promise((resolve) => void after(ms, resolve)) }
+    const now = (): number => clock.now()
+    return { now, monotonic: now, after, sleep: (ms) => new Promise((resolve) => void after(ms, resolve)) }
   }
 
   async #live(): Promise<void> {

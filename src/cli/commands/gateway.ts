@@ -3,20 +3,19 @@ import { resolve } from 'node:path'
 import { createAdaptorServer } from '@hono/node-server'
 import { createControlApp } from '../../gateway/control-app.ts'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
-import { Shards } from '../../gateway/shards.ts'
 import { isLoopbackHost } from '../../lib/loopback-host.ts'
 import { protectFromOutOfMemory } from '../../lib/oom-score.ts'
-import { randomIds } from '../../lib/random-ids.ts'
 import { tokenProblem } from '../../lib/request-tokens.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { SESSION_MEMORY_MB } from '../../model/session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { createLogger } from '../create-logger.ts'
 import { controlTokenFile, obtainControlToken } from '../data-folder.ts'
-import type { ShardSettings } from '../gateway-shard.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
+import { openGateway } from '../open-gateway.ts'
 import { CONTINUATION_FLAG, DURABILITY_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../writable.ts'
 import { print, printError } from '../print.ts'
@@ -88,26 +87,22 @@ export const gateway = defineCommand({
     const logger = createLogger(logLevel)
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     const { url, kind } = engine.info
-    const settings: ShardSettings = {
+    const settings = {
       host: flags.host,
       dir,
       durability: flags.durability as 'process' | 'disk',
+      lockWaitMs: 0,
       continuation: flags.continuation as ContinuationMode,
       sessionMemoryMb: parseNumber('gateway', 'session-memory', flags['session-memory'], { min: 1, max: 65_536 }),
       quirks,
       upstream: engine.configs,
       engine: engine.info,
-      logLevel,
     }
-    const program = new URL(
-      import.meta.url.endsWith('.ts') ? '../gateway-shard.ts' : '../gateway-shard.js',
-      import.meta.url,
-    )
-    await using shards = await Shards.start({ count, program, settings, ids: randomIds(Date.now), logger })
+    await using shards = await openGateway({ count, settings, logger })
     const app = createControlApp({ gateway: shards, engine: { kind, url }, token, host: flags['control-host'] })
     const server = createAdaptorServer({ fetch: app.fetch })
     await new Promise<void>((done, fail) => {
-      server.once('error', (error: NodeJS.ErrnoException) => {
+      server.on('error', (error: NodeJS.ErrnoException) => {
         const place = `${flags['control-host']}:${controlPort}`
         fail(
           new RolloutError('config.invalid', `The control API cannot listen on ${place} (${error.code}).`, {
@@ -117,6 +112,7 @@ export const gateway = defineCommand({
       })
       server.listen(controlPort, flags['control-host'], done)
     })
+    using _surviving = surviveErrors(logger)
     const { port } = server.address() as AddressInfo
     const host = isIPv6(flags['control-host']) ? `[${flags['control-host']}]` : flags['control-host']
     print(`http://${host}:${port}\n`)

@@ -7,6 +7,7 @@ import { readServerNote, readTokens } from '../data-folder.ts'
 import { explainFailure } from '../find-server.ts'
 import { openWorker } from '../open-worker.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 import { print, printError, printJson } from '../print.ts'
 
@@ -61,6 +62,7 @@ export const node = defineCommand({
     })
     if (opened === undefined) return exitCode(stop)
     const { nodeId, worker } = opened
+    using _surviving = surviveErrors(logger)
     for (const warning of opened.warnings) printError(`${warning}\n`)
     const ready = { event: 'ready', url: server.url, node_id: nodeId }
     if (flags.json) printJson(ready)

@@ -4,6 +4,7 @@ import { createLogger } from '../create-logger.ts'
 import { isLoopbackHost } from '../../lib/loopback-host.ts'
 import { openServer } from '../open-server.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 import { print, printError, printJson } from '../print.ts'
 
@@ -31,6 +32,7 @@ export const server = defineCommand({
       return undefined
     })
     if (opened === undefined) return exitCode(stop)
+    using _surviving = surviveErrors(deps.logger)
     if (!isLoopbackHost(config.server.host) && config.server.tls === undefined)
       printError('Warning: without TLS, tokens and results can be read on the way; see server.tls.\n')
     const { url, tokens } = opened

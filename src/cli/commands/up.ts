@@ -14,6 +14,7 @@ import { exampleLines } from '../next-steps.ts'
 import { createScreen } from '../screen.ts'
 import { createStageView } from '../stage-view.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 import { findTask } from '../task/find-task.ts'
 import { formatReward } from '../task-view.ts'
@@ -51,6 +52,7 @@ export const up = defineCommand({
     const own = new OwnAddresses()
     const server = await openServer(loaded, { env, logger, own })
     using stop = listenForStop({ twoSteps: true })
+    using _surviving = surviveErrors(logger)
     await using parts = new AsyncDisposableStack()
     parts.use(server)
     // Somebody who sees no change would think that it was not heard.

@@ -24,7 +24,7 @@ export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject
   if (request.wire.api !== 'openai-chat') {
     return { text: JSON.stringify({ ...toChatBody(request), ...imposed }), dropped: [] }
   }
-  const kept = keepShape(request.wire.text, request.wire.body, fields)
+  const kept = keepShape(request.wire.text, request.wire.body, hasNoFunction(request) ? withoutTools(fields) : fields)
   const { text } = kept
   // What the gateway sets itself is not missing.
   const dropped = kept.dropped.filter((path) => imposed[path] === undefined)
@@ -33,6 +33,17 @@ export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject
     return { text: setMembers(text, { ...imposed, messages: toChatMessages(request.messages) }), dropped }
   }
   return { text: setMembers(replaceValues(text, messageEdits(request)), imposed), dropped }
+}
+
+/** Engines refuse an empty list of tools, and a choice without one. */
+function hasNoFunction({ wire }: TurnRequest): boolean {
+  const tools = wire.body['tools'] as readonly ({ type?: unknown } | null)[] | null | undefined
+  return Array.isArray(tools) && !tools.some((tool) => tool?.type === 'function')
+}
+
+function withoutTools({ kind, members }: ChatFields): ChatFields {
+  const { tools: _tools, tool_choice: _choice, parallel_tool_calls: _parallel, ...others } = members
+  return { kind, members: others }
 }
 
 /** The sampling parameters in the body that `renderChatBody` makes of the same request. */

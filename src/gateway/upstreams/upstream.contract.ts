@@ -219,6 +219,15 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expectSameAsEngine(result.response, calls)
     })
 
+    test('tools of a request in the words of another API, and of one whose own tools are of another type', async () => {
+      const asked = request('tools', { tools: TOOLS })
+      const body = { tools: [{ name: 'bash', input_schema: {} }] }
+      const other = await collect(upstream, { ...asked, wire: { api: 'another', text: JSON.stringify(body), body } })
+      expect(other.response?.choices[0]?.message.toolCalls.map(({ name: called }) => called)).toEqual(['bash', 'read'])
+      const hosted = request('plain', { tools: [{ type: 'web_search' }], tool_choice: 'auto' })
+      expect((await collect(upstream, hosted)).text).toBe('Paris is the capital of France.')
+    })
+
     test.each([
       ['s429', { code: 'upstream.rate-limited', status: 429, retryAfterSeconds: 2 }],
       ['s500', { code: 'upstream.failed', status: 500 }],

@@ -156,10 +156,9 @@ const ADVICE: ProbeSubject['advice'] = {
 
 /**
  * What capture needs, whatever the harness asked for. `include_reasoning: false` would hide ids and log probabilities
- * altogether; `top_logprobs: 0` is the cheapest that still reports the sampled token; an empty tool list is refused.
+ * altogether; `top_logprobs: 0` is the cheapest that still reports the sampled token.
  */
 function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
-  const { body } = request.wire
   return {
     ...(model === undefined ? {} : { model }),
     return_token_ids: true,
@@ -168,13 +167,7 @@ function forcedFields(request: TurnRequest, stream: boolean, model: string | und
     include_reasoning: true,
     ...(stream ? { stream_options: { include_usage: true } } : {}),
     ...(request.stream && !stream ? { stream: false, stream_options: null } : {}),
-    ...(Array.isArray(body['tools']) && !body['tools'].some(isFunction) ? { tools: null, tool_choice: null } : {}),
   }
-}
-
-/** Tools of other types are dropped. */
-function isFunction(tool: { type?: unknown } | null): boolean {
-  return tool?.type === 'function'
 }
 
 const VllmConfig = z.strictObject({ kind: z.literal('vllm'), ...engineConfigFields })

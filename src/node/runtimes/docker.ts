@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto'
-import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
@@ -8,7 +7,7 @@ import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { AllowProxy } from '../sandbox/allow-proxy.ts'
 import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
-import { listenInside, type DoorServer } from '../sandbox/doors.ts'
+import { listenInside, type DoorServer, type DoorUse } from '../sandbox/doors.ts'
 import { signalProcess } from '../sandbox/processes.ts'
 import { Records } from '../sandbox/records.ts'
 import { snapshotConfig, Snapshots } from '../sandbox/snapshots.ts'
@@ -504,7 +503,7 @@ class DockerRuntime implements Runtime {
   }
 
   async #openDoors(
-    accepts: ReadonlyMap<number, (socket: Socket) => void>,
+    accepts: ReadonlyMap<number, DoorUse>,
     { containerId, user, rooms, forwarded }: Container & { forwarded: ForwardedDoors | undefined },
     signal: AbortSignal,
   ): Promise<readonly DoorServer[]> {
@@ -544,15 +543,15 @@ function diskLimit({ diskQuota }: DockerConfig): (keyof SandboxLimits)[] {
 
 interface DoorPlan {
   ports: { door: number | undefined; proxy: number | undefined }
-  accepts: ReadonlyMap<number, (socket: Socket) => void>
+  accepts: ReadonlyMap<number, DoorUse>
 }
 
 function planDoors({ door, network }: SandboxSpec): DoorPlan {
   const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
   const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const accepts = new Map<number, (socket: Socket) => void>()
-  if (door !== undefined) accepts.set(door.port, (socket) => door.accept(socket))
-  if (proxy !== undefined && proxyPort !== undefined) accepts.set(proxyPort, (socket) => proxy.accept(socket))
+  const accepts = new Map<number, DoorUse>()
+  if (door !== undefined) accepts.set(door.port, door)
+  if (proxy !== undefined && proxyPort !== undefined) accepts.set(proxyPort, proxy)
   return { ports: { door: door?.port, proxy: proxyPort }, accepts }
 }
 

@@ -120,7 +120,7 @@ class LocalRuntime implements Runtime {
     const places = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
     const cgroup = await this.#premises.createCgroup(spec, record)
     const { door } = spec
-    const doorServer = door === undefined ? undefined : await listenHere(door.port, (socket) => door.accept(socket))
+    const doorServer = door === undefined ? undefined : await listenHere(door.port, door)
     undo.defer(() => doorServer?.close())
     signal.throwIfAborted()
     undo.move()

@@ -101,6 +101,11 @@ export interface Door {
   /** On 127.0.0.1 inside. A wish where the sandbox shares the machine's network; `doorPort` says what it became. */
   port: number
   accept(socket: Socket): void
+  /**
+   * Sockets arrive paused, and no byte has been read from them: such a socket can be passed to another process. Whoever
+   * reads it here has to call `resume()`. Absent: sockets arrive as usual.
+   */
+  isPaused?: boolean
 }
 
 export interface Mount {

@@ -9,6 +9,7 @@ import {
 } from 'node:http'
 import { BlockList, connect, isIP, type Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import { scopeConnections } from '../../lib/fault-scope.ts'
 
 type Resolve = (host: string) => Promise<{ address: string; family: number }[]>
 
@@ -74,6 +75,7 @@ export class AllowProxy {
       incoming.on('error', () => response.destroy())
       this.#forward(incoming, response).catch(() => response.destroy())
     })
+    scopeConnections(this.#server)
     this.#server.on('connect', (incoming, socket, head) => {
       socket.on('error', () => socket.destroy())
       this.#tunnel(incoming, socket, head).catch(() => socket.destroy())

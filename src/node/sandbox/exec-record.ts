@@ -51,7 +51,7 @@ export class ExecRecord {
 
   /** The command begins now; `onTimeout` is called when its time is up. */
   begin(onTimeout: () => void): void {
-    this.#startedAt = this.#deps.now()
+    this.#startedAt = performance.now()
     if (this.#timeoutMs === undefined) return
     this.#timer = setTimeout(() => {
       this.#isTimedOut = true
@@ -62,7 +62,7 @@ export class ExecRecord {
   /** Its first process has ended. */
   stopClock(): void {
     clearTimeout(this.#timer)
-    this.#durationMs = this.#deps.now() - this.#startedAt
+    this.#durationMs = performance.now() - this.#startedAt
   }
 
   /** Nothing more is written. */

@@ -120,7 +120,7 @@ test('after a scan no sandbox is over its limit, and no process of anybody else 
       const members = new Set(membersOf([3], await deps.readProcesses()).map(({ pid }) => pid))
       await watch.scan()
       expect(killed.every((pid) => members.has(pid))).toBe(true)
-      expect(killed).toHaveLength(memory.kills)
+      expect(killed.length).toBe(memory.kills)
       const left = all.filter(({ pid }) => members.has(pid) && !killed.includes(pid))
       expect(left.reduce((sum, { residentMb }) => sum + residentMb, 0)).toBeLessThanOrEqual(limitMb)
     }),

@@ -1,6 +1,6 @@
-import { hasIdsAt } from '../../lib/token-hash.ts'
 import type { CallGraph, CallNode } from '../graph/call-graph.ts'
 import type { MayTrain, Part, Plan, Row } from './builder.ts'
+import { ChainTips } from './prefix-merging-tips.ts'
 
 const LOST = { reason: 'lost-by-splice', detail: 'splicing stopped before this call' } as const
 
@@ -14,7 +14,8 @@ export function spliceChains(graph: CallGraph, mayTrain: MayTrain, endOfTurnId: 
   const leftOut: Plan['leftOut'] = new Map()
   const rows: Row[] = []
   const calls = graph.nodes.filter(({ choice, response }) => choice.index === 0 && response.promptIds.length > 0)
-  for (const node of graph.nodes) if (!calls.includes(node)) leftOut.set(node, LOST)
+  const isCall = new Set(calls)
+  for (const node of graph.nodes) if (!isCall.has(node)) leftOut.set(node, LOST)
   for (const chain of chainsOf(calls)) {
     const { parts, lost } = splice(chain, mayTrain, endOfTurnId ?? endOfTurn(chain))
     for (const node of lost) leftOut.set(node, LOST)
@@ -26,21 +27,16 @@ export function spliceChains(graph: CallGraph, mayTrain: MayTrain, endOfTurnId: 
 /** By the time they were saved; a call joins the chain with the longest last prompt that its own begins with. */
 function chainsOf(calls: readonly CallNode[]): CallNode[][] {
   const chains: CallNode[][] = []
+  const tips = new ChainTips()
   for (const call of calls.toSorted((a, b) => (a.turn.endedAt ?? 0) - (b.turn.endedAt ?? 0))) {
-    let joined: CallNode[] | undefined
-    for (const chain of chains) {
-      const tip = promptOf(chain)
-      if (hasIdsAt(call.response.promptIds, 0, tip) && tip.length > (joined ? promptOf(joined).length : 0))
-        joined = chain
-    }
-    if (joined === undefined) chains.push([call])
-    else joined.push(call)
+    const joined = tips.find(call.response.promptIds)
+    if (joined !== undefined) tips.remove(joined)
+    const chain = joined ?? []
+    if (joined === undefined) chains.push(chain)
+    chain.push(call)
+    tips.add(chain)
   }
   return chains
-}
-
-function promptOf(chain: readonly CallNode[]): Int32Array {
-  return chain.at(-1)?.response.promptIds ?? new Int32Array()
 }
 
 function endOfTurn(chain: readonly CallNode[]): number | undefined {

@@ -33,9 +33,10 @@ export const prefixMerging: Plug<typeof Config, object, Builder> = {
 
 function exactChains(graph: CallGraph, mayTrain: MayTrain): Plan {
   const trainable = trainableBelow(graph.nodes, mayTrain)
+  const heirs = new Map(graph.nodes.map((node) => [node, heirOf(node, trainable)]))
   const rows = graph.nodes
-    .filter((node) => node.edge.verdict !== 'exact' || heir(node.edge.parent, trainable) !== node)
-    .map((head) => chainFrom(head, trainable))
+    .filter((node) => node.edge.verdict !== 'exact' || heirs.get(node.edge.parent) !== node)
+    .map((head) => chainFrom(head, heirs))
     // What comes before the first trained call is its prompt; what comes after the last is of no use.
     .map((chain) => chain.slice(chain.findIndex(mayTrain), chain.findLastIndex(mayTrain) + 1))
     .filter((chain) => chain.length > 0)
@@ -57,7 +58,7 @@ function trainableBelow(nodes: readonly CallNode[], mayTrain: MayTrain): Map<Cal
 }
 
 /** The child a chain goes on with; the oldest of equals. */
-function heir(node: CallNode, trainable: ReadonlyMap<CallNode, number>): CallNode | undefined {
+function heirOf(node: CallNode, trainable: ReadonlyMap<CallNode, number>): CallNode | undefined {
   let best: CallNode | undefined
   for (const child of node.children) {
     if (best === undefined || (trainable.get(child) ?? 0) > (trainable.get(best) ?? 0)) best = child
@@ -65,8 +66,8 @@ function heir(node: CallNode, trainable: ReadonlyMap<CallNode, number>): CallNod
   return best
 }
 
-function chainFrom(head: CallNode, trainable: ReadonlyMap<CallNode, number>): CallNode[] {
+function chainFrom(head: CallNode, heirs: ReadonlyMap<CallNode, CallNode | undefined>): CallNode[] {
   const chain: CallNode[] = []
-  for (let node: CallNode | undefined = head; node !== undefined; node = heir(node, trainable)) chain.push(node)
+  for (let node: CallNode | undefined = head; node !== undefined; node = heirs.get(node)) chain.push(node)
   return chain
 }

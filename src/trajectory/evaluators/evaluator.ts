@@ -53,6 +53,7 @@ export interface Collection {
 
 export interface Evaluation extends Collection {
   ending: AgentEnding
+  /** Without its turns, unless the evaluator is a module of the user's: a record may be large. */
   session: SessionRecord
   /** What was said in the main conversation up to its end, tool results included; empty when nothing was. */
   conversation(): readonly ChatMessage[]

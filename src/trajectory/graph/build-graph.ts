@@ -2,12 +2,15 @@ import type { SessionRecord } from '../../model/session.ts'
 import type { Label } from '../../model/sample.ts'
 import type { Choice, Turn, TurnResponse } from '../../model/turn.ts'
 import type { CallGraph, CallNode, Edge, RequestReader } from './call-graph.ts'
+import { ParentChoice } from './choose-parent.ts'
 import { diagnoseBreak, diagnoseFork } from './diagnose-fork.ts'
-import { findParents } from './find-parents.ts'
+import { findParents, type ParentRef } from './find-parents.ts'
 import { Histories } from './histories.ts'
 import { labelCalls } from './label-calls.ts'
 import { NearestCall } from './nearest-call.ts'
-import { passedOverBy } from './passed-over.ts'
+import { PassedOver } from './passed-over.ts'
+import { PromptIndex } from './prompt-index.ts'
+import { byAge, deliveryRank } from './turn-order.ts'
 
 /** The forest of a session's calls. Pure; the order of `session.turns` does not matter. */
 export function buildGraph(session: SessionRecord, reader: RequestReader): CallGraph {
@@ -19,8 +22,9 @@ export function buildGraph(session: SessionRecord, reader: RequestReader): CallG
   const nodes = nodesOf.flat()
   const histories = new Histories(reader)
   linkForks(nodesOf, histories)
-  for (const node of nodes) notePassedOver(node, histories)
-  for (const [node, { label, evidence }] of labelCalls(nodes, histories)) node.setLabel(label, evidence)
+  const passedOver = new PassedOver(nodes, histories)
+  for (const node of nodes) notePassedOver(node, passedOver, histories)
+  for (const [node, { label, evidence }] of labelCalls(nodes, passedOver, histories)) node.setLabel(label, evidence)
   return { session, nodes, silent: turns.filter((turn) => !hasAnswer(turn)), duplicates }
 }
 
@@ -69,17 +73,9 @@ function withoutDuplicates(records: readonly Turn[]): { turns: Turn[]; duplicate
   return { turns: turns.toSorted(byAge), duplicates: duplicates.toSorted(byAge) }
 }
 
-function byAge(a: Turn, b: Turn): number {
-  return a.startedAt - b.startedAt || a.index - b.index || (a.id < b.id ? -1 : Number(a.id > b.id))
-}
-
 function fullness(turn: Turn): number[] {
   const sampled = turn.response?.choices.reduce((sum, { ids }) => sum + ids.length, 0) ?? -1
   return [Number(turn.endedAt !== undefined), sampled, Number(turn.failure === undefined), deliveryRank(turn)]
-}
-
-function deliveryRank({ delivery }: Turn): number {
-  return delivery === 'delivered' ? 2 : Number(delivery === 'unknown')
 }
 
 function compareLists(a: readonly number[], b: readonly number[]): number {
@@ -93,10 +89,12 @@ function linkParents(answered: readonly AnsweredTurn[], nodesOf: readonly Node[]
   const parents = findParents(
     answered.map(({ response }) => ({ promptIds: response.promptIds, choices: response.choices })),
   )
+  const choices = new Map<readonly ParentRef[], ParentChoice<Node>>()
   for (const [index, refs] of parents.entries()) {
-    const candidates = refs.map(({ call, choice }) => nodesOf[call]?.[choice] as Node)
-    const parent = likeliest(candidates, answered[index] as Turn)
-    if (parent === undefined) continue
+    if (refs.length === 0) continue
+    const choice = choices.get(refs) ?? new ParentChoice(refs.map((ref) => nodesOf[ref.call]?.[ref.choice] as Node))
+    choices.set(refs, choice)
+    const parent = choice.for(answered[index] as Turn)
     for (const node of nodesOf[index] ?? []) {
       node.edge = { verdict: 'exact', parent }
       parent.children.push(node)
@@ -120,28 +118,19 @@ function parentsFirst(byTurn: readonly Node[][]): Node[][] {
   return [...placed]
 }
 
-/** Where several calls gave the very same tokens, the one the harness can have gone on from. */
-function likeliest(candidates: readonly Node[], child: Turn): Node | undefined {
-  const rank = ({ turn, choice }: Node): number[] => [
-    deliveryRank(turn),
-    Number(turn.failure === undefined),
-    Number((turn.endedAt ?? Number.POSITIVE_INFINITY) <= child.startedAt),
-    turn.endedAt ?? 0,
-    -choice.index,
-  ]
-  return candidates.toSorted((a, b) => compareLists(rank(b), rank(a)) || byAge(b.turn, a.turn))[0]
-}
-
 /** Calls that go on from none: a conversation begins, or the history of an earlier one came back changed. */
 function linkForks(nodesOf: readonly Node[][], histories: Histories): void {
   // The first call has nobody before it; where all others go on literally there is nothing to look for.
   if (nodesOf.slice(1).every(([node]) => node?.edge.verdict === 'exact')) return
   const nearest = new NearestCall()
+  const prompts = new PromptIndex<Node>()
   const added: Node[] = []
   for (const nodes of nodesOf) {
     const [first] = nodes
     if (first?.edge.verdict === 'root') {
-      const edge = edgeOf(first, nearest, added, histories)
+      // Asked again: what holds for the first time holds for this one.
+      const original = first.response.promptIds.length === 0 ? first : prompts.findOrAdd(first)
+      const edge = original === first ? edgeOf(first, nearest, added, histories) : original.edge
       for (const node of nodes) node.edge = edge
     }
     for (const node of nodes) {
@@ -152,9 +141,9 @@ function linkForks(nodesOf: readonly Node[][], histories: Histories): void {
 }
 
 /** The prompt begins literally with an older call than the one its messages go on from. */
-function notePassedOver(node: Node, histories: Histories): void {
+function notePassedOver(node: Node, passedOver: PassedOver, histories: Histories): void {
   const { edge } = node
-  const from = passedOverBy(node, histories).at(-1)
+  const from = passedOver.by(node).at(-1)
   if (edge.verdict !== 'exact' || from === undefined) return
   node.edge = { ...edge, passedOver: diagnoseBreak(node, from, histories) }
 }

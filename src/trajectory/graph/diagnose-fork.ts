@@ -1,4 +1,3 @@
-import { hasIdsAt } from '../../lib/token-hash.ts'
 import { textOf, type Message } from '../../model/message.ts'
 import type { Break, CallNode, Edge, ForkReason } from './call-graph.ts'
 import { change, differencesOf, type Difference } from './compare-answer.ts'
@@ -31,9 +30,6 @@ const THOUGHT_MARKS = 8
  * tokens where it broke, both together why; what the gateway noted when the call was made settles what neither shows.
  */
 export function diagnoseFork(node: CallNode, situation: ForkSituation, histories: Histories): Edge {
-  const original = earlierWithSamePrompt(node, situation)
-  // Asked again: what holds for the first time holds for this one.
-  if (original !== undefined) return original.edge
   const origin = findOrigin(node, situation, histories)
   if (origin === undefined || (origin.kind === 'continues' && !origin.isAnswered)) {
     const summary = findSummary(node, situation, histories)
@@ -51,17 +47,6 @@ export function diagnoseFork(node: CallNode, situation: ForkSituation, histories
 export function diagnoseBreak(node: CallNode, from: CallNode, histories: Histories): Break {
   const { verdict: _, ...found } = forked(node, from, whyNotLiteral(node, from, histories))
   return found
-}
-
-function earlierWithSamePrompt(node: CallNode, { commonTokens: common, earlier }: ForkSituation): CallNode | undefined {
-  const { promptIds } = node.response
-  if (common < promptIds.length) return undefined
-  return earlier.find(
-    ({ edge, response }) =>
-      edge.verdict !== 'exact' &&
-      response.promptIds.length === promptIds.length &&
-      hasIdsAt(response.promptIds, 0, promptIds),
-  )
 }
 
 function forked(node: CallNode, from: CallNode, cause: Cause): ForkedEdge {

@@ -1,9 +1,14 @@
 import { textOf } from '../../model/message.ts'
+import type { Turn } from '../../model/turn.ts'
 import type { CallNode } from './call-graph.ts'
 import type { Histories } from './histories.ts'
+import { SHORTEST_TEXT, stringsIn, ToolTexts, type ToolUse } from './tool-texts.ts'
+import { WorkLimit } from './work-limit.ts'
 
-/** Shorter texts are the same by chance. */
-const SHORTEST = 8
+/** Characters that are searched for errands of all conversations of a session; what is not found by then is not said. */
+const CHARACTERS_SEARCHED = 2 ** 28
+
+type Conversation = readonly CallNode[]
 
 /** Who asked for a conversation by a tool call, and who got its answer; in words. */
 interface Errand {
@@ -11,97 +16,70 @@ interface Errand {
   returned?: string
 }
 
-/** A tool call and all texts in its arguments. */
-export interface ToolText {
-  node: CallNode
-  name: string
-  texts: readonly string[]
-}
-
-/** Worked out once for all conversations of a session. */
-export function toolTextsOf(nodes: readonly CallNode[]): ToolText[] {
-  return nodes.flatMap((node) =>
-    node.choice.message.toolCalls.map(({ name, arguments: args }) => ({ node, name, texts: stringsIn(args) })),
-  )
-}
-
 /**
  * Looks for what ties a sub-agent to the one that sent it: the first user message of its conversation stands in the
  * arguments of a tool call made before, and its last answer in a message to another conversation afterwards.
  */
-export function findErrand(
-  conversation: readonly CallNode[],
-  { all, toolTexts }: { all: readonly (readonly CallNode[])[]; toolTexts: readonly ToolText[] },
-  histories: Histories,
-): Errand {
-  const [first, last] = [conversation[0] as CallNode, conversation.at(-1) as CallNode]
-  const own = new Set(conversation)
-  const asked = whoAsked(
-    first,
-    toolTexts.filter(({ node }) => node.turn.startedAt <= first.turn.startedAt && !own.has(node)),
-    histories,
-  )
-  if (asked === undefined) return {}
-  const others = all.filter((nodes) => nodes !== conversation)
-  const returned = whoGotAnswer(last, others, histories)
-  return { asked, ...(returned === undefined ? {} : { returned }) }
-}
+export class Errands {
+  readonly #histories: Histories
+  readonly #conversations: readonly Conversation[]
+  readonly #conversationOf: ReadonlyMap<CallNode, Conversation>
+  readonly #toolTexts: ToolTexts
+  readonly #work: WorkLimit
 
-function whoAsked(first: CallNode, earlier: readonly ToolText[], histories: Histories): string | undefined {
-  const messages = histories.requestOf(first.turn)?.messages ?? []
-  const answered = messages.findIndex(({ role }) => role === 'assistant')
-  const tasks = messages
-    .slice(0, answered === -1 ? messages.length : answered)
-    .filter(({ role }) => role === 'user')
-    .flatMap(({ content }) => content)
-    .map((part) => (part.type === 'text' ? part.text.trim() : ''))
-    .filter((text) => text.length >= SHORTEST)
-  const found = earlier.find(({ texts }) => texts.some((text) => tasks.some((task) => isTask(task, text))))
-  return found && `its first message stands in the arguments of ${found.name} in ${found.node.turn.id}`
-}
+  constructor(conversations: readonly Conversation[], histories: Histories, characters = CHARACTERS_SEARCHED) {
+    this.#histories = histories
+    this.#conversations = conversations
+    this.#conversationOf = new Map(conversations.flatMap((nodes) => nodes.map((node) => [node, nodes] as const)))
+    this.#work = new WorkLimit(characters)
+    this.#toolTexts = new ToolTexts(conversations.flat(), this.#work)
+  }
 
-/** The harness may wrap what the tool call says, but not in more than that. */
-function isTask(task: string, text: string): boolean {
-  return task === text || (text.length * 2 >= task.length && task.includes(text))
-}
-
-function whoGotAnswer(
-  last: CallNode,
-  others: readonly (readonly CallNode[])[],
-  histories: Histories,
-): string | undefined {
-  const { message } = last.choice
-  // Some agents must hand their result in by a tool call.
-  const results = [textOf(message).trim(), ...message.toolCalls.flatMap((call) => stringsIn(call.arguments))]
-  const sought = results.filter((text) => text.length >= SHORTEST)
-  if (sought.length === 0) return undefined
-  for (const other of others) {
-    const turn = other.findLast((node) => node.turn.startedAt >= last.turn.startedAt)?.turn
-    if (turn === undefined) continue
-    const heard = histories.requestOf(turn)?.messages.filter(({ role }) => role === 'tool' || role === 'user') ?? []
-    if (heard.some((from) => sought.some((text) => textOf(from).includes(text)))) {
-      return `its last answer stands in a message of ${turn.id}`
+  find(conversation: Conversation): Errand {
+    const asked = this.#whoAsked(conversation)
+    if (asked === undefined) return {}
+    const returned = this.#whoGotAnswer(conversation, asked)
+    return {
+      asked: `its first message stands in the arguments of ${asked.name} in ${asked.node.turn.id}`,
+      ...(returned === undefined ? {} : { returned: `its last answer stands in a message of ${returned.id}` }),
     }
   }
-  return undefined
-}
 
-/** All texts in the arguments of a tool call. */
-function stringsIn(args: string): string[] {
-  const found: string[] = []
-  const open: unknown[] = [parsed(args)]
-  for (let value = open.pop(); open.length > 0 || value !== undefined; value = open.pop()) {
-    if (typeof value === 'string') {
-      if (value.trim().length >= SHORTEST) found.push(value.trim())
-    } else if (typeof value === 'object' && value !== null) open.push(...(Object.values(value) as unknown[]))
+  #whoAsked(conversation: Conversation): ToolUse | undefined {
+    const { turn } = conversation[0] as CallNode
+    const messages = this.#histories.requestOf(turn)?.messages ?? []
+    const answered = messages.findIndex(({ role }) => role === 'assistant')
+    const tasks = messages
+      .slice(0, answered === -1 ? messages.length : answered)
+      .filter(({ role }) => role === 'user')
+      .flatMap(({ content }) => content)
+      .map((part) => (part.type === 'text' ? part.text.trim() : ''))
+      .filter((text) => text.length >= SHORTEST_TEXT)
+    const isEligible = (node: CallNode): boolean =>
+      node.turn.startedAt <= turn.startedAt && this.#conversationOf.get(node) !== conversation
+    return this.#toolTexts.find(tasks, isEligible)
   }
-  return found
-}
 
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text) as unknown
-  } catch {
+  /** The conversation that asked is looked at first: it is the one that waits for the answer. */
+  #whoGotAnswer(conversation: Conversation, asked: ToolUse): Turn | undefined {
+    const last = conversation.at(-1) as CallNode
+    const { message } = last.choice
+    // Some agents must hand their result in by a tool call.
+    const results = [textOf(message).trim(), ...message.toolCalls.flatMap((call) => stringsIn(call.arguments))]
+    const sought = results.filter((text) => text.length >= SHORTEST_TEXT)
+    if (sought.length === 0) return undefined
+    const asker = this.#conversationOf.get(asked.node) as Conversation
+    for (const other of [asker, ...this.#conversations]) {
+      if (other === conversation || !this.#work.spend(other.length)) continue
+      const turn = other.findLast((node) => node.turn.startedAt >= last.turn.startedAt)?.turn
+      if (turn !== undefined && this.#hears(turn, sought)) return turn
+    }
     return undefined
+  }
+
+  #hears(turn: Turn, sought: readonly string[]): boolean {
+    if (!this.#work.spend(turn.request.length * (1 + sought.length))) return false
+    const heard = this.#histories.requestOf(turn)?.messages.filter(({ role }) => role === 'tool' || role === 'user')
+    return heard?.some((from) => sought.some((text) => textOf(from).includes(text))) === true
   }
 }

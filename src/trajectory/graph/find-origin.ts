@@ -80,17 +80,17 @@ function relate(
 
 /** Of a call and those it literally goes on from, the last with no more than so many messages. */
 function deepestWithin(tip: CallNode, most: number, histories: Histories): CallNode | undefined {
-  const chain = [tip]
-  for (let { edge } = tip; edge.verdict === 'exact'; { edge } = edge.parent) chain.push(edge.parent)
+  const { ancestry } = histories
+  const at = (distance: number): CallNode => ancestry.ancestorOf(tip, distance) as CallNode
   // The further up, the fewer messages.
-  let [low, high] = [0, chain.length]
+  let [low, high] = [0, ancestry.depthOf(tip) + 1]
   while (low < high) {
     const middle = (low + high) >>> 1
-    const length = histories.of((chain[middle] as CallNode).turn)?.messages.length ?? Number.POSITIVE_INFINITY
+    const length = histories.of(at(middle).turn)?.messages.length ?? Number.POSITIVE_INFINITY
     if (length <= most) high = middle
     else low = middle + 1
   }
-  return chain[low]
+  return ancestry.ancestorOf(tip, low)
 }
 
 /** Harnesses ask once more with a remark when an answer was empty or did not come through. */

@@ -1,5 +1,8 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
+import { toyWorld } from '../../../test/support/random-sessions/world.ts'
+import { trialOf } from '../../../test/support/random-sessions/trial.ts'
+import { buildGraph } from './build-graph.ts'
 import { findParents, type ParentRef, type TokenCall } from './find-parents.ts'
 import { commonTokens, NearestCall } from './nearest-call.ts'
 
@@ -41,6 +44,24 @@ function naiveParents(list: readonly TokenCall[], promptIds: Int32Array): Parent
 function inOrder(refs: readonly ParentRef[]): ParentRef[] {
   return refs.toSorted((a, b) => a.call - b.call || a.choice - b.choice)
 }
+
+test('the graph of a random session has the parents that comparing every pair of calls gives', () => {
+  fc.assert(
+    fc.property(trialOf(toyWorld, 12), ({ session, reader }) => {
+      const { nodes } = buildGraph(session, reader)
+      const turns = [...new Set(nodes.map(({ turn }) => turn))]
+      const list = turns.map(({ response }) => ({ promptIds: response!.promptIds, choices: response!.choices }))
+      for (const node of nodes) {
+        const keys = naiveParents(list, node.response.promptIds).map(({ call, choice }) => {
+          return `${turns[call]!.id}#${turns[call]!.response!.choices[choice]!.index}`
+        })
+        if (node.edge.verdict === 'exact') expect(keys).toContain(node.edge.parent.key)
+        else expect(keys).toEqual([])
+      }
+    }),
+    { numRuns: 200 },
+  )
+})
 
 test('NearestCall finds the call that shares the longest beginning, across blocks of its index', () => {
   const sequence = fc.record({

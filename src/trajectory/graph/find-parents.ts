@@ -18,21 +18,21 @@ const TRIES = 8
 /**
  * For each call the choices whose prompt and answer together are the longest beginning of its prompt: usually none or one,
  * several where the same answer was sampled twice. Near-linear in the number of tokens, whatever the order of the calls.
+ * Calls with the same parents get the same array.
  *
  * The parent of most calls is one of the longest sequences that fit into its prompt, and comparing memory is the fastest
  * thing there is. For the others one running hash over the prompt meets every possible parent on its way.
  */
-export function findParents(calls: readonly TokenCall[]): ParentRef[][] {
+export function findParents(calls: readonly TokenCall[]): (readonly ParentRef[])[] {
   const sequences = sequencesOf(calls)
-  let byHash: ReadonlyMap<number, readonly Sequence[]> | undefined
+  const hashes = new SequenceHashes(sequences)
   return calls.map(({ promptIds }) => {
     const fitting = countFitting(sequences, promptIds.length)
     const tried = sequences.slice(Math.max(0, fitting - TRIES), fitting).reverse()
     const first = tried.find((sequence) => isBeginning(sequence, promptIds))
-    if (first !== undefined) return sameAs(first, sequences, fitting, promptIds)
-    if (fitting <= TRIES) return []
-    byHash ??= hashAll(sequences)
-    return longestMet(promptIds, sequences.slice(0, fitting - TRIES), byHash)
+    if (first !== undefined) return hashes.equalTo(first)
+    const longest = sequences[fitting - TRIES - 1]
+    return longest === undefined ? [] : longestMet(promptIds, longest.length, hashes)
   })
 }
 
@@ -69,49 +69,78 @@ function isBeginning({ promptIds, ids }: Sequence, prompt: Int32Array): boolean 
   return hasIdsAt(prompt, promptIds.length, ids) && hasIdsAt(prompt, 0, promptIds)
 }
 
-/** All that are equal to one; they lie next to each other. */
-function sameAs(first: Sequence, sequences: readonly Sequence[], fitting: number, prompt: Int32Array): ParentRef[] {
-  const same: ParentRef[] = []
-  for (let at = fitting - 1; at >= 0; at--) {
-    const sequence = sequences[at] as Sequence
-    if (sequence.length < first.length) break
-    if (sequence.length === first.length && isBeginning(sequence, prompt)) same.push(refOf(sequence))
+/** All sequences by their hash. Each is hashed at most once, and only where another one has its length. */
+class SequenceHashes {
+  readonly #byLength: ReadonlyMap<number, readonly Sequence[]>
+  readonly #byHash = new Map<number, ReadonlyMap<number, readonly Sequence[]>>()
+  readonly #equal = new Map<Sequence, readonly ParentRef[]>()
+  /** All lengths there are, ascending. */
+  readonly lengths: readonly number[]
+
+  constructor(sequences: readonly Sequence[]) {
+    this.#byLength = Map.groupBy(sequences, ({ length }) => length)
+    this.lengths = [...this.#byLength.keys()]
   }
-  return same
+
+  /** Sequences of this length that are likely to have these tokens. Equal hashes are a hint, no proof. */
+  find(length: number, hash: TokenHash): readonly Sequence[] {
+    return this.#hashesOf(length).get(hash.key()) ?? []
+  }
+
+  /** All with the very same tokens, itself included. */
+  equalTo(sequence: Sequence): readonly ParentRef[] {
+    const known = this.#equal.get(sequence)
+    if (known !== undefined) return known
+    const sameLength = this.#byLength.get(sequence.length) ?? []
+    const likely = sameLength.length === 1 ? sameLength : this.find(sequence.length, hashOf(sequence))
+    const equal = likely.filter((other) => hasSameTokens(sequence, other))
+    const refs = equal.map(({ call, choice }) => ({ call, choice }))
+    for (const other of equal) this.#equal.set(other, refs)
+    return refs
+  }
+
+  #hashesOf(length: number): ReadonlyMap<number, readonly Sequence[]> {
+    const known = this.#byHash.get(length)
+    if (known !== undefined) return known
+    const hashes = Map.groupBy(this.#byLength.get(length) ?? [], (sequence) => hashOf(sequence).key())
+    this.#byHash.set(length, hashes)
+    return hashes
+  }
 }
 
-function hashAll(sequences: readonly Sequence[]): Map<number, Sequence[]> {
-  return Map.groupBy(sequences, ({ promptIds, ids }) => {
-    const hash = new TokenHash()
-    hash.add(promptIds, 0, promptIds.length)
-    hash.add(ids, 0, ids.length)
-    return hash.key()
-  })
-}
-
-function longestMet(
-  prompt: Int32Array,
-  fitting: readonly Sequence[],
-  byHash: ReadonlyMap<number, readonly Sequence[]>,
-): ParentRef[] {
+function hashOf({ promptIds, ids }: Sequence): TokenHash {
   const hash = new TokenHash()
-  const met: Sequence[][] = []
+  hash.add(promptIds, 0, promptIds.length)
+  hash.add(ids, 0, ids.length)
+  return hash
+}
+
+function hasSameTokens(one: Sequence, other: Sequence): boolean {
+  const [short, long] = one.promptIds.length <= other.promptIds.length ? [one, other] : [other, one]
+  const split = long.promptIds.length - short.promptIds.length
+  return (
+    one.length === other.length &&
+    hasIdsAt(long.promptIds, 0, short.promptIds) &&
+    hasIdsAt(long.promptIds, short.promptIds.length, short.ids.subarray(0, split)) &&
+    hasIdsAt(long.ids, 0, short.ids.subarray(split))
+  )
+}
+
+/** `longest`: of the sequences that were not compared. */
+function longestMet(prompt: Int32Array, longest: number, hashes: SequenceHashes): readonly ParentRef[] {
+  const hash = new TokenHash()
+  const met: (readonly Sequence[])[] = []
   let read = 0
-  for (const { length } of fitting) {
-    if (length === read) continue
+  for (const length of hashes.lengths) {
+    if (length > longest) break
     hash.add(prompt, read, length)
     read = length
-    const found = byHash.get(hash.key())?.filter((sequence) => sequence.length === length)
-    if (found !== undefined && found.length > 0) met.push(found)
+    const found = hashes.find(length, hash)
+    if (found.length > 0) met.push(found)
   }
-  // Equal hashes are a hint, no proof.
   for (const candidates of met.reverse()) {
-    const verified = candidates.filter((sequence) => isBeginning(sequence, prompt))
-    if (verified.length > 0) return verified.map(refOf)
+    const parent = candidates.find((sequence) => isBeginning(sequence, prompt))
+    if (parent !== undefined) return hashes.equalTo(parent)
   }
   return []
-}
-
-function refOf({ call, choice }: Sequence): ParentRef {
-  return { call, choice }
 }

@@ -7,7 +7,7 @@ import type { Histories } from './histories.ts'
 const SHORTEST_SUMMARY = 12
 
 /** What several harnesses put around a summary, so that they can take it out of the answer. */
-const SUMMARY_TAG = /<(summary|state_snapshot|conversation_summary)>([\s\S]*?)<\/\1>/
+const SUMMARY_TAGS = ['summary', 'state_snapshot', 'conversation_summary'] as const
 
 interface Summary {
   /** The call that wrote it, or, where none is recorded, the last one of the conversation it seems to stand for. */
@@ -36,7 +36,8 @@ export function findSummary(
     const at = texts.findIndex((text) => text.includes(summary))
     if (at !== -1) return { from: tip, isRecorded: true, at }
   }
-  const at = likely === undefined ? -1 : texts.findIndex((text, i) => i >= now.leading && SUMMARY_TAG.test(text))
+  const isTagged = (text: string, i: number): boolean => i >= now.leading && taggedText(text) !== undefined
+  const at = likely === undefined ? -1 : texts.findIndex(isTagged)
   if (likely === undefined || at === -1 || hasText(likely, texts[at] ?? '', histories)) return undefined
   return { from: likely, isRecorded: false, at }
 }
@@ -44,15 +45,28 @@ export function findSummary(
 /** The part of an answer that a later conversation is given. */
 export function summaryOf({ choice }: CallNode): string {
   const text = textOf(choice.message)
-  return (SUMMARY_TAG.exec(text)?.[2] ?? text).trim()
+  return (taggedText(text) ?? text).trim()
+}
+
+/** The text between the first tag of a summary and its end; undefined where there is none. One pass for each tag. */
+export function taggedText(text: string): string | undefined {
+  let first: { start: number; from: number; to: number } | undefined
+  for (const tag of SUMMARY_TAGS) {
+    const start = text.indexOf(`<${tag}>`)
+    if (start === -1 || (first !== undefined && first.start < start)) continue
+    const from = start + `<${tag}>`.length
+    const to = text.indexOf(`</${tag}>`, from)
+    if (to !== -1) first = { start, from, to }
+  }
+  return first && text.slice(first.from, first.to)
 }
 
 /** Text alone, asked for by someone who is not a tool, in a call that goes on from another or has no tools. */
 function mayBeSummary(tip: CallNode, histories: Histories): boolean {
   if (tip.choice.message.toolCalls.length > 0 || summaryOf(tip).length < SHORTEST_SUMMARY) return false
-  const request = histories.requestOf(tip.turn)
-  if (request === undefined || request.messages.at(-1)?.role === 'tool') return false
-  return tip.edge.verdict !== 'root' || request.tools.length === 0
+  const history = histories.of(tip.turn)
+  if (history === undefined || history.lastRole === 'tool') return false
+  return tip.edge.verdict !== 'root' || !history.hasTools
 }
 
 /** A tag that stood in the conversation before is no sign of a summary. */
@@ -63,6 +77,11 @@ function hasText(call: CallNode, text: string, histories: Histories): boolean {
 /** Headers in which harnesses say who is asking; the same before and after a compaction. */
 const IDENTITY = ['x-claude-code-agent-id', 'thread-id', 'x-session-id'] as const
 
-export function isSameAgent({ turn: one }: CallNode, { turn: other }: CallNode): boolean {
+/** Who is asking, as the headers tell; null where they do not. */
+export function identityOf({ turn }: CallNode): (string | null)[] {
+  return IDENTITY.map((name) => turn.headers[name] ?? null)
+}
+
+function isSameAgent({ turn: one }: CallNode, { turn: other }: CallNode): boolean {
   return IDENTITY.every((name) => one.headers[name] === other.headers[name])
 }

@@ -1,10 +1,10 @@
-import { hasIdsAt } from '../../lib/token-hash.ts'
 import { textOf } from '../../model/message.ts'
 import type { CallNode } from './call-graph.ts'
 import { DisjointSets } from './disjoint-sets.ts'
 import { summaryOf } from './find-summary.ts'
 import type { Histories } from './histories.ts'
-import { passedOverBy } from './passed-over.ts'
+import type { PassedOver } from './passed-over.ts'
+import { PromptIndex } from './prompt-index.ts'
 
 /** Answers to one request: several choices, and the same request made again. */
 export function groupByRequest<N extends CallNode>(nodes: readonly N[], histories: Histories): N[][] {
@@ -15,34 +15,14 @@ export function groupByRequest<N extends CallNode>(nodes: readonly N[], historie
     if (first === undefined) byTurn.set(node.turn.id, node)
     else groups.join(first, node)
   }
-  for (const same of Map.groupBy(byTurn.values(), likelyPrompt).values()) {
-    const prompts: CallNode[] = []
-    for (const node of same) {
-      const equal = prompts.find((other) => hasSamePrompt(node, other))
-      if (equal === undefined) prompts.push(node)
-      else groups.join(equal, node)
-    }
-  }
+  const prompts = new PromptIndex<CallNode>()
+  for (const node of byTurn.values()) groups.join(prompts.findOrAdd(node), node)
   for (const node of byTurn.values()) {
     const original = node.turn.retryOf === undefined ? undefined : byTurn.get(node.turn.retryOf)
     if (original !== undefined) groups.join(original, node)
     if (isReworded(node, histories) && node.edge.verdict === 'forked') groups.join(node.edge.from, node)
   }
   return groups.sets() as N[][]
-}
-
-/** Equal for all calls with the same prompt, unequal for most others. */
-function likelyPrompt({ edge, response, turn }: CallNode): string {
-  const { length } = response.promptIds
-  if (length === 0) return `text ${turn.request.length}`
-  return edge.verdict === 'exact' ? `${edge.parent.key} ${length}` : `${length}`
-}
-
-function hasSamePrompt(one: CallNode, other: CallNode): boolean {
-  const { promptIds } = one.response
-  return promptIds.length === 0
-    ? one.turn.request === other.turn.request
-    : hasIdsAt(other.response.promptIds, 0, promptIds)
 }
 
 /** The request of the other call again with a remark in it; nothing follows what was asked then. */
@@ -69,6 +49,7 @@ export function groupByConversation<N extends CallNode>(nodes: readonly N[], req
 /** Calls whose answer a later call goes on from, with that call; and those that wrote a summary for a later one. */
 export function findSuccessors(
   nodes: readonly CallNode[],
+  passedOver: PassedOver,
   histories: Histories,
 ): { goneOnFrom: Map<CallNode, CallNode>; summaries: Map<CallNode, CallNode> } {
   const goneOnFrom = new Map<CallNode, CallNode>()
@@ -84,7 +65,7 @@ export function findSuccessors(
     }
   }
   for (const node of nodes) {
-    for (const passed of passedOverBy(node, histories)) if (!goneOnFrom.has(passed)) goneOnFrom.set(passed, node)
+    for (const passed of passedOver.by(node)) if (!goneOnFrom.has(passed)) goneOnFrom.set(passed, node)
   }
   return { goneOnFrom, summaries }
 }

@@ -1,7 +1,8 @@
 import { sortedJson } from '../../lib/json-text.ts'
-import { RecentMap } from '../../lib/recent-map.ts'
+import { SizedMap } from '../../lib/sized-map.ts'
 import { textOf, type ContentPart, type Message } from '../../model/message.ts'
 import type { Turn, TurnRequest } from '../../model/turn.ts'
+import { Ancestry } from './ancestry.ts'
 import type { RequestReader } from './call-graph.ts'
 
 /** A recorded request, small enough to be kept for every call: messages that mean the same have the same number. */
@@ -10,6 +11,8 @@ export interface History {
   messages: readonly number[]
   /** How many stand in front. */
   leading: number
+  /** Of the last message; undefined when there is none. */
+  lastRole: Message['role'] | undefined
   system: number
   tools: number
   hasTools: boolean
@@ -17,13 +20,19 @@ export interface History {
   setting: number
 }
 
-/** Parsed requests that are kept; more are parsed again when they are looked at again. */
-const REQUESTS_KEPT = 8
+/**
+ * Characters of the requests that are kept parsed; others are parsed again when they are looked at again. The last calls of
+ * many conversations are looked at for each call that goes on from none.
+ */
+const CHARACTERS_KEPT = 16 * 1024 * 1024
 
 /** The requests of one session, each read at most when it is asked for. One of these lives as long as a graph is made. */
 export class Histories {
   readonly #reader: RequestReader
-  readonly #requests = new RecentMap<{ request: TurnRequest | undefined }>(REQUESTS_KEPT)
+  readonly #requests = new SizedMap<{ request: TurnRequest | undefined }>(CHARACTERS_KEPT)
+  #latest: { turn: Turn; request: TurnRequest | undefined } | undefined
+  /** Of the session's calls. */
+  readonly ancestry = new Ancestry()
   readonly #histories = new Map<string, History | undefined>()
   readonly #numbers = new Map<string, number>()
   /** The messages as they came, so that what they mean is worked out once for all requests that repeat them. */
@@ -36,10 +45,12 @@ export class Histories {
 
   /** In our own words; undefined when this version cannot read it. */
   requestOf(turn: Turn): TurnRequest | undefined {
-    const kept = this.#requests.get(turn.id)
+    const kept = this.#latest?.turn === turn ? this.#latest : this.#requests.get(turn.id)
     if (kept !== undefined) return kept.request
     const request = this.#reader.readRequest(turn)
-    this.#requests.set(turn.id, { request })
+    // Kept apart, since one request may be longer than all that are kept.
+    this.#latest = { turn, request }
+    this.#requests.set(turn.id, { request }, turn.request.length)
     return request
   }
 
@@ -69,6 +80,7 @@ export class Histories {
     return {
       messages: messages.slice(leading).map((message) => this.#numberOfMessage(message)),
       leading,
+      lastRole: messages.at(-1)?.role,
       system: this.#numberOf(['system', systemText(messages.slice(0, leading))]),
       tools: this.#numberOf(['tools', tools]),
       hasTools: tools.length > 0,

@@ -1,20 +1,24 @@
-import type { Turn } from '../../model/turn.ts'
 import type { CallNode } from './call-graph.ts'
 import { compactionHarness } from './compaction-instructions.ts'
-import { isSameAgent } from './find-summary.ts'
 import { findSuccessors, groupByConversation, groupByRequest } from './group-calls.ts'
 import { subagentByHeaders } from './header-labels.ts'
 import type { Histories } from './histories.ts'
 import { labelConversations, type Labelling } from './label-conversations.ts'
+import { LaterCalls } from './later-calls.ts'
+import type { PassedOver } from './passed-over.ts'
 
 /**
  * What each call was for. The nodes' edges and children are known, their labels are not. `nodes` are oldest first. Requests
  * are read only where several conversations must be told apart.
  */
-export function labelCalls<N extends CallNode>(nodes: readonly N[], histories: Histories): Map<N, Labelling> {
+export function labelCalls<N extends CallNode>(
+  nodes: readonly N[],
+  passedOver: PassedOver,
+  histories: Histories,
+): Map<N, Labelling> {
   const requests = groupByRequest(nodes, histories)
   const conversations = groupByConversation(nodes, requests)
-  const { goneOnFrom, summaries } = findSuccessors(nodes, histories)
+  const { goneOnFrom, summaries } = findSuccessors(nodes, passedOver, histories)
   const labels = new Map<CallNode, Labelling>()
 
   for (const node of nodes) {
@@ -30,8 +34,9 @@ export function labelCalls<N extends CallNode>(nodes: readonly N[], histories: H
   const continued = new Set<CallNode>([...goneOnFrom.keys(), ...summaries.keys()])
   const overruled = new Map<CallNode, Labelling>()
   for (const group of requests) markRetries(group, continued, overruled)
-  const groupOf = new Map(requests.flatMap((group) => group.map((node) => [node, group])))
-  for (const conversation of conversations) markAbandoned(conversation, groupOf, { continued, labels, overruled })
+  const groupOf = new Map<CallNode, unknown>(requests.flatMap((group) => group.map((node) => [node, group])))
+  const isOfOther = (one: CallNode, other: CallNode): boolean => groupOf.get(one) !== groupOf.get(other)
+  for (const conversation of conversations) markAbandoned(conversation, isOfOther, { continued, labels, overruled })
   return new Map(nodes.map((node) => [node, overruled.get(node) ?? (labels.get(node) as Labelling)]))
 }
 
@@ -98,10 +103,11 @@ function markRetries(
 ): void {
   if (group.length === 1) return
   const taken = group.filter((node) => continued.has(node))
+  const takenTurns = new Set(taken.map(({ turn }) => turn))
   const [kept] = taken.length > 0 ? taken : [lastUseful(group)]
   for (const node of group) {
-    if (taken.includes(node) || kept === undefined || (taken.length === 0 && node.turn === kept.turn)) continue
-    if (taken.some(({ turn }) => turn === node.turn)) {
+    if (continued.has(node) || kept === undefined || (taken.length === 0 && node.turn === kept.turn)) continue
+    if (takenTurns.has(node.turn)) {
       overruled.set(node, {
         label: 'abandoned',
         evidence: [`choice ${kept.choice.index} of the same call was gone on from`],
@@ -121,36 +127,17 @@ function lastUseful(group: readonly CallNode[]): CallNode | undefined {
 /** Answers that nothing went on from, although the same agent went on with the conversation afterwards. */
 function markAbandoned(
   conversation: readonly CallNode[],
-  groupOf: ReadonlyMap<CallNode, unknown>,
+  isOfOtherRequest: (one: CallNode, other: CallNode) => boolean,
   { continued, labels, overruled }: Verdicts,
 ): void {
+  const labelOf = (node: CallNode): string | undefined => labels.get(node)?.label
+  const calls = new LaterCalls(conversation, labelOf)
   for (const node of conversation) {
-    const label = labels.get(node)?.label
+    const label = labelOf(node)
     if (continued.has(node) || overruled.has(node) || (label !== 'main' && label !== 'subagent')) continue
-    const end = node.turn.endedAt ?? node.turn.startedAt
-    const ancestors = ancestorsOf(node)
-    const later = conversation.findLast(
-      (other) =>
-        other.turn.startedAt >= end &&
-        !ancestors.has(other.turn) &&
-        groupOf.get(other) !== groupOf.get(node) &&
-        labels.get(other)?.label === label &&
-        isSameAgent(node, other),
-    )
+    const later = calls.lastAfter(node, (other) => isOfOtherRequest(node, other))
     if (later === undefined) continue
     const evidence = [`nothing went on from it, while the conversation did, in ${later.turn.id}`]
     overruled.set(node, { label: 'abandoned', evidence })
   }
-}
-
-/** Calls that a call continues, in tokens or in messages. Some logs record a call before its parent. */
-function ancestorsOf(node: CallNode): Set<Turn> {
-  const found = new Set<Turn>()
-  for (let { edge } = node; edge.verdict !== 'root';) {
-    const parent: CallNode = edge.verdict === 'exact' ? edge.parent : edge.from
-    if (found.has(parent.turn)) break
-    found.add(parent.turn)
-    edge = parent.edge
-  }
-  return found
 }

@@ -1,6 +1,6 @@
 import type { Label } from '../../model/sample.ts'
 import type { CallNode } from './call-graph.ts'
-import { findErrand, toolTextsOf, type ToolText } from './find-errand.ts'
+import { Errands } from './find-errand.ts'
 import { sharedMessages, type Histories } from './histories.ts'
 
 export interface Labelling {
@@ -19,15 +19,16 @@ export function labelConversations(conversations: readonly (readonly CallNode[])
   const all = conversations.map((nodes) => ({ nodes, hasTools: offersTools(nodes, histories) }))
   const withTools = all.filter(({ hasTools }) => hasTools)
   const main = withTools.length > 0 ? withTools[0] : longest(all)
-  const session = { all: conversations, toolTexts: toolTextsOf(conversations.flat()) }
+  const errands = new Errands(conversations, histories)
+  const mainTip = main && tipFinder(main.nodes)
   return all.map((conversation) => {
-    if (main === undefined || conversation === main) {
+    if (main === undefined || mainTip === undefined || conversation === main) {
       const how = main?.hasTools
         ? 'the first conversation that has tools'
         : 'the longest of conversations without tools'
       return { label: 'main', evidence: [how] }
     }
-    return labelOther(conversation, main, session, histories)
+    return labelOther(conversation, { ...main, tipAt: mainTip }, errands, histories)
   })
 }
 
@@ -36,23 +37,45 @@ interface Conversation {
   hasTools: boolean
 }
 
+interface MainConversation extends Conversation {
+  /** Its last call that had started at a time; its first one when none had. */
+  tipAt(time: number): CallNode
+}
+
+/** Finds the last call that had started at a time; the calls need not be sorted. */
+function tipFinder(nodes: readonly CallNode[]): (time: number) => CallNode {
+  // For each call the earliest start from it on: ascending, so that it can be searched by halving.
+  const earliest = nodes.map(({ turn }) => turn.startedAt)
+  for (let i = earliest.length - 2; i >= 0; i--) earliest[i] = Math.min(earliest[i]!, earliest[i + 1]!)
+  return (time) => {
+    let [low, high] = [0, earliest.length]
+    while (low < high) {
+      const middle = (low + high) >>> 1
+      if (earliest[middle]! <= time) low = middle + 1
+      else high = middle
+    }
+    return nodes[Math.max(0, low - 1)] as CallNode
+  }
+}
+
 /** True where the request cannot be read: nothing may be set aside for that. */
 function offersTools(nodes: readonly CallNode[], histories: Histories): boolean {
   return histories.of((nodes[0] as CallNode).turn)?.hasTools ?? true
 }
 
 function longest(conversations: readonly Conversation[]): Conversation | undefined {
-  const size = ({ nodes }: Conversation): [calls: number, prompt: number] => [
-    new Set(nodes.map(({ turn }) => turn)).size,
-    nodes[0]?.response.promptIds.length ?? 0,
-  ]
-  return conversations.toSorted((a, b) => size(b)[0] - size(a)[0] || size(b)[1] - size(a)[1])[0]
+  const sized = conversations.map((conversation) => ({
+    conversation,
+    calls: new Set(conversation.nodes.map(({ turn }) => turn)).size,
+    prompt: conversation.nodes[0]?.response.promptIds.length ?? 0,
+  }))
+  return sized.toSorted((a, b) => b.calls - a.calls || b.prompt - a.prompt)[0]?.conversation
 }
 
 function labelOther(
   { nodes, hasTools }: Conversation,
-  main: Conversation,
-  session: { all: readonly (readonly CallNode[])[]; toolTexts: readonly ToolText[] },
+  main: MainConversation,
+  errands: Errands,
   histories: Histories,
 ): Labelling {
   const mainNodes = main.nodes
@@ -61,7 +84,7 @@ function labelOther(
   if (own === undefined || its === undefined) {
     return { label: 'main', evidence: ['a conversation of its own, and its request cannot be read'] }
   }
-  const { asked, returned } = findErrand(nodes, session, histories)
+  const { asked, returned } = errands.find(nodes)
   const errand = [asked, returned].filter((text) => text !== undefined)
   const isOneStep = nodes.every(({ edge }) => edge.verdict === 'root')
   // A search or a look at a page is asked for by a tool call too; only an agent takes several steps.
@@ -77,7 +100,7 @@ function labelOther(
   if (own.system === its.system && own.tools === its.tools) {
     return { label: 'main', evidence: ['the instructions and tools of the main conversation'] }
   }
-  const tip = histories.of((mainNodes.findLast(({ turn }) => turn.startedAt <= first.turn.startedAt) ?? mainFirst).turn)
+  const tip = histories.of(main.tipAt(first.turn.startedAt).turn)
   if (tip !== undefined && sharedMessages(own, tip) > its.messages.length) {
     return { label: 'side-call', evidence: ['is shown the main conversation under other instructions'] }
   }

@@ -1,0 +1,63 @@
+import { afterEach, expect, test } from 'vitest'
+import { FakeClock } from '../../../test/support/fake-clock.ts'
+import { systemClock } from '../../lib/clock.ts'
+import { BuildProcesses, type BuildProcessOptions } from './build-processes.ts'
+
+const program = new URL('../../../test/support/build-test-process.ts', import.meta.url)
+const opened: BuildProcesses[] = []
+afterEach(() => Promise.all(opened.splice(0).map((one) => one[Symbol.asyncDispose]())))
+
+function open(options: Partial<BuildProcessOptions> = {}): BuildProcesses {
+  const builds = new BuildProcesses({ program, settings: {}, clock: systemClock, ...options })
+  opened.push(builds)
+  return builds
+}
+
+test('load() reads a session in a process, and a process is used again', async () => {
+  const builds = open()
+  const first = await builds.load('ses_1')
+  const second = await builds.load('ses_2')
+  expect([first.head.id, second.head.id]).toEqual(['ses_1', 'ses_2'])
+  expect(await second.readConversation()).toBe('[{"role":"user","content":"ses_2"}]')
+  // The fake session says in which process it is.
+  expect(first.head.createdAt).not.toBe(second.head.createdAt)
+  await first[Symbol.asyncDispose]()
+  await second[Symbol.asyncDispose]()
+  await second[Symbol.asyncDispose]()
+  await using third = await builds.load('ses_3')
+  expect(third.head.createdAt).toBe(first.head.createdAt)
+})
+
+test('load() throws what the process throws, and the process goes on', async () => {
+  const builds = open()
+  await expect(builds.load('ses_missing')).rejects.toMatchObject({ code: 'store.unavailable' })
+  await using next = await builds.load('ses_1')
+  expect(next.head.id).toBe('ses_1')
+})
+
+test.each(['ses_memory', 'ses_large'])('%s needs more memory than a process has: it fails alone', async (id) => {
+  const builds = open({ heapMb: 64 })
+  await using neighbour = await builds.load('ses_1')
+  const problem = { code: 'session.too-large', message: expect.stringContaining('64 MB') }
+  await expect(builds.load(id)).rejects.toMatchObject(problem)
+  expect(await neighbour.readConversation()).toContain('ses_1')
+  await using next = await builds.load('ses_2')
+  expect(next.head.id).toBe('ses_2')
+})
+
+test('a session that takes too long fails, and its process ends', async () => {
+  const clock = new FakeClock()
+  const builds = open({ clock, timeoutMs: 60_000 })
+  const slow = builds.load('ses_slow')
+  slow.catch(() => {})
+  await clock.advance(60_000)
+  await expect(slow).rejects.toMatchObject({ code: 'session.too-large', message: expect.stringContaining('60 s') })
+})
+
+test('a process that ends for a defect fails its session, not the process', async () => {
+  const builds = open()
+  const problem = { code: 'internal.bug', message: expect.stringContaining('on purpose') }
+  await expect(builds.load('ses_throws')).rejects.toMatchObject(problem)
+  await using next = await builds.load('ses_1')
+  expect(next.head.id).toBe('ses_1')
+})

@@ -1,0 +1,45 @@
+import { toFailure } from '../../model/failure.ts'
+import type { BuildReply, BuildRequest } from './build-protocol.ts'
+import type { LoadedSession, SessionBuilds } from './session-build.ts'
+
+/** The part of a child process that talks to its parent. */
+export type ParentLink = Pick<NodeJS.Process, 'on' | 'send' | 'exit'>
+
+/** Answers the requests of a node in a build process, one after the other. Ends the process with the node. */
+export function serveBuilds(parent: ParentLink, opening: Promise<SessionBuilds>): void {
+  let session: LoadedSession | undefined
+  const loaded = (): LoadedSession => {
+    if (session === undefined) throw new Error('the process has no session')
+    return session
+  }
+  const answer = async (request: BuildRequest): Promise<unknown> => {
+    switch (request.kind) {
+      case 'load':
+        session = await (await opening).load(request.sessionId)
+        return session.head
+      case 'build':
+        return loaded().build(request.job)
+      case 'conversation':
+        return loaded().readConversation()
+      case 'transcript':
+        return loaded().readTranscript()
+      case 'last-request':
+        return loaded().readLastRequest()
+      case 'record':
+        return loaded().readRecord()
+      case 'write':
+        return loaded().writeResult(request.path, request.parts)
+      case 'forget':
+        session = undefined
+        return undefined
+    }
+  }
+  const reply = (message: BuildReply): void => void parent.send?.(message)
+  parent.on('message', (request: unknown) => {
+    void answer(request as BuildRequest).then(
+      (value) => reply({ value }),
+      (error: unknown) => reply({ failure: toFailure(error) }),
+    )
+  })
+  parent.on('disconnect', () => parent.exit())
+}

@@ -1,0 +1,67 @@
+import { hasIdsAt, TokenHash } from '../../lib/token-hash.ts'
+import type { CallNode } from '../graph/call-graph.ts'
+
+type Chain = CallNode[]
+
+/** Chains of calls by the prompt of their last call. Prompts are not empty, and no two last prompts are equal. */
+export class ChainTips {
+  readonly #byHash = new Map<number, Chain[]>()
+  /** Lengths of last prompts, ascending, and how many have each. */
+  readonly #lengths: number[] = []
+  readonly #counts = new Map<number, number>()
+
+  /** The chain with the longest last prompt that `prompt` begins with. One pass over the prompt. */
+  find(prompt: Int32Array): Chain | undefined {
+    const hash = new TokenHash()
+    const likely: Chain[] = []
+    let read = 0
+    for (const length of this.#lengths) {
+      if (length > prompt.length) break
+      hash.add(prompt, read, length)
+      read = length
+      for (const chain of this.#byHash.get(hash.key()) ?? []) if (tipOf(chain).length === length) likely.push(chain)
+    }
+    return likely.findLast((chain) => hasIdsAt(prompt, 0, tipOf(chain)))
+  }
+
+  add(chain: Chain): void {
+    const tip = tipOf(chain)
+    const key = keyOf(tip)
+    this.#byHash.set(key, [...(this.#byHash.get(key) ?? []), chain])
+    const count = this.#counts.get(tip.length) ?? 0
+    this.#counts.set(tip.length, count + 1)
+    if (count === 0) this.#lengths.splice(countBelow(this.#lengths, tip.length), 0, tip.length)
+  }
+
+  /** Before the chain gets another last call. */
+  remove(chain: Chain): void {
+    const tip = tipOf(chain)
+    const key = keyOf(tip)
+    const others = this.#byHash.get(key)?.filter((other) => other !== chain) ?? []
+    if (others.length === 0) this.#byHash.delete(key)
+    else this.#byHash.set(key, others)
+    const count = (this.#counts.get(tip.length) ?? 1) - 1
+    this.#counts.set(tip.length, count)
+    if (count === 0) this.#lengths.splice(countBelow(this.#lengths, tip.length), 1)
+  }
+}
+
+function tipOf(chain: Chain): Int32Array {
+  return (chain.at(-1) as CallNode).response.promptIds
+}
+
+function keyOf(prompt: Int32Array): number {
+  const hash = new TokenHash()
+  hash.add(prompt, 0, prompt.length)
+  return hash.key()
+}
+
+function countBelow(sorted: readonly number[], value: number): number {
+  let [low, high] = [0, sorted.length]
+  while (low < high) {
+    const middle = (low + high) >>> 1
+    if ((sorted[middle] as number) < value) low = middle + 1
+    else high = middle
+  }
+  return low
+}

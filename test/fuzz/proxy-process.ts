@@ -1,0 +1,15 @@
+/** An allow-list proxy as a process. Every allowed name leads to this machine. Prints where it listens. */
+import { createServer, type AddressInfo } from 'node:net'
+import { AllowProxy } from '../../src/node/sandbox/allow-proxy.ts'
+
+const proxy = new AllowProxy(['good.example'], {
+  resolve: async () => [{ address: '127.0.0.1', family: 4 }],
+  isPrivate: () => false,
+})
+const server = createServer((socket) => {
+  socket.on('error', () => socket.destroy())
+  proxy.accept(socket)
+})
+server.listen(0, '127.0.0.1', () => {
+  process.stdout.write(`http://127.0.0.1:${(server.address() as AddressInfo).port}\n`)
+})
