@@ -197,8 +197,8 @@ function childrenOf(pid: number): number[] {
   return readdirSync('/proc').flatMap((name) => {
     if (!/^\d+$/.test(name)) return []
     try {
-      const stat = readFileSync(`/proc/${name}/stat`, 'utf8')
-      return Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[1]) === pid ? [Number(name)] : []
+      const status = readFileSync(`/proc/${name}/stat`, 'utf8')
+      return Number(status.slice(status.lastIndexOf(')') + 2).split(' ')[1]) === pid ? [Number(name)] : []
     } catch {
       return []
     }
