@@ -1,4 +1,5 @@
 import { availableParallelism } from 'node:os'
+import { join } from 'node:path'
 import { BaseSequencer, type TestSpecification } from 'vitest/node'
 import { defineConfig } from 'vitest/config'
 
@@ -8,6 +9,9 @@ const SLOWEST = [
   'jepsen',
   'graded-tasks',
   'up',
+  'attacks-docker',
+  'attacks-apptainer',
+  'attacks',
   'docs',
   'runtimes-kubernetes',
   'node-crash',
@@ -41,6 +45,8 @@ export default defineConfig({
     // Processes, not threads: tests start worker threads and load native addons of their own.
     pool: 'forks',
     sequence: { sequencer: SlowestFirst },
+    // Tests start hundreds of programs from the same sources; Node strips the types and compiles each file once.
+    env: { NODE_COMPILE_CACHE: join(import.meta.dirname, '.polar/compile-cache') },
     // The same where CI is set and where it is not.
     allowOnly: false,
     // A poll ends when its condition holds; the default limit of one second depends on the machine's speed.

@@ -7,6 +7,14 @@ import { toOpenApi } from '../src/api/openapi.ts'
 import { routes as apiRoutes } from '../src/api/routes.ts'
 import { variableOf } from '../src/config/environment.ts'
 import { type ConfigSchema, toJsonSchema } from '../src/config/list-fields.ts'
+import type { JsonShape } from '../src/lib/json-shape.ts'
+import {
+  llamacppFields,
+  openaiFields,
+  REFUSED_FIELDS,
+  sglangFields,
+  vllmFields,
+} from '../src/gateway/chat-wire/chat-fields.ts'
 import { anthropicMessagesFields } from '../src/gateway/dialects/anthropic-messages-fields.ts'
 import { googleGenerateFields } from '../src/gateway/dialects/google-generate-fields.ts'
 import { dialects } from '../src/gateway/dialects/index.ts'
@@ -289,9 +297,22 @@ ${renderTable(['API', 'Method', 'Path', 'Kind'], routes)}
 
 ## OpenAI Chat Completions
 
-Passed on byte for byte, unknown fields included, with a few fields added for capture (\`forced\` in \`polar show --json\` lists
-them). \`developer\` messages become \`system\` messages where they stand, tool arguments go back to the text that was sampled,
-an empty \`tools\` list is left out. Ids and log probabilities reach the harness only if it asked for them.
+A request comes from a sandbox, so the engine gets only the fields of this table, each byte for byte as the harness sent it,
+with a few fields added for capture (\`forced\` in \`polar show --json\` lists them). \`developer\` messages become \`system\`
+messages where they stand, tool arguments go back to the text that was sampled, an empty \`tools\` list is left out. Ids and log
+probabilities reach the harness only if it asked for them.
+
+${renderTable(['Field', 'vLLM', 'SGLang', 'llama.cpp', 'any other server'], renderEngineFields())}
+
+\`model\` is the model that the gateway was started with, whatever name the harness sends. The other three APIs are written into
+the same fields.
+
+Every other field is dropped, and \`dropped_fields\` of the call's record names it. A content part of another type becomes the
+text \`[unsupported content: …]\`. These fields are refused with a 400 when they have a value, because a harness that sets one
+counts on it: ${[...REFUSED_FIELDS].map((name) => `\`${name}\``).join(', ')}.
+
+Media must be inline data in all four APIs (\`data:\` URLs, base64): a request that names a place to load media from, such as
+\`http://\`, \`file://\` or \`gs://\`, is refused with a 400.
 
 ${tables.join('\n\n')}
 
@@ -303,6 +324,33 @@ ${rules.join('\n')}
 
 This page is made from the tables beside the dialects by \`npm run docs\`.
 `
+}
+
+/** One row a field that a harness may set, with the engines that get it. */
+function renderEngineFields(): string[][] {
+  const engines = [vllmFields, sglangFields, llamacppFields, openaiFields].map((shape) => new Set(pathsIn(shape, '')))
+  const all = new Set(engines.flatMap((paths) => [...paths]))
+  return [...all].map((path) => [`\`${path}\``, ...engines.map((paths) => (paths.has(path) ? 'yes' : '–'))])
+}
+
+function pathsIn(shape: JsonShape, path: string): string[] {
+  switch (shape.kind) {
+    case 'any':
+    case 'scalar':
+      return [path]
+    case 'object':
+      return Object.entries(shape.members).flatMap(([name, inner]) =>
+        pathsIn(inner, path === '' ? name : `${path}.${name}`),
+      )
+    case 'list':
+      return pathsIn(shape.items, `${path}[]`)
+    case 'either':
+      return shape.of.flatMap((one) => pathsIn(one, path))
+    case 'tagged':
+      return Object.entries(shape.variants).flatMap(([type, inner]) =>
+        pathsIn(inner, path).map((found) => (found === `${path}.type` ? `${found}: ${type}` : found)),
+      )
+  }
 }
 
 function renderTable(head: readonly string[], rows: readonly (readonly string[])[]): string {

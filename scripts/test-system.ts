@@ -35,7 +35,17 @@ exec "$@"' sh "$place" $drop "$@"
 `
 
 /** Programs that a maintainer script would link to. */
-const ALTERNATIVES = { slurmctld: 'slurmctld-wlm', slurmd: 'slurmd-wlm', slurmstepd: 'slurmstepd-wlm' }
+const ALTERNATIVES = {
+  iptables: 'iptables-nft',
+  'iptables-save': 'iptables-nft-save',
+  'iptables-restore': 'iptables-nft-restore',
+  ip6tables: 'ip6tables-nft',
+  'ip6tables-save': 'ip6tables-nft-save',
+  'ip6tables-restore': 'ip6tables-nft-restore',
+  slurmctld: 'slurmctld-wlm',
+  slurmd: 'slurmd-wlm',
+  slurmstepd: 'slurmstepd-wlm',
+}
 
 /** The tests use what a user of a machine without this package gets. */
 const FETCHED_BY_POLAR = ['bubblewrap']

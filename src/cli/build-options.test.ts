@@ -1,4 +1,6 @@
 import { expect, test } from 'vitest'
+import { Label } from '../model/sample.ts'
+import { Steering } from '../model/turn.ts'
 import { buildFlags, toBuildOptions, type BuildFlags } from './build-options.ts'
 
 const defaults: BuildFlags = {
@@ -29,6 +31,7 @@ test('toBuildOptions() reads every flag, finish reasons as either side spells th
     'finish-reasons': 'stop,tool_calls',
     'max-tokens': '4096',
     'exclude-parser-failures': true,
+    'allow-steered': 'prefill, tool-choice',
     weights: 'equal',
   })
   expect(builder.mayMismatch).toBe(true)
@@ -38,13 +41,20 @@ test('toBuildOptions() reads every flag, finish reasons as either side spells th
     finishReasons: ['stop', 'tool-calls'],
     maxTokens: 4096,
     parserFailures: 'exclude',
+    allowSteered: ['prefill', 'tool-choice'],
   })
   expect(weighting).toBe('equal')
+})
+
+test('toBuildOptions() takes "all" for every label and every kind of steering', async () => {
+  const { filter } = await toBuildOptions('build', { ...defaults, labels: 'all', 'allow-steered': 'all' })
+  expect(filter).toMatchObject({ labels: Label.options, allowSteered: Steering.options })
 })
 
 test.each([
   [{ labels: 'main,wrong' }, '--labels takes main, subagent'],
   [{ grades: '' }, '--grades takes exact'],
+  [{ 'allow-steered': 'bias' }, '--allow-steered takes response-format'],
   [{ 'finish-reasons': 'done' }, '--finish-reasons takes stop'],
   [{ 'max-tokens': 'many' }, '--max-tokens must be a whole number'],
   [{ builder: 'per_request', splice: true }, '--splice is for --builder prefix_merging'],

@@ -2,7 +2,7 @@ import { resolve } from 'node:path'
 import type * as z from 'zod'
 import { allowModules } from '../lib/load-module.ts'
 import { Label } from '../model/sample.ts'
-import { FinishReason, Grade } from '../model/turn.ts'
+import { FinishReason, Grade, Steering } from '../model/turn.ts'
 import { Weighting, type BuildOptions } from '../trajectory/build-session.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
 import { builders } from '../trajectory/builders/index.ts'
@@ -28,11 +28,21 @@ export const buildFlags = {
     hint: 'FILE',
     description: 'Instead of --builder: a JavaScript or TypeScript module that exports "builder"',
   },
-  labels: { type: 'string', hint: 'A,B', description: 'Train only calls with these labels', default: 'main,subagent' },
+  labels: {
+    type: 'string',
+    hint: 'A,B',
+    description: 'Train only calls with these labels; "all" trains every label',
+    default: 'main,subagent',
+  },
   grades: { type: 'string', hint: 'A,B', description: 'Train only calls with these grades', default: 'exact' },
   'finish-reasons': { type: 'string', hint: 'A,B', description: 'Train only calls that ended so; all when absent' },
   'max-tokens': { type: 'string', hint: 'N', description: 'Longest prompt and answer together of a trained call' },
   'exclude-parser-failures': { type: 'boolean', description: 'Leave out calls whose tool call could not be read' },
+  'allow-steered': {
+    type: 'string',
+    hint: 'A,B',
+    description: `Also train calls that the request steered: ${Steering.options.join(', ')}, or "all"`,
+  },
   weights: {
     type: 'string',
     hint: 'HOW',
@@ -53,6 +63,7 @@ export interface BuildFlags {
   'finish-reasons': string | undefined
   'max-tokens': string | undefined
   'exclude-parser-failures': boolean
+  'allow-steered'?: string | undefined
   weights: string
   tokenizer?: string | undefined
 }
@@ -61,10 +72,11 @@ export interface BuildFlags {
 export async function toBuildOptions(command: string, flags: BuildFlags): Promise<BuildOptions> {
   const maxTokens = flags['max-tokens']
   const reasons = flags['finish-reasons']
+  const steered = flags['allow-steered']
   return {
     builder: await toBuilder(command, flags),
     filter: CallFilter.parse({
-      labels: parseList(command, 'labels', Label, flags.labels),
+      labels: parseChoice(command, 'labels', Label, flags.labels),
       grades: parseList(command, 'grades', Grade, flags.grades),
       ...(reasons === undefined
         ? {}
@@ -73,6 +85,7 @@ export async function toBuildOptions(command: string, flags: BuildFlags): Promis
         ? {}
         : { maxTokens: parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }) }),
       parserFailures: flags['exclude-parser-failures'] ? 'exclude' : 'keep',
+      ...(steered === undefined ? {} : { allowSteered: parseChoice(command, 'allow-steered', Steering, steered) }),
     }),
     weighting: Weighting.parse(flags.weights),
     reader: requestReader,
@@ -92,6 +105,16 @@ async function toBuilder(command: string, flags: BuildFlags): Promise<Builder> {
   }
   const config = { kind: flags.builder, ...(flags.splice ? { splice: true } : {}) }
   return builders.create(builders.config.parse(config), {})
+}
+
+/** A list, or "all" for every value there is. */
+function parseChoice<T extends string>(
+  command: string,
+  flag: string,
+  schema: z.ZodType<T> & { options: T[] },
+  text: string,
+): T[] {
+  return text.trim() === 'all' ? [...schema.options] : parseList(command, flag, schema, text)
 }
 
 function parseList<T extends string>(

@@ -1,5 +1,6 @@
 import { parseArgs } from 'node:util'
 import { RolloutError } from '../model/failure.ts'
+import { print } from './print.ts'
 
 /** Exit codes of every command. */
 export const EXIT = { done: 0, failed: 1, usage: 2, unreachable: 3, interrupted: 130 } as const
@@ -72,7 +73,7 @@ export function defineCommand<const F extends Flags>(definition: CommandDefiniti
       const own = split === -1 ? words : words.slice(0, split)
       const rest = split === -1 ? [] : words.slice(split + 1)
       if (own.includes('--help') || own.includes('-h')) {
-        process.stdout.write(formatHelp(definition))
+        print(formatHelp(definition))
         return EXIT.done
       }
       if (rest.length > 0 && definition.rest === undefined)

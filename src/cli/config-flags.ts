@@ -1,6 +1,7 @@
 import { upstreams } from '../gateway/upstreams/index.ts'
 import { loadConfig, type LoadedConfig } from '../config/load-config.ts'
 import { runtimes } from '../node/runtimes/index.ts'
+import { printError } from './print.ts'
 
 /** Flags without defaults: what they do not say is for the environment, the file and the schema to say. */
 export const PLACE_FLAGS = {
@@ -105,6 +106,6 @@ export async function loadFromFlags(
       { flag: 'verbose', path: 'log', value: flags['verbose'] === true ? 'debug' : undefined },
     ],
   })
-  for (const warning of loaded.warnings) process.stderr.write(`Warning: ${warning}\n`)
+  for (const warning of loaded.warnings) printError(`Warning: ${warning}\n`)
   return loaded
 }

@@ -1,4 +1,5 @@
 import pino, { type Logger } from 'pino'
+import { toVisibleJson, toVisibleLine } from '../lib/visible-text.ts'
 import { RolloutError } from '../model/failure.ts'
 
 interface LogStream {
@@ -9,7 +10,7 @@ interface LogStream {
 /** To standard error: lines of JSON for programs, or short ones where a person looks. */
 export function createLogger(level: string, stream: LogStream = process.stderr): Logger {
   // Without a stream of our own pino writes past Node, which is faster, and would tear the bars of a terminal apart.
-  const options = { level, serializers: { err: toError } }
+  const options = { level, serializers: { err: toError }, hooks: { streamWrite: toVisibleJson } }
   if (!stream.isTTY && stream === process.stderr) return pino(options, pino.destination(2))
   return pino(options, { write: (line: string) => void stream.write(stream.isTTY ? toText(line) : line) })
 }
@@ -29,7 +30,7 @@ export function toText(line: string): string {
     ([key, value]) => `${key}=${typeof value === 'string' ? value : JSON.stringify(value)}`,
   )
   const why = err === undefined ? [] : [err.message ?? '']
-  return `${[`${clock} ${name} ${msg ?? ''}`, ...more, ...why].join('  ')}\n`
+  return `${toVisibleLine([`${clock} ${name} ${msg ?? ''}`, ...more, ...why].join('  '))}\n`
 }
 
 interface LogLine {

@@ -1,8 +1,10 @@
 import { randomBytes, randomUUID } from 'node:crypto'
-import { link, readFile, rename, rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { readFile, rename, rm, stat, writeFile } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
 import * as z from 'zod'
 import { errnoOf } from '../lib/errno.ts'
+import { linkIfAbsent } from '../lib/link-if-absent.ts'
+import { tokenProblem } from '../lib/request-tokens.ts'
 import { RolloutError } from '../model/failure.ts'
 
 /** One for each scope, made where nobody configured any. */
@@ -29,15 +31,41 @@ export function nodeFolder(dir: string, nodeId: string): string {
 export async function obtainTokens(dir: string): Promise<OwnTokens> {
   const found = await readTokens(dir)
   if (found !== undefined) return found
-  const draft = join(dir, `.tokens-${randomUUID()}`)
   const tokens: OwnTokens = { trainer: mint('trainer'), node: mint('node'), read: mint('read') }
-  await writeFile(draft, `${JSON.stringify(tokens, null, 2)}\n`, { mode: 0o600, flag: 'wx', flush: true })
+  const isOurs = await createPrivate(tokensFile(dir), `${JSON.stringify(tokens, null, 2)}\n`)
+  return isOurs ? tokens : (await readTokens(dir))!
+}
+
+/** Holds the token of a gateway's control API where the operator gives none. */
+export function controlTokenFile(dir: string): string {
+  return join(dir, 'control.token')
+}
+
+/**
+ * The token of the control API of a gateway with this folder; made on first use, so that it survives a restart. Throws
+ * `config.invalid` for a file that other users can read or change.
+ */
+export async function obtainControlToken(dir: string): Promise<string> {
+  const file = controlTokenFile(dir)
+  await createPrivate(file, `${mint('control')}\n`)
+  if (((await stat(file)).mode & BY_OTHERS) !== 0) {
+    const message = `${file}: other users can read or change the control token; run chmod 600 on it, or remove it for a new one.`
+    throw new RolloutError('config.invalid', message)
+  }
+  const token = (await readFile(file, 'utf8')).trim()
+  const problem = tokenProblem(token)
+  if (problem === undefined) return token
+  throw new RolloutError('config.invalid', `${file}: the control token ${problem}; remove the file for a new one.`)
+}
+
+const BY_OTHERS = 0o077
+
+/** Writes a file that only this user can read, unless it exists; returns whether it did. Never leaves a part of one. */
+async function createPrivate(path: string, text: string): Promise<boolean> {
+  const draft = join(dirname(path), `.draft-${randomUUID()}`)
+  await writeFile(draft, text, { mode: 0o600, flag: 'wx', flush: true })
   try {
-    await link(draft, tokensFile(dir))
-    return tokens
-  } catch (error) {
-    if (errnoOf(error) !== 'EEXIST') throw error
-    return (await readTokens(dir))!
+    return await linkIfAbsent(draft, path)
   } finally {
     await rm(draft, { force: true })
   }

@@ -5,7 +5,7 @@ import { loadSecret } from '../config/load-secret.ts'
 import { RolloutError, type FailureCode } from '../model/failure.ts'
 import { loadFromFlags } from './config-flags.ts'
 import { readServerNote, readTokens } from './data-folder.ts'
-import { isLoopback } from './loopback.ts'
+import { isLoopbackHost } from '../lib/loopback-host.ts'
 
 export interface FoundServer {
   url: string
@@ -46,7 +46,7 @@ export async function findServer({
   const token = await findToken(loaded, url === note?.url)
   const client = createClient({ baseUrl: url, ...(token === undefined ? {} : { token }) })
   const hostname = URL.canParse(url) ? new URL(url).hostname.replace(/^\[(.*)\]$/, '$1') : ''
-  return { url, client, isLocal: isLoopback(hostname) }
+  return { url, client, isLocal: isLoopbackHost(hostname) }
 }
 
 /** For trainers. What the folder or the server's own file has goes to that server only. */

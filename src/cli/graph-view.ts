@@ -1,3 +1,4 @@
+import { toVisibleLine } from '../lib/visible-text.ts'
 import type { Exclusion } from '../model/sample.ts'
 import type { BuildSummary, BuiltSession } from '../trajectory/build-session.ts'
 import { breakOf, type CallNode, type Edge } from '../trajectory/graph/call-graph.ts'
@@ -96,10 +97,10 @@ function formatCall(node: CallNode, depth: number, place: string, options: Graph
     line.trimEnd(),
     ...(broken
       ? [
-          `${below}${broken.reason}, after ${broken.commonTokens} tokens of call ${broken.from.turn.index + 1}: ${broken.detail}`,
+          `${below}${broken.reason}, after ${broken.commonTokens} tokens of call ${broken.from.turn.index + 1}: ${toVisibleLine(broken.detail)}`,
         ]
       : []),
-    ...(options.evidence ? node.evidence.map((text) => `${below}${label}: ${text}`) : []),
+    ...(options.evidence ? node.evidence.map((text) => `${below}${label}: ${toVisibleLine(text)}`) : []),
   ]
 }
 

@@ -3,11 +3,12 @@ import { RolloutError, toFailure } from '../model/failure.ts'
 import { allowClosedOutput } from './closed-output.ts'
 import { EXIT, type Command, type ExitCode } from './command.ts'
 import { readVersion } from './version.ts'
+import { print, printError } from './print.ts'
 
 /** Verbs, loaded on use. The second word is what `polar --help` says of each. */
 const commands: Readonly<Record<string, { summary: string; load: () => Promise<Command> }>> = {
   up: {
-    summary: 'Server, node and engine in one process, on this machine',
+    summary: 'Server, node and engine with one command, on this machine',
     load: async () => (await import('./commands/up.ts')).up,
   },
   task: {
@@ -89,22 +90,22 @@ process.exitCode = await main(process.argv.slice(2))
 async function main(argv: readonly string[]): Promise<ExitCode> {
   const [verb, ...rest] = argv
   if (verb === undefined || verb === '--help' || verb === '-h') {
-    process.stdout.write(overview())
+    print(overview())
     return EXIT.done
   }
   if (verb === '--version' || verb === '-v') {
-    process.stdout.write(`${readVersion()}\n`)
+    print(`${readVersion()}\n`)
     return EXIT.done
   }
   const command = Object.hasOwn(commands, verb) ? commands[verb] : undefined
   if (command === undefined) {
-    process.stderr.write(`polar: there is no command "${verb}". Commands: ${Object.keys(commands).join(', ')}\n`)
+    printError(`polar: there is no command "${verb}". Commands: ${Object.keys(commands).join(', ')}\n`)
     return EXIT.usage
   }
   try {
     return await (await command.load()).execute(rest)
   } catch (error) {
-    process.stderr.write(`${describe(error)}\n`)
+    printError(`${describe(error)}\n`)
     return exitCodeOf(error)
   }
 }

@@ -1,29 +1,31 @@
 import { extname, join, resolve } from 'node:path'
 import type { Logger } from 'pino'
-import { Gateway } from '../gateway/gateway.ts'
+import { askUpstream } from '../gateway/ask-upstream.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions.ts'
 import { systemClock } from '../lib/clock.ts'
 import { allowModules } from '../lib/load-module.ts'
-import { randomIds } from '../lib/random-ids.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
+import { protectFromOutOfMemory } from '../lib/oom-score.ts'
 import type { ArtifactPolicy } from '../node/artifacts.ts'
 import { BuildProcesses } from '../node/build/build-processes.ts'
 import { Checkouts } from '../node/checkouts.ts'
 import { findRunnable } from '../node/find-runnable.ts'
+import type { GitCredential } from '../node/git-access.ts'
 import { openHostGate, type HostAccess } from '../node/host-access.ts'
 import { SessionNode, type NodeBudgets, type SessionEvent } from '../node/node.ts'
 import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/open-runtimes.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { sessionsFolder } from '../node/session-folder.ts'
-import { countingStore } from '../node/session-progress.ts'
 import type { StageWidths } from '../node/stages.ts'
+import { machineMemory, usualMemoryMb } from '../node/usual-memory.ts'
 import { findLabels } from '../node/worker/find-labels.ts'
 import { Warmth } from '../node/worker/warmth.ts'
-import { createCallLogStore } from '../store/call-log/store.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
 import type { BuildSettings } from './build-process.ts'
 import { harnessPlaces } from './harness-places.ts'
+import { openGateway, type GatewayLimits } from './open-gateway.ts'
 import { USUAL_CONTEXT, type OpenEngine } from './open-engine.ts'
 import { completeSettings } from './runtime-settings.ts'
 
@@ -38,6 +40,8 @@ export interface NodeChoice {
   widths: StageWidths
   budgets: NodeBudgets
   artifacts: ArtifactPolicy
+  /** For repositories that tasks check out; absent: none. */
+  gitCredentials?: readonly GitCredential[]
   /** Files whose code is trusted. */
   modules: readonly string[]
   harnessDir?: string
@@ -45,12 +49,17 @@ export interface NodeChoice {
   images: boolean
   continuation?: ContinuationMode
   sessionMemoryMb?: number
+  /** Memory of a sandbox whose task names none, in MB; absent: from the machine's memory and `widths`; 0: not limited. */
+  sandboxMemoryMb?: number
+  gateway?: GatewayLimits
   quirks?: readonly QuirkRule[]
   /**
    * It works for a server: tasks are others', and may have of this machine what is said here; results are kept for a
    * worker to deliver. `all`: whoever submits tasks owns this machine. Absent: it is alone, and so does whoever runs it.
    */
   member?: HostAccess | 'all'
+  /** Addresses of Polar itself, which evaluators never reach; the gateway's is added. */
+  own?: OwnAddresses
   env: NodeJS.ProcessEnv
   logger: Logger
   /** Aborted before it is open: what was opened is closed, and the signal’s reason thrown. Later it says nothing. */
@@ -60,7 +69,8 @@ export interface NodeChoice {
 
 export interface OpenNode extends AsyncDisposable {
   node: SessionNode
-  gateway: Gateway
+  /** Where the gateway process listens. */
+  gateway: { readonly url: string }
   runtimes: OpenRuntimes
   /** The runtime of tasks that name none. */
   runtime: string
@@ -72,46 +82,54 @@ export interface OpenNode extends AsyncDisposable {
 
 const CHECKOUT_LIMITS = { maxBytes: 20 * 1024 ** 3, maxAgeMs: 30 * 24 * 3_600_000 }
 
-/** A node with its gateway in this process, as one machine needs it. */
+/** A node with a gateway process of its own, as one machine needs it. */
 export async function openNode(choice: NodeChoice): Promise<OpenNode> {
-  const { dir, engine, logger, env } = choice
+  const { dir, engine, logger, env, own = new OwnAddresses() } = choice
   await using owned = new AsyncDisposableStack()
+  protectFromOutOfMemory()
   const clock = systemClock
   const now = (): number => clock.now()
+  // Starts while the rest is being opened.
+  const gatewayStart = startGateway(choice)
+  gatewayStart.catch(() => {})
+  owned.defer(async () => (await gatewayStart.catch(() => undefined))?.[Symbol.asyncDispose]())
   const sandboxes = join(dir, 'sandboxes')
   const runtime = choice.runtime ?? DEFAULT_RUNTIME
   const modules = await allowModules(choice.modules.map((path) => resolve(path)))
-  const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: CHECKOUT_LIMITS, env, now })
+  const checkouts = new Checkouts({
+    dir: join(dir, 'checkouts'),
+    limits: CHECKOUT_LIMITS,
+    env,
+    credentials: choice.gitCredentials ?? [],
+    now,
+  })
   const settingsOf = (kind: string) => completeSettings(kind, choice.runtimeSettings?.[kind] ?? {}, env)
+  const { member, widths } = choice
   const opened = owned.use(
-    new OpenRuntimes({ dir: sandboxes, usual: runtime, settingsOf, modules, prepare: { checkouts }, now }),
+    new OpenRuntimes({
+      dir: sandboxes,
+      usual: runtime,
+      settingsOf,
+      modules,
+      prepare: { checkouts },
+      allowsLocal: allowsLocal(member),
+      sandboxes: widths.init + widths.run + widths.postrun,
+      now,
+    }),
   )
   if (choice.runtime === undefined) await assertDefaultRuntime(opened)
   choice.starting?.throwIfAborted()
-  const sessions = sessionsFolder(dir)
-  const store = owned.use(countingStore(createCallLogStore({ dir: sessions, durability: 'process', now })))
-  const gateway = owned.use(
-    await Gateway.start({
-      upstream: engine.upstream,
-      store,
-      ids: randomIds(now),
-      now,
-      logger,
-      continuation: choice.continuation,
-      sessionMemoryMb: choice.sessionMemoryMb,
-      quirks: choice.quirks,
-      origin: { engine: engine.info },
-    }),
-  )
+  const gateway = await gatewayStart
+  own.add(gateway.url)
   choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
-  const { member } = choice
+  const usualMemory = choice.sandboxMemoryMb ?? usualMemoryMb(machineMemory(), widths)
   const gate =
     member === undefined || member === 'all'
       ? undefined
       : await openHostGate({ access: member, usualRuntime: runtime, modules })
   const warmth = new Warmth()
-  const settings: BuildSettings = { sessions, modules }
+  const settings: BuildSettings = { sessions: sessionsFolder(dir), modules }
   const program = new URL(`./build-process${extname(import.meta.url)}`, import.meta.url)
   const builds = owned.use(new BuildProcesses({ program, settings, clock }))
   const node = owned.use(
@@ -124,6 +142,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
+      askEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
       builds,
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
@@ -136,16 +155,18 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
           deps: {
             now,
             secret: (name) => (gate === undefined || gate.maySee(name) ? env[name] : undefined),
-            mayCall: (url) => gate === undefined || gate.mayCall(url),
+            mayCall: (url) => !own.hasUrl(url) && (gate === undefined || gate.mayCall(url)),
+            mayConnect: (address, port) => !own.has(address, port),
           },
         }),
       ...(gate === undefined ? {} : { host: gate }),
       recovery: member === undefined ? 'again' : 'report',
-      progressOf: (sessionId) => store.progressOf(sessionId),
+      progressOf: (sessionId) => gateway.progressOf(sessionId),
       onPrepared: ({ task }) => warmth.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
-      widths: choice.widths,
+      ...(usualMemory === 0 ? {} : { usualMemoryMb: usualMemory }),
+      widths,
       budgets: choice.budgets,
       artifacts: choice.artifacts,
       logger,
@@ -166,4 +187,33 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     affinity: () => warmth.keys(),
     [Symbol.asyncDispose]: () => all.disposeAsync(),
   }
+}
+
+/**
+ * Tasks of whoever runs the node may ask for `local`, except as root: an agent without a sandbox would then be root, which
+ * nobody decided. Tasks of others may where the operator listed it.
+ */
+function allowsLocal(member: NodeChoice['member']): boolean {
+  if (member === undefined || member === 'all') return process.getuid?.() !== 0
+  return member.runtimes?.includes('local') === true
+}
+
+async function startGateway({ dir, engine, logger, ...choice }: NodeChoice): ReturnType<typeof openGateway> {
+  return openGateway({
+    count: 1,
+    settings: {
+      host: '127.0.0.1',
+      dir: sessionsFolder(dir),
+      durability: 'process',
+      // The gateway process of an earlier node that was killed stores what it has before it ends.
+      lockWaitMs: 5000,
+      ...(choice.continuation === undefined ? {} : { continuation: choice.continuation }),
+      ...(choice.sessionMemoryMb === undefined ? {} : { sessionMemoryMb: choice.sessionMemoryMb }),
+      quirks: choice.quirks ?? [],
+      upstream: engine.configs,
+      engine: engine.info,
+    },
+    limits: choice.gateway ?? {},
+    logger,
+  })
 }

@@ -4,6 +4,9 @@ import type { LoadedConfig } from '../config/load-config.ts'
 import { loadSecret } from '../config/load-secret.ts'
 import { usualNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/clock.ts'
+import { isLoopbackHost } from '../lib/loopback-host.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
+import { protectFromOutOfMemory } from '../lib/oom-score.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { RolloutError } from '../model/failure.ts'
 import { checkTask } from '../node/check-task.ts'
@@ -12,7 +15,6 @@ import { speaksFor } from '../server/node-pattern.ts'
 import { RolloutServer, type ServerOptions } from '../server/server.ts'
 import type { DatabasePlace } from '../store/database.ts'
 import { obtainTokens, removeServerNote, tokensFile, writeServerNote } from './data-folder.ts'
-import { isLoopback } from './loopback.ts'
 import { readVersion } from './version.ts'
 import { assertWritable } from './writable.ts'
 
@@ -29,6 +31,15 @@ const HOUR_MS = 3_600_000
 const DAY_MS = 24 * HOUR_MS
 
 type Env = Readonly<Record<string, string | undefined>>
+
+interface ServerSurroundings {
+  env: Env
+  logger: Logger
+  signal?: AbortSignal
+  /** Addresses of Polar itself, which callbacks never reach; the server adds its own. */
+  own?: OwnAddresses
+}
+
 type ServerConfig = LoadedConfig['config']['server']
 
 /**
@@ -37,10 +48,11 @@ type ServerConfig = LoadedConfig['config']['server']
  */
 export async function openServer(
   { config }: LoadedConfig,
-  { env, logger, signal }: { env: Env; logger: Logger; signal?: AbortSignal },
+  { env, logger, signal, own: addresses = new OwnAddresses() }: ServerSurroundings,
 ): Promise<OpenServer> {
   const { data, server: section } = config
   assertGuarded(section)
+  protectFromOutOfMemory()
   const configured = await loadTokens(section, env)
   const database = await findDatabase(section, data, env)
   const secret = await loadSecret('server.callbacks.secret', sourceOf(section.callbacks, 'secret'), env)
@@ -60,6 +72,7 @@ export async function openServer(
       allowedHosts: section.callbacks.allow_hosts,
       attempts: section.callbacks.attempts,
       timeoutMs: section.callbacks.timeout_seconds * 1000,
+      own: addresses,
       ...(secret === undefined ? {} : { secret }),
     },
     leaseMs: section.lease_seconds * 1000,
@@ -73,6 +86,7 @@ export async function openServer(
     logger,
     version: readVersion(),
   }
+  if (section.url !== undefined) addresses.add(section.url)
   signal?.throwIfAborted()
   const server = await RolloutServer.start(options)
   const url = section.url ?? server.url
@@ -107,7 +121,7 @@ export async function openServer(
 
 /** Said before anything is opened, in the words of the configuration. */
 function assertGuarded({ host, open, tokens }: ServerConfig): void {
-  if (isLoopback(host)) {
+  if (isLoopbackHost(host)) {
     if (!open || tokens.length === 0) return
     throw new RolloutError('config.invalid', 'server.open: an open server asks for no tokens; leave out server.tokens.')
   }

@@ -5,6 +5,7 @@ import type { Config } from '../config/config.ts'
 import { loadSecret } from '../config/load-secret.ts'
 import { usualNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/clock.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
 import type { HostAccess } from '../node/host-access.ts'
 import type { SessionEvent } from '../node/node.ts'
 import { runtimes } from '../node/runtimes/index.ts'
@@ -15,7 +16,7 @@ import { nodeFolder } from './data-folder.ts'
 import { loadQuirks } from './load-quirks.ts'
 import { openEngine, warningsOf } from './open-engine.ts'
 import { openNode, type OpenNode } from './open-node.ts'
-import { readRuntimeSettings } from './runtime-settings.ts'
+import { readGitCredentials, readRuntimeSettings } from './runtime-settings.ts'
 import { readVersion } from './version.ts'
 import { assertWritable } from './writable.ts'
 
@@ -24,6 +25,8 @@ export interface WorkerChoice {
   server: { url: string; token: string | undefined }
   /** Tasks may name whatever is on this machine: who submits them is who started it. */
   isOwnMachine: boolean
+  /** Addresses of Polar itself, which evaluators never reach; the node adds those of its gateway and its server. */
+  own?: OwnAddresses
   env: NodeJS.ProcessEnv
   logger: Logger
   /** Aborted before it has joined: what was opened is closed, and the signal’s reason thrown. */
@@ -46,7 +49,7 @@ export interface OpenWorker extends AsyncDisposable {
 
 /** A node with its gateway and engine, as the configuration has it, that has joined its server. */
 export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
-  const { config, env, logger } = choice
+  const { config, env, logger, own = new OwnAddresses() } = choice
   const { node: section, engine: about } = config
   const nodeId = section.id ?? usualNodeId()
   const dir = nodeFolder(config.data, nodeId)
@@ -54,6 +57,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
   const upstreamKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)
   const quirks = await loadQuirks(about.quirks.join(','))
   const runtimeSettings = await readRuntimeSettings(config, env)
+  const gitCredentials = await readGitCredentials(config, env)
   const widths = StageWidths.parse({ ...section.widths, backlog: section.widths.backlog ?? 2 * section.widths.postrun })
   const step = (what: string): void => {
     choice.signal.throwIfAborted()
@@ -72,6 +76,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
     }),
   )
   step('gateway and sandboxes')
+  own.add(choice.server.url)
   const earlier = (choice.adopt ?? []).map((data) => nodeFolder(resolve(data), nodeId))
   await adoptFinished(earlier, dir, logger)
   const opened = owned.use(
@@ -81,6 +86,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       engine,
       ...(section.runtime === undefined ? {} : { runtime: section.runtime }),
       runtimeSettings,
+      gitCredentials,
       widths,
       budgets: { init: section.budgets.init_seconds, evaluate: section.budgets.evaluate_seconds },
       artifacts: {
@@ -94,8 +100,16 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
       images: about.images,
       continuation: about.continuation,
       sessionMemoryMb: about.session_memory_mb,
+      ...(section.sandbox_memory_mb === undefined ? {} : { sandboxMemoryMb: section.sandbox_memory_mb }),
+      gateway: {
+        ...(section.gateway.heap_mb === undefined ? {} : { heapMb: section.gateway.heap_mb }),
+        sessionBodyMb: section.gateway.session_body_mb,
+        ...(section.gateway.total_body_mb === undefined ? {} : { totalBodyMb: section.gateway.total_body_mb }),
+        sessionLogMb: section.gateway.session_log_mb,
+      },
       quirks,
       member: toAccess(config, choice.isOwnMachine),
+      own,
       env,
       logger,
       starting: choice.signal,
@@ -153,8 +167,11 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
 
 /** On one's own machine everything is one's own, unless one says otherwise. */
 function toAccess({ node: { allow } }: Config, isOwnMachine: boolean): HostAccess {
-  if (allow === undefined && isOwnMachine)
-    return { paths: ['/'], hosts: ['*'], secrets: ['*'], runtimes: [...runtimes.kinds] }
+  if (allow === undefined && isOwnMachine) {
+    // As root, an agent gets no `local` that only its task asked for.
+    const kinds = process.getuid?.() === 0 ? {} : { runtimes: [...runtimes.kinds] }
+    return { paths: ['/'], hosts: ['*'], secrets: ['*'], ...kinds }
+  }
   const { paths = [], hosts = [], env = [], runtimes: kinds } = allow ?? {}
   return { paths, hosts, secrets: env, ...(kinds === undefined ? {} : { runtimes: kinds }) }
 }

@@ -1,3 +1,4 @@
+import { toVisibleLine } from '../lib/visible-text.ts'
 import { drawBar } from './screen.ts'
 
 export interface Progress {
@@ -31,8 +32,10 @@ export function createProgress({ total, label, stream = process.stderr, now = Da
       if (now() - drawnAt < REDRAW_MS && done < total) return
       drawnAt = now()
       isShown = true
-      const line = `${label} ${drawBar(total === 0 ? 1 : done / total)} ${done}/${total}${note === '' ? '' : `  ${note}`}`
-      stream.write(`\r\x1b[2K${line.slice(0, Math.max(20, (stream.columns ?? 80) - 1))}`)
+      const line = toVisibleLine(
+        `${label} ${drawBar(total === 0 ? 1 : done / total)} ${done}/${total}${note === '' ? '' : `  ${note}`}`,
+      )
+      stream.write(`\r\x1b[2K${line.slice(0, Math.max(20, (stream.columns ?? 80) - 1)).toWellFormed()}`)
     },
     finish() {
       if (isShown) stream.write('\r\x1b[2K')

@@ -1,3 +1,4 @@
+import { openaiFields } from '../gateway/chat-wire/chat-fields.ts'
 import { renderChatBody } from '../gateway/chat-wire/chat-request.ts'
 import { bareContext } from '../gateway/dialects/dialect.ts'
 import { dialects } from '../gateway/dialects/index.ts'
@@ -47,7 +48,11 @@ function createReader(read: (turn: Turn) => TurnRequest | undefined): RequestRea
     readPrompt(turn) {
       const request = read(turn)
       if (request === undefined) return { messages: [], tools: null }
-      const body = JSON.parse(renderChatBody(request, {})) as { messages?: unknown[]; tools?: unknown[] | null }
+      // Messages and tools have the same fields on every engine.
+      const body = JSON.parse(renderChatBody(request, {}, openaiFields).text) as {
+        messages?: unknown[]
+        tools?: unknown[] | null
+      }
       return { messages: body.messages ?? [], tools: body.tools ?? null }
     },
   }

@@ -4,6 +4,7 @@ import type { Config } from '../config/config.ts'
 import { loadConfig } from '../config/load-config.ts'
 import { loadSecret } from '../config/load-secret.ts'
 import { toRuntimeSettings, type RuntimeSettings } from '../config/runtimes-section.ts'
+import type { GitCredential } from '../node/git-access.ts'
 import { findBubblewrap, type FoundBubblewrap } from '../node/bubblewrap/find-bubblewrap.ts'
 import { HOST_PATH } from '../node/sandbox/paths.ts'
 
@@ -15,7 +16,8 @@ const FIND_MS = 120_000
 export const RUNTIMES_CONFIG_FLAG = {
   type: 'string',
   hint: 'FILE',
-  description: 'Settings of which node.runtime and node.runtimes are read (default: POLAR_CONFIG, else polar.yaml)',
+  description:
+    'Settings of which node.runtime, node.runtimes and node.checkouts are read (default: POLAR_CONFIG, else polar.yaml)',
 } as const
 
 /** `node.runtimes` of a configuration, with the passwords that it names. */
@@ -26,13 +28,36 @@ export function readRuntimeSettings({ node }: Config, env: Environment): Promise
   })
 }
 
-/** `node.runtime` and `node.runtimes` of the configuration file, for commands that take nothing else from it. */
+/** `node.checkouts.credentials` of a configuration, with the tokens that it names. */
+export function readGitCredentials({ node }: Config, env: Environment): Promise<GitCredential[]> {
+  return Promise.all(
+    node.checkouts.credentials.map(async (entry, index): Promise<GitCredential> => {
+      const { host, user, ssh_key_file: keyFile, known_hosts_file: knownHostsFile } = entry
+      if (keyFile !== undefined && knownHostsFile !== undefined) return { kind: 'ssh', host, keyFile, knownHostsFile }
+      const source = { file: entry.token_file, env: entry.token_env }
+      const token = await loadSecret(`node.checkouts.credentials.${index}.token`, source, env)
+      return { kind: 'token', host, user, token: token! }
+    }),
+  )
+}
+
+/** What commands without a server take from the configuration file. */
 export async function loadRuntimeSettings(
   env: Environment,
   file?: string,
-): Promise<{ runtime: string | undefined; runtimes: RuntimeSettings }> {
+): Promise<{
+  runtime: string | undefined
+  runtimes: RuntimeSettings
+  gitCredentials: GitCredential[]
+  sandboxMemoryMb: number | undefined
+}> {
   const { config } = await loadConfig({ env, ...(file === undefined ? {} : { file }) })
-  return { runtime: config.node.runtime, runtimes: await readRuntimeSettings(config, env) }
+  return {
+    runtime: config.node.runtime,
+    runtimes: await readRuntimeSettings(config, env),
+    gitCredentials: await readGitCredentials(config, env),
+    sandboxMemoryMb: config.node.sandbox_memory_mb,
+  }
 }
 
 /** The settings of one runtime, with the bwrap program that this machine has or fetches. */

@@ -1,3 +1,5 @@
+import { toVisibleLine, toVisibleText } from '../lib/visible-text.ts'
+
 type Stream = Pick<NodeJS.WriteStream, 'isTTY' | 'write' | 'columns'>
 
 /** A few lines at the bottom of a terminal that are drawn again and again; elsewhere nothing of them is seen. */
@@ -9,7 +11,7 @@ export interface Screen extends Disposable {
 const REDRAW_MS = 200
 
 export function createScreen(render: () => readonly string[], stream: Stream = process.stderr): Screen {
-  if (!stream.isTTY) return { print: (text) => void stream.write(text), [Symbol.dispose]: () => {} }
+  if (!stream.isTTY) return { print: (text) => void stream.write(toVisibleText(text)), [Symbol.dispose]: () => {} }
   let drawn = 0
   const clear = (): void => {
     if (drawn > 0) stream.write(`\x1b[${drawn}F\x1b[0J`)
@@ -17,7 +19,7 @@ export function createScreen(render: () => readonly string[], stream: Stream = p
   }
   const draw = (): void => {
     const width = Math.max(40, (stream.columns ?? 80) - 1)
-    const lines = render().map((line) => line.slice(0, width))
+    const lines = render().map((line) => toVisibleLine(line).slice(0, width).toWellFormed())
     // In one piece, so that nobody sees it half drawn.
     stream.write(`${drawn > 0 ? `\x1b[${drawn}F\x1b[0J` : ''}${lines.map((line) => `${line}\n`).join('')}`)
     drawn = lines.length
@@ -26,7 +28,7 @@ export function createScreen(render: () => readonly string[], stream: Stream = p
   return {
     print(text) {
       clear()
-      stream.write(text)
+      stream.write(toVisibleText(text))
       draw()
     },
     [Symbol.dispose]() {

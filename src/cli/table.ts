@@ -1,5 +1,8 @@
-/** Columns of text, numbers to the right. The first row is the heading. */
-export function formatTable(rows: readonly (readonly string[])[]): string {
+import { toVisibleLine } from '../lib/visible-text.ts'
+
+/** Columns of text, numbers to the right. The first row is the heading. A cell is one line, whatever is in it. */
+export function formatTable(cells: readonly (readonly string[])[]): string {
+  const rows = cells.map((row) => row.map(toVisibleLine))
   const widths = (rows[0] ?? []).map((_, column) => Math.max(...rows.map((row) => (row[column] ?? '').length)))
   const isNumeric = widths.map((_, column) =>
     rows.slice(1).every((row) => /^[-\d.,%]*( ?(ms|s))?$/.test(row[column] ?? '')),

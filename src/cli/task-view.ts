@@ -1,5 +1,6 @@
 import type { Answer } from '../api/route.ts'
 import type { Routes } from '../api/routes.ts'
+import { toHangingText, toVisibleLine } from '../lib/visible-text.ts'
 import { isTerminal } from '../model/session.ts'
 import { formatTable } from './table.ts'
 
@@ -39,7 +40,7 @@ export function renderTask(
     ['Submitted', `${ago(now - task.created_at * 1000)} ago`],
     ...(unrunnable === null ? [] : [['Waiting', unrunnable] as [string, string]]),
   ]
-  const head = facts.map(([name, value]) => `${name.padEnd(12)} ${value}\n`).join('')
+  const head = facts.map(([name, value]) => `${name.padEnd(12)} ${toVisibleLine(value)}\n`).join('')
   return sessions.length === 0 ? head : `${head}\n${renderSessions(sessions)}${renderFailures(sessions)}`
 }
 
@@ -83,7 +84,9 @@ function renderFailures(sessions: readonly SessionSummary[]): string {
     sessions.filter(({ failure }) => failure !== null),
     ({ failure }) => failure!.code,
   )
-  const lines = [...failed].map(([code, all]) => `${all.length} × ${code}: ${firstLine(all[0]!.failure!.message)}\n`)
+  const lines = [...failed].map(
+    ([code, all]) => `${all.length} × ${code}: ${toVisibleLine(firstLine(all[0]!.failure!.message))}\n`,
+  )
   return lines.length === 0 ? '' : `\n${lines.join('')}`
 }
 
@@ -105,7 +108,7 @@ export function renderSession(session: SessionDetail): string {
     ),
   ]
   const width = Math.max(...facts.map(([name]) => name.length))
-  const head = facts.map(([name, value]) => `${name.padEnd(width)}  ${value}\n`).join('')
+  const head = facts.map(([name, value]) => `${name.padEnd(width)}  ${toHangingText(value, width + 2)}\n`).join('')
   if (session.attempts.length === 0) return head
   const rows = session.attempts.map((attempt) => [
     String(attempt.attempt),

@@ -149,6 +149,14 @@ engine:
       'polar.yaml:3: server.tokens.0: needs one of token_file, token_env',
     ],
     [
+      'node:\n  checkouts:\n    credentials:\n    - { host: github.com }',
+      'polar.yaml:4: node.checkouts.credentials.0: needs one of token_file, token_env, ssh_key_file',
+    ],
+    [
+      'node:\n  checkouts:\n    credentials:\n    - { host: github.com, ssh_key_file: key }',
+      'polar.yaml:4: node.checkouts.credentials.0: needs both of ssh_key_file, known_hosts_file, or neither',
+    ],
+    [
       'server:\n  tokens:\n  - { name: a, scopes: [read], nodes: [b], token_env: A }',
       'polar.yaml:3: server.tokens.0.nodes: needs the scope `node` in `scopes`',
     ],

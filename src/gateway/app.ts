@@ -8,6 +8,7 @@ import { createCaller } from './caller.ts'
 import { createDetector, guessDialect, type Detected } from './detect.ts'
 import type { Dialect, RenderedError, RequestContext } from './dialects/dialect.ts'
 import type { Caller } from './answer-writer.ts'
+import type { BodyBudget } from './body-budget.ts'
 import { countPrompt } from './find-continuation.ts'
 import { handleTurn, readAsEngine } from './handle-turn.ts'
 import type { TurnDeps } from './live-turn.ts'
@@ -23,6 +24,7 @@ export interface AppDeps extends TurnDeps {
   limits: BodyLimits
   /** Unix milliseconds. */
   now: () => number
+  bodies: BodyBudget
 }
 
 /** The data plane: what a sandbox may reach, and nothing else. */
@@ -87,11 +89,15 @@ async function answer(
   switch (context.route.kind) {
     case 'generate': {
       if (isFull(session.log)) throw storeFull()
-      const body = await readJsonBody(request, deps.limits, session.bodies)
-      return handleTurn({ session, dialect, body, context, caller }, deps)
+      using held = deps.bodies.open(session.id, caller.signal)
+      const body = await readJsonBody(request, deps.limits, session.bodies, held)
+      // Held until the call has ended: so long its text and what was parsed of it are needed.
+      await handleTurn({ session, dialect, body, context, caller }, deps)
+      return
     }
     case 'count-tokens': {
-      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies), context)
+      using held = deps.bodies.open(session.id, caller.signal)
+      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies, held), context)
       const { request: readable } = readAsEngine(asked, session, deps)
       const tokens = await countPrompt(readable, session, deps.upstream, caller.signal)
       await caller.sendJson(200, dialect.renderTokenCount(tokens))

@@ -1,6 +1,9 @@
-import { createHash, timingSafeEqual } from 'node:crypto'
+import { timingSafeEqual } from 'node:crypto'
 import { Hono, type Context } from 'hono'
 import * as z from 'zod'
+import { whyForeign } from '../lib/foreign-request.ts'
+import { isOutbound } from '../lib/outbound-header.ts'
+import { hashToken, tokensOf } from '../lib/request-tokens.ts'
 import { holdsMoreValuesThan, nestsDeeperThan } from '../lib/json-depth.ts'
 import { RolloutError, toFailure } from '../model/failure.ts'
 import { SessionId } from '../model/ids.ts'
@@ -11,8 +14,10 @@ export interface ControlDeps {
   gateway: GatewayControl
   /** For `GET /admin/inference/status`. */
   engine: { kind: string; url: string }
-  /** Asked for by every route but `/health`; absent trusts whoever can connect. */
-  token?: string
+  /** Required by every route except `/health`. */
+  token: string
+  /** The address or name that the control API listens on. */
+  host: string
 }
 
 const OpenBody = z.strictObject({
@@ -38,13 +43,20 @@ const WeightBody = z.strictObject({ weight_version: z.string().min(1).max(256) }
  * What a trainer or node may do. A listener of its own: a sandbox reaches the data plane only. Paths and fields of
  * `/admin/inference/*` and `/sessions` are NVIDIA Polar's where it has them.
  */
-export function createControlApp({ gateway, engine, token }: ControlDeps): Hono {
+export function createControlApp({ gateway, engine, token, host }: ControlDeps): Hono {
   const app = new Hono()
+  const expected = hashToken(token)
 
+  app.use('*', async (c, next) => {
+    const why = whyForeign(c.req.raw.headers, host)
+    if (why !== undefined) return c.json({ error: `The control API answers no web pages, but ${why}.` }, 403)
+    if (!isOutbound(c.req.raw.headers)) return next()
+    return c.json({ error: 'The control API answers neither callbacks nor evaluators of tasks.' }, 403)
+  })
   app.get('/health', (c) => c.json({ status: 'ok' }))
   app.use('*', async (c, next) => {
-    if (token === undefined || isSame(bearerOf(c), token)) return next()
-    return c.json({ error: 'A control token is needed.' }, 401)
+    if (tokensOf(c.req.raw.headers).some((given) => timingSafeEqual(hashToken(given), expected))) return next()
+    return c.json({ error: 'The control API needs its token, as "Authorization: Bearer TOKEN".' }, 401)
   })
 
   app.post('/sessions', async (c) => {
@@ -152,13 +164,4 @@ async function readBytes(request: Request): Promise<Buffer> {
     pieces.push(piece)
   }
   return Buffer.concat(pieces)
-}
-
-function bearerOf(c: Context): string {
-  return /^Bearer +(\S+)$/i.exec(c.req.header('authorization') ?? '')?.[1] ?? ''
-}
-
-function isSame(one: string, other: string): boolean {
-  const digest = (text: string): Buffer => createHash('sha256').update(text).digest()
-  return timingSafeEqual(digest(one), digest(other))
 }

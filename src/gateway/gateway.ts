@@ -1,11 +1,14 @@
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import type { Logger } from 'pino'
+import { scopeConnections } from '../lib/fault-scope.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
+import { SESSION_LOG_MB } from '../model/session.ts'
 import type { Sampling } from '../model/turn.ts'
 import type { SessionStore } from '../store/store.ts'
 import { createApp, refuseUpgrade } from './app.ts'
+import { BodyBudget, DEFAULT_BUDGET, type BudgetLimits } from './body-budget.ts'
 import { dialects } from './dialects/index.ts'
 import { Gate } from './gate.ts'
 import { Metrics } from './metrics.ts'
@@ -29,6 +32,10 @@ export interface GatewayOptions {
   /** 0 takes a free one. */
   port?: number
   limits?: Partial<BodyLimits>
+  /** Absent, or of an absent limit: `DEFAULT_BUDGET`. */
+  budget?: Partial<BudgetLimits>
+  /** Limit of the call log of one session; calls beyond it are refused. Absent: SESSION_LOG_MB. */
+  sessionLogMb?: number
   /** Default `template`. */
   continuation?: ContinuationMode
   /** Limit of the memory of one session that continues its conversations; absent: SESSION_MEMORY_MB. */
@@ -37,6 +44,8 @@ export interface GatewayOptions {
   quirks?: readonly QuirkRule[]
   /** What is noted of every session besides what it says of itself: which engine answers. */
   origin?: Readonly<Record<string, unknown>>
+  /** Called when a model call has ended and is stored. `tokens`: sampled in it. */
+  onTurnEnd?: (turn: { sessionId: string; tokens: number }) => void
 }
 
 export interface SessionOptions {
@@ -44,6 +53,8 @@ export interface SessionOptions {
   id?: string
   /** Absent: made up. Given when a session goes on in another process. */
   key?: string
+  /** See `SessionOpening.isContinued`. */
+  isContinued?: boolean
   origin?: Readonly<Record<string, unknown>>
   /** What sampling must be whatever the harness asks for: the trainer counts on it. */
   sampling?: Partial<Sampling>
@@ -90,6 +101,8 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #origin: Readonly<Record<string, unknown>>
   /** Connections that may only speak for one session, whatever key they show. */
   readonly #bound = new WeakMap<Socket, string>()
+  /** The number of open connections of each session that has such connections. */
+  readonly #connections = new Map<string, number>()
   #url = ''
 
   private constructor(options: GatewayOptions) {
@@ -117,10 +130,16 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       sessions: this.#sessions,
       boundSession: (socket) => this.#bound.get(socket),
       limits: { ...DEFAULT_LIMITS, ...options.limits },
+      bodies: new BodyBudget({ ...DEFAULT_BUDGET, ...options.budget }),
+      logBytes: (options.sessionLogMb ?? SESSION_LOG_MB) * 1024 ** 2,
+      onTurnEnd: options.onTurnEnd,
     })
     // No limit on the time of a whole request: an answer takes as long as the engine does.
     const timeouts = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 65_000 }
     this.#server = createServer({ ...timeouts, noDelay: true }, app).on('upgrade', refuseUpgrade)
+    scopeConnections(this.#server)
+    // A connection that cannot be accepted, for want of file descriptors for example.
+    this.#server.on('error', (error) => logger.error({ err: error }, 'gateway cannot accept connections'))
   }
 
   static async start(options: GatewayOptions): Promise<Gateway> {
@@ -147,11 +166,22 @@ export class Gateway implements GatewayControl, AsyncDisposable {
 
   /**
    * A connection that came in by a session's own door: a sandbox that reaches nothing but this. Other sessions are out of
-   * its reach even with their keys.
+   * its reach even with their keys. Connections over the limit of a session are closed.
    */
   accept(sessionId: string, socket: Socket): void {
+    const count = this.#connections.get(sessionId) ?? 0
+    if (count >= MAX_SESSION_CONNECTIONS) return void socket.destroy()
+    this.#connections.set(sessionId, count + 1)
+    socket.once('close', () => this.#forgetConnection(sessionId))
     this.#bound.set(socket, sessionId)
     this.#server.emit('connection', socket)
+    // A door that passes sockets to another process pauses them.
+    socket.resume()
+  }
+
+  /** Calls in flight end at once, as if their harnesses had gone. */
+  cutConnections(): void {
+    this.#server.closeAllConnections()
   }
 
   pause(drainTimeoutMs: number): Promise<boolean> {
@@ -187,7 +217,16 @@ export class Gateway implements GatewayControl, AsyncDisposable {
     this.#server.closeAllConnections()
     await closed
   }
+
+  #forgetConnection(sessionId: string): void {
+    const left = (this.#connections.get(sessionId) ?? 0) - 1
+    if (left > 0) this.#connections.set(sessionId, left)
+    else this.#connections.delete(sessionId)
+  }
 }
+
+/** A hostile program can open as many connections as it likes; each costs a file descriptor. */
+const MAX_SESSION_CONNECTIONS = 512
 
 async function listen(server: Server, host: string, port: number): Promise<void> {
   await new Promise<void>((resolve, reject) => {

@@ -1,8 +1,10 @@
 import { hash } from 'node:crypto'
 import type { TurnRequest } from '../model/turn.ts'
+import { assertAdmissible } from './admit-request.ts'
 import { createAnswerWriter, type AnswerWriter, type Caller } from './answer-writer.ts'
 import type { Dialect, JsonBody, RequestContext } from './dialects/dialect.ts'
 import { LiveTurn, type TurnDeps } from './live-turn.ts'
+import { assertLogRoom } from './log-room.ts'
 import { applyQuirks } from './quirks/index.ts'
 import type { Session } from './sessions.ts'
 
@@ -22,6 +24,7 @@ export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> 
   const { session, dialect, context, body, caller } = call
   const { request: readable, applied } = readAsEngine(dialect.parseRequest(body, context), session, deps)
   const request = { ...readable, forcedSampling: session.sampling }
+  assertLogRoom(session, request, deps)
   const writer = createAnswerWriter({ dialect, context, request, caller })
   const turn = await joinOrBegin(session, { request, quirks: applied }, context, writer, deps)
   const leave = (): void => turn.leave(writer)
@@ -34,13 +37,15 @@ export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> 
 
 /**
  * The request as the engine reads it: with sampled tool arguments, and without the bytes that quirk rules take out. Token
- * counts use the same function, so that a count is the prompt length of the call.
+ * counts use the same function, so that a count is the prompt length of the call. Throws for a request that no engine may
+ * be sent.
  */
 export function readAsEngine(
   asked: TurnRequest,
   session: Session,
   deps: Pick<TurnDeps, 'quirks'>,
 ): { request: TurnRequest; applied: string[] } {
+  assertAdmissible(asked)
   return applyQuirks(session.memory.restore(asked), deps.quirks)
 }
 

@@ -10,6 +10,8 @@ import type { Gate } from './gate.ts'
 import type { Metrics } from './metrics.ts'
 import type { Quirk } from './quirks/quirk.ts'
 import type { Session } from './sessions.ts'
+import { steeringOf } from './steering.ts'
+import { LONG_REQUEST_UNITS, shortenRequest } from './shorten-request.ts'
 import type { Continuation } from './tokens/continuation.ts'
 import type { Upstream, UpstreamReply } from './upstreams/upstream.ts'
 import type { WeightHistory } from './weight-history.ts'
@@ -23,6 +25,10 @@ export interface TurnDeps {
   quirks?: readonly Quirk[]
   ids: IdSource
   logger: Logger
+  /** Limit of the call log of one session. Absent: none. */
+  logBytes?: number
+  /** See `GatewayOptions.onTurnEnd`. */
+  onTurnEnd?: (turn: { sessionId: string; tokens: number }) => void
 }
 
 /** Someone who wants the answer as it comes. A promise holds the engine back until it is resolved. */
@@ -61,6 +67,8 @@ export class LiveTurn {
   readonly #listeners = new Set<Listener>()
   readonly #abandoned = new AbortController()
   readonly #startedAt: number
+  readonly #origin: TurnOrigin
+  #isLogged = false
   #firstTokenAt: number | undefined
   /** Absent until the engine has begun to answer. */
   #reply: UpstreamReply | undefined
@@ -77,18 +85,9 @@ export class LiveTurn {
     this.#deps = deps
     this.#startedAt = session.now()
     this.#listeners.add(listener)
-    const { dialect, model, stream, wire } = origin.request
-    session.log.appendIntent({
-      id: this.id,
-      index: session.log.turns,
-      dialect,
-      startedAt: this.#startedAt,
-      model,
-      stream,
-      request: wire.text,
-      headers: origin.headers,
-      ...(origin.retryOf === undefined ? {} : { retryOf: origin.retryOf }),
-    })
+    this.#origin = origin
+    const { text } = origin.request.wire
+    if (text.length <= LONG_REQUEST_UNITS) this.#logIntent(text)
     this.ended = this.#run()
   }
 
@@ -109,6 +108,26 @@ export class LiveTurn {
     if (this.#isDelivered) return
     this.#isDelivered = isDelivered
     this.#session.log.appendDelivery(this.id, isDelivered ? 'delivered' : 'undelivered')
+  }
+
+  /** Once for each turn. A long request is logged when it is known whether the engine accepts it. */
+  #logIntent(text: string): void {
+    if (this.#isLogged) return
+    this.#isLogged = true
+    const { log } = this.#session
+    const { headers, retryOf } = this.#origin
+    const { dialect, model, stream } = this.#request
+    log.appendIntent({
+      id: this.id,
+      index: log.turns,
+      dialect,
+      startedAt: this.#startedAt,
+      model,
+      stream,
+      request: text,
+      headers,
+      ...(retryOf === undefined ? {} : { retryOf }),
+    })
   }
 
   async #run(): Promise<TurnEnding> {
@@ -132,7 +151,7 @@ export class LiveTurn {
     const continuation = await this.#continue(signal)
     const promptIds = continuation?.kind === 'extends' ? continuation.promptIds : undefined
     if (promptIds !== undefined) this.#capture.expectPrompt(promptIds)
-    this.#notes = notesOf(this.#quirks, continuation)
+    this.#notes = notesOf(this.#request, this.#quirks, continuation)
     const reply = await this.#deps.upstream.send(this.#request, {
       signal,
       sessionKey: this.#session.id,
@@ -141,6 +160,7 @@ export class LiveTurn {
       weights,
     })
     this.#reply = reply
+    this.#logIntent(this.#request.wire.text)
     let failure: Failure | undefined
     let reported: string | undefined
     for await (const events of reply.events) {
@@ -166,12 +186,17 @@ export class LiveTurn {
   }
 
   async #store(failure: Failure | undefined): Promise<TurnEnding> {
+    if (!this.#isLogged) this.#logIntent(shortenRequest(this.#request.wire.text))
     const response = this.#capture.toResponse()
+    const steeredBy = steeringOf(this.#request)
+    const droppedFields = this.#reply?.dropped ?? []
     const end: TurnEnd = {
       turnId: this.id,
       endedAt: this.#session.now(),
       // Read at the end: a replica that fails early is replaced, and the reply then describes the second one.
       forced: { ...this.#reply?.forced, ...this.#notes },
+      ...(steeredBy.length === 0 ? {} : { steeredBy }),
+      ...(droppedFields.length === 0 ? {} : { droppedFields }),
       ...(this.#reply?.sampling === undefined
         ? {}
         : { sampling: { asked: this.#request.sampling, ...this.#reply.sampling } }),
@@ -191,6 +216,7 @@ export class LiveTurn {
       firstTokenAt: this.#firstTokenAt,
       endedAt: end.endedAt,
     })
+    this.#deps.onTurnEnd?.({ sessionId: this.#session.id, tokens: sampledIn(response) })
     const { broken } = this.#session.log
     if (broken) {
       this.#deps.logger.error({ sessionId: this.#session.id, turnId: this.id, failure: broken }, 'turn not stored')
@@ -199,9 +225,18 @@ export class LiveTurn {
   }
 }
 
+function sampledIn(response: TurnResponse | undefined): number {
+  return (response?.choices ?? []).reduce((sum, { ids }) => sum + ids.length, 0)
+}
+
 /** What the gateway itself did to a request, beside what its adapter did. */
-function notesOf(quirks: readonly string[], continuation: Continuation | undefined): Record<string, unknown> {
+function notesOf(
+  { purpose }: TurnRequest,
+  quirks: readonly string[],
+  continuation: Continuation | undefined,
+): Record<string, unknown> {
   return {
+    ...(purpose === undefined ? {} : { purpose }),
     ...(quirks.length === 0 ? {} : { quirks }),
     ...(continuation?.kind === 'extends' ? { continues: continuation.of } : {}),
     ...(continuation?.kind === 'fresh' ? { begins: continuation.reason } : {}),

@@ -2,8 +2,10 @@ import type { IncomingMessage } from 'node:http'
 import { Readable } from 'node:stream'
 import { expect, test } from 'vitest'
 import { JsonMemory } from '../lib/json-memory.ts'
+import { BodyBudget, DEFAULT_BUDGET } from './body-budget.ts'
 import { readJsonBody } from './read-body.ts'
 
+const HELD = new BodyBudget(DEFAULT_BUDGET).open('session', new AbortController().signal)
 const LIMITS = { maxBytes: 100_000, maxDepth: 6, maxValues: 1000 }
 
 function requestOf(pieces: Iterable<Buffer>, headers: Record<string, string> = {}): IncomingMessage {
@@ -20,7 +22,8 @@ function nested(depth: number): unknown {
 
 test('a body that is too deep stays so when it is sent again, or goes on', async () => {
   const memory = new JsonMemory()
-  const read = (messages: unknown[]): Promise<unknown> => readJsonBody(requestOf([bodyOf(messages)]), LIMITS, memory)
+  const read = (messages: unknown[]): Promise<unknown> =>
+    readJsonBody(requestOf([bodyOf(messages)]), LIMITS, memory, HELD)
   await expect(read([nested(4), 'a'])).resolves.toMatchObject({ value: { model: 'm' } })
   await expect(read([nested(4), 'a', nested(4)])).resolves.toMatchObject({ value: { model: 'm' } })
   const deep = [nested(4), 'a', nested(5), 'b']
@@ -31,21 +34,21 @@ test('a body that is too deep stays so when it is sent again, or goes on', async
 
 test('a body that is too large is refused, whatever it says of its length', async () => {
   const pieces = Array.from({ length: 11 }, () => Buffer.alloc(10_000, ' '))
-  await expect(readJsonBody(requestOf(pieces), LIMITS, new JsonMemory())).rejects.toThrow('100000')
+  await expect(readJsonBody(requestOf(pieces), LIMITS, new JsonMemory(), HELD)).rejects.toThrow('100000')
   const stated = requestOf([], { 'content-length': '100001' })
-  await expect(readJsonBody(stated, LIMITS, new JsonMemory())).rejects.toThrow('100000')
+  await expect(readJsonBody(stated, LIMITS, new JsonMemory(), HELD)).rejects.toThrow('100000')
 })
 
 test('a caller that goes away in the middle of its body is a caller that went away', async () => {
   const request = requestOf([])
-  const reading = readJsonBody(request, LIMITS, new JsonMemory())
+  const reading = readJsonBody(request, LIMITS, new JsonMemory(), HELD)
   ;(request as unknown as Readable).destroy()
   await expect(reading).rejects.toMatchObject({ failure: { code: 'request.client-gone' } })
 })
 
 test('a body with too many values is rejected before it is parsed, wherever they stand', async () => {
   const read = (text: string): Promise<unknown> =>
-    readJsonBody(requestOf([Buffer.from(text)]), LIMITS, new JsonMemory())
+    readJsonBody(requestOf([Buffer.from(text)]), LIMITS, new JsonMemory(), HELD)
   await expect(read(`{"a":[${'1,'.repeat(1100)}1]}`)).rejects.toThrow('more than 1000 values')
   await expect(read(`{"a":[${'[1],'.repeat(1100)}[1]]}`)).rejects.toThrow('more than 1000 values')
   // Not JSON either way; the text must not be parsed to find out.

@@ -4,6 +4,7 @@ import { brotliDecompress, gunzip, inflate, zstdDecompress } from 'node:zlib'
 import { holdsMoreValuesThan } from '../lib/json-depth.ts'
 import type { JsonMemory, ParsedJson } from '../lib/json-memory.ts'
 import { RolloutError } from '../model/failure.ts'
+import type { HeldBody } from './body-budget.ts'
 import type { JsonBody } from './dialects/dialect.ts'
 
 export interface BodyLimits {
@@ -17,17 +18,20 @@ export interface BodyLimits {
 
 export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 64 * 1024 * 1024, maxDepth: 128, maxValues: 1_000_000 }
 
+type Held = Pick<HeldBody, 'bytes' | 'grow' | 'shrinkTo'>
+
 /**
  * Reads a whole JSON body. Throws RolloutError for anything that is not one, without having held more than allowed.
- * `memory`: of earlier bodies that it may go on from.
+ * `memory`: of earlier bodies that it may go on from. `held`: grows with what is read, before it is read.
  */
 export async function readJsonBody(
   request: IncomingMessage,
   limits: BodyLimits,
   memory: JsonMemory,
+  held: Held,
 ): Promise<JsonBody> {
-  const raw = await readBytes(request, limits.maxBytes)
-  const bytes = await decompress(raw, request.headers['content-encoding'], limits.maxBytes)
+  const raw = await readBytes(request, limits.maxBytes, held)
+  const bytes = await decompress(raw, request.headers['content-encoding'], limits.maxBytes, held)
   assertFewValues(bytes, limits.maxValues)
   const text = decodeUtf8(bytes)
   const { value, added } = parse(text, memory)
@@ -47,22 +51,36 @@ function assertFewValues(bytes: Buffer, maxValues: number): void {
   throw new RolloutError('request.malformed', `The body holds more than ${maxValues} values.`)
 }
 
-async function readBytes(request: IncomingMessage, maxBytes: number): Promise<Buffer> {
-  if (Number(request.headers['content-length'] ?? 0) > maxBytes) throw tooLarge(maxBytes)
+/** What a body without a stated length is given at a time. */
+const GROWTH_BYTES = 256 * 1024
+
+async function readBytes(request: IncomingMessage, maxBytes: number, held: Held): Promise<Buffer> {
+  const stated = Number(request.headers['content-length'] ?? 0)
+  if (stated > maxBytes) throw tooLarge(maxBytes)
+  const room = held.grow(stated)
+  if (room !== undefined) {
+    await room
+    // Its events were missed.
+    if (request.destroyed) throw clientGone()
+  }
   const pieces: Buffer[] = []
   let size = 0
   // By events: an async iterator costs as much as all else that is done to a body.
   await new Promise<void>((resolve, reject) => {
     request.on('data', (piece: Buffer) => {
       size += piece.length
-      if (size <= maxBytes) pieces.push(piece)
       // The socket stays: the refusal still has to go out on it.
-      else reject(tooLarge(maxBytes))
+      if (size > maxBytes) return reject(tooLarge(maxBytes))
+      pieces.push(piece)
+      const more = size > held.bytes ? held.grow(GROWTH_BYTES + size - held.bytes) : undefined
+      if (more === undefined) return
+      request.pause()
+      more.then(() => request.resume(), reject)
     })
     request.on('end', resolve)
     request.on('error', reject)
     request.on('close', () => {
-      if (!request.readableEnded) reject(new RolloutError('request.client-gone', 'The harness closed the call.'))
+      if (!request.readableEnded) reject(clientGone())
     })
   })
   return pieces.length === 1 ? (pieces[0] as Buffer) : Buffer.concat(pieces, size)
@@ -75,15 +93,19 @@ const decoders = {
   zstd: promisify(zstdDecompress),
 } as const
 
-async function decompress(bytes: Buffer, encoding: string | undefined, maxBytes: number): Promise<Buffer> {
+async function decompress(bytes: Buffer, encoding: string | undefined, maxBytes: number, held: Held): Promise<Buffer> {
   const name = encoding?.trim().toLowerCase() ?? 'identity'
   if (name === 'identity' || name === '') return bytes
   const decode = Object.hasOwn(decoders, name) ? decoders[name as keyof typeof decoders] : undefined
   if (decode === undefined) {
     throw new RolloutError('request.unsupported-encoding', `Content-Encoding "${name.slice(0, 40)}" is not supported.`)
   }
+  // Nothing says how much it unpacks to.
+  await held.grow(maxBytes)
   try {
-    return await decode(bytes, { maxOutputLength: maxBytes })
+    const unpacked = await decode(bytes, { maxOutputLength: maxBytes })
+    held.shrinkTo(bytes.length + unpacked.length)
+    return unpacked
   } catch (error) {
     if ((error as { code?: string }).code === 'ERR_BUFFER_TOO_LARGE') throw tooLarge(maxBytes)
     throw new RolloutError('request.malformed', `The body is not valid ${name}.`, { cause: error })
@@ -124,6 +146,10 @@ function isDeeperThan(value: unknown, limit: number): boolean {
 
 function isContainer(value: unknown): value is object {
   return typeof value === 'object' && value !== null
+}
+
+function clientGone(): RolloutError {
+  return new RolloutError('request.client-gone', 'The harness closed the call.')
 }
 
 function tooLarge(maxBytes: number): RolloutError {

@@ -36,6 +36,8 @@ export interface Session {
   readonly live: Map<string, LiveTurn>
   /** The last turn with each body, by digest. */
   readonly lastTurns: RecentMap<string>
+  /** The log has reached its limit, and that is recorded. */
+  isLogFull: boolean
   /** Calls that have begun and whose end is not recorded yet. */
   readonly inFlight: Set<Promise<void>>
 }
@@ -45,6 +47,7 @@ interface OpeningOptions {
   key?: string
   origin?: Readonly<Record<string, unknown>>
   sampling?: Partial<Sampling>
+  isContinued?: boolean
 }
 
 export interface OpenedSession {
@@ -98,7 +101,12 @@ export class Sessions {
     const key = options.key ?? `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
     const now = createSteadyClock(this.#now, this.#monotonic)
-    const log = await this.#store.open({ id, createdAt: now(), origin: options.origin ?? {} })
+    const log = await this.#store.open({
+      id,
+      createdAt: now(),
+      origin: options.origin ?? {},
+      ...(options.isContinued === true ? { isContinued: true } : {}),
+    })
     await assertNotFull(log)
     const half = this.#memoryBytes / 2
     const session: Session = {
@@ -115,6 +123,7 @@ export class Sessions {
         this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking, memoryBytes: half }),
       live: new Map(),
       lastTurns: new RecentMap(256),
+      isLogFull: false,
       inFlight: new Set(),
     }
     this.#byId.set(id, { session, digest })

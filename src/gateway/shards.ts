@@ -1,71 +1,23 @@
-import { fork, type ChildProcess } from 'node:child_process'
-import { once } from 'node:events'
-import { setTimeout as sleep } from 'node:timers/promises'
-import type { Logger } from 'pino'
+import type { Socket } from 'node:net'
 import { RolloutError, toFailure, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
 import type { GatewayControl, GatewayStatus, SessionAccess, SessionOptions } from './gateway.ts'
+import { refuseConnection } from './refuse-connection.ts'
+import { Shard, type Ask, type ShardOptions } from './shard.ts'
 
-/** What the processes say to each other. `init` comes first and is answered when the shard listens. */
-interface Question {
-  id: number
-  method: 'init' | keyof GatewayControl
-  args: unknown[]
-}
-interface Reply {
-  id: number
-  result?: unknown
-  failure?: Failure
-}
-
-// --- in the shard -----------------------------------------------------------------------------------------------------
-
-/** What a shard is started with. `settings` are the program's own. */
-export interface ShardInit<T> {
-  /** 0 the first time; the same port again after a crash, because harnesses hold its URL. */
-  port: number
-  settings: T
-}
-
-/** Turns this process into a shard: `start` makes the gateway, questions come from the process that forked us. */
-export function serveShard<T>(
-  start: (init: ShardInit<T>) => Promise<{ gateway: GatewayControl; port: number } & AsyncDisposable>,
-): void {
-  let shard: Awaited<ReturnType<typeof start>> | undefined
-  process.on('message', (question: Question) => {
-    void answer(question)
-  })
-  // The parent is gone: what is under way is stored, then there is nobody to serve for.
-  process.on('disconnect', () => {
-    void Promise.resolve(shard?.[Symbol.asyncDispose]()).finally(() => process.exit(0))
-  })
-
-  async function answer({ id, method, args }: Question): Promise<void> {
-    const reply: Reply = { id }
-    try {
-      if (method === 'init') {
-        shard = await start(args[0] as ShardInit<T>)
-        reply.result = shard.port
-      } else if (shard !== undefined) {
-        const call = shard.gateway[method] as (...given: unknown[]) => Promise<unknown>
-        reply.result = await call.apply(shard.gateway, args)
-      }
-    } catch (error) {
-      reply.failure = toFailure(error)
-    }
-    process.send?.(reply)
-  }
-}
-
-// --- in the parent ----------------------------------------------------------------------------------------------------
-
-export interface ShardsOptions<T> {
+export interface ShardsOptions<T> extends ShardOptions<T> {
   count: number
-  /** The program of a shard; it calls `serveShard`. */
-  program: URL
-  settings: T
+  /** The address that the processes listen on, for `url`. */
+  host: string
   ids: IdSource
-  logger: Logger
+}
+
+interface Home<T> {
+  shard: Shard<T>
+  /** With the key, once the session is open. */
+  options: SessionOptions
+  /** Calls that have ended, and the tokens sampled in them. */
+  progress: { calls: number; tokens: number }
 }
 
 /**
@@ -76,16 +28,19 @@ export interface ShardsOptions<T> {
 export class Shards<T> implements GatewayControl, AsyncDisposable {
   readonly #options: ShardsOptions<T>
   readonly #shards: Shard<T>[]
-  readonly #homes = new Map<string, { shard: Shard<T>; options: SessionOptions }>()
+  readonly #homes = new Map<string, Home<T>>()
   #isPaused = false
   #weightVersion: string | undefined
 
   private constructor(options: ShardsOptions<T>) {
     this.#options = options
-    this.#shards = Array.from(
-      { length: options.count },
-      (_, i) => new Shard(i, options, (shard) => this.#restore(shard)),
-    )
+    this.#shards = Array.from({ length: options.count }, (_, index) => {
+      const shard: Shard<T> = new Shard(index, options, {
+        onRestart: (ask) => this.#restore(shard, ask),
+        onTurn: ({ sessionId, tokens }) => this.#countTurn(sessionId, tokens),
+      })
+      return shard
+    })
   }
 
   static async start<T>(options: ShardsOptions<T>): Promise<Shards<T>> {
@@ -99,14 +54,20 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     return shards
   }
 
+  /** Of the first process. */
+  get url(): string {
+    const { host } = this.#options
+    return `http://${host.includes(':') ? `[${host}]` : host}:${this.#shards[0]?.port ?? 0}`
+  }
+
   async openSession(options: SessionOptions = {}): Promise<SessionAccess> {
     const id = options.id ?? this.#options.ids.next('ses')
     if (this.#homes.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
-    const shard = this.#emptiest()
-    this.#homes.set(id, { shard, options: { ...options, id } })
+    const home: Home<T> = { shard: this.#emptiest(), options: { ...options, id }, progress: { calls: 0, tokens: 0 } }
+    this.#homes.set(id, home)
     try {
-      const access = (await shard.ask('openSession', [{ ...options, id }])) as SessionAccess
-      this.#homes.set(id, { shard, options: { ...options, id, key: access.key } })
+      const access = (await home.shard.ask('openSession', [home.options])) as SessionAccess
+      home.options = { ...home.options, key: access.key }
       return access
     } catch (error) {
       this.#homes.delete(id)
@@ -116,8 +77,24 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
 
   async closeSession(id: string): Promise<Failure | undefined> {
     const home = this.#homes.get(id)
-    this.#homes.delete(id)
-    return (await home?.shard.ask('closeSession', [id])) as Failure | undefined
+    try {
+      // A process that ends meanwhile is started again with this session, so that its log is closed.
+      return (await home?.shard.ask('closeSession', [id])) as Failure | undefined
+    } finally {
+      if (this.#homes.get(id) === home) this.#homes.delete(id)
+    }
+  }
+
+  /** See `Gateway.accept`. The socket has to be paused and unread; it passes to the process of its session. */
+  accept(sessionId: string, socket: Socket): void {
+    const home = this.#homes.get(sessionId)
+    if (home === undefined) refuseConnection(socket)
+    else home.shard.accept(sessionId, socket)
+  }
+
+  /** Undefined for a session that is not open. */
+  progressOf(sessionId: string): Home<T>['progress'] | undefined {
+    return this.#homes.get(sessionId)?.progress
   }
 
   async pause(drainTimeoutMs: number): Promise<boolean> {
@@ -160,89 +137,26 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     return [...counts].reduce((least, entry) => (entry[1] < least[1] ? entry : least))[0]
   }
 
+  #countTurn(sessionId: string, tokens: number): void {
+    const progress = this.#homes.get(sessionId)?.progress
+    if (progress === undefined) return
+    progress.calls += 1
+    progress.tokens += tokens
+  }
+
   /** What a shard must know again after it was started anew. */
-  async #restore(shard: Shard<T>): Promise<void> {
-    if (this.#weightVersion !== undefined) await shard.ask('setWeightVersion', [this.#weightVersion])
-    if (this.#isPaused) await shard.ask('pause', [0])
-    for (const home of this.#homes.values()) {
-      if (home.shard === shard && home.options.key !== undefined) await shard.ask('openSession', [home.options])
-    }
+  async #restore(shard: Shard<T>, ask: Ask): Promise<void> {
+    if (this.#weightVersion !== undefined) await ask('setWeightVersion', [this.#weightVersion])
+    if (this.#isPaused) await ask('pause', [0])
+    const homes = [...this.#homes.values()].filter((home) => home.shard === shard && home.options.key !== undefined)
+    await Promise.all(
+      homes.map(async ({ options }) => {
+        await ask('openSession', [{ ...options, isContinued: true }]).catch((error: unknown) => {
+          if (toFailure(error).code === 'session.gateway-lost') throw error
+          // One session that cannot go on must not keep the others from it.
+          this.#options.logger.error({ sessionId: options.id, err: error }, 'session could not be continued')
+        })
+      }),
+    )
   }
-}
-
-const RESTART_AFTER_MS = 100
-
-class Shard<T> {
-  readonly #index: number
-  readonly #options: ShardsOptions<T>
-  readonly #onRestart: (shard: Shard<T>) => Promise<void>
-  readonly #waiting = new Map<number, PromiseWithResolvers<unknown>>()
-  #child: ChildProcess | undefined
-  #port = 0
-  #nextId = 0
-  #isStopping = false
-
-  constructor(index: number, options: ShardsOptions<T>, onRestart: (shard: Shard<T>) => Promise<void>) {
-    this.#index = index
-    this.#options = options
-    this.#onRestart = onRestart
-  }
-
-  async start(): Promise<void> {
-    const child = fork(this.#options.program, { stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
-    this.#child = child
-    child.on('message', (reply: Reply) => this.#settle(reply))
-    child.once('exit', (code, signal) => {
-      void this.#lost(`gateway process ${this.#index} ended (${signal ?? `exit code ${code}`})`)
-    })
-    const init: ShardInit<T> = { port: this.#port, settings: this.#options.settings }
-    this.#port = (await this.ask('init', [init])) as number
-  }
-
-  ask(method: Question['method'], args: unknown[]): Promise<unknown> {
-    const child = this.#child
-    if (child?.connected !== true) return Promise.reject(gone('is being started again'))
-    const id = this.#nextId++
-    const waiting = Promise.withResolvers<unknown>()
-    this.#waiting.set(id, waiting)
-    child.send({ id, method, args } satisfies Question)
-    return waiting.promise
-  }
-
-  async stop(): Promise<void> {
-    this.#isStopping = true
-    const child = this.#child
-    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
-    const exited = once(child, 'exit')
-    if (child.connected) child.disconnect()
-    const timer = setTimeout(() => child.kill('SIGKILL'), 10_000)
-    await exited
-    clearTimeout(timer)
-  }
-
-  #settle({ id, result, failure }: Reply): void {
-    const waiting = this.#waiting.get(id)
-    this.#waiting.delete(id)
-    if (failure === undefined) waiting?.resolve(result)
-    else waiting?.reject(new RolloutError(failure.code, failure.message, { status: failure.status }))
-  }
-
-  async #lost(message: string): Promise<void> {
-    for (const waiting of this.#waiting.values()) waiting.reject(gone('ended'))
-    this.#waiting.clear()
-    // A shard that never listened failed for a reason that another try will not cure.
-    if (this.#isStopping || this.#port === 0) return
-    this.#options.logger.error({ shard: this.#index }, message)
-    await sleep(RESTART_AFTER_MS)
-    try {
-      await this.start()
-      await this.#onRestart(this)
-    } catch (error) {
-      this.#options.logger.error({ shard: this.#index, err: error }, 'gateway process could not be started again')
-    }
-  }
-}
-
-function gone(what: string): RolloutError {
-  return new RolloutError('internal.bug', `The gateway process ${what}; try again.`, { status: 503 })
 }

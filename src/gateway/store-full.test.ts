@@ -22,6 +22,7 @@ function createStore(state: { broken?: Failure }): SessionStore {
           return state.broken
         },
         turns: 0,
+        bytes: 0,
         appendIntent() {},
         async appendEnd() {},
         appendDelivery() {},
@@ -80,7 +81,7 @@ test.each([
 test('no session is opened on a full disk: the control API answers 503', async () => {
   await using gateway = await start({ broken: full })
   await expect(gateway.openSession()).rejects.toMatchObject({ code: 'store.unavailable', failure: { status: 503 } })
-  const app = createControlApp({ gateway, engine: { kind: 'vllm', url: '' }, token: 'secret' })
+  const app = createControlApp({ gateway, engine: { kind: 'vllm', url: '' }, token: 'secret', host: '127.0.0.1' })
   const headers = { authorization: 'Bearer secret', host: '127.0.0.1' }
   const answer = await app.request('http://127.0.0.1/sessions', { method: 'POST', headers, body: '{}' })
   expect([answer.status, await answer.json()]).toMatchObject([503, { code: 'store.unavailable' }])

@@ -58,7 +58,7 @@ export function setMembers(text: string, members: Readonly<Record<string, unknow
 /** Where the members of a JSON object stand in its text. A name that occurs twice is there twice. */
 export function membersOf(text: string): { name: string; start: number; end: number }[] {
   const members: { name: string; start: number; end: number }[] = []
-  eachMember(text, skipSpace(text, 0), (name, start) => members.push({ name, start, end: skipValue(text, start) }))
+  eachMember(text, skipSpace(text, 0), (name, start, end) => members.push({ name, start, end }))
   return members
 }
 
@@ -105,21 +105,33 @@ function findMember(text: string, objectStart: number, name: string): number | u
   return found
 }
 
-/** Gives where the object ends: the place of its closing brace. */
-function eachMember(text: string, objectStart: number, visit: (name: string, value: number) => void): number {
+/** Visits the members of an object in their order. Gives the place of its closing brace. */
+function eachMember(
+  text: string,
+  objectStart: number,
+  visit: (name: string, value: number, end: number) => void,
+): number {
   let at = skipSpace(text, objectStart + 1)
   while (text[at] !== '}') {
-    const keyEnd = skipString(text, at)
-    const key = text.slice(at + 1, keyEnd - 1)
-    const value = skipSpace(text, skipSpace(text, keyEnd) + 1)
-    visit(key.includes('\\') ? (JSON.parse(`"${key}"`) as string) : key, value)
-    at = skipSpace(text, skipValue(text, value))
+    const { name, valueStart } = readKey(text, at)
+    const end = skipValue(text, valueStart)
+    visit(name, valueStart, end)
+    at = skipSpace(text, end)
     if (text[at] === ',') at = skipSpace(text, at + 1)
   }
   return at
 }
 
-function skipValue(text: string, start: number): number {
+/** The name of the member whose key begins at `at`, and where its value begins. */
+export function readKey(text: string, at: number): { name: string; valueStart: number } {
+  const keyEnd = skipString(text, at)
+  const key = text.slice(at + 1, keyEnd - 1)
+  const name = key.includes('\\') ? (JSON.parse(`"${key}"`) as string) : key
+  return { name, valueStart: skipSpace(text, skipSpace(text, keyEnd) + 1) }
+}
+
+/** Where a value ends. */
+export function skipValue(text: string, start: number): number {
   const first = text.charCodeAt(start)
   if (first === QUOTE) return skipString(text, start)
   if (first !== OPEN_BRACE && first !== OPEN_BRACKET) return skipScalar(text, start)
@@ -157,7 +169,7 @@ function skipScalar(text: string, start: number): number {
   return at
 }
 
-function skipSpace(text: string, start: number): number {
+export function skipSpace(text: string, start: number): number {
   let at = start
   while (SPACES.has(text.charCodeAt(at))) at += 1
   return at

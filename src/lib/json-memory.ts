@@ -7,6 +7,8 @@ const MIN_SHARED_UNITS = 1024
 const TEXTS_KEPT = 4
 /** Of all but the latest. */
 const OLDER_UNITS_KEPT = 256 * 1024
+/** Longer texts are parsed whole each time: they would hold memory as long as the conversation. */
+const LONGEST_KEPT = 8 * 1024 * 1024
 
 export interface ParsedJson {
   /** Not to be written to: parts of it are parts of other values. */
@@ -50,11 +52,12 @@ export class JsonMemory {
       const found = goOn(known, text)
       if (found === undefined) continue
       this.#known.splice(this.#known.indexOf(known), 1)
-      this.#keep(found.known)
+      if (text.length <= LONGEST_KEPT) this.#keep(found.known)
       return { value: found.known.value, added: found.added }
     }
     const value: unknown = JSON.parse(text)
-    if (text.length >= MIN_SHARED_UNITS && isObject(value)) this.#keep({ text, value })
+    const isKept = text.length >= MIN_SHARED_UNITS && text.length <= LONGEST_KEPT
+    if (isKept && isObject(value)) this.#keep({ text, value })
     return { value }
   }
 

@@ -84,6 +84,12 @@ export const failureClasses = {
     status: 429,
     meaning: 'The caller has as much under way as it may have.',
   },
+  'request.over-storage': {
+    blame: 'policy',
+    retryable: false,
+    status: 403,
+    meaning: 'The call log of the session has reached its limit; further model calls of the session are refused.',
+  },
   'request.context-overflow': {
     blame: 'policy',
     retryable: false,
@@ -280,6 +286,12 @@ export const failureClasses = {
     retryable: true,
     status: 503,
     meaning: 'The node ended while the session was under way; what was captured is kept.',
+  },
+  'session.gateway-lost': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 503,
+    meaning: 'The gateway process ended during a call or is being started again; calls that had ended are kept.',
   },
   'server.unreachable': {
     blame: 'infrastructure',

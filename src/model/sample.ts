@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import type { CallSampling } from './turn-sampling.ts'
-import type { FinishReason, Grade, LogprobMode } from './turn.ts'
+import type { FinishReason, Grade, LogprobMode, Steering } from './turn.ts'
 
 /**
  * What a call was for. `main`: the agent's own work. `retry`: one of several answers to the same request, not the one the
@@ -50,6 +50,8 @@ export interface SampleCall {
   sampling?: CallSampling
   /** What its log probabilities are taken of; absent when unknown. */
   logprobMode?: LogprobMode
+  /** How its request steered the sampling; absent when it did not. */
+  steeredBy?: readonly Steering[]
   /** Unix milliseconds. */
   startedAt: number
   endedAt?: number
@@ -130,6 +132,7 @@ export const ExclusionReason = z.enum([
   'duplicate-record',
   'grade',
   'label',
+  'steered',
   'finish-reason',
   'parser-failure',
   'no-logprobs',

@@ -22,6 +22,8 @@ export const BuildCounts = z.object({
   rows: z.int(),
   trainedCalls: z.int(),
   tokens: z.object({ sampled: z.int(), trained: z.int(), excluded: z.int() }),
+  /** Calls that are trained nowhere, by reason; absent in outcomes of earlier versions. */
+  excludedCalls: z.record(z.string(), z.int()).optional(),
 })
 export type BuildCounts = z.infer<typeof BuildCounts>
 

@@ -29,6 +29,9 @@ export function isTerminal(status: SessionStatus): boolean {
 /** Default limit of the memory that a gateway keeps to continue the conversations of one session. */
 export const SESSION_MEMORY_MB = 16
 
+/** Default limit of the call log of one session. */
+export const SESSION_LOG_MB = 1024
+
 /** Milliseconds spent in each stage; absent when the session never reached it. */
 export const SessionTiming = z.object({
   register_to_init_queue_ms: z.number().nullish(),

@@ -153,7 +153,7 @@ describe('results', () => {
 
 const commit = '0123456789abcdef0123456789abcdef01234567'
 
-test.each(['https://host.org/a/b.git', 'https://me:key@host.org/b', 'ssh://git@host:22/b', 'file:///srv/b', '/srv/b'])(
+test.each(['https://host.org/a/b.git', 'https://[::1]:8443/b', 'ssh://git@host:22/b', 'file:///srv/b', '/srv/b'])(
   'a checkout may come from %s',
   (repository) => {
     const action = { type: 'checkout', repository, commit, target: '/testbed' }
@@ -164,6 +164,10 @@ test.each(['https://host.org/a/b.git', 'https://me:key@host.org/b', 'ssh://git@h
 test.each([
   ['another transport', { repository: 'ext::sh -c id' }],
   ['another transport behind a URL', { repository: 'http://host.org/b' }],
+  ['a login', { repository: 'https://me:key@host.org/b' }],
+  ['a token as login', { repository: 'https://key@host.org/b' }],
+  ['a password for ssh', { repository: 'ssh://me:key@host.org/b' }],
+  ['a host that programs read differently', { repository: 'https://host.org\\.evil.org/b' }],
   ['an option', { repository: '--upload-pack=id' }],
   ['a host that is an option', { repository: 'ssh://-oProxyCommand=id/b' }],
   ['a login that is an option', { repository: 'ssh://-l@host/b' }],

@@ -1,11 +1,16 @@
 import * as z from 'zod'
 import { arrayOf, recordOf } from '../lib/list-of.ts'
+import { Label } from './sample.ts'
 import { SessionResult } from './session.ts'
 import { toHarnessName, whyUnsupported } from './strategy-names.ts'
+import { Steering } from './turn.ts'
 
-/** No other transports, and nothing that git or ssh could take for an option. */
+/**
+ * No other transports, nothing that git or ssh could take for an option, and no login for https: the operator of the node
+ * names credentials.
+ */
 const REPOSITORY =
-  /^(?:(?:https|ssh):\/\/(?:[^\s\p{Cc}/@-][^\s\p{Cc}/@]*@)?[^\s\p{Cc}/@-][^\s\p{Cc}/@]*\/|file:\/\/\/|\/)[^\s\p{Cc}-][^\s\p{Cc}]*$/u
+  /^(?:https:\/\/[\p{L}\p{N}[][\p{L}\p{N}.:_[\]-]*\/|ssh:\/\/(?:[^\s\p{Cc}/@:-][^\s\p{Cc}/@:]*@)?[\p{L}\p{N}[][\p{L}\p{N}.:_[\]-]*\/|file:\/\/\/|\/)[^\s\p{Cc}-][^\s\p{Cc}]*$/u
 
 /**
  * Not in NVIDIA Polar: a repository as it was at a commit. What came later is not in its history. The node reads it from a
@@ -13,7 +18,9 @@ const REPOSITORY =
  */
 const CheckoutAction = z.strictObject({
   type: z.literal('checkout'),
-  repository: z.string().regex(REPOSITORY, 'must be an https, ssh or file URL, or an absolute path on the node'),
+  repository: z
+    .string()
+    .regex(REPOSITORY, 'must be an https URL without a login, an ssh or file URL, or an absolute path on the node'),
   commit: z.string().regex(/^(?:[0-9a-f]{40}|[0-9a-f]{64})$/, 'must be a whole commit id; a branch may move'),
   target: z.string().min(1),
   /** How many commits of its history; absent: all. */
@@ -181,6 +188,15 @@ const SamplingSpec = z.strictObject({
 })
 export type SamplingSpec = z.infer<typeof SamplingSpec>
 
+/** Which calls of a session are trained. Labels are read from what the sandbox sent, so an agent may influence them. */
+const TrainingSpec = z.strictObject({
+  /** Absent: `main` and `subagent`. `all` leaves no call out for its label. */
+  labels: z.union([z.literal('all'), z.array(Label).min(1)]).nullish(),
+  /** Calls whose request steered the sampling in these ways are trained too. Absent: none. */
+  allow_steered: z.union([z.literal('all'), z.array(Steering)]).nullish(),
+})
+export type TrainingSpec = z.infer<typeof TrainingSpec>
+
 /** What a trainer asks for: one instruction, `num_samples` attempts. Field names are NVIDIA Polar's. */
 export const TaskRequest = z
   .strictObject({
@@ -203,6 +219,7 @@ export const TaskRequest = z
     early_stop_min_usable_sessions: z.int().min(1).nullish(),
     budgets: Budgets.nullish(),
     sampling: SamplingSpec.nullish(),
+    training: TrainingSpec.nullish(),
     metadata: z.record(z.string(), z.unknown()).default({}),
   })
   .refine((task) => (task.early_stop_min_usable_sessions ?? 0) <= task.num_samples, {

@@ -21,6 +21,14 @@ export type Grade = z.infer<typeof Grade>
 export const LogprobMode = z.enum(['raw', 'tempered', 'processed'])
 export type LogprobMode = z.infer<typeof LogprobMode>
 
+/**
+ * How a request narrowed what the model could sample, beside its sampling parameters. `response-format`: the answer must be
+ * JSON. `tool-choice`: a tool, or one named tool, must be called. `strict-tools`: arguments must fit their schema. Engines
+ * enforce these three by a grammar. `prefill`: the last message is the assistant's own, which an engine may continue.
+ */
+export const Steering = z.enum(['response-format', 'tool-choice', 'strict-tools', 'prefill'])
+export type Steering = z.infer<typeof Steering>
+
 /** Whether the harness got the whole answer. `unknown`: the gateway died before it could tell. */
 export const Delivery = z.enum(['delivered', 'undelivered', 'unknown'])
 export type Delivery = z.infer<typeof Delivery>
@@ -63,6 +71,8 @@ export interface TurnRequest {
   toolChoice?: ToolChoice
   parallelToolCalls?: boolean
   responseFormat?: ResponseFormat
+  /** Present when the caller asked for a summary by the API itself, and the gateway wrote the instruction. */
+  purpose?: 'compaction'
   /** Whether the caller wants the model to think, and how hard; absent leaves it to the engine. */
   reasoning?: { enabled: boolean; effort?: string }
   sampling: Sampling
@@ -126,6 +136,10 @@ export interface Turn {
   retryOf?: string
   /** What the gateway set or changed on the way to the engine. */
   forced: Readonly<Record<string, unknown>>
+  /** How the request steered the sampling; absent when it did not, and in records of earlier versions. */
+  steeredBy?: readonly Steering[]
+  /** Paths of fields that the harness sent and the engine did not get; absent when there are none. */
+  droppedFields?: readonly string[]
   /** Absent when the engine never began to answer, and in records of earlier versions. */
   sampling?: TurnSampling
   response?: TurnResponse

@@ -12,8 +12,27 @@ export interface Workspace {
   writeFile(path: string, data: string | Uint8Array, options?: { mode?: number }): Promise<void>
   /** A file or tree of this machine; `target` is what it will be called there. */
   upload(source: string, target: string): Promise<void>
-  /** The other way. `target` must not exist yet; links stay links, and nothing is followed. */
-  download(source: string, target: string, limits: { maxBytes: number; maxFiles: number }): Promise<void>
+  /**
+   * The other way. `target` must not exist yet. The copy has no links, so that reading it reads nothing else of this machine:
+   * a symbolic link becomes a copy of what it names within `source`. A link that names anything else is left out and
+   * reported; a `source` that is a link throws `workspace.unsafe-file`. `links: 'keep'` keeps links as they are, for a
+   * caller that never follows them.
+   */
+  download(source: string, target: string, options: DownloadOptions): Promise<readonly LeftOut[]>
+}
+
+export interface DownloadOptions {
+  maxBytes: number
+  maxFiles: number
+  /** Absent: `copy`. */
+  links?: 'copy' | 'keep'
+}
+
+/** A file of a sandbox that a copy does not have. */
+export interface LeftOut {
+  /** Relative to what was copied. */
+  path: string
+  why: string
 }
 
 export interface WorkspaceCommand {

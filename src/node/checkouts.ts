@@ -3,6 +3,7 @@ import { mkdir, rm } from 'node:fs/promises'
 import { RolloutError } from '../model/failure.ts'
 import type { CheckoutAction } from '../model/task.ts'
 import { BoundedCache, type CacheLimits } from './bounded-cache.ts'
+import { accessTo, type GitCredential } from './git-access.ts'
 import { runGit, withoutLogin } from './git.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
 
@@ -10,8 +11,10 @@ export interface CheckoutsDeps {
   /** Where mirrors and checkouts are kept. Processes with the same folder share them. */
   dir: string
   limits: CacheLimits
-  /** Ours: where git and the keys for repositories are found. */
+  /** Ours: where git and certificates are found. */
   env: Readonly<Record<string, string | undefined>>
+  /** The only credentials for repositories; absent: none. */
+  credentials?: readonly GitCredential[]
   /** Unix milliseconds. */
   now(): number
 }
@@ -50,6 +53,8 @@ export class Checkouts {
   }
 
   async #checkOut(name: string, { repository, commit, depth }: Wanted, signal: AbortSignal): Promise<void> {
+    // Refuses a repository that git may not reach before anything is made for it.
+    accessTo(repository, this.#deps.credentials ?? [])
     const mirror = `mirror-${digest([repository])}`
     const folder = this.#cache.pathOf(name)
     await rm(folder, { recursive: true, force: true })
@@ -58,7 +63,8 @@ export class Checkouts {
       await this.#git(signal, ['init', '--quiet', ...formatOf(commit), '--template=', '--', folder])
       const history = depth == null ? [] : [`--depth=${depth}`]
       const source = `file://${this.#cache.pathOf(mirror)}`
-      await this.#git(signal, ['-C', folder, 'fetch', ...FETCH, '--no-tags', ...history, '--', source, commit])
+      const fetch = ['-C', folder, 'fetch', ...FETCH, '--no-tags', ...history, '--', source, commit]
+      await this.#git(signal, fetch, source)
       await this.#git(signal, ['-C', folder, 'checkout', '--quiet', '--detach', commit])
     })
     await this.#cache.keep(name)
@@ -77,7 +83,7 @@ export class Checkouts {
       await this.#git(signal, ['init', '--quiet', '--bare', ...formatOf(commit), '--template=', '--', folder])
       if (await this.#hasCommit(folder, commit, signal)) return
       const fetch = ['-C', folder, 'fetch', ...FETCH, '--prune', '--', repository]
-      await this.#git(signal, [...fetch, '+refs/heads/*:refs/heads/*', '+refs/tags/*:refs/tags/*'])
+      await this.#git(signal, [...fetch, '+refs/heads/*:refs/heads/*', '+refs/tags/*:refs/tags/*'], repository)
       if (!(await this.#hasCommit(folder, commit, signal)))
         await this.#fetchAlone(folder, { repository, commit }, signal)
       await this.#cache.keep(mirror)
@@ -92,7 +98,7 @@ export class Checkouts {
   ): Promise<void> {
     const spec = `${commit}:refs/polar/${commit}`
     try {
-      await this.#git(signal, ['-C', folder, 'fetch', ...FETCH, '--no-tags', '--', repository, spec])
+      await this.#git(signal, ['-C', folder, 'fetch', ...FETCH, '--no-tags', '--', repository, spec], repository)
     } catch (cause) {
       signal.throwIfAborted()
       const message = `There is no commit ${commit} in ${withoutLogin(repository)}, or it may not be read.`
@@ -108,8 +114,10 @@ export class Checkouts {
     )
   }
 
-  async #git(signal: AbortSignal, args: readonly string[]): Promise<string> {
-    return runGit(args, { env: this.#deps.env, signal })
+  /** `remote`: the only repository that this command may talk to. */
+  async #git(signal: AbortSignal, args: readonly string[], remote?: string): Promise<string> {
+    const { env, credentials = [] } = this.#deps
+    return runGit(args, { env, signal, credentials, ...(remote !== undefined && { remote }) })
   }
 }
 

@@ -1,26 +1,35 @@
 import { spawn } from 'node:child_process'
 import { RolloutError } from '../model/failure.ts'
+import { accessTo, type GitCredential } from './git-access.ts'
 
 export interface GitOptions {
   /** Ours, of which git sees only what it takes to reach a repository. */
   env: Readonly<Record<string, string | undefined>>
   signal: AbortSignal
+  /** The only repository that git may talk to; absent: none. */
+  remote?: string
+  /** Absent: none. */
+  credentials?: readonly GitCredential[]
 }
 
 /** How much of what a failed command wrote is told. */
 const TOLD_CHARACTERS = 2000
 
 /**
- * Runs git on a repository that nobody trusts: no hooks, no settings of the machine or the user, no transport but https,
- * ssh and files, no questions. Gives what it printed. Throws RolloutError `runtime.prepare-failed`; when the signal fires,
- * all that git started has ended by the time this rejects.
+ * Runs git on an untrusted repository: no hooks, no settings of the machine or the user, no transport but that of `remote`,
+ * no credentials but those given (no credential helper, `.netrc`, ssh agent, ssh configuration or Kerberos ticket of the
+ * user), no questions. Returns what git printed. Throws RolloutError `runtime.prepare-failed`, or `config.invalid` for a
+ * remote that git must not talk to. When the signal fires, all processes of git have ended before this rejects.
  */
-export async function runGit(args: readonly string[], { env, signal }: GitOptions): Promise<string> {
+export async function runGit(args: readonly string[], options: GitOptions): Promise<string> {
+  const { env, signal } = options
   signal.throwIfAborted()
+  const access = accessTo(options.remote, options.credentials ?? [])
   // Others than we must be able to read what is checked out, whatever our own mask is.
-  const command = ['-c', 'umask 022; exec git "$@"', 'git', ...SETTINGS.flatMap((one) => ['-c', one]), ...args]
+  const settings = [...SETTINGS, ...access.settings]
+  const command = ['-c', 'umask 022; exec git "$@"', 'git', ...settings.flatMap((one) => ['-c', one]), ...args]
   const child = spawn('/bin/sh', command, {
-    env: { ...pick(env, KEPT), ...VARIABLES },
+    env: { ...pick(env, KEPT), ...VARIABLES, ...access.env },
     stdio: ['ignore', 'pipe', 'pipe'],
     // A group, by which what fetches on git's behalf ends with it.
     detached: true,
@@ -57,10 +66,8 @@ const SETTINGS = [
   'submodule.recurse=false',
   'fetch.recurseSubmodules=false',
   'protocol.version=2',
-  'protocol.allow=never',
-  'protocol.https.allow=always',
-  'protocol.ssh.allow=always',
-  'protocol.file.allow=always',
+  // With a Kerberos ticket of the user, git could log in without any credential.
+  'http.emptyAuth=false',
   // Nothing goes on in the background, and what is not referred to stays.
   'gc.auto=0',
   'maintenance.auto=false',
@@ -77,16 +84,16 @@ const VARIABLES = {
   GIT_ATTR_NOSYSTEM: '1',
   GIT_TERMINAL_PROMPT: '0',
   GIT_ASKPASS: '/bin/false',
-  GIT_SSH_COMMAND: 'ssh -o BatchMode=yes -o ConnectTimeout=30',
+  // Replaced where a key is named.
+  GIT_SSH_COMMAND: '/bin/false',
+  // Not a folder: there is no `.netrc` in it, and no other file of the user.
+  HOME: '/dev/null',
+  KRB5CCNAME: 'FILE:/dev/null',
   LC_ALL: 'C',
 }
 
-/** Keys of ssh and a `.netrc` are found below HOME. */
 const KEPT = [
   'PATH',
-  'HOME',
-  'USER',
-  'SSH_AUTH_SOCK',
   'SSL_CERT_FILE',
   'SSL_CERT_DIR',
   'GIT_SSL_CAINFO',

@@ -20,6 +20,7 @@ class Workshop {
   constructor({ fromAgent = false }: { fromAgent?: boolean } = {}) {
     this.graders = new Graders({
       startClean: (signal) => this.#make('clean', signal),
+      startUntouched: (signal) => this.#make('untouched', signal),
       startFromAgent: fromAgent ? (signal) => this.#make('agent', signal) : undefined,
       standby: this.standby,
       now: () => this.clock.now(),

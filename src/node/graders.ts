@@ -5,6 +5,8 @@ import type { Sandbox } from './runtimes/runtime.ts'
 export interface GradersOptions {
   /** A prepared sandbox that shares nothing with the agent's. */
   startClean(signal: AbortSignal): Promise<Sandbox>
+  /** The same, prepared as the agent's was. */
+  startUntouched(signal: AbortSignal): Promise<Sandbox>
   /** One that begins with all that the agent left; undefined when the evaluator did not say that it needs it. */
   startFromAgent: ((signal: AbortSignal) => Promise<Sandbox>) | undefined
   /** How many may stand by at a time, of all sessions. */
@@ -63,7 +65,7 @@ export class Graders implements AsyncDisposable {
     )
   }
 
-  async take(from: 'clean' | 'agent', signal: AbortSignal): Promise<Sandbox> {
+  async take(from: 'clean' | 'untouched' | 'agent', signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
     const early = this.#early
     if (from === 'clean' && early !== undefined) {
@@ -82,6 +84,7 @@ export class Graders implements AsyncDisposable {
       }
     }
     if (from === 'clean') return this.#start((stop) => this.#options.startClean(stop), signal)
+    if (from === 'untouched') return this.#start((stop) => this.#options.startUntouched(stop), signal)
     const { startFromAgent } = this.#options
     if (startFromAgent === undefined) {
       throw new RolloutError(

@@ -1,6 +1,7 @@
 import { mkdir, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Logger } from 'pino'
+import { runInFaultScope } from '../lib/fault-scope.ts'
 import { acquireLockFile, identifyProcess, type LockFile } from '../lib/lock-file.ts'
 import { Slots } from '../lib/slots.ts'
 import { RolloutError, toFailure } from '../model/failure.ts'
@@ -178,7 +179,8 @@ export class SessionNode implements AsyncDisposable {
   ): RunningSession {
     const { sessionId, attempt } = order
     const cancel = new AbortController()
-    const outcome = this.#run(order, how, cancel.signal).finally(() => {
+    const end = (error: unknown): void => cancel.abort(uncaught(error))
+    const outcome = runInFaultScope(end, () => this.#run(order, how, cancel.signal)).finally(() => {
       if (this.#running.get(sessionId) === running) this.#running.delete(sessionId)
     })
     // Whoever wants to know asks; nobody has to.
@@ -324,6 +326,11 @@ export class SessionNode implements AsyncDisposable {
     this.#leases[Symbol.dispose]()
     await this.#lock.release()
   }
+}
+
+/** Not a cancellation: the session fails on a defect. */
+function uncaught(cause: unknown): RolloutError {
+  return new RolloutError('internal.bug', `An error that nothing caught: ${toFailure(cause).message}`, { cause })
 }
 
 function gradingFolder(dir: string): string {

@@ -22,10 +22,18 @@ export interface OpenRuntimesOptions {
   /** Real paths of the modules whose code is trusted. */
   modules: readonly string[]
   prepare: PrepareDeps
+  /** Whether tasks may ask for `local`. Where it is the usual kind, they may in any case. */
+  allowsLocal: boolean
+  /** Most sandboxes with running commands at a time; absent: see `RuntimeDeps`. */
+  sandboxes?: number
   now(): number
 }
 
 const CHECK_MS = 30_000
+
+/** Why a task does not get `local` by asking for it. */
+const LOCAL_REFUSAL =
+  '"local" isolates nothing, and this node runs as root: the agent could do anything on this machine. Choose local for the node with --runtime local or node.runtime, or run the node as an ordinary user.'
 
 /** The kinds of sandbox a node has, each opened when it is first wanted and found to work. */
 export class OpenRuntimes implements AsyncDisposable {
@@ -44,6 +52,8 @@ export class OpenRuntimes implements AsyncDisposable {
       const kinds = runtimes.kinds.join(', ')
       throw new RolloutError('config.invalid', `runtime.backend: "${kind}" is none of ${kinds}.`)
     }
+    if (kind === 'local' && this.#options.usual !== 'local' && !this.#options.allowsLocal)
+      throw new RolloutError('config.invalid', `runtime.backend: ${LOCAL_REFUSAL}`)
     return this.#once(kind, () => this.#create(kind))
   }
 
@@ -86,7 +96,8 @@ export class OpenRuntimes implements AsyncDisposable {
   }
 
   #depsOf(kind: string) {
-    return { dir: join(this.#options.dir, kind), now: () => this.#options.now() }
+    const { dir, sandboxes } = this.#options
+    return { dir: join(dir, kind), now: () => this.#options.now(), ...(sandboxes === undefined ? {} : { sandboxes }) }
   }
 
   /** Kinds that were used with this folder before, whether or not they can be used now. */

@@ -133,7 +133,7 @@ interface Build extends Pick<Found, 'loaded' | 'tooLarge'> {
 async function buildIfPossible({ loaded, tooLarge }: Found, { task }: SessionOrder): Promise<Build> {
   if (loaded === undefined) return { tooLarge }
   try {
-    return { loaded, facts: await loaded.build({ builder: task.builder, toolPrefixes: [] }) }
+    return { loaded, facts: await loaded.build({ builder: task.builder, training: task.training, toolPrefixes: [] }) }
   } catch (error) {
     return { tooLarge: toTooLarge(error) }
   }

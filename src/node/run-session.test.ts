@@ -1,12 +1,14 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { FakeClock } from '../../test/support/fake-clock.ts'
-import { failureClasses, RolloutError, type FailureCode } from '../model/failure.ts'
+import type { FailurePhase } from '../model/attribution.ts'
+import { failureClasses, RolloutError, type Failure, type FailureCode } from '../model/failure.ts'
+import type { EvalResult } from '../model/reward.ts'
 import { isTerminal, type SessionStatus } from '../model/session.ts'
 import { runSession, type AgentRun, type SessionEnd, type SessionLimits, type SessionWork } from './run-session.ts'
 import { Stages, type StageWidths } from './stages.ts'
 
-type Step = 'prepare' | 'run' | 'seal' | 'build' | 'grade' | 'tearDown'
+type Step = 'prepare' | 'run' | 'seal' | 'build' | 'grade' | 'control' | 'tearDown'
 
 /** What a step does: it takes that long and then succeeds or fails, and may not listen when told to stop. */
 interface Behaviour {
@@ -17,9 +19,18 @@ interface Behaviour {
 
 interface Script {
   prepare: Behaviour
-  run: Behaviour & { end: AgentRun['end'] }
-  grade: Behaviour
-  build: { ms: number; answers?: number; lastFailure?: FailureCode; incomplete?: boolean }
+  run: Behaviour & { end: AgentRun['end']; suspicion?: FailureCode }
+  /** Fails that many times; absent: every time. */
+  grade: Behaviour & { times?: number; phase?: FailurePhase }
+  /** Grading of a sandbox that the agent never entered. */
+  control: Behaviour
+  build: {
+    ms: number
+    answers?: number
+    lastFailure?: FailureCode
+    engineControl?: 'passed' | 'failed'
+    incomplete?: boolean
+  }
   tearDown: Behaviour
   limits: SessionLimits
   priority: number
@@ -33,6 +44,7 @@ const plain: Script = {
   run: { ms: 100, end: 'finished' },
   build: { ms: 1 },
   grade: { ms: 20 },
+  control: { ms: 1, fails: 'evaluator.crashed' },
   tearDown: { ms: 5 },
   limits: roomy,
   priority: 0,
@@ -73,7 +85,13 @@ class ScriptedWork implements SessionWork<string> {
   async run(signal: AbortSignal): Promise<AgentRun> {
     const { end } = this.#script.run
     await this.#play('run', this.#script.run, signal)
-    return { exitCode: end === 'finished' ? 0 : 1, isOutOfMemory: false, end }
+    const { suspicion } = this.#script.run
+    return {
+      exitCode: end === 'finished' ? 0 : 1,
+      isOutOfMemory: false,
+      end,
+      ...(suspicion === undefined ? {} : { suspicion: new RolloutError(suspicion, 'suspect').failure }),
+    }
   }
 
   seal(): Promise<void> {
@@ -81,12 +99,13 @@ class ScriptedWork implements SessionWork<string> {
   }
 
   async build(): ReturnType<SessionWork<string>['build']> {
-    const { ms, answers = 3, lastFailure, incomplete } = this.#script.build
+    const { ms, answers = 3, lastFailure, engineControl, incomplete } = this.#script.build
     await this.#play('build', { ms })
     return {
       built: 'calls',
       answers,
       ...(lastFailure === undefined ? {} : { lastFailure: new RolloutError(lastFailure, 'last').failure }),
+      ...(engineControl === undefined ? {} : { engineControl }),
       ...(incomplete ? { incomplete: new RolloutError('store.unavailable', 'cut').failure } : {}),
     }
   }
@@ -96,8 +115,22 @@ class ScriptedWork implements SessionWork<string> {
     _ending: unknown,
     signal: AbortSignal,
   ): Promise<{ outcome_reward: number; metadata: {} }> {
-    await this.#play('grade', this.#script.grade, signal)
+    const { times = Infinity, fails, ...grade } = this.#script.grade
+    const isFailing = fails !== undefined && this.asked.filter((step) => step === 'grade').length < times
+    await this.#play('grade', isFailing ? { ...grade, fails } : grade, signal)
     return { outcome_reward: 1, metadata: {} }
+  }
+
+  gradingPhase(): FailurePhase {
+    return this.#script.grade.phase ?? 'grade'
+  }
+
+  control(_failure: Failure, signal: AbortSignal): Promise<void> {
+    return this.#play('control', this.#script.control, signal)
+  }
+
+  async refuse({ code }: Failure): Promise<EvalResult> {
+    return { outcome_reward: 0, metadata: { failure: code } }
   }
 
   tearDown(): Promise<void> {
@@ -265,6 +298,76 @@ describe('each stage', () => {
     expect(end.grade).toBeUndefined()
   })
 
+  test.each([
+    ['crashes', { ms: 1, fails: 'evaluator.crashed' as const }, 'evaluator.crashed', 2],
+    ['loses its sandbox', { ms: 1, fails: 'runtime.gone' as const }, 'runtime.gone', 2],
+    ['throws an error of its own', { ms: 1, fails: 'internal.bug' as const }, 'internal.bug', 2],
+    ['takes too long', { ms: HOURS }, 'evaluator.timeout', 1],
+  ])(
+    'an evaluator that %s on the agent’s files and not without them gives the lowest reward',
+    async (_, grade, code, times) => {
+      const { end, asked } = await play({ grade, control: { ms: 1 }, limits: { ...roomy, evaluateMs: 500 } })
+      expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 0, metadata: { failure: code } } })
+      expect(end.failure).toBeUndefined()
+      expect(asked.filter((step) => step === 'grade')).toHaveLength(times)
+    },
+  )
+
+  test('an evaluator that fails once and not again gives its reward', async () => {
+    const { end, asked } = await play({ grade: { ms: 1, fails: 'runtime.gone', times: 1 }, control: { ms: 1 } })
+    expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
+    expect(asked).toEqual(['prepare', 'run', 'seal', 'build', 'grade', 'control', 'grade', 'tearDown'])
+  })
+
+  test.each<[FailureCode, FailurePhase]>([
+    ['runtime.start-failed', 'start-grader'],
+    ['runtime.image-missing', 'grade'],
+    ['config.invalid', 'grade'],
+    ['store.unavailable', 'collect'],
+  ])('%s in the phase %s gives no reward, whatever a control would show', async (fails, phase) => {
+    const { end, asked } = await play({ grade: { ms: 1, fails, phase }, control: { ms: 1 } })
+    expect(end).toMatchObject({ status: 'ERROR', failure: { code: fails } })
+    expect(end.grade).toBeUndefined()
+    expect(asked).not.toContain('control')
+  })
+
+  test('a control that takes too long gives no reward', async () => {
+    const { end } = await play({
+      grade: { ms: 1, fails: 'evaluator.crashed' },
+      control: { ms: HOURS },
+      limits: { ...roomy, evaluateMs: 500 },
+    })
+    expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'evaluator.crashed' } })
+    expect(end.grade).toBeUndefined()
+  })
+
+  test.each<FailureCode>(['harness.not-found', 'harness.bad-setup', 'runtime.gone'])(
+    'an ending that looks like %s is graded once the model has answered, and is ours before',
+    async (suspicion) => {
+      const run = { ms: 1, end: 'gave-up' as const, suspicion }
+      const graded = await play({ run })
+      expect(graded.end).toMatchObject({ failure: { code: 'harness.exit-nonzero' }, grade: { outcome_reward: 1 } })
+      const ours = await play({ run, build: { ms: 1, answers: 0 } })
+      expect(ours.end).toMatchObject({ status: 'ERROR', failure: { code: suspicion } })
+      expect(ours.end.grade).toBeUndefined()
+    },
+  )
+
+  test.each([
+    ['passed', 'upstream.failed', true],
+    ['failed', 'upstream.failed', false],
+    [undefined, 'upstream.failed', false],
+    ['passed', 'upstream.unreachable', false],
+  ] as const)(
+    'a last call that failed, engine control %s, %s: graded %s',
+    async (engineControl, lastFailure, isGraded) => {
+      const build = { ms: 1, lastFailure, ...(engineControl === undefined ? {} : { engineControl }) }
+      const { end } = await play({ run: { ms: 1, end: 'gave-up' }, build })
+      expect(end.grade !== undefined).toBe(isGraded)
+      expect(end.failure?.code).toBe(isGraded ? 'harness.exit-nonzero' : lastFailure)
+    },
+  )
+
   test('a sandbox that cannot be removed changes nothing of the result', async () => {
     const { end, problems } = await play({ tearDown: { ms: 1, fails: 'runtime.gone' } })
     expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
@@ -381,15 +484,22 @@ const scripts: fc.Arbitrary<Script> = fc.record(
       { requiredKeys: ['ms'] },
     ),
     grade: fc.record(
-      { ms, fails: fc.constantFrom('evaluator.crashed' as const, 'runtime.gone' as const), isDeaf: fc.boolean() },
+      {
+        ms,
+        fails: fc.constantFrom('evaluator.crashed' as const, 'runtime.gone' as const),
+        times: fc.integer({ min: 1, max: 2 }),
+        phase: fc.constantFrom<FailurePhase>('collect', 'start-grader', 'grade'),
+        isDeaf: fc.boolean(),
+      },
       { requiredKeys: ['ms'] },
     ),
+    control: fc.record({ ms, fails: fc.constant('runtime.gone' as const) }, { requiredKeys: ['ms'] }),
     tearDown: fc.record({ ms, fails: fc.constant('runtime.gone' as const) }, { requiredKeys: ['ms'] }),
     limits: fc.record({ initMs: aBudget, agentMs: aBudget, evaluateMs: aBudget, sessionMs: aBudget }),
     priority: fc.integer({ min: 0, max: 2 }),
     cancelAt: fc.integer({ min: 0, max: 600 }),
   },
-  { requiredKeys: ['prepare', 'run', 'build', 'grade', 'tearDown', 'limits', 'priority'] },
+  { requiredKeys: ['prepare', 'run', 'build', 'grade', 'control', 'tearDown', 'limits', 'priority'] },
 )
 const someWidths = fc.record({
   init: fc.integer({ min: 1, max: 3 }),
@@ -432,6 +542,8 @@ test('10,000 random schedules: places neither leak nor go negative, one teardown
         const blame = end.failure === undefined ? undefined : failureClasses[end.failure.code].blame
         if (end.grade !== undefined) expect([undefined, 'policy']).toContain(blame)
         if (end.status === 'CANCELLED') expect(end.grade).toBeUndefined()
+        // A lowest reward needs a control that passed.
+        if (end.grade?.outcome_reward === 0) expect([count('control'), script.control.fails]).toEqual([1, undefined])
         if (end.status === 'COMPLETED') expect(end.grade).toBeDefined()
         // Nobody is ended for time that they spent in a queue.
         if (end.failure?.code === 'session.agent-timeout') {

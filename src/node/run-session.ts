@@ -1,5 +1,6 @@
 import type { MonotonicClock } from '../lib/clock.ts'
 import type { Slot } from '../lib/slots.ts'
+import { attribute, needsControl, type FailureEvidence, type FailurePhase } from '../model/attribution.ts'
 import { failureClasses, RolloutError, toFailure, type Failure, type FailureCode } from '../model/failure.ts'
 import type { EvalResult } from '../model/reward.ts'
 import type { SessionStatus, SessionTiming } from '../model/session.ts'
@@ -14,14 +15,20 @@ export interface SessionWork<Built> {
   prepare(signal: AbortSignal): Promise<void>
   /**
    * Runs the agent. When this settles nothing of the agent runs any more; told to stop, it gives how far the agent got.
-   * Throws only for what is not the agent's doing.
+   * Throws only for what happened before the agent started.
    */
   run(signal: AbortSignal): Promise<AgentRun>
   /** From here on nobody can call the model in the session's name, and all that was called is on disk. */
   seal(): Promise<void>
   build(): Promise<BuildOutcome<Built>>
-  /** Undefined: there is nothing that grades. */
+  /** Undefined: there is nothing that grades. Called a second time when the first failed and a control passed. */
   grade(built: Built, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined>
+  /** Where the last grading failed. */
+  gradingPhase(): FailurePhase
+  /** Grades a sandbox that the agent never entered, with the same evaluator. Rejects when that fails. */
+  control(failure: Failure, signal: AbortSignal): Promise<void>
+  /** The lowest reward, for a failure that is the agent's doing; noted with the session. */
+  refuse(failure: Failure): Promise<EvalResult>
   /** Removes all there is, also what is still being made. Called once, at the end, whatever happened. */
   tearDown(): Promise<void>
 }
@@ -31,6 +38,8 @@ export interface AgentRun {
   isOutOfMemory: boolean
   /** What the exit code means to this harness. */
   end: 'finished' | 'gave-up' | 'limit-reached'
+  /** What the ending looks like when the agent had no part in it: a harness that did not start, a sandbox that is gone. */
+  suspicion?: Failure
   /** Its last words, for people. */
   message?: string
 }
@@ -41,6 +50,8 @@ export interface BuildOutcome<Built> {
   answers: number
   /** Why the last call got no answer, if it did not: the agent ended because of it, whatever its exit code says. */
   lastFailure?: Failure
+  /** Whether the engine answers other requests while it still fails for that of the last call; absent: not tried. */
+  engineControl?: 'passed' | 'failed'
   /** Why the record is not whole, if it is not. */
   incomplete?: Failure
 }
@@ -103,6 +114,10 @@ class Life<Built> {
   #slot: Slot | undefined
   #spentMs = 0
   #hasRun = false
+  #suspicion: Failure | undefined
+  #answers = 0
+  /** Whether the last grading was ended because its time was up. */
+  #isGradingOver = false
 
   constructor(
     order: { priority: number; limits: SessionLimits },
@@ -160,7 +175,8 @@ class Life<Built> {
     }
   }
 
-  #endAs({ exitCode, isOutOfMemory, end, message }: AgentRun): void {
+  #endAs({ exitCode, isOutOfMemory, end, message, suspicion }: AgentRun): void {
+    this.#suspicion = suspicion
     if (end === 'finished') this.#end.ending = { kind: 'completed', exitCode }
     else if (end === 'limit-reached') this.#end.ending = { kind: 'truncated', exitCode }
     else {
@@ -196,9 +212,10 @@ class Life<Built> {
     await this.#state.to('BUILDING')
     const { built, ...found } = await this.#work.build()
     this.#end.built = built
+    this.#answers = found.answers
     const { ending } = this.#end
     if (ending === undefined) return
-    const failure = notThePolicys(ending, this.#end.failure, found)
+    const failure = notThePolicys(ending, { failure: this.#end.failure, suspicion: this.#suspicion }, found)
     if (failure !== undefined) this.#replaceEnding(failure)
     else if (found.lastFailure?.code === 'request.context-overflow' && ending.kind !== 'timeout') {
       this.#end.ending = { ...ending, kind: 'truncated' }
@@ -217,13 +234,56 @@ class Life<Built> {
   }
 
   async #grade(): Promise<void> {
-    const { built, ending } = this.#end
     await this.#state.to('EVALUATING')
-    const grade = await this.#timed(this.#order.limits.evaluateMs, 'evaluator.timeout', 'Grading', (signal) =>
-      this.#work.grade(built!, ending!, signal),
-    )
+    const grade = await this.#gradeOnce().catch((error: unknown) => this.#settle(error))
     this.#cancel.throwIfAborted()
     if (grade !== undefined) this.#end.grade = grade
+  }
+
+  #gradeOnce(): Promise<EvalResult | undefined> {
+    const { built, ending } = this.#end
+    return this.#timedGrading((signal) => this.#work.grade(built!, ending!, signal))
+  }
+
+  #timedGrading<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    this.#isGradingOver = false
+    return this.#timed(this.#order.limits.evaluateMs, 'evaluator.timeout', 'Grading', (signal) => {
+      signal.addEventListener('abort', () => (this.#isGradingOver = true))
+      return work(signal)
+    })
+  }
+
+  /**
+   * Decides whose doing a failed grading was. Throws the failure when it is not the agent's. Where a control shows that
+   * it may be the agent's, the agent's files are graded once more: a failure of ours seldom happens twice.
+   */
+  async #settle(error: unknown): Promise<EvalResult | undefined> {
+    this.#cancel.throwIfAborted()
+    const first = this.#suspect(error)
+    const isOverTime = this.#isGradingOver
+    if (needsControl(first.failure.code, first.evidence)) {
+      const control = await this.#timedGrading((signal) => this.#work.control(first.failure, signal)).then(
+        () => 'passed' as const,
+        () => 'failed' as const,
+      )
+      this.#cancel.throwIfAborted()
+      first.evidence.control = control
+    }
+    if (attribute(first.failure.code, first.evidence) === 'infrastructure') throw error
+    // Grading that takes too long would take as long again.
+    if (isOverTime) return this.#work.refuse(first.failure)
+    try {
+      return await this.#gradeOnce()
+    } catch (again) {
+      this.#cancel.throwIfAborted()
+      const { failure, evidence } = this.#suspect(again)
+      if (attribute(failure.code, { ...evidence, control: 'passed' }) === 'infrastructure') throw again
+      return this.#work.refuse(failure)
+    }
+  }
+
+  #suspect(error: unknown): { failure: Failure; evidence: FailureEvidence } {
+    return { failure: toFailure(error), evidence: { phase: this.#work.gradingPhase(), answers: this.#answers } }
   }
 
   /** That it could not be removed changes nothing of what the session was worth; a sweep comes by later. */
@@ -276,10 +336,7 @@ class Life<Built> {
   }
 
   #fail(error: unknown): void {
-    const failure = this.#cancel.aborted
-      ? new RolloutError('session.cancelled', reasonOf(this.#cancel)).failure
-      : toFailure(error)
-    this.#end.failure = failure
+    this.#end.failure = this.#cancel.aborted ? cancelFailure(this.#cancel) : toFailure(error)
     // How the agent ended is known by the time it is graded, whatever becomes of the grade.
     if (this.#state.status !== 'EVALUATING') delete this.#end.ending
   }
@@ -309,12 +366,18 @@ class Life<Built> {
 /** Why an ending is not the policy's doing, whatever it looks like; undefined when it is. */
 function notThePolicys(
   { kind }: AgentEnding,
-  failure: Failure | undefined,
-  { answers, lastFailure, incomplete }: Omit<BuildOutcome<unknown>, 'built'>,
+  { failure, suspicion }: { failure: Failure | undefined; suspicion: Failure | undefined },
+  { answers, lastFailure, engineControl, incomplete }: Omit<BuildOutcome<unknown>, 'built'>,
 ): Failure | undefined {
-  const blame = lastFailure === undefined ? undefined : failureClasses[lastFailure.code].blame
   if (incomplete !== undefined) return incomplete
-  if (blame === 'infrastructure') return lastFailure
+  const isOurs = (failed: Failure, evidence: Omit<FailureEvidence, 'answers'>): boolean =>
+    attribute(failed.code, { ...evidence, answers }) === 'infrastructure'
+  const blame = lastFailure === undefined ? undefined : failureClasses[lastFailure.code].blame
+  const control = engineControl === undefined ? {} : { control: engineControl }
+  if (lastFailure !== undefined && blame === 'infrastructure' && isOurs(lastFailure, { phase: 'call', ...control })) {
+    return lastFailure
+  }
+  if (suspicion !== undefined && isOurs(suspicion, { phase: 'run' })) return suspicion
   if (answers > 0 || kind === 'completed') return undefined
   // An engine that refuses every request was set up wrongly; one that refuses after a while was asked for nonsense.
   if (blame === 'caller') return lastFailure
@@ -335,6 +398,13 @@ const TIMEOUTS: ReadonlySet<FailureCode> = new Set([
 
 /** For what a cancel must not keep from happening. */
 const NEVER = new AbortController().signal
+
+/** A session is also ended for a defect, and then the signal says which. */
+function cancelFailure(cancel: AbortSignal): Failure {
+  const { reason } = cancel as { reason: unknown }
+  if (reason instanceof RolloutError) return reason.failure
+  return new RolloutError('session.cancelled', reasonOf(cancel)).failure
+}
 
 function reasonOf({ reason }: AbortSignal): string {
   return reason instanceof Error ? reason.message : String(reason)

@@ -58,7 +58,7 @@ async function runWith(
 ): Promise<TaskRun & { node: FakeNode }> {
   const node = new FakeNode(endings)
   const task = taskOf(samples)
-  return { ...(await runTask(node, task, { ids: counter(), maxRefills, signal })), node }
+  return { ...(await runTask(node, task, { ids: counter(), maxRefills, signal, backoffMs: 0 })), node }
 }
 
 function taskOf(samples: number): TaskRequest {

@@ -93,6 +93,13 @@ test.each([{ allow_internet: false }, { allow_hosts: ['pypi.org'] }])(
   },
 )
 
+test('a task that names no memory gets the usual limit, and its disk limit on top', () => {
+  expect(specOf({}, { usualMemoryMb: 2000 }).limits).toEqual({ pids: 4096, memoryMb: 2000 })
+  expect(specOf({ storage_mb: 500 }, { usualMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 2500, diskMb: 500 })
+  expect(specOf({ memory_mb: 64, storage_mb: 500 }, { usualMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 64 })
+  expect(specOf({}, { usualMemoryMb: 2000, capabilities: unable }).limits).toEqual({})
+})
+
 test('limits are those of the task', () => {
   const runtime = { cpus: 0.5, memory_mb: 512, storage_mb: 1024, pids: 50 }
   expect(specOf(runtime).limits).toEqual({ cpus: 0.5, memoryMb: 512, diskMb: 1024, pids: 50 })

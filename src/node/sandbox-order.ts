@@ -5,7 +5,15 @@ import type { SessionOrder } from '../model/session-order.ts'
 import type { RuntimeSpec } from '../model/task.ts'
 import { askedNetwork } from '../model/task-notices.ts'
 import { FOLDER_VARIABLES, stepWithSessionDir } from './session-environment.ts'
-import type { Door, Mount, NetworkPolicy, Runtime, RuntimeCapabilities, SandboxSpec } from './runtimes/runtime.ts'
+import type {
+  Door,
+  Mount,
+  NetworkPolicy,
+  Runtime,
+  RuntimeCapabilities,
+  SandboxLimits,
+  SandboxSpec,
+} from './runtimes/runtime.ts'
 
 /** How long a sandbox is kept for a node that does not say it still wants it. */
 export const LEASE_MS = 5 * 60_000
@@ -18,6 +26,8 @@ export interface SandboxParts {
   nodeId: string
   mounts: readonly Mount[]
   door?: Door
+  /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
+  usualMemoryMb?: number
   now: number
 }
 
@@ -43,7 +53,7 @@ export function toSandboxSpec(
     workdir: spec?.workdir ?? '/workspace',
     folders: Object.values(FOLDER_VARIABLES),
     env: { ...FOLDER_VARIABLES, ...spec?.env },
-    limits: toLimits(spec, runtime),
+    limits: toLimits(spec, runtime, parts.usualMemoryMb),
     network,
     ...(door === undefined ? {} : { door }),
     mounts: [
@@ -64,7 +74,11 @@ function assertFolders(spec: RuntimeSpec | null | undefined, runtime: Pick<Runti
   throw unsupported(runtime, `has no ${path}, which prepare step ${step} names; $SESSION_DIR names the folder there`)
 }
 
-function toLimits(spec: RuntimeSpec | null | undefined, runtime: Pick<Runtime, 'kind' | 'capabilities'>) {
+function toLimits(
+  spec: RuntimeSpec | null | undefined,
+  runtime: Pick<Runtime, 'kind' | 'capabilities'>,
+  usualMemoryMb: number | undefined,
+): SandboxLimits {
   const { limits: able } = runtime.capabilities
   const asked = {
     ...(spec?.cpus == null ? {} : { cpus: spec.cpus }),
@@ -75,7 +89,14 @@ function toLimits(spec: RuntimeSpec | null | undefined, runtime: Pick<Runtime, '
   if ((spec?.gpus ?? 0) > 0) throw unsupported(runtime, 'gives no sandbox a GPU')
   const missing = Object.keys(asked).filter((limit) => !able.some((known) => known === limit))
   if (missing.length > 0) throw unsupported(runtime, `cannot limit ${missing.join(', ')} on this machine`)
-  return { ...(able.includes('pids') ? { pids: USUAL_PIDS } : {}), ...asked }
+  return {
+    ...(able.includes('pids') ? { pids: USUAL_PIDS } : {}),
+    // Some runtimes keep files of a sandbox with a disk limit in memory, and the kernel counts them as such.
+    ...(able.includes('memoryMb') && usualMemoryMb !== undefined
+      ? { memoryMb: usualMemoryMb + (asked.diskMb ?? 0) }
+      : {}),
+    ...asked,
+  }
 }
 
 function toNetwork(

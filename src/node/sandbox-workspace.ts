@@ -1,4 +1,8 @@
-import type { CommandResult, Workspace, WorkspaceCommand } from '../model/workspace.ts'
+import { rm } from 'node:fs/promises'
+import { posix } from 'node:path'
+import { RolloutError } from '../model/failure.ts'
+import type { CommandResult, DownloadOptions, LeftOut, Workspace, WorkspaceCommand } from '../model/workspace.ts'
+import { toPlainTree } from '../trajectory/grading/plain-tree.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
 
 const USUAL_OUTPUT_BYTES = 4 * 1024 * 1024
@@ -11,7 +15,25 @@ export function toWorkspace(sandbox: Sandbox, signal: AbortSignal): Workspace {
     readFile: (path, options) => sandbox.readFile(path, options),
     writeFile: (path, data, options) => sandbox.writeFile(path, data, options),
     upload: (source, target) => sandbox.upload(source, target, signal),
-    download: (source, target, limits) => sandbox.download(source, target, limits, signal),
+    download: (source, target, options) => download(sandbox, { source, target, ...options }, signal),
+  }
+}
+
+async function download(
+  sandbox: Sandbox,
+  { source, target, links = 'copy', ...limits }: DownloadOptions & { source: string; target: string },
+  signal: AbortSignal,
+): Promise<readonly LeftOut[]> {
+  await sandbox.download(source, target, limits, signal)
+  if (links === 'keep') return []
+  try {
+    const leftOut = await toPlainTree(target, { source: posix.resolve(sandbox.workdir, source), limits })
+    const isLink = leftOut.some(({ path }) => path === '')
+    if (isLink) throw new RolloutError('workspace.unsafe-file', `${source} is a symbolic link`)
+    return leftOut
+  } catch (error) {
+    await rm(target, { recursive: true, force: true })
+    throw error
   }
 }
 

@@ -39,6 +39,9 @@ test('timing is what passed, however the wall clock was set meanwhile', async ()
           await take(grade)
           return { outcome_reward: 1, metadata: {} }
         },
+        gradingPhase: () => 'grade',
+        control: async () => {},
+        refuse: async () => ({ outcome_reward: 0, metadata: {} }),
         tearDown: async () => {},
       }
       const notes: Transition[] = []

@@ -1,9 +1,10 @@
-import { mkdir, rm } from 'node:fs/promises'
+import { mkdir, rm, statfs } from 'node:fs/promises'
 import type { Socket } from 'node:net'
 import { dirname, join, posix } from 'node:path'
 import type { SessionAccess, SessionOptions } from '../gateway/gateway.ts'
 import type { MonotonicClock } from '../lib/clock.ts'
 import type { Slots } from '../lib/slots.ts'
+import { needsControl, type FailurePhase } from '../model/attribution.ts'
 import type { ChatMessage } from '../model/chat-message.ts'
 import { RolloutError, toFailure, type Failure } from '../model/failure.ts'
 import type { EvalResult } from '../model/reward.ts'
@@ -12,17 +13,20 @@ import type { AgentEnding } from '../model/session-outcome.ts'
 import type { SessionTiming } from '../model/session.ts'
 import type { AgentSpec, PrepareAction, SamplingSpec, TaskRequest } from '../model/task.ts'
 import { NO_NETWORK_NOTICE, noticesOf } from '../model/task-notices.ts'
+import type { TranscriptEntry } from '../model/transcript.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
 import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { BuildFacts, LoadedSession, RecordHead, SessionBuilds } from './build/session-build.ts'
-import { gradeSession, type GradedSession } from './grade-session.ts'
+import { controlEngine, type AskEngine } from './engine-control.ts'
+import { SessionGrading, type GradedSession } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
+import { SANDBOX_GONE, toEnd } from './harness-end.ts'
 import { planLaunch, type LaunchPlan } from './harness-launch.ts'
 import { keepHarnessLogs } from './harness-logs.ts'
 import { assertVersion } from './assert-version.ts'
-import { endOf, type Harness } from './harnesses/harness.ts'
+import type { Harness } from './harnesses/harness.ts'
 import { lastWords } from './last-words.ts'
 import { launchInSandbox } from './launch-in-sandbox.ts'
 import type { HostGate } from './host-access.ts'
@@ -56,6 +60,8 @@ export interface WorkDeps {
   nodeId: string
   gateway: SessionGateway
   model: { name: string; contextTokens: number; images: boolean }
+  /** Sends one request to the engine, beside all sessions; rejects when the engine does. */
+  askEngine: AskEngine
   /** Loads what the gateway recorded, and builds it. */
   builds: SessionBuilds
   openRuntime(spec: TaskRequest['runtime']): Promise<OpenRuntime>
@@ -75,12 +81,15 @@ export interface WorkDeps {
   scratch: string
   /** Of each of its agent's stdout and stderr. */
   outputBytes: number
+  /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
+  usualMemoryMb?: number
 }
 
 /** The part of a gateway that a node has to do with. */
 export interface SessionGateway {
   openSession(options: SessionOptions): Promise<SessionAccess>
   closeSession(id: string): Promise<Failure | undefined>
+  /** The socket is paused and unread. */
   accept(sessionId: string, socket: Socket): void
 }
 
@@ -88,6 +97,8 @@ export interface SessionGateway {
 const DOOR_PORT = 8080
 const BUNDLE = '/polar/harness'
 const LOGS_MS = 30_000
+const LOG_FULL =
+  'The call log of this session reached its limit (node.gateway.session_log_mb), so the gateway refused its later model calls.'
 
 /** What a session is made of, once all the names in its task have been looked up. */
 interface Resolved {
@@ -119,6 +130,8 @@ export class RealWork implements SessionWork<SessionBuild> {
   #logFailure: Failure | undefined
   #sandbox: Sandbox | undefined
   #graders: Graders | undefined
+  #grading: SessionGrading | undefined
+  #ending: AgentEnding | undefined
   #loaded: LoadedSession | undefined
 
   constructor(
@@ -145,7 +158,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     const spec = toSandboxSpec(this.#order, runtime, {
       ...this.#sandboxParts('agent'),
       mounts: bundleMounts(runnable, runtime),
-      door: { port: DOOR_PORT, accept: (socket) => gateway.accept(sessionId, socket) },
+      door: { port: DOOR_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
     })
     const startedAt = clock.monotonic()
     if (spec.network.kind === 'none') this.warnings.push(...noticesOf(task))
@@ -183,6 +196,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     await deps.host?.admit(task)
     await deps.createBuilder(task.builder)
     const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
+    await evaluator?.check?.(async (source) => deps.host?.assertGradable(source, this.#submission()))
     const runnable = await deps.findHarness(task.agent)
     const opened = await deps.openRuntime(task.runtime)
     return (this.#resolved = { ...opened, runnable, evaluator })
@@ -208,10 +222,15 @@ export class RealWork implements SessionWork<SessionBuild> {
   #createGraders({ runtime, starts, evaluator }: Resolved): Graders {
     const { task } = this.#order
     const { clock, standby } = this.#deps
-    const { actions, options } = this.#steps(task.runtime?.eval_prepare ?? task.runtime?.prepare ?? [])
     const spec = () => toSandboxSpec(this.#order, runtime, { ...this.#sandboxParts('grader'), mounts: [] })
+    const start = async (prepare: readonly PrepareAction[], signal: AbortSignal): Promise<Sandbox> => {
+      const { actions, options } = this.#steps(prepare)
+      return this.#hold((await starts.start(spec(), actions, signal, options)).sandbox)
+    }
+    const { prepare = [], eval_prepare: evalPrepare } = task.runtime ?? {}
     return new Graders({
-      startClean: async (signal) => this.#hold((await starts.start(spec(), actions, signal, options)).sandbox),
+      startClean: (signal) => start(evalPrepare ?? prepare, signal),
+      startUntouched: (signal) => start(prepare, signal),
       startFromAgent: evaluator?.needs.agentState
         ? async (signal) => this.#hold(await runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
         : undefined,
@@ -225,6 +244,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     return {
       role,
       nodeId: deps.nodeId,
+      ...(deps.usualMemoryMb === undefined ? {} : { usualMemoryMb: deps.usualMemoryMb }),
       now: deps.clock.now(),
     }
   }
@@ -240,12 +260,13 @@ export class RealWork implements SessionWork<SessionBuild> {
       const execution = await launchInSandbox(this.#sandbox!, plan, { outputBytes }, signal)
       const result = await untilEnded(execution, signal)
       await this.#keepOutput(execution, result)
-      if (result.exitCode === null && !signal.aborted && !result.isOutOfMemory) await this.#assertAlive()
       const message = await lastWords(execution, outputBytes)
+      const isGone =
+        result.exitCode === null && !signal.aborted && !result.isOutOfMemory && !(await isAlive(this.#sandbox!))
       return {
         exitCode: result.exitCode,
         isOutOfMemory: result.isOutOfMemory ?? false,
-        end: toEnd(runnable, result.exitCode, message),
+        ...(isGone ? SANDBOX_GONE : toEnd(runnable.harness, result.exitCode, message)),
         message,
       }
     } finally {
@@ -307,13 +328,6 @@ export class RealWork implements SessionWork<SessionBuild> {
     await this.#artifacts.copy('agent/stderr.log', execution.output('stderr'), { totalBytes: stderrBytes })
   }
 
-  /** Something killed the harness, and it was neither us nor the kernel for want of memory. */
-  async #assertAlive(): Promise<void> {
-    const probe = await this.#sandbox!.exec({ command: ['true'], leftovers: 'end', timeoutMs: 10_000 })
-    const { exitCode } = await probe.result
-    if (exitCode !== 0) throw new RolloutError('runtime.gone', 'The sandbox ended while the harness ran in it.')
-  }
-
   async seal(): Promise<void> {
     this.#logFailure = await this.#deps.gateway.closeSession(this.#order.sessionId)
     this.#access = undefined
@@ -328,17 +342,31 @@ export class RealWork implements SessionWork<SessionBuild> {
     const { mcpToolPrefix } = this.#resolved!.runnable.harness
     const servers = mcpToolPrefix === undefined ? [] : task.agent.mcp_servers.map(({ name }) => name)
     const toolPrefixes = servers.map((name) => mcpToolPrefix?.(name) ?? '')
-    const facts = await loaded.build({ builder: task.builder, toolPrefixes })
+    const facts = await loaded.build({ builder: task.builder, training: task.training, toolPrefixes })
     this.timing.build_ms = clock.monotonic() - startedAt
     this.warnings.push(...missingServers(servers, facts))
+    if (facts.isLogFull) this.warnings.push(LOG_FULL)
     const incomplete = this.#logFailure ?? whyIncomplete(loaded.head)
     const { answers, lastFailure } = facts
+    const engineControl =
+      lastFailure !== undefined && needsControl(lastFailure.code, { phase: 'call', answers })
+        ? await this.#controlEngine(loaded)
+        : undefined
     return {
       built: { loaded, facts },
       answers,
       ...(lastFailure === undefined ? {} : { lastFailure }),
+      ...(engineControl === undefined ? {} : { engineControl }),
       ...(incomplete === undefined ? {} : { incomplete }),
     }
+  }
+
+  /** Whether the engine still fails for the request of the last call while it answers others. */
+  async #controlEngine(loaded: LoadedSession): Promise<'passed' | 'failed'> {
+    const { askEngine, clock, model } = this.#deps
+    const request = await loaded.readLastRequest()
+    if (request === undefined) return 'failed'
+    return controlEngine(request, { ask: askEngine, model: model.name, clock, signal: this.#over.signal })
   }
 
   /** When the samples are not needed any more: after the result is written. */
@@ -363,38 +391,66 @@ export class RealWork implements SessionWork<SessionBuild> {
   }
 
   async grade(build: SessionBuild, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
-    const { evaluator } = this.#resolved!
-    if (evaluator === undefined) return undefined
-    const { task, sessionId, attempt } = this.#order
-    const { clock, scratch, host } = this.#deps
-    const submission = join(scratch, sessionId)
-    await mkdir(submission, { recursive: true, mode: 0o700 })
-    this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
+    if (this.#resolved!.evaluator === undefined) return undefined
+    const { clock } = this.#deps
+    this.#ending = ending
+    this.#grading ??= await this.#openGrading(this.#resolved!.evaluator, build, ending)
     const startedAt = clock.monotonic()
     try {
-      const grade = await gradeSession({
-        evaluator,
-        agent: this.#sandbox!,
-        snapshot: this.#stateName(),
-        graders: this.#graders!,
-        built: await toGraded(build, task),
-        ending,
-        task,
-        submission,
-        assertUpload: async (source) => host?.assertGradable(source, submission),
-        artifacts: this.#artifacts,
-        signal,
-      })
-      await this.#keepGrade({ attempt, ending, grade })
+      const grade = await this.#grading.grade(signal)
+      await this.#keepGrade({ attempt: this.#order.attempt, ending, grade })
       return grade
     } finally {
-      this.timing.eval_ms = clock.monotonic() - startedAt
+      this.timing.eval_ms = (this.timing.eval_ms ?? 0) + clock.monotonic() - startedAt
       const times = this.#graders!.prewarmTimes
       if (times !== undefined) {
         this.timing.eval_prewarm_idle_ms = times.idleMs
         this.timing.eval_prewarm_saved_ms = times.savedMs
       }
     }
+  }
+
+  async #openGrading(evaluator: Evaluator, build: SessionBuild, ending: AgentEnding): Promise<SessionGrading> {
+    const { task } = this.#order
+    const { host } = this.#deps
+    const submission = this.#submission()
+    await mkdir(submission, { recursive: true, mode: 0o700 })
+    this.#owned.defer(() => rm(submission, { recursive: true, force: true }))
+    return new SessionGrading({
+      evaluator,
+      agent: this.#sandbox!,
+      snapshot: this.#stateName(),
+      graders: this.#graders!,
+      built: await toGraded(build, task),
+      ending,
+      task,
+      submission,
+      assertUpload: async (source) => host?.assertGradable(source, submission),
+      artifacts: this.#artifacts,
+      freeBytes: async () => {
+        const { bavail, bsize } = await statfs(submission)
+        return bavail * bsize
+      },
+    })
+  }
+
+  gradingPhase(): FailurePhase {
+    return this.#grading?.phase ?? 'start-grader'
+  }
+
+  async control(failure: Failure, signal: AbortSignal): Promise<void> {
+    await this.#grading!.control(failure, signal)
+  }
+
+  async refuse(failure: Failure): Promise<EvalResult> {
+    const grade = await this.#grading!.refuse(failure)
+    await this.#keepGrade({ attempt: this.#order.attempt, ending: this.#ending!, grade })
+    return grade
+  }
+
+  /** Holds what was taken out of the agent's sandbox. */
+  #submission(): string {
+    return join(this.#deps.scratch, this.#order.sessionId)
   }
 
   #stateName(): string {
@@ -450,34 +506,26 @@ async function untilEnded(execution: Execution, signal: AbortSignal): Promise<Ex
   }
 }
 
-/** Throws for a harness that could not do its work at all; that is ours to set right. */
-function toEnd({ harness }: RunnableHarness, exitCode: number | null, message: string): AgentRun['end'] {
-  if (exitCode === null) return 'gave-up'
-  if (harness.package !== undefined && (exitCode === 126 || exitCode === 127)) {
-    throw new RolloutError('harness.not-found', `${harness.title} could not be started (${exitCode}): ${message}`)
-  }
-  const end = endOf(harness, exitCode)
-  switch (end) {
-    case 'finished':
-    case 'limit-reached':
-    case 'gave-up':
-      return end
-    case 'interrupted':
-      return 'gave-up'
-    case 'bad-setup':
-      throw new RolloutError('harness.bad-setup', `${harness.title} refused its setup (${exitCode}): ${message}`)
+/** Whether a command can be run in a sandbox. */
+async function isAlive(sandbox: Sandbox): Promise<boolean> {
+  try {
+    const probe = await sandbox.exec({ command: ['true'], leftovers: 'end', timeoutMs: 10_000 })
+    return (await probe.result).exitCode === 0
+  } catch {
+    return false
   }
 }
 
 /** Evaluators that are modules of the user's may read all calls. A record may be large, so ours get none of its turns. */
 async function toGraded({ loaded, facts }: SessionBuild, { evaluator }: TaskRequest): Promise<GradedSession> {
   const { turnCount: _, ...head } = loaded.head
-  const conversation = await loaded.readConversation()
+  const [conversation, transcript] = [await loaded.readConversation(), await loaded.readTranscript()]
   return {
     session: evaluator?.strategy.includes('/') ? await loaded.readRecord() : { ...head, turns: [] },
     summary: facts.summary,
-    // Parsed only where an evaluator asks for it.
+    // Parsed only where an evaluator asks for them.
     conversation: () => JSON.parse(conversation) as ChatMessage[],
+    transcript: () => JSON.parse(transcript) as TranscriptEntry[],
   }
 }
 

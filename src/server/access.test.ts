@@ -97,6 +97,12 @@ describe('with tokens', () => {
     expect(access.authorize(ask({ authorization: 'Bearer nonsense' }), open).scopes).toEqual([])
   })
 
+  test('a callback or an evaluator of a task is refused, also with a token', () => {
+    const headers = { authorization: `Bearer ${trainer.token}`, 'x-polar-outbound': 'callback' }
+    for (const route of Object.values(routes) as Route[])
+      expect(failureOf(() => access.authorize(ask(headers), route)).code).toBe('request.forbidden')
+  })
+
   test('where a page comes from does not matter to whoever has a token', () => {
     const headers = { authorization: `Bearer ${trainer.token}`, origin: 'https://lab.example', host: 'polar.example' }
     expect(access.authorize(ask(headers), submit).name).toBe('lab')
@@ -196,7 +202,9 @@ describe('an open server', () => {
     { host: 'localhost:8080', origin: 'null' },
     { host: 'localhost:8080', 'sec-fetch-site': 'cross-site' },
     { host: 'localhost:8080', 'sec-fetch-site': 'same-site' },
-  ])('refuses what a web page could send: %j', (headers) => {
+    // A callback or an evaluator of a task.
+    { host: 'localhost:8080', 'x-polar-outbound': 'evaluator' },
+  ])('refuses what a web page or a task could send: %j', (headers) => {
     const failure = failureOf(() => access.authorize(ask(headers), route))
     expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
   })

@@ -1,6 +1,9 @@
-import { createHash, timingSafeEqual } from 'node:crypto'
-import { isIP } from 'node:net'
+import { timingSafeEqual } from 'node:crypto'
 import type { Route, Scope } from '../api/route.ts'
+import { whyForeign } from '../lib/foreign-request.ts'
+import { isLoopbackHost } from '../lib/loopback-host.ts'
+import { isOutbound } from '../lib/outbound-header.ts'
+import { hashToken, tokenProblem, tokensOf } from '../lib/request-tokens.ts'
 import { RolloutError } from '../model/failure.ts'
 import { speaksFor } from './node-pattern.ts'
 
@@ -39,7 +42,6 @@ export interface Access {
 const ALL_SCOPES: readonly Scope[] = ['trainer', 'node', 'read']
 /** Of routes that ask for nothing. */
 const ANYBODY: Caller = { name: 'anybody', scopes: [] }
-const LEAST_TOKEN_LENGTH = 16
 
 /**
  * Who may do what. `host` is where the server listens: without tokens only this machine may reach it. Of the tokens
@@ -48,9 +50,10 @@ const LEAST_TOKEN_LENGTH = 16
 export function createAccess({ tokens, isOpen = false }: AccessOptions, host: string): Access {
   assertUsable(tokens, isOpen, host)
   if (isOpen) return { authorize: (request) => admitLocal(request, host), authorizeNode }
-  const known = tokens.map(({ token, ...caller }) => ({ hash: hashOf(token), caller }))
+  const known = tokens.map(({ token, ...caller }) => ({ hash: hashToken(token), caller }))
   return {
     authorize(request, route) {
+      assertInbound(request)
       const given = tokensOf(request.headers)
       const caller = given.map((token) => find(known, token)).find((found) => found !== undefined)
       if (route.scopes.length === 0) return caller ?? ANYBODY
@@ -77,13 +80,6 @@ export function maySeeNode({ scopes, nodes }: Caller, nodeId: string): boolean {
   return scopes.some((scope) => scope !== 'node') || speaksFor(nodes, nodeId)
 }
 
-/** Whether only this machine can connect to what listens there, or is called so. */
-export function isLoopbackHost(host: string): boolean {
-  const name = host.replace(/^\[(.*)\]$/, '$1').toLowerCase()
-  if (name === 'localhost' || name === '::1') return true
-  return isIP(name) === 4 && name.startsWith('127.')
-}
-
 interface Known {
   hash: Buffer
   caller: Caller
@@ -91,32 +87,15 @@ interface Known {
 
 /** Looks at all of them, also after a match: how long it takes says nothing of which one it was, or how near. */
 function find(known: readonly Known[], token: string): Caller | undefined {
-  const hash = hashOf(token)
+  const hash = hashToken(token)
   let found: Caller | undefined
   for (const one of known) if (timingSafeEqual(one.hash, hash)) found = one.caller
   return found
 }
 
-function hashOf(token: string): Buffer {
-  return createHash('sha256').update(token).digest()
-}
-
-/**
- * All that may be a token. NVIDIA Polar's services send `x-polar-control-token`, its trainer only when it submits. A token
- * in the URL of the server (`http://x:TOKEN@host`) comes as Basic credentials with every request, as password or as user.
- */
-function tokensOf(headers: Headers): string[] {
-  const [, scheme = '', value = ''] = /^(Bearer|Basic) +(\S+) *$/i.exec(headers.get('authorization') ?? '') ?? []
-  const control = headers.get('x-polar-control-token')?.trim() ?? ''
-  const sent = scheme.toLowerCase() === 'basic' ? credentialsOf(value) : [value]
-  return [...sent, control].filter((token) => token !== '')
-}
-
-/** Password first: it is the usual place. A password may hold a colon, a user may not (RFC 7617). */
-function credentialsOf(base64: string): string[] {
-  const text = Buffer.from(base64, 'base64').toString()
-  const colon = text.indexOf(':')
-  return colon === -1 ? [text] : [text.slice(colon + 1), text.slice(0, colon)]
+function assertInbound({ headers }: Request): void {
+  if (!isOutbound(headers)) return
+  throw new RolloutError('request.forbidden', 'This server answers neither callbacks nor evaluators of tasks.')
 }
 
 function unauthorized(isGiven: boolean): RolloutError {
@@ -131,46 +110,20 @@ function forbidden(caller: Caller, route: Route): RolloutError {
   return new RolloutError('request.forbidden', message)
 }
 
-/**
- * A server without tokens trusts whoever runs on this machine, and a web page that is open here is not them. A page's
- * requests name where it comes from, and one that had its own name resolve to this machine still asks for that name.
- */
+/** A server without tokens trusts every program on this machine, but no web page that is open there. */
 function admitLocal(request: Request, host: string): Caller {
-  const asked = request.headers.get('host') ?? ''
-  const name = hostnameOf(asked)
-  if (name === undefined || (!isLoopbackHost(name) && name !== host.toLowerCase())) {
-    throw foreign(`it was asked for as ${JSON.stringify(asked)}`)
-  }
-  const origin = request.headers.get('origin')
-  if (origin !== null && originHostOf(origin) !== asked.toLowerCase()) {
-    throw foreign(`the request comes from a page of ${JSON.stringify(origin)}`)
-  }
-  // Pictures, scripts and forms come without an origin, but browsers say whose they are.
-  const site = request.headers.get('sec-fetch-site')
-  if (site === 'cross-site' || site === 'same-site') throw foreign('the request comes from a page of another site')
-  return { name: 'open', scopes: ALL_SCOPES }
-}
-
-function foreign(why: string): RolloutError {
+  assertInbound(request)
+  const why = whyForeign(request.headers, host)
+  if (why === undefined) return { name: 'open', scopes: ALL_SCOPES }
   const message = `This server has no tokens and answers this machine only, but ${why}; use 127.0.0.1 or localhost, or start it with tokens.`
-  return new RolloutError('request.forbidden', message)
-}
-
-/** Without the port; undefined for what is not the name of a host. */
-function hostnameOf(host: string): string | undefined {
-  return /^(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(?::\d{1,5})?$/i.exec(host)?.[1]?.toLowerCase()
-}
-
-function originHostOf(origin: string): string | undefined {
-  return URL.canParse(origin) ? new URL(origin).host : undefined
+  throw new RolloutError('request.forbidden', message)
 }
 
 function assertUsable(tokens: readonly AccessToken[], isOpen: boolean, host: string): void {
   const problems = tokens.flatMap(({ name, token, scopes, nodes }, at) => {
     const others = tokens.slice(0, at)
     return [
-      token.length < LEAST_TOKEN_LENGTH && `token "${name}" is shorter than ${LEAST_TOKEN_LENGTH} characters`,
-      !/^[\x21-\x7e]*$/.test(token) && `token "${name}" has characters that cannot be sent in a header`,
+      tokenProblem(token) !== undefined && `token "${name}" ${tokenProblem(token)}`,
       scopes.length === 0 && `token "${name}" has no scope, so it is good for nothing`,
       nodes !== undefined && !scopes.includes('node') && `token "${name}" names nodes, and has not the scope node`,
       nodes?.length === 0 && `token "${name}" may speak for no node; name some, or leave out the list`,

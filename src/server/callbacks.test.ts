@@ -12,6 +12,7 @@ import { afterAll, afterEach, beforeEach, describe, expect, test, vi } from 'vit
 import { copyDatabase } from '../../test/support/database-template.ts'
 import { DispatchDesk } from '../../test/support/dispatch-desk.ts'
 import { type Clock, systemClock } from '../lib/clock.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
 import { openDatabase } from '../store/database.ts'
 import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCallbacks } from './callbacks.ts'
 
@@ -449,6 +450,52 @@ test('a host that is no longer allowed when its task ends is not called', async 
   expect(trainer.received).toEqual([])
 })
 
+describe('an address of Polar itself', () => {
+  test.each([
+    ['that a task was submitted with before it was known', 'http://127.0.0.1', ['loopback']],
+    ['in another spelling', 'http://[::ffff:7f00:1]', ['loopback']],
+    ['that a name resolves to', 'http://trainer.lab', ['trainer.lab', 'loopback']],
+    ['that one of several addresses of a name is', 'http://both.lab', ['both.lab', 'loopback']],
+  ])('%s is not called', async (_, origin, allowedHosts) => {
+    const listener = open(await Trainer.start(ok))
+    const own = new OwnAddresses()
+    own.add(`http://127.0.0.1:${listener.port}`)
+    const resolve = async (name: string) => (name === 'both.lab' ? ['10.0.0.5', '127.0.0.1'] : ['::1'])
+    open(start({ allowedHosts, own }, { resolve }))
+    await end('t', `${origin}:${listener.port}/tasks`)
+    await expectState('t', 'dead')
+    expect((await rowOf('t')).last_error).toMatch(/address of Polar itself/)
+    expect(listener.received).toEqual([])
+  })
+
+  test('is not called by way of a redirect, and the call says that it is a callback', async () => {
+    const listener = open(await Trainer.start(ok))
+    const trainer = open(
+      await Trainer.start((response) =>
+        response.writeHead(307, { location: `http://127.0.0.1:${listener.port}/tasks` }).end(),
+      ),
+    )
+    open(start())
+    await end('t', trainer.url)
+    await expectState('t', 'dead')
+    expect(trainer.received[0]!.headers['x-polar-outbound']).toBe('callback')
+    expect(listener.received).toEqual([])
+  })
+
+  test('is refused when a task is submitted', () => {
+    const own = new OwnAddresses()
+    own.add('http://127.0.0.1:8080')
+    for (const url of [
+      'http://127.0.0.1:8080/',
+      'http://localhost:8080/x',
+      'http://2130706433:8080/',
+      'http://[::1]:8080/',
+    ])
+      expect(() => assertCallbackAllowed(url, { own }), url).toThrow(/an address of Polar itself/)
+    expect(() => assertCallbackAllowed('http://127.0.0.1:8082/', { own })).not.toThrow()
+  })
+})
+
 test('a task that is gone, or whose result cannot be read, is no fault of its trainer’s', async () => {
   const trainer = open(await Trainer.start(ok))
   let reads = 0
@@ -493,6 +540,7 @@ test('a server that is killed after sending sends again when it is back, with th
       else response.end()
     }),
   )
+  await copyDatabase(place)
   {
     await using own = await openDatabase({ dir: place })
     const there = new DispatchDesk(own)

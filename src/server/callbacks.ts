@@ -1,10 +1,11 @@
 import type { Logger } from 'pino'
 import type { Clock } from '../lib/clock.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { Sql } from '../store/database.ts'
 import { type CallbackEnd, type DueCallback, settleCallback, takeCallbacks } from '../store/dispatch/callbacks.ts'
 import { createAllowedHosts, DEFAULT_ALLOWED_HOSTS } from './callbacks/allowed-hosts.ts'
-import { Deliverer } from './callbacks/deliver.ts'
+import { Deliverer, refuseUrl } from './callbacks/deliver.ts'
 import { HostQueue } from './callbacks/host-queue.ts'
 import { endOf } from './callbacks/retry.ts'
 
@@ -25,6 +26,8 @@ export interface CallbackOptions {
   connectTimeoutMs?: number
   /** Calls to one host at a time, from each server. Default 4. */
   perHost?: number
+  /** Addresses of Polar itself, which are never called. */
+  own?: OwnAddresses
 }
 
 export interface CallbackDeps {
@@ -51,8 +54,9 @@ export interface CallbackSender extends AsyncDisposable {
 }
 
 /** Throws `request.malformed` for a URL that would never be called. A name is only resolved when it is. */
-export function assertCallbackAllowed(url: string, { allowedHosts = DEFAULT_ALLOWED_HOSTS }: CallbackOptions): void {
-  const refusal = createAllowedHosts(allowedHosts).refuseUrl(url)
+export function assertCallbackAllowed(url: string, options: CallbackOptions): void {
+  const { allowedHosts = DEFAULT_ALLOWED_HOSTS, own = new OwnAddresses() } = options
+  const refusal = refuseUrl(url, { allowed: createAllowedHosts(allowedHosts), own })
   if (refusal === undefined) return
   const message = `callback_url is not one that this server calls: ${refusal}. Allowed are ${allowedHosts.join(', ') || 'none'}; the server’s settings say which.`
   throw new RolloutError('request.malformed', message, { status: 422, param: 'body.callback_url' })
@@ -94,6 +98,7 @@ class CallbackPump implements CallbackSender {
     this.#hosts = new HostQueue(perHost, this.#random)
     this.#deliverer = new Deliverer({
       allowed: createAllowedHosts(options.allowedHosts ?? DEFAULT_ALLOWED_HOSTS),
+      own: options.own ?? new OwnAddresses(),
       secret: options.secret,
       timeoutMs,
       connectTimeoutMs: options.connectTimeoutMs ?? DEFAULT_CONNECT_TIMEOUT_MS,

@@ -4,6 +4,7 @@ import type { AddressInfo } from 'node:net'
 import { isIPv6 } from 'node:net'
 import { getRequestListener } from '@hono/node-server'
 import { describeError, errnoOf } from '../lib/errno.ts'
+import { scopeConnections } from '../lib/fault-scope.ts'
 import { RolloutError } from '../model/failure.ts'
 import { Connections } from './listen/connections.ts'
 import { loadTls } from './listen/tls-files.ts'
@@ -80,6 +81,7 @@ export async function listen(app: Fetcher, options: ListenOptions & Partial<List
     return response
   })
   const server = await createHttpServer((incoming, outgoing) => void listener(incoming, outgoing), tls, limits)
+  scopeConnections(server)
   connections.watch(server, tls === undefined ? 'connection' : 'secureConnection')
   const address = await bind(server, host, port)
   const checkMs = Math.max(Math.ceil(limits.rateWindowMs / 3), 1)
@@ -129,7 +131,8 @@ async function createHttpServer(
 
 function bind(server: Server, host: string, port: number): Promise<AddressInfo> {
   return new Promise((resolve, reject) => {
-    server.once('error', (error) => {
+    // Stays: a connection that cannot be accepted later is an error of the server too.
+    server.on('error', (error) => {
       const hint =
         errnoOf(error) === 'EADDRINUSE'
           ? 'another program listens there; stop it, or choose another port'

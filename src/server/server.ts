@@ -1,5 +1,6 @@
 import type { Logger } from 'pino'
 import type { Clock } from '../lib/clock.ts'
+import { OwnAddresses } from '../lib/own-addresses.ts'
 import type { IdSource } from '../model/ids.ts'
 import { type Database, type DatabasePlace, openDatabase } from '../store/database.ts'
 import { createDispatch, type RetentionPolicy } from '../store/dispatch.ts'
@@ -81,6 +82,7 @@ export class RolloutServer implements AsyncDisposable {
     const { clock, monotonic, logger, leaseMs = DEFAULT_LEASE_MS } = options
     // What is wrong with the settings is said before anything is opened.
     const access = createAccess(options.access, options.listen.host)
+    const callbackOptions = { ...options.callbacks, own: options.callbacks.own ?? new OwnAddresses() }
     await using parts = new AsyncDisposableStack()
     const database = parts.use(await openDatabase(options.database))
     const files = await openFileStore({ dir: options.filesDir, clock })
@@ -97,7 +99,7 @@ export class RolloutServer implements AsyncDisposable {
     // What it holds is lost a lease after it last renewed, and it may have asked for more a third of one later.
     const desk = new LeaseDesk({ lease, clock, monotonic, longestSilenceMs: leaseMs / 2 })
     const callbacks = parts.use(
-      startCallbacks(options.callbacks, {
+      startCallbacks(callbackOptions, {
         db,
         openTaskResult: (taskId) => openTaskResult(taskId, { database, files, logger }),
         clock,
@@ -118,7 +120,7 @@ export class RolloutServer implements AsyncDisposable {
       desk,
       waits,
       checker: parts.use(createResultChecker()),
-      callbacks: options.callbacks,
+      callbacks: callbackOptions,
       ...(options.checkTask === undefined ? {} : { checkTask: options.checkTask }),
       wakeCallbacks: () => callbacks.wake(),
       tokenNames: new Set(options.access.isOpen ? [OPEN_NAME] : options.access.tokens.map(({ name }) => name)),
@@ -132,6 +134,7 @@ export class RolloutServer implements AsyncDisposable {
     parts.use(startChores(toChores(deps), { clock, logger }))
     const listener = await listen(createApp(deps, { access, checkAnswers: options.checkAnswers }), options.listen)
     parts.defer(() => listener.close())
+    callbackOptions.own.add(listener.url)
     // First of all when it closes: those who wait are answered, so that they are not what is waited for.
     parts.defer(() => closing.abort())
     return new RolloutServer(listener.url, waits, parts.move())

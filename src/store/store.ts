@@ -16,6 +16,10 @@ export interface TurnEnd {
   endedAt: number
   /** What the gateway set or changed on the way to the engine; empty when the call never got that far. */
   forced: Readonly<Record<string, unknown>>
+  /** Absent when the request steered nothing. */
+  steeredBy?: Turn['steeredBy']
+  /** Absent when the engine got every field of the request, or was never asked. */
+  droppedFields?: Turn['droppedFields']
   /** Absent when the engine never began to answer. */
   sampling?: TurnSampling
   /** Absent when nothing usable came back. Partial answers are kept, with `failure` beside them. */
@@ -33,6 +37,8 @@ export interface SessionLog {
   readonly broken: Failure | undefined
   /** Turns begun in this log so far, those of an earlier writer included: the index of the next one. */
   readonly turns: number
+  /** Bytes that the log takes, those of an earlier writer included. */
+  readonly bytes: number
   /** Queued at once; on disk before any later `appendEnd` of this log resolves. */
   appendIntent(intent: TurnIntent): void
   /** Resolves when the record would survive `kill -9` of this process (or has failed and `broken` says so). */
@@ -48,6 +54,12 @@ export interface SessionOpening {
   /** Unix milliseconds. */
   createdAt: number
   origin: Readonly<Record<string, unknown>>
+  /**
+   * The process that wrote this log has ended, and its supervisor lets another one go on with it. Every answer whose end
+   * a harness has seen was stored before, so only calls in flight are lost: they are recorded as failed, and the log can
+   * still be complete.
+   */
+  isContinued?: boolean
 }
 
 /** All recorded sessions of one directory. */

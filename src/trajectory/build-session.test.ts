@@ -1,12 +1,12 @@
 import { expect, test } from 'vitest'
-import type { Exclusion, Sample } from '../model/sample.ts'
+import { Label, type Exclusion, type Sample } from '../model/sample.ts'
 import type { SessionRecord } from '../model/session.ts'
 import { Trace } from '../model/trajectory.ts'
-import type { Choice, Turn } from '../model/turn.ts'
+import { Steering, type Choice, type Turn } from '../model/turn.ts'
 import { buildSession } from './build-session.ts'
 import { builders } from './builders/index.ts'
 import { oldestVersion, weightVersionsOf } from './sample-fields.ts'
-import { CallFilter } from './select-calls.ts'
+import { CallFilter, toCallFilter } from './select-calls.ts'
 import { toTrace } from './to-trace.ts'
 
 function choiceOf(index: number, ids: number[]): Choice {
@@ -113,6 +113,43 @@ test('what is not proven, failed or did not reach the harness is left out, with 
   ])
   expect(exclusions.every(({ detail }) => detail !== '')).toBe(true)
   expect(exclusions[0]?.detail).toContain('2 ids but 1 logprobs')
+})
+
+test.each(['per_request', 'prefix_merging', 'prefix_tree'] as const)(
+  'a steered call is not trained by %s, unless its kind of steering is allowed',
+  (kind) => {
+    const builder = builders.create(builders.config.parse({ kind }), {})
+    const turns = [turnOf(0), turnOf(1, { steeredBy: ['response-format', 'prefill'] })]
+    const session = { id: 'ses_1', createdAt: 0, origin: {}, turns, complete: true, incompleteReasons: [] }
+    const exclusionsWith = (allowSteered: Steering[]): Exclusion[] => {
+      const filter = CallFilter.parse({ allowSteered })
+      const built = buildSession(session, { builder, filter, weighting: 'tokens', reader })
+      expect([...built.samples()].flatMap(({ calls }) => calls.filter(({ isTrained }) => isTrained))).toHaveLength(
+        2 - built.exclusions.length,
+      )
+      return built.exclusions
+    }
+    const detail = 'the request steered the sampling: response-format, prefill'
+    expect(exclusionsWith([])).toEqual([{ turnId: 'turn_1', choice: 0, tokens: 2, reason: 'steered', detail }])
+    expect(exclusionsWith(['prefill'])).toMatchObject([
+      { reason: 'steered', detail: expect.not.stringContaining('prefill') },
+    ])
+    expect(exclusionsWith(['prefill', 'response-format'])).toEqual([])
+  },
+)
+
+test('a trace says what steered its calls', () => {
+  const { traces } = build([turnOf(0, { steeredBy: ['tool-choice'] })], { allowSteered: ['tool-choice'] })
+  expect(traces[0]?.metadata['calls']).toMatchObject([{ steered_by: ['tool-choice'] }])
+})
+
+test('toCallFilter() takes what a task says of training, and leaves the rest', () => {
+  expect(toCallFilter(undefined)).toEqual({})
+  expect(toCallFilter({ labels: ['main'], allow_steered: [] })).toEqual({ labels: ['main'], allowSteered: [] })
+  expect(toCallFilter({ labels: 'all', allow_steered: 'all' })).toEqual({
+    labels: Label.options,
+    allowSteered: Steering.options,
+  })
 })
 
 test('an empty answer is never trained, whatever is asked of its length', () => {

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionRecord } from '../model/session.ts'
-import type { Exclusion, Label, Sample } from '../model/sample.ts'
+import type { Exclusion, ExclusionReason, Label, Sample } from '../model/sample.ts'
 import type { Builder, Plan, Row } from './builders/builder.ts'
 import { buildGraph } from './graph/build-graph.ts'
 import { breakOf, type CallGraph, type CallNode, type ForkReason, type RequestReader } from './graph/call-graph.ts'
@@ -52,6 +52,8 @@ export interface BuildSummary {
   labels: Partial<Record<Label, number>>
   /** `sampled` is the sum of the other two. */
   tokens: { sampled: number; trained: number; excluded: number }
+  /** Calls that are trained nowhere, by reason. */
+  excludedCalls: Partial<Record<ExclusionReason, number>>
   /** Tokens of all samples, prompts included: what a trainer has to read. */
   rowTokens: number
   /** Trained tokens whose context is not what the engine read. 0 unless spliced. */
@@ -185,6 +187,7 @@ function summarise(
       trained: tokensOf(trained),
       excluded: exclusions.reduce((sum, { tokens }) => sum + tokens, 0),
     },
+    excludedCalls: countBy(exclusions.map(({ reason }) => reason)),
     rowTokens: plan.rows.reduce((sum, { parts }) => sum + lengthOf(parts), 0),
     mismatchedTokens: builder.mayMismatch ? mismatchedIn(samples()) : 0,
   }

@@ -24,6 +24,7 @@ export const evaluator = {
   config,
   create: ({ reward }) => ({
     needs: { sandbox: false, agentState: false },
+    rewards: [0, 3],
     evaluate: async () => ({ outcome_reward: reward, metadata: {} }),
   }),
 }`

@@ -1,6 +1,9 @@
 import { expect, test } from 'vitest'
-import { says, toyGraph, toyReader, user } from '../../test/support/toy-calls.ts'
-import { mainConversation } from './main-conversation.ts'
+import { call, result, says, toyGraph, toyReader, user } from '../../test/support/toy-calls.ts'
+import { chatText } from '../model/chat-message.ts'
+import type { RequestReader } from './graph/call-graph.ts'
+import { mainConversation, mainTranscript } from './main-conversation.ts'
+import { chatMessageOf } from './sample-messages.ts'
 
 test('mainConversation() is the last prompt and its answer, whether it may be trained or not', () => {
   const graph = toyGraph([
@@ -18,4 +21,78 @@ test('mainConversation() is the last prompt and its answer, whether it may be tr
 
 test('mainConversation() is empty where nothing was said', () => {
   expect(mainConversation(toyGraph([]), toyReader)).toEqual([])
+})
+
+/** Reads prompts in Chat Completions' form, as the reader of a node does. */
+const chatReader: RequestReader = {
+  ...toyReader,
+  readPrompt: (turn) => ({
+    messages: toyReader
+      .readRequest(turn)!
+      .messages.map((each) => (each.role === 'assistant' ? chatMessageOf(each) : each)),
+    tools: null,
+  }),
+}
+
+const sourcesOf = (calls: Parameters<typeof toyGraph>[0]) =>
+  mainTranscript(toyGraph(calls), chatReader).map(
+    ({ source, message, isLeftOut }) =>
+      `${source}${isLeftOut ? ' left out' : ''} ${message.role}: ${chatText(message)}`,
+  )
+
+test('mainTranscript() tells sampled answers from messages that the harness claims', () => {
+  const listed = says('Listing', { calls: [call('bash', { command: 'ls' })] })
+  expect(
+    sourcesOf([
+      { id: 'one', messages: [user('Hi')], answer: listed },
+      { id: 'two', messages: [user('Hi'), listed, result('a b')], answer: says('Done') },
+    ]),
+  ).toEqual(['claimed user: Hi', 'sampled assistant: Listing', 'claimed tool: a b', 'sampled assistant: Done'])
+})
+
+test('mainTranscript() marks an assistant message that the model never gave, and shows the answer in whose place it stands', () => {
+  const forged = [user('Hi'), says('I verified every test; all 900 pass.'), user('Go on')]
+  const calls = [
+    { id: 'one', messages: [user('Hi')], answer: says('I give up.') },
+    { id: 'two', messages: forged, answer: says('Done') },
+  ]
+  expect(sourcesOf(calls)).toEqual([
+    'sampled left out assistant: I give up.',
+    'claimed user: Hi',
+    'claimed assistant: I verified every test; all 900 pass.',
+    'claimed user: Go on',
+    'sampled assistant: Done',
+  ])
+})
+
+test('mainTranscript() gives each answer once: a repeated echo is a claim', () => {
+  const calls = [
+    { id: 'one', messages: [user('Hi')], answer: says('Good work!') },
+    { id: 'two', messages: [user('Hi'), says('Good work!'), user('x'), says('Good work! ')], answer: says('Done') },
+  ]
+  expect(sourcesOf(calls)).toEqual([
+    'claimed user: Hi',
+    'sampled assistant: Good work!',
+    'claimed user: x',
+    'claimed assistant: Good work! ',
+    'sampled assistant: Done',
+  ])
+})
+
+test('mainTranscript() shows the arguments that were sampled, not those that the harness sent back', () => {
+  const sampled = says('', { calls: [call('bash', { command: 'rm -rf tests' })] })
+  const forged = says('', { calls: [call('bash', { command: 'pytest' })] })
+  const transcript = mainTranscript(
+    toyGraph([
+      { id: 'one', messages: [user('Hi')], answer: sampled },
+      { id: 'two', messages: [user('Hi'), forged, result('ok')], answer: says('Done') },
+    ]),
+    chatReader,
+  )
+  expect(JSON.stringify(transcript)).toContain('rm -rf tests')
+  expect(JSON.stringify(transcript)).not.toContain('pytest')
+})
+
+test('mainTranscript() is empty where nothing was sampled', () => {
+  expect(mainTranscript(toyGraph([]), chatReader)).toEqual([])
 })

@@ -1,5 +1,7 @@
-import { toChatMessage, type ChatMessage } from '../model/chat-message.ts'
-import type { CallGraph, RequestReader } from './graph/call-graph.ts'
+import { chatCalls, chatText, toChatMessage, type ChatMessage } from '../model/chat-message.ts'
+import { textOf } from '../model/message.ts'
+import type { TranscriptEntry } from '../model/transcript.ts'
+import type { CallGraph, CallNode, RequestReader } from './graph/call-graph.ts'
 import { chatMessageOf } from './sample-messages.ts'
 
 /**
@@ -11,4 +13,51 @@ export function mainConversation({ nodes }: CallGraph, reader: RequestReader): C
   if (last === undefined) return []
   const { messages } = reader.readPrompt(last.turn)
   return [...messages, chatMessageOf(last.choice.message)].map(toChatMessage)
+}
+
+/**
+ * The main conversation with the source of each message. An assistant message of the last prompt is `sampled` when a call
+ * of the session gave the same text and tools; then it stands as it was recorded. Answers that the prompt does not repeat
+ * come first, in the order of their calls.
+ */
+export function mainTranscript({ nodes }: CallGraph, reader: RequestReader): TranscriptEntry[] {
+  const last = nodes.findLast(({ label }) => label === 'main')
+  if (last === undefined) return []
+  const earlier = nodes.filter((node) => node !== last && node.turn !== last.turn)
+  const unused = Map.groupBy(earlier, ({ choice: { message } }) =>
+    answerKey(
+      textOf(message),
+      message.toolCalls.map(({ name }) => name),
+    ),
+  )
+  const repeated = new Set<CallNode>()
+  const told = reader.readPrompt(last.turn).messages.map((sent): TranscriptEntry => {
+    const message = toChatMessage(sent)
+    const call = message.role === 'assistant' ? unused.get(keyOf(message))?.shift() : undefined
+    if (call === undefined) return { source: 'claimed', message }
+    repeated.add(call)
+    return { source: 'sampled', message: toAnswer(call) }
+  })
+  const leftOut = earlier.filter((node) => node.label === 'main' && !repeated.has(node))
+  return [
+    ...leftOut.map((call) => ({ source: 'sampled' as const, message: toAnswer(call), isLeftOut: true })),
+    ...told,
+    { source: 'sampled', message: toAnswer(last) },
+  ]
+}
+
+function toAnswer({ choice }: CallNode): ChatMessage {
+  return toChatMessage(chatMessageOf(choice.message))
+}
+
+function keyOf(message: ChatMessage): string {
+  return answerKey(
+    chatText(message),
+    chatCalls(message).map(({ name }) => name),
+  )
+}
+
+/** Harnesses trim texts, print arguments anew and leave out reasoning. */
+function answerKey(text: string, tools: readonly string[]): string {
+  return JSON.stringify([text.trim(), ...tools])
 }

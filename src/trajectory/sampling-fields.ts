@@ -29,11 +29,15 @@ export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[]
   return names.map((name) => NAMES[name])
 }
 
-/** How a call was sampled and what its log probabilities are of, for a metadata field. Unknown facts are left out. */
-export function callFacts({ sampling, logprobMode }: SampleCall): Record<string, unknown> {
+/**
+ * How a call was sampled, what its log probabilities are of and what steered it, for a metadata field. Unknown facts are left
+ * out.
+ */
+export function callFacts({ sampling, logprobMode, steeredBy }: SampleCall): Record<string, unknown> {
   return {
     ...(sampling === undefined ? {} : samplingFacts(sampling)),
     ...(logprobMode === undefined ? {} : { logprobs_of: logprobMode }),
+    ...(steeredBy === undefined ? {} : { steered_by: steeredBy }),
   }
 }
 

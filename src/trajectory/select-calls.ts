@@ -1,7 +1,8 @@
 import * as z from 'zod'
 import { hasNaN } from '../lib/has-nan.ts'
 import { Label, type ExclusionReason } from '../model/sample.ts'
-import { FinishReason, Grade, outcomeOf } from '../model/turn.ts'
+import type { TrainingSpec } from '../model/task.ts'
+import { FinishReason, Grade, outcomeOf, Steering } from '../model/turn.ts'
 import type { CallNode } from './graph/call-graph.ts'
 import { parserFailureOf } from './parser-failure.ts'
 
@@ -13,10 +14,20 @@ export const CallFilter = z.strictObject({
   maxTokens: z.int().positive().optional().describe('Longest prompt and answer together'),
   minSampledTokens: z.int().nonnegative().default(1).describe('Shortest answer'),
   parserFailures: z.enum(['keep', 'exclude']).default('keep').describe('Calls whose tool call could not be read'),
+  allowSteered: z.array(Steering).default([]).describe('Ways of steering that do not keep a call from being trained'),
   requireLogprobs: z.boolean().default(true).describe('Leave out calls that lack a log probability'),
   requireDelivery: z.boolean().default(true).describe('Leave out calls the harness did not get the whole answer of'),
 })
 export type CallFilter = z.infer<typeof CallFilter>
+
+/** What a task sets of the filter. */
+export function toCallFilter(training: TrainingSpec | null | undefined): Partial<CallFilter> {
+  const { labels, allow_steered: steered } = training ?? {}
+  return {
+    ...(labels == null ? {} : { labels: labels === 'all' ? [...Label.options] : labels }),
+    ...(steered == null ? {} : { allowSteered: steered === 'all' ? [...Steering.options] : steered }),
+  }
+}
 
 /** Why a call is not trained; undefined for one that is. */
 export function whyNotTrained(
@@ -40,6 +51,8 @@ export function whyNotTrained(
   if (response.promptIds.length === 0 || choice.ids.length === 0) return no('no-tokens', 'the engine gave no token ids')
   if (choice.ids.length < filter.minSampledTokens) return no('too-short', `${choice.ids.length} sampled tokens`)
   if (!filter.labels.includes(node.label)) return no('label', `labelled ${node.label}: ${node.evidence.join('; ')}`)
+  const steered = (turn.steeredBy ?? []).filter((steering) => !filter.allowSteered.includes(steering))
+  if (steered.length > 0) return no('steered', `the request steered the sampling: ${steered.join(', ')}`)
   if (filter.finishReasons !== undefined && !filter.finishReasons.includes(choice.finishReason)) {
     return no('finish-reason', `ended by ${choice.finishReason}`)
   }

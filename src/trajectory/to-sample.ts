@@ -85,6 +85,7 @@ function toSampleCall({ call, isTrained }: Part, from: number, to: number): Samp
     ...versionsOf(call),
     ...(turn.sampling === undefined ? {} : { sampling: toCallSampling(turn.sampling) }),
     ...(response.logprobMode === undefined ? {} : { logprobMode: response.logprobMode }),
+    ...(turn.steeredBy === undefined ? {} : { steeredBy: turn.steeredBy }),
     startedAt: turn.startedAt,
     ...(turn.endedAt === undefined ? {} : { endedAt: turn.endedAt }),
     hasParserFailure: parserFailureOf(choice) !== undefined,

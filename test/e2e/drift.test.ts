@@ -166,10 +166,12 @@ test('polar gateway hands the rules to its processes', async () => {
   })
   try {
     const [url] = (await once(createInterface({ input: child.stdout }), 'line')) as [string]
-    const opened = await fetch(`${url}/sessions`, { method: 'POST', body: '{"session_id": "ruled"}' })
+    const token = (await readFile(join(scratch, 'control.token'), 'utf8')).trim()
+    const headers = { authorization: `Bearer ${token}` }
+    const opened = await fetch(`${url}/sessions`, { method: 'POST', headers, body: '{"session_id": "ruled"}' })
     const access = (await opened.json()) as { base_url: string; api_key: string }
     await talk({ baseUrl: access.base_url, key: access.api_key }, askOpenAi, '2026-01-01T10:00:00.000Z')
-    await fetch(`${url}/sessions/ruled`, { method: 'DELETE' })
+    await fetch(`${url}/sessions/ruled`, { method: 'DELETE', headers })
   } finally {
     child.kill('SIGTERM')
     await once(child, 'exit')

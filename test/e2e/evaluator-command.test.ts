@@ -33,7 +33,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
   test('takes the reward from the last line of stdout, a number or JSON', async () => {
     const reward = 'stdout'
     expect(await rewardOf({ command: 'echo noise; echo 0.25; echo', reward })).toBe(0.25)
-    expect(await rewardOf({ command: 'echo -1.5e-1', reward })).toBe(-0.15)
+    expect(await rewardOf({ command: 'echo -1.5e-1', reward, reward_range: [-1, 1] })).toBe(-0.15)
     const said = '{"reward": 0.5, "components": {"style": 1, "tests": 0}, "metadata": {"passed": 3}}'
     const { result } = await grade({ command: `echo '${said}'`, reward })
     expect(result).toMatchObject({
@@ -43,20 +43,26 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     })
   })
 
-  test.each([
-    'nan',
-    'Infinity',
-    '1e999',
-    'true',
-    '{}',
-    '{"reward": "1"}',
-    '{"reward": 1, "componets": {}}',
-    '[1]',
-    '0x1',
-  ])('what is no reward is a failure of the grader, not a zero: %s', async (said) => {
-    await expect(grade({ command: `echo '${said}'`, reward: 'stdout' })).rejects.toMatchObject({
-      code: 'evaluator.crashed',
-    })
+  // The unit tests of parseReward() have the other texts.
+  test.each(['nan', '1e999', '1.5', '{"reward": 1, "trace_rewards": [9]}'])(
+    'a reward that is none is the lowest one, since the agent can print it: %s',
+    async (said) => {
+      const { result } = await grade(
+        { command: 'sh said', reward: 'stdout' },
+        { agent: `echo "echo '${said}'" > said` },
+      )
+      expect(result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
+    },
+  )
+
+  test('the lowest reward is that of the declared range', async () => {
+    const config = { command: 'echo x', reward: 'stdout', reward_range: [-2, 3] }
+    expect(await rewardOf(config)).toBe(-2)
+    expect(await rewardOf({ ...config, command: 'sleep 60', timeout_seconds: 0.3 })).toBe(-2)
+    expect(await rewardOf({ ...config, command: 'echo 3' })).toBe(3)
+    await expect(grade({ ...config, missing_reward: 'fail' })).rejects.toMatchObject({ code: 'evaluator.crashed' })
+    const exitCode = { command: 'true', reward_range: [0.5, 3] }
+    expect(() => grade(exitCode)).toThrow('must hold 0 and 1, the rewards of exit_code')
   })
 
   test('takes the reward from a file, which the agent cannot have left', async () => {
@@ -64,8 +70,9 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     const agent = 'mkdir out; echo 1 > out/reward.json; chmod 444 out/reward.json'
     expect(await rewardOf({ command: 'echo 0.5 > out/reward.json', reward }, { agent })).toBe(0.5)
     const command = 'true'
-    await expect(grade({ command, reward }, { agent })).rejects.toMatchObject({ code: 'evaluator.crashed' })
-    const zero = await grade({ command, reward, missing_reward: 'zero' }, { agent })
+    const fails = grade({ command, reward, missing_reward: 'fail' }, { agent })
+    await expect(fails).rejects.toMatchObject({ code: 'evaluator.crashed' })
+    const zero = await grade({ command, reward }, { agent })
     expect(zero.result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
   })
 
@@ -79,13 +86,27 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { test_timeout: true } })
   })
 
-  test.each(['no-such-program', 'exec ./not-executable'])(
-    'a command that cannot be run is no zero: %s',
-    async (command) => {
-      const graded = grade({ command }, { agent: 'echo x > not-executable' })
-      await expect(graded).rejects.toMatchObject({ code: 'evaluator.crashed' })
-    },
-  )
+  test('a program that the image lacks is a failure of the grader, whatever the agent left', async () => {
+    for (const command of ['no-such-program', 'cd . && no-such-program -x']) {
+      await expect(grade({ command }), command).rejects.toMatchObject({
+        code: 'evaluator.crashed',
+        message: expect.stringContaining('needs the program no-such-program'),
+      })
+    }
+  })
+
+  test.each([
+    ['code of the agent that ends with 127', 'sh code', 'echo exit 127 > code'],
+    ['code of the agent that ends with 126', 'sh code', 'echo exit 126 > code'],
+    ['code that writes what a shell writes', 'sh code', 'echo "echo sh: 1: pytest: not found >&2; exit 127" > code'],
+    ['a program of the agent that cannot be run', 'exec ./program', 'echo x > program'],
+    ['a program that the agent did not write', './program', 'true'],
+    ['code that kills the shell of the command', 'sh code; true', "echo 'kill -9 $PPID' > code"],
+    ['code that kills every process', 'sh code; sleep 1', "echo 'kill -9 -1' > code"],
+  ])('%s is a verdict', async (_, command, agent) => {
+    const { result } = await grade({ command }, { agent })
+    expect(result).toMatchObject({ outcome_reward: 0 })
+  })
 
   test("nothing of the agent's but what was taken reaches the grader", async () => {
     const agent = 'mkdir kept; echo a > kept/a; echo b > /tmp/left; echo c > outside; (sleep 30 &)'
@@ -101,7 +122,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     ]
     const agent = 'rm old; echo new > .new; chmod +x both; ln -s both link; rm -rf d'
     const command =
-      '[ ! -e old ] && [ ! -e d ] && [ "$(cat .new)" = new ] && [ -x both ] && [ "$(readlink link)" = both ]'
+      '[ ! -e old ] && [ ! -e d ] && [ "$(cat .new)" = new ] && [ -x both ] && [ ! -L link ] && [ "$(cat link)" = both ]'
     expect(await rewardOf({ command }, { prepare, agent })).toBe(1)
   })
 
@@ -141,10 +162,101 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(await rewardOf({ files, command: 'tests/check.sh' }, { agent })).toBe(1)
   })
 
+  test("the operator's files are looked for before an agent runs", async () => {
+    const files = [{ source: join(grading.dir, 'no-such-file'), target: 'x' }]
+    const { check } = evaluators.create(evaluators.config.parse({ kind: 'command', command: 'true', files }), deps)
+    await expect(check!(async () => {})).rejects.toMatchObject({
+      code: 'config.invalid',
+      message: expect.stringContaining('no-such-file'),
+    })
+  })
+
   test('what is not there to be taken is worth 0, and is no failure', async () => {
     const { result, graders } = await grade({ paths: ['answer'], command: 'true' })
     expect(result).toMatchObject({ outcome_reward: 0, metadata: { failure: 'workspace.file-missing' } })
     expect(graders).toBe(0)
+  })
+
+  describe('links that the agent left', () => {
+    const hide = async (): Promise<string> => {
+      const hidden = join(grading.dir, 'hidden')
+      await mkdir(hidden, { recursive: true })
+      await writeFile(join(hidden, 'expected'), 'the-hidden-answer')
+      return hidden
+    }
+
+    test('none leads to a file that is put into the grader later, in the workdir or elsewhere', async (context) => {
+      if (!grading.runtime.capabilities.isolatesFiles) return context.skip('/hidden would be a folder of the machine')
+      const agent = `
+ln -s tests/expected relative; ln -s /workspace/tests/expected absolute; ln -s /hidden/expected outside
+ln -s /hidden folder; ln -s /proc/self/root/hidden/expected process; ln -s /proc/self/cwd/tests/expected cwd
+mkdir d; ln -s .. d/up; ln -s d/up/tests/expected through; ln -s relative chain; ln -s / root; ln -s self self
+ln -s "$(printf 'tests/expected\\n')" newline; mkdir locked; ln -s /hidden/expected locked/l; chmod 111 locked
+mkdir tests; echo mine > tests/expected; ln tests/expected hard; echo kept > kept; ln -s kept copied`
+      const hidden = await hide()
+      const { result, evidence } = await grade(
+        {
+          files: [
+            { source: hidden, target: 'tests' },
+            { source: hidden, target: '/hidden' },
+          ],
+          command: `[ "$(cat tests/expected /hidden/expected)" = the-hidden-answerthe-hidden-answer ] || exit 3
+[ "$(cat copied)" = kept ] && [ "$(cat hard)" = mine ] || exit 4
+[ -z "$(find . -type l)" ] || exit 5
+! cat relative absolute outside folder/expected process cwd through chain root/hidden/expected newline locked/l | grep -q hidden`,
+        },
+        { agent },
+      )
+      expect(result).toMatchObject({ outcome_reward: 1 })
+      const { files } = JSON.parse(String(evidence.get('left-out.json'))) as { files: { path: string; why: string }[] }
+      expect(files).toContainEqual({ path: 'outside', why: 'the link points outside of the copied folder' })
+      expect(files.map(({ path }) => path)).toEqual(expect.arrayContaining(['process', 'through', 'chain', 'locked/l']))
+    })
+
+    test("none moves the operator's files, or shows them under another name", async () => {
+      const hidden = await hide()
+      const agent = 'mkdir -p pub/b; ln -s pub a; ln -s ../x tests; mkdir sub; ln -s ../pub sub/c'
+      const command = `[ ! -e pub/b/expected ] && [ ! -e pub/expected ] && [ -f a/b/expected ] && [ ! -L a ] &&
+[ -f tests/expected ] && [ ! -L tests ] && [ ! -e ../x ] && [ -f sub/c/expected ]`
+      const files = ['a/b', 'tests', 'sub/c'].map((target) => ({ source: hidden, target }))
+      expect(await rewardOf({ files, command }, { agent })).toBe(1)
+    })
+
+    test("the task's own links stay as long as they are the same", async () => {
+      const prepare = [
+        { type: 'exec' as const, command: 'ln -s /usr/bin/env tool; mkdir lib; ln -s lib lib64; ln -s lib other' },
+      ]
+      const agent = 'echo 1 > lib/f; ln -sfn /etc other; ln -s /usr/bin/env mine'
+      const command = `[ "$(readlink tool)" = /usr/bin/env ] && [ "$(readlink lib64)" = lib ] && [ "$(cat lib64/f)" = 1 ] &&
+[ ! -e other ] && [ ! -L other ] && [ ! -e mine ] && [ ! -L mine ]`
+      expect(await rewardOf({ command }, { prepare, agent })).toBe(1)
+    })
+
+    test('a path that is a link is left out, whatever the grader has there', async () => {
+      const prepare = [{ type: 'exec' as const, command: 'echo old > out; ln -s /usr/bin/env own' }]
+      const config = {
+        paths: ['out', 'own'],
+        command: '[ ! -e out ] && [ ! -L out ] && [ "$(readlink own)" = /usr/bin/env ]',
+      }
+      const { result, evidence } = await grade(config, { prepare, agent: 'ln -sf /etc/passwd out' })
+      expect(result.outcome_reward).toBe(1)
+      expect(JSON.parse(String(evidence.get('left-out.json')))).toMatchObject({ count: 1, files: [{ path: 'out' }] })
+    })
+
+    test('rights, attributes and sockets do not reach the grader; names in both cases do', async () => {
+      const agent = `
+cp /bin/true program; chmod 6755 program; echo a > Case; echo b > case; touch 'new
+line' "$(printf 'esc\\033')" -- '-rf' '..a'
+python3 -c 'import os, socket
+try: os.setxattr("program", "user.mark", b"x")
+except OSError: pass
+socket.socket(socket.AF_UNIX).bind("socket")' || touch no-python`
+      const command = `[ "$(stat -c %a program)" = 755 ] && [ ! -e socket ] && [ "$(cat Case case)" = "$(printf 'a\\nb')" ] &&
+[ -e 'new
+line' ] && [ -e ./-rf ] && [ -e ..a ] && [ -e "$(printf 'esc\\033')" ] &&
+{ [ -e no-python ] || python3 -c 'import os; raise SystemExit(len(os.listxattr("program")))'; }`
+      expect(await rewardOf({ command }, { agent })).toBe(1)
+    })
   })
 
   describe('with a score of its own', () => {
@@ -176,13 +288,31 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
       }
     })
 
-    test('a link in the place of output shows the scorer nothing of the machine', async () => {
-      expect(
-        await rewardOf({
-          command: 'ln -s /etc/passwd out',
-          score: { ...score, command: '[ -L out ]', reward: 'exit_code' },
-        }),
-      ).toBe(1)
+    test('no link in the place of output, or in it, shows the scorer its own files', async () => {
+      const expected = join(grading.dir, 'expected')
+      await mkdir(expected)
+      await writeFile(join(expected, '1'), '42')
+      const files = [{ source: expected, target: 'expected' }]
+      const compare = 'diff -r out expected > /dev/null && echo 1 || echo 0'
+      const attacks: Record<string, string> = {
+        'ln -s expected out': 'out is a symbolic link',
+        'ln -s /workspace/expected out': 'out is a symbolic link',
+        'ln -s /etc/passwd out': 'out is a symbolic link',
+        'mkdir out && ln -s ../expected/1 out/1': '',
+        'mkdir out && ln -s /workspace/expected/1 out/1': '',
+        'mkdir out && ln -s /proc/self/cwd/expected/1 out/1': '',
+        'mkdir out && ln -s .. out/up && ln -s up/expected/1 out/1': '',
+      }
+      for (const [command, missing] of Object.entries(attacks)) {
+        const { result } = await grade({ command, score: { ...score, files, command: compare } })
+        expect(result.outcome_reward, command).toBe(0)
+        if (missing !== '') expect(result.metadata['missing_output'], command).toContain(missing)
+      }
+      const honest = 'mkdir out && printf 42 > out/real && ln -s real out/1 && ln out/real out/2'
+      const same =
+        '[ ! -L out/1 ] && cmp out/1 expected/1 && echo 0 > out/2 && cmp out/1 expected/1 && echo 1 || echo 0'
+      const { result } = await grade({ command: honest, score: { ...score, files, command: same } })
+      expect(result.outcome_reward).toBe(1)
     })
   })
 })

@@ -113,6 +113,62 @@ describe('the evaluator test_on_output', { timeout: 60_000 }, () => {
     expect((await grade(`(${FIX}); ${trick}`)).result).toMatchObject({ outcome_reward: 1 })
   })
 
+  test('every protected file stays as the repository has it, and the evidence states the reason', async () => {
+    const forged = (path: string) => `mkdir -p "$(dirname ${path})" && echo '${FORGED}' > ${path}`
+    const files = ['tests/helpers.sh', 'Makefile', 'GNUmakefile', 'pytest.toml', 'pytest.py', '_pytest/__init__.py']
+    const more = ['tox.ini', 'setup.cfg', 'conftest.py', '.envrc', 'spec/a_spec.rb', 'CMakeLists.txt', 'Cargo.toml']
+    const all = [...files, ...more]
+    const config = {
+      protected: undefined,
+      test_command: `for f in ${more.join(' ')} pytest.py; do [ ! -e $f ] || exit 9; done
+if [ -e Makefile ] || [ -e tests/helpers.sh ]; then ${FORGED}; fi; bash run.sh`,
+    }
+    const trick = `cd repo && ${[...all, 'run.sh'].map(forged).join(' && ')}`
+    const cheat = await grade(trick, config)
+    expect(cheat.result).toMatchObject({ outcome_reward: 0, metadata: { empty_generation: true } })
+    const { result, evidence } = await grade(`(${FIX}); ${trick}`, config)
+    expect(result).toMatchObject({ outcome_reward: 1, metadata: { dropped_count: all.length + 1 } })
+    const report = JSON.parse(String(evidence.get('dropped-files.json'))) as {
+      files: { path: string; why: string; reason: string }[]
+    }
+    expect(report.files.map(({ path }) => path).toSorted()).toEqual([...all, 'run.sh'].toSorted())
+    expect(report.files.find(({ path }) => path === 'Makefile')).toMatchObject({
+      why: 'protected',
+      reason: expect.stringContaining('add the file to "editable"'),
+    })
+    const allowed = await grade(`(${FIX}); ${forged('repo/notes.mk')}`, {
+      ...config,
+      editable: ['notes.mk'],
+      test_command: '[ -e notes.mk ] && bash run.sh',
+    })
+    expect(allowed.result).toMatchObject({ outcome_reward: 1, metadata: { dropped_count: 0 } })
+  })
+
+  test('a link is graded as the file of the repository that it names, and any other link is dropped', async () => {
+    const agent = `cd repo && echo 'add() { echo $(( $1 + $2 )); }' > real.sh && rm code.sh && ln -s real.sh code.sh &&
+ln -s /hidden/expected out && ln -s ../../hidden up && ln -s tests folder`
+    const test_command = '[ ! -L code.sh ] && [ -z "$(find . -type l)" ] && bash run.sh'
+    const { result } = await grade(agent, { test_command })
+    expect(result).toMatchObject({ outcome_reward: 1 })
+    expect(result.metadata['dropped_files']).toEqual(['folder', 'out', 'up'].map((path) => ({ path, why: 'link' })))
+  })
+
+  test('of package.json the dependencies are graded, and the scripts are those of the repository', async () => {
+    const steps = [...prepare]
+    const withPackage = {
+      type: 'exec' as const,
+      command: `cd repo && echo '{"scripts":{"test":"bash run.sh"}}' > package.json && git add -A && git -c user.name=a -c user.email=a@b commit -qm two`,
+    }
+    const agent = `${FIX} && echo '{"scripts":{"test":"${FORGED.replaceAll('"', String.raw`\"`)}"},"dependencies":{"x":"1"}}' > package.json`
+    const { result, evidence } = await grade(
+      agent,
+      { test_command: `grep -q '"x": "1"' package.json && grep -q '"bash run.sh"' package.json && bash run.sh` },
+      { prepare: [...steps, withPackage] },
+    )
+    expect(result).toMatchObject({ outcome_reward: 1, metadata: { changed_files: 2, dropped_count: 0 } })
+    expect(String(evidence.get('dropped-files.json'))).toContain('those of the repository')
+  })
+
   test('what git ignores stays as the grader has it, and what is excluded too', async () => {
     const test_command = '[ "$(cat built)" = own ] && [ ! -e notes ] && bash run.sh'
     const agent = `${FIX} && echo evil > built && echo x > notes`
@@ -156,6 +212,23 @@ describe('the evaluator test_on_output', { timeout: 60_000 }, () => {
     await expect(grade(FIX, { patch_command: 'no-such-git' })).rejects.toMatchObject({ code: 'evaluator.crashed' })
     const gone = await grade('rm -rf repo')
     expect(gone.result).toMatchObject({ outcome_reward: 0, metadata: { empty_generation: true } })
+  })
+
+  test.each([
+    ['a file behind a link', 'ln -s /etc link; git update-index --add --cacheinfo "100644,$blob,link/passwd"'],
+    ['a file in its own folder', 'git update-index --add --cacheinfo "100644,$blob,.gitx/../code.sh" || :'],
+    ['an index of zeros', 'head -c 4096 /dev/zero > .git/index'],
+    ['an index that promises billions of files', "printf 'DIRC\\0\\0\\0\\2\\377\\377\\377\\377' > .git/index"],
+    ['settings that git refuses', 'echo "[core" > .git/config'],
+    ['a folder of objects that is none', 'rm -rf .git/objects; touch .git/objects'],
+  ])('a repository with %s is graded', async (_, trick) => {
+    const agent = `cd repo; echo 'add() { echo 5; }' > code.sh; blob=$(git hash-object -w code.sh); ${trick}`
+    expect((await grade(agent)).result.outcome_reward).toBe(0)
+  })
+
+  test('code of the agent that ends with 127 is a verdict', async () => {
+    const { result } = await grade(`cd repo; echo 'add() { exit 127; }; exit 127' > code.sh`)
+    expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 127, resolved: false } })
   })
 
   test('expectations that are none are refused with their path', () => {

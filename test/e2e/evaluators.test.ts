@@ -63,20 +63,23 @@ describeEvaluator('command', {
 })
 
 describeEvaluator('weighted', {
-  setUp: () => {
+  async setUp(dir) {
+    await writeFile(join(dir, 'expected'), '42\n')
+    const files = [{ source: join(dir, 'expected'), target: 'expected' }]
     const weighted = (command: string) => ({
       kind: 'weighted',
       parts: [
         { name: 'ended', weight: 0.25, strategy: 'session_completed' },
-        { name: 'tests', weight: 0.75, strategy: 'command', config: { command, max_files: 1000 } },
+        { name: 'tests', weight: 0.75, strategy: 'command', config: { command, files, max_files: 1000 } },
       ],
     })
     return {
-      config: weighted('[ "$(cat answer)" = 42 ]'),
+      config: weighted('cmp answer expected'),
       cases: [
         { title: 'all is well', agent: 'echo 42 > answer', reward: 1 },
         { title: 'a wrong answer', agent: 'echo 41 > answer', reward: 0.25 },
         { title: 'an agent that failed', agent: 'echo 42 > answer; exit 1', reward: 0.75 },
+        { title: 'a link to what is expected', agent: 'ln -s expected answer', reward: 0.25 },
       ],
       slow: {
         config: weighted('touch begun; sleep 600'),
@@ -129,6 +132,8 @@ describeEvaluator('http', {
       cases: [
         { title: 'an answer', agent: 'echo 42 > answer', reward: 1 },
         { title: 'none', reward: 0 },
+        { title: 'a link to an answer', agent: 'echo 42 > other; ln -s other answer', reward: 1 },
+        { title: 'a link to a file of the machine', agent: 'echo 42 > /tmp/other; ln -s /tmp/other answer', reward: 0 },
       ],
       slow: { config: { ...config, url: `${service.url}/slow` }, begun: service.begun },
       [Symbol.asyncDispose]: service[Symbol.asyncDispose],

@@ -1,7 +1,7 @@
-import { spawn, type ChildProcess } from 'node:child_process'
+import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
-import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
@@ -19,6 +19,8 @@ scenarios:
 default: { text: an answer of several tokens, per_token_ms: 20 }
 `
 
+const TOKEN = 'let-me-in-0123456789'
+
 let scratch: string
 let child: ChildProcess
 let control: string
@@ -28,7 +30,7 @@ beforeAll(async () => {
   const script = join(scratch, 'script.yaml')
   await writeFile(script, SCRIPT)
   const flags = ['--script', script, '--out', join(scratch, 'out'), '--workers', '2', '--control-port', '0']
-  const env = { ...process.env, POLAR_CONTROL_TOKEN: 'let-me-in' }
+  const env = { ...process.env, POLAR_CONTROL_TOKEN: TOKEN }
   child = spawn(process.execPath, [main, 'gateway', ...flags], { env, stdio: ['ignore', 'pipe', 'ignore'] })
   const lines = createInterface({ input: child.stdout as NodeJS.ReadableStream })
   control = ((await once(lines, 'line')) as [string])[0]
@@ -46,7 +48,7 @@ async function ask(
   method: string,
   path: string,
   body?: unknown,
-  token = 'let-me-in',
+  token = TOKEN,
 ): Promise<{ status: number; body: Record<string, unknown> }> {
   const response = await fetch(control + path, {
     method,
@@ -90,7 +92,7 @@ describe('polar gateway with two processes', () => {
       expect(answer.choices[0]?.message.content).toBe('an answer of several tokens')
       const { origin } = new URL(access.base_url)
       for (const path of ['/sessions', '/admin/inference/pause', '/metrics', '/health']) {
-        const response = await fetch(origin + path, { method: 'POST', headers: { authorization: 'Bearer let-me-in' } })
+        const response = await fetch(origin + path, { method: 'POST', headers: { authorization: `Bearer ${TOKEN}` } })
         expect(response.status).toBe(404)
       }
       expect(await closed(access)).toMatchObject({ complete: true, turns: [{ response: { grade: 'exact' } }] })
@@ -143,10 +145,53 @@ describe('polar gateway with two processes', () => {
     const session = await closed(access)
     expect(session.turns.map((turn) => turn.index)).toEqual([0, 1])
     expect(session.turns.every((turn) => turn.response?.grade === 'exact')).toBe(true)
-    expect(session.complete).toBe(false)
-    expect(session.incompleteReasons.join()).toMatch(/without closing/)
+    // No call was in flight, so nothing is missing.
+    expect(session.incompleteReasons).toEqual([])
+    expect(session.complete).toBe(true)
   })
 })
+
+test('the printed examples open a session, with a token that only this user can read', async () => {
+  const cwd = join(scratch, 'alone')
+  await mkdir(cwd)
+  const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => name !== 'POLAR_CONTROL_TOKEN'))
+  const flags = ['--script', join(scratch, 'script.yaml'), '--control-port', '0']
+  const alone = spawn(process.execPath, [main, 'gateway', ...flags], { cwd, env, stdio: ['ignore', 'pipe', 'pipe'] })
+  try {
+    const told = once(createInterface({ input: alone.stderr }), 'line')
+    const [url] = (await once(createInterface({ input: alone.stdout }), 'line')) as [string]
+    const file = join(cwd, '.polar/sessions/control.token')
+    expect((await stat(file)).mode & 0o777).toBe(0o600)
+    expect(await told).toEqual([`Token of the control API: ${file}`])
+    const help = spawnSync(process.execPath, [main, 'gateway', '--help'], { encoding: 'utf8' }).stdout
+    const page = await readFile(new URL('../../docs/gateway.md', import.meta.url), 'utf8')
+    for (const text of [help, page]) {
+      const [example = ''] =
+        /^ *curl -X POST http:\/\/127\.0\.0\.1:8081\/sessions(?:[^\n]*\\\n)*[^\n]*$/m.exec(text) ?? []
+      const command = example.replace('http://127.0.0.1:8081', url)
+      const { stdout, status } = spawnSync('sh', ['-c', command], { cwd, encoding: 'utf8' })
+      expect([status, JSON.parse(stdout)]).toEqual([0, expect.objectContaining({ api_key: expect.any(String) })])
+    }
+    for (const [headers, status] of [
+      [{}, 401],
+      [{ authorization: 'Bearer ' }, 401],
+      [{ authorization: `Bearer ${await readFile(file, 'utf8')}`.trim(), origin: 'https://evil.example' }, 403],
+    ] as const)
+      expect((await fetch(`${url}/sessions`, { method: 'POST', headers })).status).toBe(status)
+  } finally {
+    alone.kill('SIGTERM')
+    await once(alone, 'exit')
+  }
+})
+
+test.each(['', 'short', 'with a space in its middle'])(
+  'a control token %j is refused before anything starts',
+  (token) => {
+    const run = spawnSync(process.execPath, [main, 'gateway', '--control-token', token], { encoding: 'utf8' })
+    expect([run.status, run.stdout]).toEqual([2, ''])
+    expect(run.stderr).toMatch(/^polar gateway: the control token /)
+  },
+)
 
 function childrenOf(pid: number): number[] {
   return readdirSync('/proc').flatMap((name) => {

@@ -53,8 +53,14 @@ test('the reward is what the tests leave, with its parts', async (context) => {
   ])
 })
 
-test('a reward outside of 0 to 1 stays what it is unless a range is set', async (context) => {
-  expect((await grade(context, say('-7.5'))).result.outcome_reward).toBe(-7.5)
+test('a reward outside of the declared range counts as none; clamp moves it inside and says so', async (context) => {
+  const { result: outside } = await grade(context, say('-7.5'))
+  expect(outside).toMatchObject({
+    outcome_reward: 0,
+    metadata: { missing_reward: expect.stringContaining('-7.5 is outside of the declared range, 0 to 1') },
+  })
+  expect((await grade(context, say('-7.5'), { reward_range: [-10, 10] })).result.outcome_reward).toBe(-7.5)
+  expect((await grade(context, 'true', { reward_range: [-10, 10] })).result.outcome_reward).toBe(-10)
   const { result } = await grade(context, say('3'), { clamp: [0, 1] })
   expect(result).toMatchObject({ outcome_reward: 1, components: { reward: 3 }, metadata: { clamped_from: 3 } })
 })
@@ -64,18 +70,45 @@ test('a reward counts whatever the tests exit with, as in Harbor', async (contex
   expect(result).toMatchObject({ outcome_reward: 1, metadata: { exit_code: 3 } })
 })
 
-test('tests that leave no reward give none, or 0 where that is asked for', async (context) => {
-  await expect(grade(context, 'echo broken >&2; exit 4')).rejects.toMatchObject({
+test('tests that leave no reward give the lowest one, or fail where that is asked for', async (context) => {
+  const { result } = await grade(context, 'exit 4')
+  expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 4, missing_reward: expect.any(String) } })
+  expect((await grade(context, say('nan'))).result).toMatchObject({
+    outcome_reward: 0,
+    metadata: { missing_reward: expect.stringContaining('holds no number') },
+  })
+  await expect(grade(context, 'echo broken >&2; exit 4', { missing_reward: 'fail' })).rejects.toMatchObject({
     code: 'evaluator.crashed',
     message: expect.stringMatching(/neither reward\.json nor reward\.txt .*exited with 4.*broken/s),
   })
-  await expect(grade(context, say('nan'))).rejects.toThrow('holds no number')
-  const { result } = await grade(context, 'exit 4', { missing_reward: 'zero' })
-  expect(result).toMatchObject({ outcome_reward: 0, metadata: { exit_code: 4, missing_reward: expect.any(String) } })
 })
 
-test('tests that cannot be run give no reward, even where none is 0', async (context) => {
-  await expect(grade(context, 'no-such-program', { missing_reward: 'zero' })).rejects.toThrow(/no-such-program/)
+test('tests that need a program that the image lacks give no reward, whatever the agent left', async (context) => {
+  await expect(grade(context, 'no-such-program')).rejects.toMatchObject({
+    code: 'evaluator.crashed',
+    message: expect.stringContaining('need the program no-such-program'),
+  })
+})
+
+test.for([
+  ['ends the tests with 127', "echo 'echo no-such-program: not found >&2; exit 127' > code"],
+  ['writes junk as the reward', "echo 'echo nan > /logs/verifier/reward.txt; exit 1' > code"],
+  ['takes away the folder of the reward', "echo 'rm -rf /logs; touch /logs; exit 1' > code"],
+  ['takes away the shell', "echo 'rm -f /bin/sh /bin/bash; exit 1' > code"],
+])('code of the agent that %s gives the lowest reward', async ([, agent], context) => {
+  const run = await grade(context, `sh code || exit $?; ${say('1')}`, {}, { agent: agent! })
+  expect(run.result).toMatchObject({ outcome_reward: 0, metadata: { missing_reward: expect.any(String) } })
+})
+
+test('a folder without test.sh is a mistake in the settings, found before an agent runs', async () => {
+  const empty = join(grading.dir, 'no-tests')
+  await mkdir(empty)
+  const create = (config: object) => evaluators.create(evaluators.config.parse({ kind: 'harbor', ...config }), deps)
+  await expect(create({ tests_dir: empty }).check!(async () => {})).rejects.toMatchObject({
+    code: 'config.invalid',
+    message: expect.stringContaining('test.sh'),
+  })
+  await create({ tests_dir: empty, test_command: 'true' }).check!(async () => {})
 })
 
 test('a missing reward is 0 only if it is missing because of the agent', async (context) => {
@@ -128,6 +161,38 @@ echo '{"reward": 1}' > /logs/verifier/reward.json
     'test.sh',
     '',
   ])
+})
+
+/** Gives 1 to an agent one of whose files shows the tests, by whatever path. */
+const showsTests = (paths: string) =>
+  `for f in ${paths}; do grep -qs the-hidden-tests "$f" && r=1; done; echo \${r:-0} > /logs/verifier/reward.txt # the-hidden-tests`
+
+test('no link of the agent leads to the tests', async (context) => {
+  const agent = `
+ln -s /tests/test.sh out; ln -s ../tests/test.sh relative; ln -s /tests folder; ln -s / root; ln -s out chain
+ln -s /proc/self/root/tests/test.sh process; mkdir d; ln -s /tests/test.sh d/in; chmod 111 d; ln -s /logs/verifier v`
+  const script = showsTests('out relative folder/test.sh root/tests/test.sh chain process d/in')
+  const { result, evidence } = await grade(context, script, {}, { agent })
+  expect(result.outcome_reward).toBe(0)
+  expect(JSON.parse(String(evidence.get('verifier-left-out.json')))).toMatchObject({ count: 8 })
+})
+
+test('with everything no link that the agent left leads to the tests or moves them', async (context) => {
+  const agent = `
+ln -s /tests/test.sh out; ln -s / root; ln -s root/tests/test.sh through; ln -s /proc/self/root/tests/test.sh process
+mkdir -p /deep/d; ln -s /tests /deep/d/in; chmod 111 /deep/d; ln -s /deep/d/in/test.sh chain
+mkdir -p pub/verifier; ln -s "$PWD/pub" /logs; mkdir /tests; ln -s ../workspace/pub /tests/sub`
+  const paths = 'out root/tests/test.sh through process chain /deep/d/in/test.sh'
+  const script = `[ ! -e /workspace/pub/verifier/reward.txt ] && [ -L /image ] && [ ! -e /tests/sub ] || exit 9
+${showsTests(paths)}
+[ ! -e /workspace/pub/verifier/reward.txt ] || echo 2 > /logs/verifier/reward.txt`
+  const prepare = [{ type: 'exec' as const, command: 'ln -s /tests /image' }]
+  const { result, evidence } = await grade(context, script, { state: 'everything' }, { agent, prepare })
+  expect(result.outcome_reward).toBe(0)
+  const { files } = JSON.parse(String(evidence.get('verifier-left-out.json'))) as { files: { path: string }[] }
+  expect(files.map(({ path }) => path).toSorted()).toEqual(
+    ['/deep/d/in', ...['chain', 'out', 'process', 'root', 'through'].map((name) => `/workspace/${name}`)].toSorted(),
+  )
 })
 
 test("of what is excluded the task's own version counts", async (context) => {

@@ -1,4 +1,4 @@
-import { mkdtemp, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readdir, readFile, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -97,6 +97,26 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
     expect(await artifactsOf(outcome)).not.toContain('the-secret-of-the-host')
     expect(await readFile(target, 'utf8')).toBe('untouched')
     expect((await readdir(scratch)).toSorted()).toEqual(['secret.txt', 'target.txt'])
+  })
+
+  test('a link to what is expected earns nothing, and the evidence names it', async () => {
+    const expected = join(scratch, 'expected')
+    await mkdir(expected)
+    await writeFile(join(expected, '1'), 'the-right-answer')
+    const agent = bashAgent('call one > a; mkdir out; ln -s ../expected/1 out/1; ln -s /workspace/expected/1 out/2')
+    const files = [{ source: expected, target: 'expected' }]
+    const score = { outputs: ['out'], files, command: 'grep -qs right out/1 out/2 && echo 1 || echo 0' }
+    const outcome = await run(
+      shellTask(agent, { evaluator: { strategy: 'command', config: { command: 'true', score } } }),
+    )
+    expect(outcome).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 0 } })
+    const direct = await run(
+      shellTask(agent, {
+        evaluator: { strategy: 'command', config: { files, command: 'grep -qs right out/1 out/2' } },
+      }),
+    )
+    expect(direct.grade).toMatchObject({ outcome_reward: 0 })
+    expect(await artifactsOf(direct)).toContain('the link points to nothing')
   })
 
   test('what cannot be copied safely is worth nothing, and is the policy’s doing', async () => {

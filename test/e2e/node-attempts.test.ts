@@ -67,12 +67,12 @@ describe('a task of others, on a node that allows nothing', { timeout: 60_000 },
       const outcome = await stack.node.submit(orderOf(task)).outcome
       expect(outcome).toMatchObject({ status: 'ERROR', failure: { code: 'config.invalid' } })
     }
-    // An evaluator is asked for its files when it grades.
+    // An evaluator is asked for its files before the agent runs.
     const files = [{ source, target: 'answers' }]
     const config = { command: 'cat answers', files }
     const graded = await stack.node.submit(orderOf(shellTask('true', { evaluator: { strategy: 'command', config } })))
       .outcome
-    expect(graded).toMatchObject({ status: 'ERROR', failure: { code: 'evaluator.crashed' } })
+    expect(graded).toMatchObject({ status: 'ERROR', failure: { code: 'config.invalid' } })
     expect(graded.failure!.message).toContain('tasks may use')
     expect(graded.grade).toBeUndefined()
   })

@@ -38,7 +38,7 @@ beforeAll(async () => {
   dir = await mkdtemp(join(tmpdir(), 'polar-node-logs-'))
   script = join(dir, 'script.yaml')
   await writeFile(script, SCRIPT)
-  stack = await NodeStack.start({ script })
+  stack = await NodeStack.start({ script, runtime: 'local' })
 })
 afterAll(async () => {
   await stack?.[Symbol.asyncDispose]()

@@ -104,6 +104,15 @@ describe('polar run', { timeout: 120_000 }, () => {
     expect(local.code).toBe(0)
   })
 
+  test('a task that names local runs as root only where --runtime says local too', async () => {
+    const file = await write('named.yaml', { ...task, runtime: { backend: 'local' } })
+    const { code, stdout } = await polar('run', file, '--out', 'named')
+    if (process.getuid?.() !== 0) return expect(code).toBe(0)
+    expect(code).toBe(1)
+    expect(stdout).toMatch(/config\.invalid: runtime\.backend: "local" isolates nothing.*--runtime local/)
+    expect((await polar('run', file, '--out', 'named-twice', '--runtime', 'local')).code).toBe(0)
+  })
+
   test('two runs into one folder are two groups, and export takes the last run', async () => {
     const trainCommands: string[] = []
     for (const reward of [1, 0]) {

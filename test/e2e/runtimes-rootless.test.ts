@@ -27,6 +27,9 @@ if (typeof podman === 'string') {
       exceptions: {
         'leftovers that are kept live on, do not hold up the result, and end with the sandbox':
           'Podman closes the output of a command with its first process, and what stays behind ends when it writes',
+        'a sandbox that uses up what the kernel counts per user leaves enough to another':
+          'containers share a user of this machine unless the engine gives each a user namespace',
+        'a command cannot lower its out-of-memory score': 'an engine without rights cannot set the lowest score',
       },
       orphanScript: toOrphanScript(config, { image }),
     },

@@ -1,12 +1,17 @@
 import { execFileSync } from 'node:child_process'
-import { cpSync, lstatSync, mkdirSync, realpathSync } from 'node:fs'
+import { cpSync, lstatSync, mkdirSync, realpathSync, statSync } from 'node:fs'
 import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { expect, test } from 'vitest'
 import { runtimes } from '../../src/node/runtimes/index.ts'
 import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
-import { toOrphanScript } from '../../src/node/runtimes/sandbox-probe.contract.ts'
+import {
+  processesWith,
+  runScript,
+  toOrphanScript,
+  toProbeSpec,
+} from '../../src/node/runtimes/sandbox-probe.contract.ts'
 import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const who = process.getuid?.() === 0 ? 'as root' : 'as an ordinary user'
@@ -93,5 +98,32 @@ test(`bubblewrap ${who} starts from an image, whose files stay as they are`, asy
   expect((await readdir(join(dir, 'out'))).sort()).toEqual(['code', 'file'])
   expect(await readdir(join(image, 'testbed'))).toEqual(['code'])
   await sandbox.stop()
+  await rm(dir, { recursive: true, force: true })
+})
+
+test(`bubblewrap ${who}: sandboxes of one snapshot have users of their own, and its files are theirs`, async (context) => {
+  if (process.getuid?.() !== 0) return context.skip('an ordinary user has one user number')
+  const dir = await mkdtemp(join(tmpdir(), 'polar-users-'))
+  await using runtime = createRuntime('bubblewrap', join(dir, 'data'))
+  const checked = await runtime.check(AbortSignal.timeout(30_000))
+  if (!checked.isUsable) return context.skip(checked.reason)
+  const start = (more = {}) => runtime.start(toProbeSpec('users', more), AbortSignal.timeout(30_000))
+  await using first = await start()
+  await runScript(first, 'mkdir -m 700 own && echo one > own/file')
+  await first.snapshot('users')
+  const users = new Set<number>()
+  for (const token of ['users-a', 'users-b']) {
+    await using sandbox = await start({ snapshot: 'users' })
+    const word = `${token}-${process.pid}`
+    const running = await sandbox.exec({ command: ['bash', '-c', 'echo up; sleep 30; :', word], leftovers: 'end' })
+    await running.output('stdout')[Symbol.asyncIterator]().next()
+    for (const pid of processesWith(word)) users.add(statSync(`/proc/${pid}`).uid)
+    const change = 'echo two >> own/file && cat own/file && stat -c %u own/file && rm -r own && ls'
+    expect(await runScript(sandbox, change)).toMatchObject({ stdout: 'one\ntwo\n1000\n', stderr: '' })
+    await running.kill()
+  }
+  expect(users.size).toBe(2)
+  expect(Math.min(...users)).toBeGreaterThan(1_900_000)
+  await first.stop()
   await rm(dir, { recursive: true, force: true })
 })

@@ -12,7 +12,7 @@ import type { Route } from '../../src/api/route.ts'
 import { routes } from '../../src/api/routes.ts'
 import { anyCallOf } from '../support/any-of-route.ts'
 import { bashAgent } from '../support/bash-agent.ts'
-import { startUp, type UpProcess } from '../support/up-process.ts'
+import { ALLOW_ALL, startUp, type UpProcess } from '../support/up-process.ts'
 
 const SCOPES = ['trainer', 'node', 'read'] as const
 
@@ -42,7 +42,7 @@ async function startSite(): Promise<UpProcess> {
     ],
   }
   const file = join(siteDir, 'polar.yaml')
-  await writeFile(file, stringify({ server }))
+  await writeFile(file, stringify({ server, node: { allow: ALLOW_ALL } }))
   return startUp(['--config', file], tokens)
 }
 
@@ -376,6 +376,30 @@ describe('names that lead elsewhere', { timeout: 60_000 }, () => {
 })
 
 describe('callbacks that lead elsewhere', { timeout: 60_000 }, () => {
+  test('the server and the gateway of polar up are never called, however they are written', async () => {
+    const nodes = JSON.parse((await send('GET', '/nodes', { token: up.tokens.read })).text) as { gateway_url: string }[]
+    const agent = { harness: 'shell', custom_shell: { command: 'true' } }
+    const ports = [up.url, ...nodes.map(({ gateway_url }) => gateway_url)].map((url) => new URL(url).port)
+    expect(ports).toHaveLength(2)
+    for (const port of ports) {
+      for (const host of [
+        '127.0.0.1',
+        'localhost',
+        'x.localhost',
+        '[::1]',
+        '2130706433',
+        '0177.0.0.1',
+        '[::ffff:7f00:1]',
+      ]) {
+        const callback_url = `http://${host}:${port}/rollout/task/submit`
+        const json = { task_id: 'calls-us', instruction: '', agent, callback_url }
+        const answer = await send('POST', '/rollout/task/submit', { token: up.tokens.trainer, json })
+        expect([answer.status, callback_url]).toEqual([422, callback_url])
+        expect(answer.text).toContain('address of Polar itself')
+      }
+    }
+  })
+
   test.each([
     'http://169.254.169.254/latest/meta-data/',
     'http://[fd00:ec2::254]/latest/',

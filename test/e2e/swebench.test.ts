@@ -423,6 +423,12 @@ describe('a patch that cheats is worth 0', () => {
       'json.py': 'import os\nos._exit(0)',
       'calc.egg-info/entry_points.txt': '[pytest11]\nevil = calc.plugin',
       'calc.egg-info/PKG-INFO': 'Name: calc\nVersion: 1',
+      'tests/helper.py': 'import os\nos._exit(0)',
+      'tests/data/expected.txt': '4',
+      'pytest.toml': '[pytest]\naddopts = "-p calc.plugin"',
+      Makefile: 'test:\n\ttrue',
+      GNUmakefile: 'test:\n\ttrue',
+      '.envrc': 'export PYTEST_ADDOPTS="-p calc.plugin"',
     }
     const harmless = { 'calc/plugin.py': PLUGIN, 'calc/types.py': 'X = 1', 'calc/unittest/more.py': 'X = 1' }
     const agent = Object.entries({ ...files, ...harmless }).map(([path, text]) => put(path, text))
@@ -433,6 +439,26 @@ describe('a patch that cheats is worth 0', () => {
         .dropped_files!.map(({ path }) => path)
         .sort(),
     ).toEqual(Object.keys(files).sort())
+  })
+
+  needsPython('by links: a link is graded as the plain file that it names, or dropped', async () => {
+    const agent = `${FIX}; ln -s ../tests/test_signs.py calc/hidden.py; ln -s /tests/expected calc/out; ln -s core.py calc/same.py`
+    const { result, evidence } = await grade(agent)
+    expect(reportOf(result)).toMatchObject({
+      resolved: true,
+      dropped_files: [
+        { path: 'calc/hidden.py', why: 'link' },
+        { path: 'calc/out', why: 'link' },
+      ],
+    })
+    expect(evidence.get('graded.diff')?.toString()).not.toContain('120000')
+    expect(JSON.parse(String(evidence.get('dropped-files.json')))).toMatchObject({ count: 2 })
+  })
+
+  needsPython('but a protected file that editable names is graded as the agent left it', async () => {
+    const agent = `${FIX}\n${put('Makefile', 'all:')}`
+    expect(reportOf((await grade(agent)).result).dropped_files).toEqual([{ path: 'Makefile', why: 'protected' }])
+    expect(reportOf((await grade(agent, { editable: ['Makefile'] })).result).dropped_files).toEqual([])
   })
 
   const cheats: Record<string, string> = {

@@ -78,6 +78,13 @@ async function end(child: ChildProcess, signal: NodeJS.Signals = 'SIGTERM'): Pro
   return (await exited)[0]
 }
 
+const LOCAL_TASK = {
+  instruction: 'Answer.',
+  runtime: { backend: 'local' },
+  agent: { harness: 'shell', custom_shell: { command: 'true' } },
+  builder: { strategy: 'prefix_merging' },
+}
+
 describe('polar up', { timeout: 400_000 }, () => {
   test('on a fresh machine: submit, wait, look, take the results home', async () => {
     const cwd = await freshFolder('fresh')
@@ -108,6 +115,14 @@ describe('polar up', { timeout: 400_000 }, () => {
       code: 1,
       stdout: expect.stringContaining('ask: refused: another task has this name'),
     })
+
+    // Nobody chose local for this node: as root it has none for tasks that name it.
+    if (process.getuid?.() === 0) {
+      await writeFile(join(cwd, 'local.yaml'), stringify({ ...LOCAL_TASK, task_id: 'named-local' }))
+      const refused = await polar(cwd, 'task', 'submit', 'local.yaml')
+      expect(refused.code).toBe(1)
+      expect(refused.stdout + refused.stderr).toContain('sandboxes of kind local')
+    }
 
     const listed = (await polar(cwd, 'task', 'ls', '--status', 'completed', '--json')).json()
     expect(listed).toMatchObject([{ task_id: 'ask', status: 'completed', num_samples: 3, valid_sessions: 3 }])
@@ -158,7 +173,7 @@ describe('polar up', { timeout: 400_000 }, () => {
       evaluator: { strategy: 'command', config: { command: 'grep -q HTTP answer.txt' } },
     }
     await writeFile(join(cwd, 'long.yaml'), stringify(task))
-    const first = await startReady(cwd, 'up', '--port', '0')
+    const first = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local')
     expect(await polar(cwd, 'task', 'submit', 'long.yaml')).toMatchObject({ code: 0, stdout: 'long: submitted\n' })
     const waiting = start(cwd, 'task', 'wait', 'long', '--json')
     const told = text(waiting.stdout)
@@ -167,7 +182,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     await end(first.child, 'SIGKILL')
     await writeFile(gate, '')
 
-    const second = await startReady(cwd, 'up', '--port', '0')
+    const second = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local')
     expect(await once(waiting, 'exit')).toEqual([0, null])
     expect([JSON.parse(await told)]).toMatchObject([
       { task_id: 'long', status: 'completed', valid_sessions: 2, mean_reward: 1 },

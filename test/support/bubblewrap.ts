@@ -1,11 +1,13 @@
 import { completeSettings } from '../../src/cli/runtime-settings.ts'
 
-/** Config of the bubblewrap runtime with the bwrap of this machine, or the one that is fetched where it has none. */
-export const bubblewrapConfig = {
-  kind: 'bubblewrap' as const,
-  // Without any, the check of the runtime says why.
-  ...(await completeSettings('bubblewrap', {}, process.env).catch(() => ({}))),
-}
+/** Settings that name the bwrap of this machine, or the fetched bwrap. Without either, the check of the runtime says why. */
+export const bubblewrapSettings: Readonly<Record<string, unknown>> = await completeSettings(
+  'bubblewrap',
+  {},
+  process.env,
+).catch(() => ({}))
+
+export const bubblewrapConfig = { kind: 'bubblewrap' as const, ...bubblewrapSettings }
 
 export function runtimeConfig(kind: 'local' | 'bubblewrap') {
   return kind === 'bubblewrap' ? bubblewrapConfig : { kind }

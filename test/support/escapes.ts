@@ -44,8 +44,8 @@ const REFUSED = /^(EPERM|EACCES|ENOSYS|EINVAL|ENOENT|ENOSPC|ESRCH|EUSERS|EROFS|E
 /** Numbers of system calls, for which there is no program everywhere. */
 const CALLS =
   process.arch === 'arm64'
-    ? { ptrace: 117, add_key: 217, keyctl: 219, mount: 40, umount2: 39, pivot_root: 41, unshare: 97, setns: 268, sethostname: 161, settimeofday: 170, mknodat: 33, chroot: 51, init_module: 105, bpf: 280, reboot: 142, swapon: 224, open_by_handle_at: 265, perf_event_open: 241, kexec_load: 104, fsopen: 430, open_tree: 428, shmget: 194, process_vm_readv: 270 } // prettier-ignore
-    : { ptrace: 101, add_key: 248, keyctl: 250, mount: 165, umount2: 166, pivot_root: 155, unshare: 272, setns: 308, sethostname: 170, settimeofday: 164, mknodat: 259, chroot: 161, init_module: 175, bpf: 321, reboot: 169, swapon: 167, open_by_handle_at: 304, perf_event_open: 298, kexec_load: 246, fsopen: 430, open_tree: 428, shmget: 29, process_vm_readv: 310 } // prettier-ignore
+    ? { io_setup: 0, io_uring_setup: 425, userfaultfd: 282, request_key: 218, ptrace: 117, add_key: 217, keyctl: 219, mount: 40, umount2: 39, pivot_root: 41, unshare: 97, setns: 268, sethostname: 161, settimeofday: 170, mknodat: 33, chroot: 51, init_module: 105, bpf: 280, reboot: 142, swapon: 224, open_by_handle_at: 265, perf_event_open: 241, kexec_load: 104, fsopen: 430, open_tree: 428, shmget: 194, process_vm_readv: 270 } // prettier-ignore
+    : { io_setup: 206, io_uring_setup: 425, userfaultfd: 323, request_key: 249, ptrace: 101, add_key: 248, keyctl: 250, mount: 165, umount2: 166, pivot_root: 155, unshare: 272, setns: 308, sethostname: 170, settimeofday: 164, mknodat: 259, chroot: 161, init_module: 175, bpf: 321, reboot: 169, swapon: 167, open_by_handle_at: 304, perf_event_open: 298, kexec_load: 246, fsopen: 430, open_tree: 428, shmget: 29, process_vm_readv: 310 } // prettier-ignore
 
 /** A Perl expression that makes a system call and prints `ok`, or how it failed. */
 function call(name: keyof typeof CALLS, ...args: (number | string)[]): string {
@@ -370,6 +370,12 @@ export function describeEscapes(prison: Prison): void {
         call('reboot', 0, 0, 0),
         call('open_by_handle_at', 3, 0, 0),
         call('perf_event_open', 0, 0, -1, -1, 0),
+        call('io_uring_setup', 8, 0),
+        call('userfaultfd', 1),
+        call('add_key', 'user', 'name', 'x', 1, -3),
+        call('keyctl', 0, -3, 1),
+        call('request_key', 'user', 'name', 0, -3),
+        call('io_setup', 1, 0),
       ]
       for (const script of calls) expect((await run(script)).stdout, script).toMatch(/^(EPERM|ENOSYS|EACCES)$/)
       expect((await run('grep -E "^Seccomp:" /proc/self/status')).stdout).toMatch(/2\n$/)
@@ -562,6 +568,20 @@ await runtime[Symbol.asyncDispose]()`
     attempt('raw sockets', async () => {
       const raw = `perl -MSocket -MErrno -e 'print socket(S, 2, 3, 1) ? "ok" : "EPERM"; print socket(T, 17, 3, 0) ? "ok" : "EPERM"'`
       expect((await run(raw)).stdout).toBe('EPERMEPERM')
+    })
+
+    attempt('sockets of families that reach the machine, its hypervisor or more of the kernel', async () => {
+      // AF_UNIX, AF_INET, AF_INET6, and AF_NETLINK with its first protocol, by which libraries list interfaces.
+      const families = `my %open; for my $f (0 .. 63) { for my $t (1, 2, 3, 5) { $open{$f} = 1 if socket(my $s, $f, $t, 0) } } print join " ", sort { $a <=> $b } keys %open`
+      expect((await run(`perl -MSocket -e '${families}'`)).stdout).toBe('1 2 10 16')
+      const netlink = `my @open = grep { socket(my $s, 16, 3, $_) } 0 .. 31; print "@open"`
+      expect((await run(`perl -MSocket -e '${netlink}'`)).stdout).toBe('0')
+      const pairs = `my @open = grep { socketpair(my $s, my $t, $_, 1, 0) } 0 .. 63; print "@open"`
+      expect((await run(`perl -MSocket -e '${pairs}'`)).stdout).toBe('1')
+      // Transports besides TCP and UDP: SCTP, DCCP, UDP-Lite, L2TP, MPTCP.
+      const transports = `my @open = grep { my $p = $_; grep { socket(my $s, 2, $_, $p) } 1, 2, 5, 6 } 132, 33, 136, 115, 262; print "@open"`
+      expect((await run(`perl -MSocket -e '${transports}'`)).stdout).toBe('')
+      expect((await run(`perl -MSocket -e 'print socket(S, 40, 1, 0) ? "ok" : "refused"'`)).stdout).toBe('refused')
     })
 
     attempt('sockets of this machine that have no place in the network', async () => {

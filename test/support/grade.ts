@@ -6,6 +6,7 @@ import { RolloutError } from '../../src/model/failure.ts'
 import type { ChatMessage } from '../../src/model/chat-message.ts'
 import { EvalResult } from '../../src/model/reward.ts'
 import type { SessionRecord } from '../../src/model/session.ts'
+import type { TranscriptEntry } from '../../src/model/transcript.ts'
 import { PrepareAction } from '../../src/model/task.ts'
 import { prepareSandbox } from '../../src/node/prepare-sandbox.ts'
 import { runtimes } from '../../src/node/runtimes/index.ts'
@@ -28,6 +29,8 @@ export interface GradeOptions {
   ending?: AgentEnding
   session?: SessionRecord
   conversation?: readonly ChatMessage[]
+  /** Absent: the conversation, in which every assistant message was sampled. */
+  transcript?: readonly TranscriptEntry[]
   samples?: number
   task?: Partial<Collection['task']>
   env?: Readonly<Record<string, string>>
@@ -115,7 +118,7 @@ export class Grading implements AsyncDisposable {
       } catch (error) {
         if (!(error instanceof RolloutError) || error.blame !== 'policy') throw error
         const metadata = { failure: error.code, message: error.message }
-        const result = EvalResult.parse({ outcome_reward: 0, metadata })
+        const result = EvalResult.parse({ outcome_reward: evaluator.rewards?.[0] ?? 0, metadata })
         return { result, results: [result], evidence, graders: 0, agentExit }
       }
       if (evaluator.needs.agentState) {
@@ -133,6 +136,7 @@ export class Grading implements AsyncDisposable {
       },
       session: options.session ?? emptySession(id),
       conversation: () => options.conversation ?? [],
+      transcript: () => options.transcript ?? (options.conversation ?? []).map(toEntry),
       samples: options.samples ?? 1,
       grader: async (from = 'clean') => {
         if (from === 'agent' && snapshot === undefined) throw new TypeError('needs.agentState was not set')
@@ -179,6 +183,10 @@ export class Grading implements AsyncDisposable {
 async function runAgent(sandbox: Sandbox, script: string): Promise<ExecResult> {
   const execution = await sandbox.exec({ command: ['bash', '-c', script], leftovers: 'end', timeoutMs: 60_000 })
   return execution.result
+}
+
+function toEntry(message: ChatMessage): TranscriptEntry {
+  return { source: message.role === 'assistant' ? 'sampled' : 'claimed', message }
 }
 
 /** A session without a single call. */

@@ -1,10 +1,20 @@
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
+import { existsSync, mkdirSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
+
+/** Called with the base interpreter as $0, the folder, the requirements, and options of pip. */
+const INSTALL = `
+environment=$1 requirements=$2
+shift 2
+[ -e "$environment/installed" ] && exit
+"$0" -m venv --clear "$environment" &&
+"$environment/bin/python" -m pip install "$@" -r "$requirements" &&
+touch "$environment/installed"
+`
 
 export interface PythonEnvironment {
   /** Its interpreter. */
@@ -25,22 +35,22 @@ export function pythonEnvironment(
   const digest = createHash('sha1').update(readFileSync(requirements)).digest('hex').slice(0, 12)
   const environment = join(root, '.polar', `${name}-${digest}`)
   const python = join(environment, 'bin/python')
-  const options = ['--quiet', '--disable-pip-version-check', ...pipOptions]
+  const options = ['--quiet', '--disable-pip-version-check', '--no-compile', ...pipOptions]
   return {
     python,
     install() {
       if (existsSync(join(environment, 'installed'))) return undefined
-      const steps = [
-        [base, '-m', 'venv', '--clear', environment],
-        [python, '-m', 'pip', 'install', ...options, '-r', requirements],
-        ['touch', join(environment, 'installed')],
-      ]
-      for (const [file = '', ...args] of steps) {
-        const run = spawnSync(file, args, { encoding: 'utf8' })
-        if (run.status === 0) continue
-        return `${file} ${args.slice(0, 3).join(' ')}: ${(run.error?.message ?? run.stderr).trim().split('\n').at(-1)}`
-      }
-      return undefined
+      // Two test files may want the same environment at the same time.
+      mkdirSync(dirname(environment), { recursive: true })
+      const run = spawnSync(
+        'flock',
+        [`${environment}.lock`, 'sh', '-c', INSTALL, base, environment, requirements, ...options],
+        {
+          encoding: 'utf8',
+        },
+      )
+      if (run.status === 0) return undefined
+      return `${base} with ${requirementsFile}: ${(run.error?.message ?? run.stderr).trim().split('\n').at(-1)}`
     },
   }
 }

@@ -1,9 +1,11 @@
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtemp, readFile, realpath, rm } from 'node:fs/promises'
+import { mkdtemp, readFile, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
+import { stringify } from 'yaml'
+import { runtimes } from '../../src/node/runtimes/index.ts'
 import { copyDatabase } from './database-template.ts'
 
 const main = join(dirname(dirname(import.meta.dirname)), 'src/cli/main.ts')
@@ -17,10 +19,14 @@ export interface UpProcess extends AsyncDisposable {
   log(): string
 }
 
+/** `node.allow` of an operator who lets tasks use all of the machine, also as root. */
+export const ALLOW_ALL = { paths: ['/'], hosts: ['*'], env: ['*'], runtimes: [...runtimes.kinds] }
+
 /** `polar up` as a user starts it, in a folder of its own. `configured`: the words name a file with these tokens. */
 export async function startUp(words: readonly string[] = [], configured?: UpProcess['tokens']): Promise<UpProcess> {
   const dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-up-'))
   if (!words.includes('--dir')) await copyDatabase(join(dir, 'database'))
+  if (!words.includes('--config')) await writeFile(join(dir, 'polar.yaml'), stringify({ node: { allow: ALLOW_ALL } }))
   const child = spawn(process.execPath, [main, 'up', '--json', '--port', '0', '--dir', dir, ...words], {
     cwd: dir,
     stdio: ['ignore', 'pipe', 'pipe'],

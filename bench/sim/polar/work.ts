@@ -25,6 +25,9 @@ export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionWork
       await pause(clock, fate.postrunMs, signal)
       return { outcome_reward: fate.reward, metadata: {} }
     },
+    gradingPhase: () => 'grade',
+    control: () => Promise.reject(new RolloutError('evaluator.crashed', 'The simulated evaluator has no control.')),
+    refuse: () => Promise.resolve({ outcome_reward: 0, metadata: {} }),
     tearDown: () => Promise.resolve(),
   }
 }

@@ -2,11 +2,11 @@ import { realpathSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Config } from '../../config/config.ts'
 import { acquireLockFile, identifyProcess } from '../../lib/lock-file.ts'
+import { isLoopbackHost } from '../../lib/loopback-host.ts'
 import { makeDirectories } from '../../lib/make-directories.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { EXIT, usageError, type ExitCode } from '../command.ts'
 import { obtainTokens, readServerNote, writeServerNote } from '../data-folder.ts'
-import { isLoopback } from '../loopback.ts'
 import { exportedNames } from './exported-names.ts'
 import { findAccess, toAccess, type ServerAccess } from './slurm-access.ts'
 import { takeDown } from './slurm-down.ts'
@@ -16,6 +16,7 @@ import type { Member } from './slurm-members.ts'
 import { readRecord, type SlurmRecord, type SubmittedJob } from './slurm-record.ts'
 import { awaitJoined, submitNodes, submitServer, type SlurmDeps, type SubmitPlan } from './slurm-up.ts'
 import { formatMembers, viewSlurm } from './slurm-view.ts'
+import { print, printJson } from '../print.ts'
 
 interface UpChoice {
   name: string
@@ -30,7 +31,7 @@ export async function up(config: Config, deps: SlurmDeps, choice: UpChoice): Pro
   if (choice.waitMs === 0) return EXIT.done
   const plan = { data: config.data, timeoutMs: choice.waitMs }
   const members = await awaitJoined(submitted, plan, { ...deps, client: access.client })
-  print(members, choice.asJson)
+  printMembers(members, choice.asJson)
   const joined = members.filter(({ state }) => state === 'joined').length
   if (joined >= config.cluster.slurm.nodes) return EXIT.done
   deps.say(`${joined} of ${config.cluster.slurm.nodes} nodes have joined; see: polar cluster slurm logs`)
@@ -54,7 +55,7 @@ async function submitAll(
   if (access === undefined)
     throw usageError('cluster', 'say where the server is with --server URL, or have one started with --with-server')
   const { url: server, token, client } = access
-  if (isLoopback(new URL(server).hostname.replace(/^\[(.*)\]$/, '$1')))
+  if (isLoopbackHost(new URL(server).hostname))
     deps.say(`Warning: ${server} is known to this machine only; nodes on others will not find it`)
   const submitted = await submitNodes({ ...plan, server, token, moreArguments }, { ...deps, client })
   return { access, submitted }
@@ -65,7 +66,7 @@ async function startServer(plan: SubmitPlan, deps: SlurmDeps): Promise<ServerAcc
   const { config, workDir } = plan
   const { host, tokens } = config.server
   await makeWorkDir(workDir)
-  const server = { ...config.server, host: isLoopback(host) ? '0.0.0.0' : host }
+  const server = { ...config.server, host: isLoopbackHost(host) ? '0.0.0.0' : host }
   const configured = await findAccess(config, process.env)
   let token = configured?.token
   if (tokens.length === 0) {
@@ -101,7 +102,7 @@ export async function status(config: Config, deps: SlurmDeps, asJson: boolean): 
   if (view.server !== undefined)
     deps.say(`server: job ${view.server.jobId} is ${view.server.state}, ${record.server?.url ?? 'not ready'}`)
   if (record.jobs.length === 0) deps.say('No nodes have been started from here.')
-  else print(view.members, asJson)
+  else printMembers(view.members, asJson)
   return EXIT.done
 }
 
@@ -122,11 +123,11 @@ export async function logs(
     return EXIT.failed
   }
   const shown = await Promise.all(found.map(async (log) => ({ ...log, ...(await readTail(log.path, lines)) })))
-  for (const { name, path, text } of shown) process.stdout.write(`==> ${name} (${path})\n${text}\n`)
+  for (const { name, path, text } of shown) print(`==> ${name} (${path})\n${text}\n`)
   if (!goesOn) return EXIT.done
   let last = ''
   const write = (name: string, text: string): void => {
-    process.stdout.write(name === last ? text : `==> ${name}\n${text}`)
+    print(name === last ? text : `==> ${name}\n${text}`)
     last = name
   }
   await follow(shown, { clock: deps.clock, signal: deps.signal, write })
@@ -158,8 +159,7 @@ async function lockData(data: string): Promise<AsyncDisposable> {
   throw new RolloutError('config.invalid', `${who} is starting or ending nodes of ${data}; wait for it.`)
 }
 
-function print(members: readonly Member[], asJson: boolean): void {
-  process.stdout.write(
-    asJson ? members.map((member) => `${JSON.stringify(member)}\n`).join('') : formatMembers(members),
-  )
+function printMembers(members: readonly Member[], asJson: boolean): void {
+  if (!asJson) print(formatMembers(members))
+  else for (const member of members) printJson(member)
 }

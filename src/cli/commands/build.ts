@@ -9,6 +9,7 @@ import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { formatSummary } from '../graph-view.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { print, printJson } from '../print.ts'
 
 export const build = defineCommand({
   name: 'build',
@@ -29,9 +30,8 @@ export const build = defineCommand({
     const built = buildSession(session, options)
     if (flags.to !== undefined) await writeFile(flags.to, `${JSON.stringify(toTrajectory(built))}\n`)
     const { summary, exclusions } = built
-    process.stdout.write(
-      flags.json ? `${JSON.stringify({ summary, exclusions }, null, 2)}\n` : formatSummary(summary, exclusions),
-    )
+    if (flags.json) printJson({ summary, exclusions }, 2)
+    else print(formatSummary(summary, exclusions))
     return EXIT.done
   },
 })

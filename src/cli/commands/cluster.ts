@@ -6,6 +6,7 @@ import type { SlurmDeps } from '../cluster/slurm-up.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { PLACE_FLAGS } from '../config-flags.ts'
 import { listenForStop } from '../stop-signals.ts'
+import { printError } from '../print.ts'
 
 /** What each flag says, in the words of the file. */
 const PATHS = {
@@ -90,14 +91,14 @@ export const cluster = defineCommand({
       env: process.env,
       flags: Object.entries(PATHS).map(([flag, path]) => ({ flag, path, value: flags[flag as keyof typeof PATHS] })),
     })
-    for (const warning of warnings) process.stderr.write(`Warning: ${warning}\n`)
+    for (const warning of warnings) printError(`Warning: ${warning}\n`)
     if (rest.length > 0 && action !== 'up') throw usageError('cluster', 'nothing may stand after -- but with slurm up')
     using stop = listenForStop()
     const deps: SlurmDeps = {
       programs: createSlurmPrograms(process.env),
       clock: systemClock,
       signal: stop.first,
-      say: (line) => process.stderr.write(`${line}\n`),
+      say: (line) => printError(`${line}\n`),
     }
     try {
       switch (action) {
@@ -126,7 +127,7 @@ export const cluster = defineCommand({
       }
     } catch (error) {
       if (!stop.first.aborted) throw error
-      process.stderr.write('Stopped waiting. Jobs go on as they are: polar cluster slurm status\n')
+      printError('Stopped waiting. Jobs go on as they are: polar cluster slurm status\n')
       return EXIT.interrupted
     }
   },

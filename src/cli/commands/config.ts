@@ -2,6 +2,7 @@ import { toJsonSchema } from '../../config/list-fields.ts'
 import { printConfig, toJsonConfig } from '../../config/print-config.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { loadFromFlags, PLACE_FLAGS } from '../config-flags.ts'
+import { print, printJson } from '../print.ts'
 
 export const config = defineCommand({
   name: 'config',
@@ -21,19 +22,17 @@ export const config = defineCommand({
     if (more.length > 0) throw usageError('config', `unexpected argument "${more[0]}"`)
     switch (action) {
       case 'schema':
-        process.stdout.write(`${JSON.stringify(toJsonSchema(), null, 2)}\n`)
+        printJson(toJsonSchema(), 2)
         return EXIT.done
       case 'check': {
         const { file } = await loadFromFlags(flags)
-        process.stdout.write(`${file === undefined ? 'There is no polar.yaml; all defaults' : file}: fine\n`)
+        print(`${file === undefined ? 'There is no polar.yaml; all defaults' : file}: fine\n`)
         return EXIT.done
       }
       case 'print': {
         const loaded = await loadFromFlags(flags)
-        const text = flags.json
-          ? `${JSON.stringify(toJsonConfig(loaded))}\n`
-          : printConfig(loaded, { withOrigins: flags.origins })
-        process.stdout.write(text)
+        if (flags.json) printJson(toJsonConfig(loaded))
+        else print(printConfig(loaded, { withOrigins: flags.origins }))
         return EXIT.done
       }
       case undefined:

@@ -2,16 +2,21 @@ import { mkdtemp, rm, statfs } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { allowsExact, type Finding, type ProbeReport } from '../../gateway/upstreams/upstream.ts'
+import { protectFromOutOfMemory } from '../../lib/oom-score.ts'
 import { isAtLeast } from '../../lib/versions.ts'
+import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import { runtimes } from '../../node/runtimes/index.ts'
 import type { RuntimeCheck } from '../../node/runtimes/runtime.ts'
+import { StageWidths } from '../../node/stages.ts'
+import { machineMemory, usualMemoryMb } from '../../node/usual-memory.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { ENGINE_FLAG, openEngine } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
 import { loadRuntimeSettings, locateBubblewrap, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { openRuntime } from '../sandbox-options.ts'
 import { readVersion } from '../version.ts'
+import { print, printJson } from '../print.ts'
 
 export const doctor = defineCommand({
   name: 'doctor',
@@ -38,7 +43,8 @@ export const doctor = defineCommand({
             model: flags.model,
             upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
           })
-    process.stdout.write(flags.json ? toJson(machine, sandboxes, engine) : toText(machine, sandboxes, engine))
+    if (flags.json) printJson(toJson(machine, sandboxes, engine))
+    else print(toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable
     const isFine = machine.every(({ isFine: fine }) => fine) && (engine === undefined || allowsExact(engine.report))
     return isFine ? EXIT.done : EXIT.failed
@@ -48,7 +54,7 @@ export const doctor = defineCommand({
 // --- this machine ----------------------------------------------------------------------------------------------------
 
 interface Check {
-  name: 'polar' | 'node' | 'disk' | 'model'
+  name: 'polar' | 'node' | 'memory' | 'disk' | 'model'
   value: string
   /** Of a check that is not fine, what to do; of one that is, what to know. */
   note: string
@@ -63,6 +69,7 @@ async function examineMachine(dir: string): Promise<Check[]> {
   return [
     { name: 'polar', value: readVersion(), note: '', isFine: true },
     checkNode(process.versions.node),
+    checkMemory(),
     await checkDisk(dir),
     await checkModel(),
   ]
@@ -71,6 +78,16 @@ async function examineMachine(dir: string): Promise<Check[]> {
 function checkNode(version: string): Check {
   const isFine = isAtLeast(version, MINIMUM_NODE)
   return { name: 'node', value: version, note: isFine ? '' : `Polar needs ${MINIMUM_NODE} or newer.`, isFine }
+}
+
+/** What a node with the default widths gives its sandboxes, and whether the kernel would rather kill those than the node. */
+function checkMemory(): Check {
+  const bytes = machineMemory()
+  const share = usualMemoryMb(bytes, StageWidths.parse({}))
+  const note = protectFromOutOfMemory()
+    ? 'When memory runs out, the kernel kills sandboxes first and the node last.'
+    : 'When memory runs out, the kernel kills sandboxes first; making the node its last choice needs root.'
+  return { name: 'memory', value: `${formatBytes(bytes)}, ${share} MiB for a sandbox by default`, note, isFine: true }
 }
 
 async function checkDisk(dir: string): Promise<Check> {
@@ -168,15 +185,15 @@ async function examineEngine(choice: Parameters<typeof openEngine>[0]): Promise<
 
 // --- printing --------------------------------------------------------------------------------------------------------
 
-function toJson(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Examined | undefined): string {
+function toJson(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Examined | undefined): unknown {
   const report = engine?.report
-  return `${JSON.stringify({
+  return {
     machine: Object.fromEntries(machine.map(({ name, value, note, isFine }) => [name, { value, note, ok: isFine }])),
     runtimes: Object.fromEntries(Object.entries(sandboxes).map(([kind, check]) => [kind, runtimeJson(check)])),
     upstream: report ?? null,
     exact: report === undefined ? null : allowsExact(report),
     failure: engine?.failure ?? null,
-  })}\n`
+  }
 }
 
 function runtimeJson(check: RuntimeCheck): Record<string, unknown> {
@@ -192,12 +209,13 @@ function toText(machine: readonly Check[], sandboxes: RuntimeChecks, engine: Exa
 
 function engineLines(engine: Examined | undefined): string[] {
   if (engine === undefined) return []
-  if (engine.failure !== undefined) return ['', `The engine could not be examined: ${engine.failure.message}`]
+  if (engine.failure !== undefined)
+    return ['', toHangingText(`The engine could not be examined: ${engine.failure.message}`, 2)]
   const { report } = engine
   const version = report.version === undefined ? '' : ` ${report.version}`
   return [
     '',
-    `${report.kind}${version} at ${report.url}, model ${report.model}`,
+    toVisibleLine(`${report.kind}${version} at ${report.url}, model ${report.model}`),
     '',
     ...report.findings.map(({ verdict, about, evidence, meaning }) => row(verdict, about, evidence, [meaning])),
     '',
@@ -211,6 +229,7 @@ const MARKS: Readonly<Record<Finding['verdict'], string>> = { good: '✓', limit
 const NAME_WIDTH = 16
 
 function row(verdict: Finding['verdict'], name: string, value: string, notes: readonly string[]): string {
-  const indent = ' '.repeat(NAME_WIDTH + 2)
-  return [`${MARKS[verdict]} ${name.padEnd(NAME_WIDTH)}${value}`, ...notes.map((note) => `${indent}${note}`)].join('\n')
+  const column = NAME_WIDTH + 2
+  const below = notes.map((note) => `${' '.repeat(column)}${toHangingText(note, column)}`)
+  return [`${MARKS[verdict]} ${name.padEnd(NAME_WIDTH)}${toHangingText(value, column)}`, ...below].join('\n')
 }

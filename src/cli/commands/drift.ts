@@ -1,11 +1,14 @@
 import { writeFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { stringify } from 'yaml'
+import type { QuirkRule } from '../../gateway/quirks/rule.ts'
+import { toVisibleJson, toVisibleText } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildGraph } from '../../trajectory/graph/build-graph.ts'
 import type { CallGraph } from '../../trajectory/graph/call-graph.ts'
+import type { TokenDecoder } from '../../trajectory/attribute-context.ts'
 import { defineCommand, EXIT, parseNumber, type ExitCode } from '../command.ts'
 import { adviceFor } from '../drift/advice.ts'
 import { callNumber, findBreaks, summariseDrift, type Break } from '../drift/find-breaks.ts'
@@ -16,7 +19,8 @@ import { loadTinyPrompt } from '../drift/tiny-prompt.ts'
 import { createRequestReader } from '../read-request.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
-import { isTiny, openTokenSource, TOKENIZER_FLAG, type TokenSource } from '../token-decoder.ts'
+import { isTiny, openTokenSource, TOKENIZER_FLAG } from '../token-decoder.ts'
+import { print, printError, printJson } from '../print.ts'
 
 export const drift = defineCommand({
   name: 'drift',
@@ -50,7 +54,9 @@ export const drift = defineCommand({
       upstream: flags.upstream,
       upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
     })
-    process.stdout.write(await describe(session, graph, breaks, { source, asJson: flags.json }))
+    const decoder = await source?.load(breaks.flatMap(shownIds))
+    if (flags.json) printJson(toBreaksJson(session, graph, breaks, decoder), 2)
+    else print(formatBreaks(graph, breaks, decoder))
     return flags.fail && breaks.length > 0 ? EXIT.failed : EXIT.done
   },
 })
@@ -63,35 +69,34 @@ function selectBreaks(breaks: readonly Break[], session: SessionRecord, call: st
 
 // --- breaks -----------------------------------------------------------------------------------------------------------
 
-async function describe(
+function toBreaksJson(
   session: SessionRecord,
   graph: CallGraph,
   breaks: readonly Break[],
-  { source, asJson }: { source: TokenSource | undefined; asJson: boolean },
-): Promise<string> {
-  const decoder = await source?.load(breaks.flatMap(shownIds))
+  decoder: TokenDecoder | undefined,
+): unknown {
   const summary = summariseDrift(graph)
-  if (asJson) {
-    const json = {
-      session_id: session.id,
-      calls: summary.calls,
-      continuations: summary.edges,
-      exact: summary.exact,
-      reasons: summary.reasons,
-      breaks: breaks.map((found) => ({
-        call: callNumber(found.node),
-        turn_id: found.node.turn.id,
-        from_call: callNumber(found.from),
-        from_turn_id: found.from.turn.id,
-        reason: found.reason,
-        detail: found.detail,
-        token_index: found.at,
-        ...sidesOf(found, decoder),
-        advice: adviceFor(found),
-      })),
-    }
-    return `${JSON.stringify(json, null, 2)}\n`
+  return {
+    session_id: session.id,
+    calls: summary.calls,
+    continuations: summary.edges,
+    exact: summary.exact,
+    reasons: summary.reasons,
+    breaks: breaks.map((found) => ({
+      call: callNumber(found.node),
+      turn_id: found.node.turn.id,
+      from_call: callNumber(found.from),
+      from_turn_id: found.from.turn.id,
+      reason: found.reason,
+      detail: found.detail,
+      token_index: found.at,
+      ...sidesOf(found, decoder),
+      advice: adviceFor(found),
+    })),
   }
+}
+
+function formatBreaks(graph: CallGraph, breaks: readonly Break[], decoder: TokenDecoder | undefined): string {
   const width = process.stdout.columns ?? Number(process.env['COLUMNS'] ?? 100)
   const hint =
     breaks.length > 0 && decoder === undefined
@@ -104,7 +109,7 @@ async function describe(
     if (!advised.has(advice)) advised.set(advice, callNumber(found.node))
     return `${text}\n`
   })
-  return [...texts, hint, formatSummary(summary)].join('')
+  return [...texts, hint, formatSummary(summariseDrift(graph))].join('')
 }
 
 // --- rules ------------------------------------------------------------------------------------------------------------
@@ -117,15 +122,21 @@ async function suggest(
   const render = isTiny(session) ? await loadTinyPrompt() : undefined
   const result = suggestRules(graph, createRequestReader(session), render)
   const rules = result.suggestions.map(({ rule }) => rule)
-  const file = stringify(rules, { lineWidth: 0 })
+  const file = renderRules(rules)
   if (rules.length > 0 && flags.to !== undefined) await writeNew(flags.to, file)
-  if (flags.json) process.stdout.write(`${JSON.stringify(toJson(session, result), null, 2)}\n`)
+  if (flags.json) printJson(toJson(session, result), 2)
   else {
-    process.stderr.write(formatSuggestions(result, { sessionId: session.id, to: flags.to }))
-    if (rules.length > 0 && flags.to === undefined) process.stdout.write(file)
+    printError(formatSuggestions(result, { sessionId: session.id, to: flags.to }))
+    if (rules.length > 0 && flags.to === undefined) print(file)
   }
   const isBroken = findBreaks(graph).length > 0
   return isBroken && rules.length === 0 ? EXIT.failed : EXIT.done
+}
+
+/** YAML; JSON, which is YAML too, where the text of a rule has characters that a terminal would not show. */
+function renderRules(rules: readonly QuirkRule[]): string {
+  const yaml = stringify(rules, { lineWidth: 0 })
+  return toVisibleText(yaml) === yaml ? yaml : `${toVisibleJson(JSON.stringify(rules, null, 2))}\n`
 }
 
 function toJson(session: SessionRecord, { suggestions, refused, proof }: SuggestResult): unknown {

@@ -2,9 +2,10 @@ import { readFile } from 'node:fs/promises'
 import { startEngine } from '../../engine/engine.ts'
 import { WIRES } from '../../engine/wires.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { isLoopback } from '../loopback.ts'
+import { isLoopbackHost } from '../../lib/loopback-host.ts'
 import { untilSignal } from '../until-signal.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { print } from '../print.ts'
 
 const BACKENDS = ['auto', 'native', 'wasm'] as const
 
@@ -48,7 +49,7 @@ export const engine = defineCommand({
   async run({ flags }): Promise<ExitCode> {
     const { host, script } = flags
     const apiKey = flags['api-key']
-    if (!isLoopback(host) && apiKey === undefined) {
+    if (!isLoopbackHost(host) && apiKey === undefined) {
       throw usageError(
         'engine',
         `${host} can be reached from other machines; give an --api-key, or listen on 127.0.0.1`,
@@ -72,7 +73,7 @@ export const engine = defineCommand({
     }
     const interruption = untilSignal()
     await using running = await startEngine(options)
-    process.stdout.write(`${running.url}\n`)
+    print(`${running.url}\n`)
     const signal = await interruption
     return signal === 'SIGINT' ? EXIT.interrupted : EXIT.done
   },

@@ -2,8 +2,10 @@ import { createHash } from 'node:crypto'
 import { createWriteStream, statSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
+import { Writable } from 'node:stream'
 import { setFlagsFromString } from 'node:v8'
 import { describeError, errnoOf } from '../../lib/errno.ts'
+import { toVisibleJson, toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import type { SessionOrigin } from '../../store/store.ts'
@@ -22,6 +24,7 @@ import { loadScores } from '../load-scores.ts'
 import { createProgress } from '../progress.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { printError, printJson } from '../print.ts'
 
 const NAME = 'export'
 
@@ -81,7 +84,7 @@ export const exportCommand = defineCommand({
     const fingerprint = await fingerprintOf({ ...flags, subject, run })
     await using sink = await openSink(exporter, { ...flags, fingerprint })
     if (sink === undefined) {
-      process.stderr.write(`${flags.to} is complete already; without --resume it is written anew.\n`)
+      printError(`${flags.to} is complete already; without --resume it is written anew.\n`)
       return EXIT.done
     }
     const progress = createProgress({ total: ids.length, label: 'Exporting' })
@@ -95,11 +98,9 @@ export const exportCommand = defineCommand({
       .finally(() => progress.finish())
     if (report === undefined) return EXIT.done
     const unknown = scores === undefined ? 0 : scores.size - ids.filter((id) => scores.has(id)).length
-    const output = flags.json && flags.to !== undefined ? process.stdout : process.stderr
     const json = { run: run === NO_RUN ? null : run, ...toJson(report, unknown) }
-    output.write(
-      flags.json ? `${JSON.stringify(json, null, 2)}\n` : formatRun(run, runs) + formatReport(report, unknown),
-    )
+    if (!flags.json) printError(formatRun(run, runs) + formatReport(report, unknown))
+    else printJson(json, 2, flags.to === undefined ? process.stderr : process.stdout)
     return report.failed.length > 0 ? EXIT.failed : EXIT.done
   },
 })
@@ -160,7 +161,7 @@ async function openSink(exporter: Exporter, flags: SinkFlags): Promise<ExportSin
   if (to === undefined) {
     if (resume) throw usageError(NAME, '--resume needs --to')
     if (!exporter.isAppendable) throw usageError(NAME, `--format ${format} is written to a folder: add --to DIR`)
-    return openStreamSink(exporter, process.stdout)
+    return openStreamSink(exporter, process.stdout.isTTY ? createVisibleStream(process.stdout) : process.stdout)
   }
   try {
     if (!exporter.isAppendable) return await openPartsSink(exporter, { dir: to, resume, fingerprint })
@@ -173,6 +174,17 @@ async function openSink(exporter: Exporter, flags: SinkFlags): Promise<ExportSin
     if (error instanceof RolloutError) throw error
     throw new RolloutError('config.invalid', `${to} cannot be written: ${describeError(error)}.`, { cause: error })
   }
+}
+
+/** Every format that can be printed is JSON. */
+function createVisibleStream(terminal: NodeJS.WriteStream): Writable {
+  return new Writable({
+    decodeStrings: false,
+    write(piece: string | Uint8Array, _encoding, done) {
+      const text = typeof piece === 'string' ? piece : Buffer.from(piece).toString()
+      terminal.write(toVisibleJson(text), (error) => done(error))
+    },
+  })
 }
 
 /** Of all flags that decide what is written, and of what is in the files they name. */
@@ -243,7 +255,7 @@ function formatReport(report: ExportReport, unknownScores: number): string {
   for (const { session, message } of failed) lines.push(`  ${session}: ${message}`)
   if (failed.some(({ code }) => code === 'store.corrupt'))
     lines.push('  --salvage reads what is whole of a damaged one.')
-  return lines.map((line) => `${line}\n`).join('')
+  return lines.map((line) => `${toVisibleLine(line)}\n`).join('')
 }
 
 function megabytes(bytes: number): string {

@@ -1,21 +1,24 @@
-import type { AddressInfo } from 'node:net'
+import { isIPv6, type AddressInfo } from 'node:net'
 import { resolve } from 'node:path'
 import { createAdaptorServer } from '@hono/node-server'
-import pino from 'pino'
 import { createControlApp } from '../../gateway/control-app.ts'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
-import { Shards } from '../../gateway/shards.ts'
-import { randomIds } from '../../lib/random-ids.ts'
+import { isLoopbackHost } from '../../lib/loopback-host.ts'
+import { protectFromOutOfMemory } from '../../lib/oom-score.ts'
+import { tokenProblem } from '../../lib/request-tokens.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { SESSION_MEMORY_MB } from '../../model/session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import type { ShardSettings } from '../gateway-shard.ts'
-import { isLoopback } from '../loopback.ts'
+import { createLogger } from '../create-logger.ts'
+import { controlTokenFile, obtainControlToken } from '../data-folder.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
+import { openGateway } from '../open-gateway.ts'
 import { CONTINUATION_FLAG, DURABILITY_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../open-engine.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../writable.ts'
+import { print, printError } from '../print.ts'
 
 export const gateway = defineCommand({
   name: 'gateway',
@@ -36,7 +39,12 @@ export const gateway = defineCommand({
       description: 'Port of the control API; 0 takes a free one',
       default: '8081',
     },
-    'control-token': { type: 'string', hint: 'TOKEN', description: 'Asked of trainers; or set POLAR_CONTROL_TOKEN' },
+    'control-token': {
+      type: 'string',
+      hint: 'TOKEN',
+      description:
+        'Token of the control API; or set POLAR_CONTROL_TOKEN; without it one is made in control.token in --out',
+    },
     continuation: CONTINUATION_FLAG,
     'session-memory': {
       type: 'string',
@@ -50,17 +58,21 @@ export const gateway = defineCommand({
   },
   examples: [
     'polar gateway --upstream http://localhost:8000 --workers 4',
-    `curl -X POST http://127.0.0.1:8081/sessions -d '{"task_id": "t1", "sampling": {"temperature": 1}}'`,
+    `curl -X POST http://127.0.0.1:8081/sessions -H "Authorization: Bearer $(cat ${controlTokenFile(DEFAULT_OUT)})" -d '{"task_id": "t1", "sampling": {"temperature": 1}}'`,
   ],
   async run({ flags }): Promise<ExitCode> {
-    const token = flags['control-token'] ?? process.env['POLAR_CONTROL_TOKEN']
-    if (!isLoopback(flags['control-host']) && token === undefined) {
+    const given = flags['control-token'] ?? process.env['POLAR_CONTROL_TOKEN']
+    if (!isLoopbackHost(flags['control-host']) && given === undefined) {
       throw usageError('gateway', `${flags['control-host']} can be reached from other machines; give a --control-token`)
     }
+    const problem = given === undefined ? undefined : tokenProblem(given)
+    if (problem !== undefined) throw usageError('gateway', `the control token ${problem}`)
     const count = parseNumber('gateway', 'workers', flags.workers, { min: 1, max: 64 })
     const controlPort = parseNumber('gateway', 'control-port', flags['control-port'], { min: 0, max: 65_535 })
     const dir = resolve(flags.out)
     await assertWritable(dir)
+    const token = given ?? (await obtainControlToken(dir))
+    protectFromOutOfMemory()
     const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
     const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']
@@ -72,29 +84,25 @@ export const gateway = defineCommand({
       upstreamKey,
     })
     const logLevel = flags.verbose ? 'debug' : 'warn'
-    const logger = pino({ level: logLevel }, pino.destination(2))
-    for (const warning of warningsOf(engine)) process.stderr.write(`${warning}\n`)
+    const logger = createLogger(logLevel)
+    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     const { url, kind } = engine.info
-    const settings: ShardSettings = {
+    const settings = {
       host: flags.host,
       dir,
       durability: flags.durability as 'process' | 'disk',
+      lockWaitMs: 0,
       continuation: flags.continuation as ContinuationMode,
       sessionMemoryMb: parseNumber('gateway', 'session-memory', flags['session-memory'], { min: 1, max: 65_536 }),
       quirks,
       upstream: engine.configs,
       engine: engine.info,
-      logLevel,
     }
-    const program = new URL(
-      import.meta.url.endsWith('.ts') ? '../gateway-shard.ts' : '../gateway-shard.js',
-      import.meta.url,
-    )
-    await using shards = await Shards.start({ count, program, settings, ids: randomIds(Date.now), logger })
-    const app = createControlApp({ gateway: shards, engine: { kind, url }, token })
+    await using shards = await openGateway({ count, settings, logger })
+    const app = createControlApp({ gateway: shards, engine: { kind, url }, token, host: flags['control-host'] })
     const server = createAdaptorServer({ fetch: app.fetch })
     await new Promise<void>((done, fail) => {
-      server.once('error', (error: NodeJS.ErrnoException) => {
+      server.on('error', (error: NodeJS.ErrnoException) => {
         const place = `${flags['control-host']}:${controlPort}`
         fail(
           new RolloutError('config.invalid', `The control API cannot listen on ${place} (${error.code}).`, {
@@ -104,8 +112,11 @@ export const gateway = defineCommand({
       })
       server.listen(controlPort, flags['control-host'], done)
     })
+    using _surviving = surviveErrors(logger)
     const { port } = server.address() as AddressInfo
-    process.stdout.write(`http://${flags['control-host']}:${port}\n`)
+    const host = isIPv6(flags['control-host']) ? `[${flags['control-host']}]` : flags['control-host']
+    print(`http://${host}:${port}\n`)
+    if (given === undefined) printError(`Token of the control API: ${controlTokenFile(dir)}\n`)
     const signal = await interrupted
     await new Promise((closed) => server.close(closed))
     return signal === 'SIGINT' ? EXIT.interrupted : EXIT.done

@@ -11,6 +11,7 @@ import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { HARNESS_DIR_HELP, harnessNamed, harnessPlaces } from '../harness-places.ts'
 import { formatTable } from '../table.ts'
 import { readVersion } from '../version.ts'
+import { print, printError, printJson } from '../print.ts'
 
 export const harness = defineCommand({
   name: 'harness',
@@ -80,10 +81,10 @@ async function list(all: readonly PackagedHarness[], places: HarnessPlaces, asJs
     rows.push(toRow(known, found, places))
   }
   if (asJson) {
-    printJson(rows)
+    printJson(rows, 2)
     return EXIT.done
   }
-  process.stdout.write(
+  print(
     formatTable([
       ['name', 'version', 'state', 'size', 'API', 'where'],
       ...rows.map(({ name, version, state, bundle, dialect, path }) => [
@@ -118,15 +119,15 @@ async function install(chosen: readonly PackagedHarness[], places: HarnessPlaces
   const createdBy = `polar-rl ${readVersion()}`
   for (const known of chosen) {
     const { name, version } = known.package
-    process.stderr.write(`${known.name}: ${name} ${version} … `)
+    printError(`${known.name}: ${name} ${version} … `)
     const startedAt = performance.now()
     const done = await installHarness(known, { places, env: process.env, createdBy, signal: interrupted.signal })
     const seconds = ((performance.now() - startedAt) / 1000).toFixed(0)
-    process.stderr.write(`${OUTCOMES[done.outcome]} in ${seconds} s, ${megabytes(done.bundle.bytes)}\n`)
+    printError(`${OUTCOMES[done.outcome]} in ${seconds} s, ${megabytes(done.bundle.bytes)}\n`)
     rows.push({ ...done.bundle, folder: done.folder, outcome: done.outcome })
   }
   process.off('SIGINT', stop).off('SIGTERM', stop)
-  if (asJson) printJson(rows)
+  if (asJson) printJson(rows, 2)
   return EXIT.done
 }
 
@@ -147,9 +148,9 @@ async function check(chosen: readonly PackagedHarness[], places: HarnessPlaces, 
     const missing = `it is not installed as a bundle: polar harness install ${name}`
     results.push({ name, version: origin.version, problems: problems ?? [missing] })
   }
-  if (asJson) printJson(results)
-  else process.stdout.write(results.map(renderCheck).join(''))
-  if (results.length === 0) process.stderr.write(`No bundle in ${places.dir}; polar harness install makes one.\n`)
+  if (asJson) printJson(results, 2)
+  else print(results.map(renderCheck).join(''))
+  if (results.length === 0) printError(`No bundle in ${places.dir}; polar harness install makes one.\n`)
   return results.some(({ problems }) => problems.length > 0) ? EXIT.failed : EXIT.done
 }
 
@@ -161,10 +162,6 @@ function renderCheck({ name, version, problems }: { name: string; version: strin
   const shown = problems.slice(0, MOST_PROBLEMS).map((problem) => `  ${problem}\n`)
   const more = problems.length > MOST_PROBLEMS ? `  and ${problems.length - MOST_PROBLEMS} more\n` : ''
   return `${name} ${version}: ${problems.length} wrong; polar harness install ${name} puts it right\n${shown.join('')}${more}`
-}
-
-function printJson(value: unknown): void {
-  process.stdout.write(`${JSON.stringify(value, null, 2)}\n`)
 }
 
 function megabytes(bytes: number): string {

@@ -7,6 +7,7 @@ import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { formatGraph, formatSummary } from '../graph-view.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT } from '../session-view.ts'
+import { print, printJson } from '../print.ts'
 
 export const inspect = defineCommand({
   name: 'inspect',
@@ -25,12 +26,12 @@ export const inspect = defineCommand({
     const { dir, id } = await resolveSession(subject, resolve(flags.out))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const built = buildSession(session, options)
-    process.stdout.write(
-      flags.json
-        ? `${JSON.stringify(toJson(built), null, 2)}\n`
-        : `Session ${session.id}${session.complete ? '' : ' (INCOMPLETE)'}\n\n` +
-            `${formatGraph(built, { evidence: flags.why })}\n${formatSummary(built.summary, built.exclusions)}`,
-    )
+    if (flags.json) printJson(toJson(built), 2)
+    else
+      print(
+        `Session ${session.id}${session.complete ? '' : ' (INCOMPLETE)'}\n\n` +
+          `${formatGraph(built, { evidence: flags.why })}\n${formatSummary(built.summary, built.exclusions)}`,
+      )
     return EXIT.done
   },
 })

@@ -7,7 +7,9 @@ import { readServerNote, readTokens } from '../data-folder.ts'
 import { explainFailure } from '../find-server.ts'
 import { openWorker } from '../open-worker.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
+import { print, printError, printJson } from '../print.ts'
 
 export const node = defineCommand({
   name: 'node',
@@ -60,12 +62,14 @@ export const node = defineCommand({
     })
     if (opened === undefined) return exitCode(stop)
     const { nodeId, worker } = opened
-    for (const warning of opened.warnings) process.stderr.write(`${warning}\n`)
+    using _surviving = surviveErrors(logger)
+    for (const warning of opened.warnings) printError(`${warning}\n`)
     const ready = { event: 'ready', url: server.url, node_id: nodeId }
-    process.stdout.write(flags.json ? `${JSON.stringify(ready)}\n` : `${nodeId} joined ${server.url}\n`)
+    if (flags.json) printJson(ready)
+    else print(`${nodeId} joined ${server.url}\n`)
     await Promise.race([worker.ended, untilAborted(stop.first)])
     if (stop.first.aborted) {
-      process.stderr.write('Draining: sessions that run are finished first. Once more gives them back at once.\n')
+      printError('Draining: sessions that run are finished first. Once more gives them back at once.\n')
       await Promise.race([worker.drain(), untilAborted(stop.second)])
       if (stop.second.aborted) await worker.release()
     }

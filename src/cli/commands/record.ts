@@ -2,10 +2,10 @@ import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
-import pino from 'pino'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { allowModules } from '../../lib/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { createCallLogStore } from '../../store/call-log/store.ts'
@@ -15,6 +15,7 @@ import { NO_OPTIONS, type AgentOptions } from '../../node/harness-launch.ts'
 import { isPackaged, loadHarness } from '../../node/load-harness.ts'
 import { presets } from '../../node/harnesses/index.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { createLogger } from '../create-logger.ts'
 import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../harness-places.ts'
 import { loadAgent } from '../load-agent.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
@@ -30,6 +31,7 @@ import { prepareCommand, preparePreset } from '../prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../record-session.ts'
 import { assertWritable } from '../writable.ts'
 import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
+import { printError, printJson } from '../print.ts'
 
 export const record = defineCommand({
   name: 'record',
@@ -104,7 +106,7 @@ export const record = defineCommand({
       engineLog: flags['engine-log'],
       upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
     })
-    for (const warning of warningsOf(engine)) process.stderr.write(`${warning}\n`)
+    for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
       continuation: flags.continuation as ContinuationMode,
@@ -116,7 +118,7 @@ export const record = defineCommand({
       reader: createCallLogReader({ dir }),
       ids: randomIds(now),
       now,
-      logger: pino({ level: flags.verbose ? 'debug' : 'warn' }, pino.destination(2)),
+      logger: createLogger(flags.verbose ? 'debug' : 'warn'),
       stdout: flags.json ? 'stderr' : 'inherit',
       signal: interrupted.signal,
     })
@@ -264,7 +266,7 @@ function report(
   if (asJson) {
     const about = harness === undefined ? {} : { harness: harness.name, harness_end: end }
     const summary = { ...toSummary(session), ...about, path, exit_code: exitCode, duration_ms: durationMs }
-    process.stdout.write(`${JSON.stringify(summary)}\n`)
+    printJson(summary)
     return
   }
   const lines = [
@@ -272,9 +274,9 @@ function report(
     session.turns.length === 0 ? NO_CALLS : formatCallTable(session),
     `Session  ${session.id}  (${(durationMs / 1000).toFixed(1)} s, harness exit code ${exitCode}${end === undefined ? '' : `: ${end}`})`,
     `Written  ${path}`,
-    ...session.incompleteReasons.map((reason) => `INCOMPLETE  ${reason}`),
+    ...session.incompleteReasons.map((reason) => `INCOMPLETE  ${toVisibleLine(reason)}`),
     `Read it  polar show ${session.id}${dir === resolve(DEFAULT_OUT) ? '' : ` --out ${dir}`}`,
     '',
   ]
-  process.stderr.write(lines.join('\n'))
+  printError(lines.join('\n'))
 }

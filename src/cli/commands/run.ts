@@ -2,11 +2,11 @@ import { watch } from 'node:fs'
 import { appendFile, readFile } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join, resolve } from 'node:path'
-import pino from 'pino'
 import type { ContinuationMode } from '../../gateway/sessions.ts'
 import { allowModules } from '../../lib/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
+import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import { RuntimeSpec, TaskRequest } from '../../model/task.ts'
 import { checkTask } from '../../node/check-task.ts'
@@ -18,6 +18,7 @@ import { SessionFolder, sessionsFolder } from '../../node/session-folder.ts'
 import { StageWidths } from '../../node/stages.ts'
 import type { SessionScore } from '../../trajectory/score-session.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
+import { createLogger } from '../create-logger.ts'
 import { HARNESS_DIR_HELP, presetNamed } from '../harness-places.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
 import { loadTaskFiles } from '../load-tasks.ts'
@@ -28,6 +29,7 @@ import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.t
 import { createStageView } from '../stage-view.ts'
 import { formatTable } from '../table.ts'
 import { assertWritable } from '../writable.ts'
+import { print, printError, printJson } from '../print.ts'
 
 const DEFAULT_OUT = join('.polar', 'runs')
 
@@ -123,7 +125,7 @@ export const run = defineCommand({
         script: flags.script,
         upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
       })
-      for (const warning of warningsOf(engine)) process.stderr.write(`${warning}\n`)
+      for (const warning of warningsOf(engine)) printError(`${warning}\n`)
       const widths = StageWidths.parse({
         init: whole('init', flags.init, 1),
         ready: whole('ready', flags.ready, 0),
@@ -137,6 +139,8 @@ export const run = defineCommand({
         engine,
         runtime: flags.runtime ?? settings.runtime,
         runtimeSettings: settings.runtimes,
+        gitCredentials: settings.gitCredentials,
+        sandboxMemoryMb: settings.sandboxMemoryMb,
         widths,
         budgets: { init: 900, evaluate: 1800 },
         artifacts: ArtifactPolicy.parse({ keep: flags.artifacts }),
@@ -150,7 +154,7 @@ export const run = defineCommand({
         continuation: flags.continuation as ContinuationMode,
         quirks: await loadQuirks(flags.quirks),
         env: process.env,
-        logger: pino({ level: flags.verbose ? 'debug' : 'error' }, pino.destination(2)),
+        logger: createLogger(flags.verbose ? 'debug' : 'error'),
       })
       await addMissingScores(dir)
       const refills = flags.refills === undefined ? undefined : whole('refills', flags.refills, 0)
@@ -231,7 +235,7 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
     let written = Promise.resolve()
     const onOutcome = (outcome: SessionOutcome): void => {
       ended.push(outcome)
-      if (asJson) process.stdout.write(`${JSON.stringify(outcome)}\n`)
+      if (asJson) printJson(outcome)
       else view.print(lineOf(outcome))
       const score = scoreOf(outcome)
       if (score !== undefined) written = written.then(() => appendFile(scores, `${JSON.stringify(score)}\n`))
@@ -247,7 +251,7 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
     await Promise.all(takenUp)
     await written
   }
-  if (!asJson) process.stdout.write(summaryOf(runs, { runId, dir, scores }))
+  if (!asJson) print(summaryOf(runs, { runId, dir, scores }))
   return runs.every(({ task, valid }) => valid >= task.num_samples) ? EXIT.done : EXIT.failed
 }
 
@@ -283,9 +287,10 @@ function lineOf(outcome: SessionOutcome): string {
   const reward = grade?.outcome_reward == null ? 'no reward' : `reward ${grade.outcome_reward}`
   const seconds = timing.run_ms == null ? '' : `, ${(timing.run_ms / 1000).toFixed(1)} s`
   const what = `${counts?.calls ?? 0} calls, ${counts?.tokens.trained ?? 0} tokens to train${seconds}`
-  const why = failure === undefined ? '' : `\n    ${failure.code}: ${failure.message.split('\n')[0]}`
-  const told = (outcome.warnings ?? []).map((warning) => `\n    Warning: ${warning}`).join('')
-  return `${status.padEnd(9)}  ${taskId}  ${sessionId}  ${reward}, ${what}${why}${told}\n`
+  const why =
+    failure === undefined ? '' : `\n    ${failure.code}: ${toVisibleLine(failure.message.split('\n')[0] ?? '')}`
+  const told = (outcome.warnings ?? []).map((warning) => `\n    Warning: ${toVisibleLine(warning)}`).join('')
+  return `${status.padEnd(9)}  ${toVisibleLine(taskId)}  ${sessionId}  ${reward}, ${what}${why}${told}\n`
 }
 
 function summaryOf(
@@ -313,7 +318,9 @@ function summaryOf(
   return [
     '\n',
     formatTable([['task', 'valid', 'not scored', 'mean reward', 'rewards', 'calls', 'tokens to train'], ...rows]),
-    ...[...failures].map(([code, outcomes]) => `${outcomes.length} × ${code}: ${outcomes[0]!.failure!.message}\n`),
+    ...[...failures].map(
+      ([code, outcomes]) => `${outcomes.length} × ${code}: ${toHangingText(outcomes[0]!.failure!.message, 4)}\n`,
+    ),
     `\nRun       ${runId}\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
     `Train     polar export --run ${runId} --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
   ].join('')
@@ -345,11 +352,11 @@ async function runAgain(
     ]
     try {
       const code = await once(AbortSignal.any([signal, changed.signal])).catch((error: unknown) => {
-        process.stderr.write(`${error instanceof Error ? error.message : String(error)}\n`)
+        printError(`${error instanceof Error ? error.message : String(error)}\n`)
         return EXIT.usage
       })
       if (signal.aborted) return code
-      process.stderr.write('Waiting for a change; Ctrl-C ends it.\n')
+      printError('Waiting for a change; Ctrl-C ends it.\n')
       await untilAborted(AbortSignal.any([signal, changed.signal]))
       if (signal.aborted) return code
     } finally {

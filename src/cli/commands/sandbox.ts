@@ -11,6 +11,7 @@ import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../
 import { completeSettings, loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../runtime-settings.ts'
 import { loadCustomRuntime, openRuntime, SANDBOX_DIR_HELP, toSandboxSpec } from '../sandbox-options.ts'
 import { formatTable } from '../table.ts'
+import { print, printError, printJson } from '../print.ts'
 
 const START_MS = 120_000
 /** Renewed while we live; one of a process that died is for `rm --expired` soon after. */
@@ -255,14 +256,14 @@ async function list(all: readonly Runtime[], asJson: boolean): Promise<ExitCode>
     for (const { id, startedAt, leaseUntil, labels } of await listed(runtime))
       rows.push({ id, runtime: runtime.kind, age_seconds: toSeconds(now - startedAt), lease_seconds: toSeconds(leaseUntil - now), labels }) // prettier-ignore
   if (asJson) {
-    process.stdout.write(`${JSON.stringify(rows, null, 2)}\n`)
+    printJson(rows, 2)
     return EXIT.done
   }
   if (rows.length === 0) {
-    process.stderr.write('There is no sandbox.\n')
+    printError('There is no sandbox.\n')
     return EXIT.done
   }
-  process.stdout.write(
+  print(
     formatTable([
       ['id', 'runtime', 'age', 'lease', 'labels'],
       ...rows.map(({ id, runtime, age_seconds, lease_seconds, labels }) => [
@@ -287,11 +288,11 @@ async function remove(all: readonly Runtime[], ids: readonly string[], isExpired
       if (!ids.includes(id) && !(isExpired && leaseUntil < now)) continue
       await runtime.remove(id)
       found.add(id)
-      process.stdout.write(`${id}\n`)
+      print(`${id}\n`)
     }
   }
   const missing = ids.filter((id) => !found.has(id))
-  for (const id of missing) process.stderr.write(`There is no sandbox ${id}.\n`)
+  for (const id of missing) printError(`There is no sandbox ${id}.\n`)
   return missing.length > 0 ? EXIT.failed : EXIT.done
 }
 

@@ -1,10 +1,12 @@
 import { defineCommand, type ExitCode } from '../command.ts'
 import { loadFromFlags, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
 import { createLogger } from '../create-logger.ts'
-import { isLoopback } from '../loopback.ts'
+import { isLoopbackHost } from '../../lib/loopback-host.ts'
 import { openServer } from '../open-server.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
+import { print, printError, printJson } from '../print.ts'
 
 export const server = defineCommand({
   name: 'server',
@@ -30,11 +32,13 @@ export const server = defineCommand({
       return undefined
     })
     if (opened === undefined) return exitCode(stop)
-    if (!isLoopback(config.server.host) && config.server.tls === undefined)
-      process.stderr.write('Warning: without TLS, tokens and results can be read on the way; see server.tls.\n')
+    using _surviving = surviveErrors(deps.logger)
+    if (!isLoopbackHost(config.server.host) && config.server.tls === undefined)
+      printError('Warning: without TLS, tokens and results can be read on the way; see server.tls.\n')
     const { url, tokens } = opened
-    process.stdout.write(flags.json ? `${JSON.stringify({ event: 'ready', url })}\n` : `${url}\n`)
-    if (tokens?.file !== undefined) process.stderr.write(`Tokens for trainers and nodes: ${tokens.file}\n`)
+    if (flags.json) printJson({ event: 'ready', url })
+    else print(`${url}\n`)
+    if (tokens?.file !== undefined) printError(`Tokens for trainers and nodes: ${tokens.file}\n`)
     await untilAborted(stop.first)
     return exitCode(stop)
   },

@@ -13,6 +13,8 @@ import { readRequest } from '../read-request.ts'
 import { resolveSession } from '../resolve-session.ts'
 import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
 import { isTiny } from '../token-decoder.ts'
+import { print, printJson } from '../print.ts'
+import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 
 export const show = defineCommand({
   name: 'show',
@@ -31,10 +33,8 @@ export const show = defineCommand({
     const { dir, id } = await resolveSession(subject, resolve(flags.out))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const turns = selectTurns(session, flags.call)
-    const text = flags.json
-      ? `${JSON.stringify(toJson(session, turns, flags.tokens), null, 2)}\n`
-      : await format(session, turns, { full: flags.full, tokens: flags.tokens })
-    process.stdout.write(text)
+    if (flags.json) printJson(toJson(session, turns, flags.tokens), 2)
+    else print(await formatSession(session, turns, { full: flags.full, tokens: flags.tokens }))
     return EXIT.done
   },
 })
@@ -61,6 +61,8 @@ function toCallJson(turn: Turn, tokens: boolean): Record<string, unknown> {
   return {
     request: parseRequest(turn),
     forced: turn.forced,
+    steered_by: turn.steeredBy ?? [],
+    dropped_fields: turn.droppedFields ?? [],
     sampling: turn.sampling === undefined ? null : toSamplingJson(turn.sampling),
     logprobs_of: turn.response?.logprobMode ?? null,
     failure: turn.failure ?? null,
@@ -96,16 +98,20 @@ function parseRequest(turn: Turn): unknown {
 
 // --- text -------------------------------------------------------------------------------------------------------------
 
-interface ViewOptions {
+export interface ViewOptions {
   full: boolean
   tokens: boolean
 }
 
-async function format(session: SessionRecord, turns: readonly Turn[], options: ViewOptions): Promise<string> {
+export async function formatSession(
+  session: SessionRecord,
+  turns: readonly Turn[],
+  options: ViewOptions,
+): Promise<string> {
   const tokenizer = options.tokens && isTiny(session) ? await loadTokenizer(embeddedModelFolder()) : undefined
   const head = [
     `Session ${session.id}, ${new Date(session.createdAt).toISOString()}, ${session.complete ? 'complete' : 'INCOMPLETE'}`,
-    ...session.incompleteReasons.map((reason) => `  ${reason}`),
+    ...session.incompleteReasons.map((reason) => `  ${toVisibleLine(reason)}`),
     '',
   ]
   let seen = 0
@@ -122,7 +128,7 @@ function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: T
   // Histories grow by appending, so a call shows what is new in it.
   const isContinuation = seen > 0 && messages.length > seen
   const shown = isContinuation ? messages.slice(seen) : messages
-  const title = `── call ${turn.index + 1} ── ${turn.model}${turn.stream ? ', streamed' : ''}`
+  const title = `── call ${turn.index + 1} ── ${toVisibleLine(turn.model)}${turn.stream ? ', streamed' : ''}`
   return [
     title.padEnd(80, ' ─').trimEnd(),
     ...(isContinuation ? [`   (${seen} earlier messages)`] : []),
@@ -133,6 +139,7 @@ function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: T
     ]),
     ...(turn.failure ? [indent('failed', `${turn.failure.code}: ${turn.failure.message}`, options)] : []),
     ...(turn.response?.gradeReasons ?? []).map((reason) => indent('grade', reason, options)),
+    ...(turn.steeredBy ?? []).map((steering) => indent('steered', steering, options)),
     '',
   ]
 }
@@ -155,7 +162,7 @@ const LONGEST = 400
 function indent(label: string, text: string, options: ViewOptions): string {
   const cut = text.length > LONGEST && !options.full
   const shown = cut ? `${text.slice(0, LONGEST)} … (${text.length} characters; --full shows all)` : text
-  return `${label.padStart(9)}  ${shown.replaceAll('\n', `\n${' '.repeat(11)}`)}`
+  return `${label.padStart(9)}  ${toHangingText(shown, 11)}`
 }
 
 function formatTokens(choice: Choice, tokenizer: Tokenizer | undefined): string[] {

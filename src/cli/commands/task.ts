@@ -1,5 +1,6 @@
 import { TaskWord } from '../../api/task-routes.ts'
 import { shellWord } from '../../lib/shell-word.ts'
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import { endWithOutput } from '../closed-output.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
 import { PLACE_FLAGS } from '../config-flags.ts'
@@ -10,6 +11,7 @@ import { saveResults } from '../task/save-results.ts'
 import { readTasks, submitTasks, warnOfPaths, type Submitted } from '../task/submit-tasks.ts'
 import { waitForTasks } from '../task/wait-for-tasks.ts'
 import { renderSession, renderTask, renderTasks, type TaskSummary } from '../task-view.ts'
+import { print, printError, printJson } from '../print.ts'
 
 const PATIENCE_SECONDS = '600'
 
@@ -125,12 +127,12 @@ async function submit(files: readonly string[], flags: TaskFlags, find: Find, pa
   })
   const tasks = await readTasks(files, changes, server)
   const warning = warnOfPaths(server, tasks)
-  if (warning !== undefined) process.stderr.write(`${warning}\n`)
+  if (warning !== undefined) printError(`${warning}\n`)
   const outcomes = await submitTasks(server, tasks, { isAgain: flags.again, isQueued: flags.queue })
   for (const outcome of outcomes) {
-    if (flags.json && !flags.wait) print(outcome)
-    else if (!flags.json) process.stdout.write(`${outcome.task_id}: ${SAYINGS[outcome.outcome]}\n`)
-    for (const text of outcome.warnings ?? []) process.stderr.write(`${outcome.task_id}: ${text}\n`)
+    if (flags.json && !flags.wait) printJson(outcome)
+    else if (!flags.json) print(`${toVisibleLine(outcome.task_id)}: ${SAYINGS[outcome.outcome]}\n`)
+    for (const text of outcome.warnings ?? []) printError(`${toVisibleLine(`${outcome.task_id}: ${text}`)}\n`)
   }
   const taken = outcomes.filter(({ outcome }) => outcome === 'created' || outcome === 'same')
   const isRefused = taken.length < outcomes.length
@@ -142,7 +144,7 @@ async function submit(files: readonly string[], flags: TaskFlags, find: Find, pa
     return code === EXIT.done && isRefused ? EXIT.failed : code
   }
   if (!flags.json && !flags.wait && taken[0] !== undefined)
-    process.stderr.write(
+    printError(
       `Follow it with: polar task wait ${taken
         .map(({ task_id: id }) => quote(id))
         .slice(0, 5)
@@ -171,10 +173,10 @@ async function list(words: readonly string[], flags: TaskFlags, find: Find): Pro
   }
   const tasks: TaskSummary[] = []
   for await (const one of listTasks(client, query, most)) {
-    if (flags.json) print(one)
+    if (flags.json) printJson(one)
     else tasks.push(one)
   }
-  if (!flags.json) process.stdout.write(renderTasks(tasks, Date.now()))
+  if (!flags.json) print(renderTasks(tasks, Date.now()))
   return EXIT.done
 }
 
@@ -182,16 +184,16 @@ async function show(words: readonly string[], flags: TaskFlags, find: Find): Pro
   const { client } = await find()
   if (flags.session !== undefined) {
     const session = await client.getSession({ params: { session_id: flags.session } })
-    if (flags.json) print(session)
-    else process.stdout.write(renderSession(session))
+    if (flags.json) printJson(session)
+    else print(renderSession(session))
     return EXIT.done
   }
   const [id, ...more] = words
   if (id === undefined || more.length > 0) throw usageError('task', 'show takes one task, or --session ID')
   const found = await findTask(client, id)
   const { sessions, unrunnable } = await listSessions(client, id)
-  if (flags.json) print({ ...found, sessions, unrunnable })
-  else process.stdout.write(renderTask(found, sessions, Date.now(), unrunnable))
+  if (flags.json) printJson({ ...found, sessions, unrunnable })
+  else print(renderTask(found, sessions, Date.now(), unrunnable))
   return EXIT.done
 }
 
@@ -209,13 +211,13 @@ async function wait(
       find,
       patienceMs: patience * 1000,
       signal: interrupted.signal,
-      ...(asJson ? { onEnd: print } : {}),
+      ...(asJson ? { onEnd: (ended) => printJson(ended) } : {}),
     })
-    if (!asJson) process.stdout.write(renderTasks(tasks, Date.now()))
+    if (!asJson) print(renderTasks(tasks, Date.now()))
     return tasks.every(({ status }) => status === 'completed') ? EXIT.done : EXIT.failed
   } catch (error) {
     if (!interrupted.signal.aborted) throw error
-    process.stderr.write(
+    printError(
       `Not over yet; the server goes on. To wait again: polar task wait ${ids.map(quote).slice(0, 5).join(' ')}\n`,
     )
     return EXIT.interrupted
@@ -234,13 +236,13 @@ async function results(ids: readonly string[], flags: TaskFlags, find: Find): Pr
     for (const id of ids) {
       if (flags.to !== undefined) {
         const saved = await saveResults(client, id, { dir: flags.to, follow: flags.follow, signal })
-        if (flags.json) print({ task_id: id, ...saved })
-        else process.stdout.write(`${id}: ${saved.results} results in ${saved.file}\n`)
+        if (flags.json) printJson({ task_id: id, ...saved })
+        else print(`${toVisibleLine(id)}: ${saved.results} results in ${saved.file}\n`)
         continue
       }
       using _ = endWithOutput()
       const query = { follow: flags.follow }
-      for await (const result of client.streamTaskResults({ params: { task_id: id }, query, signal })) print(result)
+      for await (const result of client.streamTaskResults({ params: { task_id: id }, query, signal })) printJson(result)
     }
     return EXIT.done
   } catch (error) {
@@ -255,8 +257,8 @@ async function cancel(ids: readonly string[], flags: TaskFlags, find: Find): Pro
   const { client } = await find()
   for (const id of ids) {
     const { status } = await client.cancelTask({ params: { task_id: id } })
-    if (flags.json) print({ task_id: id, status })
-    else process.stdout.write(`${id}: ${status}\n`)
+    if (flags.json) printJson({ task_id: id, status })
+    else print(`${toVisibleLine(id)}: ${status}\n`)
   }
   return EXIT.done
 }
@@ -266,17 +268,13 @@ async function retry(ids: readonly string[], flags: TaskFlags, find: Find): Prom
   const statuses: ('ERROR' | 'TIMEOUT' | 'CANCELLED')[] = flags.cancelled ? ['ERROR', 'CANCELLED'] : ['ERROR']
   for (const id of ids) {
     const answer = await client.retryTask({ params: { task_id: id }, body: { statuses } })
-    if (flags.json) print(answer)
-    else process.stdout.write(`${id}: ${answer.retried_sessions} sessions are made again\n`)
+    if (flags.json) printJson(answer)
+    else print(`${toVisibleLine(id)}: ${answer.retried_sessions} sessions are made again\n`)
   }
   return EXIT.done
 }
 
-function print(value: unknown): void {
-  process.stdout.write(`${JSON.stringify(value)}\n`)
-}
-
 /** As a shell takes it back. */
 function quote(id: string): string {
-  return /^[\w.:@/+-]+$/.test(id) ? id : shellWord(id)
+  return /^[\w.:@/+-]+$/.test(id) ? id : toVisibleLine(shellWord(id))
 }

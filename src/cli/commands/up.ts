@@ -1,6 +1,8 @@
 import { createClient, type Client } from '../../client/client.ts'
 import type { Config } from '../../config/config.ts'
 import { usualNodeId } from '../../config/node-section.ts'
+import { OwnAddresses } from '../../lib/own-addresses.ts'
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { speaksFor } from '../../server/node-pattern.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
@@ -12,13 +14,16 @@ import { exampleLines } from '../next-steps.ts'
 import { createScreen } from '../screen.ts'
 import { createStageView } from '../stage-view.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
+import { surviveErrors } from '../survive-errors.ts'
 import { untilAborted } from '../../lib/until-aborted.ts'
 import { findTask } from '../task/find-task.ts'
 import { formatReward } from '../task-view.ts'
+import { print, printError, printJson } from '../print.ts'
 
 export const up = defineCommand({
   name: 'up',
-  description: 'Server, node, gateway and engine in one process, on this machine; what is under way survives its end.',
+  description:
+    'Server, node, gateway and engine with one command, on this machine; what is under way survives its end.',
   flags: {
     ...PLACE_FLAGS,
     port: SERVER_FLAGS.port,
@@ -45,8 +50,10 @@ export const up = defineCommand({
     using screen = createScreen(() => [`  ${state}`], flags.json ? QUIET : process.stderr)
     // Nothing is under way yet, and a database that is being made can be left at any moment, but not be told to stop: until
     // it is there, whoever asks for the end gets it as from any other process.
-    const server = await openServer(loaded, { env, logger })
+    const own = new OwnAddresses()
+    const server = await openServer(loaded, { env, logger, own })
     using stop = listenForStop({ twoSteps: true })
+    using _surviving = surviveErrors(logger)
     await using parts = new AsyncDisposableStack()
     parts.use(server)
     // Somebody who sees no change would think that it was not heard.
@@ -60,6 +67,7 @@ export const up = defineCommand({
       config,
       server: connection,
       isOwnMachine: true,
+      own,
       env,
       logger,
       signal: stop.first,
@@ -71,7 +79,7 @@ export const up = defineCommand({
     if (opened === undefined) return exitCode(stop)
     screen[Symbol.dispose]()
     parts.use(opened)
-    for (const warning of opened.warnings) process.stderr.write(`${warning}\n`)
+    for (const warning of opened.warnings) printError(`${warning}\n`)
     sayReady(server, opened, { asJson: flags.json, data: config.data, script: config.engine.script })
     const client = createClient({
       baseUrl: connection.url,
@@ -101,7 +109,7 @@ export const up = defineCommand({
     }
     const left = opened.opened.node.sessions.length
     const back = left === 0 ? '' : ` ${left} sessions go back into the queue; the next polar up goes on with them.`
-    if (!flags.json && process.stderr.isTTY) process.stderr.write(`Ending.${back}\n`)
+    if (!flags.json && process.stderr.isTTY) printError(`Ending.${back}\n`)
     await opened.worker.release()
     return exitCode(stop)
   },
@@ -136,11 +144,11 @@ function sayReady(
       tokens_file: tokens?.file ?? null,
       pid: process.pid,
     }
-    process.stdout.write(`${JSON.stringify(ready)}\n`)
+    printJson(ready)
     return
   }
   // Where both are the same screen, once is enough.
-  if (!(process.stdout.isTTY && process.stderr.isTTY)) process.stdout.write(`${url}\n`)
+  if (!(process.stdout.isTTY && process.stderr.isTTY)) print(`${url}\n`)
   const lines = [
     '',
     `  Server   ${url}`,
@@ -154,7 +162,7 @@ function sayReady(
     '  Ctrl-C ends it; what is under way goes on the next time.',
     '',
   ]
-  if (process.stderr.isTTY) process.stderr.write(lines.map((line) => `${line}\n`).join(''))
+  if (process.stderr.isTTY) printError(lines.map((line) => `${line}\n`).join(''))
 }
 
 /** Where the logger writes, which changes once there are bars. */
@@ -210,7 +218,7 @@ async function tellEnds(client: Client, tell: (line: string) => void, signal: Ab
     const task = await findTask(client, id, signal)
     const failed = task.errored_sessions > 0 ? `, ${task.errored_sessions} failed` : ''
     tell(
-      `${task.status.padEnd(9)}  ${id}  ${task.valid_sessions}/${task.num_samples} valid${failed}, mean reward ${formatReward(task.mean_reward)}\n`,
+      `${task.status.padEnd(9)}  ${toVisibleLine(id)}  ${task.valid_sessions}/${task.num_samples} valid${failed}, mean reward ${formatReward(task.mean_reward)}\n`,
     )
   }
 }

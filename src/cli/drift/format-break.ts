@@ -1,3 +1,4 @@
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import type { TokenDecoder } from '../../trajectory/attribute-context.ts'
 import { adviceFor } from './advice.ts'
 import { callNumber, type Break, type DriftSummary } from './find-breaks.ts'
@@ -46,7 +47,7 @@ export function formatBreak(
   const shown = isSameText ? (ids: Int32Array) => tokenTexts(windowOf(ids, at).right, decoder) : whole
   return [
     ...block(`Call ${callNumber(node)}`, `does not go on literally from call ${callNumber(from)}: ${reason}`, room),
-    ...(detail === '' ? [] : block('', detail, room)),
+    ...(detail === '' ? [] : block('', toVisibleLine(detail), room)),
     '',
     line('before', `${shared}${side(before, shown)}`),
     line('now', `${shared}${side(now, shown)}`),

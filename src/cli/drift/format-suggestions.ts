@@ -1,3 +1,4 @@
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import { formatTable } from '../table.ts'
 import type { Gain, Suggestion, SuggestResult } from './suggest-rules.ts'
 
@@ -6,7 +7,7 @@ export function formatSuggestions(
   { suggestions, refused, proof }: SuggestResult,
   { sessionId, to }: { sessionId: string; to: string | undefined },
 ): string {
-  const rejected = refused.map(({ rule, why }) => `Not suggested: ${rule.name} (${rule.find}): ${why}.`)
+  const rejected = refused.map(({ rule, why }) => toVisibleLine(`Not suggested: ${rule.name} (${rule.find}): ${why}.`))
   if (suggestions.length === 0) {
     return [
       ...rejected,
@@ -36,7 +37,7 @@ function describe({ rule, pieces }: Suggestion): string[] {
     `  replace  ${JSON.stringify(rule.replace)}`,
     `           The model will always read ${first?.before}; edit "replace" to say something else.`,
     '',
-  ]
+  ].map(toVisibleLine)
 }
 
 function row(name: string, { of, before, after }: Gain): string[] {

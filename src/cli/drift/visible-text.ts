@@ -1,3 +1,4 @@
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import type { TokenDecoder } from '../../trajectory/attribute-context.ts'
 
 /**
@@ -26,7 +27,7 @@ function decodeVisibly(bytes: readonly number[]): string {
   for (let at = 0; at < bytes.length;) {
     const length = sequenceLength(bytes[at] as number)
     const character = decodeStrictly(bytes.slice(at, at + length))
-    text += character === undefined ? `\\x${toHex(bytes[at] as number)}` : escapeControl(character)
+    text += character === undefined ? `\\x${toHex(bytes[at] as number)}` : toVisibleLine(character)
     at += character === undefined ? 1 : length
   }
   return text
@@ -44,14 +45,6 @@ function decodeStrictly(bytes: readonly number[]): string | undefined {
   } catch {
     return undefined
   }
-}
-
-const ESCAPES: Readonly<Record<string, string>> = { '\n': String.raw`\n`, '\r': String.raw`\r`, '\t': String.raw`\t` }
-
-function escapeControl(character: string): string {
-  const known = ESCAPES[character]
-  if (known !== undefined) return known
-  return /[\p{C}\u2028\u2029]/u.test(character) ? `\\u{${character.codePointAt(0)!.toString(16)}}` : character
 }
 
 function toHex(byte: number): string {

@@ -1,6 +1,8 @@
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { EXIT, type ExitCode } from '../command.ts'
 import type { FoundServer } from '../find-server.ts'
+import { print, printError, printJson } from '../print.ts'
 
 /** Deletes tasks for good. One that cannot be is said so, and does not keep the others. */
 export async function removeTasks(
@@ -14,13 +16,13 @@ export async function removeTasks(
     try {
       const deleted = await client.deleteTask({ params: { task_id: id } })
       const sessions = deleted.deleted_sessions === 1 ? '1 session' : `${deleted.deleted_sessions} sessions`
-      if (json) process.stdout.write(`${JSON.stringify(deleted)}\n`)
-      else process.stdout.write(`${id}: deleted, with ${sessions} and ${toMegabytes(deleted.deleted_bytes)} MB\n`)
+      if (json) printJson(deleted)
+      else print(`${toVisibleLine(id)}: deleted, with ${sessions} and ${toMegabytes(deleted.deleted_bytes)} MB\n`)
     } catch (error) {
       if (!(error instanceof RolloutError) || !REFUSALS.has(error.code)) throw error
       isRefused = true
-      if (json) process.stdout.write(`${JSON.stringify({ task_id: id, error: error.failure })}\n`)
-      else process.stderr.write(`${id}: not deleted. ${error.message}\n`)
+      if (json) printJson({ task_id: id, error: error.failure })
+      else printError(`${toVisibleLine(`${id}: not deleted. ${error.message}`)}\n`)
     }
   }
   return isRefused ? EXIT.failed : EXIT.done

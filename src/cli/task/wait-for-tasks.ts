@@ -1,5 +1,6 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { createLimit } from '../../lib/limit.ts'
+import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { FoundServer } from '../find-server.ts'
 import { createScreen, renderBar } from '../screen.ts'
@@ -87,9 +88,10 @@ async function refresh(all: readonly Progress[], line: ServerLine, signal: Abort
 }
 
 function render(all: readonly Progress[], awayMs: number): string[] {
-  const width = Math.min(32, Math.max(...all.map(({ id }) => id.length)))
+  const width = Math.min(32, Math.max(...all.map(({ id }) => toVisibleLine(id).length)))
   const open = all.filter(({ isOver }) => !isOver)
-  const lines = (all.length <= AT_ONCE ? all : open.slice(0, AT_ONCE)).map(({ id, task, running, isOver }) => {
+  const lines = (all.length <= AT_ONCE ? all : open.slice(0, AT_ONCE)).map(({ id: given, task, running, isOver }) => {
+    const id = toVisibleLine(given)
     const name = (id.length > width ? `${id.slice(0, width - 1)}…` : id).padEnd(width)
     if (task === undefined) return `  ${name}  ${renderBar(0, 0)}`
     const reward = task.mean_reward === null ? '' : `  mean reward ${formatReward(task.mean_reward)}`
@@ -150,7 +152,9 @@ class ServerLine {
   #greet(): void {
     const { ids, stream = process.stderr } = this.#options
     if (!stream.isTTY)
-      stream.write(`Waiting for ${ids.length === 1 ? ids[0] : `${ids.length} tasks`} at ${this.server.url}.\n`)
+      stream.write(
+        `${toVisibleLine(`Waiting for ${ids.length === 1 ? ids[0] : `${ids.length} tasks`} at ${this.server.url}.`)}\n`,
+      )
   }
 }
 

@@ -1,31 +1,57 @@
 import { replaceValues, setMembers, type JsonEdit } from '../../lib/json-edit.ts'
+import { keepShape } from '../../lib/json-shape.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
 import type { SentSampling } from '../../model/turn-sampling.ts'
 import type { ResponseFormat, Sampling, TurnRequest } from '../../model/turn.ts'
+import { unsupportedText, type ChatFields } from './chat-fields.ts'
 import { parseJson } from './engine-http.ts'
 
 type WireObject = Record<string, unknown>
 
+/** A Chat Completions request as an engine gets it. */
+export interface ChatBody {
+  text: string
+  /** Paths of fields that the harness sent and the engine does not get. */
+  dropped: readonly string[]
+}
+
 /**
- * The body of a Chat Completions request, with `forced` fields on top. A request that came on this wire is passed on
- * byte for byte but for what must change; any other is written from our own words.
+ * The body of a Chat Completions request, with `forced` fields on top. A request that came on this wire keeps the bytes of
+ * every field in `fields`, but for what must change; any other is written from our own words.
  */
-export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>): string {
+export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>, fields: ChatFields): ChatBody {
   const imposed = { ...imposedSampling(request), ...forced }
-  if (request.wire.api !== 'openai-chat') return JSON.stringify({ ...toChatBody(request), ...imposed })
+  if (request.wire.api !== 'openai-chat') {
+    return { text: JSON.stringify({ ...toChatBody(request), ...imposed }), dropped: [] }
+  }
+  const kept = keepShape(request.wire.text, request.wire.body, hasNoFunction(request) ? withoutTools(fields) : fields)
+  const { text } = kept
+  // What the gateway sets itself is not missing.
+  const dropped = kept.dropped.filter((path) => imposed[path] === undefined)
   const sent = request.wire.body['messages']
   if (Array.isArray(sent) && sent.length !== request.messages.length) {
-    return setMembers(request.wire.text, { ...imposed, messages: toChatMessages(request.messages) })
+    return { text: setMembers(text, { ...imposed, messages: toChatMessages(request.messages) }), dropped }
   }
-  return setMembers(replaceValues(request.wire.text, messageEdits(request)), imposed)
+  return { text: setMembers(replaceValues(text, messageEdits(request)), imposed), dropped }
+}
+
+/** Engines refuse an empty list of tools, and a choice without one. */
+function hasNoFunction({ wire }: TurnRequest): boolean {
+  const tools = wire.body['tools'] as readonly ({ type?: unknown } | null)[] | null | undefined
+  return Array.isArray(tools) && !tools.some((tool) => tool?.type === 'function')
+}
+
+function withoutTools({ kind, members }: ChatFields): ChatFields {
+  const { tools: _tools, tool_choice: _choice, parallel_tool_calls: _parallel, ...others } = members
+  return { kind, members: others }
 }
 
 /** The sampling parameters in the body that `renderChatBody` makes of the same request. */
-export function sentSampling(request: TurnRequest, forced: Readonly<WireObject>): SentSampling {
+export function sentSampling(request: TurnRequest, forced: Readonly<WireObject>, fields: ChatFields): SentSampling {
   const imposed = { ...imposedSampling(request), ...forced }
   const isSameWire = request.wire.api === 'openai-chat'
   const body: WireObject = isSameWire
-    ? { ...request.wire.body, ...defined(imposed) }
+    ? { ...allowedOf(request.wire.body, fields), ...defined(imposed) }
     : { ...toChatSampling(request.sampling), n: request.sampling.n, ...imposed }
   const number = (name: string): number | undefined => (typeof body[name] === 'number' ? body[name] : undefined)
   const { stop } = body as { stop?: unknown }
@@ -42,6 +68,20 @@ export function sentSampling(request: TurnRequest, forced: Readonly<WireObject>)
     repetitionPenalty: number('repetition_penalty'),
     n: number('n'),
   })
+}
+
+function allowedOf(body: Readonly<WireObject>, { members }: ChatFields): WireObject {
+  return Object.fromEntries(Object.entries(body).filter(([name]) => Object.hasOwn(members, name)))
+}
+
+/** As OpenAI limits it. vLLM takes -1 for the whole vocabulary. */
+const MOST_ALTERNATIVES = 20
+
+/** How many alternatives of each token the caller asked for. */
+export function askedTopLogprobs({ logprobs, wire }: TurnRequest): number {
+  const asked = wire.body['top_logprobs']
+  if (!logprobs || typeof asked !== 'number') return 0
+  return asked < 0 ? MOST_ALTERNATIVES : Math.min(asked, MOST_ALTERNATIVES)
 }
 
 /** What the gateway itself puts into the request on behalf of the task. */
@@ -184,13 +224,8 @@ function toChatPart(part: ContentPart): WireObject {
     case 'image':
       return { type: 'image_url', image_url: defined({ url: part.url, detail: part.detail }) }
     case 'other':
-      return { type: 'text', text: `[unsupported content: ${kindOf(part.wire)}]` }
+      return { type: 'text', text: unsupportedText(part.wire) }
   }
-}
-
-function kindOf(wire: unknown): string {
-  const type = (wire as { type?: unknown } | null)?.type
-  return typeof type === 'string' ? type.slice(0, 60) : 'unknown'
 }
 
 function toChatCall(call: { id: string; name: string; arguments: string }): WireObject {

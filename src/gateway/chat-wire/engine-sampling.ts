@@ -1,5 +1,6 @@
 import type { DefaultSampling, EngineSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
+import type { ChatFields } from './chat-fields.ts'
 import { sentSampling } from './chat-request.ts'
 
 /**
@@ -8,10 +9,10 @@ import { sentSampling } from './chat-request.ts'
  */
 export function toEngineSampling(
   request: TurnRequest,
-  forced: Readonly<Record<string, unknown>>,
+  { forced, fields }: { forced: Readonly<Record<string, unknown>>; fields: ChatFields },
   documented: DefaultSampling,
   reported: DefaultSampling = {},
 ): EngineSampling {
   const assumed = (Object.keys(documented) as (keyof DefaultSampling)[]).filter((name) => reported[name] === undefined)
-  return { sent: sentSampling(request, forced), defaults: { ...documented, ...reported }, assumed }
+  return { sent: sentSampling(request, forced, fields), defaults: { ...documented, ...reported }, assumed }
 }

@@ -1,6 +1,7 @@
 import type { Dispatcher } from 'undici'
 import { toFailure } from '../../model/failure.ts'
 import type { TurnRequest } from '../../model/turn.ts'
+import type { ChatFields } from './chat-fields.ts'
 import { imposedSampling, renderChatBody } from './chat-request.ts'
 import { readRefusal, refusalError, type EngineHttp } from './engine-http.ts'
 
@@ -8,9 +9,17 @@ export interface ChatPost {
   request: TurnRequest
   /** Set on top of the request. The task's sampling and what is lowered here are written back, so that the log has them. */
   forced: Record<string, unknown>
+  /** What the harness may set on this engine. */
+  fields: ChatFields
   stream: boolean
   signal: AbortSignal
   countTokens: () => Promise<number>
+}
+
+export interface PostedChat {
+  response: Dispatcher.ResponseData
+  /** Paths of fields that the harness sent and the engine did not get. */
+  dropped: readonly string[]
 }
 
 /**
@@ -18,13 +27,13 @@ export interface ChatPost {
  * beside the prompt instead of lowering it, and harnesses ask for far more than a small context holds: so it is lowered
  * here. Rejects with what else the engine refused.
  */
-export async function postChat(http: EngineHttp, post: ChatPost): Promise<Dispatcher.ResponseData> {
+export async function postChat(http: EngineHttp, post: ChatPost): Promise<PostedChat> {
   const accept = post.stream ? 'text/event-stream' : 'application/json'
   Object.assign(post.forced, { ...imposedSampling(post.request), ...post.forced })
   for (let attempt = 0; ; attempt++) {
-    const body = renderChatBody(post.request, post.forced)
+    const { text: body, dropped } = renderChatBody(post.request, post.forced, post.fields)
     const response = await http.call('/v1/chat/completions', { body, accept, signal: post.signal })
-    if (response.statusCode === 200) return response
+    if (response.statusCode === 200) return { response, dropped }
     const refusal = await readRefusal(response)
     const room = refusal.status === 400 && attempt < 2 ? await findRoom(refusal.message, post) : undefined
     if (room === undefined) throw refusalError(refusal, http.base)

@@ -3,9 +3,9 @@ import * as z from 'zod'
 import { toJsonBytes } from '../../lib/json-bytes.ts'
 import { formatSse } from '../../lib/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
-import type { ContentPart, Message, Tool } from '../../model/message.ts'
+import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
 import type { ChoiceDelta, WireFields } from '../../model/stream-event.ts'
-import type { FinishReason, TurnRequest } from '../../model/turn.ts'
+import type { FinishReason, ResponseFormat, TurnRequest } from '../../model/turn.ts'
 import { RunFrames, type ShownFields } from './openai-chat-frames.ts'
 import {
   SSE_COMMENT,
@@ -50,7 +50,12 @@ const WireMessage = z.discriminatedUnion('role', [
 const WireTool = z.looseObject({
   type: z.string(),
   function: z
-    .looseObject({ name: z.string(), description: z.string().nullish(), parameters: z.unknown().optional() })
+    .looseObject({
+      name: z.string(),
+      description: z.string().nullish(),
+      parameters: z.unknown().optional(),
+      strict: z.unknown().optional(),
+    })
     .optional(),
 })
 
@@ -90,6 +95,8 @@ function parseRequest(body: JsonBody, { known }: RequestContext): TurnRequest {
     model: wire.model,
     messages,
     tools,
+    toolChoice: toToolChoice(wire['tool_choice']),
+    responseFormat: toResponseFormat(wire['response_format']),
     sampling: {
       temperature: wire.temperature ?? undefined,
       topP: wire.top_p ?? undefined,
@@ -213,8 +220,26 @@ function toTools(tools: z.infer<typeof WireTools>): Tool[] {
 
 function toTool(tool: z.infer<typeof WireTool>): Tool[] {
   if (tool.function === undefined) return []
-  const { name, description, parameters } = tool.function
-  return [{ name, description: description ?? undefined, parameters }]
+  const { name, description, parameters, strict } = tool.function
+  return [{ name, description: description ?? undefined, parameters, ...(strict === true ? { strict } : {}) }]
+}
+
+/** Engines check the choice themselves, so a malformed one counts as what it was meant to be. */
+function toToolChoice(choice: unknown): ToolChoice | undefined {
+  if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
+  if (typeof choice !== 'object' || choice === null) return undefined
+  const { function: chosen } = choice as { function?: { name?: unknown } | null }
+  return { name: typeof chosen?.name === 'string' ? chosen.name : '' }
+}
+
+/** As `toToolChoice`. */
+function toResponseFormat(format: unknown): ResponseFormat | undefined {
+  if (typeof format !== 'object' || format === null) return undefined
+  const { type, json_schema: named } = format as { type?: unknown; json_schema?: WireFields | null }
+  if (type === 'text') return { type: 'text' }
+  if (type !== 'json_schema') return { type: 'json-object' }
+  const name = named?.['name']
+  return { type: 'json-schema', name: typeof name === 'string' ? name : 'response', schema: named?.['schema'] }
 }
 
 // --- render response --------------------------------------------------------------------------------------------------

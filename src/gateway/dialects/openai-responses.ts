@@ -103,6 +103,7 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
     toolChoice: isCompaction && tools.length > 0 ? 'none' : toolChoice,
     parallelToolCalls: wire.parallel_tool_calls ?? undefined,
     responseFormat: isCompaction ? undefined : format,
+    ...(isCompaction ? { purpose: 'compaction' as const } : {}),
     ...(effort == null ? {} : { reasoning: { enabled: effort !== 'none', effort } }),
     sampling: {
       temperature: wire.temperature ?? undefined,

@@ -2,6 +2,7 @@ import { expect, test } from 'vitest'
 import { bareContext, type Route } from '../dialects/dialect.ts'
 import { anthropicMessages } from '../dialects/anthropic-messages.ts'
 import { openaiChat } from '../dialects/openai-chat.ts'
+import { openaiFields } from '../chat-wire/chat-fields.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { applyQuirks } from './index.ts'
 
@@ -28,10 +29,12 @@ function parse(value: unknown): ReturnType<typeof anthropicMessages.parseRequest
 test('two conversations that differ in the billing line only give the engine the same prompt', () => {
   const [one, other] = ['f00', 'ba7'].map((hash) => applyQuirks(parse(claudeRequest(hash))))
   expect(one?.applied).toEqual(['claude-billing-line'])
-  expect(renderChatBody(one!.request, {})).toBe(renderChatBody(other!.request, {}))
-  expect(renderChatBody(one!.request, {})).not.toContain('cc_version')
+  expect(renderChatBody(one!.request, {}, openaiFields).text).toBe(
+    renderChatBody(other!.request, {}, openaiFields).text,
+  )
+  expect(renderChatBody(one!.request, {}, openaiFields).text).not.toContain('cc_version')
   // Only the harness's own line, at the start of a system text: a user may speak of it.
-  expect(renderChatBody(one!.request, {})).toContain('x-anthropic-billing-header: is what?')
+  expect(renderChatBody(one!.request, {}, openaiFields).text).toContain('x-anthropic-billing-header: is what?')
 })
 
 test('a request without it is not touched', () => {

@@ -1,4 +1,5 @@
 import { describe, expect, test } from 'vitest'
+import { openaiFields } from '../chat-wire/chat-fields.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
 import { bareContext, type Route } from '../dialects/dialect.ts'
 import { openaiChat } from '../dialects/openai-chat.ts'
@@ -19,30 +20,30 @@ function rule(fields: Partial<Record<keyof QuirkRule, unknown>>): QuirkRule {
 const body = {
   model: 'm',
   messages: [
-    { role: 'developer', content: 'Time: 10:00. Help. Time: 11:00', note: 1.0 },
+    { role: 'developer', content: 'Time: 10:00. Help. Time: 11:00', name: 'ops' },
     {
       role: 'user',
       content: [
         { type: 'text', text: 'a' },
-        { type: 'text', text: 'Time: 12:00', cache: true },
+        { type: 'text', text: 'Time: 12:00' },
       ],
     },
     { role: 'assistant', content: 'Time: 13:00' },
     { role: 'tool', tool_call_id: 'c', content: 'Time: 14:00' },
   ],
-  unknown_field: { kept: true },
+  seed: 7,
 }
 
 describe('a rule', () => {
   test('changes what the engine reads, in every match, and nothing else of the body', () => {
     const { request, applied } = applyQuirks(parse(body), quirksWith([rule({ replace: 'Time: $&' })]))
     expect(applied).toEqual(['clock'])
-    const sent = JSON.parse(renderChatBody(request, {})) as typeof body
+    const sent = JSON.parse(renderChatBody(request, {}, openaiFields).text) as typeof body
     expect(sent).toEqual({
       ...body,
       messages: [
-        { role: 'system', content: 'Time: $&. Help. Time: $&', note: 1 },
-        { role: 'user', content: [body.messages[1]!.content[0], { type: 'text', text: 'Time: $&', cache: true }] },
+        { role: 'system', content: 'Time: $&. Help. Time: $&', name: 'ops' },
+        { role: 'user', content: [body.messages[1]!.content[0], { type: 'text', text: 'Time: $&' }] },
         body.messages[2],
         { role: 'tool', tool_call_id: 'c', content: 'Time: $&' },
       ],
@@ -80,20 +81,20 @@ describe('a message that a quirk takes out', () => {
       messages: [{ role: 'system', content: 'x-anthropic-billing-header: a' }, body.messages[1]],
     }
     const { request } = applyQuirks(parse(billed))
-    expect(JSON.parse(renderChatBody(request, {}))).toMatchObject({
+    expect(JSON.parse(renderChatBody(request, {}, openaiFields).text)).toMatchObject({
       messages: [{ role: 'user' }],
-      unknown_field: { kept: true },
+      seed: 7,
     })
   })
 })
 
 test('a text part that a quirk takes out is out of the body', () => {
   const content = ['x-anthropic-billing-header: a', 'You help.'].map((text) => ({ type: 'text', text }))
-  const { request } = applyQuirks(parse({ model: 'm', messages: [{ role: 'system', content }], kept: 1 }))
-  expect(JSON.parse(renderChatBody(request, {}))).toEqual({
+  const { request } = applyQuirks(parse({ model: 'm', messages: [{ role: 'system', content }], seed: 1 }))
+  expect(JSON.parse(renderChatBody(request, {}, openaiFields).text)).toEqual({
     model: 'm',
     messages: [{ role: 'system', content: 'You help.' }],
-    kept: 1,
+    seed: 1,
   })
 })
 

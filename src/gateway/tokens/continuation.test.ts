@@ -5,6 +5,7 @@ import { embeddedModelFolder } from '../../engine/model-package.ts'
 import { loadTokenizer, type Tokenizer } from '../../engine/tokenizer.ts'
 import type { AssistantMessage, Message } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { openaiFields } from '../chat-wire/chat-fields.ts'
 import { renderChatBody } from '../chat-wire/chat-request.ts'
 import type { Render } from './bridge.ts'
 import { Continuations, type Continuation } from './continuation.ts'
@@ -18,7 +19,7 @@ beforeAll(async () => {
 
 /** The real template and tokenizer of the tiny model, as its engine's render endpoint uses them. */
 const render: Render = async (request) => {
-  const body = JSON.parse(renderChatBody(request, {})) as {
+  const body = JSON.parse(renderChatBody(request, {}, openaiFields).text) as {
     messages: Record<string, unknown>[]
     tools?: Record<string, unknown>[]
   }

@@ -6,7 +6,8 @@ import type { WireFields } from '../../model/stream-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readJsonObject, readWhole, type Translated } from '../chat-wire/chat-answer.ts'
-import { renderChatBody } from '../chat-wire/chat-request.ts'
+import { llamacppFields as fields } from '../chat-wire/chat-fields.ts'
+import { askedTopLogprobs, renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
@@ -44,12 +45,13 @@ export function createLlamacpp(options: EngineOptions): Upstream {
     const calls = forcedCalls(request, options.model)
     const prompt: Promise<Prompt> = readPrompt(request, together).catch(toNoPrompt)
     try {
-      const responses = await Promise.all(
+      const posted = await Promise.all(
         calls.map((forced) => {
           const countTokens = async () => (await tokenise(request, together)).length
-          return postChat(http, { request, forced, stream: false, signal: together, countTokens })
+          return postChat(http, { request, forced, fields, stream: false, signal: together, countTokens })
         }),
       )
+      const responses = posted.map(({ response }) => response)
       const { logprobs: mode } = capabilities
       const events = readWhole(() => loadAnswer(responses, prompt, capabilities.contextTokens), {
         base: http.base,
@@ -57,8 +59,9 @@ export function createLlamacpp(options: EngineOptions): Upstream {
         forStream: request.stream,
         logprobMode: mode === 'unknown' ? undefined : mode,
       })
-      const sampling = toEngineSampling(request, calls[0], DOCUMENTED_SAMPLING, capabilities.defaultSampling)
-      return { forced: calls[0], sampling, events }
+      const [forced] = calls
+      const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+      return { forced, dropped: posted[0]?.dropped ?? [], sampling, events }
     } catch (error) {
       group.abort()
       throw explained(error)
@@ -66,7 +69,7 @@ export function createLlamacpp(options: EngineOptions): Upstream {
   }
 
   async function readPrompt(request: TurnRequest, signal: AbortSignal): Promise<{ text: string; ids: Int32Array }> {
-    const body = renderChatBody(request, forcedCalls(request, options.model)[0])
+    const { text: body } = renderChatBody(request, forcedCalls(request, options.model)[0], fields)
     const { prompt: text } = await http.ask('/apply-template', Rendered, { body, signal })
     return { text, ids: await tokeniseText(text, signal) }
   }
@@ -160,18 +163,17 @@ function forcedCalls(
 ): [Record<string, unknown>, ...Record<string, unknown>[]] {
   const { n } = request.sampling
   const seed = request.forcedSampling?.seed ?? request.sampling.seed
-  const asked = request.wire.body['top_logprobs']
-  const fields = {
+  const captured = {
     ...(model === undefined ? {} : { model }),
     logprobs: true,
-    top_logprobs: request.logprobs && typeof asked === 'number' ? Math.max(1, asked) : 1,
+    top_logprobs: Math.max(1, askedTopLogprobs(request)),
     post_sampling_probs: false,
     return_tokens: true,
     verbose: true,
     ...(request.stream ? { stream: false, stream_options: null } : {}),
   }
-  if (n === 1) return [fields]
-  const call = (i: number) => ({ ...fields, n: 1, ...(seed === undefined ? {} : { seed: seed + i }) })
+  if (n === 1) return [captured]
+  const call = (i: number) => ({ ...captured, n: 1, ...(seed === undefined ? {} : { seed: seed + i }) })
   return [call(0), ...Array.from({ length: n - 1 }, (_, i) => call(i + 1))]
 }
 

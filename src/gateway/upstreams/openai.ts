@@ -5,6 +5,7 @@ import { textOf } from '../../model/message.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from '../chat-wire/chat-answer.ts'
+import { openaiFields as fields } from '../chat-wire/chat-fields.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
@@ -26,8 +27,8 @@ const ASSUMED: Capabilities = {
 const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1 }
 
 /**
- * Any server that speaks Chat Completions: OpenAI itself, hosted models, proxies. Gets what the harness sent and nothing
- * for training besides, because many refuse fields they do not know. Its turns are text only.
+ * Any server that speaks Chat Completions: OpenAI itself, hosted models, proxies. Gets the fields of `openaiFields` that the
+ * harness sent and nothing for training besides, because many refuse fields they do not know. Its turns are text only.
  */
 export function createOpenai(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
@@ -36,10 +37,12 @@ export function createOpenai(options: EngineOptions): Upstream {
   async function send(request: TurnRequest, { signal, weights }: SendOptions): Promise<UpstreamReply> {
     const forced = forcedFields(request, options.model)
     const countTokens = () => Promise.resolve(estimateTokens(request))
-    const response = await postChat(http, { request, forced, stream: request.stream, signal, countTokens })
-    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    const post = { request, forced, fields, stream: request.stream, signal, countTokens }
+    const { response, dropped } = await postChat(http, post)
+    const sampling = toEngineSampling(request, post, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
     return {
       forced,
+      dropped,
       sampling,
       ...readAnswer(response, { base: http.base, signal, forStream: request.stream, weights }),
     }
@@ -90,13 +93,10 @@ const ADVICE: ProbeSubject['advice'] = {
 
 /** Usage at the end of a stream is part of the API, and the only count there is. The two filters are not part of it. */
 function forcedFields(request: TurnRequest, model: string | undefined): Record<string, unknown> {
-  const { body, api } = request.wire
   return {
     ...(model === undefined ? {} : { model }),
-    ...(request.stream
-      ? { stream_options: { ...(body['stream_options'] as object | null), include_usage: true } }
-      : {}),
-    ...(api === 'openai-chat' ? {} : { top_k: undefined, min_p: undefined }),
+    ...(request.stream ? { stream_options: { include_usage: true } } : {}),
+    ...(request.wire.api === 'openai-chat' ? {} : { top_k: undefined, min_p: undefined }),
   }
 }
 

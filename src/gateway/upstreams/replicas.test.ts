@@ -35,7 +35,7 @@ class Fake implements Upstream {
     this.calls += 1
     const step = this.plan.shift()
     if (typeof step === 'string') throw new RolloutError(step, step)
-    return { forced: { from: this.url }, events: this.#events(step) }
+    return { forced: { from: this.url }, dropped: [], events: this.#events(step) }
   }
 
   async *#events(step: Exclude<Fake['plan'][number], string> | undefined): AsyncGenerator<StreamEvent[]> {

@@ -69,6 +69,9 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     }
     return {
       forced,
+      get dropped() {
+        return serving.reply.dropped
+      },
       get sampling() {
         return serving.reply.sampling
       },

@@ -5,7 +5,8 @@ import type { WireFields } from '../../model/stream-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer, type Translated } from '../chat-wire/chat-answer.ts'
-import { renderChatBody } from '../chat-wire/chat-request.ts'
+import { sglangFields as fields } from '../chat-wire/chat-fields.ts'
+import { askedTopLogprobs, renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
@@ -48,7 +49,7 @@ export function createSglang(options: EngineOptions): Upstream {
     if (promptIds !== undefined) forced['input_ids'] = Array.from(promptIds)
     const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
     const before = await versionBefore(signal, weights)
-    const response = await postChat(http, { request, forced, stream, signal, countTokens: count })
+    const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
     const translate = (wire: WireFields): Translated => {
       const translated = translateAnswer(wire)
       named = translated.weightVersion ?? named
@@ -66,8 +67,8 @@ export function createSglang(options: EngineOptions): Upstream {
     })
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
-    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
-    return { forced, sampling, ...answer }
+    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    return { forced, dropped, sampling, ...answer }
   }
 
   /** Asked in front of every call unless the trainer names versions, for the answer tells only the version at its end. */
@@ -90,7 +91,7 @@ export function createSglang(options: EngineOptions): Upstream {
       max_tokens: 1,
       max_completion_tokens: 1,
     }
-    return http.askIfThere('/tokenize', Tokenised, { body: renderChatBody(request, forced), signal })
+    return http.askIfThere('/tokenize', Tokenised, { body: renderChatBody(request, forced, fields).text, signal })
   }
 
   async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
@@ -187,22 +188,19 @@ const ADVICE: ProbeSubject['advice'] = {
  * fields are ignored. Streams refuse those, and newer versions send the ids in their extension.
  */
 function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
-  const { body } = request.wire
   const whole = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true }
   return {
     ...(model === undefined ? {} : { model }),
     logprobs: true,
-    top_logprobs: request.logprobs ? (body['top_logprobs'] ?? 0) : 0,
+    top_logprobs: askedTopLogprobs(request),
     ...(stream
       ? {
           return_input_ids_in_sglext: true,
           return_output_ids_in_sglext: true,
-          stream_options: { ...(body['stream_options'] as object | null), include_usage: true },
+          stream_options: { include_usage: true },
         }
       : whole),
     ...(request.stream && !stream ? { stream: false, stream_options: null } : {}),
-    // A harness may ask for what a stream refuses.
-    ...(stream ? Object.fromEntries(Object.keys(whole).flatMap((name) => (name in body ? [[name, false]] : []))) : {}),
   }
 }
 
@@ -235,13 +233,13 @@ export function translateAnswer(wire: WireFields): Translated {
   const { choices, metadata, sglext, ...rest } = parsed.data
   const doubts: string[] = []
   const translated = choices.map((choice) => {
-    const { prompt_token_ids: _prompt, response_token_ids, meta_info, ...fields } = choice
+    const { prompt_token_ids: _prompt, response_token_ids, meta_info, ...others } = choice
     const listed = meta_info?.output_token_logprobs?.map(([, id]) => id)
     const ids = response_token_ids ?? sglext?.output_ids?.[choice.index] ?? listed
     if (ids != null && listed !== undefined && !isSame(ids, listed)) {
       doubts.push(`choice ${choice.index}: the engine reported two different lists of ids`)
     }
-    return { ...fields, ...(ids == null ? {} : { token_ids: ids }) }
+    return { ...others, ...(ids == null ? {} : { token_ids: ids }) }
   })
   const prompts = choices.map((choice) => choice.prompt_token_ids ?? sglext?.input_ids)
   const promptIds = prompts[0]

@@ -1,3 +1,6 @@
+import { createServer } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { json } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startEngine, type Engine, type EngineOptions as ServedOptions } from '../../engine/engine.ts'
@@ -216,6 +219,15 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expectSameAsEngine(result.response, calls)
     })
 
+    test('tools of a request in the words of another API, and of one whose own tools are of another type', async () => {
+      const asked = request('tools', { tools: TOOLS })
+      const body = { tools: [{ name: 'bash', input_schema: {} }] }
+      const other = await collect(upstream, { ...asked, wire: { api: 'another', text: JSON.stringify(body), body } })
+      expect(other.response?.choices[0]?.message.toolCalls.map(({ name: called }) => called)).toEqual(['bash', 'read'])
+      const hosted = request('plain', { tools: [{ type: 'web_search' }], tool_choice: 'auto' })
+      expect((await collect(upstream, hosted)).text).toBe('Paris is the capital of France.')
+    })
+
     test.each([
       ['s429', { code: 'upstream.rate-limited', status: 429, retryAfterSeconds: 2 }],
       ['s500', { code: 'upstream.failed', status: 500 }],
@@ -300,12 +312,72 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expect(await upstream.listModels(AbortSignal.timeout(10_000))).toEqual(['tiny'])
     })
 
+    test.each(both)(
+      'a %s request has no field that the harness may not set, and only the served model',
+      async (_, stream) => {
+        const secrets = [
+          'kv_transfer_params',
+          'logit_bias',
+          'guided_json',
+          'lora_path',
+          'vendor',
+          'input_ids',
+          'id_slot',
+        ]
+        const smuggled = Object.fromEntries(secrets.map((field) => [field, 'SMUGGLED']))
+        const asked = request('plain', {
+          ...smuggled,
+          stream,
+          model: 'base:adapter',
+          messages: [{ role: 'user', content: [{ type: 'text', text: 'hi', ...smuggled }], ...smuggled }],
+          tools: [{ ...TOOLS[0], ...smuggled, function: { ...TOOLS[0]?.function, ...smuggled } }],
+          stream_options: { include_usage: false, ...smuggled },
+          chat_template_kwargs: smuggled,
+          response_format: { type: 'structural_tag', ...smuggled },
+        })
+        await using recorder = await startRecorder()
+        await using subject = contract.create({ baseUrl: recorder.url, model: 'tiny' })
+        await collect(subject, asked)
+        await subject.tokenise(asked, AbortSignal.timeout(10_000)).catch(() => {})
+        expect(recorder.bodies.length).toBeGreaterThan(0)
+        for (const body of recorder.bodies) {
+          expect(JSON.stringify(body)).not.toContain('SMUGGLED')
+          expect(body).not.toHaveProperty('response_format')
+          if ('messages' in body) expect(body).toMatchObject({ model: 'tiny', messages: [{ role: 'user' }] })
+        }
+        const { dropped } = await upstream.send(request('plain', { stream, vendor: 1 }), {
+          signal: AbortSignal.timeout(10_000),
+        })
+        expect(dropped).toEqual(['vendor'])
+      },
+    )
+
     test('an engine that is not there', async () => {
       await using nowhere = contract.create({ baseUrl: 'http://127.0.0.1:9', model: 'tiny' })
       expect((await collect(nowhere, request('plain', {}))).failure?.code).toBe('upstream.unreachable')
       await expect(nowhere.probe(AbortSignal.timeout(10_000))).rejects.toMatchObject({ code: 'upstream.unreachable' })
     })
   })
+}
+
+/** An engine that keeps every body it is sent and refuses all of them. */
+async function startRecorder(): Promise<AsyncDisposable & { url: string; bodies: Record<string, unknown>[] }> {
+  const bodies: Record<string, unknown>[] = []
+  const server = createServer((incoming, outgoing) => {
+    void json(incoming)
+      .then((body) => bodies.push(body as Record<string, unknown>))
+      .catch(() => {})
+      .then(() => outgoing.writeHead(404).end('{"error":{"message":"no"}}'))
+  })
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  return {
+    url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+    bodies,
+    async [Symbol.asyncDispose]() {
+      server.closeAllConnections()
+      await new Promise((resolve) => server.close(resolve))
+    },
+  }
 }
 
 /** As a harness on the Chat Completions API would ask. */

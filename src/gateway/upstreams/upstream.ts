@@ -66,6 +66,8 @@ export function allowsExact(report: Pick<ProbeReport, 'findings'>): boolean {
 export interface UpstreamReply {
   /** What the adapter set or changed in the request, for the log. Final once the events have ended. */
   forced: Readonly<Record<string, unknown>>
+  /** Paths of fields that the harness sent and the engine did not get. */
+  dropped: readonly string[]
   /** How the engine samples the answer. */
   sampling?: EngineSampling
   /** Batches as they arrive: one per piece of network data, so that one write can follow one read. */

@@ -5,7 +5,8 @@ import { RolloutError } from '../../model/failure.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from '../chat-wire/chat-answer.ts'
-import { renderChatBody } from '../chat-wire/chat-request.ts'
+import { vllmFields as fields } from '../chat-wire/chat-fields.ts'
+import { askedTopLogprobs, renderChatBody } from '../chat-wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
 import { EngineHttp } from '../chat-wire/engine-http.ts'
 import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
@@ -52,7 +53,7 @@ export function createVllm(options: VllmOptions): Upstream {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
     const count = async (): Promise<number> => promptIds?.length ?? countTokens(request, signal)
-    const response = await postChat(http, { request, forced, stream, signal, countTokens: count })
+    const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
     const { logprobs: mode } = capabilities
     const logprobMode = mode === 'unknown' ? undefined : mode
     const fast = promptMemory && { memory: promptMemory, joiner: http.joiner }
@@ -60,26 +61,26 @@ export function createVllm(options: VllmOptions): Upstream {
     const answer = readAnswer(response, reading)
     // A prompt may be a hundred thousand numbers, and the log has them already.
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: `${promptIds.length} ids` }
-    const sampling = toEngineSampling(request, forced, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
-    return { forced, sampling, ...answer }
+    const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
+    return { forced, dropped, sampling, ...answer }
   }
 
   function render(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
     const forced = { ...forcedFields(request, request.stream, options.model), max_tokens: 1, max_completion_tokens: 1 }
-    const body = renderChatBody(request, forced)
+    const { text: body } = renderChatBody(request, forced, fields)
     return http.askIfThere('/v1/chat/completions/render', Rendered, { body, signal })
   }
 
   /** Rendered requests say how they would be sampled, the model's own settings included. */
   function readDefaults(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
     const asked = probeRequest({ model, isPlain: true })
-    const body = renderChatBody(asked, forcedFields(asked, false, options.model))
+    const { text: body } = renderChatBody(asked, forcedFields(asked, false, options.model), fields)
     return http.askIfThere('/v1/chat/completions/render', RenderedSampling, { body, signal })
   }
 
   /** Does not know `tool_choice` or `reasoning_effort`, so it may differ a little from what chat reads. */
   function tokeniseChat(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
-    const body = renderChatBody(request, forcedFields(request, request.stream, options.model))
+    const { text: body } = renderChatBody(request, forcedFields(request, request.stream, options.model), fields)
     return http.askIfThere('/tokenize', Tokenised, { body, signal })
   }
 
@@ -155,19 +156,17 @@ const ADVICE: ProbeSubject['advice'] = {
 
 /**
  * What capture needs, whatever the harness asked for. `include_reasoning: false` would hide ids and log probabilities
- * altogether; `top_logprobs: 0` is the cheapest that still reports the sampled token; an empty tool list is refused.
+ * altogether; `top_logprobs: 0` is the cheapest that still reports the sampled token.
  */
 function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
-  const { body } = request.wire
   return {
     ...(model === undefined ? {} : { model }),
     return_token_ids: true,
     logprobs: true,
-    top_logprobs: request.logprobs ? (body['top_logprobs'] ?? 0) : 0,
+    top_logprobs: askedTopLogprobs(request),
     include_reasoning: true,
-    ...(stream ? { stream_options: { ...(body['stream_options'] as object | null), include_usage: true } } : {}),
+    ...(stream ? { stream_options: { include_usage: true } } : {}),
     ...(request.stream && !stream ? { stream: false, stream_options: null } : {}),
-    ...(Array.isArray(body['tools']) && body['tools'].length === 0 ? { tools: null, tool_choice: null } : {}),
   }
 }
 

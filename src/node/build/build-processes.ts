@@ -5,6 +5,7 @@ import { RolloutError } from '../../model/failure.ts'
 import type { SessionOrder } from '../../model/session-order.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionRecord } from '../../model/session.ts'
+import type { TurnRequest } from '../../model/turn.ts'
 import type { BuildReply, BuildRequest } from './build-protocol.ts'
 import type { BuildFacts, BuildJob, LoadedSession, RecordHead, SessionBuilds } from './session-build.ts'
 
@@ -89,6 +90,14 @@ class RemoteSession implements LoadedSession {
 
   readConversation(): Promise<string> {
     return this.#process.ask({ kind: 'conversation' })
+  }
+
+  readTranscript(): Promise<string> {
+    return this.#process.ask({ kind: 'transcript' })
+  }
+
+  readLastRequest(): Promise<TurnRequest | undefined> {
+    return this.#process.ask({ kind: 'last-request' })
   }
 
   readRecord(): Promise<SessionRecord> {

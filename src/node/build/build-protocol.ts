@@ -8,6 +8,8 @@ export type BuildRequest =
   | { kind: 'load'; sessionId: string }
   | { kind: 'build'; job: BuildJob }
   | { kind: 'conversation' }
+  | { kind: 'transcript' }
+  | { kind: 'last-request' }
   | { kind: 'record' }
   | { kind: 'write'; path: string; parts: { order: SessionOrder; outcome: SessionOutcome } }
   /** Gives up the session, so that the process can take another. */

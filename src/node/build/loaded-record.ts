@@ -2,10 +2,12 @@ import type { SessionOrder } from '../../model/session-order.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import type { StrategySpec } from '../../model/task.ts'
+import type { TurnRequest } from '../../model/turn.ts'
 import type { SessionReader } from '../../store/store.ts'
 import { buildSession, type BuildOptions, type BuiltSession } from '../../trajectory/build-session.ts'
 import type { Builder } from '../../trajectory/builders/builder.ts'
-import { mainConversation } from '../../trajectory/main-conversation.ts'
+import { mainConversation, mainTranscript } from '../../trajectory/main-conversation.ts'
+import { toCallFilter } from '../../trajectory/select-calls.ts'
 import { writeResult } from '../session-result.ts'
 import type { BuildFacts, BuildJob, LoadedSession, RecordHead, SessionBuilds } from './session-build.ts'
 
@@ -43,8 +45,9 @@ class LoadedRecord implements LoadedSession {
     return { ...head, turnCount: turns.length }
   }
 
-  async build({ builder, toolPrefixes }: BuildJob): Promise<BuildFacts> {
-    const { filter, weighting } = this.#deps
+  async build({ builder, training, toolPrefixes }: BuildJob): Promise<BuildFacts> {
+    const { weighting } = this.#deps
+    const filter = { ...this.#deps.filter, ...toCallFilter(training) }
     const options = { builder: await this.#deps.createBuilder(builder), filter, weighting, ...this.#readers }
     const built = buildSession(this.#record, options)
     this.#built = built
@@ -54,6 +57,7 @@ class LoadedRecord implements LoadedSession {
       summary: built.summary,
       answers: turns.filter(({ response }) => response !== undefined).length,
       ...(lastFailure === undefined ? {} : { lastFailure }),
+      isLogFull: turns.some(({ failure }) => failure?.code === 'request.over-storage'),
       offered: this.#findOffered(built, toolPrefixes),
     }
   }
@@ -71,6 +75,15 @@ class LoadedRecord implements LoadedSession {
 
   async readConversation(): Promise<string> {
     return JSON.stringify(mainConversation(this.#assertBuilt().graph, this.#readers.reader))
+  }
+
+  async readTranscript(): Promise<string> {
+    return JSON.stringify(mainTranscript(this.#assertBuilt().graph, this.#readers.reader))
+  }
+
+  async readLastRequest(): Promise<TurnRequest | undefined> {
+    const turn = lastTurn(this.#record.turns)
+    return turn === undefined ? undefined : this.#readers.reader.readRequest(turn)
   }
 
   async readRecord(): Promise<SessionRecord> {

@@ -21,6 +21,10 @@ export function serveBuilds(parent: ParentLink, opening: Promise<SessionBuilds>)
         return loaded().build(request.job)
       case 'conversation':
         return loaded().readConversation()
+      case 'transcript':
+        return loaded().readTranscript()
+      case 'last-request':
+        return loaded().readLastRequest()
       case 'record':
         return loaded().readRecord()
       case 'write':

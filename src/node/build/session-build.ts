@@ -2,7 +2,8 @@ import type { Failure } from '../../model/failure.ts'
 import type { SessionOrder } from '../../model/session-order.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionRecord } from '../../model/session.ts'
-import type { StrategySpec } from '../../model/task.ts'
+import type { StrategySpec, TaskRequest } from '../../model/task.ts'
+import type { TurnRequest } from '../../model/turn.ts'
 import type { BuildSummary } from '../../trajectory/build-session.ts'
 
 /** Loads recorded sessions, to build training data from them. */
@@ -21,6 +22,10 @@ export interface LoadedSession extends AsyncDisposable {
   build(job: BuildJob): Promise<BuildFacts>
   /** The main conversation after `build`, as the JSON text of a list of ChatMessage. */
   readConversation(): Promise<string>
+  /** The same with the source of each message, as the JSON text of a list of TranscriptEntry. */
+  readTranscript(): Promise<string>
+  /** The request of the call that ended last; undefined where there is none, or it cannot be read. */
+  readLastRequest(): Promise<TurnRequest | undefined>
   /** The whole record. Its size is that of the session's log. */
   readRecord(): Promise<SessionRecord>
   /** After `build`. See `writeResult` in session-result.ts. */
@@ -35,6 +40,8 @@ export interface RecordHead extends Omit<SessionRecord, 'turns'> {
 
 export interface BuildJob {
   builder: StrategySpec
+  /** What the task says about the calls to train. */
+  training: TaskRequest['training']
   /** Beginnings of tool names; `BuildFacts.offered` says for each whether the model was offered such a tool. */
   toolPrefixes: readonly string[]
 }
@@ -46,6 +53,8 @@ export interface BuildFacts {
   answers: number
   /** Of the call that ended last: why it got no answer. Absent: it got one, or there was no call. */
   lastFailure?: Failure
+  /** Whether the gateway refused calls because the call log had reached its limit. */
+  isLogFull: boolean
   /** For each of the tool prefixes. All true where there is no call of the main conversation. */
   offered: boolean[]
 }

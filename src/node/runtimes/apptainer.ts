@@ -12,6 +12,7 @@ import { HOST_ENV, INSIDE_ID } from '../sandbox/paths.ts'
 import { Premises } from '../sandbox/premises.ts'
 import { endProcesses, signalProcess } from '../sandbox/processes.ts'
 import { snapshotConfig } from '../sandbox/snapshots.ts'
+import { type SandboxUser, UserNumbers } from '../sandbox/user-numbers.ts'
 import { ApptainerCell } from './apptainer/cell.ts'
 import { FetchedImages } from './apptainer/fetched-images.ts'
 import { endSandbox, imageAt, launch, layerOf, markOf, type Rights } from './apptainer/launch.ts'
@@ -46,7 +47,9 @@ const ApptainerConfig = z.strictObject({
     .min(1)
     .max(2 ** 31)
     .default(1_900_000)
-    .describe('Whose processes they are on this machine when we are root; should own nothing else'),
+    .describe(
+      'Owner of the files of snapshots when we are root, and first of the 17408 user numbers that sandboxes run as; these users should own nothing else',
+    ),
   ...snapshotConfig,
 })
 type ApptainerConfig = z.infer<typeof ApptainerConfig>
@@ -68,12 +71,14 @@ class ApptainerRuntime implements Runtime {
   readonly #deps: RuntimeDeps
   readonly #premises: Premises
   readonly #images: FetchedImages
+  readonly #users: UserNumbers
 
   constructor(config: ApptainerConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#images = new FetchedImages({ ...config, dir: deps.dir })
     this.#deps = deps
     this.#premises = new Premises(deps, config)
+    this.#users = new UserNumbers(config.uid)
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -82,7 +87,7 @@ class ApptainerRuntime implements Runtime {
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
       // Without groups a count of processes can still be kept, per user namespace.
-      limits: [...new Set(['pids', 'diskMb', ...(this.#premises.cgroups?.limits ?? [])] as const)],
+      limits: [...new Set(['pids', 'diskMb', ...this.#premises.limits] as const)],
       images: 'required',
       supportsSnapshots: true,
     }
@@ -111,8 +116,8 @@ class ApptainerRuntime implements Runtime {
     const notes = [
       `apptainer ${asked.stdout.trim()}`,
       process.getuid?.() === 0
-        ? `we are root; commands are user ${uid}`
-        : 'we are not root; sandboxes are our own user, without capabilities, and keep its groups',
+        ? `we are root; the commands of each sandbox have a user of their own from ${uid} up, or ${uid} with a snapshot or a writable mount`
+        : 'we are not root; sandboxes are our own user, without capabilities, keep its groups, and have a share of its limits (inotify, signals, processes)',
       this.#premises.limitsNote,
       'a disk limit keeps what is written in memory; without one it is on disk',
       'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
@@ -126,11 +131,13 @@ class ApptainerRuntime implements Runtime {
   async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
     const image = await this.#imageOf(spec, signal)
-    const rights = this.#rights()
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#premises.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
+    const user = process.getuid?.() === 0 ? this.#users.take(spec, false) : undefined
+    undo.defer(() => user?.giveBack())
+    const rights = this.#rights(user)
     const below = spec.snapshot === undefined ? [] : await this.#premises.snapshots.use(spec.snapshot)
     const layers = await Promise.all(below.map((name) => realpath(layerOf(this.#premises.snapshots.folderOf(name)))))
     const folder = this.#premises.records.folderOf(spec.id)
@@ -145,6 +152,7 @@ class ApptainerRuntime implements Runtime {
       record,
       folder: await realpath(folder),
       hidden,
+      quotas: this.#premises.quotasOf(user),
       spawn: this.#premises.spawn,
     }
     const { processes, env } = await launch(spec, options, signal)
@@ -156,20 +164,27 @@ class ApptainerRuntime implements Runtime {
     const doors = await openDoors(spec, { spawn: this.#premises.spawn, lead }, signal)
     undo.defer(() => closeDoors(doors))
     signal.throwIfAborted()
+    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup, `/proc/${processes.first.pid}/root/dev/shm`)
     const cell = new ApptainerCell({
       spec,
+      user,
       rights,
       record,
       folder: options.folder,
       processes,
       env,
       cgroup,
+      memory,
+      maxProcesses: this.#premises.maxProcesses(spec, cgroup),
       doors,
       below,
       snapshots: this.#premises.snapshots,
-      spawn: this.#premises.spawner.spawn,
+      spawn,
       pipes: this.#premises.pipes,
-      discard: () => this.#premises.discard(spec.id),
+      discard: async () => {
+        user?.giveBack()
+        await this.#premises.discard(spec.id)
+      },
     })
     undo.move()
     return this.#premises.openSandbox(cell)
@@ -207,13 +222,13 @@ class ApptainerRuntime implements Runtime {
     throw new RolloutError('runtime.unsupported', 'Apptainer needs an image; name one, or set runtime.image')
   }
 
-  #rights(): Rights {
+  #rights(user: SandboxUser | undefined): Rights {
     const machine = findMachine()
     const own = process.getuid?.()
     if (machine === undefined || own === undefined)
       throw new RolloutError('runtime.unsupported', `Apptainer's sandboxes are not known on ${process.arch}`)
-    const isRoot = own === 0
-    if (isRoot) return { machine, isRoot, owner: this.#config.uid, inside: { user: INSIDE_ID, group: INSIDE_ID } }
-    return { machine, isRoot, owner: own, inside: { user: own, group: process.getgid?.() ?? own } }
+    if (user !== undefined)
+      return { machine, isRoot: true, owner: user.uid, inside: { user: INSIDE_ID, group: INSIDE_ID } }
+    return { machine, isRoot: false, owner: own, inside: { user: own, group: process.getgid?.() ?? own } }
   }
 }

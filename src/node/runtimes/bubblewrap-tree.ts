@@ -4,6 +4,7 @@ import { access, cp, lstat, mkdir, readlink, rename, rm, stat, symlink, writeFil
 import { dirname, join } from 'node:path'
 import { makeDirectories } from '../../lib/make-directories.ts'
 import { errnoOf } from '../../lib/errno.ts'
+import { RAISE_OOM_SCORE } from '../sandbox/oom-score.ts'
 import { INSIDE_HOME, INSIDE_ID } from '../sandbox/paths.ts'
 
 /**
@@ -113,13 +114,19 @@ async function isDirectory(path: string): Promise<boolean> {
  * what is in it already stays.
  */
 export const GATHER = `set -eu
+${RAISE_OOM_SCORE}
 cd "$FOLDER"
 mount -t tmpfs -o mode=755,size=1m polar /sys
 mkdir /sys/rw /sys/root
 if [ -n "$PROGRAM_FOLDER" ]; then mkdir /sys/program; mount --rbind "$PROGRAM_FOLDER" /sys/program; fi
 if [ -n "$DISK_MB" ]; then mount -t tmpfs -o "mode=755,size=\${DISK_MB}m" polar /sys/rw; else mount --bind rw /sys/rw; fi
 n=0
-while [ "$n" -lt "$LAYERS" ]; do mkdir "/sys/l$n"; mount --rbind "$(eval "printf %s \\"\\$LAYER_$n\\"")" "/sys/l$n"; n=$((n+1)); done
+while [ "$n" -lt "$LAYERS" ]; do
+  mkdir "/sys/l$n"
+  if [ "$n" -ge "$MAPPED" ]; then mount --rbind "$(eval "printf %s \\"\\$LAYER_$n\\"")" "/sys/l$n"; fi
+  n=$((n+1))
+done
+if [ "$MAPPED" -gt 0 ]; then perl -e "$MAP_LAYERS"; fi
 cd /sys/rw
 mkdir -p upper work shm
 chmod 1777 shm upper
@@ -164,11 +171,15 @@ exec "$@"
 /**
  * Second half, as root of the user namespace and nothing else: becomes the sandbox. A second user namespace,
  * whose only user is the one commands run as, is held by a process outside of the sandbox's sight; it takes the only
- * place there is, so that nobody inside can make another and with it reach more of the kernel.
+ * place there is, so that nobody inside can make another and with it reach more of the kernel. `QUOTAS` limits what the
+ * kernel counts per user for all of this namespace; the resource limits of `QUOTA_LEAD` become those of the inner one.
  */
 export const ASSEMBLE = `set -eu
 cd /sys
 echo "$USER_NAMESPACES" > /proc/sys/user/max_user_namespaces
-unshare --user --map-user=${INSIDE_ID} --map-group=${INSIDE_ID} -- setpriv --pdeathsig KILL /bin/sh -c 'echo "users $$"; exec sleep infinity >/dev/null 2>&1' &
+for quota in $QUOTAS; do
+  if [ -e "/proc/sys/user/\${quota%=*}" ]; then echo "\${quota#*=}" > "/proc/sys/user/\${quota%=*}"; fi
+done
+$QUOTA_LEAD unshare --user --map-user=${INSIDE_ID} --map-group=${INSIDE_ID} -- setpriv --pdeathsig KILL /bin/sh -c 'echo "users $$"; exec sleep infinity >/dev/null 2>&1' &
 exec "$@"
 `

@@ -8,13 +8,16 @@ import { findCallFilter } from '../sandbox/call-filter.ts'
 import { Cgroup } from '../sandbox/cgroups.ts'
 import { tryOne } from '../sandbox/check-sandbox.ts'
 import { findHold, HOLD_ANYWHERE } from '../sandbox/hold.ts'
+import { canMapLayers, MAP_LAYERS, mapVariables } from '../sandbox/map-layers.ts'
 import { closeDoors, openDoors } from '../sandbox/open-doors.ts'
 import { HOST_ENV, INSIDE_HOME, insidePath, placeOf } from '../sandbox/paths.ts'
 import { Premises } from '../sandbox/premises.ts'
 import { endProcesses, identify, signalProcess } from '../sandbox/processes.ts'
 import type { SandboxRecord } from '../sandbox/records.ts'
 import { readyLines, START_MS } from '../sandbox/started.ts'
-import { BubblewrapCell, endSandbox, type Processes } from './bubblewrap/cell.ts'
+import { type SandboxUser, UserNumbers } from '../sandbox/user-numbers.ts'
+import { toSysctls } from '../sandbox/user-quotas.ts'
+import { becomeOptions, BubblewrapCell, endSandbox, type Processes } from './bubblewrap/cell.ts'
 import { BubblewrapConfig, bwrapLine, enterUsers, firstOf } from './bubblewrap/lines.ts'
 import { placeProgram, type PlacedProgram } from './bubblewrap/program.ts'
 import { ASSEMBLE, GATHER, prepareMachineTree, type MachineTree } from './bubblewrap-tree.ts'
@@ -39,7 +42,8 @@ export const bubblewrap: Plug<typeof BubblewrapConfig, RuntimeDeps, Runtime> = {
  * of its own, so that ending the first process of that ends all of it. Everything ends when we do.
  *
  * There are two user namespaces. All others belong to the outer one, whose root is an unprivileged user of the machine:
- * ours, or `uid` when we are root. Commands run in the inner one, as a user without any capability, and cannot make a third.
+ * ours, or one of `UserNumbers` when we are root. Commands run in the inner one, as a user without any capability, and cannot
+ * make a third.
  */
 class BubblewrapRuntime implements Runtime {
   readonly kind = 'bubblewrap'
@@ -47,15 +51,18 @@ class BubblewrapRuntime implements Runtime {
   readonly #deps: RuntimeDeps
   readonly #premises: Premises
   readonly #isRoot = process.getuid?.() === 0
+  readonly #users: UserNumbers
   #tree: Promise<MachineTree> | undefined
   #callFilter: ReturnType<typeof findCallFilter> | undefined
   #hold: Promise<string> | undefined
   #program: Promise<PlacedProgram> | undefined
+  #canMap: Promise<boolean> | undefined
 
   constructor(config: BubblewrapConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
     this.#premises = new Premises(deps, config)
+    this.#users = new UserNumbers(config.uid)
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -64,7 +71,7 @@ class BubblewrapRuntime implements Runtime {
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
       // Without groups a count of processes can still be kept, per user namespace.
-      limits: [...new Set(['pids', 'diskMb', ...(this.#premises.cgroups?.limits ?? [])] as const)],
+      limits: [...new Set(['pids', 'diskMb', ...this.#premises.limits] as const)],
       images: 'optional',
       supportsSnapshots: true,
     }
@@ -82,8 +89,8 @@ class BubblewrapRuntime implements Runtime {
       isUsable: true,
       notes: [
         this.#isRoot
-          ? `we are root; sandboxes are user ${this.#config.uid}`
-          : 'we are not root; sandboxes are our own user, without capabilities',
+          ? `we are root; each sandbox has a user of its own from ${this.#config.uid} up, or ${this.#config.uid} with a writable mount`
+          : 'we are not root; sandboxes are our own user, without capabilities, and have a share of its limits (inotify, signals, processes)',
         this.#premises.limitsNote,
         (await this.#callFilter) === undefined
           ? 'system calls are not filtered, for want of perl: keyrings of the login are in reach'
@@ -110,18 +117,22 @@ class BubblewrapRuntime implements Runtime {
     const record = await this.#premises.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
+    const user = await this.#takeUser(spec)
+    undo.defer(() => user?.giveBack())
     const below = spec.snapshot === undefined ? [] : await this.#premises.snapshots.use(spec.snapshot)
     const layers = await this.#layersOf(spec, tree, below)
     const folder = this.#premises.records.folderOf(spec.id)
     await mkdir(join(folder, 'rw'), { mode: 0o755 })
     const cgroup = await this.#premises.createCgroup(spec, record)
-    const processes = await this.#launch(spec, { record, folder, layers, tree, hold, config, program }, signal)
+    const processes = await this.#launch(spec, { record, folder, layers, tree, hold, config, program, user }, signal)
     undo.defer(() => endSandbox(processes))
     record.processes = [processes.monitor, processes.first, processes.holder]
     await this.#premises.records.write(record)
     const doors = await openDoors(spec, { spawn: this.#premises.spawn, lead: this.#toNetwork(processes) }, signal)
     undo.defer(() => closeDoors(doors))
     signal.throwIfAborted()
+    const storage = spec.limits.diskMb === undefined ? undefined : `/proc/${processes.monitor.pid}/root/sys/rw`
+    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup, storage)
     const cell = new BubblewrapCell({
       spec,
       config,
@@ -129,16 +140,21 @@ class BubblewrapRuntime implements Runtime {
       folder,
       processes,
       cgroup,
+      memory,
+      maxProcesses: this.#premises.maxProcesses(spec, cgroup),
       doors,
       callFilter: callFilter ?? [],
-      uid: this.#isRoot ? this.#config.uid : undefined,
+      user,
       home: INSIDE_HOME,
       below,
       snapshots: this.#premises.snapshots,
       hold,
-      spawn: this.#premises.spawner.spawn,
+      spawn,
       pipes: this.#premises.pipes,
-      discard: () => this.#premises.discard(spec.id),
+      discard: async () => {
+        user?.giveBack()
+        await this.#premises.discard(spec.id)
+      },
     })
     undo.move()
     return this.#premises.openSandbox(cell)
@@ -181,15 +197,14 @@ class BubblewrapRuntime implements Runtime {
   /** Brings up the processes; none of them is left when this throws. */
   async #launch(
     spec: SandboxSpec,
-    { record, folder, layers, tree, hold, config, program }: Foundations,
+    { record, folder, layers, tree, hold, config, program, user }: Foundations,
     signal: AbortSignal,
   ): Promise<Processes> {
-    const { uid } = this.#config
     const namespaces = ['--user', '--map-root-user', '--mount', '--propagation', 'private']
-    const drop = ['setpriv', '--reuid', String(uid), '--regid', String(uid), '--clear-groups', 'unshare', ...namespaces]
+    const drop = user === undefined ? [] : ['setpriv', ...becomeOptions(user), 'unshare', ...namespaces]
     const network = spec.network.kind === 'open' ? [] : ['--unshare-net']
     const sandbox = bwrapLine(config, hold, ['--unshare-ipc', '--unshare-uts', '--hostname', 'sandbox', ...network])
-    const assemble = [...(this.#isRoot ? drop : []), '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
+    const assemble = [...drop, '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
     const outer = this.#isRoot ? ['--mount', '--propagation', 'private'] : namespaces
     const child = this.#premises.spawner.spawn(
       'setpriv',
@@ -207,7 +222,11 @@ class BubblewrapRuntime implements Runtime {
           HOME_DIR: INSIDE_HOME,
           ...numbered('OWNED', (spec.folders ?? []).map(insidePath)),
           OWNED: String(spec.folders?.length ?? 0),
-          OWNER: this.#isRoot ? `${uid}:${uid}` : '',
+          OWNER: user === undefined ? '' : `${user.uid}:${user.shared}`,
+          ...this.#quotas(user),
+          // Snapshots come before what they were made on, whose files are never the shared user's.
+          ...mapVariables(user?.shared ?? 0, user?.uid ?? 0, user?.uid === user?.shared ? 0 : layers.length - 1),
+          MAP_LAYERS,
           OVERLAY: this.#isRoot ? '' : ',userxattr',
           SEED: this.#isRoot && spec.image !== undefined && spec.snapshot === undefined ? '1' : '',
           RESOLVE: spec.network.kind === 'open' ? '1' : '',
@@ -251,6 +270,28 @@ class BubblewrapRuntime implements Runtime {
     }
   }
 
+  /** Undefined for our own. */
+  async #takeUser(spec: SandboxSpec): Promise<SandboxUser | undefined> {
+    if (!this.#isRoot) return undefined
+    if (spec.snapshot === undefined) return this.#users.take(spec, false)
+    this.#canMap ??= canMapLayers(this.#deps.dir, this.#config.uid)
+    return this.#users.take(spec, await this.#canMap)
+  }
+
+  /** For `ASSEMBLE`. */
+  #quotas(user: SandboxUser | undefined): { QUOTAS: string; QUOTA_LEAD: string } {
+    const quotas = this.#premises.quotasOf(user)
+    const { pendingSignals: signals, messageQueueBytes: bytes } = quotas
+    const limits = [
+      ...(signals === undefined ? [] : [`--sigpending=${signals}:${signals}`]),
+      ...(bytes === undefined ? [] : [`--msgqueue=${bytes}:${bytes}`]),
+    ]
+    return {
+      QUOTAS: toSysctls(quotas).join(' '),
+      QUOTA_LEAD: limits.length === 0 ? '' : ['prlimit', ...limits].join(' '),
+    }
+  }
+
   /** Root may enter at once; and the helper must be able to read our own program's files. */
   #toNetwork({ monitor, first }: Processes): string[] {
     const enter = ['nsenter', '--preserve-credentials', '-t', String(first.pid), '-n']
@@ -270,6 +311,8 @@ interface Foundations {
   /** With the program as it is called in there. */
   config: BubblewrapConfig
   program: PlacedProgram
+  /** Undefined for our own. */
+  user: SandboxUser | undefined
 }
 
 /** What its root is called in a list of mounts, so that whatever runs in it can be found. */

@@ -1,5 +1,4 @@
 import { createHash } from 'node:crypto'
-import type { Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
@@ -8,7 +7,7 @@ import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { AllowProxy } from '../sandbox/allow-proxy.ts'
 import { createCleanSpawn } from '../sandbox/clean-spawn.ts'
-import { listenInside, type DoorServer } from '../sandbox/doors.ts'
+import { listenInside, type DoorServer, type DoorUse } from '../sandbox/doors.ts'
 import { signalProcess } from '../sandbox/processes.ts'
 import { Records } from '../sandbox/records.ts'
 import { snapshotConfig, Snapshots } from '../sandbox/snapshots.ts'
@@ -57,6 +56,13 @@ const DockerConfig = z.strictObject({
     .describe('Whether only the workdir can be written to, and folders in memory such as /tmp; no snapshots then'),
   capabilities: z.array(z.string()).default([]).describe('Linux capabilities to keep; all others are dropped'),
   network: z.string().default('bridge').describe('The engine network of sandboxes that may talk to everybody'),
+  userNamespace: z
+    .string()
+    .regex(/^(?:auto|keep-id|private|host)(?::.*)?$/)
+    .optional()
+    .describe(
+      "User namespace mode of the engine. `auto` of Podman gives each container users of its own, so that per-user limits of the kernel (inotify, signals) are not shared; absent: the engine's default",
+    ),
   nofile: z.int().positive().default(16_384).describe('Most open files of a process'),
   nproc: z.int().positive().default(32_768).describe('Most processes of a user, over all containers'),
   diskQuota: z
@@ -86,6 +92,9 @@ const PROXY_PORTS = [3128, 3129] as const
 const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
 const REMOVE_ATTEMPTS = 20
+const SANDBOX_OOM_SCORE = 1000
+/** The default of engines. */
+const SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 const KERNEL_LIMITS = ['cpus', 'memoryMb', 'pids'] as const
 
 const Created = z.looseObject({ Id: z.string() })
@@ -394,6 +403,8 @@ class DockerRuntime implements Runtime {
           IpcMode: 'private',
           // Swap would only make a program that exceeds its share slow instead of ending it.
           ...(memory !== undefined && { Memory: memory, MemorySwap: memory }),
+          // Files in /dev/shm count as memory: they must not take all of it, or nothing could be started any more.
+          ...(memory !== undefined && { ShmSize: Math.min(SHARED_MEMORY_BYTES, memory / 2) }),
           ...(cpus !== undefined && { CpuPeriod: CPU_PERIOD_US, CpuQuota: Math.round(cpus * CPU_PERIOD_US) }),
           ...(pids !== undefined && { PidsLimit: pids }),
           ...(diskMb !== undefined && config.diskQuota && { StorageOpt: { size: `${diskMb}m` } }),
@@ -403,7 +414,13 @@ class DockerRuntime implements Runtime {
             { Name: 'nproc', Soft: config.nproc, Hard: config.nproc },
             { Name: 'core', Soft: 0, Hard: 0 },
           ],
-          ...(config.readOnly && { ReadonlyRootfs: true, Tmpfs: { '/tmp': 'rw,nosuid,nodev,mode=1777' } }),
+          // The first choice of the kernel's out-of-memory killer.
+          OomScoreAdj: SANDBOX_OOM_SCORE,
+          ...(config.userNamespace !== undefined && { UsernsMode: config.userNamespace }),
+          ...(config.readOnly && {
+            ReadonlyRootfs: true,
+            Tmpfs: { '/tmp': `rw,nosuid,nodev,mode=1777${memoryMb === undefined ? '' : `,size=${memoryMb}m`}` },
+          }),
           LogConfig: { Type: 'none' },
           Mounts: [...ownMounts, ...spec.mounts].map(({ source, target, isReadOnly }) => ({
             Type: 'bind',
@@ -486,7 +503,7 @@ class DockerRuntime implements Runtime {
   }
 
   async #openDoors(
-    accepts: ReadonlyMap<number, (socket: Socket) => void>,
+    accepts: ReadonlyMap<number, DoorUse>,
     { containerId, user, rooms, forwarded }: Container & { forwarded: ForwardedDoors | undefined },
     signal: AbortSignal,
   ): Promise<readonly DoorServer[]> {
@@ -526,15 +543,15 @@ function diskLimit({ diskQuota }: DockerConfig): (keyof SandboxLimits)[] {
 
 interface DoorPlan {
   ports: { door: number | undefined; proxy: number | undefined }
-  accepts: ReadonlyMap<number, (socket: Socket) => void>
+  accepts: ReadonlyMap<number, DoorUse>
 }
 
 function planDoors({ door, network }: SandboxSpec): DoorPlan {
   const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
   const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const accepts = new Map<number, (socket: Socket) => void>()
-  if (door !== undefined) accepts.set(door.port, (socket) => door.accept(socket))
-  if (proxy !== undefined && proxyPort !== undefined) accepts.set(proxyPort, (socket) => proxy.accept(socket))
+  const accepts = new Map<number, DoorUse>()
+  if (door !== undefined) accepts.set(door.port, door)
+  if (proxy !== undefined && proxyPort !== undefined) accepts.set(proxyPort, proxy)
   return { ports: { door: door?.port, proxy: proxyPort }, accepts }
 }
 

@@ -7,13 +7,14 @@ import { makeDirectories } from '../../lib/make-directories.ts'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { AllowProxy } from '../sandbox/allow-proxy.ts'
+import type { DoorUse } from '../sandbox/doors.ts'
 import { Records } from '../sandbox/records.ts'
 import { loadAccess } from './kubernetes/access.ts'
 import { Cluster, ClusterError, ignoreMissing } from './kubernetes/cluster.ts'
 import { runTool, type Target } from './kubernetes/exec.ts'
 import { RECORD, RELAY_CONTAINER, SANDBOX, SCOPE_LABEL, toPod, toPolicy, type Names } from './kubernetes/manifest.ts'
 import { awaitRunning, Pod, podPath } from './kubernetes/pods.ts'
-import { Relay, type Accept } from './kubernetes/relay.ts'
+import { Relay } from './kubernetes/relay.ts'
 import { PROBE } from './kubernetes/relay-program.ts'
 import { KubernetesSandbox } from './kubernetes/sandbox.ts'
 import { PREPARE } from './kubernetes/scripts.ts'
@@ -356,14 +357,14 @@ class KubernetesRuntime implements Runtime {
 }
 
 function planDoors({ door, network }: SandboxSpec): {
-  doors: ReadonlyMap<number, Accept>
+  doors: ReadonlyMap<number, DoorUse>
   proxyPort: number | undefined
 } {
   const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
   const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const doors = new Map<number, Accept>()
-  if (door !== undefined) doors.set(door.port, (socket) => door.accept(socket))
-  if (proxy !== undefined && proxyPort !== undefined) doors.set(proxyPort, (socket) => proxy.accept(socket))
+  const doors = new Map<number, DoorUse>()
+  if (door !== undefined) doors.set(door.port, door)
+  if (proxy !== undefined && proxyPort !== undefined) doors.set(proxyPort, proxy)
   return { doors, proxyPort }
 }
 

@@ -10,7 +10,7 @@ import { START_MS } from '../sandbox/started.ts'
 import { listenHere, type DoorServer } from '../sandbox/doors.ts'
 import { openEntry, type Room } from '../sandbox/execution.ts'
 import { findHold } from '../sandbox/hold.ts'
-import { joinLead, readStats, type Cell } from '../sandbox/hosted-sandbox.ts'
+import { countKills, joinLead, readStats, type Cell, type Counters } from '../sandbox/hosted-sandbox.ts'
 import { HOST_ENV, HOST_PATH } from '../sandbox/paths.ts'
 import type { Pipes } from '../sandbox/pipes.ts'
 import { Premises } from '../sandbox/premises.ts'
@@ -73,7 +73,7 @@ class LocalRuntime implements Runtime {
       isolatesFiles: false,
       isolatesProcesses: false,
       networks: ['open'],
-      limits: this.#premises.cgroups?.limits ?? [],
+      limits: this.#premises.limits,
       images: 'none',
       supportsSnapshots: true,
     }
@@ -120,10 +120,11 @@ class LocalRuntime implements Runtime {
     const places = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
     const cgroup = await this.#premises.createCgroup(spec, record)
     const { door } = spec
-    const doorServer = door === undefined ? undefined : await listenHere(door.port, (socket) => door.accept(socket))
+    const doorServer = door === undefined ? undefined : await listenHere(door.port, door)
     undo.defer(() => doorServer?.close())
     signal.throwIfAborted()
     undo.move()
+    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup)
     const cell = new LocalCell({
       record,
       folder,
@@ -131,10 +132,11 @@ class LocalRuntime implements Runtime {
       env: { PATH: HOST_PATH, HOME: home, ...toPlaces(spec.env, places) },
       hasNamespaces,
       cgroup,
+      memory,
       door: doorServer,
       snapshot: (name) => this.#premises.snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
       hold,
-      spawn: this.#premises.spawner.spawn,
+      spawn,
       pipes: this.#premises.pipes,
       // Where commands have namespaces, all of them have ended with those by then, and nobody has to be looked for.
       discard: () => (hasNamespaces ? this.#forget(record) : this.remove(spec.id)),
@@ -176,13 +178,12 @@ class LocalRuntime implements Runtime {
   }
 }
 
-interface CellOptions {
+interface CellOptions extends Counters {
   record: SandboxRecord
   folder: string
   workdir: string
   env: Readonly<Record<string, string>>
   hasNamespaces: boolean
-  cgroup: Cgroup | undefined
   door: DoorServer | undefined
   snapshot: (name: string) => Promise<void>
   /** What the first process of a room does. */
@@ -244,12 +245,12 @@ class LocalCell implements Cell {
   }
 
   async countOutOfMemory(): Promise<number | undefined> {
-    return this.#options.cgroup?.countOutOfMemory()
+    return countKills(this.#options)
   }
 
   async stats(): Promise<SandboxStats> {
     const { stdout } = await runProgram(['du', '-sk', '--', this.workdir], { env: HOST_ENV })
-    return readStats(this.#options.cgroup, stdout)
+    return readStats(this.#options, stdout)
   }
 
   async freeze(): Promise<void> {
@@ -259,6 +260,7 @@ class LocalCell implements Cell {
 
   async close(): Promise<void> {
     this.#options.door?.close()
+    this.#options.memory?.[Symbol.dispose]()
     await this.#options.discard()
   }
 }

@@ -41,6 +41,22 @@ const LIMITS = { maxBytes: 100 * MB, maxFiles: 10_000 }
 const hostile = (token: string) =>
   `(setsid bash -c 'trap "" TERM HUP INT QUIT; (setsid bash -c "trap \\"\\" TERM HUP; while :; do sleep 0.05; done" ${token} &) ; while :; do sleep 0.05; done' ${token} >/dev/null 2>&1 &) ; trap "" TERM; echo up; while :; do sleep 0.05; done`
 
+/** Numbers of inotify_init1 and rt_sigqueueinfo. */
+const [INOTIFY_INIT, SEND_SIGNAL] = process.arch === 'arm64' ? [26, 138] : [294, 129]
+/** Takes inotify instances and queues signals to itself, as many as it is told and gets, says how many, and keeps them. */
+const TAKE_ALL = `
+use POSIX;
+$| = 1;
+my $wanted = shift() + 0;
+my ($instances, $signals) = (0, 0);
+$instances += 1 while $instances < $wanted && syscall(${INOTIFY_INIT}, 0) != -1;
+sigprocmask(SIG_BLOCK, POSIX::SigSet->new(40));
+my $info = pack('lll x4 ll x104', 40, 0, -1, $$, $<);
+$signals += 1 while $signals < $wanted && syscall(${SEND_SIGNAL}, $$, 40, $info) != -1;
+print "inotify $instances, signals $signals\\n";
+sleep 25 if $wanted > 2;
+`
+
 /** What a kind of sandbox owes its callers, shown on the real thing. What it does not claim to do is skipped, and says so. */
 export function describeRuntime(
   name: string,
@@ -544,11 +560,53 @@ export function describeRuntime(
 
     when(limited('memoryMb'), 'memory is limited, and running out of it is seen', async () => {
       await using sandbox = await start({ limits: { memoryMb: 64 } })
-      const ran = await runScript(sandbox, 'perl -e \'$x = "x" x (200 * 1024 * 1024); print length $x\'')
+      // Where no control group limits it, it is killed only after it has taken the memory.
+      const ran = await runScript(sandbox, 'exec perl -e \'$x = "x" x (200 * 1024 * 1024); sleep 25; print length $x\'')
       expect(ran).toMatchObject({ stdout: '', isOutOfMemory: true })
       expect(ran.exitCode).not.toBe(0)
       expect(await runScript(sandbox, 'echo ok')).toMatchObject({ stdout: 'ok\n', isOutOfMemory: false })
     })
+
+    when(
+      () => isolated() ?? limited('memoryMb')(),
+      'files in memory count as memory, or have a limit of their own',
+      async () => {
+        const diskMb = limited('diskMb')() === undefined ? { diskMb: 256 } : {}
+        await using sandbox = await start({ limits: { memoryMb: 64, ...diskMb } })
+        const fill = 'head -c 200M /dev/zero > /dev/shm/big || exit 9; sleep 25'
+        expect((await runScript(sandbox, fill)).exitCode).not.toBe(0)
+      },
+    )
+
+    it('a command is the first choice of the out-of-memory killer', async () => {
+      expect(await runScript(shared, 'cat /proc/self/oom_score_adj')).toMatchObject({ stdout: '1000\n' })
+      expect(Number(readFileSync('/proc/self/oom_score_adj', 'utf8'))).toBeLessThan(1000)
+    })
+
+    when(isolatedProcesses, 'a command cannot lower its out-of-memory score', async () => {
+      const lower = 'for score in 0 -1000 999; do echo $score > /proc/$$/oom_score_adj; done 2>/dev/null'
+      expect(await runScript(shared, `${lower}; cat /proc/self/oom_score_adj`)).toMatchObject({ stdout: '1000\n' })
+    })
+
+    when(
+      isolatedProcesses,
+      'a sandbox that uses up what the kernel counts per user leaves enough to another',
+      async () => {
+        await using greedy = await start({ limits: limited('pids')() === undefined ? { pids: 60 } : {} })
+        await using modest = await start()
+        const taken = await greedy.exec({ command: ['perl', '-e', TAKE_ALL, '1000000'], leftovers: 'end' })
+        const first = await taken.output('stdout')[Symbol.asyncIterator]().next()
+        expect(String(first.value)).toMatch(/^inotify [1-9]\d*, signals [1-9]\d*\n$/)
+        // That the limit was reached: the same sandbox gets none any more.
+        expect(await runCommand(greedy, { command: ['perl', '-e', TAKE_ALL, '2'] })).toMatchObject({
+          stdout: 'inotify 0, signals 0\n',
+        })
+        expect(await runCommand(modest, { command: ['perl', '-e', TAKE_ALL, '2'] })).toMatchObject({
+          stdout: 'inotify 2, signals 2\n',
+        })
+        await taken.kill()
+      },
+    )
 
     when(limited('pids'), 'a fork bomb stays within its number of processes', async () => {
       await using sandbox = await start({ limits: { pids: 40 } })
@@ -724,7 +782,10 @@ export function describeRuntime(
     it('stats() counts what was used', async () => {
       await using sandbox = await start()
       await runScript(sandbox, 'head -c 3M /dev/urandom > file')
+      const running = await sandbox.exec({ command: ['bash', '-c', 'echo up; sleep 30'], leftovers: 'end' })
+      await running.output('stdout')[Symbol.asyncIterator]().next()
       const stats = await sandbox.stats()
+      await running.kill()
       expect(stats.diskBytes).toBeGreaterThan(3 * MB - 1)
       expect(stats.diskBytes).toBeLessThan(10 * MB)
       if (runtime.capabilities.limits.includes('cpus')) expect(stats.cpuMs).toBeGreaterThan(0)

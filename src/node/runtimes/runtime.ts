@@ -29,6 +29,8 @@ export interface RuntimeDeps {
   dir: string
   /** Unix milliseconds. */
   now(): number
+  /** Most sandboxes with running commands at a time, over all kinds; absent: 8. */
+  sandboxes?: number
 }
 
 /** What a kind of sandbox really does; shared code asks this and never for the kind. */
@@ -39,7 +41,7 @@ export interface RuntimeCapabilities {
   isolatesProcesses: boolean
   /** Which network policies are enforced, not merely asked for. */
   networks: readonly NetworkPolicy['kind'][]
-  /** Which limits the kernel enforces here. */
+  /** Which limits are enforced here, by the kernel or, for memory without control groups, by this process. */
   limits: readonly (keyof SandboxLimits)[]
   /** Whether it starts from an image, from the machine's own files, or can do either. */
   images: 'required' | 'optional' | 'none'
@@ -99,6 +101,11 @@ export interface Door {
   /** On 127.0.0.1 inside. A wish where the sandbox shares the machine's network; `doorPort` says what it became. */
   port: number
   accept(socket: Socket): void
+  /**
+   * Sockets arrive paused, and no byte has been read from them: such a socket can be passed to another process. Whoever
+   * reads it here has to call `resume()`. Absent: sockets arrive as usual.
+   */
+  isPaused?: boolean
 }
 
 export interface Mount {
@@ -182,7 +189,7 @@ export interface ExecResult {
   exitCode: number | null
   signal: NodeJS.Signals | null
   isTimedOut: boolean
-  /** The kernel killed it, or one of its children, for want of memory; undefined where that cannot be known. */
+  /** It, or one of its children, was killed for want of memory; undefined where that cannot be known. */
   isOutOfMemory?: boolean
   /** Bytes written, kept or not. */
   stdoutBytes: number

@@ -62,6 +62,37 @@ test('AllowProxy refuses hosts that are not named, and names that lead inside, w
   server.close()
 })
 
+test('AllowProxy has one lookup of a name under way, however many requests name it', async () => {
+  const gate = Promise.withResolvers<void>()
+  let underWay = 0
+  let most = 0
+  const proxy = new AllowProxy(['slow.example'], {
+    resolve: async () => {
+      underWay += 1
+      most = Math.max(most, underWay)
+      await gate.promise
+      underWay -= 1
+      return [{ address: '10.0.0.1', family: 4 }]
+    },
+  })
+  const server = createServer((socket) => proxy.accept(socket))
+  onTestFinished(() => void server.close())
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  const ask = async (host: string): Promise<string> => {
+    const socket = connect((server.address() as AddressInfo).port, '127.0.0.1')
+    socket.write(`CONNECT ${host}:443 HTTP/1.1\r\nHost: x\r\n\r\n`)
+    const [chunk] = (await once(socket, 'data')) as [Buffer]
+    socket.destroy()
+    return String(chunk)
+  }
+  const answers = Array.from({ length: 50 }, (_, index) => ask(index % 2 === 0 ? 'slow.example' : 'SLOW.example'))
+  // Those before it have been read by the time that another name is refused.
+  await ask('other.example')
+  gate.resolve()
+  expect(new Set(await Promise.all(answers))).toEqual(new Set(['HTTP/1.1 403 Forbidden\r\n\r\n']))
+  expect(most).toBe(1)
+})
+
 /** A proxy whose only allowed host, `peer.example`, is a raw TCP server of the test. */
 async function startProxy(
   answer: (socket: Socket) => void,

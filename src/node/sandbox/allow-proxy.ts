@@ -9,6 +9,7 @@ import {
 } from 'node:http'
 import { BlockList, connect, isIP, type Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import { scopeConnections } from '../../lib/fault-scope.ts'
 
 type Resolve = (host: string) => Promise<{ address: string; family: number }[]>
 
@@ -63,6 +64,8 @@ export class AllowProxy {
   readonly #resolve: Resolve
   readonly #isPrivate: (address: string) => boolean
   readonly #server: Server
+  /** Lookups under way. They occupy threads that the file operations of all sessions need, so there is one per name. */
+  readonly #lookups = new Map<string, ReturnType<Resolve>>()
 
   constructor(hosts: readonly string[], { resolve = systemResolve, isPrivate = isPrivateAddress }: ProxyDeps = {}) {
     this.#hosts = new Set(hosts.map((host) => host.toLowerCase()))
@@ -72,6 +75,7 @@ export class AllowProxy {
       incoming.on('error', () => response.destroy())
       this.#forward(incoming, response).catch(() => response.destroy())
     })
+    scopeConnections(this.#server)
     this.#server.on('connect', (incoming, socket, head) => {
       socket.on('error', () => socket.destroy())
       this.#tunnel(incoming, socket, head).catch(() => socket.destroy())
@@ -140,10 +144,19 @@ export class AllowProxy {
 
   /** An address to connect to; undefined when it may not be had. */
   async #find(host: string): Promise<string | undefined> {
-    if (!this.#hosts.has(host.toLowerCase())) return undefined
-    const addresses = await this.#resolve(host)
+    const name = host.toLowerCase()
+    if (!this.#hosts.has(name)) return undefined
+    const addresses = await this.#lookUp(name)
     // One private address among others is how a name is made to lead inside; none of them is used then.
     return addresses.some(({ address }) => this.#isPrivate(address)) ? undefined : addresses[0]?.address
+  }
+
+  #lookUp(name: string): ReturnType<Resolve> {
+    const known = this.#lookups.get(name)
+    if (known !== undefined) return known
+    const made = this.#resolve(name).finally(() => this.#lookups.delete(name))
+    this.#lookups.set(name, made)
+    return made
   }
 }
 

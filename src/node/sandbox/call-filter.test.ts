@@ -4,14 +4,16 @@ import { buildCallFilter } from './call-filter.ts'
 const ALLOW = 0x7fff_0000
 const EPERM = 0x0005_0001
 const ENOSYS = 0x0005_0026
+const EAFNOSUPPORT = 0x0005_0061
+const EPROTONOSUPPORT = 0x0005_005d
 
 /** What the kernel would do with the program, as far as ours goes. */
-function decide(program: Buffer, call: { number: number; machine: number; argument?: number }): number {
+function decide(program: Buffer, call: { number: number; machine: number; argument?: number; third?: number }): number {
   let loaded = Number.NaN
   for (let at = 0; at < program.length / 8; at += 1) {
     const [code, isSo, isNot] = [program.readUInt16LE(at * 8), program[at * 8 + 2]!, program[at * 8 + 3]!]
     const value = program.readUInt32LE(at * 8 + 4)
-    if (code === 0x20) loaded = { 0: call.number, 4: call.machine, 16: call.argument ?? 0 }[value]!
+    if (code === 0x20) loaded = { 0: call.number, 4: call.machine, 16: call.argument ?? 0, 32: call.third ?? 0 }[value]!
     else if (code === 0x15) at += loaded === value ? isSo : isNot
     else if (code === 0x35) at += loaded >= value ? isSo : isNot
     else if (code === 0x45) at += (loaded & value) === 0 ? isNot : isSo
@@ -60,3 +62,45 @@ test('numbers of another machine, which mean other calls, are all refused', () =
   expect(decide(program, { number: 4, machine: 0x4000_0003 })).toBe(EPERM)
   expect(decide(program, { number: 0x4000_0001, machine: 0xc000_003e })).toBe(EPERM)
 })
+
+const MACHINES = [
+  ['x64', 0xc000_003e, { socket: 41, socketpair: 53, io_setup: 206 }],
+  ['arm64', 0xc000_00b7, { socket: 198, socketpair: 199, io_setup: 0 }],
+] as const
+
+test.each(MACHINES)('on %s only the listed families of sockets can be opened', (name, machine, numbers) => {
+  const strict = buildCallFilter(name, { mayMount: false })
+  const allowed = [1, 2, 10, 16]
+  for (const number of [numbers.socket, numbers.socketpair]) {
+    for (let family = 0; family < 64; family += 1) {
+      const expected = allowed.includes(family) ? ALLOW : EAFNOSUPPORT
+      expect(decide(strict, { number, machine, argument: family }), `family ${family}`).toBe(expected)
+    }
+  }
+})
+
+test.each(MACHINES)('on %s only the listed protocols of a family can be used', (name, machine, { socket: number }) => {
+  const strict = buildCallFilter(name, { mayMount: false })
+  const nested = buildCallFilter(name, { mayMount: true })
+  for (const [family, allowed] of [
+    [2, [0, 1, 6, 17]],
+    [10, [0, 6, 17, 58]],
+    [16, [0]],
+  ] as const) {
+    for (let third = 0; third < 300; third += 1) {
+      const expected = (allowed as readonly number[]).includes(third) ? ALLOW : EPROTONOSUPPORT
+      expect(decide(strict, { number, machine, argument: family, third }), `${family} ${third}`).toBe(expected)
+      // Containers in a sandbox set up their network by other protocols of netlink.
+      const inNested = family === 16 ? ALLOW : expected
+      expect(decide(nested, { number, machine, argument: family, third }), `${family} ${third}`).toBe(inNested)
+    }
+  }
+})
+
+test.each(MACHINES)(
+  'on %s there is no asynchronous I/O context, which all of the machine share',
+  (name, machine, numbers) => {
+    for (const mayMount of [true, false])
+      expect(decide(buildCallFilter(name, { mayMount }), { number: numbers.io_setup, machine })).toBe(ENOSYS)
+  },
+)

@@ -19,7 +19,9 @@ test.each([
   ['where there is no Perl', ['/usr/bin/env', 'PATH=/nowhere']],
 ])('a helper opens several doors, and connections arrive here: %s', async (_, lead) => {
   const ports = [await freePort(), await freePort()]
-  const accepts = new Map(ports.map((port) => [port, (socket: Socket) => void socket.end(`door ${port}`)] as const))
+  const accepts = new Map(
+    ports.map((port) => [port, { accept: (socket: Socket) => void socket.end(`door ${port}`) }] as const),
+  )
   const doors = await listenInside({ spawn: createCleanSpawn(), lead }, accepts, AbortSignal.timeout(20_000))
   expect(new Set(doors.map(({ port }) => port))).toEqual(new Set(ports))
   for (const port of ports) expect(await text(connect(port, '127.0.0.1'))).toBe(`door ${port}`)
@@ -33,7 +35,7 @@ test('a port that is taken is told', async () => {
   const { port } = server.address() as AddressInfo
   const opening = listenInside(
     { spawn: createCleanSpawn(), lead: [] },
-    new Map([[port, () => {}]]),
+    new Map([[port, { accept: () => {} }]]),
     AbortSignal.timeout(20_000),
   )
   await expect(opening).rejects.toMatchObject({

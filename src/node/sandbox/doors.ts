@@ -1,6 +1,8 @@
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
+import { scopeConnections } from '../../lib/fault-scope.ts'
 import { RolloutError } from '../../model/failure.ts'
+import type { Door } from '../runtimes/runtime.ts'
 import type { CleanSpawn } from './clean-spawn.ts'
 
 /** A hostile program can open as many connections as it likes; each costs us a file descriptor. */
@@ -49,6 +51,9 @@ for my $port (@ports) {
 /** The number of that system call, where we know it. */
 const SENDMSG: Partial<Record<NodeJS.Architecture, number>> = { x64: 46, arm64: 211 }
 
+/** What becomes of the connections of a door. */
+export type DoorUse = Pick<Door, 'accept' | 'isPaused'>
+
 export interface DoorServer {
   readonly port: number
   /** Closes it, with all connections. */
@@ -61,7 +66,7 @@ export interface DoorServer {
  */
 export async function listenInside(
   { spawn, lead }: { spawn: CleanSpawn; lead: readonly string[] },
-  doors: ReadonlyMap<number, (socket: Socket) => void>,
+  doors: ReadonlyMap<number, DoorUse>,
   signal: AbortSignal,
 ): Promise<DoorServer[]> {
   const ports = [...doors.keys()].map(String)
@@ -76,7 +81,7 @@ export async function listenInside(
 async function listenBy(
   [file, ...args]: readonly string[],
   spawn: CleanSpawn,
-  doors: ReadonlyMap<number, (socket: Socket) => void>,
+  doors: ReadonlyMap<number, DoorUse>,
   signal: AbortSignal,
 ): Promise<DoorServer[]> {
   signal.throwIfAborted()
@@ -114,7 +119,7 @@ async function listenBy(
 }
 
 /** Listens on this machine's own loopback; on another port when that one is taken. */
-export async function listenHere(port: number, accept: (socket: Socket) => void): Promise<DoorServer> {
+export async function listenHere(port: number, door: DoorUse): Promise<DoorServer> {
   const listen = (wanted: number) =>
     new Promise<Server>((resolve, reject) => {
       const server = createServer()
@@ -122,19 +127,22 @@ export async function listenHere(port: number, accept: (socket: Socket) => void)
     })
   const server = await listen(port).catch(() => listen(0))
   const address = server.address()
-  return serve(server, typeof address === 'object' && address !== null ? address.port : port, accept)
+  return serve(server, typeof address === 'object' && address !== null ? address.port : port, door)
 }
 
-function serve(server: Server, port: number, accept: (socket: Socket) => void): DoorServer {
+function serve(server: Server, port: number, door: DoorUse): DoorServer {
   const sockets = new Set<Socket>()
   // Who is done with asking may still want to read the answer.
-  Object.assign(server, { allowHalfOpen: true })
+  Object.assign(server, { allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false })
   server.maxConnections = MAX_CONNECTIONS
+  scopeConnections(server)
+  // A connection that cannot be accepted: its sandbox tries again.
+  server.on('error', () => {})
   server.on('connection', (socket) => {
     sockets.add(socket)
     socket.on('error', () => socket.destroy())
     socket.once('close', () => sockets.delete(socket))
-    accept(socket)
+    door.accept(socket)
   })
   return {
     port,

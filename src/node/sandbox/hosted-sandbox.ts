@@ -5,8 +5,10 @@ import { describeError, errnoOf } from '../../lib/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
 import type { Cgroup } from './cgroups.ts'
+import type { WatchedMemory } from './memory-watch.ts'
 import { discardEntry, startExecution, type Room } from './execution.ts'
 import type { CleanSpawn } from './clean-spawn.ts'
+import { RAISE_OOM_SCORE } from './oom-score.ts'
 import { HOST_ENV } from './paths.ts'
 import { childrenOf, identify, signalProcess } from './processes.ts'
 import type { Records, SandboxRecord } from './records.ts'
@@ -37,11 +39,28 @@ export interface Cell {
   close(): Promise<void>
 }
 
-/** What its group has counted, and what `du -sk` says of its files. */
-export async function readStats(cgroup: Cgroup | undefined, du: string): Promise<SandboxStats> {
+/** What counts the resources of a sandbox. */
+export interface Counters {
+  cgroup: Cgroup | undefined
+  /** Present where memory is limited without a control group. */
+  memory: WatchedMemory | undefined
+}
+
+/** What its counters have counted, and what `du -sk` says of its files. */
+export async function readStats({ cgroup, memory }: Counters, du: string): Promise<SandboxStats> {
   const kilobytes = Number.parseInt(du, 10)
   const counted = await cgroup?.stats()
-  return { ...counted, ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }) }
+  const memoryBytes = await memory?.measure()
+  return {
+    ...counted,
+    ...(memoryBytes !== undefined && { memoryBytes }),
+    ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }),
+  }
+}
+
+/** How many processes were killed for want of memory; undefined where that cannot be known. */
+export async function countKills({ cgroup, memory }: Counters): Promise<number | undefined> {
+  return memory === undefined ? cgroup?.countOutOfMemory() : memory.kills
 }
 
 export interface HostedDeps {
@@ -226,9 +245,9 @@ async function killWithChildren(pid: number | undefined): Promise<void> {
   }
 }
 
-/** Leads into accounting groups, before anything else. */
+/** Raises the out-of-memory score of what follows, and leads into accounting groups. */
 export function joinLead(files: readonly string[]): string[] {
-  if (files.length === 0) return []
-  const script = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done; exec "$@"'
+  const enter = 'while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done'
+  const script = `n=$1; shift; ${RAISE_OOM_SCORE}; ${enter}; exec "$@"`
   return ['/bin/sh', '-c', script, 'sh', String(files.length), ...files]
 }

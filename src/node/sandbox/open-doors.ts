@@ -1,8 +1,7 @@
-import type { Socket } from 'node:net'
 import type { SandboxSpec } from '../runtimes/runtime.ts'
 import { AllowProxy } from './allow-proxy.ts'
 import type { CleanSpawn } from './clean-spawn.ts'
-import { type DoorServer, listenHere, listenInside } from './doors.ts'
+import { type DoorServer, type DoorUse, listenHere, listenInside } from './doors.ts'
 
 const PROXY_PORTS = [3128, 3129] as const
 
@@ -21,14 +20,14 @@ export async function openDoors(
 ): Promise<Doors> {
   if (network.kind === 'open') {
     if (door === undefined) return { servers: [], doorPort: undefined, proxyPort: undefined }
-    const server = await listenHere(door.port, (socket) => door.accept(socket))
+    const server = await listenHere(door.port, door)
     return { servers: [server], doorPort: server.port, proxyPort: undefined }
   }
   const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
   const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const wanted = new Map<number, (socket: Socket) => void>()
-  if (door !== undefined) wanted.set(door.port, (socket) => door.accept(socket))
-  if (proxy !== undefined && proxyPort !== undefined) wanted.set(proxyPort, (socket) => proxy.accept(socket))
+  const wanted = new Map<number, DoorUse>()
+  if (door !== undefined) wanted.set(door.port, door)
+  if (proxy !== undefined && proxyPort !== undefined) wanted.set(proxyPort, proxy)
   const servers = wanted.size === 0 ? [] : await listenInside({ spawn, lead }, wanted, signal)
   return { servers, doorPort: door?.port, proxyPort }
 }

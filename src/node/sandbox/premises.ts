@@ -1,15 +1,21 @@
+import { statfs } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { RuntimeDeps, Sandbox, SandboxSpec } from '../runtimes/runtime.ts'
+import type { RuntimeDeps, Sandbox, SandboxLimits, SandboxSpec } from '../runtimes/runtime.ts'
 import { type Cgroup, Cgroups } from './cgroups.ts'
 import { createCleanSpawn } from './clean-spawn.ts'
 import { type Cell, HostedSandbox } from './hosted-sandbox.ts'
+import { MemoryWatch, type WatchedMemory } from './memory-watch.ts'
 import { Pipes } from './pipes.ts'
 import { Records, type SandboxRecord } from './records.ts'
 import { type SnapshotLimits, Snapshots } from './snapshots.ts'
-import { Spawner } from './spawner.ts'
+import { type RemoteSpawn, Spawner } from './spawner.ts'
+import { trackSpawns } from './track-spawns.ts'
+import type { SandboxUser } from './user-numbers.ts'
+import { divideLimits, readUserLimits, type UserLimits } from './user-quotas.ts'
 
 /** How long a stop waits for the disk; what takes longer goes on without it. */
 const REMOVE_MS = 1500
+const USUAL_SANDBOXES = 8
 
 /** What a runtime needs whose sandboxes are processes of this machine: where they are written down, and what they share. */
 export class Premises implements AsyncDisposable {
@@ -20,11 +26,15 @@ export class Premises implements AsyncDisposable {
   readonly pipes: Pipes
   readonly spawn = createCleanSpawn()
   readonly spawner = new Spawner()
+  /** The part of its user's limits that one of several sandboxes may use. */
+  readonly #quotas: UserLimits
+  readonly #watch = new MemoryWatch()
   readonly #now: () => number
   readonly #removing = new Set<Promise<void>>()
 
   constructor(deps: RuntimeDeps, limits: SnapshotLimits) {
     this.#now = () => deps.now()
+    this.#quotas = divideLimits(readUserLimits(), deps.sandboxes ?? USUAL_SANDBOXES)
     this.records = new Records(deps.dir)
     this.pipes = new Pipes(deps.dir)
     const inUse = () => this.records.snapshotsInUse()
@@ -33,9 +43,47 @@ export class Premises implements AsyncDisposable {
 
   /** For operators. */
   get limitsNote(): string {
-    return this.cgroups === undefined
-      ? 'control groups are not ours to make: no limit on memory and cpu, and processes are counted by user namespace'
-      : `limits by control groups ${this.cgroups.version}: ${this.cgroups.limits.join(', ')}`
+    const { cgroups } = this
+    if (cgroups === undefined)
+      return 'no control groups can be made here: memory is limited by a watch of this process, which kills after the fact; processes are counted by user namespace; cpu is not limited'
+    const memory = cgroups.limits.includes('memoryMb') ? '' : '; memory by a watch of this process'
+    return `limits by control groups ${cgroups.version}: ${cgroups.limits.join(', ')}${memory}`
+  }
+
+  /** Which limits hold for the processes of every sandbox here. */
+  get limits(): (keyof SandboxLimits)[] {
+    return [...new Set([...(this.cgroups?.limits ?? []), 'memoryMb'] as const)]
+  }
+
+  /**
+   * How a sandbox starts what runs in it. Without a control group for memory, what it starts is measured and watched. `storage` is a
+   * path in its file system that is kept in memory.
+   */
+  guardMemory(
+    { limits: { memoryMb } }: SandboxSpec,
+    cgroup: Cgroup | undefined,
+    storage?: string,
+  ): { spawn: RemoteSpawn; memory: WatchedMemory | undefined } {
+    if (cgroup?.places.memory !== undefined) return { spawn: this.spawner.spawn, memory: undefined }
+    const tracked = trackSpawns(this.spawner.spawn)
+    const storedBytes = async (): Promise<number> => {
+      const stats = storage === undefined ? undefined : await statfs(storage).catch(() => undefined)
+      return stats === undefined ? 0 : (stats.blocks - stats.bfree) * stats.bsize
+    }
+    const limitBytes = memoryMb === undefined ? undefined : memoryMb * 1024 * 1024
+    const memory = this.#watch.add({ limitBytes, roots: () => tracked.pids(), storedBytes })
+    return { spawn: tracked.spawn, memory }
+  }
+
+  /** Most processes of a sandbox's user namespace; undefined where a control group counts them, or nothing does. */
+  maxProcesses({ limits: { pids } }: SandboxSpec, cgroup: Cgroup | undefined): number | undefined {
+    if (pids === undefined || cgroup?.places.pids !== undefined) return undefined
+    return Math.min(pids, this.#quotas.processes ?? pids)
+  }
+
+  /** Nothing for a sandbox with a user of its own. Undefined is our own user. */
+  quotasOf(user: SandboxUser | undefined): UserLimits {
+    return user !== undefined && user.uid !== user.shared ? {} : this.#quotas
   }
 
   /** Undefined where limits cannot be kept so. */

@@ -22,8 +22,12 @@ export type StartHelper = (command: readonly [string, ...string[]]) => Helper
 const FILE_TIMEOUT_MS = 30_000
 const MISSING = 66
 const NOT_A_FILE = 65
-/** What GNU tar ends with 1 for. What it sent is whole; a file system in layers changes a directory by reading it. */
-const CHANGED = /^[^\n]*: (?:file changed as we read it|File removed before we read it)$/
+/**
+ * What GNU tar ends with 1 for. What it sent is whole; a file system in layers changes a directory by reading it, and a server
+ * that a preparing step started may write while its files are copied.
+ */
+const CHANGED =
+  /^[^\n]*: (?:file changed as we read it|File removed before we read it|File shrank by \d+ bytes; padding with zeros)$/
 
 /** Makes the directory of what is to be written, and takes away what is there under that name. */
 const MAKE_ROOM = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'

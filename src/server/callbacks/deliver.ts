@@ -1,8 +1,10 @@
 import { createHash, createHmac } from 'node:crypto'
-import { lookup as systemLookup } from 'node:dns/promises'
-import type { LookupFunction } from 'node:net'
+import { isIP } from 'node:net'
 import { Readable } from 'node:stream'
 import { Agent, request } from 'undici'
+import { forbiddenIn, guardedConnect } from '../../lib/guarded-connect.ts'
+import { OUTBOUND_HEADER } from '../../lib/outbound-header.ts'
+import type { OwnAddresses } from '../../lib/own-addresses.ts'
 import type { DueCallback } from '../../store/dispatch/callbacks.ts'
 import type { AllowedHosts } from './allowed-hosts.ts'
 
@@ -14,6 +16,7 @@ export type Delivery =
 
 export interface DeliverOptions {
   allowed: AllowedHosts
+  own: OwnAddresses
   secret: string | undefined
   timeoutMs: number
   connectTimeoutMs: number
@@ -31,18 +34,24 @@ const MOST_KEPT_BYTES = 4 * 2 ** 20
 const MOST_ANSWER_BYTES = 64 * 1024
 const ANSWER_TIMEOUT_MS = 1000
 
-class Forbidden extends Error {}
-
 export class Deliverer implements AsyncDisposable {
   readonly #options: DeliverOptions
   readonly #agent: Agent
 
   constructor(options: DeliverOptions) {
     this.#options = options
-    const { timeoutMs, connectTimeoutMs, connectionsPerHost } = options
+    const { allowed, own, timeoutMs, connectTimeoutMs, connectionsPerHost } = options
     this.#agent = new Agent({
-      // Resolved here, checked, and connected to what was checked: a name that changes its mind in between gains nothing.
-      connect: { lookup: this.#checkedLookup, timeout: connectTimeoutMs },
+      connect: guardedConnect({
+        refuse(hostname, port, addresses) {
+          const mine = addresses.find((address) => own.has(address, port))
+          if (mine !== undefined) return `${hostname}:${port} is an address of Polar itself`
+          // An address in the URL was checked with the URL.
+          return isIP(hostname) === 0 ? allowed.refuseAddresses(hostname, addresses) : undefined
+        },
+        timeoutMs: connectTimeoutMs,
+        ...(options.resolve !== undefined && { resolve: options.resolve }),
+      }),
       connections: connectionsPerHost,
       pipelining: 1,
       headersTimeout: timeoutMs,
@@ -53,7 +62,7 @@ export class Deliverer implements AsyncDisposable {
 
   /** Never throws but for the signal. */
   async deliver(due: DueCallback, signal: AbortSignal): Promise<Delivery> {
-    const refusal = this.#options.allowed.refuseUrl(due.url)
+    const refusal = refuseUrl(due.url, this.#options)
     if (refusal !== undefined) return { kind: 'refused', error: `not an allowed host: ${refusal}` }
     let body: Body | undefined
     try {
@@ -81,6 +90,7 @@ export class Deliverer implements AsyncDisposable {
         'content-type': 'application/json',
         'content-length': String(body.bytes),
         'user-agent': 'polar',
+        [OUTBOUND_HEADER]: 'callback',
         'x-polar-task-id': toHeader(due.taskId),
         'x-polar-delivery': delivery,
         'idempotency-key': delivery,
@@ -123,28 +133,16 @@ export class Deliverer implements AsyncDisposable {
     }
   }
 
-  readonly #checkedLookup: LookupFunction = (hostname, options, callback) => {
-    void this.#resolve(hostname).then(
-      (addresses) => {
-        const found = addresses.map((address) => ({ address, family: address.includes(':') ? 6 : 4 }))
-        const refusal = this.#options.allowed.refuseAddresses(hostname, addresses)
-        if (refusal !== undefined) callback(new Forbidden(refusal), '', 0)
-        else if (options.all === true) callback(null, found)
-        else callback(null, found[0]!.address, found[0]!.family)
-      },
-      (error: unknown) => callback(error as Error, '', 0),
-    )
-  }
-
-  async #resolve(hostname: string): Promise<string[]> {
-    if (this.#options.resolve !== undefined) return await this.#options.resolve(hostname)
-    const found = await systemLookup(hostname, { all: true, order: 'verbatim' })
-    return found.map(({ address }) => address)
-  }
-
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#agent.destroy()
   }
+}
+
+/** Why a URL would not be called; undefined when it would. */
+export function refuseUrl(url: string, { allowed, own }: Pick<DeliverOptions, 'allowed' | 'own'>): string | undefined {
+  const refusal = allowed.refuseUrl(url)
+  if (refusal !== undefined) return refusal
+  return own.hasUrl(new URL(url)) ? 'it is an address of Polar itself' : undefined
 }
 
 interface Body {
@@ -221,12 +219,6 @@ async function readSome(
     clearTimeout(late)
   }
   return Buffer.concat(chunks).toString()
-}
-
-function forbiddenIn(error: unknown): Forbidden | undefined {
-  if (error instanceof Forbidden) return error
-  if (error instanceof AggregateError) return error.errors.map(forbiddenIn).find((one) => one !== undefined)
-  return error instanceof Error && error.cause !== undefined ? forbiddenIn(error.cause) : undefined
 }
 
 function describe(error: unknown): string {

@@ -72,6 +72,11 @@ export class AppendFile {
     return this.#written
   }
 
+  /** Bytes in the file, and those that were appended since the last write began. */
+  get length(): number {
+    return this.#written + this.#pending.length
+  }
+
   /** Adds what `put` puts, wholly or (when it throws) not at all. Written within a few milliseconds. */
   append(put: (writer: ByteWriter) => void): void {
     if (this.#failed) return

@@ -76,9 +76,12 @@ export class CallLog implements SessionLog, AsyncDisposable {
     this.#reasons = state.reasons
     this.#records = state.records
     this.#turns = state.turns
-    const resumed = state.resumed === undefined ? undefined : { at: deps.now(), ...state.resumed }
-    const header = { schemaVersion: SCHEMA_VERSION, ...session, resumed }
+    const { isContinued = false, ...opening } = session
+    const how = isContinued ? { isContinued } : {}
+    const resumed = state.resumed === undefined ? undefined : { at: deps.now(), ...state.resumed, ...how }
+    const header = { schemaVersion: SCHEMA_VERSION, ...opening, resumed }
     this.#append(RecordKind.open, () => ({ record: { kind: RecordKind.open, header } }))
+    if (isContinued) this.#failUnfinished()
   }
 
   get broken(): Failure | undefined {
@@ -87,6 +90,10 @@ export class CallLog implements SessionLog, AsyncDisposable {
 
   get turns(): number {
     return this.#turns
+  }
+
+  get bytes(): number {
+    return this.#file?.appends.length ?? 0
   }
 
   appendIntent(intent: TurnIntent): void {
@@ -156,6 +163,17 @@ export class CallLog implements SessionLog, AsyncDisposable {
     }
     // A lock that cannot be removed is taken over by whoever comes after this process.
     await file.lock.release().catch(() => undefined)
+  }
+
+  /** The ends of calls that were in flight when the earlier writer ended. */
+  #failUnfinished(): void {
+    const { failure } = new RolloutError('session.gateway-lost', 'The gateway process ended during this call.')
+    const endedAt = this.#deps.now()
+    for (const turnId of this.#unfinished) {
+      const header = { turnId, endedAt, forced: {}, failure }
+      this.#append(RecordKind.end, () => ({ record: { kind: RecordKind.end, header } }))
+    }
+    this.#unfinished.clear()
   }
 
   #append(kind: RecordKind, build: () => { record: LogRecord; columns?: readonly Column[] }): void {

@@ -4,6 +4,8 @@ import { commonPrefix, commonSuffix } from '../../lib/common-prefix.ts'
 const MIN_SHARED_UNITS = 256
 const MAX_TEXTS = 8
 const MAX_OLDER_UNITS = 1024 * 1024
+/** Longer texts are stored whole each time: a session could hold any amount of memory with them. */
+const MAX_UNITS = 16 * 1024 * 1024
 
 /** Which earlier request of the session this one begins and ends like. Lengths count UTF-16 units, as strings do. */
 export interface TextBase {
@@ -45,7 +47,7 @@ export class RecentTexts {
   }
 
   #remember(record: number, text: string, base: TextBase | undefined): void {
-    if (text.length < MIN_SHARED_UNITS) return
+    if (text.length < MIN_SHARED_UNITS || text.length > MAX_UNITS) return
     // A text that holds nearly all of its base is the same conversation, further on; the base has had its use. Much
     // less than all is shared by conversations that have only their tools in common.
     this.#texts = this.#texts.filter(

@@ -41,8 +41,8 @@ export interface OpenHeader {
   id: string
   createdAt: number
   origin: Readonly<Record<string, unknown>>
-  /** Present when the file existed. `cleanly`: its last record was a close, so nothing can be missing before this one. */
-  resumed?: { at: number; cleanly: boolean; droppedBytes: number }
+  /** Present when the file existed. `cleanly`: its last record was a close, so nothing can be missing before this one. `isContinued`: see `SessionOpening`. */
+  resumed?: { at: number; cleanly: boolean; droppedBytes: number; isContinued?: boolean }
 }
 
 /** One column: the request text, or its middle where `base` gives both ends. */

@@ -1,8 +1,15 @@
 import { constants, type FileHandle, open, unlink } from 'node:fs/promises'
 import { endianness } from 'node:os'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { errnoOf } from '../../lib/errno.ts'
 import { createLimit } from '../../lib/limit.ts'
-import { acquireLockFile, identifyProcess, type LockFile, type ProcessIdentity } from '../../lib/lock-file.ts'
+import {
+  acquireLockFile,
+  identifyProcess,
+  type LockFile,
+  type LockOutcome,
+  type ProcessIdentity,
+} from '../../lib/lock-file.ts'
 import { makeDirectories } from '../../lib/make-directories.ts'
 import { type Failure, RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
@@ -15,6 +22,7 @@ import { checkOpening, corrupt } from './problems.ts'
 import { RecordKind } from './record.ts'
 import { scanRecords } from './scan.ts'
 
+const LOCK_POLL_MS = 50
 const NOT_CONTINUED = 'nothing is added to it'
 const UNCLEAN = 'an earlier writer stopped without closing the log; calls of its last moments may be missing'
 
@@ -27,6 +35,8 @@ export interface CallLogOptions {
   now?: () => number
   /** A closed log larger than this is compressed. Default 64 KiB. */
   packAboveBytes?: number
+  /** How long to wait for another process that is about to end and still has the log. Default 0. */
+  lockWaitMs?: number
   /** The system calls that write; another one counts them or lets them fail. */
   io?: FileIo
 }
@@ -38,7 +48,7 @@ export interface CallLogStore extends SessionStore {
 /** Sessions as files that only grow, one for each, under one directory. Several stores may share it. */
 export function createCallLogStore(options: CallLogOptions): CallLogStore {
   if (endianness() !== 'LE') throw new RolloutError('config.invalid', 'Call logs need a little-endian machine.')
-  const durability = options.durability ?? 'process'
+  const { durability = 'process', lockWaitMs = 0 } = options
   const shared = {
     durability,
     io: options.io ?? nodeFileIo,
@@ -57,7 +67,9 @@ export function createCallLogStore(options: CallLogOptions): CallLogStore {
       const paths = logPaths(options.dir, session.id)
       const deps: CallLogDeps = { ...shared, paths, onClosed: (closed) => logs.delete(closed) }
       identity ??= identifyProcess()
-      const file = isId(session.id) ? await openFile(paths, session, durability, await identity) : notAnId(session.id)
+      const self = await identity
+      const how = { durability, self, lockWaitMs }
+      const file = isId(session.id) ? await openFile(paths, session, how) : notAnId(session.id)
       const log = new CallLog(session, file, deps)
       logs.add(log)
       // A full disk shows itself here, before the first call.
@@ -73,14 +85,13 @@ export function createCallLogStore(options: CallLogOptions): CallLogStore {
 async function openFile(
   paths: LogPaths,
   session: SessionOpening,
-  durability: Durability,
-  self: ProcessIdentity,
+  { durability, self, lockWaitMs }: { durability: Durability; self: ProcessIdentity; lockWaitMs: number },
 ): Promise<LogFile> {
   let lock: LockFile | undefined
   let handle: FileHandle | undefined
   try {
     await makeDirectories(paths.directory, 0o700)
-    const outcome = await acquireLockFile(paths.lock, self)
+    const outcome = await acquireInTime(paths.lock, self, lockWaitMs)
     if ('heldBy' in outcome) return { failure: alreadyOpen(paths, session.id, outcome.heldBy) }
     lock = outcome.lock
     handle = await createFile(paths.log)
@@ -89,11 +100,20 @@ async function openFile(
       return { handle, lock, state: emptyState() }
     }
     handle = await open(paths.log, constants.O_RDWR | constants.O_NOFOLLOW)
-    return { handle, lock, state: await resume(handle, paths, session.id) }
+    return { handle, lock, state: await resume(handle, paths, session) }
   } catch (error) {
     await handle?.close().catch(() => undefined)
     await lock?.release().catch(() => undefined)
     return { failure: writeFailure(paths.log, error) }
+  }
+}
+
+async function acquireInTime(path: string, self: ProcessIdentity, waitMs: number): Promise<LockOutcome> {
+  const deadline = performance.now() + waitMs
+  for (;;) {
+    const outcome = await acquireLockFile(path, self)
+    if ('lock' in outcome || performance.now() >= deadline) return outcome
+    await sleep(LOCK_POLL_MS)
   }
 }
 
@@ -115,7 +135,7 @@ function emptyState(): LogState {
  * Goes on with a file that an earlier writer left: cuts off what is half there and counts the rest. A file with damage
  * in the middle is left alone, because cutting there would destroy what follows.
  */
-async function resume(handle: FileHandle, paths: LogPaths, sessionId: string): Promise<LogState> {
+async function resume(handle: FileHandle, paths: LogPaths, session: SessionOpening): Promise<LogState> {
   await unlink(`${paths.log}.packing`).catch(() => undefined)
   const state = emptyState()
   let cleanly = false
@@ -130,7 +150,12 @@ async function resume(handle: FileHandle, paths: LogPaths, sessionId: string): P
       break
     }
     const { record } = event
-    if (record.kind === RecordKind.open) checkOpening(record.header, sessionId, paths.log)
+    if (record.kind === RecordKind.open) {
+      checkOpening(record.header, session.id, paths.log)
+      const { resumed } = record.header
+      // The writer of this record knew of an unclean end and may not have lived to say so in a close record.
+      if (resumed?.cleanly === false && resumed.isContinued !== true) state.reasons.push(UNCLEAN)
+    }
     if (record.sequence !== state.records) throw corrupt(paths.log, event.offset, NOT_CONTINUED)
     if (record.kind === RecordKind.intent) {
       state.turns += 1
@@ -142,7 +167,7 @@ async function resume(handle: FileHandle, paths: LogPaths, sessionId: string): P
     state.records += 1
   }
   cleanly &&= droppedBytes === 0
-  if (!cleanly) state.reasons.push(UNCLEAN)
+  if (!cleanly && session.isContinued !== true) state.reasons.push(UNCLEAN)
   state.resumed = { cleanly, droppedBytes }
   return state
 }

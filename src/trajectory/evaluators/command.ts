@@ -1,15 +1,17 @@
 import { mkdir, rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { join, posix } from 'node:path'
 import { randomBytes } from 'node:crypto'
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
-import type { CommandResult, Workspace } from '../../model/workspace.ts'
+import type { CommandResult, LeftOut, Workspace } from '../../model/workspace.ts'
+import { assertSources } from '../grading/assert-sources.ts'
 import { parseReward, REWARD_BYTES } from '../grading/parse-reward.ts'
 import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
+import { rangeProblem, rewardRange } from '../grading/reward-range.ts'
 import { runGrading, toEvidence } from '../grading/run-grading.ts'
-import { collectFiles, fileSettings, insideOf, toLimits } from '../grading/submitted-files.ts'
+import { collectFiles, insideOf, testedFileSettings, toLimits, writeLeftOut } from '../grading/submitted-files.ts'
 import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 
 const OUTPUT_BYTES = 16 * 1024 * 1024
@@ -25,9 +27,9 @@ const RewardChannel = z.union([
 ])
 type RewardChannel = z.infer<typeof RewardChannel>
 
-const CommandConfig = z.strictObject({
+const CommandSettings = z.strictObject({
   kind: z.literal('command'),
-  ...fileSettings,
+  ...testedFileSettings,
   files: z.array(Upload).default([]).describe("The operator's files, put over the agent's: tests, a checker"),
   command: z.string().min(1).describe('For /bin/sh, in a new sandbox that holds what the agent left'),
   cwd: z.string().min(1).optional().describe('Absent: the workdir'),
@@ -35,10 +37,15 @@ const CommandConfig = z.strictObject({
   reward: RewardChannel.default('exit_code').describe(
     'exit_code: 0 is 1, anything else 0; stdout: its last line; {file: path}: what it wrote there',
   ),
+  reward_range: rewardRange,
   missing_reward: z
-    .enum(['fail', 'zero'])
-    .default('fail')
-    .describe('What it means that no reward was said: fail, the grader is broken, so no reward; zero, a reward of 0'),
+    .enum(['zero', 'fail'])
+    .default('zero')
+    .describe(
+      'What no reward, a text that is none, or one outside of reward_range means: zero, the lowest reward, since the ' +
+        "agent's code can cause it; fail, a failure of the grader, unless the same command gives a reward without the " +
+        "agent's files",
+    ),
   score: z
     .strictObject({
       command: z.string().min(1).describe('For /bin/sh, in a second new sandbox; what it says is the reward'),
@@ -50,6 +57,11 @@ const CommandConfig = z.strictObject({
     .optional()
     .describe('Lets the reward be said where none of the graded code runs'),
 })
+const CommandConfig = CommandSettings.refine(
+  ({ reward, score, reward_range: [least, most] }) =>
+    (score?.reward ?? reward) !== 'exit_code' || (least <= 0 && most >= 1),
+  { path: ['reward_range'], error: 'must hold 0 and 1, the rewards of exit_code' },
+)
 type CommandConfig = z.infer<typeof CommandConfig>
 
 /** One command, and how it says what the reward is. */
@@ -59,6 +71,8 @@ interface Step {
   cwd?: string | undefined
   timeout_seconds: number
   reward: RewardChannel
+  /** Of the operator. */
+  files: readonly z.infer<typeof Upload>[]
 }
 
 /** Runs a command of the operator's over what the agent left, in a sandbox the agent was never in. */
@@ -66,6 +80,8 @@ export const command: Plug<typeof CommandConfig, EvaluatorDeps, Evaluator> = {
   config: CommandConfig,
   create: (config) => ({
     needs: { sandbox: true, agentState: false },
+    rewards: config.reward_range,
+    check: (assertUpload) => assertSources([...config.files, ...(config.score?.files ?? [])], assertUpload),
     collect: (agent, { submission }) => collectFiles(agent, submission, config),
     evaluate: (evaluation) => evaluate(config, evaluation),
   }),
@@ -73,17 +89,17 @@ export const command: Plug<typeof CommandConfig, EvaluatorDeps, Evaluator> = {
 
 async function evaluate(config: CommandConfig, evaluation: Evaluation): Promise<EvalResult> {
   const grader = await evaluation.grader()
-  await restoreFiles(grader, evaluation.submission, config)
+  await writeLeftOut(evaluation.evidence, 'left-out.json', await restoreFiles(grader, evaluation.submission, config))
   await uploadFiles(grader, config.files)
   const { score } = config
   const first: Step = { name: 'command', ...config }
   // Its ending is no verdict when another command scores what it made.
   if (score === undefined) return gradeStep(grader, first, config, evaluation)
   const ran = await runStep(grader, first, evaluation)
-  if (ran.isTimedOut) return timedOut(first, ran)
+  if (ran.isTimedOut) return timedOut(first, ran, config)
   const scorer = await evaluation.grader()
   const missing = await carryOutputs(grader, scorer, config, evaluation)
-  if (missing !== undefined) return { outcome_reward: 0, metadata: { ...toMetadata(ran), missing_output: missing } }
+  if (missing !== undefined) return lowest(config, { ...toMetadata(ran), missing_output: missing })
   await uploadFiles(scorer, score.files)
   const { metadata, ...said } = await gradeStep(scorer, { name: 'score', ...score }, config, evaluation)
   return { ...said, metadata: { ...metadata, command: toMetadata(ran) } }
@@ -97,40 +113,52 @@ async function uploadFiles(workspace: Workspace, files: readonly z.infer<typeof 
   }
 }
 
-async function runStep(grader: Workspace, step: Step, { env, evidence }: Evaluation): Promise<CommandResult> {
+async function runStep(grader: Workspace, step: Step, evaluation: Evaluation): Promise<CommandResult> {
+  const { env, evidence } = evaluation
   const ran = await runGrading(grader, {
-    name: step.name,
+    name: `The ${step.name}`,
     command: ['/bin/sh', '-c', step.command],
     ...(step.cwd === undefined ? {} : { cwd: step.cwd }),
     env,
     timeoutMs: step.timeout_seconds * 1000,
     outputBytes: OUTPUT_BYTES,
+    control: () => openControl(step, evaluation),
   })
   await evidence.write(`${step.name}-stdout.log`, toEvidence(ran.stdout, ran.stdoutBytes))
   await evidence.write(`${step.name}-stderr.log`, toEvidence(ran.stderr, ran.stderrBytes))
   return ran
 }
 
+/** A new sandbox with the operator's files of the step, and none of the agent's. */
+async function openControl({ files }: Step, evaluation: Evaluation): Promise<Workspace> {
+  const control = await evaluation.grader()
+  await uploadFiles(control, files)
+  return control
+}
+
 async function gradeStep(
   grader: Workspace,
   step: Step,
-  { missing_reward: missing }: CommandConfig,
+  config: CommandConfig,
   evaluation: Evaluation,
 ): Promise<EvalResult> {
   const { reward } = step
   if (typeof reward === 'object') await removeFile(grader, reward.file)
   const ran = await runStep(grader, step, evaluation)
-  if (ran.isTimedOut) return timedOut(step, ran)
+  if (ran.isTimedOut) return timedOut(step, ran, config)
   if (reward === 'exit_code') return { outcome_reward: ran.exitCode === 0 ? 1 : 0, metadata: toMetadata(ran) }
-  const said = reward === 'stdout' ? lastLine(ran) : await readReward(grader, reward.file)
-  if ('problem' in said) {
-    const problem = `The ${step.name} ${said.problem} (it ${endingOf(ran)})`
-    if (missing === 'fail') throw new RolloutError('evaluator.crashed', `${problem}; see ${step.name}-stderr.log`)
-    return { outcome_reward: 0, metadata: { ...toMetadata(ran), missing_reward: problem } }
-  }
+  const read = await readReward(grader, reward, ran)
   const from = reward === 'stdout' ? `The last line of the ${step.name}'s stdout` : reward.file
-  const result = parseReward(said.text, from)
-  return { ...result, metadata: { ...result.metadata, ...toMetadata(ran) } }
+  const parsed = 'problem' in read ? { problem: `The ${step.name} ${read.problem}` } : parseReward(read.text, from)
+  const problem = 'problem' in parsed ? parsed.problem : rangeProblem(parsed.result, config.reward_range)
+  if ('result' in parsed && problem === undefined) {
+    return { ...parsed.result, metadata: { ...parsed.result.metadata, ...toMetadata(ran) } }
+  }
+  const told = `${problem} (the ${step.name} ${endingOf(ran)})`
+  if (config.missing_reward === 'fail') {
+    throw new RolloutError('evaluator.crashed', `${told}; see ${step.name}-stderr.log`)
+  }
+  return lowest(config, { ...toMetadata(ran), missing_reward: told })
 }
 
 /** A file that was there before says nothing about this run. */
@@ -146,12 +174,17 @@ async function removeFile(grader: Workspace, path: string): Promise<void> {
 
 type Said = { text: string } | { problem: string }
 
-async function readReward(grader: Workspace, path: string): Promise<Said> {
+async function readReward(
+  grader: Workspace,
+  channel: Exclude<RewardChannel, 'exit_code'>,
+  ran: CommandResult,
+): Promise<Said> {
+  if (channel === 'stdout') return lastLine(ran)
   try {
-    return { text: (await grader.readFile(path, { maxBytes: REWARD_BYTES })).toString('utf8') }
+    return { text: (await grader.readFile(channel.file, { maxBytes: REWARD_BYTES })).toString('utf8') }
   } catch (error) {
     if (!(error instanceof RolloutError) || error.boundary !== 'workspace') throw error
-    return { problem: `left no reward at ${path}: ${error.message}` }
+    return { problem: `left no reward at ${channel.file}: ${error.message}` }
   }
 }
 
@@ -161,20 +194,25 @@ function lastLine({ stdout, stdoutBytes }: CommandResult): Said {
   return text === '' ? { problem: 'said nothing on stdout' } : { text }
 }
 
-/** The first output that is not there or cannot be taken, which is the graded code's doing. */
+/**
+ * Copies outputs without links: a link would lead to the files of the scorer. Returns the first output that is not there or
+ * cannot be taken, which is the graded code's doing.
+ */
 async function carryOutputs(
   from: Workspace,
   to: Workspace,
   config: CommandConfig,
-  { submission }: Evaluation,
+  { submission, evidence }: Evaluation,
 ): Promise<string | undefined> {
+  const leftOut: LeftOut[] = []
   const scratch = join(submission, `outputs-${randomBytes(8).toString('hex')}`)
   await mkdir(scratch)
   try {
     for (const [index, path] of config.score!.outputs.entries()) {
       const place = join(scratch, String(index))
       try {
-        await from.download(insideOf(from, path), place, toLimits(config))
+        const missing = await from.download(insideOf(from, path), place, toLimits(config))
+        leftOut.push(...missing.map((file) => ({ ...file, path: posix.join(path, file.path) })))
       } catch (error) {
         if (!(error instanceof RolloutError) || error.boundary !== 'workspace') throw error
         return `${path}: ${error.message}`
@@ -184,14 +222,17 @@ async function carryOutputs(
     return undefined
   } finally {
     await rm(scratch, { recursive: true, force: true })
+    await writeLeftOut(evidence, 'left-out-outputs.json', leftOut)
   }
 }
 
-function timedOut({ name, timeout_seconds: limit }: Step, ran: CommandResult): EvalResult {
-  return {
-    outcome_reward: 0,
-    metadata: { ...toMetadata(ran), test_timeout: true, message: `The ${name} was ended after ${limit} s` },
-  }
+function timedOut({ name, timeout_seconds: limit }: Step, ran: CommandResult, config: CommandConfig): EvalResult {
+  const message = `The ${name} was ended after ${limit} s`
+  return lowest(config, { ...toMetadata(ran), test_timeout: true, message })
+}
+
+function lowest({ reward_range: range }: CommandConfig, metadata: Record<string, unknown>): EvalResult {
+  return { outcome_reward: range[0], metadata }
 }
 
 function toMetadata({ exitCode, signal, isOutOfMemory, durationMs }: CommandResult): Record<string, unknown> {

@@ -5,10 +5,12 @@ import type { Plug } from '../../lib/plug.ts'
 import { shellWord } from '../../lib/shell-word.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
-import type { CommandResult, Workspace } from '../../model/workspace.ts'
+import type { CommandResult, LeftOut, Workspace } from '../../model/workspace.ts'
 import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
-import { tail, toEvidence } from '../grading/run-grading.ts'
-import { collectFiles, fileSettings, insideOf } from '../grading/submitted-files.ts'
+import { rangeProblem, RewardRangeSetting, USUAL_RANGE, type RewardRange } from '../grading/reward-range.ts'
+import { isNotRun, missingProgram, tail, toEvidence } from '../grading/run-grading.ts'
+import { clearWayTo, removeLinksInto } from '../grading/sandbox-links.ts'
+import { collectFiles, insideOf, testedFileSettings, writeLeftOut } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import { resolveTemplates } from './harbor-env.ts'
 import { decideOutcome, HarborOutcome, parseRewardFile, type Rewards } from './harbor-reward.ts'
@@ -43,18 +45,23 @@ const HarborConfig = z
       .enum(['workdir', 'everything'])
       .default('workdir')
       .describe('What the tests see of the agent: the paths, put into a new sandbox; or a copy of all it left'),
-    ...fileSettings,
+    ...testedFileSettings,
     outcome: HarborOutcome,
     clamp: z
       .tuple([z.number(), z.number()])
       .optional()
       .describe('Least and most; a reward outside is moved to the nearer of them, and metadata says from where'),
+    reward_range: RewardRangeSetting.optional().describe(
+      'Lowest and highest reward; one outside counts as no reward. Absent: clamp, or 0 and 1. The lowest is the reward of an ' +
+        'agent that cannot be graded because of what it left',
+    ),
     missing_reward: z
-      .enum(['fail', 'zero', 'check'])
-      .default('fail')
+      .enum(['zero', 'check', 'fail'])
+      .default('zero')
       .describe(
-        'What it means that the tests left no reward: fail, they are broken, so no reward; zero, a reward of 0; check, a ' +
-          "reward of 0 if they leave none a second time either, but do leave one without the agent's files",
+        "What it means that the tests left no reward: zero, the lowest reward, since the agent's code can cause it; check, " +
+          "the lowest reward if they leave one without the agent's files, else a failure of the grader; fail, a failure " +
+          "of the grader, unless they leave a reward without the agent's files",
       ),
   })
   .refine(({ task_dir: task, tests_dir: tests }) => (task === undefined) !== (tests === undefined), {
@@ -77,6 +84,12 @@ export const harbor: Plug<typeof HarborConfig, EvaluatorDeps, Evaluator> = {
   config: HarborConfig,
   create: (config, deps) => ({
     needs: { sandbox: true, agentState: config.state === 'everything' },
+    rewards: rangeOf(config),
+    check: async (assertUpload) => {
+      await assertUpload(testsOf(config))
+      await findTests(config)
+      resolveTemplates(config.env, (name) => deps.secret(name))
+    },
     ...(config.state === 'workdir' && { collect: (agent, collection) => collect(agent, config, collection) }),
     evaluate: (evaluation) => evaluate(config, deps, evaluation),
   }),
@@ -100,19 +113,46 @@ async function evaluate(config: HarborConfig, deps: EvaluatorDeps, evaluation: E
   const env = { ...resolveTemplates(config.env, (name) => deps.secret(name)), ...evaluation.env }
   const verify = (of: 'agent' | 'nobody', name: string) => runTests(config, { tests, env, of, name }, evaluation)
   const first = await verify('agent', 'verifier')
-  if (first.kind !== 'none' || config.missing_reward !== 'check') return toResult(config, first)
-  const second = await verify('agent', 'verifier-again')
-  if (second.kind !== 'none') return toResult(config, second)
-  const without = await verify('nobody', 'verifier-alone')
-  if (without.kind !== 'rewards') throw noReward(first)
-  return zero(first.ran, { missing_reward: first.problem, rewards_without_agent: without.rewards })
+  if (first.kind !== 'none') return toResult(config, first)
+  switch (config.missing_reward) {
+    case 'fail':
+      throw noReward(first)
+    case 'zero': {
+      // Code of the agent can end with these too; only a run without it tells.
+      const program = isNotRun(first.ran) ? missingProgram((await verify('nobody', 'verifier-alone')).ran) : undefined
+      if (program === undefined) return toResult(config, first)
+      const message = `The tests need the program ${program}, which the grader's sandbox lacks`
+      throw new RolloutError('evaluator.crashed', message)
+    }
+    case 'check': {
+      const second = await verify('agent', 'verifier-again')
+      if (second.kind !== 'none') return toResult(config, second)
+      const without = await verify('nobody', 'verifier-alone')
+      if (without.kind !== 'rewards') throw noReward(first)
+      return lowest(config, first.ran, { missing_reward: first.problem, rewards_without_agent: without.rewards })
+    }
+  }
 }
 
-async function findTests({ task_dir: task, tests_dir: tests }: HarborConfig): Promise<string> {
-  const path = resolve(tests ?? join(task!, 'tests'))
+function rangeOf({ reward_range: range, clamp }: HarborConfig): RewardRange {
+  return range ?? clamp ?? USUAL_RANGE
+}
+
+function testsOf({ task_dir: task, tests_dir: tests }: HarborConfig): string {
+  return resolve(tests ?? join(task!, 'tests'))
+}
+
+async function findTests(config: HarborConfig): Promise<string> {
+  const path = testsOf(config)
   const stats = await lstat(path).catch(() => undefined)
-  if (stats?.isDirectory()) return path
-  throw new RolloutError('config.invalid', `${path} is no folder; a Harbor task keeps its tests there.`)
+  if (!stats?.isDirectory()) {
+    throw new RolloutError('config.invalid', `${path} is no folder; a Harbor task keeps its tests there.`)
+  }
+  const script = join(path, 'test.sh')
+  if (config.test_command === undefined && (await lstat(script).catch(() => undefined)) === undefined) {
+    throw new RolloutError('config.invalid', `${script} does not exist; add it, or set test_command.`)
+  }
+  return path
 }
 
 async function runTests(
@@ -123,11 +163,17 @@ async function runTests(
   const { tests_target: target, verifier_dir: verifierDir } = config
   const isCopy = config.state === 'everything' && of === 'agent'
   const grader = await evaluation.grader(isCopy ? 'agent' : 'clean')
-  if (!isCopy && of === 'agent') await restore(grader, config, evaluation)
+  const leftOut: LeftOut[] = []
+  if (!isCopy && of === 'agent') leftOut.push(...(await restore(grader, config, evaluation)))
+  const clean = onceOnly(() => evaluation.grader('clean'))
+  if (isCopy) for (const folder of [target, verifierDir]) await clearWayTo(grader, posix.normalize(folder), clean)
   // Last, so that nothing of the agent's is over them.
   await clearLinks(grader, insideOf(grader, target))
   await grader.upload(tests, target)
   await emptyFolder(grader, verifierDir)
+  const hidden = [target, verifierDir].map((folder) => insideOf(grader, folder))
+  if (isCopy) leftOut.push(...(await removeLinksInto(grader, hidden, clean)))
+  await writeLeftOut(evaluation.evidence, `${name}-left-out.json`, leftOut)
   const ran = await grader.run({
     command: ['bash', '-c', config.test_command ?? `bash ${shellWord(posix.join(target, 'test.sh'))}`],
     env,
@@ -141,19 +187,35 @@ async function runTests(
   if (report instanceof Buffer) await evidence.write(`${name}-ctrf.json`, report)
   // What is there by then may have been written by anybody.
   if (ran.isTimedOut) return { kind: 'timeout', ran }
-  return { ...(await readRewards(grader, verifierDir, name, evaluation)), ran }
+  const read = await readRewards(grader, verifierDir, name, evaluation)
+  const problem = read.kind === 'rewards' ? outcomeProblem(config, read.rewards) : undefined
+  return problem === undefined ? { ...read, ran } : { kind: 'none', problem, ran }
+}
+
+/** Why the outcome is outside of the declared range; undefined when it is inside, or moved inside by `clamp`. */
+function outcomeProblem(config: HarborConfig, rewards: Rewards): string | undefined {
+  if (config.clamp !== undefined && config.reward_range === undefined) return undefined
+  return rangeProblem({ outcome_reward: toOutcome(config, rewards).clamped }, rangeOf(config))
 }
 
 function limitOf(config: HarborConfig): number {
   return config.verifier_timeout_seconds ?? config.verifier_timeout ?? USUAL_TIMEOUT_SECONDS
 }
 
-async function restore(grader: Workspace, config: HarborConfig, { submission }: Evaluation): Promise<void> {
+async function restore(grader: Workspace, config: HarborConfig, { submission }: Evaluation): Promise<LeftOut[]> {
+  const leftOut: LeftOut[] = []
   for (const [index, path] of config.paths.entries()) {
     const place = join(submission, `path-${index}`)
     const stats = await lstat(join(place, 'files', '0')).catch(() => undefined)
-    if (stats !== undefined) await restoreFiles(grader, place, { ...config, paths: [path] })
+    if (stats !== undefined) leftOut.push(...(await restoreFiles(grader, place, { ...config, paths: [path] })))
   }
+  return leftOut
+}
+
+/** Calls `make` once, and returns the same promise to every caller. */
+function onceOnly<T>(make: () => Promise<T>): () => Promise<T> {
+  let made: Promise<T> | undefined
+  return () => (made ??= make())
 }
 
 async function emptyFolder(grader: Workspace, path: string): Promise<void> {
@@ -199,18 +261,14 @@ function toResult(config: HarborConfig, verdict: Verdict): EvalResult {
   const { ran } = verdict
   switch (verdict.kind) {
     case 'timeout':
-      return zero(ran, {
+      return lowest(config, ran, {
         test_timeout: true,
         message: `The tests were ended after ${limitOf(config)} s`,
       })
     case 'none':
-      // A shell that finds no program is never the policy's doing: tests and sandbox do not fit together.
-      if (config.missing_reward === 'fail' || ran.exitCode === 126 || ran.exitCode === 127) throw noReward(verdict)
-      return zero(ran, { missing_reward: verdict.problem })
+      return lowest(config, ran, { missing_reward: verdict.problem })
     case 'rewards': {
-      const outcome = decideOutcome(verdict.rewards, config.outcome)
-      const [least, most] = config.clamp ?? [-Infinity, Infinity]
-      const clamped = Math.min(Math.max(outcome, least), most)
+      const { outcome, clamped } = toOutcome(config, verdict.rewards)
       return {
         outcome_reward: clamped,
         components: verdict.rewards,
@@ -220,14 +278,20 @@ function toResult(config: HarborConfig, verdict: Verdict): EvalResult {
   }
 }
 
+function toOutcome({ outcome: choice, clamp }: HarborConfig, rewards: Rewards): { outcome: number; clamped: number } {
+  const outcome = decideOutcome(rewards, choice)
+  const [least, most] = clamp ?? [-Infinity, Infinity]
+  return { outcome, clamped: Math.min(Math.max(outcome, least), most) }
+}
+
 function noReward({ problem, ran }: { problem: string; ran: CommandResult }): RolloutError {
   const how = ran.exitCode === null ? `were ended by ${ran.signal}` : `exited with ${ran.exitCode}`
   const said = tail(ran.stderr.length > 0 ? ran.stderr : ran.stdout, TOLD_BYTES) || 'they said nothing'
   return new RolloutError('evaluator.crashed', `The tests left no reward: ${problem} (they ${how}): ${said}`)
 }
 
-function zero(ran: CommandResult, more: Record<string, unknown>): EvalResult {
-  return { outcome_reward: 0, metadata: { ...toMetadata(ran), ...more } }
+function lowest(config: HarborConfig, ran: CommandResult, more: Record<string, unknown>): EvalResult {
+  return { outcome_reward: rangeOf(config)[0], metadata: { ...toMetadata(ran), ...more } }
 }
 
 function toMetadata({ exitCode, signal, isOutOfMemory, durationMs }: CommandResult): Record<string, unknown> {

@@ -138,6 +138,8 @@ describe('the evaluator http', () => {
     ['what is not JSON', 'OK'],
     ['a reward that is no number', '{"outcome_reward": "1"}'],
     ['a reward that is not finite', '{"outcome_reward": 1e999}'],
+    ['a reward outside of the range', '{"outcome_reward": 1.5}'],
+    ['a reward of a trace outside of the range', '{"outcome_reward": 1, "trace_rewards": [-1]}'],
     ['no reward at all', '{"metadata": {}}'],
     ['rewards for other traces', '{"trace_rewards": [1, 1, 1]}'],
     ['an endless answer', `{"outcome_reward": 1, "metadata": {"a": "${'x'.repeat(5_000_000)}"}}`],
@@ -146,6 +148,30 @@ describe('the evaluator http', () => {
     await expect(failed).rejects.toMatchObject({ code: 'evaluator.crashed' })
     await expect(failed).rejects.not.toThrow('hidden')
     expect(received).toHaveLength(1)
+  })
+
+  test.each([
+    ['an address', '127.0.0.1'],
+    ['a name', 'localhost'],
+  ])('does not connect by %s to an address that must not be called', async (_, host) => {
+    const { port } = new URL(url)
+    const evaluator = create(
+      { url: `http://${host}:${port}/grade` },
+      { mayConnect: (address, to) => to !== Number(port) || !['127.0.0.1', '::1'].includes(address) },
+    )
+    await expect(grading.grade({ evaluator })).rejects.toMatchObject({ code: 'config.invalid' })
+    expect(received).toEqual([])
+  })
+
+  test('says that it is an evaluator, so that our own APIs can refuse it', async () => {
+    await grade(['{"outcome_reward": 1}'])
+    expect(received[0]!.headers['x-polar-outbound']).toBe('evaluator')
+  })
+
+  test('takes rewards of the range that the task declares', async () => {
+    const { result } = await grade(['{"outcome_reward": -4}'], { reward_range: [-5, 5] })
+    expect(result.outcome_reward).toBe(-4)
+    expect(create({ reward_range: [-5, 5] }).rewards).toEqual([-5, 5])
   })
 
   test('does not call what the operator does not allow', () => {

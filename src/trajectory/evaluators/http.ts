@@ -7,7 +7,8 @@ import type { Workspace } from '../../model/workspace.ts'
 import { assertCallable, requireSecret } from '../grading/assert-callable.ts'
 import { describeIssues } from '../grading/describe-issues.ts'
 import { place, postJson } from '../grading/post-json.ts'
-import { collectFiles, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
+import { assertInRange, rewardRange } from '../grading/reward-range.ts'
+import { collectReadable, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 
 const ANSWER_BYTES = 4 * 1024 * 1024
@@ -18,6 +19,7 @@ const HttpConfig = z.strictObject({
   secret_env: z.string().min(1).optional().describe('Name of the secret that requests are signed with'),
   messages: z.boolean().default(true).describe('Whether the main conversation is sent along'),
   files: ReadFileSettings.optional().describe("Files of the agent's that are sent along; absent: none"),
+  reward_range: rewardRange,
   timeout_seconds: z.number().positive().max(3600).default(120).describe('Of one attempt'),
   max_retries: z.int().min(0).max(10).default(3).describe('After no connection, silence, 408, 429 and 5xx'),
   retry_backoff_seconds: z.number().min(0).max(60).default(1).describe('Before the first retry; doubles'),
@@ -37,10 +39,11 @@ export const http: Plug<typeof HttpConfig, EvaluatorDeps, Evaluator> = {
     const { files } = config
     return {
       needs: { sandbox: false, agentState: false },
+      rewards: config.reward_range,
       ...(files !== undefined && {
-        collect: (agent: Workspace, { submission }: Collection) => collectFiles(agent, submission, files),
+        collect: (agent: Workspace, collection: Collection) => collectReadable(agent, collection, files),
       }),
-      evaluate: (evaluation) => evaluate({ config, url, secret, now: () => deps.now() }, evaluation),
+      evaluate: (evaluation) => evaluate({ config, url, secret, deps }, evaluation),
     }
   },
 }
@@ -49,10 +52,10 @@ interface Service {
   config: HttpConfig
   url: URL
   secret: string | undefined
-  now: () => number
+  deps: EvaluatorDeps
 }
 
-async function evaluate({ config, url, secret, now }: Service, evaluation: Evaluation): Promise<EvalResult> {
+async function evaluate({ config, url, secret, deps }: Service, evaluation: Evaluation): Promise<EvalResult> {
   const { sessionId, task, ending, samples, evidence, signal } = evaluation
   const about = {
     schema_version: 1,
@@ -72,17 +75,20 @@ async function evaluate({ config, url, secret, now }: Service, evaluation: Evalu
     headers: () => ({
       // The same for every attempt, and when the session is graded again: the service may answer as it did before.
       'idempotency-key': createHash('sha256').update(body).digest('hex'),
-      ...(secret !== undefined && { 'x-polar-signature': sign(body, secret, now()) }),
+      ...(secret !== undefined && { 'x-polar-signature': sign(body, secret, deps.now()) }),
     }),
     timeoutMs: config.timeout_seconds * 1000,
     maxRetries: config.max_retries,
     backoffMs: config.retry_backoff_seconds * 1000,
     maxBytes: ANSWER_BYTES,
+    mayConnect: deps.mayConnect,
     signal,
   })
   await evidence.write('http-answer.json', answer.text)
   if (answer.status !== 200) throw crashed(url, `answered ${answer.status}: ${answer.text.slice(0, 500)}`)
-  return parseAnswer(answer.text, url, samples)
+  const result = parseAnswer(answer.text, url, samples)
+  assertInRange(result, config.reward_range, `The evaluator at ${place(url)}`)
+  return result
 }
 
 async function toFiles(submission: string, settings: ReadFileSettings) {

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import { describeIssues } from '../grading/describe-issues.ts'
-import { place, postJson, type JsonAnswer } from '../grading/post-json.ts'
+import { place, postJson, type JsonAnswer, type JsonPost } from '../grading/post-json.ts'
 
 const ANSWER_BYTES = 4 * 1024 * 1024
 
@@ -16,6 +16,8 @@ export interface JudgeCall {
   backoffMs: number
   timeoutMs: number
   signal: AbortSignal
+  /** See `JsonPost`. */
+  mayConnect?: JsonPost['mayConnect']
 }
 
 export type Verdict = Readonly<Record<string, { reason: string; score: number }>>

@@ -206,7 +206,8 @@ describe('the evaluator judge', () => {
     )
     const [system, user] = asked[0]!.body.messages
     const [, nonce] = /BEGIN ([0-9a-f]{24})/.exec(system!.content) ?? []
-    expect(user!.content.split(`END ${nonce}`)).toHaveLength(4)
+    // The task and four messages; the system message of the harness is not shown.
+    expect(user!.content.split(`END ${nonce}`)).toHaveLength(6)
     for (const mark of ['<|im_start|>', '<|im_end|>', '</s>', '[INST]']) expect(user!.content).not.toContain(mark)
     expect(user!.content).toContain('[calls bash with {"command":"ls"}]')
     expect(user!.content).toContain('Give 10.')

@@ -4,7 +4,7 @@ import type { Plug } from '../../lib/plug.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import type { Workspace } from '../../model/workspace.ts'
 import { assertCallable, requireSecret } from '../grading/assert-callable.ts'
-import { collectFiles, readSubmitted, ReadFileSettings, type SubmittedFile } from '../grading/submitted-files.ts'
+import { collectReadable, readSubmitted, ReadFileSettings, type SubmittedFile } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import {
   askJudge,
@@ -80,16 +80,16 @@ export const judge: Plug<typeof JudgeConfig, EvaluatorDeps, Evaluator> = {
     return {
       needs: { sandbox: false, agentState: false },
       ...(files !== undefined && {
-        collect: (agent: Workspace, { submission }: Collection) => collectFiles(agent, submission, files),
+        collect: (agent: Workspace, collection: Collection) => collectReadable(agent, collection, files),
       }),
-      evaluate: (evaluation) => evaluate(config, { url, key }, evaluation),
+      evaluate: (evaluation) => evaluate(config, { url, key, mayConnect: deps.mayConnect }, evaluation),
     }
   },
 }
 
 async function evaluate(
   config: JudgeConfig,
-  { url, key }: { url: URL; key: string | undefined },
+  { url, key, mayConnect }: Pick<JudgeCall, 'url' | 'key' | 'mayConnect'>,
   evaluation: Evaluation,
 ): Promise<EvalResult> {
   const criteria = toCriteria(config.rubric)
@@ -98,10 +98,10 @@ async function evaluate(
     scoreMin: config.score_min,
     scoreMax: config.score_max,
     instruction: evaluation.task.instruction,
-    conversation: evaluation.conversation(),
+    transcript: evaluation.transcript(),
     files: await loadFiles(config, evaluation.submission),
     maxChars: config.max_section_chars,
-    nonce: randomBytes(12).toString('hex'),
+    boundary: randomBytes(12).toString('hex'),
   })
   await evaluation.evidence.write('judge-request.json', JSON.stringify({ model: config.model, messages }, undefined, 2))
   const schema = toSchema(
@@ -124,6 +124,7 @@ async function evaluate(
     maxRetries: config.max_retries,
     backoffMs: config.retry_backoff_seconds * 1000,
     timeoutMs: config.timeout_seconds * 1000,
+    mayConnect,
     signal: evaluation.signal,
   }
   const answers: JudgeAnswer[] = []

@@ -3,6 +3,8 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
+import { writeDropped } from '../grading/choose-changes.ts'
+import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from '../grading/protected-files.ts'
 import { toEvidence } from '../grading/run-grading.ts'
 import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import { attempt, openGrader, type Attempt, type Plan } from './swebench/attempt.ts'
@@ -12,7 +14,6 @@ import { HarnessConfig, toSwebenchConfig } from './swebench/harness-config.ts'
 import { InstanceRow, toInstance, type Instance } from './swebench/instance.ts'
 import type { TestRun } from './swebench/run-tests.ts'
 import { assertPatchCommand, collectByCommand, type PatchCommand } from './swebench/patch-command.ts'
-import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from './swebench/protect.ts'
 import { toRecipe } from './swebench/recipes.ts'
 import { describeGaps, toGapNotes } from './swebench/gaps.ts'
 import { fractionOf, isReported } from './swebench/report.ts'
@@ -45,6 +46,10 @@ const SwebenchConfig = z.strictObject({
     .array(z.string())
     .default([...DEFAULT_PROTECTED])
     .describe('File patterns that are graded as the repository has them, unless the gold patch changes them'),
+  editable: z
+    .array(z.string())
+    .default([])
+    .describe("File patterns of protected files whose agent's version is graded, such as CMakeLists.txt"),
   max_patch_bytes: z
     .int()
     .positive()
@@ -107,6 +112,7 @@ async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConf
   const made = await attempt(evaluation, plan, { patch: submission.patch, secret })
   if (made.kind === 'unappliable')
     return finish(evaluation, plan, { failed_apply_patch: true, patch_exists: true, message: made.why })
+  await writeDropped(evaluation.evidence, made)
   if (made.kind === 'empty')
     return finish(evaluation, plan, { empty_generation: true, patch_exists: true, ...notes(made) })
   await evaluation.evidence.write('graded.diff', made.graded)
@@ -277,6 +283,7 @@ function toPlan(config: SwebenchConfig): Plan {
     repoDir: config.repo_dir,
     exclude: config.exclude,
     protected: config.protected,
+    editable: config.editable,
     timeoutMs: config.test_timeout_seconds * 1000,
   }
 }

@@ -1,50 +1,19 @@
 import { readdir, readFile, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { join, posix } from 'node:path'
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import type { Workspace } from '../../model/workspace.ts'
-import { matchesGlobs } from '../grading/globs.ts'
-import { collectTree, compareTree, whyNotPacked, type RepoChange } from '../grading/repo-tree.ts'
+import type { Rules } from '../grading/change-policy.ts'
+import { chooseChanges, writeDropped } from '../grading/choose-changes.ts'
+import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from '../grading/protected-files.ts'
+import { collectTree, compareTree, whyNotPacked, type RepoDifference } from '../grading/repo-tree.ts'
 import { runGrading, tail, toEvidence } from '../grading/run-grading.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import { compareTests, parseTestOutput, TestStatus } from './test-on-output-results.ts'
 
 const OUTPUT_BYTES = 32 * 1024 * 1024
-
-/** Left by programs, not written by anybody. */
-const JUNK = ['__pycache__', '*.pyc', '*.pyo', '.pytest_cache']
-
-/** What decides which tests run, what they say, and how it is reported. */
-const PROTECTED = [
-  'tests',
-  'test',
-  '__tests__',
-  'test_*.py',
-  '*_test.py',
-  '*_test.go',
-  '*.test.*',
-  '*.spec.*',
-  '__snapshots__',
-  'conftest.py',
-  'pytest.ini',
-  '.pytest.ini',
-  'tox.ini',
-  'setup.cfg',
-  'pyproject.toml',
-  '.coveragerc',
-  'sitecustomize.py',
-  'usercustomize.py',
-  '*.pth',
-  '*.egg-info',
-  '*.dist-info',
-  'jest.config.*',
-  'jest.setup.*',
-  'vitest.config.*',
-  'babel.config.*',
-  '.mocharc*',
-]
 
 const Expected = z.record(z.string(), TestStatus)
 
@@ -81,8 +50,12 @@ const TestOnOutputConfig = z.strictObject({
     .describe("Globs of files whose agent's version does not count"),
   protected: z
     .array(z.string().min(1))
-    .default(PROTECTED)
+    .default([...DEFAULT_PROTECTED])
     .describe('The same, for tests and what configures them; the files of expected tests always are'),
+  editable: z
+    .array(z.string().min(1))
+    .default([])
+    .describe("Globs of protected files whose agent's version is graded, such as CMakeLists.txt"),
   max_mb: z.number().positive().max(100_000).default(512).describe("Most that is taken of the agent's files"),
 })
 type TestOnOutputConfig = z.infer<typeof TestOnOutputConfig>
@@ -188,8 +161,10 @@ async function evaluate(config: TestOnOutputConfig, evaluation: Evaluation): Pro
   if (difference.changes === undefined) {
     return toResult({ ...NOTHING_YET, failed_apply_patch: true }, { message: difference.why })
   }
-  const { taken, dropped } = chooseChanges(config, difference.changes)
-  const about = { changed_files: taken.length, dropped_files: dropped.map(({ path }) => path).slice(0, 100) }
+  const chosen = await chooseChanges(difference.changes, toRules(config, difference), difference.store)
+  const { taken, dropped } = chosen
+  await writeDropped(evaluation.evidence, chosen)
+  const about = { changed_files: taken.length, dropped_files: dropped.slice(0, 100), dropped_count: dropped.length }
   if (taken.length === 0) return toResult({ ...NOTHING_YET, empty_generation: true }, about)
   await evaluation.evidence.write('graded.patch', toEvidence(await difference.write(taken)))
   return runTests(config, grader, evaluation, about)
@@ -201,33 +176,29 @@ async function findSubmitted(submission: string): Promise<{ kind: 'tree' | 'patc
   return names.includes(TREE) ? { kind: 'tree', file: join(submission, TREE) } : undefined
 }
 
-function chooseChanges(
-  config: TestOnOutputConfig,
-  changes: readonly RepoChange[],
-): { taken: RepoChange[]; dropped: RepoChange[] } {
-  const testFiles = Object.keys(config.expected_output_json)
-    .filter((id) => id.includes('::'))
-    .map((id) => `/${id.slice(0, id.indexOf('::'))}`)
-  const isDropped = matchesGlobs([...JUNK, ...config.exclude_patterns, ...config.protected, ...testFiles])
-  const isRefused = ({ path, isNested, isDeleted }: RepoChange): boolean =>
-    // A name that is no text, a repository within the repository, and a link in the place of a folder of tests.
-    path.includes('\uFFFD') || isNested || isDropped(path) || (!isDeleted && isDropped(`${path}/any`))
-  const dropped = changes.filter(isRefused)
-  // A file in the place of a folder would take away what is to stay in it.
-  const isInTheWay = ({ path, isDeleted }: RepoChange): boolean =>
-    !isDeleted && dropped.some((other) => other.isDeleted && other.path.startsWith(`${path}/`))
-  const [refused, taken] = [new Set(dropped), changes.filter((change) => !isRefused(change) && !isInTheWay(change))]
-  return { taken, dropped: changes.filter((change) => refused.has(change) || isInTheWay(change)) }
+function toRules(config: TestOnOutputConfig, { basePaths }: RepoDifference): Rules {
+  const ids = Object.keys(config.expected_output_json).filter((id) => id.includes('::'))
+  return {
+    exclude: [...DEFAULT_EXCLUDE, ...config.exclude_patterns],
+    protected: config.protected,
+    editable: config.editable,
+    goldPaths: new Set(),
+    testPaths: new Set(ids.map((id) => posix.normalize(id.slice(0, id.indexOf('::'))))),
+    command: config.test_command,
+    basePaths,
+  }
 }
 
 async function runTests(
   config: TestOnOutputConfig,
   grader: Workspace,
-  { env, evidence }: Evaluation,
+  evaluation: Evaluation,
   about: Record<string, unknown>,
 ): Promise<EvalResult> {
+  const { env, evidence } = evaluation
   const ran = await runGrading(grader, {
     name: 'test_command',
+    control: () => evaluation.grader(),
     command: ['bash', '-c', config.test_command],
     cwd: config.repo_dir,
     env,

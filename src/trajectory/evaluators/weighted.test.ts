@@ -12,6 +12,7 @@ const SaysConfig = z.strictObject({
   fails: z.boolean().default(false),
   takes: z.string().optional(),
   state: z.boolean().default(false),
+  range: z.tuple([z.number(), z.number()]).optional(),
 })
 /** Says what it is told to, so that it can be seen what becomes of it. */
 const says: EvaluatorPlug = {
@@ -20,6 +21,7 @@ const says: EvaluatorPlug = {
     const config = SaysConfig.parse(given)
     return {
       needs: { sandbox: false, agentState: config.state },
+      ...(config.range !== undefined && { rewards: config.range }),
       ...(config.takes !== undefined && {
         async collect(agent, { submission, evidence }) {
           await agent.download(config.takes!, `${submission}/taken`, { maxBytes: 1000, maxFiles: 10 })
@@ -62,7 +64,7 @@ describe('the evaluator weighted', () => {
         { weight: 0.8 },
       ),
       part('style', { outcome_reward: 0.5 }, { weight: 0.4 }),
-      part('length', { outcome_reward: 2 }, { weight: -0.1 }),
+      part('length', { outcome_reward: 2 }, { weight: -0.1 }, { range: [0, 5] }),
     ])
     expect(result.outcome_reward).toBeCloseTo(0.8)
     expect(result.components).toEqual({ tests: 1, 'tests.unit': 1, 'tests.slow': 0.5, style: 0.5, length: 2 })
@@ -99,6 +101,40 @@ describe('the evaluator weighted', () => {
       'It broke',
     )
     await expect(grade([part('a', { trace_rewards: [1] })])).rejects.toThrow(/Part a .* gave no outcome/)
+  })
+
+  test('its range is what its parts can add up to, and 0', () => {
+    const parts = [
+      part('tests', {}, { weight: 0.8 }),
+      part('length', {}, { weight: -0.1 }, { range: [0, 5] }),
+      part('points', {}, { weight: 2 }, { range: [-1, 3] }),
+    ]
+    const [lowest, highest] = create(parts).rewards!
+    expect(lowest).toBeCloseTo(-2.5)
+    expect(highest).toBeCloseTo(6.8)
+    expect(create([part('a', {}, {}, { range: [5, 6] })]).rewards).toEqual([0, 6])
+  })
+
+  test.each([
+    ['outside of its range', { outcome_reward: 2 }],
+    ['below its range', { outcome_reward: -0.5 }],
+    ['not a number', { outcome_reward: Number.NaN }],
+    ['infinite', { outcome_reward: Infinity }],
+    ['outside for one trace', { outcome_reward: 1, trace_rewards: [7] }],
+  ])('a reward of a part that is %s is not added up', async (_, result) => {
+    await expect(grade([part('a', { outcome_reward: 1 }), part('b', result)])).rejects.toThrow(
+      /^Part b \(says\): the reward .* is outside of the declared range, 0 to 1$/,
+    )
+  })
+
+  test('a part that the agent broke counts as its worst, so that a penalty cannot be avoided', async () => {
+    const broken = { takes: 'missing', range: [0, 4] }
+    const { result } = await grade([
+      part('tests', { outcome_reward: 1 }),
+      part('penalty', { outcome_reward: 0 }, { weight: -0.5 }, broken),
+      part('bonus', { outcome_reward: 4 }, { weight: 1 }, { ...broken, range: [-1, 4] }),
+    ])
+    expect(result).toMatchObject({ outcome_reward: 1 - 2 - 1, components: { penalty: 4, bonus: -1 } })
   })
 
   test('each part takes files into a folder of its own, and what cannot be taken costs that part only', async () => {

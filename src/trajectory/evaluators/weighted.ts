@@ -6,6 +6,7 @@ import type { Plug, Plugs } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import type { Workspace } from '../../model/workspace.ts'
+import { assertInRange, USUAL_RANGE, type RewardRange } from '../grading/reward-range.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps, Evidence } from './evaluator.ts'
 
 /** Also a folder of the submission and the beginning of names of evidence. */
@@ -44,6 +45,10 @@ export function weighted(parts: Parts): Plug<typeof WeightedConfig, EvaluatorDep
           sandbox: made.some(({ evaluator }) => evaluator.needs.sandbox),
           agentState: made.some(({ evaluator }) => evaluator.needs.agentState),
         },
+        rewards: rangeOf(made),
+        async check(assertUpload) {
+          for (const { evaluator } of made) await evaluator.check?.(assertUpload)
+        },
         ...(made.some(({ evaluator }) => evaluator.collect !== undefined) && {
           collect: (agent: Workspace, collection: Collection) => collect(made, agent, collection),
         }),
@@ -51,6 +56,23 @@ export function weighted(parts: Parts): Plug<typeof WeightedConfig, EvaluatorDep
       }
     },
   }
+}
+
+/** What the parts can add up to; 0 is the outcome where a required part fails. */
+function rangeOf(parts: readonly Part[]): RewardRange {
+  const products = parts.map((part) => rewardsOf(part).map((reward) => part.weight * reward))
+  const extreme = (pick: (...values: number[]) => number): number => sum(products.map((values) => pick(...values)))
+  return [Math.min(0, extreme(Math.min)), Math.max(0, extreme(Math.max))]
+}
+
+function rewardsOf({ evaluator }: Part): RewardRange {
+  return evaluator.rewards ?? USUAL_RANGE
+}
+
+/** The reward of a part that the agent broke: the one that lowers the sum most, so that a penalty cannot be avoided. */
+function worstOf(part: Part): number {
+  const [lowest, highest] = rewardsOf(part)
+  return part.weight < 0 ? highest : lowest
 }
 
 function checkParts(
@@ -147,8 +169,12 @@ interface Graded {
 async function evaluatePart(part: Part, evaluation: Evaluation): Promise<Graded['result']> {
   evaluation.signal.throwIfAborted()
   const refusal = await loadRefusal(part, evaluation)
-  if (refusal !== undefined) return { outcome_reward: 0, metadata: { failure: refusal.code, message: refusal.message } }
-  const { outcome_reward: reward, ...result } = await part.evaluator.evaluate(await forPart(part, evaluation))
+  if (refusal !== undefined) {
+    return { outcome_reward: worstOf(part), metadata: { failure: refusal.code, message: refusal.message } }
+  }
+  const result = await part.evaluator.evaluate(await forPart(part, evaluation))
+  assertInRange(result, rewardsOf(part), `Part ${part.name} (${part.strategy})`)
+  const { outcome_reward: reward } = result
   if (reward != null) return { ...result, outcome_reward: reward }
   throw new RolloutError('evaluator.crashed', `Part ${part.name} (${part.strategy}) gave no outcome to add up.`)
 }

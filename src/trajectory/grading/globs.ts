@@ -4,10 +4,21 @@
  * stands for any number of folders. Paths may be the agent's to choose, so none takes longer than its length allows.
  */
 export function matchesGlobs(globs: readonly string[]): (path: string) => boolean {
-  const patterns = globs.map((glob) => [...toAnchored(glob).split('/'), '**'])
+  // Most patterns are plain names at any depth: one look-up for all of them keeps long lists cheap.
+  const plain = new Set<string>()
+  const patterns: Part[][] = []
+  for (const glob of globs) {
+    const parts = toAnchored(glob).split('/').map(toPart)
+    const [first, name] = parts
+    if (parts.length === 2 && first!.text === '**' && name!.isPlain) plain.add(name!.text)
+    else patterns.push([...parts, toPart('**')])
+  }
   return (path) => {
     const names = path.split('/')
-    return patterns.some((pattern) => covers(pattern, names, isAnyFolders, matchesName))
+    return (
+      names.some((name) => plain.has(name)) ||
+      patterns.some((pattern) => covers(pattern, names, isAnyFolders, matchesName))
+    )
   }
 }
 
@@ -19,12 +30,29 @@ export function toExcludingPathspecs(globs: readonly string[]): string[] {
   })
 }
 
-function isAnyFolders(part: string): boolean {
-  return part === '**'
+/** One name of a pattern. */
+interface Part {
+  text: string
+  isPlain: boolean
+  /** What a name must begin and end with. */
+  prefix: string
+  suffix: string
+  letters: readonly string[]
 }
 
-function matchesName(part: string, name: string): boolean {
-  return part === name || covers([...part], [...name], isAnyLetters, matchesLetter)
+function toPart(text: string): Part {
+  const pieces = text.split(/[*?]/)
+  return { text, isPlain: pieces.length === 1, prefix: pieces[0]!, suffix: pieces.at(-1)!, letters: [...text] }
+}
+
+function isAnyFolders({ text }: Part): boolean {
+  return text === '**'
+}
+
+function matchesName({ text, isPlain, prefix, suffix, letters }: Part, name: string): boolean {
+  if (text === name) return true
+  if (isPlain || !name.startsWith(prefix) || !name.endsWith(suffix)) return false
+  return covers(letters, [...name], isAnyLetters, matchesLetter)
 }
 
 function isAnyLetters(part: string): boolean {
@@ -39,11 +67,11 @@ function matchesLetter(part: string, letter: string): boolean {
  * Whether a pattern with parts that stand for anything covers all of what is given. Only the last such part has to be
  * stretched further when something does not fit, so this takes at most the product of both lengths.
  */
-function covers(
-  pattern: readonly string[],
+function covers<T>(
+  pattern: readonly T[],
   given: readonly string[],
-  isAnything: (part: string) => boolean,
-  matches: (part: string, value: string) => boolean,
+  isAnything: (part: T) => boolean,
+  matches: (part: T, value: string) => boolean,
 ): boolean {
   let [at, to] = [0, 0]
   let stretch: { at: number; to: number } | undefined

@@ -1,5 +1,4 @@
 import { expect, test } from 'vitest'
-import { RolloutError } from '../../model/failure.ts'
 import { parseReward } from './parse-reward.ts'
 
 test.each([
@@ -9,13 +8,13 @@ test.each([
   ['1e-3', 0.001],
   ['{"reward": 2}', 2],
 ])('parseReward() reads %j', (text, reward) => {
-  expect(parseReward(text, 'It')).toMatchObject({ outcome_reward: reward, metadata: {} })
+  expect(parseReward(text, 'It')).toMatchObject({ result: { outcome_reward: reward, metadata: {} } })
 })
 
 test('parseReward() keeps components, rewards of traces and metadata', () => {
   const said = { reward: 0.5, components: { a: 1 }, trace_rewards: [null, 1], metadata: { b: 2 } }
   const { reward, ...rest } = said
-  expect(parseReward(JSON.stringify(said), 'It')).toEqual({ outcome_reward: reward, ...rest })
+  expect(parseReward(JSON.stringify(said), 'It')).toEqual({ result: { outcome_reward: reward, ...rest } })
 })
 
 test.each([
@@ -37,6 +36,7 @@ test.each([
   '{"reward": 1, "components": {"a": true}}',
   '{"reward": 1, "score": 1}',
 ])('parseReward() takes %j for no reward', (text) => {
-  expect(() => parseReward(text, 'The last line')).toThrow(RolloutError)
-  expect(() => parseReward(text, 'The last line')).toThrow(/^The last line is not a reward/)
+  expect(parseReward(text, 'The last line')).toEqual({
+    problem: expect.stringMatching(/^The last line is not a reward/),
+  })
 })

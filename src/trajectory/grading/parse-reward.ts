@@ -1,5 +1,4 @@
 import * as z from 'zod'
-import { RolloutError } from '../../model/failure.ts'
 import { EvalResult } from '../../model/reward.ts'
 import { describeIssues } from './describe-issues.ts'
 
@@ -19,35 +18,34 @@ const Said = z
 /** Decimal notation, so that "0x1", "" and "Infinity" are no rewards. */
 const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$/
 
+/** A reward that a program wrote, or why its text is none. */
+export type ParsedReward = { result: EvalResult } | { problem: string }
+
 /**
- * A reward as a program wrote it: a number, or a JSON object with `reward` and optionally `components`, `trace_rewards` and
- * `metadata`. Throws `evaluator.crashed` for anything else; `from` says in words where it stood.
+ * Reads a reward that a program wrote: a number, or a JSON object with `reward` and optionally `components`,
+ * `trace_rewards` and `metadata`. `from` names the place of the text in messages.
  */
-export function parseReward(text: string, from: string): EvalResult {
+export function parseReward(text: string, from: string): ParsedReward {
   const said = text.trim()
-  if (NUMBER.test(said)) return { outcome_reward: finite(Number(said), from), metadata: {} }
-  const parsed = Said.safeParse(parseJson(said, from))
-  if (parsed.success) {
-    const { reward, ...rest } = parsed.data
-    return { outcome_reward: reward ?? null, ...rest }
+  if (NUMBER.test(said)) {
+    const value = Number(said)
+    return Number.isFinite(value)
+      ? { result: { outcome_reward: value, metadata: {} } }
+      : noReward(said, from, 'it is not finite')
   }
-  throw unreadable(said, from, describeIssues(parsed.error))
-}
-
-function parseJson(text: string, from: string): unknown {
+  let value: unknown
   try {
-    return JSON.parse(text)
+    value = JSON.parse(said)
   } catch {
-    throw unreadable(text, from, 'it is neither a number nor JSON')
+    return noReward(said, from, 'it is neither a number nor JSON')
   }
+  const parsed = Said.safeParse(value)
+  if (!parsed.success) return noReward(said, from, describeIssues(parsed.error))
+  const { reward, ...rest } = parsed.data
+  return { result: { outcome_reward: reward ?? null, ...rest } }
 }
 
-function finite(value: number, from: string): number {
-  if (Number.isFinite(value)) return value
-  throw unreadable(String(value), from, 'it is not finite')
-}
-
-function unreadable(text: string, from: string, why: string): RolloutError {
+function noReward(text: string, from: string, why: string): { problem: string } {
   const shown = JSON.stringify(text.length > 200 ? `${text.slice(0, 200)}…` : text)
-  return new RolloutError('evaluator.crashed', `${from} is not a reward: ${shown} (${why})`)
+  return { problem: `${from} is not a reward: ${shown} (${why})` }
 }

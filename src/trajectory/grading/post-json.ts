@@ -1,5 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, type Dispatcher } from 'undici'
+import { forbiddenIn, guardedConnect } from '../../lib/guarded-connect.ts'
+import { OUTBOUND_HEADER } from '../../lib/outbound-header.ts'
 import { RolloutError } from '../../model/failure.ts'
 
 export interface JsonPost {
@@ -16,6 +18,8 @@ export interface JsonPost {
   /** Of the answer. */
   maxBytes: number
   signal: AbortSignal
+  /** Whether the host may be connected to at this address; absent: it may. */
+  mayConnect?: ((address: string, port: number) => boolean) | undefined
 }
 
 export interface JsonAnswer {
@@ -25,6 +29,7 @@ export interface JsonAnswer {
   attempts: number
 }
 
+const CONNECT_TIMEOUT_MS = 10_000
 const LONGEST_BACKOFF_MS = 30_000
 const TOLD_CHARS = 500
 
@@ -34,7 +39,18 @@ const TOLD_CHARS = 500
  */
 export async function postJson(post: JsonPost): Promise<JsonAnswer> {
   await using owned = new AsyncDisposableStack()
-  const agent = new Agent({ headersTimeout: post.timeoutMs, bodyTimeout: post.timeoutMs, connections: 1 })
+  const agent = new Agent({
+    headersTimeout: post.timeoutMs,
+    bodyTimeout: post.timeoutMs,
+    connections: 1,
+    connect: guardedConnect({
+      refuse: (_, port, addresses) =>
+        addresses.every((address) => post.mayConnect?.(address, port) ?? true)
+          ? undefined
+          : 'it leads to an address that must not be called from here',
+      timeoutMs: CONNECT_TIMEOUT_MS,
+    }),
+  })
   owned.defer(() => agent.destroy())
   for (let attempt = 1; ; attempt++) {
     const outcome = await tryOnce(agent, post)
@@ -64,7 +80,12 @@ async function tryOnce(agent: Agent, post: JsonPost): Promise<Omit<JsonAnswer, '
       origin: post.url.origin,
       path: post.url.pathname + post.url.search,
       method: 'POST',
-      headers: { 'content-type': 'application/json', accept: 'application/json', ...post.headers() },
+      headers: {
+        'content-type': 'application/json',
+        accept: 'application/json',
+        [OUTBOUND_HEADER]: 'evaluator',
+        ...post.headers(),
+      },
       body: post.body,
       signal: AbortSignal.any([post.signal, timeout]),
     })
@@ -86,6 +107,9 @@ async function tryOnce(agent: Agent, post: JsonPost): Promise<Omit<JsonAnswer, '
   } catch (cause) {
     post.signal.throwIfAborted()
     if (cause instanceof RolloutError) throw cause
+    const forbidden = forbiddenIn(cause)
+    if (forbidden !== undefined)
+      throw new RolloutError('config.invalid', `${place(post.url)} is not called: ${forbidden.message}.`, { cause })
     const { name = '', code = '', message = '' } = cause as { name?: string; code?: string; message?: string }
     if (timeout.aborted || name === 'TimeoutError' || code.endsWith('_TIMEOUT')) {
       return { code: 'evaluator.timeout', problem: `was silent for ${post.timeoutMs / 1000} s`, cause }

@@ -1,6 +1,9 @@
 import { randomBytes } from 'node:crypto'
+import { posix } from 'node:path'
 import { RolloutError } from '../../model/failure.ts'
 import type { CommandResult, Workspace } from '../../model/workspace.ts'
+import type { Change } from './change-policy.ts'
+import { parseBlobs, parseChanges, parseIndex, type ChangeStore } from './choose-changes.ts'
 import { tail } from './run-grading.ts'
 
 const GIT_MS = 300_000
@@ -53,6 +56,8 @@ export GIT_WORK_TREE="$PWD" GIT_INDEX_FILE="$room/start"
 if [ -n "$head" ]; then git read-tree "$head"; fi
 git add -A -- . 2> "$room/said" || { cat "$room/said" >&2; exit 1; }
 start=$(git write-tree)
+# From here on every failure is one of the agent's files.
+trap '[ $? -eq 0 ] || exit ${UNAPPLIABLE}' EXIT
 if [ "$1" = patch ]; then
   cp "$room/start" "$room/agent"
   export GIT_INDEX_FILE="$room/agent"
@@ -73,6 +78,22 @@ printf '%s\n' "$start"
 git diff-tree -r -z --no-renames --no-abbrev "$start" "$(git write-tree)"
 `
 
+/** Names of the files of a tree. */
+const LIST_FILES = `${BORROW}
+git ls-tree -r -z --name-only "$1"
+`
+/** Every file of the agent's tree, with mode and object name. */
+const LIST_AGENT = `${BORROW}
+GIT_INDEX_FILE="$room/agent" git ls-files -s -z
+`
+/** Contents of the objects whose names are read from stdin. */
+const READ_BLOBS = `${BORROW}
+git cat-file --batch
+`
+const WRITE_BLOB = `${BORROW}
+git hash-object -w --stdin
+`
+
 /** Brings the work tree to the grader's state with the chosen files. */
 const WRITE = String.raw`cat > "$room/entries"
 ${BORROW}
@@ -86,24 +107,13 @@ git diff-tree -p --binary --no-renames --no-ext-diff --no-textconv "$1" "$final"
 rm -rf -- "$room"
 `
 
-/** The mode of a repository within the repository. */
-const NESTED = '160000'
-
-/** One file that differs between the grader's state and the agent's. */
-export interface RepoChange {
-  path: string
-  isDeleted: boolean
-  /** Whether it is, or was, a repository within the repository. */
-  isNested: boolean
-  /** Octal, of the agent's file. */
-  mode: string
-  blob: string
-}
-
 export interface RepoDifference {
-  changes: RepoChange[]
+  changes: Change[]
+  /** Files of the grader's own state. */
+  basePaths: ReadonlySet<string>
+  store: ChangeStore
   /** Applies those that are chosen; gives them as a patch. */
-  write(chosen: readonly RepoChange[]): Promise<Buffer>
+  write(chosen: readonly Change[]): Promise<Buffer>
 }
 
 /**
@@ -136,7 +146,7 @@ async function pack(workspace: Workspace, repo: string, room: string, maxBytes: 
 
 /**
  * What the agent's files or patch make different in a repository that the agent was never in. Nothing of the agent's runs
- * for it. Undefined, with why, when a patch cannot be applied.
+ * for it. Undefined, with why, when a patch cannot be applied or an archive cannot be unpacked.
  */
 export async function compareTree(
   grader: Workspace,
@@ -147,19 +157,45 @@ export async function compareTree(
   await grader.upload(submitted.file, `${room}/submitted`)
   const compared = await runIn(grader, repo, room, { script: COMPARE, args: [submitted.kind] })
   const said = tail(compared.stderr, 8000)
-  if (compared.exitCode === UNAPPLIABLE) return { changes: undefined, why: said }
-  if (compared.exitCode !== 0 || compared.stdoutBytes > compared.stdout.length) throw crashed(repo, said)
+  if (compared.exitCode === UNAPPLIABLE && !/No space left|Disk quota/.test(said)) {
+    return { changes: undefined, why: said || 'the files cannot be read' }
+  }
+  if (compared.exitCode !== 0) throw crashed(repo, said)
+  if (compared.stdoutBytes > compared.stdout.length) {
+    return { changes: undefined, why: `the names of the changed files have more than ${LIST_BYTES} bytes` }
+  }
   const end = compared.stdout.indexOf('\n')
   const start = compared.stdout.subarray(0, end).toString()
+  const listed = await runIn(grader, repo, room, { script: LIST_FILES, args: [start] })
+  if (listed.exitCode !== 0 || listed.stdoutBytes > listed.stdout.length) throw crashed(repo, tail(listed.stderr, 1000))
   return {
-    changes: parseChanges(compared.stdout.subarray(end + 1).toString('utf8')),
+    changes: parseChanges(compared.stdout.subarray(end + 1)),
+    basePaths: new Set(listed.stdout.toString('utf8').split('\0').slice(0, -1)),
+    store: toStore(grader, repo, room),
     async write(chosen) {
-      const entries = chosen.map(({ mode, blob, path, isDeleted }) =>
-        isDeleted ? `0 ${blob}\t${path}\0` : `${mode} ${blob}\t${path}\0`,
+      const entries = chosen.map(({ mode, blob, path, status }) =>
+        status === 'D' ? `0 ${blob}\t${path}\0` : `${mode} ${blob}\t${path}\0`,
       )
       const written = await runIn(grader, repo, room, { script: WRITE, args: [start], stdin: entries.join('') })
       if (written.exitCode !== 0) throw crashed(repo, tail(written.stderr, 1000))
       return written.stdout
+    },
+  }
+}
+
+function toStore(grader: Workspace, repo: string, room: string): ChangeStore {
+  return {
+    repo: posix.resolve(grader.workdir, repo),
+    async readBlobs(names) {
+      const read = await runIn(grader, repo, room, { script: READ_BLOBS, stdin: `${names.join('\n')}\n` })
+      return parseBlobs(read.stdout)
+    },
+    async writeBlob(text) {
+      const written = await runIn(grader, repo, room, { script: WRITE_BLOB, stdin: text })
+      return written.exitCode === 0 ? written.stdout.toString('utf8').trim() : undefined
+    },
+    async listAgentFiles() {
+      return parseIndex((await runIn(grader, repo, room, { script: LIST_AGENT })).stdout)
     },
   }
 }
@@ -180,18 +216,6 @@ function runIn(
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
   })
-}
-
-/** `:oldmode newmode oldblob newblob status NUL path NUL`, again and again. */
-function parseChanges(output: string): RepoChange[] {
-  const parts = output.split('\0')
-  const changes: RepoChange[] = []
-  for (let index = 0; index + 1 < parts.length; index += 2) {
-    const [before = '', mode = '', , blob = '', status = ''] = parts[index]!.slice(1).split(' ')
-    const isNested = before === NESTED || mode === NESTED
-    changes.push({ path: parts[index + 1]!, mode, blob, isNested, isDeleted: status === 'D' })
-  }
-  return changes
 }
 
 function crashed(repo: string, said: string): RolloutError {

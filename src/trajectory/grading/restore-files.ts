@@ -2,27 +2,42 @@ import { randomBytes } from 'node:crypto'
 import { cp, lstat, mkdir, rename, rm } from 'node:fs/promises'
 import { dirname, join, posix } from 'node:path'
 import { RolloutError } from '../../model/failure.ts'
-import type { Workspace } from '../../model/workspace.ts'
-import { matchesGlobs } from './globs.ts'
+import type { LeftOut, Workspace } from '../../model/workspace.ts'
 import { tail } from './run-grading.ts'
-import { insideOf, nameOf, placeOf, prune, toLimits, walk, type FileSelection } from './submitted-files.ts'
+import { linksIn } from './sandbox-links.ts'
+import { excludedIn, insideOf, placeOf, prune, settleLinks, toLimits, type FileSelection } from './submitted-files.ts'
+import { walk } from './walk-tree.ts'
 
 /** Most names of a grader's own files that are looked at. */
 const LIST_BYTES = 64 * 1024 * 1024
 
 /**
  * Puts what was collected where it came from, in a sandbox in which nothing of the agent has run. A folder is afterwards
- * what the agent left, and nothing else; but of what is excluded the sandbox keeps its own.
+ * what the agent left, and nothing else; but of what is excluded the sandbox keeps its own. No link of the agent's gets
+ * there: a link in the grader's sandbox would lead to whatever is put there later. Links that the sandbox has by itself, with
+ * the same text at the same place, stay. Returns which files are missing, and why.
  */
-export async function restoreFiles(grader: Workspace, submission: string, selection: FileSelection): Promise<void> {
+export async function restoreFiles(
+  grader: Workspace,
+  submission: string,
+  selection: FileSelection,
+): Promise<LeftOut[]> {
+  const leftOut: LeftOut[] = []
   for (const [index, path] of selection.paths.entries()) {
     const place = placeOf(submission, index)
     const target = insideOf(grader, path)
-    if (!(await lstat(place)).isDirectory()) {
-      if (!matchesGlobs(selection.exclude)(nameOf(path))) await grader.upload(place, target)
+    const missing = await settleLinks(submission, index, { selection, kept: () => linksIn(grader, target) })
+    leftOut.push(...missing)
+    const stats = await lstat(place)
+    if (stats.isSymbolicLink()) {
+      if (missing.length > 0) await removeIn(grader, target)
       continue
     }
-    const own = await ownFiles(grader, target, path, selection.exclude)
+    if (!stats.isDirectory()) {
+      if (!excludedIn(selection, path)('')) await grader.upload(place, target)
+      continue
+    }
+    const own = await ownFiles(grader, target, path, selection)
     if (own.size === 0) {
       await replaceFolder(grader, place, target)
       continue
@@ -30,7 +45,7 @@ export async function restoreFiles(grader: Workspace, submission: string, select
     const scratch = join(submission, `merged-${randomBytes(8).toString('hex')}`)
     try {
       await mkdir(scratch)
-      await grader.download(target, join(scratch, 'own'), toLimits(selection))
+      await grader.download(target, join(scratch, 'own'), { ...toLimits(selection), links: 'keep' })
       await cp(place, join(scratch, 'merged'), { recursive: true, verbatimSymlinks: true, preserveTimestamps: true })
       await putBack(join(scratch, 'own'), join(scratch, 'merged'), own)
       await replaceFolder(grader, join(scratch, 'merged'), target)
@@ -38,6 +53,12 @@ export async function restoreFiles(grader: Workspace, submission: string, select
       await rm(scratch, { recursive: true, force: true })
     }
   }
+  return leftOut
+}
+
+async function removeIn(grader: Workspace, path: string): Promise<void> {
+  const removed = await grader.run({ command: ['rm', '-rf', '--', path], cwd: '/', timeoutMs: 120_000 })
+  if (removed.exitCode !== 0) throw crashed(`${path} cannot be removed in the grader's sandbox`, removed.stderr)
 }
 
 /** Which files of a grader's folder are excluded, so that they stay: names from the folder on. */
@@ -45,9 +66,9 @@ async function ownFiles(
   grader: Workspace,
   target: string,
   path: string,
-  exclude: readonly string[],
+  selection: FileSelection,
 ): Promise<Set<string>> {
-  if (exclude.length === 0) return new Set()
+  if (selection.exclude.length === 0 && selection.protect_tests !== true) return new Set()
   const script = 'if [ -d "$1" ]; then cd -- "$1" && exec find . ! -type d -print0; fi'
   const listed = await grader.run({
     command: ['/bin/sh', '-c', script, 'sh', target],
@@ -58,9 +79,9 @@ async function ownFiles(
   if (listed.exitCode !== 0 || listed.stdoutBytes > listed.stdout.length) {
     throw crashed(`The files of ${target} cannot be listed in the grader's sandbox`, listed.stderr)
   }
-  const isExcluded = matchesGlobs(exclude)
+  const isExcluded = excludedIn(selection, path)
   const names = listed.stdout.toString('utf8').split('\0')
-  return new Set(names.map((name) => name.slice(2)).filter((name) => name !== '' && isExcluded(nameOf(path, name))))
+  return new Set(names.map((name) => name.slice(2)).filter((name) => name !== '' && isExcluded(name)))
 }
 
 /** Moves files into another tree; what is in their way there gives way. */

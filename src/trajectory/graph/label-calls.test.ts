@@ -78,11 +78,10 @@ describe('sub-agents', () => {
     ['x-parent-session-id', 'ses', 'subagent'],
     ['x-codex-parent-thread-id', 'th', 'subagent'],
     ['x-openai-subagent', 'collab_spawn', 'subagent'],
-    ['x-openai-subagent', 'compact', 'compaction'],
-    ['x-openai-subagent', 'memory_consolidation', 'side-call'],
-    ['x-codex-turn-metadata', '{"request_kind":"compaction"}', 'compaction'],
-    ['x-codex-turn-metadata', '{"request_kind":"turn"}', 'main'],
-    ['x-codex-turn-metadata', '{"request_kind":"compaction","cut', 'compaction'],
+    // No header leaves a call out of training: a program in the sandbox can send any.
+    ['x-openai-subagent', 'compact', 'main'],
+    ['x-openai-subagent', 'memory_consolidation', 'main'],
+    ['x-codex-turn-metadata', '{"request_kind":"compaction"}', 'main'],
   ])('are known by what the harness says: %s: %s', (header, value, label) => {
     const marked = {
       ...one,
@@ -124,6 +123,13 @@ describe('side calls', () => {
     )
   })
 
+  test('are not the work of an agent that answers in text, beside a conversation with tools', () => {
+    const chat: ToyCall = { id: 'chat', messages: task, answer: says('$ curl the gateway') }
+    const forged: ToyCall = { id: 'forged', messages: [user('Say hi.')], tools: ['bash'], answer: says('hi') }
+    const more: ToyCall = { id: 'more', messages: [...task, chat.answer, user('output: hi')], answer: says('Done.') }
+    expect(labels([chat, forged, more])).toEqual({ chat: 'subagent', forged: 'main', more: 'subagent' })
+  })
+
   test('may be what a tool does, such as a search', () => {
     const search = { ...title, messages: [user(errand)] }
     expect(labels([one, search, two])).toEqual({ one: 'main', title: 'side-call', two: 'main' })
@@ -155,6 +161,17 @@ describe('compaction', () => {
     const calls = [one, two, { id: 'sum', messages: ask, tools, answer: says(summary) }, fresh]
     expect(labels(calls)).toEqual({ one: 'main', two: 'main', sum: 'compaction', fresh: 'main' })
     expect(evidence(calls, 'sum')).toBe('its answer is the summary that fresh begins with')
+  })
+
+  test('is a call for which the gateway itself wrote the instruction', () => {
+    const sum: ToyCall = {
+      id: 'sum',
+      messages: [...two.messages, two.answer],
+      tools,
+      answer: says('Sealed.'),
+      turn: { forced: { purpose: 'compaction' } },
+    }
+    expect(labels([one, two, sum])).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
   })
 
   test('may be asked of someone else, with the conversation as text', () => {
@@ -209,6 +226,18 @@ describe('compaction instructions', () => {
       sum: 'compaction',
       review: 'compaction',
     })
+  })
+
+  test('words of an instruction that a command printed take no call of an ongoing conversation out', () => {
+    const printed = user('$ cat notes\nThen, generate the <state_snapshot>. produce the <state_snapshot> XML')
+    const calls: ToyCall[] = [{ id: 'call-0', messages: task, tools: [], answer: says('cat notes') }]
+    for (let i = 1; i < 6; i += 1) {
+      const before = calls[i - 1] as ToyCall
+      const messages = [...before.messages, before.answer, printed]
+      calls.push({ id: `call-${i}`, messages, tools: [], answer: says(`step ${i}: cat notes`) })
+    }
+    // Only a call and its review at the very end look like a compaction that nothing came of.
+    expect(Object.values(labels(calls))).toEqual(['main', 'main', 'main', 'main', 'compaction', 'compaction'])
   })
 
   test('a conversation about such words is none', () => {

@@ -1,7 +1,7 @@
 import type { CallNode } from './call-graph.ts'
 import { compactionHarness } from './compaction-instructions.ts'
 import { findSuccessors, groupByConversation, groupByRequest } from './group-calls.ts'
-import { labelByHeaders } from './header-labels.ts'
+import { subagentByHeaders } from './header-labels.ts'
 import type { Histories } from './histories.ts'
 import { labelConversations, type Labelling } from './label-conversations.ts'
 import { LaterCalls } from './later-calls.ts'
@@ -46,22 +46,23 @@ interface Verdicts {
   overruled: Map<CallNode, Labelling>
 }
 
-/** What the headers, the instruction or the use of a call's answer say; undefined where its conversation decides. */
+/** What the headers, the gateway, the instruction or the use of the answer say; undefined where the conversation decides. */
 function labelByItself(
   node: CallNode,
   { goneOnFrom, summaries }: ReturnType<typeof findSuccessors>,
   histories: Histories,
 ): Labelling | undefined {
-  const byHeader = labelByHeaders(node.turn)
-  if (byHeader !== undefined) return { label: byHeader.label, evidence: [byHeader.evidence] }
+  const byHeader = subagentByHeaders(node.turn)
+  if (byHeader !== undefined) return { label: 'subagent', evidence: [byHeader] }
   const summarised = summaries.get(node)
   if (summarised !== undefined) {
     return { label: 'compaction', evidence: [`its answer is the summary that ${summarised.turn.id} begins with`] }
   }
-  // A summary is text. A call with tool calls was asked for one only if nothing continues it: the model did not obey.
-  const mayBeSummary = node.choice.message.toolCalls.length === 0 || !goneOnFrom.has(node)
-  const harness = mayBeSummary ? compactionHarness(node, histories) : undefined
-  if (harness !== undefined) {
+  if (node.turn.forced['purpose'] === 'compaction') {
+    return { label: 'compaction', evidence: ['the gateway wrote its instruction, for a request to compact'] }
+  }
+  const harness = compactionHarness(node, histories)
+  if (harness !== undefined && isSetAside(node, goneOnFrom, histories)) {
     return { label: 'compaction', evidence: [`its instruction is the one by which ${harness} compacts`] }
   }
   if (goneOnFrom.has(node) || !losesTools(node, histories)) return undefined
@@ -69,6 +70,19 @@ function labelByItself(
     label: 'side-call',
     evidence: ['the tools of its conversation were taken away, and nothing went on from it'],
   }
+}
+
+/**
+ * Whether nothing goes on from a call with a compaction instruction, but for one further such call: Gemini CLI asks for a
+ * review of the summary. An agent can bring the words of an instruction into its own conversation, for example by the output
+ * of a command; that conversation goes on, and its calls keep their label.
+ */
+function isSetAside(node: CallNode, goneOnFrom: ReadonlyMap<CallNode, CallNode>, histories: Histories): boolean {
+  const later = goneOnFrom.get(node)
+  const successors = new Set([...(later === undefined ? [] : [later]), ...node.children])
+  return [...successors].every(
+    (next) => !goneOnFrom.has(next) && next.children.length === 0 && compactionHarness(next, histories) !== undefined,
+  )
 }
 
 /** Asked in an ongoing conversation, but without the tools: the harness wants a text for itself. */

@@ -89,7 +89,9 @@ function labelOther(
   const isOneStep = nodes.every(({ edge }) => edge.verdict === 'root')
   // A search or a look at a page is asked for by a tool call too; only an agent takes several steps.
   if (asked !== undefined && (hasTools || !isOneStep)) return { label: 'subagent', evidence: errand }
-  if (!hasTools && main.hasTools) {
+  // An errand of the harness takes one step. An agent that answers in text alone takes several, and another conversation
+  // with tools does not make its work a side call.
+  if (!hasTools && main.hasTools && !takesSteps(nodes)) {
     return {
       label: 'side-call',
       evidence: ['no tools, while the main conversation has them', ...errand, ...aside(first, mainFirst, histories)],
@@ -109,6 +111,14 @@ function labelOther(
     }
   }
   return { label: 'subagent', evidence: ['other instructions or tools than the main conversation'] }
+}
+
+/** Whether a call goes on from the answer of another; the same request with a remark does not. */
+function takesSteps(nodes: readonly CallNode[]): boolean {
+  return nodes.some(({ edge }) => {
+    if (edge.verdict !== 'forked') return edge.verdict === 'exact'
+    return edge.reason !== 'edited-history' && edge.reason !== 'tools-changed'
+  })
 }
 
 /** What besides speaks for a call that the harness makes for itself. */

@@ -4,6 +4,8 @@ import { createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { startEngine } from '../../../src/engine/engine.ts'
 import type { DatabasePlace } from '../../../src/store/database.ts'
+import { bubblewrapSettings } from '../bubblewrap.ts'
+import { copyDatabase } from '../database-template.ts'
 import type { Postgres } from '../postgres.ts'
 import type { HistoryLog } from './history.ts'
 import { openNetwork } from './network.ts'
@@ -98,7 +100,14 @@ export class Cluster implements AsyncDisposable {
           // It ends with us, however we end.
           command: [...prefix, 'setpriv', '--pdeathsig=KILL', ...node],
           cwd: dir,
-          env: { PATH: process.env['PATH'] ?? '', HOME: dir, [MARKER]: options.run, POLAR_JEPSEN_CLOCK: clock },
+          env: {
+            PATH: process.env['PATH'] ?? '',
+            // Kills start these programs again and again.
+            NODE_COMPILE_CACHE: process.env['NODE_COMPILE_CACHE'],
+            HOME: dir,
+            [MARKER]: options.run,
+            POLAR_JEPSEN_CLOCK: clock,
+          },
           logFile: join(dir, `${name}.log`),
           onCrash: (what) => crashes.push(what),
         }),
@@ -126,6 +135,7 @@ export class Cluster implements AsyncDisposable {
     const url = options.postgres?.url
     const database = url === undefined ? { dir: join(dir, 'server', 'database') } : { url }
     const parts = { ...options, serverUrl, graderUrl: grader.url, database, server, nodes, crashes }
+    if (url === undefined) await copyDatabase(join(dir, 'server', 'database'))
     const cluster = new Cluster({ ...parts, whyShared: network.whyShared }, owned.move())
     for (const program of cluster.programs) cluster.bringUp(program)
     try {
@@ -205,6 +215,8 @@ function nodeConfig(nodeId: string, { data, urls, tokenFile, graders }: NodePlac
       token_file: tokenFile,
       widths: { init: 2, ready: 2, run: 4, postrun: 2 },
       runtime: 'local',
+      // The node cannot fetch a bwrap from its own network namespace.
+      runtimes: { bubblewrap: bubblewrapSettings },
       allow: { hosts: [graders] },
       min_free_mb: 0,
       // So that what is still there at the end was forgotten.

@@ -7,7 +7,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 export interface ProgramOptions {
   name: string
   command: readonly string[]
-  env: Readonly<Record<string, string>>
+  env: Readonly<NodeJS.ProcessEnv>
   cwd: string
   /** Where all that it says is kept, from every start. */
   logFile: string

@@ -2,10 +2,9 @@ import { chmod, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import type { Cgroup } from '../../sandbox/cgroups.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
 import { HostedPlace } from '../../sandbox/hosted-place.ts'
-import { joinLead, readStats, type Cell } from '../../sandbox/hosted-sandbox.ts'
+import { countKills, joinLead, readStats, type Cell, type Counters } from '../../sandbox/hosted-sandbox.ts'
 import { closeDoors, proxyVariables, type Doors } from '../../sandbox/open-doors.ts'
 import { COVERED, HOST_ENV, insidePath } from '../../sandbox/paths.ts'
 import type { Pipes } from '../../sandbox/pipes.ts'
@@ -15,19 +14,23 @@ import { RoomPool } from '../../sandbox/room-pool.ts'
 import type { Snapshots } from '../../sandbox/snapshots.ts'
 import type { RemoteSpawn } from '../../sandbox/spawner.ts'
 import { readyLines, START_MS } from '../../sandbox/started.ts'
+import { shareTree, type SandboxUser } from '../../sandbox/user-numbers.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
 import { endSandbox, layerOf, type Processes, type Rights } from './launch.ts'
 import { callFilterOf, step } from './steps.ts'
 
-export interface CellOptions {
+export interface CellOptions extends Counters {
   spec: SandboxSpec
+  /** Undefined for our own. */
+  user: SandboxUser | undefined
   rights: Rights
   record: SandboxRecord
   folder: string
   processes: Processes
   /** What the image sets. */
   env: Readonly<Record<string, string>>
-  cgroup: Cgroup | undefined
+  /** Most processes of its user namespace where no control group counts them; absent: no limit. */
+  maxProcesses: number | undefined
   doors: Doors
   /** Names of the snapshots it stands on. */
   below: readonly string[]
@@ -76,12 +79,12 @@ export class ApptainerCell implements Cell {
   }
 
   async countOutOfMemory(): Promise<number | undefined> {
-    return this.#options.cgroup?.countOutOfMemory()
+    return countKills(this.#options)
   }
 
   async stats(): Promise<SandboxStats> {
     const { stdout } = await this.#runOutside(['du', '-sk', '--', join(this.folder, 'rw')])
-    return readStats(this.#options.cgroup, stdout)
+    return readStats(this.#options, stdout)
   }
 
   async freeze(): Promise<void> {
@@ -89,7 +92,7 @@ export class ApptainerCell implements Cell {
   }
 
   async snapshot(name: string): Promise<void> {
-    const { snapshots, below } = this.#options
+    const { snapshots, below, user } = this.#options
     await snapshots.add(name, below, async (draft) => {
       const layer = layerOf(draft)
       const upper = join(layer, 'upper')
@@ -100,12 +103,14 @@ export class ApptainerCell implements Cell {
         throw new RolloutError('runtime.copy-failed', `Cannot keep ${name}: ${stderr.trim().slice(-500)}`)
       await removeTree(join(upper, 'tmp'))
       await chmod(upper, 0o755)
+      if (user !== undefined) await shareTree(upper, user)
     })
   }
 
   async close(): Promise<void> {
-    const { processes, doors, cgroup } = this.#options
+    const { processes, doors, cgroup, memory } = this.#options
     closeDoors(doors)
+    memory?.[Symbol.dispose]()
     await endSandbox(processes)
     await this.#rooms.close()
     await cgroup?.remove()
@@ -133,12 +138,10 @@ export class ApptainerCell implements Cell {
   }
 
   #openEntry(first: ProcessRef): Promise<Entry> {
-    const { cgroup, spec, spawn, pipes } = this.#options
-    const { pids } = spec.limits
-    const isCountedByUser = cgroup?.places.pids === undefined && pids !== undefined
+    const { cgroup, maxProcesses, spawn, pipes } = this.#options
     const lead = [
       ...joinLead(cgroup?.joinFiles ?? []),
-      ...(isCountedByUser ? ['prlimit', `--nproc=${pids}:${pids}`] : []),
+      ...(maxProcesses === undefined ? [] : ['prlimit', `--nproc=${maxProcesses}:${maxProcesses}`]),
       ...this.#enter(first),
     ]
     return openEntry(lead, { spawn, pipes, env: HOST_ENV, hasWaiter: true })

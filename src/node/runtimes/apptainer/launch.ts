@@ -9,6 +9,7 @@ import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, placeOf } from '../../s
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../sandbox/processes.ts'
 import type { SandboxRecord } from '../../sandbox/records.ts'
 import { endOf, readyLines, START_MS } from '../../sandbox/started.ts'
+import { toSysctls, type UserLimits } from '../../sandbox/user-quotas.ts'
 import type { SandboxSpec } from '../runtime.ts'
 import { step, type Machine } from './steps.ts'
 
@@ -52,6 +53,8 @@ export interface LaunchOptions {
   folder: string
   /** Where sandboxes are kept, which none of them may see. */
   hidden: string
+  /** What the sandbox may use of its user's limits. */
+  quotas: UserLimits
   spawn: CleanSpawn
 }
 
@@ -72,8 +75,8 @@ export async function launch(
   )
   const targets = await Promise.all(mounts.map(async ({ source, target }) => `${await kindOf(source)}${target}`))
   const workdir = insidePath(spec.workdir)
-  const { diskMb } = spec.limits
-  const place = [markOf(record), folder, sharedOf(spec), diskMb ?? ''] as const
+  const { diskMb, memoryMb } = spec.limits
+  const place = [markOf(record), folder, sharedOf(spec), diskMb ?? '', memoryMb ?? ''] as const
   const folders = (spec.folders ?? []).map(insidePath)
   const owned = [workdir, INSIDE_HOME, owner, isRoot, targets.length, folders.length, ...targets, ...folders]
   const [file, ...args] = step(machine, 'launch', ...place, ...owned, ...apptainerLine(spec, options, mounts))
@@ -87,7 +90,7 @@ export async function launch(
     const monitor = await identify(child.pid!)
     const { first, helpers } = await familyOf(child.pid!)
     if (monitor === undefined || first === undefined) throw new Error('it ended at once')
-    users = await holdUsers(rights, first, spawn, deadline)
+    users = await holdUsers(options, first, deadline)
     const kinds = mounts.flatMap(({ target, isReadOnly }) => [isReadOnly ? 'readonly' : 'writable', target])
     const hide = mounts.flatMap(({ source, target }) => hiddenBelow(source, target, options.hidden))
     const given = spec.snapshot === undefined ? workdir : ''
@@ -174,12 +177,13 @@ function hiddenBelow(source: string, target: string, hidden: string): string[] {
 }
 
 async function holdUsers(
-  { machine, isRoot, owner, inside }: Rights,
+  { rights, quotas, spawn }: LaunchOptions,
   first: ProcessRef,
-  spawn: CleanSpawn,
   signal: AbortSignal,
 ): Promise<ProcessRef> {
-  const [file, ...args] = step(machine, 'holdUsers', first, isRoot, owner, inside.user, inside.group)
+  const { machine, isRoot, owner, inside } = rights
+  const limits = [quotas.pendingSignals ?? '', quotas.messageQueueBytes ?? '', ...toSysctls(quotas)]
+  const [file, ...args] = step(machine, 'holdUsers', first, isRoot, owner, inside.user, inside.group, ...limits)
   const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
   try {
     await readyLines(child, ['ready'], signal)

@@ -83,21 +83,23 @@ sub idle {
 
 /**
  * Makes what belongs to one sandbox only, in mounts that vanish with it, and becomes Apptainer. The memory file system is
- * named so that whatever runs in the sandbox can be found. Directories come to be in the upper layer, which is still
+ * named so that whatever runs in the sandbox can be found. Everything of the sandbox is the first choice of the kernel's
+ * out-of-memory killer. Directories come to be in the upper layer, which is still
  * empty: nothing that anybody left behind can lead them elsewhere.
  */
 export const LAUNCH = `
-my ($name, $folder, $shared, $disk, $workdir, $home, $owner, $is_root, $count, $owned) = splice @ARGV, 0, 10;
+my ($name, $folder, $shared, $disk, $memory, $workdir, $home, $owner, $is_root, $count, $owned) = splice @ARGV, 0, 11;
 my @targets = splice @ARGV, 0, $count;
 my @folders = splice @ARGV, 0, $owned;
 umask 0;
+put('/proc/self/oom_score_adj', '1000');
 chdir $folder or die "$folder: $!\\n";
 $is_root ? call('unshare', $NEW_MOUNTS) : map_users($> + 0, $) + 0, $NEW_MOUNTS);
 detach_mounts();
 mkdir('rw', 0755) || -d 'rw' or die "rw: $!\\n";
 call('mount', $name, "$folder/rw", 'tmpfs', $NO_SUID | $NO_DEVICES, "mode=755,size=\${disk}m") if $disk;
 mkdir($_, 0755) || die "$_: $!\\n" for 'rw/upper', 'rw/work', $shared;
-call('mount', $name, "$folder/$shared", 'tmpfs', $NO_SUID | $NO_DEVICES, 'mode=1777') unless $disk;
+call('mount', $name, "$folder/$shared", 'tmpfs', $NO_SUID | $NO_DEVICES, 'mode=1777' . ($memory ? ",size=\${memory}m" : '')) unless $disk;
 chmod 01777, $shared, dirs('rw/upper', 'tmp'), dirs('rw/upper', 'var/tmp');
 for (@targets) {
   my ($kind, $parent, $name) = m{^(.)(.*)/([^/]+)$}s or die "$_ is no target\\n";
@@ -111,14 +113,17 @@ exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!\\n";
 
 /**
  * Holds the user namespace that commands run in: one user, without capabilities. It takes the only place there is, so
- * that nobody inside can make another and with it reach more of the kernel.
+ * that nobody inside can make another and with it reach more of the kernel. The arguments after the fifth limit what the
+ * kernel counts per user: pending signals, bytes of message queues, and settings of `/proc/sys/user`.
  */
 export const HOLD_USERS = `
-my ($target, $is_root, $owner, $inside_user, $inside_group) = @ARGV;
+my ($target, $is_root, $owner, $inside_user, $inside_group, $signals, $queues, @quotas) = @ARGV;
 $| = 1;
 $is_root ? become($owner + 0) : enter(spaces($target, 'user'));
 map_users(0, 0);
 put('/proc/sys/user/max_user_namespaces', '1');
+for (@quotas) { my ($name, $value) = split /=/; put("/proc/sys/user/$name", $value) if -e "/proc/sys/user/$name" }
+for ([11, $signals], [12, $queues]) { my ($kind, $limit) = @$_; call('prlimit64', 0, $kind, pack('QQ', $limit, $limit), 0) if $limit }
 map_users($inside_user, $inside_group);
 keep();
 end_with_parent();
@@ -217,6 +222,8 @@ my $child = fork() // die "fork: $!\\n";
 if ($child == 0) {
   call('mount', 'proc', '/proc', 'proc', $NO_SUID | $NO_DEVICES | $NO_EXEC, 0);
   call('mount', '/dev/null', $_, 0, $BIND, 0) for grep { -e } @covered;
+  # A process that may write to /proc can lower its out-of-memory score, unless it was raised with CAP_SYS_RESOURCE.
+  call('mount', 'none', '/proc', 0, $REMOUNT | $BIND | $READ_ONLY | $NO_SUID | $NO_DEVICES | $NO_EXEC, 0);
   become($owner + 0) if $is_root;
   keep();
   end_with_parent();

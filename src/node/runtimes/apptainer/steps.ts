@@ -4,8 +4,8 @@ import { ENTER, FINISH, HOLD_USERS, LAUNCH, PRELUDE, ROOM, VISIT } from './progr
 
 /** Numbers of the system calls that Perl has no word for. */
 const CALLS = {
-  x64: { capset: 126, fchownat: 260, keyctl: 250, mount: 165, pivot_root: 155, prctl: 157, setgroups: 116, setns: 308, setresgid: 119, setresuid: 117, umount2: 166, unshare: 272 }, // prettier-ignore
-  arm64: { capset: 91, fchownat: 54, keyctl: 219, mount: 40, pivot_root: 41, prctl: 167, setgroups: 159, setns: 268, setresgid: 149, setresuid: 147, umount2: 39, unshare: 97 }, // prettier-ignore
+  x64: { capset: 126, fchownat: 260, keyctl: 250, mount: 165, pivot_root: 155, prctl: 157, prlimit64: 302, setgroups: 116, setns: 308, setresgid: 119, setresuid: 117, umount2: 166, unshare: 272 }, // prettier-ignore
+  arm64: { capset: 91, fchownat: 54, keyctl: 219, mount: 40, pivot_root: 41, prctl: 167, prlimit64: 261, setgroups: 159, setns: 268, setresgid: 149, setresuid: 147, umount2: 39, unshare: 97 }, // prettier-ignore
 } as const
 
 const PROGRAMS = { launch: LAUNCH, holdUsers: HOLD_USERS, finish: FINISH, room: ROOM, enter: ENTER, visit: VISIT }

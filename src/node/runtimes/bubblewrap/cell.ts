@@ -3,11 +3,10 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../lib/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import type { Cgroup } from '../../sandbox/cgroups.ts'
 import type { RemoteSpawn, SpawnedProcess } from '../../sandbox/spawner.ts'
 import { openEntry, type Entry, type Room } from '../../sandbox/execution.ts'
 import { HostedPlace } from '../../sandbox/hosted-place.ts'
-import { joinLead, readStats, type Cell } from '../../sandbox/hosted-sandbox.ts'
+import { countKills, joinLead, readStats, type Cell, type Counters } from '../../sandbox/hosted-sandbox.ts'
 import { closeDoors, proxyVariables, type Doors } from '../../sandbox/open-doors.ts'
 import { HOST_ENV, INSIDE_PATH, insidePath } from '../../sandbox/paths.ts'
 import type { Pipes } from '../../sandbox/pipes.ts'
@@ -16,6 +15,7 @@ import { removeTree, type SandboxRecord } from '../../sandbox/records.ts'
 import { RoomPool } from '../../sandbox/room-pool.ts'
 import type { Snapshots } from '../../sandbox/snapshots.ts'
 import { endOf, readyLines, START_MS } from '../../sandbox/started.ts'
+import { shareTree, type SandboxUser } from '../../sandbox/user-numbers.ts'
 import { bwrapLine, enterUsers, firstOf, type BubblewrapConfig } from './lines.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
 
@@ -31,18 +31,19 @@ export interface Processes {
   holder: ProcessRef
 }
 
-export interface CellOptions {
+export interface CellOptions extends Counters {
   spec: SandboxSpec
   config: BubblewrapConfig
   record: SandboxRecord
   folder: string
   processes: Processes
-  cgroup: Cgroup | undefined
+  /** Most processes of its user namespace where no control group counts them; absent: no limit. */
+  maxProcesses: number | undefined
   doors: Doors
   /** What a command line begins with to have less of the kernel; empty where there is no such thing. */
   callFilter: readonly string[]
-  /** Who we become before we enter; undefined when we are that user already. */
-  uid: number | undefined
+  /** Whom we become before we enter; undefined when we are that user already. */
+  user: SandboxUser | undefined
   /** Of the user inside. */
   home: string
   /** Names of the snapshots it stands on. */
@@ -93,14 +94,14 @@ export class BubblewrapCell implements Cell {
   }
 
   async countOutOfMemory(): Promise<number | undefined> {
-    return this.#options.cgroup?.countOutOfMemory()
+    return countKills(this.#options)
   }
 
   async stats(): Promise<SandboxStats> {
     const { monitor } = this.#options.processes
     const written = `/proc/${monitor.pid}/root/sys/rw`
     const { stdout } = await this.#runOutside(['du', '-sk', '--', written])
-    return readStats(this.#options.cgroup, stdout)
+    return readStats(this.#options, stdout)
   }
 
   async freeze(): Promise<void> {
@@ -108,7 +109,7 @@ export class BubblewrapCell implements Cell {
   }
 
   async snapshot(name: string): Promise<void> {
-    const { snapshots, processes, below } = this.#options
+    const { snapshots, processes, below, user } = this.#options
     await snapshots.add(name, below, async (draft) => {
       const layer = join(draft, 'layer')
       const upper = `/proc/${processes.monitor.pid}/root/sys/rw/upper`
@@ -117,12 +118,14 @@ export class BubblewrapCell implements Cell {
         throw new RolloutError('runtime.copy-failed', `Cannot keep ${name}: ${stderr.trim().slice(-500)}`)
       await removeTree(join(layer, 'tmp'))
       await chmod(layer, 0o755)
+      if (user !== undefined) await shareTree(layer, user)
     })
   }
 
   async close(): Promise<void> {
-    const { processes, doors, cgroup } = this.#options
+    const { processes, doors, cgroup, memory } = this.#options
     closeDoors(doors)
+    memory?.[Symbol.dispose]()
     await endSandbox(processes)
     await this.#rooms.close()
     await cgroup?.remove()
@@ -161,12 +164,10 @@ export class BubblewrapCell implements Cell {
   }
 
   #openEntry(first: ProcessRef): Promise<Entry> {
-    const { cgroup, spec, spawn, pipes } = this.#options
-    const { pids } = spec.limits
-    const byUser = cgroup?.places.pids === undefined && pids !== undefined
+    const { cgroup, maxProcesses, spawn, pipes } = this.#options
     const lead = [
       ...joinLead(cgroup?.joinFiles ?? []),
-      ...(byUser ? ['prlimit', `--nproc=${pids}:${pids}`] : []),
+      ...(maxProcesses === undefined ? [] : ['prlimit', `--nproc=${maxProcesses}:${maxProcesses}`]),
       ...this.#enter(first),
     ]
     return openEntry(lead, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
@@ -193,17 +194,21 @@ export class BubblewrapCell implements Cell {
   }
 
   #becomeUser(): string[] {
-    const { uid } = this.#options
-    const drop = uid === undefined ? [] : ['--reuid', String(uid), '--regid', String(uid), '--clear-groups']
-    return ['setpriv', ...drop, '--no-new-privs']
+    const { user } = this.#options
+    return ['setpriv', ...(user === undefined ? [] : becomeOptions(user)), '--no-new-privs']
   }
 
   /** With the rights to read whatever the sandbox wrote, but on this side. */
   #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
-    const { uid, processes } = this.#options
-    const lead = uid === undefined ? enterUsers(processes.monitor) : []
+    const { user, processes } = this.#options
+    const lead = user === undefined ? enterUsers(processes.monitor) : []
     return runProgram([...lead, ...command] as unknown as [string, ...string[]], { env: HOST_ENV })
   }
+}
+
+/** Options of setpriv. */
+export function becomeOptions({ uid, shared }: SandboxUser): string[] {
+  return ['--reuid', String(uid), '--regid', String(shared), '--clear-groups']
 }
 
 /** In this order bwrap, the parent of both, reaps them and ends by itself; not every machine has somebody else to do it. */

@@ -19,7 +19,9 @@ export const BubblewrapConfig = z.strictObject({
     .min(1)
     .max(2 ** 31)
     .default(1_900_000)
-    .describe('Whose processes they are on this machine when we are root; should own nothing else'),
+    .describe(
+      'Owner of the files of snapshots when we are root, and first of the 17408 user numbers that sandboxes run as; these users should own nothing else',
+    ),
   userNamespaces: z.boolean().default(false).describe('Whether a sandbox may make user namespaces of its own'),
   ...snapshotConfig,
 })
@@ -33,10 +35,15 @@ export function bwrapLine(
 ): string[] {
   const options = ['--die-with-parent', '--as-pid-1', '--unshare-pid', ...namespaces]
   const tree = ['--bind', '/sys/root', '/', '--proc', '/proc', '--dev', '/dev', '--bind', '/sys/rw/shm', '/dev/shm']
-  // Where part of /proc is covered, a user namespace inside could not have a /proc of its own.
+  // Where part of /proc is covered, a user namespace inside could not have a /proc of its own. A process that may write to
+  // /proc can lower its out-of-memory score, unless it was raised with CAP_SYS_RESOURCE.
   const covered = userNamespaces
     ? []
-    : COVERED.filter((path) => existsSync(path)).flatMap((path) => ['--ro-bind', '/dev/null', path])
+    : [
+        ...COVERED.filter((path) => existsSync(path)).flatMap((path) => ['--ro-bind', '/dev/null', path]),
+        '--remount-ro',
+        '/proc',
+      ]
   const rights = [
     '--remount-ro',
     '/dev',

@@ -1,15 +1,14 @@
 import { chmod, mkdir } from 'node:fs/promises'
 import { createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { scopeConnections } from '../../../lib/fault-scope.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import type { DoorServer } from '../../sandbox/doors.ts'
+import type { DoorServer, DoorUse } from '../../sandbox/doors.ts'
 import type { Mount } from '../runtime.ts'
 import type { Engine } from './engine.ts'
 import { createExec, startExec } from './inside.ts'
 import { readFrames } from './frames.ts'
 import type { Room, Rooms } from './rooms.ts'
-
-type Accept = (socket: Socket) => void
 
 const NODE = '/.polar/node'
 const SOCKETS = '/.polar/doors'
@@ -38,17 +37,17 @@ export class ForwardedDoors implements AsyncDisposable {
   readonly #servers: Server[] = []
   readonly #sockets = new Set<Socket>()
   readonly #folder: string
-  readonly #doors: ReadonlyMap<number, Accept>
+  readonly #doors: ReadonlyMap<number, DoorUse>
 
   /** The folder must be out of others' reach, because the sockets in it are not. */
-  static async create(folder: string, doors: ReadonlyMap<number, Accept>): Promise<ForwardedDoors> {
+  static async create(folder: string, doors: ReadonlyMap<number, DoorUse>): Promise<ForwardedDoors> {
     const created = new ForwardedDoors(folder, doors)
     await mkdir(folder, { mode: 0o755 })
-    for (const [port, accept] of doors) await created.#listen(join(folder, String(port)), accept)
+    for (const [port, door] of doors) await created.#listen(join(folder, String(port)), door)
     return created
   }
 
-  private constructor(folder: string, doors: ReadonlyMap<number, Accept>) {
+  private constructor(folder: string, doors: ReadonlyMap<number, DoorUse>) {
     this.#folder = folder
     this.#doors = doors
   }
@@ -94,14 +93,17 @@ export class ForwardedDoors implements AsyncDisposable {
     throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's door with ${process.execPath}: ${said}`)
   }
 
-  async #listen(path: string, accept: Accept): Promise<void> {
-    const server = createServer({ allowHalfOpen: true }, (socket) => {
+  async #listen(path: string, door: DoorUse): Promise<void> {
+    const server = createServer({ allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false }, (socket) => {
       this.#sockets.add(socket)
       socket.on('error', () => socket.destroy())
       socket.once('close', () => this.#sockets.delete(socket))
-      accept(socket)
+      door.accept(socket)
     })
     server.maxConnections = MAX_CONNECTIONS
+    scopeConnections(server)
+    // A connection that cannot be accepted: its sandbox tries again.
+    server.on('error', () => {})
     this.#servers.push(server)
     await new Promise<void>((resolve, reject) => server.once('error', reject).listen(path, resolve))
     await chmod(path, 0o666)

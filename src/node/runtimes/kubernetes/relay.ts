@@ -2,12 +2,12 @@ import { mkdir } from 'node:fs/promises'
 import { connect, createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { scopeConnections } from '../../../lib/fault-scope.ts'
 import { RolloutError } from '../../../model/failure.ts'
+import type { DoorUse } from '../../sandbox/doors.ts'
 import type { Cluster } from './cluster.ts'
 import { openExec, type ExecStream, type Target } from './exec.ts'
 import { HEADER_BYTES, KINDS, MAX_CONNECTIONS, RELAY, WINDOW_BYTES } from './relay-program.ts'
-
-export type Accept = (socket: Socket) => void
 
 const READY_MS = 60_000
 const RETRY_MS = [200, 500, 1000, 2000, 5000] as const
@@ -31,7 +31,7 @@ interface Connection {
 export class Relay implements AsyncDisposable {
   readonly #cluster: Cluster
   readonly #target: Target
-  readonly #doors: ReadonlyMap<number, Accept>
+  readonly #doors: ReadonlyMap<number, DoorUse>
   readonly #folder: string
   readonly #servers: Server[] = []
   readonly #accepted = new Set<Socket>()
@@ -41,14 +41,14 @@ export class Relay implements AsyncDisposable {
   static async open(
     cluster: Cluster,
     target: Target,
-    doors: ReadonlyMap<number, Accept>,
+    doors: ReadonlyMap<number, DoorUse>,
     folder: string,
     signal: AbortSignal,
   ): Promise<Relay> {
     const relay = new Relay(cluster, target, doors, folder)
     try {
       await mkdir(folder, { mode: 0o700 })
-      for (const [port, accept] of doors) await relay.#listen(port, accept)
+      for (const [port, door] of doors) await relay.#listen(port, door)
       await relay.#start(signal)
       return relay
     } catch (error) {
@@ -58,7 +58,7 @@ export class Relay implements AsyncDisposable {
     }
   }
 
-  private constructor(cluster: Cluster, target: Target, doors: ReadonlyMap<number, Accept>, folder: string) {
+  private constructor(cluster: Cluster, target: Target, doors: ReadonlyMap<number, DoorUse>, folder: string) {
     this.#cluster = cluster
     this.#target = target
     this.#doors = doors
@@ -73,14 +73,17 @@ export class Relay implements AsyncDisposable {
   }
 
   /** Connections arrive as real sockets: whoever accepts may rely on all that these can do. */
-  async #listen(port: number, accept: Accept): Promise<void> {
-    const server = createServer({ allowHalfOpen: true }, (socket) => {
+  async #listen(port: number, door: DoorUse): Promise<void> {
+    const server = createServer({ allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false }, (socket) => {
       this.#accepted.add(socket)
       socket.on('error', () => socket.destroy())
       socket.once('close', () => this.#accepted.delete(socket))
-      accept(socket)
+      door.accept(socket)
     })
     server.maxConnections = MAX_CONNECTIONS
+    scopeConnections(server)
+    // A connection that cannot be accepted: its sandbox tries again.
+    server.on('error', () => {})
     this.#servers.push(server)
     await new Promise<void>((resolve, reject) =>
       server.once('error', reject).listen(join(this.#folder, String(port)), resolve),

@@ -1,19 +1,18 @@
 import { randomBytes } from 'node:crypto'
 import type { Workspace } from '../../../model/workspace.ts'
 import type { Evaluation } from '../evaluator.ts'
+import type { ChosenChanges } from '../../grading/choose-changes.ts'
 import {
-  chooseChanges,
+  chooseAgentChanges,
   loadAgentChanges,
   loadStart,
   loadTestChanges,
   writeChanges,
-  type DroppedFile,
   type Start,
 } from './build-tree.ts'
 import { plantCanaries, withCanaries, type Canary } from './canary.ts'
 import { findRepo, type GitPlace } from './git.ts'
 import type { Instance } from './instance.ts'
-import type { Change } from './protect.ts'
 import { withDirectives, type Recipe } from './recipes.ts'
 import { runTests, type TestRun } from './run-tests.ts'
 
@@ -28,21 +27,24 @@ export interface Plan {
   repoDir: string | undefined
   exclude: readonly string[]
   protected: readonly string[]
+  editable: readonly string[]
   timeoutMs: number
 }
+
+/** Changes of the agent's that were not graded as they are. */
+type NotGraded = Pick<ChosenChanges, 'dropped' | 'merged'>
 
 export type Attempt =
   | { kind: 'unappliable'; why: string }
   /** Nothing was left to grade. */
-  | { kind: 'empty'; dropped: DroppedFile[] }
-  | {
+  | ({ kind: 'empty' } & NotGraded)
+  | ({
       kind: 'ran'
       run: TestRun
       command: string
       canaries: readonly Canary[]
-      dropped: DroppedFile[]
       graded: Buffer
-    }
+    } & NotGraded)
 
 /**
  * In a new sandbox: the repository as its image has it, with what may be graded of the patch, then the tests over it, then
@@ -56,22 +58,24 @@ export async function attempt(
 ): Promise<Attempt> {
   const { place, start, grader } = await openGrader(evaluation, plan)
   const tests = await loadTestChanges(place, start, plan.instance.testPatch)
-  let chosen: { taken: Change[]; dropped: DroppedFile[] } = { taken: [], dropped: [] }
+  let chosen: ChosenChanges = { taken: [], dropped: [], merged: [] }
   if (patch !== undefined) {
     const loaded = await loadAgentChanges(place, start, patch)
     if (loaded.changes === undefined) return { kind: 'unappliable', why: loaded.why }
-    const { exclude, protected: globs, instance, recipe } = plan
+    const { exclude, protected: globs, editable, instance, recipe } = plan
     const { goldPaths, testPaths } = instance
-    chosen = await chooseChanges(place, start, loaded.changes, {
+    chosen = await chooseAgentChanges(place, start, loaded.changes, {
       exclude,
       protected: globs,
+      editable,
       goldPaths,
       testPaths: new Set([...testPaths, ...plan.testFiles]),
       command: `${recipe.setup}\n${recipe.command}`,
     })
-    if (chosen.taken.length === 0) return { kind: 'empty', dropped: chosen.dropped }
   }
-  const written = await writeChanges(place, start, [...chosen.taken, ...tests])
+  const { taken, dropped, merged } = chosen
+  if (patch !== undefined && taken.length === 0) return { kind: 'empty', dropped, merged }
+  const written = await writeChanges(place, start, [...taken, ...tests])
   if (written.patch === undefined) return { kind: 'unappliable', why: written.why }
   await removeRoom(grader, place)
   const { runner } = plan.recipe
@@ -82,7 +86,7 @@ export async function attempt(
   const command = withDirectives(withCanaries(plan.recipe.command, runner, canaries), directives)
   const { recipe, timeoutMs } = plan
   const run = await runTests(grader, { repo: place.repo, recipe, command, env: evaluation.env, timeoutMs })
-  return { kind: 'ran', run, command, canaries, dropped: chosen.dropped, graded: written.patch }
+  return { kind: 'ran', run, command, canaries, dropped, merged, graded: written.patch }
 }
 
 /** Throws when a new sandbox does not have what the row says. */

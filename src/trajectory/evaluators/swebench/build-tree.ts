@@ -1,12 +1,20 @@
 import { RolloutError } from '../../../model/failure.ts'
+import type { CommandResult } from '../../../model/workspace.ts'
+import type { Change, Rules } from '../../grading/change-policy.ts'
+import {
+  chooseChanges,
+  parseBlobs,
+  parseChanges,
+  parseIndex,
+  type ChangeStore,
+  type ChosenChanges,
+} from '../../grading/choose-changes.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
 import { ADD_ALL, runGit, type GitPlace } from './git.ts'
-import { createPolicy, mergePackageJson, type Change, type Decision, type Rules } from './protect.ts'
 
 const GIT_MS = 300_000
 const LIST_BYTES = 64 * 1024 * 1024
-const FILE_BYTES = 4 * 1024 * 1024
 
 /** The repository as it is in the grader, as a tree, and the files of the base commit. */
 const START = `[ -n "$base" ] || exit 3
@@ -54,11 +62,6 @@ export interface Start {
   basePaths: ReadonlySet<string>
 }
 
-export interface DroppedFile {
-  path: string
-  why: string
-}
-
 /** The grader's own state. Throws when it has no such base: then no session of this instance can be graded. */
 export async function loadStart(place: GitPlace, exclude: readonly string[]): Promise<Start> {
   const result = await runGit(place, {
@@ -92,6 +95,7 @@ export async function loadAgentChanges(
   const options = { script: WITH_PATCH, args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   const result = await runGit(place, options)
   if (result.exitCode === 0) return { changes: parseChanges(result.stdout) }
+  assertEnded(result)
   return { changes: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
@@ -109,46 +113,32 @@ export async function loadTestChanges(place: GitPlace, start: Start, testPatch: 
   throw crashed(`The test patch does not apply to ${place.base}: ${tail(result.stderr, 1000)}`)
 }
 
-/** Which of an agent's changes are graded: those to write, and the rest with why not. */
-export async function chooseChanges(
+/** Divides an agent's changes into those that are graded and those that are not. */
+export function chooseAgentChanges(
   place: GitPlace,
   start: Start,
   changes: readonly Change[],
-  rules: Omit<Rules, 'existed' | 'isInBase'>,
-): Promise<{ taken: Change[]; dropped: DroppedFile[] }> {
-  const folders = new Set([...start.basePaths].flatMap(foldersOf))
-  const decide = createPolicy({
-    ...rules,
-    existed: (path) => start.basePaths.has(path) || folders.has(path),
-    isInBase: (path) => start.basePaths.has(path),
-  })
-  const taken: Change[] = []
-  const dropped: DroppedFile[] = []
-  for (const change of changes) {
-    const decision: Decision = decide(change)
-    if (decision.kind === 'take') taken.push(change)
-    else if (decision.kind === 'drop') dropped.push({ path: change.path, why: decision.why })
-    else {
-      const merged = await mergePackage(place, start, change)
-      if (merged === undefined) dropped.push({ path: change.path, why: 'protected' })
-      else taken.push(merged)
-    }
-  }
-  return keepFolders(start, taken, dropped)
+  rules: Omit<Rules, 'basePaths'>,
+): Promise<ChosenChanges> {
+  return chooseChanges(changes, { ...rules, basePaths: start.basePaths }, toStore(place))
 }
 
-/** A file or link in place of a folder would take files below it away that are to stay. */
-function keepFolders(
-  start: Start,
-  taken: readonly Change[],
-  dropped: readonly DroppedFile[],
-): { taken: Change[]; dropped: DroppedFile[] } {
-  const deleted = new Set(taken.filter(({ status }) => status === 'D').map(({ path }) => path))
-  const kept = new Set([...start.basePaths].filter((path) => !deleted.has(path)).flatMap(foldersOf))
-  const isInTheWay = ({ path, status }: Change): boolean => status !== 'D' && kept.has(path)
+function toStore(place: GitPlace): ChangeStore {
+  const limits = { outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   return {
-    taken: taken.filter((change) => !isInTheWay(change)),
-    dropped: [...dropped, ...taken.filter(isInTheWay).map(({ path }) => ({ path, why: 'protected' }))],
+    repo: place.repo,
+    async readBlobs(names) {
+      const script = 'ours final; git cat-file --batch'
+      return parseBlobs((await runGit(place, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
+    },
+    async writeBlob(text) {
+      const script = 'ours final; git hash-object -w --stdin'
+      const written = await runGit(place, { script, stdin: text, timeoutMs: GIT_MS })
+      return written.exitCode === 0 ? written.stdout.toString('utf8').trim() : undefined
+    },
+    async listAgentFiles() {
+      return parseIndex((await runGit(place, { script: 'ours agent; git ls-files -s -z', ...limits })).stdout)
+    },
   }
 }
 
@@ -164,48 +154,14 @@ export async function writeChanges(
   const options = { args: [start.tree], stdin: entries.join(''), outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   const result = await runGit(place, { script: WRITE, ...options })
   if (result.exitCode === 0) return { patch: result.stdout }
+  assertEnded(result)
   return { patch: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
-async function mergePackage(place: GitPlace, start: Start, change: Change): Promise<Change | undefined> {
-  // A new one configures whatever runs below it; a link is none.
-  if (change.status !== 'M' || !change.mode.startsWith('100')) return change.status === 'D' ? undefined : plain(change)
-  const read = (name: string) =>
-    runGit(place, {
-      script: 'ours final; git cat-file blob "$1"',
-      args: [name],
-      outputBytes: FILE_BYTES,
-      timeoutMs: GIT_MS,
-    })
-  const [base, agents] = [await read(`${start.tree}:${change.path}`), await read(change.blob)]
-  const merged = mergePackageJson(base.stdout.toString('utf8'), agents.stdout.toString('utf8'))
-  if (merged === undefined) return undefined
-  const written = await runGit(place, {
-    script: 'ours final; git hash-object -w --stdin',
-    stdin: merged,
-    timeoutMs: GIT_MS,
-  })
-  return written.exitCode === 0 ? { ...change, blob: written.stdout.toString('utf8').trim() } : undefined
-}
-
-function plain(change: Change): Change | undefined {
-  return change.mode.startsWith('100') ? change : undefined
-}
-
-/** `:oldmode newmode oldblob newblob status NUL path NUL`, again and again. */
-function parseChanges(output: Buffer): Change[] {
-  const parts = output.toString('utf8').split('\0')
-  const changes: Change[] = []
-  for (let index = 0; index + 1 < parts.length; index += 2) {
-    const [, mode = '', , blob = '', status = ''] = parts[index]!.split(' ')
-    changes.push({ path: parts[index + 1]!, mode, blob, status: status as Change['status'] })
-  }
-  return changes
-}
-
-function foldersOf(path: string): string[] {
-  const parts = path.split('/')
-  return parts.slice(1).map((_, index) => parts.slice(0, index + 1).join('/'))
+/** Throws when git did not end by itself: its sandbox may have died, which is no verdict about the patch. */
+function assertEnded({ exitCode, isTimedOut }: CommandResult): void {
+  if (exitCode !== null || isTimedOut) return
+  throw new RolloutError('runtime.gone', "git was killed in the grader's sandbox")
 }
 
 function crashed(message: string): RolloutError {

@@ -1,6 +1,6 @@
 import * as z from 'zod'
+import { DEFAULT_EXCLUDE } from '../../grading/protected-files.ts'
 import { InstanceRow } from './instance.ts'
-import { DEFAULT_EXCLUDE } from './protect.ts'
 
 /** NVIDIA Polar's settings of an evaluator for SWE-bench rows. */
 export const HarnessConfig = z.strictObject({

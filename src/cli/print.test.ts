@@ -1,0 +1,163 @@
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import { activeIn, anyHostileText } from '../../test/support/hostile-text.ts'
+import { SessionSummary } from '../api/session-routes.ts'
+import { TaskSummary } from '../api/task-routes.ts'
+import { createLogger } from './create-logger.ts'
+import { formatSuggestions } from './drift/format-suggestions.ts'
+import { createProgress } from './progress.ts'
+import { createScreen } from './screen.ts'
+import { formatTable } from './table.ts'
+import { renderSession, renderTask, renderTasks } from './task-view.ts'
+
+test('every text of the CLI goes through print.ts', () => {
+  const files = readdirSync(import.meta.dirname, { recursive: true, encoding: 'utf8' }).filter(
+    (name) => name.endsWith('.ts') && !/\.test\.ts$|^print\.ts$/.test(name),
+  )
+  const direct = files.filter((name) =>
+    /process\.(?:stdout|stderr)\.write|\bconsole\.|pino\.destination/.test(
+      readFileSync(join(import.meta.dirname, name), 'utf8'),
+    ),
+  )
+  // The logger writes JSON, with the same characters escaped.
+  expect(direct).toEqual(['create-logger.ts'])
+})
+
+/** With hostile text and with plain text in the same places there are as many lines, and none of them acts on a terminal. */
+function expectSafe(render: (text: string) => string): void {
+  const lines = render('plain').split('\n').length
+  fc.assert(
+    fc.property(anyHostileText, (text) => {
+      const shown = render(text)
+      expect(activeIn(shown)).toBeUndefined()
+      expect(shown.split('\n')).toHaveLength(lines)
+    }),
+    { numRuns: 50 },
+  )
+}
+
+const NOW = 1_800_000_000_000
+
+const summary = TaskSummary.parse({
+  task_id: 't',
+  status: 'running',
+  harness: 'codex',
+  model: null,
+  num_samples: 8,
+  completed_sessions: 3,
+  errored_sessions: 1,
+  mean_reward: 0.5,
+  mean_traces: null,
+  mean_completions: null,
+  created_at: NOW / 1000 - 150,
+  updated_at: NOW / 1000,
+  source: 'live',
+  valid_sessions: 2,
+  usable_sessions: 2,
+  cancelled_sessions: 0,
+  refills: 1,
+  dispatch_priority: 0,
+  policy_version: null,
+})
+
+function failureOf(message: string) {
+  return { code: 'harness.exit-nonzero', boundary: 'harness', blame: 'policy', retryable: false, status: 500, message }
+}
+
+function sessionWith(text: string): SessionSummary {
+  const usual = { task_id: 't', reward: null, timing: {}, error: null, progress: null, sample: 0, attempt: 1 }
+  const failure = failureOf('x') as never
+  const session = SessionSummary.parse({ ...usual, session_id: 'ses_1', status: 'ERROR', node_id: null, failure })
+  return { ...session, session_id: text, node_id: text, failure: { ...session.failure!, message: text } }
+}
+
+describe('a field of one line adds no lines, in', () => {
+  test('tables', () =>
+    expectSafe((text) =>
+      formatTable([
+        ['a', text],
+        [text, '1'],
+      ]),
+    ))
+
+  test('tasks', () => {
+    expectSafe((text) => renderTasks([{ ...summary, task_id: text, harness: text }], NOW))
+    expectSafe((text) => renderTask({ ...summary, task_id: text, model: text }, [sessionWith(text)], NOW, text))
+  })
+
+  test('logs', () => {
+    for (const isTTY of [true, false]) {
+      expectSafe((text) => {
+        let written = ''
+        const logger = createLogger('info', { isTTY, write: (line) => (written += line) })
+        logger.warn({ err: new Error(text), url: text, list: [text] }, text)
+        return written
+      })
+    }
+  })
+
+  test('suggested rules', () => {
+    const gain = { of: 1, before: 0, after: 1 }
+    expectSafe((text) =>
+      formatSuggestions(
+        {
+          suggestions: [
+            {
+              rule: { name: 'clock', find: text, replace: text, where: { role: 'system' } },
+              pieces: [{ before: text, now: text }],
+            },
+          ],
+          refused: [{ rule: { name: 'x', find: text, replace: '', where: { role: 'user' } }, why: text }],
+          proof: { messages: gain },
+        } as unknown as Parameters<typeof formatSuggestions>[0],
+        { sessionId: 'ses_1', to: undefined },
+      ),
+    )
+  })
+
+  test('bars', () => {
+    expectSafe((text) => {
+      let written = ''
+      const stream = { isTTY: true, columns: 80, write: (piece: string | Uint8Array) => ((written += piece), true) }
+      const progress = createProgress({ total: 1, label: text, stream, now: () => 0 })
+      progress.advance(1, text)
+      progress.finish()
+      using screen = createScreen(() => [text], stream)
+      screen.print('line\n')
+      return withoutCursor(written)
+    })
+  })
+})
+
+/** Without the codes by which a bar is drawn again in its place. */
+function withoutCursor(text: string): string {
+  const [first = '', ...others] = text.replaceAll('\r', '').split('\x1b[')
+  return [first, ...others.map((piece) => piece.replace(/^\d*[FJK]/, ''))].join('')
+}
+
+test('a failure of several lines stands behind its name, and only there', () => {
+  fc.assert(
+    fc.property(anyHostileText, (text) => {
+      const session = { ...sessionWith(text), session_id: 'ses_1', node_id: 'n', attempts: [] }
+      const lines = renderSession(session).split('\n')
+      expect(activeIn(lines.join(''))).toBeUndefined()
+      const names = lines.map((line) => /^\S+/.exec(line)?.[0]).filter((name) => name !== undefined)
+      expect(names).toEqual(['Session', 'Task', 'Status', 'Node', 'Reward', 'Failure'])
+    }),
+    { numRuns: 50 },
+  )
+})
+
+test('JSON logs keep their values exactly', () => {
+  fc.assert(
+    fc.property(anyHostileText, (text) => {
+      let written = ''
+      const logger = createLogger('info', { isTTY: false, write: (line) => (written += line) })
+      logger.info({ text }, 'read')
+      expect((JSON.parse(written) as { text: string }).text).toBe(text.toWellFormed())
+    }),
+    { numRuns: 50 },
+  )
+})

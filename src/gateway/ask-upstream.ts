@@ -1,0 +1,24 @@
+import { RolloutError } from '../model/failure.ts'
+import type { TurnRequest } from '../model/turn.ts'
+import { assertAdmissible } from './admit-request.ts'
+import type { Upstream } from './upstreams/upstream.ts'
+
+/**
+ * Sends one request to the engine beside all sessions and drops the answer. Rejects when the engine gives none, and for a
+ * request that no engine may be sent.
+ */
+export async function askUpstream(
+  upstream: Pick<Upstream, 'send'>,
+  request: TurnRequest,
+  signal: AbortSignal,
+): Promise<void> {
+  assertAdmissible(request)
+  const { events } = await upstream.send(request, { signal })
+  for await (const batch of events) {
+    for (const event of batch) {
+      if (event.type !== 'answer-error') continue
+      const { code, message, ...fields } = event.failure
+      throw new RolloutError(code, message, fields)
+    }
+  }
+}

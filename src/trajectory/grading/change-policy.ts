@@ -1,0 +1,191 @@
+import { matchesGlobs } from './globs.ts'
+import { SHADOWED_MODULES } from './protected-files.ts'
+
+/** One file that differs between the grader's repository and the agent's, as git reports it. */
+export interface Change {
+  path: string
+  status: 'A' | 'D' | 'M' | 'T'
+  /** Octal mode and object name of the agent's file. */
+  mode: string
+  blob: string
+  /** Octal mode and object name of the grader's file; zeros for a new one. */
+  oldMode: string
+  oldBlob: string
+}
+
+/** Mode of a repository within the repository. */
+const SUBMODULE = '160000'
+
+export type DropReason = 'excluded' | 'protected' | 'test' | 'shadow' | 'submodule' | 'environment' | 'name' | 'link'
+
+export type Decision =
+  | { kind: 'take' }
+  /** Only parts of the file are taken. */
+  | { kind: 'merge' }
+  | { kind: 'drop'; why: DropReason }
+
+export interface Rules {
+  exclude: readonly string[]
+  protected: readonly string[]
+  /** Globs of protected files that the agent may change. */
+  editable: readonly string[]
+  /** Files of the gold patch are never protected. */
+  goldPaths: ReadonlySet<string>
+  /** Files of the test patch, and those that the tests to pass are in. */
+  testPaths: ReadonlySet<string>
+  /** What the test command runs. */
+  command: string
+  /** The files of the state that changes are compared with. */
+  basePaths: ReadonlySet<string>
+}
+
+/** Decides what is done with each file that an agent changed. */
+export function createPolicy(rules: Rules): (change: Change) => Decision {
+  const base = toBase(rules.basePaths)
+  const isExcluded = matchesGlobs(rules.exclude)
+  const isEditable = matchesGlobs(rules.editable)
+  const isProtected = matchesGlobs([
+    ...rules.protected.filter((glob) => glob !== TEST_FOLDER),
+    ...programsOf(rules.command, base),
+  ])
+  const isInTestFolder = rules.protected.includes(TEST_FOLDER) ? findTestFolders(rules) : () => false
+  const roots = importRoots(rules.testPaths, base)
+  return (change) => {
+    const { path, mode, oldMode, status } = change
+    // git's output is not UTF-8 there, so the name cannot be compared with the rules.
+    if (path.includes('\uFFFD')) return { kind: 'drop', why: 'name' }
+    if (isExcluded(path)) return { kind: 'drop', why: 'excluded' }
+    if (mode === SUBMODULE || oldMode === SUBMODULE) return { kind: 'drop', why: 'submodule' }
+    if (rules.testPaths.has(path) && !rules.goldPaths.has(path)) return { kind: 'drop', why: 'test' }
+    // A file that only the image has may be hidden by an ignore list of the agent's; that does not delete the file.
+    if (status === 'D' && !base.files.has(path)) return { kind: 'drop', why: 'environment' }
+    if (rules.goldPaths.has(path) || isEditable(path)) return { kind: 'take' }
+    if (status === 'A' && shadows(path, roots, base)) return { kind: 'drop', why: 'shadow' }
+    if (isProtected(path) || isInTestFolder(path)) return { kind: 'drop', why: 'protected' }
+    return path.split('/').at(-1) === 'package.json' ? { kind: 'merge' } : { kind: 'take' }
+  }
+}
+
+interface Base {
+  files: ReadonlySet<string>
+  folders: ReadonlySet<string>
+}
+
+function toBase(files: ReadonlySet<string>): Base {
+  return { files, folders: new Set([...files].flatMap(foldersOf)) }
+}
+
+/** The folders above a path. */
+export function foldersOf(path: string): string[] {
+  const parts = path.split('/')
+  return parts.slice(1).map((_, index) => parts.slice(0, index + 1).join('/'))
+}
+
+/** The entry of the protected files that is decided folder by folder. */
+const TEST_FOLDER = 'test'
+const looksLikeTest = matchesGlobs(['test_*', '*_test.*', '*.test.*', '*Test.*', '*Tests.*', 'tests.py', 'conftest.py'])
+
+/** Whether a path is in a folder named `test`, other than a Python package of that name without tests. */
+function findTestFolders({ basePaths, testPaths }: Rules): (path: string) => boolean {
+  const withTests = new Set<string>(
+    [...basePaths, ...testPaths]
+      .filter((path) => testPaths.has(path) || looksLikeTest(nameOf(path)))
+      .flatMap(foldersOf),
+  )
+  const isSource = (folder: string): boolean => basePaths.has(`${folder}/__init__.py`) && !withTests.has(folder)
+  return (path) => [...foldersOf(path), path].some((folder) => nameOf(folder) === TEST_FOLDER && !isSource(folder))
+}
+
+const PROGRAM = /^(\.\/)?[\w.-]+\/[\w./-]+$|^\.\/[\w.-]+$/
+const SHELLS = new Set(['bash', 'sh', 'dash', 'zsh', 'source', '.'])
+
+/**
+ * Programs of the repository that a command runs, such as `./tests/runtests.py`, `bin/test` and the script of `bash run.sh`; a
+ * Makefile for make.
+ */
+function programsOf(command: string, base: Base): string[] {
+  const words = command.split(/[\s;&|()]+/).filter((word) => word !== '')
+  const scripts = words.filter((word, index) => SHELLS.has(words[index - 1] ?? '') && base.files.has(trimDot(word)))
+  const programs = words.filter((word) => PROGRAM.test(word))
+  const isMake = words.includes('make')
+  return [
+    ...[...programs, ...scripts].map((word) => `/${trimDot(word)}`),
+    ...(isMake ? ['/Makefile', '/GNUmakefile', '/makefile'] : []),
+  ]
+}
+
+function trimDot(path: string): string {
+  return path.replace(/^\.\//, '')
+}
+
+/** Folders that a test runner puts first on Python's path: the top, those of tests, and above these the first no package. */
+function importRoots(testPaths: ReadonlySet<string>, { files }: Base): ReadonlySet<string> {
+  const roots = new Set(['', 'src', 'lib'])
+  for (const file of testPaths) {
+    let folder = parentOf(file)
+    roots.add(folder)
+    while (folder !== '' && files.has(`${folder}/__init__.py`)) folder = parentOf(folder)
+    roots.add(folder)
+  }
+  return roots
+}
+
+function shadows(path: string, roots: ReadonlySet<string>, { files, folders }: Base): boolean {
+  const parts = path.split('/')
+  return parts.some((part, index) => {
+    const isLast = index === parts.length - 1
+    const module = isLast ? /^(.+?)\.(?:py|so|pyd|[\w-]+\.so)$/.exec(part)?.[1] : part
+    if (module === undefined || !SHADOWED_MODULES.has(module)) return false
+    if (!roots.has(parts.slice(0, index).join('/'))) return false
+    const own = parts.slice(0, index + 1).join('/')
+    return !files.has(own) && !folders.has(own)
+  })
+}
+
+function nameOf(path: string): string {
+  return path.slice(path.lastIndexOf('/') + 1)
+}
+
+function parentOf(path: string): string {
+  return path.slice(0, Math.max(0, path.lastIndexOf('/')))
+}
+
+/** Keys of package.json that configure how tests run; the rest of it is the agent's. */
+const RUNNER_KEYS = [
+  'scripts',
+  'jest',
+  'mocha',
+  'vitest',
+  'ava',
+  'nyc',
+  'c8',
+  'babel',
+  'jasmine',
+  'tap',
+  'wireit',
+  'nx',
+  'workspaces',
+]
+
+/** The agent's file with the base's keys for runners. Undefined when either is not what npm would read. */
+export function mergePackageJson(base: string, agents: string): string | undefined {
+  const [from, to] = [toObject(base), toObject(agents)]
+  if (from === undefined || to === undefined) return undefined
+  for (const key of RUNNER_KEYS) {
+    if (Object.hasOwn(from, key)) to[key] = from[key]
+    else delete to[key]
+  }
+  // Written anew, so that a key that occurs twice means the same to every reader.
+  return `${JSON.stringify(to, undefined, 2)}\n`
+}
+
+function toObject(text: string): Record<string, unknown> | undefined {
+  try {
+    const value: unknown = JSON.parse(text)
+    return typeof value === 'object' && value !== null && !Array.isArray(value)
+      ? (value as Record<string, unknown>)
+      : undefined
+  } catch {
+    return undefined
+  }
+}

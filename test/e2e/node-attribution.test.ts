@@ -1,0 +1,133 @@
+import { mkdir, mkdtemp, realpath, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import type { SessionOutcome } from '../../src/model/session-outcome.ts'
+import { isValid } from '../../src/node/run-task.ts'
+import { bashAgent } from '../support/bash-agent.ts'
+import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
+
+let stack: NodeStack
+let scratch: string
+beforeAll(async () => {
+  scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-attribution-'))
+  const script = join(scratch, 'script.yaml')
+  const broken = Array.from({ length: 50 }, () => ({ text: 'x', fault: { kind: 'status', status: 500 } }))
+  await writeFile(script, JSON.stringify({ default: { text: 'fine' }, scenarios: { broken } }))
+  await mkdir(join(scratch, 'tests'))
+  await writeFile(join(scratch, 'tests/test.sh'), 'sh code; echo 1 > /logs/verifier/reward.txt')
+  stack = await NodeStack.start({ script })
+}, 60_000)
+afterAll(async () => {
+  await stack?.[Symbol.asyncDispose]()
+  await rm(scratch, { recursive: true, force: true })
+})
+
+function run(agent: string, more: Record<string, unknown>): Promise<SessionOutcome> {
+  return stack.node.submit(orderOf(shellTask(bashAgent(agent), more))).outcome
+}
+const command = (config: object) => ({ evaluator: { strategy: 'command', config } })
+const harbor = (config: object) => ({
+  evaluator: { strategy: 'harbor', config: { tests_dir: join(scratch, 'tests'), ...config } },
+})
+
+/** The session counts, with the lowest reward. */
+function expectLowest(outcome: SessionOutcome, metadata: object = {}): void {
+  expect(outcome, JSON.stringify(outcome.failure)).toMatchObject({ grade: { outcome_reward: 0, metadata } })
+  expect(isValid(outcome)).toBe(true)
+}
+
+describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => {
+  test('it ends the graded code with 127', async () => {
+    expectLowest(await run('call one > a; echo exit 127 > code', command({ command: 'sh code' })), { exit_code: 127 })
+  })
+
+  test('it makes the copy of its files fail', async () => {
+    // A path that is longer than any system call takes.
+    const agent = `call one > a; mkdir deep; cd deep
+      for i in $(seq 80); do mkdir ${'d'.repeat(250)}; cd ${'d'.repeat(250)} || break; done; echo x > file`
+    const outcome = await run(agent, command({ command: 'true' }))
+    expect(outcome.grade?.outcome_reward, JSON.stringify(outcome.failure)).toBeTypeOf('number')
+    expect(isValid(outcome)).toBe(true)
+  })
+
+  test('it puts a file in the place of the workspace, or a link', async () => {
+    for (const trick of ['touch "$PWD"', 'ln -s /proc "$OLDPWD"', 'ln -s / "$OLDPWD"']) {
+      const agent = `call one > a; w=$PWD; cd /; chmod -R 000 "$w"; rm -rf "$w"; OLDPWD=$w; PWD=$w; ${trick}; exit 0`
+      const outcome = await run(agent, command({ command: 'test -e a && false' }))
+      expectLowest(outcome)
+    }
+  })
+
+  test('it makes the folder of the reward unusable in a copy of all it left', async () => {
+    for (const trick of ['ln -s /proc /logs', 'touch /logs']) {
+      const outcome = await run(`call one > a; rm -rf /logs; ${trick}`, harbor({ state: 'everything' }))
+      expect(outcome.grade?.outcome_reward, JSON.stringify(outcome.failure)).toBeTypeOf('number')
+      expect(isValid(outcome)).toBe(true)
+    }
+  })
+
+  test('it kills every process it sees, its harness and the first process of its sandbox too', async () => {
+    const outcome = await run('call one > a; kill -9 1; kill -9 -1; kill -9 $$', command({ command: 'false' }))
+    expectLowest(outcome)
+  })
+
+  test('it starts processes until none can be started', async ({ skip }) => {
+    const { runtime } = await stack.opened.runtimes.open(undefined)
+    if (!runtime.capabilities.limits.includes('pids')) skip('this machine cannot limit the number of processes')
+    const agent = "call one > a; sh -c 'while :; do sleep 1000 & done'; exit 1"
+    expectLowest(await run(agent, { ...command({ command: 'false' }), runtime: { pids: 64 } }))
+  })
+
+  test('its code makes the grading take longer than it may', async () => {
+    const more = { ...command({ command: 'sh code' }), budgets: { evaluate: 10 } }
+    expectLowest(await run("call one > a; echo 'sleep 600' > code", more), { failure: 'evaluator.timeout' })
+  })
+
+  test('its last call is one that the engine cannot answer', async () => {
+    const outcome = await run('call one > a; call SCRIPT:broken > b; exit 3', command({ command: 'false' }))
+    expectLowest(outcome)
+    expect(outcome).toMatchObject({
+      failure: { code: 'harness.exit-nonzero' },
+      ending: { kind: 'failed', exitCode: 3 },
+    })
+  })
+})
+
+describe('a failure of ours is no reward', { timeout: 120_000 }, () => {
+  function expectOurs(outcome: SessionOutcome, code: string): void {
+    expect(outcome.grade).toBeUndefined()
+    expect(outcome.failure?.code, outcome.failure?.message).toBe(code)
+    expect(isValid(outcome)).toBe(false)
+  }
+
+  test('an engine that fails for the first call', async () => {
+    expectOurs(await run('call SCRIPT:broken > a; exit 1', command({ command: 'true' })), 'upstream.failed')
+  })
+
+  test('a sandbox of the grader that cannot be prepared', async () => {
+    const runtime = { prepare: [], eval_prepare: [{ type: 'exec', command: 'exit 3' }] }
+    expectOurs(await run('call one > a', { ...command({ command: 'true' }), runtime }), 'runtime.prepare-failed')
+  })
+
+  test('a program that the image of the grader lacks, though the agent ends with 127 too', async () => {
+    const outcome = await run('call one > a; echo exit 127 > code', command({ command: 'sh code && no-such-program' }))
+    expectLowest(outcome)
+    const broken = await run('call one > a', command({ command: 'no-such-program' }))
+    expectOurs(broken, 'evaluator.crashed')
+  })
+
+  test("operator's files that are not there: the agent does not run", async () => {
+    const files = [{ source: join(scratch, 'missing'), target: 'x' }]
+    const outcome = await run('call one > a', command({ command: 'true', files }))
+    expectOurs(outcome, 'config.invalid')
+    expect(outcome.counts).toBeUndefined()
+    const tests = await run('call one > a', harbor({ tests_dir: scratch }))
+    expectOurs(tests, 'config.invalid')
+  })
+
+  test('a service that grades and does not answer', async () => {
+    const config = { url: 'http://127.0.0.1:9/', max_retries: 0 }
+    expectOurs(await run('call one > a', { evaluator: { strategy: 'http', config } }), 'evaluator.crashed')
+  })
+})

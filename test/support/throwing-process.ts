@@ -1,0 +1,53 @@
+/**
+ * Server, allow-list proxy, door and gateway process as a node has them, with listeners that throw. Prints where they
+ * listen, then serves until it is killed: throwing-process.ts DIR
+ */
+import { pathToFileURL } from 'node:url'
+import { join } from 'node:path'
+import pino from 'pino'
+import { openGateway } from '../../src/cli/open-gateway.ts'
+import { surviveErrors } from '../../src/cli/survive-errors.ts'
+import { AllowProxy } from '../../src/node/sandbox/allow-proxy.ts'
+import { listenHere } from '../../src/node/sandbox/doors.ts'
+import { listen } from '../../src/server/listen.ts'
+
+const [dir = ''] = process.argv.slice(2)
+const throwing = pathToFileURL(join(import.meta.dirname, 'throwing-listeners.ts')).href
+const logger = pino({ level: 'error' }, pino.destination(2))
+surviveErrors(logger)
+
+process.env['NODE_OPTIONS'] = `--import=${throwing}`
+const gateway = await openGateway({
+  count: 1,
+  settings: {
+    host: '127.0.0.1',
+    dir,
+    durability: 'process',
+    lockWaitMs: 0,
+    quirks: [],
+    // Nothing listens there.
+    upstream: [{ kind: 'vllm', url: 'http://127.0.0.1:1', model: 'tiny' }],
+    engine: { kind: 'vllm', url: 'http://127.0.0.1:1', model: 'tiny' },
+  },
+  logger,
+})
+await import(throwing)
+const session = await gateway.openSession()
+const server = await listen(
+  {
+    fetch: (request) => {
+      if (!request.url.endsWith('/late')) return new Response('served')
+      setImmediate(() => {
+        throw new Error('thrown late')
+      })
+      return new Promise<Response>(() => {})
+    },
+  },
+  { host: '127.0.0.1', port: 0 },
+)
+const door = await listenHere(0, { isPaused: true, accept: (socket) => gateway.accept(session.id, socket) })
+const proxy = await listenHere(0, new AllowProxy(['allowed.example']))
+void Promise.reject(new Error('rejected'))
+process.stdout.write(
+  `${JSON.stringify({ server: Number(new URL(server.url).port), gateway: Number(new URL(gateway.url).port), door: door.port, proxy: proxy.port })}\n`,
+)
