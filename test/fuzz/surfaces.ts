@@ -32,6 +32,7 @@ export const SURFACES = [
 ] as const
 export type SurfaceName = (typeof SURFACES)[number]
 
+const TOKEN = 'control-token-of-the-fuzz-run'
 const main = join(import.meta.dirname, '../../src/cli/main.ts')
 
 export async function openSurface(name: SurfaceName): Promise<Surface> {
@@ -146,9 +147,9 @@ async function openGateway(name: Exclude<SurfaceName, 'server' | 'proxy'>): Prom
   const dir = await scratch(owned)
   const engine = owned.use(await startChild([join(import.meta.dirname, 'engine-process.ts')]))
   const words = [main, 'gateway', '--upstream', engine.line, '--engine', 'openai', '--out', dir]
-  const child = owned.use(await startChild([...words, '--control-port', '0', '--control-token', 'fuzz']))
+  const child = owned.use(await startChild([...words, '--control-port', '0', '--control-token', TOKEN]))
   const control = new URL(child.line)
-  const trusted = { authorization: 'Bearer fuzz', 'content-type': 'application/json' }
+  const trusted = { authorization: `Bearer ${TOKEN}`, 'content-type': 'application/json' }
   const open = async (): Promise<{ base_url: string; api_key: string }> => {
     const answer = await fetch(new URL('/sessions', control), { method: 'POST', headers: trusted, body: '{}' })
     return (await answer.json()) as { base_url: string; api_key: string }

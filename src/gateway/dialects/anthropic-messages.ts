@@ -182,7 +182,8 @@ function toSystem(system: WireContent): Message[] {
   const messages: { role: 'system'; content: ContentPart[] }[] = []
   for (const part of toContent(system)) {
     const last = messages.at(-1)
-    if (last === undefined || isBillingLine(part) || last.content.some(isBillingLine)) {
+    // A billing line always begins a message, so only the first part can be one.
+    if (last?.content[0] === undefined || isBillingLine(part) || isBillingLine(last.content[0])) {
       messages.push({ role: 'system', content: [part] })
     } else {
       last.content.push(part)
