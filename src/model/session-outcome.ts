@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { arrayOf } from '../lib/list-of.ts'
+import { arrayOf, recordOf } from '../lib/list-of.ts'
 import { Failure } from './failure.ts'
 import { SessionId } from './ids.ts'
 import { EvalResult } from './reward.ts'
@@ -23,7 +23,7 @@ export const BuildCounts = z.object({
   trainedCalls: z.int(),
   tokens: z.object({ sampled: z.int(), trained: z.int(), excluded: z.int() }),
   /** Calls that are trained nowhere, by reason; absent in outcomes of earlier versions. */
-  excludedCalls: z.record(z.string(), z.int()).optional(),
+  excludedCalls: recordOf(z.int()).optional(),
 })
 export type BuildCounts = z.infer<typeof BuildCounts>
 
