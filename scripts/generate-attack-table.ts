@@ -109,7 +109,7 @@ function count(all: readonly Row[], name: RuntimeName): string {
   return [
     `${of('holds')} hold`,
     ...(succeed === 0 ? [] : [`${succeed} succeed`]),
-    ...(missing === 0 ? [] : [`${missing} do not apply`]),
+    ...(missing === 0 ? [] : [`${missing} not applicable`]),
   ].join(', ')
 }
 

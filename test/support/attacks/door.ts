@@ -178,7 +178,7 @@ for f in tools metadata messages stop response_format; do deep $f | send POST "$
     },
     {
       id: 'prototype-keys',
-      title: 'The agent sends bodies with the keys __proto__, constructor and toString',
+      title: 'The agent sends bodies with the keys `__proto__`, `constructor` and `toString`',
       defence: 'further',
       target: 'node',
       script: `for k in __proto__ constructor prototype toString hasOwnProperty; do ask 'prototype keys' "\\"$k\\":{\\"polluted\\":true,\\"prototype\\":{\\"polluted\\":true}}" | status; done; ask after | status`,

@@ -32,12 +32,26 @@ async function search(range: AttackRange): Promise<Search> {
   return { beside: besideHolder, after: await range.run(SEARCH) }
 }
 
-function finds(id: string, title: string, section: string, expected: string, defence: Attack['defence']): Attack {
+/** Containers of an engine have the same user, unless the engine gives each a user namespace. */
+function sharesUsers({ options }: AttackRange): string | undefined {
+  if (options.kind !== 'docker' || options.settings['userNamespace'] === 'auto') return undefined
+  return 'containers share their user, and its limits, unless `userNamespace` is `auto`'
+}
+
+function finds(
+  id: string,
+  title: string,
+  section: string,
+  expected: string,
+  defence: Attack['defence'],
+  whyNot?: Attack['whyNot'],
+): Attack {
   return {
     id,
     title,
     defence,
     target: 'neighbour',
+    ...(whyNot === undefined ? {} : { whyNot }),
     async run(range) {
       const { beside, after } = await range.once('neighbours', () => search(range))
       for (const session of [beside, after]) {
@@ -106,6 +120,7 @@ export const neighbourAttacks: readonly Attack[] = [
     'inotify-instances',
     'made',
     'resource limits',
+    sharesUsers,
   ),
   finds('processes-of-another-session', 'The agent looks for processes of another session and kills them', 'processes', '', 'further'), // prettier-ignore
   {
