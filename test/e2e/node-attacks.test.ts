@@ -130,7 +130,7 @@ describe('an agent that means harm', { timeout: 120_000 }, () => {
     if (!runtime.capabilities.limits.includes('pids')) skip('this machine cannot limit the number of processes')
     const bomb = bashAgent(`export MARK=${MARK}; call one > a; b() { b | b & }; b; sleep 600`)
     const [attacker, neighbour] = await Promise.all([
-      run(shellTask(bomb, { timeout_seconds: 6, runtime: { pids: 100 } })),
+      run(shellTask(bomb, { timeout_seconds: 15, runtime: { pids: 100 } })),
       run(shellTask(bashAgent('sleep 2; call one > done'), { evaluator: { strategy: 'session_completed' } })),
     ])
     expect(neighbour).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 }, counts: { calls: 1 } })

@@ -91,7 +91,7 @@ describe('with real sandboxes', { timeout: 60_000 }, () => {
 
   test('an agent that hangs after three calls: TIMEOUT, three trained calls, and its files are graded', async () => {
     const hangs = bashAgent('for i in 1 2 3; do call "Question $i" > answer-$i.txt; done; touch done; sleep 1000')
-    const outcome = await run(shellTask(hangs, { ...passes, timeout_seconds: 4 }))
+    const outcome = await run(shellTask(hangs, { ...passes, timeout_seconds: 10 }))
     expect(outcome).toMatchObject({
       status: 'TIMEOUT',
       failure: { code: 'session.agent-timeout' },

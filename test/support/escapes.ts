@@ -38,6 +38,8 @@ export interface Prison {
 
 const MB = 1024 * 1024
 const LIMITS = { maxBytes: 100 * MB, maxFiles: 10_000 }
+/** An attempt that works takes minutes; one that does not may take long on a busy machine. */
+const SOON_MS = 60_000
 const DOOR_PORT = 18_080
 const REFUSED = /^(EPERM|EACCES|ENOSYS|EINVAL|ENOENT|ENOSPC|ESRCH|EUSERS|EROFS|ENODEV|ENOTBLK|EBADF|EFAULT)$/
 
@@ -259,7 +261,7 @@ export function describeEscapes(prison: Prison): void {
       await expect(shared.readFile('/dev/zero', { maxBytes: MB })).rejects.toMatchObject({
         code: 'workspace.unsafe-file',
       })
-      expect(performance.now() - began).toBeLessThan(10_000)
+      expect(performance.now() - began).toBeLessThan(SOON_MS)
       await run('rm -rf huge sparse')
     })
 
@@ -281,8 +283,8 @@ export function describeEscapes(prison: Prison): void {
       await expect(stat(join(dir, 'many'))).rejects.toMatchObject({ code: 'ENOENT' })
       const stopped = performance.now()
       await sandbox.stop()
-      expect(stopped - began).toBeLessThan(15_000)
-      expect(performance.now() - stopped).toBeLessThan(5000)
+      expect(stopped - began).toBeLessThan(SOON_MS)
+      expect(performance.now() - stopped).toBeLessThan(SOON_MS)
     })
 
     attempt('a tree deeper than a path can say', async () => {
@@ -478,7 +480,7 @@ await runtime[Symbol.asyncDispose]()`
       const { durationMs } = await execution.result
       clearInterval(watch)
       expect(highest).toBeLessThanOrEqual(55)
-      expect(durationMs).toBeLessThan(6000)
+      expect(durationMs).toBeLessThan(SOON_MS)
       expect(processesWith(token)).toEqual([])
       expect((await run('echo well', sandbox)).stdout).toBe('well\n')
     })
