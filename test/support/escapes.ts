@@ -468,7 +468,7 @@ await runtime[Symbol.asyncDispose]()`
       if (!runtime.capabilities.limits.includes('pids')) return context.skip('it does not claim a limit of processes')
       await using sandbox = await start({ limits: { pids: 50 } })
       const token = `bomb${randomBytes(8).toString('hex')}`
-      const bomb = `bash -c 'b() { b | b & }; for i in $(seq 50); do b; done 2>/dev/null; sleep 30' ${token}`
+      const bomb = `bash -c 'b() { b | b & }; for i in $(seq 50); do b; done 2>/dev/null; sleep 600' ${token}`
       const execution = await sandbox.exec({
         command: ['bash', '-c', bomb],
         leftovers: 'end',
