@@ -56,3 +56,14 @@ test('a body with too many values is rejected before it is parsed, wherever they
   const text = ','.repeat(2500)
   await expect(read(JSON.stringify({ text, quoted: `"${text}\\` }))).resolves.toMatchObject({ value: { text } })
 })
+
+test('a long body that nests too deep is rejected before it is parsed', async () => {
+  const limits = { ...LIMITS, maxBytes: 1_000_000 }
+  const read = (text: string): Promise<unknown> =>
+    readJsonBody(requestOf([Buffer.from(text)]), limits, new JsonMemory(), HELD)
+  // Not JSON: the text must not be parsed to find out how deep it is.
+  await expect(read('['.repeat(500_000))).rejects.toThrow('nested deeper than 6')
+  await expect(read('{"a":'.repeat(100_000))).rejects.toThrow('nested deeper than 6')
+  const text = '[['.repeat(200_000)
+  await expect(read(JSON.stringify({ text }))).resolves.toMatchObject({ value: { text } })
+})

@@ -20,6 +20,16 @@ test('nestsDeeperThan() ignores brackets in strings, escaped quotes and backslas
   expect(nestsDeeperThan(Buffer.from(text), 1)).toBe(false)
 })
 
+test('nestsDeeperThan() finds the end of a string among escapes of every length', () => {
+  const text = fc.array(fc.constantFrom('"', '\\', '[', 'a', 'abc'.repeat(100)), { maxLength: 400, size: 'max' })
+  fc.assert(
+    fc.property(text, fc.boolean(), (parts, isDeep) => {
+      const json = JSON.stringify({ text: parts.join(''), more: isDeep ? [[1]] : 1 })
+      expect(nestsDeeperThan(Buffer.from(json), 2)).toBe(isDeep)
+    }),
+  )
+})
+
 test('nestsDeeperThan() stops at the first place that is too deep', () => {
   expect(nestsDeeperThan(Buffer.alloc(1 << 20, '['), 100)).toBe(true)
 })

@@ -57,14 +57,24 @@ export function holdsMoreMembersThan(text: Buffer, limit: number): boolean {
   return false
 }
 
+/** Bytes behind an escaped quote that are read one by one: more escaped quotes are likely to follow. */
+const STRETCH = 256
+
 /** Strings are most of a body, so their ends are found by the runtime and not byte by byte. */
 function endOfString(text: Buffer, start: number): number {
-  let end = text.indexOf(QUOTE, start + 1)
-  while (end !== -1) {
-    let backslashes = 0
-    while (text[end - 1 - backslashes] === BACKSLASH) backslashes++
-    if (backslashes % 2 === 0) return end
-    end = text.indexOf(QUOTE, end + 1)
+  for (let at = start + 1; ;) {
+    const quote = text.indexOf(QUOTE, at)
+    if (quote === -1 || !isEscaped(text, quote)) return quote
+    const end = Math.min(text.length, quote + STRETCH)
+    for (at = quote + 1; at < end; at++) {
+      if (text[at] === BACKSLASH) at++
+      else if (text[at] === QUOTE) return at
+    }
   }
-  return -1
+}
+
+function isEscaped(text: Buffer, at: number): boolean {
+  let backslashes = 0
+  while (text[at - 1 - backslashes] === BACKSLASH) backslashes++
+  return backslashes % 2 === 1
 }

@@ -1,3 +1,5 @@
+import { holdsMoreValuesThan, nestsDeeperThan } from './json-depth.ts'
+
 /** Whether a text is JSON. */
 export function isJson(text: string): boolean {
   try {
@@ -8,11 +10,24 @@ export function isJson(text: string): boolean {
   }
 }
 
+/** Shorter texts cost little, whatever they hold. */
+const SHORT = 64 * 1024
+const DEEPEST = 128
+const MOST_VALUES = 100_000
+
+/** A hostile harness sends tool arguments of megabytes; the parser takes about 80 bytes and 250 ns for each level. */
+function isCostly(text: string): boolean {
+  if (text.length <= SHORT) return false
+  const bytes = Buffer.from(text)
+  return nestsDeeperThan(bytes, DEEPEST) || holdsMoreValuesThan(bytes, MOST_VALUES)
+}
+
 /**
  * Equal for texts that are the same JSON but for white space, key order and how numbers and escapes are written; undefined
- * for what is no JSON.
+ * for what is no JSON, and for what would cost much to read.
  */
 export function sortedJson(text: string): string | undefined {
+  if (isCostly(text)) return undefined
   try {
     return JSON.stringify(sortKeys(JSON.parse(text)))
   } catch {
