@@ -14,6 +14,7 @@ import type { ExecResult, Runtime, Sandbox, SandboxSpec } from '../../src/node/r
 import { toWorkspace } from '../../src/node/sandbox-workspace.ts'
 import type { AgentEnding } from '../../src/model/session-outcome.ts'
 import type { Collection, Evaluation, Evaluator } from '../../src/trajectory/evaluators/evaluator.ts'
+import { removeTree } from '../../src/node/sandbox/records.ts'
 import { runtimeConfig } from './bubblewrap.ts'
 
 export interface GradeOptions {
@@ -174,7 +175,7 @@ export class Grading implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     const left = await this.runtime.list()
     await this.runtime[Symbol.asyncDispose]()
-    await rm(this.dir, { recursive: true, force: true })
+    await removeTree(this.dir)
     if (left.length > 0)
       throw new Error(`${left.length} sandboxes were left: ${left.map((each) => each.id).join(', ')}`)
   }

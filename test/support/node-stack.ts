@@ -1,4 +1,4 @@
-import { mkdtemp, realpath, rm } from 'node:fs/promises'
+import { mkdtemp, realpath } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import pino from 'pino'
@@ -10,6 +10,7 @@ import { TaskRequest } from '../../src/model/task.ts'
 import type { SessionEvent } from '../../src/node/node.ts'
 import { ArtifactPolicy } from '../../src/node/artifacts.ts'
 import { StageWidths } from '../../src/node/stages.ts'
+import { removeTree } from '../../src/node/sandbox/records.ts'
 
 export interface NodeStackOptions extends Partial<
   Pick<
@@ -46,7 +47,7 @@ export class NodeStack implements AsyncDisposable {
   static async start(options: NodeStackOptions = {}): Promise<NodeStack> {
     await using owned = new AsyncDisposableStack()
     const scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-node-'))
-    owned.defer(() => rm(scratch, { recursive: true, force: true }))
+    owned.defer(() => removeTree(scratch))
     const dir = options.dir ?? join(scratch, 'node')
     const events: SessionEvent[] = []
     const engine = owned.use(await openEngine({ script: options.script, upstream: options.upstream }))

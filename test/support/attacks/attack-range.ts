@@ -9,6 +9,7 @@ import type { Runtime } from '../../../src/node/runtimes/runtime.ts'
 import { createCallLogReader } from '../../../src/store/call-log/reader.ts'
 import type { SessionOutcome } from '../../../src/model/session-outcome.ts'
 import type { SessionRecord } from '../../../src/model/session.ts'
+import { removeTree } from '../../../src/node/sandbox/records.ts'
 import { NodeStack, orderOf, taskOf } from '../node-stack.ts'
 import { startGradingService, type GradingService } from './grading-service.ts'
 import { hostileAgent } from './hostile-agent.ts'
@@ -105,7 +106,7 @@ export class AttackRange implements AsyncDisposable {
   static async start(options: RangeOptions): Promise<AttackRange> {
     await using owned = new AsyncDisposableStack()
     const dir = await mkdtemp(join(await realpath(tmpdir()), 'polar-attacks-'))
-    owned.defer(() => rm(dir, { recursive: true, force: true }))
+    owned.defer(() => removeTree(dir))
     await chmod(dir, 0o755)
     const secret = `secret-${randomBytes(12).toString('hex')}`
     // Apart from the operator's files: scripts of agents name it, and their command lines are no leak.
