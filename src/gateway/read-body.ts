@@ -16,7 +16,8 @@ export interface BodyLimits {
   maxValues: number
 }
 
-export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 64 * 1024 * 1024, maxDepth: 128, maxValues: 1_000_000 }
+/** As large as Anthropic's own API accepts. Parsing a larger body would hold up the other sessions for over a second. */
+export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 32 * 1024 * 1024, maxDepth: 128, maxValues: 1_000_000 }
 
 type Held = Pick<HeldBody, 'bytes' | 'grow' | 'shrinkTo'>
 
