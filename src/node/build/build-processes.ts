@@ -25,7 +25,7 @@ export interface BuildProcessOptions {
 const HEAP_MB = 2048
 const TIMEOUT_MS = 15 * 60_000
 /** Processes that are kept when they have no session: starting one takes longer than building most sessions. */
-const IDLE_PROCESSES = 1
+const IDLE_PROCESSES = 4
 
 /**
  * Builds each session in a process of its own, so that a long session does not hold up the event loop. A process that runs
@@ -42,7 +42,7 @@ export class BuildProcesses implements SessionBuilds {
   }
 
   async load(sessionId: string): Promise<LoadedSession> {
-    const process = this.#idle.pop() ?? this.#start()
+    const process = this.#idle.shift() ?? this.#start()
     try {
       const head = await process.ask<RecordHead>({ kind: 'load', sessionId })
       return new RemoteSession(head, process, () => this.#giveBack(process))
