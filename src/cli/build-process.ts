@@ -1,5 +1,5 @@
 /** A process that builds the sessions of a node. Its argument is `BuildSettings`. */
-import { writeFile } from 'node:fs/promises'
+import { offerToOutOfMemory } from '../lib/oom-score.ts'
 import { createBuilds } from '../node/build/loaded-record.ts'
 import { serveBuilds } from '../node/build/serve-builds.ts'
 import type { SessionBuilds } from '../node/build/session-build.ts'
@@ -16,8 +16,8 @@ export interface BuildSettings {
 }
 
 async function open({ sessions, modules }: BuildSettings): Promise<SessionBuilds> {
-  // A machine without memory ends this process before the node. Elsewhere than on Linux there is no such file.
-  await writeFile('/proc/self/oom_score_adj', '1000').catch(() => {})
+  // A machine without memory ends this process before the node.
+  offerToOutOfMemory()
   return createBuilds({
     reader: createCallLogReader({ dir: sessions }),
     createBuilder: (spec) => createBuilder(spec, { allowed: modules }),

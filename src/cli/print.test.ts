@@ -4,13 +4,13 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { activeIn, anyHostileText } from '../../test/support/hostile-text.ts'
 import { SessionSummary } from '../api/session-routes.ts'
-import { TaskSummary } from '../api/task-routes.ts'
 import { createLogger } from './create-logger.ts'
 import { formatSuggestions } from './drift/format-suggestions.ts'
 import { createProgress } from './progress.ts'
 import { createScreen } from './screen.ts'
 import { formatTable } from './table.ts'
 import { renderSession, renderTask, renderTasks } from './task-view.ts'
+import { NOW, taskSummary as summary } from '../../test/support/task-summary.ts'
 
 test('every text of the CLI goes through print.ts', () => {
   const files = readdirSync(import.meta.dirname, { recursive: true, encoding: 'utf8' }).filter(
@@ -37,30 +37,6 @@ function expectSafe(render: (text: string) => string): void {
     { numRuns: 50 },
   )
 }
-
-const NOW = 1_800_000_000_000
-
-const summary = TaskSummary.parse({
-  task_id: 't',
-  status: 'running',
-  harness: 'codex',
-  model: null,
-  num_samples: 8,
-  completed_sessions: 3,
-  errored_sessions: 1,
-  mean_reward: 0.5,
-  mean_traces: null,
-  mean_completions: null,
-  created_at: NOW / 1000 - 150,
-  updated_at: NOW / 1000,
-  source: 'live',
-  valid_sessions: 2,
-  usable_sessions: 2,
-  cancelled_sessions: 0,
-  refills: 1,
-  dispatch_priority: 0,
-  policy_version: null,
-})
 
 function failureOf(message: string) {
   return { code: 'harness.exit-nonzero', boundary: 'harness', blame: 'policy', retryable: false, status: 500, message }
