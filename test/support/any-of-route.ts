@@ -29,7 +29,7 @@ const anyTrace = fc.array(fc.nat(50_000), { maxLength: 3 }).chain((ids) =>
       response_messages: fc.constant([]),
       response_logprobs: fc.constantFrom(
         null,
-        ids.map((id) => -id / 7),
+        ids.map((id) => -(id + 1) / 7),
       ),
       metadata: fc.constant({}),
     },
