@@ -56,7 +56,7 @@ export default defineConfig({
         extends: true,
         test: {
           name: 'unit',
-          include: ['src/**/*.test.ts', 'test/*.test.ts'],
+          include: ['src/**/*.test.ts', 'packages/*/src/**/*.test.ts', 'test/*.test.ts'],
           maxWorkers: availableParallelism(),
           // Properties with thousands of runs, on a machine that has other things to do as well.
           testTimeout: 120_000,

@@ -1,7 +1,7 @@
-import type { BackendKind } from '../src/engine/inference/backend.ts'
-import { createModelPolicy } from '../src/engine/policies/model.ts'
-import type { ModelPolicy } from '../src/engine/policies/model.ts'
-import type { SamplingParams } from '../src/engine/policies/policy.ts'
+import type { BackendKind } from '../packages/tiny-engine/src/inference/backend.ts'
+import { createModelPolicy } from '../packages/tiny-engine/src/policies/model.ts'
+import type { ModelPolicy } from '../packages/tiny-engine/src/policies/model.ts'
+import type { SamplingParams } from '../packages/tiny-engine/src/policies/policy.ts'
 import { printTable } from './support/table.ts'
 
 const sampling: SamplingParams = {

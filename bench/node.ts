@@ -5,10 +5,10 @@
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { createLimit } from '../src/lib/limit.ts'
+import { createLimit } from '../src/lib/async/limit.ts'
 import type { SessionOutcome } from '../src/model/session-outcome.ts'
 import type { TaskRequest } from '../src/model/task.ts'
-import type { StageWidths } from '../src/node/stages.ts'
+import type { StageWidths } from '../src/node/session/stages.ts'
 import { NodeStack, orderOf, shellTask } from '../test/support/node-stack.ts'
 import { Child } from './support/child.ts'
 import { readHeldMemory } from './support/memory.ts'

@@ -1,4 +1,4 @@
-import { harnesses } from '../src/node/harnesses/index.ts'
+import { harnesses } from '../src/node/harness/presets/index.ts'
 import { runCommand } from './steps.ts'
 
 /** Installing waits for the network most of the time. */

@@ -4,25 +4,25 @@ import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import * as z from 'zod'
 import { toOpenApi } from '../src/api/openapi.ts'
-import { routes as apiRoutes } from '../src/api/routes.ts'
+import { routes as apiRoutes } from '../src/api/routes/index.ts'
 import { variableOf } from '../src/config/environment.ts'
 import { type ConfigSchema, toJsonSchema } from '../src/config/list-fields.ts'
-import type { JsonShape } from '../src/lib/json-shape.ts'
+import type { JsonShape } from '../src/lib/json/json-shape.ts'
 import {
   llamacppFields,
   openaiFields,
   REFUSED_FIELDS,
   sglangFields,
   vllmFields,
-} from '../src/gateway/chat-wire/chat-fields.ts'
+} from '../src/gateway/upstreams/wire/chat-fields.ts'
 import { anthropicMessagesFields } from '../src/gateway/dialects/anthropic-messages-fields.ts'
 import { googleGenerateFields } from '../src/gateway/dialects/google-generate-fields.ts'
 import { dialects } from '../src/gateway/dialects/index.ts'
 import { openaiResponsesFields } from '../src/gateway/dialects/openai-responses-fields.ts'
 import { quirks } from '../src/gateway/quirks/index.ts'
 import { boundaryOf, FailureCode, failureClasses } from '../src/model/failure.ts'
-import type { Harness } from '../src/node/harnesses/harness.ts'
-import { presets } from '../src/node/harnesses/index.ts'
+import type { Harness } from '../src/node/harness/presets/harness.ts'
+import { presets } from '../src/node/harness/presets/index.ts'
 import { evaluators } from '../src/trajectory/evaluators/index.ts'
 import packageJson from '../package.json' with { type: 'json' }
 
@@ -196,7 +196,7 @@ ${renderTable(
 
 ${presets.map(renderSettings).join('\n\n')}
 
-This page is made from \`src/node/harnesses\` by \`npm run docs\`.
+This page is made from \`src/node/harness/presets\` by \`npm run docs\`.
 `
 }
 

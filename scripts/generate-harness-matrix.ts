@@ -3,8 +3,8 @@
 import { execFileSync } from 'node:child_process'
 import { readFile, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { harnesses } from '../src/node/harnesses/index.ts'
-import type { PackagedHarness } from '../src/node/harnesses/harness.ts'
+import { harnesses } from '../src/node/harness/presets/index.ts'
+import type { PackagedHarness } from '../src/node/harness/presets/harness.ts'
 import type { RunFacts } from '../test/support/harness-facts.ts'
 import { scenarioNames, type ScenarioName } from '../test/support/harness-scenarios.ts'
 

@@ -7,27 +7,27 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
   api: ['model', 'lib'],
   trajectory: ['model', 'lib'],
   store: ['model', 'lib'],
-  engine: ['model', 'lib'],
   gateway: ['model', 'lib', 'store/store.ts'],
   client: ['api', 'model', 'lib'],
   node: ['gateway', 'trajectory', 'store', 'client', 'model', 'lib'],
   server: ['api', 'trajectory', 'store', 'model', 'lib'],
   config: [
     'api/fields.ts',
-    'node/stages.ts',
+    'node/session/stages.ts',
     'gateway/dialects/index.ts',
     'gateway/upstreams/index.ts',
     'trajectory/builders/index.ts',
     'trajectory/evaluators/index.ts',
     'trajectory/exporters/index.ts',
-    'node/runtimes/index.ts',
-    'node/harnesses/index.ts',
-    'store/artifacts/index.ts',
+    'node/sandbox/runtimes/index.ts',
+    'node/harness/presets/index.ts',
     'model',
     'lib',
   ],
+  compose: ['api', 'client', 'config', 'gateway', 'model', 'node', 'server', 'store', 'trajectory', 'lib'],
   cli: ['*'],
   'index.ts': ['*'],
+  packages: [],
   web: ['client', 'api', 'model'],
 }
 
@@ -38,7 +38,7 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
  */
 export const plugFolders: Readonly<Record<string, { interfaceFile: string; shared: readonly string[] }>> = {
   'gateway/dialects': { interfaceFile: 'dialect.ts', shared: [] },
-  'gateway/upstreams': { interfaceFile: 'upstream.ts', shared: ['gateway/chat-wire'] },
+  'gateway/upstreams': { interfaceFile: 'upstream.ts', shared: ['gateway/upstreams/wire'] },
   'gateway/quirks': { interfaceFile: 'quirk.ts', shared: [] },
   'trajectory/builders': { interfaceFile: 'builder.ts', shared: ['trajectory/graph'] },
   'trajectory/evaluators': { interfaceFile: 'evaluator.ts', shared: ['trajectory/grading'] },
@@ -53,13 +53,8 @@ export const plugFolders: Readonly<Record<string, { interfaceFile: string; share
       'trajectory/to-trace.ts',
     ],
   },
-  'node/runtimes': { interfaceFile: 'runtime.ts', shared: ['node/sandbox'] },
-  'node/harnesses': { interfaceFile: 'harness.ts', shared: [] },
-  'store/artifacts': { interfaceFile: 'artifacts.ts', shared: [] },
-  'engine/policies': {
-    interfaceFile: 'policy.ts',
-    shared: ['engine/inference', 'engine/tokenizer.ts', 'engine/model-package.ts'],
-  },
+  'node/sandbox/runtimes': { interfaceFile: 'runtime.ts', shared: ['node/sandbox/linux'] },
+  'node/harness/presets': { interfaceFile: 'harness.ts', shared: [] },
 }
 
 /** Why file `from` must not import file `to`; undefined when it may. Paths are relative to the repository root. */
@@ -83,8 +78,9 @@ function whyForbiddenFolder(source: string, target: string): string | undefined 
 function whyForbiddenPlug(source: string, target: string): string | undefined {
   const [folder, plug] = Object.entries(plugFolders).find(([candidate]) => covers(candidate, source)) ?? []
   if (folder === undefined || plug === undefined || source === `${folder}/index.ts`) return undefined
+  if (plug.shared.some((entry) => covers(entry, source))) return undefined
   const interfaceFile = `${folder}/${plug.interfaceFile}`
-  if (covers(folder, target)) {
+  if (covers(folder, target) && !plug.shared.some((entry) => covers(entry, target))) {
     if (target === interfaceFile || isOwnHelper(relative(folder, source), relative(folder, target))) return undefined
     return `an implementation never imports a sibling; not ${target}`
   }
@@ -98,10 +94,10 @@ function isOwnHelper(implementation: string, helper: string): boolean {
   return other === own || other.startsWith(`${own}-`)
 }
 
-/** A file's path within `src`, `web/…` for the dashboard, undefined for scripts, benches and tests: they are free. */
+/** A file's path within `src`, or with its workspace in front; undefined for scripts, benches and tests, which may import anything. */
 function placeOf(path: string): string | undefined {
   if (path.startsWith('src/')) return path.slice('src/'.length)
-  return path.startsWith('web/') ? path : undefined
+  return path.startsWith('web/') || path.startsWith('packages/') ? path : undefined
 }
 
 function isTestCode(path: string): boolean {

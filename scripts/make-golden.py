@@ -1,4 +1,4 @@
-"""Writes what the Python stack makes of our own conversations and texts: the truth src/engine is tested against.
+"""Writes what the Python stack makes of our own conversations and texts: the truth packages/tiny-engine is tested against.
 
 usage: make-golden.py <model folder> <golden folder>
 needs: pip install transformers tokenizers jinja2

@@ -3,7 +3,6 @@ export { Gateway, type GatewayOptions, type SessionAccess } from './gateway/gate
 export { createVllm, type VllmOptions } from './gateway/upstreams/vllm.ts'
 export { createUpstream, detectKind, upstreams, type UpstreamConfig } from './gateway/upstreams/index.ts'
 export type { Capabilities, Finding, ProbeReport, Upstream, UpstreamReply } from './gateway/upstreams/upstream.ts'
-export { startEngine, type Engine, type EngineOptions } from './engine/engine.ts'
 export { createCallLogStore } from './store/call-log/store.ts'
 export { createCallLogReader } from './store/call-log/reader.ts'
 export type { SessionLog, SessionOpening, SessionReader, SessionStore, TurnEnd, TurnIntent } from './store/store.ts'
@@ -18,15 +17,15 @@ export type {
 } from './trajectory/evaluators/evaluator.ts'
 export { evaluators } from './trajectory/evaluators/index.ts'
 export { exporters } from './trajectory/exporters/index.ts'
-export { runtimes } from './node/runtimes/index.ts'
-export type { Runtime, RuntimeDeps, Sandbox, SandboxSpec } from './node/runtimes/runtime.ts'
+export { runtimes } from './node/sandbox/runtimes/index.ts'
+export type { Runtime, RuntimeDeps, Sandbox, SandboxSpec } from './node/sandbox/runtimes/runtime.ts'
 export {
   defineHarness,
   type Harness,
   type HarnessLaunch,
   type HarnessSetup,
   type PackagedHarness,
-} from './node/harnesses/harness.ts'
+} from './node/harness/presets/harness.ts'
 export type { Plug } from './lib/plug.ts'
 export { randomIds } from './lib/random-ids.ts'
 export { RolloutError, type Failure, type FailureCode } from './model/failure.ts'

@@ -73,7 +73,7 @@ same run: an ideal one, and NVIDIA's policy.
   --lease-s N          (60)        --round-trip-ms N  between node and server (5)
   --gather-ms N        results wait so long for others, so that a large simulation takes less real time (0)
   --expire-s N         the server looks for lost leases every so often (1)
-  --ahead N            sessions that a node takes beyond its places to run (INIT + READY, as src/node/worker/lease-room.ts has it)
+  --ahead N            sessions that a node takes beyond its places to run (INIT + READY, as src/node/server-link/lease-capacity.ts has it)
   --no-ahead           nodes do not say which of these would only wait, so that they are served in order of arrival
   --seed N             another one is another cluster (1)
   --database URL       PostgreSQL instead of PGlite; the tables in it are emptied

@@ -1,4 +1,4 @@
-import type { StageWidths } from '../../src/node/stages.ts'
+import type { StageWidths } from '../../src/node/session/stages.ts'
 import type { Durations } from './random.ts'
 
 /** One customer of the server. */

@@ -1,7 +1,7 @@
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { request } from 'undici'
-import { startEngine } from '../../src/engine/engine.ts'
+import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
 import { requestBody } from './prompt.ts'
 import { STREAM_FILE, WHOLE_FILE } from './replay-bytes.ts'
 

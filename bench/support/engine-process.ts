@@ -1,5 +1,5 @@
 /** The tiny engine with a script, in a process of its own: `<sampled tokens of each answer> <context length>`. */
-import { startEngine } from '../../src/engine/engine.ts'
+import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
 import { serveParent } from './child.ts'
 
 const [sampledTokens = '1', maxModelLen = '32768'] = process.argv.slice(2)

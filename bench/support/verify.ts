@@ -1,5 +1,5 @@
 import { request } from 'undici'
-import { SseParser } from '../../src/lib/sse.ts'
+import { SseParser } from '../../src/lib/net/sse.ts'
 import type { Arena, Party } from './parties.ts'
 import { requestBody } from './prompt.ts'
 

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import * as z from 'zod'
 import type { Route } from './route.ts'
-import { routes } from './routes.ts'
+import { routes } from './routes/index.ts'
 
 type Json = z.core.JSONSchema.BaseSchema
 type Place = readonly (string | number)[]

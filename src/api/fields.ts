@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { arrayOf } from '../lib/list-of.ts'
+import { arrayOf } from '../lib/json/list-of.ts'
 import { SessionId } from '../model/ids.ts'
 
 /**

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import * as z from 'zod'
 import { loosen } from './loosen.ts'
-import { SubmitRequest } from './submit-request.ts'
+import { SubmitRequest } from './routes/submit-request.ts'
 
 const task = { task_id: 't', instruction: 'Go.', agent: { harness: 'pi' } }
 

@@ -1,7 +1,7 @@
 import { gunzipSync, zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { describe, expect, test } from 'vitest'
 import * as z from 'zod'
-import { JsonBytes } from '../lib/json-bytes.ts'
+import { JsonBytes } from '../lib/json/json-bytes.ts'
 import { RolloutError } from '../model/failure.ts'
 import { chooseCoding } from './compress.ts'
 import { JsonStream, StoredJson } from './json-stream.ts'

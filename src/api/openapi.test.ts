@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
 import { toOpenApi } from './openapi.ts'
-import { routes } from './routes.ts'
+import { routes } from './routes/index.ts'
 
 const document = toOpenApi(routes, '1.2.3')
 const operations = Object.entries(document.paths).flatMap(([path, methods]) =>

@@ -8,11 +8,11 @@ import { SessionResult, SessionTiming } from '../model/session.ts'
 import { AgentSpec, EvaluatorSpec, RuntimeSpec, StrategySpec, TaskRequest, TaskStatus } from '../model/task.ts'
 import { Trace } from '../model/trajectory.ts'
 import { ErrorBody } from './error-body.ts'
-import { NodeInfo } from './node-routes.ts'
+import { NodeInfo } from './routes/node-routes.ts'
 import type { Route, RouteTable } from './route.ts'
-import { SessionSummary } from './session-routes.ts'
-import { SubmitRequest } from './submit-request.ts'
-import { TaskSummary } from './task-routes.ts'
+import { SessionSummary } from './routes/session-routes.ts'
+import { SubmitRequest } from './routes/submit-request.ts'
+import { TaskSummary } from './routes/task-routes.ts'
 
 type Json = null | boolean | number | string | Json[] | { [key: string]: Json }
 type JsonObject = { [key: string]: Json }

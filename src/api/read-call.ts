@@ -1,5 +1,5 @@
 import type * as z from 'zod'
-import { holdsMoreValuesThan, nestsDeeperThan } from '../lib/json-depth.ts'
+import { holdsMoreValuesThan, nestsDeeperThan } from '../lib/json/json-depth.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { Problem } from './error-body.ts'
 import { limitStream, readAll } from './limit-stream.ts'

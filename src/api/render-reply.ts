@@ -1,5 +1,5 @@
-import { JsonBytes, toJsonBytes } from '../lib/json-bytes.ts'
-import { formatSse } from '../lib/sse.ts'
+import { JsonBytes, toJsonBytes } from '../lib/json/json-bytes.ts'
+import { formatSse } from '../lib/net/sse.ts'
 import { RolloutError } from '../model/failure.ts'
 import { chooseCoding, compress } from './compress.ts'
 import { JsonStream, readJson, StoredJson } from './json-stream.ts'

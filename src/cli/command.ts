@@ -1,6 +1,6 @@
 import { parseArgs } from 'node:util'
 import { RolloutError } from '../model/failure.ts'
-import { print } from './print.ts'
+import { print } from './views/print.ts'
 
 /** Exit codes of every command. */
 export const EXIT = { done: 0, failed: 1, usage: 2, unreachable: 3, interrupted: 130 } as const

@@ -1,9 +1,9 @@
 #!/usr/bin/env node
 import { RolloutError, toFailure } from '../model/failure.ts'
-import { allowClosedOutput } from './closed-output.ts'
+import { allowClosedOutput } from './views/closed-output.ts'
 import { EXIT, type Command, type ExitCode } from './command.ts'
-import { readVersion } from './version.ts'
-import { print, printError } from './print.ts'
+import { readVersion } from '../compose/version.ts'
+import { print, printError } from './views/print.ts'
 
 /** Verbs, loaded on use. The second word is what `polar --help` says of each. */
 const commands: Readonly<Record<string, { summary: string; load: () => Promise<Command> }>> = {

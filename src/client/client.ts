@@ -1,4 +1,4 @@
-import { systemClock } from '../lib/clock.ts'
+import { systemClock } from '../lib/async/clock.ts'
 import {
   type Answer,
   type BodyInput,
@@ -7,7 +7,7 @@ import {
   type Route,
   type RouteTable,
 } from '../api/route.ts'
-import { type Routes, routes } from '../api/routes.ts'
+import { type Routes, routes } from '../api/routes/index.ts'
 import { type ClientDeps, type Outgoing, readAnswer, send } from './send.ts'
 import { readEvents, readLines, type ServerSentEvent } from './streams.ts'
 

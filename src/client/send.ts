@@ -1,7 +1,7 @@
 import type * as z from 'zod'
 import type { Route } from '../api/route.ts'
-import type { Clock } from '../lib/clock.ts'
-import { jitteredDelay } from '../lib/jittered-delay.ts'
+import type { Clock } from '../lib/async/clock.ts'
+import { jitteredDelay } from '../lib/async/jittered-delay.ts'
 import { failureClasses, RolloutError } from '../model/failure.ts'
 import { mistrustOf, toServerError, unreachable } from './server-error.ts'
 

@@ -1,5 +1,5 @@
 import type { AnswerBody, Route } from '../api/route.ts'
-import { SseParser } from '../lib/sse.ts'
+import { SseParser } from '../lib/net/sse.ts'
 import { RolloutError } from '../model/failure.ts'
 import { type ClientDeps, delayBefore, type Outgoing, mayRetry, parseAnswer, pause, send } from './send.ts'
 

@@ -1,4 +1,4 @@
-import type { Upload } from '../api/upload-routes.ts'
+import type { Upload } from '../api/routes/upload-routes.ts'
 import { RolloutError } from '../model/failure.ts'
 import type { Client } from './client.ts'
 

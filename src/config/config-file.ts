@@ -1,8 +1,8 @@
 import { readFile } from 'node:fs/promises'
 import { relative } from 'node:path'
 import { isMap, isScalar, isSeq, LineCounter, parseDocument, type Document } from 'yaml'
-import { isTree } from '../lib/merge-trees.ts'
-import { errnoOf } from '../lib/errno.ts'
+import { isTree } from '../lib/fs/merge-trees.ts'
+import { errnoOf } from '../lib/fs/errno.ts'
 import { RolloutError } from '../model/failure.ts'
 
 /** `polar.yaml` as it was read: what it says, and on which line. */

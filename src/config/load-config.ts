@@ -1,6 +1,6 @@
 import { homedir } from 'node:os'
 import { dirname, resolve } from 'node:path'
-import { isTree } from '../lib/merge-trees.ts'
+import { isTree } from '../lib/fs/merge-trees.ts'
 import { RolloutError } from '../model/failure.ts'
 import { ALTERNATIVES, Config } from './config.ts'
 import { type ConfigFile, loadConfigFile } from './config-file.ts'

@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { runtimes } from '../node/runtimes/index.ts'
+import { runtimes } from '../node/sandbox/runtimes/index.ts'
 import { exactlyOne, secret } from './fields.ts'
 
 /** As the kinds of sandbox have it, but spelt as the rest of the file, and with passwords elsewhere. */

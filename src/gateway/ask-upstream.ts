@@ -1,6 +1,6 @@
 import { RolloutError } from '../model/failure.ts'
 import type { TurnRequest } from '../model/turn.ts'
-import { assertAdmissible } from './admit-request.ts'
+import { assertAdmissible } from './http/admit-request.ts'
 import type { Upstream } from './upstreams/upstream.ts'
 
 /**

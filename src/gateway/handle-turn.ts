@@ -1,12 +1,12 @@
 import { hash } from 'node:crypto'
 import type { TurnRequest } from '../model/turn.ts'
-import { assertAdmissible } from './admit-request.ts'
-import { createAnswerWriter, type AnswerWriter, type Caller } from './answer-writer.ts'
+import { assertAdmissible } from './http/admit-request.ts'
+import { createAnswerWriter, type AnswerWriter, type Caller } from './http/answer-writer.ts'
 import type { Dialect, JsonBody, RequestContext } from './dialects/dialect.ts'
 import { LiveTurn, type TurnDeps } from './live-turn.ts'
-import { assertLogRoom } from './log-room.ts'
+import { assertLogRoom } from './sessions/log-limit.ts'
 import { applyQuirks } from './quirks/index.ts'
-import type { Session } from './sessions.ts'
+import type { Session } from './sessions/sessions.ts'
 
 export interface TurnCall {
   session: Session

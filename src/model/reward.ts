@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { arrayOf, recordOf } from '../lib/list-of.ts'
+import { arrayOf, recordOf } from '../lib/json/list-of.ts'
 
 /** A finite number: NaN and infinities would poison a whole batch, and booleans are a mistake worth naming. */
 const RewardValue = z.number().refine(Number.isFinite, 'must be finite')

@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { arrayOf, recordOf } from '../lib/list-of.ts'
+import { arrayOf, recordOf } from '../lib/json/list-of.ts'
 import { Failure } from './failure.ts'
 import { SessionId } from './ids.ts'
 import { EvalResult } from './reward.ts'

@@ -1,4 +1,4 @@
-import type { JsonBytes } from '../lib/json-bytes.ts'
+import type { JsonBytes } from '../lib/json/json-bytes.ts'
 import type { Failure } from './failure.ts'
 import type { FinishReason, LogprobMode, Usage } from './turn.ts'
 

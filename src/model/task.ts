@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { arrayOf, recordOf } from '../lib/list-of.ts'
+import { arrayOf, recordOf } from '../lib/json/list-of.ts'
 import { Label } from './sample.ts'
 import { SessionResult } from './session.ts'
 import { toHarnessName, whyUnsupported } from './strategy-names.ts'

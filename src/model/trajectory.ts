@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { arrayOf } from '../lib/list-of.ts'
+import { arrayOf } from '../lib/json/list-of.ts'
 
 /**
  * A training sample: a prompt, what followed it, and which of that the policy sampled. Field names are NVIDIA Polar's, so

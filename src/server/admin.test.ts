@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import { makeTask, startTestServer, TestNode, type TestServer } from '../../test/support/rollout-server.ts'
-import { routes } from '../api/routes.ts'
+import { routes } from '../api/routes/index.ts'
 import type { Client } from '../client/client.ts'
 import { TaskResult } from '../model/task.ts'
 

@@ -1,7 +1,7 @@
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { Kysely, sql, type Transaction } from 'kysely'
-import { acquireLockFile, identifyProcess, type LockFile } from '../lib/lock-file.ts'
+import { acquireLockFile, identifyProcess, type LockFile } from '../lib/fs/lock-file.ts'
 import { RolloutError } from '../model/failure.ts'
 import { migrate } from './database/migrations.ts'
 import { pgliteDialect } from './database/pglite-dialect.ts'

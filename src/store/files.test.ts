@@ -16,7 +16,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
-import { systemClock } from '../lib/clock.ts'
+import { systemClock } from '../lib/async/clock.ts'
 import { RolloutError } from '../model/failure.ts'
 import { type FileStore, type FileStoreOptions, openFileStore, type UploadInput } from './files.ts'
 

@@ -1,4 +1,4 @@
-import { isJson } from '../lib/json-text.ts'
+import { isJson } from '../lib/json/json-text.ts'
 import { textOf } from '../model/message.ts'
 import type { Choice } from '../model/turn.ts'
 

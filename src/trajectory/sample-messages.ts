@@ -1,4 +1,4 @@
-import { hasIdsAt } from '../lib/token-hash.ts'
+import { hasIdsAt } from '../lib/net/token-hash.ts'
 import { chatCalls, chatReasoning, chatText, toChatMessage } from '../model/chat-message.ts'
 import { textOf, type AssistantMessage } from '../model/message.ts'
 import type { SampleMessages } from '../model/sample.ts'

@@ -1,4 +1,4 @@
-import { hasIdsAt } from '../lib/token-hash.ts'
+import { hasIdsAt } from '../lib/net/token-hash.ts'
 import type { Sample, SampleCall, Span } from '../model/sample.ts'
 import { toCallSampling } from '../model/turn-sampling.ts'
 import type { Part, Row } from './builders/builder.ts'

@@ -7,9 +7,9 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
-import { Checkouts } from '../../src/node/checkouts.ts'
-import type { GitCredential } from '../../src/node/git-access.ts'
-import type { Sandbox } from '../../src/node/runtimes/runtime.ts'
+import { Checkouts } from '../../src/node/sandbox/prepare/checkouts.ts'
+import type { GitCredential } from '../../src/node/sandbox/prepare/git-access.ts'
+import type { Sandbox } from '../../src/node/sandbox/runtimes/runtime.ts'
 
 const TOKEN = 'token-of-the-configuration'
 const scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-credentials-'))

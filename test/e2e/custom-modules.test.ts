@@ -4,14 +4,14 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { describePreset } from '../../src/node/harnesses/harness.contract.ts'
-import { loadHarness } from '../../src/node/load-harness.ts'
-import { createCustomRuntime, loadRuntime } from '../../src/node/load-runtime.ts'
-import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
+import { describePreset } from '../../src/node/harness/presets/harness.contract.ts'
+import { loadHarness } from '../../src/node/harness/load-harness.ts'
+import { createCustomRuntime, loadRuntime } from '../../src/node/sandbox/load-runtime.ts'
+import { describeRuntime } from '../../src/node/sandbox/runtimes/runtime.contract.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
 
 const main = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
-const loader = fileURLToPath(new URL('../../src/node/load-runtime.ts', import.meta.url))
+const loader = fileURLToPath(new URL('../../src/node/sandbox/load-runtime.ts', import.meta.url))
 const harnessModule = fileURLToPath(new URL('../support/modules/tiny-harness.ts', import.meta.url))
 const runtimeModule = fileURLToPath(new URL('../support/modules/greeting-runtime.ts', import.meta.url))
 

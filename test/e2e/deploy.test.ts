@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, test } from 'vitest'
 import { parse, parseAllDocuments } from 'yaml'
 import { loadConfig } from '../../src/config/load-config.ts'
-import { NEEDED } from '../../src/node/runtimes/kubernetes.ts'
+import { NEEDED } from '../../src/node/sandbox/runtimes/kubernetes.ts'
 import { findHelm } from '../support/helm.ts'
 import { pythonEnvironment } from '../support/python-environment.ts'
 

@@ -149,7 +149,7 @@ describe('on PostgreSQL', () => {
     await using database = await openDatabase({ url })
     await using other = await openDatabase({ url })
     const desks = [new DispatchDesk(database), new DispatchDesk(other)]
-    const { readEvents } = await import('../../src/store/dispatch/events.ts')
+    const { readEvents } = await import('../../src/store/dispatch/queries/events.ts')
     let isDone = false
     const reading = (async () => {
       const seen: string[] = []

@@ -1,6 +1,6 @@
 import { afterAll, test } from 'vitest'
 import { openDatabase } from '../../src/store/database.ts'
-import { describeDispatch } from '../../src/store/dispatch.contract.ts'
+import { describeDispatch } from '../../src/store/dispatch/port.contract.ts'
 import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
 
 const reason = whyNoPostgres()

@@ -7,9 +7,9 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { harnessPlaces } from '../../src/cli/harness-places.ts'
-import { installFolder } from '../../src/node/find-harness.ts'
-import { pi } from '../../src/node/harnesses/pi.ts'
+import { harnessPlaces } from '../../src/compose/harness-folders.ts'
+import { installFolder } from '../../src/node/harness/find-harness.ts'
+import { pi } from '../../src/node/harness/presets/pi.ts'
 import { whyNoHarness } from '../support/installed-harness.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))

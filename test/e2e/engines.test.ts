@@ -1,7 +1,7 @@
 import Anthropic from '@anthropic-ai/sdk'
 import type OpenAI from 'openai'
 import { describe, expect, test } from 'vitest'
-import type { EngineOptions } from '../../src/engine/engine.ts'
+import type { EngineOptions } from '../../packages/tiny-engine/src/engine.ts'
 import { Stack } from '../support/stack.ts'
 
 const SCRIPT = `

@@ -1,5 +1,5 @@
 import { afterAll, test } from 'vitest'
-import { runtimes } from '../../src/node/runtimes/index.ts'
+import { runtimes } from '../../src/node/sandbox/runtimes/index.ts'
 import { describeEscapes } from '../support/escapes.ts'
 import { startPodman } from '../support/podman.ts'
 

@@ -1,4 +1,4 @@
-import { runtimes } from '../../src/node/runtimes/index.ts'
+import { runtimes } from '../../src/node/sandbox/runtimes/index.ts'
 import { describeEscapes } from '../support/escapes.ts'
 import { bubblewrapConfig } from '../support/bubblewrap.ts'
 

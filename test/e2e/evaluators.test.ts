@@ -4,8 +4,8 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { startEngine } from '../../src/engine/engine.ts'
-import type { Sandbox } from '../../src/node/runtimes/runtime.ts'
+import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
+import type { Sandbox } from '../../src/node/sandbox/runtimes/runtime.ts'
 import { describeEvaluator } from '../../src/trajectory/evaluators/evaluator.contract.ts'
 
 /** Waits for a file that a command makes. */

@@ -4,7 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, expect, test, type TestContext } from 'vitest'
 import { describeEvaluator } from '../../src/trajectory/evaluators/evaluator.contract.ts'
 import { evaluators } from '../../src/trajectory/evaluators/index.ts'
-import type { Sandbox } from '../../src/node/runtimes/runtime.ts'
+import type { Sandbox } from '../../src/node/sandbox/runtimes/runtime.ts'
 import { Grading, type GradeOptions } from '../support/grade.ts'
 
 let grading: Grading

@@ -5,9 +5,9 @@ import { dirname, join } from 'node:path'
 import { text } from 'node:stream/consumers'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, expect, test } from 'vitest'
-import { bundleStart, loadBundle } from '../../src/node/harness-bundle.ts'
-import { NO_OPTIONS, placeLaunch, planLaunch, type LaunchPlan } from '../../src/node/harness-launch.ts'
-import { pi } from '../../src/node/harnesses/pi.ts'
+import { bundleStart, loadBundle } from '../../src/node/harness/install/harness-bundle.ts'
+import { NO_OPTIONS, placeLaunch, planLaunch, type LaunchPlan } from '../../src/node/harness/harness-launch.ts'
+import { pi } from '../../src/node/harness/presets/pi.ts'
 import { Stack } from '../support/stack.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))

@@ -2,9 +2,9 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
-import { harnessPlaces } from '../../src/cli/harness-places.ts'
-import { findHarness } from '../../src/node/find-harness.ts'
-import { claudeCode } from '../../src/node/harnesses/claude-code.ts'
+import { harnessPlaces } from '../../src/compose/harness-folders.ts'
+import { findHarness } from '../../src/node/harness/find-harness.ts'
+import { claudeCode } from '../../src/node/harness/presets/claude-code.ts'
 import { NodeStack, orderOf, taskOf } from '../support/node-stack.ts'
 
 test('an MCP server that did not start is told of, where the harness says nothing', async ({ skip }) => {

@@ -9,14 +9,14 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { apptainer } from '../../src/node/runtimes/apptainer.ts'
-import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
-import { PROMPTLY_MS } from '../../src/node/runtimes/sandbox-probe.contract.ts'
-import type { ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
-import { isAlive } from '../../src/node/sandbox/processes.ts'
+import { apptainer } from '../../src/node/sandbox/runtimes/apptainer.ts'
+import { describeRuntime } from '../../src/node/sandbox/runtimes/runtime.contract.ts'
+import { PROMPTLY_MS } from '../../src/node/sandbox/runtimes/sandbox-probe.contract.ts'
+import type { ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../src/node/sandbox/runtimes/runtime.ts'
+import { isAlive } from '../../src/node/sandbox/linux/process/processes.ts'
 import { findApptainer, type Apptainer } from '../support/apptainer.ts'
 
-const source = fileURLToPath(new URL('../../src/node/runtimes/apptainer.ts', import.meta.url))
+const source = fileURLToPath(new URL('../../src/node/sandbox/runtimes/apptainer.ts', import.meta.url))
 /** Set by runtimes-apptainer-user.test.ts, which is somebody else by now. */
 const found = globalThis.sharedApptainer ?? findApptainer()
 /** Whom the Apptainer of scripts/install-apptainer.ts knows. */

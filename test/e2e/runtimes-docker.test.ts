@@ -4,16 +4,16 @@ import type { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { docker } from '../../src/node/runtimes/docker.ts'
-import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
+import { docker } from '../../src/node/sandbox/runtimes/docker.ts'
+import { describeRuntime } from '../../src/node/sandbox/runtimes/runtime.contract.ts'
 import {
   PROMPTLY_MS,
   processesWith,
   runScript,
   toOrphanScript,
   toProbeSpec,
-} from '../../src/node/runtimes/sandbox-probe.contract.ts'
-import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
+} from '../../src/node/sandbox/runtimes/sandbox-probe.contract.ts'
+import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/sandbox/runtimes/runtime.ts'
 import { startPodman, type Podman } from '../support/podman.ts'
 
 const podman = await startPodman()

@@ -5,15 +5,15 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { kubernetes } from '../../src/node/runtimes/kubernetes.ts'
-import { Pod } from '../../src/node/runtimes/kubernetes/pods.ts'
-import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
-import type { ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
+import { kubernetes } from '../../src/node/sandbox/runtimes/kubernetes.ts'
+import { Pod } from '../../src/node/sandbox/runtimes/kubernetes/pods.ts'
+import { describeRuntime } from '../../src/node/sandbox/runtimes/runtime.contract.ts'
+import type { ExecSpec, Runtime, Sandbox, SandboxSpec } from '../../src/node/sandbox/runtimes/runtime.ts'
 import { startFakeKubernetes, type FakeKubernetes } from '../support/fake-kubernetes.ts'
 import { startPodman } from '../support/podman.ts'
 import { recordKubernetes, type KubernetesAnswers } from '../support/record-kubernetes.ts'
 
-const source = fileURLToPath(new URL('../../src/node/runtimes/kubernetes.ts', import.meta.url))
+const source = fileURLToPath(new URL('../../src/node/sandbox/runtimes/kubernetes.ts', import.meta.url))
 const podman = await startPodman()
 /** The config of a runtime, as JSON, to run it on a real cluster as well, whose pods are on this machine. */
 const ownCluster = process.env['POLAR_TEST_KUBERNETES']

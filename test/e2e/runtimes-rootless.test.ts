@@ -1,7 +1,7 @@
 import { afterAll, test } from 'vitest'
-import { docker } from '../../src/node/runtimes/docker.ts'
-import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
-import { toOrphanScript } from '../../src/node/runtimes/sandbox-probe.contract.ts'
+import { docker } from '../../src/node/sandbox/runtimes/docker.ts'
+import { describeRuntime } from '../../src/node/sandbox/runtimes/runtime.contract.ts'
+import { toOrphanScript } from '../../src/node/sandbox/runtimes/sandbox-probe.contract.ts'
 import { startPodman } from '../support/podman.ts'
 
 /** As in runtimes-user.test.ts. */

@@ -4,14 +4,14 @@ import { mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { expect, test } from 'vitest'
-import { runtimes } from '../../src/node/runtimes/index.ts'
-import { describeRuntime } from '../../src/node/runtimes/runtime.contract.ts'
+import { runtimes } from '../../src/node/sandbox/runtimes/index.ts'
+import { describeRuntime } from '../../src/node/sandbox/runtimes/runtime.contract.ts'
 import {
   processesWith,
   runScript,
   toOrphanScript,
   toProbeSpec,
-} from '../../src/node/runtimes/sandbox-probe.contract.ts'
+} from '../../src/node/sandbox/runtimes/sandbox-probe.contract.ts'
 import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const who = process.getuid?.() === 0 ? 'as root' : 'as an ordinary user'

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeEach, describe, expect, test } from 'vitest'
-import { runtimes } from '../../src/node/runtimes/index.ts'
+import { runtimes } from '../../src/node/sandbox/runtimes/index.ts'
 import { runtimeConfig } from '../support/bubblewrap.ts'
 
 const MAIN = new URL('../../src/cli/main.ts', import.meta.url).pathname

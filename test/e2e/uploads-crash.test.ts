@@ -6,10 +6,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { uploadRoutes } from '../../src/api/upload-routes.ts'
+import { uploadRoutes } from '../../src/api/routes/upload-routes.ts'
 import { createClientOf } from '../../src/client/client.ts'
 import { uploadFile, type UploadSource } from '../../src/client/upload.ts'
-import { systemClock } from '../../src/lib/clock.ts'
+import { systemClock } from '../../src/lib/async/clock.ts'
 import { openFileStore } from '../../src/store/files.ts'
 
 const program = join(import.meta.dirname, '../support/file-store-process.ts')

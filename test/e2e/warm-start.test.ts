@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
 import { PrepareAction } from '../../src/model/task.ts'
-import { runtimes } from '../../src/node/runtimes/index.ts'
-import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
-import { WarmStarts } from '../../src/node/warm-start.ts'
+import { runtimes } from '../../src/node/sandbox/runtimes/index.ts'
+import type { Runtime, Sandbox, SandboxSpec } from '../../src/node/sandbox/runtimes/runtime.ts'
+import { WarmStarts } from '../../src/node/sandbox/prepare/warm-start.ts'
 import { runtimeConfig } from '../support/bubblewrap.ts'
 
 for (const kind of ['local', 'bubblewrap'] as const) {

@@ -1,6 +1,6 @@
 /** An allow-list proxy as a process. Every allowed name leads to this machine. Prints where it listens. */
 import { createServer, type AddressInfo } from 'node:net'
-import { AllowProxy } from '../../src/node/sandbox/allow-proxy.ts'
+import { AllowProxy } from '../../src/node/sandbox/linux/network/allow-proxy.ts'
 
 const proxy = new AllowProxy(['good.example'], {
   resolve: async () => [{ address: '127.0.0.1', family: 4 }],

@@ -1,4 +1,4 @@
-import { completeSettings } from '../../src/cli/runtime-settings.ts'
+import { completeSettings } from '../../src/compose/runtime-settings.ts'
 
 /** Settings that name the bwrap of this machine, or the fetched bwrap. Without either, the check of the runtime says why. */
 export const bubblewrapSettings: Readonly<Record<string, unknown>> = await completeSettings(

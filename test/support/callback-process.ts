@@ -1,7 +1,7 @@
 /** A server's sender of callbacks, until it is killed. */
 import pino from 'pino'
-import { systemClock } from '../../src/lib/clock.ts'
-import { startCallbacks } from '../../src/server/callbacks.ts'
+import { systemClock } from '../../src/lib/async/clock.ts'
+import { startCallbacks } from '../../src/server/callbacks/callback-pump.ts'
 import { openDatabase } from '../../src/store/database.ts'
 
 const [dir = '', body = ''] = process.argv.slice(2)

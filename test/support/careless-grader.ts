@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import type { Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
+import type { Sandbox, SandboxSpec } from '../../src/node/sandbox/runtimes/runtime.ts'
 import { findLogParser } from '../../src/trajectory/evaluators/swebench/log-parsers.ts'
 import type { Grading } from './grade.ts'
 import type { Cheat, GradedTask } from './graded-tasks.ts'

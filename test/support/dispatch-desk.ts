@@ -5,7 +5,7 @@ import { RolloutError } from '../../src/model/failure.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import { TaskRequest } from '../../src/model/task.ts'
 import type { Database } from '../../src/store/database.ts'
-import { putNode } from '../../src/store/dispatch/nodes.ts'
+import { putNode } from '../../src/store/dispatch/queries/nodes.ts'
 import {
   type Acceptance,
   type ArtifactReference,
@@ -17,7 +17,7 @@ import {
   type LeaseRoom,
   type Renewal,
   type RenewalOutcome,
-} from '../../src/store/dispatch.ts'
+} from '../../src/store/dispatch/port.ts'
 
 /** A dispatch whose time passes when told to, and short words for what tests do with it. */
 export class DispatchDesk {

@@ -11,7 +11,7 @@ import type {
   TaskChange,
   TaskRetry,
   UpdateOutcome,
-} from '../../src/store/dispatch.ts'
+} from '../../src/store/dispatch/port.ts'
 
 /** How a session ended: well, out of time, or with a failure. */
 export type ModelEnding = 'well' | 'out-of-time' | FailureCode

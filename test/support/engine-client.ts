@@ -1,4 +1,4 @@
-import { SseParser } from '../../src/lib/sse.ts'
+import { SseParser } from '../../src/lib/net/sse.ts'
 
 /** A plain client of an engine: no library between the test and the wire. */
 

@@ -20,9 +20,14 @@ import { hostname, networkInterfaces, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, afterEach, beforeAll, describe, expect, test, type TestContext } from 'vitest'
-import type { ExecSpec, Runtime, RuntimeCheck, Sandbox, SandboxSpec } from '../../src/node/runtimes/runtime.ts'
-import { processesWith, runScript, toProbeSpec, type Ran } from '../../src/node/runtimes/sandbox-probe.contract.ts'
-import { extractTar } from '../../src/node/sandbox/extract-tar.ts'
+import type { ExecSpec, Runtime, RuntimeCheck, Sandbox, SandboxSpec } from '../../src/node/sandbox/runtimes/runtime.ts'
+import {
+  processesWith,
+  runScript,
+  toProbeSpec,
+  type Ran,
+} from '../../src/node/sandbox/runtimes/sandbox-probe.contract.ts'
+import { extractTar } from '../../src/node/sandbox/linux/files/extract-tar.ts'
 import { Stack } from './stack.ts'
 
 export interface Prison {
@@ -384,7 +389,7 @@ export function describeEscapes(prison: Prison): void {
     })
 
     attempt('keys of the login that started us', async () => {
-      const index = new URL('../../src/node/runtimes/', import.meta.url).href
+      const index = new URL('../../src/node/sandbox/runtimes/', import.meta.url).href
       const attack = `my $type = "user"; my $name = "polar-escape"; my $id = syscall(${CALLS.keyctl}, 10, -3, $type, $name, 0); my $b = " " x 100; my $n = $id == -1 ? -1 : syscall(${CALLS.keyctl}, 11, $id, $b, 100); print $n == -1 ? "none" : substr($b, 0, $n); open(K, "/proc/keys"); print grep { /polar-escape/ } <K>;`
       const spec = { ...toSpec(), id: `keys-${process.pid}` }
       const owner = `

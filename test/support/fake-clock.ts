@@ -1,4 +1,4 @@
-import type { MonotonicClock } from '../../src/lib/clock.ts'
+import type { MonotonicClock } from '../../src/lib/async/clock.ts'
 
 interface Timer {
   at: number

@@ -1,6 +1,6 @@
 /** Uploads small files in two parts each and keeps them, one after the other, and says so, until it is killed. */
 import { createHash } from 'node:crypto'
-import { systemClock } from '../../src/lib/clock.ts'
+import { systemClock } from '../../src/lib/async/clock.ts'
 import { openFileStore } from '../../src/store/files.ts'
 
 const [dir = ''] = process.argv.slice(2)

@@ -1,9 +1,9 @@
 /** A server of uploads and nothing else, until it is killed. */
 import { mountRoutes } from '../../src/api/mount.ts'
-import { uploadRoutes } from '../../src/api/upload-routes.ts'
-import { systemClock } from '../../src/lib/clock.ts'
+import { uploadRoutes } from '../../src/api/routes/upload-routes.ts'
+import { systemClock } from '../../src/lib/async/clock.ts'
 import { RolloutError } from '../../src/model/failure.ts'
-import { listen } from '../../src/server/listen.ts'
+import { listen } from '../../src/server/listen/listen.ts'
 import { openFileStore, type UploadState } from '../../src/store/files.ts'
 
 const [dir = ''] = process.argv.slice(2)

@@ -3,7 +3,7 @@ import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writ
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { shellWord } from '../../src/lib/shell-word.ts'
+import { shellWord } from '../../src/lib/process/shell-word.ts'
 
 const tasksDir = fileURLToPath(new URL('../tasks', import.meta.url))
 

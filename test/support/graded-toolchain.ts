@@ -3,7 +3,7 @@ import { cpSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import type { SandboxSpec } from '../../src/node/runtimes/runtime.ts'
+import type { SandboxSpec } from '../../src/node/sandbox/runtimes/runtime.ts'
 import type { GradedTask } from './graded-tasks.ts'
 import { pythonEnvironment } from './python-environment.ts'
 

@@ -1,4 +1,4 @@
-import type { ScriptInput } from '../../src/engine/policies/script-schema.ts'
+import type { ScriptInput } from '../../packages/tiny-engine/src/policies/script-schema.ts'
 import type { HarnessTools, PlayedCall } from './harness-tools.ts'
 
 type Step = NonNullable<ScriptInput['default']>

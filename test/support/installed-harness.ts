@@ -1,4 +1,4 @@
-import type { PackagedHarness } from '../../src/node/harnesses/harness.ts'
+import type { PackagedHarness } from '../../src/node/harness/presets/harness.ts'
 
 /** Why a test of a harness that was not found is skipped. `npm test` passes on what kept it from installing the harness. */
 export function whyNoHarness({ name, package: { version } }: Pick<PackagedHarness, 'name' | 'package'>): string {

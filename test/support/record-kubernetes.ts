@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { loadAccess } from '../../src/node/runtimes/kubernetes/access.ts'
-import { Cluster, ClusterError } from '../../src/node/runtimes/kubernetes/cluster.ts'
-import { readMessages } from '../../src/node/runtimes/kubernetes/frames.ts'
-import { toPod, toPolicy } from '../../src/node/runtimes/kubernetes/manifest.ts'
+import { loadAccess } from '../../src/node/sandbox/runtimes/kubernetes/access.ts'
+import { Cluster, ClusterError } from '../../src/node/sandbox/runtimes/kubernetes/cluster.ts'
+import { readMessages } from '../../src/node/sandbox/runtimes/kubernetes/frames.ts'
+import { toPod, toPolicy } from '../../src/node/sandbox/runtimes/kubernetes/manifest.ts'
 
 /** By what was asked. A status of 200 stands for any success; 101 for an exec, whose channels are the body then. */
 export type KubernetesAnswers = Record<string, { status: number; body: unknown }>

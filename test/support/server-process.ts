@@ -1,6 +1,6 @@
 /** A rollout server as a process of its own, until it is killed. Its settings come as one JSON argument. */
 import pino from 'pino'
-import { systemClock } from '../../src/lib/clock.ts'
+import { systemClock } from '../../src/lib/async/clock.ts'
 import { randomIds } from '../../src/lib/random-ids.ts'
 import { RolloutServer, type ServerOptions } from '../../src/server/server.ts'
 

@@ -1,4 +1,4 @@
-import { TaskSummary } from '../../src/api/task-routes.ts'
+import { TaskSummary } from '../../src/api/routes/task-routes.ts'
 
 /** When the task below is looked at. */
 export const NOW = 1_800_000_000_000

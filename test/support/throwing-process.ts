@@ -5,11 +5,11 @@
 import { pathToFileURL } from 'node:url'
 import { join } from 'node:path'
 import pino from 'pino'
-import { openGateway } from '../../src/cli/open-gateway.ts'
-import { surviveErrors } from '../../src/cli/survive-errors.ts'
-import { AllowProxy } from '../../src/node/sandbox/allow-proxy.ts'
-import { listenHere } from '../../src/node/sandbox/doors.ts'
-import { listen } from '../../src/server/listen.ts'
+import { openGateway } from '../../src/compose/open-gateway.ts'
+import { surviveErrors } from '../../src/compose/survive-errors.ts'
+import { AllowProxy } from '../../src/node/sandbox/linux/network/allow-proxy.ts'
+import { listenHere } from '../../src/node/sandbox/linux/network/sandbox-sockets.ts'
+import { listen } from '../../src/server/listen/listen.ts'
 
 const [dir = ''] = process.argv.slice(2)
 const throwing = pathToFileURL(join(import.meta.dirname, 'throwing-listeners.ts')).href

@@ -5,7 +5,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { stringify } from 'yaml'
-import { runtimes } from '../../src/node/runtimes/index.ts'
+import { runtimes } from '../../src/node/sandbox/runtimes/index.ts'
 import { copyDatabase } from './database-template.ts'
 
 const main = join(dirname(dirname(import.meta.dirname)), 'src/cli/main.ts')

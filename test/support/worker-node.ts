@@ -6,9 +6,9 @@ import type { SessionOrder } from '../../src/model/session-order.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import type { SessionStatus } from '../../src/model/session.ts'
 import type { RunningSession } from '../../src/node/node.ts'
-import { pastFolder, SessionFolder, sessionsFolder } from '../../src/node/session-folder.ts'
-import { renderResult } from '../../src/node/session-result.ts'
-import type { WorkerNode } from '../../src/node/worker/worker-node.ts'
+import { pastFolder, SessionFolder, sessionsFolder } from '../../src/node/session/session-folder.ts'
+import { renderResult } from '../../src/node/session/session-result.ts'
+import type { WorkerNode } from '../../src/node/server-link/worker-node.ts'
 import type { FakeClock } from './fake-clock.ts'
 
 export interface FakeLife {

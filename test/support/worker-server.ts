@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto'
 import { zstdDecompressSync } from 'node:zlib'
 import { mountRoutes } from '../../src/api/mount.ts'
-import { routes } from '../../src/api/routes.ts'
+import { routes } from '../../src/api/routes/index.ts'
 import { createClientOf } from '../../src/client/client.ts'
-import type { Clock } from '../../src/lib/clock.ts'
+import type { Clock } from '../../src/lib/async/clock.ts'
 import { failureClasses, RolloutError } from '../../src/model/failure.ts'
 import { TaskRequest } from '../../src/model/task.ts'
-import type { WorkerClient } from '../../src/node/worker/worker-node.ts'
+import type { WorkerClient } from '../../src/node/server-link/worker-node.ts'
 
 /** Those that a worker uses. */
 const table = {

@@ -1,6 +1,6 @@
 import pino from 'pino'
 import { createClient } from '../../src/client/client.ts'
-import { systemClock } from '../../src/lib/clock.ts'
+import { systemClock } from '../../src/lib/async/clock.ts'
 import { Worker, type WorkerOptions } from '../../src/node/worker.ts'
 import { NodeStack, type NodeStackOptions } from './node-stack.ts'
 

@@ -1,4 +1,4 @@
-import type { StageWidths } from '../../../src/node/stages.ts'
+import type { StageWidths } from '../../../src/node/session/stages.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { Ledger } from '../ledger.ts'
 import type { Fate, SimTask } from '../workload.ts'

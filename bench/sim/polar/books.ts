@@ -1,4 +1,4 @@
-import type { Acceptance, LeaseAnswer, LeasedOrder, LeaseRoom } from '../../../src/store/dispatch.ts'
+import type { Acceptance, LeaseAnswer, LeasedOrder, LeaseRoom } from '../../../src/store/dispatch/port.ts'
 import type { SessionStatus } from '../../../src/model/session.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { Ledger } from '../ledger.ts'

@@ -2,7 +2,7 @@ import { sql } from 'kysely'
 import type { SessionOutcome } from '../../../src/model/session-outcome.ts'
 import type { SessionStatus } from '../../../src/model/session.ts'
 import { TaskRequest } from '../../../src/model/task.ts'
-import { type DeskRoom, LeaseDesk } from '../../../src/server/lease-desk.ts'
+import { type DeskRoom, LeaseDesk } from '../../../src/server/notify/lease-queue.ts'
 import type { Database } from '../../../src/store/database.ts'
 import {
   createDispatch,
@@ -10,8 +10,8 @@ import {
   type Lease,
   type LeaseAnswer,
   type LeaseRoom,
-} from '../../../src/store/dispatch.ts'
-import { WORK_CHANNEL } from '../../../src/store/dispatch/work-channel.ts'
+} from '../../../src/store/dispatch/port.ts'
+import { WORK_CHANNEL } from '../../../src/store/dispatch/internal/work-channel.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { FleetNode } from '../fleet.ts'
 import type { Scenario } from '../scenario.ts'

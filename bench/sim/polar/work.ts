@@ -1,7 +1,7 @@
-import type { Clock } from '../../../src/lib/clock.ts'
+import type { Clock } from '../../../src/lib/async/clock.ts'
 import { RolloutError } from '../../../src/model/failure.ts'
 import type { EvalResult } from '../../../src/model/reward.ts'
-import type { AgentRun, BuildOutcome, SessionWork } from '../../../src/node/run-session.ts'
+import type { AgentRun, BuildOutcome, SessionWork } from '../../../src/node/session/run-session.ts'
 import type { Fate } from '../workload.ts'
 
 /** What the agent of a session would do, as time that passes. */

@@ -1,7 +1,7 @@
 import { createClient, type Client } from '../../client/client.ts'
 import type { Config } from '../../config/config.ts'
 import { loadSecret } from '../../config/load-secret.ts'
-import { readServerNote, readTokens } from '../data-folder.ts'
+import { readServerNote, readTokens } from '../../compose/data-folder.ts'
 
 export interface ServerAccess {
   url: string

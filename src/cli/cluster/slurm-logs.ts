@@ -1,8 +1,8 @@
 import { open, readdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { pause } from '../../client/send.ts'
-import type { Clock } from '../../lib/clock.ts'
-import { errnoOf } from '../../lib/errno.ts'
+import type { Clock } from '../../lib/async/clock.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
 import { nodeIdOf, type SlurmRecord } from './slurm-record.ts'
 
 export interface LogFile {

@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { exampleNode, NodeInfo } from '../../api/node-routes.ts'
+import { exampleNode, NodeInfo } from '../../api/routes/node-routes.ts'
 import { isLive, joinViews } from './slurm-members.ts'
 import type { SubmittedJob } from './slurm-record.ts'
 import { parseJobs } from './slurm-tasks.ts'

@@ -1,4 +1,4 @@
-import type { NodeInfo } from '../../api/node-routes.ts'
+import type { NodeInfo } from '../../api/routes/node-routes.ts'
 import { nodeIdOf, type SubmittedJob } from './slurm-record.ts'
 import { phaseOf, taskName, type SlurmTask } from './slurm-tasks.ts'
 

@@ -1,4 +1,4 @@
-import { runProgram } from '../../lib/run-program.ts'
+import { runProgram } from '../../lib/process/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { parseJobs, SQUEUE_FORMAT, type SlurmTask } from './slurm-tasks.ts'
 

@@ -1,5 +1,5 @@
 import { RolloutError } from '../../model/failure.ts'
-import { shellWord } from '../../lib/shell-word.ts'
+import { shellWord } from '../../lib/process/shell-word.ts'
 
 /** What every script of ours needs to know. */
 interface ScriptPlan {

@@ -1,6 +1,6 @@
 import type { Client } from '../../client/client.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { formatTable } from '../table.ts'
+import { formatTable } from '../views/table.ts'
 import { joinViews, type Member } from './slurm-members.ts'
 import type { SlurmPrograms } from './slurm-programs.ts'
 import type { SlurmRecord } from './slurm-record.ts'

@@ -4,12 +4,12 @@ import type { Trajectory } from '../../model/trajectory.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
 import { toTrace } from '../../trajectory/to-trace.ts'
-import { buildFlags, toBuildOptions } from '../build-options.ts'
+import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
-import { formatSummary } from '../graph-view.ts'
-import { resolveSession } from '../resolve-session.ts'
-import { DEFAULT_OUT } from '../session-view.ts'
-import { print, printJson } from '../print.ts'
+import { formatSummary } from '../views/graph-view.ts'
+import { resolveSession } from '../input/resolve-session.ts'
+import { DEFAULT_OUT } from '../views/session-view.ts'
+import { print, printJson } from '../views/print.ts'
 
 export const build = defineCommand({
   name: 'build',

@@ -1,12 +1,12 @@
 import { loadConfig } from '../../config/load-config.ts'
-import { systemClock } from '../../lib/clock.ts'
+import { systemClock } from '../../lib/async/clock.ts'
 import { down, logs, status, up } from '../cluster/slurm-actions.ts'
 import { createSlurmPrograms } from '../cluster/slurm-programs.ts'
 import type { SlurmDeps } from '../cluster/slurm-up.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { PLACE_FLAGS } from '../config-flags.ts'
+import { PLACE_FLAGS } from '../input/config-flags.ts'
 import { listenForStop } from '../stop-signals.ts'
-import { printError } from '../print.ts'
+import { printError } from '../views/print.ts'
 
 /** What each flag says, in the words of the file. */
 const PATHS = {

@@ -1,8 +1,8 @@
 import { toJsonSchema } from '../../config/list-fields.ts'
 import { printConfig, toJsonConfig } from '../../config/print-config.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
-import { loadFromFlags, PLACE_FLAGS } from '../config-flags.ts'
-import { print, printJson } from '../print.ts'
+import { loadFromFlags, PLACE_FLAGS } from '../input/config-flags.ts'
+import { print, printJson } from '../views/print.ts'
 
 export const config = defineCommand({
   name: 'config',

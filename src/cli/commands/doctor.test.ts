@@ -4,7 +4,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { describe, expect, test } from 'vitest'
-import { startEngine, type EngineOptions } from '../../engine/engine.ts'
+import { startEngine, type EngineOptions } from '../../../packages/tiny-engine/src/engine.ts'
 
 const MAIN = new URL('../main.ts', import.meta.url).pathname
 

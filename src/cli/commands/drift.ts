@@ -16,11 +16,11 @@ import { formatBreak, formatSummary, shownIds, sidesOf } from '../drift/format-b
 import { formatSuggestions } from '../drift/format-suggestions.ts'
 import { suggestRules, type SuggestResult } from '../drift/suggest-rules.ts'
 import { loadTinyPrompt } from '../drift/tiny-prompt.ts'
-import { createRequestReader } from '../read-request.ts'
-import { resolveSession } from '../resolve-session.ts'
-import { DEFAULT_OUT } from '../session-view.ts'
-import { isTiny, openTokenSource, TOKENIZER_FLAG } from '../token-decoder.ts'
-import { print, printError, printJson } from '../print.ts'
+import { createRequestReader } from '../../compose/read-request.ts'
+import { resolveSession } from '../input/resolve-session.ts'
+import { DEFAULT_OUT } from '../views/session-view.ts'
+import { isTiny, openTokenSource, TOKENIZER_FLAG } from '../../compose/token-decoder.ts'
+import { print, printError, printJson } from '../views/print.ts'
 
 export const drift = defineCommand({
   name: 'drift',

@@ -1,12 +1,13 @@
 import { readFile } from 'node:fs/promises'
-import { startEngine } from '../../engine/engine.ts'
-import { WIRES } from '../../engine/wires.ts'
+import type { WireKind } from '@polar-rl/tiny-engine'
+import { startTinyEngine } from '../../compose/tiny-engine.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { isLoopbackHost } from '../../lib/loopback-host.ts'
+import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 import { untilSignal } from '../until-signal.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { print } from '../print.ts'
+import { print } from '../views/print.ts'
 
+const WIRES = ['vllm', 'sglang', 'llamacpp', 'openai'] as const satisfies readonly WireKind[]
 const BACKENDS = ['auto', 'native', 'wasm'] as const
 
 export const engine = defineCommand({
@@ -72,7 +73,7 @@ export const engine = defineCommand({
       apiKey,
     }
     const interruption = untilSignal()
-    await using running = await startEngine(options)
+    await using running = await startTinyEngine(options)
     print(`${running.url}\n`)
     const signal = await interruption
     return signal === 'SIGINT' ? EXIT.interrupted : EXIT.done

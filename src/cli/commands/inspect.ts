@@ -2,12 +2,12 @@ import { resolve } from 'node:path'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
 import type { Break, Edge } from '../../trajectory/graph/call-graph.ts'
-import { buildFlags, toBuildOptions } from '../build-options.ts'
+import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
-import { formatGraph, formatSummary } from '../graph-view.ts'
-import { resolveSession } from '../resolve-session.ts'
-import { DEFAULT_OUT } from '../session-view.ts'
-import { print, printJson } from '../print.ts'
+import { formatGraph, formatSummary } from '../views/graph-view.ts'
+import { resolveSession } from '../input/resolve-session.ts'
+import { DEFAULT_OUT } from '../views/session-view.ts'
+import { print, printJson } from '../views/print.ts'
 
 export const inspect = defineCommand({
   name: 'inspect',

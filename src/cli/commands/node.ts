@@ -1,15 +1,15 @@
 import type { LoadedConfig } from '../../config/load-config.ts'
 import { loadSecret } from '../../config/load-secret.ts'
 import { defineCommand, usageError, type ExitCode } from '../command.ts'
-import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
-import { createLogger } from '../create-logger.ts'
-import { readServerNote, readTokens } from '../data-folder.ts'
-import { explainFailure } from '../find-server.ts'
-import { openWorker } from '../open-worker.ts'
+import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
+import { createLogger } from '../../compose/create-logger.ts'
+import { readServerNote, readTokens } from '../../compose/data-folder.ts'
+import { explainFailure } from '../input/find-server.ts'
+import { openWorker } from '../../compose/open-worker.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
-import { surviveErrors } from '../survive-errors.ts'
-import { untilAborted } from '../../lib/until-aborted.ts'
-import { print, printError, printJson } from '../print.ts'
+import { surviveErrors } from '../../compose/survive-errors.ts'
+import { untilAborted } from '../../lib/async/until-aborted.ts'
+import { print, printError, printJson } from '../views/print.ts'
 
 export const node = defineCommand({
   name: 'node',

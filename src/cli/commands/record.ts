@@ -2,23 +2,23 @@ import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { text } from 'node:stream/consumers'
-import type { ContinuationMode } from '../../gateway/sessions.ts'
-import { allowModules } from '../../lib/load-module.ts'
+import type { ContinuationMode } from '../../gateway/sessions/sessions.ts'
+import { allowModules } from '../../lib/process/load-module.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { createCallLogStore } from '../../store/call-log/store.ts'
-import { endOf, type Harness, type PackagedHarness } from '../../node/harnesses/harness.ts'
-import { findHarness, type FoundHarness } from '../../node/find-harness.ts'
-import { NO_OPTIONS, type AgentOptions } from '../../node/harness-launch.ts'
-import { isPackaged, loadHarness } from '../../node/load-harness.ts'
-import { presets } from '../../node/harnesses/index.ts'
+import { endOf, type Harness, type PackagedHarness } from '../../node/harness/presets/harness.ts'
+import { findHarness, type FoundHarness } from '../../node/harness/find-harness.ts'
+import { NO_OPTIONS, type AgentOptions } from '../../node/harness/harness-launch.ts'
+import { isPackaged, loadHarness } from '../../node/harness/load-harness.ts'
+import { presets } from '../../node/harness/presets/index.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
-import { createLogger } from '../create-logger.ts'
-import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../harness-places.ts'
-import { loadAgent } from '../load-agent.ts'
-import { loadQuirks, QUIRKS_FLAG } from '../load-quirks.ts'
+import { createLogger } from '../../compose/create-logger.ts'
+import { HARNESS_DIR_HELP, harnessPlaces, presetNamed } from '../../compose/harness-folders.ts'
+import { loadAgent } from '../input/load-agent.ts'
+import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
@@ -26,12 +26,12 @@ import {
   openEngine,
   USUAL_CONTEXT,
   warningsOf,
-} from '../open-engine.ts'
-import { prepareCommand, preparePreset } from '../prepare-harness.ts'
-import { recordSession, type Recorded, type RecordOptions } from '../record-session.ts'
-import { assertWritable } from '../writable.ts'
-import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
-import { printError, printJson } from '../print.ts'
+} from '../../compose/open-engine.ts'
+import { prepareCommand, preparePreset } from '../input/prepare-harness.ts'
+import { recordSession, type Recorded, type RecordOptions } from '../../compose/record-session.ts'
+import { assertWritable } from '../../compose/writable.ts'
+import { DEFAULT_OUT, formatCallTable, toSummary } from '../views/session-view.ts'
+import { printError, printJson } from '../views/print.ts'
 
 export const record = defineCommand({
   name: 'record',

@@ -1,12 +1,12 @@
 import { defineCommand, type ExitCode } from '../command.ts'
-import { loadFromFlags, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
-import { createLogger } from '../create-logger.ts'
-import { isLoopbackHost } from '../../lib/loopback-host.ts'
-import { openServer } from '../open-server.ts'
+import { loadFromFlags, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
+import { createLogger } from '../../compose/create-logger.ts'
+import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
+import { openServer } from '../../compose/open-server.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
-import { surviveErrors } from '../survive-errors.ts'
-import { untilAborted } from '../../lib/until-aborted.ts'
-import { print, printError, printJson } from '../print.ts'
+import { surviveErrors } from '../../compose/survive-errors.ts'
+import { untilAborted } from '../../lib/async/until-aborted.ts'
+import { print, printError, printJson } from '../views/print.ts'
 
 export const server = defineCommand({
   name: 'server',

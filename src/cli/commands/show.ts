@@ -3,17 +3,17 @@ import { textOf, type AssistantMessage, type Message } from '../../model/message
 import type { SessionRecord } from '../../model/session.ts'
 import { toCallSampling, type TurnSampling } from '../../model/turn-sampling.ts'
 import type { Choice, Turn } from '../../model/turn.ts'
-import { embeddedModelFolder } from '../../engine/model-package.ts'
-import { loadTokenizer, type Tokenizer } from '../../engine/tokenizer.ts'
+import type { Tokenizer } from '@polar-rl/tiny-engine'
+import { loadTinyEngine } from '../../compose/tiny-engine.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts'
 import { numberOrNull } from '../../trajectory/to-trace.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
-import { readRequest } from '../read-request.ts'
-import { resolveSession } from '../resolve-session.ts'
-import { DEFAULT_OUT, formatCallTable, toSummary } from '../session-view.ts'
-import { isTiny } from '../token-decoder.ts'
-import { print, printJson } from '../print.ts'
+import { readRequest } from '../../compose/read-request.ts'
+import { resolveSession } from '../input/resolve-session.ts'
+import { DEFAULT_OUT, formatCallTable, toSummary } from '../views/session-view.ts'
+import { isTiny } from '../../compose/token-decoder.ts'
+import { print, printJson } from '../views/print.ts'
 import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 
 export const show = defineCommand({
@@ -108,7 +108,7 @@ export async function formatSession(
   turns: readonly Turn[],
   options: ViewOptions,
 ): Promise<string> {
-  const tokenizer = options.tokens && isTiny(session) ? await loadTokenizer(embeddedModelFolder()) : undefined
+  const tokenizer = options.tokens && isTiny(session) ? await loadTinyTokenizer() : undefined
   const head = [
     `Session ${session.id}, ${new Date(session.createdAt).toISOString()}, ${session.complete ? 'complete' : 'INCOMPLETE'}`,
     ...session.incompleteReasons.map((reason) => `  ${toVisibleLine(reason)}`),
@@ -121,6 +121,11 @@ export async function formatSession(
     return lines
   })
   return `${[...head, ...calls].join('\n')}\n${formatCallTable({ ...session, turns: [...turns] })}`
+}
+
+async function loadTinyTokenizer(): Promise<Tokenizer> {
+  const { embeddedModelFolder, loadTokenizer } = await loadTinyEngine()
+  return loadTokenizer(embeddedModelFolder())
 }
 
 function formatTurn(turn: Turn, seen: number, options: ViewOptions, tokenizer: Tokenizer | undefined): string[] {

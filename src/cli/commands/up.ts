@@ -1,24 +1,31 @@
 import { createClient, type Client } from '../../client/client.ts'
 import type { Config } from '../../config/config.ts'
 import { usualNodeId } from '../../config/node-section.ts'
-import { OwnAddresses } from '../../lib/own-addresses.ts'
+import { OwnAddresses } from '../../lib/net/own-addresses.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { speaksFor } from '../../server/node-pattern.ts'
+import { speaksFor } from '../../server/listen/node-pattern.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
-import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, SERVER_FLAGS, VERBOSE_FLAG } from '../config-flags.ts'
-import { createLogger } from '../create-logger.ts'
-import { openServer, type OpenServer } from '../open-server.ts'
-import { openWorker, type OpenWorker } from '../open-worker.ts'
-import { exampleLines } from '../next-steps.ts'
-import { createScreen } from '../screen.ts'
-import { createStageView } from '../stage-view.ts'
+import {
+  ENGINE_FLAGS,
+  loadFromFlags,
+  NODE_FLAGS,
+  PLACE_FLAGS,
+  SERVER_FLAGS,
+  VERBOSE_FLAG,
+} from '../input/config-flags.ts'
+import { createLogger } from '../../compose/create-logger.ts'
+import { openServer, type OpenServer } from '../../compose/open-server.ts'
+import { openWorker, type OpenWorker } from '../../compose/open-worker.ts'
+import { exampleLines } from '../views/next-steps.ts'
+import { createScreen } from '../views/screen.ts'
+import { createStageView } from '../views/stage-view.ts'
 import { exitCode, listenForStop } from '../stop-signals.ts'
-import { surviveErrors } from '../survive-errors.ts'
-import { untilAborted } from '../../lib/until-aborted.ts'
+import { surviveErrors } from '../../compose/survive-errors.ts'
+import { untilAborted } from '../../lib/async/until-aborted.ts'
 import { findTask } from '../task/find-task.ts'
-import { formatReward } from '../task-view.ts'
-import { print, printError, printJson } from '../print.ts'
+import { formatReward } from '../views/task-view.ts'
+import { print, printError, printJson } from '../views/print.ts'
 
 export const up = defineCommand({
   name: 'up',

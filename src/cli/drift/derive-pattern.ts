@@ -1,5 +1,5 @@
 import { escapePattern } from '../../gateway/quirks/rule-pattern.ts'
-import { commonPrefix, commonSuffix } from '../../lib/common-prefix.ts'
+import { commonPrefix, commonSuffix } from '../../lib/collections/common-prefix.ts'
 
 /** A piece of a text that was another in the next call, and how to recognise and still it. */
 export interface VolatilePiece {

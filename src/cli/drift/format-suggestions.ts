@@ -1,5 +1,5 @@
 import { toVisibleLine } from '../../lib/visible-text.ts'
-import { formatTable } from '../table.ts'
+import { formatTable } from '../views/table.ts'
 import type { Gain, Suggestion, SuggestResult } from './suggest-rules.ts'
 
 /** What was found and what it does to the recorded session, for people. */

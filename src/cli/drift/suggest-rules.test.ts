@@ -2,7 +2,7 @@ import { beforeAll, describe, expect, test } from 'vitest'
 import type { SessionRecord } from '../../model/session.ts'
 import type { Turn } from '../../model/turn.ts'
 import { buildGraph } from '../../trajectory/graph/build-graph.ts'
-import { readRequest, requestReader } from '../read-request.ts'
+import { readRequest, requestReader } from '../../compose/read-request.ts'
 import { suggestRules, type RenderPrompt, type SuggestResult } from './suggest-rules.ts'
 import { loadTinyPrompt } from './tiny-prompt.ts'
 

@@ -1,7 +1,7 @@
 import { hash } from 'node:crypto'
 import { applyQuirks } from '../../gateway/quirks/index.ts'
 import { toQuirk, type QuirkRule } from '../../gateway/quirks/rule.ts'
-import { hasIdsAt } from '../../lib/token-hash.ts'
+import { hasIdsAt } from '../../lib/net/token-hash.ts'
 import type { Message } from '../../model/message.ts'
 import type { Turn, TurnRequest } from '../../model/turn.ts'
 import { breakOf, type CallGraph, type CallNode, type RequestReader } from '../../trajectory/graph/call-graph.ts'

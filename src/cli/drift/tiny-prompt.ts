@@ -1,12 +1,11 @@
-import { loadChatTemplate } from '../../engine/chat-template.ts'
-import { embeddedModelFolder } from '../../engine/model-package.ts'
-import { loadTokenizer } from '../../engine/tokenizer.ts'
-import { vllmFields } from '../../gateway/chat-wire/chat-fields.ts'
-import { renderChatBody } from '../../gateway/chat-wire/chat-request.ts'
+import { loadTinyEngine } from '../../compose/tiny-engine.ts'
+import { vllmFields } from '../../gateway/upstreams/wire/chat-fields.ts'
+import { renderChatBody } from '../../gateway/upstreams/wire/chat-request.ts'
 import type { RenderPrompt } from './suggest-rules.ts'
 
-/** As the tiny engine makes prompts: its template and tokenizer are ours, so nobody has to be asked. */
+/** Renders prompts as the tiny engine does, with its own template and tokenizer, without a request. */
 export async function loadTinyPrompt(): Promise<RenderPrompt> {
+  const { embeddedModelFolder, loadChatTemplate, loadTokenizer } = await loadTinyEngine()
   const folder = embeddedModelFolder()
   const template = await loadChatTemplate(folder, await loadTokenizer(folder), { images: true })
   return (request, { opensAnswer }) => {

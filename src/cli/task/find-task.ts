@@ -1,6 +1,6 @@
 import type { Client } from '../../client/client.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { SessionSummary, TaskSummary } from '../task-view.ts'
+import type { SessionSummary, TaskSummary } from '../views/task-view.ts'
 
 /** Longest the search of the API takes. */
 const MOST_SEARCH = 256

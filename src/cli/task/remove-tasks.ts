@@ -1,8 +1,8 @@
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { EXIT, type ExitCode } from '../command.ts'
-import type { FoundServer } from '../find-server.ts'
-import { print, printError, printJson } from '../print.ts'
+import type { FoundServer } from '../input/find-server.ts'
+import { print, printError, printJson } from '../views/print.ts'
 
 /** Deletes tasks for good. One that cannot be is said so, and does not keep the others. */
 export async function removeTasks(

@@ -2,7 +2,7 @@ import { createReadStream } from 'node:fs'
 import { mkdir, open, rename } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Client } from '../../client/client.ts'
-import { errnoOf } from '../../lib/errno.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
 
 export interface SavedResults {
   file: string

@@ -1,9 +1,9 @@
 import { resolve } from 'node:path'
-import { SubmitRequest } from '../../api/submit-request.ts'
-import type { FoundServer } from '../find-server.ts'
+import { SubmitRequest } from '../../api/routes/submit-request.ts'
+import type { FoundServer } from '../input/find-server.ts'
 import { usageError } from '../command.ts'
 import { checkTask } from '../../node/check-task.ts'
-import { loadTaskFiles } from '../load-tasks.ts'
+import { loadTaskFiles } from '../input/load-tasks.ts'
 import { pathsOf } from './task-paths.ts'
 
 export interface SubmitChanges {

@@ -1,4 +1,4 @@
-import { isTree } from '../../lib/merge-trees.ts'
+import { isTree } from '../../lib/fs/merge-trees.ts'
 import type { TaskRequest } from '../../model/task.ts'
 import { PATH_KEYS } from '../../node/check-task.ts'
 

@@ -1,10 +1,10 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createLimit } from '../../lib/limit.ts'
+import { createLimit } from '../../lib/async/limit.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { FoundServer } from '../find-server.ts'
-import { createScreen, renderBar } from '../screen.ts'
-import { formatReward, type TaskSummary } from '../task-view.ts'
+import type { FoundServer } from '../input/find-server.ts'
+import { createScreen, renderBar } from '../views/screen.ts'
+import { formatReward, type TaskSummary } from '../views/task-view.ts'
 import { findTask } from './find-task.ts'
 
 export interface WaitOptions {

@@ -1,4 +1,4 @@
-import { formatSse } from '../../lib/sse.ts'
+import { formatSse } from '../../lib/net/sse.ts'
 import type { ToolCallDelta, WireFields } from '../../model/stream-event.ts'
 import type { Vault } from './dialect.ts'
 

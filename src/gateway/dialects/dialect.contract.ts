@@ -1,11 +1,11 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
-import { SseParser } from '../../lib/sse.ts'
+import { SseParser } from '../../lib/net/sse.ts'
 import { FailureCode, RolloutError } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { createVault } from '../vault.ts'
+import { createVault } from '../sessions/text-sealer.ts'
 import type { Dialect, RequestContext } from './dialect.ts'
 
 /** What a client of the API makes of an answer, in words common to all. */

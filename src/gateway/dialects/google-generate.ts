@@ -1,6 +1,6 @@
-import { listOf } from '../../lib/list-of.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
-import { formatSse } from '../../lib/sse.ts'
+import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { Tool, ToolCall, ToolChoice } from '../../model/message.ts'
 import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'

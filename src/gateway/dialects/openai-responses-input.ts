@@ -1,4 +1,4 @@
-import { listOf } from '../../lib/list-of.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { AssistantMessage, ContentPart, Message } from '../../model/message.ts'

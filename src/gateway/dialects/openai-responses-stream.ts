@@ -1,4 +1,4 @@
-import { formatSse } from '../../lib/sse.ts'
+import { formatSse } from '../../lib/net/sse.ts'
 import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, Usage } from '../../model/turn.ts'
 import { SSE_COMMENT } from './dialect.ts'

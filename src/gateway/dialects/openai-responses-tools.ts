@@ -1,4 +1,4 @@
-import { listOf } from '../../lib/list-of.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
 import type { Tool } from '../../model/message.ts'
 import type { WireFields } from '../../model/stream-event.ts'

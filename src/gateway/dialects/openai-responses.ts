@@ -1,6 +1,6 @@
-import { listOf } from '../../lib/list-of.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
-import { formatSse } from '../../lib/sse.ts'
+import { formatSse } from '../../lib/net/sse.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, ToolChoice } from '../../model/message.ts'
 import type { WireFields } from '../../model/stream-event.ts'

@@ -2,8 +2,8 @@ import { expect, test } from 'vitest'
 import { bareContext, type Route } from '../dialects/dialect.ts'
 import { anthropicMessages } from '../dialects/anthropic-messages.ts'
 import { openaiChat } from '../dialects/openai-chat.ts'
-import { openaiFields } from '../chat-wire/chat-fields.ts'
-import { renderChatBody } from '../chat-wire/chat-request.ts'
+import { openaiFields } from '../upstreams/wire/chat-fields.ts'
+import { renderChatBody } from '../upstreams/wire/chat-request.ts'
 import { applyQuirks } from './index.ts'
 
 /** The shape of a request Claude Code 2.1 sends, in our own words. */

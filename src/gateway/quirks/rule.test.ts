@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest'
-import { openaiFields } from '../chat-wire/chat-fields.ts'
-import { renderChatBody } from '../chat-wire/chat-request.ts'
+import { openaiFields } from '../upstreams/wire/chat-fields.ts'
+import { renderChatBody } from '../upstreams/wire/chat-request.ts'
 import { bareContext, type Route } from '../dialects/dialect.ts'
 import { openaiChat } from '../dialects/openai-chat.ts'
 import { applyQuirks, quirksWith } from './index.ts'

@@ -1,6 +1,6 @@
 import { hash } from 'node:crypto'
-import { RecentMap } from '../../lib/recent-map.ts'
-import { hasIdsAt } from '../../lib/token-hash.ts'
+import { RecentMap } from '../../lib/collections/recent-map.ts'
+import { hasIdsAt } from '../../lib/net/token-hash.ts'
 import { charactersOf, type AssistantMessage, type Message, type Tool } from '../../model/message.ts'
 import type { Choice, TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { HeldBuffers } from './held-buffers.ts'

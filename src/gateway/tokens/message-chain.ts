@@ -1,5 +1,5 @@
 import { hash } from 'node:crypto'
-import { sortedJson } from '../../lib/json-text.ts'
+import { sortedJson } from '../../lib/json/json-text.ts'
 import { textOf, type ContentPart, type Message } from '../../model/message.ts'
 
 /**

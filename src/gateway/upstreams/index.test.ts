@@ -1,7 +1,7 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { describe, expect, test } from 'vitest'
-import { startEngine } from '../../engine/engine.ts'
+import { startEngine } from '../../../packages/tiny-engine/src/engine.ts'
 import { createUpstream, detectKind, upstreams, type UpstreamKind } from './index.ts'
 
 const deps = { now: () => performance.now() }

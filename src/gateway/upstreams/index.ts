@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import { plugs } from '../../lib/plug.ts'
-import { EngineHttp, type EngineHttpOptions } from '../chat-wire/engine-http.ts'
+import { EngineHttp, type EngineHttpOptions } from './wire/engine-http.ts'
 import { llamacpp } from './llamacpp.ts'
 import { openai } from './openai.ts'
 import { createReplicas } from './replicas.ts'

@@ -1,4 +1,4 @@
-import { RecentMap } from '../../lib/recent-map.ts'
+import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest'
-import { startEngine } from '../../engine/engine.ts'
+import { startEngine } from '../../../packages/tiny-engine/src/engine.ts'
 import type { AnswerStart } from '../../model/stream-event.ts'
 import { createSglang, translateAnswer, translateChunk } from './sglang.ts'
 import { describeUpstream, request } from './upstream.contract.ts'

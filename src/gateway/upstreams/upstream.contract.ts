@@ -3,8 +3,12 @@ import type { AddressInfo } from 'node:net'
 import { json } from 'node:stream/consumers'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
-import { startEngine, type Engine, type EngineOptions as ServedOptions } from '../../engine/engine.ts'
-import type { GenerationRecord } from '../../engine/generation-log.ts'
+import {
+  startEngine,
+  type Engine,
+  type EngineOptions as ServedOptions,
+} from '../../../packages/tiny-engine/src/engine.ts'
+import type { GenerationRecord } from '../../../packages/tiny-engine/src/generation-log.ts'
 import type { Failure } from '../../model/failure.ts'
 import { textOf } from '../../model/message.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
@@ -12,7 +16,7 @@ import { toFailure } from '../../model/failure.ts'
 import type { EngineSampling } from '../../model/turn-sampling.ts'
 import type { Grade, TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import type { EngineOptions } from '../chat-wire/engine-config.ts'
+import type { EngineOptions } from './wire/engine-config.ts'
 import { bareContext } from '../dialects/dialect.ts'
 import { openaiChat } from '../dialects/openai-chat.ts'
 import type { Capabilities, SendOptions, Upstream } from './upstream.ts'

@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import type { StreamEvent } from '../../model/stream-event.ts'
-import type { PromptMemory } from '../chat-wire/prompt-memory.ts'
+import type { PromptMemory } from './wire/fast/prompt-memory.ts'
 import { DefaultSampling, type EngineSampling } from '../../model/turn-sampling.ts'
 import { LogprobMode, type TurnRequest } from '../../model/turn.ts'
 

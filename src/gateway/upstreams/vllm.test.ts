@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { startEngine } from '../../engine/engine.ts'
+import { startEngine } from '../../../packages/tiny-engine/src/engine.ts'
 import { describeUpstream } from './upstream.contract.ts'
 import { createVllm } from './vllm.ts'
 

@@ -4,20 +4,14 @@ import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import { readAnswer } from '../chat-wire/chat-answer.ts'
-import { vllmFields as fields } from '../chat-wire/chat-fields.ts'
-import { askedTopLogprobs, renderChatBody } from '../chat-wire/chat-request.ts'
-import { engineConfigFields, toEngineOptions, type EngineOptions } from '../chat-wire/engine-config.ts'
-import { EngineHttp } from '../chat-wire/engine-http.ts'
-import { toEngineSampling } from '../chat-wire/engine-sampling.ts'
-import { postChat } from '../chat-wire/post-chat.ts'
-import {
-  probeEngine,
-  probeRequest,
-  samplingFields,
-  type ProbeSubject,
-  type SamplingDefaults,
-} from '../chat-wire/probe.ts'
+import { readAnswer } from './wire/chat-answer.ts'
+import { vllmFields as fields } from './wire/chat-fields.ts'
+import { askedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
+import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
+import { EngineHttp } from './wire/engine-http.ts'
+import { toEngineSampling } from './wire/engine-sampling.ts'
+import { postChat } from './wire/post-chat.ts'
+import { probeEngine, probeRequest, samplingFields, type ProbeSubject, type SamplingDefaults } from './wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
 
 export type VllmOptions = EngineOptions

@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from 'vitest'
 import { FakeClock } from '../../../test/support/fake-clock.ts'
-import { systemClock } from '../../lib/clock.ts'
+import { systemClock } from '../../lib/async/clock.ts'
 import { BuildProcesses, type BuildProcessOptions } from './build-processes.ts'
 
 const program = new URL('../../../test/support/build-test-process.ts', import.meta.url)

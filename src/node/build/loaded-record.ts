@@ -8,7 +8,7 @@ import { buildSession, type BuildOptions, type BuiltSession } from '../../trajec
 import type { Builder } from '../../trajectory/builders/builder.ts'
 import { mainConversation, mainTranscript } from '../../trajectory/main-conversation.ts'
 import { toCallFilter } from '../../trajectory/select-calls.ts'
-import { writeResult } from '../session-result.ts'
+import { writeResult } from '../session/session-result.ts'
 import type { BuildFacts, BuildJob, LoadedSession, RecordHead, SessionBuilds } from './session-build.ts'
 
 export interface BuildDeps extends Pick<BuildOptions, 'filter' | 'weighting'> {

@@ -1,7 +1,7 @@
 import type { BlockList } from 'node:net'
 import { isIP } from 'node:net'
 import { RolloutError } from '../../model/failure.ts'
-import { classOf, contains, rangesOf, toAddress } from '../../lib/ip-address.ts'
+import { classOf, contains, rangesOf, toAddress } from '../../lib/net/ip-address.ts'
 
 export const DEFAULT_ALLOWED_HOSTS = ['loopback']
 

@@ -1,4 +1,4 @@
-import type { DueCallback } from '../../store/dispatch/callbacks.ts'
+import type { DueCallback } from '../../store/dispatch/commands/callbacks.ts'
 import { backoffMs, LONGEST_DELAY_MS } from './retry.ts'
 
 /** In a row; one may be a single lost connection. */

@@ -1,5 +1,5 @@
-import { jitteredDelay } from '../../lib/jittered-delay.ts'
-import type { CallbackEnd } from '../../store/dispatch/callbacks.ts'
+import { jitteredDelay } from '../../lib/async/jittered-delay.ts'
+import type { CallbackEnd } from '../../store/dispatch/commands/callbacks.ts'
 import type { Delivery } from './deliver.ts'
 
 /** What nobody expects to change is tried again only in case somebody repairs it. */

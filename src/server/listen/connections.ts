@@ -1,6 +1,6 @@
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import type { ListenLimits } from '../listen.ts'
+import type { ListenLimits } from './listen.ts'
 
 interface Exchange {
   incoming: IncomingMessage

@@ -1,9 +1,9 @@
 import { X509Certificate } from 'node:crypto'
 import { readFile, stat } from 'node:fs/promises'
 import { createSecureContext } from 'node:tls'
-import { describeError } from '../../lib/errno.ts'
+import { describeError } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { TlsFiles } from '../listen.ts'
+import type { TlsFiles } from './listen.ts'
 
 export interface TlsMaterial {
   cert: Buffer

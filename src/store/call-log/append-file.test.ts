@@ -1,7 +1,7 @@
 import { open, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
-import { createLimit } from '../../lib/limit.ts'
+import { createLimit } from '../../lib/async/limit.ts'
 import { inScratch } from '../store.contract.ts'
 import { AppendFile, type AppendFileDeps, type FileIo, nodeFileIo } from './append-file.ts'
 import { BufferPool } from './byte-writer.ts'

@@ -1,5 +1,5 @@
 import { fdatasync, write } from 'node:fs'
-import type { Limit } from '../../lib/limit.ts'
+import type { Limit } from '../../lib/async/limit.ts'
 import { type BufferPool, ByteWriter } from './byte-writer.ts'
 
 /** How long a record that nobody waits for may wait for company; a write costs about 40 us whatever its size. */

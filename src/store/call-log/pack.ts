@@ -1,7 +1,7 @@
 import { constants, type FileHandle, open, rename, unlink } from 'node:fs/promises'
 import { promisify } from 'node:util'
 import { constants as zlibConstants, zstdCompress } from 'node:zlib'
-import type { Limit } from '../../lib/limit.ts'
+import type { Limit } from '../../lib/async/limit.ts'
 import { type BufferPool, ByteWriter } from './byte-writer.ts'
 import { FRAME_BYTES, RecordKind, readRecord, writeRecord } from './record.ts'
 import { scanFrames } from './scan.ts'

@@ -1,6 +1,6 @@
 import { constants, type FileHandle, open, readdir, readFile } from 'node:fs/promises'
-import { describeError, errnoOf } from '../../lib/errno.ts'
-import { createLimit } from '../../lib/limit.ts'
+import { describeError, errnoOf } from '../../lib/fs/errno.ts'
+import { createLimit } from '../../lib/async/limit.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
 import type { SessionRecord } from '../../model/session.ts'

@@ -1,4 +1,4 @@
-import { commonPrefixOfIds } from '../../lib/common-prefix.ts'
+import { commonPrefixOfIds } from '../../lib/collections/common-prefix.ts'
 
 /** Less than this is not worth a reference. */
 const MIN_SHARED_IDS = 64

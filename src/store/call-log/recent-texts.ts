@@ -1,4 +1,4 @@
-import { commonPrefix, commonSuffix } from '../../lib/common-prefix.ts'
+import { commonPrefix, commonSuffix } from '../../lib/collections/common-prefix.ts'
 
 /** Less than this is not worth a reference. */
 const MIN_SHARED_UNITS = 256

@@ -1,16 +1,16 @@
 import { constants, type FileHandle, open, unlink } from 'node:fs/promises'
 import { endianness } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { errnoOf } from '../../lib/errno.ts'
-import { createLimit } from '../../lib/limit.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
+import { createLimit } from '../../lib/async/limit.ts'
 import {
   acquireLockFile,
   identifyProcess,
   type LockFile,
   type LockOutcome,
   type ProcessIdentity,
-} from '../../lib/lock-file.ts'
-import { makeDirectories } from '../../lib/make-directories.ts'
+} from '../../lib/fs/lock-file.ts'
+import { makeDirectories } from '../../lib/fs/make-directories.ts'
 import { type Failure, RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
 import type { SessionOpening, SessionStore } from '../store.ts'

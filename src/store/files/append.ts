@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
-import type { Clock } from '../../lib/clock.ts'
-import { errnoOf } from '../../lib/errno.ts'
+import type { Clock } from '../../lib/async/clock.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { UploadState } from '../files.ts'
 import { digestOf, joinSegments } from './complete.ts'
@@ -19,7 +19,7 @@ import {
 } from './disk.ts'
 import { receivePart, skipBody } from './receive-part.ts'
 import { chainOf, countsOf, type Lane, newSegmentName, type Received, WHOLE } from './segments.ts'
-import { type Turn, Turns } from './turns.ts'
+import { type Turn, Turns } from './file-mutex.ts'
 import { toState, type UploadBook, type UploadRecord } from './uploads.ts'
 
 /** Lanes that are remembered; a forgotten one costs a copy when its upload is complete. */

@@ -3,7 +3,7 @@ import type { FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CREATE, READ, unlinkIfThere, withFile, writeAll } from './disk.ts'
 import { newSegmentName, type Segment } from './segments.ts'
-import type { Turn } from './turns.ts'
+import type { Turn } from './file-mutex.ts'
 
 const CHUNK_BYTES = 2 ** 20
 

@@ -1,7 +1,7 @@
 import { constants } from 'node:fs'
 import { type FileHandle, mkdir, open, rename, statfs, unlink } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { describeError, errnoOf } from '../../lib/errno.ts'
+import { describeError, errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR, O_WRONLY, O_APPEND } = constants

@@ -1,6 +1,6 @@
 import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errnoOf } from '../../lib/errno.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { OpenFile } from '../files.ts'
 import { READ } from './disk.ts'

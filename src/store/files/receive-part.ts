@@ -2,7 +2,7 @@ import { createHash, type Hash } from 'node:crypto'
 import type { FileHandle } from 'node:fs/promises'
 import { RolloutError } from '../../model/failure.ts'
 import { onDisk, writeAll } from './disk.ts'
-import type { Turn } from './turns.ts'
+import type { Turn } from './file-mutex.ts'
 
 /** A write costs a trip to another thread, whatever its size; what HTTP gives is 64 KiB at a time. */
 const WRITE_BYTES = 2 ** 20

@@ -1,6 +1,6 @@
 import { rmdir } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
-import { createLimit } from '../../lib/limit.ts'
+import { createLimit } from '../../lib/async/limit.ts'
 import { unless, unlinkIfThere } from './disk.ts'
 import { assertKeptPath } from './layout.ts'
 

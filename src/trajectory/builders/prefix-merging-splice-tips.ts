@@ -1,4 +1,4 @@
-import { hasIdsAt, TokenHash } from '../../lib/token-hash.ts'
+import { hasIdsAt, TokenHash } from '../../lib/net/token-hash.ts'
 import type { CallNode } from '../graph/call-graph.ts'
 
 type Chain = CallNode[]

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import type { CallNode } from '../graph/call-graph.ts'
-import { NearestCall } from '../graph/nearest-call.ts'
+import { NearestCall } from '../graph/parents/nearest-call.ts'
 import { chainParts, type Builder, type MayTrain, type Row } from './builder.ts'
 
 const Config = z.strictObject({ kind: z.literal('prefix_tree') })

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { Grading, type Graded, type GradeOptions } from '../../../test/support/grade.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { Sandbox } from '../../node/runtimes/runtime.ts'
+import type { Sandbox } from '../../node/sandbox/runtimes/runtime.ts'
 import type { Evaluator, EvaluatorDeps } from './evaluator.ts'
 import { evaluators } from './index.ts'
 

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { Grading, type GradeOptions } from '../../../test/support/grade.ts'
-import { startEngine, type Engine } from '../../engine/engine.ts'
+import { startEngine, type Engine } from '../../../packages/tiny-engine/src/engine.ts'
 import type { EvaluatorDeps } from './evaluator.ts'
 import { evaluators } from './index.ts'
 

@@ -1,4 +1,4 @@
-import { lacksFields, loadExport } from '../../lib/load-module.ts'
+import { lacksFields, loadExport } from '../../lib/process/load-module.ts'
 import type { KindSchema, Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { Evaluator, EvaluatorDeps } from './evaluator.ts'

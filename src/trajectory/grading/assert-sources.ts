@@ -1,5 +1,5 @@
 import { access } from 'node:fs/promises'
-import { describeError } from '../../lib/errno.ts'
+import { describeError } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 
 /** Throws `config.invalid` for the operator's files that a task may not use, or that are not on this machine. */

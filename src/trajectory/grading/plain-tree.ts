@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { constants } from 'node:fs'
 import { copyFile, lstat, mkdir, readlink, rename, rm } from 'node:fs/promises'
 import { posix } from 'node:path'
-import { errnoOf } from '../../lib/errno.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
 import type { LeftOut } from '../../model/workspace.ts'
 import { allow, walk, type Found } from './walk-tree.ts'
 

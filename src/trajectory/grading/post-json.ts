@@ -1,7 +1,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, type Dispatcher } from 'undici'
-import { forbiddenIn, guardedConnect } from '../../lib/guarded-connect.ts'
-import { OUTBOUND_HEADER } from '../../lib/outbound-header.ts'
+import { forbiddenIn, guardedConnect } from '../../lib/net/guarded-connect.ts'
+import { OUTBOUND_HEADER } from '../../lib/net/outbound-header.ts'
 import { RolloutError } from '../../model/failure.ts'
 
 export interface JsonPost {

@@ -1,6 +1,6 @@
 import { chmod, lstat, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { errnoOf } from '../../lib/errno.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
 
 export interface Found {
   path: string

@@ -1,11 +1,11 @@
 import { expect, test } from 'vitest'
-import { requestReader } from '../../cli/read-request.ts'
+import { requestReader } from '../../compose/read-request.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import type { Turn } from '../../model/turn.ts'
 import { buildGraph } from './build-graph.ts'
-import { Errands } from './find-errand.ts'
-import { Histories } from './histories.ts'
-import { NearestCall } from './nearest-call.ts'
+import { Errands } from './labels/find-errand.ts'
+import { Histories } from './parents/histories.ts'
+import { NearestCall } from './parents/nearest-call.ts'
 
 interface Call {
   /** The last user message, and the answer. */

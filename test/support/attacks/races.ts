@@ -2,7 +2,7 @@ import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { expect } from 'vitest'
 import { RolloutError } from '../../../src/model/failure.ts'
-import { runScript, toProbeSpec } from '../../../src/node/runtimes/sandbox-probe.contract.ts'
+import { runScript, toProbeSpec } from '../../../src/node/sandbox/runtimes/sandbox-probe.contract.ts'
 import type { Attack } from './attack.ts'
 import { expectGraded, expectWorthNothing } from './expectations.ts'
 

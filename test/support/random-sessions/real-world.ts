@@ -1,7 +1,7 @@
-import { loadChatTemplate } from '../../../src/engine/chat-template.ts'
-import { embeddedModelFolder } from '../../../src/engine/model-package.ts'
-import { PromptEncoder } from '../../../src/engine/prompt.ts'
-import { loadTokenizer } from '../../../src/engine/tokenizer.ts'
+import { loadChatTemplate } from '../../../packages/tiny-engine/src/chat-template.ts'
+import { embeddedModelFolder } from '../../../packages/tiny-engine/src/model-package.ts'
+import { PromptEncoder } from '../../../packages/tiny-engine/src/prompt.ts'
+import { loadTokenizer } from '../../../packages/tiny-engine/src/tokenizer.ts'
 import type { WireMessage, World } from './world.ts'
 
 const TOOLS = [

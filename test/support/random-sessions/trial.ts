@@ -1,5 +1,5 @@
 import * as fc from 'fast-check'
-import { requestReader } from '../../../src/cli/read-request.ts'
+import { requestReader } from '../../../src/compose/read-request.ts'
 import type { Turn } from '../../../src/model/turn.ts'
 import { buildSession, type Weighting } from '../../../src/trajectory/build-session.ts'
 import { builders } from '../../../src/trajectory/builders/index.ts'

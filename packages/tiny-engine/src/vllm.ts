@@ -1,0 +1,45 @@
+import { isAtLeast } from './versions.ts'
+import { toErrorBody } from './errors.ts'
+import { isObject, type Wire } from './wire.ts'
+
+/** When each path came; the others were always there. */
+const SINCE: Readonly<Record<string, string>> = {
+  '/inference/v1/generate': '0.11.1',
+  '/pause': '0.12',
+  '/resume': '0.12',
+  '/is_paused': '0.12',
+  '/abort_requests': '0.12',
+  '/v1/chat/completions/render': '0.15',
+  '/update_weights': '0.16',
+  '/weight_info': '0.27',
+  '/update_weight_version': '0.27',
+}
+
+/** vLLM from 0.10 on. */
+export function createVllmWire(version: string): Wire {
+  const has = (since: string): boolean => isAtLeast(version, since)
+  const ignored = [
+    ...(has('0.10.2') ? [] : ['return_token_ids']),
+    ...(has('0.21') ? [] : ['return_prompt_text']),
+    ...(has('0.27') ? [] : ['kv_transfer_params']),
+  ]
+  return {
+    serves: (path) => SINCE[path] === undefined || has(SINCE[path]),
+    routes: new Map(),
+    reasoningFields: reasoningFields(has),
+    losesHeldIds: !has('0.13'),
+    lowersMaxTokens: false,
+    // Fields a version does not know are ignored by it.
+    toChatBody(body) {
+      if (ignored.length === 0 || !isObject(body)) return body
+      return Object.fromEntries(Object.entries(body).filter(([name]) => !ignored.includes(name)))
+    },
+    toModelCard: (card) => card,
+    toErrorBody,
+  }
+}
+
+function reasoningFields(has: (since: string) => boolean): Wire['reasoningFields'] {
+  if (has('0.16')) return ['reasoning']
+  return has('0.11.1') ? ['reasoning', 'reasoning_content'] : ['reasoning_content']
+}

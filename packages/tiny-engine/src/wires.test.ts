@@ -1,0 +1,276 @@
+import { describe, expect, test } from 'vitest'
+import { joinChoice, post, postJson, postStream, type WireAnswer } from '../../../test/support/engine-client.ts'
+import { startEngine, type EngineOptions } from './engine.ts'
+import type { GenerationRecord } from './generation-log.ts'
+import { embeddedModelFolder } from './model-package.ts'
+import type { Policy } from './policies/policy.ts'
+import { loadTokenizer } from './tokenizer.ts'
+
+const SCRIPT = `
+scenarios:
+  tools: [{ reasoning: hm, text: first, tool_calls: [{ name: bash, arguments: { command: ls } }] }]
+  emoji: [{ text: "a 🐙 b" }]
+  stop: [{ text: "one two STOP three" }]
+default: { text: some words }
+`
+const tools = [{ type: 'function', function: { name: 'bash', parameters: { type: 'object', properties: {} } } }]
+
+/** An engine of that wire, how it is asked, and what it says it sampled. */
+async function serve(options: Pick<EngineOptions, 'wire' | 'wireVersion' | 'maxModelLen'>) {
+  const log: GenerationRecord[] = []
+  const engine = await startEngine({ ...options, script: SCRIPT, log: (record) => log.push(record) })
+  const url = `${engine.url}/v1/chat/completions`
+  const body = (scenario: string, fields: object = {}) => ({
+    messages: [{ role: 'user', content: `SCRIPT:${scenario}` }],
+    ...fields,
+  })
+  return {
+    engine,
+    url: engine.url,
+    sampled: () => log.at(-1)?.choices[0]?.token_ids ?? [],
+    whole: (scenario: string, fields?: object) => postJson(url, body(scenario, fields)),
+    stream: (scenario: string, fields?: object) => postStream(url, body(scenario, fields)),
+    [Symbol.asyncDispose]: () => engine.close(),
+  }
+}
+
+const asksIds = { return_token_ids: true, logprobs: true, top_logprobs: 0 }
+
+describe('older versions of vLLM', () => {
+  test('before 0.13 a stream with tools loses the ids of what parsers hold back; a whole answer has them', async () => {
+    await using old = await serve({ wireVersion: '0.12' })
+    const lost = joinChoice((await old.stream('tools', { tools, ...asksIds })).chunks)
+    expect(lost.ids.length).toBeLessThan(old.sampled().length)
+    expect(lost.logprobs).toHaveLength(lost.ids.length)
+    expect((await old.whole('tools', { tools, ...asksIds })).body.choices[0]?.token_ids).toEqual(old.sampled())
+    const plain = joinChoice((await old.stream('none', asksIds)).chunks)
+    expect(plain.ids).toEqual(old.sampled())
+
+    await using newer = await serve({ wireVersion: '0.13' })
+    const kept = joinChoice((await newer.stream('tools', { tools, ...asksIds })).chunks)
+    expect(kept.ids).toEqual(newer.sampled())
+  })
+
+  test.each([
+    ['0.10.2', ['reasoning_content']],
+    ['0.12', ['reasoning', 'reasoning_content']],
+    ['0.16', ['reasoning']],
+  ])('%s calls reasoning %j', async (wireVersion, names) => {
+    await using old = await serve({ wireVersion })
+    const { body } = await old.whole('tools', { tools })
+    const message = body.choices[0]?.message ?? {}
+    expect(Object.keys(message).filter((name) => name.startsWith('reasoning'))).toEqual(names)
+    const { chunks } = await old.stream('tools', { tools })
+    expect(JSON.stringify(chunks)).toContain(`"${names[0]}":"h"`)
+  })
+
+  test('paths and fields come with their versions', async () => {
+    await using old = await serve({ wireVersion: '0.10.1' })
+    const statusOf = async (path: string) => (await post(`${old.url}${path}`, '{}')).status
+    expect(await statusOf('/v1/chat/completions/render')).toBe(404)
+    expect(await statusOf('/inference/v1/generate')).toBe(404)
+    expect(await statusOf('/pause')).toBe(404)
+    expect(await (await fetch(`${old.url}/version`)).json()).toEqual({ version: '0.10.1' })
+    const { body } = await old.whole('none', { ...asksIds, kv_transfer_params: { prompt_token_ids: [1, 2, 3] } })
+    expect(body).toMatchObject({ prompt_token_ids: null, usage: { prompt_tokens: expect.any(Number) } })
+    expect(body.usage?.prompt_tokens).toBeGreaterThan(3)
+  })
+})
+
+interface SglangChoice {
+  prompt_token_ids?: number[]
+  response_token_ids?: number[]
+  matched_stop?: unknown
+  meta_info?: { output_token_logprobs: [number, number, null][]; weight_version: string }
+}
+
+describe('SGLang', () => {
+  const choiceOf = (body: WireAnswer): SglangChoice => body.choices[0] as SglangChoice
+
+  test('ids stand in the choice, under names of their own, and only when asked for', async () => {
+    await using sglang = await serve({ wire: 'sglang' })
+    const plain = choiceOf((await sglang.whole('none')).body)
+    expect(plain).not.toHaveProperty('response_token_ids')
+    expect(plain).not.toHaveProperty('prompt_token_ids')
+    const { body } = await sglang.whole('none', { return_token_ids: true, return_meta_info: true, logprobs: true })
+    expect(choiceOf(body).response_token_ids).toEqual(sglang.sampled())
+    expect(choiceOf(body).meta_info?.output_token_logprobs.map(([, id]) => id)).toEqual(sglang.sampled())
+    expect(body).toMatchObject({ metadata: { weight_version: 'default' } })
+    expect(body).not.toHaveProperty('prompt_token_ids')
+
+    await using older = await serve({ wire: 'sglang', wireVersion: '0.5.16' })
+    const asked = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true, logprobs: true }
+    const choice = choiceOf((await older.whole('none', asked)).body)
+    expect(choice).not.toHaveProperty('response_token_ids')
+    expect(choice.meta_info?.output_token_logprobs.map(([, id]) => id)).toEqual(older.sampled())
+  })
+
+  test.each(['return_token_ids', 'return_prompt_token_ids', 'return_meta_info'])(
+    'a stream with %s is refused, flatly',
+    async (field) => {
+      await using sglang = await serve({ wire: 'sglang' })
+      const response = await post(`${sglang.url}/v1/chat/completions`, {
+        messages: [{ role: 'user', content: 'x' }],
+        stream: true,
+        [field]: true,
+      })
+      expect(response.status).toBe(400)
+      expect(await response.json()).toMatchObject({ object: 'error', type: 'BadRequestError', code: 400 })
+    },
+  )
+
+  test('newer ones send all ids in one chunk near the end of a stream', async () => {
+    const asked = { return_input_ids_in_sglext: true, return_output_ids_in_sglext: true, logprobs: true, tools }
+    await using newer = await serve({ wire: 'sglang', wireVersion: '0.5.20' })
+    const { chunks, isDone } = await newer.stream('tools', { ...asked, stream_options: { include_usage: true } })
+    const extensions = chunks.flatMap((chunk) => ('sglext' in chunk ? [chunk.sglext] : []))
+    expect(extensions).toMatchObject([{ output_ids: [newer.sampled()] }])
+    expect(JSON.stringify(chunks.slice(0, -2))).not.toContain('_ids')
+    expect(joinChoice(chunks).logprobs).toHaveLength(newer.sampled().length)
+    expect([isDone, chunks.at(-1)?.usage?.completion_tokens]).toEqual([true, newer.sampled().length])
+
+    await using older = await serve({ wire: 'sglang', wireVersion: '0.5.18' })
+    expect(JSON.stringify((await older.stream('tools', asked)).chunks)).not.toContain('sglext')
+  })
+
+  test('log probabilities are those after temperature', async () => {
+    await using sglang = await serve({ wire: 'sglang' })
+    const at = async (temperature: number): Promise<number[]> => {
+      const { body } = await sglang.whole('none', { temperature, logprobs: true })
+      return body.choices[0]?.logprobs?.content.map(({ logprob }) => logprob) ?? []
+    }
+    const [one, half, greedy] = [await at(1), await at(0.5), await at(0)]
+    expect(half).not.toEqual(one)
+    expect(half.every((logprob) => logprob <= 0)).toBe(true)
+    expect(greedy).toEqual(one)
+  })
+
+  test.each([
+    [{ max_tokens: 9000 }, /^max_completion_tokens is too large: 9000\.This model supports at most 300/],
+    [{ max_tokens: 298 }, /^Requested token count exceeds the model's maximum context length of 300 tokens\./],
+    [{ long: true }, /^The input \(\d+ tokens\) is longer than the model's context length \(300 tokens\)\.$/],
+  ])(
+    'what does not fit is said in its own words: %j',
+    async (asked: { long?: boolean; max_tokens?: number }, words) => {
+      const { long, ...fields } = asked
+      await using sglang = await serve({ wire: 'sglang', maxModelLen: 300 })
+      const content = long === true ? 'word '.repeat(2000) : 'x'
+      const response = await post(`${sglang.url}/v1/chat/completions`, {
+        messages: [{ role: 'user', content }],
+        ...fields,
+      })
+      expect([response.status, await response.json()]).toMatchObject([400, { message: expect.stringMatching(words) }])
+    },
+  )
+})
+
+interface LlamacppAnswer {
+  choices: { logprobs?: { content: { id: number; token: string }[] } }[]
+  __verbose?: { tokens: number[]; prompt: string; stop_type: string; stopping_word: string }
+}
+
+describe('llama.cpp', () => {
+  const asked = { logprobs: true, top_logprobs: 1, verbose: true, return_tokens: true }
+
+  test('only `tokens` of the native answer is complete; probabilities miss parts of characters', async () => {
+    await using llama = await serve({ wire: 'llamacpp' })
+    const body = (await llama.whole('emoji', asked)).body as unknown as LlamacppAnswer
+    expect(body.__verbose?.tokens).toEqual(llama.sampled())
+    const listed = body.choices[0]?.logprobs?.content.map(({ id }) => id) ?? []
+    expect(listed.length).toBeLessThan(llama.sampled().length)
+    expect(llama.sampled()).toEqual(expect.arrayContaining(listed))
+    const streamed = joinChoice((await llama.stream('emoji', { logprobs: true })).chunks)
+    expect(streamed.content).toBe('a 🐙 b')
+    expect(streamed.logprobs).toHaveLength(listed.length)
+  })
+
+  test('what is no text is thrown away with a 500, an unfinished character is not', async () => {
+    const tokenizer = await loadTokenizer(embeddedModelFolder())
+    const octopus = tokenizer.encode('🐙')
+    const say = async (ids: readonly number[]): Promise<number> => {
+      const script = { default: { text: 'x' } }
+      const policy: Policy = {
+        name: 'ids',
+        start: async () => ({
+          async *sample() {
+            for (const id of ids) yield { id, logprob: -1, rank: 0, top: [] }
+          },
+        }),
+        async [Symbol.asyncDispose]() {},
+      }
+      await using engine = await startEngine({ wire: 'llamacpp', script, policy })
+      const body = { messages: [{ role: 'user', content: 'x' }] }
+      return (await post(`${engine.url}/v1/chat/completions`, body)).status
+    }
+    expect(octopus.length).toBeGreaterThan(2)
+    expect(await say([...octopus])).toBe(200)
+    expect(await say([...octopus.subarray(0, 2)])).toBe(200)
+    expect(await say([...octopus.subarray(1)])).toBe(500)
+  })
+
+  test('a stop string takes its own tokens from the probabilities', async () => {
+    await using llama = await serve({ wire: 'llamacpp' })
+    const body = (await llama.whole('stop', { ...asked, stop: ['STOP'] })).body as unknown as LlamacppAnswer
+    expect(body.__verbose).toMatchObject({ stop_type: 'word', stopping_word: 'STOP', tokens: llama.sampled() })
+    expect(body.choices[0]?.logprobs?.content.length).toBeLessThan(llama.sampled().length)
+  })
+
+  test('several choices have one native answer', async () => {
+    await using llama = await serve({ wire: 'llamacpp' })
+    const { body } = await llama.whole('none', { ...asked, n: 2 })
+    expect(body.choices).toHaveLength(2)
+    expect(body).toMatchObject({ __verbose: { index: 0 } })
+  })
+
+  test('log probabilities with tools and stream are refused', async () => {
+    await using llama = await serve({ wire: 'llamacpp' })
+    const response = await post(`${llama.url}/v1/chat/completions`, {
+      messages: [{ role: 'user', content: 'x' }],
+      tools,
+      logprobs: true,
+      stream: true,
+    })
+    expect([response.status, await response.json()]).toMatchObject([
+      400,
+      { error: { message: 'logprobs is not supported with tools + stream', type: 'invalid_request_error' } },
+    ])
+  })
+
+  test('renders and tokenises a conversation the way chat reads it', async () => {
+    await using llama = await serve({ wire: 'llamacpp' })
+    const asking = { messages: [{ role: 'user', content: 'SCRIPT:none' }], tools }
+    const { prompt } = (await (await post(`${llama.url}/apply-template`, asking)).json()) as { prompt: string }
+    const body = { content: prompt, add_special: true, parse_special: true }
+    const { tokens } = (await (await post(`${llama.url}/tokenize`, body)).json()) as { tokens: number[] }
+    const { body: answer } = await llama.whole('none', { ...asked, tools })
+    expect(answer.usage?.prompt_tokens).toBe(tokens.length)
+    expect(answer).toMatchObject({ __verbose: { prompt } })
+  })
+
+  test('an answer limit is lowered, a prompt that does not fit is an error with numbers', async () => {
+    await using llama = await serve({ wire: 'llamacpp', maxModelLen: 300 })
+    expect((await llama.whole('none', { max_tokens: 100_000 })).status).toBe(200)
+    const messages = [{ role: 'user', content: 'word '.repeat(2000) }]
+    const response = await post(`${llama.url}/v1/chat/completions`, { messages })
+    expect([response.status, await response.json()]).toMatchObject([
+      400,
+      { error: { type: 'exceed_context_size_error', n_ctx: 300, n_prompt_tokens: expect.any(Number) } },
+    ])
+  })
+})
+
+describe('a hosted service', () => {
+  test('refuses fields it does not know, and gives no ids', async () => {
+    await using hosted = await serve({ wire: 'openai' })
+    const { status, body } = await hosted.whole('none', { return_token_ids: true })
+    expect([status, body]).toMatchObject([
+      400,
+      { error: { message: 'Unrecognized request argument supplied: return_token_ids' } },
+    ])
+    const answer = await hosted.whole('tools', { tools, logprobs: true })
+    expect(answer.status).toBe(200)
+    expect(JSON.stringify(answer.body)).not.toContain('token_ids')
+    expect(JSON.stringify((await hosted.stream('tools', { tools })).chunks)).not.toContain('token_ids')
+    expect((await post(`${hosted.url}/tokenize`, '{}')).status).toBe(404)
+  })
+})

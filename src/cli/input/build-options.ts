@@ -1,0 +1,131 @@
+import { resolve } from 'node:path'
+import type * as z from 'zod'
+import { allowModules } from '../../lib/process/load-module.ts'
+import { Label } from '../../model/sample.ts'
+import { FinishReason, Grade, Steering } from '../../model/turn.ts'
+import { Weighting, type BuildOptions } from '../../trajectory/build-session.ts'
+import type { Builder } from '../../trajectory/builders/builder.ts'
+import { builders } from '../../trajectory/builders/index.ts'
+import { loadBuilder } from '../../trajectory/builders/load-builder.ts'
+import { CallFilter } from '../../trajectory/select-calls.ts'
+import { parseNumber, usageError } from '../command.ts'
+import { requestReader } from '../../compose/read-request.ts'
+import { loadSessionReaders } from '../../compose/session-readers.ts'
+import { TOKENIZER_FLAG } from '../../compose/token-decoder.ts'
+
+/** What every verb takes that makes samples of a session: how calls are arranged, and which are trained. */
+export const buildFlags = {
+  builder: {
+    type: 'string',
+    hint: 'NAME',
+    choices: builders.kinds,
+    default: 'prefix_merging',
+    description: 'How calls become traces',
+  },
+  splice: { type: 'boolean', description: 'For prefix_merging: merge as NVIDIA Polar does, only to compare' },
+  'builder-module': {
+    type: 'string',
+    hint: 'FILE',
+    description: 'Instead of --builder: a JavaScript or TypeScript module that exports "builder"',
+  },
+  labels: {
+    type: 'string',
+    hint: 'A,B',
+    description: 'Train only calls with these labels; "all" trains every label',
+    default: 'main,subagent',
+  },
+  grades: { type: 'string', hint: 'A,B', description: 'Train only calls with these grades', default: 'exact' },
+  'finish-reasons': { type: 'string', hint: 'A,B', description: 'Train only calls that ended so; all when absent' },
+  'max-tokens': { type: 'string', hint: 'N', description: 'Longest prompt and answer together of a trained call' },
+  'exclude-parser-failures': { type: 'boolean', description: 'Leave out calls whose tool call could not be read' },
+  'allow-steered': {
+    type: 'string',
+    hint: 'A,B',
+    description: `Also train calls that the request steered: ${Steering.options.join(', ')}, or "all"`,
+  },
+  weights: {
+    type: 'string',
+    hint: 'HOW',
+    choices: Weighting.options,
+    default: 'tokens',
+    description: "A sample's share of its session",
+  },
+  tokenizer: TOKENIZER_FLAG,
+} as const
+
+/** The values of `buildFlags`, as a command gets them. */
+export interface BuildFlags {
+  builder: string
+  splice: boolean
+  'builder-module': string | undefined
+  labels: string
+  grades: string
+  'finish-reasons': string | undefined
+  'max-tokens': string | undefined
+  'exclude-parser-failures': boolean
+  'allow-steered'?: string | undefined
+  weights: string
+  tokenizer?: string | undefined
+}
+
+/** `command` is the verb's name, for messages. Throws `config.invalid` for values that make no sense. */
+export async function toBuildOptions(command: string, flags: BuildFlags): Promise<BuildOptions> {
+  const maxTokens = flags['max-tokens']
+  const reasons = flags['finish-reasons']
+  const steered = flags['allow-steered']
+  return {
+    builder: await toBuilder(command, flags),
+    filter: CallFilter.parse({
+      labels: parseChoice(command, 'labels', Label, flags.labels),
+      grades: parseList(command, 'grades', Grade, flags.grades),
+      ...(reasons === undefined
+        ? {}
+        : { finishReasons: parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')) }),
+      ...(maxTokens === undefined
+        ? {}
+        : { maxTokens: parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }) }),
+      parserFailures: flags['exclude-parser-failures'] ? 'exclude' : 'keep',
+      ...(steered === undefined ? {} : { allowSteered: parseChoice(command, 'allow-steered', Steering, steered) }),
+    }),
+    weighting: Weighting.parse(flags.weights),
+    reader: requestReader,
+    forSession: await loadSessionReaders(flags.tokenizer),
+  }
+}
+
+async function toBuilder(command: string, flags: BuildFlags): Promise<Builder> {
+  const path = flags['builder-module']
+  if (path !== undefined) {
+    if (flags.splice) throw usageError(command, '--splice is for --builder prefix_merging, not for a module')
+    // Who may start this program may run any code, so the file they name is allowed, and no other.
+    return loadBuilder(resolve(path), { allowed: await allowModules([resolve(path)]) })
+  }
+  if (flags.splice && flags.builder !== 'prefix_merging') {
+    throw usageError(command, `--splice is for --builder prefix_merging, not ${flags.builder}`)
+  }
+  const config = { kind: flags.builder, ...(flags.splice ? { splice: true } : {}) }
+  return builders.create(builders.config.parse(config), {})
+}
+
+/** A list, or "all" for every value there is. */
+function parseChoice<T extends string>(
+  command: string,
+  flag: string,
+  schema: z.ZodType<T> & { options: T[] },
+  text: string,
+): T[] {
+  return text.trim() === 'all' ? [...schema.options] : parseList(command, flag, schema, text)
+}
+
+function parseList<T extends string>(
+  command: string,
+  flag: string,
+  schema: z.ZodType<T> & { options: T[] },
+  text: string,
+): T[] {
+  return text.split(',').map((word) => {
+    const parsed = schema.safeParse(word.trim())
+    if (parsed.success) return parsed.data
+    throw usageError(command, `--${flag} takes ${schema.options.join(', ')} with commas between, not "${word.trim()}"`)
+  })
+}

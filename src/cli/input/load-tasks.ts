@@ -1,0 +1,151 @@
+import { readFile } from 'node:fs/promises'
+import { dirname, resolve } from 'node:path'
+import { parseAllDocuments } from 'yaml'
+import type * as z from 'zod'
+import { isTree } from '../../lib/fs/merge-trees.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { TaskRequest, type PrepareAction } from '../../model/task.ts'
+import { renderProblem, toTaskProblems, type TaskProblem } from '../../model/task-problem.ts'
+import { PATH_KEYS } from '../../node/check-task.ts'
+
+type Check<T> = (task: T) => Promise<TaskProblem[]>
+
+/**
+ * Tasks of YAML or JSON files: a file holds one, a list of them, one document each, or one a line. Relative paths are meant
+ * from where the file is. Throws `config.invalid` with every problem of every task of every file.
+ */
+export async function loadTaskFiles<T extends TaskRequest = TaskRequest>(
+  files: readonly string[],
+  /** More than a task has by itself, such as what a server takes besides. */
+  schema?: z.ZodType<T>,
+  check?: Check<T>,
+): Promise<T[]> {
+  const problems: string[] = []
+  const loaded = await Promise.all(
+    files.map((file) =>
+      loadTasks(file, schema, check).catch((error: unknown) => {
+        if (!(error instanceof RolloutError)) throw error
+        problems.push(error.message)
+        return []
+      }),
+    ),
+  )
+  if (problems.length > 0) throw new RolloutError('config.invalid', problems.toSorted().join('\n'))
+  return loaded.flat()
+}
+
+/** As `loadTaskFiles`, of one file. */
+export async function loadTasks<T extends TaskRequest = TaskRequest>(
+  file: string,
+  schema: z.ZodType<T> = TaskRequest as unknown as z.ZodType<T>,
+  check: Check<T> = async () => [],
+): Promise<T[]> {
+  const values = parseFile(file, await readText(file))
+  const read = await Promise.all(
+    values.map(async (value, index) => {
+      const named = isTree(value) ? { task_id: nameOf(file, index, values.length), ...value } : value
+      const parsed = schema.safeParse(named)
+      if (!parsed.success) return { problems: toTaskProblems(parsed.error) }
+      const task = fromFile(parsed.data, dirname(file))
+      return { task, problems: await check(task) }
+    }),
+  )
+  const lines = read.flatMap(({ problems }, index) =>
+    problems.map((problem) => renderProblem(problem, values.length === 1 ? [] : ['tasks', index])),
+  )
+  if (lines.length > 0) throw invalid(file, `\n${lines.join('\n')}`)
+  if (read.length === 0) throw invalid(file, 'there is no task in it')
+  return read.flatMap(({ task }) => task ?? [])
+}
+
+async function readText(file: string): Promise<string> {
+  try {
+    return await readFile(file, 'utf8')
+  } catch (error) {
+    throw invalid(file, (error as Error).message, error)
+  }
+}
+
+function parseFile(file: string, text: string): unknown[] {
+  if (file.endsWith('.jsonl')) {
+    return text
+      .split('\n')
+      .filter((line) => line.trim() !== '')
+      .map((line, index) => parseLine(file, line, index + 1))
+  }
+  const documents = parseAllDocuments(text)
+  const errors = documents.flatMap((document) => document.errors.map(({ message }) => message))
+  if (errors.length > 0) throw invalid(file, errors.join('\n'))
+  return documents.flatMap((document) => {
+    const value: unknown = document.toJS()
+    return Array.isArray(value) ? (value as unknown[]) : value == null ? [] : [value]
+  })
+}
+
+function parseLine(file: string, line: string, number: number): unknown {
+  try {
+    return JSON.parse(line)
+  } catch (error) {
+    throw invalid(file, `line ${number}: ${(error as Error).message}`, error)
+  }
+}
+
+/** A task without a name is called after its file. */
+function nameOf(file: string, index: number, of: number): string {
+  const name = file
+    .split('/')
+    .at(-1)!
+    .replace(/\.[a-z]+$/, '')
+  return of === 1 ? name : `${name}-${index + 1}`
+}
+
+function fromFile<T extends TaskRequest>(task: T, base: string): T {
+  const at = (path: string): string => resolve(base, path)
+  const step = (action: PrepareAction): PrepareAction => {
+    if (action.type === 'upload_file' || action.type === 'upload_dir') return { ...action, source: at(action.source) }
+    return action
+  }
+  const { runtime, agent, evaluator } = task
+  return {
+    ...task,
+    ...(runtime == null
+      ? {}
+      : {
+          runtime: {
+            ...runtime,
+            prepare: runtime.prepare.map(step),
+            ...(runtime.eval_prepare == null ? {} : { eval_prepare: runtime.eval_prepare.map(step) }),
+            ...(runtime.import_path == null ? {} : { import_path: at(runtime.import_path) }),
+          },
+        }),
+    agent: {
+      ...agent,
+      ...(agent.skills_path == null ? {} : { skills_path: at(agent.skills_path) }),
+      ...(agent.import_path == null ? {} : { import_path: at(agent.import_path) }),
+    },
+    ...(evaluator == null
+      ? {}
+      : {
+          evaluator: {
+            ...evaluator,
+            strategy: evaluator.strategy.includes('/') ? at(evaluator.strategy) : evaluator.strategy,
+            config: pathsAt(evaluator.config, at) as typeof evaluator.config,
+          },
+        }),
+  }
+}
+
+function pathsAt(value: unknown, at: (path: string) => string): unknown {
+  if (Array.isArray(value)) return value.map((entry) => pathsAt(entry, at))
+  if (!isTree(value)) return value
+  return Object.fromEntries(
+    Object.entries(value).map(([key, entry]) => [
+      key,
+      PATH_KEYS.has(key) && typeof entry === 'string' ? at(entry) : pathsAt(entry, at),
+    ]),
+  )
+}
+
+function invalid(file: string, problem: string, cause?: unknown): RolloutError {
+  return new RolloutError('config.invalid', `Tasks in ${file}: ${problem}`, { cause })
+}

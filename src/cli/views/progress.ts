@@ -1,0 +1,45 @@
+import { toVisibleLine } from '../../lib/visible-text.ts'
+import { drawBar } from './screen.ts'
+
+export interface Progress {
+  /** `note` stands behind the bar, such as how much was written. */
+  advance(steps?: number, note?: string): void
+  /** Takes the bar off the screen. Idempotent. */
+  finish(): void
+}
+
+interface ProgressOptions {
+  total: number
+  /** What is being done, before the bar. */
+  label: string
+  stream?: Pick<NodeJS.WriteStream, 'isTTY' | 'write' | 'columns'>
+  /** Milliseconds, any origin. */
+  now?: () => number
+}
+
+/** Seldom enough to cost nothing, often enough to be seen to move. */
+const REDRAW_MS = 100
+
+/** A bar on a terminal's one line; silent where nobody looks. */
+export function createProgress({ total, label, stream = process.stderr, now = Date.now }: ProgressOptions): Progress {
+  if (!stream.isTTY) return { advance: () => {}, finish: () => {} }
+  let done = 0
+  let drawnAt = -Infinity
+  let isShown = false
+  return {
+    advance(steps = 1, note = '') {
+      done += steps
+      if (now() - drawnAt < REDRAW_MS && done < total) return
+      drawnAt = now()
+      isShown = true
+      const line = toVisibleLine(
+        `${label} ${drawBar(total === 0 ? 1 : done / total)} ${done}/${total}${note === '' ? '' : `  ${note}`}`,
+      )
+      stream.write(`\r\x1b[2K${line.slice(0, Math.max(20, (stream.columns ?? 80) - 1)).toWellFormed()}`)
+    },
+    finish() {
+      if (isShown) stream.write('\r\x1b[2K')
+      isShown = false
+    },
+  }
+}

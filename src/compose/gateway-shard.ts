@@ -1,0 +1,68 @@
+/** The program of one gateway process: everything it needs comes from the process that forked it. */
+import { Gateway, type GatewayOptions } from '../gateway/gateway.ts'
+import type { QuirkRule } from '../gateway/quirks/rule.ts'
+import type { ContinuationMode } from '../gateway/sessions/sessions.ts'
+import { serveShard } from '../gateway/process/shard-process.ts'
+import { createUpstream, type UpstreamConfig } from '../gateway/upstreams/index.ts'
+import { randomIds } from '../lib/random-ids.ts'
+import { createCallLogStore } from '../store/call-log/store.ts'
+import { createLogger } from './create-logger.ts'
+import type { GatewayLimits } from './open-gateway.ts'
+import { surviveErrors } from './survive-errors.ts'
+
+export interface ShardSettings {
+  host: string
+  dir: string
+  durability: 'process' | 'disk'
+  /** See `CallLogOptions.lockWaitMs`. */
+  lockWaitMs: number
+  /** Absent, as of the next: the gateway's default. */
+  continuation?: ContinuationMode
+  sessionMemoryMb?: number
+  quirks: readonly QuirkRule[]
+  upstream: [UpstreamConfig, ...UpstreamConfig[]]
+  limits: GatewayLimits
+  /** For the origin of every session. */
+  engine: { kind: string; url: string; model: string }
+  logLevel: string
+}
+
+// An interrupt from the terminal reaches every process of the group; ours end when the parent lets go of them.
+process.on('SIGINT', () => {}).on('SIGTERM', () => {})
+
+serveShard<ShardSettings>(async ({ port, settings }, report) => {
+  await using stack = new AsyncDisposableStack()
+  const logger = createLogger(settings.logLevel)
+  const upstream = stack.use(createUpstream(settings.upstream, { now: () => performance.now() }))
+  const { dir, durability, lockWaitMs } = settings
+  const store = stack.use(createCallLogStore({ dir, durability, lockWaitMs, now: Date.now }))
+  const gateway = stack.use(
+    await Gateway.start({
+      upstream,
+      store,
+      port,
+      host: settings.host,
+      continuation: settings.continuation,
+      sessionMemoryMb: settings.sessionMemoryMb,
+      quirks: settings.quirks,
+      budget: toBudget(settings.limits),
+      ...(settings.limits.sessionLogMb === undefined ? {} : { sessionLogMb: settings.limits.sessionLogMb }),
+      origin: { engine: settings.engine },
+      ids: randomIds(Date.now),
+      now: Date.now,
+      onTurnEnd: report,
+      logger,
+    }),
+  )
+  // A process without memory is better replaced; its supervisor starts another one.
+  surviveErrors(logger, { onBroken: () => process.exit(1) })
+  const owned = stack.move()
+  return { gateway, port: Number(new URL(gateway.url).port), [Symbol.asyncDispose]: () => owned.disposeAsync() }
+})
+
+function toBudget({ sessionBodyMb, totalBodyMb }: GatewayLimits): NonNullable<GatewayOptions['budget']> {
+  return {
+    ...(sessionBodyMb === undefined ? {} : { sessionBytes: sessionBodyMb * 1024 ** 2 }),
+    ...(totalBodyMb === undefined ? {} : { totalBytes: totalBodyMb * 1024 ** 2 }),
+  }
+}

@@ -1,0 +1,138 @@
+import type { Failure } from '../../model/failure.ts'
+import type { StreamEvent } from '../../model/stream-event.ts'
+import type { TurnRequest } from '../../model/turn.ts'
+import type { Dialect, RequestContext, StreamRenderer } from '../dialects/dialect.ts'
+import type { Listener, TurnEnding } from '../live-turn.ts'
+
+/** The harness's end of the call. Writing to one that has gone is not an error; `signal` tells. */
+export interface Caller {
+  /** Aborted when the harness goes away before it has the whole answer. */
+  readonly signal: AbortSignal
+  startStream(contentType: string): void
+  /** A promise while the harness is not ready for more. */
+  write(text: string): void | Promise<void>
+  /** Resolves with whether everything was handed to the network. */
+  end(text?: string): Promise<boolean>
+  sendJson(status: number, body: unknown, headers?: Readonly<Record<string, string>>): Promise<boolean>
+  /** Ends the response so that the harness sees a broken connection. */
+  cut(): void
+}
+
+export interface AnswerCall {
+  dialect: Dialect
+  context: RequestContext
+  request: TurnRequest
+  caller: Caller
+}
+
+/** Hears the events of a turn and turns them into one harness's response. */
+export interface AnswerWriter extends Listener {
+  /** Lets the end out, which was held back until the turn is stored. Resolves with whether the harness got it all. */
+  finish(ending: TurnEnding): Promise<boolean>
+}
+
+export function createAnswerWriter(call: AnswerCall): AnswerWriter {
+  return call.request.stream ? new StreamWriter(call) : new WholeWriter(call)
+}
+
+/** A call that asked for one body. */
+class WholeWriter implements AnswerWriter {
+  readonly #call: AnswerCall
+  readonly #events: StreamEvent[] = []
+
+  constructor(call: AnswerCall) {
+    this.#call = call
+  }
+
+  deliver(events: readonly StreamEvent[]): void {
+    this.#events.push(...events)
+  }
+
+  async finish({ response, failure }: TurnEnding): Promise<boolean> {
+    const { dialect, context, request, caller } = this.#call
+    if (failure !== undefined || response === undefined) return sendError(dialect, caller, failure ?? noAnswer())
+    return caller.sendJson(200, dialect.renderResponse(request, { response, events: this.#events }, context))
+  }
+}
+
+/** How long the engine may be silent before the harness is told that its call was taken. */
+const HEADERS_AFTER_MS = 900
+/** Harnesses give up after 60 to 300 s of silence. */
+const KEEP_ALIVE_MS = 10_000
+
+/**
+ * A call that asked for a stream. Frames go out as their events come in. From the last finish reason on they are held
+ * back until the turn is stored: a client that ends on any of them may act on it at once.
+ */
+class StreamWriter implements AnswerWriter {
+  readonly #call: AnswerCall
+  readonly #renderer: StreamRenderer
+  #timer: NodeJS.Timeout
+  #isStarted = false
+  #finishedChoices = 0
+  #held = ''
+
+  constructor(call: AnswerCall) {
+    this.#call = call
+    this.#renderer = call.dialect.createStreamRenderer(call.request, call.context)
+    this.#timer = setTimeout(() => this.#keepAlive(), HEADERS_AFTER_MS)
+  }
+
+  deliver(events: readonly StreamEvent[]): void | Promise<void> {
+    let ready = ''
+    for (const event of events) {
+      // Decided by how the turn ends, which may differ from what the engine said: the harness may be gone.
+      if (event.type === 'answer-error') break
+      if (event.type === 'choice-delta' && event.finishReason !== undefined) this.#finishedChoices += 1
+      const text = this.#renderer.render(event)
+      if (this.#finishedChoices >= this.#call.request.sampling.n) this.#held += text
+      else ready += text
+    }
+    return ready === '' ? undefined : this.#write(ready)
+  }
+
+  async finish({ failure }: TurnEnding): Promise<boolean> {
+    const { dialect, caller } = this.#call
+    if (failure === undefined) this.#start()
+    clearTimeout(this.#timer)
+    if (failure === undefined) return caller.end(this.#held)
+    // Nothing was said yet, so it can still be said with a status of its own.
+    if (!this.#isStarted) return sendError(dialect, caller, failure)
+    // A stream that is one JSON text has to be closed by the renderer that opened it.
+    const lastFrame = this.#renderer.render({ type: 'answer-error', failure }) || dialect.renderStreamError(failure)
+    if (lastFrame === undefined) caller.cut()
+    else await caller.end(lastFrame)
+    return false
+  }
+
+  #write(text: string): void | Promise<void> {
+    this.#start()
+    this.#timer.refresh()
+    return this.#call.caller.write(text)
+  }
+
+  #start(): void {
+    if (this.#isStarted) return
+    this.#isStarted = true
+    clearTimeout(this.#timer)
+    this.#timer = setInterval(() => this.#keepAlive(), KEEP_ALIVE_MS)
+    this.#call.caller.startStream(this.#call.dialect.streamType(this.#call.request))
+  }
+
+  #keepAlive(): void {
+    this.#start()
+    if (this.#call.caller.signal.aborted) clearTimeout(this.#timer)
+    else void this.#call.caller.write(this.#renderer.keepAlive())
+  }
+}
+
+/** An answer that is none has not been delivered. */
+async function sendError(dialect: Dialect, caller: Caller, failure: Failure): Promise<boolean> {
+  const { status, headers, body } = dialect.renderError(failure)
+  await caller.sendJson(status, body, headers)
+  return false
+}
+
+function noAnswer(): Failure {
+  return { code: 'upstream.bad-stream', message: 'The engine answered nothing.', status: 502 }
+}

@@ -1,0 +1,154 @@
+import { once } from 'node:events'
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
+import { setTimeout } from 'node:timers/promises'
+import { RolloutError, toFailure } from '../../model/failure.ts'
+import { createCaller } from './caller.ts'
+import { createDetector, guessDialect, type Detected } from './detect.ts'
+import type { Dialect, RenderedError, RequestContext } from '../dialects/dialect.ts'
+import type { Caller } from './answer-writer.ts'
+import type { BodyBudget } from './body-budget.ts'
+import { countPrompt } from '../tokens/find-continuation.ts'
+import { handleTurn, readAsEngine } from '../handle-turn.ts'
+import type { TurnDeps } from '../live-turn.ts'
+import { readJsonBody, type BodyLimits } from './read-body.ts'
+import type { Session, Sessions } from '../sessions/sessions.ts'
+import { isFull, storeFull } from '../sessions/store-full.ts'
+
+export interface AppDeps extends TurnDeps {
+  sessions: Sessions
+  /** The only session that a connection may speak for; undefined where any key will do. */
+  boundSession?: (socket: Socket) => string | undefined
+  dialects: readonly [Dialect, ...Dialect[]]
+  limits: BodyLimits
+  /** Unix milliseconds. */
+  now: () => number
+  bodies: BodyBudget
+}
+
+/** The data plane: what a sandbox may reach, and nothing else. */
+export function createApp(deps: AppDeps): RequestListener {
+  const detect = createDetector(deps.dialects)
+  return (request, response) => {
+    void serve(request, response, detect, deps)
+  }
+}
+
+async function serve(
+  request: IncomingMessage,
+  response: ServerResponse,
+  detect: ReturnType<typeof createDetector>,
+  deps: AppDeps,
+): Promise<void> {
+  const caller = createCaller(response)
+  let dialect = guessDialect(deps.dialects, { url: request.url ?? '', headers: request.headers })
+  try {
+    const { method = '', url = '', headers } = request
+    const detected = detect({ method, url, headers })
+    dialect = detected.dialect
+    const session = deps.sessions.authenticate(detected.sessionId, detected.key)
+    const bound = deps.boundSession?.(request.socket)
+    if (bound !== undefined && bound !== session.id) throw otherSession()
+    await track(session, answer(request, caller, detected, session, deps))
+  } catch (error) {
+    const failure = toFailure(error)
+    if (failure.code === 'internal.bug') deps.logger.error({ err: error }, 'request failed on a defect')
+    else deps.logger.info({ method: request.method, url: request.url, failure }, 'request refused')
+    await refuse(request, response, dialect.renderError(failure))
+  }
+}
+
+function otherSession(): RolloutError {
+  return new RolloutError('request.unauthorized', 'This connection belongs to another session.')
+}
+
+/** Closing a session waits for what it has under way. */
+async function track(session: Session, work: Promise<void>): Promise<void> {
+  session.inFlight.add(work)
+  try {
+    await work
+  } finally {
+    session.inFlight.delete(work)
+  }
+}
+
+async function answer(
+  request: IncomingMessage,
+  caller: Caller,
+  { dialect, context: detected }: Detected,
+  session: Session,
+  deps: AppDeps,
+): Promise<void> {
+  const context: RequestContext = {
+    ...detected,
+    vault: session.vault,
+    recall: (id) => session.memory.recall(id),
+    known: session.knownTo(dialect.id),
+  }
+  switch (context.route.kind) {
+    case 'generate': {
+      if (isFull(session.log)) throw storeFull()
+      using held = deps.bodies.open(session.id, caller.signal)
+      const body = await readJsonBody(request, deps.limits, session.bodies, held)
+      // Held until the call has ended: so long its text and what was parsed of it are needed.
+      await handleTurn({ session, dialect, body, context, caller }, deps)
+      return
+    }
+    case 'count-tokens': {
+      using held = deps.bodies.open(session.id, caller.signal)
+      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies, held), context)
+      const { request: readable } = readAsEngine(asked, session, deps)
+      const tokens = await countPrompt(readable, session, deps.upstream, caller.signal)
+      await caller.sendJson(200, dialect.renderTokenCount(tokens))
+      return
+    }
+    case 'list-models': {
+      const models = await deps.upstream.listModels(caller.signal)
+      await caller.sendJson(200, dialect.renderModels(models, createdAt(deps)))
+      return
+    }
+    case 'get-model': {
+      const model = context.wildcards[0] ?? ''
+      const models = await deps.upstream.listModels(caller.signal)
+      if (!models.includes(model)) {
+        throw new RolloutError('request.unknown-route', `The model '${model}' does not exist.`, { param: 'model' })
+      }
+      await caller.sendJson(200, dialect.renderModel(model, createdAt(deps)))
+      return
+    }
+  }
+}
+
+async function refuse(request: IncomingMessage, response: ServerResponse, error: RenderedError): Promise<void> {
+  if (response.headersSent || response.destroyed) return
+  const text = JSON.stringify(error.body)
+  const length = Buffer.byteLength(text)
+  const headers = { ...error.headers, 'content-type': 'application/json', 'content-length': length }
+  if (request.complete) {
+    response.writeHead(error.status, headers).end(text)
+    return
+  }
+  // Closing a socket with unread bytes resets it, and the answer in flight is lost with it. So the sender gets the whole
+  // answer first and some time to notice; what it sends meanwhile is thrown away.
+  response.writeHead(error.status, { ...headers, connection: 'close' }).write(text)
+  request.resume()
+  await Promise.race([once(request, 'close'), setTimeout(LINGER_MS, undefined, { ref: false })]).catch(() => {})
+  response.end()
+  request.destroy()
+}
+
+const LINGER_MS = 5000
+
+function createdAt(deps: AppDeps): number {
+  return Math.floor(deps.now() / 1000)
+}
+
+/**
+ * Codex tries a WebSocket first and falls back to plain requests at once on 426; on any other answer it tries seven times.
+ */
+export function refuseUpgrade(_request: IncomingMessage, socket: Duplex): void {
+  // Node removes its own error listener before this event: without a listener, a reset connection ends the process.
+  socket.on('error', () => socket.destroy())
+  socket.end('HTTP/1.1 426 Upgrade Required\r\nconnection: close\r\ncontent-length: 0\r\n\r\n')
+}

@@ -1,0 +1,161 @@
+import { RolloutError } from '../../model/failure.ts'
+
+/** Limits of the request bodies that calls in flight hold at the same time. */
+export interface BudgetLimits {
+  /** Of one session, in bytes. A single body always fits. */
+  sessionBytes: number
+  /** Of all sessions, in bytes. */
+  totalBytes: number
+  /** How long a body waits for others to be released before it is refused. */
+  waitMs: number
+}
+
+const MB = 1024 ** 2
+
+export const DEFAULT_BUDGET: BudgetLimits = { sessionBytes: 128 * MB, totalBytes: 512 * MB, waitMs: 30_000 }
+
+/** What a session may hold whatever the others hold: a few large sessions cannot keep the others from calling. */
+const GUARANTEED_BYTES = 4 * MB
+
+const RETRY_AFTER_SECONDS = 5
+
+interface Waiting {
+  body: HeldBody
+  bytes: number
+  settle(failure?: RolloutError): void
+}
+
+/** Memory for request bodies, shared by all sessions of a gateway. Bodies that do not fit wait, those of one session in order. */
+export class BodyBudget {
+  readonly limits: BudgetLimits
+  readonly #bySession = new Map<string, number>()
+  readonly #waiting = new Set<Waiting>()
+  #used = 0
+
+  constructor(limits: BudgetLimits) {
+    this.limits = limits
+  }
+
+  /** Bytes that calls in flight hold. */
+  get used(): number {
+    return this.#used
+  }
+
+  /** A body of a session, of which nothing is held yet. Its disposal releases all of it. */
+  open(sessionId: string, signal: AbortSignal): HeldBody {
+    return new HeldBody(sessionId, signal, {
+      take: (body, bytes) => this.#take(body, bytes),
+      add: (body, bytes) => this.#add(body, bytes),
+    })
+  }
+
+  #take(body: HeldBody, bytes: number): Promise<void> | undefined {
+    const isBehind = this.#waiting.values().some((other) => other.body.sessionId === body.sessionId)
+    if (!isBehind && this.#whyNot(body, bytes) === undefined) {
+      this.#add(body, bytes)
+      return undefined
+    }
+    return this.#wait(body, bytes)
+  }
+
+  async #wait(body: HeldBody, bytes: number): Promise<void> {
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    const onAbort = (): void => settle(new RolloutError('request.client-gone', 'The harness closed the call.'))
+    const timer = setTimeout(() => settle(this.#refusal(body, bytes)), this.limits.waitMs).unref()
+    const settle = (failure?: RolloutError): void => {
+      clearTimeout(timer)
+      body.signal.removeEventListener('abort', onAbort)
+      this.#waiting.delete(waiting)
+      if (failure === undefined) resolve()
+      else reject(failure)
+    }
+    const waiting = { body, bytes, settle }
+    this.#waiting.add(waiting)
+    body.signal.addEventListener('abort', onAbort)
+    if (body.signal.aborted) onAbort()
+    await promise
+  }
+
+  #add(body: HeldBody, bytes: number): void {
+    const { sessionId } = body
+    body.bytes += bytes
+    this.#used += bytes
+    const own = (this.#bySession.get(sessionId) ?? 0) + bytes
+    if (own === 0) this.#bySession.delete(sessionId)
+    else this.#bySession.set(sessionId, own)
+    if (bytes < 0) this.#admit()
+  }
+
+  #admit(): void {
+    const behind = new Set<string>()
+    for (const waiting of this.#waiting) {
+      const { body, bytes } = waiting
+      if (behind.has(body.sessionId)) continue
+      if (this.#whyNot(body, bytes) === undefined) {
+        this.#add(body, bytes)
+        waiting.settle()
+      } else behind.add(body.sessionId)
+    }
+  }
+
+  #whyNot({ sessionId, bytes: held }: HeldBody, bytes: number): 'session' | 'total' | undefined {
+    const own = this.#bySession.get(sessionId) ?? 0
+    if (own > held && own + bytes > this.limits.sessionBytes) return 'session'
+    if (own + bytes > GUARANTEED_BYTES && this.#used > held && this.#used + bytes > this.limits.totalBytes)
+      return 'total'
+    return undefined
+  }
+
+  #refusal(body: HeldBody, bytes: number): RolloutError {
+    const { sessionBytes, totalBytes } = this.limits
+    if (this.#whyNot(body, bytes) === 'total') {
+      const message = `The gateway holds ${toMb(this.#used)} MB of request bodies; the limit is ${toMb(totalBytes)} MB. Try again later.`
+      return new RolloutError('request.over-quota', message, { status: 503, retryAfterSeconds: RETRY_AFTER_SECONDS })
+    }
+    const own = this.#bySession.get(body.sessionId) ?? 0
+    const message = `This session has ${toMb(own)} MB of request bodies in flight; the limit is ${toMb(sessionBytes)} MB. Try again when one of its calls has ended.`
+    return new RolloutError('request.over-quota', message, { retryAfterSeconds: RETRY_AFTER_SECONDS })
+  }
+}
+
+function toMb(bytes: number): number {
+  return Math.round(bytes / MB)
+}
+
+/** The part of a budget that one request body holds. */
+export class HeldBody implements Disposable {
+  readonly sessionId: string
+  readonly signal: AbortSignal
+  readonly #budget: {
+    take(body: HeldBody, bytes: number): Promise<void> | undefined
+    add(body: HeldBody, bytes: number): void
+  }
+  /** Written by its budget only. */
+  bytes = 0
+
+  constructor(
+    sessionId: string,
+    signal: AbortSignal,
+    budget: {
+      take(body: HeldBody, bytes: number): Promise<void> | undefined
+      add(body: HeldBody, bytes: number): void
+    },
+  ) {
+    this.sessionId = sessionId
+    this.signal = signal
+    this.#budget = budget
+  }
+
+  /** Undefined when the bytes fit at once. Rejects with `request.over-quota` when there is no room in time. */
+  grow(bytes: number): Promise<void> | undefined {
+    return this.#budget.take(this, bytes)
+  }
+
+  shrinkTo(bytes: number): void {
+    if (bytes < this.bytes) this.#budget.add(this, bytes - this.bytes)
+  }
+
+  [Symbol.dispose](): void {
+    this.shrinkTo(0)
+  }
+}

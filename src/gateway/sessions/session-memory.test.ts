@@ -1,0 +1,106 @@
+import fc from 'fast-check'
+import { describe, expect, test } from 'vitest'
+import type { AssistantMessage, Message } from '../../model/message.ts'
+import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
+import { isSameJson, SessionMemory } from './session-memory.ts'
+
+const LIMIT_BYTES = 64 * 1024
+
+function requestOf(message: AssistantMessage): TurnRequest {
+  return {
+    dialect: 'openai-chat',
+    model: 'm',
+    messages: [message],
+    tools: [],
+    sampling: { n: 1 },
+    stream: false,
+    streamUsage: false,
+    logprobs: false,
+    wire: { api: 'openai-chat', text: '{}', body: {} },
+  }
+}
+
+function callOf(args: string): AssistantMessage {
+  return { role: 'assistant', content: [], toolCalls: [{ id: 'c1', name: 'f', arguments: args }] }
+}
+
+function answered(message: AssistantMessage, id = 'r1'): TurnResponse {
+  const choice = {
+    index: 0,
+    message,
+    finishReason: 'tool-calls' as const,
+    ids: new Int32Array(),
+    logprobs: new Float32Array(),
+  }
+  return {
+    id,
+    model: 'm',
+    created: 1,
+    promptIds: new Int32Array(),
+    choices: [choice],
+    grade: 'text-only',
+    gradeReasons: [],
+  }
+}
+
+describe('SessionMemory', () => {
+  test('gives a call back its sampled text, however the harness printed it', () => {
+    fc.assert(
+      fc.property(fc.dictionary(fc.string(), fc.jsonValue(), { noNullPrototype: true }), (args) => {
+        const memory = new SessionMemory(LIMIT_BYTES)
+        const sampled = JSON.stringify(args, null, 1)
+        memory.remember(requestOf(callOf('')), answered(callOf(sampled)))
+        const echoed = requestOf(callOf(JSON.stringify(args)))
+        expect(memory.restore(echoed).messages).toEqual([callOf(sampled)])
+      }),
+    )
+  })
+
+  test('gives broken arguments back, whatever the harness made of them', () => {
+    const memory = new SessionMemory(LIMIT_BYTES)
+    memory.remember(requestOf(callOf('')), answered(callOf('{"a": "ec')))
+    expect(memory.restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{"a": "ec')])
+    const renamed = { ...callOf(''), toolCalls: [{ id: 'c1', name: 'invalid', arguments: '{"tool":"f"}' }] }
+    expect(memory.restore(requestOf(renamed)).messages).toEqual([callOf('{"a": "ec')])
+  })
+
+  test('leaves a call alone that says something else, or that nobody remembers', () => {
+    const memory = new SessionMemory(LIMIT_BYTES)
+    memory.remember(requestOf(callOf('')), answered(callOf('{"a": 1.0}')))
+    const edited = requestOf(callOf('{"a":2}'))
+    expect(memory.restore(edited)).toBe(edited)
+    const broken = requestOf(callOf('{"a":'))
+    expect(memory.restore(broken)).toBe(broken)
+    expect(new SessionMemory(LIMIT_BYTES).restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{}')])
+  })
+
+  test('recalls the last answer of a conversation after any number of calls of another one', () => {
+    const memory = new SessionMemory(LIMIT_BYTES)
+    memory.remember(requestOf(callOf('{}')), answered(callOf('{}'), 'main'))
+    let messages: readonly Message[] = [callOf('{}')]
+    for (let i = 0; i < 300; i++) {
+      memory.remember({ ...requestOf(callOf('')), messages: [...messages] }, answered(callOf('{}'), `r${i}`))
+      messages = memory.recall(`r${i}`) ?? []
+      expect(messages).toHaveLength(i + 2)
+    }
+    expect(memory.recall('main')).toEqual([callOf('{}'), callOf('{}')])
+    expect(memory.recall('r0')).toBeUndefined()
+  })
+
+  test('is bounded by bytes, also for large arguments', () => {
+    const memory = new SessionMemory(LIMIT_BYTES)
+    for (let i = 0; i < 50; i++) {
+      const large = { ...callOf(''), toolCalls: [{ id: `c${i}`, name: 'f', arguments: `"${'x'.repeat(4000)}"` }] }
+      memory.remember(requestOf(large), answered(large, `r${i}`))
+      expect(memory.bytes).toBeLessThanOrEqual(LIMIT_BYTES)
+    }
+    expect(memory.recall('r49')).toHaveLength(2)
+    expect(memory.recall('r0')).toBeUndefined()
+  })
+
+  test('isSameJson() sees through spelling and nothing else', () => {
+    expect(isSameJson('{"a":1.0,"b":"\\u0041"}', ' { "b" : "A", "a" : 1 } ')).toBe(true)
+    expect(isSameJson('{"a":[1,2]}', '{"a":[2,1]}')).toBe(false)
+    expect(isSameJson('{', '{')).toBe(false)
+  })
+})

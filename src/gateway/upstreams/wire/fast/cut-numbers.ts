@@ -1,0 +1,186 @@
+import { JsonBytes } from '../../../../lib/json/json-bytes.ts'
+import type { WireFields } from '../../../../model/stream-event.ts'
+import type { PromptMemory } from './prompt-memory.ts'
+import { scanIds, scanLogprobs, toSource, type Source } from './scan-bytes.ts'
+
+/** A list of numbers that was taken out of an answer, or a part of one. */
+export interface CutList<T extends Int32Array | Float32Array> {
+  numbers: T
+  /** Where it stood, brackets included. */
+  start: number
+  end: number
+}
+
+/** An answer without its long lists: `value` is what `JSON.parse` gives of it, but for null in their places. */
+export interface CutAnswer {
+  value: WireFields
+  promptIds?: CutList<Int32Array>
+  /** By position among the choices. */
+  choices: { ids?: CutList<Int32Array>; logprobs?: CutList<Float32Array> }[]
+}
+
+/** Stands for a list, with its number behind; where it turns up again the list belongs. */
+const MARK = '\u2702'
+
+/** Whether a JSON text has our mark in it, in either spelling. */
+function hasMark(json: string): boolean {
+  return json.includes(MARK) || json.includes('\\u2702')
+}
+
+/**
+ * Takes the ids and log probabilities out of an answer or chunk, which are nearly all of it, without `JSON.parse`. Gives
+ * undefined for everything that is not quite as vLLM writes it.
+ *
+ * Why this is safe: a quote within a JSON string has a backslash before it, so `,"token_ids":[` and its like stand for a
+ * member wherever they occur, unless the text is no JSON at all. Each list is read to its end by the grammar of JSON, and
+ * a text in its place leaves an object of the same form, which `JSON.parse` checks. Where the list belongs is seen
+ * from where the text came out: anywhere but where we look for ids, or twice, or not at all, and the cut does not count.
+ */
+export function cutNumbers(bytes: Buffer, memory: PromptMemory): CutAnswer | undefined {
+  const source = toSource(bytes)
+  const lists: CutList<Int32Array | Float32Array>[] = []
+  let rest = ''
+  let at = 0
+
+  const cut = (start: number, list: { numbers: Int32Array | Float32Array; end: number }): boolean => {
+    const before = bytes.toString('utf8', at, start)
+    if (hasMark(before)) return false
+    rest += `${before}"${MARK}${lists.length}"`
+    lists.push({ ...list, start })
+    at = list.end
+    return true
+  }
+
+  for (;;) {
+    // Log probabilities first: a search for anything else would have to go through them.
+    const found = findMember(bytes, LOGPROBS, at)
+    const until = found === -1 ? bytes.length : found
+    for (let ids = findIds(bytes, at, until); ids !== undefined; ids = findIds(bytes, at, until)) {
+      const list = ids.isPrompt ? readPromptIds(source, ids.start, memory) : readIds(source, ids.start)
+      if (list === undefined || !cut(ids.start, list)) return undefined
+    }
+    if (found === -1) break
+    const start = found + LOGPROBS.length - 1
+    const list = readLogprobs(source, start)
+    if (list === undefined || !cut(start, list)) return undefined
+  }
+  if (lists.length === 0) return undefined
+  const last = bytes.toString('utf8', at)
+  if (hasMark(last)) return undefined
+  return placeLists(rest + last, lists)
+}
+
+const LOGPROBS = Buffer.from('"logprobs":{"content":[')
+const TOKEN_IDS = Buffer.from('token_ids":[')
+const BEFORE_SAMPLED = Buffer.from('"')
+const BEFORE_PROMPT = Buffer.from('"prompt_')
+
+/** The next place where a member begins with `start`. */
+function findMember(bytes: Buffer, start: Buffer, from: number): number {
+  let at = bytes.indexOf(start, from)
+  while (at !== -1 && !isMemberStart(bytes, at)) at = bytes.indexOf(start, at + 1)
+  return at
+}
+
+function findIds(bytes: Buffer, from: number, until: number): { start: number; isPrompt: boolean } | undefined {
+  const region = bytes.subarray(from, until)
+  for (let at = region.indexOf(TOKEN_IDS); at !== -1; at = region.indexOf(TOKEN_IDS, at + 1)) {
+    const key = from + at
+    const start = key + TOKEN_IDS.length - 1
+    if (endsWith(bytes, BEFORE_PROMPT, key) && isMemberStart(bytes, key - BEFORE_PROMPT.length)) {
+      return { start, isPrompt: true }
+    }
+    if (endsWith(bytes, BEFORE_SAMPLED, key) && isMemberStart(bytes, key - BEFORE_SAMPLED.length)) {
+      return { start, isPrompt: false }
+    }
+  }
+  return undefined
+}
+
+function endsWith(bytes: Buffer, text: Buffer, end: number): boolean {
+  return end >= text.length && bytes.compare(text, 0, text.length, end - text.length, end) === 0
+}
+
+/** Whether a quote begins a name: it would have a backslash before it within a string, and a colon before a value. */
+function isMemberStart(bytes: Buffer, at: number): boolean {
+  const before = bytes[at - 1]
+  return before === COMMA || before === OPEN_BRACE
+}
+
+const COMMA = 44
+const OPEN_BRACE = 123
+
+// --- reading ----------------------------------------------------------------------------------------------------------
+
+function readPromptIds(source: Source, start: number, memory: PromptMemory): CutPart<Int32Array> | undefined {
+  const read = memory.read(source, start + 1)
+  return read === undefined ? undefined : { numbers: read.ids, end: read.end + 1 }
+}
+
+function readIds(source: Source, start: number): CutPart<Int32Array> | undefined {
+  const close = source.bytes.indexOf(CLOSE_BRACKET, start)
+  if (close === -1) return undefined
+  const into = { values: new Int32Array(((close - start) >> 1) + 1), length: 0 }
+  if (scanIds(source, start + 1, into) !== close) return undefined
+  return { numbers: into.values.slice(0, into.length), end: close + 1 }
+}
+
+const SHORTEST_ENTRY = '{"token":"","logprob":0,"bytes":[],"top_logprobs":[]},'.length
+
+function readLogprobs(source: Source, start: number): CutPart<Float32Array> | undefined {
+  const room = Math.ceil((source.bytes.length - start) / SHORTEST_ENTRY)
+  const into = { values: new Float32Array(room), length: 0 }
+  const close = scanLogprobs(source, start + 1, into)
+  return close === -1 ? undefined : { numbers: into.values.slice(0, into.length), end: close + 1 }
+}
+
+type CutPart<T extends Int32Array | Float32Array> = Omit<CutList<T>, 'start'>
+
+const CLOSE_BRACKET = 93
+
+// --- what stood where -------------------------------------------------------------------------------------------------
+
+function placeLists(rest: string, lists: readonly CutList<Int32Array | Float32Array>[]): CutAnswer | undefined {
+  let value: MarkedAnswer
+  try {
+    value = JSON.parse(rest) as MarkedAnswer
+  } catch {
+    return undefined
+  }
+  const placed = new Set<unknown>()
+  const take = (mark: unknown): CutList<Int32Array | Float32Array> | undefined => {
+    if (typeof mark !== 'string' || !mark.startsWith(MARK)) return undefined
+    const list = lists[Number(mark.slice(MARK.length))]
+    placed.add(list)
+    return list
+  }
+  const promptIds = take(value.prompt_token_ids) as CutList<Int32Array> | undefined
+  if (promptIds !== undefined) value.prompt_token_ids = null
+  const choices = (Array.isArray(value.choices) ? value.choices : []).map((choice) => {
+    const ids = take(choice?.token_ids) as CutList<Int32Array> | undefined
+    if (ids !== undefined) choice.token_ids = null
+    const logprobs = take(choice?.logprobs?.content) as CutList<Float32Array> | undefined
+    if (logprobs !== undefined && choice.logprobs) choice.logprobs.content = null
+    return { ids, logprobs }
+  })
+  return placed.size === lists.length ? { value: value as WireFields, promptIds, choices } : undefined
+}
+
+interface MarkedAnswer {
+  prompt_token_ids?: unknown
+  choices?: { token_ids?: unknown; logprobs?: { content?: unknown } | null }[]
+}
+
+// --- the bytes again --------------------------------------------------------------------------------------------------
+
+/** A part of an answer that came in pieces. */
+export function sliceBytes(pieces: readonly Buffer[], start: number, end: number): JsonBytes {
+  const parts: Buffer[] = []
+  let offset = 0
+  for (const piece of pieces) {
+    const part = piece.subarray(Math.max(0, start - offset), Math.max(0, end - offset))
+    if (part.length > 0) parts.push(part)
+    offset += piece.length
+  }
+  return new JsonBytes(parts)
+}

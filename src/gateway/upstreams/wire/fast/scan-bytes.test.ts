@@ -1,0 +1,103 @@
+import fc from 'fast-check'
+import { expect, test } from 'vitest'
+import { parseJson } from '../engine-http.ts'
+import { isAt, scanIds, scanLogprobs, scanString, toConstant, toLogprob, toSource } from './scan-bytes.ts'
+
+const RUNS = { numRuns: 20_000 }
+
+function scanNumber(text: string): number | undefined {
+  const source = toSource(Buffer.from(`{"token":"","logprob":${text},"bytes":[],"top_logprobs":[]}]`))
+  const into = { values: new Float32Array(1), length: 0 }
+  return scanLogprobs(source, 0, into) === -1 ? undefined : into.values[0]
+}
+
+function parseNumber(text: string): number | undefined {
+  try {
+    const value: unknown = JSON.parse(text)
+    return typeof value === 'number' ? Math.fround(toLogprob(value)) : undefined
+  } catch {
+    return undefined
+  }
+}
+
+/** The next 32-bit float away from zero. */
+function next(value: number): number {
+  const bits = new Int32Array(Float32Array.of(value).buffer)
+  return new Float32Array(Int32Array.of((bits[0] as number) + 1).buffer)[0] as number
+}
+
+test('a log probability is the 32-bit float that JSON.parse and rounding give, at the edge between two as well', () => {
+  const anyFloat = fc.float({ min: Math.fround(-9.9), max: Math.fround(-1e-12), noNaN: true })
+  const anyDigits = fc.integer({ min: 9, max: 24 })
+  const anyOffset = fc.oneof(fc.constant(0), fc.double({ min: -1e-6, max: 1e-6, noNaN: true }))
+  fc.assert(
+    fc.property(anyFloat, anyDigits, anyOffset, fc.boolean(), (value, digits, offset, isPlain) => {
+      const edge = (value + next(value)) / 2
+      const number = edge + (edge - value) * offset
+      const text = isPlain ? number.toFixed(digits) : number.toExponential(digits).replace(/e-(\d)$/, 'e-0$1')
+      expect(scanNumber(text)).toBe(parseNumber(text))
+    }),
+    RUNS,
+  )
+})
+
+test('a log probability in any other spelling is what JSON.parse gives, or nothing', () => {
+  const anyNumber = fc.oneof(
+    fc.double({ noNaN: true, noDefaultInfinity: true }).map(String),
+    fc.float({ noNaN: true, noDefaultInfinity: true }).map(String),
+    fc.stringMatching(/^-?[0-9]{0,3}\.?[0-9]{0,22}([eE][+-]?[0-9]{0,3})?$/),
+    fc.stringMatching(/^-?0\.[0-9]{12,22}(e-[0-9]{2})?$/),
+  )
+  fc.assert(
+    fc.property(anyNumber, (text) => {
+      expect(scanNumber(text)).toBe(parseNumber(text))
+    }),
+    RUNS,
+  )
+})
+
+test('a list of ids is what JSON.parse gives, or nothing', () => {
+  const anyList = fc.oneof(
+    fc.array(fc.nat(999_999_999)).map((ids) => JSON.stringify(ids)),
+    fc.stringMatching(/^\[[0-9,]{0,12}\]$/),
+  )
+  fc.assert(
+    fc.property(anyList, (text) => {
+      const into = { values: new Int32Array(16), length: 0 }
+      const end = scanIds(toSource(Buffer.from(text)), 1, into)
+      if (end === -1) return
+      expect([...into.values.subarray(0, into.length)]).toEqual(JSON.parse(text.slice(0, end + 1)))
+    }),
+    RUNS,
+  )
+})
+
+test('a string ends where JSON says, or is none', () => {
+  const anyString = fc.oneof(
+    fc.string({ unit: 'binary' }).map((text) => JSON.stringify(text)),
+    fc.stringMatching(/^"[\\"/bfnrtu0-9a-fA-F~é]{0,10}"$/).map((text) => text.replaceAll('~', '\u0001')),
+  )
+  fc.assert(
+    fc.property(anyString, (text) => {
+      const bytes = Buffer.from(text)
+      const end = scanString(toSource(bytes), 1)
+      // The first quote up to which JSON.parse takes it.
+      const quotes = [...bytes.keys()].filter((at) => at > 0 && bytes[at] === 0x22)
+      expect(end).toBe(quotes.find((at) => parseJson(bytes.toString('utf8', 0, at + 1)) !== undefined) ?? -1)
+    }),
+    RUNS,
+  )
+})
+
+test('a constant is found where it stands, whatever its length, and not beyond the end', () => {
+  const text = 'data: {"id":"chatcmpl-1","choices":[]}'
+  for (let length = 4; length < text.length; length++) {
+    const constant = toConstant(text.slice(0, length))
+    expect(isAt(toSource(Buffer.from(`xyz${text}`)), 3, constant)).toBe(true)
+    expect(isAt(toSource(Buffer.from(text.slice(0, length - 1))), 0, constant)).toBe(false)
+    for (let at = 0; at < length; at++) {
+      const other = `${text.slice(0, at)}~${text.slice(at + 1)}`
+      expect(isAt(toSource(Buffer.from(other)), 0, constant)).toBe(false)
+    }
+  }
+})

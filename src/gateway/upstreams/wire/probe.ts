@@ -1,0 +1,570 @@
+import * as z from 'zod'
+import { failureClasses, RolloutError, toFailure, type Failure } from '../../../model/failure.ts'
+import type { StreamEvent } from '../../../model/stream-event.ts'
+import type { DefaultSampling } from '../../../model/turn-sampling.ts'
+import type { TurnRequest, Usage } from '../../../model/turn.ts'
+import type { Capabilities, Finding, ProbeReport, UpstreamReply } from '../upstream.ts'
+import { contextOf, type EngineHttp } from './engine-http.ts'
+
+/** How one kind of engine is asked, and what to tell the user of it. */
+export interface ProbeSubject {
+  kind: string
+  http: EngineHttp
+  model: string | undefined
+  /** Whether log probabilities may be asked for; models that think out of sight refuse it. */
+  asksLogprobs: boolean
+  /** What holds for the kind where nothing is found out. */
+  assumed: Capabilities
+  readVersion(signal: AbortSignal): Promise<string | undefined>
+  /** One call with ids asked for, streamed if the request says so, whatever is known of streams. */
+  send(request: TurnRequest, options: { signal: AbortSignal; promptIds?: Int32Array }): Promise<UpstreamReply>
+  /** Ways to the prompt ids of a chat request; each gives undefined where the engine does not have it. */
+  render?: Endpoint
+  tokenise?: Endpoint
+  /** How a call is sampled that does not say; undefined when the engine does not tell. */
+  readDefaults?(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined>
+  /** What is known of this version's streams; undefined: only looking tells. */
+  knownStreams(version: string | undefined): { idsInStreams: 'lossy' | 'none'; because: string } | undefined
+  /** Each a sentence, or nothing. */
+  advice: {
+    /** What is less than exact even where all is well. */
+    exact?: string
+    idsOut: string
+    tools: string
+    sampling: string
+    streams: string
+    tokenIn: string
+    render: string
+    weightVersion: string
+  }
+}
+
+interface Endpoint {
+  name: string
+  /** Whether what it gives should be what chat reads; otherwise it is asked about any text. */
+  isPrompt: boolean
+  ask(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined>
+}
+
+/** As every engine calls them; 0 and -1 for `top_k` are no limit. */
+export const samplingFields = {
+  temperature: z.number().nullish(),
+  top_p: z.number().nullish(),
+  top_k: z.number().nullish(),
+  min_p: z.number().nullish(),
+} as const
+
+export interface SamplingDefaults extends z.infer<z.ZodObject<typeof samplingFields>> {
+  /** It is known that the model's own settings apply, but not which. */
+  ofModel?: boolean
+}
+
+/** Asks an engine what it can do: a handful of requests of one token or a few. */
+export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): Promise<ProbeReport> {
+  const cards = await subject.http.models(signal)
+  const model = subject.model ?? cards[0]?.id
+  if (model === undefined) throw new RolloutError('upstream.failed', `${subject.http.base} serves no model.`)
+  const version = await subject.readVersion(signal)
+  const card = cards.find(({ id }) => id === model)
+  const ask = async (question: Question): Promise<Outcome> => {
+    const outcome = await askOnce(subject, { ...question, model }, signal)
+    // Chance has a part in what a model says, and a moment's trouble is not what the engine can do.
+    const isBad = outcome.failure !== undefined && failureClasses[outcome.failure.code].retryable
+    return isBad ? askOnce(subject, { ...question, model }, signal) : outcome
+  }
+
+  const whole = await ask({ temperature: 1 })
+  const tools = await ask({ tools: true, stream: subject.knownStreams(version) === undefined, maxTokens: 24 })
+  const cooler = await ask({ temperature: 0.5 })
+  const contextTokens = card === undefined ? undefined : contextOf(card)
+  const findings: Found[] = [
+    findVersion(version),
+    findModels(
+      model,
+      cards.map(({ id }) => id),
+    ),
+    findIdsOut(whole, subject),
+    findTools(tools, subject),
+    findIdsInStreams(tools, whole, version, subject),
+    await findTokenIn(whole, ask, subject),
+    await findPrompt('render', whole, model, subject, signal),
+    await findPrompt('tokenise', whole, model, subject, signal),
+    findWeightVersion(whole, subject),
+    await findLogprobs(whole, cooler, ask, subject),
+    ...findSampling(await subject.readDefaults?.(model, signal).catch(() => undefined), subject.advice.sampling),
+    findContext(contextTokens),
+  ]
+  const capabilities = Object.assign({ ...subject.assumed }, ...findings.map(({ capability }) => capability))
+  return {
+    kind: subject.kind,
+    url: subject.http.base,
+    ...(version === undefined ? {} : { version }),
+    model,
+    capabilities: capabilities as Capabilities,
+    findings: findings.map(({ capability: _, ...finding }) => finding),
+  }
+}
+
+interface Found extends Finding {
+  capability?: Partial<Capabilities>
+}
+
+// --- asking ----------------------------------------------------------------------------------------------------------
+
+interface Question {
+  temperature?: number
+  /** No temperature at all. */
+  isPlain?: boolean
+  topK?: number
+  maxTokens?: number
+  stream?: boolean
+  tools?: boolean
+  logprobs?: boolean
+  promptIds?: Int32Array
+}
+
+/** What one call brought. */
+interface Outcome {
+  promptIds: Int32Array | undefined
+  ids: number
+  logprobs: number
+  /** Of the likeliest first token. */
+  best: number | undefined
+  text: string
+  usage: Usage | undefined
+  weightVersion: string | undefined
+  failure: Failure | undefined
+}
+
+async function askOnce(
+  subject: ProbeSubject,
+  question: Question & { model: string },
+  signal: AbortSignal,
+): Promise<Outcome> {
+  const outcome: Outcome = {
+    promptIds: undefined,
+    ids: 0,
+    logprobs: 0,
+    best: undefined,
+    text: '',
+    usage: undefined,
+    weightVersion: undefined,
+    failure: undefined,
+  }
+  try {
+    const asked = probeRequest({ ...question, logprobs: subject.asksLogprobs })
+    const reply = await subject.send(asked, { signal, promptIds: question.promptIds })
+    for await (const batch of reply.events) for (const event of batch) note(outcome, event)
+  } catch (error) {
+    outcome.failure = toFailure(error)
+  }
+  // A user who gave up wants no report, and neither does an engine that is not there any more.
+  signal.throwIfAborted()
+  if (outcome.failure?.code === 'upstream.unreachable') {
+    throw new RolloutError('upstream.unreachable', outcome.failure.message)
+  }
+  return outcome
+}
+
+function note(outcome: Outcome, event: StreamEvent): void {
+  switch (event.type) {
+    case 'answer-start':
+      outcome.promptIds = event.promptTokenIds
+      outcome.weightVersion = event.weightVersion
+      return
+    case 'choice-delta':
+      outcome.ids += event.ids?.length ?? 0
+      outcome.logprobs += event.logprobs?.filter((value) => !Number.isNaN(value)).length ?? 0
+      outcome.text += event.text ?? ''
+      outcome.best ??= bestOf(event.wire?.['logprobs'])
+      return
+    case 'usage':
+      outcome.usage = event.usage
+      return
+    case 'answer-end':
+      outcome.promptIds ??= event.promptTokenIds
+      return
+    case 'answer-error':
+      outcome.failure = event.failure
+      return
+  }
+}
+
+interface WireLogprob {
+  logprob?: number
+  top_logprobs?: WireLogprob[]
+}
+
+function bestOf(logprobs: unknown): number | undefined {
+  const first = (logprobs as { content?: WireLogprob[] } | null | undefined)?.content?.[0]
+  if (first === undefined) return undefined
+  const listed = [first, ...(first.top_logprobs ?? [])].flatMap(({ logprob }) => (logprob === undefined ? [] : logprob))
+  return listed.length === 0 ? undefined : Math.max(...listed)
+}
+
+/** As a harness would ask, so that the adapter does with it what it does with a harness's request. */
+export function probeRequest(question: Question & { model: string }): TurnRequest {
+  const {
+    model,
+    temperature = 1,
+    topK,
+    maxTokens = 1,
+    stream = false,
+    tools = false,
+    logprobs = true,
+    isPlain = false,
+    promptIds,
+  } = question
+  // With ids as the prompt the words are others, so that an engine that reads them instead is found out.
+  const content = promptIds === undefined ? 'What is the weather in Paris?' : 'Nothing.'
+  const body = {
+    model,
+    messages: [{ role: 'user', content }],
+    max_tokens: maxTokens,
+    ...(isPlain ? {} : { temperature }),
+    ...(topK === undefined ? {} : { top_k: topK }),
+    stream,
+    ...(logprobs ? { logprobs, top_logprobs: 5 } : {}),
+    ...(tools ? { tools: [WEATHER_TOOL] } : {}),
+  }
+  return {
+    dialect: 'openai-chat',
+    model,
+    messages: [{ role: 'user', content: [{ type: 'text', text: content }] }],
+    tools: tools ? [WEATHER_TOOL.function] : [],
+    sampling: { n: 1, maxTokens, temperature, ...(topK === undefined ? {} : { topK }) },
+    stream,
+    streamUsage: stream,
+    logprobs,
+    wire: { api: 'openai-chat', text: JSON.stringify(body), body },
+  }
+}
+
+const WEATHER_TOOL = {
+  type: 'function',
+  function: {
+    name: 'get_weather',
+    description: 'Current weather of a city',
+    parameters: { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] },
+  },
+}
+
+// --- judging ---------------------------------------------------------------------------------------------------------
+
+function say(...sentences: readonly (string | undefined)[]): string {
+  return sentences.filter((sentence) => sentence !== undefined && sentence !== '').join(' ')
+}
+
+function findVersion(version: string | undefined): Found {
+  return version === undefined
+    ? {
+        about: 'version',
+        verdict: 'limited',
+        evidence: 'the engine does not say',
+        meaning: 'What only its version would tell is judged by trying.',
+      }
+    : { about: 'version', verdict: 'good', evidence: version, meaning: 'Known defects of this version are avoided.' }
+}
+
+function findModels(model: string, served: readonly string[]): Found {
+  const evidence = `serves ${served.join(', ') || 'nothing'}`
+  return served.includes(model)
+    ? { about: 'models', verdict: 'good', evidence, meaning: `Calls go to ${model}.` }
+    : {
+        about: 'models',
+        verdict: 'blocking',
+        evidence,
+        meaning: `${model} is not among them; choose one that is.`,
+        capability: {},
+      }
+}
+
+function isComplete({ ids, logprobs, usage }: Outcome): boolean {
+  return ids > 0 && logprobs === ids && usage?.completionTokens === ids
+}
+
+function findIdsOut(whole: Outcome, { advice }: ProbeSubject): Found {
+  const about = 'ids-out'
+  if (whole.failure !== undefined) {
+    return {
+      about,
+      verdict: 'blocking',
+      evidence: `refused: ${whole.failure.message}`,
+      meaning: say('No answer, so nothing to train on.', advice.idsOut),
+      capability: { idsOut: false },
+    }
+  }
+  const prompt = whole.promptIds?.length ?? 0
+  const evidence = `${prompt} prompt ids, ${whole.ids} sampled, ${whole.logprobs} log probabilities; usage says ${
+    whole.usage === undefined ? 'nothing' : `${whole.usage.promptTokens} and ${whole.usage.completionTokens}`
+  }`
+  const isExact = isComplete(whole) && prompt > 0 && whole.usage?.promptTokens === prompt
+  return isExact
+    ? {
+        about,
+        verdict: advice.exact === undefined ? 'good' : 'limited',
+        evidence,
+        meaning: say('Whole answers are graded exact.', advice.exact),
+        capability: { idsOut: true },
+      }
+    : {
+        about,
+        verdict: 'blocking',
+        evidence,
+        meaning: say('No call can be graded exact, so none is trained on.', advice.idsOut),
+        capability: { idsOut: whole.ids > 0 },
+      }
+}
+
+function findTools(tools: Outcome, { advice }: ProbeSubject): Found {
+  if (tools.failure !== undefined) {
+    return {
+      about: 'tools',
+      verdict: 'blocking',
+      evidence: `refused: ${tools.failure.message}`,
+      meaning: say('Agents send tools with almost every call.', advice.tools),
+    }
+  }
+  // What a parser of the right kind would have taken out.
+  if (/<tool_call>|"name"\s*:\s*"get_weather"|<function=get_weather/.test(tools.text)) {
+    return {
+      about: 'tools',
+      verdict: 'limited',
+      evidence: `the model called a tool, and the call came as text: ${tools.text.trim().slice(0, 60)}`,
+      meaning: say('Agents will see no tool calls. The parser is missing or is another model’s.', advice.tools),
+    }
+  }
+  const meaning = 'The engine takes tools. Whether this model’s calls are parsed shows only when it makes one.'
+  return { about: 'tools', verdict: 'good', evidence: 'a request with a tool was answered', meaning }
+}
+
+function findIdsInStreams(tools: Outcome, whole: Outcome, version: string | undefined, subject: ProbeSubject): Found {
+  const about = 'ids-in-streams'
+  const meaning = say(
+    'A call that wants a stream is made without one and streamed to the harness when it is whole.',
+    subject.advice.streams,
+  )
+  const known = subject.knownStreams(version)
+  if (known !== undefined) {
+    return {
+      about,
+      verdict: 'limited',
+      evidence: known.because,
+      meaning,
+      capability: { idsInStreams: known.idsInStreams },
+    }
+  }
+  if (tools.failure !== undefined) {
+    return { about, verdict: 'limited', evidence: 'could not be tried', meaning, capability: { idsInStreams: 'none' } }
+  }
+  const evidence = `with tools: ${tools.promptIds?.length ?? 0} prompt ids, ${tools.ids} sampled, ${tools.logprobs} log probabilities of ${tools.usage?.completionTokens ?? 'an unknown number of'} tokens`
+  if (isComplete(tools) && (tools.promptIds?.length ?? 0) > 0) {
+    const capability = { idsInStreams: 'complete' } as const
+    return { about, verdict: 'good', evidence, meaning: 'Streams are passed on as they come.', capability }
+  }
+  const idsInStreams = tools.ids > 0 ? 'lossy' : 'none'
+  // Where there are no ids at all there are none to lose, and a stream is as good as a whole answer.
+  if (whole.ids === 0) {
+    return {
+      about,
+      verdict: 'limited',
+      evidence,
+      meaning: 'Streams are passed on as they come, without ids.',
+      capability: { idsInStreams },
+    }
+  }
+  return { about, verdict: 'limited', evidence, meaning, capability: { idsInStreams } }
+}
+
+async function findTokenIn(
+  whole: Outcome,
+  ask: (question: Question) => Promise<Outcome>,
+  { assumed, advice }: ProbeSubject,
+): Promise<Found> {
+  const about = 'token-in'
+  const without = {
+    about,
+    verdict: 'limited',
+    meaning: say(
+      'Each turn is rendered anew: where that changes earlier tokens, a new training sample begins.',
+      advice.tokenIn,
+    ),
+    capability: { tokenInChat: false },
+  } as const
+  const promptIds = whole.promptIds
+  if (!assumed.tokenInChat) return { ...without, evidence: 'this kind of engine does not have it' }
+  if (promptIds === undefined) return { ...without, evidence: 'could not be tried without prompt ids' }
+  const outcome = await ask({ promptIds })
+  if (outcome.failure !== undefined) return { ...without, evidence: `refused: ${outcome.failure.message}` }
+  if (!isSame(outcome.promptIds, promptIds)) {
+    return { ...without, evidence: `${promptIds.length} ids were sent, others were read` }
+  }
+  return {
+    about,
+    verdict: 'good',
+    evidence: `${promptIds.length} ids were sent and read as they are`,
+    meaning: 'Turns continue the exact tokens of the turn before, so a session can be one training sample.',
+    capability: { tokenInChat: true },
+  }
+}
+
+async function findPrompt(
+  about: 'render' | 'tokenise',
+  whole: Outcome,
+  model: string,
+  subject: ProbeSubject,
+  signal: AbortSignal,
+): Promise<Found> {
+  const endpoint = subject[about]
+  const has = async (): Promise<Int32Array | undefined> =>
+    endpoint?.ask(probeRequest({ model, temperature: 1 }), signal).catch(() => undefined)
+  const ids = await has()
+  if (endpoint === undefined || ids === undefined) {
+    return {
+      about,
+      verdict: 'limited',
+      evidence: endpoint === undefined ? 'this kind of engine does not have it' : `no answer from ${endpoint.name}`,
+      meaning: say('Tokens are counted in another way, or estimated.', subject.advice.render),
+      capability: { [about]: false },
+    }
+  }
+  if (!endpoint.isPrompt) {
+    const evidence = `${endpoint.name}: ${ids.length} ids`
+    return { about, verdict: 'good', evidence, meaning: 'Texts can be turned into ids.', capability: { [about]: true } }
+  }
+  const isRight = whole.promptIds === undefined || isSame(ids, whole.promptIds)
+  return {
+    about,
+    verdict: isRight ? 'good' : 'limited',
+    evidence: `${endpoint.name}: ${ids.length} ids, ${isRight ? 'those' : 'not those'} that chat reads`,
+    meaning: isRight ? 'Prompts can be counted, and compared, without generating.' : 'Its counts are only close.',
+    capability: { [about]: isRight },
+  }
+}
+
+function isSame(one: Int32Array | undefined, other: Int32Array | undefined): boolean {
+  return one !== undefined && other !== undefined && Buffer.compare(toBytes(one), toBytes(other)) === 0
+}
+
+function toBytes(ids: Int32Array): Uint8Array {
+  return new Uint8Array(ids.buffer, ids.byteOffset, ids.byteLength)
+}
+
+function findWeightVersion({ weightVersion }: Outcome, { advice }: ProbeSubject): Found {
+  return weightVersion === undefined
+    ? {
+        about: 'weight-version',
+        verdict: 'limited',
+        evidence: 'answers do not say',
+        meaning: say('Turns have the version that the trainer tells the gateway.', advice.weightVersion),
+        capability: { weightVersion: false },
+      }
+    : {
+        about: 'weight-version',
+        verdict: 'good',
+        evidence: `answers say ${weightVersion}`,
+        meaning: 'Every turn has the version that sampled it, also if nobody tells the gateway.',
+        capability: { weightVersion: true },
+      }
+}
+
+export async function findLogprobs(
+  whole: Pick<Outcome, 'best'>,
+  cooler: Pick<Outcome, 'best'>,
+  ask: (question: Question) => Promise<Pick<Outcome, 'best'>>,
+  { assumed }: Pick<ProbeSubject, 'assumed'>,
+): Promise<Found> {
+  const about = 'logprobs'
+  const [one, half] = [whole.best, cooler.best]
+  if (one === undefined || half === undefined) {
+    const evidence = 'no log probabilities to compare'
+    const meaning = 'Trainers that need the sampler’s log probabilities must compute their own.'
+    return { about, verdict: 'limited', evidence, meaning, capability: { logprobs: 'unknown' } }
+  }
+  const shown = `likeliest token ${one.toFixed(4)} at temperature 1, ${half.toFixed(4)} at 0.5`
+  // So sure of itself that temperature makes no difference one could see.
+  if (one > -1e-3) {
+    const meaning = `It is too sure to tell; ${assumed.logprobs}, its default, is assumed.`
+    return { about, verdict: 'limited', evidence: shown, meaning, capability: { logprobs: assumed.logprobs } }
+  }
+  if (Math.abs(one - half) <= 0.02 * Math.abs(one)) {
+    const meaning =
+      'Raw: before temperature and filters. Sampled at temperature 1 without top-p and top-k they are the sampler’s own.'
+    return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'raw' } }
+  }
+  // With one token left to choose from, a log probability that counts the filters is 0.
+  const { best: only = one } = await ask({ topK: 1 })
+  if (only > -1e-3) {
+    const meaning = 'Processed: those of the distribution that was sampled, after temperature, top-p and top-k.'
+    const evidence = `${shown}, ${only.toFixed(4)} with top_k 1`
+    return { about, verdict: 'good', evidence, meaning, capability: { logprobs: 'processed' } }
+  }
+  const meaning = 'Tempered: those of the distribution that was sampled, top-p and top-k left out. Recorded as such.'
+  return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'tempered' } }
+}
+
+/** None where nothing is known. */
+export function findSampling(defaults: SamplingDefaults | undefined, advice: string): Found[] {
+  if (defaults === undefined) return []
+  const { temperature, top_p, top_k, min_p, ofModel } = defaults
+  const others = [
+    ...(ofModel === true ? ['what the model’s generation_config says'] : []),
+    ...(temperature == null || temperature === 1 ? [] : [`temperature ${short(temperature)}`]),
+    ...(top_k == null || top_k <= 0 ? [] : [`top_k ${top_k}`]),
+    ...(top_p == null || top_p === 1 ? [] : [`top_p ${short(top_p)}`]),
+    ...(min_p == null || min_p === 0 ? [] : [`min_p ${short(min_p)}`]),
+  ]
+  const capability = { defaultSampling: toDefaultSampling(defaults) }
+  if (others.length === 0) {
+    const meaning = 'A call that does not say how to sample is drawn from the model’s own distribution.'
+    const evidence = 'temperature 1 and no filter by default'
+    return [{ about: 'sampling', verdict: 'good', evidence, meaning, capability }]
+  }
+  const meaning =
+    'A call that does not say otherwise is drawn from another distribution than its log probabilities are of. Set all of them in the task.'
+  return [
+    {
+      about: 'sampling',
+      verdict: 'limited',
+      evidence: `by default ${others.join(', ')}`,
+      meaning: say(meaning, advice),
+      capability,
+    },
+  ]
+}
+
+function toDefaultSampling({ temperature, top_p, top_k, min_p }: SamplingDefaults): DefaultSampling {
+  return {
+    ...(temperature == null ? {} : { temperature: rounded(temperature) }),
+    ...(top_p == null ? {} : { topP: rounded(top_p) }),
+    ...(top_k == null ? {} : { topK: top_k }),
+    ...(min_p == null ? {} : { minP: rounded(min_p) }),
+  }
+}
+
+function short(value: number): string {
+  return String(rounded(value))
+}
+
+/** Engines keep these in 32 bits, where 0.8 is not quite 0.8. */
+function rounded(value: number): number {
+  return Number(value.toFixed(4))
+}
+
+function findContext(contextTokens: number | undefined): Found {
+  return contextTokens === undefined
+    ? {
+        about: 'context',
+        verdict: 'limited',
+        evidence: 'the engine does not say',
+        meaning: 'A prompt that is too long is noticed when the engine refuses it.',
+        capability: { contextTokens: undefined },
+      }
+    : {
+        about: 'context',
+        verdict: 'good',
+        evidence: `${contextTokens} tokens`,
+        meaning: 'Answer limits are lowered to what fits beside the prompt.',
+        capability: { contextTokens },
+      }
+}

@@ -1,0 +1,14 @@
+import type { BuildCounts } from '../../model/session-outcome.ts'
+import type { BuildSummary } from '../../trajectory/build-session.ts'
+
+export function toCounts({
+  builder,
+  turns,
+  calls,
+  rows,
+  trainedCalls,
+  tokens,
+  excludedCalls,
+}: BuildSummary): BuildCounts {
+  return { builder, turns, calls, rows, trainedCalls, tokens, excludedCalls }
+}

@@ -1,0 +1,33 @@
+import { RolloutError } from '../../model/failure.ts'
+import type { LaunchPlan } from './harness-launch.ts'
+import type { Sandbox } from '../sandbox/runtimes/runtime.ts'
+import type { RunnableHarness } from '../session/sandboxed-session.ts'
+
+const VERSION_MS = 60_000
+
+/** Throws `harness.not-found` when a task asks for a version that the program in the sandbox does not have. */
+export async function assertVersion(
+  sandbox: Pick<Sandbox, 'exec'>,
+  { harness, version }: Pick<RunnableHarness, 'harness' | 'version'>,
+  { env }: Pick<LaunchPlan, 'env'>,
+): Promise<void> {
+  if (version === undefined) return
+  const execution = await sandbox.exec({
+    command: [harness.command, '--version'],
+    env,
+    leftovers: 'end',
+    timeoutMs: VERSION_MS,
+    outputBytes: 4096,
+  })
+  let said = ''
+  for await (const chunk of execution.output('stdout')) said += chunk.toString()
+  const { exitCode } = await execution.result
+  const found = exitCode === 0 ? /\d+\.\d+\.\d+(?:[-.][\w.]+)?/.exec(said)?.[0] : undefined
+  if (found === version) return
+  const what = found === undefined ? `has no ${harness.command} that starts` : `has ${found}`
+  throw new RolloutError(
+    'harness.not-found',
+    `The task asks for ${harness.title} ${version} in settings.version, and the sandbox ${what}. ` +
+      `Install that version in runtime.prepare, or leave settings.version out.`,
+  )
+}

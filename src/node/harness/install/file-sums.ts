@@ -1,0 +1,82 @@
+import { createHash } from 'node:crypto'
+import { createReadStream } from 'node:fs'
+import { lstat, readdir, readFile, readlink } from 'node:fs/promises'
+import { join, relative } from 'node:path'
+import { pipeline } from 'node:stream/promises'
+import { createLimit } from '../../../lib/async/limit.ts'
+
+/** What one file of a tree is, without its time and owner. */
+export interface FileSum {
+  /** Below the tree's root, with slashes. */
+  path: string
+  /** Permissions in octal; `link` for a symbolic link, whose sum is that of where it points to. */
+  mode: string
+  bytes: number
+  sha256: string
+}
+
+/** Every file and link below, by path; nothing else may be there. */
+export async function sumFiles(root: string, { except }: { except: readonly string[] }): Promise<FileSum[]> {
+  const entries = await readdir(root, { recursive: true, withFileTypes: true })
+  const paths = entries.filter((entry) => !entry.isDirectory()).map((entry) => join(entry.parentPath, entry.name))
+  const names = paths.map((path) => relative(root, path)).filter((name) => !except.includes(name))
+  const limit = createLimit(PARALLEL)
+  const sums = await Promise.all(names.map((name) => limit(() => sumFile(join(root, name), name))))
+  return sums.sort((one, other) => (one.path < other.path ? -1 : 1))
+}
+
+const PARALLEL = 8
+
+async function sumFile(path: string, name: string): Promise<FileSum> {
+  const info = await lstat(path)
+  if (info.isSymbolicLink()) {
+    const target = await readlink(path)
+    return { path: name, mode: 'link', bytes: Buffer.byteLength(target), sha256: digest(target) }
+  }
+  if (!info.isFile()) throw new Error(`${path} is neither a file nor a link`)
+  const sha256 = info.size > SMALL ? await hashFile(path) : digest(await readFile(path))
+  return { path: name, mode: (info.mode & 0o777).toString(8), bytes: info.size, sha256 }
+}
+
+/** Below it a stream costs more than the bytes. */
+const SMALL = 1 << 20
+
+function digest(data: string | Buffer): string {
+  return createHash('sha256').update(data).digest('hex')
+}
+
+export async function hashFile(path: string): Promise<string> {
+  const hash = createHash('sha256')
+  await pipeline(createReadStream(path, { highWaterMark: 1 << 20 }), hash)
+  return hash.digest('hex')
+}
+
+/** One line a file. Its own sum stands for the whole tree. */
+export function renderSums(sums: readonly FileSum[]): string {
+  return sums.map(({ path, mode, bytes, sha256 }) => `${sha256} ${mode} ${bytes} ${JSON.stringify(path)}\n`).join('')
+}
+
+/** Throws for a line that `renderSums` would not write. */
+export function parseSums(text: string): FileSum[] {
+  return text
+    .split('\n')
+    .filter((line) => line !== '')
+    .map((line) => {
+      const [, sha256, mode, bytes, path] = /^([0-9a-f]{64}) ([0-7]{3}|link) (\d+) (".*")$/.exec(line) ?? []
+      if (sha256 === undefined || mode === undefined || path === undefined) throw new Error(`no sum of a file: ${line}`)
+      return { sha256, mode, bytes: Number(bytes), path: JSON.parse(path) as string }
+    })
+}
+
+/** What is not as it was, each with its path; empty when all is. */
+export function compareSums(expected: readonly FileSum[], actual: readonly FileSum[]): string[] {
+  const here = new Map(actual.map((sum) => [sum.path, sum]))
+  const problems = expected.flatMap((sum) => {
+    const found = here.get(sum.path)
+    here.delete(sum.path)
+    if (found === undefined) return `${sum.path} is missing`
+    if (found.sha256 !== sum.sha256) return `${sum.path} was changed`
+    return found.mode === sum.mode ? [] : `${sum.path} has mode ${found.mode}, not ${sum.mode}`
+  })
+  return [...problems, ...[...here.keys()].map((path) => `${path} does not belong there`)]
+}

@@ -1,0 +1,186 @@
+import { access, chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:fs/promises'
+import { basename, dirname, join } from 'node:path'
+import { readElfNeeds } from '../../../lib/process/elf.ts'
+import { runProgram } from '../../../lib/process/run-program.ts'
+import { isOlder, type HarnessPlaces } from '../find-harness.ts'
+import { PYTHON_LIBRARIES } from './harness-bundle.ts'
+import type { HarnessPackage } from '../presets/harness.ts'
+import { fetchStandalonePython } from './standalone-python.ts'
+
+interface PipDeps {
+  env: Readonly<Record<string, string | undefined>>
+  signal: AbortSignal
+  places: Pick<HarnessPlaces, 'platform' | 'tmpdir'>
+}
+
+/**
+ * Puts a package into an empty folder, together with the Python that it was made for: a copy of one from PATH, its standard
+ * library and the libraries that these load; or of one that is fetched, where those are too old. Gives what went wrong, if
+ * anything.
+ */
+export async function installFromPypi(
+  { name, version, pins = [], minimumPython }: HarnessPackage,
+  folder: string,
+  deps: PipDeps,
+): Promise<string | undefined> {
+  const python = await findPython(minimumPython, deps)
+  if (typeof python === 'string') return python
+  await using _ = python
+  const home = await copyPython(python, folder)
+  const target = join(home, 'site-packages')
+  const flags = ['--target', target, '--no-compile', '--no-input', '--disable-pip-version-check']
+  const pip = await runProgram(
+    [python.executable, '-m', 'pip', 'install', ...flags, `${name}==${version}`, ...pins],
+    python.pip === undefined ? deps : { ...deps, env: await toStandaloneEnv(python.pip, deps.env) },
+  )
+  if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
+  await copyLibraries(folder, deps)
+  // By content, not by time: a copy of the bundle has other times, and nobody can write to it.
+  const compile = [
+    '-I',
+    '-m',
+    'compileall',
+    '-q',
+    '-j',
+    '0',
+    '--invalidation-mode',
+    'unchecked-hash',
+    '-s',
+    folder,
+    home,
+  ]
+  await runProgram([join(folder, PROGRAM), ...compile], {
+    ...deps,
+    env: { LD_LIBRARY_PATH: join(folder, PYTHON_LIBRARIES) },
+  })
+  return undefined
+}
+
+const PROGRAM = 'python/bin/python3'
+
+/** Where distributions of Linux keep the certificate authorities that the machine trusts. */
+const SYSTEM_CERTIFICATES = ['/etc/ssl/certs/ca-certificates.crt', '/etc/pki/tls/certs/ca-bundle.crt']
+
+/** The pip of a fetched Python trusts only authorities of its own, unless a setting names others: a company's are missing. */
+async function toStandaloneEnv(pip: string, env: PipDeps['env']): Promise<PipDeps['env']> {
+  const isSet = ['PIP_CERT', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'].some((name) => env[name] !== undefined)
+  const found = isSet
+    ? []
+    : await Promise.all(
+        SYSTEM_CERTIFICATES.map((path) =>
+          access(path).then(
+            () => path,
+            () => undefined,
+          ),
+        ),
+      )
+  const bundle = found.find((path) => path !== undefined)
+  return { ...env, PYTHONPATH: pip, ...(bundle === undefined ? {} : { PIP_CERT: bundle }) }
+}
+
+interface Python extends AsyncDisposable {
+  executable: string
+  /** `3.12` */
+  minor: string
+  standardLibrary: string
+  /** A folder with pip; absent: it has one itself. */
+  pip?: string
+}
+
+/** Others than `python3` are asked only where that one is too old; where all are, one is fetched. */
+async function findPython(minimum: string | undefined, deps: PipDeps): Promise<Python | string> {
+  const usual = await askPython('python3', deps)
+  const isEnough = (python: Python | string): python is Python =>
+    typeof python !== 'string' && (minimum === undefined || !isOlder(python.minor, minimum))
+  if (minimum === undefined || isEnough(usual)) return usual
+  for (const name of OTHER_PYTHONS) {
+    const other = await askPython(name, deps)
+    if (isEnough(other) && (await hasPip(other, deps))) return other
+  }
+  try {
+    const { executable, pip, ...rest } = await fetchStandalonePython({
+      ...deps.places,
+      env: deps.env,
+      signal: deps.signal,
+    })
+    const python = await askPython(executable, deps)
+    return typeof python === 'string' ? python : { ...python, pip, ...rest }
+  } catch (error) {
+    deps.signal.throwIfAborted()
+    return `it needs Python ${minimum} or newer, which is not in PATH, and ${(error as Error).message}`
+  }
+}
+
+const OTHER_PYTHONS = ['python3.14', 'python3.13', 'python3.12']
+
+async function askPython(name: string, deps: PipDeps): Promise<Python | string> {
+  const script = `import json, sys, sysconfig
+print(json.dumps([sys._base_executable, "%d.%d" % sys.version_info[:2], sysconfig.get_path("stdlib")]))`
+  const { exitCode, stdout, stderr } = await runProgram([name, '-I', '-c', script], deps)
+  if (exitCode !== 0) return `it needs a python3 in PATH: ${stderr.trim()}`
+  const [executable, minor, standardLibrary] = JSON.parse(stdout) as [string, string, string]
+  return { executable: await realpath(executable), minor, standardLibrary, async [Symbol.asyncDispose]() {} }
+}
+
+async function hasPip({ executable }: Python, deps: PipDeps): Promise<boolean> {
+  return (await runProgram([executable, '-m', 'pip', '--version'], deps)).exitCode === 0
+}
+
+/** Gives its library folder. Python finds it by where it lies itself, wherever that is. */
+async function copyPython({ executable, minor, standardLibrary }: Python, folder: string): Promise<string> {
+  const program = join(folder, PROGRAM)
+  await mkdir(dirname(program), { recursive: true })
+  await copyFile(executable, program)
+  await chmod(program, 0o755)
+  const home = join(folder, 'python', 'lib', `python${minor}`)
+  await cp(standardLibrary, home, {
+    recursive: true,
+    dereference: true,
+    filter: (source) => !UNUSED.test(source.slice(standardLibrary.length)),
+  })
+  await mkdir(join(home, 'site-packages'), { recursive: true })
+  await writeFile(join(home, 'sitecustomize.py'), SITE)
+  return home
+}
+
+/** Of the standard library: tests, packages of whoever installed it, windows and what only builds other things. */
+const UNUSED =
+  /^\/(test|lib-dynload\/_tkinter\.[^/]*|lib-dynload\/nis\.[^/]*|site-packages|dist-packages|idlelib|tkinter|turtledemo|ensurepip|lib2to3\/tests|config-[^/]*)(\/|$)|\/(__pycache__|tests)(\/|$)/
+
+/**
+ * Python runs this file when it starts. The programs that it starts use the libraries of the sandbox, and Debian's Python, which
+ * looks for packages in `dist-packages` only, finds `site-packages`.
+ */
+const SITE = `import os, site, sys
+os.environ.pop("LD_LIBRARY_PATH", None)
+packages = os.path.join(os.path.dirname(os.path.abspath(__file__)), "site-packages")
+if packages not in sys.path:
+    site.addsitedir(packages)
+`
+
+/** What is loaded from the machine, but for libc and its kin, which every sandbox with glibc has. */
+async function copyLibraries(folder: string, deps: PipDeps): Promise<void> {
+  const target = join(folder, PYTHON_LIBRARIES)
+  const modules = (await readdir(folder, { recursive: true })).filter((name) => name.endsWith('.so'))
+  const known = new Set<string>()
+  for (const path of [PROGRAM, ...modules].map((name) => join(folder, name))) {
+    const needs = await readElfNeeds(path).catch(() => undefined)
+    const wanted = needs?.libraries.filter((library) => !SYSTEM.test(library) && !known.has(library)) ?? []
+    if (wanted.length === 0) continue
+    for (const [library, source] of await resolveLibraries(path, deps)) {
+      // Wheels bring their own and know where they are.
+      if (known.has(library) || SYSTEM.test(library) || source.startsWith(`${folder}/`)) continue
+      known.add(library)
+      await copyFile(source, join(target, library))
+    }
+  }
+}
+
+const SYSTEM = /^(ld-linux|linux-vdso|lib(c|m|dl|rt|pthread|util|resolv|nsl|anl|BrokenLocale)\.so)/
+
+/** The machine's own loader says where each one is, also those that others of them need. */
+async function resolveLibraries(path: string, deps: PipDeps): Promise<[string, string][]> {
+  const { stdout } = await runProgram(['ldd', path], deps)
+  const found = [...stdout.matchAll(/^\s*(\S+) => (\/\S+) \(/gm)]
+  return Promise.all(found.map(async ([, name = '', source = '']) => [basename(name), await realpath(source)]))
+}

@@ -1,0 +1,149 @@
+import { existsSync } from 'node:fs'
+import { chmod, constants, copyFile, link, mkdir, mkdtemp, rename, rm } from 'node:fs/promises'
+import { basename, dirname, join, relative } from 'node:path'
+import { RolloutError } from '../../../model/failure.ts'
+import { hashFile } from './file-sums.ts'
+import { askVersion, assertNode, findProgram, installFolder, type HarnessPlaces } from '../find-harness.ts'
+import { bundleStart, checkBundle, loadBundle, sealBundle, type Bundle, type BundleContents } from './harness-bundle.ts'
+import type { PackagedHarness } from '../presets/harness.ts'
+import { installFromNpm } from './install-from-npm.ts'
+import { installFromPypi } from './install-from-pypi.ts'
+
+export interface InstallDeps {
+  places: HarnessPlaces
+  /** For npm and pip: their settings, proxy and cache are the user's own. */
+  env: Readonly<Record<string, string | undefined>>
+  /** Who makes the bundle. */
+  createdBy: string
+  signal: AbortSignal
+}
+
+export interface Installation {
+  folder: string
+  bundle: Bundle
+  /** `upgraded`: the package was there, but was no bundle yet. `replaced`: what was there was damaged. */
+  outcome: 'installed' | 'upgraded' | 'replaced' | 'kept'
+}
+
+/**
+ * Puts the pinned version of a harness where `findHarness` looks for it, as a bundle. It appears there whole and checked, or
+ * not at all; who else installs the same at the same time does no harm.
+ */
+export async function installHarness(harness: PackagedHarness, deps: InstallDeps): Promise<Installation> {
+  const { places } = deps
+  const folder = installFolder(harness, places.dir)
+  const state = await stateOf(harness, folder, places)
+  switch (state.kind) {
+    case 'whole':
+      return { folder, bundle: state.bundle, outcome: 'kept' }
+    case 'unsealed':
+      return { folder, bundle: await seal(harness, folder, deps), outcome: 'upgraded' }
+    case 'damaged':
+      return { folder, bundle: await makeAnew(harness, folder, deps, { replace: true }), outcome: 'replaced' }
+    case 'absent':
+      return { folder, bundle: await makeAnew(harness, folder, deps, { replace: false }), outcome: 'installed' }
+  }
+}
+
+type State = { kind: 'whole'; bundle: Bundle } | { kind: 'unsealed' | 'damaged' | 'absent' }
+
+async function stateOf(harness: PackagedHarness, folder: string, places: HarnessPlaces): Promise<State> {
+  if (!existsSync(folder)) return { kind: 'absent' }
+  try {
+    const bundle = await loadBundle(folder)
+    if (bundle !== undefined) {
+      return (await checkBundle(folder, bundle)).length === 0 ? { kind: 'whole', bundle } : { kind: 'damaged' }
+    }
+  } catch (error) {
+    if (error instanceof RolloutError && error.code === 'harness.damaged') return { kind: 'damaged' }
+    throw error
+  }
+  return { kind: (await findProgram(harness, folder, places)) === undefined ? 'damaged' : 'unsealed' }
+}
+
+async function makeAnew(
+  harness: PackagedHarness,
+  folder: string,
+  deps: InstallDeps,
+  { replace }: { replace: boolean },
+): Promise<Bundle> {
+  const { dir } = deps.places
+  await mkdir(dir, { recursive: true, mode: 0o700 })
+  const scratch = await mkdtemp(join(dir, `.${basename(folder)}-`))
+  const old = `${scratch}-old`
+  try {
+    await fetchPackage(harness, scratch, deps)
+    const bundle = await seal(harness, scratch, deps)
+    // Who has the old one open or mounted keeps it.
+    if (replace) await rename(folder, old)
+    await moveInto(scratch, folder)
+    return bundle
+  } finally {
+    for (const leftover of [scratch, old]) await rm(leftover, { recursive: true, force: true })
+  }
+}
+
+async function fetchPackage(harness: PackagedHarness, folder: string, deps: InstallDeps): Promise<void> {
+  const problem =
+    harness.package.registry === 'npm'
+      ? await installFromNpm(harness.package, folder, deps)
+      : await installFromPypi(harness.package, folder, deps)
+  if (problem !== undefined) throw failed(harness, problem)
+}
+
+/** Adds what runs the program, sees that it does, and makes a bundle of it. */
+async function seal(harness: PackagedHarness, folder: string, deps: InstallDeps): Promise<Bundle> {
+  const { places } = deps
+  const program = await findProgram(harness, folder, places)
+  if (program === undefined) {
+    const looked = harness.program(places.platform).paths.join(' and ')
+    throw failed(harness, `the package has no program for ${places.platform} (looked for ${looked})`)
+  }
+  const { kind } = harness.program(places.platform)
+  const contents: BundleContents = {
+    platform: places.platform,
+    program: { kind, path: relative(folder, program.path) },
+    interpreter: kind === 'node' ? await addNode(harness, folder, places) : null,
+    createdBy: deps.createdBy,
+  }
+  const version = await askVersion(harness, bundleStart(contents, folder), { path: '', tmpdir: places.tmpdir })
+  if (version !== harness.package.version) {
+    throw failed(harness, `it says its version is ${version ?? 'nothing'}, not ${harness.package.version}`)
+  }
+  return sealBundle(folder, harness, contents)
+}
+
+/** All bundles share one file, where the file system can do that. */
+async function addNode(
+  harness: PackagedHarness,
+  folder: string,
+  { dir, node, platform }: HarnessPlaces,
+): Promise<NonNullable<Bundle['interpreter']>> {
+  assertNode(harness, node.version)
+  const path = 'node/bin/node'
+  const [shared, target] = [join(dir, `.node-${node.version}-${platform}`), join(folder, path)]
+  if ((await hashFile(shared).catch(() => undefined)) !== (await hashFile(node.path))) {
+    const scratch = `${shared}.${process.pid}`
+    await copyFile(node.path, scratch, constants.COPYFILE_FICLONE)
+    await chmod(scratch, 0o755)
+    await rename(scratch, shared)
+  }
+  await mkdir(dirname(target), { recursive: true })
+  await rm(target, { force: true })
+  await link(shared, target).catch(() => copyFile(shared, target, constants.COPYFILE_FICLONE))
+  return { path, version: node.version }
+}
+
+async function moveInto(scratch: string, folder: string): Promise<void> {
+  try {
+    await rename(scratch, folder)
+  } catch (error) {
+    // Someone else was faster, with the same.
+    if (!['ENOTEMPTY', 'EEXIST'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error
+  }
+}
+
+function failed(harness: PackagedHarness, reason: string): RolloutError {
+  const { name, version } = harness.package
+  return new RolloutError('harness.install-failed', `Cannot install ${harness.title} (${name} ${version}): ${reason}`)
+}

@@ -1,0 +1,89 @@
+import * as z from 'zod'
+import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
+import type { McpServer } from '../../../model/task.ts'
+import { defineHarness, extraConfig, optional, toJsonFile, words } from './harness.ts'
+
+/** Takes away a tool that runs on the provider's side; engines have none. */
+const POLICY = `[[rule]]
+toolName = "google_web_search"
+decision = "deny"
+priority = 900
+`
+
+const GeminiCliSettings = z.strictObject({
+  approval_mode: z.enum(['auto_edit', 'plan', 'yolo']).optional().describe('Absent: yolo, it may do anything'),
+  max_session_turns: z.int().positive().optional(),
+  compression_threshold: z.number().gt(0).lt(1).optional().describe('Share of the context at which it compacts'),
+  core_tools: words.describe('The only built-in tools it has'),
+  exclude_tools: words,
+  output_format: z.enum(['text', 'json', 'stream-json']).optional(),
+  config: extraConfig(['security', 'mcpServers']).describe('Further keys of settings.json'),
+  extra_args: words,
+})
+
+export const geminiCli = defineHarness({
+  name: 'gemini_cli',
+  title: 'Gemini CLI',
+  package: { registry: 'npm', name: '@google/gemini-cli', version: '0.61.0' },
+  command: 'gemini',
+  program: () => ({ kind: 'node', paths: ['node_modules/@google/gemini-cli/bundle/gemini.js'] }),
+  minimumNode: '20.0.0',
+  dialect: 'google-generate',
+  hasSubAgents: true,
+  instruction: 'stdin',
+  mcpTransports: ['stdio', 'sse', 'streamable-http'],
+  mcpToolPrefix: (server) => `mcp_${server}_`,
+  skillsFolder: '.gemini/skills',
+  logFolders: ['.gemini/tmp'],
+  settings: GeminiCliSettings,
+  configure({ baseUrl, key, model, mcpServers }, settings) {
+    const config = {
+      // By environment variables alone it chooses a way to log in that it then refuses (exit code 41).
+      security: { auth: { selectedType: 'gemini-api-key' } },
+      privacy: { usageStatisticsEnabled: false },
+      telemetry: { enabled: false },
+      general: { enableAutoUpdate: false, enableAutoUpdateNotification: false },
+      model: { maxSessionTurns: settings.max_session_turns, compressionThreshold: settings.compression_threshold },
+      tools: { core: settings.core_tools, exclude: settings.exclude_tools },
+      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toEntry(server)])),
+    }
+    return {
+      files: {
+        '.gemini/settings.json': toJsonFile(mergeTrees(config, settings.config ?? {})),
+        '.gemini/policies/polar.toml': POLICY,
+      },
+      env: { GEMINI_API_KEY: key, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_TELEMETRY_ENABLED: 'false' },
+      args: [
+        // Without a model it asks another one which to take.
+        '--model',
+        model,
+        `--approval-mode=${settings.approval_mode ?? 'yolo'}`,
+        '--skip-trust',
+        ...optional('--output-format', settings.output_format),
+        ...(settings.extra_args ?? []),
+      ],
+    }
+  },
+  exitCodes: {
+    1: 'gave-up',
+    41: 'bad-setup',
+    42: 'bad-setup',
+    44: 'bad-setup',
+    52: 'bad-setup',
+    53: 'limit-reached',
+    55: 'bad-setup',
+    130: 'interrupted',
+  },
+})
+
+/** Which key holds the address says how to talk to it. `trust`: its tools run without asking. */
+function toEntry({ transport, command, args, url }: McpServer): Record<string, unknown> {
+  switch (transport) {
+    case 'stdio':
+      return { command, args, trust: true }
+    case 'sse':
+      return { url, trust: true }
+    case 'streamable-http':
+      return { httpUrl: url, trust: true }
+  }
+}

@@ -1,0 +1,97 @@
+import * as z from 'zod'
+import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
+import { answerTokens, defineHarness, extraConfig, toJsonFile } from './harness.ts'
+
+const MiniSweAgentSettings = z.strictObject({
+  step_limit: z.int().positive().optional().describe('Most model calls; absent: no limit'),
+  cost_limit: z
+    .number()
+    .min(0)
+    .optional()
+    .describe(
+      'In dollars, by the prices that LiteLLM knows; a model that it does not know costs nothing. Absent or 0: no limit',
+    ),
+  model_retry_attempts: z.int().positive().optional().describe('Tries of one model call'),
+  sampling_seed: z.int().optional().describe('Seed of every request'),
+  command_timeout_seconds: z.int().positive().optional().describe('Of one command of the agent'),
+  model_kwargs: z.record(z.string(), z.json()).optional().describe('Further fields of every request'),
+  config: extraConfig(['run', 'model']).describe('Further keys of its config, over those of its mini.yaml'),
+})
+
+/** Its own command takes the task as an argument only; this hands it over from the file, and gives each end a code. */
+const RUNNER = `import os
+import sys
+from pathlib import Path
+
+from minisweagent.agents import get_agent
+from minisweagent.config import builtin_config_dir, get_config_from_spec
+from minisweagent.environments import get_environment
+from minisweagent.models import get_model
+from minisweagent.utils.serialize import recursive_merge
+
+own = Path(__file__).with_name("mini.yaml")
+config = recursive_merge(get_config_from_spec(str(builtin_config_dir / "mini.yaml")), get_config_from_spec(str(own)))
+model = get_model(config=config["model"])
+environment = get_environment(config.get("environment", {}), default_type="local")
+agent = get_agent(model, environment, config["agent"], default_type="default")
+result = agent.run(Path(os.environ["POLAR_INSTRUCTION_FILE"]).read_text(encoding="utf-8"))
+status = result.get("exit_status", "")
+print(result.get("submission") or status)
+sys.exit(0 if status == "Submitted" else 53 if "Exceeded" in status else 1)
+`
+
+export const miniSweAgent = defineHarness({
+  name: 'mini_swe_agent',
+  title: 'mini-swe-agent',
+  package: { registry: 'pypi', name: 'mini-swe-agent', version: '2.4.6', pins: ['litellm==1.81.0'] },
+  command: 'mini',
+  program: () => ({ kind: 'python', paths: ['python/bin/python3'] }),
+  dialect: 'openai-chat',
+  hasSubAgents: false,
+  instruction: 'file',
+  mcpTransports: [],
+  settings: MiniSweAgentSettings,
+  configure({ baseUrl, key, model, contextTokens, home, instructionFile }, settings) {
+    const config = {
+      agent: {
+        agent_class: 'default',
+        cost_limit: settings.cost_limit ?? 0,
+        step_limit: settings.step_limit ?? 0,
+        output_path: `${home}/.polar/mini-trajectory.json`,
+      },
+      environment: { environment_class: 'local', timeout: settings.command_timeout_seconds },
+      model: {
+        model_class: 'litellm',
+        model_name: `openai/${model}`,
+        cost_tracking: 'ignore_errors',
+        model_kwargs: {
+          max_tokens: answerTokens(contextTokens),
+          ...settings.model_kwargs,
+          ...(settings.sampling_seed === undefined ? {} : { seed: settings.sampling_seed }),
+        },
+      },
+    }
+    return {
+      files: {
+        '.polar/run-mini.py': RUNNER,
+        '.polar/mini.yaml': toJsonFile(mergeTrees(config, settings.config ?? {})),
+      },
+      env: {
+        OPENAI_BASE_URL: `${baseUrl}/v1`,
+        OPENAI_API_BASE: `${baseUrl}/v1`,
+        OPENAI_API_KEY: key,
+        POLAR_INSTRUCTION_FILE: instructionFile,
+        MSWEA_CONFIGURED: 'true',
+        MSWEA_SILENT_STARTUP: '1',
+        MSWEA_COST_TRACKING: 'ignore_errors',
+        ...(settings.model_retry_attempts === undefined
+          ? {}
+          : { MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT: String(settings.model_retry_attempts) }),
+        // Else it downloads a list of prices at start.
+        LITELLM_LOCAL_MODEL_COST_MAP: 'True',
+      },
+      args: [`${home}/.polar/run-mini.py`],
+    }
+  },
+  exitCodes: { 1: 'gave-up', 53: 'limit-reached' },
+})

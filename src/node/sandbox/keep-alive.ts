@@ -1,0 +1,34 @@
+import type { Clock } from '../../lib/async/clock.ts'
+import type { Sandbox } from './runtimes/runtime.ts'
+import { LEASE_MS } from './prepare/sandbox-order.ts'
+
+/** Says for every sandbox of a node, as long as it is wanted, that it is. */
+export class Leases implements Disposable {
+  readonly #clock: Clock
+  readonly #problem: (error: unknown) => void
+  readonly #held = new Set<Sandbox>()
+  #stop: () => void
+
+  constructor(clock: Clock, problem: (error: unknown) => void) {
+    this.#clock = clock
+    this.#problem = problem
+    this.#stop = this.#schedule()
+  }
+
+  hold(sandbox: Sandbox): Disposable {
+    this.#held.add(sandbox)
+    return { [Symbol.dispose]: () => void this.#held.delete(sandbox) }
+  }
+
+  #schedule(): () => void {
+    return this.#clock.after(LEASE_MS / 4, () => {
+      const until = this.#clock.now() + LEASE_MS
+      for (const sandbox of this.#held) sandbox.renew(until).catch(this.#problem)
+      this.#stop = this.#schedule()
+    })
+  }
+
+  [Symbol.dispose](): void {
+    this.#stop()
+  }
+}

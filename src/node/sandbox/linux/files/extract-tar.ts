@@ -1,0 +1,115 @@
+import { constants, type Stats } from 'node:fs'
+import { chmod, link, lstat, mkdir, open, symlink } from 'node:fs/promises'
+import { join } from 'node:path'
+import { errnoOf } from '../../../../lib/fs/errno.ts'
+import { readTar, TarError, type TarEntry } from '../../../../lib/archive/tar-reader.ts'
+import { RolloutError } from '../../../../model/failure.ts'
+import type { CopyLimits } from '../../runtimes/runtime.ts'
+
+const { O_CREAT, O_EXCL, O_NOFOLLOW, O_WRONLY } = constants
+
+/**
+ * Writes an archive that a hostile program may have made to `target`, which must not exist. What it puts there is only
+ * what it has made itself: every parent is a directory of this very archive, every file is new, a hard link is one to a
+ * file of this archive. Symbolic links are copied as they are and never followed; who reads the copy must not follow
+ * them either. Whoever calls removes `target` when this throws.
+ */
+export async function extractTar(source: AsyncIterable<Uint8Array>, target: string, limits: CopyLimits): Promise<void> {
+  const made = new Map<string, 'directory' | 'file' | 'link'>()
+  /** Given at the end: one that may not be written to must still be filled. */
+  const directoryModes = new Map<string, number>()
+  let bytes = 0
+  let file: Awaited<ReturnType<typeof open>> | undefined
+  try {
+    for await (const part of readTar(source)) {
+      if ('data' in part) {
+        await file?.writeFile(part.data)
+        continue
+      }
+      await file?.close()
+      file = undefined
+      const { entry } = part
+      bytes += entry.size
+      if (bytes > limits.maxBytes) throw tooMuch(`more than ${limits.maxBytes} bytes`)
+      if (made.size >= limits.maxFiles) throw tooMuch(`more than ${limits.maxFiles} files`)
+      file = await place(entry)
+    }
+  } catch (error) {
+    if (error instanceof TarError) throw unsafe(error.message, error)
+    if (errnoOf(error) === 'EEXIST') throw unsafe('the archive has two things of one name', error)
+    if (errnoOf(error) === 'ENAMETOOLONG') throw unsafe('a path is longer than this machine can say', error)
+    throw error
+  } finally {
+    await file?.close()
+  }
+  for (const [path, mode] of [...directoryModes].toReversed()) await chmod(path, mode)
+  if (made.size === 0) throw new RolloutError('runtime.copy-failed', 'The sandbox sent an empty archive')
+
+  async function place(entry: TarEntry): Promise<Awaited<ReturnType<typeof open>> | undefined> {
+    const name = toName(entry.name)
+    const path = name === '' ? target : join(target, name)
+    const parent = name.includes('/') ? name.slice(0, name.lastIndexOf('/')) : ''
+    if (name === '' ? made.size > 0 && entry.kind !== 'directory' : made.get(parent) !== 'directory')
+      throw unsafe(`${quote(entry.name)} has no directory to be in`)
+    // Neither owner nor group are kept, so bits that would lend their rights are not either.
+    const mode = entry.mode & 0o777
+    switch (entry.kind) {
+      case 'directory':
+        if (made.get(name) === 'directory') return undefined
+        await mkdir(path, { mode: 0o700 })
+        made.set(name, 'directory')
+        directoryModes.set(path, mode)
+        return undefined
+      case 'file': {
+        const handle = await open(path, O_CREAT | O_EXCL | O_NOFOLLOW | O_WRONLY, 0o600)
+        made.set(name, 'file')
+        await handle.chmod(mode)
+        return handle
+      }
+      case 'symlink':
+        await symlink(entry.target, path)
+        made.set(name, 'link')
+        return undefined
+      case 'hardlink': {
+        const original = toName(entry.target)
+        if (made.get(original) !== 'file') throw unsafe(`${quote(entry.name)} is a hard link to something else`)
+        await link(join(target, original), path)
+        made.set(name, 'file')
+        return undefined
+      }
+      case 'special':
+        throw unsafe(`${quote(entry.name)} is a device or a pipe`)
+    }
+  }
+}
+
+/**
+ * The path below the one thing the archive is of, whose own path is the empty one and whose name does not matter; throws
+ * for one that leads out of it.
+ */
+function toName(name: string): string {
+  if (name.startsWith('/') || name.includes('\0')) throw unsafe(`${quote(name)} leads elsewhere`)
+  const parts = name.split('/').filter((part) => part !== '' && part !== '.')
+  if (parts.includes('..')) throw unsafe(`${quote(name)} leads elsewhere`)
+  return parts.slice(1).join('/')
+}
+
+/** Undefined when there is nothing of that name. */
+export async function lstatIfThere(path: string): Promise<Stats | undefined> {
+  return lstat(path).catch((error: unknown) => {
+    if (errnoOf(error) === 'ENOENT') return undefined
+    throw error
+  })
+}
+
+function unsafe(message: string, cause?: unknown): RolloutError {
+  return new RolloutError('workspace.unsafe-file', `Refused to copy from the sandbox: ${message}`, { cause })
+}
+
+function tooMuch(what: string): RolloutError {
+  return new RolloutError('workspace.too-large', `Refused to copy from the sandbox: ${what}`)
+}
+
+function quote(name: string): string {
+  return JSON.stringify(name.length > 200 ? `${name.slice(0, 200)}…` : name)
+}

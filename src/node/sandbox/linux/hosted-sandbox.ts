@@ -1,0 +1,253 @@
+import type { ChildProcessWithoutNullStreams } from 'node:child_process'
+import { chmod, mkdir, rm, writeFile } from 'node:fs/promises'
+import { dirname, isAbsolute, join, normalize } from 'node:path/posix'
+import { describeError, errnoOf } from '../../../lib/fs/errno.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
+import type { Cgroup } from './limits/cgroups.ts'
+import type { WatchedMemory } from './limits/memory-watch.ts'
+import { discardEntry, startExecution, type Room } from './process/execution.ts'
+import type { CleanSpawn } from './process/clean-spawn.ts'
+import { RAISE_OOM_SCORE } from './limits/oom-score.ts'
+import { HOST_ENV } from './files/paths.ts'
+import { childrenOf, identify, signalProcess } from './process/processes.ts'
+import type { Records, SandboxRecord } from './records.ts'
+import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type Helper } from './files/transfers.ts'
+
+const STDERR_BYTES = 8 * 1024
+
+/** What differs between kinds of sandboxes whose processes are processes of this machine. */
+export interface Cell {
+  /** Written down, and kept up to date by `renew`. */
+  record: SandboxRecord
+  folder: string
+  workdir: string
+  doorPort: number | undefined
+  /** Of every command. */
+  env: Readonly<Record<string, string>>
+  isAlive(): boolean
+  /** A place for one command and all it starts. */
+  openRoom(): Promise<Room>
+  /** What leads a tool of ours inside, out of reach of what runs there; undefined where there is no inside. */
+  toolLead(): readonly string[] | undefined
+  countOutOfMemory(): Promise<number | undefined>
+  stats(): Promise<SandboxStats>
+  /** Closes the door too. */
+  freeze(): Promise<void>
+  snapshot(name: string): Promise<void>
+  /** Ends all of it and takes it away. Called once. */
+  close(): Promise<void>
+}
+
+/** What counts the resources of a sandbox. */
+export interface Counters {
+  cgroup: Cgroup | undefined
+  /** Present where memory is limited without a control group. */
+  memory: WatchedMemory | undefined
+}
+
+/** What its counters have counted, and what `du -sk` says of its files. */
+export async function readStats({ cgroup, memory }: Counters, du: string): Promise<SandboxStats> {
+  const kilobytes = Number.parseInt(du, 10)
+  const counted = await cgroup?.stats()
+  const memoryBytes = await memory?.measure()
+  return {
+    ...counted,
+    ...(memoryBytes !== undefined && { memoryBytes }),
+    ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }),
+  }
+}
+
+/** How many processes were killed for want of memory; undefined where that cannot be known. */
+export async function countKills({ cgroup, memory }: Counters): Promise<number | undefined> {
+  return memory === undefined ? cgroup?.countOutOfMemory() : memory.kills
+}
+
+export interface HostedDeps {
+  records: Records
+  spawn: CleanSpawn
+  now(): number
+}
+
+/** A sandbox whose processes this machine can see and end, wherever their files and network are. */
+export class HostedSandbox implements Sandbox {
+  readonly #cell: Cell
+  readonly #deps: HostedDeps
+  readonly #rooms = new Set<Room>()
+  #execs = 0
+  #isFrozen = false
+  #stopping: Promise<void> | undefined
+
+  constructor(cell: Cell, deps: HostedDeps) {
+    this.#cell = cell
+    this.#deps = deps
+  }
+
+  get id(): string {
+    return this.#cell.record.id
+  }
+
+  get workdir(): string {
+    return this.#cell.workdir
+  }
+
+  get doorPort(): number | undefined {
+    return this.#cell.doorPort
+  }
+
+  async exec(spec: ExecSpec): Promise<Execution> {
+    this.#assertAlive()
+    if (this.#isFrozen) throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+    const folder = join(this.#cell.folder, 'exec')
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    const room = await this.#cell.openRoom()
+    this.#rooms.add(room)
+    const tracked: Room = {
+      ...room,
+      close: async () => {
+        await room.close()
+        this.#rooms.delete(room)
+      },
+      reclaim: async () => {
+        const isReclaimed = (await room.reclaim?.()) === true
+        if (isReclaimed) this.#rooms.delete(room)
+        return isReclaimed
+      },
+    }
+    // It may have been stopped while the room was made.
+    if (this.#stopping !== undefined || this.#isFrozen) {
+      await tracked.close()
+      discardEntry(room.entry)
+      this.#assertAlive()
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+    }
+    return startExecution(
+      { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...this.#cell.env, ...spec.env } },
+      {
+        id: `x${(this.#execs += 1)}`,
+        folder,
+        room: tracked,
+        countOutOfMemory: () => this.#cell.countOutOfMemory(),
+        now: () => this.#deps.now(),
+      },
+    )
+  }
+
+  async upload(source: string, target: string, signal: AbortSignal): Promise<void> {
+    this.#assertAlive()
+    await uploadTo(this.#startHelper, source, this.#path(target), signal)
+  }
+
+  async download(source: string, target: string, limits: CopyLimits, signal: AbortSignal): Promise<void> {
+    this.#assertAlive()
+    await downloadFrom(this.#startHelper, this.#path(source), target, limits, signal)
+  }
+
+  async writeFile(path: string, data: string | Uint8Array, options: { mode?: number } = {}): Promise<void> {
+    this.#assertAlive()
+    const [place, mode] = [this.#path(path), options.mode ?? 0o644]
+    if (this.#cell.toolLead() === undefined) await replaceFile(place, data, mode)
+    else await writeFileTo(this.#startHelper, place, data, mode)
+  }
+
+  async readFile(path: string, options: { maxBytes: number }): Promise<Buffer> {
+    this.#assertAlive()
+    return readFileFrom(this.#startHelper, this.#path(path), options.maxBytes)
+  }
+
+  async stats(): Promise<SandboxStats> {
+    this.#assertAlive()
+    return this.#cell.stats()
+  }
+
+  async renew(leaseUntil: number): Promise<void> {
+    this.#assertAlive()
+    this.#cell.record.leaseUntil = leaseUntil
+    await this.#deps.records.write(this.#cell.record)
+  }
+
+  async snapshot(name: string): Promise<void> {
+    this.#assertAlive()
+    await this.#cell.snapshot(name)
+  }
+
+  async freeze(): Promise<void> {
+    this.#assertAlive()
+    this.#isFrozen = true
+    await Promise.all([...this.#rooms].map((room) => room.close()))
+    this.#rooms.clear()
+    await this.#cell.freeze()
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= this.#end()
+    return this.#stopping
+  }
+
+  async #end(): Promise<void> {
+    await Promise.all([...this.#rooms].map((room) => room.close()))
+    await this.#cell.close()
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.stop()
+  }
+
+  #path(path: string): string {
+    return isAbsolute(path) ? normalize(path) : join(this.#cell.workdir, path)
+  }
+
+  #assertAlive(): void {
+    if (this.#stopping !== undefined) throw new RolloutError('runtime.gone', `Sandbox ${this.id} was stopped`)
+    if (!this.#cell.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has vanished`)
+  }
+
+  readonly #startHelper = (command: readonly [string, ...string[]]): Helper => {
+    const [file, ...args] = [...(this.#cell.toolLead() ?? []), ...command]
+    const stdio: 'pipe'[] = ['pipe', 'pipe', 'pipe']
+    const child = this.#deps.spawn(file!, args, { stdio, env: HOST_ENV, detached: true })
+    const { stdin, stdout } = child as ChildProcessWithoutNullStreams
+    let stderr = ''
+    child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-STDERR_BYTES)))
+    stdin.on('error', () => stdin.destroy())
+    const ended = new Promise<{ exitCode: number; stderr: string }>((resolve) => {
+      child.once('close', (code) => resolve({ exitCode: code ?? 128, stderr }))
+      child.once('error', (error) => resolve({ exitCode: 127, stderr: error.message }))
+    })
+    const kill = () => {
+      // Nobody reads it any more, and it would not end before it was read.
+      stdout.destroy()
+      void killWithChildren(child.pid)
+    }
+    return { stdin, stdout, ended, kill }
+  }
+}
+
+/** The same as `writeFileTo`, for files of this machine. What was there is taken away first, links too, not written to. */
+async function replaceFile(path: string, data: string | Uint8Array, mode: number): Promise<void> {
+  try {
+    await mkdir(dirname(path), { recursive: true })
+    await rm(path, { recursive: true, force: true })
+    await writeFile(path, data, { flag: 'wx', mode: 0o600 })
+    await chmod(path, mode)
+  } catch (error) {
+    const code = errnoOf(error) === 'ENOSPC' ? 'runtime.out-of-disk' : 'runtime.copy-failed'
+    throw new RolloutError(code, `Writing ${path} failed: ${describeError(error)}`, { cause: error })
+  }
+}
+
+/** The tool itself is a child of what led into the sandbox. */
+async function killWithChildren(pid: number | undefined): Promise<void> {
+  if (pid === undefined) return
+  for (const each of [...(await childrenOf(pid)), pid]) {
+    const ref = await identify(each)
+    if (ref !== undefined) await signalProcess(ref, 'SIGKILL')
+  }
+}
+
+/** Raises the out-of-memory score of what follows, and leads into accounting groups. */
+export function joinLead(files: readonly string[]): string[] {
+  const enter = 'while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done'
+  const script = `n=$1; shift; ${RAISE_OOM_SCORE}; ${enter}; exec "$@"`
+  return ['/bin/sh', '-c', script, 'sh', String(files.length), ...files]
+}

@@ -1,0 +1,198 @@
+import { accessSync, constants, existsSync, readFileSync } from 'node:fs'
+import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { errnoOf } from '../../../../lib/fs/errno.ts'
+import type { SandboxLimits, SandboxStats } from '../../runtimes/runtime.ts'
+import { identify, signalProcess } from '../process/processes.ts'
+
+type Controller = 'memory' | 'pids' | 'cpu' | 'cpuacct'
+
+const CONTROLLERS: readonly Controller[] = ['memory', 'pids', 'cpu', 'cpuacct']
+const PERIOD_US = 100_000
+/** Older kernels let go of a group only a moment after its last process. */
+const REMOVE_ATTEMPTS = 50
+
+interface Place {
+  version: 1 | 2
+  folder: string
+}
+
+/** Where a group is, for whoever has to remove it when its maker is dead. */
+export type CgroupPlaces = Partial<Record<Controller, Place>>
+
+/** The kernel's accounting groups, where this process may make some: version 1, version 2, or both at once. */
+export class Cgroups {
+  /** The folders below which groups are made. */
+  readonly #places: ReadonlyMap<Controller, Place>
+
+  private constructor(places: ReadonlyMap<Controller, Place>) {
+    this.#places = places
+  }
+
+  /** What can be used here; undefined when nothing can. */
+  static detect(): Cgroups | undefined {
+    const places = new Map<Controller, Place>()
+    const mounts = readIfThere('/proc/self/mounts').split('\n')
+    const own = readIfThere('/proc/self/cgroup').split('\n')
+    for (const line of mounts) {
+      const [, folder, type, options] = line.split(' ')
+      if (folder === undefined || options === undefined) continue
+      if (type === 'cgroup') {
+        for (const controller of CONTROLLERS.filter((name) => options.split(',').includes(name))) {
+          // Below the group we are in ourselves, so that what limits us limits them too.
+          const group = own.find((entry) => entry.split(':')[1]?.split(',').includes(controller))?.split(':')[2] ?? '/'
+          const nested = join(folder, group)
+          places.set(controller, { version: 1, folder: existsSync(nested) ? nested : folder })
+        }
+      } else if (type === 'cgroup2') {
+        const enabled = readIfThere(join(folder, 'cgroup.subtree_control')).split(/\s/)
+        for (const controller of CONTROLLERS.filter((name) => enabled.includes(name)))
+          if (!places.has(controller)) places.set(controller, { version: 2, folder })
+      }
+    }
+    for (const [controller, { folder }] of places) if (!isWritable(folder)) places.delete(controller)
+    return places.size === 0 ? undefined : new Cgroups(places)
+  }
+
+  /** Which limits can be set. */
+  get limits(): (keyof SandboxLimits)[] {
+    const limits: Partial<Record<Controller, keyof SandboxLimits>> = { memory: 'memoryMb', pids: 'pids', cpu: 'cpus' }
+    return [...this.#places.keys()].map((controller) => limits[controller]).filter((limit) => limit !== undefined)
+  }
+
+  get version(): string {
+    return [...new Set([...this.#places.values()].map(({ version }) => `v${version}`))].join(' and ')
+  }
+
+  /** `note` writes down where they will be, before they are: whoever finds that after a crash can remove them. */
+  async create(name: string, limits: SandboxLimits, note: (places: CgroupPlaces) => Promise<void>): Promise<Cgroup> {
+    const places = [...this.#places].map(([key, { version, folder }]) => [key, { version, folder: join(folder, name) }])
+    const group = new Cgroup(Object.fromEntries(places))
+    await note(group.places)
+    try {
+      await group.create(limits)
+    } catch (error) {
+      await group.remove()
+      throw error
+    }
+    return group
+  }
+}
+
+export class Cgroup {
+  readonly places: CgroupPlaces
+
+  constructor(places: CgroupPlaces) {
+    this.places = places
+  }
+
+  /** A process that writes 0 to each of these belongs to the group, with all that it starts. */
+  get joinFiles(): string[] {
+    return this.#all().map((folder) => join(folder, 'cgroup.procs'))
+  }
+
+  async create({ memoryMb, pids, cpus }: SandboxLimits): Promise<void> {
+    for (const folder of this.#all()) await mkdir(folder, { mode: 0o755 }).catch(ignore('EEXIST'))
+    const bytes = memoryMb === undefined ? undefined : String(memoryMb * 1024 * 1024)
+    await this.#set('memory', bytes, { 1: 'memory.limit_in_bytes', 2: 'memory.max' })
+    // Swap would only make a program that exceeds its share slow instead of ending it. Absent where there is none.
+    await this.#set('memory', bytes, { 1: 'memory.memsw.limit_in_bytes' }).catch(() => {})
+    await this.#set('memory', bytes === undefined ? undefined : '0', { 2: 'memory.swap.max' }).catch(() => {})
+    await this.#set('pids', pids === undefined ? undefined : String(pids), { 1: 'pids.max', 2: 'pids.max' })
+    if (cpus === undefined) return
+    const quota = Math.round(cpus * PERIOD_US)
+    await this.#set('cpu', String(quota), { 1: 'cpu.cfs_quota_us' })
+    await this.#set('cpu', `${quota} ${PERIOD_US}`, { 2: 'cpu.max' })
+  }
+
+  async stats(): Promise<SandboxStats> {
+    const memory = await this.#read('memory', { 1: 'memory.usage_in_bytes', 2: 'memory.current' })
+    const processes = await this.#read('pids', { 1: 'pids.current', 2: 'pids.current' })
+    const nanoseconds = await this.#read('cpuacct', { 1: 'cpuacct.usage' })
+    const cpu = await this.#read('cpu', { 2: 'cpu.stat' })
+    const microseconds = cpu === undefined ? undefined : numberAfter(cpu, 'usage_usec')
+    const cpuMs =
+      nanoseconds === undefined
+        ? microseconds === undefined
+          ? undefined
+          : microseconds / 1e3
+        : Number(nanoseconds) / 1e6
+    return {
+      ...(memory !== undefined && { memoryBytes: Number(memory) }),
+      ...(processes !== undefined && { processes: Number(processes) }),
+      ...(cpuMs !== undefined && { cpuMs }),
+    }
+  }
+
+  /** How often the kernel has killed in it for want of memory; undefined where it does not say. */
+  async countOutOfMemory(): Promise<number | undefined> {
+    const events = await this.#read('memory', { 1: 'memory.oom_control', 2: 'memory.events' })
+    return events === undefined ? undefined : numberAfter(events, 'oom_kill')
+  }
+
+  /** Ends whatever is in it, and removes it. Nothing to remove is no error. */
+  async remove(): Promise<void> {
+    for (const folder of this.#all()) {
+      for (let attempt = 0; attempt < REMOVE_ATTEMPTS && existsSync(folder); attempt += 1) {
+        await killMembers(folder)
+        await rmdir(folder).catch(ignore('EBUSY', 'ENOENT'))
+        if (existsSync(folder)) await sleep(20)
+      }
+    }
+  }
+
+  #all(): string[] {
+    return [...new Set(Object.values(this.places).map(({ folder }) => folder))]
+  }
+
+  async #set(controller: Controller, value: string | undefined, files: Partial<Record<1 | 2, string>>): Promise<void> {
+    const place = this.places[controller]
+    const file = place === undefined ? undefined : files[place.version]
+    if (place !== undefined && file !== undefined && value !== undefined)
+      await writeFile(join(place.folder, file), value)
+  }
+
+  async #read(controller: Controller, files: Partial<Record<1 | 2, string>>): Promise<string | undefined> {
+    const place = this.places[controller]
+    const file = place === undefined ? undefined : files[place.version]
+    if (place === undefined || file === undefined) return undefined
+    return readFile(join(place.folder, file), 'utf8').catch(() => undefined)
+  }
+}
+
+async function killMembers(folder: string): Promise<void> {
+  const members = await readFile(join(folder, 'cgroup.procs'), 'utf8').catch(() => '')
+  for (const pid of members.split('\n').filter(Boolean).map(Number)) {
+    const ref = await identify(pid)
+    if (ref !== undefined) await signalProcess(ref, 'SIGKILL')
+  }
+}
+
+function numberAfter(text: string, key: string): number | undefined {
+  const line = text.split('\n').find((each) => each.startsWith(`${key} `))
+  return line === undefined ? undefined : Number(line.slice(key.length + 1))
+}
+
+function isWritable(folder: string): boolean {
+  try {
+    accessSync(folder, constants.W_OK)
+    return true
+  } catch {
+    return false
+  }
+}
+
+function readIfThere(path: string): string {
+  try {
+    return readFileSync(path, 'utf8')
+  } catch {
+    return ''
+  }
+}
+
+function ignore(...codes: string[]): (error: unknown) => void {
+  return (error) => {
+    if (!codes.includes(errnoOf(error) ?? '')) throw error
+  }
+}

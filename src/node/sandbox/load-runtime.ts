@@ -1,0 +1,62 @@
+import * as z from 'zod'
+import { lacksFields, loadExport } from '../../lib/process/load-module.ts'
+import type { Plug } from '../../lib/plug.ts'
+import { RolloutError } from '../../model/failure.ts'
+import { runtimes } from './runtimes/index.ts'
+import type { Runtime, RuntimeDeps } from './runtimes/runtime.ts'
+
+/** A kind of sandbox as a module of the user's brings it. */
+export type RuntimePlug = Plug<z.ZodObject<{ kind: z.ZodLiteral<string> }>, RuntimeDeps, Runtime>
+
+/**
+ * A runtime from a module of the user's: it exports `runtime`, the config it takes and how to make one. A module may do
+ * anything this process may, so its real path must be on the list of those that were allowed beforehand. Throws
+ * RolloutError `config.invalid`.
+ */
+export async function loadRuntime(path: string, { allowed }: { allowed: readonly string[] }): Promise<RuntimePlug> {
+  const loaded = await loadExport(path, { what: 'Runtime', name: 'runtime', lacks: lacksOfPlug, allowed })
+  if (!('value' in loaded)) throw new RolloutError('config.invalid', loaded.problem, { cause: loaded.cause })
+  const plug = loaded.value as RuntimePlug
+  const kind = kindOf(plug)
+  if (!runtimes.kinds.includes(kind)) return plug
+  // They would find each other's sandboxes.
+  throw new RolloutError('config.invalid', `Runtime module ${path}: "${kind}" is a kind of polar's; call it otherwise.`)
+}
+
+export function kindOf(plug: RuntimePlug): string {
+  return plug.config.shape.kind.value
+}
+
+/** `settings`: what its config takes besides the kind, `kwargs` of a task. Throws RolloutError `config.invalid`. */
+export function createCustomRuntime(
+  plug: RuntimePlug,
+  settings: Readonly<Record<string, unknown>>,
+  deps: RuntimeDeps,
+): Runtime {
+  const kind = kindOf(plug)
+  const config = plug.config.safeParse({ ...settings, kind })
+  if (!config.success)
+    throw new RolloutError('config.invalid', `The settings of the runtime ${kind}: ${z.prettifyError(config.error)}`)
+  const runtime = plug.create(config.data, deps)
+  const missing = lacksFields(runtime, FIELDS)
+  if (missing.length === 0) return runtime
+  throw new RolloutError('config.invalid', `The runtime ${kind} lacks ${missing.join(', ')}.`)
+}
+
+const FIELDS = {
+  kind: 'string',
+  capabilities: 'object',
+  check: 'function',
+  start: 'function',
+  list: 'function',
+  remove: 'function',
+} as const
+
+function lacksOfPlug(value: unknown): string[] {
+  const missing = lacksFields(value, { config: 'object', create: 'function' })
+  if (missing.length > 0) return missing
+  const { config } = value as { config: { shape?: { kind?: { value?: unknown } } } }
+  const kind = config.shape?.kind?.value
+  if (typeof kind === 'string' && /^[a-z][a-z0-9-]*$/.test(kind)) return []
+  return ['a config with a kind, as in z.strictObject({ kind: z.literal("mine") })']
+}

@@ -1,0 +1,132 @@
+import { createHash } from 'node:crypto'
+import { mkdir, rm } from 'node:fs/promises'
+import { RolloutError } from '../../../model/failure.ts'
+import type { CheckoutAction } from '../../../model/task.ts'
+import { BoundedCache, type CacheLimits } from './bounded-cache.ts'
+import { accessTo, type GitCredential } from './git-access.ts'
+import { runGit, withoutLogin } from './git.ts'
+import type { Sandbox } from '../runtimes/runtime.ts'
+
+export interface CheckoutsDeps {
+  /** Where mirrors and checkouts are kept. Processes with the same folder share them. */
+  dir: string
+  limits: CacheLimits
+  /** Ours: where git and certificates are found. */
+  env: Readonly<Record<string, string | undefined>>
+  /** The only credentials for repositories; absent: none. */
+  credentials?: readonly GitCredential[]
+  /** Unix milliseconds. */
+  now(): number
+}
+
+type Wanted = Pick<CheckoutAction, 'repository' | 'commit' | 'depth'>
+
+/**
+ * Puts repositories into sandboxes. Of each there is a mirror on this machine, which is asked first, and each commit that
+ * was wanted is kept checked out, so that the next sandbox costs a copy. A sandbox sees neither mirror nor network, and
+ * in its copy there are that commit and those before it only: no branches, no tags, no address.
+ */
+export class Checkouts {
+  readonly #deps: CheckoutsDeps
+  readonly #cache: BoundedCache
+
+  constructor(deps: CheckoutsDeps) {
+    this.#deps = deps
+    this.#cache = new BoundedCache(deps.dir, deps.limits, () => deps.now())
+  }
+
+  /**
+   * Throws RolloutError `config.invalid` for a commit that the repository does not have, `runtime.prepare-failed` when it
+   * cannot be reached.
+   */
+  async upload(wanted: Wanted & Pick<CheckoutAction, 'target'>, sandbox: Sandbox, signal: AbortSignal): Promise<void> {
+    const name = `tree-${digest([wanted.repository, wanted.commit, wanted.depth ?? null])}`
+    await this.#cache.using(name, async () => {
+      // Somebody who cleans up may have come between.
+      while (!(await this.#cache.has(name))) {
+        await this.#cache.exclusively(name, signal, async () => {
+          if (!(await this.#cache.has(name))) await this.#checkOut(name, wanted, signal)
+        })
+      }
+      await sandbox.upload(this.#cache.pathOf(name), wanted.target, signal)
+    })
+  }
+
+  async #checkOut(name: string, { repository, commit, depth }: Wanted, signal: AbortSignal): Promise<void> {
+    // Refuses a repository that git may not reach before anything is made for it.
+    accessTo(repository, this.#deps.credentials ?? [])
+    const mirror = `mirror-${digest([repository])}`
+    const folder = this.#cache.pathOf(name)
+    await rm(folder, { recursive: true, force: true })
+    await this.#cache.using(mirror, async () => {
+      await this.#updateMirror(mirror, { repository, commit }, signal)
+      await this.#git(signal, ['init', '--quiet', ...formatOf(commit), '--template=', '--', folder])
+      const history = depth == null ? [] : [`--depth=${depth}`]
+      const source = `file://${this.#cache.pathOf(mirror)}`
+      const fetch = ['-C', folder, 'fetch', ...FETCH, '--no-tags', ...history, '--', source, commit]
+      await this.#git(signal, fetch, source)
+      await this.#git(signal, ['-C', folder, 'checkout', '--quiet', '--detach', commit])
+    })
+    await this.#cache.keep(name)
+  }
+
+  /** Asks the repository itself only for what is not there. */
+  async #updateMirror(
+    mirror: string,
+    { repository, commit }: Pick<Wanted, 'repository' | 'commit'>,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const folder = this.#cache.pathOf(mirror)
+    if ((await this.#cache.has(mirror)) && (await this.#hasCommit(folder, commit, signal))) return
+    await this.#cache.exclusively(mirror, signal, async () => {
+      await mkdir(folder, { recursive: true, mode: 0o700 })
+      await this.#git(signal, ['init', '--quiet', '--bare', ...formatOf(commit), '--template=', '--', folder])
+      if (await this.#hasCommit(folder, commit, signal)) return
+      const fetch = ['-C', folder, 'fetch', ...FETCH, '--prune', '--', repository]
+      await this.#git(signal, [...fetch, '+refs/heads/*:refs/heads/*', '+refs/tags/*:refs/tags/*'], repository)
+      if (!(await this.#hasCommit(folder, commit, signal)))
+        await this.#fetchAlone(folder, { repository, commit }, signal)
+      await this.#cache.keep(mirror)
+    })
+  }
+
+  /** One that no branch or tag leads to, as of a pull request; most servers give it to who knows its name. */
+  async #fetchAlone(
+    folder: string,
+    { repository, commit }: Pick<Wanted, 'repository' | 'commit'>,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const spec = `${commit}:refs/polar/${commit}`
+    try {
+      await this.#git(signal, ['-C', folder, 'fetch', ...FETCH, '--no-tags', '--', repository, spec], repository)
+    } catch (cause) {
+      signal.throwIfAborted()
+      const message = `There is no commit ${commit} in ${withoutLogin(repository)}, or it may not be read.`
+      throw new RolloutError('config.invalid', message, { cause })
+    }
+  }
+
+  async #hasCommit(folder: string, commit: string, signal: AbortSignal): Promise<boolean> {
+    const found = this.#git(signal, ['-C', folder, 'cat-file', '-e', `${commit}^{commit}`])
+    return found.then(
+      () => true,
+      () => (signal.throwIfAborted(), false),
+    )
+  }
+
+  /** `remote`: the only repository that this command may talk to. */
+  async #git(signal: AbortSignal, args: readonly string[], remote?: string): Promise<string> {
+    const { env, credentials = [] } = this.#deps
+    return runGit(args, { env, signal, credentials, ...(remote !== undefined && { remote }) })
+  }
+}
+
+const FETCH = ['--quiet', '--force', '--no-write-fetch-head', '--no-auto-maintenance', '--no-recurse-submodules']
+
+function formatOf(commit: string): string[] {
+  return [`--object-format=${commit.length === 64 ? 'sha256' : 'sha1'}`]
+}
+
+function digest(parts: readonly unknown[]): string {
+  return createHash('sha256').update(JSON.stringify(parts)).digest('hex').slice(0, 40)
+}

@@ -1,0 +1,99 @@
+import { access } from 'node:fs/promises'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { describeError } from '../../../lib/fs/errno.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import type { PrepareAction } from '../../../model/task.ts'
+import type { Checkouts } from './checkouts.ts'
+import { lastWords } from '../../session/last-words.ts'
+import type { Sandbox } from '../runtimes/runtime.ts'
+
+type ExecAction = Extract<PrepareAction, { type: 'exec' }>
+
+/** Longest wait between two attempts. */
+const LONGEST_BACKOFF_MS = 5000
+
+export interface PrepareOptions {
+  /** In the environment of every command, under what the step itself says. */
+  env?: Readonly<Record<string, string>>
+}
+
+export interface PrepareDeps {
+  /** Who puts repositories into sandboxes; absent: a step that wants one is refused. */
+  checkouts?: Pick<Checkouts, 'upload'>
+}
+
+/** Makes a sandbox ready, step by step. Throws `runtime.prepare-failed` with what the step said. */
+export async function prepareSandbox(
+  sandbox: Sandbox,
+  actions: readonly PrepareAction[],
+  signal: AbortSignal,
+  { checkouts, env = {} }: PrepareDeps & PrepareOptions = {},
+): Promise<void> {
+  for (const [index, action] of actions.entries()) {
+    signal.throwIfAborted()
+    switch (action.type) {
+      case 'upload_file':
+      case 'upload_dir':
+        await sandbox.upload(action.source, action.target, signal).catch(async (error: unknown) => {
+          await assertSource(action, index)
+          throw error
+        })
+        break
+      case 'checkout':
+        if (checkouts === undefined)
+          throw new RolloutError('config.invalid', `Prepare step ${index + 1}: no repositories can be had here.`)
+        await checkouts.upload(action, sandbox, signal)
+        break
+      case 'exec':
+        await execWithRetries(sandbox, { ...action, env: { ...env, ...action.env } }, index, signal)
+        break
+    }
+  }
+}
+
+async function assertSource({ source }: { source: string }, index: number): Promise<void> {
+  await access(source).catch((cause: unknown) => {
+    const message = `Prepare step ${index + 1}: ${source} cannot be uploaded: ${describeError(cause)}`
+    throw new RolloutError('config.invalid', message, { cause })
+  })
+}
+
+async function execWithRetries(
+  sandbox: Sandbox,
+  action: ExecAction,
+  index: number,
+  signal: AbortSignal,
+): Promise<void> {
+  for (let attempt = 1; ; attempt++) {
+    const failed = await execOnce(sandbox, action, signal)
+    if (failed === undefined) return
+    if (attempt >= action.max_attempts) {
+      const often = attempt === 1 ? '' : ` after ${attempt} attempts`
+      throw new RolloutError('runtime.prepare-failed', `Prepare step ${index + 1}${often}: ${failed}`)
+    }
+    const backoff = Math.min(action.retry_backoff_seconds * 1000 * 2 ** (attempt - 1), LONGEST_BACKOFF_MS)
+    await sleep(backoff, undefined, { signal })
+  }
+}
+
+/** Why it failed; undefined when it did not. */
+async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSignal): Promise<string | undefined> {
+  const execution = await sandbox.exec({
+    command: ['/bin/sh', '-c', action.command],
+    ...(action.cwd == null ? {} : { cwd: action.cwd }),
+    ...(action.env == null ? {} : { env: action.env }),
+    // A server that a step starts is there for the harness.
+    leftovers: 'keep',
+  })
+  const kill = (): void => void execution.kill()
+  signal.addEventListener('abort', kill, { once: true })
+  try {
+    const { exitCode, signal: by } = await execution.result
+    signal.throwIfAborted()
+    if (exitCode === 0) return undefined
+    const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
+    return `${JSON.stringify(action.command)} ${how}: ${(await lastWords(execution)) || 'it said nothing'}`
+  } finally {
+    signal.removeEventListener('abort', kill)
+  }
+}

@@ -1,0 +1,41 @@
+import { buildCallFilter } from '../../linux/limits/seccomp-filter.ts'
+import type { ProcessRef } from '../../linux/process/processes.ts'
+import { ENTER, FINISH, HOLD_USERS, LAUNCH, PRELUDE, ROOM, VISIT } from './programs.ts'
+
+/** Numbers of the system calls that Perl has no word for. */
+const CALLS = {
+  x64: { capset: 126, fchownat: 260, keyctl: 250, mount: 165, pivot_root: 155, prctl: 157, prlimit64: 302, setgroups: 116, setns: 308, setresgid: 119, setresuid: 117, umount2: 166, unshare: 272 }, // prettier-ignore
+  arm64: { capset: 91, fchownat: 54, keyctl: 219, mount: 40, pivot_root: 41, prctl: 167, prlimit64: 261, setgroups: 159, setns: 268, setresgid: 149, setresuid: 147, umount2: 39, unshare: 97 }, // prettier-ignore
+} as const
+
+const PROGRAMS = { launch: LAUNCH, holdUsers: HOLD_USERS, finish: FINISH, room: ROOM, enter: ENTER, visit: VISIT }
+
+export type Machine = keyof typeof CALLS
+
+/** Undefined on a machine whose system calls we do not know. */
+export function findMachine(): Machine | undefined {
+  return process.arch === 'x64' || process.arch === 'arm64' ? process.arch : undefined
+}
+
+type Argument = string | number | boolean | ProcessRef
+
+/** A command line that takes the step. Whatever is in it can be read by everybody on the machine. */
+export function step(
+  machine: Machine,
+  program: keyof typeof PROGRAMS,
+  ...args: readonly Argument[]
+): [string, ...string[]] {
+  const calls = Object.entries(CALLS[machine]).map(([name, number]) => `${name} => ${number}`)
+  const script = `our %call = (${calls.join(', ')});${PRELUDE}${PROGRAMS[program]}`
+  return ['perl', '-e', script, ...args.map(toText)]
+}
+
+function toText(argument: Argument): string {
+  if (typeof argument === 'boolean') return argument ? '1' : ''
+  return String(typeof argument === 'object' ? argument.pid : argument)
+}
+
+/** For `enter`. */
+export function callFilterOf(machine: Machine): string {
+  return buildCallFilter(machine, { mayMount: false }).toString('hex')
+}

@@ -1,0 +1,325 @@
+import { mkdir, realpath, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import { makeDirectories } from '../../../lib/fs/make-directories.ts'
+import type { Plug } from '../../../lib/plug.ts'
+import { runProgram } from '../../../lib/process/run-program.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import { findCallFilter } from '../linux/limits/seccomp-filter.ts'
+import { Cgroup } from '../linux/limits/cgroups.ts'
+import { tryOne } from '../linux/check-sandbox.ts'
+import { findHold, HOLD_ANYWHERE } from '../linux/hold.ts'
+import { canMapLayers, MAP_LAYERS, mapVariables } from '../linux/files/map-layers.ts'
+import { closeDoors, openDoors } from '../linux/network/open-sockets.ts'
+import { HOST_ENV, INSIDE_HOME, insidePath, placeOf } from '../linux/files/paths.ts'
+import { Premises } from '../linux/host-runtime-state.ts'
+import { endProcesses, identify, signalProcess } from '../linux/process/processes.ts'
+import type { SandboxRecord } from '../linux/records.ts'
+import { readyLines, START_MS } from '../linux/process/started.ts'
+import { type SandboxUser, UserNumbers } from '../linux/limits/user-numbers.ts'
+import { toSysctls } from '../linux/limits/user-quotas.ts'
+import { becomeOptions, BubblewrapCell, endSandbox, type Processes } from './bubblewrap/sandbox-process.ts'
+import { BubblewrapConfig, bwrapLine, enterUsers, firstOf } from './bubblewrap/lines.ts'
+import { placeProgram, type PlacedProgram } from './bubblewrap/program.ts'
+import { ASSEMBLE, GATHER, prepareMachineTree, type MachineTree } from './bubblewrap-tree.ts'
+import type {
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeCheck,
+  RuntimeDeps,
+  Sandbox,
+  SandboxInfo,
+  SandboxSpec,
+} from './runtime.ts'
+
+export const bubblewrap: Plug<typeof BubblewrapConfig, RuntimeDeps, Runtime> = {
+  config: BubblewrapConfig,
+  create: (config, deps) => new BubblewrapRuntime(config, deps),
+}
+
+/**
+ * Namespaces without a daemon. A sandbox is three processes that do nothing: bwrap, the first process of its process
+ * namespace, and one that holds its user namespace. Commands are brought in from outside, each with a process namespace
+ * of its own, so that ending the first process of that ends all of it. Everything ends when we do.
+ *
+ * There are two user namespaces. All others belong to the outer one, whose root is an unprivileged user of the machine:
+ * ours, or one of `UserNumbers` when we are root. Commands run in the inner one, as a user without any capability, and cannot
+ * make a third.
+ */
+class BubblewrapRuntime implements Runtime {
+  readonly kind = 'bubblewrap'
+  readonly #config: BubblewrapConfig
+  readonly #deps: RuntimeDeps
+  readonly #premises: Premises
+  readonly #isRoot = process.getuid?.() === 0
+  readonly #users: UserNumbers
+  #tree: Promise<MachineTree> | undefined
+  #callFilter: ReturnType<typeof findCallFilter> | undefined
+  #hold: Promise<string> | undefined
+  #program: Promise<PlacedProgram> | undefined
+  #canMap: Promise<boolean> | undefined
+
+  constructor(config: BubblewrapConfig, deps: RuntimeDeps) {
+    this.#config = config
+    this.#deps = deps
+    this.#premises = new Premises(deps, config)
+    this.#users = new UserNumbers(config.uid)
+  }
+
+  get capabilities(): RuntimeCapabilities {
+    return {
+      isolatesFiles: true,
+      isolatesProcesses: true,
+      networks: ['none', 'allow', 'open'],
+      // Without groups a count of processes can still be kept, per user namespace.
+      limits: [...new Set(['pids', 'diskMb', ...this.#premises.limits] as const)],
+      images: 'optional',
+      supportsSnapshots: true,
+    }
+  }
+
+  async check(signal: AbortSignal): Promise<RuntimeCheck> {
+    const { program } = this.#config
+    for (const tool of [program, 'nsenter', 'unshare', 'setpriv', 'tar', 'mkfifo']) {
+      const { exitCode } = await runProgram([tool, '--version'], { env: HOST_ENV, signal })
+      if (exitCode !== 0) return { isUsable: false, reason: `${tool} is not installed` }
+    }
+    const failure = await tryOne(this, { now: this.#deps.now() }, signal)
+    if (failure !== undefined) return { isUsable: false, reason: failure }
+    return {
+      isUsable: true,
+      notes: [
+        this.#isRoot
+          ? `we are root; each sandbox has a user of its own from ${this.#config.uid} up, or ${this.#config.uid} with a writable mount`
+          : 'we are not root; sandboxes are our own user, without capabilities, and have a share of its limits (inotify, signals, processes)',
+        this.#premises.limitsNote,
+        (await this.#callFilter) === undefined
+          ? 'system calls are not filtered, for want of perl: keyrings of the login are in reach'
+          : 'system calls are filtered',
+        'a disk limit keeps what is written in memory; without one it is on disk',
+        'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
+      ],
+    }
+  }
+
+  async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    signal.throwIfAborted()
+    await makeDirectories(this.#deps.dir, 0o700)
+    this.#tree ??= prepareMachineTree(this.#deps.dir, this.#config.visible)
+    const tree = await this.#tree
+    this.#callFilter ??= findCallFilter(HOST_ENV, { mayMount: this.#config.userNamespaces })
+    const callFilter = await this.#callFilter
+    this.#hold ??= findHold(HOST_ENV)
+    this.#program ??= placeProgram(this.#config.program)
+    const program = await this.#program
+    const config = { ...this.#config, program: program.path }
+    // An image's programs may be of another make.
+    const hold = spec.image === undefined ? await this.#hold : HOLD_ANYWHERE
+    const record = await this.#premises.records.create(spec, this.#deps.now())
+    await using undo = new AsyncDisposableStack()
+    undo.defer(() => this.remove(spec.id))
+    const user = await this.#takeUser(spec)
+    undo.defer(() => user?.giveBack())
+    const below = spec.snapshot === undefined ? [] : await this.#premises.snapshots.use(spec.snapshot)
+    const layers = await this.#layersOf(spec, tree, below)
+    const folder = this.#premises.records.folderOf(spec.id)
+    await mkdir(join(folder, 'rw'), { mode: 0o755 })
+    const cgroup = await this.#premises.createCgroup(spec, record)
+    const processes = await this.#launch(spec, { record, folder, layers, tree, hold, config, program, user }, signal)
+    undo.defer(() => endSandbox(processes))
+    record.processes = [processes.monitor, processes.first, processes.holder]
+    await this.#premises.records.write(record)
+    const doors = await openDoors(spec, { spawn: this.#premises.spawn, lead: this.#toNetwork(processes) }, signal)
+    undo.defer(() => closeDoors(doors))
+    signal.throwIfAborted()
+    const storage = spec.limits.diskMb === undefined ? undefined : `/proc/${processes.monitor.pid}/root/sys/rw`
+    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup, storage)
+    const cell = new BubblewrapCell({
+      spec,
+      config,
+      record,
+      folder,
+      processes,
+      cgroup,
+      memory,
+      maxProcesses: this.#premises.maxProcesses(spec, cgroup),
+      doors,
+      callFilter: callFilter ?? [],
+      user,
+      home: INSIDE_HOME,
+      below,
+      snapshots: this.#premises.snapshots,
+      hold,
+      spawn,
+      pipes: this.#premises.pipes,
+      discard: async () => {
+        user?.giveBack()
+        await this.#premises.discard(spec.id)
+      },
+    })
+    undo.move()
+    return this.#premises.openSandbox(cell)
+  }
+
+  list(): Promise<SandboxInfo[]> {
+    return this.#premises.records.list()
+  }
+
+  async remove(id: string): Promise<void> {
+    const record = await this.#premises.records.load(id)
+    if (record === undefined) return
+    for (const ref of record.processes) await signalProcess(ref, 'SIGKILL')
+    // Commands are not in the record, nor is anything of one whose start was cut short; but all see its root.
+    await endProcesses(`${rootName(record)} `, 'mounts')
+    if (record.cgroup !== undefined) await new Cgroup(record.cgroup).remove()
+    await this.#premises.records.remove(id)
+  }
+
+  removeOldSnapshots(): Promise<string[]> {
+    return this.#premises.snapshots.prune()
+  }
+
+  removeSnapshot(name: string): Promise<void> {
+    return this.#premises.snapshots.remove(name)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#premises[Symbol.asyncDispose]()
+  }
+
+  /** The uppermost first. */
+  async #layersOf(spec: SandboxSpec, tree: MachineTree, below: readonly string[]): Promise<string[]> {
+    const bottom = spec.image ?? tree.base
+    if ((await stat(bottom).catch(() => undefined))?.isDirectory() !== true)
+      throw new RolloutError('runtime.image-missing', `${bottom} is not a folder; an image is the root of a tree`)
+    return [...below.map((name) => join(this.#premises.snapshots.folderOf(name), 'layer')), bottom]
+  }
+
+  /** Brings up the processes; none of them is left when this throws. */
+  async #launch(
+    spec: SandboxSpec,
+    { record, folder, layers, tree, hold, config, program, user }: Foundations,
+    signal: AbortSignal,
+  ): Promise<Processes> {
+    const namespaces = ['--user', '--map-root-user', '--mount', '--propagation', 'private']
+    const drop = user === undefined ? [] : ['setpriv', ...becomeOptions(user), 'unshare', ...namespaces]
+    const network = spec.network.kind === 'open' ? [] : ['--unshare-net']
+    const sandbox = bwrapLine(config, hold, ['--unshare-ipc', '--unshare-uts', '--hostname', 'sandbox', ...network])
+    const assemble = [...drop, '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
+    const outer = this.#isRoot ? ['--mount', '--propagation', 'private'] : namespaces
+    const child = this.#premises.spawner.spawn(
+      'setpriv',
+      ['--pdeathsig', 'KILL', 'unshare', ...outer, '/bin/sh', '-c', GATHER, 'sh', ...assemble],
+      {
+        stdio: ['ignore', 'pipe', 'pipe'],
+        env: {
+          ...HOST_ENV,
+          NAME: rootName(record),
+          FOLDER: folder,
+          PROGRAM_FOLDER: program.folder ?? '',
+          HIDDEN: await realpath(this.#deps.dir),
+          DISK_MB: spec.limits.diskMb === undefined ? '' : String(spec.limits.diskMb),
+          WORKDIR: insidePath(spec.workdir),
+          HOME_DIR: INSIDE_HOME,
+          ...numbered('OWNED', (spec.folders ?? []).map(insidePath)),
+          OWNED: String(spec.folders?.length ?? 0),
+          OWNER: user === undefined ? '' : `${user.uid}:${user.shared}`,
+          ...this.#quotas(user),
+          // Snapshots come before what they were made on, whose files are never the shared user's.
+          ...mapVariables(user?.shared ?? 0, user?.uid ?? 0, user?.uid === user?.shared ? 0 : layers.length - 1),
+          MAP_LAYERS,
+          OVERLAY: this.#isRoot ? '' : ',userxattr',
+          SEED: this.#isRoot && spec.image !== undefined && spec.snapshot === undefined ? '1' : '',
+          RESOLVE: spec.network.kind === 'open' ? '1' : '',
+          USER_NAMESPACES: this.#config.userNamespaces ? '1000' : '1',
+          FOLDERS: spec.image === undefined ? tree.folders.join(' ') : '',
+          ...numbered('LAYER', layers),
+          LAYERS: String(layers.length),
+          ...numbered(
+            'SOURCE',
+            // As the folder that is hidden is named: by no link.
+            await Promise.all(spec.mounts.map(({ source }) => placeOf(source))),
+          ),
+          ...numbered(
+            'TARGET',
+            spec.mounts.map(({ target }) => insidePath(target)),
+          ),
+          ...numbered(
+            'READONLY',
+            spec.mounts.map(({ isReadOnly }) => (isReadOnly ? '1' : '0')),
+          ),
+          MOUNTS: String(spec.mounts.length),
+        },
+      },
+    )
+    try {
+      const { users } = await readyLines(
+        child,
+        ['ready', 'users'],
+        AbortSignal.any([signal, AbortSignal.timeout(START_MS)]),
+      )
+      const monitor = await identify(child.pid!)
+      const first = await firstOf(child.pid!, Number(users))
+      const holder = await identify(Number(users))
+      if (monitor === undefined || first === undefined || holder === undefined) throw new Error('it ended at once')
+      return { child, monitor, first, holder }
+    } catch (cause) {
+      child.kill('SIGKILL')
+      signal.throwIfAborted()
+      const reason = cause instanceof Error ? cause.message : String(cause)
+      throw new RolloutError('runtime.start-failed', `Cannot start sandbox ${spec.id}: ${reason}`, { cause })
+    }
+  }
+
+  /** Undefined for our own. */
+  async #takeUser(spec: SandboxSpec): Promise<SandboxUser | undefined> {
+    if (!this.#isRoot) return undefined
+    if (spec.snapshot === undefined) return this.#users.take(spec, false)
+    this.#canMap ??= canMapLayers(this.#deps.dir, this.#config.uid)
+    return this.#users.take(spec, await this.#canMap)
+  }
+
+  /** For `ASSEMBLE`. */
+  #quotas(user: SandboxUser | undefined): { QUOTAS: string; QUOTA_LEAD: string } {
+    const quotas = this.#premises.quotasOf(user)
+    const { pendingSignals: signals, messageQueueBytes: bytes } = quotas
+    const limits = [
+      ...(signals === undefined ? [] : [`--sigpending=${signals}:${signals}`]),
+      ...(bytes === undefined ? [] : [`--msgqueue=${bytes}:${bytes}`]),
+    ]
+    return {
+      QUOTAS: toSysctls(quotas).join(' '),
+      QUOTA_LEAD: limits.length === 0 ? '' : ['prlimit', ...limits].join(' '),
+    }
+  }
+
+  /** Root may enter at once; and the helper must be able to read our own program's files. */
+  #toNetwork({ monitor, first }: Processes): string[] {
+    const enter = ['nsenter', '--preserve-credentials', '-t', String(first.pid), '-n']
+    return this.#isRoot ? enter : [...enterUsers(monitor), ...enter]
+  }
+}
+
+/** What a sandbox is put together from. */
+interface Foundations {
+  record: SandboxRecord
+  folder: string
+  /** The uppermost first. */
+  layers: readonly string[]
+  tree: MachineTree
+  /** What its first process does. */
+  hold: string
+  /** With the program as it is called in there. */
+  config: BubblewrapConfig
+  program: PlacedProgram
+  /** Undefined for our own. */
+  user: SandboxUser | undefined
+}
+
+/** What its root is called in a list of mounts, so that whatever runs in it can be found. */
+function rootName({ token }: SandboxRecord): string {
+  return `polar-${token}`
+}
+
+function numbered(name: string, values: readonly string[]): Record<string, string> {
+  return Object.fromEntries(values.map((value, index) => [`${name}_${index}`, value]))
+}

@@ -1,0 +1,229 @@
+import { chmod } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { runProgram } from '../../../../lib/process/run-program.ts'
+import { RolloutError } from '../../../../model/failure.ts'
+import type { RemoteSpawn, SpawnedProcess } from '../../linux/process/spawner.ts'
+import { openEntry, type Entry, type Room } from '../../linux/process/execution.ts'
+import { HostedPlace } from '../../linux/process-namespace.ts'
+import { countKills, joinLead, readStats, type Cell, type Counters } from '../../linux/hosted-sandbox.ts'
+import { closeDoors, proxyVariables, type Doors } from '../../linux/network/open-sockets.ts'
+import { HOST_ENV, INSIDE_PATH, insidePath } from '../../linux/files/paths.ts'
+import type { Pipes } from '../../linux/process/pipes.ts'
+import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
+import { removeTree, type SandboxRecord } from '../../linux/records.ts'
+import { RoomPool } from '../../linux/namespace-pool.ts'
+import type { Snapshots } from '../../linux/files/snapshots.ts'
+import { endOf, readyLines, START_MS } from '../../linux/process/started.ts'
+import { shareTree, type SandboxUser } from '../../linux/limits/user-numbers.ts'
+import { bwrapLine, enterUsers, firstOf, type BubblewrapConfig } from './lines.ts'
+import type { SandboxSpec, SandboxStats } from '../runtime.ts'
+
+const REAP_MS = 500
+
+export interface Processes {
+  /** bwrap itself, outside: it ends when the sandbox does. */
+  child: SpawnedProcess
+  monitor: ProcessRef
+  /** The sandbox's first process. */
+  first: ProcessRef
+  /** Holds the inner user namespace. */
+  holder: ProcessRef
+}
+
+export interface CellOptions extends Counters {
+  spec: SandboxSpec
+  config: BubblewrapConfig
+  record: SandboxRecord
+  folder: string
+  processes: Processes
+  /** Most processes of its user namespace where no control group counts them; absent: no limit. */
+  maxProcesses: number | undefined
+  doors: Doors
+  /** What a command line begins with to have less of the kernel; empty where there is no such thing. */
+  callFilter: readonly string[]
+  /** Whom we become before we enter; undefined when we are that user already. */
+  user: SandboxUser | undefined
+  /** Of the user inside. */
+  home: string
+  /** Names of the snapshots it stands on. */
+  below: readonly string[]
+  snapshots: Snapshots
+  /** What the first process of a room does. */
+  hold: string
+  spawn: RemoteSpawn
+  pipes: Pipes
+  discard(): Promise<void>
+}
+
+export class BubblewrapCell implements Cell {
+  readonly record: SandboxRecord
+  readonly folder: string
+  readonly workdir: string
+  readonly doorPort: number | undefined
+  readonly #options: CellOptions
+  readonly env: Readonly<Record<string, string>>
+  readonly #rooms: RoomPool<HostedPlace>
+
+  constructor(options: CellOptions) {
+    this.record = options.record
+    this.folder = options.folder
+    this.workdir = insidePath(options.spec.workdir)
+    this.doorPort = options.doors.doorPort
+    this.#options = options
+    this.env = {
+      PATH: INSIDE_PATH,
+      HOME: options.home,
+      ...proxyVariables(options.doors),
+      ...options.spec.env,
+    }
+    this.#rooms = new RoomPool({ make: () => this.#makePlace(), enter: (place) => this.#openEntry(place.first) })
+  }
+
+  isAlive(): boolean {
+    const { child } = this.#options.processes
+    return child.exitCode === null && child.signalCode === null
+  }
+
+  openRoom(): Promise<Room> {
+    return this.#rooms.take()
+  }
+
+  toolLead(): readonly string[] {
+    return this.#enter(this.#options.processes.first)
+  }
+
+  async countOutOfMemory(): Promise<number | undefined> {
+    return countKills(this.#options)
+  }
+
+  async stats(): Promise<SandboxStats> {
+    const { monitor } = this.#options.processes
+    const written = `/proc/${monitor.pid}/root/sys/rw`
+    const { stdout } = await this.#runOutside(['du', '-sk', '--', written])
+    return readStats(this.#options, stdout)
+  }
+
+  async freeze(): Promise<void> {
+    closeDoors(this.#options.doors)
+  }
+
+  async snapshot(name: string): Promise<void> {
+    const { snapshots, processes, below, user } = this.#options
+    await snapshots.add(name, below, async (draft) => {
+      const layer = join(draft, 'layer')
+      const upper = `/proc/${processes.monitor.pid}/root/sys/rw/upper`
+      const { exitCode, stderr } = await this.#runOutside(['cp', '-a', '--reflink=auto', '--', upper, layer])
+      if (exitCode !== 0)
+        throw new RolloutError('runtime.copy-failed', `Cannot keep ${name}: ${stderr.trim().slice(-500)}`)
+      await removeTree(join(layer, 'tmp'))
+      await chmod(layer, 0o755)
+      if (user !== undefined) await shareTree(layer, user)
+    })
+  }
+
+  async close(): Promise<void> {
+    const { processes, doors, cgroup, memory } = this.#options
+    closeDoors(doors)
+    memory?.[Symbol.dispose]()
+    await endSandbox(processes)
+    await this.#rooms.close()
+    await cgroup?.remove()
+    await this.#options.discard()
+  }
+
+  /** A process namespace with its own view of /proc; all else is the sandbox's. */
+  async #makePlace(): Promise<HostedPlace> {
+    const { processes, config, spec, hold, spawn, callFilter } = this.#options
+    const network = spec.network.kind === 'open' ? [] : ['-n']
+    const mounts = `--mount=/proc/${processes.monitor.pid}/ns/mnt`
+    const enter = [
+      'nsenter',
+      '--preserve-credentials',
+      '-t',
+      String(processes.first.pid),
+      mounts,
+      '-i',
+      '-u',
+      ...network,
+    ]
+    const lead = [...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
+    const [file, ...args] = [...lead, ...bwrapLine(config, hold, [])]
+    const child = spawn(file!, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV })
+    try {
+      await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
+      const first = await firstOf(child.pid!)
+      if (first === undefined) throw new Error('it ended at once')
+      const [idle] = await childrenOf(first.pid)
+      const canTell = callFilter.length > 0 && !config.userNamespaces
+      return new HostedPlace({ child, first, idle: idle === undefined ? undefined : await identify(idle), canTell })
+    } catch (cause) {
+      child.kill('SIGKILL')
+      throw new RolloutError('runtime.gone', `Nothing can be started in sandbox ${this.record.id}`, { cause })
+    }
+  }
+
+  #openEntry(first: ProcessRef): Promise<Entry> {
+    const { cgroup, maxProcesses, spawn, pipes } = this.#options
+    const lead = [
+      ...joinLead(cgroup?.joinFiles ?? []),
+      ...(maxProcesses === undefined ? [] : ['prlimit', `--nproc=${maxProcesses}:${maxProcesses}`]),
+      ...this.#enter(first),
+    ]
+    return openEntry(lead, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
+  }
+
+  /** Leads from here to the namespaces of that process, as the user commands run as. */
+  #enter(first: ProcessRef): string[] {
+    const { processes, spec } = this.#options
+    const network = spec.network.kind === 'open' ? [] : ['-n']
+    const users = `--user=/proc/${processes.holder.pid}/ns/user`
+    const enter = [
+      'nsenter',
+      '--preserve-credentials',
+      users,
+      '-t',
+      String(first.pid),
+      '-m',
+      '-p',
+      '-i',
+      '-u',
+      ...network,
+    ]
+    return [...this.#options.callFilter, ...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
+  }
+
+  #becomeUser(): string[] {
+    const { user } = this.#options
+    return ['setpriv', ...(user === undefined ? [] : becomeOptions(user)), '--no-new-privs']
+  }
+
+  /** With the rights to read whatever the sandbox wrote, but on this side. */
+  #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
+    const { user, processes } = this.#options
+    const lead = user === undefined ? enterUsers(processes.monitor) : []
+    return runProgram([...lead, ...command] as unknown as [string, ...string[]], { env: HOST_ENV })
+  }
+}
+
+/** Options of setpriv. */
+export function becomeOptions({ uid, shared }: SandboxUser): string[] {
+  return ['--reuid', String(uid), '--regid', String(shared), '--clear-groups']
+}
+
+/** In this order bwrap, the parent of both, reaps them and ends by itself; not every machine has somebody else to do it. */
+export async function endSandbox({
+  child,
+  first,
+  holder,
+}: Pick<Processes, 'child' | 'first' | 'holder'>): Promise<void> {
+  const ended = endOf(child)
+  await signalProcess(holder, 'SIGKILL')
+  while (await isAlive(holder)) await sleep(1)
+  await signalProcess(first, 'SIGKILL')
+  await Promise.race([ended, sleep(REAP_MS, undefined, { ref: false })])
+  child.kill('SIGKILL')
+  await ended
+  // The first process is gone when all others are; until then the machine still has something of the sandbox.
+  while (await isAlive(first)) await sleep(2)
+}

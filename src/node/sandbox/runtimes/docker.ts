@@ -1,0 +1,564 @@
+import { createHash } from 'node:crypto'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import * as z from 'zod'
+import { makeDirectories } from '../../../lib/fs/make-directories.ts'
+import type { Plug } from '../../../lib/plug.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import { AllowProxy } from '../linux/network/allow-proxy.ts'
+import { createCleanSpawn } from '../linux/process/clean-spawn.ts'
+import { listenInside, type DoorServer, type DoorUse } from '../linux/network/sandbox-sockets.ts'
+import { signalProcess } from '../linux/process/processes.ts'
+import { Records } from '../linux/records.ts'
+import { snapshotConfig, Snapshots } from '../linux/files/snapshots.ts'
+import { ForwardedDoors } from './docker/doors.ts'
+import { Engine, EngineError, ignoreStatus } from './docker/engine.ts'
+import { ContainerFiles } from './docker/files.ts'
+import { HostRooms } from './docker/host-rooms.ts'
+import { Images, type Image } from './docker/images.ts'
+import { runInside } from './docker/inside.ts'
+import { InsideRooms } from './docker/inside-rooms.ts'
+import type { Rooms } from './docker/rooms.ts'
+import { DockerSandbox, type ImageTag } from './docker/sandbox.ts'
+import { writePodmanProfile } from './docker/seccomp.ts'
+import type {
+  Mount,
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeCheck,
+  RuntimeDeps,
+  Sandbox,
+  SandboxInfo,
+  SandboxLimits,
+  SandboxSpec,
+} from './runtime.ts'
+
+const DockerConfig = z.strictObject({
+  kind: z.literal('docker'),
+  socket: z.string().default('/var/run/docker.sock').describe("Unix socket of Docker, or of Podman's service"),
+  image: z.string().optional().describe('Image of sandboxes that name none'),
+  pull: z
+    .enum(['never', 'missing', 'always'])
+    .default('missing')
+    .describe('When an image is fetched from its registry'),
+  logins: z
+    .array(z.strictObject({ registry: z.string(), username: z.string(), password: z.string() }))
+    .default([])
+    .describe('Credentials for registries; docker.io is the one of names without a registry'),
+  user: z
+    .string()
+    .regex(/^(?:\d+(?::\d+)?|image)$/)
+    .default('1000:1000')
+    .describe("User, or user:group, by number, that commands run as; `image` for the image's own, which may be root"),
+  readOnly: z
+    .boolean()
+    .default(false)
+    .describe('Whether only the workdir can be written to, and folders in memory such as /tmp; no snapshots then'),
+  capabilities: z.array(z.string()).default([]).describe('Linux capabilities to keep; all others are dropped'),
+  network: z.string().default('bridge').describe('The engine network of sandboxes that may talk to everybody'),
+  userNamespace: z
+    .string()
+    .regex(/^(?:auto|keep-id|private|host)(?::.*)?$/)
+    .optional()
+    .describe(
+      "User namespace mode of the engine. `auto` of Podman gives each container users of its own, so that per-user limits of the kernel (inotify, signals) are not shared; absent: the engine's default",
+    ),
+  nofile: z.int().positive().default(16_384).describe('Most open files of a process'),
+  nproc: z.int().positive().default(32_768).describe('Most processes of a user, over all containers'),
+  diskQuota: z
+    .boolean()
+    .default(false)
+    .describe('Whether the storage of the engine can limit a container: overlay on xfs with pquota, btrfs, zfs'),
+  startsPerSecond: z.number().positive().default(10).describe('Containers are started no faster than that'),
+  reach: z
+    .enum(['host', 'inside'])
+    .optional()
+    .describe('Whether processes and networks of containers are entered from this machine; absent: when we are root'),
+  ...snapshotConfig,
+})
+type DockerConfig = z.infer<typeof DockerConfig>
+
+export const docker: Plug<typeof DockerConfig, RuntimeDeps, Runtime> = {
+  config: DockerConfig,
+  create: (config, deps) => new DockerRuntime(config, deps),
+}
+
+/**
+ * What a first process does: nothing, but reap what others leave behind. Being first, and another user's than commands
+ * are, nobody inside can end it.
+ */
+const HOLD = ['/bin/sh', '-c', 'while :; do sleep 2147483647 & wait; done']
+const PROXY_PORTS = [3128, 3129] as const
+const LABEL = 'polar.sandbox'
+const CPU_PERIOD_US = 100_000
+const REMOVE_ATTEMPTS = 20
+const SANDBOX_OOM_SCORE = 1000
+/** The default of engines. */
+const SHARED_MEMORY_BYTES = 64 * 1024 * 1024
+const KERNEL_LIMITS = ['cpus', 'memoryMb', 'pids'] as const
+
+const Created = z.looseObject({ Id: z.string() })
+const Inspected = z.looseObject({ State: z.looseObject({ Pid: z.int(), Running: z.boolean() }) })
+const Listed = z.array(z.looseObject({ Labels: z.record(z.string(), z.string()).nullish(), Created: z.number() }))
+const Label = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
+const Version = z.looseObject({ Components: z.array(z.looseObject({ Name: z.string() })).nullish() })
+const Info = z.looseObject({
+  ServerVersion: z.string().default('?'),
+  Driver: z.string().default('?'),
+  CgroupVersion: z.string().default('?'),
+  MemoryLimit: z.boolean().default(true),
+  PidsLimit: z.boolean().default(true),
+  SecurityOptions: z.array(z.string()).nullish(),
+  /** Said by Podman. */
+  Rootless: z.boolean().nullish(),
+})
+type Info = z.infer<typeof Info>
+
+/** What commands find before anything is said: depends on the image and the user only. */
+interface Surroundings {
+  owner: { uid: number; gid: number }
+  env: Readonly<Record<string, string>>
+}
+
+interface Container {
+  containerId: string
+  user: string
+  rooms: Rooms
+}
+
+/** A container a sandbox, on any engine that speaks Docker's API. */
+class DockerRuntime implements Runtime {
+  readonly kind = 'docker'
+  readonly #config: DockerConfig
+  readonly #deps: RuntimeDeps
+  readonly #engine: Engine
+  readonly #images: Images
+  readonly #snapshots: Snapshots
+  /** Until the engine has said otherwise. */
+  #limits: readonly (keyof SandboxLimits)[]
+  #info: Promise<Info> | undefined
+  readonly #records: Records
+  /** Tells our containers from those of others with another folder. */
+  readonly #scope: string
+  readonly #spawn = createCleanSpawn()
+  readonly #surroundings = new Map<string, Promise<Surroundings>>()
+  #nextStart = 0
+  #securityOptions: Promise<readonly string[]> | undefined
+
+  constructor(config: DockerConfig, deps: RuntimeDeps) {
+    this.#config = config
+    this.#deps = deps
+    this.#limits = [...KERNEL_LIMITS, ...diskLimit(config)]
+    this.#engine = new Engine(config.socket)
+    this.#images = new Images(this.#engine, config)
+    this.#records = new Records(deps.dir)
+    this.#scope = createHash('sha256').update(deps.dir).digest('hex').slice(0, 10)
+    this.#snapshots = new Snapshots(deps.dir, config, {
+      now: () => deps.now(),
+      inUse: () => this.#records.snapshotsInUse(),
+      discard: (name) => {
+        const { repo, tag } = this.#snapshotImage(name)
+        return this.#images.remove(`${repo}:${tag}`)
+      },
+    })
+  }
+
+  get capabilities(): RuntimeCapabilities {
+    return {
+      isolatesFiles: true,
+      isolatesProcesses: true,
+      networks: ['none', 'allow', 'open'],
+      limits: this.#limits,
+      images: 'required',
+      supportsSnapshots: !this.#config.readOnly,
+    }
+  }
+
+  async check(signal: AbortSignal): Promise<RuntimeCheck> {
+    const { socket, image, pull, diskQuota } = this.#config
+    try {
+      const info = await this.#learn(signal)
+      const missing = KERNEL_LIMITS.filter((limit) => !this.#limits.includes(limit))
+      if (image !== undefined && pull === 'never' && (await this.#images.find(image)) === undefined)
+        return { isUsable: false, reason: `image ${image} is not here and runtime.pull is never` }
+      return {
+        isUsable: true,
+        notes: [
+          `engine ${info.ServerVersion} at ${socket}${isRootless(info) ? ', rootless' : ''}, control groups v${info.CgroupVersion}`,
+          ...(missing.length === 0 ? [] : [`this engine cannot limit ${missing.join(', ')}`]),
+          this.#entersHost
+            ? 'commands are told apart by control groups of this machine'
+            : 'commands are told apart inside the container, by who started whom',
+          diskQuota
+            ? `disk limits by ${info.Driver}`
+            : `no disk limit: set runtime.diskQuota where the storage (${info.Driver}) has quotas`,
+          'allow is a proxy for HTTP and CONNECT; open is the engine network of runtime.network',
+        ],
+      }
+    } catch (error) {
+      signal.throwIfAborted()
+      return { isUsable: false, reason: error instanceof Error ? error.message : String(error) }
+    }
+  }
+
+  async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    signal.throwIfAborted()
+    this.#info ??= this.#learn()
+    const hasGroups = canUseGroups(await this.#info)
+    const missing = KERNEL_LIMITS.filter((limit) => spec.limits[limit] !== undefined && !this.#limits.includes(limit))
+    if (missing.length > 0)
+      throw new RolloutError(
+        'runtime.unsupported',
+        `The engine at ${this.#config.socket} cannot limit ${missing.join(', ')}; it needs control groups v2 to do so for a user who is not root`,
+      )
+    const name = this.#imageFor(spec)
+    const image = await this.#requireImage(spec, name, signal)
+    const user = this.#config.user === 'image' ? image.Config?.User || '0:0' : this.#config.user
+    await this.#awaitTurn(signal)
+    await makeDirectories(this.#deps.dir, 0o700)
+    const record = await this.#records.create(spec, this.#deps.now())
+    await using undo = new AsyncDisposableStack()
+    undo.defer(() => this.remove(spec.id))
+    const below = spec.snapshot === undefined ? [] : await this.#snapshots.use(spec.snapshot)
+    const folder = this.#records.folderOf(spec.id)
+    try {
+      const { ports, accepts } = planDoors(spec)
+      const forwarded =
+        accepts.size === 0 || this.#entersHost ? undefined : await ForwardedDoors.create(join(folder, 'doors'), accepts)
+      if (forwarded !== undefined) undo.use(forwarded)
+      // None of these is given the signal: what was asked for would come to be after we had taken it back.
+      const containerId = await this.#createContainer(spec, name, forwarded?.mounts ?? [])
+      signal.throwIfAborted()
+      await this.#engine.call('POST', `/containers/${containerId}/start`)
+      const rooms = await this.#roomsOf(containerId, user)
+      signal.throwIfAborted()
+      const surroundings = await this.#surroundingsOf(image, { containerId, user, rooms })
+      await this.#makeWorkdir(spec, { containerId, user, rooms }, surroundings)
+      const doors = await this.#openDoors(accepts, { containerId, user, rooms, forwarded }, signal)
+      undo.defer(() => doors.forEach((door) => door.close()))
+      signal.throwIfAborted()
+      const proxy = ports.proxy === undefined ? undefined : `http://127.0.0.1:${ports.proxy}`
+      undo.move()
+      return new DockerSandbox({
+        engine: this.#engine,
+        containerId,
+        user,
+        record,
+        records: this.#records,
+        folder,
+        workdir: spec.workdir,
+        env: {
+          ...surroundings.env,
+          ...(proxy !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+          ...spec.env,
+        },
+        owner: surroundings.owner,
+        rooms,
+        doors,
+        doorPort: ports.door,
+        canPause: hasGroups,
+        keep: (snapshot, commit) => this.#keep(snapshot, below, commit),
+        remove: () => this.#end(spec.id, rooms),
+        now: () => this.#deps.now(),
+      })
+    } catch (cause) {
+      signal.throwIfAborted()
+      if (!(cause instanceof EngineError)) throw cause
+      throw new RolloutError('runtime.start-failed', `Cannot start sandbox ${spec.id}: ${cause.message}`, { cause })
+    }
+  }
+
+  /** Those that have a record, and containers that have lost theirs. */
+  async list(): Promise<SandboxInfo[]> {
+    const filters = JSON.stringify({ label: [`${LABEL}.scope=${this.#scope}`] })
+    const known = await this.#records.list()
+    const containers = Listed.parse(
+      await this.#engine.call('GET', '/containers/json', { query: { all: 'true', filters } }),
+    )
+    const strays = containers.flatMap(({ Labels: labels, Created: created }): SandboxInfo[] => {
+      const parsed = Label.safeParse(parseJson(labels?.[LABEL] ?? ''))
+      if (!parsed.success || known.some(({ id }) => id === parsed.data.id)) return []
+      return [{ ...parsed.data, startedAt: created * 1000 }]
+    })
+    return [...known, ...strays]
+  }
+
+  async remove(id: string): Promise<void> {
+    const query = { force: 'true', v: 'true' }
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        await this.#engine.call('DELETE', `/containers/${this.#nameOf(id)}`, { query }).catch(ignoreStatus(404))
+        break
+      } catch (error) {
+        // One that has just ended, or that somebody else is about to remove, is refused for a moment.
+        if (!(error instanceof EngineError) || attempt === REMOVE_ATTEMPTS) throw error
+        await sleep(50)
+      }
+    }
+    await this.#records.remove(id)
+  }
+
+  removeOldSnapshots(): Promise<string[]> {
+    return this.#snapshots.prune()
+  }
+
+  removeSnapshot(name: string): Promise<void> {
+    return this.#snapshots.remove(name)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#snapshots[Symbol.asyncDispose]()
+    await this.#engine[Symbol.asyncDispose]()
+  }
+
+  /** What the engine can do, as it says itself. */
+  async #learn(signal?: AbortSignal): Promise<Info> {
+    const asked = this.#engine.call('GET', '/info', { signal })
+    const info = Info.parse(
+      await asked.catch((cause: unknown) => {
+        this.#info = undefined
+        const reason = cause instanceof Error ? cause.message : String(cause)
+        throw new RolloutError('runtime.start-failed', `The engine does not answer: ${reason}`, { cause })
+      }),
+    )
+    const hasGroups = canUseGroups(info)
+    const unable = [...(info.MemoryLimit ? [] : ['memoryMb']), ...(info.PidsLimit ? [] : ['pids'])]
+    const limits = KERNEL_LIMITS.filter((limit) => hasGroups && !unable.includes(limit))
+    this.#limits = [...limits, ...diskLimit(this.#config)]
+    return info
+  }
+
+  get #entersHost(): boolean {
+    return this.#config.reach === undefined ? process.getuid?.() === 0 : this.#config.reach === 'host'
+  }
+
+  #nameOf(id: string): string {
+    this.#records.folderOf(id)
+    return `polar-${this.#scope}-${id}`
+  }
+
+  #snapshotImage(snapshot: string): ImageTag {
+    this.#snapshots.folderOf(snapshot)
+    return { repo: `localhost/polar-snapshot-${this.#scope}`, tag: snapshot }
+  }
+
+  async #keep(snapshot: string, below: readonly string[], commit: (tag: ImageTag) => Promise<number>): Promise<void> {
+    const { repo, tag } = this.#snapshotImage(snapshot)
+    const isThere = (await this.#images.find(`${repo}:${tag}`)) !== undefined
+    // Images can be removed by whoever may use the engine.
+    if (!isThere) await this.#snapshots.forget(snapshot)
+    await this.#snapshots.add(snapshot, below, () => commit({ repo, tag }))
+  }
+
+  #imageFor(spec: SandboxSpec): string {
+    if (spec.snapshot !== undefined) {
+      const { repo, tag } = this.#snapshotImage(spec.snapshot)
+      return `${repo}:${tag}`
+    }
+    const name = spec.image ?? this.#config.image
+    if (name === undefined)
+      throw new RolloutError('runtime.unsupported', 'A container needs an image; name one, or set runtime.image')
+    return name
+  }
+
+  async #requireImage(spec: SandboxSpec, name: string, signal: AbortSignal): Promise<Image> {
+    if (spec.snapshot === undefined) return this.#images.require(name, signal)
+    const image = await this.#images.find(name)
+    if (image !== undefined) return image
+    throw new RolloutError('runtime.image-missing', `There is no snapshot ${spec.snapshot} here`)
+  }
+
+  async #awaitTurn(signal: AbortSignal): Promise<void> {
+    const now = this.#deps.now()
+    const turn = Math.max(now, this.#nextStart)
+    this.#nextStart = turn + 1000 / this.#config.startsPerSecond
+    if (turn > now) await sleep(turn - now, undefined, { signal })
+  }
+
+  async #createContainer(spec: SandboxSpec, image: string, ownMounts: readonly Mount[]): Promise<string> {
+    const config = this.#config
+    this.#securityOptions ??= this.#findSecurityOptions()
+    const securityOptions = await this.#securityOptions
+    const { memoryMb, cpus, pids, diskMb } = spec.limits
+    const memory = memoryMb === undefined ? undefined : memoryMb * 1024 * 1024
+    const label = { id: spec.id, leaseUntil: spec.leaseUntil, labels: spec.labels }
+    const answer = await this.#engine.call('POST', '/containers/create', {
+      query: { name: this.#nameOf(spec.id) },
+      json: {
+        Image: image,
+        Entrypoint: HOLD,
+        Cmd: [],
+        User: '0:0',
+        WorkingDir: spec.workdir,
+        Labels: { [LABEL]: JSON.stringify(label), [`${LABEL}.scope`]: this.#scope },
+        StopSignal: 'SIGKILL',
+        StopTimeout: 0,
+        Hostname: 'sandbox',
+        ...(config.readOnly && { Volumes: Object.fromEntries(volumesOf(spec).map((path) => [path, {}])) }),
+        HostConfig: {
+          NetworkMode: spec.network.kind === 'open' ? config.network : 'none',
+          CapDrop: ['ALL'],
+          CapAdd: config.capabilities,
+          SecurityOpt: securityOptions,
+          IpcMode: 'private',
+          // Swap would only make a program that exceeds its share slow instead of ending it.
+          ...(memory !== undefined && { Memory: memory, MemorySwap: memory }),
+          // Files in /dev/shm count as memory: they must not take all of it, or nothing could be started any more.
+          ...(memory !== undefined && { ShmSize: Math.min(SHARED_MEMORY_BYTES, memory / 2) }),
+          ...(cpus !== undefined && { CpuPeriod: CPU_PERIOD_US, CpuQuota: Math.round(cpus * CPU_PERIOD_US) }),
+          ...(pids !== undefined && { PidsLimit: pids }),
+          ...(diskMb !== undefined && config.diskQuota && { StorageOpt: { size: `${diskMb}m` } }),
+          // Podman adds its own for one that is missing, which it may not be allowed to set.
+          Ulimits: [
+            { Name: 'nofile', Soft: config.nofile, Hard: config.nofile },
+            { Name: 'nproc', Soft: config.nproc, Hard: config.nproc },
+            { Name: 'core', Soft: 0, Hard: 0 },
+          ],
+          // The first choice of the kernel's out-of-memory killer.
+          OomScoreAdj: SANDBOX_OOM_SCORE,
+          ...(config.userNamespace !== undefined && { UsernsMode: config.userNamespace }),
+          ...(config.readOnly && {
+            ReadonlyRootfs: true,
+            Tmpfs: { '/tmp': `rw,nosuid,nodev,mode=1777${memoryMb === undefined ? '' : `,size=${memoryMb}m`}` },
+          }),
+          LogConfig: { Type: 'none' },
+          Mounts: [...ownMounts, ...spec.mounts].map(({ source, target, isReadOnly }) => ({
+            Type: 'bind',
+            Source: source,
+            Target: target,
+            ReadOnly: isReadOnly,
+          })),
+        },
+      },
+    })
+    return Created.parse(answer).Id
+  }
+
+  async #findSecurityOptions(): Promise<readonly string[]> {
+    const version = Version.parse(await this.#engine.call('GET', '/version'))
+    const isPodman = version.Components?.some(({ Name: name }) => name.startsWith('Podman')) === true
+    const profile = isPodman ? await writePodmanProfile(this.#deps.dir) : undefined
+    return ['no-new-privileges', ...(profile === undefined ? [] : [`seccomp=${profile}`])]
+  }
+
+  async #roomsOf(containerId: string, user: string): Promise<Rooms> {
+    if (!this.#entersHost) return new InsideRooms(this.#engine, containerId, user)
+    const { State: state } = Inspected.parse(await this.#engine.call('GET', `/containers/${containerId}/json`))
+    if (!state.Running)
+      throw new RolloutError('runtime.start-failed', 'The container ended at once; its image needs /bin/sh and sleep')
+    const rooms = await HostRooms.find(this.#engine, containerId, state.Pid)
+    if (rooms !== undefined) return rooms
+    throw new RolloutError(
+      'runtime.start-failed',
+      'The container does not run on this machine, or not where we can see it; set runtime.reach to inside',
+    )
+  }
+
+  #surroundingsOf(image: Image, container: Container): Promise<Surroundings> {
+    const known = this.#surroundings.get(image.Id)
+    if (known !== undefined) return known
+    const asked = this.#askSurroundings(image, container)
+    this.#surroundings.set(image.Id, asked)
+    asked.catch(() => this.#surroundings.delete(image.Id))
+    return asked
+  }
+
+  async #askSurroundings(image: Image, { containerId, user, rooms }: Container): Promise<Surroundings> {
+    using _ = await rooms.expect()
+    const ask = 'id -u && id -g && echo "$HOME" && echo "$PATH"'
+    const { exitCode, stdout, stderr } = await runInside(this.#engine, containerId, {
+      command: ['/bin/sh', '-c', ask],
+      user,
+    })
+    const [uid, gid, home, path] = stdout.split('\n')
+    if (exitCode !== 0 || home === undefined || path === undefined)
+      throw new RolloutError('runtime.start-failed', `No shell that works is in the image: ${stderr.slice(-500)}`)
+    const fromImage = (image.Config?.Env ?? []).map((line): [string, string] => {
+      const at = line.indexOf('=')
+      return [line.slice(0, at), line.slice(at + 1)]
+    })
+    return {
+      owner: { uid: Number(uid), gid: Number(gid) },
+      env: { HOME: home === '' ? '/' : home, ...Object.fromEntries(fromImage), PATH: path },
+    }
+  }
+
+  /** The engine makes it, but as its own. */
+  async #makeWorkdir(spec: SandboxSpec, { containerId, rooms }: Container, { owner }: Surroundings): Promise<void> {
+    const folders = spec.folders ?? []
+    if (this.#config.readOnly) {
+      if (owner.uid === 0 && folders.length === 0) return
+      // A volume, whose owner Docker lets nobody change; but its first user may open it to everybody.
+      using _ = await rooms.expect()
+      const paths = [spec.workdir, ...folders]
+      const command = ['/bin/sh', '-c', 'mkdir -p -- "$@" && chmod 0777 -- "$@"', 'sh', ...paths]
+      const { exitCode, stderr } = await runInside(this.#engine, containerId, { command, user: '0:0' })
+      if (exitCode === 0) return
+      throw new RolloutError('runtime.start-failed', `Cannot give out ${spec.workdir}: ${stderr.slice(-500)}`)
+    }
+    const nothing = () => Promise.reject(new RolloutError('internal.bug', 'Nothing is replaced here'))
+    const files = new ContainerFiles({ engine: this.#engine, containerId, owner, runInside: nothing })
+    if (owner.uid !== 0) await files.makeDirectory(spec.workdir)
+    await files.makeDirectories(folders)
+  }
+
+  async #openDoors(
+    accepts: ReadonlyMap<number, DoorUse>,
+    { containerId, user, rooms, forwarded }: Container & { forwarded: ForwardedDoors | undefined },
+    signal: AbortSignal,
+  ): Promise<readonly DoorServer[]> {
+    if (accepts.size === 0) return []
+    if (forwarded !== undefined) return forwarded.open(this.#engine, { containerId, user, rooms })
+    if (!(rooms instanceof HostRooms)) return []
+    const lead = ['nsenter', '-t', String(rooms.first.pid), '-n']
+    return listenInside({ spawn: this.#spawn, lead }, accepts, signal)
+  }
+
+  async #end(id: string, rooms: Rooms): Promise<void> {
+    // Ends everything at once, however busy the engine is.
+    if (rooms instanceof HostRooms) await signalProcess(rooms.first, 'SIGKILL')
+    await this.remove(id)
+  }
+}
+
+/** The folders of a read-only container that are volumes. A volume cannot be removed, so none is within another. */
+function volumesOf({ workdir, folders = [] }: SandboxSpec): string[] {
+  const [top] = folders
+  if (top === undefined) return [workdir]
+  return `${workdir}/`.startsWith(`${top}/`) ? [top] : [workdir, top]
+}
+
+function isRootless({ Rootless: isSaid, SecurityOptions: options }: Info): boolean {
+  return isSaid === true || options?.some((option) => option.includes('rootless')) === true
+}
+
+/** Groups of version 1 are root's alone; Podman then leaves out, without a word, what it cannot set. */
+function canUseGroups(info: Info): boolean {
+  return !(isRootless(info) && info.CgroupVersion === '1')
+}
+
+function diskLimit({ diskQuota }: DockerConfig): (keyof SandboxLimits)[] {
+  return diskQuota ? ['diskMb'] : []
+}
+
+interface DoorPlan {
+  ports: { door: number | undefined; proxy: number | undefined }
+  accepts: ReadonlyMap<number, DoorUse>
+}
+
+function planDoors({ door, network }: SandboxSpec): DoorPlan {
+  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
+  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
+  const accepts = new Map<number, DoorUse>()
+  if (door !== undefined) accepts.set(door.port, door)
+  if (proxy !== undefined && proxyPort !== undefined) accepts.set(proxyPort, proxy)
+  return { ports: { door: door?.port, proxy: proxyPort }, accepts }
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

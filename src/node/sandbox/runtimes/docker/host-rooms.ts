@@ -1,0 +1,180 @@
+import { closeSync, constants, existsSync, openSync } from 'node:fs'
+import { readFile, writeFile } from 'node:fs/promises'
+import { Socket } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { RolloutError } from '../../../../model/failure.ts'
+import { Cgroup, type CgroupPlaces } from '../../linux/limits/cgroups.ts'
+import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
+import type { SandboxStats } from '../runtime.ts'
+import type { Engine } from './engine.ts'
+import { inspectExec } from './inside.ts'
+import type { Room, RoomCommand, Rooms } from './rooms.ts'
+
+const PID_ATTEMPTS = 20
+const { O_NONBLOCK, O_RDONLY } = constants
+
+type Controller = keyof CgroupPlaces
+type Place = NonNullable<CgroupPlaces[Controller]>
+
+/**
+ * For an engine on this machine when we are root: the container's processes are processes of ours, in a control group.
+ * Every command gets a group of its own below that, which nothing in the container can leave, however it forks.
+ */
+export class HostRooms implements Rooms {
+  readonly first: ProcessRef
+  readonly #engine: Engine
+  readonly #group: Cgroup
+  /** Where the groups of commands are made. */
+  readonly #place: Place
+  /** What the first process waits for. */
+  #idle: number | undefined
+  #expected = 0
+  #count = 0
+
+  /** Undefined when the engine's processes cannot be seen from here: a remote one, or one in a virtual machine. */
+  static async find(engine: Engine, containerId: string, pid: number): Promise<HostRooms | undefined> {
+    if (process.getuid?.() !== 0) return undefined
+    const first = await identify(pid)
+    const groups = await readFile(`/proc/${pid}/cgroup`, 'utf8').catch(() => '')
+    // Another machine's process number may well be one of ours; the group is named after the container.
+    if (first === undefined || !groups.includes(containerId)) return undefined
+    const places = placesOf(groups, await readFile('/proc/self/mounts', 'utf8'))
+    if (places.pids === undefined || !existsSync(places.pids.folder)) return undefined
+    const rooms = new HostRooms(engine, first, places, places.pids)
+    ;[rooms.#idle] = await childrenOf(pid)
+    return rooms
+  }
+
+  private constructor(engine: Engine, first: ProcessRef, places: CgroupPlaces, place: Place) {
+    this.#engine = engine
+    this.first = first
+    this.#group = new Cgroup(places)
+    this.#place = place
+  }
+
+  async expect(): Promise<Disposable> {
+    this.#expected += 1
+    return {
+      [Symbol.dispose]: () => {
+        this.#expected -= 1
+      },
+    }
+  }
+
+  async open({ execId, insidePid, mayLeave }: RoomCommand): Promise<Room> {
+    const pid = await this.#pidOf(execId)
+    const line = await lineOf(pid)
+    const [waiter, first] = [await identify(pid), await identify(line.at(-1) ?? pid)]
+    if (waiter === undefined || first === undefined || (await insideNumber(first.pid)) !== insidePid)
+      throw new RolloutError('runtime.gone', 'The command was gone before it began')
+    const folder = join(this.#place.folder, `polar-${(this.#count += 1)}-${execId.slice(0, 12)}`)
+    const group = new Cgroup({ pids: { ...this.#place, folder } })
+    await group.create({})
+    for (const each of line) await writeFile(join(folder, 'cgroup.procs'), String(each))
+    const end = async () => {
+      await stopForking(group, this.#place, folder)
+      await group.remove()
+      if (existsSync(folder)) await signalProcess(this.first, 'SIGKILL')
+      await this.#sweep()
+    }
+    let closing: Promise<void> | undefined
+    const outputs = mayLeave ? [1, 2].flatMap((number) => openOutput(pid, number)) : []
+    return {
+      isRunning: () => isAlive(waiter),
+      signal: (name) => signalProcess(first, name),
+      close: () => {
+        for (const fd of outputs.splice(0)) closeSync(fd)
+        return (closing ??= end())
+      },
+      async leave() {
+        for (const fd of outputs.splice(0)) drain(fd)
+      },
+    }
+  }
+
+  /** Docker lets a command speak before it says which process that is. */
+  async #pidOf(execId: string): Promise<number> {
+    for (let attempt = 0; attempt < PID_ATTEMPTS; attempt += 1) {
+      const { Pid: pid } = await inspectExec(this.#engine, execId)
+      if (pid > 0) return pid
+      await sleep(Math.min(2 ** attempt, 100))
+    }
+    throw new RolloutError('runtime.gone', 'The command was gone before it began')
+  }
+
+  countOutOfMemory(): Promise<number | undefined> {
+    return this.#group.countOutOfMemory()
+  }
+
+  stats(): Promise<SandboxStats> {
+    return this.#group.stats()
+  }
+
+  /** Besides the first process and its own, nothing belongs in the container's own group: it would be a command that hid there. */
+  async #sweep(): Promise<void> {
+    if (this.#expected > 0) return
+    const members = await readFile(join(this.#place.folder, 'cgroup.procs'), 'utf8').catch(() => '')
+    for (const pid of members.split('\n').filter(Boolean).map(Number)) {
+      const ref = pid === this.first.pid || pid === this.#idle ? undefined : await identify(pid)
+      if (ref !== undefined && this.#expected === 0) await signalProcess(ref, 'SIGKILL')
+    }
+  }
+}
+
+/** The process, its only child, that one's only child, and so on. */
+async function lineOf(pid: number): Promise<number[]> {
+  const [child] = await childrenOf(pid)
+  return [pid, ...(child === undefined ? [] : await lineOf(child))]
+}
+
+/** As the innermost namespace counts. */
+async function insideNumber(pid: number): Promise<number> {
+  const status = await readFile(`/proc/${pid}/status`, 'latin1').catch(() => '')
+  return Number(/^NSpid:.*\s(\d+)$/m.exec(status)?.[1])
+}
+
+/**
+ * The reading end of a pipe that a process writes to. Podman closes its own with the first process of a command; whoever
+ * stays behind and writes would be ended by that.
+ */
+function openOutput(pid: number, number: number): number[] {
+  try {
+    return [openSync(`/proc/${pid}/fd/${number}`, O_RDONLY | O_NONBLOCK)]
+  } catch {
+    return []
+  }
+}
+
+function drain(fd: number): void {
+  const pipe = new Socket({ fd, readable: true, writable: false })
+  pipe.on('error', () => pipe.destroy())
+  pipe.unref().resume()
+}
+
+/** So that what forks faster than it is killed comes to an end too. */
+async function stopForking(group: Cgroup, { version }: Place, folder: string): Promise<void> {
+  if (!existsSync(folder)) return
+  if (version === 1) await group.create({ pids: 0 })
+  else await writeFile(join(folder, 'cgroup.kill'), '1').catch(() => {})
+}
+
+const CONTROLLERS: readonly Controller[] = ['memory', 'pids', 'cpu', 'cpuacct']
+
+/** A process's groups, from its /proc/<pid>/cgroup, as folders of this machine. */
+export function placesOf(groups: string, mounts: string): CgroupPlaces {
+  const lines = groups.split('\n').map((line) => line.split(':'))
+  const mounted = mounts.split('\n').map((line) => line.split(' '))
+  const unified = mounted.find(([, , type]) => type === 'cgroup2')?.[1]
+  const unifiedPath = lines.find(([number, names]) => number === '0' && names === '')?.[2]
+  const places = CONTROLLERS.map((controller): [Controller, Place | undefined] => {
+    const path = lines.find(([, names]) => names?.split(',').includes(controller))?.[2]
+    const folder = mounted.find(
+      ([, , type, options]) => type === 'cgroup' && options?.split(',').includes(controller),
+    )?.[1]
+    if (path !== undefined && folder !== undefined) return [controller, { version: 1, folder: join(folder, path) }]
+    if (unified === undefined || unifiedPath === undefined) return [controller, undefined]
+    return [controller, { version: 2, folder: join(unified, unifiedPath) }]
+  })
+  return Object.fromEntries(places.filter(([, place]) => place !== undefined))
+}

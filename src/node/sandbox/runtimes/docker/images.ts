@@ -1,0 +1,115 @@
+import { createInterface } from 'node:readline'
+import * as z from 'zod'
+import { RolloutError } from '../../../../model/failure.ts'
+import { EngineError, ignoreStatus, type Engine } from './engine.ts'
+
+const Image = z.looseObject({
+  Id: z.string(),
+  Config: z.looseObject({ Env: z.array(z.string()).nullish(), User: z.string().nullish() }).nullish(),
+})
+export type Image = z.infer<typeof Image>
+
+export type PullPolicy = 'never' | 'missing' | 'always'
+
+export interface RegistryLogin {
+  /** As in the image's name: `ghcr.io`, `localhost:5000`; `docker.io` for names without one. */
+  registry: string
+  username: string
+  password: string
+}
+
+/** The images an engine has, and how it gets others. */
+export class Images {
+  readonly #engine: Engine
+  readonly #pull: PullPolicy
+  readonly #logins: readonly RegistryLogin[]
+  readonly #pulling = new Map<string, Promise<void>>()
+
+  constructor(engine: Engine, options: { pull: PullPolicy; logins: readonly RegistryLogin[] }) {
+    this.#engine = engine
+    this.#pull = options.pull
+    this.#logins = options.logins
+  }
+
+  async find(name: string): Promise<Image | undefined> {
+    const answer = await this.#engine.call('GET', `/images/${encodeURI(name)}/json`).catch(ignoreStatus(404))
+    return answer === undefined ? undefined : Image.parse(answer)
+  }
+
+  /** False when something still needs it. */
+  async remove(name: string): Promise<boolean> {
+    try {
+      await this.#engine.call('DELETE', `/images/${encodeURI(name)}`).catch(ignoreStatus(404))
+      return true
+    } catch (error) {
+      if (error instanceof EngineError && error.status === 409) return false
+      throw error
+    }
+  }
+
+  /** What a container can be made from, brought here first where the policy says so. */
+  async require(name: string, signal: AbortSignal): Promise<Image> {
+    const here = this.#pull === 'always' ? undefined : await this.find(name)
+    if (here !== undefined) return here
+    if (this.#pull !== 'never') await this.#bring(name, signal)
+    const found = await this.find(name)
+    if (found !== undefined) return found
+    const advice = this.#pull === 'never' ? 'load it, or set runtime.pull to missing' : 'check its name'
+    throw new RolloutError('runtime.image-missing', `Image ${name} is not on this node; ${advice}`)
+  }
+
+  /** Once for all who want it at the moment; who goes away leaves the others' be. */
+  async #bring(name: string, signal: AbortSignal): Promise<void> {
+    const pulling = this.#pulling.get(name) ?? this.#download(name).finally(() => this.#pulling.delete(name))
+    this.#pulling.set(name, pulling)
+    const aborted = Promise.withResolvers<never>()
+    const abort = () => aborted.reject(signal.reason as Error)
+    signal.addEventListener('abort', abort, { once: true })
+    try {
+      signal.throwIfAborted()
+      await Promise.race([pulling, aborted.promise])
+    } finally {
+      signal.removeEventListener('abort', abort)
+    }
+  }
+
+  async #download(name: string): Promise<void> {
+    const login = this.#logins.find(({ registry }) => registry === registryOf(name))
+    const headers: Record<string, string> =
+      login === undefined ? {} : { 'x-registry-auth': Buffer.from(JSON.stringify(toAuth(login))).toString('base64url') }
+    try {
+      const { body } = await this.#engine.open('POST', '/images/create', { query: { fromImage: name }, headers })
+      // The status came before the work: what went wrong is the last line.
+      for await (const line of createInterface({ input: body })) {
+        const { error } = parseLine(line)
+        if (error !== undefined) throw new EngineError(500, error)
+      }
+    } catch (cause) {
+      if (!(cause instanceof EngineError)) throw cause
+      throw new RolloutError(
+        'runtime.image-missing',
+        `Image ${name} is not on this node and cannot be pulled: ${cause.message}; log in with runtime.logins, or load it and set runtime.pull to never`,
+        { cause },
+      )
+    }
+  }
+}
+
+function toAuth({ registry, username, password }: RegistryLogin): object {
+  return { username, password, serveraddress: registry }
+}
+
+/** The first part of a name is a registry when it looks like a host: with a dot, a port, or `localhost`. */
+export function registryOf(name: string): string {
+  const first = name.includes('/') ? name.slice(0, name.indexOf('/')) : ''
+  return /[.:]/.test(first) || first === 'localhost' ? first : 'docker.io'
+}
+
+function parseLine(line: string): { error?: string } {
+  try {
+    const { error } = JSON.parse(line) as { error?: unknown }
+    return typeof error === 'string' ? { error } : {}
+  } catch {
+    return {}
+  }
+}

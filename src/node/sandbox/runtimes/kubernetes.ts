@@ -1,0 +1,381 @@
+import { createHash } from 'node:crypto'
+import { hostname } from 'node:os'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import * as z from 'zod'
+import { makeDirectories } from '../../../lib/fs/make-directories.ts'
+import type { Plug } from '../../../lib/plug.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import { AllowProxy } from '../linux/network/allow-proxy.ts'
+import type { DoorUse } from '../linux/network/sandbox-sockets.ts'
+import { Records } from '../linux/records.ts'
+import { loadAccess } from './kubernetes/access.ts'
+import { Cluster, ClusterError, ignoreMissing } from './kubernetes/cluster.ts'
+import { runTool, type Target } from './kubernetes/exec.ts'
+import { RECORD, RELAY_CONTAINER, SANDBOX, SCOPE_LABEL, toPod, toPolicy, type Names } from './kubernetes/manifest.ts'
+import { awaitRunning, Pod, podPath } from './kubernetes/pods.ts'
+import { Relay } from './kubernetes/relay.ts'
+import { PROBE } from './kubernetes/relay-program.ts'
+import { KubernetesSandbox } from './kubernetes/sandbox.ts'
+import { PREPARE } from './kubernetes/scripts.ts'
+import type {
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeCheck,
+  RuntimeDeps,
+  Sandbox,
+  SandboxInfo,
+  SandboxSpec,
+} from './runtime.ts'
+
+const KubernetesConfig = z.strictObject({
+  kind: z.literal('kubernetes'),
+  kubeconfig: z
+    .string()
+    .optional()
+    .describe('How the cluster is reached; absent: the service account of our own pod, or ~/.kube/config'),
+  context: z.string().optional().describe('Of the kubeconfig; absent: its current one'),
+  namespace: z.string().optional().describe('Where pods are made; absent: that of the context or of our own pod'),
+  image: z.string().optional().describe('Image of sandboxes that name none'),
+  pull: z.enum(['never', 'missing', 'always']).default('missing').describe('When an image is fetched by a machine'),
+  pullSecrets: z.array(z.string()).default([]).describe('Secrets of the namespace with credentials for registries'),
+  user: z
+    .string()
+    .regex(/^(?:\d+(?::\d+)?|image)$/)
+    .default('1000:1000')
+    .describe("User, or user:group, by number, that commands run as; `image` for the image's own, which may be root"),
+  relayImage: z
+    .string()
+    .default('docker.io/library/node:24-alpine')
+    .describe('Image with `node` and a shell for the container beside the sandbox that holds its door'),
+  volumes: z
+    .array(
+      z.strictObject({
+        from: z.string().startsWith('/').describe('A folder of this machine'),
+        source: z.record(z.string(), z.unknown()).describe('The volume of the cluster that has the same, as in a pod'),
+        path: z.string().optional().describe('Where in the volume it is; absent: its root'),
+      }),
+    )
+    .default([])
+    .describe('Where folders of this machine that are mounted into sandboxes are found by pods'),
+  nodeSelector: z.record(z.string(), z.string()).default({}).describe('Labels of the machines pods may run on'),
+  tolerations: z.array(z.record(z.string(), z.unknown())).default([]).describe('As in a pod'),
+  runtimeClass: z.string().optional().describe('Such as gvisor or kata, for a kernel of its own'),
+  priorityClass: z.string().optional().describe('As in a pod'),
+  serviceAccount: z.string().optional().describe('Whose pull secrets and policies apply; its token is never mounted'),
+  labels: z.record(z.string(), z.string()).default({}).describe('Labels of pods and policies, besides our own'),
+  owner: z
+    .strictObject({ name: z.string(), uid: z.string() })
+    .optional()
+    .describe('Our own pod: what we made goes when it goes'),
+  scope: z
+    .string()
+    .regex(/^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$/)
+    .optional()
+    .describe('Whose sandboxes we see; absent: made of the name of this machine and the folder'),
+  lifetimeSeconds: z.int().positive().default(86_400).describe('The cluster ends a pod after that, whoever cares'),
+  startTimeoutMs: z.int().positive().default(300_000).describe('For a machine to be found, and images to be fetched'),
+  startsPerSecond: z.number().positive().default(20).describe('Pods are started no faster than that'),
+  verifyNetwork: z
+    .boolean()
+    .default(true)
+    .describe('Whether every sandbox without a network is seen to have none; not all clusters keep network policies'),
+})
+type KubernetesConfig = z.infer<typeof KubernetesConfig>
+
+export const kubernetes: Plug<typeof KubernetesConfig, RuntimeDeps, Runtime> = {
+  config: KubernetesConfig,
+  create: (config, deps) => new KubernetesRuntime(config, deps),
+}
+
+const PROXY_PORTS = [3128, 3129] as const
+const TOOL_MS = 60_000
+/** A policy may take effect a moment after the pod has started. */
+const POLICY_MS = 10_000
+/** Of the engine and the cluster, not of the image. */
+const FOREIGN = /^(?:KUBERNETES_.*|HOSTNAME|TERM|PWD|OLDPWD|SHLVL|_|container)$/
+
+const Listed = z.looseObject({ items: z.array(Pod) })
+const Version = z.looseObject({ gitVersion: z.string() })
+const Review = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }).optional() })
+const Told = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
+
+/** What we need, as RBAC names it. */
+export const NEEDED = [
+  ['create', '', 'pods', ''],
+  ['get', '', 'pods', ''],
+  ['list', '', 'pods', ''],
+  ['patch', '', 'pods', ''],
+  ['delete', '', 'pods', ''],
+  ['create', '', 'pods', 'exec'],
+  ['get', '', 'pods', 'exec'],
+  ['create', 'networking.k8s.io', 'networkpolicies', ''],
+  ['delete', 'networking.k8s.io', 'networkpolicies', ''],
+] as const
+
+/** A pod a sandbox, on any cluster. All that is known of one is in the cluster, so that any of us can take it away. */
+class KubernetesRuntime implements Runtime {
+  readonly kind = 'kubernetes'
+  readonly capabilities: RuntimeCapabilities = {
+    isolatesFiles: true,
+    isolatesProcesses: true,
+    networks: ['none', 'allow', 'open'],
+    // A pod that uses more disk than it may is ended, not refused; processes can be limited for whole machines only.
+    limits: ['cpus', 'memoryMb'],
+    images: 'required',
+    supportsSnapshots: false,
+  }
+  readonly #config: KubernetesConfig
+  readonly #deps: RuntimeDeps
+  readonly #records: Records
+  readonly #scope: string
+  #connecting: Promise<Cluster> | undefined
+  #nextStart = 0
+
+  constructor(config: KubernetesConfig, deps: RuntimeDeps) {
+    this.#config = config
+    this.#deps = deps
+    this.#records = new Records(deps.dir)
+    this.#scope = config.scope ?? createHash('sha256').update(`${hostname()}\0${deps.dir}`).digest('hex').slice(0, 10)
+  }
+
+  async check(signal: AbortSignal): Promise<RuntimeCheck> {
+    try {
+      const cluster = await this.#connect()
+      const { namespace, server } = cluster.access
+      const { gitVersion } = Version.parse(await cluster.call('GET', '/version', { signal }))
+      const refused = await this.#findRefused(cluster, signal)
+      if (refused.length > 0)
+        return {
+          isUsable: false,
+          reason: `we may not ${refused.join(', ')} in namespace ${namespace} of ${server.host}`,
+        }
+      return {
+        isUsable: true,
+        notes: [
+          `Kubernetes ${gitVersion} at ${server.host}, namespace ${namespace}`,
+          'no limit on processes: set podPidsLimit of the kubelet; a pod over its disk limit is ended by the cluster',
+          this.#config.verifyNetwork
+            ? 'none and allow are network policies; every sandbox is seen to have no network before it is used'
+            : 'none and allow are network policies, which only some networks of clusters keep; nothing checks that',
+        ],
+      }
+    } catch (error) {
+      signal.throwIfAborted()
+      return { isUsable: false, reason: error instanceof Error ? error.message : String(error) }
+    }
+  }
+
+  async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    signal.throwIfAborted()
+    const names = this.#namesOf(spec.id)
+    const image = spec.image ?? this.#config.image
+    if (image === undefined || spec.snapshot !== undefined)
+      throw new RolloutError('runtime.unsupported', 'A pod starts from an image; name one, or set runtime.image')
+    const { doors, proxyPort } = planDoors(spec)
+    const isClosed = spec.network.kind !== 'open'
+    const hasRelay = doors.size > 0 || (isClosed && this.#config.verifyNetwork)
+    const pod = toPod(spec, image, names, this.#config, hasRelay)
+    const cluster = await this.#connect()
+    await this.#awaitTurn(signal)
+    await makeDirectories(this.#deps.dir, 0o700)
+    const record = await this.#records.create(spec, this.#deps.now())
+    await using undo = new AsyncDisposableStack()
+    undo.defer(() => this.remove(spec.id))
+    const { namespace } = cluster.access
+    const target: Target = { namespace, pod: names.name, container: SANDBOX }
+    try {
+      // Before the pod, so that it is never without. None of these is given the signal: what was asked for would come to
+      // be after we had taken it back.
+      if (isClosed) await cluster.call('POST', policyPath(namespace), { json: toPolicy(names, this.#config) })
+      signal.throwIfAborted()
+      await cluster.call('POST', podPath(namespace), { json: pod })
+      await awaitRunning(cluster, names.name, { timeoutMs: this.#config.startTimeoutMs, signal })
+      const relayTarget = { ...target, container: RELAY_CONTAINER }
+      const [env] = await Promise.all([
+        this.#prepare(cluster, target, spec, signal),
+        isClosed && hasRelay && this.#config.verifyNetwork ? this.#verify(cluster, relayTarget, signal) : undefined,
+      ])
+      const folder = this.#records.folderOf(spec.id)
+      const relay =
+        doors.size === 0 ? undefined : await Relay.open(cluster, relayTarget, doors, join(folder, 'doors'), signal)
+      if (relay !== undefined) undo.use(relay)
+      signal.throwIfAborted()
+      const proxy = proxyPort === undefined ? undefined : `http://127.0.0.1:${proxyPort}`
+      undo.move()
+      return new KubernetesSandbox({
+        cluster,
+        target,
+        record,
+        records: this.#records,
+        folder,
+        workdir: spec.workdir,
+        env: {
+          ...env,
+          ...(proxy !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+          ...spec.env,
+        },
+        doorPort: spec.door?.port,
+        closeDoors: async () => relay?.[Symbol.asyncDispose](),
+        remove: () => this.remove(spec.id),
+        now: () => this.#deps.now(),
+      })
+    } catch (cause) {
+      signal.throwIfAborted()
+      if (!(cause instanceof ClusterError)) throw cause
+      throw new RolloutError('runtime.start-failed', `Cannot start sandbox ${spec.id}: ${cause.message}`, { cause })
+    }
+  }
+
+  /** Those of the cluster, and those whose pod somebody else has taken away but of which there is something here. */
+  async list(): Promise<SandboxInfo[]> {
+    const cluster = await this.#connect()
+    const query = { labelSelector: `${SCOPE_LABEL}=${this.#scope}` }
+    const known = await this.#records.list()
+    const { items } = Listed.parse(await cluster.call('GET', podPath(cluster.access.namespace), { query }))
+    const found = items.flatMap(({ metadata }): SandboxInfo[] => {
+      const parsed = Told.safeParse(parseJson(metadata.annotations?.[RECORD] ?? ''))
+      if (!parsed.success || metadata.deletionTimestamp !== undefined) return []
+      return [{ ...parsed.data, startedAt: Date.parse(metadata.creationTimestamp ?? '') || 0 }]
+    })
+    return [...found, ...known.filter(({ id }) => !found.some((each) => each.id === id))]
+  }
+
+  async remove(id: string): Promise<void> {
+    const { name } = this.#namesOf(id)
+    const cluster = await this.#connect()
+    const { namespace } = cluster.access
+    const query = { gracePeriodSeconds: '0', propagationPolicy: 'Background' }
+    await Promise.all([
+      cluster.call('DELETE', podPath(namespace, name), { query }).catch(ignoreMissing),
+      cluster.call('DELETE', `${policyPath(namespace)}/${name}`).catch(ignoreMissing),
+    ])
+    await this.#records.remove(id)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const connecting = this.#connecting
+    this.#connecting = undefined
+    await connecting?.then(
+      (cluster) => cluster[Symbol.asyncDispose](),
+      () => {},
+    )
+  }
+
+  #connect(): Promise<Cluster> {
+    if (this.#connecting !== undefined) return this.#connecting
+    const connecting = loadAccess(this.#config).then((access) => new Cluster(access))
+    this.#connecting = connecting
+    connecting.catch(() => (this.#connecting = undefined))
+    return connecting
+  }
+
+  /** An id may have capitals and be longer than the name of a pod. */
+  #namesOf(id: string): Names {
+    this.#records.folderOf(id)
+    const digest = createHash('sha256').update(id).digest('hex').slice(0, 8)
+    const readable = id.toLowerCase().slice(0, 24).replace(/-+$/, '')
+    return { name: `polar-${this.#scope}-${readable}-${digest}`, scope: this.#scope }
+  }
+
+  async #findRefused(cluster: Cluster, signal: AbortSignal): Promise<string[]> {
+    const { namespace } = cluster.access
+    const asked = NEEDED.map(async ([verb, group, resource, subresource]) => {
+      const resourceAttributes = { namespace, verb, group, resource, subresource }
+      const json = {
+        apiVersion: 'authorization.k8s.io/v1',
+        kind: 'SelfSubjectAccessReview',
+        spec: { resourceAttributes },
+      }
+      const path = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews'
+      const review = Review.parse(await cluster.call('POST', path, { json, signal }))
+      return review.status?.allowed === true ? [] : [`${verb} ${resource}${subresource && `/${subresource}`}`]
+    })
+    return (await Promise.all(asked)).flat()
+  }
+
+  async #awaitTurn(signal: AbortSignal): Promise<void> {
+    const now = this.#deps.now()
+    const turn = Math.max(now, this.#nextStart)
+    this.#nextStart = turn + 1000 / this.#config.startsPerSecond
+    if (turn > now) await sleep(turn - now, undefined, { signal })
+  }
+
+  /** Makes the workdir, and asks for the environment of the image, which the API does not tell. */
+  async #prepare(
+    cluster: Cluster,
+    target: Target,
+    { workdir, folders = [] }: SandboxSpec,
+    signal: AbortSignal,
+  ): Promise<Record<string, string>> {
+    const command = ['/bin/sh', '-c', PREPARE, 'sh', workdir, ...folders]
+    const limit = AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)])
+    const { exitCode, stdout, stderr } = await runTool(cluster, target, command, { signal: limit })
+    if (exitCode !== 0)
+      throw new RolloutError('runtime.start-failed', `The pod is of no use: ${stderr.trim().slice(-500)}`)
+    const [, , home, ...rest] = Buffer.from(stdout, 'latin1').toString().split('\n')
+    const pairs = rest
+      .join('\n')
+      .split('\0')
+      .filter((pair) => pair.includes('='))
+      .map((pair) => [pair.slice(0, pair.indexOf('=')), pair.slice(pair.indexOf('=') + 1)] as const)
+      .filter(([key]) => !FOREIGN.test(key))
+    const path = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+    return { PATH: path, ...Object.fromEntries(pairs), HOME: home === undefined || home === '' ? '/' : home }
+  }
+
+  /** The API server is somebody every pod could reach if it were allowed to reach anybody. */
+  async #verify(cluster: Cluster, target: Target, signal: AbortSignal): Promise<void> {
+    const { hostname: host, port, protocol } = cluster.access.server
+    const addresses = [
+      ['kubernetes.default.svc', '443'],
+      [host, port === '' ? (protocol === 'https:' ? '443' : '80') : port],
+    ] as const
+    const deadline = this.#deps.now() + POLICY_MS
+    for (;;) {
+      const probes = addresses.map(([name, number]) =>
+        runTool(cluster, target, ['node', '-e', PROBE, name, number], {
+          signal: AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)]),
+        }),
+      )
+      const ended = await Promise.all(probes)
+      const broken = ended.find(({ exitCode }) => exitCode !== 0 && exitCode !== 9)
+      if (broken !== undefined)
+        throw new RolloutError(
+          'runtime.start-failed',
+          `Cannot check the sandbox's network with runtime.relayImage: ${broken.stderr.trim().slice(-500)}`,
+        )
+      if (ended.every(({ exitCode }) => exitCode === 0)) return
+      if (this.#deps.now() > deadline)
+        throw new RolloutError(
+          'runtime.start-failed',
+          'This cluster does not keep network policies: a pod that may talk to nobody reached the API server; install a network that does (Calico, Cilium), or set runtime.verifyNetwork to false where something else keeps pods in',
+        )
+      await sleep(500, undefined, { signal })
+    }
+  }
+}
+
+function planDoors({ door, network }: SandboxSpec): {
+  doors: ReadonlyMap<number, DoorUse>
+  proxyPort: number | undefined
+} {
+  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
+  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
+  const doors = new Map<number, DoorUse>()
+  if (door !== undefined) doors.set(door.port, door)
+  if (proxy !== undefined && proxyPort !== undefined) doors.set(proxyPort, proxy)
+  return { doors, proxyPort }
+}
+
+function policyPath(namespace: string): string {
+  return `/apis/networking.k8s.io/v1/namespaces/${namespace}/networkpolicies`
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,197 @@
+import { isAbsolute, join, relative } from 'node:path/posix'
+import { RolloutError } from '../../../../model/failure.ts'
+import type { Mount, SandboxSpec } from '../runtime.ts'
+import { HOLD, STATE } from './scripts.ts'
+
+export const SANDBOX = 'sandbox'
+export const RELAY_CONTAINER = 'relay'
+export const SCOPE_LABEL = 'polar-scope'
+const NAME_LABEL = 'polar-sandbox'
+/** What `list` tells, as JSON. */
+export const RECORD = 'polar-record'
+
+/** Somebody who is neither root nor any user commands run as. */
+const RELAY_USER = 65_534
+const SEED = `${STATE}-seed`
+
+/** What of the runtime's config goes into a pod. */
+export interface ManifestSettings {
+  pull: 'never' | 'missing' | 'always'
+  pullSecrets: readonly string[]
+  user: string
+  relayImage: string
+  volumes: readonly { from: string; source: Readonly<Record<string, unknown>>; path?: string | undefined }[]
+  nodeSelector: Readonly<Record<string, string>>
+  tolerations: readonly unknown[]
+  runtimeClass?: string | undefined
+  priorityClass?: string | undefined
+  serviceAccount?: string | undefined
+  labels: Readonly<Record<string, string>>
+  owner?: { name: string; uid: string } | undefined
+  lifetimeSeconds: number
+}
+
+export interface Names {
+  name: string
+  scope: string
+}
+
+/** One pod for one sandbox: nothing in it may become more than it is, and it is nobody to the API server. */
+export function toPod(
+  spec: SandboxSpec,
+  image: string,
+  { name, scope }: Names,
+  settings: ManifestSettings,
+  hasRelay: boolean,
+): object {
+  const [uid, gid] = settings.user === 'image' ? [] : settings.user.split(':').map(Number)
+  const pullPolicy = { never: 'Never', missing: 'IfNotPresent', always: 'Always' }[settings.pull]
+  const confined = { allowPrivilegeEscalation: false, privileged: false, capabilities: { drop: ['ALL'] } }
+  const asUser = {
+    ...confined,
+    ...(uid !== undefined && { runAsUser: uid, runAsGroup: gid ?? uid, runAsNonRoot: uid !== 0 }),
+  }
+  const limits = {
+    ...(spec.limits.cpus !== undefined && { cpu: `${Math.round(spec.limits.cpus * 1000)}m` }),
+    ...(spec.limits.memoryMb !== undefined && { memory: `${spec.limits.memoryMb}Mi` }),
+    ...(spec.limits.diskMb !== undefined && { 'ephemeral-storage': `${spec.limits.diskMb}Mi` }),
+  }
+  const mapped = spec.mounts.map((mount, index) => toVolume(mount, index, settings))
+  // A user that is not the image's own cannot write where the image's own put the work; so it gets a copy of it.
+  const hasWorkVolume = uid !== undefined && uid !== 0
+  // A volume cannot be removed by a command, so the workdir has none of its own where the folder above it has one.
+  const top = spec.folders?.[0]
+  const isWorkBelowTop = top !== undefined && `${spec.workdir}/`.startsWith(`${top}/`)
+  const work = isWorkBelowTop ? 'folders' : 'work'
+  const seedTarget = isWorkBelowTop ? join(SEED, relative(top, spec.workdir)) : SEED
+  const mounts = [
+    { name: 'state', mountPath: STATE },
+    ...(top === undefined ? [] : [{ name: 'folders', mountPath: top }]),
+    ...(hasWorkVolume && !isWorkBelowTop ? [{ name: 'work', mountPath: spec.workdir }] : []),
+    ...mapped.map(({ mount }) => mount),
+  ]
+  const seed = 'if [ -d "$1" ]; then mkdir -p -- "$2" && cp -a -- "$1/." "$2/"; fi; true'
+  return {
+    apiVersion: 'v1',
+    kind: 'Pod',
+    metadata: {
+      name,
+      labels: toLabels({ name, scope }, settings),
+      annotations: { [RECORD]: toRecord(spec) },
+      ...(settings.owner !== undefined && {
+        ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', ...settings.owner, blockOwnerDeletion: false }],
+      }),
+    },
+    spec: {
+      restartPolicy: 'Never',
+      automountServiceAccountToken: false,
+      enableServiceLinks: false,
+      terminationGracePeriodSeconds: 0,
+      activeDeadlineSeconds: settings.lifetimeSeconds,
+      hostname: 'sandbox',
+      securityContext: { seccompProfile: { type: 'RuntimeDefault' } },
+      nodeSelector: settings.nodeSelector,
+      tolerations: settings.tolerations,
+      imagePullSecrets: settings.pullSecrets.map((secret) => ({ name: secret })),
+      ...(settings.runtimeClass !== undefined && { runtimeClassName: settings.runtimeClass }),
+      ...(settings.priorityClass !== undefined && { priorityClassName: settings.priorityClass }),
+      ...(settings.serviceAccount !== undefined && { serviceAccountName: settings.serviceAccount }),
+      initContainers: hasWorkVolume
+        ? [
+            {
+              name: 'seed',
+              image,
+              imagePullPolicy: pullPolicy,
+              command: ['/bin/sh', '-c', seed, 'sh', spec.workdir, seedTarget],
+              securityContext: asUser,
+              resources: { limits },
+              volumeMounts: [{ name: work, mountPath: SEED }],
+            },
+          ]
+        : [],
+      containers: [
+        {
+          name: SANDBOX,
+          image,
+          imagePullPolicy: pullPolicy,
+          command: ['/bin/sh', '-c', HOLD],
+          securityContext: asUser,
+          resources: { limits },
+          volumeMounts: mounts,
+        },
+        ...(hasRelay
+          ? [
+              {
+                name: RELAY_CONTAINER,
+                image: settings.relayImage,
+                imagePullPolicy: pullPolicy === 'Always' ? 'IfNotPresent' : pullPolicy,
+                command: ['/bin/sh', '-c', HOLD],
+                securityContext: {
+                  ...confined,
+                  runAsUser: RELAY_USER,
+                  runAsGroup: RELAY_USER,
+                  runAsNonRoot: true,
+                  readOnlyRootFilesystem: true,
+                },
+                resources: { requests: { cpu: '10m', memory: '64Mi' }, limits: { memory: '256Mi' } },
+              },
+            ]
+          : []),
+      ],
+      volumes: [
+        { name: 'state', emptyDir: {} },
+        ...(top === undefined ? [] : [{ name: 'folders', emptyDir: {} }]),
+        ...(hasWorkVolume && !isWorkBelowTop ? [{ name: 'work', emptyDir: {} }] : []),
+        ...mapped.map(({ volume }) => volume),
+      ],
+    },
+  }
+}
+
+/** Nobody in, nobody out, names neither. What may be reached with `allow` is reached through us. */
+export function toPolicy({ name, scope }: Names, settings: ManifestSettings): object {
+  return {
+    apiVersion: 'networking.k8s.io/v1',
+    kind: 'NetworkPolicy',
+    metadata: {
+      name,
+      labels: toLabels({ name, scope }, settings),
+      ...(settings.owner !== undefined && {
+        ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', ...settings.owner, blockOwnerDeletion: false }],
+      }),
+    },
+    spec: {
+      podSelector: { matchLabels: { [NAME_LABEL]: name } },
+      policyTypes: ['Ingress', 'Egress'],
+      ingress: [],
+      egress: [],
+    },
+  }
+}
+
+export function toRecord({ id, labels, leaseUntil }: Pick<SandboxSpec, 'id' | 'labels' | 'leaseUntil'>): string {
+  return JSON.stringify({ id, labels, leaseUntil })
+}
+
+function toLabels({ name, scope }: Names, { labels }: ManifestSettings): Record<string, string> {
+  return { ...labels, 'app.kubernetes.io/managed-by': 'polar', [SCOPE_LABEL]: scope, [NAME_LABEL]: name }
+}
+
+function toVolume(
+  { source, target, isReadOnly }: Mount,
+  index: number,
+  { volumes }: ManifestSettings,
+): { volume: object; mount: object } {
+  const found = volumes.find(({ from }) => source === from || source.startsWith(`${from.replace(/\/$/, '')}/`))
+  if (found === undefined || !isAbsolute(source))
+    throw new RolloutError(
+      'runtime.unsupported',
+      `${source} is a folder of this machine, which pods do not see; put it into a volume and name that in runtime.volumes`,
+    )
+  const name = `mount-${index}`
+  const subPath = join(found.path ?? '', relative(found.from, source))
+  return {
+    volume: { name, ...found.source },
+    mount: { name, mountPath: target, readOnly: isReadOnly, ...(subPath !== '' && subPath !== '.' && { subPath }) },
+  }
+}

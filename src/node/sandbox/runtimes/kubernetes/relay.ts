@@ -1,0 +1,214 @@
+import { mkdir } from 'node:fs/promises'
+import { connect, createServer, type Server, type Socket } from 'node:net'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
+import { RolloutError } from '../../../../model/failure.ts'
+import type { DoorUse } from '../../linux/network/sandbox-sockets.ts'
+import type { Cluster } from './cluster.ts'
+import { openExec, type ExecStream, type Target } from './exec.ts'
+import { HEADER_BYTES, KINDS, MAX_CONNECTIONS, RELAY, WINDOW_BYTES } from './relay-program.ts'
+
+const READY_MS = 60_000
+const RETRY_MS = [200, 500, 1000, 2000, 5000] as const
+
+interface Connection {
+  socket: Socket
+  credit: number
+}
+
+/**
+ * The doors of a pod. A program of ours listens inside, in a container beside the sandbox's that shares nothing with it but
+ * the network, and hands connections on over the exec it was started by. So no packet of the sandbox has to leave its pod,
+ * a policy that denies everything can stay as it is, no address of ours is reachable from any pod, and where we run (in the
+ * cluster, beside it, behind a NAT) does not matter. The other way, an address of ours that the policy allows, would need a
+ * route to us from every pod, rules for where policies and address translation meet, and a listener that pods of others
+ * can try.
+ *
+ * A connection that breaks takes the door's connections with it, as a restarted server would; the program is started again
+ * and the port is there again.
+ */
+export class Relay implements AsyncDisposable {
+  readonly #cluster: Cluster
+  readonly #target: Target
+  readonly #doors: ReadonlyMap<number, DoorUse>
+  readonly #folder: string
+  readonly #servers: Server[] = []
+  readonly #accepted = new Set<Socket>()
+  #stream: ExecStream | undefined
+  #isClosed = false
+
+  static async open(
+    cluster: Cluster,
+    target: Target,
+    doors: ReadonlyMap<number, DoorUse>,
+    folder: string,
+    signal: AbortSignal,
+  ): Promise<Relay> {
+    const relay = new Relay(cluster, target, doors, folder)
+    try {
+      await mkdir(folder, { mode: 0o700 })
+      for (const [port, door] of doors) await relay.#listen(port, door)
+      await relay.#start(signal)
+      return relay
+    } catch (error) {
+      await relay[Symbol.asyncDispose]()
+      signal.throwIfAborted()
+      throw error
+    }
+  }
+
+  private constructor(cluster: Cluster, target: Target, doors: ReadonlyMap<number, DoorUse>, folder: string) {
+    this.#cluster = cluster
+    this.#target = target
+    this.#doors = doors
+    this.#folder = folder
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#isClosed = true
+    this.#stream?.close()
+    for (const server of this.#servers) server.close()
+    for (const socket of this.#accepted) socket.destroy()
+  }
+
+  /** Connections arrive as real sockets: whoever accepts may rely on all that these can do. */
+  async #listen(port: number, door: DoorUse): Promise<void> {
+    const server = createServer({ allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false }, (socket) => {
+      this.#accepted.add(socket)
+      socket.on('error', () => socket.destroy())
+      socket.once('close', () => this.#accepted.delete(socket))
+      door.accept(socket)
+    })
+    server.maxConnections = MAX_CONNECTIONS
+    scopeConnections(server)
+    // A connection that cannot be accepted: its sandbox tries again.
+    server.on('error', () => {})
+    this.#servers.push(server)
+    await new Promise<void>((resolve, reject) =>
+      server.once('error', reject).listen(join(this.#folder, String(port)), resolve),
+    )
+  }
+
+  async #start(signal: AbortSignal): Promise<void> {
+    const ports = [...this.#doors.keys()].map(String)
+    const live = new Map<number, Connection>()
+    let complaint = ''
+    let toReady!: (reason: string | undefined) => void
+    const ready = new Promise<string | undefined>((resolve) => (toReady = resolve))
+    const frames = new FrameInput((id, kind, data) => {
+      if (kind === KINDS.ready) toReady(undefined)
+      else if (kind === KINDS.failed) toReady(data.toString())
+      else if (kind === KINDS.open) this.#connect(stream, live, id, data.readUInt32BE(0))
+      else this.#handle(live, id, kind, data)
+    })
+    const stream = await openExec(
+      this.#cluster,
+      this.#target,
+      ['node', '-e', RELAY, ...ports],
+      {
+        stdout: (data) => frames.push(data),
+        stderr: (data) => {
+          complaint = (complaint + data.toString()).slice(-500)
+        },
+      },
+      signal,
+    )
+    this.#stream = stream
+    const ended = stream.ended.then((end) => {
+      for (const { socket } of live.values()) socket.destroy()
+      return complaint.trim() || (end.kind === 'exit' ? `it ended with ${end.exitCode}` : end.message)
+    })
+    const timeout = sleep(READY_MS, 'it was not ready in time', { ref: false, signal }).catch(() => 'it was cut short')
+    const failure = await Promise.race([ready, ended, timeout])
+    if (failure !== undefined || this.#isClosed) {
+      stream.close()
+      throw new RolloutError(
+        'runtime.start-failed',
+        `Cannot open the sandbox's door with runtime.relayImage: ${failure}`,
+      )
+    }
+    void ended.then(() => this.#restart())
+  }
+
+  async #restart(): Promise<void> {
+    for (let attempt = 0; !this.#isClosed; attempt += 1) {
+      try {
+        return await this.#start(AbortSignal.timeout(READY_MS))
+      } catch {
+        await sleep(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)], undefined, { ref: false })
+      }
+    }
+  }
+
+  #connect(stream: ExecStream, live: Map<number, Connection>, id: number, port: number): void {
+    const socket = connect({ path: join(this.#folder, String(port)), allowHalfOpen: true })
+    const connection: Connection = { socket, credit: WINDOW_BYTES }
+    live.set(id, connection)
+    const send = (kind: number, data?: Buffer) => void stream.write(toFrame(id, kind, data))
+    socket.on('data', (chunk: Buffer) => {
+      connection.credit -= chunk.length
+      if (connection.credit <= 0) socket.pause()
+      send(KINDS.data, chunk)
+    })
+    socket.on('end', () => send(KINDS.end))
+    socket.on('error', () => socket.destroy())
+    socket.on('close', () => {
+      if (live.delete(id)) send(KINDS.close)
+    })
+    this.#taken.set(socket, (bytes) => send(KINDS.credit, toNumber(bytes)))
+  }
+
+  readonly #taken = new WeakMap<Socket, (bytes: number) => void>()
+
+  #handle(live: Map<number, Connection>, id: number, kind: number, data: Buffer): void {
+    const connection = live.get(id)
+    if (connection === undefined) return
+    const { socket } = connection
+    if (kind === KINDS.data) socket.write(data, () => this.#taken.get(socket)?.(data.length))
+    if (kind === KINDS.end) socket.end()
+    if (kind === KINDS.close) {
+      live.delete(id)
+      socket.destroy()
+    }
+    if (kind === KINDS.credit) {
+      connection.credit += data.readUInt32BE(0)
+      if (connection.credit > 0) socket.resume()
+    }
+  }
+}
+
+/** Puts frames together, however they were cut. */
+class FrameInput {
+  readonly #take: (id: number, kind: number, data: Buffer) => void
+  #rest: Buffer = Buffer.alloc(0)
+
+  constructor(take: (id: number, kind: number, data: Buffer) => void) {
+    this.#take = take
+  }
+
+  push(chunk: Buffer): void {
+    this.#rest = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk])
+    while (this.#rest.length >= HEADER_BYTES) {
+      const end = HEADER_BYTES + this.#rest.readUInt32BE(5)
+      if (this.#rest.length < end) break
+      const frame = this.#rest.subarray(0, end)
+      this.#rest = this.#rest.subarray(end)
+      this.#take(frame.readUInt32BE(0), frame[4]!, frame.subarray(HEADER_BYTES))
+    }
+  }
+}
+
+function toFrame(id: number, kind: number, data: Buffer = Buffer.alloc(0)): Buffer {
+  const head = Buffer.alloc(HEADER_BYTES)
+  head.writeUInt32BE(id, 0)
+  head[4] = kind
+  head.writeUInt32BE(data.length, 5)
+  return Buffer.concat([head, data])
+}
+
+function toNumber(value: number): Buffer {
+  const bytes = Buffer.alloc(4)
+  bytes.writeUInt32BE(value)
+  return bytes
+}

@@ -1,0 +1,219 @@
+import { mkdir } from 'node:fs/promises'
+import { isAbsolute, join, normalize } from 'node:path/posix'
+import { RolloutError } from '../../../../model/failure.ts'
+import type { Records, SandboxRecord } from '../../linux/records.ts'
+import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtime.ts'
+import { ClusterError, type Cluster } from './cluster.ts'
+import { runTool, startHelper, type Target } from './exec.ts'
+import { startExecution, sweepTool } from './execution.ts'
+import { PodFiles } from './files.ts'
+import { RECORD, toRecord } from './manifest.ts'
+import { Pod, podPath, ranOutOfMemory } from './pods.ts'
+import { Rooms } from './rooms.ts'
+import { STATS } from './scripts.ts'
+
+const TOOL_TIMEOUT_MS = 60_000
+/** How long a stop waits for its processes to be ended from inside; the pod is removed in any case. */
+const SWEEP_MS = 1000
+
+export interface SandboxParts {
+  cluster: Cluster
+  target: Target
+  record: SandboxRecord
+  records: Records
+  folder: string
+  workdir: string
+  /** All that commands find in their environment, but for their own. */
+  env: Readonly<Record<string, string>>
+  doorPort: number | undefined
+  closeDoors(): Promise<void>
+  /** Takes the pod away, and all that belongs to it. */
+  remove(): Promise<void>
+  now(): number
+}
+
+export class KubernetesSandbox implements Sandbox {
+  readonly #parts: SandboxParts
+  readonly #files: PodFiles
+  readonly #rooms = new Rooms()
+  readonly #running = new Set<Execution>()
+  #execs = 0
+  #freezing: Promise<void> | undefined
+  #stopping: Promise<void> | undefined
+
+  constructor(parts: SandboxParts) {
+    this.#parts = parts
+    const { cluster, target } = parts
+    this.#files = new PodFiles((command) => startHelper(cluster, target, command))
+  }
+
+  get id(): string {
+    return this.#parts.record.id
+  }
+
+  get workdir(): string {
+    return this.#parts.workdir
+  }
+
+  get doorPort(): number | undefined {
+    return this.#parts.doorPort
+  }
+
+  async exec(spec: ExecSpec): Promise<Execution> {
+    this.#assertAlive()
+    if (this.#freezing !== undefined)
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+    const { cluster, target, env } = this.#parts
+    const folder = join(this.#parts.folder, 'exec')
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    const id = `x${(this.#execs += 1)}`
+    try {
+      const execution = await startExecution(
+        { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...env, ...spec.env } },
+        {
+          cluster,
+          target,
+          rooms: this.#rooms,
+          id,
+          folder,
+          isStopping: () => this.#stopping !== undefined,
+          abandon: () => this.#abandon(),
+          ranOutOfMemory: () => this.#ranOutOfMemory(),
+          now: () => this.#parts.now(),
+        },
+      )
+      this.#running.add(execution)
+      void execution.result.finally(() => this.#running.delete(execution))
+      return execution
+    } catch (error) {
+      this.#assertAlive()
+      throw this.#toGone(error)
+    }
+  }
+
+  async upload(source: string, target: string, signal: AbortSignal): Promise<void> {
+    this.#assertAlive()
+    await this.#files.upload(source, this.#path(target), signal)
+  }
+
+  async download(source: string, target: string, limits: CopyLimits, signal: AbortSignal): Promise<void> {
+    this.#assertAlive()
+    await this.#files.download(this.#path(source), target, limits, signal)
+  }
+
+  async writeFile(path: string, data: string | Uint8Array, options: { mode?: number } = {}): Promise<void> {
+    this.#assertAlive()
+    await this.#files.writeFile(this.#path(path), data, options.mode ?? 0o644, this.#parts.now() / 1000)
+  }
+
+  async readFile(path: string, options: { maxBytes: number }): Promise<Buffer> {
+    this.#assertAlive()
+    return this.#files.readFile(this.#path(path), options.maxBytes)
+  }
+
+  /** As the pod's own control group tells, where the image may read it. */
+  async stats(): Promise<SandboxStats> {
+    this.#assertAlive()
+    const { exitCode, stdout, stderr } = await this.#tool(['/bin/sh', '-c', STATS, 'sh', this.workdir])
+    if (exitCode === 255) throw this.#toGone(new ClusterError(500, stderr))
+    const told = new Map(stdout.split('\n').map((line) => line.split(' ') as [string, string]))
+    const number = (key: string) => (told.has(key) ? Number(told.get(key)) : undefined)
+    const [cpuUs, memoryBytes, processes, diskKb] = ['cpu', 'memory', 'processes', 'disk'].map(number)
+    return {
+      ...(cpuUs !== undefined && { cpuMs: cpuUs / 1000 }),
+      ...(memoryBytes !== undefined && { memoryBytes }),
+      ...(processes !== undefined && { processes }),
+      ...(diskKb !== undefined && { diskBytes: diskKb * 1024 }),
+    }
+  }
+
+  async renew(leaseUntil: number): Promise<void> {
+    this.#assertAlive()
+    const { cluster, target, record, records } = this.#parts
+    record.leaseUntil = leaseUntil
+    const json = { metadata: { annotations: { [RECORD]: toRecord(record) } } }
+    try {
+      const type = 'application/merge-patch+json'
+      await cluster.call('PATCH', podPath(target.namespace, target.pod), { json, type })
+    } catch (error) {
+      throw this.#toGone(error)
+    }
+    await records.write(record)
+  }
+
+  snapshot(): Promise<void> {
+    return Promise.reject(new RolloutError('runtime.unsupported', 'What a pod wrote cannot be kept as an image'))
+  }
+
+  freeze(): Promise<void> {
+    this.#assertAlive()
+    this.#freezing ??= this.#freeze()
+    return this.#freezing
+  }
+
+  stop(): Promise<void> {
+    this.#stopping ??= this.#stop()
+    return this.#stopping
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.stop()
+  }
+
+  async #freeze(): Promise<void> {
+    await this.#parts.closeDoors()
+    await Promise.all([...this.#running].map((execution) => execution.kill()))
+    const { exitCode, stderr } = await this.#tool(sweepTool('kill', this.#rooms.waiters, []))
+    if (exitCode !== 0)
+      throw new RolloutError('runtime.gone', `Cannot end what runs in sandbox ${this.id}: ${stderr.slice(-500)}`)
+  }
+
+  /** A pod's object is gone before its processes are, which only the machine it was on ends; so that is done first. */
+  async #stop(): Promise<void> {
+    await this.#parts.closeDoors()
+    const { cluster, target } = this.#parts
+    const sweep = sweepTool('kill', this.#rooms.waiters, [])
+    await runTool(cluster, target, sweep, { signal: AbortSignal.timeout(SWEEP_MS) }).catch(() => {})
+    await this.#parts.remove()
+  }
+
+  async #abandon(): Promise<void> {
+    const { cluster, target } = this.#parts
+    const query = { gracePeriodSeconds: '0' }
+    await cluster.call('DELETE', podPath(target.namespace, target.pod), { query }).catch(() => {})
+  }
+
+  async #ranOutOfMemory(): Promise<boolean> {
+    const { cluster, target } = this.#parts
+    try {
+      const pod = Pod.parse(await cluster.call('GET', podPath(target.namespace, target.pod)))
+      return ranOutOfMemory(pod, target.container)
+    } catch {
+      return false
+    }
+  }
+
+  async #tool(command: readonly string[]): ReturnType<typeof runTool> {
+    const { cluster, target } = this.#parts
+    return runTool(cluster, target, command, { signal: AbortSignal.timeout(TOOL_TIMEOUT_MS) }).catch(
+      (error: unknown) => {
+        throw this.#toGone(error)
+      },
+    )
+  }
+
+  #path(path: string): string {
+    return isAbsolute(path) ? normalize(path) : join(this.#parts.workdir, path)
+  }
+
+  #assertAlive(): void {
+    if (this.#stopping !== undefined) throw new RolloutError('runtime.gone', `Sandbox ${this.id} was stopped`)
+  }
+
+  #toGone(error: unknown): unknown {
+    if (!(error instanceof ClusterError)) return error
+    return new RolloutError('runtime.gone', `Sandbox ${this.id} does not answer any more: ${error.message}`, {
+      cause: error,
+    })
+  }
+}

@@ -1,0 +1,326 @@
+import { mkdir } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import * as z from 'zod'
+import type { Plug } from '../../../lib/plug.ts'
+import { runProgram } from '../../../lib/process/run-program.ts'
+import { RolloutError } from '../../../model/failure.ts'
+import { Cgroup } from '../linux/limits/cgroups.ts'
+import { START_MS } from '../linux/process/started.ts'
+import { listenHere, type DoorServer } from '../linux/network/sandbox-sockets.ts'
+import { openEntry, type Room } from '../linux/process/execution.ts'
+import { findHold } from '../linux/hold.ts'
+import { countKills, joinLead, readStats, type Cell, type Counters } from '../linux/hosted-sandbox.ts'
+import { HOST_ENV, HOST_PATH } from '../linux/files/paths.ts'
+import type { Pipes } from '../linux/process/pipes.ts'
+import { Premises } from '../linux/host-runtime-state.ts'
+import {
+  childrenOf,
+  endProcesses,
+  identify,
+  isAlive,
+  signalProcess,
+  type ProcessRef,
+} from '../linux/process/processes.ts'
+import type { SandboxRecord } from '../linux/records.ts'
+import { snapshotConfig } from '../linux/files/snapshots.ts'
+import type { RemoteSpawn, SpawnedProcess } from '../linux/process/spawner.ts'
+import type {
+  Runtime,
+  RuntimeCapabilities,
+  RuntimeCheck,
+  RuntimeDeps,
+  Sandbox,
+  SandboxInfo,
+  SandboxSpec,
+  SandboxStats,
+} from './runtime.ts'
+
+const LocalConfig = z.strictObject({
+  kind: z.literal('local'),
+  allowUnenforced: z
+    .boolean()
+    .default(false)
+    .describe('Whether a sandbox may ask for a network policy all the same, which then nobody keeps it to'),
+  ...snapshotConfig,
+})
+type LocalConfig = z.infer<typeof LocalConfig>
+
+export const local: Plug<typeof LocalConfig, RuntimeDeps, Runtime> = {
+  config: LocalConfig,
+  create: (config, deps) => new LocalRuntime(config, deps),
+}
+
+const MARK = 'POLAR_SANDBOX'
+/** Of what is in the folder of a snapshot. */
+const TREE = 'tree'
+
+/**
+ * No sandbox at all: a folder, a clean environment, and our own rights to everything on the machine. For trying things
+ * out, and for programs that are trusted. What it does promise is that a command ends with all that it started: each has
+ * a process namespace, where the machine lets us make one. Elsewhere its processes are found by a mark in their
+ * environment, which a program that means to can rub out.
+ */
+class LocalRuntime implements Runtime {
+  readonly kind = 'local'
+  readonly #config: LocalConfig
+  readonly #deps: RuntimeDeps
+  readonly #premises: Premises
+  #hasNamespaces: Promise<boolean> | undefined
+  #hold: Promise<string> | undefined
+
+  constructor(config: LocalConfig, deps: RuntimeDeps) {
+    this.#config = config
+    this.#deps = deps
+    this.#premises = new Premises(deps, config)
+  }
+
+  get capabilities(): RuntimeCapabilities {
+    return {
+      isolatesFiles: false,
+      isolatesProcesses: false,
+      networks: ['open'],
+      limits: this.#premises.limits,
+      images: 'none',
+      supportsSnapshots: true,
+    }
+  }
+
+  async check(): Promise<RuntimeCheck> {
+    this.#hasNamespaces ??= canMakeNamespaces()
+    const hasNamespaces = await this.#hasNamespaces
+    return {
+      isUsable: true,
+      notes: [
+        'nothing is kept apart: commands have our rights to files, processes and network',
+        ...(this.#config.allowUnenforced
+          ? ['whatever network is asked for, commands have the one of the machine']
+          : []),
+        hasNamespaces
+          ? 'each command has a process namespace, so nothing outlives it'
+          : 'no process namespaces here: a program that hides from its environment can outlive its command',
+      ],
+    }
+  }
+
+  async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
+    signal.throwIfAborted()
+    if (spec.image !== undefined) throw unsupported('an image')
+    if (spec.network.kind !== 'open' && !this.#config.allowUnenforced)
+      throw new RolloutError(
+        'runtime.unsupported',
+        `local cannot keep sandbox ${spec.id} to the network policy ${spec.network.kind}: commands have the machine's own network; ask for open, use another runtime, or set runtime.allowUnenforced`,
+      )
+    if (spec.mounts.some(({ source, target }) => source !== target)) throw unsupported('mounts under another path')
+    this.#hasNamespaces ??= canMakeNamespaces()
+    const hasNamespaces = await this.#hasNamespaces
+    this.#hold ??= findHold(HOST_ENV)
+    const hold = await this.#hold
+    const record = await this.#premises.records.create(spec, this.#deps.now())
+    await using undo = new AsyncDisposableStack()
+    undo.defer(() => this.remove(spec.id))
+    const folder = this.#premises.records.folderOf(spec.id)
+    const [workdir, home] = [join(folder, 'work'), join(folder, 'home')]
+    await mkdir(home, { mode: 0o755 })
+    if (spec.snapshot === undefined) await mkdir(workdir, { mode: 0o755 })
+    else await copyTree(await this.#treeOf(spec.snapshot), workdir)
+    const places = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
+    const cgroup = await this.#premises.createCgroup(spec, record)
+    const { door } = spec
+    const doorServer = door === undefined ? undefined : await listenHere(door.port, door)
+    undo.defer(() => doorServer?.close())
+    signal.throwIfAborted()
+    undo.move()
+    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup)
+    const cell = new LocalCell({
+      record,
+      folder,
+      workdir,
+      env: { PATH: HOST_PATH, HOME: home, ...toPlaces(spec.env, places) },
+      hasNamespaces,
+      cgroup,
+      memory,
+      door: doorServer,
+      snapshot: (name) => this.#premises.snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
+      hold,
+      spawn,
+      pipes: this.#premises.pipes,
+      // Where commands have namespaces, all of them have ended with those by then, and nobody has to be looked for.
+      discard: () => (hasNamespaces ? this.#forget(record) : this.remove(spec.id)),
+    })
+    return this.#premises.openSandbox(cell)
+  }
+
+  list(): Promise<SandboxInfo[]> {
+    return this.#premises.records.list()
+  }
+
+  async remove(id: string): Promise<void> {
+    const record = await this.#premises.records.load(id)
+    if (record === undefined) return
+    await endProcesses(`${MARK}=${this.#premises.records.folderOf(id)}#`, 'environ')
+    await this.#forget(record)
+  }
+
+  async #forget({ id, cgroup }: SandboxRecord): Promise<void> {
+    if (cgroup !== undefined) await new Cgroup(cgroup).remove()
+    await this.#premises.records.remove(id)
+  }
+
+  removeOldSnapshots(): Promise<string[]> {
+    return this.#premises.snapshots.prune()
+  }
+
+  removeSnapshot(name: string): Promise<void> {
+    return this.#premises.snapshots.remove(name)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#premises[Symbol.asyncDispose]()
+  }
+
+  async #treeOf(snapshot: string): Promise<string> {
+    await this.#premises.snapshots.use(snapshot)
+    return join(this.#premises.snapshots.folderOf(snapshot), TREE)
+  }
+}
+
+interface CellOptions extends Counters {
+  record: SandboxRecord
+  folder: string
+  workdir: string
+  env: Readonly<Record<string, string>>
+  hasNamespaces: boolean
+  door: DoorServer | undefined
+  snapshot: (name: string) => Promise<void>
+  /** What the first process of a room does. */
+  hold: string
+  spawn: RemoteSpawn
+  pipes: Pipes
+  discard(): Promise<void>
+}
+
+class LocalCell implements Cell {
+  readonly record: SandboxRecord
+  readonly folder: string
+  readonly workdir: string
+  readonly doorPort: number | undefined
+  readonly env: Readonly<Record<string, string>>
+  readonly snapshot: (name: string) => Promise<void>
+  readonly #options: CellOptions
+
+  constructor(options: CellOptions) {
+    this.record = options.record
+    this.folder = options.folder
+    this.workdir = options.workdir
+    this.doorPort = options.door?.port
+    this.env = { ...options.env, ...(!options.hasNamespaces && { [MARK]: `${options.folder}#` }) }
+    this.snapshot = (name) => options.snapshot(name)
+    this.#options = options
+  }
+
+  isAlive(): boolean {
+    return true
+  }
+
+  async openRoom(): Promise<Room> {
+    const { folder, hasNamespaces, hold, spawn, pipes } = this.#options
+    const mark = `${folder}#`
+    const joined = joinLead(this.#options.cgroup?.joinFiles ?? [])
+    const env = { ...HOST_ENV, [MARK]: mark }
+    if (!hasNamespaces) {
+      // One mark for all: without namespaces a command that ends takes those beside it along.
+      const entry = await openEntry(joined, { spawn, pipes, env, hasWaiter: false })
+      return { entry, close: () => endProcesses(`${MARK}=${mark}`, 'environ') }
+    }
+    const holder = ['--pdeathsig', 'KILL', 'unshare', ...namespaceOptions(), '/bin/sh', '-c', hold]
+    const child = spawn('setpriv', holder, { stdio: ['ignore', 'pipe', 'ignore'], env })
+    const ended = new Promise((resolve) => child.once('exit', resolve))
+    const first = await firstOf(child)
+    const enter = process.getuid?.() === 0 ? [] : ['-U', '--preserve-credentials']
+    const lead = [...joined, 'nsenter', ...enter, '-t', String(first.pid), '-p', '-m']
+    const close = async (): Promise<void> => {
+      await signalProcess(first, 'SIGKILL')
+      await ended
+      while (await isAlive(first)) await sleep(2)
+    }
+    return { entry: await openEntry(lead, { spawn, pipes, env, hasWaiter: true }), close }
+  }
+
+  toolLead(): undefined {
+    return undefined
+  }
+
+  async countOutOfMemory(): Promise<number | undefined> {
+    return countKills(this.#options)
+  }
+
+  async stats(): Promise<SandboxStats> {
+    const { stdout } = await runProgram(['du', '-sk', '--', this.workdir], { env: HOST_ENV })
+    return readStats(this.#options, stdout)
+  }
+
+  async freeze(): Promise<void> {
+    this.#options.door?.close()
+    await endProcesses(`${MARK}=${this.folder}#`, 'environ')
+  }
+
+  async close(): Promise<void> {
+    this.#options.door?.close()
+    this.#options.memory?.[Symbol.dispose]()
+    await this.#options.discard()
+  }
+}
+
+function namespaceOptions(): string[] {
+  const ids = process.getuid?.() === 0 ? [] : [`--map-user=${process.getuid?.()}`, `--map-group=${process.getgid?.()}`]
+  return [...ids, '--pid', '--fork', '--kill-child', '--mount-proc']
+}
+
+async function canMakeNamespaces(): Promise<boolean> {
+  const { exitCode } = await runProgram(['unshare', ...namespaceOptions(), 'true'], { env: HOST_ENV })
+  return exitCode === 0
+}
+
+/** The first process of the room, once it says that it is there. */
+async function firstOf(child: SpawnedProcess): Promise<ProcessRef> {
+  try {
+    await new Promise<void>((resolve, reject) => {
+      child.stdout!.once('data', () => resolve())
+      child.once('error', reject).once('exit', () => reject(new Error('it ended at once')))
+      setTimeout(() => reject(new Error('it took too long')), START_MS).unref()
+    })
+    const [pid] = await childrenOf(child.pid!)
+    const first = pid === undefined ? undefined : await identify(pid)
+    if (first === undefined) throw new Error('it ended at once')
+    return first
+  } catch (cause) {
+    child.kill('SIGKILL')
+    throw new RolloutError('runtime.start-failed', 'Cannot make a process namespace', { cause })
+  }
+}
+
+async function copyTree(from: string, to: string): Promise<void> {
+  const { exitCode, stderr } = await runProgram(['cp', '-a', '--reflink=auto', '--', from, to], { env: HOST_ENV })
+  if (exitCode !== 0) throw new RolloutError('runtime.copy-failed', `Cannot copy ${from}: ${stderr.trim()}`)
+}
+
+/** Makes each folder below `base`, and gives the place of the first, by its name. */
+async function makeFolders(base: string, folders: readonly string[]): Promise<ReadonlyMap<string, string>> {
+  for (const folder of folders) await mkdir(join(base, folder), { recursive: true, mode: 0o755 })
+  const [top] = folders
+  return new Map(top === undefined ? [] : [[top, join(base, top)]])
+}
+
+/** Values that name a folder, or a path in it, with the place of that folder instead. */
+function toPlaces(env: Readonly<Record<string, string>>, places: ReadonlyMap<string, string>): Record<string, string> {
+  const toPlace = (value: string): string => {
+    const top = [...places.keys()].find((folder) => `${value}/`.startsWith(`${folder}/`))
+    return top === undefined ? value : `${places.get(top)}${value.slice(top.length)}`
+  }
+  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, toPlace(value)]))
+}
+
+function unsupported(what: string): RolloutError {
+  return new RolloutError('runtime.unsupported', `local has no ${what}; use another runtime`)
+}

@@ -1,0 +1,112 @@
+import { readdir, rm, stat } from 'node:fs/promises'
+import { join } from 'node:path'
+import type { Clock } from '../../lib/async/clock.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
+import type { RetentionPolicy } from './policies.ts'
+
+const MEGABYTE = 1024 * 1024
+const HOUR_MS = 3_600_000
+/** After one was added: at fifty a second nobody wants to look at all of them each time. */
+const SWEEP_MS = 3000
+
+interface Past {
+  path: string
+  /** When it was set aside, Unix milliseconds. */
+  at: number
+}
+
+/** Sessions that were delivered, or that are others' now: kept for people to look at, the newest first, within limits. */
+export class PastSessions implements Disposable {
+  readonly #dir: string
+  readonly #policy: RetentionPolicy
+  readonly #clock: Clock
+  readonly #problem: (error: unknown) => void
+  /** What was counted before; it does not change any more. */
+  readonly #bytes = new Map<string, number>()
+  #sweeping: Promise<void> | undefined
+  #isWanted = false
+  #timer: (() => void) | undefined
+
+  constructor(deps: { dir: string; policy: RetentionPolicy; clock: Clock; problem: (error: unknown) => void }) {
+    this.#dir = deps.dir
+    this.#policy = deps.policy
+    this.#clock = deps.clock
+    this.#problem = deps.problem
+  }
+
+  /** One was set aside, to there. */
+  async add(path: string): Promise<void> {
+    if (this.#policy.sessions === 0) await rm(path, { recursive: true, force: true })
+    else this.#timer ??= this.#clock.after(SWEEP_MS, () => this.#sweepLater())
+  }
+
+  #sweepLater(): void {
+    this.#timer = undefined
+    void this.sweep().catch((error: unknown) => this.#problem(error))
+  }
+
+  [Symbol.dispose](): void {
+    this.#timer?.()
+  }
+
+  /** Removes what is more than the policy allows. Those who ask while that is under way share the next round. */
+  sweep(): Promise<void> {
+    this.#isWanted = true
+    this.#sweeping ??= this.#untilDone().finally(() => (this.#sweeping = undefined))
+    return this.#sweeping
+  }
+
+  async #untilDone(): Promise<void> {
+    while (this.#isWanted) {
+      this.#isWanted = false
+      await this.#sweepOnce()
+    }
+  }
+
+  async #sweepOnce(): Promise<void> {
+    const { sessions, totalMb, hours } = this.#policy
+    const found = (await this.#list()).toSorted((one, other) => other.at - one.at)
+    const oldest = this.#clock.now() - hours * HOUR_MS
+    let left = totalMb * MEGABYTE
+    for (const [index, { path, at }] of found.entries()) {
+      if (index < sessions && at >= oldest) left -= await this.#bytesOf(path)
+      if (index < sessions && at >= oldest && left >= 0) continue
+      await rm(path, { recursive: true, force: true })
+      this.#bytes.delete(path)
+    }
+  }
+
+  async #list(): Promise<Past[]> {
+    const found: Past[] = []
+    for (const attempt of await namesIn(this.#dir)) {
+      for (const name of await namesIn(join(this.#dir, attempt))) {
+        const path = join(this.#dir, attempt, name)
+        // A rename changes this, and nothing does afterwards.
+        const stats = await stat(path).catch(() => undefined)
+        if (stats !== undefined) found.push({ path, at: stats.ctimeMs })
+      }
+    }
+    return found
+  }
+
+  async #bytesOf(path: string): Promise<number> {
+    const known = this.#bytes.get(path)
+    if (known !== undefined) return known
+    const entries = await readdir(path, { recursive: true, withFileTypes: true }).catch(() => [])
+    let sum = 0
+    for (const entry of entries) {
+      if (entry.isFile()) sum += (await stat(join(entry.parentPath, entry.name)).catch(() => undefined))?.size ?? 0
+    }
+    this.#bytes.set(path, sum)
+    return sum
+  }
+}
+
+async function namesIn(dir: string): Promise<string[]> {
+  try {
+    return await readdir(dir)
+  } catch (error) {
+    if (errnoOf(error) === 'ENOENT' || errnoOf(error) === 'ENOTDIR') return []
+    throw error
+  }
+}

@@ -1,0 +1,37 @@
+import { RolloutError } from '../../model/failure.ts'
+import { endOf, type Harness } from '../harness/presets/harness.ts'
+import type { AgentRun } from './run-session.ts'
+
+type End = Pick<AgentRun, 'end' | 'suspicion'>
+
+/** The end of a harness whose sandbox runs no command any more. */
+export const SANDBOX_GONE: End = {
+  end: 'gave-up',
+  suspicion: new RolloutError('runtime.gone', 'The sandbox ended while the harness ran in it.').failure,
+}
+
+/** An agent can make its harness end with any code, so a harness that seems not to have started is a suspicion only. */
+export function toEnd(
+  harness: Pick<Harness, 'title' | 'package' | 'exitCodes'>,
+  exitCode: number | null,
+  message: string,
+): End {
+  if (exitCode === null) return { end: 'gave-up' }
+  if (harness.package !== undefined && (exitCode === 126 || exitCode === 127)) {
+    const told = `${harness.title} could not be started (${exitCode}): ${message}`
+    return { end: 'gave-up', suspicion: new RolloutError('harness.not-found', told).failure }
+  }
+  const end = endOf(harness, exitCode)
+  switch (end) {
+    case 'finished':
+    case 'limit-reached':
+    case 'gave-up':
+      return { end }
+    case 'interrupted':
+      return { end: 'gave-up' }
+    case 'bad-setup': {
+      const told = `${harness.title} refused its setup (${exitCode}): ${message}`
+      return { end: 'gave-up', suspicion: new RolloutError('harness.bad-setup', told).failure }
+    }
+  }
+}

@@ -1,0 +1,149 @@
+import { appendFile, mkdir, mkdtemp, readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, expect, test } from 'vitest'
+import type { SessionOrder } from '../../model/session-order.ts'
+import type { SessionOutcome } from '../../model/session-outcome.ts'
+import { TaskRequest } from '../../model/task.ts'
+import { SessionFolder, type JournalEntry } from './session-folder.ts'
+
+let dir: string
+beforeEach(async () => {
+  dir = await mkdtemp(join(tmpdir(), 'polar-folders-'))
+})
+afterEach(() => rm(dir, { recursive: true, force: true }))
+
+const task = TaskRequest.parse({ task_id: 'task', instruction: 'Do it.', agent: { harness: 'pi' } })
+
+function orderOf(sessionId: string): SessionOrder {
+  return { schemaVersion: 1, sessionId, attempt: 1, task }
+}
+
+function outcomeOf(sessionId: string): SessionOutcome {
+  return {
+    schemaVersion: 1,
+    sessionId,
+    taskId: 'task',
+    attempt: 1,
+    nodeId: 'node',
+    status: 'COMPLETED',
+    timing: {},
+    artifacts: [],
+    endedAt: 5,
+  }
+}
+
+const begun: JournalEntry = { at: 1, attempt: 1, from: 'REGISTERED', to: 'INITIALIZING' }
+const ready: JournalEntry = { at: 2, attempt: 1, from: 'INITIALIZING', to: 'READY' }
+
+test('order, journal, grade and outcome are read as they were written', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  const grade = {
+    attempt: 1,
+    ending: { kind: 'completed', exitCode: 0 } as const,
+    grade: { outcome_reward: 0.5, metadata: {} },
+  }
+  await folder.writeOrder(orderOf('ses_1'))
+  await folder.note(begun)
+  await folder.note(ready)
+  await folder.writeGrade(grade)
+  await folder.writeOutcome(outcomeOf('ses_1'))
+  expect(await folder.readOrder()).toEqual(orderOf('ses_1'))
+  expect(await folder.readJournal()).toEqual([begun, ready])
+  expect(await folder.readGrade()).toEqual(grade)
+  expect(await folder.readOutcome()).toEqual(outcomeOf('ses_1'))
+})
+
+test('nothing but the four files is left, and only their owner may read them', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  await folder.writeOrder(orderOf('ses_1'))
+  await folder.note(begun)
+  await folder.writeOutcome(outcomeOf('ses_1'))
+  const names = await readdir(folder.path)
+  expect(names.toSorted()).toEqual(['journal.jsonl', 'order.json', 'outcome.json'])
+  for (const name of names) expect((await stat(join(folder.path, name))).mode & 0o077).toBe(0)
+  expect((await stat(folder.path)).mode & 0o077).toBe(0)
+})
+
+test('a last line of the journal that was cut off is left out', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  await folder.writeOrder(orderOf('ses_1'))
+  await folder.note(begun)
+  await appendFile(join(folder.path, 'journal.jsonl'), JSON.stringify(ready).slice(0, 20))
+  expect(await folder.readJournal()).toEqual([begun])
+})
+
+test('a line that a full disk cut off costs what was added to it, and nothing that came later', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  await folder.writeOrder(orderOf('ses_1'))
+  await appendFile(join(folder.path, 'journal.jsonl'), JSON.stringify(begun).slice(0, 20))
+  await folder.note(begun)
+  await folder.note(ready)
+  expect(await folder.readJournal()).toEqual([ready])
+})
+
+test('a session without a journal or a grade has none', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  await folder.writeOrder(orderOf('ses_1'))
+  expect(await folder.readJournal()).toEqual([])
+  expect(await folder.readGrade()).toBeUndefined()
+})
+
+test('whoever reads while an outcome is replaced sees the old one or the new one, whole', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  const [short, long] = [outcomeOf('ses_1'), { ...outcomeOf('ses_1'), nodeId: 'n'.repeat(100_000) }]
+  await folder.writeOrder(orderOf('ses_1'))
+  await folder.writeOutcome(short)
+  const writes = (async () => {
+    for (let n = 0; n < 20; n++) await folder.writeOutcome(n % 2 === 0 ? long : short)
+  })()
+  const lengths = new Set<number>()
+  let isOver = false
+  void writes.finally(() => (isOver = true))
+  while (!isOver) lengths.add((await folder.readOutcome()).nodeId.length)
+  await writes
+  for (const length of lengths) expect([short.nodeId.length, long.nodeId.length]).toContain(length)
+  expect((await readdir(folder.path)).toSorted()).toEqual(['order.json', 'outcome.json'])
+})
+
+test('unfinished() finds what was ordered and has not ended, and passes over what is no session', async () => {
+  await SessionFolder.of(dir, 'ses_open').writeOrder(orderOf('ses_open'))
+  const ended = SessionFolder.of(dir, 'ses_ended')
+  await ended.writeOrder(orderOf('ses_ended'))
+  await ended.writeOutcome(outcomeOf('ses_ended'))
+  await mkdir(join(dir, 'recorded-without-a-node'))
+  await writeFile(join(dir, 'notes.txt'), '')
+  await mkdir(join(dir, '.hidden'))
+  expect((await SessionFolder.unfinished(dir)).map(({ path }) => path)).toEqual([join(dir, 'ses_open')])
+  expect(await SessionFolder.unfinished(join(dir, 'nowhere'))).toEqual([])
+})
+
+test('a draft that a crash left behind does not count', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  await folder.writeOrder(orderOf('ses_1'))
+  await writeFile(join(folder.path, '.outcome.json.half'), '{"schemaVersion":')
+  expect(await SessionFolder.unfinished(dir)).toHaveLength(1)
+})
+
+test('a damaged order is store.corrupt, and says which file it is', async () => {
+  const folder = SessionFolder.of(dir, 'ses_1')
+  await folder.writeOrder(orderOf('ses_1'))
+  await writeFile(join(folder.path, 'order.json'), '{"schemaVersion": 2}')
+  await expect(folder.readOrder()).rejects.toMatchObject({ code: 'store.corrupt' })
+  await expect(folder.readOrder()).rejects.toThrow(join(folder.path, 'order.json'))
+  expect(await readFile(join(folder.path, 'order.json'), 'utf8')).toContain('2')
+})
+
+test.each(['../elsewhere', 'a/b', '', '.', '..'])('%j cannot be the name of a session', (id) => {
+  expect(() => SessionFolder.of(dir, id)).toThrow('cannot be a session id')
+})
+
+test('a folder of which not even the order was written is removed, and no other', async () => {
+  await SessionFolder.of(dir, 'ses_ordered').writeOrder(orderOf('ses_ordered'))
+  await mkdir(join(dir, 'ses_cut'))
+  await writeFile(join(dir, 'ses_cut', '.order.json.1'), '{')
+  await mkdir(join(dir, 'ses_recorded'))
+  await writeFile(join(dir, 'ses_recorded', 'calls.plog'), '')
+  await SessionFolder.removeUnbegun(dir)
+  expect((await readdir(dir)).toSorted()).toEqual(['ses_ordered', 'ses_recorded'])
+})

@@ -1,0 +1,608 @@
+import { spawn, spawnSync } from 'node:child_process'
+import { createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import pino from 'pino'
+import { afterAll, afterEach, beforeEach, describe, expect, test, vi } from 'vitest'
+import { copyDatabase } from '../../../test/support/database-template.ts'
+import { DispatchDesk } from '../../../test/support/dispatch-desk.ts'
+import { type Clock, systemClock } from '../../lib/async/clock.ts'
+import { OwnAddresses } from '../../lib/net/own-addresses.ts'
+import { openDatabase } from '../../store/database.ts'
+import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCallbacks } from './callback-pump.ts'
+
+const SECRET = 'whsec-of-the-test'
+const dir = await mkdtemp(join(tmpdir(), 'polar-callbacks-'))
+await copyDatabase(join(dir, 'database'))
+const database = await openDatabase({ dir: join(dir, 'database') })
+const desk = new DispatchDesk(database)
+afterAll(async () => {
+  await database[Symbol.asyncDispose]()
+  await rm(dir, { recursive: true, force: true })
+})
+
+/** Time passes a hundred times as fast, for whoever waits between tries. */
+const started = Date.now()
+const fast: Clock = {
+  now: () => started + (Date.now() - started) * 100,
+  after: (ms, call) => systemClock.after(ms / 100, call),
+}
+
+interface Received {
+  headers: IncomingMessage['headers']
+  body: Buffer
+}
+
+/** A trainer that does with each call what the test says, and remembers what came. */
+class Trainer implements AsyncDisposable {
+  readonly received: Received[] = []
+  readonly #server = createServer((request, response) => void this.#take(request, response))
+  readonly #answer: (response: ServerResponse, count: number) => void
+
+  private constructor(answer: (response: ServerResponse, count: number) => void) {
+    this.#answer = answer
+  }
+
+  static async start(answer: (response: ServerResponse, count: number) => void): Promise<Trainer> {
+    const trainer = new Trainer(answer)
+    trainer.#server.listen(0, '127.0.0.1')
+    await once(trainer.#server, 'listening')
+    return trainer
+  }
+
+  get port(): number {
+    return (this.#server.address() as AddressInfo).port
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.port}/done`
+  }
+
+  async #take(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    const chunks: Buffer[] = []
+    for await (const chunk of request) chunks.push(chunk as Buffer)
+    this.received.push({ headers: request.headers, body: Buffer.concat(chunks) })
+    this.#answer(response, this.received.length)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#server.closeAllConnections()
+    await new Promise((closed) => this.#server.close(closed))
+  }
+}
+
+const ok = (response: ServerResponse): unknown => response.end('ok')
+
+async function* streamOf(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
+  yield bytes
+}
+
+function resultOf(taskId: string): Buffer {
+  return Buffer.from(JSON.stringify({ task_id: taskId, status: 'completed', results: [] }))
+}
+
+function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) {
+  const deps = {
+    db: database.db,
+    clock: fast,
+    logger: pino({ level: 'silent' }),
+    random: () => 0.5,
+    openTaskResult: async (taskId: string) => streamOf(resultOf(taskId)),
+    ...more,
+  }
+  return startCallbacks({ secret: SECRET, ...options }, deps)
+}
+
+/** A task that is over, and whose trainer wants to hear of it. */
+async function end(id: string, url: string): Promise<void> {
+  await desk.submit(id, 1, { callback_url: url })
+  await desk.dispatch.cancelTask(id)
+}
+
+async function rowOf(taskId: string) {
+  return await database.db.selectFrom('callbacks').selectAll().where('task_id', '=', taskId).executeTakeFirstOrThrow()
+}
+
+async function expectState(taskId: string, state: string): Promise<void> {
+  await vi.waitFor(async () => expect((await rowOf(taskId)).state).toBe(state), { timeout: 20_000, interval: 20 })
+}
+
+/** As the docs tell a trainer to do it, and written from them alone. */
+function isSigned({ headers, body }: Received, secret: string): boolean {
+  const parts = new Map(
+    String(headers['x-polar-signature'])
+      .split(',')
+      .map((part) => part.split('=', 2) as [string, string]),
+  )
+  const expected = createHmac('sha256', secret)
+    .update(Buffer.concat([Buffer.from(`${parts.get('t')}.`), body]))
+    .digest()
+  const given = Buffer.from(parts.get('v1') ?? '', 'hex')
+  return given.length === expected.length && timingSafeEqual(given, expected)
+}
+
+beforeEach(async () => {
+  desk.wall = Date.now()
+  await desk.clear()
+})
+const opened: AsyncDisposable[] = []
+afterEach(async () => {
+  for (const one of opened.splice(0).reverse()) await one[Symbol.asyncDispose]()
+})
+function open<T extends AsyncDisposable>(one: T): T {
+  opened.push(one)
+  return one
+}
+
+test('an answer of 200 with {"ok": false} is a refusal, and the call is made again', async () => {
+  const answers = ['{"ok": false}', '{ "ok" : false, "why": "unknown task" }', '{"ok": true}']
+  const trainer = open(
+    await Trainer.start((response, count) =>
+      response.setHeader('content-type', 'application/json').end(answers[count - 1]),
+    ),
+  )
+  open(start())
+  await end('t', trainer.url)
+  await expectState('t', 'delivered')
+  expect(trainer.received).toHaveLength(3)
+})
+
+test.each(['', 'not JSON', '{"ok": true}', '{"ok": "false"}', '[]', 'null', 'false'])(
+  'an answer of 200 with %j is a delivery',
+  async (text) => {
+    const trainer = open(await Trainer.start((response) => response.end(text)))
+    open(start())
+    await end('t', trainer.url)
+    await expectState('t', 'delivered')
+    expect(trainer.received).toHaveLength(1)
+  },
+)
+
+test('a task that ended is told to its trainer, signed, once', async () => {
+  const trainer = open(await Trainer.start(ok))
+  open(start())
+  await end('lab/run 1 – é', trainer.url)
+  await expectState('lab/run 1 – é', 'delivered')
+  const [first, ...others] = trainer.received
+  expect(others).toEqual([])
+  expect(first!.body).toEqual(resultOf('lab/run 1 – é'))
+  expect(first!.headers).toMatchObject({
+    'content-type': 'application/json',
+    'content-length': String(first!.body.length),
+    'x-polar-task-id': 'lab/run%201%20%E2%80%93%20%C3%A9',
+    'x-polar-delivery': expect.stringMatching(/^dlv_[0-9a-f]{32}$/),
+    'idempotency-key': first!.headers['x-polar-delivery'],
+  })
+  expect(isSigned(first!, SECRET)).toBe(true)
+  expect(isSigned(first!, 'another')).toBe(false)
+  expect(isSigned({ ...first!, body: Buffer.concat([first!.body, Buffer.from(' ')]) }, SECRET)).toBe(false)
+  const seconds = Number(/t=(\d+)/.exec(String(first!.headers['x-polar-signature']))?.[1])
+  expect(Math.abs(seconds - fast.now() / 1000)).toBeLessThan(600)
+})
+
+test('without a secret nothing is signed', async () => {
+  const trainer = open(await Trainer.start(ok))
+  open(start({ secret: undefined }))
+  await end('t', trainer.url)
+  await expectState('t', 'delivered')
+  expect(trainer.received[0]!.headers['x-polar-signature']).toBeUndefined()
+})
+
+test('a result longer than memory should hold is read twice, and comes whole and signed', async () => {
+  const body = randomBytes(9 * 2 ** 20)
+  let opens = 0
+  const trainer = open(await Trainer.start(ok))
+  open(
+    start(
+      {},
+      {
+        openTaskResult: async () => {
+          opens += 1
+          return new Blob([body]).stream()
+        },
+      },
+    ),
+  )
+  await end('t', trainer.url)
+  await expectState('t', 'delivered')
+  expect(opens).toBe(2)
+  expect(trainer.received[0]!.body.equals(body)).toBe(true)
+  expect(isSigned(trainer.received[0]!, SECRET)).toBe(true)
+})
+
+describe('a trainer that fails', () => {
+  test.each([500, 503, 408, 425, 429])('with %d is called again, with the same delivery id', async (status) => {
+    const trainer = open(
+      await Trainer.start((response, count) => {
+        response.statusCode = count < 3 ? status : 204
+        response.end()
+      }),
+    )
+    open(start())
+    await end('t', trainer.url)
+    await expectState('t', 'delivered')
+    expect(trainer.received).toHaveLength(3)
+    expect(new Set(trainer.received.map(({ headers }) => headers['x-polar-delivery'])).size).toBe(1)
+    expect(trainer.received.every((one) => isSigned(one, SECRET))).toBe(true)
+  })
+
+  test.each([400, 401, 404, 410, 422])('with %d is given up after three tries', async (status) => {
+    const trainer = open(
+      await Trainer.start((response) => {
+        response.statusCode = status
+        response.end('no')
+      }),
+    )
+    open(start())
+    await end('t', trainer.url)
+    await expectState('t', 'dead')
+    expect(trainer.received).toHaveLength(3)
+    expect(await rowOf('t')).toMatchObject({ tries: 3, last_error: `answered with ${status}` })
+  })
+
+  test('by closing the connection, or not listening, is given up after all its attempts', async () => {
+    const trainer = open(await Trainer.start((response) => response.destroy()))
+    open(start({ attempts: 4 }))
+    await end('t', trainer.url)
+    await end('nobody', 'http://127.0.0.1:1/done')
+    await expectState('t', 'dead')
+    await expectState('nobody', 'dead')
+    expect(trainer.received).toHaveLength(4)
+    expect((await rowOf('nobody')).last_error).toMatch(/ECONNREFUSED|refused/)
+  })
+
+  test('by never answering is cut after its time, and called again', async () => {
+    const trainer = open(await Trainer.start((response, count) => (count === 1 ? undefined : response.end())))
+    open(start({ timeoutMs: 300 }))
+    await end('t', trainer.url)
+    await expectState('t', 'delivered')
+    expect(trainer.received).toHaveLength(2)
+  })
+
+  test('is called again when it said, within bounds', async () => {
+    const trainer = open(
+      await Trainer.start((response, count) => {
+        response.writeHead(503, { 'retry-after': count === 1 ? '1234' : '99999999' }).end()
+      }),
+    )
+    const stopped = { ...systemClock, now: () => 1_700_000_000_000 }
+    desk.wall = stopped.now()
+    open(start({}, { clock: stopped }))
+    await end('t', trainer.url)
+    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('answered with 503'), {
+      timeout: 20_000,
+    })
+    expect((await rowOf('t')).next_at).toBe(stopped.now() + 1_234_000)
+    await database.db.updateTable('callbacks').set({ next_at: stopped.now(), last_error: null }).execute()
+    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('answered with 503'), {
+      timeout: 20_000,
+    })
+    expect((await rowOf('t')).next_at).toBe(stopped.now() + 1_500_000)
+  })
+})
+
+test('a redirect is not followed, wherever it leads', async () => {
+  const inside = open(await Trainer.start(ok))
+  const trainer = open(
+    await Trainer.start((response) => {
+      response.writeHead(307, { location: inside.url }).end()
+    }),
+  )
+  open(start())
+  await end('t', trainer.url)
+  await expectState('t', 'dead')
+  expect(inside.received).toEqual([])
+  expect((await rowOf('t')).last_error).toMatch(/307: redirects are not followed/)
+})
+
+describe('of the answer only the status counts', () => {
+  const answers: [string, (response: ServerResponse) => void][] = [
+    ['one that never ends', (response) => endless(response)],
+    [
+      'one that is shorter than it said',
+      (response) => {
+        response.writeHead(200, { 'content-length': '1000' })
+        response.write('short')
+        setTimeout(() => response.destroy(), 20)
+      },
+    ],
+    ['one that goes on for ever without a byte', (response) => response.writeHead(200).flushHeaders()],
+    [
+      'one with a huge length',
+      (response) => {
+        response.writeHead(200, { 'content-length': String(2 ** 40) })
+        response.write('x')
+      },
+    ],
+  ]
+  test.each(answers)('%s', async (_, answer) => {
+    const trainer = open(await Trainer.start(answer))
+    open(start({ timeoutMs: 2000 }, { clock: systemClock }))
+    await end('t', trainer.url)
+    await expectState('t', 'delivered')
+    expect(trainer.received).toHaveLength(1)
+  })
+
+  test('one that has more headers than anybody needs is a failure', async () => {
+    const trainer = open(
+      await Trainer.start((response, count) => {
+        if (count === 1) response.setHeader('x-much', 'x'.repeat(60_000))
+        response.end()
+      }),
+    )
+    open(start())
+    await end('t', trainer.url)
+    await expectState('t', 'delivered')
+    expect(trainer.received).toHaveLength(2)
+  })
+})
+
+function endless(response: ServerResponse): void {
+  const chunk = Buffer.alloc(16_384, 'x')
+  const more = (): void => {
+    while (!response.destroyed && response.write(chunk)) continue
+    if (!response.destroyed) response.once('drain', more)
+  }
+  more()
+}
+
+test('a trainer that hangs holds up nobody else, and is not called by hundreds at once', async () => {
+  let now = 0
+  let most = 0
+  const dead = open(
+    await Trainer.start((response) => {
+      now += 1
+      most = Math.max(most, now)
+      response.on('close', () => void (now -= 1))
+    }),
+  )
+  const alive = open(await Trainer.start(ok))
+  for (let i = 0; i < 100; i++) await end(`dead-${i}`, dead.url)
+  for (let i = 0; i < 20; i++) await end(`alive-${i}`, alive.url)
+  const begun = performance.now()
+  open(start({ timeoutMs: 30_000, perHost: 3 }, { clock: systemClock, pollMs: 50 }))
+  for (let i = 0; i < 20; i++) await expectState(`alive-${i}`, 'delivered')
+  // Far sooner than one call to the dead one takes.
+  expect(performance.now() - begun).toBeLessThan(25_000)
+  expect(alive.received).toHaveLength(20)
+  expect(most).toBeLessThanOrEqual(3)
+  const rows = await database.db.selectFrom('callbacks').selectAll().where('task_id', 'like', 'dead-%').execute()
+  // Those that were only looked at have lost none of their tries.
+  expect(rows.filter(({ tries }) => tries > 1)).toEqual([])
+})
+
+test('two servers share the work, and each callback is sent once', async () => {
+  const trainer = open(await Trainer.start(ok))
+  for (let i = 0; i < 30; i++) await end(`t-${i}`, trainer.url)
+  const senders = [open(start({}, { clock: systemClock })), open(start({}, { clock: systemClock }))]
+  for (const sender of senders) sender.wake()
+  for (let i = 0; i < 30; i++) await expectState(`t-${i}`, 'delivered')
+  expect(trainer.received).toHaveLength(30)
+  expect(new Set(trainer.received.map(({ headers }) => headers['x-polar-delivery'])).size).toBe(30)
+})
+
+test('one that is stopped gives back what it had in hand, and another sends it at once', async () => {
+  const trainer = open(await Trainer.start((response, count) => (count === 1 ? undefined : response.end())))
+  const first = start({}, { clock: systemClock })
+  desk.wall = Date.now()
+  await end('t', trainer.url)
+  await vi.waitFor(() => expect(trainer.received).toHaveLength(1), { timeout: 20_000 })
+  await first[Symbol.asyncDispose]()
+  expect(await rowOf('t')).toMatchObject({ state: 'waiting', tries: 0 })
+  open(start({}, { clock: systemClock }))
+  await expectState('t', 'delivered')
+})
+
+describe('a name', () => {
+  test('is resolved once for a connection, which goes to the address that was checked', async () => {
+    const trainer = open(await Trainer.start(ok))
+    const asked: string[] = []
+    const resolve = async (name: string) => {
+      asked.push(name)
+      // The second answer is what an attacker would want to be used.
+      return asked.length === 1 ? ['127.0.0.1'] : ['169.254.169.254']
+    }
+    open(start({ allowedHosts: ['trainer.lab', 'loopback'] }, { resolve }))
+    await end('t', `http://trainer.lab:${trainer.port}/done`)
+    await expectState('t', 'delivered')
+    expect(asked).toEqual(['trainer.lab'])
+    expect(trainer.received[0]!.headers.host).toBe(`trainer.lab:${trainer.port}`)
+  })
+
+  test.each([
+    ['this machine', ['127.0.0.1']],
+    ['a metadata service', ['169.254.169.254']],
+    ['one good and one bad address', ['93.184.216.34', '127.0.0.1']],
+    ['an address within an address', ['::ffff:127.0.0.1']],
+  ])('that leads to %s is not connected to', async (_, addresses) => {
+    const trainer = open(await Trainer.start(ok))
+    open(start({ allowedHosts: ['*.lab.example'] }, { resolve: async () => addresses }))
+    await end('t', `http://a.lab.example:${trainer.port}/done`)
+    await expectState('t', 'dead')
+    expect(trainer.received).toEqual([])
+    expect((await rowOf('t')).last_error).toMatch(/not an allowed host: a\.lab\.example leads to/)
+  })
+
+  test('that nobody knows may be known later', async () => {
+    const trainer = open(await Trainer.start(ok))
+    let asked = 0
+    const resolve = async () => {
+      asked += 1
+      if (asked === 1) throw Object.assign(new Error('getaddrinfo ENOTFOUND'), { code: 'ENOTFOUND' })
+      return ['127.0.0.1']
+    }
+    open(start({ allowedHosts: ['trainer.lab', 'loopback'] }, { resolve }))
+    await end('t', `http://trainer.lab:${trainer.port}/done`)
+    await expectState('t', 'delivered')
+  })
+})
+
+test('a host that is no longer allowed when its task ends is not called', async () => {
+  const trainer = open(await Trainer.start(ok))
+  open(start({ allowedHosts: ['elsewhere.lab'] }))
+  await end('t', trainer.url)
+  await expectState('t', 'dead')
+  expect(trainer.received).toEqual([])
+})
+
+describe('an address of Polar itself', () => {
+  test.each([
+    ['that a task was submitted with before it was known', 'http://127.0.0.1', ['loopback']],
+    ['in another spelling', 'http://[::ffff:7f00:1]', ['loopback']],
+    ['that a name resolves to', 'http://trainer.lab', ['trainer.lab', 'loopback']],
+    ['that one of several addresses of a name is', 'http://both.lab', ['both.lab', 'loopback']],
+  ])('%s is not called', async (_, origin, allowedHosts) => {
+    const listener = open(await Trainer.start(ok))
+    const own = new OwnAddresses()
+    own.add(`http://127.0.0.1:${listener.port}`)
+    const resolve = async (name: string) => (name === 'both.lab' ? ['10.0.0.5', '127.0.0.1'] : ['::1'])
+    open(start({ allowedHosts, own }, { resolve }))
+    await end('t', `${origin}:${listener.port}/tasks`)
+    await expectState('t', 'dead')
+    expect((await rowOf('t')).last_error).toMatch(/address of Polar itself/)
+    expect(listener.received).toEqual([])
+  })
+
+  test('is not called by way of a redirect, and the call says that it is a callback', async () => {
+    const listener = open(await Trainer.start(ok))
+    const trainer = open(
+      await Trainer.start((response) =>
+        response.writeHead(307, { location: `http://127.0.0.1:${listener.port}/tasks` }).end(),
+      ),
+    )
+    open(start())
+    await end('t', trainer.url)
+    await expectState('t', 'dead')
+    expect(trainer.received[0]!.headers['x-polar-outbound']).toBe('callback')
+    expect(listener.received).toEqual([])
+  })
+
+  test('is refused when a task is submitted', () => {
+    const own = new OwnAddresses()
+    own.add('http://127.0.0.1:8080')
+    for (const url of [
+      'http://127.0.0.1:8080/',
+      'http://localhost:8080/x',
+      'http://2130706433:8080/',
+      'http://[::1]:8080/',
+    ])
+      expect(() => assertCallbackAllowed(url, { own }), url).toThrow(/an address of Polar itself/)
+    expect(() => assertCallbackAllowed('http://127.0.0.1:8082/', { own })).not.toThrow()
+  })
+})
+
+test('a task that is gone, or whose result cannot be read, is no fault of its trainer’s', async () => {
+  const trainer = open(await Trainer.start(ok))
+  let reads = 0
+  open(
+    start(
+      {},
+      {
+        openTaskResult: async (taskId) => {
+          if (taskId === 'gone') return undefined
+          reads += 1
+          if (reads === 1) throw new Error('the disk is away')
+          return streamOf(resultOf(taskId))
+        },
+      },
+    ),
+  )
+  await end('gone', trainer.url)
+  await end('later', trainer.url)
+  await expectState('gone', 'dead')
+  await expectState('later', 'delivered')
+  expect((await rowOf('gone')).last_error).toBe('the task is not over, or not here any more')
+})
+
+test('submit refuses what would never be called, and says what would', () => {
+  expect(() => assertCallbackAllowed('http://127.0.0.1:1/x', {})).not.toThrow()
+  expect(() => assertCallbackAllowed('http://10.0.0.1/', {})).toThrow(
+    /the address 10\.0\.0\.1 is not among them.*loopback/,
+  )
+  expect(() => assertCallbackAllowed('http://x/', { allowedHosts: [] })).toThrow(/Allowed are none/)
+})
+
+test('a server that is killed after sending sends again when it is back, with the same delivery id', async () => {
+  const place = join(dir, 'killed')
+  const child = (): ReturnType<typeof spawn> =>
+    spawn(
+      process.execPath,
+      [join(import.meta.dirname, '../../../test/support/callback-process.ts'), place, '{"a":1}'],
+      {
+        stdio: 'inherit',
+      },
+    )
+  const trainer = open(
+    await Trainer.start((response, count) => {
+      // It has all of the call, and no answer was read yet.
+      if (count === 1) server.kill('SIGKILL')
+      else response.end()
+    }),
+  )
+  await copyDatabase(place)
+  {
+    await using own = await openDatabase({ dir: place })
+    const there = new DispatchDesk(own)
+    there.wall = Date.now()
+    await there.submit('t', 1, { callback_url: trainer.url })
+    await there.dispatch.cancelTask('t')
+  }
+  let server = child()
+  await once(server, 'exit')
+  expect(trainer.received).toHaveLength(1)
+  {
+    // Instead of waiting until the claim of the dead one has run out.
+    await using own = await openDatabase({ dir: place })
+    const [row] = await own.db.selectFrom('callbacks').selectAll().execute()
+    expect(row).toMatchObject({ state: 'waiting', tries: 1 })
+    expect(row!.next_at).toBeGreaterThan(Date.now())
+    await own.db.updateTable('callbacks').set({ next_at: Date.now() }).execute()
+  }
+  server = child()
+  await vi.waitFor(() => expect(trainer.received).toHaveLength(2), { timeout: 30_000 })
+  server.kill('SIGKILL')
+  await once(server, 'exit')
+  const [first, second] = trainer.received
+  expect(second!.headers['x-polar-delivery']).toBe(first!.headers['x-polar-delivery'])
+  expect(second!.body.equals(first!.body)).toBe(true)
+  expect(isSigned(second!, SECRET)).toBe(true)
+})
+
+test('the receiver of the docs takes what is ours, once, and nothing else', async (context) => {
+  if (spawnSync('python3', ['--version']).status !== 0)
+    context.skip('python3 is not installed: apt-get install python3')
+  const page = await readFile(join(import.meta.dirname, '../../../docs/callbacks.md'), 'utf8')
+  const [, program = ''] = /^```python\n(.*?)^```/ms.exec(page) ?? []
+  const receiver = spawn('python3', ['-c', program, '0'], {
+    env: { ...process.env, POLAR_CALLBACK_SECRET: SECRET },
+    stdio: ['ignore', 'pipe', 'inherit'],
+  })
+  open({
+    async [Symbol.asyncDispose]() {
+      receiver.kill()
+      await once(receiver, 'exit')
+    },
+  })
+  const lines = createInterface({ input: receiver.stdout })[Symbol.asyncIterator]()
+  const port = Number(/\d+/.exec(String((await lines.next()).value))?.[0])
+  const url = `http://127.0.0.1:${port}/done`
+  open(start({}, { clock: systemClock, pollMs: 50 }))
+  await end('t', url)
+  await expectState('t', 'delivered')
+  // Told again, as by a server that was killed: it is answered, and not handled twice.
+  await database.db.updateTable('callbacks').set({ state: 'waiting', next_at: 0 }).execute()
+  await expectState('t', 'delivered')
+  await end('u', url)
+  await expectState('u', 'delivered')
+  expect([(await lines.next()).value, (await lines.next()).value]).toEqual(['t completed 0', 'u completed 0'])
+
+  const forged = { 'x-polar-signature': `t=${Math.floor(Date.now() / 1000)},v1=${'0'.repeat(64)}` }
+  for (const headers of [{}, forged, { 'x-polar-signature': 'nonsense' }]) {
+    expect((await fetch(url, { method: 'POST', body: '{}', headers })).status).toBe(401)
+  }
+})

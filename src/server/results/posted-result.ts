@@ -1,0 +1,41 @@
+import { promisify } from 'node:util'
+import { zstdCompress } from 'node:zlib'
+import type { Problem } from '../../api/error-body.ts'
+import { MOST_RESULT_MEMBERS, MOST_RESULT_VALUES, PostedResult } from '../../api/routes/node-routes.ts'
+import { listProblems, parseJson } from '../../api/read-call.ts'
+import { holdsMoreMembersThan } from '../../lib/json/json-depth.ts'
+import { type Failure, RolloutError } from '../../model/failure.ts'
+import { type PostedOutcome, toOutcome } from './to-outcome.ts'
+
+/** A result as it is posted by nodes that are not ours: what the server needs of it, or why it is not one. */
+export type PostedReading =
+  | {
+      kind: 'read'
+      /** Absent or empty: the result does not say. */
+      nodeId: string | undefined
+      outcome: PostedOutcome
+      /** The JSON of the whole result, with the defaults filled in, as it is stored. */
+      compressed: Uint8Array<ArrayBuffer>
+    }
+  | { kind: 'invalid'; problems: Problem[] }
+  | { kind: 'failed'; failure: Failure }
+
+const compress = promisify(zstdCompress)
+
+/** Parses, checks and compresses a posted result. Runs in a thread for all but short ones. */
+export async function readPostedResult(text: Buffer): Promise<PostedReading> {
+  try {
+    if (holdsMoreMembersThan(text, MOST_RESULT_MEMBERS)) {
+      const message = `The body holds more than ${MOST_RESULT_MEMBERS} objects, lists and keys.`
+      throw new RolloutError('request.malformed', message, { param: 'body' })
+    }
+    const parsed = PostedResult.safeParse(parseJson(text, MOST_RESULT_VALUES), { reportInput: true })
+    if (!parsed.success) return { kind: 'invalid', problems: listProblems('body', parsed.error) }
+    const compressed = await compress(JSON.stringify(parsed.data))
+    const nodeId = parsed.data.node_id ?? undefined
+    return { kind: 'read', nodeId, outcome: toOutcome(parsed.data), compressed }
+  } catch (error) {
+    if (!(error instanceof RolloutError)) throw error
+    return { kind: 'failed', failure: error.failure }
+  }
+}

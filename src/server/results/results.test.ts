@@ -1,0 +1,59 @@
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { zstdCompressSync } from 'node:zlib'
+import pino from 'pino'
+import { afterAll, expect, test } from 'vitest'
+import { copyDatabase } from '../../../test/support/database-template.ts'
+import { DispatchDesk, makeOutcome, makeTask } from '../../../test/support/dispatch-desk.ts'
+import { systemClock } from '../../lib/async/clock.ts'
+import type { FailureCode } from '../../model/failure.ts'
+import { openDatabase } from '../../store/database.ts'
+import type { Lease } from '../../store/dispatch/port.ts'
+import { openFileStore } from '../../store/files.ts'
+import { openTaskResult } from './results.ts'
+
+const dir = await mkdtemp(join(tmpdir(), 'polar-results-'))
+await copyDatabase(join(dir, 'database'))
+const database = await openDatabase({ dir: join(dir, 'database') })
+const files = await openFileStore({ dir: join(dir, 'files'), clock: systemClock })
+const desk = new DispatchDesk(database)
+const deps = { database, files, logger: pino({ level: 'silent' }) }
+afterAll(async () => {
+  await database[Symbol.asyncDispose]()
+  await rm(dir, { recursive: true, force: true })
+})
+
+async function end(lease: Lease, code?: FailureCode): Promise<void> {
+  const text = zstdCompressSync(JSON.stringify({ session_id: lease.sessionId, attempt: lease.attempt }))
+  const result = await files.put(lease.sessionId, lease.attempt, text)
+  expect(await desk.dispatch.accept(makeOutcome(lease, code), result)).toMatchObject({ kind: 'accepted' })
+}
+
+async function read(stream: AsyncIterable<Uint8Array> | undefined): Promise<unknown> {
+  return JSON.parse(Buffer.concat(await Array.fromAsync(stream!)).toString())
+}
+
+test('a task that begins again is not told of as over, not even to whoever reads it just then', async () => {
+  await desk.clear()
+  await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 1 }])
+  const [a, b] = await desk.take(2)
+  await end(a!, 'runtime.gone')
+  expect(await openTaskResult('t', deps)).toBeUndefined()
+  await end(b!)
+  const first = await read(await openTaskResult('t', deps))
+  expect(first).toMatchObject({
+    status: 'completed',
+    results: [{ session_id: a!.sessionId, attempt: 1 }, { session_id: b!.sessionId }],
+  })
+  const opened = await openTaskResult('t', deps)
+  expect(await desk.dispatch.retryTask('t', ['ERROR'])).toMatchObject({ kind: 'retried', sessions: 1 })
+  await expect(read(opened)).rejects.toMatchObject({ code: 'request.conflict' })
+  expect(await openTaskResult('t', deps)).toBeUndefined()
+  const [again] = await desk.take(1)
+  await end(again!)
+  expect(await read(await openTaskResult('t', deps))).toMatchObject({
+    status: 'completed',
+    results: [{ session_id: a!.sessionId, attempt: 2 }, { session_id: b!.sessionId }],
+  })
+})

@@ -1,0 +1,58 @@
+import { sql, type Transaction } from 'kysely'
+import type { Sql } from '../../database.ts'
+import type { Tables } from '../../database/tables.ts'
+import type { ClearedRows } from '../port.ts'
+
+/** So that no transaction is long: on the embedded database everybody else waits for it. */
+const SESSIONS_AT_ONCE = 50
+const ARTIFACTS_AT_ONCE = 1000
+
+/**
+ * Some rows of a deleted task. All of its sessions are over, so nobody changes anything of them any more; the lock on the
+ * task keeps other servers away, who go on with another.
+ */
+export function clearDeleted(db: Sql, taskId?: string): Promise<ClearedRows | undefined> {
+  return db.transaction().execute(async (tx) => {
+    const { rows } = await sql<{ id: string }>`
+      select id from tasks where is_tombstone and need > 0 and (${taskId ?? null}::text is null or id = ${taskId ?? null}::text)
+      limit 1 for no key update skip locked
+    `.execute(tx)
+    const [task] = rows
+    return task === undefined ? undefined : { taskId: task.id, paths: await clearSome(tx, task.id) }
+  })
+}
+
+async function clearSome(tx: Transaction<Tables>, taskId: string): Promise<string[]> {
+  const sessions = await tx
+    .selectFrom('sessions')
+    .select('id')
+    .where('task_id', '=', taskId)
+    .orderBy('sample')
+    .limit(SESSIONS_AT_ONCE)
+    .execute()
+  const ids = JSON.stringify(sessions.map(({ id }) => id))
+  const artifacts = await sql<{ path: string }>`
+    delete from artifacts where ctid = any(array(
+      select ctid from artifacts where session_id = any(array(select json_array_elements_text(${ids}::json)))
+      limit ${ARTIFACTS_AT_ONCE}::int
+    )) returning stored_path as path
+  `.execute(tx)
+  const paths = artifacts.rows.map(({ path }) => path)
+  // There may be more of them, which still name their sessions.
+  if (paths.length === ARTIFACTS_AT_ONCE) return paths
+  const isRest = sessions.length < SESSIONS_AT_ONCE
+  const results = await sql<{ path: string }>`
+    with r as (
+      delete from results where session_id = any(array(select json_array_elements_text(${ids}::json))) returning path
+    ), a as (
+      delete from attempts where session_id = any(array(select json_array_elements_text(${ids}::json)))
+    ), s as (
+      delete from sessions where id = any(array(select json_array_elements_text(${ids}::json)))
+    ), t as (
+      update tasks set need = case when ${isRest}::boolean then 0 else need - ${sessions.length}::int end
+      where id = ${taskId}
+    )
+    select path from r where path <> ''
+  `.execute(tx)
+  return [...paths, ...results.rows.map(({ path }) => path)]
+}

@@ -1,0 +1,285 @@
+import { beforeEach, describe, expect, test } from 'vitest'
+import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
+import { auditBooks } from '../../../../test/support/dispatch-books.ts'
+import type { Database } from '../../database.ts'
+import { settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import { countOpen, findSession, listTaskSessions } from '../queries/sessions.ts'
+import { findTask, listEndings, listTasks } from '../queries/tasks.ts'
+import { listQuotas, putQuota } from '../queries/quotas.ts'
+
+/** What a trainer may ask for besides submitting and cancelling. */
+export function describeAsking(open: () => Database): void {
+  let database: Database
+  let desk: DispatchDesk
+  beforeEach(async () => {
+    database = open()
+    desk = new DispatchDesk(database)
+    await desk.clear()
+  })
+  const countsOf = async (id: string) => {
+    const { status, ended, valid, usable, failed, cancelled } = (await findTask(database.db, id))!
+    return { status, ended, valid, usable, failed, cancelled }
+  }
+  const calls = () => takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+
+  describe('making again', () => {
+    test('what infrastructure spoilt is made again, the policy’s own endings stand, and the trainer is told twice', async () => {
+      await desk.dispatch.enqueue([
+        { task: makeTask('t', 3, { callback_url: 'http://trainer.test/' }), maxFailures: 1 },
+      ])
+      const [good, own, spoilt] = await desk.take(3)
+      await desk.end(good!)
+      await desk.end(own!, 'harness.exit-nonzero')
+      await desk.end(spoilt!, 'runtime.gone')
+      const [first] = await calls()
+      await settleCallback(database.db, first!.id, { kind: 'delivered' })
+      expect(await countsOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 2, failed: 1 })
+      expect(await desk.dispatch.retryTask('t', ['ERROR'])).toEqual({
+        kind: 'retried',
+        sessions: 1,
+        taskStatus: 'running',
+      })
+      expect(await desk.dispatch.retryTask('t', ['ERROR'])).toMatchObject({ kind: 'retried', sessions: 0 })
+      expect(await countsOf('t')).toMatchObject({ status: 'running', ended: 2, valid: 2, failed: 0 })
+      expect(await desk.end(spoilt!)).toEqual({ kind: 'duplicate' })
+      const [again] = await desk.take(2)
+      expect(again).toEqual({ sessionId: spoilt!.sessionId, attempt: 2 })
+      expect(await desk.end(again!)).toMatchObject({ kind: 'accepted', taskStatus: 'completed' })
+      expect(await countsOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 3, failed: 0 })
+      expect(await calls()).toHaveLength(1)
+      // Every ending has its place, also the one that does not count any more.
+      const endings = await listEndings(database.db, 't', { limit: 9 })
+      expect(endings.map(({ place, isCurrent }) => ({ place, isCurrent }))).toEqual([
+        { place: 1, isCurrent: true },
+        { place: 2, isCurrent: true },
+        { place: 3, isCurrent: false },
+        { place: 4, isCurrent: true },
+      ])
+      expect(endings[2]).toMatchObject({ failure: { code: 'runtime.gone' }, result: { bytes: 10 } })
+      expect(await listEndings(database.db, 't', { after: 3, limit: 9 })).toEqual(endings.slice(3))
+      const retried = (await listTaskSessions(database.db, 't')).sessions[2]!
+      expect(retried).toMatchObject({ attempt: 2, status: 'COMPLETED' })
+      expect(retried.failure).toBeUndefined()
+    })
+
+    test('a call that waits is of an ending that does not count any more, and is not made', async () => {
+      await desk.dispatch.enqueue([
+        { task: makeTask('t', 1, { callback_url: 'http://trainer.test/' }), maxFailures: 1 },
+      ])
+      await desk.end((await desk.take(1))[0]!, 'runtime.gone')
+      await desk.dispatch.retryTask('t', ['ERROR'])
+      expect(await calls()).toEqual([])
+      await desk.end((await desk.take(1))[0]!)
+      expect(await calls()).toHaveLength(1)
+    })
+
+    test('time that ran out is the policy’s doing, and made again only when asked for by name', async () => {
+      await desk.submit('t', 1)
+      const [lease] = await desk.take(1)
+      await desk.end(lease!, undefined, { status: 'TIMEOUT' })
+      expect(await desk.dispatch.retryTask('t', ['ERROR', 'CANCELLED'])).toMatchObject({ sessions: 0 })
+      expect(await desk.dispatch.retrySession(lease!.sessionId)).toEqual({ kind: 'stands' })
+      expect(await desk.dispatch.retryTask('t', ['TIMEOUT'])).toMatchObject({ sessions: 1 })
+      expect(await countsOf('t')).toEqual({
+        status: 'running',
+        ended: 0,
+        valid: 0,
+        usable: 0,
+        failed: 0,
+        cancelled: 0,
+      })
+    })
+
+    test('what was cancelled comes back, also what nobody had; the node that had it is still told to stop', async () => {
+      await desk.submit('t', 2)
+      const [held] = await desk.take(1)
+      await desk.dispatch.cancelTask('t')
+      expect(await desk.dispatch.retryTask('t', ['CANCELLED'])).toMatchObject({ sessions: 2, taskStatus: 'running' })
+      expect(await desk.renew('n1', [held!])).toEqual([{ ...held, kind: 'cancelled' }])
+      expect(await desk.end(held!)).toEqual({ kind: 'refused', reason: 'cancelled' })
+      expect(await desk.take(5)).toMatchObject([{ attempt: 2 }, { attempt: 2 }])
+      expect(await auditBooks(database)).toEqual([])
+    })
+
+    test('one session: not while it is under way, not one that stands, not one that nobody knows', async () => {
+      await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 1 }])
+      const [a, b] = await desk.take(2)
+      const retry = async ({ sessionId }: { sessionId: string }) => (await desk.dispatch.retrySession(sessionId)).kind
+      expect(await retry(a!)).toBe('under-way')
+      await desk.end(a!)
+      expect(await retry(a!)).toBe('stands')
+      await desk.end(b!, 'evaluator.crashed')
+      expect(await retry(b!)).toBe('retried')
+      expect(await retry(b!)).toBe('under-way')
+      expect(await retry({ sessionId: 'ses_none' })).toBe('unknown-session')
+      expect(await desk.dispatch.retryTask('none', ['ERROR'])).toEqual({ kind: 'unknown-task' })
+      expect((await findSession(database.db, b!.sessionId))?.attempts).toMatchObject([
+        { attempt: 1, ending: 'accepted', failure: { code: 'evaluator.crashed' } },
+      ])
+    })
+
+    test('not what is too old, not what would be stopped at once, and what failed before is forgotten', async () => {
+      await desk.dispatch.enqueue([
+        { task: makeTask('old', 1), policyVersion: 1, stalenessLimit: 0 },
+        { task: makeTask('enough', 2, { early_stop_min_usable_sessions: 1 }) },
+        { task: makeTask('twice', 1), maxFailures: 2 },
+      ])
+      await desk.dispatch.advancePolicy(2)
+      expect(await desk.dispatch.retryTask('old', ['CANCELLED'])).toEqual({ kind: 'stale' })
+      for (const lease of await desk.take(2)) await desk.end(lease)
+      expect(await desk.dispatch.retryTask('enough', ['CANCELLED'])).toEqual({ kind: 'enough' })
+      for (const round of [1, 2]) {
+        for (const isRefilled of [true, false]) {
+          expect(await desk.end((await desk.take(1))[0]!, 'runtime.gone')).toMatchObject({ isRefilled })
+        }
+        if (round === 1) expect(await desk.dispatch.retryTask('twice', ['ERROR'])).toMatchObject({ sessions: 1 })
+      }
+      expect(await auditBooks(database)).toEqual([])
+    })
+  })
+
+  describe('changing a task', () => {
+    test('its sessions move to the new priority, also one that comes back from a node', async () => {
+      await desk.submit('t', 3)
+      const held = await desk.take(1)
+      await desk.submit('u', 1, { dispatch_priority: 10 })
+      expect(await desk.dispatch.updateTask('t', { priority: 20 })).toBe('updated')
+      await desk.dispatch.release('n1', held)
+      const orders = await desk.orders(9)
+      expect(orders.map(({ order }) => order.task.task_id)).toEqual(['t', 't', 't', 'u'])
+      expect(await findTask(database.db, 't')).toMatchObject({ priority: 20 })
+    })
+
+    test('early stop that is met already ends it; null takes it back; only while it is under way', async () => {
+      await desk.submit('t', 3)
+      const [a, b] = await desk.take(2)
+      await desk.end(a!)
+      expect(await desk.dispatch.updateTask('t', { earlyStop: 2 })).toBe('updated')
+      expect(await desk.dispatch.updateTask('t', { earlyStop: null })).toBe('updated')
+      expect(await desk.dispatch.updateTask('t', { priority: 3 })).toBe('updated')
+      expect(await countsOf('t')).toMatchObject({ status: 'running' })
+      expect(await desk.dispatch.updateTask('t', { earlyStop: 1 })).toBe('updated')
+      expect(await countsOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 1, cancelled: 2 })
+      expect(await desk.end(b!)).toEqual({ kind: 'refused', reason: 'cancelled' })
+      expect(await desk.dispatch.updateTask('t', { earlyStop: null })).toBe('over')
+      expect(await desk.dispatch.updateTask('none', {})).toBe('unknown-task')
+    })
+  })
+
+  describe('quotas', () => {
+    test('a batch that is too much is refused as a whole; what is there already is the same as ever', async () => {
+      await putQuota(database.db, 'ann', { maxQueued: 5, maxRunning: null })
+      const submit = async (...sizes: number[]) => {
+        const tasks = sizes.map((size) => ({ task: makeTask(`t${size}`, size) }))
+        return (await desk.dispatch.enqueue(tasks, { owner: 'ann' })).map(({ kind }) => kind)
+      }
+      expect(await submit(3)).toEqual(['created'])
+      expect(await submit(1, 2, 3)).toEqual(['over-quota', 'over-quota', 'over-quota'])
+      expect(await submit(3)).toEqual(['same'])
+      expect(await submit(2)).toEqual(['created'])
+      await desk.submit('other', 50, {}, 'bob')
+      await desk.take(1)
+      await desk.take(3)
+      expect(await listQuotas(database.db)).toMatchObject([
+        { owner: 'ann', maxQueued: 5, maxRunning: null, queued: 3, running: 2 },
+        { owner: 'bob', maxQueued: null, queued: 48, running: 2 },
+      ])
+      await desk.dispatch.cancelTask('t3')
+      expect(await desk.dispatch.retryTask('t3', ['CANCELLED'])).toMatchObject({ sessions: 3 })
+      await desk.dispatch.cancelTask('t3')
+      await putQuota(database.db, 'ann', { maxQueued: 4, maxRunning: null })
+      expect(await desk.dispatch.retryTask('t3', ['CANCELLED'])).toEqual({ kind: 'over-quota' })
+    })
+
+    test('thirty that submit at once do not get past it together', async () => {
+      await putQuota(database.db, 'ann', { maxQueued: 10, maxRunning: null })
+      const batches = Array.from({ length: 30 }, (_, i) =>
+        desk.dispatch.enqueue([{ task: makeTask(`t${i}`, 3) }], { owner: 'ann' }),
+      )
+      const kinds = (await Promise.all(batches)).flat().map(({ kind }) => kind)
+      expect(kinds.filter((kind) => kind === 'created')).toHaveLength(3)
+      expect(await countOpen(database.db)).toEqual({ queued: 9, leased: 0 })
+    })
+
+    test('no more of an owner runs than may, however many ask at once, and others pass it by', async () => {
+      await putQuota(database.db, 'ann', { maxQueued: null, maxRunning: 3 })
+      await desk.submit('a', 40, { dispatch_priority: 50 }, 'ann')
+      await desk.dispatch.enqueue([{ task: makeTask('g', 40), requires: ['gpu'] }], { owner: 'ann' })
+      await desk.submit('b', 2, {}, 'bob')
+      const room = { labels: ['gpu'], freeSlots: 2 }
+      const answers = await Promise.all(
+        ['n1', 'n2', 'n3', 'n1', 'n2', 'n3', 'n1', 'n2'].map((node) => desk.dispatch.lease(node, room)),
+      )
+      const ids = answers.flatMap(({ orders }) => orders.map(({ order }) => order.task.task_id))
+      expect(ids.filter((id) => id !== 'b')).toHaveLength(3)
+      expect((await desk.orders(9, 'n1', room)).length + ids.length).toBe(5)
+      const [held] = (await listTaskSessions(database.db, 'a')).sessions.filter(({ state }) => state === 'leased')
+      const { sessionId, attempt, nodeId } = held!
+      await desk.end({ sessionId, attempt }, undefined, { nodeId: nodeId! })
+      expect(await desk.orders(9, 'n1', room)).toMatchObject([{ order: { task: { task_id: 'a' } } }])
+      await putQuota(database.db, 'ann', { maxQueued: null, maxRunning: null })
+      expect(await desk.orders(9, 'n2', { labels: [] })).toHaveLength(9)
+    })
+
+    test('leases that wait for others have the time at which they were given out', async () => {
+      let now = 1000
+      const { dispatch } = new DispatchDesk(database, { clock: { now: () => (now += 1) } })
+      await putQuota(database.db, 'ann', { maxQueued: null, maxRunning: 100 })
+      await dispatch.enqueue([{ task: makeTask('a', 20) }], { owner: 'ann' })
+      // More than one transaction takes.
+      await Promise.all(Array.from({ length: 20 }, () => dispatch.lease('n1', { labels: [], freeSlots: 1 })))
+      const rows = await database.db.selectFrom('sessions').select('leased_at').execute()
+      const times = new Set(rows.map(({ leased_at }) => leased_at))
+      expect(times.size).toBeGreaterThan(1)
+      expect(times).not.toContain(null)
+    })
+
+    test('an owner with a hundred tasks has no more of the nodes than one with a single task', async () => {
+      const many = Array.from({ length: 100 }, (_, i) => ({ task: makeTask(`many${i}`, 4) }))
+      await desk.dispatch.enqueue(many, { owner: 'ann' })
+      await desk.submit('one', 20, {}, 'bob')
+      const first = await desk.orders(20)
+      expect(first.filter(({ order }) => order.task.task_id === 'one')).toHaveLength(10)
+      // And one at a time, as nodes that are full ask.
+      let ones = 0
+      for (let i = 0; i < 20; i += 1) {
+        const [next] = await desk.orders(1, 'n2')
+        if (next!.order.task.task_id === 'one') ones += 1
+      }
+      expect(ones).toBe(10)
+    })
+  })
+
+  describe('tasks that were cancelled before they came', () => {
+    test('a submission that comes late is refused, until that is forgotten', async () => {
+      expect(await desk.dispatch.cancelTask('t')).toBeUndefined()
+      expect(await desk.dispatch.cancelTask('t', { registerIfMissing: true })).toBe('cancelled')
+      expect(await desk.dispatch.cancelTask('t', { registerIfMissing: true })).toBe('cancelled')
+      expect(await desk.dispatch.cancelTask('t')).toBe('cancelled')
+      const submit = () => desk.dispatch.enqueue([{ task: makeTask('t', 1) }])
+      expect(await submit()).toEqual([{ taskId: 't', kind: 'cancelled' }])
+      expect(await desk.dispatch.retryTask('t', ['CANCELLED'])).toEqual({ kind: 'unknown-task' })
+      expect(await desk.dispatch.updateTask('t', { priority: 1 })).toBe('unknown-task')
+      expect(await findTask(database.db, 't')).toBeUndefined()
+      expect((await listTasks(database.db, { limit: 9 })).tasks).toEqual([])
+      expect(await desk.dispatch.prune({ tombstonesOlderThanMs: 1000 })).toBe(0)
+      desk.wall += 1001
+      expect(await desk.dispatch.prune({ tombstonesOlderThanMs: 1000 })).toBe(1)
+      expect(await submit()).toEqual([{ taskId: 't', kind: 'created' }])
+    })
+
+    test('a submission and such a cancellation that race: one of them comes first', async () => {
+      const pairs = Array.from({ length: 12 }, async (_, i) => {
+        const [outcomes, status] = await Promise.all([
+          desk.dispatch.enqueue([{ task: makeTask(`t${i}`, 2) }]),
+          desk.dispatch.cancelTask(`t${i}`, { registerIfMissing: true }),
+        ])
+        expect(status).toBe('cancelled')
+        expect(['created', 'cancelled']).toContain(outcomes[0]?.kind)
+      })
+      await Promise.all(pairs)
+      expect(await countOpen(database.db)).toEqual({ queued: 0, leased: 0 })
+      expect(await auditBooks(database)).toEqual([])
+    })
+  })
+}

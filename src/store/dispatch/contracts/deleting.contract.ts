@@ -1,0 +1,335 @@
+import { sql } from 'kysely'
+import { beforeEach, describe, expect, test } from 'vitest'
+import { auditBooks } from '../../../../test/support/dispatch-books.ts'
+import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
+import type { Database } from '../../database.ts'
+import type { ArtifactReference } from '../port.ts'
+import { reviveCallback, settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import { readEvents } from '../queries/events.ts'
+import { findKnownFiles } from '../queries/known-files.ts'
+import { findSession, listSessions } from '../queries/sessions.ts'
+import { findTask, listEndings, listTasks } from '../queries/tasks.ts'
+
+const DAY = 86_400_000
+const unknown = { kind: 'refused', reason: 'unknown-session' }
+
+/** What goes, what stays, and what is remembered. */
+export function describeDeleting(open: () => Database): void {
+  let database: Database
+  let desk: DispatchDesk
+  beforeEach(async () => {
+    database = open()
+    desk = new DispatchDesk(database)
+    await desk.clear()
+  })
+
+  const enqueue = async (id: string, more: { key?: string; instruction?: string } = {}) => {
+    const { key, ...changes } = more
+    const [outcome] = await desk.dispatch.enqueue([{ task: makeTask(id, 1, changes) }], { isRerun: true, key })
+    return outcome
+  }
+
+  describe('a task that is over and submitted again', () => {
+    test('is a new run; the older one has another id, with all that it had', async () => {
+      await finish('t', 2, { callback: 'http://trainer.test/' })
+      const before = (await findTask(database.db, 't'))!
+      const endings = await listEndings(database.db, 't', { limit: 9 })
+      expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'created', archivedAs: 't~1' })
+      expect(await findTask(database.db, 't')).toMatchObject({ status: 'running', need: 1, ended: 0 })
+      const { taskId: _, task, ...counts } = before
+      expect(await findTask(database.db, 't~1')).toEqual({
+        ...counts,
+        taskId: 't~1',
+        task: { ...task, task_id: 't~1' },
+      })
+      expect(await listEndings(database.db, 't~1', { limit: 9 })).toEqual(endings)
+      expect(await listEndings(database.db, 't', { limit: 9 })).toEqual([])
+      // A trainer that asks for new results is not told of the old ones.
+      expect(await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall + DAY)).toEqual([])
+    })
+
+    test('each run has a number, and ids that are taken are passed by', async () => {
+      await desk.submit('t~1', 1)
+      await desk.take(1)
+      await finish('t')
+      expect(await enqueue('t')).toMatchObject({ archivedAs: 't~1~' })
+      await desk.dispatch.cancelTask('t')
+      expect(await enqueue('t')).toMatchObject({ archivedAs: 't~2' })
+    })
+
+    test('a task that runs is joined by the same body and refuses another', async () => {
+      await desk.submit('t', 1)
+      expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'same' })
+      expect(await enqueue('t', { instruction: 'Else.' })).toEqual({ taskId: 't', kind: 'conflict' })
+    })
+
+    test('a repeat with the key of the submit finds its task, over or deleted', async () => {
+      expect(await enqueue('t', { key: 'k' })).toMatchObject({ kind: 'created' })
+      const [lease] = await desk.take(1)
+      await desk.end(lease!)
+      expect(await enqueue('t', { key: 'k' })).toEqual({ taskId: 't', kind: 'same' })
+      expect(await enqueue('t', { key: 'k', instruction: 'Else.' })).toEqual({ taskId: 't', kind: 'conflict' })
+      await desk.dispatch.deleteTask('t')
+      expect(await enqueue('t', { key: 'k' })).toEqual({ taskId: 't', kind: 'deleted' })
+      expect(await enqueue('t', { key: 'other' })).toMatchObject({ kind: 'created' })
+      while ((await desk.dispatch.clearDeleted()) !== undefined);
+      expect(await findTask(database.db, 't')).toMatchObject({ status: 'running' })
+    })
+
+    test('a task that was cancelled before it came stays refused', async () => {
+      await desk.dispatch.cancelTask('t', { registerIfMissing: true })
+      expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'cancelled' })
+    })
+
+    test('many submits at once start one run', async () => {
+      await finish('t')
+      const outcomes = await Promise.all(Array.from({ length: 6 }, () => enqueue('t')))
+      expect(outcomes.map((outcome) => outcome!.kind).toSorted()).toEqual(['created', ...Array(5).fill('same')])
+    })
+  })
+
+  /** A task that is over, each session with a result of ten bytes and some artifacts of five. */
+  const finish = async (id: string, samples = 1, { artifacts = 1, callback = '' } = {}) => {
+    await desk.submit(id, samples, callback === '' ? {} : { callback_url: callback })
+    const leases = await desk.take(samples)
+    for (const lease of leases) {
+      const named = Array.from({ length: artifacts }, (_, i): ArtifactReference => {
+        const storedPath = `artifacts/${lease.sessionId}/${i}`
+        return { path: `${i}`, storedPath, bytes: 5, digest: 'd', isCut: false }
+      })
+      await desk.end(lease, undefined, {}, named)
+    }
+    return leases
+  }
+  const clearAll = async (taskId?: string) => {
+    const paths: string[] = []
+    for (;;) {
+      const cleared = await desk.dispatch.clearDeleted(taskId)
+      if (cleared === undefined) return paths
+      paths.push(...cleared.paths)
+    }
+  }
+  const countRows = async () => {
+    const { rows } = await sql<Record<string, number>>`
+      select (select count(*) from tasks) as tasks, (select count(*) from sessions) as sessions,
+        (select count(*) from attempts) as attempts, (select count(*) from results) as results,
+        (select count(*) from artifacts) as artifacts, (select count(*) from callbacks) as callbacks
+    `.execute(database.db)
+    return rows[0]!
+  }
+  const idsOf = async () => (await listTasks(database.db, { limit: 1000 })).tasks.map(({ taskId }) => taskId).toSorted()
+
+  describe('deleting', () => {
+    test('a task that is over goes with all that it has, and the files to remove are named once', async () => {
+      const leases = await finish('t', 3, { artifacts: 2, callback: 'http://trainer.test/' })
+      await finish('other', 1)
+      expect(await desk.dispatch.deleteTask('t')).toEqual({ kind: 'deleted', sessions: 3, bytes: 60 })
+      expect(await findTask(database.db, 't')).toBeUndefined()
+      const paths = await clearAll('t')
+      const expected = leases.flatMap(({ sessionId }) => [
+        `results/${sessionId}-1`,
+        `artifacts/${sessionId}/0`,
+        `artifacts/${sessionId}/1`,
+      ])
+      expect(paths.toSorted()).toEqual(expected.toSorted())
+      expect(await findKnownFiles(database.db, paths)).toEqual(new Set())
+      expect(await findSession(database.db, leases[0]!.sessionId)).toBeUndefined()
+      const one = { sessions: 1, attempts: 1, results: 1, artifacts: 1 }
+      expect(await countRows()).toEqual({ ...one, tasks: 2, callbacks: 0 })
+      expect(await auditBooks(database)).toEqual([])
+      const { events } = await readEvents(database.db, { limit: 100, taskId: 't' })
+      expect(events.at(-1)).toMatchObject({ type: 'task.deleted', data: { task_id: 't', status: 'deleted' } })
+    })
+
+    test('one that runs is left alone, and there is nothing to delete where there is nothing', async () => {
+      await desk.submit('t', 1)
+      expect(await desk.dispatch.deleteTask('t')).toEqual({ kind: 'running' })
+      expect(await desk.dispatch.deleteTask('none')).toEqual({ kind: 'unknown-task' })
+      await desk.dispatch.cancelTask('early', { registerIfMissing: true })
+      expect(await desk.dispatch.deleteTask('early')).toEqual({ kind: 'unknown-task' })
+      await desk.dispatch.cancelTask('t')
+      expect(await desk.dispatch.deleteTask('t')).toMatchObject({ kind: 'deleted', sessions: 1 })
+      expect(await desk.dispatch.deleteTask('t')).toEqual({ kind: 'unknown-task' })
+      expect(await clearAll()).toEqual([])
+    })
+
+    test('a submission that comes late does not run it again, until that is forgotten', async () => {
+      await finish('t')
+      await desk.dispatch.deleteTask('t')
+      const submit = (instruction?: string) =>
+        desk.dispatch.enqueue([{ task: makeTask('t', 1, instruction === undefined ? {} : { instruction }) }])
+      expect(await submit()).toEqual([{ taskId: 't', kind: 'deleted' }])
+      await clearAll()
+      expect(await submit()).toEqual([{ taskId: 't', kind: 'deleted' }])
+      expect(await submit('something else')).toEqual([{ taskId: 't', kind: 'deleted' }])
+      expect(await desk.dispatch.cancelTask('t')).toBeUndefined()
+      expect(await desk.dispatch.cancelTask('t', { registerIfMissing: true })).toBe('cancelled')
+      expect(await desk.dispatch.retryTask('t', ['ERROR'])).toEqual({ kind: 'unknown-task' })
+      expect(await desk.dispatch.updateTask('t', { priority: 1 })).toBe('unknown-task')
+      desk.wall += 1001
+      expect(await desk.dispatch.prune({ tombstonesOlderThanMs: 1000 })).toBe(0)
+      expect(await desk.dispatch.prune({ deletedOlderThanMs: 1000 })).toBe(1)
+      expect(await submit()).toEqual([{ taskId: 't', kind: 'created' }])
+    })
+
+    test('what its sessions still bring is refused, before and after their rows are gone', async () => {
+      await desk.submit('t', 2)
+      const [first, late] = await desk.take(2)
+      await desk.end(first!)
+      await desk.dispatch.cancelTask('t')
+      await desk.dispatch.deleteTask('t')
+      expect(await desk.end(late!)).toEqual({ kind: 'refused', reason: 'cancelled' })
+      expect(await desk.end(first!)).toEqual({ kind: 'duplicate' })
+      expect(await desk.dispatch.retrySession(late!.sessionId)).toEqual({ kind: 'unknown-session' })
+      await clearAll()
+      expect(await desk.end(late!)).toEqual(unknown)
+      expect(await desk.end(first!)).toEqual(unknown)
+      expect(await desk.renew('n1', [late!])).toEqual([{ ...late, kind: 'lost' }])
+      expect(await desk.dispatch.retrySession(late!.sessionId)).toEqual({ kind: 'unknown-session' })
+      expect(await desk.dispatch.cancelSession(late!.sessionId)).toBe(false)
+    })
+
+    test('many sessions and many artifacts go a few at a time, and it is not forgotten before they are gone', async () => {
+      await finish('many', 120, { artifacts: 0 })
+      await finish('heavy', 1, { artifacts: 2500 })
+      await desk.dispatch.deleteTask('many')
+      await desk.dispatch.deleteTask('heavy')
+      desk.wall += 10
+      expect(await desk.dispatch.prune({ deletedOlderThanMs: 1 })).toBe(0)
+      const sizes: number[] = []
+      for (;;) {
+        const cleared = await desk.dispatch.clearDeleted()
+        if (cleared === undefined) break
+        sizes.push(cleared.paths.length)
+        expect(await auditBooks(database)).toEqual([])
+      }
+      expect(sizes.toSorted((a, b) => a - b)).toEqual([20, 50, 50, 501, 1000, 1000])
+      expect(await desk.dispatch.prune({ deletedOlderThanMs: 1 })).toBe(2)
+      expect(Object.values(await countRows())).toEqual([0, 0, 0, 0, 0, 0])
+    })
+
+    test('several that delete and clear at once do each of it once', async () => {
+      for (let i = 0; i < 12; i += 1) await finish(`t${i}`, 4)
+      const other = new DispatchDesk(database)
+      const deletions = Array.from({ length: 24 }, (_, i) => (i % 2 ? desk : other).dispatch.deleteTask(`t${i % 12}`))
+      const kinds = (await Promise.all(deletions)).map(({ kind }) => kind)
+      expect(kinds.filter((kind) => kind === 'deleted')).toHaveLength(12)
+      expect(kinds.filter((kind) => kind === 'unknown-task')).toHaveLength(12)
+      const paths = (await Promise.all(Array.from({ length: 6 }, () => clearAll()))).flat()
+      expect(new Set(paths).size).toBe(paths.length)
+      // Who passed over the last one that another had in hand may have gone.
+      paths.push(...(await clearAll()))
+      expect(paths).toHaveLength(12 * 4 * 2)
+      expect((await listSessions(database.db, { limit: 9 })).sessions).toEqual([])
+      expect(await auditBooks(database)).toEqual([])
+    })
+
+    test('deleting and making again that race: one of them comes first', async () => {
+      const rounds = Array.from({ length: 12 }, async (_, i) => {
+        await desk.submit(`t${i}`, 2)
+        await desk.dispatch.cancelTask(`t${i}`)
+        const [deleted, retried] = await Promise.all([
+          desk.dispatch.deleteTask(`t${i}`),
+          desk.dispatch.retryTask(`t${i}`, ['CANCELLED']),
+        ])
+        expect([deleted.kind, retried.kind]).toEqual(
+          deleted.kind === 'deleted' ? ['deleted', 'unknown-task'] : ['running', 'retried'],
+        )
+      })
+      await Promise.all(rounds)
+      await clearAll()
+      expect(await auditBooks(database)).toEqual([])
+    })
+  })
+
+  describe('retention', () => {
+    test('goes by the time since the task ended, and not by when it was submitted', async () => {
+      await desk.submit('long', 1)
+      const [lease] = await desk.take(1)
+      await finish('early')
+      desk.wall += 2 * DAY
+      await desk.end(lease!)
+      const policy = { olderThanMs: DAY, keepAtLeastMs: 0 }
+      expect(await desk.dispatch.retire(policy)).toEqual(['early'])
+      expect(await desk.dispatch.retire(policy)).toEqual([])
+      desk.wall += 2 * DAY
+      expect(await desk.dispatch.retire(policy)).toEqual(['long'])
+    })
+
+    test('leaves alone what runs, what was made to run again, and what a trainer has still to be told', async () => {
+      await finish('told', 1, { callback: 'http://trainer.test/' })
+      const [call] = await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+      await settleCallback(database.db, call!.id, { kind: 'delivered' })
+      await finish('owed', 1, { callback: 'http://trainer.test/' })
+      await desk.submit('again', 1)
+      await desk.dispatch.cancelTask('again')
+      await desk.submit('running', 1)
+      desk.wall += 2 * DAY
+      await desk.dispatch.retryTask('again', ['CANCELLED'])
+      const policy = { olderThanMs: DAY, maxBytes: 0, keepAtLeastMs: 0 }
+      expect(await desk.dispatch.retire(policy)).toEqual(['told'])
+      expect(await desk.dispatch.retire(policy)).toEqual([])
+      const [owed] = await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+      await settleCallback(database.db, owed!.id, { kind: 'dead', error: 'nobody there' })
+      expect(await reviveCallback(database.db, owed!.id, desk.wall)).toBe(true)
+      expect(await desk.dispatch.retire(policy)).toEqual([])
+      await settleCallback(database.db, owed!.id, { kind: 'dead', error: 'nobody there' })
+      expect(await desk.dispatch.retire(policy)).toEqual(['owed'])
+      expect(await idsOf()).toEqual(['again', 'running'])
+    })
+
+    test('of too many bytes the oldest tasks go until the rest fits, but none that has just ended', async () => {
+      for (let i = 0; i < 6; i += 1) {
+        await finish(`t${i}`, 2)
+        desk.wall += 1000
+      }
+      const policy = { maxBytes: 100, keepAtLeastMs: 4500 }
+      // Six times thirty; the two oldest are old enough, and three would have to go.
+      expect(await desk.dispatch.retire(policy)).toEqual(['t0', 't1'])
+      expect(await desk.dispatch.retire(policy)).toEqual([])
+      desk.wall += 10_000
+      expect(await desk.dispatch.retire(policy)).toEqual(['t2'])
+      expect(await desk.dispatch.retire(policy)).toEqual([])
+      expect(await idsOf()).toEqual(['t3', 't4', 't5'])
+    })
+
+    test('two servers that make room at once delete no more than has to go', async () => {
+      for (let i = 0; i < 30; i += 1) await finish(`t${i}`, 1)
+      desk.wall += 1000
+      const other = new DispatchDesk(database)
+      other.wall = desk.wall
+      const policy = { maxBytes: 15 * 10, keepAtLeastMs: 0 }
+      await Promise.all([desk, other, desk, other].map(({ dispatch }) => dispatch.retire(policy)))
+      await desk.dispatch.retire(policy)
+      expect(await idsOf()).toHaveLength(10)
+    })
+
+    test('a server whose clock is far ahead of the database’s deletes nothing for its age', async () => {
+      desk.wall = Date.now()
+      await finish('t')
+      desk.wall += 400 * DAY
+      expect(await desk.dispatch.retire({ olderThanMs: DAY, keepAtLeastMs: 0 })).toEqual([])
+    })
+
+    test('after a long job there are as many rows as after a short one', async () => {
+      const policy = { olderThanMs: 2 * DAY, keepAtLeastMs: DAY }
+      const sizes: number[] = []
+      for (let day = 0; day < 40; day += 1) {
+        for (let i = 0; i < 5; i += 1) await finish(`d${day}-${i}`, 2, { callback: 'http://trainer.test/' })
+        for (const { id } of await takeCallbacks(database.db, { claimMs: 1e9, limit: 99 }, desk.wall)) {
+          await settleCallback(database.db, id, { kind: 'delivered' })
+        }
+        while ((await desk.dispatch.retire(policy)).length > 0);
+        await clearAll()
+        const limits = { tombstonesOlderThanMs: DAY, deletedOlderThanMs: DAY, eventsOlderThanMs: 2 * DAY }
+        await desk.dispatch.prune({ ...limits, deliveredCallbacksOlderThanMs: 7 * DAY })
+        const { rows } = await sql<{ n: number }>`select count(*) as n from events`.execute(database.db)
+        sizes.push(Object.values(await countRows()).reduce((sum, n) => sum + n, rows[0]!.n))
+        desk.wall += DAY
+      }
+      expect(Math.max(...sizes.slice(10))).toBeLessThanOrEqual(Math.max(...sizes.slice(0, 10)))
+      expect((await listEndings(database.db, 'd39-0', { limit: 9 })).length).toBe(2)
+      expect(await auditBooks(database)).toEqual([])
+    })
+  })
+}

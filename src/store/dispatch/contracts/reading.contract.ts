@@ -1,0 +1,208 @@
+import { once } from 'node:events'
+import { beforeEach, describe, expect, test } from 'vitest'
+import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
+import { type Database, isAway } from '../../database.ts'
+import { findCallback, listCallbacks, settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import { openChanges } from '../internal/changes.ts'
+import { newestCursor, readEvents } from '../queries/events.ts'
+import { listSessions, listTaskSessions } from '../queries/sessions.ts'
+import { listRunning, listTasks } from '../queries/tasks.ts'
+
+/** What people and programs look at. */
+export function describeReading(open: () => Database): void {
+  let database: Database
+  let desk: DispatchDesk
+  beforeEach(async () => {
+    database = open()
+    desk = new DispatchDesk(database)
+    await desk.clear()
+  })
+  const agent = (harness: string, model?: string) => ({
+    harness,
+    model_name: model,
+    settings: {},
+    env: {},
+    mcp_servers: [],
+  })
+
+  describe('lists', () => {
+    test('of tasks begin with what changed last, and go by id, model, harness and time', async () => {
+      for (const id of ['a-1', 'b-1', 'a-2', 'b_2']) {
+        desk.wall += 10
+        await desk.submit(id, 1, { agent: agent(id.startsWith('a') ? 'pi' : 'codex', `m-${id}`) })
+      }
+      desk.wall += 10
+      await desk.end((await desk.take(1))[0]!)
+      const ids = async (filter: Partial<Parameters<typeof listTasks>[1]>) =>
+        (await listTasks(database.db, { limit: 9, ...filter })).tasks.map(({ taskId }) => taskId)
+      expect(await ids({})).toEqual(['a-1', 'b_2', 'a-2', 'b-1'])
+      expect(await ids({ search: '-1' })).toEqual(['a-1', 'b-1'])
+      expect(await ids({ search: '_' })).toEqual(['b_2'])
+      expect(await ids({ model: 'm-a-2' })).toEqual(['a-2'])
+      expect(await ids({ harness: 'codex', status: 'running' })).toEqual(['b_2', 'b-1'])
+      expect(await ids({ since: desk.wall - 10 })).toEqual(['a-1', 'b_2'])
+      const seen: string[] = []
+      for (let cursor: string | undefined, isFirst = true; isFirst || cursor !== undefined; isFirst = false) {
+        const page = await listTasks(database.db, { limit: 1, cursor })
+        seen.push(...page.tasks.map(({ taskId }) => taskId))
+        cursor = page.next
+      }
+      expect(seen).toEqual(['a-1', 'b_2', 'a-2', 'b-1'])
+      expect(await listRunning(database.db)).toEqual(['b-1', 'a-2', 'b_2'])
+    })
+
+    test('of sessions go by status, task, node, harness and failure, in pages', async () => {
+      await desk.submit('t', 2)
+      await desk.submit('u', 3, { agent: agent('codex') })
+      const [a] = await desk.take(1, 'n1')
+      await desk.take(1, 'n2')
+      await desk.end(a!, 'harness.exit-nonzero')
+      const find = async (filter: Partial<Parameters<typeof listSessions>[1]>) => {
+        const { sessions } = await listSessions(database.db, { limit: 9, ...filter })
+        return sessions.map(({ taskId, status }) => `${taskId} ${status}`)
+      }
+      expect((await find({})).toSorted()).toEqual([
+        't ERROR',
+        't REGISTERED',
+        'u REGISTERED',
+        'u REGISTERED',
+        'u REGISTERED',
+      ])
+      expect(await find({ status: ['ERROR', 'TIMEOUT'] })).toEqual(['t ERROR'])
+      expect(await find({ failure: 'harness.exit-nonzero' })).toEqual(['t ERROR'])
+      expect(await find({ failure: 'runtime.gone' })).toEqual([])
+      expect(await find({ nodeId: 'n2' })).toEqual(['t REGISTERED'])
+      expect(await find({ harness: 'codex', taskId: 'u' })).toHaveLength(3)
+      expect(await find({ harness: 'codex', taskId: 't' })).toEqual([])
+      const seen = new Set<string>()
+      for (let cursor: string | undefined, pages = 0; pages === 0 || cursor !== undefined; pages += 1) {
+        const page = await listSessions(database.db, { limit: 2, cursor })
+        for (const { sessionId } of page.sessions) seen.add(sessionId)
+        cursor = page.next
+        expect(pages).toBeLessThan(3)
+      }
+      expect(seen.size).toBe(5)
+      const first = await listTaskSessions(database.db, 'u', { limit: 2 })
+      const second = await listTaskSessions(database.db, 'u', { limit: 2, cursor: first.next })
+      expect([...first.sessions, ...second.sessions].map(({ sample }) => sample)).toEqual([0, 1, 2])
+      expect(second.next).toBeUndefined()
+    })
+
+    test('of callbacks go by state and task, newest first', async () => {
+      for (const id of ['a', 'b', 'c']) {
+        await desk.submit(id, 1, { callback_url: `http://trainer.test/${id}` })
+        await desk.end((await desk.take(1))[0]!)
+      }
+      const due = await takeCallbacks(database.db, { claimMs: 5, limit: 9 }, desk.wall)
+      await settleCallback(database.db, due[0]!.id, { kind: 'dead', error: 'gone' })
+      await settleCallback(database.db, due[1]!.id, { kind: 'delivered' })
+      expect(await listCallbacks(database.db, { state: 'dead', limit: 9 })).toEqual({
+        callbacks: [
+          { id: due[0]!.id, taskId: 'a', url: 'http://trainer.test/a', state: 'dead', tries: 1, lastError: 'gone' },
+        ],
+      })
+      const page = await listCallbacks(database.db, { limit: 2 })
+      const rest = await listCallbacks(database.db, { limit: 2, cursor: page.next })
+      expect([...page.callbacks, ...rest.callbacks].map(({ taskId }) => taskId)).toEqual(['c', 'b', 'a'])
+      expect((await listCallbacks(database.db, { taskId: 'b', limit: 2 })).callbacks).toHaveLength(1)
+      expect(await findCallback(database.db, due[1]!.id)).toMatchObject({ state: 'delivered' })
+      expect(await findCallback(database.db, 999)).toBeUndefined()
+      desk.wall += 1000
+      expect(await desk.dispatch.prune({ deliveredCallbacksOlderThanMs: 100 })).toBe(1)
+    })
+  })
+
+  describe('events', () => {
+    test('can be had of one task, from now on, and only while they are kept', async () => {
+      await desk.submit('old', 1)
+      const now = await newestCursor(database.db)
+      await desk.submit('a', 1)
+      await desk.submit('b', 1)
+      const all = await readEvents(database.db, { after: now, limit: 9 })
+      expect(all.events.map(({ data }) => data['task_id'])).toEqual(['a', 'b'])
+      const own = await readEvents(database.db, { after: now, limit: 9, taskId: 'b' })
+      expect(own.events).toEqual(all.events.slice(1))
+      expect((await readEvents(database.db, { after: own.next, limit: 9, taskId: 'b' })).events).toEqual([])
+      desk.wall += 1000
+      await desk.submit('c', 1)
+      expect(await desk.dispatch.prune({ eventsOlderThanMs: 500 })).toBe(3)
+      const left = await readEvents(database.db, { limit: 9 })
+      expect(left.events.map(({ data }) => data['task_id'])).toEqual(['c'])
+    })
+
+    test('whoever waits for news of a task hears of each step', async () => {
+      await using changes = await openChanges(database)
+      desk = new DispatchDesk(database, { changes })
+      const heard: string[] = []
+      const stop = changes.subscribe((ids) => heard.push(...(ids === 'all' ? ['all'] : ids)))
+      await desk.submit('t', 2)
+      const [a, b] = await desk.take(2)
+      await desk.renew('n1', [{ ...a!, status: 'RUNNING' }])
+      await desk.end(a!)
+      await desk.dispatch.release('n1', [b!])
+      await desk.dispatch.cancelTask('t')
+      expect(heard.every((id) => id === 't')).toBe(true)
+      expect(heard.length).toBeGreaterThanOrEqual(6)
+      stop()
+      await desk.submit('u', 1)
+      expect(heard).not.toContain('u')
+    })
+
+    test('whoever waits for an end hears which steps may have brought one', async () => {
+      await using changes = await openChanges(database)
+      desk = new DispatchDesk(database, { changes })
+      const heard: string[] = []
+      changes.subscribe((_, news) => heard.push(news))
+      const after = async (step: Promise<unknown>): Promise<string[]> => {
+        heard.length = 0
+        await step
+        return [...heard]
+      }
+      await desk.submit('t', 3)
+      const [a, b, c] = await desk.take(3)
+      expect(heard.at(-1)).toBe('moved')
+      expect(await after(desk.renew('n1', [{ ...a!, status: 'RUNNING' }]))).toEqual(['moved'])
+      expect(await after(desk.end(a!))).toEqual(['ended'])
+      expect(await after(desk.end(b!))).toEqual(['ended'])
+      expect(await after(desk.end(c!))).toEqual(['over'])
+      await desk.submit('u', 1)
+      expect(await after(desk.dispatch.cancelTask('u'))).toEqual(['over'])
+    })
+
+    test('other servers on the same database hear of it too', async (context) => {
+      if (database.kind === 'embedded') return context.skip('there is only one server')
+      await using here = await openChanges(database)
+      await using there = await openChanges(database)
+      const target = new EventTarget()
+      const heard: string[] = []
+      there.subscribe((ids, what) => {
+        heard.push(what)
+        target.dispatchEvent(new CustomEvent('news', { detail: ids }))
+      })
+      const news = once(target, 'news') as Promise<[CustomEvent]>
+      desk = new DispatchDesk(database, { changes: here })
+      await desk.dispatch.enqueue(['a', 'b'].map((id) => ({ task: makeTask(id, 1) })))
+      expect((await news)[0].detail).toEqual(new Set(['a', 'b']))
+      const more = once(target, 'news') as Promise<[CustomEvent]>
+      here.announce(Array.from({ length: 2000 }, (_, i) => `task-${i}`))
+      expect((await more)[0].detail).toBe('all')
+      const last = once(target, 'news')
+      here.announce(['a'], 'ended')
+      here.announce(['b'], 'moved')
+      await last
+      expect(heard).toEqual(['over', 'over', 'ended'])
+    })
+  })
+
+  test('isAway() tells a database that is gone from a statement that is wrong', async () => {
+    expect(isAway(Object.assign(new Error('x'), { code: 'ECONNREFUSED' }))).toBe(true)
+    expect(isAway(Object.assign(new Error('x'), { code: '57P01' }))).toBe(true)
+    expect(isAway(new Error('Connection terminated unexpectedly'))).toBe(true)
+    const wrong = await database.db
+      .selectFrom('none' as 'tasks')
+      .selectAll()
+      .execute()
+      .catch((error: unknown) => error)
+    expect(isAway(wrong)).toBe(false)
+  })
+}

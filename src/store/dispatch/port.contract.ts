@@ -1,0 +1,443 @@
+import { NodeStageMetrics } from '../../model/node.ts'
+import fc from 'fast-check'
+import { afterAll, beforeAll, beforeEach, describe, expect, test } from 'vitest'
+import {
+  DispatchDesk,
+  makeOutcome as outcomeOf,
+  makeRegistration,
+  makeTask,
+  toLease,
+} from '../../../test/support/dispatch-desk.ts'
+import { anySteps, playSteps } from '../../../test/support/dispatch-random.ts'
+import type { Database } from '../database.ts'
+import { describeAsking } from './contracts/asking.contract.ts'
+import { reviveCallback, settleCallback, takeCallbacks } from './commands/callbacks.ts'
+import { describeDeleting } from './contracts/deleting.contract.ts'
+import { readEvents } from './queries/events.ts'
+import { drainNode, findNode, listNodes, putNode, removeIdleNode, touchNode } from './queries/nodes.ts'
+import { describeNodes } from './queries/nodes.contract.ts'
+import { countOpen, listTaskSessions } from './queries/sessions.ts'
+import { findTask, listTasks } from './queries/tasks.ts'
+import { describeReading } from './contracts/reading.contract.ts'
+
+const held = (lease: object) => ({ ...lease, kind: 'held' })
+const accepted = { kind: 'accepted', isRefilled: false, taskStatus: 'running' }
+const completed = { ...accepted, taskStatus: 'completed' }
+const stale = { kind: 'refused', reason: 'stale' }
+
+/** What every database must make of it. */
+export function describeDispatch(name: string, open: () => Promise<Database>): void {
+  describe(`dispatch on ${name}`, () => {
+    let database: Database
+    let desk: DispatchDesk
+    beforeAll(async () => {
+      database = await open()
+    })
+    beforeEach(async () => {
+      desk = new DispatchDesk(database)
+      await desk.clear()
+    })
+    afterAll(() => database?.[Symbol.asyncDispose]())
+    describeAsking(() => database)
+    describeDeleting(() => database)
+    describeNodes(() => database)
+    describeReading(() => database)
+
+    const statusOf = async (id: string) => {
+      const { status, ended, valid, failed, cancelled, refills } = (await findTask(database.db, id))!
+      return { status, ended, valid, failed, cancelled, refills }
+    }
+    const sessionsOf = async (id: string) => (await listTaskSessions(database.db, id)).sessions
+
+    describe('submitting', () => {
+      test('the same task twice is one task; another body under its id is a conflict', async () => {
+        const task = makeTask('t', 3, { metadata: { a: 1, b: [{ c: 2, d: 3 }] } })
+        const reordered = { ...task, metadata: { b: [{ d: 3, c: 2 }], a: 1 } }
+        const kinds = async (...tasks: (typeof task)[]) =>
+          (await desk.dispatch.enqueue(tasks.map((each) => ({ task: each })))).map(({ kind }) => kind)
+        expect(await kinds(task, task)).toEqual(['created', 'same'])
+        expect(await kinds(reordered)).toEqual(['same'])
+        expect(await kinds({ ...task, instruction: 'else' }, makeTask('u', 1))).toEqual(['conflict', 'created'])
+        expect(await countOpen(database.db)).toEqual({ queued: 4, leased: 0 })
+      })
+
+      test('forty that race to submit the same tasks make each of them once', async () => {
+        const tasks = ['a', 'b', 'c'].map((id) => ({ task: makeTask(id, 2) }))
+        const rounds = Array.from({ length: 40 }, (_, i) => desk.dispatch.enqueue(i % 2 ? tasks : tasks.toReversed()))
+        const kinds = (await Promise.all(rounds)).flat().map(({ kind }) => kind)
+        expect(kinds.filter((kind) => kind === 'created')).toHaveLength(3)
+        expect(kinds.filter((kind) => kind === 'same')).toHaveLength(117)
+        expect(await countOpen(database.db)).toEqual({ queued: 6, leased: 0 })
+      })
+
+      test('what JSON can hold comes back unchanged; an id the database cannot hold is refused', async () => {
+        const instruction = 'NUL \0, half a pair \ud800, quotes \' " \\ and \u2028'
+        await desk.submit('t', 1, { instruction })
+        const [leased] = await desk.orders(1)
+        expect(leased?.order.task).toEqual(makeTask('t', 1, { instruction }))
+        await expect(desk.submit('t\0', 1)).rejects.toMatchObject({ code: 'request.malformed' })
+        const lease = toLease(leased!)
+        const failure = { code: 'harness.exit-nonzero', message: instruction, status: 500 } as const
+        expect(await desk.end(lease, undefined, { status: 'ERROR', failure })).toEqual(completed)
+        expect((await sessionsOf('t'))[0]?.failure).toEqual(failure)
+      })
+    })
+
+    describe('leasing', () => {
+      test('gives as much as there is room for, each session to one node', async () => {
+        await desk.submit('t', 5)
+        const nodes = await Promise.all(['n1', 'n2', 'n3', 'n4'].map((node) => desk.take(2, node)))
+        const ids = nodes.flat().map(({ sessionId }) => sessionId)
+        expect(new Set(ids).size).toBe(ids.length)
+        expect(ids.length + (await desk.take(9)).length).toBe(5)
+        expect(await desk.take(0)).toEqual([])
+      })
+
+      test('the higher priority comes first', async () => {
+        for (const priority of [0, 100, 7]) await desk.submit(`t${priority}`, 2, { dispatch_priority: priority })
+        const orders = await desk.orders(6)
+        const ids = orders.map(({ order }) => order.task.task_id)
+        expect(ids).toEqual(['t100', 't100', 't7', 't7', 't0', 't0'])
+      })
+
+      test('within one priority every task has its turn, also one that comes late', async () => {
+        desk = new DispatchDesk(database, { samplesPerRound: 2 })
+        await desk.submit('big', 1000)
+        const next = async () => {
+          const [leased] = await desk.orders(1)
+          return leased!.order.task.task_id
+        }
+        for (let i = 0; i < 101; i += 1) expect(await next()).toBe('big')
+        await desk.submit('late', 6)
+        const ids: string[] = []
+        for (let i = 0; i < 14; i += 1) ids.push(await next())
+        expect(ids.filter((id) => id === 'late')).toHaveLength(6)
+        // And it does not take more than its turns either.
+        expect(ids.slice(0, 7).filter((id) => id === 'big').length).toBeGreaterThanOrEqual(3)
+      })
+
+      test('a task of many samples is not held up by others that keep coming', async () => {
+        await desk.submit('big', 200)
+        let newcomers = 0
+        const refill = async () => {
+          newcomers += 1
+          await desk.submit(`small${newcomers}`, 16)
+        }
+        for (let i = 0; i < 4; i += 1) await refill()
+        let ofBig = 0
+        for (let turn = 0; turn < 30; turn += 1) {
+          const orders = await desk.orders(16)
+          ofBig += orders.filter(({ order }) => order.task.task_id === 'big').length
+          await refill()
+        }
+        // One of five, or so.
+        expect(ofBig).toBeGreaterThanOrEqual(64)
+        expect(ofBig).toBeLessThanOrEqual(160)
+      })
+
+      test('a lane that others have served for long does not hold up a newcomer in another lane', async () => {
+        await desk.dispatch.enqueue([{ task: makeTask('gpu-big', 400), requires: ['gpu'] }])
+        await desk.submit('cpu-big', 800)
+        await desk.take(600)
+        await desk.dispatch.enqueue([{ task: makeTask('gpu-new', 16), requires: ['gpu'] }])
+        const orders = await desk.orders(48, 'n2', { labels: ['gpu'] })
+        expect(orders.filter(({ order }) => order.task.task_id === 'gpu-new')).toHaveLength(16)
+      })
+
+      test('a session goes only where its labels are, and does not block those behind it', async () => {
+        await desk.dispatch.enqueue([
+          { task: makeTask('gpu', 30, { dispatch_priority: 100 }), requires: ['gpu', 'runtime:docker'] },
+          { task: makeTask('any', 1) },
+        ])
+        const from = async (labels: string[], freeSlots: number) =>
+          (await desk.orders(freeSlots, 'n1', { labels })).map(({ order }) => order.task.task_id)
+        expect(await from(['gpu'], 5)).toEqual(['any'])
+        expect(await from(['runtime:docker', 'gpu', 'x'], 2)).toEqual(['gpu', 'gpu'])
+      })
+
+      test('a node that drains is given nothing, and goes when it holds nothing', async () => {
+        const metrics = NodeStageMetrics.parse({ run_inflight: 1 })
+        await putNode(database.db, { registration: makeRegistration('n1'), labels: ['gpu'] }, 1)
+        await desk.submit('t', 2)
+        const [lease] = await desk.take(1)
+        expect(await touchNode(database.db, 'nobody', metrics, 2)).toBe(false)
+        expect(await touchNode(database.db, 'n1', metrics, 2)).toBe(true)
+        expect(await findNode(database.db, 'n1')).toMatchObject({ metrics, joinedAt: 1, seenAt: 2 })
+        expect(await drainNode(database.db, 'n1')).toBe(true)
+        expect(await desk.take(1)).toEqual([])
+        expect(await removeIdleNode(database.db, 'n1')).toBe(false)
+        expect((await listNodes(database.db))[0]).toMatchObject({ labels: ['gpu'], draining: true, leased: 1 })
+        await desk.end(lease!)
+        expect(await removeIdleNode(database.db, 'n1')).toBe(true)
+      })
+    })
+
+    describe('accepting', () => {
+      test('eighty that race for four samples: four are accepted, and the task ends once', async () => {
+        await desk.submit('t', 4, { callback_url: 'http://trainer.test/' })
+        const leases = await desk.take(4)
+        const reports = Array.from({ length: 80 }, (_, i) => {
+          const lease = leases[i % 4]!
+          // The same result again, another one, and those of attempts that never were.
+          if (i < 40) return desk.end(lease)
+          if (i < 60)
+            return desk.dispatch.accept({ ...outcomeOf(lease), nodeId: 'n1' }, { path: 'x', digest: `${i}`, bytes: 1 })
+          return desk.end({ ...lease, attempt: lease.attempt + 1 })
+        })
+        const answers = await Promise.all(reports)
+        expect(answers.filter(({ kind }) => kind === 'accepted')).toHaveLength(4)
+        expect(answers.filter((each) => each.kind === 'accepted' && each.taskStatus === 'completed')).toHaveLength(1)
+        expect(answers.slice(60)).toEqual(Array.from({ length: 20 }, () => stale))
+        expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 4, valid: 4 })
+        expect(await database.db.selectFrom('results').selectAll().execute()).toHaveLength(4)
+        expect(await takeCallbacks(database.db, { claimMs: 10, limit: 10 }, desk.wall)).toHaveLength(1)
+      })
+
+      test('the same result again is known; of another node, session or attempt it is refused', async () => {
+        await desk.submit('t', 2)
+        const [lease] = await desk.take(1)
+        expect(await desk.end(lease!, undefined, { nodeId: 'n2' })).toEqual(stale)
+        expect(await desk.end({ ...lease!, attempt: 2 })).toEqual(stale)
+        expect(await desk.end({ sessionId: 'ses_none', attempt: 1 })).toEqual({
+          kind: 'refused',
+          reason: 'unknown-session',
+        })
+        expect(await desk.end(lease!)).toEqual(accepted)
+        expect(await desk.end(lease!)).toEqual({ kind: 'duplicate' })
+        const other = { path: 'other', digest: 'other', bytes: 1 }
+        expect(await desk.dispatch.accept(outcomeOf(lease!), other)).toEqual(stale)
+        expect(await desk.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'accepted' }])
+      })
+
+      test('what infrastructure spoilt is made again, up to a limit; what the policy did counts', async () => {
+        await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 3 }])
+        const [first, second] = await desk.take(2)
+        expect(await desk.end(first!, 'harness.exit-nonzero')).toEqual(accepted)
+        let lease = second!
+        for (const attempt of [2, 3]) {
+          expect(await desk.end(lease, 'runtime.gone')).toEqual({ ...accepted, isRefilled: true })
+          expect(await desk.end(lease)).toEqual({ kind: 'duplicate' })
+          lease = (await desk.take(1, 'n1'))[0]!
+          expect(lease).toEqual({ sessionId: second!.sessionId, attempt })
+        }
+        expect(await desk.end(lease, 'evaluator.crashed')).toEqual(completed)
+        expect(await statusOf('t')).toEqual({
+          status: 'completed',
+          ended: 2,
+          valid: 1,
+          failed: 1,
+          cancelled: 0,
+          refills: 2,
+        })
+        expect(await desk.take(1)).toEqual([])
+      })
+
+      test('a task of which nothing is valid has failed; what the caller did wrong is not tried again', async () => {
+        await desk.submit('t', 1)
+        const [lease] = await desk.take(1)
+        expect(await desk.end(lease!, 'runtime.unsupported')).toEqual({ ...accepted, taskStatus: 'failed' })
+        expect(await statusOf('t')).toMatchObject({ status: 'failed', failed: 1, refills: 0 })
+      })
+
+      test('enough usable sessions end the task; one without trained tokens is not usable', async () => {
+        await desk.submit('t', 6, { early_stop_min_usable_sessions: 2 })
+        const [a, b, c, d] = await desk.take(4)
+        expect(await desk.end(a!)).toEqual(accepted)
+        expect(await desk.end(b!, 'harness.exit-nonzero')).toEqual(accepted)
+        expect(await desk.end(c!)).toEqual(completed)
+        expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 6, valid: 3, cancelled: 3 })
+        expect(await desk.end(d!)).toEqual({ kind: 'refused', reason: 'cancelled' })
+        expect(await desk.renew('n1', [d!])).toEqual([{ ...d, kind: 'cancelled' }])
+        expect(await desk.take(5)).toEqual([])
+      })
+    })
+
+    describe('cancelling', () => {
+      test('a task ends in whatever state its sessions are, once', async () => {
+        await desk.submit('t', 4, { callback_url: 'http://trainer.test/' })
+        const [done, again, leased] = await desk.take(3)
+        await desk.end(done!)
+        await desk.end(again!, 'runtime.gone')
+        expect(await desk.dispatch.cancelTask('t')).toBe('cancelled')
+        expect(await desk.dispatch.cancelTask('t')).toBe('cancelled')
+        expect(await desk.dispatch.cancelTask('none')).toBeUndefined()
+        expect(await statusOf('t')).toMatchObject({ status: 'cancelled', ended: 4, valid: 1, cancelled: 3 })
+        const states = (await sessionsOf('t')).map(({ status }) => status)
+        expect(states.toSorted()).toEqual(['CANCELLED', 'CANCELLED', 'CANCELLED', 'COMPLETED'])
+        expect(await desk.end(leased!)).toEqual({ kind: 'refused', reason: 'cancelled' })
+        expect(await desk.dispatch.release('n1', [leased!])).toEqual([])
+        expect(await desk.take(4)).toEqual([])
+        expect(await takeCallbacks(database.db, { claimMs: 1, limit: 9 }, desk.wall)).toHaveLength(1)
+      })
+
+      test('a session ends alone, and the task with its last one', async () => {
+        await desk.submit('t', 3)
+        const [done, leased] = await desk.take(2)
+        await desk.end(done!)
+        const queued = (await sessionsOf('t'))[2]!.sessionId
+        expect(await desk.dispatch.cancelSession(queued)).toBe(true)
+        expect(await desk.dispatch.cancelSession(queued)).toBe(false)
+        expect(await desk.dispatch.cancelSession(done!.sessionId)).toBe(false)
+        expect(await desk.dispatch.cancelSession('ses_none')).toBe(false)
+        expect(await statusOf('t')).toMatchObject({ status: 'running', ended: 2 })
+        expect(await desk.dispatch.cancelSession(leased!.sessionId)).toBe(true)
+        expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 1, cancelled: 2 })
+      })
+
+      test('a task for a policy that is too old ends when the policy moves on, and cannot begin after', async () => {
+        const submit = (id: string, policyVersion: number) =>
+          desk.dispatch.enqueue([{ task: makeTask(id, 1), policyVersion, stalenessLimit: 2 }])
+        await submit('old', 1)
+        await submit('new', 3)
+        const [lease] = await desk.take(1)
+        await desk.dispatch.advancePolicy(3)
+        expect(await desk.renew('n1', [lease!])).toEqual([held(lease!)])
+        await desk.dispatch.advancePolicy(4)
+        await desk.dispatch.advancePolicy(2)
+        expect(await desk.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'cancelled' }])
+        expect(await statusOf('new')).toMatchObject({ status: 'running' })
+        expect(await submit('older', 1)).toEqual([{ taskId: 'older', kind: 'stale' }])
+      })
+    })
+
+    describe('leases', () => {
+      test('one that is not renewed goes to another node, and the first one is refused', async () => {
+        await desk.submit('t', 2)
+        const [quiet, loud] = await desk.take(2)
+        expect(await desk.pass(6000)).toBe(0)
+        expect(await desk.renew('n1', [loud!])).toEqual([held(loud!)])
+        expect(await desk.pass(6000)).toBe(1)
+        expect(await desk.renew('n1', [quiet!, loud!])).toEqual([{ ...quiet, kind: 'lost' }, held(loud!)])
+        const [again] = await desk.take(1, 'n2')
+        expect(again).toEqual({ sessionId: quiet!.sessionId, attempt: 2 })
+        expect(await desk.end(quiet!)).toEqual(stale)
+        expect(await desk.end(again!, undefined, { nodeId: 'n2' })).toEqual(accepted)
+        const attempts = await database.db.selectFrom('attempts').select(['attempt', 'node_id', 'ending']).execute()
+        expect(attempts).toEqual([
+          { attempt: 1, node_id: 'n1', ending: 'lost' },
+          { attempt: 2, node_id: 'n2', ending: 'accepted' },
+        ])
+      })
+
+      test('one that is lost again and again ends its session', async () => {
+        await desk.submit('t', 1)
+        for (let attempt = 1; attempt <= 4; attempt += 1) {
+          expect(await desk.take(1)).toMatchObject([{ attempt }])
+          expect(await desk.pass(20_000)).toBe(1)
+        }
+        expect(await statusOf('t')).toMatchObject({ status: 'failed', failed: 1, refills: 3 })
+        expect((await sessionsOf('t'))[0]?.failure?.code).toBe('session.node-lost')
+      })
+
+      test('neither a jump of the clock, nor a new server, nor one that stood still loses any', async () => {
+        await desk.submit('t', 1)
+        const [lease] = await desk.take(1)
+        desk.wall += 1e10
+        expect(await desk.pass(3000)).toBe(0)
+        desk.wall -= 2e10
+        // Stopped for an hour: the node could not renew, so that does not count.
+        desk.elapsed += 3_600_000
+        expect(await desk.dispatch.expire()).toBe(0)
+        const other = new DispatchDesk(database)
+        other.elapsed = 1e9
+        expect(await other.pass(desk.leaseMs - 1)).toBe(0)
+        expect(await other.renew('n1', [lease!])).toEqual([held(lease!)])
+        expect(await desk.pass(desk.leaseMs - 1)).toBe(0)
+        expect(await desk.end(lease!)).toEqual(completed)
+      })
+
+      test('three thousand are renewed at once, each for the node that holds it', async () => {
+        await desk.submit('t', 3000)
+        const leases = await desk.take(3000)
+        const renewals = leases.map((lease) => ({ ...lease, status: 'RUNNING' as const }))
+        const outcomes = await desk.renew('n1', renewals)
+        await database.maintain()
+        expect(outcomes.filter(({ kind }) => kind === 'held')).toHaveLength(3000)
+        expect(new Set((await sessionsOf('t')).map(({ status }) => status))).toEqual(new Set(['RUNNING']))
+        expect(await desk.renew('n2', renewals.slice(0, 1))).toMatchObject([{ kind: 'lost' }])
+      })
+
+      test('a node gives work back, and it is nobody’s failure', async () => {
+        await desk.dispatch.enqueue([{ task: makeTask('t', 1), maxFailures: 1 }])
+        for (let attempt = 1; attempt <= 3; attempt += 1) {
+          const leases = await desk.take(1)
+          expect(await desk.dispatch.release('n2', leases)).toEqual([])
+          expect(await desk.dispatch.release('n1', leases)).toEqual(leases)
+          expect(await desk.end(leases[0]!)).toEqual(stale)
+        }
+        expect(await desk.take(1)).toMatchObject([{ attempt: 4 }])
+        expect(await statusOf('t')).toMatchObject({ status: 'running', refills: 0, failed: 0 })
+      })
+
+      test('a node that is known to be dead loses all it held at once', async () => {
+        await desk.submit('t', 3)
+        await desk.take(2)
+        const [other] = await desk.take(1, 'n2')
+        expect(await desk.dispatch.loseNode('n1')).toBe(2)
+        expect(await countOpen(database.db)).toEqual({ queued: 2, leased: 1 })
+        expect(await desk.renew('n2', [other!])).toEqual([held(other!)])
+      })
+    })
+
+    test('any sequence of steps has the outcome it has in a simple model', { timeout: 180_000 }, async () => {
+      const property = fc.asyncProperty(anySteps, async (steps) => {
+        await desk.clear()
+        await playSteps(desk, steps)
+      })
+      await fc.assert(property, { numRuns: 40 })
+    })
+
+    describe('what is told', () => {
+      test('events come in order, each once, from where a reader had come to', async () => {
+        await desk.submit('t', 2)
+        for (const lease of await desk.take(2)) await desk.end(lease)
+        const { events: all, next } = await readEvents(database.db, { limit: 100 })
+        expect(all.map(({ type }) => type)).toEqual([
+          'task.created',
+          ...Array.from({ length: 3 }, () => 'session.state_changed'),
+          'task.updated',
+          'session.state_changed',
+          'task.completed',
+        ])
+        const rest = await readEvents(database.db, { after: all[2]!.cursor, limit: 2 })
+        expect(rest.events).toEqual(all.slice(3, 5))
+        expect(all[4]!.data).toEqual({ task_id: 't', status: 'running', completed_sessions: 1, total_sessions: 2 })
+        expect(await readEvents(database.db, { after: next, limit: 100 })).toMatchObject({
+          events: [],
+          isBehind: false,
+        })
+      })
+
+      test('lists come in pages, newest first', async () => {
+        for (const id of ['a', 'b', 'c', 'd', 'e']) await desk.submit(id, 1)
+        const first = await listTasks(database.db, { limit: 2 })
+        const second = await listTasks(database.db, { limit: 2, cursor: first.next })
+        const third = await listTasks(database.db, { limit: 2, cursor: second.next })
+        const ids = [first, second, third].map(({ tasks }) => tasks.map(({ taskId }) => taskId))
+        expect(ids).toEqual([['e', 'd'], ['c', 'b'], ['a']])
+        expect(third.next).toBeUndefined()
+        expect((await listTasks(database.db, { limit: 9, status: 'completed' })).tasks).toEqual([])
+      })
+
+      test('a callback is one server’s at a time, comes again when it is not settled, and may be given up', async () => {
+        await desk.submit('t', 1, { callback_url: 'http://trainer.test/' })
+        await desk.end((await desk.take(1))[0]!)
+        const take = (now: number) => takeCallbacks(database.db, { claimMs: 100, limit: 5 }, now)
+        const [due] = await take(desk.wall)
+        expect(due).toMatchObject({ taskId: 't', url: 'http://trainer.test/', tries: 1 })
+        expect(await take(desk.wall + 99)).toEqual([])
+        expect(await take(desk.wall + 100)).toMatchObject([{ tries: 2 }])
+        await settleCallback(database.db, due!.id, { kind: 'again', at: desk.wall + 1000, error: 'no\0' })
+        expect(await take(desk.wall + 999)).toEqual([])
+        expect(await take(desk.wall + 1000)).toMatchObject([{ tries: 3 }])
+        await settleCallback(database.db, due!.id, { kind: 'dead', error: 'gone' })
+        expect(await take(desk.wall + 1e9)).toEqual([])
+        expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(true)
+        expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(false)
+        expect(await take(desk.wall)).toMatchObject([{ tries: 1 }])
+        // The clock was ahead, and has been set back.
+        expect(await take(desk.wall - 3_600_000)).toMatchObject([{ tries: 2 }])
+      })
+    })
+  })
+}

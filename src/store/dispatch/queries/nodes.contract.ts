@@ -1,0 +1,294 @@
+import { sql } from 'kysely'
+import { beforeEach, describe, expect, test } from 'vitest'
+import { NodeStageMetrics } from '../../../model/node.ts'
+import {
+  DispatchDesk,
+  makeOutcome,
+  makeRegistration,
+  makeTask,
+  toLease,
+} from '../../../../test/support/dispatch-desk.ts'
+import type { Database } from '../../database.ts'
+import type { Lease } from '../port.ts'
+import { readEvents } from './events.ts'
+import { findKnownFiles } from './known-files.ts'
+import { drainNode, findNode } from './nodes.ts'
+import { countOpen, findArtifact, findSession, listArtifacts } from './sessions.ts'
+import { findTask, listEndings } from './tasks.ts'
+
+/** What nodes say, and what becomes of it. */
+export function describeNodes(open: () => Database): void {
+  let database: Database
+  let desk: DispatchDesk
+  beforeEach(async () => {
+    database = open()
+    desk = new DispatchDesk(database)
+    await desk.clear()
+  })
+  const join = (bootId: string, { holding = [], replaces }: { holding?: readonly Lease[]; replaces?: string } = {}) =>
+    desk.dispatch.join({ registration: makeRegistration('n9'), labels: ['gpu'], bootId, replaces, holding })
+
+  describe('joining', () => {
+    test('one that begins anew loses what it does not hold any more; one that only lost its way keeps all', async () => {
+      await join('boot1')
+      await desk.submit('t', 3)
+      const { orders } = await desk.dispatch.lease('n9', { freeSlots: 2, bootId: 'boot1' })
+      const [a, b] = orders.map(toLease)
+      expect(await join('boot1')).toEqual({ kind: 'joined', outcomes: [], lost: 0 })
+      expect(await join('boot2', { holding: [a!], replaces: 'boot1' })).toEqual({
+        kind: 'joined',
+        outcomes: [{ ...a, kind: 'held' }],
+        lost: 1,
+      })
+      expect(await findNode(database.db, 'n9')).toMatchObject({ bootId: 'boot2', labels: ['gpu'], leased: 1 })
+      expect(await findSession(database.db, b!.sessionId)).toMatchObject({
+        state: 'queued',
+        attempts: [{ attempt: 1, ending: 'lost', nodeId: 'n9', failure: { code: 'session.node-lost' } }],
+      })
+    })
+
+    test('a process whose place another has taken is given nothing, and can take nothing away', async () => {
+      await join('old')
+      await join('new', { replaces: 'old' })
+      await desk.submit('t', 3)
+      const held = (await desk.dispatch.lease('n9', { freeSlots: 1, bootId: 'new' })).orders.map(toLease)
+      expect(await desk.dispatch.lease('n9', { freeSlots: 1, bootId: 'old', holding: [] })).toEqual({
+        orders: [],
+        node: 'replaced',
+      })
+      expect(await desk.dispatch.renew('n9', held, { bootId: 'old' })).toMatchObject({ node: 'replaced' })
+      expect(await desk.dispatch.release('n9', held, 'old')).toEqual([])
+      expect(await desk.dispatch.leave('n9', 'old')).toBeUndefined()
+      expect(await desk.dispatch.renew('n9', held, { bootId: 'new' })).toEqual({
+        outcomes: [{ ...held[0], kind: 'held' }],
+        node: 'member',
+      })
+      expect(await desk.dispatch.leave('n9', 'new')).toBe(1)
+      expect(await desk.dispatch.leave('n9', 'new')).toBe(0)
+      expect(await countOpen(database.db)).toEqual({ queued: 3, leased: 0 })
+      expect((await findTask(database.db, 't'))?.refills).toBe(0)
+    })
+
+    test('what a dead process had said, and what arrives after its successor has joined, changes nothing', async () => {
+      await join('first')
+      await join('second', { replaces: 'first' })
+      await desk.submit('t', 1)
+      const held = (await desk.dispatch.lease('n9', { freeSlots: 1, bootId: 'second' })).orders.map(toLease)
+      expect(await join('first')).toEqual({ kind: 'taken', bootId: 'second' })
+      expect(await join('never-heard-of')).toEqual({ kind: 'taken', bootId: 'second' })
+      expect(await join('between', { replaces: 'first' })).toEqual({ kind: 'taken', bootId: 'second' })
+      expect(await desk.dispatch.renew('n9', held, { bootId: 'second' })).toEqual({
+        outcomes: [{ ...held[0], kind: 'held' }],
+        node: 'member',
+      })
+    })
+
+    test('of two that begin at once, the one that was slower hears of the other', async () => {
+      await join('before')
+      const answers = await Promise.all(['a', 'b'].map((boot) => join(boot, { replaces: 'before' })))
+      expect(answers.map(({ kind }) => kind).toSorted()).toEqual(['joined', 'taken'])
+      const winner = answers[0]!.kind === 'joined' ? 'a' : 'b'
+      expect(answers).toContainEqual({ kind: 'taken', bootId: winner })
+      expect(await findNode(database.db, 'n9')).toMatchObject({ bootId: winner })
+    })
+
+    test('a node that nobody knows is given nothing; one that drains hears of it', async () => {
+      await desk.submit('t', 1)
+      expect(await desk.dispatch.lease('nobody', { freeSlots: 1, labels: [] })).toEqual({ orders: [], node: 'unknown' })
+      expect(await desk.dispatch.renew('nobody', [])).toEqual({ outcomes: [], node: 'unknown' })
+      await drainNode(database.db, 'n1')
+      expect(await desk.dispatch.lease('n1', { freeSlots: 1 })).toEqual({ orders: [], node: 'draining' })
+      expect(await desk.dispatch.renew('n1', [])).toEqual({ outcomes: [], node: 'draining' })
+    })
+
+    test('the labels it joined with count where it names none', async () => {
+      await join('boot')
+      await desk.dispatch.enqueue([{ task: makeTask('t', 2), requires: ['gpu'] }])
+      expect((await desk.dispatch.lease('n9', { freeSlots: 1, labels: [] })).orders).toEqual([])
+      expect((await desk.dispatch.lease('n9', { freeSlots: 5 })).orders).toHaveLength(2)
+    })
+  })
+
+  describe('orders whose answer was lost', () => {
+    test('are given out again by the next call that does not name them, as nobody’s failure', async () => {
+      await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 1 }])
+      const [kept] = await desk.take(1)
+      const [lost] = await desk.take(1)
+      const { orders } = await desk.dispatch.lease('n1', { freeSlots: 5, holding: [kept!] })
+      expect(orders.map(toLease)).toEqual([{ ...lost, attempt: 2 }])
+      expect(await desk.renew('n1', [kept!, lost!])).toMatchObject([{ kind: 'held' }, { kind: 'lost' }])
+    })
+
+    test('are not those that the node has renewed, though a call that came late does not know them', async () => {
+      await desk.submit('t', 1)
+      const held = await desk.take(1)
+      await desk.renew('n1', held)
+      expect((await desk.dispatch.lease('n1', { freeSlots: 1, holding: [] })).orders).toEqual([])
+      expect(await desk.renew('n1', held)).toMatchObject([{ kind: 'held' }])
+    })
+  })
+
+  describe('renewing', () => {
+    test('says in one call how busy the node is and how far its sessions are, and what is new is told', async () => {
+      await desk.submit('t', 1)
+      const [lease] = await desk.take(1)
+      const { next } = await readEvents(database.db, { limit: 100 })
+      const metrics = NodeStageMetrics.parse({ run_inflight: 1 })
+      const renewal = { ...lease!, status: 'RUNNING' as const, progress: { calls: 3, tokens: 812 } }
+      desk.wall += 5
+      await desk.dispatch.renew('n1', [renewal], { metrics })
+      await desk.dispatch.renew('n1', [{ ...lease!, status: 'RUNNING' }])
+      expect(await findNode(database.db, 'n1')).toMatchObject({ metrics, seenAt: desk.wall })
+      expect(await findSession(database.db, lease!.sessionId)).toMatchObject({
+        status: 'RUNNING',
+        progress: { calls: 3, tokens: 812 },
+        attempts: [{ attempt: 1, nodeId: 'n1' }],
+      })
+      const { events } = await readEvents(database.db, { after: next, limit: 100 })
+      expect(events).toMatchObject([{ type: 'session.state_changed', data: { status: 'RUNNING', node_id: 'n1' } }])
+    })
+  })
+
+  describe('failures', () => {
+    test('what was spoilt rests before it comes again, longer each time; what was lost has rested', async () => {
+      desk = new DispatchDesk(database, { restMs: 1000 })
+      await desk.submit('t', 1)
+      for (const [failure, restMs] of [1000, 4000].entries()) {
+        const [lease] = await desk.take(1)
+        expect(await desk.end(lease!, 'upstream.unreachable')).toMatchObject({ isRefilled: true })
+        expect(await countOpen(database.db)).toEqual({ queued: 1, leased: 0 })
+        // The first look only begins to count.
+        await desk.pass(1000)
+        await desk.pass(restMs - 1000)
+        expect(await desk.take(1), `failure ${failure + 1}`).toEqual([])
+        await desk.pass(1000)
+      }
+      await desk.take(1)
+      expect(await desk.pass(desk.leaseMs + 1000)).toBe(1)
+      expect(await desk.take(1)).toMatchObject([{ attempt: 4 }])
+    })
+
+    test('one that rests can be cancelled', async () => {
+      desk = new DispatchDesk(database, { restMs: 1000 })
+      await desk.submit('t', 1)
+      await desk.end((await desk.take(1))[0]!, 'runtime.gone')
+      expect(await desk.dispatch.cancelTask('t')).toBe('cancelled')
+      await desk.pass(9000)
+      expect(await countOpen(database.db)).toEqual({ queued: 0, leased: 0 })
+    })
+
+    test('half the nodes are lost at once, with six hundred sessions', async () => {
+      await desk.dispatch.enqueue(Array.from({ length: 20 }, (_, i) => ({ task: makeTask(`t${i}`, 30) })))
+      await desk.take(600)
+      expect(await desk.pass(desk.leaseMs + 1000)).toBe(600)
+      expect(await countOpen(database.db)).toEqual({ queued: 600, leased: 0 })
+    })
+  })
+
+  describe('what sessions bring', () => {
+    const reference = (path: string) => ({ path, storedPath: `files/${path}`, bytes: 3, digest: 'd', isCut: false })
+
+    test('results of spoilt attempts and files of all attempts are kept; the last ones are shown', async () => {
+      await desk.submit('t', 1)
+      const [first] = await desk.take(1)
+      await desk.end(first!, 'runtime.gone', {}, [reference('harness.log')])
+      const [second] = await desk.take(1)
+      await desk.end(second!, undefined, {}, [reference('b.log'), reference('a.log')])
+      const { attempts } = (await findSession(database.db, first!.sessionId))!
+      expect(attempts.map(({ result }) => result?.digest)).toEqual([`${first!.sessionId}-1`, `${first!.sessionId}-2`])
+      expect((await listArtifacts(database.db, first!.sessionId)).map(({ path }) => path)).toEqual(['a.log', 'b.log'])
+      expect(await findArtifact(database.db, first!.sessionId, 'a.log')).toEqual(reference('a.log'))
+      expect(await findArtifact(database.db, first!.sessionId, 'harness.log')).toBeUndefined()
+      const asked = ['files/harness.log', `results/${first!.sessionId}-1`, 'files/unknown']
+      expect(await findKnownFiles(database.db, asked)).toEqual(new Set(asked.slice(0, 2)))
+    })
+
+    test('a file is known by its very place, whatever dots its session has in its name', async () => {
+      await desk.submit('t', 2)
+      const [first, second] = await desk.take(2)
+      const usual = `results/0a/${first!.sessionId}.1.json.zst`
+      const other = `artifacts/ff/${first!.sessionId}.1.other/${'0'.repeat(64)}`
+      const files = [{ path: 'a', storedPath: other, bytes: 1, digest: 'd', isCut: false }]
+      await desk.dispatch.accept(makeOutcome(first!), { path: usual, digest: 'd', bytes: 1 }, files)
+      const theirs = `results/0a/${second!.sessionId}.1.0123456789abcdef.json.zst`
+      await desk.dispatch.accept(makeOutcome(second!), { path: theirs, digest: 'd', bytes: 1 })
+      await sql`insert into sessions (id, task_id, sample, lane_id, priority, round, affinity, state, status)
+        select 'a.b.2', 't', 2, lane_id, 0, 0, '[]', 'ended', 'ERROR' from sessions limit 1`.execute(database.db)
+      const dotted = 'results/0a/a.b.2.1.json.zst'
+      await sql`insert into results values ('a.b.2', 1, ${dotted}, 'd', 1)`.execute(database.db)
+      const known = [usual, other, theirs, dotted]
+      const unknown = [
+        `results/0b/${first!.sessionId}.1.json.zst`,
+        `results/0a/${first!.sessionId}.2.json.zst`,
+        `results/0a/${second!.sessionId}.1.json.zst`,
+        `artifacts/ff/${first!.sessionId}.1/a`,
+        'results/0a/none',
+      ]
+      expect(await findKnownFiles(database.db, [...known, ...unknown])).toEqual(new Set(known))
+    })
+
+    test('endings keep their order and place, with a result or without', async () => {
+      await desk.submit('t', 4)
+      const [a, b] = await desk.take(2)
+      await desk.end(b!, undefined, { grade: { outcome_reward: 0.5, metadata: {} } })
+      await desk.dispatch.accept(makeOutcome(a!, undefined, { counts: undefined }))
+      await desk.dispatch.cancelTask('t')
+      const endings = await listEndings(database.db, 't', { limit: 9 })
+      expect(endings.map(({ place, sessionId, status }) => [place, sessionId, status]).slice(0, 2)).toEqual([
+        [1, b!.sessionId, 'COMPLETED'],
+        [2, a!.sessionId, 'COMPLETED'],
+      ])
+      expect(endings.map(({ result }) => result !== undefined)).toEqual([true, false, false, false])
+      expect(endings.slice(2).map(({ place, status, nodeId }) => [place, status, nodeId])).toEqual([
+        [3, 'CANCELLED', null],
+        [4, 'CANCELLED', null],
+      ])
+      expect(await findTask(database.db, 't')).toMatchObject({
+        endings: 4,
+        meanReward: 0.5,
+        meanTraces: 1,
+        meanCompletions: 1,
+      })
+    })
+  })
+
+  describe('warm nodes', () => {
+    const fill = async (images: readonly string[], samples = 1) => {
+      await desk.dispatch.enqueue(
+        images.map((image, i) => ({ task: makeTask(`t${i}-${image}`, samples), affinity: [`image:${image}`, 'ws:x'] })),
+      )
+    }
+    const imagesOf = async (freeSlots: number, affinity: readonly string[]) =>
+      (await desk.orders(freeSlots, 'n1', { affinity })).map(({ order }) => order.task.task_id.split('-')[1])
+
+    test('are given what they are warm for, near the head of the queue', async () => {
+      await fill(['a', 'b', 'c', 'b', 'a', 'b'])
+      expect(await imagesOf(2, ['image:b', 'image:z'])).toEqual(['b', 'b'])
+      expect(await imagesOf(2, ['image:b'])).toEqual(['b', 'a'].toSorted())
+      expect(await imagesOf(9, ['image:none'])).toEqual(['c', 'a'])
+    })
+
+    test('do not pass over a higher priority, nor one that has waited for long', async () => {
+      await fill(['cold', ...Array.from({ length: 700 }, () => 'warm')])
+      let taken = 0
+      while ((await imagesOf(20, ['image:warm'])).every((image) => image === 'warm')) taken += 20
+      expect(taken).toBeGreaterThan(400)
+      expect(taken).toBeLessThan(540)
+      await desk.submit('urgent', 1, { dispatch_priority: 5 })
+      expect(await imagesOf(1, ['image:warm'])).toEqual([undefined])
+    })
+
+    test('share the queue with others that ask at once, and nobody goes empty while there is some', async () => {
+      await fill(
+        Array.from({ length: 50 }, (_, i) => String(i % 5)),
+        4,
+      )
+      const asked = Array.from({ length: 20 }, (_, i) =>
+        desk.orders(10, `n${(i % 3) + 1}`, { affinity: [`image:${i % 5}`] }),
+      )
+      const leases = (await Promise.all(asked)).flat().map(toLease)
+      expect(leases).toHaveLength(200)
+      expect(new Set(leases.map(({ sessionId }) => sessionId)).size).toBe(200)
+    })
+  })
+}

@@ -1,0 +1,83 @@
+import { textOf } from '../../../model/message.ts'
+import type { CallNode } from '../call-graph.ts'
+import { DisjointSets } from '../disjoint-sets.ts'
+import { summaryOf } from './find-summary.ts'
+import type { Histories } from '../parents/histories.ts'
+import type { PassedOver } from '../parents/passed-over.ts'
+import { PromptIndex } from '../parents/prompt-index.ts'
+
+/** Answers to one request: several choices, and the same request made again. */
+export function groupByRequest<N extends CallNode>(nodes: readonly N[], histories: Histories): N[][] {
+  const groups = new DisjointSets<CallNode>(nodes)
+  const byTurn = new Map<string, CallNode>()
+  for (const node of nodes) {
+    const first = byTurn.get(node.turn.id)
+    if (first === undefined) byTurn.set(node.turn.id, node)
+    else groups.join(first, node)
+  }
+  const prompts = new PromptIndex<CallNode>()
+  for (const node of byTurn.values()) groups.join(prompts.findOrAdd(node), node)
+  for (const node of byTurn.values()) {
+    const original = node.turn.retryOf === undefined ? undefined : byTurn.get(node.turn.retryOf)
+    if (original !== undefined) groups.join(original, node)
+    if (isReworded(node, histories) && node.edge.verdict === 'forked') groups.join(node.edge.from, node)
+  }
+  return groups.sets() as N[][]
+}
+
+/** The request of the other call again with a remark in it; nothing follows what was asked then. */
+function isReworded({ edge, turn }: CallNode, histories: Histories): boolean {
+  if (edge.verdict !== 'forked' || edge.reason !== 'edited-history') return false
+  const length = histories.of(turn)?.messages.length
+  return length !== undefined && length === histories.of(edge.from.turn)?.messages.length
+}
+
+/** Calls that belong to one conversation, whether it went on literally or not; a summary begins one of its own. */
+export function groupByConversation<N extends CallNode>(nodes: readonly N[], requests: readonly N[][]): N[][] {
+  const groups = new DisjointSets<CallNode>(nodes)
+  for (const [first, ...others] of requests) for (const other of others) groups.join(first as N, other)
+  for (const node of nodes) {
+    const { edge } = node
+    if (edge.verdict === 'exact') groups.join(edge.parent, node)
+    if (edge.verdict !== 'forked') continue
+    // A summary that was asked for from outside belongs to nobody's conversation, so what begins with it does not either.
+    if (edge.reason !== 'compaction' || edge.from.edge.verdict !== 'root') groups.join(edge.from, node)
+  }
+  return groups.sets() as N[][]
+}
+
+/** Calls whose answer a later call goes on from, with that call; and those that wrote a summary for a later one. */
+export function findSuccessors(
+  nodes: readonly CallNode[],
+  passedOver: PassedOver,
+  histories: Histories,
+): { goneOnFrom: Map<CallNode, CallNode>; summaries: Map<CallNode, CallNode> } {
+  const goneOnFrom = new Map<CallNode, CallNode>()
+  const summaries = new Map<CallNode, CallNode>()
+  for (const node of nodes) {
+    const { edge } = node
+    if (edge.verdict === 'exact' && !goneOnFrom.has(edge.parent)) goneOnFrom.set(edge.parent, node)
+    if (edge.verdict !== 'forked') continue
+    if (edge.reason === 'compaction' && isSummaryFor(edge.from, node, histories)) {
+      if (!summaries.has(edge.from)) summaries.set(edge.from, node)
+    } else if (keepsAnswer(node, edge.from, edge.commonTokens, histories) && !goneOnFrom.has(edge.from)) {
+      goneOnFrom.set(edge.from, node)
+    }
+  }
+  for (const node of nodes) {
+    for (const passed of passedOver.by(node)) if (!goneOnFrom.has(passed)) goneOnFrom.set(passed, node)
+  }
+  return { goneOnFrom, summaries }
+}
+
+function isSummaryFor(call: CallNode, later: CallNode, histories: Histories): boolean {
+  const summary = summaryOf(call)
+  return histories.requestOf(later.turn)?.messages.some((message) => textOf(message).includes(summary)) === true
+}
+
+/** Whether an assistant message stands where the answer belongs, whatever the harness made of it. */
+function keepsAnswer(node: CallNode, from: CallNode, common: number, histories: Histories): boolean {
+  const at = histories.of(from.turn)?.messages.length
+  if (at === undefined || histories.of(node.turn) === undefined) return common >= from.response.promptIds.length
+  return histories.isAnswer(node.turn, at)
+}

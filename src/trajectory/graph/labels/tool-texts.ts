@@ -1,0 +1,91 @@
+import type { CallNode } from '../call-graph.ts'
+import type { WorkLimit } from '../work-limit.ts'
+
+/** Shorter texts are the same by chance. */
+export const SHORTEST_TEXT = 8
+
+/** A tool call that was made in the answer of a call. */
+export interface ToolUse {
+  node: CallNode
+  name: string
+}
+
+interface Entry {
+  use: ToolUse
+  text: string
+  /** Position of the tool call among all of the session. */
+  place: number
+}
+
+/** The texts in the arguments of all tool calls of a session, found by what they say. Made once for a session. */
+export class ToolTexts {
+  readonly #byText = new Map<string, Entry[]>()
+  readonly #byLength: readonly Entry[]
+  readonly #work: WorkLimit
+
+  constructor(nodes: readonly CallNode[], work: WorkLimit) {
+    this.#work = work
+    const entries = nodes
+      .flatMap((node) => node.choice.message.toolCalls.map((call) => ({ node, call })))
+      .flatMap(({ node, call }, place) =>
+        stringsIn(call.arguments).map((text) => ({ use: { node, name: call.name }, text, place })),
+      )
+    for (const entry of entries) {
+      const same = this.#byText.get(entry.text)
+      if (same === undefined) this.#byText.set(entry.text, [entry])
+      else same.push(entry)
+    }
+    this.#byLength = entries.toSorted((a, b) => a.text.length - b.text.length)
+  }
+
+  /** The first tool call one of whose texts is a task, or at least half of one: harnesses wrap what the call says. */
+  find(tasks: readonly string[], isEligible: (node: CallNode) => boolean): ToolUse | undefined {
+    let first: Entry | undefined
+    const consider = (entry: Entry): void => {
+      if (first === undefined || entry.place < first.place) first = entry
+    }
+    for (const task of tasks) {
+      const same = this.#byText.get(task)?.find(({ use }) => this.#work.spend(1) && isEligible(use.node))
+      if (same !== undefined) consider(same)
+      for (let i = this.#countShorter(task.length / 2); i < this.#byLength.length; i++) {
+        const entry = this.#byLength[i] as Entry
+        if (entry.text.length >= task.length || !this.#work.spend(1)) break
+        if (!isEligible(entry.use.node) || (first !== undefined && first.place < entry.place)) continue
+        if (this.#work.spend(task.length) && task.includes(entry.text)) consider(entry)
+      }
+    }
+    return first?.use
+  }
+
+  #countShorter(length: number): number {
+    let [low, high] = [0, this.#byLength.length]
+    while (low < high) {
+      const middle = (low + high) >>> 1
+      if ((this.#byLength[middle] as Entry).text.length < length) low = middle + 1
+      else high = middle
+    }
+    return low
+  }
+}
+
+/** All texts in the arguments of a tool call. */
+export function stringsIn(args: string): string[] {
+  const found: string[] = []
+  const open: unknown[] = [parsed(args)]
+  for (let value = open.pop(); open.length > 0 || value !== undefined; value = open.pop()) {
+    if (typeof value === 'string') {
+      if (value.trim().length >= SHORTEST_TEXT) found.push(value.trim())
+    } else if (typeof value === 'object' && value !== null) {
+      for (const inner of Object.values(value) as unknown[]) open.push(inner)
+    }
+  }
+  return found
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text) as unknown
+  } catch {
+    return undefined
+  }
+}

@@ -1,0 +1,41 @@
+import type { Turn } from '../../../model/turn.ts'
+import type { CallNode } from '../call-graph.ts'
+import { byAge, deliveryRank } from '../turn-order.ts'
+
+/**
+ * Chooses, where several calls gave the very same tokens, the one the harness can have gone on from: one that was
+ * delivered, that did not fail, and the last that had ended when the next call started. The calls are sorted once for all
+ * that go on from them.
+ */
+export class ParentChoice<N extends CallNode> {
+  /** Those that ended, the earliest first. */
+  readonly #ended: readonly N[]
+  readonly #last: N
+
+  /** `candidates` are not empty. */
+  constructor(candidates: readonly N[]) {
+    const best = candidates.reduce((most, node) => Math.max(most, rankOf(node)), 0)
+    const sorted = candidates.filter((node) => rankOf(node) === best).toSorted(byEnd)
+    this.#ended = sorted.filter(({ turn }) => turn.endedAt !== undefined)
+    this.#last = sorted.at(-1) as N
+  }
+
+  for({ startedAt }: Turn): N {
+    let [low, high] = [0, this.#ended.length]
+    while (low < high) {
+      const middle = (low + high) >>> 1
+      if (((this.#ended[middle] as N).turn.endedAt as number) <= startedAt) low = middle + 1
+      else high = middle
+    }
+    return this.#ended[low - 1] ?? this.#last
+  }
+}
+
+function rankOf({ turn }: CallNode): number {
+  return 2 * deliveryRank(turn) + Number(turn.failure === undefined)
+}
+
+/** The first choice last among choices of the same time. */
+function byEnd(a: CallNode, b: CallNode): number {
+  return (a.turn.endedAt ?? 0) - (b.turn.endedAt ?? 0) || b.choice.index - a.choice.index || byAge(a.turn, b.turn)
+}
