@@ -255,11 +255,21 @@ test('a part that stands still is given up when it is sent again over another co
   const bytes = randomBytes(1000)
   const { uploadId } = await store.begin(inputOf(bytes))
   let cancelled = false
-  const hanging = new ReadableStream<Uint8Array>({
-    start: (controller) => controller.enqueue(bytes.slice(0, 100)),
-    cancel: () => void (cancelled = true),
-  })
+  const isReading = Promise.withResolvers<void>()
+  let pulls = 0
+  const hanging = new ReadableStream<Uint8Array>(
+    {
+      pull: (controller) => {
+        if (pulls++ === 0) return controller.enqueue(bytes.slice(0, 100))
+        isReading.resolve()
+        return new Promise(() => {})
+      },
+      cancel: () => void (cancelled = true),
+    },
+    { highWaterMark: 0 },
+  )
   const first = failureOf(store.append('n1', uploadId, 0, hanging))
+  await isReading.promise
   const second = store.append('n1', uploadId, 0, bodyOf(bytes))
   expect(await second).toMatchObject({ isComplete: true })
   expect(await first).toMatchObject({ code: 'request.conflict', message: expect.stringMatching(/sent again/) })

@@ -115,6 +115,9 @@ test('a port that is taken, or an address that is not ours, is a mistake in the 
 })
 
 describe('a client that is slow on purpose', () => {
+  /** Bytes that arrive after the server closed reset the connection; the kernel then discards an answer not yet read. */
+  const CLOSED = /^(?:HTTP\/1\.1 408 |$)/
+
   test('with half of its headers is closed, and so is one that says nothing', async () => {
     const { url, port } = await open({ headersTimeoutMs: 300 })
     const half = dial(port)
@@ -131,7 +134,7 @@ describe('a client that is slow on purpose', () => {
     const socket = dial(port)
     socket.write('GET / HTTP/1.1\r\n')
     const drip = setInterval(() => socket.write(`x-${Math.random()}: 1\r\n`), 20)
-    expect(await readToEnd(socket)).toMatch(/^HTTP\/1\.1 408 /)
+    expect(await readToEnd(socket)).toMatch(CLOSED)
     clearInterval(drip)
   })
 
@@ -142,7 +145,7 @@ describe('a client that is slow on purpose', () => {
     const drip = setInterval(() => socket.write('x'), 50)
     const closed = readToEnd(socket)
     await expectAnswers(url)
-    expect(await closed).toMatch(/^HTTP\/1\.1 408 /)
+    expect(await closed).toMatch(CLOSED)
     clearInterval(drip)
     await expectAnswers(url)
   })
