@@ -1,4 +1,4 @@
-/** The library: what a program needs to record sessions and read them back. */
+/** The library: opens an engine, a gateway, a node, a server or all of them, and reads recorded sessions back. */
 export { Gateway, type GatewayOptions, type SessionAccess } from './gateway/gateway.ts'
 export { createVllm, type VllmOptions } from './gateway/upstreams/vllm.ts'
 export { createUpstream, detectKind, upstreams, type UpstreamConfig } from './gateway/upstreams/index.ts'
@@ -35,3 +35,12 @@ export type { Choice, Turn, TurnRequest, TurnResponse } from './model/turn.ts'
 export { Trace, Trajectory } from './model/trajectory.ts'
 export { TaskRequest, TaskResult, TaskStatus } from './model/task.ts'
 export { SessionResult } from './model/session.ts'
+export { createClient, type Client, type ClientOptions } from './client/client.ts'
+export { createLogger } from './compose/create-logger.ts'
+export { openEngine, type EngineChoice, type OpenEngine } from './compose/open-engine.ts'
+export { openGateway } from './compose/open-gateway.ts'
+export { openNode, type NodeChoice, type OpenNode } from './compose/open-node.ts'
+export { openServer, type OpenServer } from './compose/open-server.ts'
+export { openUp, type OpenUp, type Settings } from './compose/open-up.ts'
+export { openWorker, type OpenWorker, type WorkerChoice } from './compose/open-worker.ts'
+export { loadConfig, type LoadedConfig } from './config/load-config.ts'

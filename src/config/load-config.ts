@@ -28,6 +28,8 @@ export interface ConfigSources {
   /** What `--config` says. A file that is named must be there. */
   file?: string
   env: Readonly<Record<string, string | undefined>>
+  /** Settings of a program, in place of a file. */
+  settings?: Readonly<Record<string, unknown>>
   /** What flags say: words by path, `server.port`. Undefined is not said. */
   flags?: readonly { flag: string; path: string; value: string | readonly string[] | boolean | undefined }[]
   cwd?: string
@@ -36,16 +38,22 @@ export interface ConfigSources {
 const USUAL_FILE = 'polar.yaml'
 
 /** Flag, environment, file, default: the first that says something counts. Throws `config.invalid` with all problems. */
-export async function loadConfig({ file, env, flags = [], cwd = process.cwd() }: ConfigSources): Promise<LoadedConfig> {
+export async function loadConfig({
+  file,
+  settings: given,
+  env,
+  flags = [],
+  cwd = process.cwd(),
+}: ConfigSources): Promise<LoadedConfig> {
   const schema = toJsonSchema()
-  const read = await findFile(file, env, cwd)
+  const read = given === undefined ? await findFile(file, env, cwd) : undefined
   const { settings, warnings } = readEnvironment(env, listFields(schema))
   const said: Setting[] = flags.flatMap(({ flag, path, value }) => {
     if (value === undefined || value === false || (Array.isArray(value) && value.length === 0)) return []
     const typed = typeof value === 'string' ? fromText(value, schemaAt(schema, path.split('.'))) : value
     return [{ path, value: typed, origin: { kind: 'flag' as const, name: `--${flag}` } }]
   })
-  const layers = new Layers(read)
+  const layers = new Layers(read, given)
   for (const layer of [settings, said]) layers.add(layer)
   const parsed = Config.safeParse(layers.tree)
   if (!parsed.success) {
@@ -76,10 +84,10 @@ class Layers {
   readonly tree: Record<string, unknown>
   readonly origins = new Map<string, Origin>()
 
-  constructor(file: ConfigFile | undefined) {
+  constructor(file: ConfigFile | undefined, settings: Readonly<Record<string, unknown>> = {}) {
     this.#file = file
-    this.tree = structuredClone(file?.tree ?? {})
-    this.#noteFile(this.tree, [])
+    this.tree = structuredClone(file?.tree ?? settings)
+    if (file !== undefined) this.#noteFile(this.tree, [])
   }
 
   #noteFile(tree: Readonly<Record<string, unknown>>, path: readonly string[]): void {

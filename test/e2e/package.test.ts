@@ -1,14 +1,27 @@
-import { execFileSync } from 'node:child_process'
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import { execFile, execFileSync, spawnSync } from 'node:child_process'
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
+import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
 
 const root = dirname(dirname(import.meta.dirname))
-const sources = ['src', 'examples', 'package.json', 'tsconfig.json', 'tsconfig.build.json', 'README.md', 'LICENSE']
+const sources = [
+  'src',
+  'packages',
+  'scripts',
+  'examples',
+  'package.json',
+  'tsconfig.json',
+  'tsconfig.build.json',
+  'README.md',
+  'LICENSE',
+]
 
-describe('the published package', () => {
+describe('the published packages', () => {
   let directory: string
+  let tarball: string
   let files: string[]
 
   beforeAll(() => {
@@ -18,14 +31,15 @@ describe('the published package', () => {
     }
     symlinkSync(join(root, 'node_modules'), join(directory, 'node_modules'))
     run('npm', ['run', 'build'])
-    const [tarball] = JSON.parse(run('npm', ['pack', '--json'])) as { filename: string; files: { path: string }[] }[]
-    files = tarball!.files.map((file) => file.path)
-    run('tar', ['--extract', '--file', tarball!.filename])
+    const packed = pack('.')
+    tarball = packed.filename
+    files = packed.files
+    run('tar', ['--extract', '--file', tarball])
     symlinkSync(join(root, 'node_modules'), join(directory, 'package/node_modules'))
-  })
+  }, 600_000)
   afterAll(() => rmSync(directory, { recursive: true, force: true }))
 
-  test('holds the built code, the examples and the papers, nothing else', () => {
+  test('the tarball holds the built code, the examples, the README and the licence, nothing else', () => {
     expect(files).toContain('dist/cli/main.js')
     expect(files).toContain('dist/index.d.ts')
     expect(files.filter((file) => !/^(dist|examples\/(scripts|tasks))\//.test(file)).toSorted()).toEqual([
@@ -35,26 +49,69 @@ describe('the published package', () => {
     ])
   })
 
-  test('holds no tests', () => {
+  test('the tarball holds no tests', () => {
     expect(files.filter((file) => /\.(test|contract)\./.test(file))).toEqual([])
   })
 
-  test('names no source file: workers and other URLs say .js', () => {
+  test('the built code names no TypeScript source in a URL', () => {
     const code = files.filter((file) => file.endsWith('.js'))
     expect(
       code.filter((file) => /new URL\(['"][^'"]*\.ts['"]/.test(readFileSync(join(directory, file), 'utf8'))),
     ).toEqual([])
   })
 
-  test('runs: the command prints its help', () => {
+  test('the command prints its help', () => {
     expect(run(process.execPath, ['package/dist/cli/main.js', '--help'])).toContain('polar')
   })
 
-  test('loads as a library', () => {
-    run(process.execPath, ['--input-type=module', '--eval', `await import('./package/dist/index.js')`])
+  test('the library example runs a task with everything in one process', () => {
+    const program = join(directory, 'program')
+    mkdirSync(join(program, 'node_modules'), { recursive: true })
+    writeFileSync(join(program, 'package.json'), '{ "type": "module" }')
+    symlinkSync(join(directory, 'package'), join(program, 'node_modules/polar-rl'))
+    cpSync(join(root, 'examples/library/run.ts'), join(program, 'run.ts'))
+    cpSync(join(root, 'examples/scripts/hello.yaml'), join(program, 'hello.yaml'))
+    const output = run(process.execPath, ['run.ts'], program)
+    expect(output.trim().split('\n')).toEqual([expect.stringMatching(/^\S+ 1$/), expect.stringMatching(/^\S+ 1$/)])
   })
 
-  function run(command: string, args: string[]): string {
-    return execFileSync(command, args, { cwd: directory, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] })
+  test('without optional dependencies polar works with an engine by URL, and names the package it misses otherwise', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'polar-install-'))
+    try {
+      run('npm', ['install', '--omit=optional', '--no-audit', '--no-fund', join(directory, tarball)], folder)
+      expect(existsSync(join(folder, 'node_modules/onnxruntime-web'))).toBe(false)
+      const polar = join(folder, 'node_modules/polar-rl/dist/cli/main.js')
+      const missing = spawnSync(process.execPath, [polar, 'engine'], { cwd: folder, encoding: 'utf8' })
+      expect(missing).toMatchObject({ status: 2, stderr: expect.stringContaining('npm install @polar-rl/tiny-engine') })
+      await using engine = await startEngine()
+      const ask = `fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' }, body: JSON.stringify({ model: process.env.POLAR_MODEL, max_tokens: 4, messages: [{ role: 'user', content: 'Hi' }] }) }).then(async (r) => { if (!r.ok) throw new Error(await r.text()) })`
+      const record = ['record', '--upstream', engine.url, '--out', 'out', '--', process.execPath, '-e', ask]
+      await promisify(execFile)(process.execPath, [polar, ...record], { cwd: folder })
+      const samples = run(
+        process.execPath,
+        [polar, 'export', 'all', '--out', 'out', '--format', 'jsonl', '--to', '-'],
+        folder,
+      )
+      expect(
+        samples
+          .trim()
+          .split('\n')
+          .map((line) => JSON.parse(line) as unknown),
+      ).toEqual([expect.objectContaining({ response_ids: expect.arrayContaining([expect.any(Number)]) })])
+    } finally {
+      rmSync(folder, { recursive: true, force: true })
+    }
+  })
+
+  function pack(folder: string): { filename: string; files: string[] } {
+    const [packed] = JSON.parse(run('npm', ['pack', '--json', folder])) as {
+      filename: string
+      files: { path: string }[]
+    }[]
+    return { filename: packed!.filename, files: packed!.files.map((file) => file.path) }
+  }
+
+  function run(command: string, args: string[], cwd = directory): string {
+    return execFileSync(command, args, { cwd, encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] })
   }
 })

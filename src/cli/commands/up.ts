@@ -1,10 +1,5 @@
-import { createClient, type Client } from '../../client/client.ts'
-import type { Config } from '../../config/config.ts'
-import { usualNodeId } from '../../config/node-section.ts'
-import { OwnAddresses } from '../../lib/net/own-addresses.ts'
+import type { Client } from '../../client/client.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
-import { RolloutError } from '../../model/failure.ts'
-import { speaksFor } from '../../server/listen/node-pattern.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
 import {
   ENGINE_FLAGS,
@@ -15,12 +10,13 @@ import {
   VERBOSE_FLAG,
 } from '../input/config-flags.ts'
 import { createLogger } from '../../compose/create-logger.ts'
-import { openServer, type OpenServer } from '../../compose/open-server.ts'
-import { openWorker, type OpenWorker } from '../../compose/open-worker.ts'
+import { openAll } from '../../compose/open-up.ts'
+import type { OpenServer } from '../../compose/open-server.ts'
+import type { OpenWorker } from '../../compose/open-worker.ts'
 import { exampleLines } from '../views/next-steps.ts'
 import { createScreen } from '../views/screen.ts'
 import { createStageView } from '../views/stage-view.ts'
-import { exitCode, listenForStop } from '../stop-signals.ts'
+import { exitCode, listenForStop, type StopSignals } from '../stop-signals.ts'
 import { surviveErrors } from '../../compose/survive-errors.ts'
 import { untilAborted } from '../../lib/async/until-aborted.ts'
 import { findTask } from '../task/find-task.ts'
@@ -50,53 +46,39 @@ export const up = defineCommand({
     const { POLAR_SERVER_URL: _, POLAR_TOKEN: __, POLAR_TOKEN_FILE: ___, ...env } = process.env
     const loaded = await loadFromFlags(flags, env)
     const { config } = loaded
-    assertNodeToken(config)
     const out = createOutput()
     const logger = createLogger(config.log, out)
     let state = 'Starting: database and server…'
     using screen = createScreen(() => [`  ${state}`], flags.json ? QUIET : process.stderr)
-    // Nothing is under way yet, and a database that is being made can be left at any moment, but not be told to stop: until
-    // it is there, whoever asks for the end gets it as from any other process.
-    const own = new OwnAddresses()
-    const server = await openServer(loaded, { env, logger, own })
-    using stop = listenForStop({ twoSteps: true })
-    using _surviving = surviveErrors(logger)
-    await using parts = new AsyncDisposableStack()
-    parts.use(server)
-    // Somebody who sees no change would think that it was not heard.
-    stop.first.addEventListener('abort', () => (state = 'Ending… Ctrl-C again ends it at once.'))
-    // A certificate is made out to a name, not to an address of this machine.
-    const connection = {
-      url: config.server.tls === undefined ? server.localUrl : server.url,
-      token: server.tokens?.node,
-    }
-    const opened = await openWorker({
-      config,
-      server: connection,
-      isOwnMachine: true,
-      own,
+    const stops = new DisposableStack()
+    using _stops = stops
+    // Before the server is open, nothing is running and a signal ends the process at once: creating a database cannot be cancelled.
+    let stop: StopSignals | undefined
+    const opened = await openAll(loaded, {
       env,
       logger,
-      signal: stop.first,
-      onStep: (what) => void (state = `Starting: ${what}…`),
+      onServer: () => {
+        stop = stops.use(listenForStop({ twoSteps: true }))
+        stops.use(surviveErrors(logger))
+        stop.first.addEventListener('abort', () => (state = 'Ending… Ctrl-C again ends it at once.'))
+        return stop.first
+      },
+      onStep: (part) => void (state = `Starting: ${part}…`),
     }).catch((error: unknown) => {
-      if (!stop.first.aborted) throw error
+      if (stop?.first.aborted !== true) throw error
       return undefined
     })
-    if (opened === undefined) return exitCode(stop)
+    if (opened === undefined || stop === undefined) return exitCode(stop!)
+    await using up = opened
+    const { client, server, worker: ours } = up
     screen[Symbol.dispose]()
-    parts.use(opened)
-    for (const warning of opened.warnings) printError(`${warning}\n`)
-    sayReady(server, opened, { asJson: flags.json, data: config.data, script: config.engine.script })
-    const client = createClient({
-      baseUrl: connection.url,
-      ...(server.tokens?.trainer === undefined ? {} : { token: server.tokens.trainer }),
-    })
+    for (const warning of ours.warnings) printError(`${warning}\n`)
+    sayReady(server, ours, { asJson: flags.json, data: config.data, script: config.engine.script })
     {
-      const counts = new SessionCounts(() => opened.worker.metrics.accepted)
+      const counts = new SessionCounts(() => ours.worker.metrics.accepted)
       using view = createStageView({
-        widths: opened.widths,
-        metrics: () => opened.opened.node.metrics,
+        widths: ours.widths,
+        metrics: () => ours.opened.node.metrics,
         progress: () => counts.progress(),
         ...(flags.json ? { stream: QUIET } : {}),
       })
@@ -109,30 +91,18 @@ export const up = defineCommand({
       ]).catch((error: unknown) => {
         if (!signal.aborted) logger.warn({ err: error }, 'what happens cannot be shown any more')
       })
-      await Promise.race([opened.worker.ended, untilAborted(stop.first)])
+      await Promise.race([ours.worker.ended, untilAborted(stop.first)])
       ending.abort()
       await watching
       out.target = process.stderr
     }
-    const left = opened.opened.node.sessions.length
+    const left = ours.opened.node.sessions.length
     const back = left === 0 ? '' : ` ${left} sessions go back into the queue; the next polar up goes on with them.`
     if (!flags.json && process.stderr.isTTY) printError(`Ending.${back}\n`)
-    await opened.worker.release()
+    await ours.worker.release()
     return exitCode(stop)
   },
 })
-
-function assertNodeToken({ server: { tokens }, node }: Config): void {
-  if (tokens.length === 0) return
-  const ofNodes = tokens.filter(({ scopes }) => scopes.includes('node'))
-  const nodeId = node.id ?? usualNodeId()
-  if (ofNodes.some(({ nodes }) => speaksFor(nodes, nodeId))) return
-  const why =
-    ofNodes.length === 0
-      ? 'none has the scope node, which the node of polar up needs.'
-      : `none with the scope node is for ${nodeId}, which is what the node of polar up is called; see node.id.`
-  throw new RolloutError('config.invalid', `server.tokens: ${why}`)
-}
 
 /** Nobody looks. */
 const QUIET = { isTTY: false, columns: 80, write: () => true }
