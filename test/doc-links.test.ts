@@ -1,0 +1,23 @@
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { expect, test } from 'vitest'
+
+const root = dirname(import.meta.dirname)
+const pages = [
+  'README.md',
+  'CONTRIBUTING.md',
+  ...readdirSync(join(root, 'docs'), { recursive: true, encoding: 'utf8' })
+    .filter((name) => name.endsWith('.md'))
+    .map((name) => join('docs', name)),
+]
+
+test.each(pages)('%s: every linked file exists, and every source file it names', (page) => {
+  const text = readFileSync(join(root, page), 'utf8')
+  const links = [...text.matchAll(/\]\((?!https?:|#|mailto:)([^)#\s]+)[^)]*\)/g)].map(([, path]) =>
+    join(dirname(page), path!),
+  )
+  const named = [...text.matchAll(/`((?:src|test|packages|scripts|bench|examples)\/[\w./-]+\.\w+)`/g)].map(
+    ([, path]) => path!,
+  )
+  expect([...links, ...named].filter((path) => !existsSync(join(root, path)))).toEqual([])
+})
