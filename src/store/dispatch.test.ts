@@ -2,10 +2,12 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll } from 'vitest'
+import { copyDatabase } from '../../test/support/database-template.ts'
 import { openDatabase } from './database.ts'
 import { describeDispatch } from './dispatch.contract.ts'
 
 const dir = await mkdtemp(join(tmpdir(), 'polar-dispatch-'))
 afterAll(() => rm(dir, { recursive: true, force: true }))
+await copyDatabase(dir)
 
 describeDispatch('PGlite', () => openDatabase({ dir }))
