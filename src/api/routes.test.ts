@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
+import { anyCodePoint } from '../../test/support/any-code-point.ts'
 import { anyAnswerOf, type AnyCall, anyCallOf } from '../../test/support/any-of-route.ts'
 import { createClientOf } from '../client/client.ts'
 import { RolloutError } from '../model/failure.ts'
@@ -109,7 +110,7 @@ describe('every route', () => {
   test.each(all)('%s: nothing that is malformed is ever our failure', async (_, route) => {
     const { app, bugs } = createEcho({ seen: [], answer: undefined, isEmpty: true })
     const anyPath = fc
-      .tuple(fc.string({ unit: 'binary', maxLength: 20 }), fc.boolean())
+      .tuple(fc.string({ unit: anyCodePoint, maxLength: 20 }), fc.boolean())
       .map(([text, isRaw]) => (isRaw ? text.replaceAll(/[\s/?#\\]/g, '%') : encodeURIComponent(text.toWellFormed())))
     const anyBody = fc.oneof(
       fc.json({ maxDepth: 3 }),

@@ -2,6 +2,7 @@ import { Readable } from 'node:stream'
 import fc from 'fast-check'
 import type { Dispatcher } from 'undici'
 import { describe, expect, test } from 'vitest'
+import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 import { ByteJoiner } from '../../lib/byte-joiner.ts'
 import { JsonBytes } from '../../lib/json-bytes.ts'
 import type { StreamEvent, WireFields } from '../../model/stream-event.ts'
@@ -27,7 +28,7 @@ function mostly<T, U>(usual: fc.Arbitrary<T>, odd: fc.Arbitrary<U>, weight = 12)
 
 const anyText = fc.oneof(
   fc.string({ unit: 'grapheme', maxLength: 12 }),
-  fc.string({ unit: 'binary', maxLength: 6 }),
+  fc.string({ unit: anyCodePoint, maxLength: 6 }),
   fc.constantFrom(
     '',
     '"',
