@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { sql } from 'kysely'
 import { type Database, openDatabase } from '../../src/store/database.ts'
+import { copyDatabase } from '../../test/support/database-template.ts'
 import { runIdeal } from './baselines/ideal.ts'
 import { runNvidia } from './baselines/nvidia.ts'
 import { findProblems } from './polar/audit.ts'
@@ -34,6 +35,7 @@ export async function simulate(
 ): Promise<Results> {
   const dir = databaseUrl === undefined ? await mkdtemp(join(tmpdir(), 'polar-sim-')) : undefined
   try {
+    if (dir !== undefined) await copyDatabase(dir)
     await using database = await openDatabase(dir === undefined ? { url: databaseUrl! } : { dir })
     await empty(database)
     const polar = await toPolarSummary(await runPolar(scenario, database, onProgress), database)

@@ -28,10 +28,12 @@ export interface Field {
   schema: ConfigSchema
 }
 
-/** For editors, and for us to read: what may be written, before defaults are filled in. */
+/** For editors, and for us to read: what may be written, before defaults are filled in. The conversion runs once per process. */
 export function toJsonSchema(): ConfigSchema {
-  return z.toJSONSchema(Config, { io: 'input' }) as ConfigSchema
+  return (converted ??= z.toJSONSchema(Config, { io: 'input' }) as ConfigSchema)
 }
+
+let converted: ConfigSchema | undefined
 
 /** All fields that are no sections, in the order of the schema. A list, or a map with names of the user's, is one field. */
 export function listFields(schema: ConfigSchema = toJsonSchema(), prefix = ''): Field[] {

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
+import { anyCodePoint } from '../../test/support/any-code-point.ts'
 import type { Choice, Delivery, Turn, TurnResponse } from '../model/turn.ts'
 import type { SessionLog, SessionReader, SessionStore, TurnEnd, TurnIntent } from './store.ts'
 
@@ -196,7 +197,7 @@ const anyPlan: fc.Arbitrary<TurnPlan> = fc.record({
   kept: fc.constantFrom(1, 1, 1, 0.9, 0.5, 0),
   added: fc.constantFrom(0, 1, 30, 100, 400),
   sampled: fc.array(fc.constantFrom(0, 1, 70, 300), { maxLength: 3 }),
-  text: fc.oneof(fc.string({ unit: 'binary', maxLength: 20 }), fc.string({ unit: 'grapheme', maxLength: 300 })),
+  text: fc.oneof(fc.string({ unit: anyCodePoint, maxLength: 20 }), fc.string({ unit: 'grapheme', maxLength: 300 })),
   outcome: fc.constantFrom('answered', 'answered', 'answered', 'partial', 'failed', 'unfinished'),
   delivery: fc.constantFrom('delivered', 'undelivered', 'unknown', 'none'),
   duration: fc.constantFrom(0, 0, 0, 1, 3),

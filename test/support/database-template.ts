@@ -1,5 +1,6 @@
 import { createHash } from 'node:crypto'
-import { cp, mkdir, mkdtemp, readFile, rename, rm, stat } from 'node:fs/promises'
+import { cpSync } from 'node:fs'
+import { mkdir, mkdtemp, readFile, rename, rm, stat } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 import { openDatabase } from '../../src/store/database.ts'
 
@@ -12,7 +13,8 @@ const root = dirname(dirname(import.meta.dirname))
 export async function copyDatabase(dir: string): Promise<void> {
   template ??= prepareTemplate()
   await mkdir(dir, { recursive: true, mode: 0o700 })
-  await cp(join(await template, 'pglite'), join(dir, 'pglite'), { recursive: true })
+  // A thousand small files: cp() of node:fs/promises takes five times the CPU time of cpSync().
+  cpSync(join(await template, 'pglite'), join(dir, 'pglite'), { recursive: true })
 }
 
 let template: Promise<string> | undefined

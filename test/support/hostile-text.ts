@@ -1,4 +1,5 @@
 import fc from 'fast-check'
+import { anyCodePoint } from './any-code-point.ts'
 
 /** Sequences that move the cursor, rename the window, hide or reorder text, or forge a line. */
 export const HOSTILE_PIECES = [
@@ -29,7 +30,7 @@ export const HOSTILE = HOSTILE_PIECES.join('x')
 
 export const anyHostileText: fc.Arbitrary<string> = fc.oneof(
   fc.string({ unit: fc.constantFrom(...HOSTILE_PIECES, 'plain ', '漢', '🙂') }),
-  fc.string({ unit: 'binary' }),
+  fc.string({ unit: anyCodePoint }),
 )
 
 /** Code points that a terminal might act on, from the tables of Unicode, besides the end of a line. */

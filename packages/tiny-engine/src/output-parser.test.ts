@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
+import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 import { joinParts, OutputParser, type OutputPart, parseOutput, type ParsedOutput } from './output-parser.ts'
 
 const all = { reasoning: true, tools: true }
@@ -214,7 +215,7 @@ describe('OutputParser', () => {
 
   test('text without tags passes unchanged', () => {
     fc.assert(
-      fc.property(fc.string({ unit: 'binary' }), (text) => {
+      fc.property(fc.string({ unit: anyCodePoint }), (text) => {
         fc.pre(!text.includes('<think>') && !text.includes('<tool_call>'))
         expect(parse(text).content).toBe(text)
       }),

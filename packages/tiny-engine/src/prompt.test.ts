@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { beforeAll, describe, expect, test } from 'vitest'
+import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 import { embeddedModelFolder } from './model-package.ts'
 import { checkPromptLength, fitGivenPrompt, fitRenderedPrompt, PromptEncoder, toPromptIds } from './prompt.ts'
 import { loadTokenizer, type Tokenizer } from './tokenizer.ts'
@@ -23,7 +24,7 @@ describe('PromptEncoder', () => {
         'the same words again',
         '<|im_',
       ),
-      fc.string({ unit: 'binary', maxLength: 10 }),
+      fc.string({ unit: anyCodePoint, maxLength: 10 }),
     )
     fc.assert(
       fc.property(fc.array(piece, { maxLength: 12 }), (pieces) => {

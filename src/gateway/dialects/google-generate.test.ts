@@ -2,6 +2,7 @@ import { ApiError, GoogleGenAI, type GenerateContentResponse } from '@google/gen
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { SseParser } from '../../lib/net/sse.ts'
+import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { AssistantMessage, Message, ToolCall } from '../../model/message.ts'
 import type { ChoiceDelta, StreamEvent } from '../../model/stream-event.ts'
@@ -1015,7 +1016,7 @@ interface Sampled {
 }
 
 const anyText = fc.oneof(
-  fc.string({ unit: 'binary' }),
+  fc.string({ unit: anyCodePoint }),
   fc.string(),
   fc.constantFrom('', ' ', '\n\n', 'data: {}\n\n', '🙂'),
 )

@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import OpenAI from 'openai'
 import { describe, expect, test } from 'vitest'
+import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { AssistantMessage, Message, ToolCall } from '../../model/message.ts'
 import type { ChoiceDelta, StreamEvent } from '../../model/stream-event.ts'
@@ -1014,8 +1015,8 @@ const offered = [
   { type: 'tool_search', execution: 'client' },
 ]
 
-const anyText = fc.string({ unit: 'binary', minLength: 1 })
-const anyArguments = fc.oneof(fc.json(), fc.string({ unit: 'binary' }))
+const anyText = fc.string({ unit: anyCodePoint, minLength: 1 })
+const anyArguments = fc.oneof(fc.json(), fc.string({ unit: anyCodePoint }))
 const printed = <T>(value: fc.Arbitrary<T>): fc.Arbitrary<string> =>
   fc.tuple(value, fc.constantFrom('', ' ')).map(([it, space]) => JSON.stringify(it, null, space))
 

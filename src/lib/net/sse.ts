@@ -26,8 +26,15 @@ export class SseParser {
 
   push(bytes: Uint8Array): SseMessage[] {
     const messages: SseMessage[] = []
-    const text = this.#pending + this.#decoder.decode(bytes, { stream: true })
-    const mayHaveCr = text.includes('\r')
+    const added = this.#decoder.decode(bytes, { stream: true })
+    const mayHaveCr = added.includes('\r')
+    const text = this.#pending + added
+    // `#pending` has no line end. To search it again with every piece of a long line would take quadratic time.
+    if (!mayHaveCr && !added.includes('\n')) {
+      if (added !== '') this.#skipLineFeed = false
+      this.#keep(text)
+      return messages
+    }
     let start = 0
     for (;;) {
       if (this.#skipLineFeed && start < text.length) {
@@ -40,11 +47,15 @@ export class SseParser {
       this.#line(text, start, end, messages)
       start = end + 1
     }
-    this.#pending = start === 0 ? text : text.slice(start)
-    if (this.#pending.length + (this.#data?.length ?? 0) > this.#maxEventChars) {
+    this.#keep(start === 0 ? text : text.slice(start))
+    return messages
+  }
+
+  #keep(pending: string): void {
+    this.#pending = pending
+    if (pending.length + (this.#data?.length ?? 0) > this.#maxEventChars) {
       throw new RangeError(`server-sent event exceeds ${this.#maxEventChars} characters`)
     }
-    return messages
   }
 
   #line(text: string, start: number, end: number, messages: SseMessage[]): void {

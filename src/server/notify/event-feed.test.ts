@@ -34,9 +34,9 @@ class Table {
       return Promise.reject(new Error('the database is away'))
     }
     const shown = this.events.slice(0, this.events.length - this.hidden)
-    const rest = shown.filter(({ cursor, data }) => {
-      return isAfter(cursor, after) && (taskId === undefined || data['task_id'] === taskId)
-    })
+    const rest = shown
+      .slice(firstAfter(shown, after))
+      .filter(({ data }) => taskId === undefined || data['task_id'] === taskId)
     const events = rest.slice(0, limit)
     const isCut = events.length === limit
     const reached = this.newest()
@@ -47,6 +47,18 @@ class Table {
   newest(): string {
     return this.events.at(-1 - this.hidden)?.cursor ?? '10-0'
   }
+}
+
+/** The index of the first event behind `place`, by bisection. */
+function firstAfter(events: readonly StoredEvent[], place: string): number {
+  let low = 0
+  let high = events.length
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (isAfter(events[middle]!.cursor, place)) high = middle
+    else low = middle + 1
+  }
+  return low
 }
 
 function isAfter(a: string, b: string): boolean {

@@ -1,5 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
+import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 import type { TranscriptEntry } from '../../model/transcript.ts'
 import { toJudgeMessages, type JudgeCase } from './judge-prompt.ts'
 
@@ -45,7 +46,7 @@ test('text that imitates the delimiters ends no block and begins none', () => {
 test('no role, text or file name that does not know the boundary changes the blocks', () => {
   const line = fc.constantFrom('BEGIN', 'END', 'SAMPLED', 'TASK', '\n', ' ', 'a', `BEGIN ${'0'.repeat(24)} SAMPLED`)
   const text = fc.oneof(
-    fc.string({ unit: 'binary' }),
+    fc.string({ unit: anyCodePoint }),
     fc.array(line).map((parts) => parts.join('')),
   )
   const entry = fc.record({

@@ -10,6 +10,7 @@ import { TurnCapture } from '../../../capture/capture-turn.ts'
 import { openaiChat } from '../../../dialects/openai-chat.ts'
 import { bareContext, type Route } from '../../../dialects/dialect.ts'
 import { ChunkReader, readAnswer } from '../chat-answer.ts'
+import { anyCodePoint } from '../../../../../test/support/any-code-point.ts'
 import type { FastReading } from './fast-answer.ts'
 import { PromptMemory } from './prompt-memory.ts'
 
@@ -27,7 +28,7 @@ function mostly<T, U>(usual: fc.Arbitrary<T>, odd: fc.Arbitrary<U>, weight = 12)
 
 const anyText = fc.oneof(
   fc.string({ unit: 'grapheme', maxLength: 12 }),
-  fc.string({ unit: 'binary', maxLength: 6 }),
+  fc.string({ unit: anyCodePoint, maxLength: 6 }),
   fc.constantFrom(
     '',
     '"',

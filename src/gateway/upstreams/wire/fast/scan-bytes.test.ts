@@ -1,6 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { parseJson } from '../engine-http.ts'
+import { anyCodePoint } from '../../../../../test/support/any-code-point.ts'
 import { isAt, scanIds, scanLogprobs, scanString, toConstant, toLogprob, toSource } from './scan-bytes.ts'
 
 const RUNS = { numRuns: 20_000 }
@@ -74,7 +75,7 @@ test('a list of ids is what JSON.parse gives, or nothing', () => {
 
 test('a string ends where JSON says, or is none', () => {
   const anyString = fc.oneof(
-    fc.string({ unit: 'binary' }).map((text) => JSON.stringify(text)),
+    fc.string({ unit: anyCodePoint }).map((text) => JSON.stringify(text)),
     fc.stringMatching(/^"[\\"/bfnrtu0-9a-fA-F~é]{0,10}"$/).map((text) => text.replaceAll('~', '\u0001')),
   )
   fc.assert(
