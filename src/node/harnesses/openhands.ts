@@ -118,6 +118,15 @@ export const openhands = defineHarness({
     version: '1.58.0',
     pins: ['openhands-tools==1.58.0'],
     minimumPython: '3.12',
+    imports: {
+      modules: [
+        'openhands.sdk',
+        'openhands.tools.file_editor',
+        'openhands.tools.task_tracker',
+        'openhands.tools.terminal',
+      ],
+      env: { LITELLM_LOCAL_MODEL_COST_MAP: 'True', OPENHANDS_SUPPRESS_BANNER: '1' },
+    },
   },
   command: 'openhands',
   program: () => ({ kind: 'python', paths: ['python/bin/python3'] }),
