@@ -143,8 +143,7 @@ describe.each(harnesses.filter(({ name }) => name in expected))(
       for (const [file, text] of Object.entries(scenario.files)) {
         expect(await readFile(join(run.cwd, file), 'utf8').catch(() => undefined), file).toBe(text)
       }
-      if (scenario.says === '' || printsOnlyAnswer.includes(harness.name))
-        expect(run.stdout.trim()).toBe(scenario.says)
+      if (scenario.says === '' || printsOnlyAnswer.includes(harness.name)) expect(run.stdout.trim()).toBe(scenario.says)
       else expect(run.stdout.trimEnd().endsWith(scenario.says), run.stdout).toBe(true)
       if (scenario.images) expectImageRead(run, seen)
       expectFaithful(seen)
