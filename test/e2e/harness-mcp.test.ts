@@ -19,58 +19,68 @@ const server = fileURLToPath(new URL('../support/mcp-server.ts', import.meta.url
 const able = harnesses.filter(({ mcpTransports }) => mcpTransports.length > 0)
 
 let scratch: string
+const urls: Partial<Record<McpServer['transport'], string>> = {}
+const running: ChildProcess[] = []
 beforeAll(async () => {
   scratch = await mkdtemp(join(tmpdir(), 'polar-mcp-'))
+  for (const transport of ['sse', 'streamable-http'] as const) urls[transport] = await startServer(transport)
 })
-afterAll(() => rm(scratch, { recursive: true, force: true }))
+afterAll(async () => {
+  for (const child of running) child.kill()
+  await rm(scratch, { recursive: true, force: true })
+})
 
-let running: ChildProcess | undefined
-afterEach(() => running?.kill())
+/** One server per transport, each with a name and a word of its own. */
+const SERVERS = {
+  stdio: { name: 'alpha', word: 'pipe', reversed: 'epip' },
+  sse: { name: 'beta', word: 'event', reversed: 'tneve' },
+  'streamable-http': { name: 'gamma', word: 'post', reversed: 'tsop' },
+} as const satisfies Record<McpServer['transport'], unknown>
 
-const scenario: Scenario = {
-  name: 'mcp',
-  prompt: 'Please reverse the word polar.',
-  steps: ({ mcpTool }) => [
-    {
-      text: 'I ask for it.',
-      tool_calls: [{ name: mcpTool?.('words', 'reverse_word') ?? '', arguments: { word: 'polar' } }],
-    },
-    { text: 'FINAL: it is ralop.' },
-  ],
-  files: {},
-  says: 'FINAL: it is ralop.',
-  images: false,
+function scenarioOf(transports: readonly McpServer['transport'][]): Scenario {
+  return {
+    name: 'mcp',
+    prompt: 'Please reverse some words.',
+    steps: ({ mcpTool }) => [
+      ...transports.map((transport) => {
+        const { name, word } = SERVERS[transport]
+        return {
+          text: 'I ask for it.',
+          tool_calls: [{ name: mcpTool?.(name, 'reverse_word') ?? '', arguments: { word } }],
+        }
+      }),
+      { text: 'FINAL: all reversed.' },
+    ],
+    files: {},
+    says: 'FINAL: all reversed.',
+    images: false,
+  }
 }
 
-describe.each(able)('$title with an MCP server', (harness) => {
-  test.for([...harness.mcpTransports])(
-    '%s: its tool is offered, called, and its answer comes back',
-    async (transport, context) => {
-      const places = harnessPlaces(undefined, process.env)
-      if ((await findHarness(harness, places)) === undefined) {
-        context.skip(whyNoHarness(harness))
-      }
-      const agent = { mcp_servers: [await startServer(transport)] }
-      const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent })
-      expect(run.exitCode, run.stderr).toBe(0)
-      expect(run.session.turns).toHaveLength(2)
-      expect(offeredTools(run).filter((name) => name.endsWith('reverse_word'))).toHaveLength(1)
-      expect(toolResults(run)).toContain('reversed: ralop')
-      expect(run.stdout.trimEnd().endsWith(scenario.says), run.stdout).toBe(true)
-    },
-  )
-
-  test('a skill is found where the task put it', async (context) => {
-    const places = harnessPlaces(undefined, process.env)
-    if ((await findHarness(harness, places)) === undefined) {
-      context.skip(whyNoHarness(harness))
-    }
-    const agent = { skills_path: await writeSkill() }
-    const plain = { ...scenario, steps: () => [{ text: 'FINAL: seen.' }] }
-    const run = await runHarness(harness, plain, { scratch, harnessDir: places.dir, agent })
-    expect(run.exitCode, run.stderr).toBe(0)
-    expect(run.session.turns[0]?.request).toContain('Folds paper cranes')
-  })
+/** One start of a CLI costs seconds of CPU time, so that the servers of all transports and a skill share it. */
+test.for(able)('$title offers and calls the tools of MCP servers, and finds a skill', async (harness, context) => {
+  const places = harnessPlaces(undefined, process.env)
+  if ((await findHarness(harness, places)) === undefined) {
+    context.skip(whyNoHarness(harness))
+  }
+  const { mcpTransports: transports } = harness
+  const scenario = scenarioOf(transports)
+  const agent = { mcp_servers: transports.map(toServer), skills_path: await writeSkill() }
+  const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent })
+  expect(run.exitCode, run.stderr).toBe(0)
+  expect(run.session.turns).toHaveLength(transports.length + 1)
+  const offered = offeredTools(run).filter((name) => name.endsWith('reverse_word'))
+  expect(offered).toHaveLength(transports.length)
+  for (const transport of transports) {
+    const { name, reversed } = SERVERS[transport]
+    expect(
+      offered.filter((tool) => tool.includes(name)),
+      transport,
+    ).toHaveLength(1)
+    expect(toolResults(run), transport).toContain(`reversed: ${reversed}`)
+  }
+  expect(run.stdout.trimEnd().endsWith(scenario.says), run.stdout).toBe(true)
+  expect(run.session.turns[0]?.request).toContain('Folds paper cranes')
 })
 
 /** The tools of the first call, as the engine saw them. */
@@ -88,11 +98,17 @@ function toolResults({ session }: HarnessRun): string {
     .join('\n')
 }
 
-async function startServer(transport: McpServer['transport']): Promise<McpServer> {
-  if (transport === 'stdio') return { name: 'words', transport, command: process.execPath, args: [server, 'stdio'] }
-  running = spawn(process.execPath, [server, transport], { stdio: ['ignore', 'pipe', 'inherit'] })
-  for await (const url of createInterface({ input: running.stdout! }))
-    return { name: 'words', transport, args: [], url }
+function toServer(transport: McpServer['transport']): McpServer {
+  const { name } = SERVERS[transport]
+  if (transport === 'stdio') return { name, transport, command: process.execPath, args: [server, 'stdio'] }
+  return { name, transport, args: [], url: urls[transport]! }
+}
+
+/** Returns the URL of the server. */
+async function startServer(transport: McpServer['transport']): Promise<string> {
+  const child = spawn(process.execPath, [server, transport], { stdio: ['ignore', 'pipe', 'inherit'] })
+  running.push(child)
+  for await (const url of createInterface({ input: child.stdout })) return url
   throw new Error('The MCP server did not start.')
 }
 

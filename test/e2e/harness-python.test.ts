@@ -9,7 +9,7 @@ import type { PackagedHarness } from '../../src/node/harness/presets/harness.ts'
 import { miniSweAgent } from '../../src/node/harness/presets/mini-swe-agent.ts'
 import { openhands } from '../../src/node/harness/presets/openhands.ts'
 import { whyNoHarness } from '../support/installed-harness.ts'
-import { scenarios, type Scenario } from '../support/harness-scenarios.ts'
+import type { Scenario } from '../support/harness-scenarios.ts'
 import { runHarness, type HarnessRun } from '../support/harness-run.ts'
 
 let scratch: string
@@ -20,7 +20,7 @@ afterAll(() => rm(scratch, { recursive: true, force: true }))
 
 async function play(
   harness: PackagedHarness,
-  what: ReturnType<Scenario['steps']> | Scenario,
+  steps: ReturnType<Scenario['steps']>,
   settings: Record<string, unknown>,
   context: TestContext,
 ): Promise<HarnessRun> {
@@ -29,9 +29,7 @@ async function play(
     context.skip(whyNoHarness(harness))
   }
   const prompt = 'Make it: $(id) "x".'
-  const scenario = Array.isArray(what)
-    ? { name: 'python', prompt, steps: () => what, files: {}, says: '', images: false }
-    : what
+  const scenario = { name: 'python', prompt, steps: () => steps, files: {}, says: '', images: false }
   const run = await runHarness(harness, scenario, { scratch, harnessDir: places.dir, agent: { settings } })
   expect(run.session.complete).toBe(true)
   expect(run.session.turns.every(({ response }) => response?.grade === 'exact')).toBe(true)
@@ -64,28 +62,6 @@ test('Aider applies the edit of an answer, and leaves nothing else behind', asyn
   const run = await play(aider, [{ text }], { edit_format: 'whole', git: false }, context)
   expect(run.exitCode, run.stderr).toBe(0)
   expect(await readFile(join(run.cwd, 'hello.py'), 'utf8')).toBe("print('hi')\n")
-})
-
-const named = (name: Scenario['name']): Scenario => scenarios.find((scenario) => scenario.name === name)!
-
-test.for(['basic', 'parallel', 'badargs', 'prompt'])(
-  'OpenHands does what the model says: %s',
-  async (name, context) => {
-    const scenario = named(name)
-    const run = await play(openhands, scenario, {}, context)
-    expect({ exitCode: run.exitCode, said: run.stdout.trim() }, run.stderr).toEqual({
-      exitCode: 0,
-      said: scenario.says,
-    })
-    for (const [file, text] of Object.entries(scenario.files))
-      expect(await readFile(join(run.cwd, file), 'utf8')).toBe(text)
-  },
-)
-
-test('OpenHands shows the model a picture, where the model sees', async (context) => {
-  const run = await play(openhands, named('image'), {}, context)
-  expect(run.exitCode, run.stderr).toBe(0)
-  expect(run.session.turns[1]?.request).toContain('data:image/png;base64,')
 })
 
 test('OpenHands gives the agent the environment of the sandbox, without its own or codes of a terminal', async (context) => {

@@ -109,7 +109,8 @@ export const harnessTools: Readonly<Record<string, HarnessTools>> = {
     }),
     read: (path, cwd) => ({ name: 'file_editor', arguments: { command: 'view', path: `${cwd}/${path}` } }),
     image: (path, cwd) => ({ name: 'file_editor', arguments: { command: 'view', path: `${cwd}/${path}` } }),
-    mcpTool: (_server, tool) => tool,
+    // With one server alone it leaves out the server's name.
+    mcpTool: (server, tool) => `${server}_${tool}`,
   },
 }
 

@@ -114,7 +114,7 @@ test('bundleStart() is the same command wherever the bundle lies', () => {
   expect(bundleStart(native, '/mnt/x')).toEqual({ command: ['/mnt/x/bin/toy'], env: {} })
   const python = { program: { kind: 'python', path: 'python/bin/python3' }, interpreter: null } as const
   expect(bundleStart(python, '/opt/toy')).toEqual({
-    command: ['/opt/toy/python/bin/python3', '-I'],
+    command: ['/opt/toy/python/bin/python3', '-I', '-B'],
     env: { LD_LIBRARY_PATH: '/opt/toy/python/lib' },
   })
 })

@@ -61,8 +61,8 @@ export function bundleStart(
       return { command: [`${at}/${interpreter?.path}`, path], env: {} }
     case 'python':
       // Isolated: neither variables nor packages of the sandbox's own Python take part. The libraries it came with are
-      // found by a variable that it takes away from its children.
-      return { command: [path, '-I'], env: { LD_LIBRARY_PATH: `${at}/${PYTHON_LIBRARIES}` } }
+      // found by a variable that it takes away from its children. Bytecode that a session wrote would damage the bundle.
+      return { command: [path, '-I', '-B'], env: { LD_LIBRARY_PATH: `${at}/${PYTHON_LIBRARIES}` } }
   }
 }
 

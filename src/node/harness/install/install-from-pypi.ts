@@ -1,8 +1,9 @@
 import { access, chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:fs/promises'
-import { basename, dirname, join } from 'node:path'
 import { readElfNeeds } from '../../../lib/process/elf.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import { isOlder, type HarnessPlaces } from '../find-harness.ts'
+import { basename, dirname, join, relative } from 'node:path'
+import { compilePython } from './compile-python.ts'
 import { PYTHON_LIBRARIES } from './harness-bundle.ts'
 import type { HarnessPackage } from '../presets/harness.ts'
 import { fetchStandalonePython } from './standalone-python.ts'
@@ -19,7 +20,7 @@ interface PipDeps {
  * anything.
  */
 export async function installFromPypi(
-  { name, version, pins = [], minimumPython }: HarnessPackage,
+  { name, version, pins = [], minimumPython, imports }: HarnessPackage,
   folder: string,
   deps: PipDeps,
 ): Promise<string | undefined> {
@@ -35,23 +36,14 @@ export async function installFromPypi(
   )
   if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
   await copyLibraries(folder, deps)
-  // By content, not by time: a copy of the bundle has other times, and nobody can write to it.
-  const compile = [
-    '-I',
-    '-m',
-    'compileall',
-    '-q',
-    '-j',
-    '0',
-    '--invalidation-mode',
-    'unchecked-hash',
-    '-s',
+  const { tmpdir } = deps.places
+  await compilePython({
     folder,
-    home,
-  ]
-  await runProgram([join(folder, PROGRAM), ...compile], {
-    ...deps,
-    env: { LD_LIBRARY_PATH: join(folder, PYTHON_LIBRARIES) },
+    program: PROGRAM,
+    library: relative(folder, home),
+    imports,
+    tmpdir,
+    signal: deps.signal,
   })
   return undefined
 }

@@ -19,7 +19,12 @@ const AiderSettings = z.strictObject({
 export const aider = defineHarness({
   name: 'aider',
   title: 'Aider',
-  package: { registry: 'pypi', name: 'aider-chat', version: '0.86.2' },
+  package: {
+    registry: 'pypi',
+    name: 'aider-chat',
+    version: '0.86.2',
+    imports: { modules: ['aider.main', 'litellm'], env: { LITELLM_LOCAL_MODEL_COST_MAP: 'True' } },
+  },
   command: 'aider',
   program: () => ({ kind: 'python', paths: ['python/bin/python3'] }),
   dialect: 'openai-chat',

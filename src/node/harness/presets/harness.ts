@@ -97,6 +97,8 @@ export interface HarnessPackage {
   pins?: readonly string[]
   /** Oldest Python it runs on, as `3.12`; absent: any that machines have. */
   minimumPython?: string
+  /** Python modules that a session imports, and variables for importing them; absent: any file may be imported. */
+  imports?: { modules: readonly string[]; env: Readonly<Record<string, string>> }
 }
 
 /** One that we install. */

@@ -43,7 +43,22 @@ sys.exit(0 if status == "Submitted" else 53 if "Exceeded" in status else 1)
 export const miniSweAgent = defineHarness({
   name: 'mini_swe_agent',
   title: 'mini-swe-agent',
-  package: { registry: 'pypi', name: 'mini-swe-agent', version: '2.4.6', pins: ['litellm==1.81.0'] },
+  package: {
+    registry: 'pypi',
+    name: 'mini-swe-agent',
+    version: '2.4.6',
+    pins: ['litellm==1.81.0'],
+    imports: {
+      modules: [
+        'minisweagent.agents.default',
+        'minisweagent.config',
+        'minisweagent.environments.local',
+        'minisweagent.models.litellm_model',
+        'minisweagent.utils.serialize',
+      ],
+      env: { LITELLM_LOCAL_MODEL_COST_MAP: 'True', MSWEA_CONFIGURED: 'true', MSWEA_SILENT_STARTUP: '1' },
+    },
+  },
   command: 'mini',
   program: () => ({ kind: 'python', paths: ['python/bin/python3'] }),
   dialect: 'openai-chat',
