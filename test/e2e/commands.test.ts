@@ -10,6 +10,7 @@ import { createInterface } from 'node:readline'
 import { text } from 'node:stream/consumers'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test, vi } from 'vitest'
 import { stringify } from 'yaml'
+import { SCRIPTED } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { startPostgres, whyNoPostgres, type Postgres } from '../support/postgres.ts'
 
@@ -220,7 +221,7 @@ else
       second = await startServer('two', { POLAR_DATABASE_URL: url })
       door.backends.push(...[first, second].map(({ ready }) => Number(new URL(ready.url).port)))
       const joining = ['--server', address, '--token-file', 'gpus.token', '--id', 'gpu-1']
-      node = await startReady(['node', '--config', 'node.yaml', ...joining], asNode)
+      node = await startReady(['node', '--config', 'node.yaml', ...SCRIPTED, ...joining], asNode)
       running.push(node)
     }, 120_000)
     afterAll(() => {
@@ -272,7 +273,15 @@ else
     })
 
     test('mistakes get a sentence that says what to try', async () => {
-      const nodeWords = (...words: string[]) => ['node', '--server', address, '--dir', join(dir, 'mistaken'), ...words]
+      const nodeWords = (...words: string[]) => [
+        'node',
+        '--server',
+        address,
+        '--dir',
+        join(dir, 'mistaken'),
+        ...SCRIPTED,
+        ...words,
+      ]
       const { NODE_EXTRA_CA_CERTS: _, ...untrusting } = asTrainer
       const theirs = makeAuthority('theirs').ca
       const [trainer, stranger, otherNode] = await Promise.all([

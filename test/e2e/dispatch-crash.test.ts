@@ -7,6 +7,7 @@ import { createInterface } from 'node:readline'
 import { sql } from 'kysely'
 import { afterAll, describe, expect, test } from 'vitest'
 import { type Database, openDatabase } from '../../src/store/database.ts'
+import { copyDatabase } from '../support/database-template.ts'
 import { auditBooks } from '../support/dispatch-books.ts'
 import { DispatchDesk } from '../support/dispatch-desk.ts'
 import { startPostgres, whyNoPostgres } from '../support/postgres.ts'
@@ -72,6 +73,7 @@ async function finish(database: Database): Promise<void> {
 
 test('kill -9 of an embedded server leaves all or nothing of every step', async () => {
   const dir = join(scratch, 'embedded')
+  await copyDatabase(dir)
   const told: string[] = []
   for (const count of [3, 17, 40, 61]) {
     told.push(...(await workUntilKilled(dir, `r${count}`, count)))
@@ -84,6 +86,7 @@ test('kill -9 of an embedded server leaves all or nothing of every step', async 
 
 test('a second process is kept out of the directory, and told who has it', async () => {
   const dir = join(scratch, 'locked')
+  await copyDatabase(dir)
   await using first = await openDatabase({ dir })
   expect(first.kind).toBe('embedded')
   await expect(openDatabase({ dir })).rejects.toMatchObject({

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+import { ANSWER_SCRIPT } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
 
@@ -12,7 +13,11 @@ beforeAll(async () => {
   scratch = await mkdtemp(join(await realpath(tmpdir()), 'polar-attempts-'))
   await writeFile(join(scratch, 'answers'), 'forty-two')
   const member = { paths: [], hosts: [], secrets: ['MAY_SEE'] }
-  stack = await NodeStack.start({ member, env: { ...process.env, MAY_SEE: 'this', MUST_NOT: 'that' } })
+  stack = await NodeStack.start({
+    member,
+    script: ANSWER_SCRIPT,
+    env: { ...process.env, MAY_SEE: 'this', MUST_NOT: 'that' },
+  })
 }, 60_000)
 afterAll(async () => {
   await stack?.[Symbol.asyncDispose]()

@@ -7,6 +7,7 @@ import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import type { SessionStatus } from '../../src/model/session.ts'
 import { createCallLogReader } from '../../src/store/call-log/reader.ts'
+import { ANSWER_SCRIPT } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
 
@@ -51,7 +52,7 @@ test.each(cases)(
     const order = orderOf(task)
     await runUntilKilled([dir, state, String(delayMs), JSON.stringify(order), evaluator])
 
-    await using stack = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator] })
+    await using stack = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator], script: ANSWER_SCRIPT })
     const [recovered] = stack.node.recovered
     expect(stack.node.recovered).toHaveLength(1)
     // All that the dead one had is gone before the first session of the new one starts.
@@ -80,7 +81,7 @@ test.each(cases)(
 
     // And it is over: a third node finds nothing to do.
     await stack[Symbol.asyncDispose]()
-    await using third = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator] })
+    await using third = await NodeStack.start({ dir, nodeId: 'crashing', modules: [evaluator], script: ANSWER_SCRIPT })
     expect(third.node.recovered).toEqual([])
     const { runtime } = await third.opened.runtimes.open(undefined)
     expect(await runtime.list()).toEqual([])
@@ -109,7 +110,7 @@ async function expectNoProcess(): Promise<void> {
 
 test('two nodes cannot have one folder', async () => {
   const dir = join(scratch, 'shared')
-  await using first = await NodeStack.start({ dir })
+  await using first = await NodeStack.start({ dir, script: ANSWER_SCRIPT })
   await access(join(first.dir, 'node.lock'))
-  await expect(NodeStack.start({ dir })).rejects.toThrow(/belongs to process/)
+  await expect(NodeStack.start({ dir, script: ANSWER_SCRIPT })).rejects.toThrow(/belongs to process/)
 })

@@ -7,6 +7,7 @@ import { text } from 'node:stream/consumers'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { stringify } from 'yaml'
 import { SessionOutcome } from '../../src/model/session-outcome.ts'
+import { SCRIPTED } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 
 const main = join(import.meta.dirname, '../../src/cli/main.ts')
@@ -95,22 +96,40 @@ describe('polar run', { timeout: 120_000 }, () => {
       'node: { runtimes: { bubblewrap: { program: /no/such/bwrap } } }\nengine: {}\n',
     )
     const file = join(dir, await write('refused.yaml', task))
-    const { code, stderr } = await polar('run', file, '--out', 'refused', '--config', join(cwd, 'polar.yaml'))
+    const { code, stderr } = await polar(
+      'run',
+      file,
+      ...SCRIPTED,
+      '--out',
+      'refused',
+      '--config',
+      join(cwd, 'polar.yaml'),
+    )
     expect(code).toBe(1)
     expect(stderr).toContain('/no/such/bwrap is not installed')
     expect(stderr).toContain('--runtime')
     expect(await readdir(join(dir, 'refused')).catch(() => [])).not.toContain('sessions')
-    const local = await polar('run', file, '--out', 'local', '--config', join(cwd, 'polar.yaml'), '--runtime', 'local')
+    const local = await polar(
+      'run',
+      file,
+      ...SCRIPTED,
+      '--out',
+      'local',
+      '--config',
+      join(cwd, 'polar.yaml'),
+      '--runtime',
+      'local',
+    )
     expect(local.code).toBe(0)
   })
 
   test('a task that names local runs as root only where --runtime says local too', async () => {
     const file = await write('named.yaml', { ...task, runtime: { backend: 'local' } })
-    const { code, stdout } = await polar('run', file, '--out', 'named')
+    const { code, stdout } = await polar('run', file, ...SCRIPTED, '--out', 'named')
     if (process.getuid?.() !== 0) return expect(code).toBe(0)
     expect(code).toBe(1)
     expect(stdout).toMatch(/config\.invalid: runtime\.backend: "local" isolates nothing.*--runtime local/)
-    expect((await polar('run', file, '--out', 'named-twice', '--runtime', 'local')).code).toBe(0)
+    expect((await polar('run', file, ...SCRIPTED, '--out', 'named-twice', '--runtime', 'local')).code).toBe(0)
   })
 
   test('two runs into one folder are two groups, and export takes the last run', async () => {
@@ -122,7 +141,7 @@ describe('polar run', { timeout: 120_000 }, () => {
         evaluator: { strategy: 'command', config: { command: reward === 1 ? 'true' : 'false' } },
       }
       const file = await write('twice.yaml', { ...graded, num_samples: 2 })
-      const { code, stdout } = await polar('run', file, '--out', 'twice')
+      const { code, stdout } = await polar('run', file, ...SCRIPTED, '--out', 'twice')
       expect(code).toBe(0)
       trainCommands.push(/^Train +polar (.*)$/m.exec(stdout)![1]!)
     }
@@ -162,7 +181,7 @@ describe('polar run', { timeout: 120_000 }, () => {
 
   test('--json gives one outcome a line, and a session that is not the policy’s doing is made up for', async () => {
     const file = await write('broken.yaml', { ...task, agent: shell('exit 9') })
-    const { code, stdout } = await polar('run', file, '--out', 'broken', '--json', '--refills', '2')
+    const { code, stdout } = await polar('run', file, ...SCRIPTED, '--out', 'broken', '--json', '--refills', '2')
     const outcomes = stdout
       .trim()
       .split('\n')
@@ -174,7 +193,7 @@ describe('polar run', { timeout: 120_000 }, () => {
 
   test('a mistake of the task is not tried again', async () => {
     const file = await write('wrong.yaml', { ...task, runtime: { kwargs: { volumes: ['nonsense'] } } })
-    const { code, stdout } = await polar('run', file, '--out', 'wrong', '--json')
+    const { code, stdout } = await polar('run', file, ...SCRIPTED, '--out', 'wrong', '--json')
     expect(code).toBe(1)
     expect(JSON.parse(stdout)).toMatchObject({ failure: { code: 'config.invalid' } })
   })
@@ -189,7 +208,7 @@ describe('polar run', { timeout: 120_000 }, () => {
   test('an interrupt ends it in order: what was captured is there, and no sandbox is left', async () => {
     const agent = shell(bashAgent('call one > a; echo captured; sleep 600'))
     const file = await write('long.yaml', { ...task, agent })
-    const child = start('run', file, '--out', 'long', '--json')
+    const child = start('run', file, ...SCRIPTED, '--out', 'long', '--json')
     const done = Promise.all([text(child.stdout), once(child, 'exit') as Promise<[number | null]>])
     const log = join(dir, 'long/sessions')
     await expect
@@ -215,7 +234,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     const agent = shell(bashAgent('call one > answer.txt'))
     const slow = { runtime: { prepare: [{ type: 'exec', command: 'sleep 3' }] } }
     const file = await write('killed.yaml', { ...task, ...slow, agent })
-    const child = start('run', file, '--out', 'killed', '--json')
+    const child = start('run', file, ...SCRIPTED, '--out', 'killed', '--json')
     await expect
       .poll(
         async () => {
@@ -230,7 +249,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     child.kill('SIGKILL')
     await once(child, 'exit')
     const next = await write('next.yaml', { ...task, agent })
-    const { code, stdout } = await polar('run', next, '--out', 'killed', '--json')
+    const { code, stdout } = await polar('run', next, ...SCRIPTED, '--out', 'killed', '--json')
     expect(code).toBe(0)
     const outcomes = stdout
       .trim()
@@ -239,7 +258,7 @@ describe('polar run', { timeout: 120_000 }, () => {
     const ended = outcomes.map(({ taskId, attempt, status }) => `${taskId} ${attempt} ${status}`)
     expect(new Set(ended)).toEqual(new Set(['killed 2 COMPLETED', 'next 1 COMPLETED']))
     await rm(join(dir, 'killed/scores.jsonl'))
-    await polar('run', next, '--out', 'killed', '--json')
+    await polar('run', next, ...SCRIPTED, '--out', 'killed', '--json')
     const scores = (await readFile(join(dir, 'killed/scores.jsonl'), 'utf8')).trim().split('\n')
     expect(scores).toHaveLength(3)
   })
@@ -250,7 +269,7 @@ describe('polar run', { timeout: 120_000 }, () => {
       agent: shell('echo one'),
       evaluator: { strategy: 'session_completed' },
     })
-    const child = start('run', file, '--out', 'watched', '--watch', '--json')
+    const child = start('run', file, ...SCRIPTED, '--out', 'watched', '--watch', '--json')
     let stdout = ''
     child.stdout.setEncoding('utf8').on('data', (piece: string) => (stdout += piece))
     let stderr = ''

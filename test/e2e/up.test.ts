@@ -9,7 +9,9 @@ import { text } from 'node:stream/consumers'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { stringify } from 'yaml'
 import { SessionResult } from '../../src/model/session.ts'
+import { SCRIPTED } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
+import { copyDatabase } from '../support/database-template.ts'
 
 const root = join(import.meta.dirname, '../..')
 const main = join(root, 'src/cli/main.ts')
@@ -24,6 +26,13 @@ afterAll(() => rm(dir, { recursive: true, force: true }))
 async function freshFolder(name: string): Promise<string> {
   const folder = join(dir, name)
   await mkdir(folder)
+  return folder
+}
+
+/** A folder with an empty database, which `polar up` and `polar server` open faster than they create one. */
+async function preparedFolder(name: string): Promise<string> {
+  const folder = await freshFolder(name)
+  await copyDatabase(join(folder, '.polar/up/database'))
   return folder
 }
 
@@ -152,7 +161,7 @@ describe('polar up', { timeout: 400_000 }, () => {
   })
 
   test('what was under way when it was killed is done by the next one, and whoever waits does not notice', async () => {
-    const cwd = await freshFolder('killed')
+    const cwd = await preparedFolder('killed')
     const started = join(cwd, 'started')
     const gate = join(cwd, 'gate')
     // Sandboxes of this kind see the disk: the first attempt waits for a gate that opens only after the kill.
@@ -173,7 +182,7 @@ describe('polar up', { timeout: 400_000 }, () => {
       evaluator: { strategy: 'command', config: { command: 'grep -q HTTP answer.txt' } },
     }
     await writeFile(join(cwd, 'long.yaml'), stringify(task))
-    const first = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local')
+    const first = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local', ...SCRIPTED)
     expect(await polar(cwd, 'task', 'submit', 'long.yaml')).toMatchObject({ code: 0, stdout: 'long: submitted\n' })
     const waiting = start(cwd, 'task', 'wait', 'long', '--json')
     const told = text(waiting.stdout)
@@ -182,7 +191,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     await end(first.child, 'SIGKILL')
     await writeFile(gate, '')
 
-    const second = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local')
+    const second = await startReady(cwd, 'up', '--port', '0', '--runtime', 'local', ...SCRIPTED)
     expect(await once(waiting, 'exit')).toEqual([0, null])
     expect([JSON.parse(await told)]).toMatchObject([
       { task_id: 'long', status: 'completed', valid_sessions: 2, mean_reward: 1 },
@@ -191,7 +200,7 @@ describe('polar up', { timeout: 400_000 }, () => {
   })
 
   test('the tiny engine plays the script it is given', async () => {
-    const cwd = await freshFolder('script')
+    const cwd = await preparedFolder('script')
     await writeFile(join(cwd, 'hi.yaml'), 'scenarios:\n  hi:\n    - text: I am a script.\n')
     const task = {
       task_id: 'hi',
@@ -214,7 +223,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     onTestFinished(() => void silent.close())
     await once(silent, 'listening')
     const engine = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`
-    const child = start(await freshFolder(`silent-${words[0]}`), ...words, '--upstream', engine)
+    const child = start(await preparedFolder(`silent-${words[0]}`), ...words, '--upstream', engine)
     const [socket] = (await once(silent, 'connection')) as [Socket]
     socket.on('error', () => {})
     const startedAt = performance.now()
