@@ -10,6 +10,8 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { harnessPlaces } from '../../src/compose/harness-folders.ts'
 import { installFolder } from '../../src/node/harness/find-harness.ts'
 import { pi } from '../../src/node/harness/presets/pi.ts'
+import { readVersion } from '../../src/compose/version.ts'
+import { copyDatabase } from '../support/database-template.ts'
 import { whyNoHarness } from '../support/installed-harness.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
@@ -46,10 +48,17 @@ beforeAll(async () => {
   clone = await mkdtemp(join(tmpdir(), 'polar-docs-'))
   for (const name of ['package.json', 'node_modules', 'src', 'examples'])
     await symlink(join(root, name), join(clone, name))
+  // The data folders of the pages: `polar up` and `polar server` open a database faster than they create one.
+  for (const name of ['up', 'site']) await copyDatabase(join(clone, '.polar', name, 'database'))
 })
 afterAll(() => rm(clone, { recursive: true, force: true }))
 
 describe('the commands of the docs', () => {
+  test('npm run polar -- starts the CLI with the words after it', () => {
+    const run = spawnSync('npm', ['run', '--silent', 'polar', '--', '--version'], { cwd: clone, encoding: 'utf8' })
+    expect(run).toMatchObject({ status: 0, stdout: `${readVersion()}\n` })
+  })
+
   test.for(pages.filter((page) => commandsOf(page).some((command) => !unfinished.test(command))))(
     '%s',
     async (page, context) => {
@@ -67,8 +76,10 @@ describe('the commands of the docs', () => {
   )
 })
 
+/** Without npm, whose start costs as much as a short command; the script of package.json has a test of its own. */
 function expectSuccess(command: string, env: Record<string, string> = {}): void {
-  const run = spawnSync('sh', ['-c', command], { cwd: clone, encoding: 'utf8', env: { ...process.env, ...env } })
+  const direct = command.replace(/^npm run polar --/, `'${process.execPath}' src/cli/main.ts`)
+  const run = spawnSync('sh', ['-c', direct], { cwd: clone, encoding: 'utf8', env: { ...process.env, ...env } })
   expect(run.status, `${command}\n${run.stderr}`).toBe(0)
 }
 

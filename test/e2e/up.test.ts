@@ -8,6 +8,7 @@ import { createInterface } from 'node:readline'
 import { text } from 'node:stream/consumers'
 import { afterAll, beforeAll, describe, expect, onTestFinished, test } from 'vitest'
 import { stringify } from 'yaml'
+import { createClient } from '../../src/client/client.ts'
 import { SessionResult } from '../../src/model/session.ts'
 import { SCRIPTED } from '../support/answer-script.ts'
 import { bashAgent } from '../support/bash-agent.ts'
@@ -242,23 +243,23 @@ describe('polar up', { timeout: 400_000 }, () => {
     child.kill('SIGINT')
     const [code, signal] = (await exited) as [number | null, NodeJS.Signals | null]
     expect(signal ?? code).toBe(signal === null ? 130 : 'SIGINT')
-    const again = await startReady(cwd, 'up', '--port', '0')
+    const again = await startReady(cwd, 'up', '--port', '0', ...SCRIPTED)
     expect(await end(again.child)).toBe(0)
   })
 
   test('a second one in the same folder is told who has it', async () => {
-    const cwd = await freshFolder('twice')
-    const { child } = await startReady(cwd, 'up', '--port', '0')
-    const { code, stderr } = await polar(cwd, 'up', '--port', '0')
+    const cwd = await preparedFolder('twice')
+    const { child } = await startReady(cwd, 'up', '--port', '0', ...SCRIPTED)
+    const { code, stderr } = await polar(cwd, 'up', '--port', '0', ...SCRIPTED)
     expect([code, stderr]).toEqual([3, expect.stringContaining(`process ${child.pid}`)])
   })
 })
 
 describe('polar server and polar node', { timeout: 400_000 }, () => {
   test('find each other by a folder, and a node that is told to end finishes first what it has', async () => {
-    const cwd = await freshFolder('apart')
+    const cwd = await preparedFolder('apart')
     const server = await startReady(cwd, 'server', '--port', '0')
-    const node = await startReady(cwd, 'node', '--id', 'n1', '--label', 'big', '--allow-path', root)
+    const node = await startReady(cwd, 'node', '--id', 'n1', '--label', 'big', '--allow-path', root, ...SCRIPTED)
     expect(node.ready).toMatchObject({ event: 'ready', node_id: 'n1', url: server.ready.url })
 
     const task = {
@@ -269,10 +270,12 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     }
     await writeFile(join(cwd, 'drained.yaml'), stringify(task))
     await polar(cwd, 'task', 'submit', 'drained.yaml')
+    const { read } = JSON.parse(await readFile(server.ready.tokens_file!, 'utf8')) as { read: string }
+    const client = createClient({ baseUrl: server.ready.url, token: read })
     const isRunning = async (): Promise<boolean> =>
-      (
-        (await polar(cwd, 'task', 'show', 'drained', '--json')).json() as [{ sessions: { status: string }[] }]
-      )[0].sessions.some(({ status }) => status !== 'REGISTERED')
+      (await client.listTaskSessions({ params: { task_id: 'drained' } })).sessions.some(
+        ({ status }) => status !== 'REGISTERED',
+      )
     while (!(await isRunning())) await new Promise((done) => setTimeout(done, 100))
     expect(await end(node.child)).toBe(0)
     const { code, json } = await polar(cwd, 'task', 'wait', 'drained', '--json')
@@ -282,9 +285,9 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
   })
 
   test('tasks may have of a node’s disk only what it allows', async () => {
-    const cwd = await freshFolder('refused')
+    const cwd = await preparedFolder('refused')
     await startReady(cwd, 'server', '--port', '0')
-    await startReady(cwd, 'node')
+    await startReady(cwd, 'node', ...SCRIPTED)
     const { code } = await polar(
       cwd,
       'task',
@@ -330,7 +333,7 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
   })
 
   test('a token that the server does not know gets a sentence that says what to do', async () => {
-    const cwd = await freshFolder('stranger')
+    const cwd = await preparedFolder('stranger')
     const { ready } = await startReady(cwd, 'server', '--port', '0')
     await writeFile(join(cwd, 'wrong.token'), 'this-is-none-of-its-tokens\n')
     const { code, stderr } = await polar(cwd, 'task', 'ls', '--server', ready.url, '--token-file', 'wrong.token')

@@ -2,6 +2,7 @@ import pino from 'pino'
 import { createClient } from '../../src/client/client.ts'
 import { systemClock } from '../../src/lib/async/clock.ts'
 import { Worker, type WorkerOptions } from '../../src/node/worker.ts'
+import { ANSWER_SCRIPT } from './answer-script.ts'
 import { NodeStack, type NodeStackOptions } from './node-stack.ts'
 
 export interface WorkerStackOptions extends NodeStackOptions {
@@ -9,7 +10,7 @@ export interface WorkerStackOptions extends NodeStackOptions {
   worker?: Partial<WorkerOptions>
 }
 
-/** A real node in this process that has joined a server. Its line to the server can be cut. */
+/** A real node in this process that has joined a server. Its engine plays a script; its line to the server can be cut. */
 export class WorkerStack implements AsyncDisposable {
   readonly stack: NodeStack
   readonly worker: Worker
@@ -23,7 +24,7 @@ export class WorkerStack implements AsyncDisposable {
 
   static async start({ url, worker: more, ...options }: WorkerStackOptions): Promise<WorkerStack> {
     const nodeId = options.nodeId ?? `node-${process.pid}`
-    const stack = await NodeStack.start({ member: 'all', ...options, nodeId })
+    const stack = await NodeStack.start({ member: 'all', script: ANSWER_SCRIPT, ...options, nodeId })
     const line = new Line()
     const { widths } = stack.node
     try {
