@@ -5,7 +5,6 @@ import type { SessionAccess, SessionOptions } from '../gateway/gateway.ts'
 import type { MonotonicClock } from '../lib/clock.ts'
 import type { Slots } from '../lib/slots.ts'
 import { needsControl, type FailurePhase } from '../model/attribution.ts'
-import type { ChatMessage } from '../model/chat-message.ts'
 import { RolloutError, toFailure, type Failure } from '../model/failure.ts'
 import type { EvalResult } from '../model/reward.ts'
 import type { SessionOrder } from '../model/session-order.ts'
@@ -13,13 +12,12 @@ import type { AgentEnding } from '../model/session-outcome.ts'
 import type { SessionTiming } from '../model/session.ts'
 import type { AgentSpec, PrepareAction, SamplingSpec, TaskRequest } from '../model/task.ts'
 import { NO_NETWORK_NOTICE, noticesOf } from '../model/task-notices.ts'
-import type { TranscriptEntry } from '../model/transcript.ts'
 import type { Builder } from '../trajectory/builders/builder.ts'
 import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { BuildFacts, LoadedSession, RecordHead, SessionBuilds } from './build/session-build.ts'
 import { controlEngine, type AskEngine } from './engine-control.ts'
-import { SessionGrading, type GradedSession } from './grade-session.ts'
+import { SessionGrading } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
 import { SANDBOX_GONE, toEnd } from './harness-end.ts'
@@ -37,6 +35,7 @@ import type { Execution, ExecResult, Mount, Runtime, Sandbox } from './runtimes/
 import { toSandboxSpec } from './sandbox-order.ts'
 import { identityVariables } from './session-environment.ts'
 import type { StoredGrade } from './session-folder.ts'
+import { toGraded } from './to-graded.ts'
 import type { StartOptions, WarmStarts } from './warm-start.ts'
 import { within } from './within.ts'
 
@@ -410,8 +409,13 @@ export class RealWork implements SessionWork<SessionBuild> {
     }
   }
 
-  async #openGrading(evaluator: Evaluator, build: SessionBuild, ending: AgentEnding): Promise<SessionGrading> {
+  async #openGrading(
+    evaluator: Evaluator,
+    { loaded, facts }: SessionBuild,
+    ending: AgentEnding,
+  ): Promise<SessionGrading> {
     const { task } = this.#order
+    const { strategy } = task.evaluator!
     const { host } = this.#deps
     const submission = this.#submission()
     await mkdir(submission, { recursive: true, mode: 0o700 })
@@ -421,7 +425,7 @@ export class RealWork implements SessionWork<SessionBuild> {
       agent: this.#sandbox!,
       snapshot: this.#stateName(),
       graders: this.#graders!,
-      built: await toGraded(build, task),
+      built: await toGraded(loaded, facts, { strategy, needs: evaluator.needs }),
       ending,
       task,
       submission,
@@ -513,19 +517,6 @@ async function isAlive(sandbox: Sandbox): Promise<boolean> {
     return (await probe.result).exitCode === 0
   } catch {
     return false
-  }
-}
-
-/** Evaluators that are modules of the user's may read all calls. A record may be large, so ours get none of its turns. */
-async function toGraded({ loaded, facts }: SessionBuild, { evaluator }: TaskRequest): Promise<GradedSession> {
-  const { turnCount: _, ...head } = loaded.head
-  const [conversation, transcript] = [await loaded.readConversation(), await loaded.readTranscript()]
-  return {
-    session: evaluator?.strategy.includes('/') ? await loaded.readRecord() : { ...head, turns: [] },
-    summary: facts.summary,
-    // Parsed only where an evaluator asks for them.
-    conversation: () => JSON.parse(conversation) as ChatMessage[],
-    transcript: () => JSON.parse(transcript) as TranscriptEntry[],
   }
 }
 
