@@ -1,7 +1,7 @@
 import { hostname } from 'node:os'
 import * as z from 'zod'
 import { Label, NodeId } from '../api/fields.ts'
-import { SESSION_LOG_MB } from '../model/session.ts'
+import { SESSION_CALLS, SESSION_LOG_MB } from '../model/session.ts'
 import { runtimes } from '../node/runtimes/index.ts'
 import { StageWidths } from '../node/stages.ts'
 import { atMostOne, exactlyOne, HttpUrl, Path, Seconds, secret } from './fields.ts'
@@ -90,6 +90,11 @@ const Gateway = z.strictObject({
     .min(1)
     .default(SESSION_LOG_MB)
     .describe('Call log of one session; its further calls are refused with 403'),
+  session_calls: z
+    .int()
+    .min(1)
+    .default(SESSION_CALLS)
+    .describe('Calls in flight of one session; further calls get 429'),
 })
 
 const Uploads = z.strictObject({

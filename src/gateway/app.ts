@@ -25,6 +25,8 @@ export interface AppDeps extends TurnDeps {
   /** Unix milliseconds. */
   now: () => number
   bodies: BodyBudget
+  /** Limit of the calls of one session in flight. */
+  sessionCalls: number
 }
 
 /** The data plane: what a sandbox may reach, and nothing else. */
@@ -50,6 +52,7 @@ async function serve(
     const session = deps.sessions.authenticate(detected.sessionId, detected.key)
     const bound = deps.boundSession?.(request.socket)
     if (bound !== undefined && bound !== session.id) throw otherSession()
+    assertCallRoom(session, deps.sessionCalls)
     await track(session, answer(request, caller, detected, session, deps))
   } catch (error) {
     const failure = toFailure(error)
@@ -62,6 +65,14 @@ async function serve(
 function otherSession(): RolloutError {
   return new RolloutError('request.unauthorized', 'This connection belongs to another session.')
 }
+
+function assertCallRoom({ inFlight }: Session, limit: number): void {
+  if (inFlight.size < limit) return
+  const message = `This session has ${inFlight.size} calls in flight, which is its limit. Try again when one of its calls has ended.`
+  throw new RolloutError('request.over-quota', message, { retryAfterSeconds: RETRY_AFTER_SECONDS })
+}
+
+const RETRY_AFTER_SECONDS = 5
 
 /** Closing a session waits for what it has under way. */
 async function track(session: Session, work: Promise<void>): Promise<void> {

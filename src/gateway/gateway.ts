@@ -4,7 +4,7 @@ import type { Logger } from 'pino'
 import { scopeConnections } from '../lib/fault-scope.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
-import { SESSION_LOG_MB } from '../model/session.ts'
+import { SESSION_CALLS, SESSION_LOG_MB } from '../model/session.ts'
 import type { Sampling } from '../model/turn.ts'
 import type { SessionStore } from '../store/store.ts'
 import { createApp, refuseUpgrade } from './app.ts'
@@ -36,6 +36,8 @@ export interface GatewayOptions {
   budget?: Partial<BudgetLimits>
   /** Limit of the call log of one session; calls beyond it are refused. Absent: SESSION_LOG_MB. */
   sessionLogMb?: number
+  /** Limit of the calls of one session in flight; calls beyond it get 429. Absent: SESSION_CALLS. */
+  sessionCalls?: number
   /** Default `template`. */
   continuation?: ContinuationMode
   /** Limit of the memory of one session that continues its conversations; absent: SESSION_MEMORY_MB. */
@@ -132,6 +134,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       limits: { ...DEFAULT_LIMITS, ...options.limits },
       bodies: new BodyBudget({ ...DEFAULT_BUDGET, ...options.budget }),
       logBytes: (options.sessionLogMb ?? SESSION_LOG_MB) * 1024 ** 2,
+      sessionCalls: options.sessionCalls ?? SESSION_CALLS,
       onTurnEnd: options.onTurnEnd,
     })
     // No limit on the time of a whole request: an answer takes as long as the engine does.
