@@ -279,7 +279,8 @@ export const failureClasses = {
     blame: 'policy',
     retryable: false,
     status: 500,
-    meaning: 'The recorded calls need more memory or time to build than one session may use; there are no samples.',
+    meaning:
+      'Building the recorded calls needs more memory or time than one session may use: no samples, lowest reward.',
   },
   'session.node-lost': {
     blame: 'infrastructure',

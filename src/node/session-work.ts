@@ -17,7 +17,7 @@ import type { Evaluator } from '../trajectory/evaluators/evaluator.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { BuildFacts, LoadedSession, RecordHead, SessionBuilds } from './build/session-build.ts'
 import { controlEngine, type AskEngine } from './engine-control.ts'
-import { SessionGrading } from './grade-session.ts'
+import { refuseGrade, SessionGrading } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from './harness-bundle.ts'
 import { SANDBOX_GONE, toEnd } from './harness-end.ts'
@@ -130,7 +130,6 @@ export class RealWork implements SessionWork<SessionBuild> {
   #sandbox: Sandbox | undefined
   #graders: Graders | undefined
   #grading: SessionGrading | undefined
-  #ending: AgentEnding | undefined
   #loaded: LoadedSession | undefined
 
   constructor(
@@ -392,7 +391,6 @@ export class RealWork implements SessionWork<SessionBuild> {
   async grade(build: SessionBuild, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
     if (this.#resolved!.evaluator === undefined) return undefined
     const { clock } = this.#deps
-    this.#ending = ending
     this.#grading ??= await this.#openGrading(this.#resolved!.evaluator, build, ending)
     const startedAt = clock.monotonic()
     try {
@@ -439,16 +437,19 @@ export class RealWork implements SessionWork<SessionBuild> {
   }
 
   gradingPhase(): FailurePhase {
-    return this.#grading?.phase ?? 'start-grader'
+    // Before a grading is open, the recorded calls are read for it.
+    return this.#grading?.phase ?? 'build'
   }
 
   async control(failure: Failure, signal: AbortSignal): Promise<void> {
     await this.#grading!.control(failure, signal)
   }
 
-  async refuse(failure: Failure): Promise<EvalResult> {
-    const grade = await this.#grading!.refuse(failure)
-    await this.#keepGrade({ attempt: this.#order.attempt, ending: this.#ending!, grade })
+  async refuse(failure: Failure, ending: AgentEnding): Promise<EvalResult | undefined> {
+    const { evaluator } = this.#resolved!
+    if (evaluator === undefined) return undefined
+    const grade = await refuseGrade(failure, { evaluator, artifacts: this.#artifacts, phase: this.gradingPhase() })
+    await this.#keepGrade({ attempt: this.#order.attempt, ending, grade })
     return grade
   }
 
