@@ -52,6 +52,7 @@ serveShard<ShardSettings>(async ({ port, settings }, report) => {
       ids: randomIds(Date.now),
       now: Date.now,
       onTurnEnd: report,
+      onBusy: report,
       logger,
     }),
   )

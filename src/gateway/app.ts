@@ -10,8 +10,10 @@ import type { Dialect, RenderedError, RequestContext } from './dialects/dialect.
 import type { Caller } from './answer-writer.ts'
 import type { BodyBudget } from './body-budget.ts'
 import { countPrompt } from './find-continuation.ts'
+import type { GatewayOptions } from './gateway.ts'
 import { handleTurn, readAsEngine } from './handle-turn.ts'
 import type { TurnDeps } from './live-turn.ts'
+import { logRefusal } from './log-refusal.ts'
 import { readJsonBody, type BodyLimits } from './read-body.ts'
 import type { Session, Sessions } from './sessions.ts'
 import { isFull, storeFull } from './store-full.ts'
@@ -27,6 +29,7 @@ export interface AppDeps extends TurnDeps {
   bodies: BodyBudget
   /** Limit of the calls of one session in flight. */
   sessionCalls: number
+  onBusy?: GatewayOptions['onBusy']
 }
 
 /** The data plane: what a sandbox may reach, and nothing else. */
@@ -52,8 +55,11 @@ async function serve(
     const session = deps.sessions.authenticate(detected.sessionId, detected.key)
     const bound = deps.boundSession?.(request.socket)
     if (bound !== undefined && bound !== session.id) throw otherSession()
+    assertNotRefused(session, dialect, deps)
     assertCallRoom(session, deps.sessionCalls)
-    await track(session, answer(request, caller, detected, session, deps))
+    // Told before the request is looked at: a process that dies of it has told.
+    if (session.inFlight.size === 0) deps.onBusy?.({ sessionId: session.id, isBusy: true })
+    await track(session, answer(request, caller, detected, session, deps), deps)
   } catch (error) {
     const failure = toFailure(error)
     if (failure.code === 'internal.bug') deps.logger.error({ err: error }, 'request failed on a defect')
@@ -66,6 +72,15 @@ function otherSession(): RolloutError {
   return new RolloutError('request.unauthorized', 'This connection belongs to another session.')
 }
 
+/** Before the body is read: reading it may be what the refusal is for. */
+function assertNotRefused(session: Session, { id }: Dialect, { ids }: AppDeps): void {
+  const { refusal } = session
+  if (refusal === undefined) return
+  logRefusal(session, { dialect: id, model: '', stream: false, request: '{}' }, refusal, ids)
+  const { code, message, ...fields } = refusal
+  throw new RolloutError(code, message, fields)
+}
+
 function assertCallRoom({ inFlight }: Session, limit: number): void {
   if (inFlight.size < limit) return
   const message = `This session has ${inFlight.size} calls in flight, which is its limit. Try again when one of its calls has ended.`
@@ -75,12 +90,13 @@ function assertCallRoom({ inFlight }: Session, limit: number): void {
 const RETRY_AFTER_SECONDS = 5
 
 /** Closing a session waits for what it has under way. */
-async function track(session: Session, work: Promise<void>): Promise<void> {
-  session.inFlight.add(work)
+async function track({ id, inFlight }: Session, work: Promise<void>, { onBusy }: AppDeps): Promise<void> {
+  inFlight.add(work)
   try {
     await work
   } finally {
-    session.inFlight.delete(work)
+    inFlight.delete(work)
+    if (inFlight.size === 0) onBusy?.({ sessionId: id, isBusy: false })
   }
 }
 

@@ -48,6 +48,8 @@ export interface GatewayOptions {
   origin?: Readonly<Record<string, unknown>>
   /** Called when a model call has ended and is stored. `tokens`: sampled in it. */
   onTurnEnd?: (turn: { sessionId: string; tokens: number }) => void
+  /** Called when the first of a session's calls in flight begins, and when the last has ended. */
+  onBusy?: (session: { sessionId: string; isBusy: boolean }) => void
 }
 
 export interface SessionOptions {
@@ -57,6 +59,8 @@ export interface SessionOptions {
   key?: string
   /** See `SessionOpening.isContinued`. */
   isContinued?: boolean
+  /** All calls of the session are refused with this failure. */
+  refusal?: Failure
   origin?: Readonly<Record<string, unknown>>
   /** What sampling must be whatever the harness asks for: the trainer counts on it. */
   sampling?: Partial<Sampling>
@@ -136,6 +140,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       logBytes: (options.sessionLogMb ?? SESSION_LOG_MB) * 1024 ** 2,
       sessionCalls: options.sessionCalls ?? SESSION_CALLS,
       onTurnEnd: options.onTurnEnd,
+      onBusy: options.onBusy,
     })
     // No limit on the time of a whole request: an answer takes as long as the engine does.
     const timeouts = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 65_000 }

@@ -99,6 +99,9 @@ const LOGS_MS = 30_000
 const LOG_FULL =
   'The call log of this session reached its limit (node.gateway.session_log_mb), so the gateway refused its later model calls.'
 
+const CRASHED_GATEWAY =
+  'The gateway process died repeatedly during calls of this session, so the gateway refused its later model calls.'
+
 /** What a session is made of, once all the names in its task have been looked up. */
 interface Resolved {
   runtime: Runtime
@@ -344,6 +347,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     this.timing.build_ms = clock.monotonic() - startedAt
     this.warnings.push(...missingServers(servers, facts))
     if (facts.isLogFull) this.warnings.push(LOG_FULL)
+    if (facts.hasCrashedGateway) this.warnings.push(CRASHED_GATEWAY)
     const incomplete = this.#logFailure ?? whyIncomplete(loaded.head)
     const { answers, lastFailure } = facts
     const engineControl =
