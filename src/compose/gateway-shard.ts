@@ -47,10 +47,12 @@ serveShard<ShardSettings>(async ({ port, settings }, report) => {
       quirks: settings.quirks,
       budget: toBudget(settings.limits),
       ...(settings.limits.sessionLogMb === undefined ? {} : { sessionLogMb: settings.limits.sessionLogMb }),
+      ...(settings.limits.sessionCalls === undefined ? {} : { sessionCalls: settings.limits.sessionCalls }),
       origin: { engine: settings.engine },
       ids: randomIds(Date.now),
       now: Date.now,
       onTurnEnd: report,
+      onBusy: report,
       logger,
     }),
   )

@@ -24,6 +24,8 @@ export interface GatewayLimits {
   totalBodyMb?: number
   /** Call log of one session. */
   sessionLogMb?: number
+  /** Calls in flight of one session. */
+  sessionCalls?: number
 }
 
 /** Gateway processes under supervision, apart from the event loop of this process. */

@@ -106,6 +106,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
         sessionBodyMb: section.gateway.session_body_mb,
         ...(section.gateway.total_body_mb === undefined ? {} : { totalBodyMb: section.gateway.total_body_mb }),
         sessionLogMb: section.gateway.session_log_mb,
+        sessionCalls: section.gateway.session_calls,
       },
       quirks,
       member: toAccess(config, choice.isOwnMachine),

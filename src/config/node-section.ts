@@ -1,9 +1,9 @@
 import { hostname } from 'node:os'
 import * as z from 'zod'
 import { Label, NodeId } from '../api/fields.ts'
-import { SESSION_LOG_MB } from '../model/session.ts'
 import { runtimes } from '../node/sandbox/runtimes/index.ts'
 import { StageWidths } from '../node/session/stages.ts'
+import { SESSION_CALLS, SESSION_LOG_MB } from '../model/session.ts'
 import { atMostOne, exactlyOne, HttpUrl, Path, Seconds, secret } from './fields.ts'
 import { RuntimesSection } from './runtimes-section.ts'
 
@@ -90,6 +90,11 @@ const Gateway = z.strictObject({
     .min(1)
     .default(SESSION_LOG_MB)
     .describe('Call log of one session; its further calls are refused with 403'),
+  session_calls: z
+    .int()
+    .min(1)
+    .default(SESSION_CALLS)
+    .describe('Calls in flight of one session; further calls get 429'),
 })
 
 const Uploads = z.strictObject({

@@ -4,7 +4,7 @@ import type { Logger } from 'pino'
 import { scopeConnections } from '../lib/async/fault-scope.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
-import { SESSION_LOG_MB } from '../model/session.ts'
+import { SESSION_CALLS, SESSION_LOG_MB } from '../model/session.ts'
 import type { Sampling } from '../model/turn.ts'
 import type { SessionStore } from '../store/store.ts'
 import { createApp, refuseUpgrade } from './http/app.ts'
@@ -36,6 +36,8 @@ export interface GatewayOptions {
   budget?: Partial<BudgetLimits>
   /** Limit of the call log of one session; calls beyond it are refused. Absent: SESSION_LOG_MB. */
   sessionLogMb?: number
+  /** Limit of the calls of one session in flight; calls beyond it get 429. Absent: SESSION_CALLS. */
+  sessionCalls?: number
   /** Default `template`. */
   continuation?: ContinuationMode
   /** Limit of the memory of one session that continues its conversations; absent: SESSION_MEMORY_MB. */
@@ -46,6 +48,8 @@ export interface GatewayOptions {
   origin?: Readonly<Record<string, unknown>>
   /** Called when a model call has ended and is stored. `tokens`: sampled in it. */
   onTurnEnd?: (turn: { sessionId: string; tokens: number }) => void
+  /** Called when the first of a session's calls in flight begins, and when the last has ended. */
+  onBusy?: (session: { sessionId: string; isBusy: boolean }) => void
 }
 
 export interface SessionOptions {
@@ -55,6 +59,8 @@ export interface SessionOptions {
   key?: string
   /** See `SessionOpening.isContinued`. */
   isContinued?: boolean
+  /** All calls of the session are refused with this failure. */
+  refusal?: Failure
   origin?: Readonly<Record<string, unknown>>
   /** What sampling must be whatever the harness asks for: the trainer counts on it. */
   sampling?: Partial<Sampling>
@@ -132,7 +138,9 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       limits: { ...DEFAULT_LIMITS, ...options.limits },
       bodies: new BodyBudget({ ...DEFAULT_BUDGET, ...options.budget }),
       logBytes: (options.sessionLogMb ?? SESSION_LOG_MB) * 1024 ** 2,
+      sessionCalls: options.sessionCalls ?? SESSION_CALLS,
       onTurnEnd: options.onTurnEnd,
+      onBusy: options.onBusy,
     })
     // No limit on the time of a whole request: an answer takes as long as the engine does.
     const timeouts = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 65_000 }

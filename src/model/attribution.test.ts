@@ -3,7 +3,7 @@ import { attribute, needsControl, type FailurePhase } from './attribution.ts'
 import { failureClasses, type FailureCode } from './failure.ts'
 
 const ALL = Object.keys(failureClasses) as FailureCode[]
-const PHASES: FailurePhase[] = ['prepare', 'run', 'call', 'collect', 'start-grader', 'grade']
+const PHASES: FailurePhase[] = ['prepare', 'run', 'call', 'build', 'collect', 'start-grader', 'grade']
 
 test.each(['prepare', 'start-grader'] as const)(
   'every failure in the phase %s belongs to the infrastructure',
@@ -60,6 +60,16 @@ test.each<FailureCode>([
     expect(attribute(code, { phase, answers: 2, control: 'passed' })).toBe('policy')
     expect(attribute(code, { phase, answers: 2, control: 'failed' })).toBe('infrastructure')
     expect(attribute(code, { phase, answers: 2 })).toBe('infrastructure')
+  }
+})
+
+test('calls that are too large to build belong to the policy; other failures to build them do not', () => {
+  const policys = ALL.filter((code) => failureClasses[code].blame === 'policy')
+  expect(policys).toContain('session.too-large')
+  for (const code of ALL) {
+    const expected = policys.includes(code) ? 'policy' : 'infrastructure'
+    expect(attribute(code, { phase: 'build', answers: 0 }), code).toBe(expected)
+    expect(needsControl(code, { phase: 'build', answers: 0 }), code).toBe(false)
   }
 })
 

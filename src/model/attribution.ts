@@ -8,6 +8,8 @@ export type FailurePhase =
   | 'run'
   /** The engine answered the last model call of the agent with an error. */
   | 'call'
+  /** Training data was built from the recorded calls. */
+  | 'build'
   /** Files were copied out of the agent's sandbox. */
   | 'collect'
   /** A sandbox without any file of the agent was started for the evaluator. */
@@ -60,6 +62,9 @@ export function attribute(code: FailureCode, evidence: FailureEvidence): 'policy
     case 'call':
       if (answers === 0) return 'infrastructure'
       return isByInfrastructure(code) && control !== 'passed' ? 'infrastructure' : 'policy'
+    case 'build':
+      // Only calls of the agent make a record large; a record that is damaged or a builder that throws is ours.
+      return failureClasses[code].blame === 'policy' ? 'policy' : 'infrastructure'
     case 'collect':
     case 'grade':
       return control === 'passed' || failureClasses[code].blame === 'policy' ? 'policy' : 'infrastructure'

@@ -90,6 +90,13 @@ export const failureClasses = {
     status: 403,
     meaning: 'The call log of the session has reached its limit; further model calls of the session are refused.',
   },
+  'request.crashed-gateway': {
+    blame: 'policy',
+    retryable: false,
+    status: 403,
+    meaning:
+      'The gateway process died repeatedly, each time during calls of this session; its further calls are refused.',
+  },
   'request.context-overflow': {
     blame: 'policy',
     retryable: false,
@@ -279,7 +286,8 @@ export const failureClasses = {
     blame: 'policy',
     retryable: false,
     status: 500,
-    meaning: 'The recorded calls need more memory or time to build than one session may use; there are no samples.',
+    meaning:
+      'Building the recorded calls needs more memory or time than one session may use: no samples, lowest reward.',
   },
   'session.node-lost': {
     blame: 'infrastructure',

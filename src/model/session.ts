@@ -32,6 +32,9 @@ export const SESSION_MEMORY_MB = 16
 /** Default limit of the call log of one session. */
 export const SESSION_LOG_MB = 1024
 
+/** Default limit of the calls of one session that are in flight at the same time. */
+export const SESSION_CALLS = 64
+
 /** Milliseconds spent in each stage; absent when the session never reached it. */
 export const SessionTiming = z.object({
   register_to_init_queue_ms: z.number().nullish(),

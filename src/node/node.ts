@@ -280,7 +280,11 @@ export class SessionNode implements AsyncDisposable {
       return outcome
     } catch (error) {
       this.#problem(error, order.sessionId)
-      return withoutResult(outcome, error)
+      const failure = toFailure(error)
+      if (failure.code !== 'session.too-large' || built === undefined) return withoutResult(outcome, error)
+      // The agent made so many calls: the session keeps its reward, without samples.
+      const { counts: _, ...rest } = outcome
+      return this.#report(order, { ...rest, status: 'ERROR', failure }, undefined, folder)
     }
   }
 

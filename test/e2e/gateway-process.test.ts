@@ -229,7 +229,7 @@ describe('a gateway process that ends', () => {
     using bad = await Door.open(gateway, hostile)
     using good = await Door.open(gateway, innocent)
     expect((await call(good.to, innocent)).status).toBe(200)
-    await expect(call(bad.to, hostile, { content: 'x'.repeat(60_000_000) })).rejects.toThrow()
+    await expect(call(bad.to, hostile, { content: 'x'.repeat(32_000_000) })).rejects.toThrow()
     await expect.poll(() => lines.some(({ reason }) => reason === 'SIGABRT')).toBe(true)
     expect((await call(good.to, innocent)).status).toBe(200)
     await gateway.closeSession(innocent.id)
@@ -248,6 +248,39 @@ describe('a gateway process that ends', () => {
     }
     expect(lines.flatMap(({ delayMs }) => delayMs ?? [])).toEqual([100, 200, 400])
     expect(await gateway.status()).toMatchObject({ sessions: 1 })
+  })
+
+  test('three times during calls of one session: its calls are refused, and a neighbour goes on', async () => {
+    await using started = await start()
+    const { gateway, lines } = started
+    const [hostile, innocent] = [await gateway.openSession(), await gateway.openSession()]
+    using bad = await Door.open(gateway, hostile)
+    using good = await Door.open(gateway, innocent)
+    const begin = async (...calls: [Door, SessionAccess][]): Promise<void> => {
+      for (const [door, session] of calls) call(door.to, session, { content: 'SCRIPT:slow' }).catch(() => {})
+      await expect.poll(() => gateway.status()).toMatchObject({ inFlight: calls.length })
+    }
+    for (let deaths = 0; deaths < 2; deaths++) {
+      await begin([bad, hostile], [good, innocent])
+      await killGateway(lines)
+    }
+    await begin([bad, hostile])
+    await killGateway(lines)
+    expect(await call(bad.to, hostile)).toMatchObject({
+      status: 403,
+      body: { error: { code: 'request.crashed-gateway', message: expect.stringContaining('3 times') } },
+    })
+    expect((await call(good.to, innocent)).status).toBe(200)
+    expect(lines.filter(({ msg }) => msg.startsWith('session kills')).map(({ sessionId }) => sessionId)).toEqual([
+      hostile.id,
+    ])
+    expect(await gateway.closeSession(hostile.id)).toBeUndefined()
+    const { turns, complete } = await createCallLogReader({ dir: scratch }).load(hostile.id)
+    expect(turns.map(({ failure }) => failure?.code)).toEqual([
+      ...Array(3).fill('session.gateway-lost'),
+      'request.crashed-gateway',
+    ])
+    expect(complete).toBe(true)
   })
 
   test('one that does not answer is ended and started again', async () => {

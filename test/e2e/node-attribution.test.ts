@@ -1,3 +1,4 @@
+import { readdirSync, readFileSync } from 'node:fs'
 import { mkdir, mkdtemp, realpath, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -35,6 +36,27 @@ const harbor = (config: object) => ({
 function expectLowest(outcome: SessionOutcome, metadata: object = {}): void {
   expect(outcome, JSON.stringify(outcome.failure)).toMatchObject({ grade: { outcome_reward: 0, metadata } })
   expect(isValid(outcome)).toBe(true)
+}
+
+/** Kills each build process of this node, as the kernel does with a process that takes too much memory. */
+function killBuilds(): Disposable {
+  const timer = setInterval(() => {
+    for (const thread of readdirSync('/proc/self/task')) {
+      const children = readFileSync(`/proc/self/task/${thread}/children`, 'utf8').trim().split(' ').filter(Boolean)
+      for (const pid of children) {
+        if (commandOf(pid).includes('build-process')) process.kill(Number(pid), 'SIGKILL')
+      }
+    }
+  }, 10)
+  return { [Symbol.dispose]: () => clearInterval(timer) }
+}
+
+function commandOf(pid: string): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+  } catch {
+    return ''
+  }
 }
 
 describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => {
@@ -82,6 +104,18 @@ describe('an agent cannot choose not to be graded', { timeout: 120_000 }, () => 
   test('its code makes the grading take longer than it may', async () => {
     const more = { ...command({ command: 'sh code' }), budgets: { evaluate: 10 } }
     expectLowest(await run("call one > a; echo 'sleep 600' > code", more), { failure: 'evaluator.timeout' })
+  })
+
+  test('its calls are too large to build', async () => {
+    using _ = killBuilds()
+    const outcome = await run('call one > a', command({ command: 'true' }))
+    expectLowest(outcome, { failure: 'session.too-large', phase: 'build' })
+    expect(outcome).toMatchObject({
+      status: 'ERROR',
+      failure: { code: 'session.too-large' },
+      ending: { kind: 'completed' },
+    })
+    expect(outcome.artifacts.map(({ path }) => path)).toContain('evaluator/attribution.json')
   })
 
   test('its last call is one that the engine cannot answer', async () => {

@@ -136,8 +136,8 @@ export class Grading implements AsyncDisposable {
         exitCode: agentExit?.exitCode ?? 0,
       },
       session: options.session ?? emptySession(id),
-      conversation: () => options.conversation ?? [],
-      transcript: () => options.transcript ?? (options.conversation ?? []).map(toEntry),
+      conversation: () => declared(evaluator, options.conversation ?? []),
+      transcript: () => declared(evaluator, options.transcript ?? (options.conversation ?? []).map(toEntry)),
       samples: options.samples ?? 1,
       grader: async (from = 'clean') => {
         if (from === 'agent' && snapshot === undefined) throw new TypeError('needs.agentState was not set')
@@ -184,6 +184,12 @@ export class Grading implements AsyncDisposable {
 async function runAgent(sandbox: Sandbox, script: string): Promise<ExecResult> {
   const execution = await sandbox.exec({ command: ['bash', '-c', script], leftovers: 'end', timeoutMs: 60_000 })
   return execution.result
+}
+
+/** As for a node: messages are loaded only for an evaluator that declares that it reads them. */
+function declared<T>({ needs }: Evaluator, messages: T): T {
+  if (needs.messages === false) throw new TypeError('needs.messages was not set')
+  return messages
 }
 
 function toEntry(message: ChatMessage): TranscriptEntry {

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { dirname, join, resolve } from 'node:path'
 import { allowsExact, type Finding, type ProbeReport } from '../../gateway/upstreams/upstream.ts'
 import { protectFromOutOfMemory } from '../../lib/process/oom-score.ts'
+import { mayProtectFromOutOfMemory } from '../../lib/process/oom-score.ts'
 import { isAtLeast } from '../../lib/versions.ts'
 import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
@@ -84,7 +85,7 @@ function checkNode(version: string): Check {
 function checkMemory(): Check {
   const bytes = machineMemory()
   const share = usualMemoryMb(bytes, StageWidths.parse({}))
-  const note = protectFromOutOfMemory()
+  const note = mayProtectFromOutOfMemory()
     ? 'When memory runs out, the kernel kills sandboxes first and the node last.'
     : 'When memory runs out, the kernel kills sandboxes first; making the node its last choice needs root.'
   return { name: 'memory', value: `${formatBytes(bytes)}, ${share} MiB for a sandbox by default`, note, isFine: true }

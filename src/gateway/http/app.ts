@@ -12,6 +12,8 @@ import type { BodyBudget } from './body-budget.ts'
 import { countPrompt } from '../tokens/find-continuation.ts'
 import { handleTurn, readAsEngine } from '../handle-turn.ts'
 import type { TurnDeps } from '../live-turn.ts'
+import type { GatewayOptions } from '../gateway.ts'
+import { logRefusal } from '../sessions/log-refusal.ts'
 import { readJsonBody, type BodyLimits } from './read-body.ts'
 import type { Session, Sessions } from '../sessions/sessions.ts'
 import { isFull, storeFull } from '../sessions/store-full.ts'
@@ -25,6 +27,9 @@ export interface AppDeps extends TurnDeps {
   /** Unix milliseconds. */
   now: () => number
   bodies: BodyBudget
+  /** Limit of the calls of one session in flight. */
+  sessionCalls: number
+  onBusy?: GatewayOptions['onBusy']
 }
 
 /** The data plane: what a sandbox may reach, and nothing else. */
@@ -50,7 +55,11 @@ async function serve(
     const session = deps.sessions.authenticate(detected.sessionId, detected.key)
     const bound = deps.boundSession?.(request.socket)
     if (bound !== undefined && bound !== session.id) throw otherSession()
-    await track(session, answer(request, caller, detected, session, deps))
+    assertNotRefused(session, dialect, deps)
+    assertCallRoom(session, deps.sessionCalls)
+    // Told before the request is looked at: a process that dies of it has told.
+    if (session.inFlight.size === 0) deps.onBusy?.({ sessionId: session.id, isBusy: true })
+    await track(session, answer(request, caller, detected, session, deps), deps)
   } catch (error) {
     const failure = toFailure(error)
     if (failure.code === 'internal.bug') deps.logger.error({ err: error }, 'request failed on a defect')
@@ -63,13 +72,31 @@ function otherSession(): RolloutError {
   return new RolloutError('request.unauthorized', 'This connection belongs to another session.')
 }
 
+/** Before the body is read: reading it may be what the refusal is for. */
+function assertNotRefused(session: Session, { id }: Dialect, { ids }: AppDeps): void {
+  const { refusal } = session
+  if (refusal === undefined) return
+  logRefusal(session, { dialect: id, model: '', stream: false, request: '{}' }, refusal, ids)
+  const { code, message, ...fields } = refusal
+  throw new RolloutError(code, message, fields)
+}
+
+function assertCallRoom({ inFlight }: Session, limit: number): void {
+  if (inFlight.size < limit) return
+  const message = `This session has ${inFlight.size} calls in flight, which is its limit. Try again when one of its calls has ended.`
+  throw new RolloutError('request.over-quota', message, { retryAfterSeconds: RETRY_AFTER_SECONDS })
+}
+
+const RETRY_AFTER_SECONDS = 5
+
 /** Closing a session waits for what it has under way. */
-async function track(session: Session, work: Promise<void>): Promise<void> {
-  session.inFlight.add(work)
+async function track({ id, inFlight }: Session, work: Promise<void>, { onBusy }: AppDeps): Promise<void> {
+  inFlight.add(work)
   try {
     await work
   } finally {
-    session.inFlight.delete(work)
+    inFlight.delete(work)
+    if (inFlight.size === 0) onBusy?.({ sessionId: id, isBusy: false })
   }
 }
 

@@ -164,22 +164,43 @@ describe('a session whose log is full', () => {
   })
 })
 
-describe('request bodies in flight', () => {
-  const apis = [
-    ['/v1/chat/completions', (content: string) => chatOf(content), { type: 'rate_limit_error' }],
-    ['/v1/responses', (input: string) => JSON.stringify({ model: 'm', input }), { type: 'rate_limit_error' }],
-    [
-      '/v1/messages',
-      (content: string) => JSON.stringify({ model: 'm', max_tokens: 9, messages: [{ role: 'user', content }] }),
-      { type: 'rate_limit_error' },
-    ],
-    [
-      '/v1beta/models/m:generateContent',
-      (text: string) => JSON.stringify({ contents: [{ role: 'user', parts: [{ text }] }] }),
-      { status: 'RESOURCE_EXHAUSTED', code: 429 },
-    ],
-  ] as const
+const apis = [
+  ['/v1/chat/completions', (content: string) => chatOf(content), { type: 'rate_limit_error' }],
+  ['/v1/responses', (input: string) => JSON.stringify({ model: 'm', input }), { type: 'rate_limit_error' }],
+  [
+    '/v1/messages',
+    (content: string) => JSON.stringify({ model: 'm', max_tokens: 9, messages: [{ role: 'user', content }] }),
+    { type: 'rate_limit_error' },
+  ],
+  [
+    '/v1beta/models/m:generateContent',
+    (text: string) => JSON.stringify({ contents: [{ role: 'user', parts: [{ text }] }] }),
+    { status: 'RESOURCE_EXHAUSTED', code: 429 },
+  ],
+] as const
 
+describe('calls in flight', () => {
+  test.each(apis)('over the limit of a session get 429 and a time to wait: %s', async (path, bodyOf, error) => {
+    const release = Promise.withResolvers<readonly StreamEvent[]>()
+    const both = Promise.withResolvers<void>()
+    let entered = 0
+    const stalled = engine(() => (++entered === 2 && both.resolve(), release.promise))
+    await using gateway = await start(stalled, { sessionCalls: 2 })
+    const [busy, other] = [await gateway.openSession(), await gateway.openSession()]
+    const first = [post(busy, bodyOf('one'), { path }), post(busy, bodyOf('two'), { path })]
+    await both.promise
+    expect(await post(busy, bodyOf('three'), { path })).toMatchObject({ status: 429, retryAfter: '5', body: { error } })
+    const neighbour = post(other, bodyOf('one'), { path })
+    release.resolve(ANSWER)
+    for (const answer of await Promise.all([...first, neighbour])) expect(answer.status).toBe(200)
+    expect(await post(busy, bodyOf('three'), { path })).toMatchObject({ status: 200 })
+    await gateway.closeSession(busy.id)
+    const { turns } = await createCallLogReader({ dir }).load(busy.id)
+    expect(turns.map(({ failure }) => failure)).toEqual([undefined, undefined, undefined])
+  })
+})
+
+describe('request bodies in flight', () => {
   test.each(apis)('over the limit of a session get 429 and a time to wait: %s', async (path, bodyOf, error) => {
     const release = Promise.withResolvers<readonly StreamEvent[]>()
     const entered = Promise.withResolvers<void>()

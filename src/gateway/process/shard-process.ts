@@ -22,6 +22,12 @@ export interface TurnReport {
   tokens: number
 }
 
+/** Sent to the supervisor when a session begins to have calls in flight, and when it has none any more. */
+export interface BusyReport {
+  sessionId: string
+  isBusy: boolean
+}
+
 export interface ShardInit<T> {
   /** 0 the first time; the same port again after a crash, because harnesses hold its URL. */
   port: number
@@ -45,7 +51,7 @@ const LAST_STORE_MS = 8000
 
 /** Turns this process into a shard: `start` makes the gateway, questions come from the process that forked this one. */
 export function serveShard<T>(
-  start: (init: ShardInit<T>, report: (turn: TurnReport) => void) => Promise<RunningShard>,
+  start: (init: ShardInit<T>, report: (message: TurnReport | BusyReport) => void) => Promise<RunningShard>,
 ): void {
   let shard: RunningShard | undefined
   process.on('message', (question: Question, handle: unknown) => {
@@ -86,6 +92,6 @@ export function serveShard<T>(
 }
 
 /** Without a supervisor there is no reader, and that is no error. */
-function tell(message: Reply | TurnReport): void {
+function tell(message: Reply | TurnReport | BusyReport): void {
   if (process.connected) process.send?.(message, undefined, undefined, () => {})
 }

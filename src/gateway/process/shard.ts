@@ -7,7 +7,7 @@ import { RolloutError } from '../../model/failure.ts'
 import { forwardLog } from './forward-log.ts'
 import type { GatewayControl } from '../gateway.ts'
 import { refuseConnection } from '../http/refuse-connection.ts'
-import type { Question, Reply, ShardInit, TurnReport } from './shard-process.ts'
+import type { BusyReport, Question, Reply, ShardInit, TurnReport } from './shard-process.ts'
 
 export interface ShardOptions<T> {
   /** The program of a shard; it calls `serveShard`. */
@@ -27,6 +27,9 @@ export interface ShardEvents {
   /** The process has been started again: it needs its sessions back before anything else. */
   onRestart(ask: Ask): Promise<void>
   onTurn(turn: TurnReport): void
+  onBusy(session: BusyReport): void
+  /** The process has ended, all its messages have been read, and it will be started again. */
+  onCrash(): void
 }
 
 export type Ask = (method: keyof GatewayControl, args: unknown[]) => Promise<unknown>
@@ -141,8 +144,9 @@ export class Shard<T> {
     })
     this.#child = child
     forwardLog(child.stderr!, this.#options.logger)
-    child.on('message', (message: Reply | TurnReport) => {
-      if ('sessionId' in message) this.#events.onTurn(message)
+    child.on('message', (message: Reply | TurnReport | BusyReport) => {
+      if ('isBusy' in message) this.#events.onBusy(message)
+      else if ('sessionId' in message) this.#events.onTurn(message)
       else this.#settle(message)
     })
     child.once('error', (error) => this.#lost(child, error.message))
@@ -259,6 +263,9 @@ export class Shard<T> {
     this.#setDown()
     // One that was never ready is the first or one that failed to restart: whoever launched it goes on from here.
     if (child !== this.#readyChild || this.#stopping.signal.aborted) return
+    // Its last messages may arrive after its end, but before the end of the channel.
+    if (child.connected) child.once('disconnect', () => this.#events.onCrash())
+    else this.#events.onCrash()
     const isSteady = performance.now() - this.#readyAt > STEADY_MS
     this.#delayMs = isSteady ? FIRST_DELAY_MS : this.#delayMs
     const { logger } = this.#options

@@ -3,6 +3,7 @@ import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
 import type { IdSource } from '../../model/ids.ts'
 import type { GatewayControl, GatewayStatus, SessionAccess, SessionOptions } from '../gateway.ts'
 import { refuseConnection } from '../http/refuse-connection.ts'
+import { countCrash, type CrashRecord } from './crash-suspects.ts'
 import { Shard, type Ask, type ShardOptions } from './shard.ts'
 
 export interface ShardsOptions<T> extends ShardOptions<T> {
@@ -10,15 +11,19 @@ export interface ShardsOptions<T> extends ShardOptions<T> {
   /** The address that the processes listen on, for `url`. */
   host: string
   ids: IdSource
+  /** A session is refused after so many deaths of its process in a row, all during its calls. Default 3. */
+  crashLimit?: number
 }
 
-interface Home<T> {
+interface Home<T> extends CrashRecord {
   shard: Shard<T>
   /** With the key, once the session is open. */
   options: SessionOptions
   /** Calls that have ended, and the tokens sampled in them. */
   progress: { calls: number; tokens: number }
 }
+
+const CRASH_LIMIT = 3
 
 /**
  * A gateway of several processes, each with a port of its own. A session lives in one of them and its base URL says in
@@ -38,6 +43,11 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
       const shard: Shard<T> = new Shard(index, options, {
         onRestart: (ask) => this.#restore(shard, ask),
         onTurn: ({ sessionId, tokens }) => this.#countTurn(sessionId, tokens),
+        onBusy: ({ sessionId, isBusy }) => {
+          const home = this.#homes.get(sessionId)
+          if (home !== undefined) home.isBusy = isBusy
+        },
+        onCrash: () => this.#refuseKillers(shard),
       })
       return shard
     })
@@ -63,7 +73,13 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
   async openSession(options: SessionOptions = {}): Promise<SessionAccess> {
     const id = options.id ?? this.#options.ids.next('ses')
     if (this.#homes.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
-    const home: Home<T> = { shard: this.#emptiest(), options: { ...options, id }, progress: { calls: 0, tokens: 0 } }
+    const home: Home<T> = {
+      shard: this.#emptiest(),
+      options: { ...options, id },
+      progress: { calls: 0, tokens: 0 },
+      isBusy: false,
+      crashes: 0,
+    }
     this.#homes.set(id, home)
     try {
       const access = (await home.shard.ask('openSession', [home.options])) as SessionAccess
@@ -142,6 +158,17 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     if (progress === undefined) return
     progress.calls += 1
     progress.tokens += tokens
+  }
+
+  #refuseKillers(shard: Shard<T>): void {
+    const { crashLimit = CRASH_LIMIT, logger } = this.#options
+    const homes = [...this.#homes.values()].filter((home) => home.shard === shard && home.options.refusal === undefined)
+    for (const home of countCrash(homes, crashLimit)) {
+      const { crashes } = home
+      const message = `The gateway process died ${crashes} times in a row while calls of this session were in flight. Its further calls are refused.`
+      home.options = { ...home.options, refusal: new RolloutError('request.crashed-gateway', message).failure }
+      logger.error({ sessionId: home.options.id, crashes }, 'session kills the gateway process; its calls are refused')
+    }
   }
 
   /** What a shard must know again after it was started anew. */

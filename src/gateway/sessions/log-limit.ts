@@ -1,6 +1,7 @@
 import { RolloutError } from '../../model/failure.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import type { TurnDeps } from '../live-turn.ts'
+import { logRefusal } from './log-refusal.ts'
 import type { Session } from './sessions.ts'
 import { shortenRequest } from '../http/shorten-request.ts'
 
@@ -18,23 +19,7 @@ export function assertLogRoom(
   if (session.log.bytes < logBytes) return
   const message = `This session has stored ${Math.floor(logBytes / MB)} MB of model calls, which is its limit. Its further calls are refused.`
   const error = new RolloutError('request.over-storage', message)
-  if (!session.isLogFull) {
-    session.isLogFull = true
-    const { dialect, model, stream, wire } = request
-    const id = ids.next('turn')
-    const text = shortenRequest(wire.text)
-    const index = session.log.turns
-    session.log.appendIntent({
-      id,
-      index,
-      dialect,
-      startedAt: session.now(),
-      model,
-      stream,
-      request: text,
-      headers: {},
-    })
-    void session.log.appendEnd({ turnId: id, endedAt: session.now(), forced: {}, failure: error.failure })
-  }
+  const { dialect, model, stream, wire } = request
+  logRefusal(session, { dialect, model, stream, request: shortenRequest(wire.text) }, error.failure, ids)
   throw error
 }

@@ -36,8 +36,10 @@ export interface Session {
   readonly live: Map<string, LiveTurn>
   /** The last turn with each body, by digest. */
   readonly lastTurns: RecentMap<string>
-  /** The log has reached its limit, and that is recorded. */
-  isLogFull: boolean
+  /** Why all calls are refused; absent: they are not. */
+  readonly refusal: Failure | undefined
+  /** That calls are refused is recorded. */
+  isRefusalLogged: boolean
   /** Calls that have begun and whose end is not recorded yet. */
   readonly inFlight: Set<Promise<void>>
 }
@@ -48,6 +50,7 @@ interface OpeningOptions {
   origin?: Readonly<Record<string, unknown>>
   sampling?: Partial<Sampling>
   isContinued?: boolean
+  refusal?: Failure
 }
 
 export interface OpenedSession {
@@ -123,7 +126,8 @@ export class Sessions {
         this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking, memoryBytes: half }),
       live: new Map(),
       lastTurns: new RecentMap(256),
-      isLogFull: false,
+      refusal: options.refusal,
+      isRefusalLogged: false,
       inFlight: new Set(),
     }
     this.#byId.set(id, { session, digest })

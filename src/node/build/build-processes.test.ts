@@ -1,3 +1,6 @@
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { afterEach, expect, test } from 'vitest'
 import { FakeClock } from '../../../test/support/fake-clock.ts'
 import { systemClock } from '../../lib/async/clock.ts'
@@ -60,3 +63,31 @@ test('a process that ends for a defect fails its session, not the process', asyn
   await using next = await builds.load('ses_1')
   expect(next.head.id).toBe('ses_1')
 })
+
+test.each([
+  ['load', 1, true],
+  ['load', 2, false],
+  ['build', 1, true],
+  ['build', 2, false],
+] as const)(
+  'a process that is killed from outside in its %s %d times: the session is built %s',
+  async (step, deaths, isBuilt) => {
+    const dir = await mkdtemp(join(tmpdir(), 'polar-builds-'))
+    const file = join(dir, 'deaths')
+    await writeFile(file, '')
+    try {
+      const builds = open({ settings: { deaths, file } })
+      const build = async () => {
+        await using session = await builds.load(`ses_killed_at_${step}`)
+        return await session.build({ builder: { strategy: 'any', config: {} }, training: null, toolPrefixes: [] })
+      }
+      if (isBuilt) expect(await build()).toEqual({ answers: 1 })
+      else await expect(build()).rejects.toMatchObject({ code: 'session.too-large' })
+      expect(await readFile(file, 'utf8')).toHaveLength(deaths)
+      await using next = await builds.load('ses_1')
+      expect(next.head.id).toBe('ses_1')
+    } finally {
+      await rm(dir, { recursive: true })
+    }
+  },
+)

@@ -42,10 +42,19 @@ export class BuildProcesses implements SessionBuilds {
   }
 
   async load(sessionId: string): Promise<LoadedSession> {
+    return unlessKilled(async () => {
+      const { head, process } = await this.#load(sessionId)
+      return new RemoteSession(head, process, {
+        again: async () => (await this.#load(sessionId)).process,
+        giveBack: (one) => this.#giveBack(one),
+      })
+    })
+  }
+
+  async #load(sessionId: string): Promise<{ head: RecordHead; process: BuildProcess }> {
     const process = this.#idle.shift() ?? this.#start()
     try {
-      const head = await process.ask<RecordHead>({ kind: 'load', sessionId })
-      return new RemoteSession(head, process, () => this.#giveBack(process))
+      return { head: await process.ask<RecordHead>({ kind: 'load', sessionId }), process }
     } catch (error) {
       await this.#giveBack(process)
       throw error
@@ -75,17 +84,26 @@ export class BuildProcesses implements SessionBuilds {
 
 class RemoteSession implements LoadedSession {
   readonly head: RecordHead
-  readonly #process: BuildProcess
-  #giveBack: (() => Promise<void>) | undefined
+  readonly #processes: RemoteProcesses
+  #process: BuildProcess
+  #isOver = false
 
-  constructor(head: RecordHead, process: BuildProcess, giveBack: () => Promise<void>) {
+  constructor(head: RecordHead, process: BuildProcess, processes: RemoteProcesses) {
     this.head = head
     this.#process = process
-    this.#giveBack = giveBack
+    this.#processes = processes
   }
 
   build(job: BuildJob): Promise<BuildFacts> {
-    return this.#process.ask({ kind: 'build', job })
+    return unlessKilled(async (isAgain) => {
+      if (isAgain) await this.#replaceProcess()
+      return this.#process.ask({ kind: 'build', job })
+    })
+  }
+
+  async #replaceProcess(): Promise<void> {
+    await this.#processes.giveBack(this.#process)
+    this.#process = await this.#processes.again()
   }
 
   readConversation(): Promise<string> {
@@ -109,9 +127,28 @@ class RemoteSession implements LoadedSession {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    const giveBack = this.#giveBack
-    this.#giveBack = undefined
-    await giveBack?.()
+    if (this.#isOver) return
+    this.#isOver = true
+    await this.#processes.giveBack(this.#process)
+  }
+}
+
+interface RemoteProcesses {
+  /** Another process that has loaded the same session. */
+  again(): Promise<BuildProcess>
+  giveBack(process: BuildProcess): Promise<void>
+}
+
+/** A process that was killed from outside, which also happens to a small session where a machine has no memory left. */
+class ProcessKilled extends RolloutError {}
+
+/** Tries a second time when the process was killed from outside: a session that is not too large is seldom killed twice. */
+async function unlessKilled<T>(work: (isAgain: boolean) => Promise<T>): Promise<T> {
+  try {
+    return await work(false)
+  } catch (error) {
+    if (!(error instanceof ProcessKilled)) throw error
+    return work(true)
   }
 }
 
@@ -209,9 +246,13 @@ class BuildProcess {
 
 /** V8 aborts a process without memory; the kernel kills one when the machine has none. */
 function toError(signal: NodeJS.Signals | null, lastWords: string, heapMb: number): RolloutError {
-  if (signal === 'SIGABRT' || signal === 'SIGKILL' || /heap out of memory/i.test(lastWords)) {
+  if (signal === 'SIGABRT' || /heap out of memory/i.test(lastWords)) {
     const message = `Building the session needs more than the ${heapMb} MB of memory that one session may use for it.`
     return new RolloutError('session.too-large', message)
+  }
+  if (signal === 'SIGKILL') {
+    const message = 'The process that builds the session was killed: building needs more memory than the machine has.'
+    return new ProcessKilled('session.too-large', message)
   }
   return new RolloutError('internal.bug', `A build process ended by itself: ${lastWords.trim()}`)
 }

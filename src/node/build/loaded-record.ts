@@ -58,6 +58,7 @@ class LoadedRecord implements LoadedSession {
       answers: turns.filter(({ response }) => response !== undefined).length,
       ...(lastFailure === undefined ? {} : { lastFailure }),
       isLogFull: turns.some(({ failure }) => failure?.code === 'request.over-storage'),
+      hasCrashedGateway: turns.some(({ failure }) => failure?.code === 'request.crashed-gateway'),
       offered: this.#findOffered(built, toolPrefixes),
     }
   }

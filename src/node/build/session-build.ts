@@ -55,6 +55,8 @@ export interface BuildFacts {
   lastFailure?: Failure
   /** Whether the gateway refused calls because the call log had reached its limit. */
   isLogFull: boolean
+  /** Whether the gateway refused calls because its process died repeatedly during calls of this session. */
+  hasCrashedGateway: boolean
   /** For each of the tool prefixes. All true where there is no call of the main conversation. */
   offered: boolean[]
 }

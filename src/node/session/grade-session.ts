@@ -159,10 +159,7 @@ export class SessionGrading {
 
   /** The lowest reward, for a failure that is the agent's doing. */
   async refuse(failure: Failure): Promise<EvalResult> {
-    const { evaluator, artifacts } = this.#options
-    const metadata = { failure: failure.code, message: failure.message, phase: this.phase }
-    await artifacts.write('evaluator/attribution.json', JSON.stringify({ blame: 'policy', ...metadata }, undefined, 2))
-    return { outcome_reward: (evaluator.rewards ?? USUAL_RANGE)[0], metadata }
+    return refuseGrade(failure, { ...this.#options, phase: this.phase })
   }
 
   async #open(folder: string, prefix: string): Promise<Omit<Collection, 'signal'>> {
@@ -227,6 +224,16 @@ export class SessionGrading {
       },
     }
   }
+}
+
+/** The lowest reward that an evaluator gives. `failure`, which is the agent's doing, is kept as evidence. */
+export async function refuseGrade(
+  { code, message }: Failure,
+  { evaluator, artifacts, phase }: Pick<GradingOptions, 'evaluator' | 'artifacts'> & { phase: FailurePhase },
+): Promise<EvalResult> {
+  const metadata = { failure: code, message, phase }
+  await artifacts.write('evaluator/attribution.json', JSON.stringify({ blame: 'policy', ...metadata }, undefined, 2))
+  return { outcome_reward: (evaluator.rewards ?? USUAL_RANGE)[0], metadata }
 }
 
 /** Errors of ours keep their code; a grader's sandbox that lacks a file or holds too many is the evaluator's failure. */

@@ -72,9 +72,8 @@ function toOutcome(
     ...(order.runId === undefined ? {} : { runId: order.runId }),
     attempt: order.attempt,
     nodeId: deps.nodeId,
-    ...(tooLarge === undefined
-      ? endingOf(reached, grade?.attempt === order.attempt ? grade : undefined)
-      : { status: 'ERROR', failure: tooLarge }),
+    ...endingOf(reached, grade?.attempt === order.attempt ? grade : undefined),
+    ...(tooLarge === undefined ? {} : { status: 'ERROR', failure: tooLarge }),
     ...(facts === undefined ? {} : { counts: toCounts(facts.summary) }),
     timing: {},
     artifacts: [],

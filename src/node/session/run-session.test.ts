@@ -26,6 +26,7 @@ interface Script {
   control: Behaviour
   build: {
     ms: number
+    fails?: FailureCode
     answers?: number
     lastFailure?: FailureCode
     engineControl?: 'passed' | 'failed'
@@ -99,8 +100,8 @@ class ScriptedWork implements SessionWork<string> {
   }
 
   async build(): ReturnType<SessionWork<string>['build']> {
-    const { ms, answers = 3, lastFailure, engineControl, incomplete } = this.#script.build
-    await this.#play('build', { ms })
+    const { ms, fails, answers = 3, lastFailure, engineControl, incomplete } = this.#script.build
+    await this.#play('build', fails === undefined ? { ms } : { ms, fails })
     return {
       built: 'calls',
       answers,
@@ -365,6 +366,40 @@ describe('each stage', () => {
       const { end } = await play({ run: { ms: 1, end: 'gave-up' }, build })
       expect(end.grade !== undefined).toBe(isGraded)
       expect(end.failure?.code).toBe(isGraded ? 'harness.exit-nonzero' : lastFailure)
+    },
+  )
+
+  test.each(['finished', 'gave-up'] as const)(
+    'calls that are too large to build are worth the lowest reward, agent %s',
+    async (end) => {
+      const played = await play({ run: { ms: 1, end }, build: { ms: 1, fails: 'session.too-large' } })
+      expect(played.end).toMatchObject({
+        status: 'ERROR',
+        failure: { code: 'session.too-large' },
+        ending: { kind: end === 'finished' ? 'completed' : 'failed' },
+        grade: { outcome_reward: 0, metadata: { failure: 'session.too-large' } },
+      })
+      expect(played.asked).not.toContain('grade')
+    },
+  )
+
+  test('calls that are read for grading and are too large are worth the lowest reward', async () => {
+    const { end, asked } = await play({ grade: { ms: 1, fails: 'session.too-large', phase: 'build' } })
+    expect(end.grade).toMatchObject({ outcome_reward: 0, metadata: { failure: 'session.too-large' } })
+    expect(asked).not.toContain('control')
+  })
+
+  test.each<Partial<Script>>([
+    { build: { ms: 1, fails: 'internal.bug' } },
+    { build: { ms: 1, fails: 'store.corrupt' } },
+    { build: { ms: 1, fails: 'session.too-large' }, run: { ms: 1, end: 'finished', fails: 'runtime.gone' } },
+    { build: { ms: 20, fails: 'session.too-large' }, run: { ms: 1, end: 'finished' }, cancelAt: 20 },
+  ])(
+    'calls that cannot be built for another reason, or of a run that was not the agent’s: no reward, %o',
+    async (script) => {
+      const { end } = await play(script)
+      expect(end.status).not.toBe('COMPLETED')
+      expect(end.grade).toBeUndefined()
     },
   )
 

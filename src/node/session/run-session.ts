@@ -27,8 +27,8 @@ export interface SessionWork<Built> {
   gradingPhase(): FailurePhase
   /** Grades a sandbox that the agent never entered, with the same evaluator. Rejects when that fails. */
   control(failure: Failure, signal: AbortSignal): Promise<void>
-  /** The lowest reward, for a failure that is the agent's doing; noted with the session. */
-  refuse(failure: Failure): Promise<EvalResult>
+  /** The lowest reward, for a failure that is the agent's doing; noted with the session. Undefined: as for `grade`. */
+  refuse(failure: Failure, ending: AgentEnding): Promise<EvalResult | undefined>
   /** Removes all there is, also what is still being made. Called once, at the end, whatever happened. */
   tearDown(): Promise<void>
 }
@@ -193,7 +193,7 @@ class Life<Built> {
       await this.#state.to('POST_RUN')
       await this.#enter('postrun', NEVER)
       try {
-        if (this.#hasRun) await this.#build()
+        if (this.#hasRun) await this.#build().catch((error: unknown) => this.#refuseUnbuilt(error))
         this.#cancel.throwIfAborted()
         if (this.#mayGrade()) await this.#grade()
       } catch (error) {
@@ -221,6 +221,18 @@ class Life<Built> {
       this.#end.ending = { ...ending, kind: 'truncated' }
       delete this.#end.failure
     }
+  }
+
+  /** An agent whose calls cannot be built because of what it called gets the lowest reward. Throws other errors. */
+  async #refuseUnbuilt(error: unknown): Promise<void> {
+    const { ending } = this.#end
+    const failure = toFailure(error)
+    const isPolicys = attribute(failure.code, { phase: 'build', answers: this.#answers }) === 'policy'
+    if (!isPolicys || ending === undefined) throw error
+    this.#cancel.throwIfAborted()
+    this.#end.failure = failure
+    const grade = await this.#work.refuse(failure, ending)
+    if (grade !== undefined) this.#end.grade = grade
   }
 
   /** The agent ended for a reason that was not its own, so how it ended says nothing of it. */
@@ -271,14 +283,14 @@ class Life<Built> {
     }
     if (attribute(first.failure.code, first.evidence) === 'infrastructure') throw error
     // Grading that takes too long would take as long again.
-    if (isOverTime) return this.#work.refuse(first.failure)
+    if (isOverTime) return this.#work.refuse(first.failure, this.#end.ending!)
     try {
       return await this.#gradeOnce()
     } catch (again) {
       this.#cancel.throwIfAborted()
       const { failure, evidence } = this.#suspect(again)
       if (attribute(failure.code, { ...evidence, control: 'passed' }) === 'infrastructure') throw again
-      return this.#work.refuse(failure)
+      return this.#work.refuse(failure, this.#end.ending!)
     }
   }
 

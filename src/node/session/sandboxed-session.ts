@@ -19,7 +19,7 @@ import type { Evaluator } from '../../trajectory/evaluators/evaluator.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { BuildFacts, LoadedSession, RecordHead, SessionBuilds } from '../build/session-build.ts'
 import { controlEngine, type AskEngine } from './engine-control.ts'
-import { SessionGrading, type GradedSession } from './grade-session.ts'
+import { refuseGrade, SessionGrading } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import type { ProgramStart } from '../harness/install/harness-bundle.ts'
 import { SANDBOX_GONE, toEnd } from './harness-end.ts'
@@ -39,6 +39,7 @@ import { identityVariables } from './session-environment.ts'
 import type { StoredGrade } from './session-folder.ts'
 import type { StartOptions, WarmStarts } from '../sandbox/prepare/warm-start.ts'
 import { within } from './time-limit.ts'
+import { toGraded } from './to-graded.ts'
 
 /** A harness, and what of it has to be brought into a sandbox. */
 export interface RunnableHarness {
@@ -100,6 +101,9 @@ const LOGS_MS = 30_000
 const LOG_FULL =
   'The call log of this session reached its limit (node.gateway.session_log_mb), so the gateway refused its later model calls.'
 
+const CRASHED_GATEWAY =
+  'The gateway process died repeatedly during calls of this session, so the gateway refused its later model calls.'
+
 /** What a session is made of, once all the names in its task have been looked up. */
 interface Resolved {
   runtime: Runtime
@@ -131,7 +135,6 @@ export class RealWork implements SessionWork<SessionBuild> {
   #sandbox: Sandbox | undefined
   #graders: Graders | undefined
   #grading: SessionGrading | undefined
-  #ending: AgentEnding | undefined
   #loaded: LoadedSession | undefined
 
   constructor(
@@ -346,6 +349,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     this.timing.build_ms = clock.monotonic() - startedAt
     this.warnings.push(...missingServers(servers, facts))
     if (facts.isLogFull) this.warnings.push(LOG_FULL)
+    if (facts.hasCrashedGateway) this.warnings.push(CRASHED_GATEWAY)
     const incomplete = this.#logFailure ?? whyIncomplete(loaded.head)
     const { answers, lastFailure } = facts
     const engineControl =
@@ -393,7 +397,6 @@ export class RealWork implements SessionWork<SessionBuild> {
   async grade(build: SessionBuild, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
     if (this.#resolved!.evaluator === undefined) return undefined
     const { clock } = this.#deps
-    this.#ending = ending
     this.#grading ??= await this.#openGrading(this.#resolved!.evaluator, build, ending)
     const startedAt = clock.monotonic()
     try {
@@ -410,8 +413,13 @@ export class RealWork implements SessionWork<SessionBuild> {
     }
   }
 
-  async #openGrading(evaluator: Evaluator, build: SessionBuild, ending: AgentEnding): Promise<SessionGrading> {
+  async #openGrading(
+    evaluator: Evaluator,
+    { loaded, facts }: SessionBuild,
+    ending: AgentEnding,
+  ): Promise<SessionGrading> {
     const { task } = this.#order
+    const { strategy } = task.evaluator!
     const { host } = this.#deps
     const submission = this.#submission()
     await mkdir(submission, { recursive: true, mode: 0o700 })
@@ -421,7 +429,7 @@ export class RealWork implements SessionWork<SessionBuild> {
       agent: this.#sandbox!,
       snapshot: this.#stateName(),
       graders: this.#graders!,
-      built: await toGraded(build, task),
+      built: await toGraded(loaded, facts, { strategy, needs: evaluator.needs }),
       ending,
       task,
       submission,
@@ -435,16 +443,19 @@ export class RealWork implements SessionWork<SessionBuild> {
   }
 
   gradingPhase(): FailurePhase {
-    return this.#grading?.phase ?? 'start-grader'
+    // Before a grading is open, the recorded calls are read for it.
+    return this.#grading?.phase ?? 'build'
   }
 
   async control(failure: Failure, signal: AbortSignal): Promise<void> {
     await this.#grading!.control(failure, signal)
   }
 
-  async refuse(failure: Failure): Promise<EvalResult> {
-    const grade = await this.#grading!.refuse(failure)
-    await this.#keepGrade({ attempt: this.#order.attempt, ending: this.#ending!, grade })
+  async refuse(failure: Failure, ending: AgentEnding): Promise<EvalResult | undefined> {
+    const { evaluator } = this.#resolved!
+    if (evaluator === undefined) return undefined
+    const grade = await refuseGrade(failure, { evaluator, artifacts: this.#artifacts, phase: this.gradingPhase() })
+    await this.#keepGrade({ attempt: this.#order.attempt, ending, grade })
     return grade
   }
 
@@ -513,19 +524,6 @@ async function isAlive(sandbox: Sandbox): Promise<boolean> {
     return (await probe.result).exitCode === 0
   } catch {
     return false
-  }
-}
-
-/** Evaluators that are modules of the user's may read all calls. A record may be large, so ours get none of its turns. */
-async function toGraded({ loaded, facts }: SessionBuild, { evaluator }: TaskRequest): Promise<GradedSession> {
-  const { turnCount: _, ...head } = loaded.head
-  const [conversation, transcript] = [await loaded.readConversation(), await loaded.readTranscript()]
-  return {
-    session: evaluator?.strategy.includes('/') ? await loaded.readRecord() : { ...head, turns: [] },
-    summary: facts.summary,
-    // Parsed only where an evaluator asks for them.
-    conversation: () => JSON.parse(conversation) as ChatMessage[],
-    transcript: () => JSON.parse(transcript) as TranscriptEntry[],
   }
 }
 

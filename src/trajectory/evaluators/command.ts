@@ -79,7 +79,7 @@ interface Step {
 export const command: Plug<typeof CommandConfig, EvaluatorDeps, Evaluator> = {
   config: CommandConfig,
   create: (config) => ({
-    needs: { sandbox: true, agentState: false },
+    needs: { sandbox: true, agentState: false, messages: false },
     rewards: config.reward_range,
     check: (assertUpload) => assertSources([...config.files, ...(config.score?.files ?? [])], assertUpload),
     collect: (agent, { submission }) => collectFiles(agent, submission, config),

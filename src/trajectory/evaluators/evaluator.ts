@@ -36,6 +36,8 @@ export interface EvaluatorNeeds {
   sandbox: boolean
   /** Whether a grader's sandbox must begin as a copy of all that the agent left, not just of what was collected. */
   agentState: boolean
+  /** Whether `conversation` or `transcript` will be called. Absent: yes. They are loaded only then, and can be large. */
+  messages?: boolean
 }
 
 /** What is told of a session to whoever grades it. */

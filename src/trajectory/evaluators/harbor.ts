@@ -83,7 +83,7 @@ type Verdict =
 export const harbor: Plug<typeof HarborConfig, EvaluatorDeps, Evaluator> = {
   config: HarborConfig,
   create: (config, deps) => ({
-    needs: { sandbox: true, agentState: config.state === 'everything' },
+    needs: { sandbox: true, agentState: config.state === 'everything', messages: false },
     rewards: rangeOf(config),
     check: async (assertUpload) => {
       await assertUpload(testsOf(config))

@@ -38,7 +38,7 @@ export const http: Plug<typeof HttpConfig, EvaluatorDeps, Evaluator> = {
         : requireSecret(config.secret_env, (name) => deps.secret(name), 'evaluator http, secret_env')
     const { files } = config
     return {
-      needs: { sandbox: false, agentState: false },
+      needs: { sandbox: false, agentState: false, messages: config.messages },
       rewards: config.reward_range,
       ...(files !== undefined && {
         collect: (agent: Workspace, collection: Collection) => collectReadable(agent, collection, files),

@@ -78,7 +78,7 @@ export const judge: Plug<typeof JudgeConfig, EvaluatorDeps, Evaluator> = {
         : requireSecret(config.api_key_env, (name) => deps.secret(name), 'evaluator judge, api_key_env')
     const { files } = config
     return {
-      needs: { sandbox: false, agentState: false },
+      needs: { sandbox: false, agentState: false, messages: true },
       ...(files !== undefined && {
         collect: (agent: Workspace, collection: Collection) => collectReadable(agent, collection, files),
       }),

@@ -8,7 +8,7 @@ const SessionCompletedConfig = z.strictObject({ kind: z.literal('session_complet
 export const sessionCompleted: Plug<typeof SessionCompletedConfig, EvaluatorDeps, Evaluator> = {
   config: SessionCompletedConfig,
   create: () => ({
-    needs: { sandbox: false, agentState: false },
+    needs: { sandbox: false, agentState: false, messages: false },
     evaluate: async ({ ending, signal }) => {
       signal.throwIfAborted()
       return {

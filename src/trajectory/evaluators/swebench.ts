@@ -70,7 +70,7 @@ export const swebench: Plug<typeof SwebenchConfig, EvaluatorDeps, Evaluator> = {
   create(config) {
     const plan = toPlan(config)
     return {
-      needs: { sandbox: true, agentState: false },
+      needs: { sandbox: true, agentState: false, messages: false },
       collect: async (agent, { submission, env }) => {
         const command = toPatchCommand(config, env)
         if (command !== undefined) return collectByCommand(agent, submission, command)

@@ -73,7 +73,7 @@ function parseExpected(text: string, context: z.core.$RefinementCtx<string>): un
 export const testOnOutput: Plug<typeof TestOnOutputConfig, EvaluatorDeps, Evaluator> = {
   config: TestOnOutputConfig,
   create: (config) => ({
-    needs: { sandbox: true, agentState: false },
+    needs: { sandbox: true, agentState: false, messages: false },
     collect: (agent, collection) => collect(config, agent, collection),
     evaluate: (evaluation) => evaluate(config, evaluation),
   }),

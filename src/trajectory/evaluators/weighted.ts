@@ -44,6 +44,7 @@ export function weighted(parts: Parts): Plug<typeof WeightedConfig, EvaluatorDep
         needs: {
           sandbox: made.some(({ evaluator }) => evaluator.needs.sandbox),
           agentState: made.some(({ evaluator }) => evaluator.needs.agentState),
+          messages: made.some(({ evaluator }) => evaluator.needs.messages !== false),
         },
         rewards: rangeOf(made),
         async check(assertUpload) {

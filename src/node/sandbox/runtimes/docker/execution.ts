@@ -79,6 +79,8 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
   async function run(): Promise<ExecResult> {
     await ended(room, copying)
     record.stopClock()
+    // Podman forgets a command some time after its end, and ending what it left behind can take longer than that.
+    const early = await exitCodeOf(engine, execId)
     if (spec.leftovers === 'end' || record.isTimedOut) {
       await room.close().catch(() => {})
       await Promise.race([copying, sleep(DRAIN_MS)])
@@ -88,7 +90,8 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
     }
     isFinished = true
     await record.spools.stderr.write(mark.rest()).catch(() => {})
-    const ending = await endingOf(engine, execId, mark)
+    const code = early ?? (await untilExitCode(engine, execId))
+    const ending = code === undefined ? GONE : toEnding(code, mark.isSeen)
     await record.end()
     return record.toResult(ending)
   }
@@ -181,14 +184,22 @@ async function ended(room: Room, copying: Promise<void>): Promise<void> {
   }
 }
 
-async function endingOf(engine: Engine, execId: string, mark: Mark): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
+/** Of a command whose container has gone with what the engine knew of it. */
+const GONE = { exitCode: null, signal: 'SIGKILL' } as const
+
+async function untilExitCode(engine: Engine, execId: string): Promise<number | undefined> {
   for (let attempt = 0; attempt < INSPECT_ATTEMPTS; attempt += 1) {
-    const known = await inspectExec(engine, execId).catch(() => undefined)
-    if (known?.Running === false && known.ExitCode != null) return toEnding(known.ExitCode, mark.isSeen)
+    const code = await exitCodeOf(engine, execId)
+    if (code !== undefined) return code
     await sleep(Math.min(5 * 2 ** attempt, 250))
   }
-  // The container has gone and took with it what the engine knew.
-  return { exitCode: null, signal: 'SIGKILL' }
+  return undefined
+}
+
+/** Undefined while the command runs, and where the engine does not know. */
+async function exitCodeOf(engine: Engine, execId: string): Promise<number | undefined> {
+  const known = await inspectExec(engine, execId).catch(() => undefined)
+  return known?.Running === false ? (known.ExitCode ?? undefined) : undefined
 }
 
 function toEnding(code: number, isExit: boolean): Pick<ExecResult, 'exitCode' | 'signal'> {
