@@ -69,8 +69,8 @@ export const up = defineCommand({
       return undefined
     })
     if (opened === undefined || stop === undefined) return exitCode(stop!)
-    await using up = opened
-    const { client, server, worker: ours } = up
+    await using all = opened
+    const { client, server, worker: ours } = all
     screen[Symbol.dispose]()
     for (const warning of ours.warnings) printError(`${warning}\n`)
     sayReady(server, ours, { asJson: flags.json, data: config.data, script: config.engine.script })
