@@ -5,6 +5,10 @@ import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
+import { harnessPlaces } from '../../src/compose/harness-folders.ts'
+import { installFolder } from '../../src/node/harness/find-harness.ts'
+import { pi } from '../../src/node/harness/presets/pi.ts'
+import { whyNoHarness } from '../support/installed-harness.ts'
 
 const root = dirname(dirname(import.meta.dirname))
 const sources = [
@@ -64,14 +68,17 @@ describe('the published packages', () => {
     expect(run(process.execPath, ['package/dist/cli/main.js', '--help'])).toContain('polar')
   })
 
-  test('the library example runs a task with everything in one process', () => {
+  test('the library example runs a task with everything in one process', ({ skip }) => {
+    const places = harnessPlaces(undefined, process.env)
+    if (!existsSync(installFolder(pi, places.dir))) skip(whyNoHarness(pi))
     const program = join(directory, 'program')
     mkdirSync(join(program, 'node_modules'), { recursive: true })
     writeFileSync(join(program, 'package.json'), '{ "type": "module" }')
     symlinkSync(join(directory, 'package'), join(program, 'node_modules/polar-rl'))
     cpSync(join(root, 'examples/library/run.ts'), join(program, 'run.ts'))
     cpSync(join(root, 'examples/scripts/hello.yaml'), join(program, 'hello.yaml'))
-    const output = run(process.execPath, ['run.ts'], program)
+    const env = { ...process.env, POLAR_HARNESS_DIR: places.dir }
+    const output = execFileSync(process.execPath, ['run.ts'], { cwd: program, encoding: 'utf8', env })
     expect(output.trim().split('\n')).toEqual([expect.stringMatching(/^\S+ 1$/), expect.stringMatching(/^\S+ 1$/)])
   })
 
@@ -87,11 +94,7 @@ describe('the published packages', () => {
       const ask = `fetch(process.env.OPENAI_BASE_URL + '/chat/completions', { method: 'POST', headers: { authorization: 'Bearer ' + process.env.OPENAI_API_KEY, 'content-type': 'application/json' }, body: JSON.stringify({ model: process.env.POLAR_MODEL, max_tokens: 4, messages: [{ role: 'user', content: 'Hi' }] }) }).then(async (r) => { if (!r.ok) throw new Error(await r.text()) })`
       const record = ['record', '--upstream', engine.url, '--out', 'out', '--', process.execPath, '-e', ask]
       await promisify(execFile)(process.execPath, [polar, ...record], { cwd: folder })
-      const samples = run(
-        process.execPath,
-        [polar, 'export', 'all', '--out', 'out', '--format', 'jsonl', '--to', '-'],
-        folder,
-      )
+      const samples = run(process.execPath, [polar, 'export', 'all', '--out', 'out', '--format', 'jsonl'], folder)
       expect(
         samples
           .trim()
