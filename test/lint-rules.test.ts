@@ -161,7 +161,7 @@ function lintTree(files: readonly (readonly [file: string, source: string, ...un
 }
 
 function runOxlint(directory: string): LintResult {
-  const args = [join(root, 'node_modules/.bin/oxlint'), '--type-aware', '--format', 'json', 'src', 'web']
+  const args = [join(root, 'node_modules/.bin/oxlint'), '--type-aware', '--format', 'json', 'src', 'packages', 'web']
   const { status, stdout, stderr } = spawnSync(process.execPath, args, { cwd: directory, encoding: 'utf8' })
   if (!stdout.startsWith('{')) throw new Error(`oxlint said: ${stdout}${stderr}`)
   const { diagnostics } = JSON.parse(stdout) as { diagnostics: { filename: string; code: string }[] }

@@ -214,7 +214,7 @@ describe('renewing', () => {
 })
 
 test('a session whose node falls silent is given to another', async () => {
-  await using quick = await startTestServer({ leaseMs: 400 })
+  await using quick = await startTestServer({ leaseMs: 3000 })
   await quick.client.submitTask({ body: makeTask('t') })
   const silent = await TestNode.join(quick.client, 'silent')
   const [order] = await silent.lease(1)
