@@ -130,7 +130,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       sessions: this.#sessions,
       boundSession: (socket) => this.#bound.get(socket),
       limits: { ...DEFAULT_LIMITS, ...options.limits },
-      bodies: new BodyBudget({ ...DEFAULT_BUDGET, ...options.budget }),
+      bodyBudget: new BodyBudget({ ...DEFAULT_BUDGET, ...options.budget }),
       logBytes: (options.sessionLogMb ?? SESSION_LOG_MB) * 1024 ** 2,
       onTurnEnd: options.onTurnEnd,
     })

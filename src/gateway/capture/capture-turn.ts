@@ -1,6 +1,6 @@
 import { commonPrefixOfIds } from '../../lib/collections/common-prefix.ts'
 import { hasNaN } from '../../lib/has-nan.ts'
-import { NumberColumn } from '../upstreams/wire/fast/number-column.ts'
+import { NumberColumn } from './number-column.ts'
 import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
 import type { Choice, FinishReason, Grade, TurnResponse, Usage, VersionRange, WeightSpan } from '../../model/turn.ts'

@@ -1,6 +1,7 @@
 import { formatSse } from '../../lib/net/sse.ts'
-import type { ToolCallDelta, WireFields } from '../../model/stream-event.ts'
-import type { Vault } from './dialect.ts'
+import type { ToolCallDelta } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
+import type { TextSealer } from './dialect.ts'
 
 /** What a step of the engine added to one kind of block; texts are not empty. */
 type Piece = { kind: 'thinking' | 'text'; text: string } | { kind: 'call'; call: ToolCallDelta }
@@ -17,7 +18,7 @@ type OpenBlock =
  */
 export class BlockStream {
   readonly #showThinking: boolean
-  readonly #vault: Vault
+  readonly #sealer: TextSealer
   readonly #calls = new Set<number>()
   #index = 0
   #open: OpenBlock | undefined
@@ -25,9 +26,9 @@ export class BlockStream {
   /** For calls the engine gave no id. */
   answerId = ''
 
-  constructor(options: { showThinking: boolean; vault: Vault }) {
+  constructor(options: { showThinking: boolean; sealer: TextSealer }) {
     this.#showThinking = options.showThinking
-    this.#vault = options.vault
+    this.#sealer = options.sealer
   }
 
   get hasCalls(): boolean {
@@ -116,7 +117,7 @@ export class BlockStream {
     if (open === undefined) return ''
     // In one piece: some clients join the pieces of a signature, others keep the last.
     const signature =
-      open.kind === 'thinking' ? this.#delta({ type: 'signature_delta', signature: this.#vault.seal(open.text) }) : ''
+      open.kind === 'thinking' ? this.#delta({ type: 'signature_delta', signature: this.#sealer.seal(open.text) }) : ''
     const stop = frame({ type: 'content_block_stop', index: this.#index })
     this.#open = undefined
     this.#index += 1

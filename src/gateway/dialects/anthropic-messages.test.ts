@@ -7,12 +7,15 @@ import type { AssistantMessage } from '../../model/message.ts'
 import type { ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { FinishReason, TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import { anthropicMessagesFields } from './anthropic-messages-fields.ts'
 import { anthropicMessages } from './anthropic-messages.ts'
 import { bareContext, type RequestContext, type Route } from './dialect.ts'
 
-const context: RequestContext = { ...bareContext(anthropicMessages.routes[0] as Route), vault: createVault('key') }
+const context: RequestContext = {
+  ...bareContext(anthropicMessages.routes[0] as Route),
+  sealer: createTextSealer('key'),
+}
 const counting: RequestContext = { ...context, route: anthropicMessages.routes[1] as Route }
 
 function parse(value: unknown, within = context): TurnRequest {
@@ -221,7 +224,7 @@ describe('parseRequest()', () => {
   })
 
   test('restores reasoning from its seal and ignores the seals of others', () => {
-    const signature = context.vault.seal(' as sampled\n')
+    const signature = context.sealer.seal(' as sampled\n')
     const thinkingOf = (...blocks: unknown[]): unknown =>
       (messagesOf({ role: 'assistant', content: [...blocks, text('x')] })[0] as AssistantMessage).reasoning
     expect(thinkingOf({ type: 'thinking', thinking: '', signature })).toBe(' as sampled\n')
@@ -570,7 +573,7 @@ describe('createStreamRenderer()', () => {
       end,
     ]
     const frames = framesOf(streamed(events))
-    const signature = context.vault.seal('hm!')
+    const signature = context.sealer.seal('hm!')
     const block = (index: number, content_block: unknown): unknown => ({
       type: 'content_block_start',
       index,
@@ -686,7 +689,7 @@ describe('createStreamRenderer()', () => {
   test('sends the signature without the text when thinking is not to be shown', () => {
     const request = parse({ ...hello, thinking: { type: 'adaptive', display: 'omitted' } })
     const events = eventsOf({ reasoning: 'secret plan', text: 'done' })
-    const expected = [{ type: 'thinking', thinking: '', signature: context.vault.seal('secret plan') }, text('done')]
+    const expected = [{ type: 'thinking', thinking: '', signature: context.sealer.seal('secret plan') }, text('done')]
     expect(streamed(events, request)).not.toContain('secret')
     expect(reduce(streamed(events, request)).content).toEqual(expected)
     expect(whole(events, request).content).toEqual(expected)

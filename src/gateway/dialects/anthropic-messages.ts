@@ -10,10 +10,11 @@ import {
   type ToolCall,
   type ToolChoice,
 } from '../../model/message.ts'
-import type { AnswerStart, ChoiceDelta, WireFields } from '../../model/stream-event.ts'
+import type { AnswerStart, ChoiceDelta } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest, TurnResponse, Usage } from '../../model/turn.ts'
 import { BlockStream, callId, frame, parseObject } from './anthropic-messages-blocks.ts'
-import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, Vault } from './dialect.ts'
+import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, TextSealer } from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
@@ -136,7 +137,7 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   return {
     dialect: 'anthropic-messages',
     model: wire.model,
-    messages: [...toSystem(wire.system), ...toMessages(wire, context.vault)],
+    messages: [...toSystem(wire.system), ...toMessages(wire, context.sealer)],
     tools,
     toolChoice: toToolChoice(wire.tool_choice, tools),
     parallelToolCalls: toParallel(wire.tool_choice?.disable_parallel_tool_use),
@@ -200,13 +201,13 @@ function isBillingLine(part: ContentPart): boolean {
   return part.type === 'text' && part.text.startsWith('x-anthropic-billing-header:')
 }
 
-function toMessages(wire: WireRequest, vault: Vault): Message[] {
+function toMessages(wire: WireRequest, sealer: TextSealer): Message[] {
   return toTurns(wire).flatMap(({ role, blocks }): Message[] => {
     switch (role) {
       case 'user':
         return toUserMessages(blocks)
       case 'assistant':
-        return [toAssistant(blocks, vault)]
+        return [toAssistant(blocks, sealer)]
       case 'system': {
         const content = toContent(blocks)
         return content.length > 0 ? [{ role, content }] : []
@@ -237,8 +238,8 @@ function toUserMessages(blocks: WireBlock[]): Message[] {
   return content.length > 0 || results.length === 0 ? [...results, { role: 'user', content }] : results
 }
 
-function toAssistant(blocks: WireBlock[], vault: Vault): AssistantMessage {
-  const thoughts = blocks.flatMap((block) => toThought(block, vault))
+function toAssistant(blocks: WireBlock[], sealer: TextSealer): AssistantMessage {
+  const thoughts = blocks.flatMap((block) => toThought(block, sealer))
   return {
     role: 'assistant',
     content: joinTexts(toContent(blocks.filter((block) => !ASSISTANT_ONLY.has(block.type)))),
@@ -250,11 +251,11 @@ function toAssistant(blocks: WireBlock[], vault: Vault): AssistantMessage {
 const ASSISTANT_ONLY: ReadonlySet<WireBlock['type']> = new Set(['thinking', 'redacted_thinking', 'tool_use'])
 
 /** The seal before the text: it holds what was sampled, while the text may be left out or trimmed. */
-function toThought(block: WireBlock, vault: Vault): string[] {
+function toThought(block: WireBlock, sealer: TextSealer): string[] {
   if (block.type !== 'thinking' && block.type !== 'redacted_thinking') return []
   const sealed = block.type === 'thinking' ? block.signature : block.data
   const shown = block.type === 'thinking' ? block.thinking : undefined
-  const thought = (sealed ? vault.open(sealed) : undefined) ?? shown
+  const thought = (sealed ? sealer.open(sealed) : undefined) ?? shown
   return thought ? [thought] : []
 }
 
@@ -416,7 +417,7 @@ function renderResponse(request: TurnRequest, { response }: Answer, context: Req
     type: 'message',
     role: 'assistant',
     model: request.model,
-    content: renderContent(request, response, context.vault),
+    content: renderContent(request, response, context.sealer),
     ...renderStop(request, {
       finishReason: choice?.finishReason ?? 'cut',
       stopReason: choice?.stopReason,
@@ -426,13 +427,13 @@ function renderResponse(request: TurnRequest, { response }: Answer, context: Req
   }
 }
 
-function renderContent(request: TurnRequest, { id, choices }: TurnResponse, vault: Vault): WireFields[] {
+function renderContent(request: TurnRequest, { id, choices }: TurnResponse, sealer: TextSealer): WireFields[] {
   const { content = [], reasoning = '', toolCalls = [] } = choices[0]?.message ?? {}
   const text = textOf({ content })
   const blocks: WireFields[] = []
   if (reasoning) {
     const thinking = isThinkingShown(request) ? reasoning : ''
-    blocks.push({ type: 'thinking', thinking, signature: vault.seal(reasoning) })
+    blocks.push({ type: 'thinking', thinking, signature: sealer.seal(reasoning) })
   }
   if (text || (!reasoning && toolCalls.length === 0)) blocks.push({ type: 'text', text })
   for (const [index, call] of toolCalls.entries()) {
@@ -501,7 +502,7 @@ function renderUsage({ promptTokens, completionTokens, cachedTokens = 0 }: Usage
 // --- render stream ----------------------------------------------------------------------------------------------------
 
 function createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer {
-  const blocks = new BlockStream({ showThinking: isThinkingShown(request), vault: context.vault })
+  const blocks = new BlockStream({ showThinking: isThinkingShown(request), sealer: context.sealer })
   const counted: Usage = { promptTokens: 0, completionTokens: 0 }
   let reported: Usage | undefined
   let finishReason: FinishReason = 'cut'

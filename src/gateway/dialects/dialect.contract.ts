@@ -5,7 +5,7 @@ import { FailureCode, RolloutError } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import type { Dialect, RequestContext } from './dialect.ts'
 
 /** What a client of the API makes of an answer, in words common to all. */
@@ -121,7 +121,7 @@ export function describeDialect(subject: DialectSubject): void {
       query: new URLSearchParams(query),
       headers: {},
       recall: () => undefined,
-      vault: createVault('k'),
+      sealer: createTextSealer('k'),
     }
     return { request: dialect.parseRequest({ text: JSON.stringify(value), value }, context), context }
   }

@@ -1,7 +1,7 @@
 import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
 import type { AssistantMessage, ContentPart, Message, ToolCall } from '../../model/message.ts'
-import type { Vault } from './dialect.ts'
+import type { TextSealer } from './dialect.ts'
 
 // --- wire schemas ----------------------------------------------------------------------------------------------------
 
@@ -76,8 +76,8 @@ export type WireContent = z.infer<typeof WireContent>
 // --- contents to messages --------------------------------------------------------------------------------------------
 
 /** Contents to messages, in their order. */
-export function toMessages(contents: readonly WireContent[], vault: Vault): Message[] {
-  const history = new History(vault)
+export function toMessages(contents: readonly WireContent[], sealer: TextSealer): Message[] {
+  const history = new History(sealer)
   for (const content of contents) history.add(content)
   return history.messages
 }
@@ -129,14 +129,14 @@ interface OpenResult {
 
 class History {
   readonly messages: Message[] = []
-  readonly #vault: Vault
+  readonly #sealer: TextSealer
   #open = new OpenCalls()
   #callCount = 0
   /** What consecutive `model` contents add to: Google's chat helper keeps one content per chunk it received. */
   #turn: { message: AssistantMessage; thoughts: string; sealed: string } | undefined
 
-  constructor(vault: Vault) {
-    this.#vault = vault
+  constructor(sealer: TextSealer) {
+    this.#sealer = sealer
   }
 
   add({ role, parts: given }: WireContent): void {
@@ -175,7 +175,7 @@ class History {
       this.#turn = turn = { message, thoughts: '', sealed: '' }
     }
     for (const part of parts) {
-      const seal = openSeal(part.thoughtSignature, this.#vault)
+      const seal = openSeal(part.thoughtSignature, this.#sealer)
       // Every seal holds all reasoning up to its part, so the last one has the whole.
       if (seal.reasoning !== undefined) turn.sealed = seal.reasoning
       if (part.functionCall != null) turn.message.toolCalls.push(this.#openCall(part.functionCall, seal.callId))
@@ -337,15 +337,15 @@ const Seal = z.object({ reasoning: z.string().optional(), callId: z.string().opt
 type Seal = z.infer<typeof Seal>
 
 /** As a `thoughtSignature`: standard base64, padded, because clients check that (pi) or decode it (Go, Python). */
-export function closeSeal(seal: Seal, vault: Vault): string {
-  const sealed = vault.seal(JSON.stringify(seal)).replaceAll('-', '+').replaceAll('_', '/')
+export function closeSeal(seal: Seal, sealer: TextSealer): string {
+  const sealed = sealer.seal(JSON.stringify(seal)).replaceAll('-', '+').replaceAll('_', '/')
   return sealed.padEnd(Math.ceil(sealed.length / 4) * 4, '=')
 }
 
 /** Empty for what others put there, such as the `skip_thought_signature_validator` of clients that have none. */
-function openSeal(signature: string | null | undefined, vault: Vault): Seal {
+function openSeal(signature: string | null | undefined, sealer: TextSealer): Seal {
   if (!signature) return {}
   const [sealed = ''] = signature.replaceAll('+', '-').replaceAll('/', '_').split('=', 1)
-  const text = vault.open(sealed)
+  const text = sealer.open(sealed)
   return text === undefined ? {} : (Seal.safeParse(parseJson(text)).data ?? {})
 }

@@ -8,21 +8,21 @@ import type { ChoiceDelta, StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
 import { createDetector } from '../http/detect.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import { bareContext, type RequestContext } from './dialect.ts'
 import { googleGenerateFields } from './google-generate-fields.ts'
 import { toJsonSchema } from './google-generate-schema.ts'
 import { googleGenerate } from './google-generate.ts'
 
 const detect = createDetector([googleGenerate])
-const vault = createVault('the session key')
+const sealer = createTextSealer('the session key')
 
 const STREAM = '/v1beta/models/m:streamGenerateContent?alt=sse'
 const WHOLE = '/v1beta/models/m:generateContent'
 const COUNT = '/v1beta/models/m:countTokens'
 
 function contextOf(url: string, method = 'POST', headers: Record<string, string> = {}): RequestContext {
-  return { ...detect({ method, url, headers }).context, recall: () => undefined, vault }
+  return { ...detect({ method, url, headers }).context, recall: () => undefined, sealer }
 }
 
 function parse(value: unknown, url = STREAM): TurnRequest {
@@ -364,7 +364,7 @@ describe('parseRequest()', () => {
       'AAAA',
       '',
       null,
-      createVault('x').seal('{}'),
+      createTextSealer('x').seal('{}'),
     ]) {
       expect(messagesOf({ role: 'model', parts: [{ text: 'x', thoughtSignature }] })).toEqual([
         { role: 'assistant', content: [{ type: 'text', text: 'x' }], toolCalls: [] },

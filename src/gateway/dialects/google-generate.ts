@@ -3,7 +3,8 @@ import * as z from 'zod'
 import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { Tool, ToolCall, ToolChoice } from '../../model/message.ts'
-import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
+import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest, Usage } from '../../model/turn.ts'
 import type {
   Answer,
@@ -13,7 +14,7 @@ import type {
   RequestContext,
   Route,
   StreamRenderer,
-  Vault,
+  TextSealer,
 } from './dialect.ts'
 import { closeSeal, isRecord, loose, many, toArgs, toMessages, WireContent } from './google-generate-contents.ts'
 import { toJsonSchema } from './google-generate-schema.ts'
@@ -108,7 +109,7 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   return {
     dialect: 'google-generate',
     model: modelOf(context),
-    messages: toMessages([...instruction, ...contents], context.vault),
+    messages: toMessages([...instruction, ...contents], context.sealer),
     tools: functions,
     toolChoice: functions.length === 0 ? undefined : toToolChoice(toolConfig?.functionCallingConfig),
     responseFormat: toResponseFormat(config),
@@ -193,7 +194,7 @@ function toReasoning(config: WireThinkingConfig | null | undefined): TurnRequest
 function renderResponse(request: TurnRequest, { response }: Answer, context: RequestContext): unknown {
   const candidates = response.choices.map((choice) => {
     const { message, finishReason, ids, logprobs } = choice
-    const renderer = new CandidateRenderer(choice.index, response.id, request, context.vault)
+    const renderer = new CandidateRenderer(choice.index, response.id, request, context.sealer)
     const parts = renderer.add({
       type: 'choice-delta',
       choice: choice.index,
@@ -249,7 +250,7 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
   const candidateOf = (index: number): CandidateRenderer => {
     let candidate = candidates.get(index)
     if (candidate === undefined) {
-      candidate = new CandidateRenderer(index, start?.id ?? '', request, context.vault)
+      candidate = new CandidateRenderer(index, start?.id ?? '', request, context.sealer)
       candidates.set(index, candidate)
     }
     return candidate
@@ -310,7 +311,7 @@ class CandidateRenderer {
   readonly index: number
   readonly #responseId: string
   readonly #request: TurnRequest
-  readonly #vault: Vault
+  readonly #sealer: TextSealer
   readonly #calls = new Map<number, ToolCall>()
   readonly #callIds = new Set<string>()
   #reasoning = ''
@@ -322,11 +323,11 @@ class CandidateRenderer {
   #logprobSum = 0
   #logprobCount = 0
 
-  constructor(index: number, responseId: string, request: TurnRequest, vault: Vault) {
+  constructor(index: number, responseId: string, request: TurnRequest, sealer: TextSealer) {
     this.index = index
     this.#responseId = responseId
     this.#request = request
-    this.#vault = vault
+    this.#sealer = sealer
   }
 
   /**
@@ -378,7 +379,7 @@ class CandidateRenderer {
   #sign(): WireFields {
     if (this.#reasoning.length <= this.#sealedChars) return {}
     this.#sealedChars = this.#reasoning.length
-    return { thoughtSignature: closeSeal({ reasoning: this.#reasoning }, this.#vault) }
+    return { thoughtSignature: closeSeal({ reasoning: this.#reasoning }, this.#sealer) }
   }
 
   #addPiece({ index, id, name, arguments: text }: ToolCallDelta): void {
@@ -397,7 +398,7 @@ class CandidateRenderer {
     this.#sealedChars = this.#reasoning.length
     return {
       functionCall: { id, name: call.name, args: toArgs(call.arguments) },
-      thoughtSignature: closeSeal({ callId: id, ...reasoning }, this.#vault),
+      thoughtSignature: closeSeal({ callId: id, ...reasoning }, this.#sealer),
     }
   }
 

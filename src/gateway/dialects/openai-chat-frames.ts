@@ -1,4 +1,4 @@
-import type { ChoiceDelta, ChunkForm, ChunkParts, ChunkRun } from '../../model/stream-event.ts'
+import type { ChunkForm, ChunkParts, ChunkRun, DeltaEvent } from '../wire-event.ts'
 
 /** Which of the lists beside the text a caller sees. */
 export interface ShownFields {
@@ -22,10 +22,10 @@ const MARKS: ChunkParts = {
  */
 export class RunFrames {
   readonly #shown: ShownFields
-  readonly #render: (delta: ChoiceDelta) => string
+  readonly #render: (delta: DeltaEvent) => string
   readonly #frames = new Map<ChunkForm, Frame | undefined>()
 
-  constructor(shown: ShownFields, render: (delta: ChoiceDelta) => string) {
+  constructor(shown: ShownFields, render: (delta: DeltaEvent) => string) {
     this.#shown = shown
     this.#render = render
   }

@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { RolloutError } from '../../model/failure.ts'
-import type { StreamEvent } from '../../model/stream-event.ts'
+import type { WireEvent } from '../wire-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { bareContext, type Route } from './dialect.ts'
 import { openaiChat } from './openai-chat.ts'
@@ -98,7 +98,7 @@ describe('parseRequest()', () => {
   })
 })
 
-const start: StreamEvent = {
+const start: WireEvent = {
   type: 'answer-start',
   id: 'chatcmpl-1',
   model: 'served',
@@ -107,7 +107,7 @@ const start: StreamEvent = {
   extra: { system_fingerprint: 'fp' },
 }
 
-function streamed(request: TurnRequest, events: readonly StreamEvent[]): unknown[] {
+function streamed(request: TurnRequest, events: readonly WireEvent[]): unknown[] {
   const renderer = openaiChat.createStreamRenderer(request, bareContext(openaiChat.routes[0] as Route))
   const text = events.map((event) => renderer.render(event)).join('')
   return text
@@ -118,7 +118,7 @@ function streamed(request: TurnRequest, events: readonly StreamEvent[]): unknown
 }
 
 describe('createStreamRenderer()', () => {
-  const delta: StreamEvent = {
+  const delta: WireEvent = {
     type: 'choice-delta',
     choice: 0,
     text: 'hi',
@@ -132,7 +132,7 @@ describe('createStreamRenderer()', () => {
       finish_reason: null,
     },
   }
-  const idsOnly: StreamEvent = {
+  const idsOnly: WireEvent = {
     ...delta,
     text: undefined,
     wire: { index: 0, delta: {}, token_ids: [6], finish_reason: null },
@@ -162,7 +162,7 @@ describe('createStreamRenderer()', () => {
   })
 
   test('sends usage only when the harness asked for it', () => {
-    const usage: StreamEvent = { type: 'usage', usage: { promptTokens: 2, completionTokens: 1 } }
+    const usage: WireEvent = { type: 'usage', usage: { promptTokens: 2, completionTokens: 1 } }
     expect(streamed(parse({ ...hello, stream: true }), [start, usage])).toEqual([])
     const asked = parse({ ...hello, stream: true, stream_options: { include_usage: true } })
     expect(streamed(asked, [start, usage])).toMatchObject([
@@ -172,7 +172,7 @@ describe('createStreamRenderer()', () => {
 
   test('renders an engine of another wire from the events alone', () => {
     const request = parse({ ...hello, stream: true })
-    const events: StreamEvent[] = [
+    const events: WireEvent[] = [
       start,
       {
         type: 'choice-delta',

@@ -4,12 +4,12 @@ import { toJsonBytes } from '../../lib/json/json-bytes.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
-import type { ChoiceDelta, WireFields } from '../../model/stream-event.ts'
+import type { DeltaEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest } from '../../model/turn.ts'
 import { RunFrames, type ShownFields } from './openai-chat-frames.ts'
 import {
   SSE_COMMENT,
-  takesComments,
+  acceptsComments,
   type Answer,
   type Dialect,
   type JsonBody,
@@ -85,11 +85,11 @@ const WireSettings = WireRequest.omit({ messages: true, tools: true })
 
 // --- parse request ----------------------------------------------------------------------------------------------------
 
-function parseRequest(body: JsonBody, { known }: RequestContext): TurnRequest {
+function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequest {
   if (typeof body.value !== 'object' || body.value === null || Array.isArray(body.value)) {
     throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
   }
-  const { wire, messages, tools } = readKnown(body.value, known ?? new WeakMap()) ?? readAll(body.value)
+  const { wire, messages, tools } = readKnown(body.value, parsedParts ?? new WeakMap()) ?? readAll(body.value)
   return {
     dialect: 'openai-chat',
     model: wire.model,
@@ -120,7 +120,7 @@ interface ReadRequest {
   tools: Tool[]
 }
 
-type Known = NonNullable<RequestContext['known']>
+type Known = NonNullable<RequestContext['parsedParts']>
 
 function readAll(value: object): ReadRequest {
   const parsed = WireRequest.safeParse(value)
@@ -264,7 +264,7 @@ function renderResponse(request: TurnRequest, { events }: Answer): unknown {
   return hasUnread && (shown.ids || shown.logprobs) ? toJsonBytes(body) : body
 }
 
-function renderChoice(delta: ChoiceDelta, shown: ShownFields): WireFields {
+function renderChoice(delta: DeltaEvent, shown: ShownFields): WireFields {
   const { delta: _delta, message, ...wire } = delta.wire ?? {}
   return hideFields(
     {
@@ -279,7 +279,7 @@ function renderChoice(delta: ChoiceDelta, shown: ShownFields): WireFields {
 }
 
 /** For an engine whose wire is another one than ours. */
-function messageOf(delta: ChoiceDelta): WireFields {
+function messageOf(delta: DeltaEvent): WireFields {
   return {
     role: 'assistant',
     content: delta.text ?? null,
@@ -300,7 +300,7 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
 
   const chunk = (fields: WireFields): string => formatSse(JSON.stringify({ ...head, ...fields }))
 
-  const renderFrame = (event: ChoiceDelta): string => {
+  const renderFrame = (event: DeltaEvent): string => {
     const choice = renderDelta(event, shown, !begun.has(event.choice))
     begun.add(event.choice)
     if (choice === undefined) return ''
@@ -337,14 +337,14 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
     // Every client takes a chunk that adds nothing. Before the engine has begun its id is not known, and the final object
     // of OpenAI's SDKs has the id of the first chunk.
     keepAlive: () =>
-      head['id'] === '' && takesComments(context.headers)
+      head['id'] === '' && acceptsComments(context.headers)
         ? SSE_COMMENT
         : chunk({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason: null }] }),
   }
 }
 
 /** Undefined when only ids or log probabilities came that the caller did not ask for. */
-function renderDelta(event: ChoiceDelta, shown: ShownFields, isFirst: boolean): WireFields | undefined {
+function renderDelta(event: DeltaEvent, shown: ShownFields, isFirst: boolean): WireFields | undefined {
   const wire = event.wire ?? {}
   // Clients want to hear who speaks before anything else.
   const spoken = isFirst ? { role: 'assistant', ...deltaOf(event) } : deltaOf(event)
@@ -356,7 +356,7 @@ function renderDelta(event: ChoiceDelta, shown: ShownFields, isFirst: boolean): 
 }
 
 /** For an engine whose wire is another one than ours. */
-function deltaOf(event: ChoiceDelta): WireFields {
+function deltaOf(event: DeltaEvent): WireFields {
   return {
     ...(event.text === undefined ? {} : { content: event.text }),
     ...(event.reasoning === undefined ? {} : { reasoning_content: event.reasoning }),
@@ -401,7 +401,7 @@ function renderUsage(usage: { promptTokens: number; completionTokens: number }):
   }
 }
 
-function finishWord(delta: ChoiceDelta): string | null {
+function finishWord(delta: DeltaEvent): string | null {
   const onWire = delta.wire?.['finish_reason']
   if (typeof onWire === 'string') return onWire
   return delta.finishReason === undefined ? null : FINISH_WORDS[delta.finishReason]

@@ -2,7 +2,7 @@ import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { AssistantMessage, ContentPart, Message } from '../../model/message.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 
 /**
  * The `input` of the Responses API: a flat list of items, in which one turn of the model is a run of several items. Here

@@ -1,5 +1,6 @@
 import { formatSse } from '../../lib/net/sse.ts'
-import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
+import type { AnswerStart, ToolCallDelta } from '../../model/stream-event.ts'
+import type { DeltaEvent, WireEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, Usage } from '../../model/turn.ts'
 import { SSE_COMMENT } from './dialect.ts'
 
@@ -25,7 +26,7 @@ export interface AnswerShape {
   showsSummary: boolean
   showsLogprobs: boolean
   /** Whether comments keep the client waiting, where no event of the API can. */
-  takesComments: boolean
+  acceptsComments: boolean
   /** Whether the text is not for reading but a compacted conversation, to be handed back sealed. */
   isCompaction: boolean
   seal(text: string): string
@@ -61,7 +62,7 @@ export class ResponseWriter {
   }
 
   /** The frames of one event. */
-  write(event: StreamEvent): string {
+  write(event: WireEvent): string {
     this.#frames = ''
     switch (event.type) {
       case 'answer-start':
@@ -95,7 +96,7 @@ export class ResponseWriter {
   keepAlive(): string {
     this.#frames = ''
     if (this.#start !== undefined && this.#finish === undefined && !this.#ended) this.#emitNothing()
-    else if (this.#shape.takesComments) return SSE_COMMENT
+    else if (this.#shape.acceptsComments) return SSE_COMMENT
     else this.#emit('keepalive', {})
     return this.#frames
   }
@@ -137,7 +138,7 @@ export class ResponseWriter {
     return this.#usage ?? renderUsage(counted)
   }
 
-  #add(delta: ChoiceDelta): void {
+  #add(delta: DeltaEvent): void {
     this.#sampled += delta.ids?.length ?? 0
     if (delta.finishReason !== undefined) this.#finish = delta.finishReason
     if (this.#shape.isCompaction) {
@@ -391,7 +392,7 @@ function outputText(text: string, logprobs: readonly unknown[]): WireFields {
 }
 
 /** From engines whose wire is Chat Completions: an entry looks the same in both APIs. */
-function logprobsOf(delta: ChoiceDelta): unknown[] {
+function logprobsOf(delta: DeltaEvent): unknown[] {
   const { content } = (delta.wire?.['logprobs'] ?? {}) as { content?: unknown }
   return Array.isArray(content) ? content : []
 }

@@ -1,7 +1,7 @@
 import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
 import type { Tool } from '../../model/message.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 
 /**
  * Tools of the Responses API and calls to them. Engines know functions only, so every tool that the harness itself runs

@@ -3,20 +3,20 @@ import OpenAI from 'openai'
 import { describe, expect, test } from 'vitest'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { AssistantMessage, Message, ToolCall } from '../../model/message.ts'
-import type { ChoiceDelta, StreamEvent } from '../../model/stream-event.ts'
+import type { DeltaEvent, WireEvent } from '../wire-event.ts'
 import type { FinishReason, TurnRequest } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { SessionMemory } from '../sessions/session-memory.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { AnswerHistory } from '../sessions/answer-history.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import { bareContext, type RequestContext, type Route } from './dialect.ts'
 import { openaiResponses } from './openai-responses.ts'
 import { openaiResponsesFields } from './openai-responses-fields.ts'
 
 const route = (path: string): Route => openaiResponses.routes.find((candidate) => candidate.path === path) as Route
-const vault = createVault('session key')
+const sealer = createTextSealer('session key')
 
 function contextOf(fields: Partial<RequestContext> = {}): RequestContext {
-  return { ...bareContext(route('/v1/responses')), vault, ...fields }
+  return { ...bareContext(route('/v1/responses')), sealer, ...fields }
 }
 
 function parse(value: unknown, context = contextOf()): TurnRequest {
@@ -147,7 +147,7 @@ describe('parseRequest()', () => {
       return (message as AssistantMessage).reasoning
     }
     const summary = [{ type: 'summary_text', text: 'short' }]
-    const sealed = vault.seal('as sampled')
+    const sealed = sealer.seal('as sampled')
     expect(reasoningOf({ content: [{ type: 'reasoning_text', text: 'raw' }], encrypted_content: sealed })).toBe('raw')
     expect(reasoningOf({ content: null, encrypted_content: sealed, summary })).toBe('as sampled')
     expect(reasoningOf({ encrypted_content: 'gAAAA foreign', summary })).toBe('short')
@@ -538,28 +538,28 @@ describe('tools', () => {
 
 // --- answers ----------------------------------------------------------------------------------------------------------
 
-const start: StreamEvent = {
+const start: WireEvent = {
   type: 'answer-start',
   id: 'chat-1',
   model: 'served',
   created: 7,
   promptTokenIds: Int32Array.of(1, 2, 3),
 }
-const usage: StreamEvent = {
+const usage: WireEvent = {
   type: 'usage',
   usage: { promptTokens: 3, completionTokens: 5, cachedTokens: 2 },
   wire: { completion_tokens_details: { reasoning_tokens: 1 } },
 }
-const end: StreamEvent = { type: 'answer-end' }
+const end: WireEvent = { type: 'answer-end' }
 
-const delta = (fields: Partial<ChoiceDelta>): StreamEvent => ({ type: 'choice-delta', choice: 0, ...fields })
-const finish = (finishReason: FinishReason): StreamEvent => delta({ finishReason })
-const call = (index: number, name: string, args: string): StreamEvent =>
+const delta = (fields: Partial<DeltaEvent>): WireEvent => ({ type: 'choice-delta', choice: 0, ...fields })
+const finish = (finishReason: FinishReason): WireEvent => delta({ finishReason })
+const call = (index: number, name: string, args: string): WireEvent =>
   delta({ toolCalls: [{ index, id: `call-${index}`, name, arguments: args }] })
 
 type Wire = Record<string, unknown>
 
-function streamOf(request: TurnRequest, events: readonly StreamEvent[], context = contextOf()): string {
+function streamOf(request: TurnRequest, events: readonly WireEvent[], context = contextOf()): string {
   const renderer = openaiResponses.createStreamRenderer(request, context)
   return events.map((event) => renderer.render(event)).join('')
 }
@@ -576,7 +576,7 @@ function framesOf(stream: string): Wire[] {
     })
 }
 
-function responseOf(request: TurnRequest, events: readonly StreamEvent[], context = contextOf()): Wire {
+function responseOf(request: TurnRequest, events: readonly WireEvent[], context = contextOf()): Wire {
   const capture = new TurnCapture()
   for (const event of events) capture.add(event, undefined)
   const response = capture.toResponse()
@@ -584,7 +584,7 @@ function responseOf(request: TurnRequest, events: readonly StreamEvent[], contex
   return openaiResponses.renderResponse(request, { response, events }, context) as Wire
 }
 
-function wholeOf(request: TurnRequest, deltas: readonly StreamEvent[], reason: FinishReason = 'stop'): Wire[] {
+function wholeOf(request: TurnRequest, deltas: readonly WireEvent[], reason: FinishReason = 'stop'): Wire[] {
   return responseOf(request, [start, ...deltas, finish(reason), usage, end])['output'] as Wire[]
 }
 
@@ -643,7 +643,7 @@ describe('createStreamRenderer()', () => {
         type: 'reasoning',
         summary: [],
         content: [{ type: 'reasoning_text', text: 'hm' }],
-        encrypted_content: vault.seal('hm'),
+        encrypted_content: sealer.seal('hm'),
       },
       {
         id: msg,
@@ -688,7 +688,7 @@ describe('createStreamRenderer()', () => {
       item: {
         summary: [{ type: 'summary_text', text: 'hm' }],
         content: [{ type: 'reasoning_text', text: 'hm' }],
-        encrypted_content: vault.seal('hm'),
+        encrypted_content: sealer.seal('hm'),
       },
     })
   })
@@ -804,7 +804,7 @@ describe('createStreamRenderer()', () => {
 
   test('says how an answer ended', () => {
     const request = parse({ ...hello, stream: true })
-    const ending = (...events: StreamEvent[]): Wire => {
+    const ending = (...events: WireEvent[]): Wire => {
       const frame = framesOf(streamOf(request, [start, delta({ text: 'a' }), ...events, end])).at(-1)
       const { status, incomplete_details: details } = (frame?.['response'] ?? {}) as Wire
       return { type: frame?.['type'], status, details }
@@ -823,10 +823,10 @@ describe('createStreamRenderer()', () => {
 
   test('counts for itself when the engine does not', () => {
     const request = parse(hello)
-    const counted = (...events: StreamEvent[]): unknown => responseOf(request, events)['usage']
+    const counted = (...events: WireEvent[]): unknown => responseOf(request, events)['usage']
     const sampled = delta({ text: 'a', ids: Int32Array.of(4, 5) })
     expect(counted(start, sampled, finish('stop'), end)).toMatchObject({ input_tokens: 3, output_tokens: 2 })
-    const late: StreamEvent = { type: 'answer-end', promptTokenIds: Int32Array.of(1) }
+    const late: WireEvent = { type: 'answer-end', promptTokenIds: Int32Array.of(1) }
     expect(counted({ ...start, promptTokenIds: undefined }, late)).toMatchObject({ input_tokens: 1, total_tokens: 1 })
   })
 
@@ -865,7 +865,7 @@ describe('createStreamRenderer()', () => {
   })
 
   test('keeps other choices to itself', () => {
-    expect(wholeOf(parse(hello), [{ ...delta({ text: 'b' }), choice: 1 } as StreamEvent])).toEqual([])
+    expect(wholeOf(parse(hello), [{ ...delta({ text: 'b' }), choice: 1 } as WireEvent])).toEqual([])
   })
 
   test('has a sign of life for every client, also before the first event', () => {
@@ -1096,13 +1096,13 @@ const anyCuts = fc.record({
 const oneCut = { sizes: [Number.MAX_SAFE_INTEGER], joins: [] }
 
 /** The same answer in other pieces: texts cut anywhere, neighbours joined in one event where their order allows it. */
-function eventsOf(answer: readonly Piece[], cuts: { sizes: number[]; joins: boolean[] }): StreamEvent[] {
+function eventsOf(answer: readonly Piece[], cuts: { sizes: number[]; joins: boolean[] }): WireEvent[] {
   const pieces = answer.flatMap((piece) => cutPiece(piece, cuts.sizes))
-  const deltas: ChoiceDelta[] = []
+  const deltas: DeltaEvent[] = []
   for (const [i, piece] of pieces.entries()) {
     const last = deltas.at(-1)
     const fits = last !== undefined && (cuts.joins[i % (cuts.joins.length || 1)] ?? false) && follows(last, piece)
-    const target: ChoiceDelta = fits ? last : { type: 'choice-delta', choice: 0 }
+    const target: DeltaEvent = fits ? last : { type: 'choice-delta', choice: 0 }
     if (!fits) deltas.push(target)
     if ('reasoning' in piece) target.reasoning = (target.reasoning ?? '') + piece.reasoning
     else if ('text' in piece) target.text = (target.text ?? '') + piece.text
@@ -1114,7 +1114,7 @@ function eventsOf(answer: readonly Piece[], cuts: { sizes: number[]; joins: bool
   return [start, ...deltas, finish('stop'), usage, end]
 }
 
-function follows(last: ChoiceDelta, piece: Piece): boolean {
+function follows(last: DeltaEvent, piece: Piece): boolean {
   if ('reasoning' in piece) return last.text === undefined && last.toolCalls === undefined
   return 'call' in piece || last.toolCalls === undefined
 }
@@ -1277,7 +1277,7 @@ describe('an answer that comes back', () => {
         const response = capture.toResponse()
         const sampled = response?.choices[0]?.message
         if (response === undefined || sampled === undefined) throw new Error('no answer')
-        const memory = new SessionMemory(1024 * 1024)
+        const memory = new AnswerHistory(1024 * 1024)
         memory.remember(request, response)
 
         const rendered = openaiResponses.renderResponse(request, { response, events }, contextOf()) as Wire

@@ -3,10 +3,10 @@ import * as z from 'zod'
 import { formatSse } from '../../lib/net/sse.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, ToolChoice } from '../../model/message.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { ResponseFormat, TurnRequest } from '../../model/turn.ts'
 import {
-  takesComments,
+  acceptsComments,
   type Answer,
   type Dialect,
   type JsonBody,
@@ -85,7 +85,7 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   const messages = readInput(wire.input ?? [], historyOf(wire, context), {
     readCall: (item) => readCall(item, table),
     describeTools: (tools) => describeTools(tools, table),
-    open: (sealed) => context.vault.open(sealed),
+    open: (sealed) => context.sealer.open(sealed),
     answerOf: answerOfItem,
     recall: (answerId) => context.recall(answerId),
   })
@@ -351,9 +351,9 @@ function createWriter(request: TurnRequest, context: RequestContext): ResponseWr
     echo: echoOf(request),
     showsSummary: summary != null && summary !== 'none',
     showsLogprobs: request.logprobs,
-    takesComments: takesComments(context.headers),
+    acceptsComments: acceptsComments(context.headers),
     isCompaction,
-    seal: (text) => context.vault.seal(isCompaction ? SUMMARY_HEADING + text : text),
+    seal: (text) => context.sealer.seal(isCompaction ? SUMMARY_HEADING + text : text),
     isStreamed: (name) => isStreamed(name, table),
     createCall: (call, whole) => createCallWriter(call, table, whole),
   }

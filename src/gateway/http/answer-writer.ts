@@ -2,7 +2,7 @@ import type { Failure } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import type { Dialect, RequestContext, StreamRenderer } from '../dialects/dialect.ts'
-import type { Listener, TurnEnding } from '../live-turn.ts'
+import type { Listener, TurnEnding } from '../sessions/live-turn.ts'
 
 /** The harness's end of the call. Writing to one that has gone is not an error; `signal` tells. */
 export interface Caller {

@@ -10,8 +10,7 @@ import type { Dialect, RenderedError, RequestContext } from '../dialects/dialect
 import type { Caller } from './answer-writer.ts'
 import type { BodyBudget } from './body-budget.ts'
 import { countPrompt } from '../tokens/find-continuation.ts'
-import { handleTurn, readAsEngine } from '../handle-turn.ts'
-import type { TurnDeps } from '../live-turn.ts'
+import { handleTurn, readAsEngine, type TurnDeps } from '../handle-turn.ts'
 import { readJsonBody, type BodyLimits } from './read-body.ts'
 import type { Session, Sessions } from '../sessions/sessions.ts'
 import { isFull, storeFull } from '../sessions/store-full.ts'
@@ -24,7 +23,7 @@ export interface AppDeps extends TurnDeps {
   limits: BodyLimits
   /** Unix milliseconds. */
   now: () => number
-  bodies: BodyBudget
+  bodyBudget: BodyBudget
 }
 
 /** The data plane: what a sandbox may reach, and nothing else. */
@@ -82,22 +81,22 @@ async function answer(
 ): Promise<void> {
   const context: RequestContext = {
     ...detected,
-    vault: session.vault,
-    recall: (id) => session.memory.recall(id),
-    known: session.knownTo(dialect.id),
+    sealer: session.sealer,
+    recall: (id) => session.answerHistory.recall(id),
+    parsedParts: session.parsedPartsOf(dialect.id),
   }
   switch (context.route.kind) {
     case 'generate': {
       if (isFull(session.log)) throw storeFull()
-      using held = deps.bodies.open(session.id, caller.signal)
-      const body = await readJsonBody(request, deps.limits, session.bodies, held)
+      using held = deps.bodyBudget.open(session.id, caller.signal)
+      const body = await readJsonBody(request, deps.limits, session.parsedBodies, held)
       // Held until the call has ended: so long its text and what was parsed of it are needed.
       await handleTurn({ session, dialect, body, context, caller }, deps)
       return
     }
     case 'count-tokens': {
-      using held = deps.bodies.open(session.id, caller.signal)
-      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies, held), context)
+      using held = deps.bodyBudget.open(session.id, caller.signal)
+      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.parsedBodies, held), context)
       const { request: readable } = readAsEngine(asked, session, deps)
       const tokens = await countPrompt(readable, session, deps.upstream, caller.signal)
       await caller.sendJson(200, dialect.renderTokenCount(tokens))

@@ -6,7 +6,7 @@ import type { Dialect, RequestContext } from '../dialects/dialect.ts'
 export interface Detected {
   dialect: Dialect
   /** What can be said before the session is known. */
-  context: Omit<RequestContext, 'recall' | 'vault' | 'known'>
+  context: Omit<RequestContext, 'recall' | 'sealer' | 'parsedParts'>
   /** From the path; absent when the harness could not keep the prefix of its base URL. */
   sessionId?: string
   key?: string

@@ -1,19 +1,19 @@
 import { RolloutError } from '../../model/failure.ts'
+import type { IdSource } from '../../model/ids.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import type { TurnDeps } from '../live-turn.ts'
 import type { Session } from './sessions.ts'
 import { shortenRequest } from '../http/shorten-request.ts'
 
 const MB = 1024 ** 2
 
 /**
- * Throws `request.over-storage` when the call log of the session has reached its limit. The first call that is refused is
- * recorded as a failed turn; that marks the session for everyone who reads it.
+ * Throws `request.over-storage` when the call log of the session has reached its limit. The first rejected call is
+ * recorded as a failed turn, which shows readers of the session that calls were rejected.
  */
-export function assertLogRoom(
+export function assertLogLimit(
   session: Session,
   request: TurnRequest,
-  { logBytes = Infinity, ids }: Pick<TurnDeps, 'logBytes' | 'ids'>,
+  { logBytes = Infinity, ids }: { logBytes?: number; ids: IdSource },
 ): void {
   if (session.log.bytes < logBytes) return
   const message = `This session has stored ${Math.floor(logBytes / MB)} MB of model calls, which is its limit. Its further calls are refused.`
@@ -22,16 +22,14 @@ export function assertLogRoom(
     session.isLogFull = true
     const { dialect, model, stream, wire } = request
     const id = ids.next('turn')
-    const text = shortenRequest(wire.text)
-    const index = session.log.turns
     session.log.appendIntent({
       id,
-      index,
+      index: session.log.turns,
       dialect,
       startedAt: session.now(),
       model,
       stream,
-      request: text,
+      request: shortenRequest(wire.text),
       headers: {},
     })
     void session.log.appendEnd({ turnId: id, endedAt: session.now(), forced: {}, failure: error.failure })

@@ -1,11 +1,11 @@
 import { createCipheriv, createDecipheriv, createHmac, hkdfSync } from 'node:crypto'
-import type { Vault } from '../dialects/dialect.ts'
+import type { TextSealer } from '../dialects/dialect.ts'
 
 const NONCE_BYTES = 12
 const TAG_BYTES = 16
 
-/** A vault whose keys come from the session's own key, so that it opens after a restart what it sealed before. */
-export function createVault(sessionKey: string): Vault {
+/** Derives its keys from the session's key, so that texts sealed before a restart can be opened after it. */
+export function createTextSealer(sessionKey: string): TextSealer {
   const keys = Buffer.from(hkdfSync('sha256', sessionKey, '', 'polar vault', 64))
   const cipherKey = keys.subarray(0, 32)
   const nonceKey = keys.subarray(32)

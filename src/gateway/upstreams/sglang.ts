@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer, type Translated } from './wire/chat-answer.ts'

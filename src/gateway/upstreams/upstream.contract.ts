@@ -11,7 +11,7 @@ import {
 import type { GenerationRecord } from '../../../packages/tiny-engine/src/generation-log.ts'
 import type { Failure } from '../../model/failure.ts'
 import { textOf } from '../../model/message.ts'
-import type { StreamEvent } from '../../model/stream-event.ts'
+import type { WireEvent } from '../wire-event.ts'
 import { toFailure } from '../../model/failure.ts'
 import type { EngineSampling } from '../../model/turn-sampling.ts'
 import type { Grade, TurnRequest, TurnResponse } from '../../model/turn.ts'
@@ -395,7 +395,7 @@ export function request(
 }
 
 interface Collected {
-  events: StreamEvent[]
+  events: WireEvent[]
   response: TurnResponse | undefined
   /** Of the first choice. */
   text: string
@@ -411,7 +411,7 @@ export async function collect(
   options: Partial<SendOptions> = {},
 ): Promise<Collected> {
   const capture = new TurnCapture()
-  const events: StreamEvent[] = []
+  const events: WireEvent[] = []
   let forced: Collected['forced'] = {}
   let sampling: Collected['sampling']
   let failure: Failure | undefined

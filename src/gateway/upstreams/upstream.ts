@@ -1,8 +1,8 @@
 import * as z from 'zod'
-import type { StreamEvent } from '../../model/stream-event.ts'
-import type { PromptMemory } from './wire/fast/prompt-memory.ts'
 import { DefaultSampling, type EngineSampling } from '../../model/turn-sampling.ts'
 import { LogprobMode, type TurnRequest } from '../../model/turn.ts'
+import type { WireEvent } from '../wire-event.ts'
+import type { PromptIdCache } from './wire/fast/read-fast.ts'
 
 /** What an engine can do for exact capture. Assumed from its kind at first, found out by `probe`. */
 export const Capabilities = z.strictObject({
@@ -71,7 +71,7 @@ export interface UpstreamReply {
   /** How the engine samples the answer. */
   sampling?: EngineSampling
   /** Batches as they arrive: one per piece of network data, so that one write can follow one read. */
-  events: AsyncIterable<readonly StreamEvent[]>
+  events: AsyncIterable<readonly WireEvent[]>
   /**
    * `weights.position` when the batch that was taken last was read from the network, which may be long before a slow
    * consumer takes it. Absent where a batch is taken as soon as it is read.
@@ -84,7 +84,7 @@ export interface SendOptions {
   /** Calls with the same key go to the same replica while it is healthy. */
   sessionKey?: string
   /** Of the same session's earlier answers; spares reading the ids of a prompt again that begins as theirs did. */
-  promptMemory?: PromptMemory
+  promptIdCache?: PromptIdCache
   /** Counts the changes of weights. A batch of events never spans a change. */
   weights?: { readonly position: number }
   /** Stands in for the prompt that the messages would make; only where `capabilities.tokenInChat`. */

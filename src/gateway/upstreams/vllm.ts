@@ -42,7 +42,7 @@ export function createVllm(options: VllmOptions): Upstream {
   async function sendAs(
     request: TurnRequest,
     stream: boolean,
-    { signal, promptIds, promptMemory, weights }: SendOptions,
+    { signal, promptIds, promptIdCache, weights }: SendOptions,
   ): Promise<UpstreamReply> {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
@@ -50,7 +50,7 @@ export function createVllm(options: VllmOptions): Upstream {
     const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
     const { logprobs: mode } = capabilities
     const logprobMode = mode === 'unknown' ? undefined : mode
-    const fast = promptMemory && { memory: promptMemory, joiner: http.joiner }
+    const fast = promptIdCache && { promptIdCache, joiner: http.joiner }
     const reading = { base: http.base, signal, forStream: request.stream, logprobMode, weights, fast }
     const answer = readAnswer(response, reading)
     // A prompt may be a hundred thousand numbers, and the log has them already.

@@ -1,7 +1,7 @@
 import { Agent, type Dispatcher } from 'undici'
 import * as z from 'zod'
-import { ByteJoiner } from './fast/byte-joiner.ts'
 import { RolloutError, type FailureCode } from '../../../model/failure.ts'
+import { ByteJoiner } from './fast/read-fast.ts'
 
 export interface EngineHttpOptions {
   /** Where the engine listens; `/v1` at the end is optional. */

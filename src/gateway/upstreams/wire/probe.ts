@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import { failureClasses, RolloutError, toFailure, type Failure } from '../../../model/failure.ts'
-import type { StreamEvent } from '../../../model/stream-event.ts'
+import type { WireEvent } from '../../wire-event.ts'
 import type { DefaultSampling } from '../../../model/turn-sampling.ts'
 import type { TurnRequest, Usage } from '../../../model/turn.ts'
 import type { Capabilities, Finding, ProbeReport, UpstreamReply } from '../upstream.ts'
@@ -166,7 +166,7 @@ async function askOnce(
   return outcome
 }
 
-function note(outcome: Outcome, event: StreamEvent): void {
+function note(outcome: Outcome, event: WireEvent): void {
   switch (event.type) {
     case 'answer-start':
       outcome.promptIds = event.promptTokenIds

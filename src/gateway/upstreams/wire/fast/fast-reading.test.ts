@@ -2,16 +2,14 @@ import { Readable } from 'node:stream'
 import fc from 'fast-check'
 import type { Dispatcher } from 'undici'
 import { describe, expect, test } from 'vitest'
-import { ByteJoiner } from './byte-joiner.ts'
 import { JsonBytes } from '../../../../lib/json/json-bytes.ts'
-import type { StreamEvent, WireFields } from '../../../../model/stream-event.ts'
 import type { TurnRequest } from '../../../../model/turn.ts'
+import type { WireEvent, WireFields } from '../../../wire-event.ts'
 import { TurnCapture } from '../../../capture/capture-turn.ts'
 import { openaiChat } from '../../../dialects/openai-chat.ts'
 import { bareContext, type Route } from '../../../dialects/dialect.ts'
 import { ChunkReader, readAnswer } from '../chat-answer.ts'
-import type { FastReading } from './fast-answer.ts'
-import { PromptMemory } from './prompt-memory.ts'
+import { ByteJoiner, PromptIdCache, type FastReading } from './read-fast.ts'
 
 /*
  * The slow path is the definition. Everything here reads the same bytes both ways and wants the same events, the same
@@ -222,12 +220,12 @@ function cut(bytes: Buffer, places: readonly number[]): Buffer[] {
 
 // --- what was read ----------------------------------------------------------------------------------------------------
 
-function fastReading(memory = new PromptMemory()): FastReading {
-  return { memory, joiner: new ByteJoiner() }
+function fastReading(promptIdCache = new PromptIdCache()): FastReading {
+  return { promptIdCache, joiner: new ByteJoiner() }
 }
 
 /** A run as the chunks it was made of. */
-function toChunks(event: StreamEvent): readonly StreamEvent[] {
+function toChunks(event: WireEvent): readonly WireEvent[] {
   if (event.type !== 'choice-delta' || event.run === undefined) return [event]
   const { form } = event.run
   const chunks = event.run.readParts().map((parts) => form.withParts(parts))
@@ -253,7 +251,7 @@ function joined(texts: readonly (string | undefined)[]): string | undefined {
 }
 
 /** An event as plain data, whatever it is made of. */
-function toPlain(event: StreamEvent): unknown {
+function toPlain(event: WireEvent): unknown {
   switch (event.type) {
     case 'answer-start': {
       const { promptTokenBytes: _bytes, promptTokenIds, ...rest } = event
@@ -286,13 +284,13 @@ function defined(fields: object): object {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
 }
 
-function capture(events: readonly StreamEvent[]): ReturnType<TurnCapture['toResponse']> {
+function capture(events: readonly WireEvent[]): ReturnType<TurnCapture['toResponse']> {
   const turn = new TurnCapture()
   for (const event of events) turn.add(event)
   return turn.toResponse()
 }
 
-function expectSame(fast: readonly StreamEvent[], slow: readonly StreamEvent[]): void {
+function expectSame(fast: readonly WireEvent[], slow: readonly WireEvent[]): void {
   expect(fast.flatMap(toChunks).map(toPlain)).toEqual(slow.map(toPlain))
   expect(capture(fast)).toEqual(capture(slow))
 }
@@ -307,7 +305,7 @@ const VIEWS = [{}, { return_token_ids: true }, { logprobs: true }, { return_toke
 
 // --- whole answers ----------------------------------------------------------------------------------------------------
 
-async function readWhole(pieces: readonly Buffer[], fast?: FastReading): Promise<StreamEvent[]> {
+async function readWhole(pieces: readonly Buffer[], fast?: FastReading): Promise<WireEvent[]> {
   const response = {
     headers: { 'content-type': 'application/json' },
     body: Object.assign(Readable.from(pieces, { objectMode: true }), {
@@ -315,12 +313,12 @@ async function readWhole(pieces: readonly Buffer[], fast?: FastReading): Promise
     }),
   } as unknown as Dispatcher.ResponseData
   const reading = { base: 'http://engine', signal: new AbortController().signal, fast }
-  const events: StreamEvent[] = []
+  const events: WireEvent[] = []
   for await (const batch of readAnswer(response, reading).events) events.push(...batch)
   return events
 }
 
-function renderWhole(events: readonly StreamEvent[], fields: Record<string, unknown>): unknown {
+function renderWhole(events: readonly WireEvent[], fields: Record<string, unknown>): unknown {
   const response = capture(events)
   if (response === undefined) return undefined
   const body = openaiChat.renderResponse(requestOf(fields), { response, events }, context)
@@ -334,12 +332,12 @@ function reprint(value: unknown): unknown {
 
 describe('a whole answer', () => {
   test('is read the same way fast and slow, in any pieces, also when it is damaged', async () => {
-    const memory = new PromptMemory()
+    const cache = new PromptIdCache()
     await fc.assert(
       fc.asyncProperty(anyAnswer, anyDamage, anyCuts, async (answer, changes, places) => {
         const bytes = damage(Buffer.from(answer), changes)
         const slow = await readWhole([bytes])
-        const fast = await readWhole(cut(bytes, places), fastReading(memory))
+        const fast = await readWhole(cut(bytes, places), fastReading(cache))
         expectSame(fast, slow)
         for (const view of VIEWS) expect(renderWhole(fast, view)).toEqual(renderWhole(slow, view))
       }),
@@ -414,13 +412,13 @@ const anyStream = fc
     return `${first}${chunks.join('')}${tail}`
   })
 
-function readStream(pieces: readonly Buffer[], fast?: FastReading): StreamEvent[] {
+function readStream(pieces: readonly Buffer[], fast?: FastReading): WireEvent[] {
   const reader = new ChunkReader({ fast })
   return pieces.flatMap((piece) => reader.push(piece))
 }
 
 /** The frames of a stream, each as the value it holds. */
-function renderStream(events: readonly StreamEvent[], fields: Record<string, unknown>): unknown[] {
+function renderStream(events: readonly WireEvent[], fields: Record<string, unknown>): unknown[] {
   const renderer = openaiChat.createStreamRenderer(requestOf({ stream: true, ...fields }), context)
   const frames = events.map((event) => renderer.render(event)).join('')
   return frames
@@ -430,13 +428,13 @@ function renderStream(events: readonly StreamEvent[], fields: Record<string, unk
 
 describe('a stream', () => {
   test('is read the same way fast and slow, however it is cut, also when it is damaged', () => {
-    const memory = new PromptMemory()
+    const cache = new PromptIdCache()
     fc.assert(
       fc.property(anyStream, anyDamage, anyCuts, (stream, changes, places) => {
         const bytes = damage(Buffer.from(stream), changes)
         const slow = readStream([bytes])
-        expectSame(readStream([bytes], fastReading(memory)), slow)
-        const fast = readStream(cut(bytes, places), fastReading(memory))
+        expectSame(readStream([bytes], fastReading(cache)), slow)
+        const fast = readStream(cut(bytes, places), fastReading(cache))
         expectSame(fast, slow)
         for (const view of VIEWS) expect(renderStream(fast, view)).toEqual(renderStream(slow, view))
       }),

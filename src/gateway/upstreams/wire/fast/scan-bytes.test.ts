@@ -1,7 +1,8 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { parseJson } from '../engine-http.ts'
-import { isAt, scanIds, scanLogprobs, scanString, toConstant, toLogprob, toSource } from './scan-bytes.ts'
+import { isAt, scanIds, scanLogprobs, scanString, toConstant, toSource } from './scan-bytes.ts'
+import { toLogprob } from '../to-logprob.ts'
 
 const RUNS = { numRuns: 20_000 }
 

@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { PassThrough } from 'node:stream'
 import { setImmediate } from 'node:timers/promises'
 import { expect, test } from 'vitest'
-import type { StreamEvent } from '../../../../model/stream-event.ts'
+import type { StreamEvent } from '../../../model/stream-event.ts'
 import { StreamedAnswer } from './streamed-answer.ts'
 
 /** Reads each piece as one event; `end` is the last one. */

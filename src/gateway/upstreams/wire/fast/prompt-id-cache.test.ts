@@ -1,11 +1,11 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { PromptMemory } from './prompt-memory.ts'
+import { PromptIdCache } from './prompt-id-cache.ts'
 import { toSource } from './scan-bytes.ts'
 
-function read(memory: PromptMemory, list: string): { ids: number[]; end: number } | undefined {
+function read(cache: PromptIdCache, list: string): { ids: number[]; end: number } | undefined {
   const text = `{"prompt_token_ids":[${list}],"x":[1]}`
-  const found = memory.read(toSource(Buffer.from(text)), text.indexOf('[') + 1)
+  const found = cache.read(toSource(Buffer.from(text)), text.indexOf('[') + 1)
   return found && { ids: [...found.ids], end: found.end }
 }
 
@@ -23,13 +23,13 @@ const anyPrompts = fc.array(
 test('gives the ids that stand there, whatever came before', () => {
   fc.assert(
     fc.property(anyPrompts, (prompts) => {
-      const memory = new PromptMemory()
+      const cache = new PromptIdCache()
       let ids: number[] = []
       for (const { keep, add, change, spoil } of prompts) {
         ids = [...ids.slice(0, Math.round(ids.length * keep)), ...add]
         if (change !== null && ids.length > 0) ids[change % ids.length] = change % 1000
         const list = `${ids.join(',')}${spoil === null ? '' : spoil}`
-        const found = read(memory, list)
+        const found = read(cache, list)
         if (spoil === null) expect(found).toEqual({ ids, end: 21 + list.length })
         else if (found !== undefined) expect(found.ids).toEqual(JSON.parse(`[${list}]`))
       }
@@ -38,19 +38,18 @@ test('gives the ids that stand there, whatever came before', () => {
 })
 
 test('what was given out stays as it was', () => {
-  const memory = new PromptMemory()
+  const cache = new PromptIdCache()
   const list = Array.from({ length: 2000 }, (_, i) => i)
   const source = (ids: readonly number[]) => toSource(Buffer.from(`${ids.join(',')}]`))
-  const first = memory.read(source(list), 0)?.ids
-  const longer = memory.read(source([...list, 7]), 0)?.ids
-  memory.read(source(list.map((id) => id + 1)), 0)
+  const first = cache.read(source(list), 0)?.ids
+  const longer = cache.read(source([...list, 7]), 0)?.ids
+  cache.read(source(list.map((id) => id + 1)), 0)
   expect([...(first ?? [])]).toEqual(list)
   expect([...(longer ?? [])]).toEqual([...list, 7])
 })
 
 test('a prompt too long to keep is read all the same', () => {
-  const memory = new PromptMemory()
+  const cache = new PromptIdCache()
   const ids = Array.from({ length: 100_000 }, (_, i) => 100_000 + i)
-  for (const more of [[], [1], [1, 2]])
-    expect(read(memory, [...ids, ...more].join(','))?.ids).toEqual([...ids, ...more])
+  for (const more of [[], [1], [1, 2]]) expect(read(cache, [...ids, ...more].join(','))?.ids).toEqual([...ids, ...more])
 })
