@@ -17,7 +17,7 @@ import { isFull, storeFull } from '../sessions/store-full.ts'
 
 export interface AppDeps extends TurnDeps {
   sessions: Sessions
-  /** The only session that a connection may speak for; undefined where any key will do. */
+  /** Returns the only session that a connection may use; undefined for a connection that any key may use. */
   boundSession?: (socket: Socket) => string | undefined
   dialects: readonly [Dialect, ...Dialect[]]
   limits: BodyLimits
@@ -26,7 +26,7 @@ export interface AppDeps extends TurnDeps {
   bodyBudget: BodyBudget
 }
 
-/** The data plane: what a sandbox may reach, and nothing else. */
+/** The data plane: the only part of the gateway that a sandbox can reach. */
 export function createApp(deps: AppDeps): RequestListener {
   const detect = createDetector(deps.dialects)
   return (request, response) => {
@@ -53,8 +53,8 @@ async function serve(
   } catch (error) {
     const failure = toFailure(error)
     if (failure.code === 'internal.bug') deps.logger.error({ err: error }, 'request failed on a defect')
-    else deps.logger.info({ method: request.method, url: request.url, failure }, 'request refused')
-    await refuse(request, response, dialect.renderError(failure))
+    else deps.logger.info({ method: request.method, url: request.url, failure }, 'request rejected')
+    await reject(request, response, dialect.renderError(failure))
   }
 }
 
@@ -62,7 +62,7 @@ function otherSession(): RolloutError {
   return new RolloutError('request.unauthorized', 'This connection belongs to another session.')
 }
 
-/** Closing a session waits for what it has under way. */
+/** Closing a session waits for the tracked requests. */
 async function track(session: Session, work: Promise<void>): Promise<void> {
   session.inFlight.add(work)
   try {
@@ -90,14 +90,14 @@ async function answer(
       if (isFull(session.log)) throw storeFull()
       using held = deps.bodyBudget.open(session.id, caller.signal)
       const body = await readJsonBody(request, deps.limits, session.parsedBodies, held)
-      // Held until the call has ended: so long its text and what was parsed of it are needed.
+      // The budget is held until the call has ended: its text and parsed value stay in memory until then.
       await handleTurn({ session, dialect, body, context, caller }, deps)
       return
     }
     case 'count-tokens': {
       using held = deps.bodyBudget.open(session.id, caller.signal)
-      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.parsedBodies, held), context)
-      const { request: readable } = readAsEngine(asked, session, deps)
+      const body = await readJsonBody(request, deps.limits, session.parsedBodies, held)
+      const { request: readable } = readAsEngine(dialect.parseRequest(body, context), session, deps)
       const tokens = await countPrompt(readable, session, deps.upstream, caller.signal)
       await caller.sendJson(200, dialect.renderTokenCount(tokens))
       return
@@ -119,7 +119,7 @@ async function answer(
   }
 }
 
-async function refuse(request: IncomingMessage, response: ServerResponse, error: RenderedError): Promise<void> {
+async function reject(request: IncomingMessage, response: ServerResponse, error: RenderedError): Promise<void> {
   if (response.headersSent || response.destroyed) return
   const text = JSON.stringify(error.body)
   const length = Buffer.byteLength(text)
@@ -128,8 +128,8 @@ async function refuse(request: IncomingMessage, response: ServerResponse, error:
     response.writeHead(error.status, headers).end(text)
     return
   }
-  // Closing a socket with unread bytes resets it, and the answer in flight is lost with it. So the sender gets the whole
-  // answer first and some time to notice; what it sends meanwhile is thrown away.
+  // Closing a socket with unread bytes resets it, and the response in flight is lost. So the whole response is sent first,
+  // and the bytes that the client still sends are discarded for some time.
   response.writeHead(error.status, { ...headers, connection: 'close' }).write(text)
   request.resume()
   await Promise.race([once(request, 'close'), setTimeout(LINGER_MS, undefined, { ref: false })]).catch(() => {})
@@ -144,10 +144,10 @@ function createdAt(deps: AppDeps): number {
 }
 
 /**
- * Codex tries a WebSocket first and falls back to plain requests at once on 426; on any other answer it tries seven times.
+ * Codex tries a WebSocket first. On status 426 it falls back to plain requests at once; on any other it tries seven times.
  */
-export function refuseUpgrade(_request: IncomingMessage, socket: Duplex): void {
-  // Node removes its own error listener before this event: without a listener, a reset connection ends the process.
+export function rejectUpgrade(_request: IncomingMessage, socket: Duplex): void {
+  // Node removes its own error listener before this event. Without a listener, a reset connection ends the process.
   socket.on('error', () => socket.destroy())
   socket.end('HTTP/1.1 426 Upgrade Required\r\nconnection: close\r\ncontent-length: 0\r\n\r\n')
 }

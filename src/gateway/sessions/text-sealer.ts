@@ -12,7 +12,7 @@ export function createTextSealer(sessionKey: string): TextSealer {
   return {
     seal(text) {
       const plain = Buffer.from(text, 'utf8')
-      // From the text itself: a nonce never serves two texts, and equal texts give equal seals.
+      // Derived from the text: two texts never share a nonce, and equal texts have equal seals.
       const nonce = createHmac('sha256', nonceKey).update(plain).digest().subarray(0, NONCE_BYTES)
       const cipher = createCipheriv('aes-256-gcm', cipherKey, nonce)
       const sealed = Buffer.concat([nonce, cipher.update(plain), cipher.final(), cipher.getAuthTag()])

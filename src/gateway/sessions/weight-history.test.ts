@@ -4,7 +4,7 @@ import { WeightHistory } from './weight-history.ts'
 
 function historyOf(...versions: string[]): WeightHistory {
   const history = new WeightHistory()
-  for (const version of versions) history.name(version)
+  for (const version of versions) history.set(version)
   return history
 }
 
@@ -47,7 +47,7 @@ test('the range holds the version that sampled, for every order of sending, samp
       const sent = history.position
       const onTheWay: number[] = []
       for (const next of steps) {
-        if (next === 'change') history.name(`v${history.position}`)
+        if (next === 'change') history.set(`v${history.position}`)
         if (next === 'sample') onTheWay.push(history.position - 1)
         const sampledBy = next === 'read' ? onTheWay.shift() : undefined
         if (sampledBy === undefined) continue

@@ -1,13 +1,14 @@
 import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import * as z from 'zod'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { SseParser } from '../../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../../model/failure.ts'
 import type { ToolCallDelta } from '../../../model/stream-event.ts'
 import type { FinishReason, LogprobMode, Usage } from '../../../model/turn.ts'
 import type { DeltaEvent, StartEvent, WireEvent, WireFields } from '../../wire-event.ts'
 import type { UpstreamReply } from '../upstream.ts'
-import { parseJson, toRolloutError } from './engine-http.ts'
+import { toRolloutError } from './engine-http.ts'
 import { FastChunks, readFastAnswer, readPromptChunk, type FastReading } from './fast/read-fast.ts'
 import { StreamedAnswer } from './streamed-answer.ts'
 import { toLogprob } from './to-logprob.ts'
@@ -371,16 +372,15 @@ function startOf(
     kv_transfer_params: _transfer,
     ...extra
   } = chunk
-  const promptTokenIds = promptIdsOf(chunk)
   return {
     type: 'answer-start',
     id: typeof id === 'string' ? id : '',
     model: typeof model === 'string' ? model : '',
     created: Number(created ?? 0),
-    ...(promptTokenIds === undefined ? {} : { promptTokenIds }),
-    ...(known.weightVersion === undefined ? {} : { weightVersion: known.weightVersion }),
-    ...(known.weightVersionBefore === undefined ? {} : { weightVersionBefore: known.weightVersionBefore }),
-    ...(known.logprobMode === undefined ? {} : { logprobMode: known.logprobMode }),
+    promptTokenIds: promptIdsOf(chunk),
+    weightVersion: known.weightVersion,
+    weightVersionBefore: known.weightVersionBefore,
+    logprobMode: known.logprobMode,
     extra,
   }
 }
@@ -427,7 +427,7 @@ function toUsage(wire: WireUsage): WireEvent {
   const usage: Usage = {
     promptTokens: wire.prompt_tokens,
     completionTokens: wire.completion_tokens ?? 0,
-    ...(cached == null ? {} : { cachedTokens: cached }),
+    cachedTokens: cached ?? undefined,
   }
   return { type: 'usage', usage, wire: wire as unknown as WireFields }
 }

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { parseJson } from '../engine-http.ts'
+import { parseJson } from '../../../../lib/json/json-text.ts'
 import { isAt, scanIds, scanLogprobs, scanString, toConstant, toSource } from './scan-bytes.ts'
 import { toLogprob } from '../to-logprob.ts'
 
