@@ -211,6 +211,7 @@ async function startGateway({ dir, engine, logger, ...choice }: NodeChoice): Ret
       ...(choice.sessionMemoryMb === undefined ? {} : { sessionMemoryMb: choice.sessionMemoryMb }),
       quirks: choice.quirks ?? [],
       upstream: engine.configs,
+      upstreamModule: engine.module,
       engine: engine.info,
     },
     limits: choice.gateway ?? {},

@@ -2,6 +2,7 @@ import * as z from 'zod'
 import { plugs } from '../../lib/plug.ts'
 import { EngineHttp, type EngineHttpOptions } from './wire/engine-http.ts'
 import { llamacpp } from './llamacpp.ts'
+import { createCustomUpstream, type UpstreamPlug } from './load-upstream.ts'
 import { openai } from './openai.ts'
 import { createReplicas } from './replicas.ts'
 import { sglang } from './sglang.ts'
@@ -16,16 +17,20 @@ export type UpstreamKind = UpstreamConfig['kind']
 export interface UpstreamDeps {
   /** Monotonic milliseconds. */
   now: () => number
+  /** The kind of a user's module; absent: the built-in kinds. */
+  plug?: UpstreamPlug
 }
 
 /** Creates the upstream of one engine, or of several engines of one kind that serve the same model. */
 export function createUpstream(
   configs: UpstreamConfig | readonly [UpstreamConfig, ...UpstreamConfig[]],
-  deps: UpstreamDeps,
+  { now, plug }: UpstreamDeps,
 ): Upstream {
-  const [first, ...others] = toList(configs).map((config) => upstreams.create(config, undefined))
+  const [first, ...others] = toList(configs).map((config) =>
+    plug === undefined ? upstreams.create(config, undefined) : createCustomUpstream(plug, config),
+  )
   if (others.length === 0) return first!
-  return createReplicas({ replicas: [first!, ...others], now: deps.now })
+  return createReplicas({ replicas: [first!, ...others], now })
 }
 
 function toList(configs: UpstreamConfig | readonly UpstreamConfig[]): readonly UpstreamConfig[] {
