@@ -197,10 +197,10 @@ function notesOf(
   continuation: Continuation | undefined,
 ): Record<string, unknown> {
   return {
-    ...(purpose === undefined ? {} : { purpose }),
-    ...(quirks.length === 0 ? {} : { quirks }),
-    ...(continuation?.kind === 'extends' ? { continues: continuation.of } : {}),
-    ...(continuation?.kind === 'fresh' ? { begins: continuation.reason } : {}),
+    purpose,
+    quirks: quirks.length === 0 ? undefined : quirks,
+    continues: continuation?.kind === 'extends' ? continuation.of : undefined,
+    begins: continuation?.kind === 'fresh' ? continuation.reason : undefined,
   }
 }
 

@@ -22,7 +22,7 @@ export interface DeltaEvent extends ChoiceDelta {
   wire?: WireFields
   /** Members of `wire` that were not parsed, as `JsonBytes`. In `wire` they are getters that are not enumerable. */
   unread?: WireFields
-  /** Present when the event stands for several chunks of the wire, or for one chunk of a form that repeats. */
+  /** Present when the event represents several chunks of the wire, or one chunk of a form that repeats. */
   run?: ChunkRun
 }
 

@@ -246,9 +246,9 @@ function renderResponse(request: TurnRequest, { events }: Answer): unknown {
     created: start?.created,
     ...start?.extra,
     model: request.model,
-    ...(shown.ids && promptIds ? { prompt_token_ids: promptIds } : {}),
+    prompt_token_ids: shown.ids ? promptIds : undefined,
     choices: deltas.map((delta) => renderChoice(delta, shown)),
-    ...(usage === undefined ? {} : { usage: usage.wire ?? renderUsage(usage.usage) }),
+    usage: usage && (usage.wire ?? renderUsage(usage.usage)),
   }
   const hasUnread = deltas.some((delta) => delta.unread !== undefined)
   return hasUnread && (shown.ids || shown.logprobs) ? toJsonBytes(body) : body
@@ -273,10 +273,8 @@ function messageOf(delta: DeltaEvent): WireFields {
   return {
     role: 'assistant',
     content: delta.text ?? null,
-    ...(delta.reasoning === undefined ? {} : { reasoning_content: delta.reasoning }),
-    ...(delta.toolCalls === undefined
-      ? {}
-      : { tool_calls: delta.toolCalls.map(({ index: _, ...call }) => toolCallOf(call)) }),
+    reasoning_content: delta.reasoning,
+    tool_calls: delta.toolCalls?.map(({ index: _, ...call }) => toolCallOf(call)),
   }
 }
 
@@ -359,10 +357,7 @@ function deltaOf(event: DeltaEvent): WireFields {
 function toolCallOf(call: { id?: string; name?: string; arguments?: string }): WireFields {
   return {
     ...(call.id === undefined ? {} : { id: call.id, type: 'function' }),
-    function: {
-      ...(call.name === undefined ? {} : { name: call.name }),
-      ...(call.arguments === undefined ? {} : { arguments: call.arguments }),
-    },
+    function: { name: call.name, arguments: call.arguments },
   }
 }
 
@@ -379,7 +374,7 @@ function hideFields(choice: WireFields, shown: ShownFields): WireFields {
   return {
     ...rest,
     logprobs: shown.logprobs ? (logprobs ?? null) : null,
-    ...(shown.ids && token_ids !== undefined ? { token_ids } : {}),
+    token_ids: shown.ids ? token_ids : undefined,
   }
 }
 

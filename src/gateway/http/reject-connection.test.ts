@@ -3,7 +3,7 @@ import { connect, createServer, type AddressInfo } from 'node:net'
 import { expect, test } from 'vitest'
 import { rejectConnection } from './reject-connection.ts'
 
-test('a connection that is refused gets a 503 that every API understands, though its request is not read', async () => {
+test('rejectConnection() sends a 503 that clients of every API understand, without reading the request', async () => {
   const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, rejectConnection).listen(0, '127.0.0.1')
   await once(server, 'listening')
   const socket = connect((server.address() as AddressInfo).port, '127.0.0.1')

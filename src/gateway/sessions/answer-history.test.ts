@@ -44,7 +44,7 @@ function answered(message: AssistantMessage, id = 'r1'): TurnResponse {
 }
 
 describe('AnswerHistory', () => {
-  test('gives a call back its sampled text, however the harness printed it', () => {
+  test('restore() restores the sampled arguments, independent of how the harness printed them', () => {
     fc.assert(
       fc.property(fc.dictionary(fc.string(), fc.jsonValue(), { noNullPrototype: true }), (args) => {
         const memory = new AnswerHistory(LIMIT_BYTES)
@@ -56,7 +56,7 @@ describe('AnswerHistory', () => {
     )
   })
 
-  test('gives broken arguments back, whatever the harness made of them', () => {
+  test('restore() restores invalid arguments, independent of how the harness changed them', () => {
     const memory = new AnswerHistory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": "ec')))
     expect(memory.restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{"a": "ec')])
@@ -64,7 +64,7 @@ describe('AnswerHistory', () => {
     expect(memory.restore(requestOf(renamed)).messages).toEqual([callOf('{"a": "ec')])
   })
 
-  test('leaves a call alone that says something else, or that nobody remembers', () => {
+  test('restore() does not change a call with other arguments or an unknown id', () => {
     const memory = new AnswerHistory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": 1.0}')))
     const edited = requestOf(callOf('{"a":2}'))
@@ -74,7 +74,7 @@ describe('AnswerHistory', () => {
     expect(new AnswerHistory(LIMIT_BYTES).restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{}')])
   })
 
-  test('recalls the last answer of a conversation after any number of calls of another one', () => {
+  test('recall() returns the last answer of a conversation after any number of calls of another one', () => {
     const memory = new AnswerHistory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('{}')), answered(callOf('{}'), 'main'))
     let messages: readonly Message[] = [callOf('{}')]
@@ -87,7 +87,7 @@ describe('AnswerHistory', () => {
     expect(memory.recall('r0')).toBeUndefined()
   })
 
-  test('is bounded by bytes, also for large arguments', () => {
+  test('the memory is bounded in bytes, also for large arguments', () => {
     const memory = new AnswerHistory(LIMIT_BYTES)
     for (let i = 0; i < 50; i++) {
       const large = { ...callOf(''), toolCalls: [{ id: `c${i}`, name: 'f', arguments: `"${'x'.repeat(4000)}"` }] }
@@ -98,7 +98,7 @@ describe('AnswerHistory', () => {
     expect(memory.recall('r0')).toBeUndefined()
   })
 
-  test('isSameJson() sees through spelling and nothing else', () => {
+  test('isSameJson() ignores the notation of JSON and nothing else', () => {
     expect(isSameJson('{"a":1.0,"b":"\\u0041"}', ' { "b" : "A", "a" : 1 } ')).toBe(true)
     expect(isSameJson('{"a":[1,2]}', '{"a":[2,1]}')).toBe(false)
     expect(isSameJson('{', '{')).toBe(false)

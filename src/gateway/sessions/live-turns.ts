@@ -10,7 +10,7 @@ export interface RequestIdentity {
   digest: string
   /** The idempotency key; undefined when the harness sent none. */
   key: string | undefined
-  /** Whether an idempotency key or the retry count of an SDK marks the request as one that may repeat another. */
+  /** Whether an idempotency key or the retry count of an SDK marks a request that may repeat another. */
   mayRepeat: boolean
 }
 
@@ -23,8 +23,8 @@ export function identifyRequest({ wire }: TurnRequest, headers: RequestContext['
 }
 
 /**
- * The calls of one session that are in flight. A harness that retries while its first call is in flight gets the answer
- * of that call: a second generation would cost the engine twice and leave an answer that no harness reads.
+ * The calls of one session that are in flight. A harness that retries while its first call is in flight receives the
+ * answer of that call: a second generation would cost the engine twice and leave an answer that no harness reads.
  */
 export class LiveTurns {
   /** By digest and by idempotency key. */

@@ -16,7 +16,7 @@ export function assertLogLimit(
   { logBytes = Infinity, ids }: { logBytes?: number; ids: IdSource },
 ): void {
   if (session.log.bytes < logBytes) return
-  const message = `This session has stored ${Math.floor(logBytes / MB)} MB of model calls, which is its limit. Its further calls are refused.`
+  const message = `This session has stored ${Math.floor(logBytes / MB)} MB of model calls, which is its limit. Further calls are rejected.`
   const error = new RolloutError('request.over-storage', message)
   if (!session.isLogFull) {
     session.isLogFull = true

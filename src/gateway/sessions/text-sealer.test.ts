@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { createTextSealer } from './text-sealer.ts'
 
-test('what a session sealed it opens again, also after a restart; nobody else does', () => {
+test('open() returns what the same session sealed, also after a restart, and nothing for other sessions', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme' }), (text) => {
       const sealed = createTextSealer('sk-one').seal(text)
@@ -14,7 +14,7 @@ test('what a session sealed it opens again, also after a restart; nobody else do
   )
 })
 
-test('anything changed, cut or made up does not open', () => {
+test('open() returns undefined for changed, truncated and invented text', () => {
   const sealer = createTextSealer('sk-one')
   const sealed = sealer.seal('a thought')
   for (const wrong of [

@@ -6,6 +6,7 @@ const TAG_BYTES = 16
 
 /** Derives its keys from the session's key, so that texts sealed before a restart can be opened after it. */
 export function createTextSealer(sessionKey: string): TextSealer {
+  // Harnesses store seals, so this label must not change.
   const keys = Buffer.from(hkdfSync('sha256', sessionKey, '', 'polar vault', 64))
   const cipherKey = keys.subarray(0, 32)
   const nonceKey = keys.subarray(32)

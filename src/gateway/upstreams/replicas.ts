@@ -297,7 +297,7 @@ function intersect(one: Capabilities, other: Capabilities): Capabilities {
     weightVersion: one.weightVersion && other.weightVersion,
     logprobs: one.logprobs === other.logprobs ? one.logprobs : 'unknown',
     ...commonSampling(one.defaultSampling, other.defaultSampling),
-    ...(contexts.length === 0 ? {} : { contextTokens: Math.min(...contexts) }),
+    contextTokens: contexts.length === 0 ? undefined : Math.min(...contexts),
   }
 }
 

@@ -233,7 +233,7 @@ export function probeRequest(call: ProbeCall & { model: string }): TurnRequest {
     model,
     messages: [{ role: 'user', content: [{ type: 'text', text: content }] }],
     tools: tools ? [WEATHER_TOOL.function] : [],
-    sampling: { n: 1, maxTokens, temperature, ...(topK === undefined ? {} : { topK }) },
+    sampling: { n: 1, maxTokens, temperature, topK },
     stream,
     streamUsage: stream,
     logprobs,

@@ -12,13 +12,13 @@ import { ChunkReader, readAnswer } from '../chat-answer.ts'
 import { ByteJoiner, PromptIdCache, type FastReading } from './read-fast.ts'
 
 /*
- * The slow path is the definition. Everything here reads the same bytes both ways and wants the same events, the same
- * captured turn and the same answer to the harness.
+ * The reference reader defines the result. All tests read the same bytes with both readers and expect the same events, the
+ * same captured turn and the same answer to the harness.
  */
 
 // --- answers as engines write them, and as they might -----------------------------------------------------------------
 
-/** Mostly as it should be: what is odd in many places at once is never read fast, and then nothing is compared. */
+/** Mostly the usual value: an answer with many unusual values is never read fast, and then nothing is compared. */
 function mostly<T, U>(usual: fc.Arbitrary<T>, odd: fc.Arbitrary<U>, weight = 12): fc.Arbitrary<T | U> {
   return fc.oneof({ weight, arbitrary: usual }, odd)
 }
@@ -172,7 +172,7 @@ const anyAnswer = fc
     )
   })
 
-/** Some bytes changed, lost, repeated or put in: what is left may be anything. */
+/** Changes, drops, repeats or inserts some bytes. */
 const anyDamage = mostly(
   fc.constant([]),
   fc.array(
@@ -224,7 +224,7 @@ function fastReading(promptIdCache = new PromptIdCache()): FastReading {
   return { promptIdCache, joiner: new ByteJoiner() }
 }
 
-/** A run as the chunks it was made of. */
+/** Splits a run into its chunks. */
 function toChunks(event: WireEvent): readonly WireEvent[] {
   if (event.type !== 'choice-delta' || event.run === undefined) return [event]
   const { form } = event.run
@@ -250,7 +250,7 @@ function joined(texts: readonly (string | undefined)[]): string | undefined {
   return texts.every((text) => text === undefined) ? undefined : texts.join('')
 }
 
-/** An event as plain data, whatever it is made of. */
+/** Converts an event to plain data. */
 function toPlain(event: WireEvent): unknown {
   switch (event.type) {
     case 'answer-start': {
@@ -325,13 +325,13 @@ function renderWhole(events: readonly WireEvent[], fields: Record<string, unknow
   return reprint(body instanceof JsonBytes ? body.parse() : body)
 }
 
-/** Printing turns -0 into 0, which makes no difference to anyone. */
+/** Printing turns -0 into 0, which is equal for all readers. */
 function reprint(value: unknown): unknown {
   return JSON.parse(JSON.stringify(value))
 }
 
 describe('a whole answer', () => {
-  test('is read the same way fast and slow, in any pieces, also when it is damaged', async () => {
+  test('is read equally by both readers, in any pieces, also when it is damaged', async () => {
     const cache = new PromptIdCache()
     await fc.assert(
       fc.asyncProperty(anyAnswer, anyDamage, anyCuts, async (answer, changes, places) => {
@@ -345,7 +345,7 @@ describe('a whole answer', () => {
     )
   })
 
-  test('of the form that vLLM writes is really read fast, and nothing of its lists is parsed', async () => {
+  test('in vLLM’s format is read by the fast reader, and its lists are not parsed', async () => {
     const entry = '{"token":"a\\n","logprob":-0.7877082824707031,"bytes":[97,10],"top_logprobs":[]}'
     const answer =
       `{"id":"x","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"a\\n"},` +
@@ -380,7 +380,7 @@ const anyStep = fc.record({
     fc.array(anyId, { maxLength: 3 }),
   ),
   finish: mostly(fc.constant('null'), fc.constant('"stop"')),
-  // Members that come and go make a form of their own.
+  // Optional members make another form.
   more: mostly(fc.constant(''), fc.constantFrom(',"stop_reason":null', ',"stop_reason":"x"', ',"usage":null')),
   end: mostly(fc.constant('\n\n'), fc.constantFrom('\r\n\r\n', '\n\n\n', '\n: comment\n\n'), 60),
 })
@@ -417,7 +417,7 @@ function readStream(pieces: readonly Buffer[], fast?: FastReading): WireEvent[] 
   return pieces.flatMap((piece) => reader.push(piece))
 }
 
-/** The frames of a stream, each as the value it holds. */
+/** Returns the value of each frame of a stream. */
 function renderStream(events: readonly WireEvent[], fields: Record<string, unknown>): unknown[] {
   const renderer = openaiChat.createStreamRenderer(requestOf({ stream: true, ...fields }), context)
   const frames = events.map((event) => renderer.render(event)).join('')
@@ -427,7 +427,7 @@ function renderStream(events: readonly WireEvent[], fields: Record<string, unkno
 }
 
 describe('a stream', () => {
-  test('is read the same way fast and slow, however it is cut, also when it is damaged', () => {
+  test('is read equally by both readers, for every cut, also when it is damaged', () => {
     const cache = new PromptIdCache()
     fc.assert(
       fc.property(anyStream, anyDamage, anyCuts, (stream, changes, places) => {
@@ -442,7 +442,7 @@ describe('a stream', () => {
     )
   })
 
-  test('of one token a chunk is read fast from the second token on, as one delta', () => {
+  test('with one token in a chunk is read fast from the second token on, as one delta', () => {
     const chunk = (text: string, id: number): string =>
       `data: {"id":"x","choices":[{"index":0,"delta":{"content":${JSON.stringify(text)}},"logprobs":{"content":` +
       `[{"token":"t","logprob":-0.5,"bytes":[116],"top_logprobs":[]}]},"finish_reason":null,"token_ids":[${id}]}]}\n\n`
@@ -459,7 +459,7 @@ describe('a stream', () => {
     })
   })
 
-  test('of the arguments of a call is read fast too, but for the chunk that begins it', () => {
+  test('with the arguments of a call is read fast, except for the first chunk of the call', () => {
     const chunk = (call: object, id: number): string =>
       `data: {"id":"x","choices":[{"index":0,"delta":${JSON.stringify({ tool_calls: [call] })},"logprobs":{"content":` +
       `[{"token":"t","logprob":-0.5,"bytes":[116],"top_logprobs":[]}]},"finish_reason":null,"token_ids":[${id}]}]}\n\n`
@@ -475,7 +475,7 @@ describe('a stream', () => {
     expect(more).toEqual([])
   })
 
-  test('of pieces of a byte, and of none, is read as the whole is', () => {
+  test('in pieces of one byte and of none is read like the whole', () => {
     fc.assert(
       fc.property(anyStream, (stream) => {
         const bytes = Buffer.from(stream)
@@ -486,7 +486,7 @@ describe('a stream', () => {
     )
   })
 
-  test('keeps to one event at a time: bytes without an end are neither searched again nor kept for ever', () => {
+  test('searches bytes without an end once, and keeps a limited number of them', () => {
     const reader = new ChunkReader({ fast: fastReading() })
     const piece = Buffer.alloc(1024 * 1024, 'x')
     expect(() => {

@@ -9,7 +9,7 @@ function read(cache: PromptIdCache, list: string): { ids: number[]; end: number 
   return found && { ids: [...found.ids], end: found.end }
 }
 
-/** Prompts of one session: mostly the one before and more, sometimes changed or cut short, sometimes no list at all. */
+/** Prompts of one session: mostly an extension of the previous one, sometimes changed or truncated, sometimes no list. */
 const anyPrompts = fc.array(
   fc.record({
     keep: fc.oneof({ weight: 3, arbitrary: fc.constant(1) }, fc.double({ min: 0, max: 1, noNaN: true })),
@@ -20,7 +20,7 @@ const anyPrompts = fc.array(
   { minLength: 1, maxLength: 8 },
 )
 
-test('gives the ids that stand there, whatever came before', () => {
+test('read() returns the ids of the list, independent of earlier lists', () => {
   fc.assert(
     fc.property(anyPrompts, (prompts) => {
       const cache = new PromptIdCache()
@@ -37,7 +37,7 @@ test('gives the ids that stand there, whatever came before', () => {
   )
 })
 
-test('what was given out stays as it was', () => {
+test('read() does not change arrays that it returned before', () => {
   const cache = new PromptIdCache()
   const list = Array.from({ length: 2000 }, (_, i) => i)
   const source = (ids: readonly number[]) => toSource(Buffer.from(`${ids.join(',')}]`))
@@ -48,7 +48,7 @@ test('what was given out stays as it was', () => {
   expect([...(longer ?? [])]).toEqual([...list, 7])
 })
 
-test('a prompt too long to keep is read all the same', () => {
+test('read() reads a prompt that is too long for the cache', () => {
   const cache = new PromptIdCache()
   const ids = Array.from({ length: 100_000 }, (_, i) => 100_000 + i)
   for (const more of [[], [1], [1, 2]]) expect(read(cache, [...ids, ...more].join(','))?.ids).toEqual([...ids, ...more])

@@ -63,13 +63,7 @@ function withLists(
     unread['logprobs'] = { ...others, content }
     defineLazily(wire, 'logprobs', () => ({ ...others, content: content.parse() }))
   }
-  return {
-    ...event,
-    ...(ids === undefined ? {} : { ids: ids.numbers }),
-    ...(logprobs === undefined ? {} : { logprobs: logprobs.numbers }),
-    wire,
-    unread,
-  }
+  return { ...event, ids: ids?.numbers ?? event.ids, logprobs: logprobs?.numbers ?? event.logprobs, wire, unread }
 }
 
 /** Not enumerable, so that a spread of the other members does not parse this one. */
