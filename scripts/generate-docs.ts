@@ -11,7 +11,7 @@ import type { JsonShape } from '../src/lib/json/json-shape.ts'
 import {
   llamacppFields,
   openaiFields,
-  REFUSED_FIELDS,
+  REJECTED_FIELDS,
   sglangFields,
   vllmFields,
 } from '../src/gateway/upstreams/wire/chat-fields.ts'
@@ -309,7 +309,7 @@ the same fields.
 
 Every other field is dropped, and \`dropped_fields\` of the call's record names it. A content part of another type becomes the
 text \`[unsupported content: …]\`. These fields are refused with a 400 when they have a value, because a harness that sets one
-counts on it: ${[...REFUSED_FIELDS].map((name) => `\`${name}\``).join(', ')}.
+counts on it: ${[...REJECTED_FIELDS].map((name) => `\`${name}\``).join(', ')}.
 
 Media must be inline data in all four APIs (\`data:\` URLs, base64): a request that names a place to load media from, such as
 \`http://\`, \`file://\` or \`gs://\`, is refused with a 400.

@@ -4,6 +4,7 @@ import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions/sessions.ts'
 import { serveShard } from '../gateway/process/shard-process.ts'
 import { createUpstream, type UpstreamConfig } from '../gateway/upstreams/index.ts'
+import { loadUpstream } from '../gateway/upstreams/load-upstream.ts'
 import { randomIds } from '../lib/random-ids.ts'
 import { createCallLogStore } from '../store/call-log/store.ts'
 import { createLogger } from './create-logger.ts'
@@ -21,6 +22,8 @@ export interface ShardSettings {
   sessionMemoryMb?: number
   quirks: readonly QuirkRule[]
   upstream: [UpstreamConfig, ...UpstreamConfig[]]
+  /** Absolute path of the module of the upstream; absent: a built-in kind. */
+  upstreamModule?: string
   limits: GatewayLimits
   /** For the origin of every session. */
   engine: { kind: string; url: string; model: string }
@@ -33,7 +36,9 @@ process.on('SIGINT', () => {}).on('SIGTERM', () => {})
 serveShard<ShardSettings>(async ({ port, settings }, report) => {
   await using stack = new AsyncDisposableStack()
   const logger = createLogger(settings.logLevel)
-  const upstream = stack.use(createUpstream(settings.upstream, { now: () => performance.now() }))
+  const { upstreamModule: module } = settings
+  const plug = module === undefined ? undefined : await loadUpstream(module)
+  const upstream = stack.use(createUpstream(settings.upstream, { now: () => performance.now(), plug }))
   const { dir, durability, lockWaitMs } = settings
   const store = stack.use(createCallLogStore({ dir, durability, lockWaitMs, now: Date.now }))
   const gateway = stack.use(

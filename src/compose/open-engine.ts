@@ -1,4 +1,5 @@
 import { readFile } from 'node:fs/promises'
+import { resolve } from 'node:path'
 import type { Engine } from '@polar-rl/tiny-engine'
 import {
   createUpstream,
@@ -7,6 +8,7 @@ import {
   type UpstreamConfig,
   type UpstreamKind,
 } from '../gateway/upstreams/index.ts'
+import { loadUpstream, type UpstreamPlug } from '../gateway/upstreams/load-upstream.ts'
 import { allowsExact, type Capabilities, type ProbeReport, type Upstream } from '../gateway/upstreams/upstream.ts'
 import { RolloutError } from '../model/failure.ts'
 import { startTinyEngine } from './tiny-engine.ts'
@@ -46,6 +48,8 @@ export interface EngineChoice {
   upstream?: string
   /** One of `ENGINE_KINDS`. */
   engine?: string
+  /** Path of a module that exports `upstream`; replaces `engine`. */
+  module?: string
   model?: string
   upstreamKey?: string
   /** YAML of turns for the tiny engine to play; absent lets its model answer. */
@@ -59,6 +63,8 @@ export interface OpenEngine extends AsyncDisposable {
   upstream: Upstream
   /** How another process gets the same upstream, found out and all. */
   configs: UpstreamConfigs
+  /** Absolute path of the module of the upstream; absent: a built-in kind. */
+  module?: string
   info: { kind: string; url: string; model: string; version?: string; capabilities: Capabilities }
   /** Prompt and answer together; undefined when the engine does not say. */
   contextTokens: number | undefined
@@ -100,8 +106,10 @@ async function openRunning(choice: EngineChoice & { upstream: string }): Promise
   await using stack = new AsyncDisposableStack()
   const timeout = AbortSignal.timeout(PROBE_TIMEOUT_MS)
   const signal = choice.signal === undefined ? timeout : AbortSignal.any([timeout, choice.signal])
-  const found = await toConfigs(choice, signal)
-  const upstream = stack.use(createUpstream(found, deps))
+  const module = choice.module === undefined ? undefined : resolve(choice.module)
+  const plug = module === undefined ? undefined : await loadUpstream(module)
+  const found = await toConfigs(choice, plug, signal)
+  const upstream = stack.use(createUpstream(found, { ...deps, plug }))
   const report = await probeInTime(upstream, { signal, timeout })
   const { model, version, capabilities, kind, url } = report
   const [first, ...others] = found.map((config) => ({ ...config, capabilities }))
@@ -109,6 +117,7 @@ async function openRunning(choice: EngineChoice & { upstream: string }): Promise
   return {
     upstream,
     configs: [first!, ...others],
+    module,
     info: { kind, url, model, ...(version === undefined ? {} : { version }), capabilities },
     contextTokens: capabilities.contextTokens,
     report,
@@ -119,7 +128,11 @@ async function openRunning(choice: EngineChoice & { upstream: string }): Promise
 const deps = { now: () => performance.now() }
 
 /** What the flags say, with kind and model found out where they do not. */
-async function toConfigs(choice: EngineChoice & { upstream: string }, signal: AbortSignal): Promise<UpstreamConfigs> {
+async function toConfigs(
+  choice: EngineChoice & { upstream: string },
+  plug: UpstreamPlug | undefined,
+  signal: AbortSignal,
+): Promise<UpstreamConfigs> {
   const urls = choice.upstream.split(',').map((url) => url.trim())
   const [first, ...others] = await Promise.all(
     urls.map(async (url) => {
@@ -127,9 +140,10 @@ async function toConfigs(choice: EngineChoice & { upstream: string }, signal: Ab
         throw new RolloutError('config.invalid', `--upstream must be an http or https URL, not "${url}".`)
       }
       const apiKey = choice.upstreamKey
-      const kind = await kindOf(choice.engine, { baseUrl: url, apiKey }, signal)
+      const ownKind = plug?.config.shape.kind.value as UpstreamKind | undefined
+      const kind = ownKind ?? (await kindOf(choice.engine, { baseUrl: url, apiKey }, signal))
       const config: UpstreamConfig = { kind, url, ...(apiKey === undefined ? {} : { apiKey }) }
-      return { ...config, model: choice.model ?? (await firstModel(config, signal)) }
+      return { ...config, model: choice.model ?? (await firstModel(config, plug, signal)) }
     }),
   )
   const kinds = new Set([first, ...others].map((config) => config?.kind))
@@ -148,8 +162,12 @@ async function kindOf(
   return (await detectKind(options, signal)).kind
 }
 
-async function firstModel(config: UpstreamConfig, signal: AbortSignal): Promise<string> {
-  await using upstream = createUpstream(config, deps)
+async function firstModel(
+  config: UpstreamConfig,
+  plug: UpstreamPlug | undefined,
+  signal: AbortSignal,
+): Promise<string> {
+  await using upstream = createUpstream(config, { ...deps, plug })
   const [model] = await upstream.listModels(signal)
   if (model !== undefined) return model
   throw new RolloutError('upstream.failed', `The engine at ${config.url} serves no model.`)

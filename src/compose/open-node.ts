@@ -1,6 +1,6 @@
 import { extname, join, resolve } from 'node:path'
 import type { Logger } from 'pino'
-import { askUpstream } from '../gateway/ask-upstream.ts'
+import { sendControlRequest } from '../gateway/send-control-request.ts'
 import type { QuirkRule } from '../gateway/quirks/rule.ts'
 import type { ContinuationMode } from '../gateway/sessions/sessions.ts'
 import { systemClock } from '../lib/async/clock.ts'
@@ -142,7 +142,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
-      askEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
+      askEngine: (request, signal) => sendControlRequest(engine.upstream, request, signal),
       builds,
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
@@ -211,6 +211,7 @@ async function startGateway({ dir, engine, logger, ...choice }: NodeChoice): Ret
       ...(choice.sessionMemoryMb === undefined ? {} : { sessionMemoryMb: choice.sessionMemoryMb }),
       quirks: choice.quirks ?? [],
       upstream: engine.configs,
+      upstreamModule: engine.module,
       engine: engine.info,
     },
     limits: choice.gateway ?? {},

@@ -69,6 +69,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
     await openEngine({
       ...(about.url === undefined ? {} : { upstream: about.url }),
       engine: about.kind,
+      module: about.module,
       ...(about.model === undefined ? {} : { model: about.model }),
       ...(about.script === undefined ? {} : { script: about.script }),
       ...(upstreamKey === undefined ? {} : { upstreamKey }),

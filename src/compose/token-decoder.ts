@@ -139,7 +139,7 @@ function upstreamSource(baseUrl: string, apiKey: string | undefined): TokenSourc
         await Promise.all(
           missing.slice(from, from + AT_ONCE).map(async (id) => {
             const body = JSON.stringify({ tokens: [id], skip_special_tokens: false })
-            const text = await http.ask('/detokenize', Detokenised, { body, signal })
+            const text = await http.query('/detokenize', Detokenised, { body, signal })
             if (text !== undefined) known.set(id, Buffer.from(text))
           }),
         )

@@ -16,6 +16,9 @@ export const EngineSection = z
       .enum(['auto', ...upstreams.kinds])
       .default('auto')
       .describe('What listens there; auto asks it'),
+    module: Path.optional().describe(
+      'Module that exports `upstream`, for an engine of another kind; replaces `kind`, and needs `url`',
+    ),
     model: z.string().min(1).optional().describe('Model to ask for; absent: the first it serves'),
     ...secret('key', 'its API key'),
     script: Path.optional().describe('YAML of turns for the tiny engine to play'),
@@ -40,3 +43,7 @@ export const EngineSection = z
   })
   .refine(...atMostOne('key_file', 'key_env'))
   .refine(...atMostOne('url', 'script'))
+  .refine(({ module, url }) => module === undefined || url !== undefined, {
+    path: ['module'],
+    message: 'is used only with a url',
+  })

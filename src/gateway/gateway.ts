@@ -7,7 +7,7 @@ import type { IdSource } from '../model/ids.ts'
 import { SESSION_CALLS, SESSION_LOG_MB } from '../model/session.ts'
 import type { Sampling } from '../model/turn.ts'
 import type { SessionStore } from '../store/store.ts'
-import { createApp, refuseUpgrade } from './http/app.ts'
+import { createApp, rejectUpgrade } from './http/app.ts'
 import { BodyBudget, DEFAULT_BUDGET, type BudgetLimits } from './http/body-budget.ts'
 import { dialects } from './dialects/index.ts'
 import { Gate } from './sessions/gate.ts'
@@ -24,52 +24,52 @@ export interface GatewayOptions {
   store: SessionStore
   ids: IdSource
   now: () => number
-  /** Milliseconds that never go back. Default `performance.now`. */
+  /** Milliseconds that never decrease. Default `performance.now`. */
   monotonic?: () => number
   logger: Logger
-  /** Loopback by default: whoever reaches the data plane and has a key can spend GPU time. */
+  /** Default loopback: a program that reaches the data plane and has a key can spend GPU time. */
   host?: string
-  /** 0 takes a free one. */
+  /** 0 chooses a free port. */
   port?: number
   limits?: Partial<BodyLimits>
-  /** Absent, or of an absent limit: `DEFAULT_BUDGET`. */
+  /** Default of each limit: `DEFAULT_BUDGET`. */
   budget?: Partial<BudgetLimits>
-  /** Limit of the call log of one session; calls beyond it are refused. Absent: SESSION_LOG_MB. */
+  /** Limit of the call log of one session; calls beyond it are rejected. Absent: SESSION_LOG_MB. */
   sessionLogMb?: number
   /** Limit of the calls of one session in flight; calls beyond it get 429. Absent: SESSION_CALLS. */
   sessionCalls?: number
   /** Default `template`. */
   continuation?: ContinuationMode
-  /** Limit of the memory of one session that continues its conversations; absent: SESSION_MEMORY_MB. */
+  /** Limit of the memory for the conversations of one session. Absent: SESSION_MEMORY_MB. */
   sessionMemoryMb?: number
-  /** Rules of the user's, besides the built-in quirks. Noted in the origin of every session. */
+  /** The user's rules, in addition to the built-in quirks. Stored in the origin of every session. */
   quirks?: readonly QuirkRule[]
-  /** What is noted of every session besides what it says of itself: which engine answers. */
+  /** Stored in the origin of every session: which engine answers. */
   origin?: Readonly<Record<string, unknown>>
-  /** Called when a model call has ended and is stored. `tokens`: sampled in it. */
+  /** Called when a model call has ended and is stored. `tokens`: number of sampled tokens. */
   onTurnEnd?: (turn: { sessionId: string; tokens: number }) => void
   /** Called when the first of a session's calls in flight begins, and when the last has ended. */
   onBusy?: (session: { sessionId: string; isBusy: boolean }) => void
 }
 
 export interface SessionOptions {
-  /** Absent: made up. */
+  /** Absent: a new id. */
   id?: string
-  /** Absent: made up. Given when a session goes on in another process. */
+  /** Absent: a new key. Present when a session continues in another process. */
   key?: string
   /** See `SessionOpening.isContinued`. */
   isContinued?: boolean
   /** All calls of the session are refused with this failure. */
   refusal?: Failure
   origin?: Readonly<Record<string, unknown>>
-  /** What sampling must be whatever the harness asks for: the trainer counts on it. */
+  /** Overrides the sampling parameters of the harness: the trainer relies on them. */
   sampling?: Partial<Sampling>
 }
 
-/** What a harness needs to be given. */
+/** The connection settings of a harness. */
 export interface SessionAccess {
   id: string
-  /** Without `/v1` or the like; each API's path follows it. */
+  /** Without `/v1` or similar; the path of an API follows it. */
   baseUrl: string
   key: string
 }
@@ -81,22 +81,22 @@ export interface GatewayStatus {
   weightVersion: string | undefined
 }
 
-/** What a trainer or node may do with a gateway, be it one process or several. */
+/** Control of a gateway of one or several processes, for trainers and nodes. */
 export interface GatewayControl {
   openSession(options?: SessionOptions): Promise<SessionAccess>
-  /** From here on its key is refused. Gives what kept the log from being whole; undefined when nothing did. */
+  /** Invalidates the key. Resolves with the failure that made the log incomplete; undefined when it is complete. */
   closeSession(id: string): Promise<Failure | undefined>
-  /** Holds new calls back. Resolves with whether those under way ended in time; it stays paused either way. */
+  /** Delays new calls until `resume`. Resolves with whether the calls in flight ended within the timeout. */
   pause(drainTimeoutMs: number): Promise<boolean>
   resume(): Promise<void>
-  /** The weights that the engine samples with from here on. Called while the engine samples nothing or calls are held. */
+  /** Sets the version of the weights that the engine samples with. Call it while the engine samples nothing or is paused. */
   setWeightVersion(version: string): Promise<void>
   status(): Promise<GatewayStatus>
-  /** Counters of each process. */
+  /** Returns the counters of each process. */
   metrics(): Promise<Record<string, number>[]>
 }
 
-/** A listening data plane. Owns its sessions and their logs; the upstream and the store belong to the caller. */
+/** A listening data plane. Owns its sessions and their logs; the caller owns the upstream and the store. */
 export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #server: Server
   readonly #sessions: Sessions
@@ -105,9 +105,9 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   readonly #metrics = new Metrics()
   readonly #quirks: readonly QuirkRule[]
   readonly #origin: Readonly<Record<string, unknown>>
-  /** Connections that may only speak for one session, whatever key they show. */
+  /** Connections that may only use one session, independent of their key. */
   readonly #bound = new WeakMap<Socket, string>()
-  /** The number of open connections of each session that has such connections. */
+  /** Number of open bound connections by session. */
   readonly #connections = new Map<string, number>()
   #url = ''
 
@@ -136,17 +136,17 @@ export class Gateway implements GatewayControl, AsyncDisposable {
       sessions: this.#sessions,
       boundSession: (socket) => this.#bound.get(socket),
       limits: { ...DEFAULT_LIMITS, ...options.limits },
-      bodies: new BodyBudget({ ...DEFAULT_BUDGET, ...options.budget }),
+      bodyBudget: new BodyBudget({ ...DEFAULT_BUDGET, ...options.budget }),
       logBytes: (options.sessionLogMb ?? SESSION_LOG_MB) * 1024 ** 2,
       sessionCalls: options.sessionCalls ?? SESSION_CALLS,
       onTurnEnd: options.onTurnEnd,
       onBusy: options.onBusy,
     })
-    // No limit on the time of a whole request: an answer takes as long as the engine does.
+    // No time limit for a whole request: an answer takes as long as the engine does.
     const timeouts = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 65_000 }
-    this.#server = createServer({ ...timeouts, noDelay: true }, app).on('upgrade', refuseUpgrade)
+    this.#server = createServer({ ...timeouts, noDelay: true }, app).on('upgrade', rejectUpgrade)
     scopeConnections(this.#server)
-    // A connection that cannot be accepted, for want of file descriptors for example.
+    // For example, no file descriptor is left for a connection.
     this.#server.on('error', (error) => logger.error({ err: error }, 'gateway cannot accept connections'))
   }
 
@@ -173,8 +173,8 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   }
 
   /**
-   * A connection that came in by a session's own door: a sandbox that reaches nothing but this. Other sessions are out of
-   * its reach even with their keys. Connections over the limit of a session are closed.
+   * Serves a connection from the socket of a session's sandbox. The connection cannot use other sessions, even with their
+   * keys. Connections over the limit of a session are closed.
    */
   accept(sessionId: string, socket: Socket): void {
     const count = this.#connections.get(sessionId) ?? 0
@@ -183,11 +183,11 @@ export class Gateway implements GatewayControl, AsyncDisposable {
     socket.once('close', () => this.#forgetConnection(sessionId))
     this.#bound.set(socket, sessionId)
     this.#server.emit('connection', socket)
-    // A door that passes sockets to another process pauses them.
+    // Sockets that were passed from another process are paused.
     socket.resume()
   }
 
-  /** Calls in flight end at once, as if their harnesses had gone. */
+  /** Ends all calls in flight, as if their harnesses had closed them. */
   cutConnections(): void {
     this.#server.closeAllConnections()
   }
@@ -201,7 +201,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   }
 
   async setWeightVersion(version: string): Promise<void> {
-    this.#weights.name(version)
+    this.#weights.set(version)
   }
 
   async status(): Promise<GatewayStatus> {
@@ -233,7 +233,7 @@ export class Gateway implements GatewayControl, AsyncDisposable {
   }
 }
 
-/** A hostile program can open as many connections as it likes; each costs a file descriptor. */
+/** Limits the file descriptors that a hostile program can use. */
 const MAX_SESSION_CONNECTIONS = 512
 
 async function listen(server: Server, host: string, port: number): Promise<void> {

@@ -1,4 +1,3 @@
-import type { JsonBytes } from '../lib/json/json-bytes.ts'
 import type { Failure } from './failure.ts'
 import type { FinishReason, LogprobMode, Usage } from './turn.ts'
 
@@ -19,16 +18,12 @@ export interface AnswerStart {
   created: number
   /** The ids the engine read; absent when it does not say, or only at the end. */
   promptTokenIds?: Int32Array
-  /** The same as they stood on the wire, where nobody has read that. */
-  promptTokenBytes?: JsonBytes
   /** The weights that sampled the last token, as the engine calls them; absent when it does not say. */
   weightVersion?: string
   /** The weights that the engine had before the call was sent, as it called them; absent when it had not said yet. */
   weightVersionBefore?: string
   /** What its log probabilities mean; absent when that is not known. */
   logprobMode?: LogprobMode
-  /** Fields of the wire we have no word for; a dialect of the same wire relays them. */
-  extra?: WireFields
 }
 
 /**
@@ -48,33 +43,6 @@ export interface ChoiceDelta {
   finishReason?: FinishReason
   /** The stop string or id that ended the choice, where the engine says. */
   stopReason?: string | number
-  /** The choice as it stood on the wire, for a dialect of the same wire. */
-  wire?: WireFields
-  /** Members of `wire` that nobody has read, with `JsonBytes` in them. There they can be read, but are not enumerable. */
-  unread?: WireFields
-  /** Present when this is several chunks of the wire at once, or one that is like others of its answer. */
-  run?: ChunkRun
-}
-
-/** Chunks that came together and differ in nothing but their text, ids and log probabilities. */
-export interface ChunkRun {
-  /** The same object for all runs of this form. */
-  readonly form: ChunkForm
-  /** Of each chunk the text or reasoning, in JSON without its quotes. */
-  readonly texts: readonly string[]
-  readParts(): readonly ChunkParts[]
-}
-
-export interface ChunkForm {
-  /** A delta of this form with parts of one's own. */
-  withParts(parts: ChunkParts): ChoiceDelta
-}
-
-/** In which a chunk differs from others of its form. As JSON without the quotes or brackets around it. */
-export interface ChunkParts {
-  text: string
-  logprobs: string
-  ids: string
 }
 
 export interface ToolCallDelta {
@@ -89,8 +57,6 @@ export interface ToolCallDelta {
 export interface UsageReport {
   type: 'usage'
   usage: Usage
-  /** As it stood on the wire. */
-  wire?: WireFields
 }
 
 export interface AnswerEnd {
@@ -105,5 +71,3 @@ export interface AnswerError {
   type: 'answer-error'
   failure: Failure
 }
-
-export type WireFields = Readonly<Record<string, unknown>>

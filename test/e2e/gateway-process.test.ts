@@ -149,9 +149,7 @@ function gatewayPids(): number[] {
 async function killGateway(lines: readonly LogLine[]): Promise<void> {
   const before = lines.length
   for (const pid of gatewayPids()) process.kill(pid, 'SIGKILL')
-  await expect
-    .poll(() => lines.slice(before).map(({ msg }) => msg))
-    .toContain('gateway process ended; starting it again')
+  await expect.poll(() => lines.slice(before).map(({ msg }) => msg)).toContain('gateway process exited; restarting it')
 }
 
 describe('a gateway process', () => {
@@ -290,7 +288,7 @@ describe('a gateway process that ends', () => {
     using door = await Door.open(gateway, session)
     for (const pid of gatewayPids()) process.kill(pid, 'SIGSTOP')
     const waiting = call(door.to, session)
-    await expect.poll(() => lines.map(({ msg }) => msg)).toContain('gateway process does not answer; ending it')
+    await expect.poll(() => lines.map(({ msg }) => msg)).toContain('gateway process does not respond; killing it')
     // The process that hung had not taken the connection, so the next one gets it.
     expect((await waiting).status).toBe(200)
   })

@@ -90,7 +90,7 @@ test('listeners of server, proxy, door and gateway throw; the processes go on an
   await expect
     .poll(() => lines.filter(({ err }) => err?.message === 'thrown by server request').length)
     .toBeGreaterThan(2)
-  expect(lines.map(({ msg }) => msg)).not.toContain('gateway process ended; starting it again')
+  expect(lines.map(({ msg }) => msg)).not.toContain('gateway process exited; restarting it')
   expect(await send(ports.server, HTTP.request)).toMatch(/^HTTP\/1\.1 200 .*served/s)
   for (const port of [ports.gateway, ports.door])
     expect(await send(port, 'GET /v1/models HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n')).toMatch(

@@ -1,6 +1,6 @@
 import { isDeepStrictEqual } from 'node:util'
 import { readRequest, requestReader } from '../../src/compose/read-request.ts'
-import { SessionMemory } from '../../src/gateway/sessions/session-memory.ts'
+import { AnswerHistory } from '../../src/gateway/sessions/answer-history.ts'
 import { MARKER } from '../../packages/tiny-engine/src/policies/script-schema.ts'
 import { textOf, type Message, type ToolCall } from '../../src/model/message.ts'
 import type { SessionRecord } from '../../src/model/session.ts'
@@ -125,7 +125,7 @@ function historyFacts(histories: readonly (readonly Message[])[]): HistoryFacts 
 /** By the gateway's own memory, fed with the same calls. */
 function argumentFacts(calls: readonly Call[]): ArgumentFacts {
   const facts = { verbatim: 0, restored: 0, changed: 0 }
-  const memory = new SessionMemory(16 * 1024 * 1024)
+  const memory = new AnswerHistory(16 * 1024 * 1024)
   for (const [before, after] of pairs(calls)) {
     const { response } = before.turn
     if (response !== undefined) memory.remember(before.request, response)

@@ -58,7 +58,7 @@ describe('polar doctor', () => {
     const { code, stdout } = await doctor('--upstream', engine.url)
     expect(code).toBe(0)
     expect(stdout).toContain(`vllm 0.12 at ${engine.url}, model tiny`)
-    expect(stdout).toMatch(/! ids-in-streams +0\.12: parsers .* swallow ids in streams\n +A call that wants a stream/)
+    expect(stdout).toMatch(/! ids-in-streams +0\.12: parsers .* drop ids in streams\n +A call with `stream`/)
     expect(stdout).toContain('Calls to this engine can be captured exactly.')
     expect(stdout).not.toMatch(/ $/m)
   })
@@ -86,7 +86,7 @@ describe('polar doctor', () => {
     const { code, stdout } = await doctor('--upstream', url, '--upstream-key', 'secret')
     server.close()
     expect(code).toBe(1)
-    expect(stdout).toMatch(/✗ tools +refused: "auto" tool choice requires/)
+    expect(stdout).toMatch(/✗ tools +rejected: "auto" tool choice requires/)
     expect(stdout).toContain('--enable-auto-tool-choice')
   })
 

@@ -32,18 +32,18 @@ test('a span of weights begins where the range of possible versions changes', ()
   expect(response?.weightVersion).toBe('a')
 })
 
-test('an engine that names its weights at the end of an answer gives a range if they changed during the call', () => {
+test('a weight version that the engine reports at the end gives a range if it changed during the call', () => {
   expect(spansOf({ ...start, weightVersion: 'b', weightVersionBefore: 'b' })).toEqual([{ from: 0, version: 'b' }])
   expect(spansOf({ ...start, weightVersion: 'b', weightVersionBefore: 'a' })).toEqual([
     { from: 0, version: 'a', newest: 'b' },
   ])
 })
 
-test('weights are unknown when nothing says which ones the engine had before the call', () => {
+test('weights are unknown when the engine reported no version before the call', () => {
   expect(spansOf({ ...start, weightVersion: 'b' })).toBeUndefined()
 })
 
-test('versions named by the trainer take precedence over those named by the engine', () => {
+test('versions set by the trainer take precedence over those reported by the engine', () => {
   const named = { ...start, weightVersion: 'default', weightVersionBefore: 'default' }
   expect(spansOf(named, { version: 'step-1' })).toEqual([{ from: 0, version: 'step-1' }])
 })

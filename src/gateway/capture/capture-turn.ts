@@ -1,11 +1,11 @@
 import { commonPrefixOfIds } from '../../lib/collections/common-prefix.ts'
 import { hasNaN } from '../../lib/has-nan.ts'
-import { NumberColumn } from '../upstreams/wire/fast/number-column.ts'
+import { NumberColumn } from './number-column.ts'
 import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
 import type { Choice, FinishReason, Grade, TurnResponse, Usage, VersionRange, WeightSpan } from '../../model/turn.ts'
 
-/** Keeps a copy of one answer while it passes by. Never throws and never changes an event. */
+/** Accumulates the events of one answer. Never throws and never changes an event. */
 export class TurnCapture {
   #start: AnswerStart | undefined
   #usage: Usage | undefined
@@ -13,19 +13,19 @@ export class TurnCapture {
   readonly #choices = new Map<number, ChoiceCapture>()
   #end: AnswerEnd | undefined
 
-  /** The ids the engine was told to read. If it read others, nothing of the turn can be trusted. */
+  /** Sets the ids that were sent to the engine. If it reports other prompt ids, the turn is not exact. */
   expectPrompt(ids: Int32Array): void {
     this.#expectedPrompt = ids
   }
 
-  /** `weights`: the versions that may have sampled the event's tokens; absent when the trainer named none. */
+  /** `weights`: the versions that may have sampled the event's tokens; absent when the trainer set none. */
   add(event: StreamEvent, weights?: VersionRange): void {
     switch (event.type) {
       case 'answer-start':
         this.#start = event
         return
       case 'choice-delta':
-        // The trainer's own word counts: an engine that was not told calls all its weights the same.
+        // The trainer's version takes precedence: an engine without one reports the same version for all weights.
         this.#choice(event.choice).add(event, weights ?? engineRange(this.#start))
         return
       case 'usage':
@@ -39,33 +39,32 @@ export class TurnCapture {
     }
   }
 
-  /** Whether any id was sampled yet. */
+  /** Whether an id has arrived. */
   get hasTokens(): boolean {
     return this.#choices.values().some((choice) => choice.tokenCount > 0)
   }
 
-  /** Undefined when nothing came. May be called at any time; what was not finished is marked `cut`. */
+  /** Undefined before the first event. May be called at any time; unfinished choices have the finish reason `cut`. */
   toResponse(): TurnResponse | undefined {
     if (this.#start === undefined) return undefined
     const choices = [...this.#choices.values()].map((choice) => choice.toChoice()).sort((a, b) => a.index - b.index)
     const promptIds = this.#start.promptTokenIds ?? this.#end?.promptTokenIds ?? new Int32Array()
     const gradeReasons = [...this.#gradeReasons(promptIds, choices)]
-    const weightVersion = choices[0]?.weightSpans?.[0]?.version
     return {
       id: this.#start.id,
       model: this.#start.model,
       created: this.#start.created,
       promptIds,
       choices,
-      ...(this.#usage === undefined ? {} : { usage: this.#usage }),
+      usage: this.#usage,
       grade: toGrade(promptIds, choices, gradeReasons),
       gradeReasons,
-      ...(weightVersion === undefined ? {} : { weightVersion }),
-      ...(this.#start.logprobMode === undefined ? {} : { logprobMode: this.#start.logprobMode }),
+      weightVersion: choices[0]?.weightSpans?.[0]?.version,
+      logprobMode: this.#start.logprobMode,
     }
   }
 
-  /** All so far, as if it had come in one piece. */
+  /** Returns the answer so far as if it had arrived in one batch. */
   toEvents(): StreamEvent[] {
     if (this.#start === undefined) return []
     const deltas = [...this.#choices.values()].map((choice) => choice.toDelta())
@@ -73,7 +72,7 @@ export class TurnCapture {
     return [this.#start, ...deltas, ...usage, ...(this.#end === undefined ? [] : [this.#end])]
   }
 
-  /** Everything that keeps us from saying: these are the ids the engine read and wrote, all of them. */
+  /** Yields every reason to doubt that the ids are exactly those that the engine read and sampled. */
   *#gradeReasons(promptIds: Int32Array, choices: readonly Choice[]): Generator<string> {
     if (this.#end === undefined) yield 'the answer did not end'
     yield* this.#end?.doubts ?? []
@@ -110,8 +109,8 @@ export class TurnCapture {
 }
 
 /**
- * The engine names the weights it had at the end of an answer, and earlier tokens may be older. Undefined when the engine
- * had named none before the call: then nothing says how old.
+ * The engine reports the weight version at the end of an answer, and earlier tokens may be older. Undefined when the engine
+ * reported no version before the call: then the age has no bound.
  */
 function engineRange(start: AnswerStart | undefined): VersionRange | undefined {
   const { weightVersion, weightVersionBefore: before } = start ?? {}
@@ -178,18 +177,17 @@ class ChoiceCapture {
       choice: this.#index,
       ids,
       logprobs,
-      ...(this.#text === '' ? {} : { text: this.#text }),
-      ...(this.#reasoning === undefined ? {} : { reasoning: this.#reasoning }),
-      ...(message.toolCalls.length === 0
-        ? {}
-        : { toolCalls: message.toolCalls.map((call, index) => ({ index, ...call })) }),
-      ...(this.#finishReason === undefined ? {} : { finishReason: this.#finishReason }),
-      ...(this.#stopReason === undefined ? {} : { stopReason: this.#stopReason }),
+      text: this.#text === '' ? undefined : this.#text,
+      reasoning: this.#reasoning,
+      toolCalls:
+        message.toolCalls.length === 0 ? undefined : message.toolCalls.map((call, index) => ({ index, ...call })),
+      finishReason: this.#finishReason,
+      stopReason: this.#stopReason,
     }
   }
 
   toChoice(): Choice {
-    // When the counts differ we cannot tell which id lacks its number, so none is given one.
+    // When the counts differ, it is unknown which id lacks its log probability, so all are NaN.
     const aligned = this.logprobCount === this.tokenCount
     return {
       index: this.#index,
@@ -197,13 +195,13 @@ class ChoiceCapture {
         role: 'assistant',
         content: this.#text === '' ? [] : [{ type: 'text', text: this.#text }],
         toolCalls: [...this.#toolCalls].sort(([a], [b]) => a - b).map(([, call]) => call),
-        ...(this.#reasoning === undefined ? {} : { reasoning: this.#reasoning }),
+        reasoning: this.#reasoning,
       },
       finishReason: this.#finishReason ?? 'cut',
-      ...(this.#stopReason === undefined ? {} : { stopReason: this.#stopReason }),
+      stopReason: this.#stopReason,
       ids: this.#ids.toArray(),
       logprobs: aligned ? this.#logprobs.toArray() : new Float32Array(this.tokenCount).fill(Number.NaN),
-      ...(this.#weightSpans.length === 0 ? {} : { weightSpans: [...this.#weightSpans] }),
+      weightSpans: this.#weightSpans.length === 0 ? undefined : [...this.#weightSpans],
     }
   }
 }

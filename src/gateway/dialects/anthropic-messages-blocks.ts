@@ -1,33 +1,35 @@
+import { parseJson } from '../../lib/json/json-text.ts'
 import { formatSse } from '../../lib/net/sse.ts'
-import type { ToolCallDelta, WireFields } from '../../model/stream-event.ts'
-import type { Vault } from './dialect.ts'
+import type { ToolCallDelta } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
+import type { TextSealer } from './dialect.ts'
 
-/** What a step of the engine added to one kind of block; texts are not empty. */
+/** An addition to one kind of block. Texts are not empty. */
 type Piece = { kind: 'thinking' | 'text'; text: string } | { kind: 'call'; call: ToolCallDelta }
 
 type OpenBlock =
   | { kind: 'thinking'; text: string }
   | { kind: 'text' }
-  | { kind: 'call'; index: number; arguments: string; isWhole: boolean }
+  | { kind: 'call'; index: number; arguments: string; isComplete: boolean }
 
 /**
- * Pieces to the frames of content blocks, one open at a time, as clients of Anthropic Messages expect them. A block that
- * was closed stays closed, so while the arguments of a call are not whole, pieces of anything else wait; at the latest
- * the end of the answer lets them out.
+ * Renders pieces as the frames of content blocks, with one block open at a time, as clients of Anthropic Messages expect. A
+ * closed block cannot be reopened, so pieces of other blocks wait while the arguments of a call are incomplete, at most
+ * until the end of the answer.
  */
 export class BlockStream {
   readonly #showThinking: boolean
-  readonly #vault: Vault
+  readonly #sealer: TextSealer
   readonly #calls = new Set<number>()
   #index = 0
   #open: OpenBlock | undefined
   #waiting: Piece[] = []
-  /** For calls the engine gave no id. */
+  /** For calls without an id of the engine. */
   answerId = ''
 
-  constructor(options: { showThinking: boolean; vault: Vault }) {
+  constructor(options: { showThinking: boolean; sealer: TextSealer }) {
     this.#showThinking = options.showThinking
-    this.#vault = options.vault
+    this.#sealer = options.sealer
   }
 
   get hasCalls(): boolean {
@@ -43,7 +45,7 @@ export class BlockStream {
     return this.#waiting.length > 0 && isClosable(this.#open) ? frames + this.#addWaiting() : frames
   }
 
-  /** Closes what is open. An answer of nothing at all becomes an empty text. */
+  /** Closes the open block. An empty answer becomes an empty text block. */
   end(): string {
     let frames = ''
     while (this.#waiting.length > 0) frames += this.#close() + this.#addWaiting()
@@ -92,10 +94,10 @@ export class BlockStream {
     if (!this.#calls.has(call.index)) {
       this.#calls.add(call.index)
       const block = { type: 'tool_use', id: callId(this.answerId, call), name: call.name ?? '', input: {} }
-      frames = this.#start({ kind: 'call', index: call.index, arguments: '', isWhole: false }, block)
+      frames = this.#start({ kind: 'call', index: call.index, arguments: '', isComplete: false }, block)
     }
     const open = this.#open
-    // Only white space can follow whole arguments; their block may be closed by then.
+    // Only white space can follow complete arguments, and their block may be closed by then.
     if (!call.arguments || open?.kind !== 'call' || open.index !== call.index) return frames
     open.arguments += call.arguments
     return frames + this.#delta({ type: 'input_json_delta', partial_json: call.arguments })
@@ -114,9 +116,9 @@ export class BlockStream {
   #close(): string {
     const open = this.#open
     if (open === undefined) return ''
-    // In one piece: some clients join the pieces of a signature, others keep the last.
+    // One frame: some clients join the parts of a signature, others keep the last part.
     const signature =
-      open.kind === 'thinking' ? this.#delta({ type: 'signature_delta', signature: this.#vault.seal(open.text) }) : ''
+      open.kind === 'thinking' ? this.#delta({ type: 'signature_delta', signature: this.#sealer.seal(open.text) }) : ''
     const stop = frame({ type: 'content_block_stop', index: this.#index })
     this.#open = undefined
     this.#index += 1
@@ -128,26 +130,22 @@ const EMPTY_TEXT = { type: 'text', text: '' }
 
 function isClosable(open: OpenBlock | undefined): boolean {
   if (open?.kind !== 'call') return true
-  // Whole arguments stay whole, and what does not end like an object need not be parsed to know that it is none.
-  open.isWhole ||= open.arguments.trimEnd().endsWith('}') && parseObject(open.arguments) !== undefined
-  return open.isWhole
+  // Complete arguments stay complete, and a text that does not end with a brace needs no parsing.
+  open.isComplete ||= open.arguments.trimEnd().endsWith('}') && parseObject(open.arguments) !== undefined
+  return open.isComplete
 }
 
-/** The engine's own id, or one that no other call of the session has. */
+/** Returns the engine's id, or an id that is unique in the session. */
 export function callId(answerId: string, call: { id?: string; index: number }): string {
   return call.id || `toolu_${answerId}_${call.index}`
 }
 
 export function parseObject(text: string): object | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined
-  } catch {
-    return undefined
-  }
+  const value = parseJson(text)
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined
 }
 
-/** Clients of this API go by the `event:` line, not by the type in the data. */
+/** Clients of this API read the `event:` line, not the type in the data. */
 export function frame(event: { type: string } & WireFields): string {
   return formatSse(JSON.stringify(event), event.type)
 }

@@ -7,12 +7,15 @@ import type { AssistantMessage } from '../../model/message.ts'
 import type { ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { FinishReason, TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import { anthropicMessagesFields } from './anthropic-messages-fields.ts'
 import { anthropicMessages } from './anthropic-messages.ts'
 import { bareContext, type RequestContext, type Route } from './dialect.ts'
 
-const context: RequestContext = { ...bareContext(anthropicMessages.routes[0] as Route), vault: createVault('key') }
+const context: RequestContext = {
+  ...bareContext(anthropicMessages.routes[0] as Route),
+  sealer: createTextSealer('key'),
+}
 const counting: RequestContext = { ...context, route: anthropicMessages.routes[1] as Route }
 
 function parse(value: unknown, within = context): TurnRequest {
@@ -31,7 +34,7 @@ function refusal(value: unknown): Failure {
 
 const hello = { model: 'm', max_tokens: 100, messages: [{ role: 'user', content: 'hello' }] }
 
-/** The messages a conversation of these wire messages is read as. */
+/** Parses wire messages. */
 function messagesOf(...messages: unknown[]): TurnRequest['messages'] {
   return parse({ ...hello, messages }).messages
 }
@@ -44,7 +47,7 @@ const bash = { name: 'Bash', description: 'run', input_schema: { type: 'object',
 const fetchPage = { ...bash, name: 'WebFetch', defer_loading: true }
 
 describe('parseRequest()', () => {
-  test('reads a first request of Claude Code', () => {
+  test('parses the first request of Claude Code', () => {
     const request = parse({
       ...hello,
       system: [
@@ -83,7 +86,7 @@ describe('parseRequest()', () => {
     expect(request.responseFormat).toBeUndefined()
   })
 
-  test('reads a tool loop: thinking, text and calls are one turn, a result is a tool message', () => {
+  test('parses a tool loop: thinking, text and calls are one turn, a result is a tool message', () => {
     const messages = messagesOf(
       { role: 'user', content: 'two files' },
       {
@@ -120,7 +123,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('puts results before what else the user message says', () => {
+  test('puts results before the other content of a user message', () => {
     const image = { type: 'image', source: { type: 'url', url: 'https://host/a.png' } }
     expect(
       messagesOf({
@@ -168,7 +171,7 @@ describe('parseRequest()', () => {
     expect(messagesOf({ role: 'user', content: [empty] })[0]?.content).toEqual([{ type: 'other', wire: empty }])
   })
 
-  test('reads images and documents, also in results', () => {
+  test('parses images and documents, also in results', () => {
     const source = { type: 'base64', media_type: 'image/jpeg', data: 'AAAA' }
     const pdf = { type: 'document', source: { type: 'base64', media_type: 'application/pdf', data: 'AAAA' } }
     const [result, user] = messagesOf({
@@ -188,7 +191,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('takes a string and one text block for the same, wherever the cache mark stands', () => {
+  test('parses a string and a text block equally, with cache_control anywhere', () => {
     const marked = [{ ...text('late news'), cache_control: { type: 'ephemeral' } }]
     for (const role of ['user', 'assistant', 'system']) {
       expect(messagesOf({ role, content: marked })).toEqual(messagesOf({ role, content: 'late news' }))
@@ -198,12 +201,12 @@ describe('parseRequest()', () => {
     )
   })
 
-  test('keeps system messages where they stand', () => {
+  test('keeps the position of system messages', () => {
     const roles = ['user', 'system', 'assistant', 'user', 'system']
     expect(messagesOf(...roles.map((role) => ({ role, content: 'x' }))).map(({ role }) => role)).toEqual(roles)
   })
 
-  test('takes neighbouring assistant messages for one turn', () => {
+  test('joins consecutive assistant messages to one turn', () => {
     const call = { type: 'tool_use', id: 'c', name: 'f', input: {} }
     expect(
       messagesOf(
@@ -220,8 +223,8 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('restores reasoning from its seal and ignores the seals of others', () => {
-    const signature = context.vault.seal(' as sampled\n')
+  test('restores sealed reasoning and ignores signatures of another origin', () => {
+    const signature = context.sealer.seal(' as sampled\n')
     const thinkingOf = (...blocks: unknown[]): unknown =>
       (messagesOf({ role: 'assistant', content: [...blocks, text('x')] })[0] as AssistantMessage).reasoning
     expect(thinkingOf({ type: 'thinking', thinking: '', signature })).toBe(' as sampled\n')
@@ -233,7 +236,7 @@ describe('parseRequest()', () => {
     expect(thinkingOf()).toBeUndefined()
   })
 
-  test('restores arguments that were no JSON', () => {
+  test('restores arguments that are not JSON', () => {
     const argumentsOf = (input?: unknown): unknown =>
       (
         messagesOf({
@@ -248,7 +251,7 @@ describe('parseRequest()', () => {
     expect(argumentsOf(null)).toBe('{}')
   })
 
-  test('offers the tools the harness runs itself, and no choice among none', () => {
+  test('returns the tools that the harness runs, and no tool choice without tools', () => {
     const search = { type: 'web_search_20250305', name: 'web_search', max_uses: 8 }
     const tools = (...list: unknown[]): string[] => parse({ ...hello, tools: list }).tools.map(({ name }) => name)
     expect(tools(bash, search, { ...bash, name: 'Edit', type: 'custom', eager_input_streaming: true })).toEqual([
@@ -269,7 +272,7 @@ describe('parseRequest()', () => {
     )
   })
 
-  test('offers a deferred tool once something refers to it', () => {
+  test('returns a deferred tool after a reference to it', () => {
     const names = (tools: unknown[], ...messages: unknown[]): string[] =>
       parse({ ...hello, tools, messages: [...hello.messages, ...messages] }).tools.map(({ name }) => name)
     const found = {
@@ -290,12 +293,12 @@ describe('parseRequest()', () => {
       'WebFetch',
       'Bash',
     ])
-    // A system message that says nothing else is none for the model.
+    // A system message without other content is dropped.
     expect(messagesOf(change('tool_addition', reference))).toEqual([])
     expect(messagesOf(found)).toMatchObject([{ role: 'tool', content: [{ type: 'text' }] }])
   })
 
-  test('reads what is asked of reasoning, sampling and the form of the answer', () => {
+  test('parses the settings of reasoning, sampling and response format', () => {
     expect(parse(hello).reasoning).toBeUndefined()
     expect(parse({ ...hello, thinking: { type: 'disabled' } }).reasoning).toEqual({ enabled: false })
     expect(parse({ ...hello, thinking: { type: 'enabled', budget_tokens: 8192 } }).reasoning).toEqual({ enabled: true })
@@ -310,7 +313,7 @@ describe('parseRequest()', () => {
     }
   })
 
-  test('keeps blocks it has no word for', () => {
+  test('keeps unknown blocks', () => {
     const block = { type: 'container_upload', file_id: 'f' }
     expect(messagesOf({ role: 'user', content: [block] })).toEqual([
       { role: 'user', content: [{ type: 'other', wire: block }] },
@@ -322,13 +325,13 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('asks for max_tokens where something is to be generated, and not to count', () => {
+  test('requires max_tokens to generate, and not to count', () => {
     const { max_tokens: _, ...rest } = hello
     expect(refusal(rest)).toMatchObject({ param: 'max_tokens', message: 'max_tokens: Field required', status: 400 })
     expect(parse(rest, counting).sampling.maxTokens).toBeUndefined()
   })
 
-  test('names the field at fault', () => {
+  test('names the invalid field', () => {
     const faults: [string, unknown][] = [
       ['model', { ...hello, model: undefined }],
       ['messages', { ...hello, messages: [] }],
@@ -358,14 +361,14 @@ describe('parseRequest()', () => {
     expect(refusal([])).toMatchObject({ code: 'request.malformed', status: 400 })
   })
 
-  test('reads a message of very many blocks', () => {
+  test('parses a message of very many blocks', () => {
     const content = Array.from({ length: 200_000 }, () => ({ type: 'tool_result', tool_use_id: 'c' }))
     expect(messagesOf({ role: 'user', content })).toHaveLength(200_000)
     const turns = Array.from({ length: 50_000 }, () => ({ role: 'assistant', content: 'x' }))
     expect(messagesOf(...turns)).toHaveLength(1)
   })
 
-  test('never throws anything but a refusal, whatever the JSON', () => {
+  test('throws only request errors, for any JSON', () => {
     fc.assert(
       fc.property(fc.jsonValue(), fc.jsonValue(), fc.nat(), (one, other, place) => {
         const bodies = [
@@ -428,7 +431,7 @@ function delta(fields: Partial<ChoiceDelta>): ChoiceDelta {
   return { type: 'choice-delta', choice: 0, ...fields }
 }
 
-/** The answer as an engine that samples it in one step would give it. */
+/** The answer of an engine that samples it in one step. */
 function eventsOf({ reasoning, text: words, calls }: Sampled, finishReason: FinishReason = 'stop'): StreamEvent[] {
   const toolCalls = calls?.map((call, index) => ({ id: `call-${index}`, ...call, index }))
   return [start, delta({ reasoning, text: words, toolCalls, finishReason }), usage, end]
@@ -462,7 +465,7 @@ function framesOf(sse: string): Frame[] {
   })
 }
 
-/** A strict client: blocks open in order, one at a time, and get only deltas of their own kind. */
+/** A strict client: blocks open in order, one at a time, and receive only deltas of their kind. */
 function reduce(sse: string): { content: Record<string, unknown>[]; inputs: string[]; frames: Frame[] } {
   const content: Record<string, unknown>[] = []
   const inputs: string[] = []
@@ -514,7 +517,7 @@ const anySampled: fc.Arbitrary<Sampled> = fc.record({
   }),
 })
 
-/** Steps of an engine that sampled this answer, cut and grouped as the numbers say. */
+/** Steps of an engine that sampled this answer, cut and grouped by the numbers. */
 function cut({ reasoning = '', text: said = '', calls = [] }: Sampled, sizes: readonly number[]): ChoiceDelta[] {
   const atoms: Partial<ChoiceDelta>[] = []
   let at = 0
@@ -551,7 +554,7 @@ function cut({ reasoning = '', text: said = '', calls = [] }: Sampled, sizes: re
 const sizes = fc.array(fc.nat(20), { minLength: 1, maxLength: 12 })
 
 describe('createStreamRenderer()', () => {
-  test('opens and closes blocks as the answer goes from thinking to text to calls', () => {
+  test('opens and closes a block for each of thinking, text and calls', () => {
     const events: StreamEvent[] = [
       start,
       delta({ text: '', reasoning: 'hm' }),
@@ -570,7 +573,7 @@ describe('createStreamRenderer()', () => {
       end,
     ]
     const frames = framesOf(streamed(events))
-    const signature = context.vault.seal('hm!')
+    const signature = context.sealer.seal('hm!')
     const block = (index: number, content_block: unknown): unknown => ({
       type: 'content_block_start',
       index,
@@ -625,7 +628,7 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('gives the same answer however the engine cut and grouped its steps', () => {
+  test('renders the same answer for every cut and grouping of the engine’s steps', () => {
     fc.assert(
       fc.property(anySampled, sizes, fc.boolean(), (sampled, numbers, isOmitted) => {
         const request = parse({
@@ -648,7 +651,7 @@ describe('createStreamRenderer()', () => {
     )
   })
 
-  test('holds back what an engine mixes into a call that is not whole', () => {
+  test('delays other pieces while a call is incomplete', () => {
     const calls = (...toolCalls: ToolCallDelta[]): StreamEvent => delta({ toolCalls })
     const { content, inputs } = reduce(
       streamed([
@@ -670,7 +673,7 @@ describe('createStreamRenderer()', () => {
     expect(content.map((block) => block['id'] ?? block['text'])).toEqual(['a', 'b', 'after', 'c'])
   })
 
-  test('thinks again after text in a block of its own', () => {
+  test('renders thinking after text as a new block', () => {
     const events = [
       start,
       delta({ reasoning: 'a' }),
@@ -683,35 +686,35 @@ describe('createStreamRenderer()', () => {
     expect(messagesOf({ role: 'assistant', content })).toMatchObject([{ reasoning: 'ac', content: [text('b')] }])
   })
 
-  test('sends the signature without the text when thinking is not to be shown', () => {
+  test('renders the signature without the text when thinking is omitted', () => {
     const request = parse({ ...hello, thinking: { type: 'adaptive', display: 'omitted' } })
     const events = eventsOf({ reasoning: 'secret plan', text: 'done' })
-    const expected = [{ type: 'thinking', thinking: '', signature: context.vault.seal('secret plan') }, text('done')]
+    const expected = [{ type: 'thinking', thinking: '', signature: context.sealer.seal('secret plan') }, text('done')]
     expect(streamed(events, request)).not.toContain('secret')
     expect(reduce(streamed(events, request)).content).toEqual(expected)
     expect(whole(events, request).content).toEqual(expected)
   })
 
-  test('makes an empty text of an answer with nothing in it', () => {
+  test('renders an empty text block for an empty answer', () => {
     const events = [start, delta({ text: '' }), delta({ finishReason: 'stop', ids: Int32Array.of(2) }), end]
     expect(reduce(streamed(events)).content).toEqual([text('')])
     expect(whole(events).content).toEqual([text('')])
     expect(whole([start, end])).toMatchObject({ content: [text('')], stop_reason: 'max_tokens' })
   })
 
-  test('counts what it saw when the engine does not', () => {
+  test('counts tokens when the engine reports no usage', () => {
     const frames = framesOf(
       streamed([start, delta({ text: 'a', ids: Int32Array.of(7, 8) }), delta({ finishReason: 'stop' }), end]),
     )
     expect(frames.at(-2)).toMatchObject({ usage: { input_tokens: 5, cache_read_input_tokens: 0, output_tokens: 2 } })
   })
 
-  test('has a keep-alive that may come first', () => {
+  test('keepAlive() may be the first frame', () => {
     const renderer = anthropicMessages.createStreamRenderer(parse(hello), context)
     expect(renderer.keepAlive()).toBe('event: ping\ndata: {"type":"ping"}\n\n')
   })
 
-  test('tells answers and calls without ids apart', () => {
+  test('generates different ids for answers and calls without ids', () => {
     const nameless: StreamEvent = { ...start, id: '' }
     const call = { index: 0, name: 'f', arguments: '{}' }
     expect(whole([nameless, end]).id).toBe('msg_7_5')
@@ -733,7 +736,7 @@ describe('createStreamRenderer()', () => {
     ['abort', undefined, { text: 'x' }, 'max_tokens', null],
     ['content-filter', undefined, { text: 'x' }, 'refusal', null],
     ['other', undefined, { text: 'x' }, 'end_turn', null],
-  ])('says why it stopped: %s, %s', (finishReason, stopReason, sampled, stop_reason, stop_sequence) => {
+  ])('renders the stop reason: %s, %s', (finishReason, stopReason, sampled, stop_reason, stop_sequence) => {
     const request = parse({ ...hello, stop_sequences: ['END'] })
     const events = eventsOf(sampled, finishReason).map((event) =>
       event.type === 'choice-delta' ? { ...event, stopReason } : event,
@@ -763,7 +766,7 @@ describe('the vendor’s own client', () => {
     messages: [{ role: 'user', content: 'hello' }],
   }
 
-  test('gets the answer we rendered, streamed and whole, and sends it back as it was sampled', async () => {
+  test('reads the rendered answer, streamed and whole, and returns it as sampled', async () => {
     await fc.assert(
       fc.asyncProperty(anySampled, sizes, fc.boolean(), async (sampled, numbers, isOmitted) => {
         const request = parse({
@@ -794,7 +797,7 @@ describe('the vendor’s own client', () => {
     )
   })
 
-  test('hands back arguments that are no JSON in the shape that makes the harness tell the model', async () => {
+  test('returns arguments that are not JSON in the form that makes the harness report the error', async () => {
     for (const broken of ['{"command": "echo', '[1]', '"x"', '{} {}']) {
       const events = eventsOf({ calls: [{ name: 'f', arguments: broken }] }, 'tool-calls')
       const { content } = await clientOf(() => Response.json(whole(events))).messages.create(params)
@@ -805,7 +808,7 @@ describe('the vendor’s own client', () => {
     expect(whole(eventsOf({ calls: [{ name: 'f', arguments: '' }] })).content).toMatchObject([{ input: {} }])
   })
 
-  test('sees an overload in a stream that broke', async () => {
+  test('reads an overload from a failed stream', async () => {
     const failure = new RolloutError('upstream.reset', 'the engine went away').failure
     const body = streamed([start, delta({ text: 'half' })]) + anthropicMessages.renderStreamError(failure)
     const answer = clientOf(() => sseOf(body))
@@ -814,7 +817,7 @@ describe('the vendor’s own client', () => {
     await expect(answer).rejects.toMatchObject({ type: 'overloaded_error' })
   })
 
-  test('recognises refusals, token counts and models', async () => {
+  test('recognises rejections, token counts and models', async () => {
     const { status, body } = anthropicMessages.renderError(refusal({ ...hello, model: 1 }))
     const refused = clientOf(() => Response.json(body, { status })).messages.create(params)
     await expect(refused).rejects.toBeInstanceOf(Anthropic.BadRequestError)
@@ -854,7 +857,7 @@ describe('renderError()', () => {
     })
   })
 
-  test('relays how long to wait', () => {
+  test('relays retry-after', () => {
     const { failure } = new RolloutError('upstream.overloaded', 'busy', { retryAfterSeconds: 3 })
     expect(anthropicMessages.renderError(failure)).toMatchObject({ status: 529, headers: { 'retry-after': '3' } })
   })
@@ -872,7 +875,7 @@ describe('renderError()', () => {
     ["Input length (5000) exceeds model's maximum context length (4096).", 5000],
     ["The input (5000 tokens) is longer than the model's context length (4096 tokens).", 5000],
     ['prompt is too long: 5000 tokens > 4096 maximum', 5000],
-  ])('says that the prompt is too long in the words harnesses compact on: %s', (message, tokens) => {
+  ])('renders a context overflow with the message that makes harnesses compact: %s', (message, tokens) => {
     const { failure } = new RolloutError('request.context-overflow', message)
     expect(anthropicMessages.renderError(failure)).toMatchObject({
       status: 400,
@@ -882,7 +885,7 @@ describe('renderError()', () => {
     })
   })
 
-  test('says so without numbers where there are none', () => {
+  test('renders a context overflow without numbers when they are unknown', () => {
     for (const message of ['it does not fit', 'maximum context length is 4096 tokens, prompt contains 4000 tokens']) {
       const { failure } = new RolloutError('request.context-overflow', message)
       expect(anthropicMessages.renderError(failure)).toMatchObject({
@@ -891,7 +894,7 @@ describe('renderError()', () => {
     }
   })
 
-  test('makes a broken stream one to try again only if that may help', () => {
+  test('makes clients retry a failed stream only if a retry may help', () => {
     const streamErrorOf = (code: FailureCode): string =>
       anthropicMessages.renderStreamError(new RolloutError(code, 'x').failure) as string
     expect(framesOf(streamErrorOf('upstream.timeout'))).toMatchObject([{ type: 'error' }])
@@ -951,7 +954,7 @@ describe('the table of fields', () => {
   ]
   const fields = anthropicMessagesFields.map(({ field }) => field)
 
-  test('says what becomes of every field that harnesses send', () => {
+  test('documents every field that harnesses send', () => {
     expect(seen.filter((path) => !fields.includes(path))).toEqual([])
     expect(fields).toEqual([...new Set(fields)])
   })

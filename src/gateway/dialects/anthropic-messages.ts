@@ -1,5 +1,6 @@
-import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
+import { firstIssue } from '../../lib/json/first-issue.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import {
   textOf,
@@ -10,10 +11,11 @@ import {
   type ToolCall,
   type ToolChoice,
 } from '../../model/message.ts'
-import type { AnswerStart, ChoiceDelta, WireFields } from '../../model/stream-event.ts'
+import type { AnswerStart, ChoiceDelta } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest, TurnResponse, Usage } from '../../model/turn.ts'
 import { BlockStream, callId, frame, parseObject } from './anthropic-messages-blocks.ts'
-import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, Vault } from './dialect.ts'
+import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, TextSealer } from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
@@ -24,7 +26,7 @@ const WireSource = z.looseObject({
   url: z.string().nullish(),
 })
 
-/** One without `input_schema` runs at the vendor, or has a schema that only its models know. */
+/** A tool without `input_schema` runs at the vendor, or has a schema that only its models have learned. */
 const WireTool = z.looseObject({
   type: z.string().nullish(),
   name: z.string().nullish(),
@@ -34,7 +36,7 @@ const WireTool = z.looseObject({
   defer_loading: z.boolean().nullish(),
 })
 
-/** Which tool a system message adds or takes away: one by name, or one defined on the spot. */
+/** The tool that a system message adds or removes: by name, or with its definition. */
 const WireToolChange = z.looseObject({ name: z.string().nullish(), definition: WireTool.nullish() })
 
 const sourceBlocks = [
@@ -43,7 +45,7 @@ const sourceBlocks = [
 ] as const
 const WireSourceBlock = z.union([otherThan(sourceBlocks), z.discriminatedUnion('type', sourceBlocks)])
 
-/** A source of type `content` holds blocks, or one string. */
+/** A source of type `content` contains blocks or one string. */
 const WireDocumentSource = WireSource.extend({ content: z.union([z.string(), listOf(WireSourceBlock)]).nullish() })
 
 const resultBlocks = [
@@ -112,7 +114,7 @@ const WireRequest = z.looseObject({
 })
 type WireRequest = z.infer<typeof WireRequest>
 
-/** A block of a type we do not read. One of a known type is not let through, so that its wrong fields are named. */
+/** A block of an unknown type. Rejects blocks of known types, so that errors name their invalid fields. */
 function otherThan(known: readonly z.ZodObject<{ type: z.ZodLiteral<string> }>[]) {
   const types = new Set(known.map((block) => block.shape.type.value))
   return z
@@ -130,13 +132,14 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   const parsed = WireRequest.safeParse(body.value)
   if (!parsed.success) throw malformed(parsed.error)
   const wire = parsed.data
-  if (context.route.kind === 'generate' && wire.max_tokens == null) throw refused('max_tokens', 'Field required')
-  if (wire.thread?.type === 'continue') throw refused('thread', 'No conversation is held here; send all messages')
+  if (context.route.kind === 'generate' && wire.max_tokens == null) throw malformedField('max_tokens', 'Field required')
+  if (wire.thread?.type === 'continue')
+    throw malformedField('thread', 'Conversations are not stored; send all messages')
   const tools = toTools(wire)
   return {
     dialect: 'anthropic-messages',
     model: wire.model,
-    messages: [...toSystem(wire.system), ...toMessages(wire, context.vault)],
+    messages: [...toSystem(wire.system), ...toMessages(wire, context.sealer)],
     tools,
     toolChoice: toToolChoice(wire.tool_choice, tools),
     parallelToolCalls: toParallel(wire.tool_choice?.disable_parallel_tool_use),
@@ -157,27 +160,17 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   }
 }
 
-/** The first problem, as Anthropic words it: the path with dots, a colon, what is wrong. */
+/** Reports the first problem in Anthropic's format: the path with dots, a colon, the problem. */
 function malformed(error: z.ZodError): RolloutError {
-  const { path, message } = deepestIssue(error.issues[0])
-  return refused(path.map(String).join('.'), message)
+  const { path, message } = firstIssue(error)
+  return malformedField(path.map(String).join('.'), message)
 }
 
-function refused(param: string, message: string): RolloutError {
+function malformedField(param: string, message: string): RolloutError {
   return new RolloutError('request.malformed', param ? `${param}: ${message}` : message, { param: param || undefined })
 }
 
-/** A union reports each of its branches; the branch that got furthest is the one that was meant. */
-function deepestIssue(issue: z.core.$ZodIssue | undefined): { path: PropertyKey[]; message: string } {
-  if (issue === undefined) return { path: [], message: 'not valid' }
-  if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
-  const inner = issue.errors.flatMap((branch) => branch.slice(0, 1).map(deepestIssue))
-  const deepest = inner.toSorted((a, b) => b.path.length - a.path.length)[0]
-  if (deepest === undefined || deepest.path.length === 0) return issue
-  return { path: [...issue.path, ...deepest.path], message: deepest.message }
-}
-
-/** The system prompt is one message, however many blocks it came in. */
+/** The system prompt is one message, even if it has several blocks. */
 function toSystem(system: WireContent): Message[] {
   const messages: { role: 'system'; content: ContentPart[] }[] = []
   for (const part of toContent(system)) {
@@ -193,20 +186,20 @@ function toSystem(system: WireContent): Message[] {
 }
 
 /**
- * Claude Code opens the system prompt with a block that holds a hash of the conversation's first prompt. It stands
- * alone, so that it can be left out of what engines read without touching the prompt itself.
+ * Claude Code begins the system prompt with a block that contains a hash of the first prompt. The block becomes a separate
+ * message, so that a quirk can remove it without changing the prompt.
  */
 function isBillingLine(part: ContentPart): boolean {
   return part.type === 'text' && part.text.startsWith('x-anthropic-billing-header:')
 }
 
-function toMessages(wire: WireRequest, vault: Vault): Message[] {
+function toMessages(wire: WireRequest, sealer: TextSealer): Message[] {
   return toTurns(wire).flatMap(({ role, blocks }): Message[] => {
     switch (role) {
       case 'user':
         return toUserMessages(blocks)
       case 'assistant':
-        return [toAssistant(blocks, vault)]
+        return [toAssistant(blocks, sealer)]
       case 'system': {
         const content = toContent(blocks)
         return content.length > 0 ? [{ role, content }] : []
@@ -215,7 +208,7 @@ function toMessages(wire: WireRequest, vault: Vault): Message[] {
   })
 }
 
-/** Neighbouring assistant messages are one turn: so says the API, and so it was sampled. */
+/** Consecutive assistant messages are one turn, as the API specifies and as they were sampled. */
 function toTurns({ messages }: WireRequest): { role: WireRole; blocks: WireBlock[] }[] {
   const turns: { role: WireRole; blocks: WireBlock[] }[] = []
   for (const { role, content } of messages) {
@@ -226,7 +219,7 @@ function toTurns({ messages }: WireRequest): { role: WireRole; blocks: WireBlock
   return turns
 }
 
-/** Results come first, as the answer to the calls before them; what else the message holds is said after them. */
+/** Tool results come first, directly after their calls; the other content of the message follows. */
 function toUserMessages(blocks: WireBlock[]): Message[] {
   const results = blocks.flatMap((block): Message[] => {
     if (block.type !== 'tool_result') return []
@@ -237,24 +230,24 @@ function toUserMessages(blocks: WireBlock[]): Message[] {
   return content.length > 0 || results.length === 0 ? [...results, { role: 'user', content }] : results
 }
 
-function toAssistant(blocks: WireBlock[], vault: Vault): AssistantMessage {
-  const thoughts = blocks.flatMap((block) => toThought(block, vault))
+function toAssistant(blocks: WireBlock[], sealer: TextSealer): AssistantMessage {
+  const thoughts = blocks.flatMap((block) => toThought(block, sealer))
   return {
     role: 'assistant',
     content: joinTexts(toContent(blocks.filter((block) => !ASSISTANT_ONLY.has(block.type)))),
     toolCalls: blocks.flatMap((block) => (block.type === 'tool_use' ? [toToolCall(block)] : [])),
-    ...(thoughts.length === 0 ? {} : { reasoning: thoughts.join('') }),
+    reasoning: thoughts.length === 0 ? undefined : thoughts.join(''),
   }
 }
 
 const ASSISTANT_ONLY: ReadonlySet<WireBlock['type']> = new Set(['thinking', 'redacted_thinking', 'tool_use'])
 
-/** The seal before the text: it holds what was sampled, while the text may be left out or trimmed. */
-function toThought(block: WireBlock, vault: Vault): string[] {
+/** Prefers the sealed text, which is as sampled; harnesses may omit or trim the plain text. */
+function toThought(block: WireBlock, sealer: TextSealer): string[] {
   if (block.type !== 'thinking' && block.type !== 'redacted_thinking') return []
   const sealed = block.type === 'thinking' ? block.signature : block.data
   const shown = block.type === 'thinking' ? block.thinking : undefined
-  const thought = (sealed ? vault.open(sealed) : undefined) ?? shown
+  const thought = (sealed ? sealer.open(sealed) : undefined) ?? shown
   return thought ? [thought] : []
 }
 
@@ -270,7 +263,7 @@ function toArguments(input: unknown): string {
   return unparsed.success ? unparsed.data.__unparsedToolInput.raw : JSON.stringify(input ?? {})
 }
 
-/** One sampled text comes back as several blocks when something else was sampled in between. */
+/** A text that was sampled with other blocks in between is returned as several blocks. */
 function joinTexts(parts: readonly ContentPart[]): ContentPart[] {
   const joined: ContentPart[] = []
   for (const part of parts) {
@@ -288,7 +281,7 @@ function toBlocks(content: WireContent): readonly WireBlock[] {
   return typeof content === 'string' ? [{ type: 'text', text: content }] : (content ?? [])
 }
 
-/** Empty texts say nothing, and a harness that got one from us may or may not send it back. */
+/** Drops empty texts: a harness may or may not return one that it received. */
 function toContent(content: WireContent): ContentPart[] {
   return toBlocks(content).flatMap(toParts)
 }
@@ -305,7 +298,7 @@ function toParts(block: WireBlock): ContentPart[] {
       return type === 'url' && url != null ? [{ type: 'image', url }] : [toOther(block)]
     }
     case 'document': {
-      // The model reads plain text and blocks as they are; only the vendor's own models read other document formats.
+      // Plain text and blocks become content. Only the vendor's own models read other document formats.
       const { type, data, content } = block.source
       if (type === 'text' && data) return [{ type: 'text', text: data }]
       return type === 'content' && content?.length ? toContent(content) : [toOther(block)]
@@ -318,7 +311,7 @@ function toParts(block: WireBlock): ContentPart[] {
       ])
     }
     case 'tool_reference':
-      // The definition itself joins the tools. Without a word here the result of a search would be empty.
+      // `toTools` adds the definition. Without this text the result of a tool search would be empty.
       return [{ type: 'text', text: `The tool ${block.tool_name} is available now.` }]
     case 'tool_addition':
     case 'tool_removal':
@@ -333,16 +326,16 @@ function toParts(block: WireBlock): ContentPart[] {
   }
 }
 
-/** Without the cache mark: it moves from request to request, and equal histories must stay equal. */
+/** Without `cache_control`, which moves from request to request: equal histories must stay equal. */
 function toOther(wire: WireFields): ContentPart {
   const { cache_control: _, ...rest } = wire
   return { type: 'other', wire: rest }
 }
 
 /**
- * The tools the model may call now, in the order they became available. Deferred ones are declared for later: a result
- * that refers to one brings it in, as does a system message. Where the vendor's own search was to find them, which does
- * not run here, they are all there from the start.
+ * Returns the tools that the model may call now, in the order in which they became available. A deferred tool becomes
+ * available when a tool result or a system message refers to it. The vendor's tool search does not run here, so a request
+ * that uses it has all deferred tools from the start.
  */
 function toTools(wire: WireRequest): Tool[] {
   const declared = new Map<string, Tool>()
@@ -354,10 +347,10 @@ function toTools(wire: WireRequest): Tool[] {
     const tool = declared.get(name ?? '')
     if (tool !== undefined) offered.set(tool.name, tool)
   }
-  const isSearchOurs = !wire.tools?.some((tool) => tool.type?.startsWith('tool_search_tool'))
+  const isSearchByHarness = !wire.tools?.some((tool) => tool.type?.startsWith('tool_search_tool'))
   for (const tool of wire.tools ?? []) {
     declare(tool)
-    if (!(tool.defer_loading && isSearchOurs)) offer(tool.name)
+    if (!(tool.defer_loading && isSearchByHarness)) offer(tool.name)
   }
   for (const block of wire.messages.flatMap(({ content }) => toBlocks(content))) {
     if (block.type === 'tool_result') {
@@ -377,7 +370,7 @@ function toTool(name: string, { description, input_schema, strict }: z.infer<typ
   return { name, description: description ?? undefined, parameters: input_schema, strict: strict ?? undefined }
 }
 
-/** Engines refuse a choice among no tools, and a choice of one they were not given. */
+/** Engines reject a choice without tools, and the choice of an unknown tool. */
 function toToolChoice(choice: WireRequest['tool_choice'], tools: readonly Tool[]): ToolChoice | undefined {
   if (choice == null || tools.length === 0) return undefined
   switch (choice.type) {
@@ -416,7 +409,7 @@ function renderResponse(request: TurnRequest, { response }: Answer, context: Req
     type: 'message',
     role: 'assistant',
     model: request.model,
-    content: renderContent(request, response, context.vault),
+    content: renderContent(request, response, context.sealer),
     ...renderStop(request, {
       finishReason: choice?.finishReason ?? 'cut',
       stopReason: choice?.stopReason,
@@ -426,13 +419,13 @@ function renderResponse(request: TurnRequest, { response }: Answer, context: Req
   }
 }
 
-function renderContent(request: TurnRequest, { id, choices }: TurnResponse, vault: Vault): WireFields[] {
+function renderContent(request: TurnRequest, { id, choices }: TurnResponse, sealer: TextSealer): WireFields[] {
   const { content = [], reasoning = '', toolCalls = [] } = choices[0]?.message ?? {}
   const text = textOf({ content })
   const blocks: WireFields[] = []
   if (reasoning) {
     const thinking = isThinkingShown(request) ? reasoning : ''
-    blocks.push({ type: 'thinking', thinking, signature: vault.seal(reasoning) })
+    blocks.push({ type: 'thinking', thinking, signature: sealer.seal(reasoning) })
   }
   if (text || (!reasoning && toolCalls.length === 0)) blocks.push({ type: 'text', text })
   for (const [index, call] of toolCalls.entries()) {
@@ -442,15 +435,15 @@ function renderContent(request: TurnRequest, { id, choices }: TurnResponse, vaul
   return blocks
 }
 
-/** What Claude Code makes of a streamed input that is no JSON: the harness then tells the model what was wrong. */
+/** Claude Code represents a streamed input that is not JSON in this way, and reports the error to the model. */
 function toInput(text: string): unknown {
   if (text.trim() === '') return {}
   return parseObject(text) ?? { __unparsedToolInput: { raw: text, len: text.length } }
 }
 
 /**
- * Claude Code takes answers of one id for pieces of one message. Should an engine give none, the length of the prompt
- * tells the turns of a conversation apart.
+ * Claude Code merges answers with the same id into one message. When the engine sends no id, the length of the prompt
+ * distinguishes the turns of a conversation.
  */
 function messageId({ id, created }: { id: string; created: number }, promptTokens: number): string {
   return `msg_${id || `${created}_${promptTokens}`}`
@@ -472,9 +465,9 @@ function renderStop(request: TurnRequest, { finishReason, stopReason, hasCalls }
     case 'stop':
     case 'tool-calls':
     case 'other':
-      // Engines differ in the word they use when there are calls; harnesses of this API act on this one.
+      // The finish reason of answers with tool calls differs between engines; harnesses of this API rely on `tool_use`.
       if (hasCalls) return { stop_reason: 'tool_use', stop_sequence: null }
-      // Engines also report stop strings of their own, which the harness never heard of.
+      // Engines also report their own stop strings, which the harness did not set.
       if (typeof stopReason === 'string' && request.sampling.stop?.includes(stopReason)) {
         return { stop_reason: 'stop_sequence', stop_sequence: stopReason }
       }
@@ -488,7 +481,7 @@ function renderStop(request: TurnRequest, { finishReason, stopReason, hasCalls }
   }
 }
 
-/** Anthropic counts cached tokens apart from `input_tokens`; engines count them inside. */
+/** Anthropic counts cached tokens apart from `input_tokens`; engines include them. */
 function renderUsage({ promptTokens, completionTokens, cachedTokens = 0 }: Usage): WireFields {
   return {
     input_tokens: Math.max(0, promptTokens - cachedTokens),
@@ -501,7 +494,7 @@ function renderUsage({ promptTokens, completionTokens, cachedTokens = 0 }: Usage
 // --- render stream ----------------------------------------------------------------------------------------------------
 
 function createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer {
-  const blocks = new BlockStream({ showThinking: isThinkingShown(request), vault: context.vault })
+  const blocks = new BlockStream({ showThinking: isThinkingShown(request), sealer: context.sealer })
   const counted: Usage = { promptTokens: 0, completionTokens: 0 }
   let reported: Usage | undefined
   let finishReason: FinishReason = 'cut'
@@ -534,7 +527,7 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
         case 'answer-end': {
           const rest = blocks.end()
           const delta = renderStop(request, { finishReason, stopReason, hasCalls: blocks.hasCalls })
-          // What the engine had cached is known only now; clients let these counts take the place of the first ones.
+          // The number of cached tokens is known only now. Clients replace the first counts by these.
           const end = frame({ type: 'message_delta', delta, usage: renderUsage(reported ?? counted) })
           return rest + end + frame({ type: 'message_stop' })
         }
@@ -568,7 +561,7 @@ function renderError(failure: Failure): RenderedError {
   return { status, headers, body: errorBody(errorType(status), failure) }
 }
 
-/** Claude Code repeats the stream after an overload; after any other word it asks once more without streaming. */
+/** Claude Code repeats the stream after `overloaded_error`; after other errors it repeats the request without stream. */
 function renderStreamError(failure: Failure): string {
   const type = failureClasses[failure.code].retryable ? 'overloaded_error' : errorType(failure.status)
   return frame(errorBody(type, failure))
@@ -595,7 +588,7 @@ const ERROR_TYPES: Readonly<Record<number, string>> = {
   529: 'overloaded_error',
 }
 
-/** The words of the vendor, which harnesses compact on. */
+/** The vendor's message, which makes harnesses compact the conversation. */
 function overflowMessage(message: string): string {
   const tokens = Number(findNumber(message, PROMPT_SIZES))
   const maximum = Number(findNumber(message, CONTEXT_SIZES))
@@ -607,7 +600,7 @@ function findNumber(message: string, wordings: readonly RegExp[]): string | unde
   return wordings.map((wording) => wording.exec(message)?.[1]).find((found) => found !== undefined)
 }
 
-/** As vLLM, SGLang and llama.cpp say them. */
+/** Messages of vLLM, SGLang and llama.cpp. */
 const PROMPT_SIZES = [
   /prompt contains (?:at least )?(\d+)/i,
   /(?:prompt|input|request) \((?:length )?(\d+)/i,

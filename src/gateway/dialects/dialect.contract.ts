@@ -5,35 +5,35 @@ import { FailureCode, RolloutError } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import type { Dialect, RequestContext } from './dialect.ts'
 
-/** What a client of the API makes of an answer, in words common to all. */
+/** An answer as a client reads it, in a form common to all APIs. */
 export interface ReadAnswer {
   text: string
   reasoning: string
   calls: { name: string; arguments: unknown }[]
-  /** Undefined until the answer says that it is over. */
+  /** Undefined until the answer has ended. */
   finished?: 'stop' | 'length' | 'tool-calls'
 }
 
 export interface DialectSubject {
   dialect: Dialect
-  /** The smallest good body; a stream is asked for as this API does it. */
+  /** The smallest valid body, with or without a stream. */
   body: (stream: boolean) => { value: unknown; routePath: string; query?: string }
   /** Reads the events of a stream (their `data`) as a client would. */
   readStream: (data: readonly string[]) => ReadAnswer
   readWhole: (body: unknown) => ReadAnswer
-  /** How an echo of the answer looks in the next request's body. */
+  /** The answer in the body of the next request. */
   echo: (whole: unknown, stream: boolean) => unknown
-  /** Whether this API carries reasoning text to the harness without being asked for it. */
+  /** Whether this API sends reasoning text without a request for it. */
   showsReasoning: boolean
 }
 
-/** As it is after being printed once: -0 has become 0. */
+/** The value after one printing: -0 becomes 0. */
 const anyJson = fc.jsonValue().map((value) => JSON.parse(JSON.stringify(value)) as unknown)
 
-/** An answer to be: what a model might sample in one turn. */
+/** An answer that a model might sample in one turn. */
 const anyAnswer = fc.record({
   reasoning: fc.option(
     fc.string({ unit: 'grapheme', minLength: 1 }).filter((text) => text.trim() !== ''),
@@ -121,7 +121,7 @@ export function describeDialect(subject: DialectSubject): void {
       query: new URLSearchParams(query),
       headers: {},
       recall: () => undefined,
-      vault: createVault('k'),
+      sealer: createTextSealer('k'),
     }
     return { request: dialect.parseRequest({ text: JSON.stringify(value), value }, context), context }
   }
@@ -139,7 +139,7 @@ export function describeDialect(subject: DialectSubject): void {
     for (const event of events) capture.add(event)
     const response = capture.toResponse()
     if (response === undefined) throw new Error('nothing was captured')
-    // An engine of another wire: what can be said must come from our own words.
+    // An engine of another wire: the events have no wire fields.
     return JSON.parse(
       JSON.stringify(dialect.renderResponse(request, { response, events: capture.toEvents() }, context)),
     )
@@ -155,7 +155,7 @@ export function describeDialect(subject: DialectSubject): void {
   }
 
   describe(`${dialect.id}: the contract of dialects`, () => {
-    test('a stream reads as the answer that was sampled, however it was cut, with and without keep-alives', () => {
+    test('a stream is read as the sampled answer, for every cut, with and without keep-alives', () => {
       fc.assert(
         fc.property(anyAnswer, fc.boolean(), (answer, keepAlives) => {
           expect(subject.readStream(streamed(eventsOf(answer), keepAlives))).toEqual(expected(answer))
@@ -163,7 +163,7 @@ export function describeDialect(subject: DialectSubject): void {
       )
     })
 
-    test('a whole answer reads as the answer that was sampled', () => {
+    test('a whole answer is read as the sampled answer', () => {
       fc.assert(
         fc.property(anyAnswer, (answer) => {
           expect(subject.readWhole(whole(eventsOf(answer)))).toEqual(expected(answer))
@@ -171,7 +171,7 @@ export function describeDialect(subject: DialectSubject): void {
       )
     })
 
-    test('echoed by a client that parses and prints it again, it is the same turn: text, reasoning, names, arguments', () => {
+    test('an answer that a client parses, prints and returns is the same turn: text, reasoning, names, arguments', () => {
       fc.assert(
         fc.property(anyAnswer, (answer) => {
           fc.pre(answer.text !== '' || answer.calls.length > 0)
@@ -199,7 +199,7 @@ export function describeDialect(subject: DialectSubject): void {
       )
     })
 
-    test('1,000 hostile bodies: a request or a refusal, never anything else', () => {
+    test('parseRequest() parses or rejects 1,000 hostile bodies, and throws nothing else', () => {
       const { value, routePath } = subject.body(true)
       const route = dialect.routes.find(({ path }) => path === routePath)!
       const context = { ...prepare(true).context, route }
@@ -223,7 +223,7 @@ export function describeDialect(subject: DialectSubject): void {
       )
     })
 
-    test('parseRequest() reads no further than the first wrong element of a list', () => {
+    test('parseRequest() stops at the first invalid element of a list', () => {
       const { value } = subject.body(true)
       const { context } = prepare(true)
       const lists = Object.entries(value as object).filter(([, list]) => Array.isArray(list))
@@ -241,12 +241,12 @@ export function describeDialect(subject: DialectSubject): void {
       }
     })
 
-    test('every failure has a status of its own kind and a body with its message', () => {
+    test('every failure has a status of its class and a body with its message', () => {
       for (const code of FailureCode.options) {
         const { failure } = new RolloutError(code, 'what happened')
         const rendered = dialect.renderError(failure)
         expect(rendered.status, code).toBeGreaterThanOrEqual(400)
-        // A harness gives up on what is its own fault and tries again on what is ours; 529 is Anthropic's word for 503.
+        // A harness does not retry after its own errors, and retries after errors of the service; 529 is Anthropic's 503.
         expect(Math.floor(rendered.status / 100), code).toBe(Math.floor(failure.status / 100))
         expect(JSON.stringify(rendered.body)).toContain('what happened')
       }

@@ -1,9 +1,9 @@
 import type { Failure } from '../../model/failure.ts'
 import type { Message } from '../../model/message.ts'
-import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
+import type { WireEvent } from '../wire-event.ts'
 
-/** What a request to a route wants. Only `generate` ever reaches a trajectory. */
+/** The operation of a route. Only `generate` calls become part of a trajectory. */
 export type RouteKind = 'generate' | 'count-tokens' | 'list-models' | 'get-model'
 
 export interface Route {
@@ -11,72 +11,72 @@ export interface Route {
   method: 'GET' | 'POST'
   /** Path below the session's base URL; `*` stands for one or more characters that are not a slash. */
   path: string
-  /** Only with this header; tells APIs apart that share a path. */
+  /** A header that the request must have; distinguishes APIs that share a path. */
   header?: string
 }
 
-/** What a dialect may know of a request besides its body. */
+/** A request without its body. */
 export interface RequestContext {
   route: Route
-  /** What each `*` of the route stood for, decoded. */
+  /** The decoded text that each `*` of the route matched. */
   wildcards: readonly string[]
   query: URLSearchParams
   headers: Readonly<Record<string, string | string[] | undefined>>
   /**
-   * The conversation up to and including an answer of this session, by the id the harness was given for it; undefined
-   * when the session gave no such answer.
+   * Returns the conversation up to and including an answer of this session, by the response id that the harness received.
+   * Undefined when the session has no such answer.
    */
   recall(responseId: string): readonly Message[] | undefined
-  vault: Vault
+  sealer: TextSealer
   /**
-   * What a dialect has made of parts of earlier requests, by those parts: a body that repeats an earlier one has the very
-   * same objects in it. Neither they nor what is kept here may be changed. Absent: every request stands for itself.
+   * Maps parts of earlier request bodies to what this dialect parsed from them. A body that repeats parts of an earlier one
+   * shares their objects. Neither keys nor values may be changed. Absent: every request is parsed completely.
    */
-  known?: WeakMap<object, unknown>
+  parsedParts?: WeakMap<object, unknown>
 }
 
 /**
- * Carries text through a harness that is meant to hand it back unread: signatures, encrypted reasoning. Only this session
- * can open what it sealed. The same text gives the same seal, so that histories stay equal byte for byte.
+ * Encrypts text that a harness returns without reading it: signatures, encrypted reasoning. Only the same session can open
+ * it. The same text gives the same seal, so that histories stay equal byte for byte.
  */
-export interface Vault {
+export interface TextSealer {
   /** Letters, digits, `-` and `_`. */
   seal(text: string): string
-  /** Undefined for anything that was not sealed here. */
+  /** Returns undefined for text that this session did not seal. */
   open(sealed: string): string | undefined
 }
 
-/** A request body that was read and is JSON: its text, so that no byte is lost, and its value. */
+/** A JSON request body: its text, which is relayed byte for byte, and its value. */
 export interface JsonBody {
   text: string
   value: unknown
 }
 
-/** A whole answer: as captured, and as it came, for a dialect of the same wire. */
+/** A whole answer: as captured, and as events, whose wire fields a dialect of the same wire relays. */
 export interface Answer {
   response: TurnResponse
-  events: readonly StreamEvent[]
+  events: readonly WireEvent[]
 }
 
 /**
- * Turns the events of one answer into the bytes of one response. Pure but for its own memory: the same events give the
- * same bytes, however they were cut on their way here.
+ * Renders the events of one answer as a response stream. Pure apart from its own state: the same events give the same
+ * text, independent of how the events were batched.
  */
 export interface StreamRenderer {
-  /** Empty when the harness has nothing to see in this event. */
-  render(event: StreamEvent): string
-  /** A frame without content that restarts the idle timer of this client. May be called at any time. */
+  /** Returns an empty string for an event that this API does not show. */
+  render(event: WireEvent): string
+  /** Returns a frame without content that restarts the idle timer of the client. May be called at any time. */
   keepAlive(): string
 }
 
-/** A frame that SSE parsers skip. */
+/** SSE parsers ignore this frame. */
 export const SSE_COMMENT = ': keep-alive\n\n'
 
 /**
- * Whether comments keep a client of an OpenAI API waiting. OpenAI's SDKs skip comments, and only the connection has a
- * timer, which every byte restarts. Qwen Code uses that SDK too, but its own idle timer counts events only.
+ * Whether an SSE comment restarts the idle timer of a client of an OpenAI API. OpenAI's SDKs ignore comments, and only
+ * their connections have a timer, which every byte restarts. Qwen Code uses that SDK, but its own timer counts events only.
  */
-export function takesComments(headers: RequestContext['headers']): boolean {
+export function acceptsComments(headers: RequestContext['headers']): boolean {
   return headers['x-stainless-lang'] !== undefined && !String(headers['user-agent']).startsWith('QwenCode/')
 }
 
@@ -86,22 +86,22 @@ export interface RenderedError {
   body: unknown
 }
 
-/** One wire API. Knows its JSON and its events; knows no engine, key or session. */
+/** One wire API: its JSON and its events. Has no access to engines, keys or sessions. */
 export interface Dialect {
   id: string
   routes: readonly Route[]
-  /** Whether a request that fits no route was meant for this API, so that it is refused in its own words. */
+  /** Whether a request that matches no route was meant for this API, so that this dialect renders the error. */
   recognises(path: string, headers: RequestContext['headers']): boolean
-  /** For `generate` and `count-tokens`. Throws RolloutError `request.malformed` that names the field. */
+  /** For `generate` and `count-tokens`. Throws RolloutError `request.malformed`, which names the field. */
   parseRequest(body: JsonBody, context: RequestContext): TurnRequest
-  /** The whole answer to a request that did not ask for a stream. */
+  /** Renders the answer to a request without `stream`. */
   renderResponse(request: TurnRequest, answer: Answer, context: RequestContext): unknown
   createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer
-  /** Content type of the stream this request asked for. */
+  /** Content type of the requested stream. */
   streamType(request: TurnRequest): string
   /**
-   * The last bytes of a stream that failed half way. Undefined: break the connection, because that is what makes the
-   * clients of this API try again.
+   * Returns the last bytes of a stream that failed. Undefined: the gateway breaks the connection, because clients of this
+   * API retry only then.
    */
   renderStreamError(failure: Failure): string | undefined
   renderError(failure: Failure): RenderedError
@@ -110,7 +110,7 @@ export interface Dialect {
   renderModel(model: string, created: number): unknown
 }
 
-/** A context for reading a recorded request again: no session stands behind it. */
+/** A context without a session, for parsing recorded requests. */
 export function bareContext(route: Route): RequestContext {
   return {
     route,
@@ -118,6 +118,6 @@ export function bareContext(route: Route): RequestContext {
     query: new URLSearchParams(),
     headers: {},
     recall: () => undefined,
-    vault: { seal: (text) => text, open: () => undefined },
+    sealer: { seal: (text) => text, open: () => undefined },
   }
 }

@@ -1,11 +1,12 @@
 import { listOf } from '../../lib/json/list-of.ts'
+import { parseJson } from '../../lib/json/json-text.ts'
 import * as z from 'zod'
 import type { AssistantMessage, ContentPart, Message, ToolCall } from '../../model/message.ts'
-import type { Vault } from './dialect.ts'
+import type { TextSealer } from './dialect.ts'
 
 // --- wire schemas ----------------------------------------------------------------------------------------------------
 
-/** Some clients write camelCase and some the snake_case of the protocol buffers; the API takes both everywhere. */
+/** Some clients write camelCase, some the snake_case of protocol buffers; the API accepts both everywhere. */
 export function loose<Shape extends z.ZodRawShape>(shape: Shape) {
   return z.preprocess(camelKeys, z.looseObject(shape))
 }
@@ -13,7 +14,7 @@ export function loose<Shape extends z.ZodRawShape>(shape: Shape) {
 function camelKeys(value: unknown): unknown {
   if (!isRecord(value) || !Object.keys(value).some((key) => key.includes('_'))) return value
   const entries = Object.entries(value).map(([key, child]) => ({ key, name: camelCase(key), child }))
-  // Where both spellings are there the one that needs no change wins, so it is written last.
+  // If both spellings are present, camelCase takes precedence, so it is written last.
   const ordered = entries.toSorted((a, b) => Number(a.key === a.name) - Number(b.key === b.name))
   return Object.fromEntries(ordered.map(({ name, child }) => [name, child]))
 }
@@ -26,7 +27,7 @@ export function isRecord(value: unknown): value is Record<string, unknown> {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** A repeated field. Google's own examples leave the brackets out where there is one item. */
+/** A repeated field. Google's own examples omit the brackets of a single item. */
 export function many<Items extends z.ZodType>(items: Items) {
   return z.preprocess((value) => (isRecord(value) || typeof value === 'string' ? [value] : value), items)
 }
@@ -60,7 +61,7 @@ const WirePart = z.preprocess(
 )
 type WirePart = z.infer<typeof WirePart>
 
-/** A content, or a part or text that stands for one. */
+/** A content, or a single part or text instead of one. */
 export const WireContent = z.preprocess(
   (value) => {
     if (typeof value === 'string') return { parts: [{ text: value }] }
@@ -75,9 +76,9 @@ export type WireContent = z.infer<typeof WireContent>
 
 // --- contents to messages --------------------------------------------------------------------------------------------
 
-/** Contents to messages, in their order. */
-export function toMessages(contents: readonly WireContent[], vault: Vault): Message[] {
-  const history = new History(vault)
+/** Converts contents to messages, in their order. */
+export function toMessages(contents: readonly WireContent[], sealer: TextSealer): Message[] {
+  const history = new History(sealer)
   for (const content of contents) history.add(content)
   return history.messages
 }
@@ -85,8 +86,8 @@ export function toMessages(contents: readonly WireContent[], vault: Vault): Mess
 interface OpenCall {
   id: string
   name: string
-  /** The client sent none, so the result may come under one we have not seen. */
-  isMadeUp: boolean
+  /** The client sent no id, so the result may have an unknown id. */
+  isGenerated: boolean
 }
 
 /** Calls of a turn that have no result yet, in their order. */
@@ -101,9 +102,9 @@ class OpenCalls {
     }
   }
 
-  /** The call a result is of: by its id; without one, or where calls have none, the first of that name. */
+  /** Returns the call of a result: by id, or the first call of the name when the result or the calls have no id. */
   find({ id, name }: WireFunctionResponse): OpenCall | undefined {
-    return id ? (this.#first(`id ${id}`) ?? this.#first(`made up ${name}`)) : this.#first(`name ${name}`)
+    return id ? (this.#first(`id ${id}`) ?? this.#first(`generated ${name}`)) : this.#first(`name ${name}`)
   }
 
   close(call: OpenCall): void {
@@ -115,11 +116,11 @@ class OpenCalls {
   }
 }
 
-function keysOf({ id, name, isMadeUp }: OpenCall): string[] {
-  return [`id ${id}`, `name ${name}`, ...(isMadeUp ? [`made up ${name}`] : [])]
+function keysOf({ id, name, isGenerated }: OpenCall): string[] {
+  return [`id ${id}`, `name ${name}`, ...(isGenerated ? [`generated ${name}`] : [])]
 }
 
-/** A result within one content, and the media beside it. */
+/** A tool result in a content, with the media that follow it. */
 interface OpenResult {
   content: ContentPart[]
   /** The media so far, as JSON. */
@@ -129,14 +130,14 @@ interface OpenResult {
 
 class History {
   readonly messages: Message[] = []
-  readonly #vault: Vault
+  readonly #sealer: TextSealer
   #open = new OpenCalls()
   #callCount = 0
-  /** What consecutive `model` contents add to: Google's chat helper keeps one content per chunk it received. */
+  /** Extended by consecutive `model` contents: Google's chat helper stores one content for each chunk. */
   #turn: { message: AssistantMessage; thoughts: string; sealed: string } | undefined
 
-  constructor(vault: Vault) {
-    this.#vault = vault
+  constructor(sealer: TextSealer) {
+    this.#sealer = sealer
   }
 
   add({ role, parts: given }: WireContent): void {
@@ -170,13 +171,13 @@ class History {
     if (turn === undefined) {
       const message: AssistantMessage = { role: 'assistant', content: [], toolCalls: [] }
       this.#push(message)
-      // What an earlier turn called and got no result for will not get one any more.
+      // Calls of an earlier turn without a result get none anymore.
       this.#open = new OpenCalls()
       this.#turn = turn = { message, thoughts: '', sealed: '' }
     }
     for (const part of parts) {
-      const seal = openSeal(part.thoughtSignature, this.#vault)
-      // Every seal holds all reasoning up to its part, so the last one has the whole.
+      const seal = openSeal(part.thoughtSignature, this.#sealer)
+      // Every seal contains all reasoning before its part, so the last seal is complete.
       if (seal.reasoning !== undefined) turn.sealed = seal.reasoning
       if (part.functionCall != null) turn.message.toolCalls.push(this.#openCall(part.functionCall, seal.callId))
       else if (part.thought === true) turn.thoughts += part.text ?? ''
@@ -189,30 +190,30 @@ class History {
   #openCall(call: WireFunctionCall, sealedId: string | undefined): ToolCall {
     const id = call.id || sealedId || `call_${this.#callCount}_${call.name}`
     this.#callCount += 1
-    this.#open.add({ id, name: call.name, isMadeUp: !call.id })
+    this.#open.add({ id, name: call.name, isGenerated: !call.id })
     return { id, name: call.name, arguments: toArguments(call.args) }
   }
 
-  /** Results go before what the user says beside them: engines expect them right after their calls. */
+  /** Tool results precede the other content: engines expect them directly after their calls. */
   #addUser(parts: readonly WirePart[]): void {
-    const said: ContentPart[] = []
+    const others: ContentPart[] = []
     const results = new Map<string, OpenResult>()
     let result: OpenResult | undefined
     for (const part of parts) {
       if (part.functionResponse != null) result = this.#addResult(part.functionResponse, results)
-      // Media right after a result is what the tool returned.
+      // Media directly after a result belong to the result.
       else if (result !== undefined && (part.inlineData != null || part.fileData != null)) addMedia(result, part)
       else {
-        said.push(...toContent(part))
+        others.push(...toContent(part))
         result = undefined
       }
     }
-    if (said.length > 0) this.#push({ role: 'user', content: said })
+    if (others.length > 0) this.#push({ role: 'user', content: others })
   }
 
   /**
-   * Gemini CLI repeats all results of a resumed session in their content, with the media beside them. A result that some
-   * call still waits for is no repeat: without ids two calls of one tool may well have given the same.
+   * Gemini CLI repeats the results of a resumed session within their content, with their media. A result of a call without
+   * a result so far is no repetition: without ids, two calls of one tool may have equal results.
    */
   #addResult(response: WireFunctionResponse, results: Map<string, OpenResult>): OpenResult {
     const key = JSON.stringify([response.id, response.name, response.response])
@@ -227,7 +228,7 @@ class History {
     const content: ContentPart[] = text === '' ? [] : [{ type: 'text', text }]
     for (const part of response.parts ?? []) content.push(...toContent(part))
     const toolCallId = call?.id ?? (response.id || `result_of_${response.name ?? 'unknown'}`)
-    this.#push({ role: 'tool', toolCallId, content, ...(isError ? { isError } : {}) })
+    this.#push({ role: 'tool', toolCallId, content, isError: isError || undefined })
     const result = { content, media: new Set<string>(), isRepeat: false }
     results.set(key, result)
     return result
@@ -242,7 +243,7 @@ function addMedia({ content, media, isRepeat }: OpenResult, part: WirePart): voi
   }
 }
 
-/** The text of one turn is one text, in however many pieces it was sent. */
+/** Joins the texts of one turn. */
 function appendContent(content: ContentPart[], parts: readonly ContentPart[]): void {
   for (const part of parts) {
     const last = content.at(-1)
@@ -251,7 +252,7 @@ function appendContent(content: ContentPart[], parts: readonly ContentPart[]): v
   }
 }
 
-/** Empty for a part that says nothing, such as one that only carries a signature. */
+/** Empty for a part without content, such as a part with nothing but a signature. */
 function toContent(part: Partial<WirePart>): ContentPart[] {
   if (part.text != null) return part.text === '' ? [] : [{ type: 'text', text: part.text }]
   const url = toImageUrl(part)
@@ -262,20 +263,20 @@ function toContent(part: Partial<WirePart>): ContentPart[] {
 
 function toImageUrl({ inlineData, fileData }: Partial<WirePart>): string | undefined {
   if (inlineData?.data != null && inlineData.mimeType?.startsWith('image/')) {
-    // Some clients write the bytes in the alphabet for URLs, which data URLs do not take.
+    // Some clients use the URL-safe alphabet, which data URLs do not allow.
     const data = inlineData.data.replaceAll('-', '+').replaceAll('_', '/')
     return `data:${inlineData.mimeType};base64,${data}`
   }
   const { fileUri, mimeType } = fileData ?? {}
-  // Cloud Storage and the Files API are out of an engine's reach.
+  // Engines cannot read Cloud Storage or the Files API.
   if (fileUri == null || !/^(https?|data):/.test(fileUri)) return undefined
   const isImage = mimeType == null ? /\.(png|jpe?g|gif|webp|bmp)([?#]|$)/i.test(fileUri) : mimeType.startsWith('image/')
   return isImage ? fileUri : undefined
 }
 
 /**
- * What a tool returned, as text. `output` and `error` are Google's words, `result` is that of its examples; the AI SDK
- * sends `content` beside the tool's name.
+ * Returns the text of a tool result. Google specifies `output` and `error`, its examples use `result`, and the AI SDK sends
+ * `content` with the name of the tool.
  */
 function toResult({ response, name }: WireFunctionResponse): { text: string; isError: boolean } {
   if (!isRecord(response)) return { text: toText(response), isError: false }
@@ -294,15 +295,15 @@ function toText(value: unknown): string {
 
 // --- arguments -------------------------------------------------------------------------------------------------------
 
-/** The key under which arguments that are no JSON object go to a harness. */
+/** The key for arguments that are not a JSON object. */
 const UNPARSED = '__unparsed_arguments'
 
 /**
- * Arguments are an object in this API, so what was sampled is parsed. Text that is no JSON object goes out as the only
- * value of an object: no tool has such an argument, so Gemini CLI answers the call with an error about those that are
- * missing, and the model reads it. The other ways hide the mistake from the model (`{}` runs tools that require nothing,
- * the finish reason MALFORMED_FUNCTION_CALL makes the harness sample again) or break typed clients (a string). The
- * history brings the text back as it was.
+ * Parses sampled arguments, because they are an object in this API. Text that is not a JSON object becomes the only value of
+ * an object: no tool has such an argument, so Gemini CLI answers the call with an error, which the model reads. The
+ * alternatives hide the mistake from the model (`{}` runs tools without required arguments, the finish reason
+ * MALFORMED_FUNCTION_CALL makes the harness repeat the request) or break typed clients (a string). `toArguments` restores
+ * the text from the history.
  */
 export function toArgs(text: string): Readonly<Record<string, unknown>> {
   if (text.trim() === '') return {}
@@ -310,7 +311,7 @@ export function toArgs(text: string): Readonly<Record<string, unknown>> {
   return isRecord(value) ? value : { [UNPARSED]: text }
 }
 
-/** The way back. Which bytes were sampled is not known here; equal JSON is all there is. */
+/** The inverse of `toArgs`, up to the notation of JSON. */
 function toArguments(args: unknown): string {
   if (typeof args === 'string') return args
   if (!isRecord(args)) return args == null ? '{}' : JSON.stringify(args)
@@ -318,34 +319,25 @@ function toArguments(args: unknown): string {
   return typeof unparsed === 'string' && Object.keys(args).length === 1 ? unparsed : JSON.stringify(args)
 }
 
-/** Undefined for text that is not JSON. */
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
-}
-
 // --- signatures ------------------------------------------------------------------------------------------------------
 
 /**
- * What a harness hands back unread with a part: all reasoning before it, and the id of a call. Gemini CLI sends no
- * thoughts back; pi and the AI SDK send no ids back unless the model's name is one of Gemini 3.
+ * The content of a signature: all reasoning before its part, and the id of a call. Harnesses return signatures unchanged,
+ * but Gemini CLI returns no thoughts, and pi and the AI SDK return no ids unless the model is named like Gemini 3.
  */
 const Seal = z.object({ reasoning: z.string().optional(), callId: z.string().optional() })
 type Seal = z.infer<typeof Seal>
 
-/** As a `thoughtSignature`: standard base64, padded, because clients check that (pi) or decode it (Go, Python). */
-export function closeSeal(seal: Seal, vault: Vault): string {
-  const sealed = vault.seal(JSON.stringify(seal)).replaceAll('-', '+').replaceAll('_', '/')
+/** Renders a `thoughtSignature` as padded standard base64, because clients validate (pi) or decode it (Go, Python). */
+export function closeSeal(seal: Seal, sealer: TextSealer): string {
+  const sealed = sealer.seal(JSON.stringify(seal)).replaceAll('-', '+').replaceAll('_', '/')
   return sealed.padEnd(Math.ceil(sealed.length / 4) * 4, '=')
 }
 
-/** Empty for what others put there, such as the `skip_thought_signature_validator` of clients that have none. */
-function openSeal(signature: string | null | undefined, vault: Vault): Seal {
+/** Empty for other signatures, such as the `skip_thought_signature_validator` of clients that have none. */
+function openSeal(signature: string | null | undefined, sealer: TextSealer): Seal {
   if (!signature) return {}
   const [sealed = ''] = signature.replaceAll('+', '-').replaceAll('/', '_').split('=', 1)
-  const text = vault.open(sealed)
+  const text = sealer.open(sealed)
   return text === undefined ? {} : (Seal.safeParse(parseJson(text)).data ?? {})
 }

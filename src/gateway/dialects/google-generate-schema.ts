@@ -1,7 +1,7 @@
 /**
- * Google's schema is OpenAPI's with the words of protocol buffers: upper-case types, counts as strings, `nullable`. Turns
- * it into JSON Schema. What already is JSON Schema comes out equal, and keys keep their order, because engines print a
- * schema into the prompt as it stands.
+ * Converts Google's schema to JSON Schema. Google's schema is that of OpenAPI in the notation of protocol buffers:
+ * upper-case types, counts as strings, `nullable`. A JSON Schema is not changed, and keys keep their order, because engines
+ * print the schema into the prompt.
  */
 export function toJsonSchema(schema: unknown): unknown {
   if (!isRecord(schema)) return schema
@@ -17,7 +17,7 @@ export function toJsonSchema(schema: unknown): unknown {
 function toKeyword(written: string, value: unknown): [string, unknown][] {
   const key = camelCase(written)
   if (key === 'type') return value === 'TYPE_UNSPECIFIED' ? [] : [[key, toType(value)]]
-  // Says in which order Google's own models write the properties; no other engine knows it.
+  // The order in which Google's own models write the properties. Other engines do not support it.
   if (key === 'propertyOrdering') return []
   if (COUNTS.has(key)) return [[key, toCount(value)]]
   if (SCHEMAS.has(key)) return [[key, Array.isArray(value) ? value.map(toJsonSchema) : toJsonSchema(value)]]
@@ -34,7 +34,7 @@ function toType(type: unknown): unknown {
   return typeof type === 'string' && TYPES.has(type) ? type.toLowerCase() : type
 }
 
-/** 64 bit numbers are strings in the JSON of protocol buffers. */
+/** 64-bit numbers are strings in the JSON of protocol buffers. */
 function toCount(value: unknown): unknown {
   return typeof value === 'string' && /^\d+$/.test(value) ? Number(value) : value
 }
@@ -55,7 +55,7 @@ const SCHEMAS = wordSet(
   'propertyNames anyOf oneOf allOf not if then else',
 )
 
-/** Keywords whose value gives schemas by name; the names are the user's and stay as they are. */
+/** Keywords whose value maps names to schemas. The names are not changed. */
 const MAPS = wordSet('properties patternProperties dependentSchemas $defs definitions')
 
 function wordSet(...lines: string[]): ReadonlySet<string> {

@@ -9,21 +9,21 @@ import type { ChoiceDelta, StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
 import { createDetector } from '../http/detect.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import { bareContext, type RequestContext } from './dialect.ts'
 import { googleGenerateFields } from './google-generate-fields.ts'
 import { toJsonSchema } from './google-generate-schema.ts'
 import { googleGenerate } from './google-generate.ts'
 
 const detect = createDetector([googleGenerate])
-const vault = createVault('the session key')
+const sealer = createTextSealer('the session key')
 
 const STREAM = '/v1beta/models/m:streamGenerateContent?alt=sse'
 const WHOLE = '/v1beta/models/m:generateContent'
 const COUNT = '/v1beta/models/m:countTokens'
 
 function contextOf(url: string, method = 'POST', headers: Record<string, string> = {}): RequestContext {
-  return { ...detect({ method, url, headers }).context, recall: () => undefined, vault }
+  return { ...detect({ method, url, headers }).context, recall: () => undefined, sealer }
 }
 
 function parse(value: unknown, url = STREAM): TurnRequest {
@@ -50,7 +50,7 @@ const hello = { contents: [said('hello')] }
 // --- requests ---------------------------------------------------------------------------------------------------------
 
 describe('parseRequest()', () => {
-  test('reads what Gemini CLI sends in the middle of a session', () => {
+  test('parses a request of Gemini CLI within a session', () => {
     const request = parse({
       contents: [
         { parts: [{ text: 'where we are' }, { text: 'fix it' }], role: 'user' },
@@ -120,7 +120,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('reads snake_case as camelCase, but never inside arguments, results and schemas', () => {
+  test('reads snake_case as camelCase, except in arguments, results and schemas', () => {
     const camel = {
       systemInstruction: { parts: [{ text: 's' }] },
       contents: [
@@ -157,7 +157,7 @@ describe('parseRequest()', () => {
     expect(expected.reasoning).toEqual({ enabled: true, effort: 'low' })
   })
 
-  test('takes a system instruction as string, part or content, and leaves out none', () => {
+  test('accepts a system instruction as string, part or content', () => {
     const system = { role: 'system', content: [{ type: 'text', text: 's' }] }
     for (const systemInstruction of ['s', { text: 's' }, { parts: { text: 's' } }, { role: 'user', parts: ['s'] }]) {
       expect(parse({ ...hello, systemInstruction }).messages[0]).toEqual(system)
@@ -165,13 +165,13 @@ describe('parseRequest()', () => {
     expect(parse({ ...hello, systemInstruction: null }).messages).toHaveLength(1)
   })
 
-  test('takes one content or part without brackets, as the examples of Vertex have it', () => {
+  test('accepts a single content or part without brackets, as in the examples of Vertex', () => {
     const request = parse({ contents: { role: 'user', parts: { text: 'hi' } }, tools: { googleSearch: {} } })
     expect(request.messages).toEqual([{ role: 'user', content: [{ type: 'text', text: 'hi' }] }])
     expect(parse({ contents: 'hi' }).messages).toEqual(request.messages)
   })
 
-  test('knows every role, and none', () => {
+  test('accepts every role, and an absent role', () => {
     const roles = ['system', 'developer', 'user', undefined, 'model', 'function'].map((role) => ({
       role,
       parts: [{ text: 'x' }],
@@ -189,7 +189,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('makes one turn of consecutive model contents, and one text of its pieces', () => {
+  test('joins consecutive model contents to one turn, and their texts to one text', () => {
     const messages = messagesOf(
       said('go'),
       { role: 'model', parts: [{ text: 'one ', thought: true }] },
@@ -211,7 +211,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('finds the call of a result without id by its name, in order', () => {
+  test('assigns a result without id to the first open call of its name', () => {
     const call = (name: string, n: number): unknown => ({ functionCall: { name, args: { n } } })
     const result = (name: string, output: string): unknown => ({ functionResponse: { name, response: { output } } })
     const messages = messagesOf(
@@ -230,7 +230,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('expects no result for calls of an earlier turn', () => {
+  test('assigns no result to calls of an earlier turn', () => {
     const called = { role: 'model', parts: [{ functionCall: { name: 'f' } }] }
     const messages = messagesOf(called, said('never mind'), called, {
       parts: [{ functionResponse: { name: 'f', response: { output: 'x' } } }],
@@ -247,7 +247,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('drops results that a resumed session repeats, with their images, and only those', () => {
+  test('drops only the results that a resumed session repeats, with their images', () => {
     const picture = { inlineData: { mimeType: 'image/png', data: 'AAAA' } }
     const result = (id: string, output: string): unknown => ({
       functionResponse: { id, name: 'f', response: { output } },
@@ -278,7 +278,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('puts images of a result into it, and what the user says after the results', () => {
+  test('adds images to their result, and other user content after the results', () => {
     const picture = { inlineData: { mimeType: 'image/png', data: 'A-_A' } }
     const sound = { inlineData: { mimeType: 'audio/wav', data: 'BBBB' } }
     const image = { type: 'image', url: 'data:image/png;base64,A+/A' }
@@ -317,7 +317,7 @@ describe('parseRequest()', () => {
     [{ temperature: 20 }, '{"temperature":20}', undefined],
     ['plain', 'plain', undefined],
     [[1], '[1]', undefined],
-  ])('turns the result %j into text', (response, text, isError) => {
+  ])('converts the result %j to text', (response, text, isError) => {
     const [message] = messagesOf({ parts: [{ functionResponse: { id: 'a', name: 'f', response } }] })
     expect(message).toEqual({
       role: 'tool',
@@ -327,7 +327,7 @@ describe('parseRequest()', () => {
     })
   })
 
-  test('takes images an engine can have and keeps the rest as it came', () => {
+  test('converts images that an engine can read, and keeps other media unchanged', () => {
     const code = { executableCode: { language: 'PYTHON', code: '1' } }
     const movie = { fileData: { mimeType: 'video/mp4', fileUri: 'https://x/y' }, videoMetadata: { fps: 1 } }
     const stored = { fileData: { mimeType: 'image/png', fileUri: 'gs://bucket/x.png' } }
@@ -359,13 +359,13 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('ignores signatures of others', () => {
+  test('ignores signatures of another origin', () => {
     for (const thoughtSignature of [
       'skip_thought_signature_validator',
       'AAAA',
       '',
       null,
-      createVault('x').seal('{}'),
+      createTextSealer('x').seal('{}'),
     ]) {
       expect(messagesOf({ role: 'model', parts: [{ text: 'x', thoughtSignature }] })).toEqual([
         { role: 'assistant', content: [{ type: 'text', text: 'x' }], toolCalls: [] },
@@ -434,7 +434,7 @@ describe('parseRequest()', () => {
     expect(formatOf({ responseMimeType: 'text/plain', responseSchema: schema })).toBeUndefined()
   })
 
-  test('leaves tools out that only Google has, and a tool choice without functions', () => {
+  test('drops tools that only Google runs, and a tool choice without functions', () => {
     const request = parse({
       ...hello,
       tools: [{ googleSearch: {} }, { codeExecution: {} }, { urlContext: {} }],
@@ -469,7 +469,7 @@ describe('parseRequest()', () => {
     expect(googleGenerate.renderTokenCount(7)).toEqual({ totalTokens: 7 })
   })
 
-  test('names the field at fault', () => {
+  test('names the invalid field', () => {
     expect(refusal([])).toMatchObject({ code: 'request.malformed', status: 400 })
     expect(refusal({})).toMatchObject({ param: 'contents' })
     expect(refusal({ contents: [] })).toMatchObject({ param: 'contents' })
@@ -485,7 +485,7 @@ describe('parseRequest()', () => {
     })
   })
 
-  test('reads a turn of very many calls in time that grows as it does', () => {
+  test('parses a turn of very many calls in linear time', () => {
     const names = Array.from({ length: 50_000 }, (_, i) => `f${i % 7}`)
     const messages = messagesOf(
       { role: 'model', parts: names.map((name) => ({ functionCall: { name } })) },
@@ -495,7 +495,7 @@ describe('parseRequest()', () => {
     expect(messages).toHaveLength(names.length + 2)
   }, 60_000)
 
-  test('never throws anything but a refusal, whatever the JSON', () => {
+  test('throws only request errors, for any JSON', () => {
     const anything = fc.oneof({ weight: 1, arbitrary: fc.jsonValue() }, { weight: 3, arbitrary: hostileBody() })
     fc.assert(
       fc.property(anything, fc.constantFrom(STREAM, COUNT), (body, url) => {
@@ -538,7 +538,7 @@ describe('routes', () => {
     expect(() => contextOf('/v1/models', 'GET')).toThrow(RolloutError)
   })
 
-  test('knows requests of Google that have no route', () => {
+  test('recognises requests of Google without a route', () => {
     for (const path of ['/v1beta/files', '/v1beta1/projects/p', '/v1/models/m:embedContent', '/v1/publishers/x']) {
       expect(googleGenerate.recognises(path, {})).toBe(true)
     }
@@ -550,7 +550,7 @@ describe('routes', () => {
 })
 
 describe('toJsonSchema()', () => {
-  test('turns the schema of Google into JSON Schema and nothing else', () => {
+  test('converts only the schema of Google to JSON Schema', () => {
     const schema = {
       type: 'OBJECT',
       properties: {
@@ -574,7 +574,7 @@ describe('toJsonSchema()', () => {
     })
   })
 
-  test('leaves JSON Schema as it is, to the order of its keys', () => {
+  test('does not change JSON Schema, including the order of its keys', () => {
     const schema = {
       $schema: 'x',
       type: ['object', 'null'],
@@ -587,7 +587,7 @@ describe('toJsonSchema()', () => {
 })
 
 describe('googleGenerateFields', () => {
-  /** Fields whose content is the user's. */
+  /** Fields with arbitrary members. */
   const opaque = /^(.*\.(args|response|parametersJsonSchema|responseJsonSchema|googleSearch))[.[].*$/
   const fields = new Set(googleGenerateFields.map(({ field }) => field))
 
@@ -625,11 +625,11 @@ describe('googleGenerateFields', () => {
     'tools[].functionDeclarations[].name',
     'tools[].functionDeclarations[].parametersJsonSchema',
     'tools[].googleSearch',
-  ])('says what becomes of %s', (path) => {
+  ])('documents %s', (path) => {
     expect(fields).toContain(opaque.exec(path)?.[1] ?? path)
   })
 
-  test('says it once for each', () => {
+  test('documents each field once', () => {
     expect(fields.size).toBe(googleGenerateFields.length)
   })
 })
@@ -716,7 +716,7 @@ const lookup = [
 const signature = expect.stringMatching(/^[A-Za-z0-9+/]+={0,2}$/)
 
 describe('createStreamRenderer()', () => {
-  test('renders thoughts and text as they come, and whole calls with the finish and the counts', () => {
+  test('renders thoughts and text at once, and complete calls with the finish reason and the counts', () => {
     const chunks = chunksOf(streamed(parse(thinking), lookup))
     expect(chunks.map((chunk) => chunk.candidates?.map(({ content }) => content.parts))).toEqual([
       [[{ text: 'Let me ', thought: true }]],
@@ -749,7 +749,7 @@ describe('createStreamRenderer()', () => {
     expect(chunks[3]?.usageMetadata).toMatchObject({ candidatesTokenCount: 2, totalTokenCount: 5 })
   })
 
-  test('shows no thoughts to a harness that did not ask for them, but still brings them back', () => {
+  test('hides thoughts from a harness that did not request them, but restores them from its history', () => {
     const chunks = chunksOf(streamed(parse(hello), lookup))
     const parts = chunks.flatMap((chunk) => chunk.candidates?.[0]?.content.parts ?? [])
     expect(parts.some((part) => part.thought)).toBe(false)
@@ -764,7 +764,7 @@ describe('createStreamRenderer()', () => {
     ['abort', 'OTHER'],
     ['cut', 'OTHER'],
     ['other', 'OTHER'],
-  ] as const)('calls the finish reason %s %s', (finishReason, word) => {
+  ] as const)('renders the finish reason %s as %s', (finishReason, word) => {
     const events = [start, delta({ text: 'x', finishReason }), end]
     expect(chunksOf(streamed(parse(hello), events)).at(-1)?.candidates).toEqual([
       { content: { parts: [{ text: '' }], role: 'model' }, index: 0, finishReason: word },
@@ -774,7 +774,7 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('answers with an empty text when nothing was sampled, and brings reasoning back that nothing followed', () => {
+  test('renders an empty text for an empty answer, and restores reasoning without a following part', () => {
     const nothing = [start, delta({ finishReason: 'stop' }), end]
     expect(whole(parse(hello), nothing).candidates?.[0]?.content.parts).toEqual([{ text: '' }])
     const thoughtOnly = [start, delta({ reasoning: 'hm', finishReason: 'length' }), end]
@@ -807,7 +807,7 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('gives arguments that are no JSON object to the harness as a call that cannot run, and takes them back', () => {
+  test('renders arguments that are no JSON object as a call that cannot run, and restores them', () => {
     for (const text of ['{"command": "ls', 'ls', '[1]', '"x"', '5', 'null']) {
       const events = [start, delta({ toolCalls: [{ index: 0, id: 'c', name: 'f', arguments: text }] }), end]
       const [chunk] = chunksOf(streamed(parse(hello), events))
@@ -817,12 +817,12 @@ describe('createStreamRenderer()', () => {
     }
   })
 
-  test('takes an empty text for no arguments', () => {
+  test('renders an empty text as no arguments', () => {
     const events = [start, delta({ toolCalls: [{ index: 0, id: 'c', name: 'f', arguments: '' }] }), end]
     expect(whole(parse(hello), events).candidates?.[0]?.content.parts[0]?.functionCall?.args).toEqual({})
   })
 
-  test('gives every call of an answer an id of its own', () => {
+  test('renders a unique id for every call of an answer', () => {
     const call = (index: number, id?: string): StreamEvent =>
       delta({ toolCalls: [{ index, id, name: 'f', arguments: '{}' }] })
     const events = [start, call(0, 'c'), call(1), call(2, 'c'), call(3, ''), end]
@@ -832,7 +832,7 @@ describe('createStreamRenderer()', () => {
     expect(parts.map((part) => part.functionCall?.id)).toEqual(['c', 'answer-1-0-1', 'answer-1-0-2', 'answer-1-0-3'])
   })
 
-  test('puts calls together that an engine writes several at a time, and shows none before the end', () => {
+  test('joins the pieces of interleaved calls, and renders no call before the end', () => {
     const events = [
       start,
       delta({ toolCalls: [{ index: 0, id: 'a', name: 'f', arguments: '{"x"' }] }),
@@ -853,7 +853,7 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('shows token ids and log probabilities only to a harness that asked', () => {
+  test('shows token ids and log probabilities only to a harness that requested them', () => {
     const events = [
       start,
       delta({ ids: Int32Array.of(7), logprobs: Float32Array.of(-0.5) }),
@@ -877,12 +877,12 @@ describe('createStreamRenderer()', () => {
     expect(streamed(parse(hello), events)).not.toMatch(/ogprob|tokenId/)
   })
 
-  test('leaves counts out that nobody gave', () => {
+  test('omits unknown counts', () => {
     const events: StreamEvent[] = [{ type: 'answer-start', id: 'a', model: 'x', created: 0 }, delta({ text: 'x' }), end]
     for (const chunk of chunksOf(streamed(parse(hello), events))) expect(chunk).not.toHaveProperty('usageMetadata')
   })
 
-  test('counts the prompt at the end where the engine says it only then', () => {
+  test('counts the prompt at the end if the engine reports its ids at the end', () => {
     const events: StreamEvent[] = [
       { type: 'answer-start', id: 'a', model: 'x', created: 0 },
       delta({ text: 'x', finishReason: 'stop' }),
@@ -896,7 +896,7 @@ describe('createStreamRenderer()', () => {
     })
   })
 
-  test('stays alive with a chunk that says nothing, never with a comment', () => {
+  test('keepAlive() is a chunk without content, never a comment', () => {
     const idle = (headers: Record<string, string>): string =>
       googleGenerate.createStreamRenderer(parse(hello), contextOf(STREAM, 'POST', headers)).keepAlive()
     expect(chunksOf(idle({}))).toEqual([
@@ -907,7 +907,7 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('ends a broken stream with an error that clients try again on, however old their SDK', () => {
+  test('ends a failed stream with an error after which clients of every SDK version retry', () => {
     const failure = new RolloutError('upstream.reset', 'gone').failure
     const body = { error: { code: 502, message: 'gone', status: 'UNAVAILABLE' } }
     const sent = streamed(parse(hello), [start, delta({ text: 'x' }), { type: 'answer-error', failure }])
@@ -915,7 +915,7 @@ describe('createStreamRenderer()', () => {
     expect(sent).not.toContain('gone')
     const events = new SseParser().push(Buffer.from(sent + last))
     expect(events.map(({ data }) => JSON.parse(data) as unknown)).toEqual([expect.anything(), body])
-    // The one before 2.0 reads only what begins with data, and throws over what is left.
+    // SDK versions before 2.0 read only lines that begin with `data`, and throw on the rest.
     const event = /^\s*data: (.*)\n\n/
     let rest = sent + last
     while (event.test(rest)) rest = rest.replace(event, '')
@@ -926,7 +926,7 @@ describe('createStreamRenderer()', () => {
 describe('a stream without alt=sse', () => {
   const request = parse(thinking, '/v1beta/models/m:streamGenerateContent')
 
-  test('is one JSON array of the same chunks, and white space keeps it alive', () => {
+  test('is one JSON array of the same chunks, with white space as keep-alive', () => {
     expect(googleGenerate.streamType(request)).toMatch(/^application\/json/)
     expect(googleGenerate.streamType(parse(hello))).toMatch(/^text\/event-stream/)
     const renderer = googleGenerate.createStreamRenderer(request, contextOf(STREAM))
@@ -934,14 +934,14 @@ describe('a stream without alt=sse', () => {
     expect(JSON.parse(text)).toEqual(chunksOf(streamed(parse(thinking), lookup)))
   })
 
-  test('is closed by an error too', () => {
+  test('is closed after an error', () => {
     const failure = new RolloutError('upstream.reset', 'gone').failure
     const broken = streamed(request, [start, delta({ text: 'x' }), { type: 'answer-error', failure }])
     expect(JSON.parse(broken)).toMatchObject([{ candidates: [{}] }, { error: { code: 502 } }])
     expect(JSON.parse(streamed(request, [{ type: 'answer-error', failure }]))).toMatchObject([{ error: { code: 502 } }])
   })
 
-  test('remembers the framing when the gateway copies the request', () => {
+  test('keeps the framing when the gateway copies the request', () => {
     expect(googleGenerate.streamType({ ...request, messages: [] })).toMatch(/^application\/json/)
   })
 })
@@ -958,7 +958,7 @@ describe('renderError()', () => {
     ['upstream.unreachable', 502, 'UNAVAILABLE'],
     ['upstream.timeout', 504, 'DEADLINE_EXCEEDED'],
     ['internal.bug', 500, 'INTERNAL'],
-  ] as const)('says %s as %i %s', (code, status, word) => {
+  ] as const)('renders %s as %i %s', (code, status, word) => {
     expect(googleGenerate.renderError(new RolloutError(code, 'why').failure)).toEqual({
       status,
       headers: {},
@@ -966,7 +966,7 @@ describe('renderError()', () => {
     })
   })
 
-  test('says how long to wait where Gemini CLI looks, but never so long that it gives up', () => {
+  test('has the retry delay in the field that Gemini CLI reads, below its limit', () => {
     const { failure } = new RolloutError('upstream.rate-limited', 'slow down', { retryAfterSeconds: 900 })
     expect(googleGenerate.renderError(failure)).toMatchObject({
       headers: { 'retry-after': '900' },
@@ -998,7 +998,7 @@ describe('renderError()', () => {
       'The input token count (50) exceeds the maximum number of tokens allowed (40).',
     ],
     ['too long', 'The input token count exceeds the maximum number of tokens allowed.'],
-  ])('says in the words of Google that the context is full: %s', (message, expected) => {
+  ])('renders a context overflow with Google’s message: %s', (message, expected) => {
     const { failure } = new RolloutError('request.context-overflow', message)
     expect(googleGenerate.renderError(failure)).toMatchObject({
       status: 400,
@@ -1021,7 +1021,7 @@ const anyText = fc.oneof(
   fc.constantFrom('', ' ', '\n\n', 'data: {}\n\n', '🙂'),
 )
 
-/** Argument texts as models write them: spaces, escapes and numbers that printing again would change; also no JSON. */
+/** Argument texts of models: with spaces, escapes and numbers that a second printing would change; also invalid JSON. */
 const anyArguments = fc.oneof(
   { weight: 3, arbitrary: fc.dictionary(fc.string(), fc.jsonValue()).map((value) => JSON.stringify(value, null, 2)) },
   { weight: 1, arbitrary: fc.constantFrom('{"a": 1.0, "b":"\\u00e9"}', '{}', '{ "big": 12345678901234567890 }') },
@@ -1036,7 +1036,7 @@ const anySampled: fc.Arbitrary<Sampled> = fc.record({
     .map((calls) => calls.map((call, i) => ({ id: `call-${i}`, ...call }))),
 })
 
-/** One way the same answer may arrive: each field cut in pieces, and neighbouring pieces grouped into events. */
+/** A possible arrival of the same answer: each field cut in pieces, and consecutive pieces grouped into events. */
 function anyCut({ reasoning, text, calls }: Sampled): fc.Arbitrary<StreamEvent[]> {
   return fc.array(fc.nat({ max: 6 }), { minLength: 8, maxLength: 8 }).map((sizes) => {
     let at = 0
@@ -1073,7 +1073,7 @@ function anyCut({ reasoning, text, calls }: Sampled): fc.Arbitrary<StreamEvent[]
 
 const anyAnswer = anySampled.chain((sampled) => fc.tuple(fc.constant(sampled), anyCut(sampled)))
 
-/** What a client holds after a stream. */
+/** The content that a client has after a stream. */
 function reduce(chunks: readonly Chunk[]): { thoughts: string; text: string; calls: unknown[]; finishReason?: string } {
   const parts = chunks.flatMap((chunk) => chunk.candidates?.[0]?.content.parts ?? [])
   const textOf = (isThought: boolean): string =>
@@ -1086,7 +1086,7 @@ function reduce(chunks: readonly Chunk[]): { thoughts: string; text: string; cal
   }
 }
 
-/** Joins pieces of text into the first of them, as Gemini CLI does, and forgets thoughts. */
+/** Joins texts to the first of them and drops thoughts, like Gemini CLI. */
 function echoOfGeminiCli(chunks: readonly Chunk[]): unknown[] {
   const parts: Part[] = []
   for (const part of chunks.flatMap((chunk) => chunk.candidates?.[0]?.content.parts ?? [])) {
@@ -1098,12 +1098,12 @@ function echoOfGeminiCli(chunks: readonly Chunk[]): unknown[] {
   return [{ role: 'model', parts }]
 }
 
-/** Keeps a content per chunk, as Google's chat helper does. */
+/** Keeps one content for each chunk, like Google's chat helper. */
 function echoOfChatHelper(chunks: readonly Chunk[]): unknown[] {
   return chunks.flatMap((chunk) => chunk.candidates?.[0]?.content ?? [])
 }
 
-/** Keeps thoughts and signatures but sends no ids back, as pi does. */
+/** Keeps thoughts and signatures but returns no ids, like pi. */
 function echoOfPi(chunks: readonly Chunk[]): unknown[] {
   const parts = chunks.flatMap((chunk) => chunk.candidates?.[0]?.content.parts ?? [])
   return [
@@ -1118,7 +1118,7 @@ function echoOfPi(chunks: readonly Chunk[]): unknown[] {
 }
 
 describe('any client', () => {
-  test('gets the same answer however its events were cut, with the finish in the last chunk', () => {
+  test('receives the same answer for every cut of its events, with the finish reason in the last chunk', () => {
     fc.assert(
       fc.property(anyAnswer, ([sampled, events]) => {
         const chunks = chunksOf(streamed(parse(thinking), events))
@@ -1136,7 +1136,7 @@ describe('any client', () => {
     ['Gemini CLI', echoOfGeminiCli],
     ['the chat helper', echoOfChatHelper],
     ['pi', echoOfPi],
-  ])('%s brings back what was sampled', (_, echo) => {
+  ])('%s returns what was sampled', (_, echo) => {
     fc.assert(
       fc.property(anyAnswer, fc.boolean(), ([sampled, events], isThinking) => {
         const request = parse(isThinking ? thinking : hello)
@@ -1154,7 +1154,7 @@ describe('any client', () => {
     )
   })
 
-  test('that decodes signatures and prints them in the other alphabet brings them back too', () => {
+  test('that decodes signatures and prints them in the other alphabet returns them too', () => {
     const parts = chunksOf(streamed(parse(hello), lookup)).flatMap(
       (chunk) => chunk.candidates?.[0]?.content.parts ?? [],
     )
@@ -1165,7 +1165,7 @@ describe('any client', () => {
     expect(messagesOf({ role: 'model', parts: printed })).toMatchObject([{ reasoning: 'Let me see.' }])
   })
 
-  test('gets the same bytes for the same events', () => {
+  test('receives the same bytes for the same events', () => {
     expect(streamed(parse(thinking), lookup)).toBe(streamed(parse(thinking), lookup))
   })
 })
@@ -1179,7 +1179,7 @@ function asJson(call: ToolCall): unknown {
 }
 
 describe("Google's own SDK", () => {
-  /** A gateway in a function: what the dialect renders for these events, in pieces as a network would cut them. */
+  /** Serves the rendering of these events, in pieces as a network would cut them. */
   function gateway(events: readonly StreamEvent[] | Failure, options: { cutAt?: number; seen?: unknown[] } = {}) {
     return async (input: unknown, init?: RequestInit): Promise<Response> => {
       const { pathname, search } = new URL(String(input))
@@ -1230,13 +1230,13 @@ describe("Google's own SDK", () => {
     return Array.fromAsync(stream)
   }
 
-  /** As the `text` of a response, which complains where there are calls too. */
+  /** Like `text` of a response, which warns when there are also calls. */
   function textOf(chunks: readonly GenerateContentResponse[]): string {
     const parts = chunks.flatMap((chunk) => chunk.candidates?.[0]?.content?.parts ?? [])
     return parts.map((part) => (part.thought ? '' : (part.text ?? ''))).join('')
   }
 
-  test('reads a stream, whatever the pieces, with keep-alives anywhere', async () => {
+  test('reads a stream in any pieces, with keep-alives anywhere', async () => {
     for (const cutAt of [1, 7, 1000, undefined]) {
       const seen: TurnRequest[] = []
       const client = clientOf(gateway(lookup, { cutAt, seen }))
@@ -1275,7 +1275,7 @@ describe("Google's own SDK", () => {
     )
   }, 20_000)
 
-  test('keeps a chat whose next request brings everything back', async () => {
+  test('keeps a chat whose next request returns everything', async () => {
     const seen: TurnRequest[] = []
     const chat = clientOf(gateway(lookup, { seen })).chats.create({ model: 'm' })
     await chat.sendMessage({ message: 'hello' })
@@ -1301,7 +1301,7 @@ describe("Google's own SDK", () => {
     ])
   })
 
-  test('keeps the history of a chat that streams, over any keep-alives', async () => {
+  test('keeps the history of a streamed chat with any keep-alives', async () => {
     const chat = clientOf(gateway(lookup)).chats.create({ model: 'm' })
     await collect(await chat.sendMessageStream({ message: 'hello' }))
     const [, ...model] = chat.getHistory(true)
@@ -1318,7 +1318,7 @@ describe("Google's own SDK", () => {
     ])
   })
 
-  test('sees the error of a broken stream as one of the API', async () => {
+  test('reads the error of a failed stream as an API error', async () => {
     const failure = new RolloutError('upstream.reset', 'gone').failure
     const client = clientOf(gateway([start, delta({ text: 'x' }), { type: 'answer-error', failure }]))
     const stream = await client.models.generateContentStream(asked)
@@ -1327,7 +1327,7 @@ describe("Google's own SDK", () => {
     expect(error).toMatchObject({ status: 502 })
   })
 
-  test('sees errors before the answer with their status', async () => {
+  test('reads errors before the answer with their status', async () => {
     const client = clientOf(
       gateway(new RolloutError('upstream.rate-limited', 'slow', { retryAfterSeconds: 2 }).failure),
     )
@@ -1343,7 +1343,7 @@ describe("Google's own SDK", () => {
     expect(await client.models.get({ model: 'm' })).toMatchObject({ name: 'models/m' })
   })
 
-  test('finds us by the paths of Vertex', async () => {
+  test('reaches the gateway by the paths of Vertex', async () => {
     const seen: TurnRequest[] = []
     const httpOptions = { baseUrl: 'http://gateway.test', fetch: gateway(lookup, { seen }) }
     const client = new GoogleGenAI({ vertexai: true, apiKey: 'k', httpOptions })
@@ -1355,7 +1355,7 @@ describe("Google's own SDK", () => {
 
 // --- helpers ----------------------------------------------------------------------------------------------------------
 
-/** Every key of the wire in snake_case, but for what is the user's. */
+/** Every key of the wire in snake_case, except in fields with arbitrary members. */
 function toSnakeCase(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(toSnakeCase)
   if (typeof value !== 'object' || value === null) return value
@@ -1367,7 +1367,7 @@ function toSnakeCase(value: unknown): unknown {
   )
 }
 
-/** Bodies of about the right form with anything in the places that are read. */
+/** Bodies of about the valid form, with arbitrary values in the fields that are read. */
 function hostileBody(): fc.Arbitrary<unknown> {
   const any = fc.jsonValue({ maxDepth: 3 })
   const maybe = (arbitrary: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> =>
@@ -1406,7 +1406,7 @@ function declaration(any: fc.Arbitrary<unknown>): fc.Arbitrary<unknown> {
   return fc.record({ name: fc.string(), parameters: any, parametersJsonSchema: any }, { requiredKeys: ['name'] })
 }
 
-test('a recorded request can be read again without its session', () => {
+test('parseRequest() parses a recorded request without its session', () => {
   const route = contextOf(STREAM).route
   const request = googleGenerate.parseRequest({ text: '', value: thinking }, bareContext(route))
   expect(streamed(request, lookup)).toContain('thoughtSignature')

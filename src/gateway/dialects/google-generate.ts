@@ -1,9 +1,11 @@
-import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
+import { formatPath } from '../../lib/json/first-issue.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { Tool, ToolCall, ToolChoice } from '../../model/message.ts'
-import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
+import type { AnswerStart, ChoiceDelta, ToolCallDelta } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest, Usage } from '../../model/turn.ts'
 import type {
   Answer,
@@ -13,7 +15,7 @@ import type {
   RequestContext,
   Route,
   StreamRenderer,
-  Vault,
+  TextSealer,
 } from './dialect.ts'
 import { closeSeal, isRecord, loose, many, toArgs, toMessages, WireContent } from './google-generate-contents.ts'
 import { toJsonSchema } from './google-generate-schema.ts'
@@ -55,7 +57,7 @@ const WireGenerationConfig = loose({
   responseMimeType: z.string().nullish(),
   responseSchema: z.unknown().optional(),
   responseJsonSchema: z.unknown().optional(),
-  /** An older name of the same. */
+  /** The older name of `responseJsonSchema`. */
   _responseJsonSchema: z.unknown().optional(),
   thinkingConfig: WireThinkingConfig.nullish(),
 })
@@ -72,7 +74,7 @@ const WireRequest = loose({
   generationConfig: WireGenerationConfig.nullish(),
 })
 
-/** What the renderer has to know of the request besides our common words. */
+/** Fields of the request that the renderer needs and `TurnRequest` does not have. */
 interface GoogleWire {
   api: string
   text: string
@@ -90,7 +92,7 @@ function wireOf(request: TurnRequest): Partial<GoogleWire> {
 
 function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   if (!isRecord(body.value)) throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
-  // countTokens takes the contents alone or a whole request to be.
+  // countTokens accepts the contents alone or a complete request.
   const inner = body.value['generateContentRequest'] ?? body.value['generate_content_request']
   const parsed = WireRequest.safeParse(context.route.kind === 'count-tokens' ? (inner ?? body.value) : body.value)
   if (!parsed.success) throw malformed(parsed.error)
@@ -108,7 +110,7 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   return {
     dialect: 'google-generate',
     model: modelOf(context),
-    messages: toMessages([...instruction, ...contents], context.vault),
+    messages: toMessages([...instruction, ...contents], context.sealer),
     tools: functions,
     toolChoice: functions.length === 0 ? undefined : toToolChoice(toolConfig?.functionCallingConfig),
     responseFormat: toResponseFormat(config),
@@ -131,19 +133,18 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   }
 }
 
-/** The first problem, as Google words it. */
+/** Reports the first problem in Google's format. */
 function malformed(error: z.ZodError): RolloutError {
   const { path = [], message = 'not valid' } = error.issues[0] ?? {}
-  const steps = path.map((step, i) => (typeof step === 'number' ? `[${step}]` : `${i ? '.' : ''}${String(step)}`))
-  const param = steps.join('')
+  const param = formatPath(path)
   return new RolloutError('request.malformed', `Invalid value${param && ` at '${param}'`}: ${message}`, {
     param: param || undefined,
   })
 }
 
 /**
- * The clients put a name of two parts (`org/model`) into the path as it is: two segments with a Gemini key, publisher and
- * model on Vertex.
+ * Clients write a model name of two parts (`org/model`) into the path without escaping: two segments in the Gemini API,
+ * publisher and model in Vertex.
  */
 function modelOf({ route, wildcards }: RequestContext): string {
   if (route.path.includes('/models/*/*')) return wildcards.slice(-2).join('/')
@@ -165,7 +166,7 @@ function toToolChoice(config: WireFunctionCallingConfig | null | undefined): Too
       return first !== undefined && others.length === 0 ? { name: first } : 'required'
     case 'AUTO':
     case 'VALIDATED':
-      // The model may still answer in words; that its calls keep to their schema is left to the engine.
+      // The model may also answer with text. The engine enforces the schemas of calls.
       return 'auto'
     default:
       return undefined
@@ -179,7 +180,7 @@ function toResponseFormat(config: WireGenerationConfig): ResponseFormat | undefi
   return { type: 'json-schema', name: 'response', schema: toJsonSchema(schema) }
 }
 
-/** Asking to see thoughts is asking for them: Google's own models think unless the budget is 0. */
+/** `includeThoughts` enables reasoning: Google's own models reason unless the budget is 0. */
 function toReasoning(config: WireThinkingConfig | null | undefined): TurnRequest['reasoning'] {
   if (config == null) return undefined
   if (config.thinkingBudget === 0) return { enabled: false }
@@ -193,7 +194,7 @@ function toReasoning(config: WireThinkingConfig | null | undefined): TurnRequest
 function renderResponse(request: TurnRequest, { response }: Answer, context: RequestContext): unknown {
   const candidates = response.choices.map((choice) => {
     const { message, finishReason, ids, logprobs } = choice
-    const renderer = new CandidateRenderer(choice.index, response.id, request, context.vault)
+    const renderer = new CandidateRenderer(choice.index, response.id, request, context.sealer)
     const parts = renderer.add({
       type: 'choice-delta',
       choice: choice.index,
@@ -227,12 +228,12 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
   let sampled = 0
   let isFirst = true
 
-  /** Every chunk counts what there is so far; clients keep the last count. */
+  /** Every chunk contains the counts so far; clients keep the last counts. */
   const chunk = (rendered: readonly WireFields[]): string => {
     const counted = usage ?? (promptTokens === undefined ? undefined : { promptTokens, completionTokens: sampled })
     return frame({
       candidates: rendered,
-      ...(counted === undefined ? {} : { usageMetadata: renderUsage(counted) }),
+      usageMetadata: counted && renderUsage(counted),
       modelVersion: request.model,
       responseId: start?.id ?? '',
     })
@@ -249,7 +250,7 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
   const candidateOf = (index: number): CandidateRenderer => {
     let candidate = candidates.get(index)
     if (candidate === undefined) {
-      candidate = new CandidateRenderer(index, start?.id ?? '', request, context.vault)
+      candidate = new CandidateRenderer(index, start?.id ?? '', request, context.sealer)
       candidates.set(index, candidate)
     }
     return candidate
@@ -261,7 +262,7 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
   }
 
   return {
-    render(event: StreamEvent) {
+    render(event) {
       switch (event.type) {
         case 'answer-start':
           start = event
@@ -276,7 +277,7 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
         case 'usage':
           usage = event.usage
           return ''
-        // Finish reasons wait for the counts: most clients look for both in the last chunk, and no part may follow them.
+        // Finish reasons wait for the counts: most clients expect both in the last chunk, and no part may follow them.
         case 'answer-end': {
           promptTokens ??= event.promptTokenIds?.length
           const ordered = [...candidates.values()].toSorted((a, b) => a.index - b.index)
@@ -284,20 +285,20 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
           return last + close()
         }
         case 'answer-error':
-          // As a server-sent event it comes from renderStreamError, which does not know of arrays.
+          // renderStreamError renders the error of a stream of server-sent events.
           if (framing !== 'array') return ''
           return frame(renderError(event.failure).body as WireFields) + close()
       }
     },
-    // A comment would do for the protocol, but Gemini CLI loses the whole answer over one.
+    // The protocol allows a comment, but Gemini CLI loses the whole answer after one.
     keepAlive: () => (framing === 'array' ? '\n' : formatSse(JSON.stringify(idleChunk(request, context)))),
   }
 }
 
 /**
- * A chunk that says nothing. Google's chat helper forgets the whole answer over a chunk without a part, so there is one:
- * a thought without text, which other clients pass over. Only Gemini CLI would make it count: it asks again when an answer
- * has thoughts but no text.
+ * A chunk without content. Google's chat helper drops the whole answer after a chunk without a part, so the chunk contains a
+ * thought without text, which other clients ignore. Gemini CLI gets no part: it repeats a request whose answer has thoughts
+ * but no text.
  */
 function idleChunk(request: TurnRequest, { headers }: RequestContext): WireFields {
   const isGeminiCli = String(headers['user-agent']).startsWith('GeminiCLI')
@@ -305,33 +306,33 @@ function idleChunk(request: TurnRequest, { headers }: RequestContext): WireField
   return isGeminiCli ? { modelVersion: request.model } : { candidates, modelVersion: request.model }
 }
 
-/** One answer of a call on its way out: deltas to parts. */
+/** Renders the deltas of one choice as parts. */
 class CandidateRenderer {
   readonly index: number
   readonly #responseId: string
   readonly #request: TurnRequest
-  readonly #vault: Vault
+  readonly #sealer: TextSealer
   readonly #calls = new Map<number, ToolCall>()
   readonly #callIds = new Set<string>()
   #reasoning = ''
-  /** How much of the reasoning a part that went out carries the seal of. */
+  /** Characters of the reasoning that a sent signature contains. */
   #sealedChars = 0
   #finishReason: FinishReason = 'other'
-  /** Sampled since the last chunk; empty unless the harness asked to see them. */
+  /** Tokens since the last chunk; empty unless the harness requested log probabilities. */
   #tokens: WireFields[] = []
   #logprobSum = 0
   #logprobCount = 0
 
-  constructor(index: number, responseId: string, request: TurnRequest, vault: Vault) {
+  constructor(index: number, responseId: string, request: TurnRequest, sealer: TextSealer) {
     this.index = index
     this.#responseId = responseId
     this.#request = request
-    this.#vault = vault
+    this.#sealer = sealer
   }
 
   /**
-   * The parts that can go out now. Calls wait for the end: they go out whole, and Gemini CLI runs those it has seen even
-   * if the stream then breaks and it asks again.
+   * Returns the parts that can be sent now. Calls are sent complete at the end: Gemini CLI executes the calls of a stream
+   * that breaks, and then repeats the request.
    */
   add(delta: ChoiceDelta): WireFields[] {
     const parts: WireFields[] = []
@@ -353,32 +354,32 @@ class CandidateRenderer {
     return {
       content: { parts, role: 'model' },
       index: this.index,
-      ...(tokens.length === 0 ? {} : { logprobsResult: { chosenCandidates: tokens } }),
+      logprobsResult: tokens.length === 0 ? undefined : { chosenCandidates: tokens },
     }
   }
 
-  /** The last of this candidate: what was held back, and the reason. */
+  /** Renders the last chunk of the candidate: its calls and its finish reason. */
   finish(parts: readonly WireFields[]): WireFields {
     const calls = [...this.#calls].toSorted(([a], [b]) => a - b)
     const last = [...parts, ...calls.map(([, call], position) => this.#renderCall(call, position))]
     if (this.#reasoning.length > this.#sealedChars) last.push({ text: '', ...this.#sign() })
-    // A chunk without a part would not do, see idleChunk().
+    // A chunk needs a part, see idleChunk().
     if (last.length === 0) last.push({ text: '' })
     return {
       ...this.show(last),
-      finishReason: FINISH_WORDS[this.#finishReason],
-      ...(this.#logprobCount === 0 ? {} : { avgLogprobs: this.#logprobSum / this.#logprobCount }),
+      finishReason: FINISH_REASONS[this.#finishReason],
+      avgLogprobs: this.#logprobCount === 0 ? undefined : this.#logprobSum / this.#logprobCount,
     }
   }
 
   /**
-   * On the first text, because a client that joins pieces of text keeps the signature of the first; then again only when
-   * there was more reasoning.
+   * Signs the first text, because a client that joins texts keeps the signature of the first. Signs again only after more
+   * reasoning.
    */
   #sign(): WireFields {
     if (this.#reasoning.length <= this.#sealedChars) return {}
     this.#sealedChars = this.#reasoning.length
-    return { thoughtSignature: closeSeal({ reasoning: this.#reasoning }, this.#vault) }
+    return { thoughtSignature: closeSeal({ reasoning: this.#reasoning }, this.#sealer) }
   }
 
   #addPiece({ index, id, name, arguments: text }: ToolCallDelta): void {
@@ -390,14 +391,14 @@ class CandidateRenderer {
   }
 
   #renderCall(call: ToolCall, position: number): WireFields {
-    const isTaken = call.id === '' || this.#callIds.has(call.id)
-    const id = isTaken ? `${this.#responseId}-${this.index}-${position}` : call.id
+    const isDuplicate = call.id === '' || this.#callIds.has(call.id)
+    const id = isDuplicate ? `${this.#responseId}-${this.index}-${position}` : call.id
     this.#callIds.add(id)
-    const reasoning = position === 0 && this.#reasoning !== '' ? { reasoning: this.#reasoning } : {}
+    const reasoning = position === 0 ? this.#reasoning || undefined : undefined
     this.#sealedChars = this.#reasoning.length
     return {
       functionCall: { id, name: call.name, args: toArgs(call.arguments) },
-      thoughtSignature: closeSeal({ callId: id, ...reasoning }, this.#vault),
+      thoughtSignature: closeSeal({ callId: id, reasoning }, this.#sealer),
     }
   }
 
@@ -405,7 +406,7 @@ class CandidateRenderer {
     for (const [i, tokenId] of (ids ?? []).entries()) {
       const logProbability = logprobs?.[i]
       const isKnown = logProbability !== undefined && !Number.isNaN(logProbability)
-      this.#tokens.push({ tokenId, ...(isKnown ? { logProbability } : {}) })
+      this.#tokens.push({ tokenId, logProbability: isKnown ? logProbability : undefined })
       if (!isKnown) continue
       this.#logprobSum += logProbability
       this.#logprobCount += 1
@@ -413,17 +414,17 @@ class CandidateRenderer {
   }
 }
 
-/** Google counts cached tokens within the prompt, as engines do. */
+/** Google includes cached tokens in the prompt, as engines do. */
 function renderUsage(usage: Usage): WireFields {
   return {
     promptTokenCount: usage.promptTokens,
     candidatesTokenCount: usage.completionTokens,
     totalTokenCount: usage.promptTokens + usage.completionTokens,
-    ...(usage.cachedTokens === undefined ? {} : { cachedContentTokenCount: usage.cachedTokens }),
+    cachedContentTokenCount: usage.cachedTokens,
   }
 }
 
-const FINISH_WORDS: Readonly<Record<FinishReason, string>> = {
+const FINISH_REASONS: Readonly<Record<FinishReason, string>> = {
   stop: 'STOP',
   length: 'MAX_TOKENS',
   'tool-calls': 'STOP',
@@ -446,18 +447,17 @@ function renderError(failure: Failure): RenderedError {
       error: {
         code: status,
         message: isOverflow ? overflowMessage(failure.message) : failure.message,
-        status: STATUS_WORDS[status] ?? (status < 500 ? 'INVALID_ARGUMENT' : 'INTERNAL'),
-        ...(details.length === 0 ? {} : { details }),
+        status: STATUS_NAMES[status] ?? (status < 500 ? 'INVALID_ARGUMENT' : 'INTERNAL'),
+        details: details.length === 0 ? undefined : details,
       },
     },
   }
 }
 
 /**
- * A broken connection ends Gemini CLI, so there is an error chunk and a clean end. That is enough for Google's newer SDKs
- * and for clients that miss a finish reason. Gemini CLI 0.61 has an older SDK that passes error chunks over, and after
- * the result of a tool it takes a broken answer for the whole; but it throws, and tries again, over bytes that are no
- * event. The others pass those over.
+ * A broken connection ends Gemini CLI, so the stream ends with an error chunk. That is enough for Google's newer SDKs and for
+ * clients that require a finish reason. Gemini CLI 0.61 has an older SDK that ignores error chunks and accepts an incomplete
+ * answer after a tool result. But it throws on bytes that are no event, and retries; other clients ignore these bytes.
  */
 function renderStreamError(failure: Failure): string {
   const json = JSON.stringify(renderError(failure).body)
@@ -466,7 +466,7 @@ function renderStreamError(failure: Failure): string {
 
 function* errorDetails({ code, message, param, retryAfterSeconds }: Failure): Generator<WireFields> {
   if (retryAfterSeconds !== undefined) {
-    // Gemini CLI reads this and not the header, and takes a longer wait for a quota that is used up.
+    // Gemini CLI reads this instead of the header, and treats a longer delay as an exhausted quota.
     yield { '@type': RPC + 'RetryInfo', retryDelay: `${Math.min(retryAfterSeconds, 300)}s` }
   }
   if (param !== undefined) {
@@ -477,7 +477,7 @@ function* errorDetails({ code, message, param, retryAfterSeconds }: Failure): Ge
 
 const RPC = 'type.googleapis.com/google.rpc.'
 
-/** Google's words, by which clients know that they have to make the history shorter. Engines differ in theirs. */
+/** Google's message, which makes clients shorten the history. Messages of engines differ. */
 function overflowMessage(whole: string): string {
   const message = whole.slice(0, 1000)
   const limit = /max(?:imum|_)\D*(?:length|len)\D*?(\d+)/i.exec(message)?.[1]
@@ -487,7 +487,7 @@ function overflowMessage(whole: string): string {
   return `The input token count${inParentheses(input?.[1])} exceeds the maximum number of tokens allowed${inParentheses(limit)}.`
 }
 
-const STATUS_WORDS: Readonly<Record<number, string>> = {
+const STATUS_NAMES: Readonly<Record<number, string>> = {
   400: 'INVALID_ARGUMENT',
   401: 'UNAUTHENTICATED',
   403: 'PERMISSION_DENIED',
@@ -533,14 +533,14 @@ function modelRoutes(path: string): Route[] {
   ]
 }
 
-/** Google generateContent, by the paths of the Gemini API and of Vertex. */
+/** Google generateContent, with the paths of the Gemini API and of Vertex. */
 export const googleGenerate: Dialect = {
   id: 'google-generate',
   routes: [
     ...MODEL_PATHS.flatMap(modelRoutes),
     { kind: 'list-models', method: 'GET', path: '/v1beta/models' },
     { kind: 'get-model', method: 'GET', path: '/v1beta/models/*' },
-    // OpenAI has these paths too.
+    // OpenAI has the same paths.
     { kind: 'list-models', method: 'GET', path: '/v1/models', header: 'x-goog-api-key' },
     { kind: 'get-model', method: 'GET', path: '/v1/models/*', header: 'x-goog-api-key' },
   ],

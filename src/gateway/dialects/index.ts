@@ -4,7 +4,7 @@ import { googleGenerate } from './google-generate.ts'
 import { openaiChat } from './openai-chat.ts'
 import { openaiResponses } from './openai-responses.ts'
 
-/** The first one speaks when nobody knows better. */
+/** The first dialect renders errors of requests that no dialect recognises. */
 export const dialects: readonly [Dialect, ...Dialect[]] = [
   openaiChat,
   openaiResponses,

@@ -1,15 +1,15 @@
-import type { ChoiceDelta, ChunkForm, ChunkParts, ChunkRun } from '../../model/stream-event.ts'
+import type { ChunkForm, ChunkParts, ChunkRun, DeltaEvent } from '../wire-event.ts'
 
-/** Which of the lists beside the text a caller sees. */
+/** Lists that the harness requested. Other lists are hidden. */
 export interface ShownFields {
   ids: boolean
   logprobs: boolean
 }
 
-/** What stands before each part of a frame that differs from chunk to chunk, and behind the last one. */
+/** The constant texts of a frame: before each variable part, and behind the last part. */
 type Frame = readonly string[]
 
-/** JSON writes them as they are, and the other fields of an answer do not have them. */
+/** Placeholders that JSON does not escape and that no other field of an answer contains. */
 const MARKS: ChunkParts = {
   text: '<the text of this chunk>',
   logprobs: '{"token":"<the token of this chunk>","logprob":-1,"bytes":[],"top_logprobs":[]}',
@@ -17,20 +17,20 @@ const MARKS: ChunkParts = {
 }
 
 /**
- * The frames of runs. Chunks of one form have frames of one form, so one is rendered and the parts of the others are put
- * in its place, as they stood on the wire.
+ * Renders runs of chunks. Chunks of one form have frames of one form: one frame is rendered with placeholders, and the parts
+ * of each chunk replace them, with the bytes of the wire.
  */
 export class RunFrames {
   readonly #shown: ShownFields
-  readonly #render: (delta: ChoiceDelta) => string
+  readonly #render: (delta: DeltaEvent) => string
   readonly #frames = new Map<ChunkForm, Frame | undefined>()
 
-  constructor(shown: ShownFields, render: (delta: ChoiceDelta) => string) {
+  constructor(shown: ShownFields, render: (delta: DeltaEvent) => string) {
     this.#shown = shown
     this.#render = render
   }
 
-  /** A frame for each chunk. */
+  /** Renders a frame for each chunk. */
   render(run: ChunkRun): string {
     const frame = this.#frameOf(run.form)
     if (frame === undefined) return this.renderEach(run)
@@ -47,7 +47,7 @@ export class RunFrames {
     return frames
   }
 
-  /** The same by the definition. */
+  /** Renders each chunk by the reference renderer, with the same result. */
   renderEach(run: ChunkRun): string {
     return run
       .readParts()
@@ -60,7 +60,7 @@ export class RunFrames {
     return this.#frames.get(form)
   }
 
-  /** Undefined where it cannot be told what stands where. */
+  /** Undefined when a placeholder does not occur exactly once. */
   #split(text: string): Frame | undefined {
     const frame: string[] = []
     let rest = text
@@ -73,7 +73,7 @@ export class RunFrames {
     return [...frame, rest]
   }
 
-  /** Those that are shown, in the order of a frame. */
+  /** The shown lists, in the order of a frame. */
   #listsOf({ logprobs, ids }: ChunkParts): string[] {
     return [...(this.#shown.logprobs ? [logprobs] : []), ...(this.#shown.ids ? [ids] : [])]
   }

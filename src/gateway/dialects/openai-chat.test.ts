@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { RolloutError } from '../../model/failure.ts'
-import type { StreamEvent } from '../../model/stream-event.ts'
+import type { WireEvent } from '../wire-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { bareContext, type Route } from './dialect.ts'
 import { openaiChat } from './openai-chat.ts'
@@ -24,7 +24,7 @@ function refusal(value: unknown): { message: string; param?: string; status: num
 const hello = { model: 'm', messages: [{ role: 'user', content: 'hello' }] }
 
 describe('parseRequest()', () => {
-  test('reads what a coding agent sends', () => {
+  test('parses a request of a coding agent', () => {
     const request = parse({
       ...hello,
       messages: [
@@ -71,7 +71,7 @@ describe('parseRequest()', () => {
     expect(request).toMatchObject({ stream: true, streamUsage: true, sampling: { maxTokens: 7, n: 1 } })
   })
 
-  test('names the field at fault', () => {
+  test('names the invalid field', () => {
     expect(refusal({ ...hello, temperature: 'hot' })).toMatchObject({ param: 'temperature', status: 400 })
     expect(refusal({ ...hello, messages: 'hello' })).toMatchObject({ param: 'messages' })
     expect(refusal({ ...hello, messages: [{ role: 'nobody', content: '' }] })).toMatchObject({
@@ -83,7 +83,7 @@ describe('parseRequest()', () => {
     expect(refusal({ messages: hello.messages })).toMatchObject({ param: 'model' })
   })
 
-  test('never throws anything but a refusal, whatever the JSON', () => {
+  test('throws only request errors, for any JSON', () => {
     fc.assert(
       fc.property(fc.jsonValue(), fc.jsonValue(), (messages, other) => {
         for (const body of [messages, { model: 'm', messages }, { ...hello, tools: other, stop: messages, n: other }]) {
@@ -98,7 +98,7 @@ describe('parseRequest()', () => {
   })
 })
 
-const start: StreamEvent = {
+const start: WireEvent = {
   type: 'answer-start',
   id: 'chatcmpl-1',
   model: 'served',
@@ -107,7 +107,7 @@ const start: StreamEvent = {
   extra: { system_fingerprint: 'fp' },
 }
 
-function streamed(request: TurnRequest, events: readonly StreamEvent[]): unknown[] {
+function streamed(request: TurnRequest, events: readonly WireEvent[]): unknown[] {
   const renderer = openaiChat.createStreamRenderer(request, bareContext(openaiChat.routes[0] as Route))
   const text = events.map((event) => renderer.render(event)).join('')
   return text
@@ -118,7 +118,7 @@ function streamed(request: TurnRequest, events: readonly StreamEvent[]): unknown
 }
 
 describe('createStreamRenderer()', () => {
-  const delta: StreamEvent = {
+  const delta: WireEvent = {
     type: 'choice-delta',
     choice: 0,
     text: 'hi',
@@ -132,13 +132,13 @@ describe('createStreamRenderer()', () => {
       finish_reason: null,
     },
   }
-  const idsOnly: StreamEvent = {
+  const idsOnly: WireEvent = {
     ...delta,
     text: undefined,
     wire: { index: 0, delta: {}, token_ids: [6], finish_reason: null },
   }
 
-  test('relays unknown fields and the name the harness asked for, and hides what was asked for capture only', () => {
+  test('relays unknown fields and the requested model name, and hides the fields that only capture requested', () => {
     const frames = streamed(parse({ ...hello, stream: true }), [start, idsOnly, delta, { type: 'answer-end' }])
     expect(frames).toEqual([
       {
@@ -153,7 +153,7 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('shows ids and log probabilities to a harness that asked for them', () => {
+  test('shows ids and log probabilities to a harness that requested them', () => {
     const request = parse({ ...hello, stream: true, logprobs: true, return_token_ids: true })
     expect(streamed(request, [start, idsOnly, delta])).toMatchObject([
       { prompt_token_ids: [1, 2], choices: [{ token_ids: [6], delta: {} }] },
@@ -161,8 +161,8 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('sends usage only when the harness asked for it', () => {
-    const usage: StreamEvent = { type: 'usage', usage: { promptTokens: 2, completionTokens: 1 } }
+  test('sends usage only when the harness requested it', () => {
+    const usage: WireEvent = { type: 'usage', usage: { promptTokens: 2, completionTokens: 1 } }
     expect(streamed(parse({ ...hello, stream: true }), [start, usage])).toEqual([])
     const asked = parse({ ...hello, stream: true, stream_options: { include_usage: true } })
     expect(streamed(asked, [start, usage])).toMatchObject([
@@ -170,9 +170,9 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('renders an engine of another wire from the events alone', () => {
+  test('renders the events of an engine with another wire', () => {
     const request = parse({ ...hello, stream: true })
-    const events: StreamEvent[] = [
+    const events: WireEvent[] = [
       start,
       {
         type: 'choice-delta',
@@ -199,7 +199,7 @@ describe('createStreamRenderer()', () => {
 })
 
 describe('renderError()', () => {
-  test('has the shape and words clients of this API look for', () => {
+  test('has the fields and codes that clients of this API check', () => {
     const failure = new RolloutError('request.context-overflow', 'too long', { param: 'messages' }).failure
     expect(openaiChat.renderError(failure)).toEqual({
       status: 400,

@@ -1,15 +1,16 @@
-import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
+import { firstIssue, formatPath } from '../../lib/json/first-issue.ts'
 import { toJsonBytes } from '../../lib/json/json-bytes.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../model/message.ts'
-import type { ChoiceDelta, WireFields } from '../../model/stream-event.ts'
+import type { DeltaEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest } from '../../model/turn.ts'
 import { RunFrames, type ShownFields } from './openai-chat-frames.ts'
 import {
   SSE_COMMENT,
-  takesComments,
+  acceptsComments,
   type Answer,
   type Dialect,
   type JsonBody,
@@ -80,16 +81,16 @@ const WireRequest = z.looseObject({
   top_logprobs: z.int().min(-1).nullish(),
 })
 
-/** All but what may be long; that is looked at part by part. */
+/** All fields except the long ones, which are parsed part by part. */
 const WireSettings = WireRequest.omit({ messages: true, tools: true })
 
 // --- parse request ----------------------------------------------------------------------------------------------------
 
-function parseRequest(body: JsonBody, { known }: RequestContext): TurnRequest {
+function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequest {
   if (typeof body.value !== 'object' || body.value === null || Array.isArray(body.value)) {
     throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
   }
-  const { wire, messages, tools } = readKnown(body.value, known ?? new WeakMap()) ?? readAll(body.value)
+  const { wire, messages, tools } = readParts(body.value, parsedParts ?? new WeakMap()) ?? readAll(body.value)
   return {
     dialect: 'openai-chat',
     model: wire.model,
@@ -120,7 +121,7 @@ interface ReadRequest {
   tools: Tool[]
 }
 
-type Known = NonNullable<RequestContext['known']>
+type ParsedParts = NonNullable<RequestContext['parsedParts']>
 
 function readAll(value: object): ReadRequest {
   const parsed = WireRequest.safeParse(value)
@@ -129,55 +130,44 @@ function readAll(value: object): ReadRequest {
   return { wire, messages: wire.messages.map(toMessage), tools: toTools(wire.tools ?? []) }
 }
 
-/** The same, where messages and tools that an earlier request had are not read again. Undefined when anything is wrong. */
-function readKnown(value: object, known: Known): ReadRequest | undefined {
+/** As `readAll`, without parsing messages and tools of earlier requests again. Undefined when the request is invalid. */
+function readParts(value: object, parsedParts: ParsedParts): ReadRequest | undefined {
   const { messages: wireMessages, tools: wireTools, ...settings } = value as Record<string, unknown>
   const wire = WireSettings.safeParse(settings)
   if (!wire.success || !Array.isArray(wireMessages) || wireMessages.length === 0) return undefined
   const messages: Message[] = []
   for (const part of wireMessages as readonly unknown[]) {
-    const message = recall(part, known, WireMessage, toMessage)
+    const message = parsePart(part, parsedParts, WireMessage, toMessage)
     if (message === undefined) return undefined
     messages.push(message)
   }
-  const tools = wireTools == null ? [] : recall(wireTools, known, WireTools, toTools)
+  const tools = wireTools == null ? [] : parsePart(wireTools, parsedParts, WireTools, toTools)
   return tools && { wire: wire.data, messages, tools }
 }
 
-function recall<Wire, Read>(
+function parsePart<Wire, Read>(
   part: unknown,
-  known: Known,
+  parsedParts: ParsedParts,
   schema: z.ZodType<Wire>,
   read: (wire: Wire) => Read,
 ): Read | undefined {
   if (typeof part !== 'object' || part === null) return undefined
-  const before = known.get(part) as Read | undefined
+  const before = parsedParts.get(part) as Read | undefined
   if (before !== undefined) return before
   const parsed = schema.safeParse(part)
   if (!parsed.success) return undefined
   const fresh = read(parsed.data)
-  known.set(part, fresh)
+  parsedParts.set(part, fresh)
   return fresh
 }
 
-/** The first problem, as OpenAI words it: one message, one `param`. */
+/** Reports the first problem in OpenAI's format: one message, one `param`. */
 function malformed(error: z.ZodError): RolloutError {
-  const issue = deepestIssue(error.issues[0])
-  const param = issue.path.map((step, i) => (typeof step === 'number' ? `[${step}]` : `${i ? '.' : ''}${String(step)}`))
-  const place = param.join('')
-  return new RolloutError('request.malformed', `Invalid value${place && ` for '${place}'`}: ${issue.message}`, {
-    param: place || undefined,
+  const { path, message } = firstIssue(error)
+  const param = formatPath(path)
+  return new RolloutError('request.malformed', `Invalid value${param && ` for '${param}'`}: ${message}`, {
+    param: param || undefined,
   })
-}
-
-/** A union reports each of its branches; the branch that got furthest is the one that was meant. */
-function deepestIssue(issue: z.core.$ZodIssue | undefined): { path: PropertyKey[]; message: string } {
-  if (issue === undefined) return { path: [], message: 'not valid' }
-  if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
-  const inner = issue.errors.flatMap((branch) => branch.slice(0, 1).map(deepestIssue))
-  const deepest = inner.toSorted((a, b) => b.path.length - a.path.length)[0]
-  if (deepest === undefined || deepest.path.length === 0) return issue
-  return { path: [...issue.path, ...deepest.path], message: deepest.message }
 }
 
 function toMessage(wire: z.infer<typeof WireMessage>): Message {
@@ -190,14 +180,14 @@ function toMessage(wire: z.infer<typeof WireMessage>): Message {
     case 'tool':
       return { role: 'tool', toolCallId: wire.tool_call_id ?? '', content }
     case 'assistant': {
-      // Engines and harnesses use either name for the same thing; a harness sends back the one it was given.
+      // Engines use either name, and a harness returns the name that it received.
       const reasoning = wire.reasoning_content ?? wire.reasoning
       const toolCalls = (wire.tool_calls ?? []).map((call) => ({
         id: call.id ?? '',
         name: call.function.name,
         arguments: call.function.arguments ?? '',
       }))
-      return { role: 'assistant', content, toolCalls, ...(reasoning == null ? {} : { reasoning }) }
+      return { role: 'assistant', content, toolCalls, reasoning: reasoning ?? undefined }
     }
   }
 }
@@ -221,10 +211,10 @@ function toTools(tools: z.infer<typeof WireTools>): Tool[] {
 function toTool(tool: z.infer<typeof WireTool>): Tool[] {
   if (tool.function === undefined) return []
   const { name, description, parameters, strict } = tool.function
-  return [{ name, description: description ?? undefined, parameters, ...(strict === true ? { strict } : {}) }]
+  return [{ name, description: description ?? undefined, parameters, strict: strict === true ? true : undefined }]
 }
 
-/** Engines check the choice themselves, so a malformed one counts as what it was meant to be. */
+/** Engines validate the choice, so a malformed choice is read leniently. */
 function toToolChoice(choice: unknown): ToolChoice | undefined {
   if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
   if (typeof choice !== 'object' || choice === null) return undefined
@@ -232,7 +222,7 @@ function toToolChoice(choice: unknown): ToolChoice | undefined {
   return { name: typeof chosen?.name === 'string' ? chosen.name : '' }
 }
 
-/** As `toToolChoice`. */
+/** Engines validate the format, so a malformed format is read leniently. */
 function toResponseFormat(format: unknown): ResponseFormat | undefined {
   if (typeof format !== 'object' || format === null) return undefined
   const { type, json_schema: named } = format as { type?: unknown; json_schema?: WireFields | null }
@@ -256,15 +246,15 @@ function renderResponse(request: TurnRequest, { events }: Answer): unknown {
     created: start?.created,
     ...start?.extra,
     model: request.model,
-    ...(shown.ids && promptIds ? { prompt_token_ids: promptIds } : {}),
+    prompt_token_ids: shown.ids ? promptIds : undefined,
     choices: deltas.map((delta) => renderChoice(delta, shown)),
-    ...(usage === undefined ? {} : { usage: usage.wire ?? renderUsage(usage.usage) }),
+    usage: usage && (usage.wire ?? renderUsage(usage.usage)),
   }
   const hasUnread = deltas.some((delta) => delta.unread !== undefined)
   return hasUnread && (shown.ids || shown.logprobs) ? toJsonBytes(body) : body
 }
 
-function renderChoice(delta: ChoiceDelta, shown: ShownFields): WireFields {
+function renderChoice(delta: DeltaEvent, shown: ShownFields): WireFields {
   const { delta: _delta, message, ...wire } = delta.wire ?? {}
   return hideFields(
     {
@@ -272,21 +262,19 @@ function renderChoice(delta: ChoiceDelta, shown: ShownFields): WireFields {
       message: message ?? messageOf(delta),
       ...wire,
       ...delta.unread,
-      finish_reason: finishWord(delta),
+      finish_reason: finishReasonOf(delta),
     },
     shown,
   )
 }
 
-/** For an engine whose wire is another one than ours. */
-function messageOf(delta: ChoiceDelta): WireFields {
+/** For an engine with another wire. */
+function messageOf(delta: DeltaEvent): WireFields {
   return {
     role: 'assistant',
     content: delta.text ?? null,
-    ...(delta.reasoning === undefined ? {} : { reasoning_content: delta.reasoning }),
-    ...(delta.toolCalls === undefined
-      ? {}
-      : { tool_calls: delta.toolCalls.map(({ index: _, ...call }) => toolCallOf(call)) }),
+    reasoning_content: delta.reasoning,
+    tool_calls: delta.toolCalls?.map(({ index: _, ...call }) => toolCallOf(call)),
   }
 }
 
@@ -300,7 +288,7 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
 
   const chunk = (fields: WireFields): string => formatSse(JSON.stringify({ ...head, ...fields }))
 
-  const renderFrame = (event: ChoiceDelta): string => {
+  const renderFrame = (event: DeltaEvent): string => {
     const choice = renderDelta(event, shown, !begun.has(event.choice))
     begun.add(event.choice)
     if (choice === undefined) return ''
@@ -334,29 +322,29 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
           return ''
       }
     },
-    // Every client takes a chunk that adds nothing. Before the engine has begun its id is not known, and the final object
-    // of OpenAI's SDKs has the id of the first chunk.
+    // Every client accepts an empty chunk. Before the answer begins its id is unknown, and OpenAI's SDKs use the id of the
+    // first chunk for the whole answer, so a comment is sent where the client accepts one.
     keepAlive: () =>
-      head['id'] === '' && takesComments(context.headers)
+      head['id'] === '' && acceptsComments(context.headers)
         ? SSE_COMMENT
         : chunk({ choices: [{ index: 0, delta: {}, logprobs: null, finish_reason: null }] }),
   }
 }
 
-/** Undefined when only ids or log probabilities came that the caller did not ask for. */
-function renderDelta(event: ChoiceDelta, shown: ShownFields, isFirst: boolean): WireFields | undefined {
+/** Undefined for an event with nothing but ids or log probabilities that the harness did not request. */
+function renderDelta(event: DeltaEvent, shown: ShownFields, isFirst: boolean): WireFields | undefined {
   const wire = event.wire ?? {}
-  // Clients want to hear who speaks before anything else.
-  const spoken = isFirst ? { role: 'assistant', ...deltaOf(event) } : deltaOf(event)
-  const delta = (wire['delta'] as WireFields | undefined) ?? spoken
+  // Clients expect the role in the first chunk.
+  const rendered = isFirst ? { role: 'assistant', ...deltaOf(event) } : deltaOf(event)
+  const delta = (wire['delta'] as WireFields | undefined) ?? rendered
   const isVisible = Object.keys(delta).length > 0 || event.finishReason !== undefined
   const carriesShown = (shown.ids && event.ids) || (shown.logprobs && wire['logprobs'] != null)
   if (!isVisible && !carriesShown) return undefined
-  return hideFields({ index: event.choice, ...wire, delta, finish_reason: finishWord(event) }, shown)
+  return hideFields({ index: event.choice, ...wire, delta, finish_reason: finishReasonOf(event) }, shown)
 }
 
-/** For an engine whose wire is another one than ours. */
-function deltaOf(event: ChoiceDelta): WireFields {
+/** For an engine with another wire. */
+function deltaOf(event: DeltaEvent): WireFields {
   return {
     ...(event.text === undefined ? {} : { content: event.text }),
     ...(event.reasoning === undefined ? {} : { reasoning_content: event.reasoning }),
@@ -369,16 +357,13 @@ function deltaOf(event: ChoiceDelta): WireFields {
 function toolCallOf(call: { id?: string; name?: string; arguments?: string }): WireFields {
   return {
     ...(call.id === undefined ? {} : { id: call.id, type: 'function' }),
-    function: {
-      ...(call.name === undefined ? {} : { name: call.name }),
-      ...(call.arguments === undefined ? {} : { arguments: call.arguments }),
-    },
+    function: { name: call.name, arguments: call.arguments },
   }
 }
 
 /**
- * Ids and log probabilities are asked of the engine for capture. A harness sees them only if it asked too: otherwise
- * they are megabytes into the sandbox, and a view into the policy that a deployed agent would not have.
+ * The gateway requests ids and log probabilities for capture. A harness receives them only if it requested them too:
+ * otherwise megabytes would go into the sandbox, and the agent would see more of the policy than in a deployment.
  */
 function shownFields(request: TurnRequest): ShownFields {
   return { ids: request.wire.body['return_token_ids'] === true, logprobs: request.logprobs }
@@ -389,7 +374,7 @@ function hideFields(choice: WireFields, shown: ShownFields): WireFields {
   return {
     ...rest,
     logprobs: shown.logprobs ? (logprobs ?? null) : null,
-    ...(shown.ids && token_ids !== undefined ? { token_ids } : {}),
+    token_ids: shown.ids ? token_ids : undefined,
   }
 }
 
@@ -401,13 +386,13 @@ function renderUsage(usage: { promptTokens: number; completionTokens: number }):
   }
 }
 
-function finishWord(delta: ChoiceDelta): string | null {
+function finishReasonOf(delta: DeltaEvent): string | null {
   const onWire = delta.wire?.['finish_reason']
   if (typeof onWire === 'string') return onWire
-  return delta.finishReason === undefined ? null : FINISH_WORDS[delta.finishReason]
+  return delta.finishReason === undefined ? null : FINISH_REASONS[delta.finishReason]
 }
 
-const FINISH_WORDS: Readonly<Record<FinishReason, string>> = {
+const FINISH_REASONS: Readonly<Record<FinishReason, string>> = {
   stop: 'stop',
   length: 'length',
   'tool-calls': 'tool_calls',
@@ -436,7 +421,7 @@ function renderError(failure: Failure): RenderedError {
   }
 }
 
-/** Words that clients of this API compare with; anything else gets our own code. */
+/** Codes that clients of this API check. Other failures keep the gateway's code. */
 const ERROR_CODES: Readonly<Record<string, string>> = {
   'request.context-overflow': 'context_length_exceeded',
   'request.unauthorized': 'invalid_api_key',
@@ -467,7 +452,7 @@ export const openaiChat: Dialect = {
   parseRequest,
   renderResponse,
   createStreamRenderer,
-  // pi, Qwen Code and OpenCode all try again after a broken stream; pi gives up on an error frame.
+  // pi, Qwen Code and OpenCode retry after a broken connection; pi does not retry after an error frame.
   renderStreamError: () => undefined,
   renderError,
   streamType: () => 'text/event-stream; charset=utf-8',

@@ -2,16 +2,16 @@ import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { AssistantMessage, ContentPart, Message } from '../../model/message.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 
-/**
- * The `input` of the Responses API: a flat list of items, in which one turn of the model is a run of several items. Here
- * they become messages again, one for each turn.
+/*
+ * Converts the `input` of the Responses API to messages. The input is a flat list of items, and one turn of the model is
+ * several consecutive items, which become one message.
  */
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
 
-/** Parts whose type we do not know, and files, pass as they are. */
+/** Files and parts of unknown types are kept unchanged. */
 const Part = z.looseObject({ type: z.string() }).transform((part, context): ContentPart => {
   const schema = Object.hasOwn(partSchemas, part.type) ? partSchemas[part.type] : undefined
   if (schema === undefined) return { type: 'other', wire: part }
@@ -27,16 +27,16 @@ const partSchemas: Readonly<Record<string, z.ZodType<ContentPart | undefined>>> 
   input_text: TextPart,
   output_text: TextPart,
   text: TextPart,
-  // What the model sampled, only that OpenAI's model tells it apart.
+  // Sampled text, which OpenAI's models mark as a refusal.
   refusal: z.looseObject({ refusal: z.string() }).transform(({ refusal }) => ({ type: 'text', text: refusal })),
   input_image: z
     .looseObject({
       image_url: z.union([z.string(), z.looseObject({ url: z.string() }).transform(({ url }) => url)]).nullish(),
       detail: z.string().nullish(),
     })
-    // An uploaded file has an id in place of a URL, and nobody here to ask for it.
+    // An uploaded file has an id instead of a URL, and there is no file store.
     .transform(({ image_url: url, detail }) =>
-      url == null ? undefined : { type: 'image', url, ...(detail == null ? {} : { detail }) },
+      url == null ? undefined : { type: 'image', url, detail: detail ?? undefined },
     ),
 }
 
@@ -120,7 +120,7 @@ const itemSchemas = {
   item_reference: z.looseObject({ type: literal('item_reference'), id: z.string() }),
 }
 
-/** The type may be left out of messages and references. */
+/** Messages and references may omit the type. */
 function literal<T extends string>(type: T) {
   return z
     .literal(type)
@@ -129,7 +129,7 @@ function literal<T extends string>(type: T) {
 }
 
 type KnownItem = { [K in keyof typeof itemSchemas]: z.infer<(typeof itemSchemas)[K]> }[keyof typeof itemSchemas]
-/** What OpenAI's own tools did and said, and whatever is newer than we are. */
+/** Items of OpenAI's own tools, and items of newer types. */
 interface UnknownItem {
   type: 'unknown'
 }
@@ -153,22 +153,22 @@ export const WireInput = z.union([
 
 type CallItem = Extract<KnownItem, { type: `${string}_call` }>
 
-/** What reading an input needs to know besides it. */
+/** Functions that `readInput` needs. */
 export interface InputDeps {
   readCall(item: WireFields & Pick<CallItem, 'type'>): { name: string; arguments: string }
-  /** In the model's words, what a search for tools has found. */
+  /** Returns the text of a tool search result. */
   describeTools(tools: readonly unknown[]): string
   open(sealed: string): string | undefined
-  /** The answer an item id was made for; undefined when it is not one of ours. */
+  /** Returns the id of the answer that an item id belongs to; undefined for an id of another origin. */
   answerOf(itemId: string): string | undefined
   recall(answerId: string): readonly Message[] | undefined
 }
 
-/** `history` comes before the input and is left as it is. */
+/** `history` precedes the input and is not changed. */
 export function readInput(items: readonly WireItem[], history: readonly Message[], deps: InputDeps): Message[] {
   const transcript = new Transcript(history)
   for (const [position, item] of items.entries()) readItem(item, position, transcript, deps)
-  transcript.dropLeftover()
+  transcript.dropAbandoned()
   return transcript.messages
 }
 
@@ -205,13 +205,13 @@ function readItem(item: WireItem, position: number, transcript: Transcript, deps
       transcript.addResult(item.call_id, item.output)
       return
     case 'local_shell_call_output': {
-      // The API names the call by its item here; Codex by its call id.
+      // The API specifies the id of the call's item; Codex sends the call id.
       const callId = item.call_id ?? (item.id == null ? undefined : (transcript.callIds.get(item.id) ?? item.id))
       transcript.addResult(callId, item.output)
       return
     }
     case 'shell_call_output':
-      transcript.addResult(item.call_id, [{ type: 'text', text: printed(item.output) }])
+      transcript.addResult(item.call_id, [{ type: 'text', text: toText(item.output) }])
       return
     case 'apply_patch_call_output': {
       const text = item.output || item.status || ''
@@ -237,7 +237,7 @@ function readItem(item: WireItem, position: number, transcript: Transcript, deps
   }
 }
 
-/** A text that came back as it was sampled is one text, however many items carried it. */
+/** Joins texts that were sampled as one text and returned in several items. */
 function addParts(message: AssistantMessage, parts: readonly ContentPart[]): void {
   for (const part of parts) {
     const last = message.content.at(-1)
@@ -246,11 +246,11 @@ function addParts(message: AssistantMessage, parts: readonly ContentPart[]): voi
   }
 }
 
-function printed(output: unknown): string {
+function toText(output: unknown): string {
   return typeof output === 'string' ? output : JSON.stringify(output ?? null)
 }
 
-/** The text itself, else what we sealed, else whatever there is to read: another model's summary. */
+/** Returns the text, else the sealed text, else the summary of another model. */
 function reasoningOf(item: Extract<KnownItem, { type: 'reasoning' }>, deps: InputDeps): string {
   const content = textOf(item.content)
   if (content !== '') return content
@@ -263,12 +263,12 @@ function textOf(parts: z.infer<typeof Texts>): string {
 }
 
 /**
- * The messages read so far. Items of the assistant that follow each other are one turn, unless their ids say that two
- * answers made them. A harness may put the results of parallel calls between the calls; the ids tell that too.
+ * The messages so far. Consecutive items of the assistant are one turn, unless their ids belong to two answers. A harness
+ * may put the results of parallel calls between the calls; the ids show that these calls belong to one turn.
  */
 class Transcript {
   readonly messages: Message[]
-  /** Call ids by the id of the item. */
+  /** Call ids by item id. */
   readonly callIds = new Map<string, string>()
   #current: AssistantMessage | undefined
   #answer: string | undefined
@@ -284,17 +284,17 @@ class Transcript {
   }
 
   addResult(callId: string | null | undefined, content: ContentPart[], isError = false): void {
-    this.messages.push({ role: 'tool', toolCallId: callId ?? '', content, ...(isError ? { isError } : {}) })
+    this.messages.push({ role: 'tool', toolCallId: callId ?? '', content, isError: isError || undefined })
     this.#hasResults = true
   }
 
-  /** The message of the turn that an item belongs to. */
+  /** Returns the message of the turn that an item belongs to. */
   assistant(answer: string | undefined): AssistantMessage {
     const isSame = this.#hasResults
       ? answer !== undefined && answer === this.#answer
       : answer === undefined || this.#answer === undefined || answer === this.#answer
     if (this.#current === undefined || !isSame) {
-      this.dropLeftover()
+      this.dropAbandoned()
       this.#current = { role: 'assistant', content: [], toolCalls: [] }
       this.#hasResults = false
       this.#answer = undefined
@@ -305,16 +305,16 @@ class Transcript {
   }
 
   /**
-   * Codex keeps what it has of an answer that broke off, and tries again. Thoughts alone, with nothing after them but
-   * another attempt, are such a piece: without them the attempt has the prompt it had.
+   * Drops the reasoning of an aborted answer. Codex keeps the items of an answer that broke off, and retries. Reasoning that
+   * is followed only by a retry is dropped, so that the retry has the same prompt as the first request.
    */
-  dropLeftover(): void {
+  dropAbandoned(): void {
     const last = this.messages.at(-1)
     if (last === undefined || last !== this.#current) return
     if (this.#current.content.length === 0 && this.#current.toolCalls.length === 0) this.messages.pop()
   }
 
-  /** Several items of one answer are referred to one by one; the answer comes whole with the first. */
+  /** Adds the whole answer at the first reference to one of its items; further references add nothing. */
   refer(answer: string | undefined, deps: InputDeps, item: { id: string; position: number }): void {
     if (answer !== undefined && answer === this.#answer && this.#current !== undefined) return
     const message = answer === undefined ? undefined : deps.recall(answer)?.at(-1)

@@ -1,9 +1,10 @@
 import { formatSse } from '../../lib/net/sse.ts'
-import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../model/stream-event.ts'
+import type { AnswerStart, ToolCallDelta } from '../../model/stream-event.ts'
+import type { DeltaEvent, WireEvent, WireFields } from '../wire-event.ts'
 import type { FinishReason, Usage } from '../../model/turn.ts'
 import { SSE_COMMENT } from './dialect.ts'
 
-/** One call on its way out; see the tools of this dialect. */
+/** Renders one call; see `openai-responses-tools.ts`. */
 interface CallWriter {
   push(piece: string): string
   end(): string
@@ -17,26 +18,26 @@ interface OutgoingCall {
   itemId(prefix: string): string
 }
 
-/** What of the request decides how its answer looks. */
+/** Properties of the request that affect the rendering of its answer. */
 export interface AnswerShape {
-  /** The request's own fields, as a response repeats them. */
+  /** Request fields that a response repeats. */
   echo: WireFields
-  /** Whether reasoning is shown as its summary, which we take it to be: the whole of it. */
+  /** Whether the reasoning is shown as its summary. The summary is the whole reasoning. */
   showsSummary: boolean
   showsLogprobs: boolean
-  /** Whether comments keep the client waiting, where no event of the API can. */
-  takesComments: boolean
-  /** Whether the text is not for reading but a compacted conversation, to be handed back sealed. */
+  /** See `acceptsComments`. */
+  acceptsComments: boolean
+  /** Whether the text is a compacted conversation, which is sent sealed. */
   isCompaction: boolean
   seal(text: string): string
   isStreamed(name: string): boolean
-  /** `whole` is given for calls that are not streamed. */
+  /** `whole`: all arguments, for calls that are not streamed. */
   createCall(call: OutgoingCall, whole?: string): CallWriter
 }
 
 /**
- * Writes one answer as the events of the Responses API, and as the object they add up to. Items come strictly one after
- * the other, because some clients keep only the last one open.
+ * Renders one answer as the events of the Responses API and as the response object. Items are strictly sequential, because
+ * some clients keep only the last item open.
  */
 export class ResponseWriter {
   readonly #shape: AnswerShape
@@ -47,7 +48,7 @@ export class ResponseWriter {
   #sequence = 0
   #start: AnswerStart | undefined
   #open: OpenItem | undefined
-  /** Text that came while a call was open: the rest of the call may still come, and the text can wait. */
+  /** Text that arrived while a call was open. It waits, because the call may not be complete. */
   #held: { text: string; logprobs: unknown[] } | undefined
   #compacted = ''
   #finish: FinishReason | undefined
@@ -60,8 +61,8 @@ export class ResponseWriter {
     this.#shape = shape
   }
 
-  /** The frames of one event. */
-  write(event: StreamEvent): string {
+  /** Returns the frames of one event. */
+  write(event: WireEvent): string {
     this.#frames = ''
     switch (event.type) {
       case 'answer-start':
@@ -71,7 +72,7 @@ export class ResponseWriter {
         this.#emit('response.in_progress', { response: this.response() })
         break
       case 'choice-delta':
-        // There is one answer to a request here, whatever else was sampled.
+        // This API has one answer for a request.
         if (event.choice === 0) this.#add(event)
         break
       case 'usage':
@@ -88,25 +89,25 @@ export class ResponseWriter {
   }
 
   /**
-   * Between the first event and the last: an event of the API that adds nothing. Around that no such event is possible:
-   * OpenAI's stream helpers refuse a response whose id changes, and the final events are numbered already while they wait
-   * for the store. Clients that skip comments get a comment there; Codex counts events only, and takes an unknown one.
+   * During the answer this is an event of the API without content. Before and after that no such event is possible: OpenAI's
+   * stream helpers reject a response whose id changes, and the final events have their numbers while they wait for the
+   * store. There, clients that ignore comments get a comment. Codex counts only events, and accepts an unknown one.
    */
   keepAlive(): string {
     this.#frames = ''
-    if (this.#start !== undefined && this.#finish === undefined && !this.#ended) this.#emitNothing()
-    else if (this.#shape.takesComments) return SSE_COMMENT
+    if (this.#start !== undefined && this.#finish === undefined && !this.#ended) this.#emitEmpty()
+    else if (this.#shape.acceptsComments) return SSE_COMMENT
     else this.#emit('keepalive', {})
     return this.#frames
   }
 
-  #emitNothing(): void {
+  #emitEmpty(): void {
     const open = this.#open
     const call = open?.kind === 'call' ? open.item : undefined
     if (open?.kind === 'message') {
-      this.#emit('response.output_text.delta', { ...this.#place(open), delta: '', logprobs: [] })
+      this.#emit('response.output_text.delta', { ...this.#position(open), delta: '', logprobs: [] })
     } else if (open?.kind === 'reasoning') {
-      this.#emit(this.#reasoningDelta(), { ...this.#place(open), delta: '' })
+      this.#emit(this.#reasoningDelta(), { ...this.#position(open), delta: '' })
     } else if (call?.writer.text !== undefined) {
       this.#emit(call.writer.text.delta, { item_id: call.id, output_index: call.index, delta: '' })
     } else {
@@ -114,7 +115,7 @@ export class ResponseWriter {
     }
   }
 
-  /** The response as it stands. */
+  /** Returns the response so far. */
   response(): WireFields {
     const status = this.#ended ? (this.#incomplete() === undefined ? 'completed' : 'incomplete') : 'in_progress'
     const reason = this.#incomplete()
@@ -132,12 +133,12 @@ export class ResponseWriter {
   }
 
   usage(): WireFields {
-    // Ours to count where the engine did not: clients take an answer without usage for broken.
+    // Counted here if the engine reports no usage: clients treat an answer without usage as broken.
     const counted = { promptTokens: this.#promptLength ?? 0, completionTokens: this.#sampled }
     return this.#usage ?? renderUsage(counted)
   }
 
-  #add(delta: ChoiceDelta): void {
+  #add(delta: DeltaEvent): void {
     this.#sampled += delta.ids?.length ?? 0
     if (delta.finishReason !== undefined) this.#finish = delta.finishReason
     if (this.#shape.isCompaction) {
@@ -161,20 +162,18 @@ export class ResponseWriter {
     return INCOMPLETE[this.#finish ?? 'cut']
   }
 
-  // An item and its parts, in the order a client sees them.
-
   #addReasoning(text: string): void {
     if (this.#open?.kind !== 'reasoning') {
       this.#closeAll('completed')
       this.#open = { kind: 'reasoning', text: '', ...this.#begin('rs', { type: 'reasoning', summary: [] }) }
       const part = this.#reasoningPart('')
       this.#emit(this.#shape.showsSummary ? `${SUMMARY}_part.added` : 'response.content_part.added', {
-        ...this.#place(this.#open),
+        ...this.#position(this.#open),
         part,
       })
     }
     this.#open.text += text
-    this.#emit(this.#reasoningDelta(), { ...this.#place(this.#open), delta: text })
+    this.#emit(this.#reasoningDelta(), { ...this.#position(this.#open), delta: text })
   }
 
   #reasoningDelta(): string {
@@ -190,11 +189,11 @@ export class ResponseWriter {
       this.#closeAll('completed')
       const item = { type: 'message', status: 'in_progress', role: 'assistant', content: [] }
       this.#open = { kind: 'message', text: '', logprobs: [], ...this.#begin('msg', item) }
-      this.#emit('response.content_part.added', { ...this.#place(this.#open), part: outputText('', []) })
+      this.#emit('response.content_part.added', { ...this.#position(this.#open), part: outputText('', []) })
     }
     this.#open.text += text
     this.#open.logprobs.push(...logprobs)
-    this.#emit('response.output_text.delta', { ...this.#place(this.#open), delta: text, logprobs })
+    this.#emit('response.output_text.delta', { ...this.#position(this.#open), delta: text, logprobs })
   }
 
   #addCall(delta: ToolCallDelta): void {
@@ -205,13 +204,13 @@ export class ResponseWriter {
       this.#calls.set(delta.index, call)
       this.#open = { kind: 'call', call }
     }
-    // Engines write one call after the other; a piece of one that is closed has nowhere to go.
+    // Engines send calls one after the other. A piece of a closed call is dropped.
     if (this.#open?.kind !== 'call' || this.#open.call !== call) return
     if (delta.id !== undefined) call.id = delta.id
     if (delta.name !== undefined) call.name += delta.name
     if (!delta.arguments) return
     call.arguments += delta.arguments
-    // A name may come in pieces too, so it is complete only now.
+    // A name may arrive in pieces, so it is complete only when the arguments begin.
     if (!this.#shape.isStreamed(call.name)) return
     this.#open.item ??= this.#beginCall(call)
     this.#pushCall(this.#open.item, delta.arguments)
@@ -226,10 +225,10 @@ export class ResponseWriter {
   }
 
   #pushCall(item: OpenCall, piece: string): void {
-    this.#showCall(item, item.writer.push(piece))
+    this.#emitCall(item, item.writer.push(piece))
   }
 
-  #showCall(item: OpenCall, text: string): void {
+  #emitCall(item: OpenCall, text: string): void {
     const { writer, id, index } = item
     if (text !== '' && writer.text) this.#emit(writer.text.delta, { item_id: id, output_index: index, delta: text })
   }
@@ -262,11 +261,11 @@ export class ResponseWriter {
   }
 
   #closeReasoning(open: OpenReasoning): void {
-    const place = this.#place(open)
+    const position = this.#position(open)
     const { showsSummary } = this.#shape
     const part = this.#reasoningPart(open.text)
-    this.#emit(showsSummary ? `${SUMMARY}_text.done` : 'response.reasoning_text.done', { ...place, text: open.text })
-    this.#emit(showsSummary ? `${SUMMARY}_part.done` : 'response.content_part.done', { ...place, part })
+    this.#emit(showsSummary ? `${SUMMARY}_text.done` : 'response.reasoning_text.done', { ...position, text: open.text })
+    this.#emit(showsSummary ? `${SUMMARY}_part.done` : 'response.content_part.done', { ...position, part })
     this.#done(open.index, {
       id: open.id,
       type: 'reasoning',
@@ -282,10 +281,10 @@ export class ResponseWriter {
 
   #closeMessage(open: OpenMessage, status: string): void {
     const { text, logprobs, index, id } = open
-    const place = this.#place(open)
+    const position = this.#position(open)
     const part = outputText(text, logprobs)
-    this.#emit('response.output_text.done', { ...place, text, logprobs })
-    this.#emit('response.content_part.done', { ...place, part })
+    this.#emit('response.output_text.done', { ...position, text, logprobs })
+    this.#emit('response.content_part.done', { ...position, part })
     this.#done(index, { id, type: 'message', status, role: 'assistant', content: [part] })
   }
 
@@ -294,7 +293,7 @@ export class ResponseWriter {
     const item = open.item ?? this.#beginCall(call, this.#shape.isStreamed(call.name) ? undefined : call.arguments)
     if (open.item === undefined) this.#pushCall(item, call.arguments)
     const { writer, id, index } = item
-    this.#showCall(item, writer.end())
+    this.#emitCall(item, writer.end())
     const done = writer.item(status)
     if (writer.text) {
       const { done: type, field } = writer.text
@@ -303,11 +302,11 @@ export class ResponseWriter {
     this.#done(index, done)
   }
 
-  #begin(prefix: string, fields: WireFields): ItemPlace {
+  #begin(prefix: string, fields: WireFields): ItemPosition {
     return this.#announce({ id: this.#itemId(prefix, this.#output.length), ...fields })
   }
 
-  #announce(item: WireFields): ItemPlace {
+  #announce(item: WireFields): ItemPosition {
     const index = this.#output.push(item) - 1
     this.#emit('response.output_item.added', { output_index: index, item })
     return { index, id: String(item['id']) }
@@ -318,8 +317,8 @@ export class ResponseWriter {
     this.#emit('response.output_item.done', { output_index: index, item })
   }
 
-  /** Each item has at most one part. */
-  #place(open: OpenReasoning | OpenMessage): WireFields {
+  /** The index of the part is always 0, because an item has at most one part. */
+  #position(open: OpenReasoning | OpenMessage): WireFields {
     const part = open.kind === 'reasoning' && this.#shape.showsSummary ? 'summary_index' : 'content_index'
     return { item_id: open.id, output_index: open.index, [part]: 0 }
   }
@@ -328,7 +327,7 @@ export class ResponseWriter {
     return toItemId(prefix, this.#start?.id ?? '', index)
   }
 
-  /** Results are matched to calls by this id, so it must be there and be the only one. */
+  /** Results refer to calls by this id, so every call needs a unique id. */
   #uniqueCallId(id: string, index: number): string {
     const unique = id === '' || this.#callIds.has(id) ? this.#itemId('call', index) : id
     this.#callIds.add(unique)
@@ -341,30 +340,30 @@ export class ResponseWriter {
   }
 }
 
-interface ItemPlace {
+interface ItemPosition {
   index: number
   id: string
 }
 
-interface OpenReasoning extends ItemPlace {
+interface OpenReasoning extends ItemPosition {
   kind: 'reasoning'
   text: string
 }
 
-interface OpenMessage extends ItemPlace {
+interface OpenMessage extends ItemPosition {
   kind: 'message'
   text: string
   logprobs: unknown[]
 }
 
-interface OpenCall extends ItemPlace {
+interface OpenCall extends ItemPosition {
   writer: CallWriter
 }
 
 interface OpenCallSlot {
   kind: 'call'
   call: PendingCall
-  /** Absent until the harness was told of the call. */
+  /** Absent until the call was announced to the harness. */
   item?: OpenCall
 }
 
@@ -378,7 +377,7 @@ interface PendingCall {
 
 const SUMMARY = 'response.reasoning_summary'
 
-/** Absent: the answer is complete. The API has no word for an engine that gave up; a client treats it as cut off. */
+/** Absent: the answer is complete. The API has no reason for an aborted answer; clients treat it as truncated. */
 const INCOMPLETE: Readonly<Partial<Record<FinishReason, string>>> = {
   length: 'max_output_tokens',
   cut: 'max_output_tokens',
@@ -390,8 +389,8 @@ function outputText(text: string, logprobs: readonly unknown[]): WireFields {
   return { type: 'output_text', annotations: [], logprobs: [...logprobs], text }
 }
 
-/** From engines whose wire is Chat Completions: an entry looks the same in both APIs. */
-function logprobsOf(delta: ChoiceDelta): unknown[] {
+/** From engines with the Chat Completions wire: entries have the same format in both APIs. */
+function logprobsOf(delta: DeltaEvent): unknown[] {
   const { content } = (delta.wire?.['logprobs'] ?? {}) as { content?: unknown }
   return Array.isArray(content) ? content : []
 }
@@ -400,7 +399,7 @@ function renderUsage(usage: Usage, wire: WireFields = {}): WireFields {
   const { reasoning_tokens: reasoning } = (wire['completion_tokens_details'] ?? {}) as { reasoning_tokens?: unknown }
   return {
     input_tokens: usage.promptTokens,
-    // Cached tokens are part of the input here, none of them written at a price.
+    // Cached tokens are part of the input. Writing to the cache is free.
     input_tokens_details: { cached_tokens: usage.cachedTokens ?? 0, cache_write_tokens: 0 },
     output_tokens: usage.completionTokens,
     output_tokens_details: { reasoning_tokens: typeof reasoning === 'number' ? reasoning : 0 },
@@ -410,7 +409,7 @@ function renderUsage(usage: Usage, wire: WireFields = {}): WireFields {
 
 // --- ids --------------------------------------------------------------------------------------------------------------
 
-/** The id of a response is the engine's id of the answer, so that an answer is found again by either. */
+/** The response id contains the engine's id of the answer, so that the answer can be found by either id. */
 export function toResponseId(answerId: string): string {
   return `resp_${answerId}`
 }
@@ -419,14 +418,14 @@ export function toAnswerId(responseId: string): string {
   return responseId.startsWith('resp_') ? responseId.slice('resp_'.length) : responseId
 }
 
-/** OpenAI's item ids have at most 64 characters, and clients shorten what is longer. */
+/** OpenAI's item ids have at most 64 characters, and clients shorten longer ids. */
 const LONGEST_IN_ID = 52
 
 export function toItemId(prefix: string, answerId: string, index: number): string {
   return `${prefix}_${answerId.slice(-LONGEST_IN_ID)}_${index}`
 }
 
-/** The answer an item id was made for; undefined for ids that are not ours. */
+/** Returns the id of the answer that an item id belongs to; undefined for an id of another origin. */
 export function answerOfItem(itemId: string): string | undefined {
   return /^(?:rs|msg|fc|ctc|lsh|sh|apc|tsc)_(.+)_\d+$/.exec(itemId)?.[1]
 }

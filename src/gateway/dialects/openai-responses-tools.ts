@@ -1,12 +1,12 @@
-import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
+import { parseJson } from '../../lib/json/json-text.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import type { Tool } from '../../model/message.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 
-/**
- * Tools of the Responses API and calls to them. Engines know functions only, so every tool that the harness itself runs
- * becomes a function, and a call to it goes back as the kind of item the harness expects. Tools that OpenAI runs have
- * nobody to run them here and are left out.
+/*
+ * Tools of the Responses API and their calls. Engines support only functions, so every tool that the harness runs becomes a
+ * function, and a call is rendered as the item type that the harness expects. Tools that OpenAI runs are dropped.
  */
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ const toolSchemas = {
 export const WireTool = byType(toolSchemas)
 export type WireTool = z.infer<typeof WireTool>
 
-/** One schema per type; a type we do not know passes unread. */
+/** Selects the schema by type. A tool of an unknown type is not parsed. */
 function byType<S extends Record<string, z.ZodType>>(
   schemas: S,
 ): z.ZodType<{ [K in keyof S]: z.infer<S[K]> }[keyof S] | { type: 'hosted' }> {
@@ -76,25 +76,25 @@ function byType<S extends Record<string, z.ZodType>>(
 
 export type CallKind = 'function' | 'custom' | 'local-shell' | 'shell' | 'apply-patch' | 'tool-search'
 
-/** What a call is made to, in the harness's words. */
+/** A tool, as the harness identifies it. */
 interface CallTarget {
   kind: CallKind
   name: string
   namespace?: string
 }
 
-/** The tools of one request under the names the engine is told, and the way back. */
+/** Maps the tools of one request to the names that the engine receives, and back. */
 export interface ToolTable {
   tools: Tool[]
-  /** Undefined when no such tool was declared. */
+  /** Returns the engine's name of a tool; undefined when the tool was not declared. */
   find(target: CallTarget): string | undefined
-  /** A tool that was never declared is taken for a plain function. */
+  /** Returns a plain function for a name that was not declared. */
   targetOf(name: string): CallTarget
 }
 
 /**
- * `loaded` are tools that came as items of the input. The same tools in the same order always get the same names: the
- * first to want a name has it, a later one gets `_2`, `_3`.
+ * `loaded`: tools in items of the input. The same tools in the same order always get the same names: the first tool with a
+ * name keeps it, later tools get the suffixes `_2`, `_3`.
  */
 export function createToolTable(declared: readonly WireTool[], loaded: readonly WireTool[] = []): ToolTable {
   const hasClientSearch = declared.some((tool) => tool.type === 'tool_search' && tool.execution === 'client')
@@ -104,7 +104,7 @@ export function createToolTable(declared: readonly WireTool[], loaded: readonly 
   const tools: Tool[] = []
   for (const { target, tool } of [...shown, ...loaded.flatMap(toEntries)]) {
     if (names.has(keyOf(target))) continue
-    const name = freeName(plainName(target), targets)
+    const name = uniqueName(plainName(target), targets)
     names.set(keyOf(target), name)
     targets.set(name, target)
     tools.push({ name, ...tool })
@@ -116,7 +116,7 @@ export function createToolTable(declared: readonly WireTool[], loaded: readonly 
   }
 }
 
-/** A tool that loads later is not shown until the harness's own search has found it. */
+/** A deferred tool is hidden until the harness's tool search finds it. */
 interface Entry {
   target: CallTarget
   tool: Omit<Tool, 'name'>
@@ -134,7 +134,7 @@ function toEntries(tool: WireTool): Entry[] {
     case 'local_shell':
       return [{ target: { kind: 'local-shell', name: 'local_shell' }, tool: LOCAL_SHELL }]
     case 'shell':
-      // A container is a machine of OpenAI's.
+      // OpenAI runs the container.
       if (tool.environment?.type.startsWith('container')) return []
       return [{ target: { kind: 'shell', name: 'shell' }, tool: SHELL }]
     case 'apply_patch':
@@ -166,7 +166,7 @@ function functionEntry(tool: z.infer<typeof FunctionTool>): Entry {
   }
 }
 
-/** Free text goes through the one string parameter of a function; the grammar can only be told, not enforced. */
+/** The only parameter of the function is the free text. The description contains the grammar, which is not enforced. */
 function customEntry(tool: z.infer<typeof CustomTool>): Entry {
   const { syntax, definition } = tool.format ?? {}
   const grammar = definition ? `The input must match this ${syntax ?? 'formal'} grammar:\n${definition}` : undefined
@@ -178,7 +178,7 @@ function customEntry(tool: z.infer<typeof CustomTool>): Entry {
   }
 }
 
-/** What is said about the namespace stands with its first tool, so that it is said once. */
+/** Only the first tool has the description of the namespace. */
 function namespaceEntries(space: z.infer<typeof toolSchemas.namespace>): Entry[] {
   return space.tools.flatMap(toEntries).map(({ target, tool, isDeferred }, i) => {
     const description = [i === 0 ? space.description : undefined, tool.description].filter((text) => text).join('\n\n')
@@ -195,9 +195,9 @@ function plainName({ name, namespace }: CallTarget): string {
   return namespace.endsWith('__') ? namespace + name : `${namespace}__${name}`
 }
 
-function freeName(wanted: string, taken: ReadonlyMap<string, unknown>): string {
-  let name = wanted
-  for (let i = 2; taken.has(name); i++) name = `${wanted}_${i}`
+function uniqueName(base: string, used: ReadonlyMap<string, unknown>): string {
+  let name = base
+  for (let i = 2; used.has(name); i++) name = `${base}_${i}`
   return name
 }
 
@@ -256,9 +256,9 @@ const APPLY_PATCH: Omit<Tool, 'name'> = {
   },
 }
 
-// --- calls coming back ------------------------------------------------------------------------------------------------
+// --- parse calls ------------------------------------------------------------------------------------------------------
 
-/** A call item of the input; which fields it has follows from its type. */
+/** A call item of the input. Its type determines its fields. */
 export interface CallItem {
   type:
     | 'function_call'
@@ -275,13 +275,13 @@ export interface CallItem {
   operation?: WireFields
 }
 
-/** The call as the engine sampled it. Arguments that travelled as an object are equal to the sampled ones as JSON. */
+/** Returns the call as the engine sampled it. Arguments of structured items are equal to the sampled arguments as JSON. */
 export function readCall(item: CallItem, table: ToolTable): { name: string; arguments: string } {
   const kind = KINDS[item.type]
   const ownName = OWN_NAMES[item.type]
   const target: CallTarget =
     ownName === undefined
-      ? { kind, name: item.name ?? '', ...(item.namespace == null ? {} : { namespace: item.namespace }) }
+      ? { kind, name: item.name ?? '', namespace: item.namespace ?? undefined }
       : { kind, name: ownName }
   return { name: table.find(target) ?? plainName(target), arguments: argumentsOf(item) }
 }
@@ -326,33 +326,33 @@ function withoutNulls(fields: WireFields): WireFields {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== null))
 }
 
-// --- calls going out --------------------------------------------------------------------------------------------------
+// --- render calls -----------------------------------------------------------------------------------------------------
 
-/** One call on its way to the harness: an item that may show its text while it is sampled. */
+/** Renders one call as an item, whose text may be streamed while it is sampled. */
 export interface CallWriter {
-  /** Takes the next sampled piece of the arguments; gives what the harness sees of it. */
+  /** Adds a sampled piece of the arguments. Returns the text to send. */
   push(piece: string): string
-  /** Nothing more comes; gives the rest of what the harness sees. */
+  /** Ends the arguments. Returns the rest of the text to send. */
   end(): string
   item(status: string): WireFields
-  /** The events that carry the text and the field its whole stands in; absent for an item that has no text. */
+  /** The event types of the text, and the field of the complete text; absent for an item without text. */
   text?: { delta: string; done: string; field: string }
 }
 
 export interface OutgoingCall {
-  /** As the engine called it. */
+  /** The engine's name of the tool. */
   name: string
   callId: string
   itemId(prefix: string): string
 }
 
-/** Whether a call of that name can be shown before all its arguments are there. */
+/** Whether a call of this name can be sent before its arguments are complete. */
 export function isStreamed(name: string, table: ToolTable): boolean {
   const { kind } = table.targetOf(name)
   return kind === 'function' || kind === 'custom'
 }
 
-/** `whole` are all arguments of a call that is not streamed. */
+/** `whole`: all arguments of a call that is not streamed. */
 export function createCallWriter(call: OutgoingCall, table: ToolTable, whole?: string): CallWriter {
   const target = table.targetOf(call.name)
   if (whole !== undefined) {
@@ -361,7 +361,7 @@ export function createCallWriter(call: OutgoingCall, table: ToolTable, whole?: s
       const { id, type, ...rest } = fields
       return { push: () => '', end: () => '', item: (status) => ({ id, type, status, ...rest }) }
     }
-    // Arguments that make no such item go out as a plain call: the harness knows no function of that name, and says so.
+    // Invalid arguments are sent as a plain call: the harness reports an unknown function to the model.
     return functionWriter({ kind: 'function', name: call.name }, call)
   }
   return target.kind === 'custom' ? customWriter(target, call) : functionWriter(target, call)
@@ -416,7 +416,7 @@ function nameFields({ name, namespace }: CallTarget): WireFields {
   return namespace === undefined ? { name } : { name, namespace }
 }
 
-/** Null stands for absent in what models sample. */
+/** Models sample null for absent values. */
 const optional = <T extends z.ZodType>(type: T) =>
   type.nullish().transform((value) => (value === null ? undefined : value))
 
@@ -440,7 +440,7 @@ const PatchArguments = z.discriminatedUnion('type', [
   z.object({ type: z.literal('delete_file'), path: z.string() }),
 ])
 
-/** The item of a call whose arguments travel as an object; undefined when the sampled text is not such an object. */
+/** Returns the item of a call with structured arguments; undefined when the sampled text does not match their schema. */
 function structuredFields(target: CallTarget, text: string, call: OutgoingCall): WireFields | undefined {
   const value = parseObject(text)
   const { callId: call_id } = call
@@ -471,40 +471,36 @@ function structuredFields(target: CallTarget, text: string, call: OutgoingCall):
 }
 
 function parseObject(text: string): WireFields | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as WireFields) : undefined
-  } catch {
-    return undefined
-  }
+  const value = parseJson(text)
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as WireFields) : undefined
 }
 
 /**
- * Reads the text out of `{"input": "…"}` while it is sampled. Anything else is waited for whole: the `input` it may have
- * behind other members, or else all of it as it stands, so that the harness can tell the model what is wrong with it.
+ * Reads the text in `{"input": "…"}` while it is sampled. Other arguments are read when they are complete: the text is their
+ * member `input`, or else all arguments unchanged, so that the harness reports the error to the model.
  */
 class FreeText {
   #arguments = ''
-  /** Up to where the arguments are read. */
+  /** Position up to which the arguments were read. */
   #at = 0
   #state: 'before' | 'inside' | 'after' | 'other' = 'before'
-  /** What the harness has seen so far. */
+  /** The text sent so far. */
   text = ''
 
   push(piece: string): string {
     this.#arguments += piece
     if (this.#state === 'before') this.#findStart()
     if (this.#state !== 'inside') return ''
-    return this.#show(this.#readString())
+    return this.#append(this.#readString())
   }
 
   end(): string {
-    if (this.#state === 'before' || this.#state === 'other') return this.#show(this.#wholeText())
-    // A half sampled escape or pair: shown as it stands rather than lost.
-    return this.#state === 'inside' ? this.#show(this.#arguments.slice(this.#at)) : ''
+    if (this.#state === 'before' || this.#state === 'other') return this.#append(this.#wholeText())
+    // An incomplete escape or surrogate pair is sent unchanged.
+    return this.#state === 'inside' ? this.#append(this.#arguments.slice(this.#at)) : ''
   }
 
-  #show(text: string): string {
+  #append(text: string): string {
     this.text += text
     return text
   }
@@ -525,7 +521,7 @@ class FreeText {
     if (!'{"input":"'.startsWith(begun) || begun === '{"input":"') this.#state = 'other'
   }
 
-  /** Lenient where models are careless: a raw line break stands for itself, and so does an escape that is none. */
+  /** Accepts raw line breaks and unknown escapes, which models sample, and keeps them unchanged. */
   #readString(): string {
     const source = this.#arguments
     let text = ''
@@ -543,11 +539,11 @@ class FreeText {
       text += escape.text
       this.#at = escape.end
     }
-    return this.#holdBack(text)
+    return this.#withoutHighSurrogate(text)
   }
 
-  /** The first half of a surrogate pair waits for the second: alone it is no character, and no UTF-8. */
-  #holdBack(text: string): string {
+  /** A high surrogate waits for the low surrogate: alone it has no UTF-8 encoding. */
+  #withoutHighSurrogate(text: string): string {
     const last = text.charCodeAt(text.length - 1)
     if (!(last >= 0xd800 && last <= 0xdbff)) return text
     const isEscaped = this.#arguments[this.#at - 1] !== text.at(-1)
@@ -556,7 +552,7 @@ class FreeText {
   }
 }
 
-/** Where the next quote or backslash stands, or the end. */
+/** Returns the position of the next quote or backslash, or the end. */
 function nextOf(source: string, from: number): number {
   for (let i = from; i < source.length; i++) {
     const code = source.charCodeAt(i)
@@ -565,7 +561,7 @@ function nextOf(source: string, from: number): number {
   return source.length
 }
 
-/** Undefined when the rest of it has not come yet. */
+/** Undefined when the escape is incomplete. */
 function readEscape(source: string, at: number): { text: string; end: number } | undefined {
   const letter = source[at + 1]
   if (letter === undefined) return undefined

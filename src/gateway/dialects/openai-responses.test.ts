@@ -4,20 +4,20 @@ import { describe, expect, test } from 'vitest'
 import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { AssistantMessage, Message, ToolCall } from '../../model/message.ts'
-import type { ChoiceDelta, StreamEvent } from '../../model/stream-event.ts'
+import type { DeltaEvent, WireEvent } from '../wire-event.ts'
 import type { FinishReason, TurnRequest } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
-import { SessionMemory } from '../sessions/session-memory.ts'
-import { createVault } from '../sessions/text-sealer.ts'
+import { AnswerHistory } from '../sessions/answer-history.ts'
+import { createTextSealer } from '../sessions/text-sealer.ts'
 import { bareContext, type RequestContext, type Route } from './dialect.ts'
 import { openaiResponses } from './openai-responses.ts'
 import { openaiResponsesFields } from './openai-responses-fields.ts'
 
 const route = (path: string): Route => openaiResponses.routes.find((candidate) => candidate.path === path) as Route
-const vault = createVault('session key')
+const sealer = createTextSealer('session key')
 
 function contextOf(fields: Partial<RequestContext> = {}): RequestContext {
-  return { ...bareContext(route('/v1/responses')), vault, ...fields }
+  return { ...bareContext(route('/v1/responses')), sealer, ...fields }
 }
 
 function parse(value: unknown, context = contextOf()): TurnRequest {
@@ -43,7 +43,7 @@ const text = (content: string) => [{ type: 'text', text: content }]
 // --- requests ---------------------------------------------------------------------------------------------------------
 
 describe('parseRequest()', () => {
-  test('reads a text as a message of the user', () => {
+  test('parses a text as a user message', () => {
     const request = parse({ ...hello, instructions: 'be brief' })
     expect(request.messages).toEqual([
       { role: 'system', content: text('be brief') },
@@ -61,7 +61,7 @@ describe('parseRequest()', () => {
     expect(request.reasoning).toBeUndefined()
   })
 
-  test('makes one message of the items of one turn, in whatever order they came', () => {
+  test('joins the items of one turn to one message, in any order', () => {
     const call = (id: string) => ({ type: 'function_call', call_id: id, name: 'run', arguments: '{"a": 1.0}' })
     const result = (id: string) => ({ type: 'function_call_output', call_id: id, output: `did ${id}` })
     const messages = messagesOf(
@@ -96,7 +96,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('tells two answers apart, and finds one together, by the ids it gave', () => {
+  test('separates and joins answers by the ids of their items', () => {
     const call = (answer: string, index: number) => ({
       type: 'function_call',
       id: `fc_${answer}_${index}`,
@@ -125,7 +125,7 @@ describe('parseRequest()', () => {
     expect(messages[2]).toMatchObject({ toolCalls: [{ id: 'chat-30' }, { id: 'chat-31' }] })
   })
 
-  test('leaves out the thoughts of an answer that broke off', () => {
+  test('drops the reasoning of an aborted answer', () => {
     const thought = (id: string, thinking: string) => ({
       type: 'reasoning',
       id: `rs_${id}_0`,
@@ -142,13 +142,13 @@ describe('parseRequest()', () => {
     expect(messagesOf(go, thought('chat-1', 'all there was'), user('and?'))).toHaveLength(3)
   })
 
-  test('takes reasoning from its text, else its seal, else its summary', () => {
+  test('reads reasoning from its text, else its sealed text, else its summary', () => {
     const reasoningOf = (item: object): unknown => {
       const [message] = messagesOf({ type: 'reasoning', ...item }, { role: 'assistant', content: 'x' })
       return (message as AssistantMessage).reasoning
     }
     const summary = [{ type: 'summary_text', text: 'short' }]
-    const sealed = vault.seal('as sampled')
+    const sealed = sealer.seal('as sampled')
     expect(reasoningOf({ content: [{ type: 'reasoning_text', text: 'raw' }], encrypted_content: sealed })).toBe('raw')
     expect(reasoningOf({ content: null, encrypted_content: sealed, summary })).toBe('as sampled')
     expect(reasoningOf({ encrypted_content: 'gAAAA foreign', summary })).toBe('short')
@@ -156,7 +156,7 @@ describe('parseRequest()', () => {
     expect(reasoningOf({})).toBeUndefined()
   })
 
-  test('reads images, also of tools, and keeps parts it does not know', () => {
+  test('parses images, also in tool results, and keeps unknown parts', () => {
     const file = { type: 'input_file', filename: 'a.pdf', file_data: 'data:application/pdf;base64,AA' }
     const image = { type: 'input_image', image_url: 'data:image/png;base64,AA', detail: 'high' }
     expect(
@@ -187,7 +187,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('reads every kind of call and its result', () => {
+  test('parses every kind of call and its result', () => {
     const messages = messagesOf(
       { type: 'custom_tool_call', call_id: 'c1', name: 'apply', input: '*** Begin\n"x"' },
       {
@@ -243,7 +243,7 @@ describe('parseRequest()', () => {
     ])
   })
 
-  test('takes settings from where the API has them', () => {
+  test('parses the settings of the API', () => {
     const schema = { type: 'object' }
     expect(
       parse({
@@ -280,7 +280,7 @@ describe('parseRequest()', () => {
     })
   })
 
-  test('puts the conversation of an earlier response first', () => {
+  test('adds the conversation of the previous response before the input', () => {
     const history: Message[] = [
       { role: 'system', content: [{ type: 'text', text: 'old rules' }] },
       { role: 'user', content: [{ type: 'text', text: 'one' }] },
@@ -330,7 +330,7 @@ describe('parseRequest()', () => {
     })
   })
 
-  test('names the field at fault', () => {
+  test('names the invalid field', () => {
     const paramOf = (body: object): string | undefined => refusal({ ...hello, ...body }).param
     expect(paramOf({ model: 5 })).toBe('model')
     expect(paramOf({ model: null })).toBe('model')
@@ -358,7 +358,7 @@ describe('parseRequest()', () => {
     expect(refusal([]).message).toBe('The request body must be a JSON object.')
   })
 
-  test('lets pass what it does not know', () => {
+  test('accepts unknown fields', () => {
     const request = parse({
       ...hello,
       background: false,
@@ -372,7 +372,7 @@ describe('parseRequest()', () => {
     expect(request.wire.body).toHaveProperty('new_setting')
   })
 
-  test('never throws anything but a refusal, whatever the JSON', () => {
+  test('throws only request errors, for any JSON', () => {
     const itemTypes = wordsOf(`
       message reasoning function_call function_call_output custom_tool_call local_shell_call shell_call
       shell_call_output apply_patch_call apply_patch_call_output tool_search_call tool_search_output
@@ -432,7 +432,7 @@ describe('tools', () => {
   const patch = { type: 'custom', name: 'patch', description: 'Edits.', format: { type: 'grammar' } }
   const spawn = { type: 'function', name: 'spawn', description: 'Starts one.', parameters: { type: 'object' } }
 
-  test('become functions, hosted ones left out', () => {
+  test('become functions, except for hosted tools', () => {
     const grammar = { type: 'grammar', syntax: 'lark', definition: 'start: "a"' }
     const { tools } = parse({
       ...hello,
@@ -469,7 +469,7 @@ describe('tools', () => {
     expect(tools[4]?.parameters).toBeUndefined()
   })
 
-  test('get names of their own when they share one', () => {
+  test('get unique names when they share a name', () => {
     const named = (type: string) => ({ type, name: 'agents__spawn' })
     const space = { type: 'namespace', name: 'agents', tools: [spawn] }
     const request = parse({
@@ -497,7 +497,7 @@ describe('tools', () => {
     ])
   })
 
-  test('may stand in the input, and wait there until they are found', () => {
+  test('in the input become available when they are found', () => {
     const search = { type: 'tool_search', execution: 'client', parameters: {} }
     const deferred = { ...spawn, defer_loading: true }
     const names = (body: object): string[] => parse({ ...hello, ...body }).tools.map(({ name }) => name)
@@ -514,7 +514,7 @@ describe('tools', () => {
     expect(names({ tools: [{ type: 'tool_search' }, deferred] })).toEqual(['spawn'])
   })
 
-  test('are chosen as the API has it', () => {
+  test('are chosen by tool_choice', () => {
     const tools = [spawn, patch, { type: 'shell' }, { type: 'web_search' }]
     const chosen = (tool_choice: unknown): unknown => {
       const request = parse({ ...hello, tools, tool_choice })
@@ -539,28 +539,28 @@ describe('tools', () => {
 
 // --- answers ----------------------------------------------------------------------------------------------------------
 
-const start: StreamEvent = {
+const start: WireEvent = {
   type: 'answer-start',
   id: 'chat-1',
   model: 'served',
   created: 7,
   promptTokenIds: Int32Array.of(1, 2, 3),
 }
-const usage: StreamEvent = {
+const usage: WireEvent = {
   type: 'usage',
   usage: { promptTokens: 3, completionTokens: 5, cachedTokens: 2 },
   wire: { completion_tokens_details: { reasoning_tokens: 1 } },
 }
-const end: StreamEvent = { type: 'answer-end' }
+const end: WireEvent = { type: 'answer-end' }
 
-const delta = (fields: Partial<ChoiceDelta>): StreamEvent => ({ type: 'choice-delta', choice: 0, ...fields })
-const finish = (finishReason: FinishReason): StreamEvent => delta({ finishReason })
-const call = (index: number, name: string, args: string): StreamEvent =>
+const delta = (fields: Partial<DeltaEvent>): WireEvent => ({ type: 'choice-delta', choice: 0, ...fields })
+const finish = (finishReason: FinishReason): WireEvent => delta({ finishReason })
+const call = (index: number, name: string, args: string): WireEvent =>
   delta({ toolCalls: [{ index, id: `call-${index}`, name, arguments: args }] })
 
 type Wire = Record<string, unknown>
 
-function streamOf(request: TurnRequest, events: readonly StreamEvent[], context = contextOf()): string {
+function streamOf(request: TurnRequest, events: readonly WireEvent[], context = contextOf()): string {
   const renderer = openaiResponses.createStreamRenderer(request, context)
   return events.map((event) => renderer.render(event)).join('')
 }
@@ -577,7 +577,7 @@ function framesOf(stream: string): Wire[] {
     })
 }
 
-function responseOf(request: TurnRequest, events: readonly StreamEvent[], context = contextOf()): Wire {
+function responseOf(request: TurnRequest, events: readonly WireEvent[], context = contextOf()): Wire {
   const capture = new TurnCapture()
   for (const event of events) capture.add(event, undefined)
   const response = capture.toResponse()
@@ -585,12 +585,12 @@ function responseOf(request: TurnRequest, events: readonly StreamEvent[], contex
   return openaiResponses.renderResponse(request, { response, events }, context) as Wire
 }
 
-function wholeOf(request: TurnRequest, deltas: readonly StreamEvent[], reason: FinishReason = 'stop'): Wire[] {
+function wholeOf(request: TurnRequest, deltas: readonly WireEvent[], reason: FinishReason = 'stop'): Wire[] {
   return responseOf(request, [start, ...deltas, finish(reason), usage, end])['output'] as Wire[]
 }
 
 describe('createStreamRenderer()', () => {
-  test('sends the events of each item, one item after the other', () => {
+  test('renders the events of each item, one item after the other', () => {
     const request = parse({ ...hello, stream: true })
     const events = [
       start,
@@ -644,7 +644,7 @@ describe('createStreamRenderer()', () => {
         type: 'reasoning',
         summary: [],
         content: [{ type: 'reasoning_text', text: 'hm' }],
-        encrypted_content: vault.seal('hm'),
+        encrypted_content: sealer.seal('hm'),
       },
       {
         id: msg,
@@ -674,7 +674,7 @@ describe('createStreamRenderer()', () => {
     expect(responseOf(request, events)).toEqual(response)
   })
 
-  test('shows reasoning as a summary to a harness that asked for one, and still carries the text', () => {
+  test('shows reasoning as a summary to a harness that requested one, and includes the text', () => {
     const request = parse({ ...hello, stream: true, reasoning: { summary: 'auto' } })
     const frames = framesOf(streamOf(request, [start, delta({ reasoning: 'hm' }), finish('stop'), end]))
     expect(frames.map((frame) => String(frame['type'])).slice(2, -1)).toEqual([
@@ -689,7 +689,7 @@ describe('createStreamRenderer()', () => {
       item: {
         summary: [{ type: 'summary_text', text: 'hm' }],
         content: [{ type: 'reasoning_text', text: 'hm' }],
-        encrypted_content: vault.seal('hm'),
+        encrypted_content: sealer.seal('hm'),
       },
     })
   })
@@ -711,7 +711,7 @@ describe('createStreamRenderer()', () => {
     })
   })
 
-  test('passes on what a custom tool was given in another form', () => {
+  test('relays the input of a custom tool in another form', () => {
     const request = parse({ ...hello, tools: [{ type: 'custom', name: 'patch' }] })
     const inputOf = (args: string): unknown => wholeOf(request, [call(0, 'patch', args)])[0]?.['input']
     expect(inputOf('{"why":"x","input":"a\\nb"}')).toBe('a\nb')
@@ -724,7 +724,7 @@ describe('createStreamRenderer()', () => {
     expect(inputOf('')).toBe('')
   })
 
-  test('gives each kind of tool its own kind of call', () => {
+  test('renders the item type of each kind of tool', () => {
     const request = parse({
       ...hello,
       tools: [
@@ -771,7 +771,7 @@ describe('createStreamRenderer()', () => {
         execution: 'client',
         arguments: { query: 'q' },
       },
-      // Arguments that fit no such item: the harness answers that it knows no such function, and the model reads it.
+      // Arguments that do not match the item: the harness reports an unknown function, and the model reads it.
       {
         id: 'fc_chat-1_4',
         type: 'function_call',
@@ -784,13 +784,13 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('gives calls ids of their own when the engine does not', () => {
+  test('generates ids of calls when the engine sends none', () => {
     const request = parse(hello)
     const ids = ['', 'same', 'same'].map((id, index) => delta({ toolCalls: [{ index, id, name: 'f', arguments: '' }] }))
     expect(wholeOf(request, ids).map((item) => item['call_id'])).toEqual(['call_chat-1_0', 'same', 'call_chat-1_2'])
   })
 
-  test('lets text wait that comes while a call is sampled', () => {
+  test('delays text that arrives while a call is open', () => {
     const request = parse({ ...hello, stream: true })
     const deltas = [
       delta({ toolCalls: [{ index: 0, id: 'c', name: 'f', arguments: '{"a":' }] }),
@@ -803,9 +803,9 @@ describe('createStreamRenderer()', () => {
     ])
   })
 
-  test('says how an answer ended', () => {
+  test('renders how an answer ended', () => {
     const request = parse({ ...hello, stream: true })
-    const ending = (...events: StreamEvent[]): Wire => {
+    const ending = (...events: WireEvent[]): Wire => {
       const frame = framesOf(streamOf(request, [start, delta({ text: 'a' }), ...events, end])).at(-1)
       const { status, incomplete_details: details } = (frame?.['response'] ?? {}) as Wire
       return { type: frame?.['type'], status, details }
@@ -822,12 +822,12 @@ describe('createStreamRenderer()', () => {
     expect(streamOf(request, [{ type: 'answer-error', failure: failureOf('upstream.reset') }])).toBe('')
   })
 
-  test('counts for itself when the engine does not', () => {
+  test('counts tokens when the engine reports no usage', () => {
     const request = parse(hello)
-    const counted = (...events: StreamEvent[]): unknown => responseOf(request, events)['usage']
+    const counted = (...events: WireEvent[]): unknown => responseOf(request, events)['usage']
     const sampled = delta({ text: 'a', ids: Int32Array.of(4, 5) })
     expect(counted(start, sampled, finish('stop'), end)).toMatchObject({ input_tokens: 3, output_tokens: 2 })
-    const late: StreamEvent = { type: 'answer-end', promptTokenIds: Int32Array.of(1) }
+    const late: WireEvent = { type: 'answer-end', promptTokenIds: Int32Array.of(1) }
     expect(counted({ ...start, promptTokenIds: undefined }, late)).toMatchObject({ input_tokens: 1, total_tokens: 1 })
   })
 
@@ -855,7 +855,7 @@ describe('createStreamRenderer()', () => {
     })
   })
 
-  test('shows log probabilities only to a harness that asked for them', () => {
+  test('shows log probabilities only to a harness that requested them', () => {
     const entry = { token: 'a', logprob: -1, bytes: [97], top_logprobs: [] }
     const sampled = delta({ text: 'a', wire: { index: 0, logprobs: { content: [entry] } } })
     const partOf = (request: TurnRequest): unknown =>
@@ -865,11 +865,11 @@ describe('createStreamRenderer()', () => {
     expect(partOf(parse({ ...hello, top_logprobs: 2 }))).toMatchObject({ logprobs: [entry] })
   })
 
-  test('keeps other choices to itself', () => {
-    expect(wholeOf(parse(hello), [{ ...delta({ text: 'b' }), choice: 1 } as StreamEvent])).toEqual([])
+  test('renders only the first choice', () => {
+    expect(wholeOf(parse(hello), [{ ...delta({ text: 'b' }), choice: 1 } as WireEvent])).toEqual([])
   })
 
-  test('has a sign of life for every client, also before the first event', () => {
+  test('has a keep-alive for every client, also before the first event', () => {
     const request = parse({ ...hello, stream: true })
     const renderer = openaiResponses.createStreamRenderer(request, contextOf())
     expect(framesOf(renderer.keepAlive())).toEqual([{ type: 'keepalive', sequence_number: 0 }])
@@ -897,7 +897,7 @@ describe('compaction', () => {
   ]
   const answer = [start, delta({ reasoning: 'hm' }), delta({ text: 'all of it' }), finish('stop'), usage, end]
 
-  test('asks the model for a summary and hands it back sealed', () => {
+  test('requests a summary from the model and returns it sealed', () => {
     const context = contextOf({ route: route('/v1/responses/compact') })
     const request = parse({ model: 'm', input: conversation, stream: true }, context)
     expect(request.stream).toBe(false)
@@ -930,7 +930,7 @@ describe('compaction', () => {
     expect(refusal({ model: 'm', input: [] }, context)).toMatchObject({ param: 'input' })
   })
 
-  test('may be asked for in the middle of a conversation', () => {
+  test('may be requested within a conversation', () => {
     const tools = [{ type: 'function', name: 'f' }]
     const input = [...conversation, { type: 'compaction_trigger' }]
     const request = parse({ model: 'm', stream: true, tools, input })
@@ -954,7 +954,7 @@ function failureOf(code: FailureCode, fields: Partial<Failure> = {}): Failure {
 }
 
 describe('renderError()', () => {
-  test('has the shape and words clients of this API look for', () => {
+  test('has the fields and codes that clients of this API check', () => {
     expect(openaiResponses.renderError(failureOf('request.context-overflow', { param: 'input' }))).toEqual({
       status: 400,
       headers: {},
@@ -968,7 +968,7 @@ describe('renderError()', () => {
     })
   })
 
-  test('always says when to come back after too many requests', () => {
+  test('always has retry-after with status 429', () => {
     const limited = failureOf('upstream.rate-limited', { retryAfterSeconds: 3 })
     expect(openaiResponses.renderError(limited).headers).toEqual({ 'retry-after': '3' })
     expect(openaiResponses.renderError(failureOf('upstream.rate-limited')).headers).toEqual({ 'retry-after': '1' })
@@ -976,13 +976,13 @@ describe('renderError()', () => {
 })
 
 describe('renderStreamError()', () => {
-  test('breaks the stream where trying again may help', () => {
+  test('breaks the connection when a retry may help', () => {
     for (const code of ['upstream.reset', 'upstream.rate-limited', 'upstream.bad-stream', 'internal.bug'] as const) {
       expect(openaiResponses.renderStreamError(failureOf(code))).toBeUndefined()
     }
   })
 
-  test('says what is wrong where it does not', () => {
+  test('renders the error when a retry does not help', () => {
     const frames = framesOf(openaiResponses.renderStreamError(failureOf('request.context-overflow')) ?? '')
     expect(frames).toMatchObject([
       { type: 'error', error: { code: 'context_length_exceeded', message: 'so it is' } },
@@ -991,7 +991,7 @@ describe('renderStreamError()', () => {
   })
 })
 
-test('answers about tokens and models', () => {
+test('renders token counts and models', () => {
   expect(openaiResponses.renderTokenCount(5)).toEqual({ object: 'response.input_tokens', input_tokens: 5 })
   expect(openaiResponses.renderModels(['a'], 7)).toEqual({
     object: 'list',
@@ -1047,7 +1047,7 @@ const anyCall = fc.oneof(
 
 type Piece = { reasoning: string } | { text: string } | { call: number; id?: string; name?: string; arguments: string }
 
-/** One answer as a model may sample it: thoughts, words and calls in any order. */
+/** An answer that a model may sample: reasoning, text and calls in any order. */
 const anyAnswer = fc
   .array(
     fc.oneof(
@@ -1096,14 +1096,14 @@ const anyCuts = fc.record({
 })
 const oneCut = { sizes: [Number.MAX_SAFE_INTEGER], joins: [] }
 
-/** The same answer in other pieces: texts cut anywhere, neighbours joined in one event where their order allows it. */
-function eventsOf(answer: readonly Piece[], cuts: { sizes: number[]; joins: boolean[] }): StreamEvent[] {
+/** The same answer in other pieces: texts cut anywhere, consecutive pieces joined where their order allows it. */
+function eventsOf(answer: readonly Piece[], cuts: { sizes: number[]; joins: boolean[] }): WireEvent[] {
   const pieces = answer.flatMap((piece) => cutPiece(piece, cuts.sizes))
-  const deltas: ChoiceDelta[] = []
+  const deltas: DeltaEvent[] = []
   for (const [i, piece] of pieces.entries()) {
     const last = deltas.at(-1)
     const fits = last !== undefined && (cuts.joins[i % (cuts.joins.length || 1)] ?? false) && follows(last, piece)
-    const target: ChoiceDelta = fits ? last : { type: 'choice-delta', choice: 0 }
+    const target: DeltaEvent = fits ? last : { type: 'choice-delta', choice: 0 }
     if (!fits) deltas.push(target)
     if ('reasoning' in piece) target.reasoning = (target.reasoning ?? '') + piece.reasoning
     else if ('text' in piece) target.text = (target.text ?? '') + piece.text
@@ -1115,7 +1115,7 @@ function eventsOf(answer: readonly Piece[], cuts: { sizes: number[]; joins: bool
   return [start, ...deltas, finish('stop'), usage, end]
 }
 
-function follows(last: ChoiceDelta, piece: Piece): boolean {
+function follows(last: DeltaEvent, piece: Piece): boolean {
   if ('reasoning' in piece) return last.text === undefined && last.toolCalls === undefined
   return 'call' in piece || last.toolCalls === undefined
 }
@@ -1137,7 +1137,7 @@ function cutText(whole: string, sizes: readonly number[]): string[] {
   return cuts.length === 0 ? [''] : cuts
 }
 
-/** OpenAI's own client, answered with what we rendered. */
+/** OpenAI's own client, with the rendered answer as response. */
 function clientOf(answer: () => Response): OpenAI {
   return new OpenAI({
     apiKey: 'key',
@@ -1150,7 +1150,7 @@ function clientOf(answer: () => Response): OpenAI {
 const sse = (body: string): Response => new Response(body, { headers: { 'content-type': 'text/event-stream' } })
 const params = { model: 'm', input: 'hello' }
 
-/** Without what the SDK adds to what it read. */
+/** Without the fields that the SDK adds. */
 function bare(response: object): unknown {
   const strip = (_key: string, value: unknown): unknown => {
     if (typeof value !== 'object' || value === null || Array.isArray(value)) return value
@@ -1163,7 +1163,7 @@ function bare(response: object): unknown {
 describe('the OpenAI SDK', () => {
   const request = parse({ ...hello, stream: true, tools: offered })
 
-  test('reads from a stream, however it was cut, the response we render whole', async () => {
+  test('reads the same response from a stream, for every cut, as from a whole answer', async () => {
     await fc.assert(
       fc.asyncProperty(anyAnswer, anyCuts, fc.constantFrom('auto', null), async (answer, cuts, summary) => {
         const asked = parse({ ...request.wire.body, reasoning: { summary } })
@@ -1176,7 +1176,7 @@ describe('the OpenAI SDK', () => {
     )
   })
 
-  test('adds the events up to the items they announce', async () => {
+  test('assembles the events to the items that they announce', async () => {
     await fc.assert(
       fc.asyncProperty(anyAnswer, anyCuts, async (answer, cuts) => {
         const stream = streamOf(request, eventsOf(answer, cuts))
@@ -1232,7 +1232,7 @@ describe('the OpenAI SDK', () => {
     )
   })
 
-  test('is not disturbed by signs of life', async () => {
+  test('is not disturbed by keep-alives', async () => {
     const context = contextOf({ headers: { 'x-stainless-lang': 'js' } })
     const renderer = openaiResponses.createStreamRenderer(request, context)
     const events = eventsOf([{ text: 'hello' }], { sizes: [2], joins: [] })
@@ -1248,7 +1248,7 @@ describe('the OpenAI SDK', () => {
     expect(types.at(-1)).toBe('response.completed')
   })
 
-  test('recognises refusals and failures', async () => {
+  test('recognises rejections and failures', async () => {
     const { status, body, headers } = openaiResponses.renderError(failureOf('upstream.rate-limited'))
     const refused = clientOf(() => Response.json(body, { status, headers })).responses.create(params)
     await expect(refused).rejects.toBeInstanceOf(OpenAI.RateLimitError)
@@ -1260,14 +1260,14 @@ describe('the OpenAI SDK', () => {
   })
 })
 
-/** What clients do to an answer before they send it back. */
+/** Changes that clients make to an answer before they return it. */
 const echoes: Readonly<Record<string, (item: Wire) => Wire>> = {
   'as it came': (item) => item,
   'without ids and text of the reasoning': ({ id: _id, content, status: _status, ...rest }) =>
     rest['type'] === 'reasoning' ? rest : { ...rest, content: (content as Wire[] | undefined)?.[0]?.['text'] },
 }
 
-describe('an answer that comes back', () => {
+describe('an answer that a client returns', () => {
   test.for(Object.keys(echoes))('is the answer that was sampled: %s', (name) => {
     const request = parse({ ...hello, tools: offered })
     fc.assert(
@@ -1278,7 +1278,7 @@ describe('an answer that comes back', () => {
         const response = capture.toResponse()
         const sampled = response?.choices[0]?.message
         if (response === undefined || sampled === undefined) throw new Error('no answer')
-        const memory = new SessionMemory(1024 * 1024)
+        const memory = new AnswerHistory(1024 * 1024)
         memory.remember(request, response)
 
         const rendered = openaiResponses.renderResponse(request, { response, events }, contextOf()) as Wire
@@ -1321,7 +1321,7 @@ describe('openaiResponsesFields', () => {
   `)
   const fields = openaiResponsesFields.map(({ field }) => field)
 
-  test('says what becomes of every field that harnesses send', () => {
+  test('documents every field that harnesses send', () => {
     expect(seen.filter((path) => !fields.includes(path))).toEqual([])
     expect(fields).toEqual([...new Set(fields)])
   })

@@ -1,12 +1,13 @@
-import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
+import { firstIssue, formatPath } from '../../lib/json/first-issue.ts'
+import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import type { ContentPart, Message, ToolChoice } from '../../model/message.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { ResponseFormat, TurnRequest } from '../../model/turn.ts'
 import {
-  takesComments,
+  acceptsComments,
   type Answer,
   type Dialect,
   type JsonBody,
@@ -85,11 +86,11 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   const messages = readInput(wire.input ?? [], historyOf(wire, context), {
     readCall: (item) => readCall(item, table),
     describeTools: (tools) => describeTools(tools, table),
-    open: (sealed) => context.vault.open(sealed),
+    open: (sealed) => context.sealer.open(sealed),
     answerOf: answerOfItem,
     recall: (answerId) => context.recall(answerId),
   })
-  if (messages.length === 0) throw new RolloutError('request.malformed', 'There is no input.', { param: 'input' })
+  if (messages.length === 0) throw new RolloutError('request.malformed', 'The input is empty.', { param: 'input' })
   const isCompaction = wantsCompaction(wire, context)
   if (isCompaction) messages.push(COMPACTION_REQUEST)
   const { tools, toolChoice } = chooseTools(wire, table)
@@ -99,12 +100,12 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
     model: wire.model ?? '',
     messages,
     tools,
-    // The tools stay where they stood in the prompt; what is wanted now is text.
+    // The tools stay in the prompt, so that its beginning does not change; the answer is text.
     toolChoice: isCompaction && tools.length > 0 ? 'none' : toolChoice,
     parallelToolCalls: wire.parallel_tool_calls ?? undefined,
     responseFormat: isCompaction ? undefined : format,
-    ...(isCompaction ? { purpose: 'compaction' as const } : {}),
-    ...(effort == null ? {} : { reasoning: { enabled: effort !== 'none', effort } }),
+    purpose: isCompaction ? 'compaction' : undefined,
+    reasoning: effort == null ? undefined : { enabled: effort !== 'none', effort },
     sampling: {
       temperature: wire.temperature ?? undefined,
       topP: wire.top_p ?? undefined,
@@ -127,37 +128,25 @@ function readWire(value: unknown): WireRequest {
   return parsed.data
 }
 
-/** The first problem, as OpenAI words it: one message, one `param`. */
+/** Reports the first problem in OpenAI's format: one message, one `param`. */
 function malformed(error: z.ZodError, base: readonly PropertyKey[] = []): RolloutError {
-  const issue = deepestIssue(error.issues[0])
-  const path = [...base, ...issue.path]
-  const param = path.map((step, i) => (typeof step === 'number' ? `[${step}]` : `${i ? '.' : ''}${String(step)}`))
-  const place = param.join('')
-  return new RolloutError('request.malformed', `Invalid value${place && ` for '${place}'`}: ${issue.message}`, {
-    param: place || undefined,
+  const { path, message } = firstIssue(error)
+  const param = formatPath([...base, ...path])
+  return new RolloutError('request.malformed', `Invalid value${param && ` for '${param}'`}: ${message}`, {
+    param: param || undefined,
   })
 }
 
-/** A union reports each of its branches; the branch that got furthest is the one that was meant. */
-function deepestIssue(issue: z.core.$ZodIssue | undefined): { path: PropertyKey[]; message: string } {
-  if (issue === undefined) return { path: [], message: 'not valid' }
-  if (issue.code !== 'invalid_union' || issue.errors.length === 0) return issue
-  const inner = issue.errors.flatMap((branch) => branch.slice(0, 1).map(deepestIssue))
-  const deepest = inner.toSorted((a, b) => b.path.length - a.path.length)[0]
-  if (deepest === undefined || deepest.path.length === 0) return issue
-  return { path: [...issue.path, ...deepest.path], message: deepest.message }
-}
-
-/** What would change the answer and cannot be had here is refused; the rest of what we do not know is left out. */
+/** Rejects unsupported fields that would change the answer. Other unknown fields are ignored. */
 function assertSupported(wire: WireRequest, context: RequestContext): void {
-  const refuse = (param: string, message: string): never => {
+  const reject = (param: string, message: string): never => {
     throw new RolloutError('request.malformed', message, { param })
   }
-  if (wire.model == null && context.route.kind === 'generate') refuse('model', "Missing required parameter: 'model'.")
-  if (wire.background === true) refuse('background', 'Background responses are not supported; leave out `background`.')
-  if (wire.input == null && wire.previous_response_id == null) refuse('input', "Missing required parameter: 'input'.")
-  if (wire.conversation != null) refuse('conversation', 'Conversations are not stored here; send the items as `input`.')
-  if (wire.prompt != null) refuse('prompt', 'Stored prompts are not available here; send their text as `input`.')
+  if (wire.model == null && context.route.kind === 'generate') reject('model', "Missing required parameter: 'model'.")
+  if (wire.background === true) reject('background', 'Background responses are not supported; remove `background`.')
+  if (wire.input == null && wire.previous_response_id == null) reject('input', "Missing required parameter: 'input'.")
+  if (wire.conversation != null) reject('conversation', 'Conversations are not stored; send the items as `input`.')
+  if (wire.prompt != null) reject('prompt', 'Stored prompts are not supported; send their text as `input`.')
 }
 
 function historyOf(wire: WireRequest, context: RequestContext): Message[] {
@@ -170,27 +159,27 @@ function historyOf(wire: WireRequest, context: RequestContext): Message[] {
       param: 'previous_response_id',
     })
   }
-  // Instructions are of one request only, so new ones take the place of those the conversation began with. A system
-  // message there may also have stood in the input; harnesses that send both are not known.
+  // Instructions belong to one request, so new instructions replace those at the beginning of the conversation. A system
+  // message there may also come from the input, but no known harness sends both.
   const isReplaced = system.length > 0 && recalled[0]?.role === 'system'
   return [...system, ...recalled.slice(isReplaced ? 1 : 0)]
 }
 
-/** Read from the body itself: rendering the answer needs the tools again, but not the rest of a long input. */
+/** Reads the body: rendering the answer needs the tools again, but not the rest of a long input. */
 function toolTableOf(body: WireFields): ToolTable {
   const loaded = Array.isArray(body['input']) ? body['input'].flatMap(loadedTools) : []
   return createToolTable(parseTools(body['tools'], ['tools']), loaded)
 }
 
-/** Tools that stand in the input: given along with it, or found by the harness's search. */
+/** Tools in the input: sent with it, or found by the harness's tool search. */
 function loadedTools(item: { type?: unknown; tools?: unknown } | null, position: number): WireTool[] {
   if (item?.type !== 'additional_tools' && item?.type !== 'tool_search_output') return []
   return parseTools(item.tools, ['input', position, 'tools'])
 }
 
-function parseTools(tools: unknown, place: readonly PropertyKey[]): WireTool[] {
+function parseTools(tools: unknown, path: readonly PropertyKey[]): WireTool[] {
   const parsed = listOf(WireTool).safeParse(tools ?? [])
-  if (!parsed.success) throw malformed(parsed.error, place)
+  if (!parsed.success) throw malformed(parsed.error, path)
   return parsed.data
 }
 
@@ -209,11 +198,10 @@ function chooseTools(wire: WireRequest, table: ToolTable): Pick<TurnRequest, 'to
     const tools = table.tools.filter((tool) => allowed.has(tool.name))
     return tools.length === 0 ? { tools } : { tools, toolChoice: choice.mode === 'required' ? 'required' : 'auto' }
   }
-  const toolChoice = toToolChoice(choice, table)
-  return { tools: table.tools, ...(toolChoice === undefined ? {} : { toolChoice }) }
+  return { tools: table.tools, toolChoice: toToolChoice(choice, table) }
 }
 
-/** A choice of one of OpenAI's own tools is a choice of none we have, and left to the engine. */
+/** Undefined for the choice of a tool that OpenAI runs. */
 function toToolChoice(choice: WireChoice, table: ToolTable): ToolChoice | undefined {
   const name = chosenName(choice, table)
   if (name !== undefined) return { name }
@@ -232,13 +220,13 @@ interface WireChoice {
 function chosenName({ type, name, namespace }: WireChoice, table: ToolTable): string | undefined {
   if (type === 'function' || type === 'custom') {
     if (name == null) return undefined
-    return table.find({ kind: type, name, ...(namespace == null ? {} : { namespace }) })
+    return table.find({ kind: type, name, namespace: namespace ?? undefined })
   }
   const kind = type == null ? undefined : UNNAMED_TOOLS.get(type)
   return type == null || kind === undefined ? undefined : table.find({ kind, name: type })
 }
 
-/** Tools there is at most one of, which have their type for a name. */
+/** Tools that occur at most once. Their name is their type. */
 const UNNAMED_TOOLS: ReadonlyMap<string, CallKind> = new Map<string, CallKind>([
   ['local_shell', 'local-shell'],
   ['shell', 'shell'],
@@ -246,7 +234,7 @@ const UNNAMED_TOOLS: ReadonlyMap<string, CallKind> = new Map<string, CallKind>([
   ['tool_search', 'tool-search'],
 ])
 
-/** Some settings can change in the middle of a conversation; the last word counts. */
+/** Items of the input may change these settings; the last change applies. */
 function settingsOf(wire: WireRequest): { effort?: string | null; format?: ResponseFormat } {
   let effort = wire.reasoning?.effort
   let format = wire.text?.format
@@ -270,7 +258,7 @@ function toResponseFormat(format: z.infer<typeof WireTextFormat>): ResponseForma
         type: 'json-schema',
         name: format.name ?? 'response',
         schema: format.schema,
-        ...(format.strict == null ? {} : { strict: format.strict }),
+        strict: format.strict ?? undefined,
       }
     default:
       return undefined
@@ -286,8 +274,8 @@ const PATHS = {
 }
 
 /**
- * OpenAI compacts a conversation into something only its own models read. Here the model writes a summary, which the
- * harness carries sealed and which is read again as a message of the user.
+ * OpenAI compacts a conversation into a form that only its own models read. Here the model writes a summary, which the
+ * harness stores sealed and which becomes a user message in later requests.
  */
 function wantsCompaction({ input }: { input?: unknown }, context: RequestContext): boolean {
   const last: unknown = Array.isArray(input) ? input.at(-1) : undefined
@@ -309,7 +297,7 @@ const COMPACTION_REQUEST: Message = {
 
 const SUMMARY_HEADING = 'Summary of the conversation so far:\n\n'
 
-/** The messages of the user are kept as they are; everything else is in the summary. */
+/** User messages are kept unchanged; the summary replaces everything else. */
 function renderCompaction(request: TurnRequest, writer: ResponseWriter): WireFields {
   const { id, created_at, output } = writer.response() as { id: string; created_at: number; output: WireFields[] }
   const kept = request.messages.slice(0, -1).filter((message) => message.role === 'user')
@@ -351,21 +339,21 @@ function createWriter(request: TurnRequest, context: RequestContext): ResponseWr
     echo: echoOf(request),
     showsSummary: summary != null && summary !== 'none',
     showsLogprobs: request.logprobs,
-    takesComments: takesComments(context.headers),
+    acceptsComments: acceptsComments(context.headers),
     isCompaction,
-    seal: (text) => context.vault.seal(isCompaction ? SUMMARY_HEADING + text : text),
+    seal: (text) => context.sealer.seal(isCompaction ? SUMMARY_HEADING + text : text),
     isStreamed: (name) => isStreamed(name, table),
     createCall: (call, whole) => createCallWriter(call, table, whole),
   }
   return new ResponseWriter(shape)
 }
 
-/** A response repeats its request, with what OpenAI takes for granted filled in. */
+/** A response repeats the fields of its request, with OpenAI's defaults. */
 function echoOf({ model, wire: { body } }: TurnRequest): WireFields {
   const reasoning = { effort: null, summary: null, ...(body['reasoning'] as object | null) }
   const text = { format: { type: 'text' }, verbosity: 'medium', ...(body['text'] as object | null) }
   const echo: Record<string, unknown> = { background: false, model, reasoning, text }
-  for (const [field, usual] of Object.entries(ECHOED)) echo[field] = body[field] ?? usual
+  for (const [field, fallback] of Object.entries(ECHOED)) echo[field] = body[field] ?? fallback
   return { ...echo, service_tier: servedTier(body['service_tier']) }
 }
 
@@ -389,9 +377,9 @@ const ECHOED: WireFields = {
   user: null,
 }
 
-/** The tier that served the request, which is never the request to choose one. */
-function servedTier(asked: unknown): unknown {
-  return asked == null || asked === 'auto' ? 'default' : asked
+/** The tier that served the request, which is never `auto`. */
+function servedTier(requested: unknown): unknown {
+  return requested == null || requested === 'auto' ? 'default' : requested
 }
 
 // --- render stream ----------------------------------------------------------------------------------------------------
@@ -402,8 +390,8 @@ function createStreamRenderer(request: TurnRequest, context: RequestContext): St
 }
 
 /**
- * Codex, Qwen Code and OpenCode try again after a broken stream as well as after a failed response; pi only after a
- * broken stream. So the stream breaks, unless trying again is what must not happen.
+ * Codex, Qwen Code and OpenCode retry after a broken connection and after a failed response; pi only after a broken
+ * connection. So the connection breaks, unless the client must not retry.
  */
 function renderStreamError(failure: Failure): string | undefined {
   const { retryable } = failureClasses[failure.code]
@@ -418,14 +406,14 @@ function renderStreamError(failure: Failure): string | undefined {
     output: [],
     usage: null,
   }
-  // OpenAI sends both: its SDKs stop at the first, Codex reads the second.
+  // OpenAI sends both events: its SDKs stop at the first, Codex reads the second.
   return (
     frame('error', { sequence_number: LAST_SEQUENCE_NUMBER - 1, error }) +
     frame('response.failed', { sequence_number: LAST_SEQUENCE_NUMBER, response })
   )
 }
 
-/** How many frames went before is not known here, only that these come after all of them. */
+/** The number of earlier frames is unknown here; these follow all of them. */
 const LAST_SEQUENCE_NUMBER = 2 ** 31 - 1
 
 function frame(type: string, fields: WireFields): string {
@@ -436,7 +424,7 @@ function frame(type: string, fields: WireFields): string {
 
 function renderError(failure: Failure): RenderedError {
   const headers: Record<string, string> = {}
-  // Codex gives up at once on a 429 that does not say when to come back.
+  // Codex does not retry after a 429 without `retry-after`.
   const retryAfter = failure.retryAfterSeconds ?? (failure.status === 429 ? 1 : undefined)
   if (retryAfter !== undefined) headers['retry-after'] = String(retryAfter)
   return { status: failure.status, headers, body: { error: errorOf(failure) } }
@@ -456,7 +444,7 @@ function errorCode({ code, param, message }: Failure): string {
   return isLost ? 'previous_response_not_found' : (ERROR_CODES[code] ?? code)
 }
 
-/** Words that clients of this API compare with; anything else gets our own code. */
+/** Codes that clients of this API check. Other failures keep the gateway's code. */
 const ERROR_CODES: Readonly<Record<string, string>> = {
   'request.context-overflow': 'context_length_exceeded',
   'request.unauthorized': 'invalid_api_key',

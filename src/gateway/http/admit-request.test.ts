@@ -6,7 +6,7 @@ import { bareContext } from '../dialects/dialect.ts'
 
 type Body = Record<string, unknown>
 
-/** The error as the harness sees it; undefined when the request is admitted. */
+/** Returns the error that the harness receives; undefined when the request is admitted. */
 function refusal(id: string, value: Body): { status: number; body: unknown } | undefined {
   const dialect = dialects.find((one) => one.id === id)!
   const route = dialect.routes.find(({ kind }) => kind === 'generate')!
@@ -32,7 +32,7 @@ const anthropic = (...content: unknown[]): Body => ({
 })
 const google = (part: unknown): Body => ({ contents: [{ role: 'user', parts: [part] }] })
 
-/** Every place of the four APIs that can name media by URL. */
+/** Every field of the four APIs that can contain the URL of media. */
 const PLACES: [string, string, (url: string) => Body][] = [
   ['openai-chat', 'image_url', (url) => chat([{ type: 'image_url', image_url: { url } }])],
   ['openai-chat', 'video_url', (url) => chat([{ type: 'video_url', video_url: { url } }])],
@@ -75,12 +75,12 @@ const URLS = [
 ]
 
 describe('assertAdmissible()', () => {
-  test.each(PLACES)('%s: media in %s must be inline data', (id, _, body) => {
+  test.each(PLACES)('%s: assertAdmissible() rejects media in %s that are not inline data', (id, _, body) => {
     for (const url of URLS) {
       const refused = refusal(id, body(url))
       expect(refused, url).toMatchObject({ status: 400 })
       expect(JSON.stringify(refused?.body), url).toContain('inline data')
-      // The text goes to logs, and a URL may hold a credential.
+      // The message is logged, and a URL may contain a credential.
       expect(JSON.stringify(refused?.body)).not.toContain('169.254')
     }
     expect(refusal(id, body('data:image/png;base64,AA=='))).toBeUndefined()
@@ -102,7 +102,7 @@ describe('assertAdmissible()', () => {
     ['continue_final_message', true],
     ['custom_logit_processor', 'x'],
     ['lora_path', '/x'],
-  ])('Chat Completions: %s is refused by name, and its neutral values are not', (name, value) => {
+  ])('Chat Completions: assertAdmissible() rejects %s by name, and admits its neutral values', (name, value) => {
     expect(refusal('openai-chat', { ...chat('hi'), [name]: value })).toMatchObject({
       status: 400,
       body: { error: { param: name, message: expect.stringContaining(name) } },

@@ -1,22 +1,22 @@
 import { RolloutError } from '../../model/failure.ts'
 import type { ContentPart } from '../../model/message.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import { isNeutral, REFUSED_FIELDS } from '../upstreams/wire/chat-fields.ts'
+import { isNeutral, REJECTED_FIELDS } from '../upstreams/wire/chat-fields.ts'
 
 /**
- * Refuses a request that would make the engine load something from a place, or that sets a field which is never passed on.
- * A harness gets this error in the shape of its API, and the engine gets no request. Throws RolloutError `request.malformed`.
+ * Throws RolloutError `request.malformed` for a request that would make the engine load media from a URL or path, and for
+ * a request with a field that is never passed to the engine.
  */
 export function assertAdmissible(request: TurnRequest): void {
   for (const message of request.messages) for (const part of message.content) assertInline(part)
   if (request.wire.api !== 'openai-chat') return
   for (const [name, value] of Object.entries(request.wire.body)) {
-    if (REFUSED_FIELDS.has(name) && !isNeutral(value)) throw refusedField(name)
+    if (REJECTED_FIELDS.has(name) && !isNeutral(value)) throw rejectedField(name)
   }
 }
 
-/** The other APIs have no such fields: what a dialect does not know is not written into the engine's request. */
-function refusedField(name: string): RolloutError {
+/** The other APIs have no such fields: their dialects write only known fields into the engine's request. */
+function rejectedField(name: string): RolloutError {
   const message =
     `The field '${name}' is not passed to the engine: a harness may not choose tokens, the prompt's ids or template, or ` +
     'weights. Remove the field; for JSON answers use response_format.'
@@ -32,7 +32,7 @@ function assertInline(part: ContentPart): void {
   throw new RolloutError('request.malformed', message)
 }
 
-/** The place that a part of a message is to be loaded from; undefined when it holds its own data. */
+/** The URL of a message part that is not inline; undefined for inline parts. */
 function locatorOf(part: ContentPart): string | undefined {
   switch (part.type) {
     case 'text':
@@ -44,7 +44,7 @@ function locatorOf(part: ContentPart): string | undefined {
   }
 }
 
-/** The members by which the four APIs name a place to load media or documents from. */
+/** The members in which the four APIs have URLs of media or documents. */
 function locators(wire: unknown): string[] {
   const named = ['image_url', 'audio_url', 'video_url', 'file_url'].map((name) => memberOf(wire, name))
   const nested = [...named, memberOf(wire, 'source')].map((value) => memberOf(value, 'url'))
@@ -56,7 +56,7 @@ function memberOf(value: unknown, name: string): unknown {
   return typeof value === 'object' && value !== null ? (value as Readonly<Record<string, unknown>>)[name] : undefined
 }
 
-/** Without credentials, and short. */
+/** Names the kind of a URL without its contents, which may include credentials. */
 function describe(url: string): string {
   const scheme = /^[a-z][a-z0-9+.-]*:/i.exec(url)?.[0]
   return scheme === undefined ? 'a path or name' : `a ${scheme} URL`

@@ -20,7 +20,7 @@ function recorder(): { caller: Caller; written: () => string[] } {
   return { caller, written: () => written }
 }
 
-test('a stream of which nothing could be said before its end is over once it has ended', async () => {
+test('finish() ends a stream whose headers were not sent before, and stops its timers', async () => {
   vi.useFakeTimers()
   try {
     const route = googleGenerate.routes.find(({ path }) => path.endsWith(':streamGenerateContent')) as Route

@@ -2,19 +2,19 @@ import type { Failure } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import type { Dialect, RequestContext, StreamRenderer } from '../dialects/dialect.ts'
-import type { Listener, TurnEnding } from '../live-turn.ts'
+import type { Listener, TurnEnding } from '../sessions/live-turn.ts'
 
-/** The harness's end of the call. Writing to one that has gone is not an error; `signal` tells. */
+/** The harness's side of a call. Writing after the harness has closed the call is no error. */
 export interface Caller {
-  /** Aborted when the harness goes away before it has the whole answer. */
+  /** Aborted when the harness closes the call before it has the whole answer. */
   readonly signal: AbortSignal
   startStream(contentType: string): void
-  /** A promise while the harness is not ready for more. */
+  /** Returns a promise while the send buffer is full. */
   write(text: string): void | Promise<void>
-  /** Resolves with whether everything was handed to the network. */
+  /** Resolves with whether all bytes were passed to the network. */
   end(text?: string): Promise<boolean>
   sendJson(status: number, body: unknown, headers?: Readonly<Record<string, string>>): Promise<boolean>
-  /** Ends the response so that the harness sees a broken connection. */
+  /** Breaks the connection. */
   cut(): void
 }
 
@@ -25,9 +25,9 @@ export interface AnswerCall {
   caller: Caller
 }
 
-/** Hears the events of a turn and turns them into one harness's response. */
+/** Renders the events of a turn as the response to one harness request. */
 export interface AnswerWriter extends Listener {
-  /** Lets the end out, which was held back until the turn is stored. Resolves with whether the harness got it all. */
+  /** Sends the end of the answer, called after the turn is stored. Resolves with whether the harness received it all. */
   finish(ending: TurnEnding): Promise<boolean>
 }
 
@@ -35,7 +35,7 @@ export function createAnswerWriter(call: AnswerCall): AnswerWriter {
   return call.request.stream ? new StreamWriter(call) : new WholeWriter(call)
 }
 
-/** A call that asked for one body. */
+/** For a request without `stream`. */
 class WholeWriter implements AnswerWriter {
   readonly #call: AnswerCall
   readonly #events: StreamEvent[] = []
@@ -55,14 +55,14 @@ class WholeWriter implements AnswerWriter {
   }
 }
 
-/** How long the engine may be silent before the harness is told that its call was taken. */
+/** How long the engine may be silent before the harness receives response headers. */
 const HEADERS_AFTER_MS = 900
-/** Harnesses give up after 60 to 300 s of silence. */
+/** Harnesses abort a call after 60 to 300 s without data. */
 const KEEP_ALIVE_MS = 10_000
 
 /**
- * A call that asked for a stream. Frames go out as their events come in. From the last finish reason on they are held
- * back until the turn is stored: a client that ends on any of them may act on it at once.
+ * For a request with `stream`. Frames are sent as their events arrive. Frames from the last finish reason on are held back
+ * until the turn is stored: a client may end its call at any of them and query the stored turn at once.
  */
 class StreamWriter implements AnswerWriter {
   readonly #call: AnswerCall
@@ -81,7 +81,7 @@ class StreamWriter implements AnswerWriter {
   deliver(events: readonly StreamEvent[]): void | Promise<void> {
     let ready = ''
     for (const event of events) {
-      // Decided by how the turn ends, which may differ from what the engine said: the harness may be gone.
+      // `finish` renders the failure of the turn, which may be another one than the engine's: the harness may be gone.
       if (event.type === 'answer-error') break
       if (event.type === 'choice-delta' && event.finishReason !== undefined) this.#finishedChoices += 1
       const text = this.#renderer.render(event)
@@ -96,9 +96,9 @@ class StreamWriter implements AnswerWriter {
     if (failure === undefined) this.#start()
     clearTimeout(this.#timer)
     if (failure === undefined) return caller.end(this.#held)
-    // Nothing was said yet, so it can still be said with a status of its own.
+    // No headers were sent, so the error can still have its own status.
     if (!this.#isStarted) return sendError(dialect, caller, failure)
-    // A stream that is one JSON text has to be closed by the renderer that opened it.
+    // A stream that is one JSON text must be closed by the renderer that opened it.
     const lastFrame = this.#renderer.render({ type: 'answer-error', failure }) || dialect.renderStreamError(failure)
     if (lastFrame === undefined) caller.cut()
     else await caller.end(lastFrame)
@@ -126,7 +126,7 @@ class StreamWriter implements AnswerWriter {
   }
 }
 
-/** An answer that is none has not been delivered. */
+/** Returns false: an error is no delivered answer. */
 async function sendError(dialect: Dialect, caller: Caller, failure: Failure): Promise<boolean> {
   const { status, headers, body } = dialect.renderError(failure)
   await caller.sendJson(status, body, headers)
@@ -134,5 +134,5 @@ async function sendError(dialect: Dialect, caller: Caller, failure: Failure): Pr
 }
 
 function noAnswer(): Failure {
-  return { code: 'upstream.bad-stream', message: 'The engine answered nothing.', status: 502 }
+  return { code: 'upstream.bad-stream', message: 'The engine returned an empty answer.', status: 502 }
 }

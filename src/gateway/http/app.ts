@@ -10,8 +10,7 @@ import type { Dialect, RenderedError, RequestContext } from '../dialects/dialect
 import type { Caller } from './answer-writer.ts'
 import type { BodyBudget } from './body-budget.ts'
 import { countPrompt } from '../tokens/find-continuation.ts'
-import { handleTurn, readAsEngine } from '../handle-turn.ts'
-import type { TurnDeps } from '../live-turn.ts'
+import { handleTurn, readAsEngine, type TurnDeps } from '../handle-turn.ts'
 import type { GatewayOptions } from '../gateway.ts'
 import { logRefusal } from '../sessions/log-refusal.ts'
 import { readJsonBody, type BodyLimits } from './read-body.ts'
@@ -20,19 +19,19 @@ import { isFull, storeFull } from '../sessions/store-full.ts'
 
 export interface AppDeps extends TurnDeps {
   sessions: Sessions
-  /** The only session that a connection may speak for; undefined where any key will do. */
+  /** Returns the only session that a connection may use; undefined for a connection that any key may use. */
   boundSession?: (socket: Socket) => string | undefined
   dialects: readonly [Dialect, ...Dialect[]]
   limits: BodyLimits
   /** Unix milliseconds. */
   now: () => number
-  bodies: BodyBudget
+  bodyBudget: BodyBudget
   /** Limit of the calls of one session in flight. */
   sessionCalls: number
   onBusy?: GatewayOptions['onBusy']
 }
 
-/** The data plane: what a sandbox may reach, and nothing else. */
+/** The data plane: the only part of the gateway that a sandbox can reach. */
 export function createApp(deps: AppDeps): RequestListener {
   const detect = createDetector(deps.dialects)
   return (request, response) => {
@@ -56,15 +55,15 @@ async function serve(
     const bound = deps.boundSession?.(request.socket)
     if (bound !== undefined && bound !== session.id) throw otherSession()
     assertNotRefused(session, dialect, deps)
-    assertCallRoom(session, deps.sessionCalls)
+    assertCallLimit(session, deps.sessionCalls)
     // Told before the request is looked at: a process that dies of it has told.
     if (session.inFlight.size === 0) deps.onBusy?.({ sessionId: session.id, isBusy: true })
     await track(session, answer(request, caller, detected, session, deps), deps)
   } catch (error) {
     const failure = toFailure(error)
     if (failure.code === 'internal.bug') deps.logger.error({ err: error }, 'request failed on a defect')
-    else deps.logger.info({ method: request.method, url: request.url, failure }, 'request refused')
-    await refuse(request, response, dialect.renderError(failure))
+    else deps.logger.info({ method: request.method, url: request.url, failure }, 'request rejected')
+    await reject(request, response, dialect.renderError(failure))
   }
 }
 
@@ -72,7 +71,7 @@ function otherSession(): RolloutError {
   return new RolloutError('request.unauthorized', 'This connection belongs to another session.')
 }
 
-/** Before the body is read: reading it may be what the refusal is for. */
+/** Checked before the body is read, because reading a body may be what kills the gateway process. */
 function assertNotRefused(session: Session, { id }: Dialect, { ids }: AppDeps): void {
   const { refusal } = session
   if (refusal === undefined) return
@@ -81,7 +80,7 @@ function assertNotRefused(session: Session, { id }: Dialect, { ids }: AppDeps): 
   throw new RolloutError(code, message, fields)
 }
 
-function assertCallRoom({ inFlight }: Session, limit: number): void {
+function assertCallLimit({ inFlight }: Session, limit: number): void {
   if (inFlight.size < limit) return
   const message = `This session has ${inFlight.size} calls in flight, which is its limit. Try again when one of its calls has ended.`
   throw new RolloutError('request.over-quota', message, { retryAfterSeconds: RETRY_AFTER_SECONDS })
@@ -89,7 +88,7 @@ function assertCallRoom({ inFlight }: Session, limit: number): void {
 
 const RETRY_AFTER_SECONDS = 5
 
-/** Closing a session waits for what it has under way. */
+/** Closing a session waits for the tracked requests. */
 async function track({ id, inFlight }: Session, work: Promise<void>, { onBusy }: AppDeps): Promise<void> {
   inFlight.add(work)
   try {
@@ -109,23 +108,23 @@ async function answer(
 ): Promise<void> {
   const context: RequestContext = {
     ...detected,
-    vault: session.vault,
-    recall: (id) => session.memory.recall(id),
-    known: session.knownTo(dialect.id),
+    sealer: session.sealer,
+    recall: (id) => session.answerHistory.recall(id),
+    parsedParts: session.parsedPartsOf(dialect.id),
   }
   switch (context.route.kind) {
     case 'generate': {
       if (isFull(session.log)) throw storeFull()
-      using held = deps.bodies.open(session.id, caller.signal)
-      const body = await readJsonBody(request, deps.limits, session.bodies, held)
-      // Held until the call has ended: so long its text and what was parsed of it are needed.
+      using held = deps.bodyBudget.open(session.id, caller.signal)
+      const body = await readJsonBody(request, deps.limits, session.parsedBodies, held)
+      // The budget is held until the call has ended: its text and parsed value stay in memory until then.
       await handleTurn({ session, dialect, body, context, caller }, deps)
       return
     }
     case 'count-tokens': {
-      using held = deps.bodies.open(session.id, caller.signal)
-      const asked = dialect.parseRequest(await readJsonBody(request, deps.limits, session.bodies, held), context)
-      const { request: readable } = readAsEngine(asked, session, deps)
+      using held = deps.bodyBudget.open(session.id, caller.signal)
+      const body = await readJsonBody(request, deps.limits, session.parsedBodies, held)
+      const { request: readable } = readAsEngine(dialect.parseRequest(body, context), session, deps)
       const tokens = await countPrompt(readable, session, deps.upstream, caller.signal)
       await caller.sendJson(200, dialect.renderTokenCount(tokens))
       return
@@ -147,7 +146,7 @@ async function answer(
   }
 }
 
-async function refuse(request: IncomingMessage, response: ServerResponse, error: RenderedError): Promise<void> {
+async function reject(request: IncomingMessage, response: ServerResponse, error: RenderedError): Promise<void> {
   if (response.headersSent || response.destroyed) return
   const text = JSON.stringify(error.body)
   const length = Buffer.byteLength(text)
@@ -156,8 +155,8 @@ async function refuse(request: IncomingMessage, response: ServerResponse, error:
     response.writeHead(error.status, headers).end(text)
     return
   }
-  // Closing a socket with unread bytes resets it, and the answer in flight is lost with it. So the sender gets the whole
-  // answer first and some time to notice; what it sends meanwhile is thrown away.
+  // Closing a socket with unread bytes resets it, and the response in flight is lost. So the whole response is sent first,
+  // and the bytes that the client still sends are discarded for some time.
   response.writeHead(error.status, { ...headers, connection: 'close' }).write(text)
   request.resume()
   await Promise.race([once(request, 'close'), setTimeout(LINGER_MS, undefined, { ref: false })]).catch(() => {})
@@ -172,10 +171,10 @@ function createdAt(deps: AppDeps): number {
 }
 
 /**
- * Codex tries a WebSocket first and falls back to plain requests at once on 426; on any other answer it tries seven times.
+ * Codex tries a WebSocket first. On status 426 it falls back to plain requests at once; on any other it tries seven times.
  */
-export function refuseUpgrade(_request: IncomingMessage, socket: Duplex): void {
-  // Node removes its own error listener before this event: without a listener, a reset connection ends the process.
+export function rejectUpgrade(_request: IncomingMessage, socket: Duplex): void {
+  // Node removes its own error listener before this event. Without a listener, a reset connection ends the process.
   socket.on('error', () => socket.destroy())
   socket.end('HTTP/1.1 426 Upgrade Required\r\nconnection: close\r\ncontent-length: 0\r\n\r\n')
 }

@@ -20,7 +20,7 @@ async function isPending(promise: Promise<void> | undefined): Promise<boolean> {
   return !isSettled
 }
 
-test('bodies of a session over its limit wait until one of its calls has ended, in order', async () => {
+test('bodies over the limit of a session wait in order until one of its calls has ended', async () => {
   const budget = budgetOf()
   const [first, second, third] = [1, 2, 3].map(() => budget.open('a', never)) as [HeldBody, HeldBody, HeldBody]
   expect(first.grow(15 * MB)).toBeUndefined()
@@ -36,7 +36,7 @@ test('bodies of a session over its limit wait until one of its calls has ended, 
   expect(budget.used).toBe(25 * MB + 1)
 })
 
-test('a session is refused with 429 and a full gateway with 503, both with a time to wait', async () => {
+test('a body over the session limit is rejected with 429, over the total limit with 503, both with retry-after', async () => {
   const budget = budgetOf({ waitMs: 1 })
   void budget.open('a', never).grow(20 * MB)
   await expect(budget.open('a', never).grow(1)).rejects.toMatchObject({
@@ -51,7 +51,7 @@ test('a session is refused with 429 and a full gateway with 503, both with a tim
   })
 })
 
-test('small bodies of other sessions fit however full the gateway is', () => {
+test('small bodies of other sessions are admitted when the gateway is full', () => {
   const budget = budgetOf()
   for (const hostile of ['a', 'b', 'c']) void budget.open(hostile, never).grow(20 * MB)
   for (let session = 0; session < 20; session++) {
@@ -59,13 +59,13 @@ test('small bodies of other sessions fit however full the gateway is', () => {
   }
 })
 
-test('a single body fits, even one over the limits', () => {
+test('a single body is admitted, even over the limits', () => {
   const body = budgetOf().open('a', never)
   expect(body.grow(30 * MB)).toBeUndefined()
   expect(body.grow(30 * MB)).toBeUndefined()
 })
 
-test('a caller that goes away waits no longer', async () => {
+test('an aborted body stops waiting', async () => {
   const budget = budgetOf()
   void budget.open('a', never).grow(20 * MB)
   const gone = new AbortController()
@@ -74,7 +74,7 @@ test('a caller that goes away waits no longer', async () => {
   await expect(waiting).rejects.toMatchObject({ failure: { code: 'request.client-gone' } })
 })
 
-test('all that was held is released, and nothing waits for room that is there', async () => {
+test('all bytes are released, and no body waits while the budget is free', async () => {
   const step = fc.record({
     session: fc.constantFrom('a', 'b', 'c'),
     mb: fc.integer({ min: 0, max: 40 }),

@@ -1,12 +1,12 @@
 import { RolloutError } from '../../model/failure.ts'
 
-/** Limits of the request bodies that calls in flight hold at the same time. */
+/** Limits of the request bodies of all calls in flight. */
 export interface BudgetLimits {
-  /** Of one session, in bytes. A single body always fits. */
+  /** Limit of one session. A single body is always admitted. */
   sessionBytes: number
-  /** Of all sessions, in bytes. */
+  /** Limit of all sessions. */
   totalBytes: number
-  /** How long a body waits for others to be released before it is refused. */
+  /** How long a body waits for the release of others before it is rejected. */
   waitMs: number
 }
 
@@ -14,7 +14,7 @@ const MB = 1024 ** 2
 
 export const DEFAULT_BUDGET: BudgetLimits = { sessionBytes: 128 * MB, totalBytes: 512 * MB, waitMs: 30_000 }
 
-/** What a session may hold whatever the others hold: a few large sessions cannot keep the others from calling. */
+/** Admitted for every session: a few large sessions cannot block the calls of the others. */
 const GUARANTEED_BYTES = 4 * MB
 
 const RETRY_AFTER_SECONDS = 5
@@ -25,7 +25,7 @@ interface Waiting {
   settle(failure?: RolloutError): void
 }
 
-/** Memory for request bodies, shared by all sessions of a gateway. Bodies that do not fit wait, those of one session in order. */
+/** Memory budget for request bodies of all sessions. Bodies over the budget wait; those of one session in order. */
 export class BodyBudget {
   readonly limits: BudgetLimits
   readonly #bySession = new Map<string, number>()
@@ -41,17 +41,17 @@ export class BodyBudget {
     return this.#used
   }
 
-  /** A body of a session, of which nothing is held yet. Its disposal releases all of it. */
+  /** Returns an empty body of a session. Its disposal releases its bytes. */
   open(sessionId: string, signal: AbortSignal): HeldBody {
     return new HeldBody(sessionId, signal, {
-      take: (body, bytes) => this.#take(body, bytes),
+      acquire: (body, bytes) => this.#acquire(body, bytes),
       add: (body, bytes) => this.#add(body, bytes),
     })
   }
 
-  #take(body: HeldBody, bytes: number): Promise<void> | undefined {
+  #acquire(body: HeldBody, bytes: number): Promise<void> | undefined {
     const isBehind = this.#waiting.values().some((other) => other.body.sessionId === body.sessionId)
-    if (!isBehind && this.#whyNot(body, bytes) === undefined) {
+    if (!isBehind && this.#exceededLimit(body, bytes) === undefined) {
       this.#add(body, bytes)
       return undefined
     }
@@ -61,7 +61,7 @@ export class BodyBudget {
   async #wait(body: HeldBody, bytes: number): Promise<void> {
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const onAbort = (): void => settle(new RolloutError('request.client-gone', 'The harness closed the call.'))
-    const timer = setTimeout(() => settle(this.#refusal(body, bytes)), this.limits.waitMs).unref()
+    const timer = setTimeout(() => settle(this.#rejection(body, bytes)), this.limits.waitMs).unref()
     const settle = (failure?: RolloutError): void => {
       clearTimeout(timer)
       body.signal.removeEventListener('abort', onAbort)
@@ -91,14 +91,14 @@ export class BodyBudget {
     for (const waiting of this.#waiting) {
       const { body, bytes } = waiting
       if (behind.has(body.sessionId)) continue
-      if (this.#whyNot(body, bytes) === undefined) {
+      if (this.#exceededLimit(body, bytes) === undefined) {
         this.#add(body, bytes)
         waiting.settle()
       } else behind.add(body.sessionId)
     }
   }
 
-  #whyNot({ sessionId, bytes: held }: HeldBody, bytes: number): 'session' | 'total' | undefined {
+  #exceededLimit({ sessionId, bytes: held }: HeldBody, bytes: number): 'session' | 'total' | undefined {
     const own = this.#bySession.get(sessionId) ?? 0
     if (own > held && own + bytes > this.limits.sessionBytes) return 'session'
     if (own + bytes > GUARANTEED_BYTES && this.#used > held && this.#used + bytes > this.limits.totalBytes)
@@ -106,9 +106,9 @@ export class BodyBudget {
     return undefined
   }
 
-  #refusal(body: HeldBody, bytes: number): RolloutError {
+  #rejection(body: HeldBody, bytes: number): RolloutError {
     const { sessionBytes, totalBytes } = this.limits
-    if (this.#whyNot(body, bytes) === 'total') {
+    if (this.#exceededLimit(body, bytes) === 'total') {
       const message = `The gateway holds ${toMb(this.#used)} MB of request bodies; the limit is ${toMb(totalBytes)} MB. Try again later.`
       return new RolloutError('request.over-quota', message, { status: 503, retryAfterSeconds: RETRY_AFTER_SECONDS })
     }
@@ -122,33 +122,28 @@ function toMb(bytes: number): number {
   return Math.round(bytes / MB)
 }
 
-/** The part of a budget that one request body holds. */
+interface Budget {
+  acquire(body: HeldBody, bytes: number): Promise<void> | undefined
+  add(body: HeldBody, bytes: number): void
+}
+
+/** The part of the budget that one request body holds. */
 export class HeldBody implements Disposable {
   readonly sessionId: string
   readonly signal: AbortSignal
-  readonly #budget: {
-    take(body: HeldBody, bytes: number): Promise<void> | undefined
-    add(body: HeldBody, bytes: number): void
-  }
-  /** Written by its budget only. */
+  readonly #budget: Budget
+  /** Written only by the budget. */
   bytes = 0
 
-  constructor(
-    sessionId: string,
-    signal: AbortSignal,
-    budget: {
-      take(body: HeldBody, bytes: number): Promise<void> | undefined
-      add(body: HeldBody, bytes: number): void
-    },
-  ) {
+  constructor(sessionId: string, signal: AbortSignal, budget: Budget) {
     this.sessionId = sessionId
     this.signal = signal
     this.#budget = budget
   }
 
-  /** Undefined when the bytes fit at once. Rejects with `request.over-quota` when there is no room in time. */
+  /** Returns undefined when the bytes are admitted at once. Rejects with `request.over-quota` after the wait limit. */
   grow(bytes: number): Promise<void> | undefined {
-    return this.#budget.take(this, bytes)
+    return this.#budget.acquire(this, bytes)
   }
 
   shrinkTo(bytes: number): void {

@@ -2,7 +2,7 @@ import type { ServerResponse } from 'node:http'
 import { JsonBytes } from '../../lib/json/json-bytes.ts'
 import type { Caller } from './answer-writer.ts'
 
-/** The harness behind a Node response. */
+/** The caller of a Node response. */
 export function createCaller(response: ServerResponse): Caller {
   const gone = new AbortController()
   response.once('close', () => {
@@ -34,7 +34,7 @@ export function createCaller(response: ServerResponse): Caller {
     signal: gone.signal,
 
     startStream(contentType) {
-      // They go out with the first text, which follows at once: in one write and not in two.
+      // Node sends the headers with the first text, in one write.
       response.writeHead(200, { 'content-type': contentType, 'cache-control': 'no-cache' })
     },
 

@@ -31,11 +31,11 @@ describe('createDetector()', () => {
     expect(detected('POST', url, { 'x-goog-api-key': 'k3' }).key).toBe('k3')
   })
 
-  test('leaves the session open when the harness dropped the path prefix', () => {
+  test('returns no session id when the harness dropped the path prefix', () => {
     expect(detected('POST', '/v1/chat/completions').sessionId).toBeUndefined()
   })
 
-  test('lets no header or query name a session', () => {
+  test('ignores session ids in headers and query', () => {
     const headers = { 'x-session-id': 'ses_2', authorization: 'Bearer k' }
     expect(detected('POST', '/s/ses_1/v1/chat/completions?session_id=ses_2', headers).sessionId).toBe('ses_1')
     expect(detected('POST', '/v1/chat/completions?session_id=ses_2', headers).sessionId).toBeUndefined()

@@ -2,23 +2,23 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { RolloutError } from '../../model/failure.ts'
 import type { Dialect, RequestContext } from '../dialects/dialect.ts'
 
-/** What a request is, by its method, path and headers alone. */
+/** A request as identified by its method, path and headers. */
 export interface Detected {
   dialect: Dialect
-  /** What can be said before the session is known. */
-  context: Omit<RequestContext, 'recall' | 'vault' | 'known'>
-  /** From the path; absent when the harness could not keep the prefix of its base URL. */
+  /** Without the fields that depend on the session. */
+  context: Omit<RequestContext, 'recall' | 'sealer' | 'parsedParts'>
+  /** From the path; absent when the harness dropped the prefix of its base URL. */
   sessionId?: string
   key?: string
 }
 
-/** Finds out what a request is. Throws RolloutError `request.unknown-route` or `request.wrong-method`. */
+/** Identifies requests. Throws RolloutError `request.unknown-route` or `request.wrong-method`. */
 export function createDetector(
   dialects: readonly Dialect[],
 ): (request: { method: string; url: string; headers: IncomingHttpHeaders }) => Detected {
   const table = dialects
     .flatMap((dialect) => dialect.routes.map((route) => ({ dialect, route, pattern: patternOf(route.path) })))
-    // Routes that ask for a header first: they are the more particular ones.
+    // Routes that require a header first, because they are more specific.
     .toSorted((a, b) => Number(b.route.header !== undefined) - Number(a.route.header !== undefined))
   return ({ method, url, headers }) => {
     const [path = '', search = ''] = url.split('?', 2)
@@ -30,8 +30,8 @@ export function createDetector(
     const match = matches.find(({ route }) => route.method === method)
     if (match === undefined) {
       const allowed = matches.map(({ route }) => route.method).join(', ')
-      if (allowed) throw new RolloutError('request.wrong-method', `${rest} takes ${allowed}, not ${method}.`)
-      throw new RolloutError('request.unknown-route', `There is no ${method} ${rest.slice(0, 200)} here.`)
+      if (allowed) throw new RolloutError('request.wrong-method', `${rest} accepts ${allowed}, not ${method}.`)
+      throw new RolloutError('request.unknown-route', `Unknown route: ${method} ${rest.slice(0, 200)}.`)
     }
     const query = new URLSearchParams(search)
     const wildcards = (match.pattern.exec(rest) ?? []).slice(1).map(decode)
@@ -58,7 +58,7 @@ function keyOf(headers: IncomingHttpHeaders, query: URLSearchParams): string | u
   return bearer ?? single(headers['x-api-key']) ?? single(headers['x-goog-api-key']) ?? query.get('key') ?? undefined
 }
 
-/** The dialect to refuse a request in that fits no route. */
+/** Returns the dialect that renders the error for a request that matches no route. */
 export function guessDialect(
   dialects: readonly [Dialect, ...Dialect[]],
   request: { url: string; headers: IncomingHttpHeaders },

@@ -33,7 +33,7 @@ beforeAll(async () => {
 })
 afterAll(() => rm(dir, { recursive: true, force: true }))
 
-/** An engine that does what each test says. */
+/** An engine that each test configures. */
 function engine(send: (options: SendOptions) => Promise<readonly StreamEvent[]>): Upstream {
   const missing = (): never => {
     throw new Error('not part of this test')
@@ -100,17 +100,17 @@ function chatOf(content: string): string {
   return JSON.stringify({ model: 'm', messages: [{ role: 'user', content }] })
 }
 
-/** Different texts that have nothing in common, so that a log cannot store one by reference to another. */
+/** Texts without common parts, so that a log cannot store one as a reference to another. */
 function noise(length: number, seed: string): string {
   let text = ''
   for (let block = 0; text.length < length; block++) text += hash('sha512', `${seed} ${block}`)
   return text.slice(0, length)
 }
 
-describe('requests that the engine refuses', () => {
+describe('requests that the engine rejects', () => {
   const refusing = engine(() => Promise.reject(new RolloutError('upstream.refused', 'No such thing.')))
 
-  test('long ones are stored as head, size and hash; short ones whole', async () => {
+  test('long requests are stored as head, size and hash; short requests are stored whole', async () => {
     await using gateway = await start(refusing)
     const session = await gateway.openSession()
     const bodies = Array.from({ length: 8 }, (_, index) => chatOf(noise(1_000_000, `refused ${index}`)))
@@ -129,7 +129,7 @@ describe('requests that the engine refuses', () => {
     expect((await stat(join(dir, session.id, 'calls.plog'))).size).toBeLessThan(100_000)
   })
 
-  test('long ones that the engine accepts are stored whole', async () => {
+  test('long requests that the engine accepts are stored whole', async () => {
     await using gateway = await start(engine(async () => ANSWER))
     const session = await gateway.openSession()
     const body = chatOf(noise(1_000_000, 'accepted'))
@@ -141,7 +141,7 @@ describe('requests that the engine refuses', () => {
 })
 
 describe('a session whose log is full', () => {
-  test('further calls are refused, the log says so once, and other sessions go on', async () => {
+  test('further calls are rejected, one failed turn records that, and other sessions continue', async () => {
     await using gateway = await start(
       engine(async () => ANSWER),
       { sessionLogMb: 1 },
@@ -180,7 +180,7 @@ const apis = [
 ] as const
 
 describe('calls in flight', () => {
-  test.each(apis)('over the limit of a session get 429 and a time to wait: %s', async (path, bodyOf, error) => {
+  test.each(apis)('over the limit of a session get 429 with retry-after: %s', async (path, bodyOf, error) => {
     const release = Promise.withResolvers<readonly StreamEvent[]>()
     const both = Promise.withResolvers<void>()
     let entered = 0
@@ -201,7 +201,7 @@ describe('calls in flight', () => {
 })
 
 describe('request bodies in flight', () => {
-  test.each(apis)('over the limit of a session get 429 and a time to wait: %s', async (path, bodyOf, error) => {
+  test.each(apis)('over the limit of a session get 429 with retry-after: %s', async (path, bodyOf, error) => {
     const release = Promise.withResolvers<readonly StreamEvent[]>()
     const entered = Promise.withResolvers<void>()
     const stalled = engine(() => (entered.resolve(), release.promise))
@@ -214,11 +214,11 @@ describe('request bodies in flight', () => {
     const small = [post(busy, bodyOf('hello'), { path }), post(other, bodyOf('x'.repeat(700_000)), { path })]
     release.resolve(ANSWER)
     for (const answer of await Promise.all([first, ...small])) expect(answer.status).toBe(200)
-    // All of them have been released.
+    // All bodies are released.
     expect(await post(busy, bodyOf('x'.repeat(900_000)), { path })).toMatchObject({ status: 200 })
   })
 
-  test('bodies without a stated length and compressed bodies count too', async () => {
+  test('bodies without content-length and compressed bodies count too', async () => {
     const release = Promise.withResolvers<readonly StreamEvent[]>()
     const entered = Promise.withResolvers<void>()
     const stalled = engine(() => (entered.resolve(), release.promise))

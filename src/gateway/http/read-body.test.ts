@@ -20,7 +20,7 @@ function nested(depth: number): unknown {
   return depth === 0 ? 1 : [nested(depth - 1)]
 }
 
-test('a body that is too deep stays so when it is sent again, or goes on', async () => {
+test('readJsonBody() rejects a body that is too deep again when it is repeated or extended', async () => {
   const memory = new JsonMemory()
   const read = (messages: unknown[]): Promise<unknown> =>
     readJsonBody(requestOf([bodyOf(messages)]), LIMITS, memory, HELD)
@@ -32,32 +32,32 @@ test('a body that is too deep stays so when it is sent again, or goes on', async
   await expect(read([...deep, 'c', 'd'])).rejects.toThrow('nested deeper than 6')
 })
 
-test('a body that is too large is refused, whatever it says of its length', async () => {
+test('readJsonBody() rejects a body that is too large, with and without content-length', async () => {
   const pieces = Array.from({ length: 11 }, () => Buffer.alloc(10_000, ' '))
   await expect(readJsonBody(requestOf(pieces), LIMITS, new JsonMemory(), HELD)).rejects.toThrow('100000')
   const stated = requestOf([], { 'content-length': '100001' })
   await expect(readJsonBody(stated, LIMITS, new JsonMemory(), HELD)).rejects.toThrow('100000')
 })
 
-test('a caller that goes away in the middle of its body is a caller that went away', async () => {
+test('readJsonBody() reports a connection that closes within the body as client-gone', async () => {
   const request = requestOf([])
   const reading = readJsonBody(request, LIMITS, new JsonMemory(), HELD)
   ;(request as unknown as Readable).destroy()
   await expect(reading).rejects.toMatchObject({ failure: { code: 'request.client-gone' } })
 })
 
-test('a body with too many values is rejected before it is parsed, wherever they stand', async () => {
+test('readJsonBody() rejects a body with too many values before it parses the body', async () => {
   const read = (text: string): Promise<unknown> =>
     readJsonBody(requestOf([Buffer.from(text)]), LIMITS, new JsonMemory(), HELD)
   await expect(read(`{"a":[${'1,'.repeat(1100)}1]}`)).rejects.toThrow('more than 1000 values')
   await expect(read(`{"a":[${'[1],'.repeat(1100)}[1]]}`)).rejects.toThrow('more than 1000 values')
-  // Not JSON either way; the text must not be parsed to find out.
+  // Neither is JSON; the text must not be parsed to find out.
   await expect(read(`{"a":[${'1,'.repeat(1100)}`)).rejects.toThrow('more than 1000 values')
   const text = ','.repeat(2500)
   await expect(read(JSON.stringify({ text, quoted: `"${text}\\` }))).resolves.toMatchObject({ value: { text } })
 })
 
-test('a long body that nests too deep is rejected before it is parsed', async () => {
+test('readJsonBody() rejects a long body that is too deep before it parses the body', async () => {
   const limits = { ...LIMITS, maxBytes: 1_000_000 }
   const read = (text: string): Promise<unknown> =>
     readJsonBody(requestOf([Buffer.from(text)]), limits, new JsonMemory(), HELD)

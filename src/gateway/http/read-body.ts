@@ -8,22 +8,22 @@ import type { HeldBody } from './body-budget.ts'
 import type { JsonBody } from '../dialects/dialect.ts'
 
 export interface BodyLimits {
-  /** Of the body as sent and, if it is compressed, of what it unpacks to. */
+  /** Limit of the body as sent, and of its decompressed bytes. */
   maxBytes: number
-  /** Of arrays and objects within each other. */
+  /** Limit of nested arrays and objects. */
   maxDepth: number
-  /** Of values in the whole body. */
+  /** Limit of values in the whole body. */
   maxValues: number
 }
 
-/** As large as Anthropic's own API accepts. Parsing a larger body would hold up the other sessions for over a second. */
+/** Anthropic's own API has the same limit. Parsing a larger body would block the other sessions for over a second. */
 export const DEFAULT_LIMITS: BodyLimits = { maxBytes: 32 * 1024 * 1024, maxDepth: 128, maxValues: 1_000_000 }
 
 type Held = Pick<HeldBody, 'bytes' | 'grow' | 'shrinkTo'>
 
 /**
- * Reads a whole JSON body. Throws RolloutError for anything that is not one, without having held more than allowed.
- * `memory`: of earlier bodies that it may go on from. `held`: grows with what is read, before it is read.
+ * Reads a JSON body. Throws RolloutError for any other body, and never holds more bytes than the limits allow. `memory`:
+ * earlier bodies of the session, whose parsed parts are used again. `held`: acquires the bytes before they are read.
  */
 export async function readJsonBody(
   request: IncomingMessage,
@@ -37,7 +37,7 @@ export async function readJsonBody(
   if (bytes.length > PARSED_BYTES && nestsDeeperThan(bytes, limits.maxDepth)) throw tooDeep(limits.maxDepth)
   const text = decodeUtf8(bytes)
   const { value, added } = parse(text, memory)
-  // The object and its list stand around what was added; the rest has been looked at before.
+  // The added elements are two levels deep; the rest was checked with an earlier body.
   const isTooDeep =
     added === undefined ? isDeeperThan(value, limits.maxDepth) : isDeeperThan(added, limits.maxDepth - 1)
   if (isTooDeep) {
@@ -47,7 +47,7 @@ export async function readJsonBody(
   return { text, value }
 }
 
-/** Longer bodies are searched for their depth first: the parser takes about 80 bytes and 250 ns for each level. */
+/** The depth of longer bodies is checked before parsing: the parser needs about 80 bytes and 250 ns for each level. */
 const PARSED_BYTES = 256 * 1024
 
 function tooDeep(maxDepth: number): RolloutError {
@@ -55,30 +55,30 @@ function tooDeep(maxDepth: number): RolloutError {
 }
 
 function assertFewValues(bytes: Buffer, maxValues: number): void {
-  // A value takes at least two bytes, so most bodies are too short to hold too many.
+  // A value has at least two bytes, so most bodies are too short to exceed the limit.
   if (bytes.length <= 2 * maxValues || !holdsMoreValuesThan(bytes, maxValues)) return
   throw new RolloutError('request.malformed', `The body holds more than ${maxValues} values.`)
 }
 
-/** What a body without a stated length is given at a time. */
+/** Bytes acquired at a time for a body without content-length. */
 const GROWTH_BYTES = 256 * 1024
 
 async function readBytes(request: IncomingMessage, maxBytes: number, held: Held): Promise<Buffer> {
   const stated = Number(request.headers['content-length'] ?? 0)
   if (stated > maxBytes) throw tooLarge(maxBytes)
-  const room = held.grow(stated)
-  if (room !== undefined) {
-    await room
-    // Its events were missed.
+  const admitted = held.grow(stated)
+  if (admitted !== undefined) {
+    await admitted
+    // The events of the request were missed.
     if (request.destroyed) throw clientGone()
   }
   const pieces: Buffer[] = []
   let size = 0
-  // By events: an async iterator costs as much as all else that is done to a body.
+  // Events, because an async iterator costs as much as all other work on a body.
   await new Promise<void>((resolve, reject) => {
     request.on('data', (piece: Buffer) => {
       size += piece.length
-      // The socket stays: the refusal still has to go out on it.
+      // The socket stays open for the error response.
       if (size > maxBytes) return reject(tooLarge(maxBytes))
       pieces.push(piece)
       const more = size > held.bytes ? held.grow(GROWTH_BYTES + size - held.bytes) : undefined
@@ -109,7 +109,7 @@ async function decompress(bytes: Buffer, encoding: string | undefined, maxBytes:
   if (decode === undefined) {
     throw new RolloutError('request.unsupported-encoding', `Content-Encoding "${name.slice(0, 40)}" is not supported.`)
   }
-  // Nothing says how much it unpacks to.
+  // The decompressed size is unknown.
   await held.grow(maxBytes)
   try {
     const unpacked = await decode(bytes, { maxOutputLength: maxBytes })

@@ -13,20 +13,20 @@ import { openaiChat } from '../dialects/openai-chat.ts'
 import { openaiResponses } from '../dialects/openai-responses.ts'
 
 const STALL_MS = 400_000
-/** The least that any harness waits: Gemini CLI for its headers. Between events none waits less than four minutes. */
+/** The shortest timeout of any harness: Gemini CLI for headers. Between events every harness waits four minutes or more. */
 const SHORTEST_PATIENCE_MS = 60_000
 
 type Fetch = () => Promise<Response>
 
-/** One way to ask, and the vendor's own client to read the answer with. */
+/** A request, and the vendor's own client that reads the answer. */
 interface Client {
   dialect: Dialect
-  /** Ends as one of the dialect's routes does. */
+  /** The end of a route's path. */
   route: string
   body: object
   query?: string
   headers?: Record<string, string>
-  /** What restarts this client's clock: any byte, or only an event with data. */
+  /** What restarts this client's timer: any byte, or only an event with data. */
   counts: 'bytes' | 'events'
   read(fetch: Fetch): Promise<string>
 }
@@ -83,7 +83,7 @@ const clients: Record<string, Client> = {
   'OpenAI Responses, Codex': {
     ...responses,
     counts: 'events',
-    // Its own reader: any event with data will do, and the answer is the last one.
+    // Its own reader accepts any event with data; the answer is the last event.
     async read(fetch) {
       const messages = new SseParser().push(new Uint8Array(await (await fetch()).arrayBuffer()))
       const events = messages.map(({ data }) => JSON.parse(data) as { type: string; delta?: string })
@@ -94,7 +94,7 @@ const clients: Record<string, Client> = {
   'OpenAI Responses, SDK': {
     ...responses,
     headers: SDK_HEADERS,
-    // It refuses an event before `response.created`, and knows no clock but that of the connection.
+    // It rejects an event before `response.created`, and has no timer besides that of the connection.
     counts: 'bytes',
     async read(fetch) {
       const client = new OpenAI({ apiKey, baseURL, fetch, maxRetries: 0 })
@@ -148,10 +148,10 @@ const answer: StreamEvent[] = [
   { type: 'answer-end' },
 ]
 
-/** How many events have come when the engine falls silent. */
+/** Number of events before the engine stops sending. */
 const silences = { 'before its first byte': 0, 'in the middle of its answer': 2, 'before the last of its events': 5 }
 
-/** What a harness was sent, and when. */
+/** The data that a harness received, with times. */
 class Recorder implements Caller {
   readonly signal = new AbortController().signal
   readonly sent: { atMs: number; text: string }[] = []
@@ -204,7 +204,7 @@ function prepare({ dialect, route: ending, body, query, headers = {} }: Client):
   return { writer: createAnswerWriter({ dialect, context, request, caller }), caller }
 }
 
-/** An answer that comes whole comes in one piece. */
+/** A whole answer arrives in one batch. */
 async function play(writer: AnswerWriter, silentAfter: number | 'whole'): Promise<void> {
   const capture = new TurnCapture()
   for (const event of answer) capture.add(event)
@@ -214,7 +214,7 @@ async function play(writer: AnswerWriter, silentAfter: number | 'whole'): Promis
   expect(await writer.finish({ response: capture.toResponse() })).toBe(true)
 }
 
-/** The longest time without anything that this client counts; its response headers are the first such thing. */
+/** The longest time without data that this client counts. The response headers count. */
 function longestSilence(sent: Recorder['sent'], counts: Client['counts']): number {
   const heard = sent.filter(({ text }, i) => counts === 'bytes' || i === 0 || hasData(text)).map(({ atMs }) => atMs)
   return Math.max(...heard.map((atMs, i) => atMs - (heard[i - 1] ?? 0)))
@@ -233,7 +233,7 @@ afterEach(() => {
 
 describe.each(Object.entries(clients))('%s: an engine silent for 400 s', (_, client) => {
   test.each(Object.entries(silences))(
-    '%s: the harness hears often enough and reads the answer',
+    '%s: the harness receives keep-alives in time and reads the answer',
     async (_when, after) => {
       const { writer, caller } = prepare(client)
       await play(writer, after)
@@ -248,13 +248,13 @@ describe.each(Object.entries(clients))('%s: an engine silent for 400 s', (_, cli
   )
 })
 
-/** Nothing can be said before the status is known, so a client that wants no stream needs the patience itself. */
+/** Without a stream no byte can be sent before the status is known, so the client itself must wait long enough. */
 test.each([
   { dialect: openaiChat, route: '/v1/chat/completions', body: chat },
   { dialect: openaiResponses, route: '/v1/responses', body: { model: 'm', input: 'hi' } },
   { dialect: anthropicMessages, route: '/v1/messages', body: { ...chat, max_tokens: 100 } },
   { dialect: googleGenerate, route: ':generateContent', body: google },
-])('$dialect.id: a call without a stream waits in silence and then gets its whole answer', async (asked) => {
+])('$dialect.id: a call without stream receives no data until its whole answer', async (asked) => {
   const { writer, caller } = prepare({ ...asked, counts: 'bytes', read: async () => '' })
   await play(writer, 'whole')
   expect(caller.sent).toEqual([])

@@ -2,10 +2,10 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import { connect, type AddressInfo } from 'node:net'
 import { expect, test } from 'vitest'
-import { refuseUpgrade } from './app.ts'
+import { rejectUpgrade } from './app.ts'
 
-test('refuseUpgrade() answers 426 and survives clients that reset the connection', async () => {
-  const server = createServer().on('upgrade', refuseUpgrade)
+test('rejectUpgrade() answers 426 and survives clients that reset the connection', async () => {
+  const server = createServer().on('upgrade', rejectUpgrade)
   await once(server.listen(0, '127.0.0.1'), 'listening')
   const { port } = server.address() as AddressInfo
   const open = (): ReturnType<typeof connect> => {

@@ -11,7 +11,7 @@ const LEVELS: Readonly<Record<number, 'trace' | 'debug' | 'info' | 'warn' | 'err
   60: 'fatal',
 }
 
-/** Passes on the log lines of another process. Other lines, such as the last words of V8, are logged as errors. */
+/** Writes the log lines of another process to this logger. Other lines, such as V8's fatal errors, become errors. */
 export function forwardLog(stream: Readable, logger: Logger): void {
   createInterface({ input: stream }).on('line', (line) => {
     const entry = parseEntry(line)

@@ -2,8 +2,8 @@ import { Socket } from 'node:net'
 import { toFailure, type Failure } from '../../model/failure.ts'
 import type { GatewayControl } from '../gateway.ts'
 
-/** From the supervisor. `init` comes first and is answered when the gateway listens; `accept` carries a connection. */
-export interface Question {
+/** A request of the supervisor. `init` is the first and returns when the gateway listens; `accept` carries a connection. */
+export interface ShardRequest {
   id: number
   method: 'init' | 'accept' | keyof GatewayControl
   args: unknown[]
@@ -18,7 +18,7 @@ export interface Reply {
 /** Sent to the supervisor when a model call has ended. */
 export interface TurnReport {
   sessionId: string
-  /** Tokens that the model sampled in it. */
+  /** Tokens that the model sampled in the call. */
   tokens: number
 }
 
@@ -29,13 +29,13 @@ export interface BusyReport {
 }
 
 export interface ShardInit<T> {
-  /** 0 the first time; the same port again after a crash, because harnesses hold its URL. */
+  /** 0 at the first start; after a crash the same port as before, because harnesses have its URL. */
   port: number
-  /** Of the program that calls `serveShard`. */
+  /** Settings of the program that calls `serveShard`. */
   settings: T
 }
 
-/** A gateway with what the process that owns it needs besides. */
+/** A gateway with the methods that only its own process calls. */
 interface ShardGateway extends GatewayControl {
   accept(sessionId: string, socket: Socket): void
   cutConnections(): void
@@ -46,32 +46,32 @@ export interface RunningShard extends AsyncDisposable {
   port: number
 }
 
-/** A gateway process that cannot store what it has in this time is ended without. */
+/** A gateway process that has not stored its calls after this time exits. */
 const LAST_STORE_MS = 8000
 
-/** Turns this process into a shard: `start` makes the gateway, questions come from the process that forked this one. */
+/** Runs this process as a shard: `start` creates the gateway; requests arrive from the process that forked this one. */
 export function serveShard<T>(
   start: (init: ShardInit<T>, report: (message: TurnReport | BusyReport) => void) => Promise<RunningShard>,
 ): void {
   let shard: RunningShard | undefined
-  process.on('message', (question: Question, handle: unknown) => {
-    void answer(question, handle)
+  process.on('message', (request: ShardRequest, handle: unknown) => {
+    void answer(request, handle)
   })
-  // The supervisor has ended or wants this process to end: calls in flight are cut and stored, then the process exits.
+  // The supervisor has exited or stops this process: calls in flight are cut and stored, then the process exits.
   process.on('disconnect', () => {
     setTimeout(() => process.exit(1), LAST_STORE_MS).unref()
     shard?.gateway.cutConnections()
     void Promise.resolve(shard?.[Symbol.asyncDispose]()).finally(() => process.exit(0))
   })
 
-  async function answer({ id, method, args }: Question, handle: unknown): Promise<void> {
+  async function answer({ id, method, args }: ShardRequest, handle: unknown): Promise<void> {
     const reply: Reply = { id }
     try {
       if (method === 'init') {
-        shard = await start(args[0] as ShardInit<T>, tell)
+        shard = await start(args[0] as ShardInit<T>, send)
         reply.result = shard.port
       } else if (method === 'accept') {
-        if (handle instanceof Socket) take(handle, args[0] as string)
+        if (handle instanceof Socket) accept(handle, args[0] as string)
       } else if (shard !== undefined) {
         const call = shard.gateway[method] as (...given: unknown[]) => Promise<unknown>
         reply.result = await call.apply(shard.gateway, args)
@@ -79,10 +79,10 @@ export function serveShard<T>(
     } catch (error) {
       reply.failure = toFailure(error)
     }
-    tell(reply)
+    send(reply)
   }
 
-  function take(socket: Socket, sessionId: string): void {
+  function accept(socket: Socket, sessionId: string): void {
     socket.on('error', () => socket.destroy())
     // A client that has sent its request may close its side and still read the answer.
     socket.allowHalfOpen = true
@@ -91,7 +91,7 @@ export function serveShard<T>(
   }
 }
 
-/** Without a supervisor there is no reader, and that is no error. */
-function tell(message: Reply | TurnReport | BusyReport): void {
+/** A message without a supervisor to read it is dropped. */
+function send(message: Reply | TurnReport | BusyReport): void {
   if (process.connected) process.send?.(message, undefined, undefined, () => {})
 }

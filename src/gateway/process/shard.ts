@@ -6,33 +6,33 @@ import type { Logger } from 'pino'
 import { RolloutError } from '../../model/failure.ts'
 import { forwardLog } from './forward-log.ts'
 import type { GatewayControl } from '../gateway.ts'
-import { refuseConnection } from '../http/refuse-connection.ts'
-import type { BusyReport, Question, Reply, ShardInit, TurnReport } from './shard-process.ts'
+import { rejectConnection } from '../http/reject-connection.ts'
+import type { BusyReport, ShardRequest, Reply, ShardInit, TurnReport } from './shard-process.ts'
 
 export interface ShardOptions<T> {
   /** The program of a shard; it calls `serveShard`. */
   program: URL
   settings: T
-  /** Heap limit of the process; absent: Node's default. A process over it ends, and is started again. */
+  /** Heap limit of the process; absent: Node's default. A process that exceeds it exits and is restarted. */
   heapMb?: number
-  /** How long questions and connections wait while the process is started again. Default 30 seconds. */
+  /** How long requests and connections wait while the process restarts. Default 30 seconds. */
   waitMs?: number
-  /** A process whose event loop answers nothing for so long is killed and started again. Default 60 seconds. */
+  /** A process whose event loop does not answer for this time is killed and restarted. Default 60 seconds. */
   hangMs?: number
   logger: Logger
 }
 
-/** What the owner of a shard does when something happens to it. */
+/** Callbacks of the owner of a shard. */
 export interface ShardEvents {
-  /** The process has been started again: it needs its sessions back before anything else. */
-  onRestart(ask: Ask): Promise<void>
+  /** Called after a restart, before any other request: the new process needs the sessions of the old one. */
+  onRestart(send: SendRequest): Promise<void>
   onTurn(turn: TurnReport): void
   onBusy(session: BusyReport): void
   /** The process has ended, all its messages have been read, and it will be started again. */
   onCrash(): void
 }
 
-export type Ask = (method: keyof GatewayControl, args: unknown[]) => Promise<unknown>
+export type SendRequest = (method: keyof GatewayControl, args: unknown[]) => Promise<unknown>
 
 interface WaitingConnection {
   sessionId: string
@@ -42,27 +42,27 @@ interface WaitingConnection {
 
 const WAIT_MS = 30_000
 const HANG_MS = 60_000
-/** Of one question, when the process ends each time before it answers. */
+/** Attempts of one request when the process exits before it answers. */
 const MAX_ATTEMPTS = 5
 const STOP_MS = 10_000
 const FIRST_DELAY_MS = 100
 const LONGEST_DELAY_MS = 10_000
-/** A process that has run for so long did not end for the reason of the one before. */
+/** After this time a process counts as healthy, and the restart delay begins anew. */
 const STEADY_MS = 60_000
 
-/** Standard error is for log lines. */
+/** Standard error must contain only log lines. */
 const EXEC_ARGV = ['--disable-warning=ExperimentalWarning']
 
-/** A gateway process under supervision. One that ends is started again, with growing delays when it ends repeatedly. */
+/** A supervised gateway process. It is restarted when it exits, with growing delays when it exits repeatedly. */
 export class Shard<T> {
   readonly #index: number
   readonly #options: ShardOptions<T>
   readonly #events: ShardEvents
-  readonly #asked = new Map<number, PromiseWithResolvers<unknown>>()
+  readonly #pending = new Map<number, PromiseWithResolvers<unknown>>()
   readonly #connections: WaitingConnection[] = []
   readonly #stopping = new AbortController()
   #child: ChildProcess | undefined
-  /** Resolved while the process runs and has its sessions. */
+  /** Resolved while the process runs and has opened its sessions. */
   #ready = Promise.withResolvers<void>()
   #isReady = false
   /** The latest process that became ready. */
@@ -84,14 +84,14 @@ export class Shard<T> {
     return this.#port
   }
 
-  /** Throws when the first process does not come up: another attempt would not help. */
+  /** Throws when the first process does not start: a retry would not help. */
   async start(): Promise<void> {
     await this.#launch()
     this.#setReady()
   }
 
-  /** Waits while the process is started again, and asks again when it ended before it could answer. */
-  async ask(method: keyof GatewayControl, args: unknown[]): Promise<unknown> {
+  /** Waits while the process restarts, and repeats the request when the process exited before it answered. */
+  async request(method: keyof GatewayControl, args: unknown[]): Promise<unknown> {
     for (let attempts = 1; ; attempts++) {
       await this.#untilReady(AbortSignal.timeout(this.#options.waitMs ?? WAIT_MS))
       try {
@@ -103,20 +103,20 @@ export class Shard<T> {
     }
   }
 
-  /** Passes a connection to the process. `socket` has to be paused: a byte that was read here would be lost. */
+  /** Passes a connection to the process. `socket` must be paused: bytes that this process reads would be lost. */
   accept(sessionId: string, socket: Socket): void {
     this.#enqueue(sessionId, socket, 'last')
     void this.#passConnections()
   }
 
-  #enqueue(sessionId: string, socket: Socket, place: 'first' | 'last'): void {
-    if (this.#stopping.signal.aborted) return refuseConnection(socket)
+  #enqueue(sessionId: string, socket: Socket, position: 'first' | 'last'): void {
+    if (this.#stopping.signal.aborted) return rejectConnection(socket)
     const timer = setTimeout(() => {
       this.#connections.splice(this.#connections.indexOf(entry), 1)
-      refuseConnection(socket)
+      rejectConnection(socket)
     }, this.#options.waitMs ?? WAIT_MS)
     const entry = { sessionId, socket, timer }
-    if (place === 'first') this.#connections.unshift(entry)
+    if (position === 'first') this.#connections.unshift(entry)
     else this.#connections.push(entry)
   }
 
@@ -125,7 +125,7 @@ export class Shard<T> {
     this.#ready.reject(ended('has been stopped'))
     for (const { socket, timer } of this.#connections.splice(0)) {
       clearTimeout(timer)
-      refuseConnection(socket)
+      rejectConnection(socket)
     }
     const child = this.#child
     if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
@@ -173,7 +173,7 @@ export class Shard<T> {
     void this.#passConnections()
   }
 
-  /** Asks the process for its status until it has ended. One that does not answer is killed; its end is handled as any. */
+  /** Requests the status of the process until it exits, and kills a process that does not answer. */
   async #watch(child: ChildProcess): Promise<void> {
     const { hangMs = HANG_MS, logger } = this.#options
     const { signal } = this.#stopping
@@ -185,7 +185,7 @@ export class Shard<T> {
       const silence = new AbortController()
       const late = sleep(hangMs, false, { ref: false, signal: silence.signal }).catch(() => true)
       if (!(await Promise.race([answered, late])) && !signal.aborted) {
-        logger.error({ shard: this.#index, hangMs }, 'gateway process does not answer; ending it')
+        logger.error({ shard: this.#index, hangMs }, 'gateway process does not respond; killing it')
         child.kill('SIGKILL')
       }
       silence.abort()
@@ -196,7 +196,7 @@ export class Shard<T> {
 
   async #untilReady(timeout: AbortSignal): Promise<void> {
     const tooLong = Promise.withResolvers<never>()
-    const onAbort = (): void => tooLong.reject(ended('is being started again'))
+    const onAbort = (): void => tooLong.reject(ended('is restarting'))
     timeout.addEventListener('abort', onAbort, { once: true })
     if (timeout.aborted) onAbort()
     try {
@@ -206,33 +206,33 @@ export class Shard<T> {
     }
   }
 
-  #send(method: Question['method'], args: unknown[], socket?: Socket): Promise<unknown> {
+  #send(method: ShardRequest['method'], args: unknown[], socket?: Socket): Promise<unknown> {
     const child = this.#child
     if (child?.connected !== true) {
-      // A process that ends disconnects before its end is reported: nothing may be asked again until then.
+      // An exiting process disconnects before its `exit` event: no request may be sent until then.
       this.#setDown()
       return Promise.reject(ended('has ended'))
     }
     const id = this.#nextId++
-    const asked = Promise.withResolvers<unknown>()
-    this.#asked.set(id, asked)
-    // Node would never close a socket that it has sent to a process that ends before it takes the socket.
-    child.send({ id, method, args } satisfies Question, socket, { keepOpen: true }, (error) => {
+    const pending = Promise.withResolvers<unknown>()
+    this.#pending.set(id, pending)
+    // Without keepOpen, Node never closes a socket that it sent to a process that exits before it receives the socket.
+    child.send({ id, method, args } satisfies ShardRequest, socket, { keepOpen: true }, (error) => {
       if (error === null) return
-      this.#asked.delete(id)
-      asked.reject(ended('has ended'))
+      this.#pending.delete(id)
+      pending.reject(ended('has ended'))
     })
-    return asked.promise
+    return pending.promise
   }
 
   #settle({ id, result, failure }: Reply): void {
-    const asked = this.#asked.get(id)
-    this.#asked.delete(id)
-    if (failure === undefined) asked?.resolve(result)
-    else asked?.reject(new RolloutError(failure.code, failure.message, { status: failure.status }))
+    const pending = this.#pending.get(id)
+    this.#pending.delete(id)
+    if (failure === undefined) pending?.resolve(result)
+    else pending?.reject(new RolloutError(failure.code, failure.message, { status: failure.status }))
   }
 
-  /** One at a time: a connection that is not with a process that ends is passed to the next one. */
+  /** Passes one connection at a time. A connection that an exiting process did not receive is passed to its successor. */
   async #passConnections(): Promise<void> {
     if (this.#isPassing) return
     this.#isPassing = true
@@ -242,14 +242,14 @@ export class Shard<T> {
       const { sessionId, socket, timer } = waiting
       clearTimeout(timer)
       if (socket.destroyed) continue
-      // Node would track the sockets of this server across processes, by listeners that stay as long as the process.
+      // Otherwise Node tracks the socket across processes, with listeners that are never removed.
       Object.assign(socket, { server: null })
-      // Both processes have the connection then, so it stays open.
-      const isTaken = await this.#send('accept', [sessionId], socket).then(
+      // Afterwards both processes hold the connection, so destroying the socket here does not close it.
+      const isAccepted = await this.#send('accept', [sessionId], socket).then(
         () => true,
         () => false,
       )
-      if (isTaken) socket.destroy()
+      if (isAccepted) socket.destroy()
       else this.#enqueue(sessionId, socket, 'first')
     }
     this.#isPassing = false
@@ -258,10 +258,10 @@ export class Shard<T> {
   #lost(child: ChildProcess, reason: string): void {
     if (child !== this.#child) return
     this.#child = undefined
-    for (const asked of this.#asked.values()) asked.reject(ended('has ended'))
-    this.#asked.clear()
+    for (const pending of this.#pending.values()) pending.reject(ended('has ended'))
+    this.#pending.clear()
     this.#setDown()
-    // One that was never ready is the first or one that failed to restart: whoever launched it goes on from here.
+    // `start` or `#restart` handles a process that was never ready.
     if (child !== this.#readyChild || this.#stopping.signal.aborted) return
     // Its last messages may arrive after its end, but before the end of the channel.
     if (child.connected) child.once('disconnect', () => this.#events.onCrash())
@@ -269,7 +269,7 @@ export class Shard<T> {
     const isSteady = performance.now() - this.#readyAt > STEADY_MS
     this.#delayMs = isSteady ? FIRST_DELAY_MS : this.#delayMs
     const { logger } = this.#options
-    logger.error({ shard: this.#index, reason, delayMs: this.#delayMs }, 'gateway process ended; starting it again')
+    logger.error({ shard: this.#index, reason, delayMs: this.#delayMs }, 'gateway process exited; restarting it')
     void this.#restart()
   }
 
@@ -285,7 +285,7 @@ export class Shard<T> {
         this.#setReady()
         return
       } catch (error) {
-        this.#options.logger.error({ shard: this.#index, err: error }, 'gateway process could not be started again')
+        this.#options.logger.error({ shard: this.#index, err: error }, 'gateway process could not be restarted')
         const child = this.#child
         this.#child = undefined
         child?.kill('SIGKILL')
@@ -294,7 +294,7 @@ export class Shard<T> {
   }
 }
 
-/** The process ended before it could answer. */
+/** The process exited before it answered. */
 class ProcessEnded extends RolloutError {}
 
 function ended(what: string): ProcessEnded {

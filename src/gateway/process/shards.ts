@@ -2,9 +2,9 @@ import type { Socket } from 'node:net'
 import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
 import type { IdSource } from '../../model/ids.ts'
 import type { GatewayControl, GatewayStatus, SessionAccess, SessionOptions } from '../gateway.ts'
-import { refuseConnection } from '../http/refuse-connection.ts'
 import { countCrash, type CrashRecord } from './crash-suspects.ts'
-import { Shard, type Ask, type ShardOptions } from './shard.ts'
+import { rejectConnection } from '../http/reject-connection.ts'
+import { Shard, type SendRequest, type ShardOptions } from './shard.ts'
 
 export interface ShardsOptions<T> extends ShardOptions<T> {
   count: number
@@ -15,25 +15,25 @@ export interface ShardsOptions<T> extends ShardOptions<T> {
   crashLimit?: number
 }
 
-interface Home<T> extends CrashRecord {
+interface OpenSession<T> extends CrashRecord {
   shard: Shard<T>
-  /** With the key, once the session is open. */
+  /** Includes the key once the session is open. */
   options: SessionOptions
-  /** Calls that have ended, and the tokens sampled in them. */
+  /** Calls that have ended, and their sampled tokens. */
   progress: { calls: number; tokens: number }
 }
 
 const CRASH_LIMIT = 3
 
 /**
- * A gateway of several processes, each with a port of its own. A session lives in one of them and its base URL says in
- * which, so nothing stands in between. A shard that dies is started again on its port with the sessions it had: their
- * logs go on, their keys stay good, and only calls that were under way are lost to their harness's retry.
+ * A gateway of several processes, each with its own port. A session belongs to one process, and its base URL contains the
+ * port of that process, so no proxy is needed. A process that exits is restarted on its port with its sessions: their logs
+ * continue and their keys stay valid. Only calls in flight fail, and their harnesses retry them.
  */
 export class Shards<T> implements GatewayControl, AsyncDisposable {
   readonly #options: ShardsOptions<T>
   readonly #shards: Shard<T>[]
-  readonly #homes = new Map<string, Home<T>>()
+  readonly #sessions = new Map<string, OpenSession<T>>()
   #isPaused = false
   #weightVersion: string | undefined
 
@@ -41,13 +41,13 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     this.#options = options
     this.#shards = Array.from({ length: options.count }, (_, index) => {
       const shard: Shard<T> = new Shard(index, options, {
-        onRestart: (ask) => this.#restore(shard, ask),
+        onRestart: (send) => this.#restore(shard, send),
         onTurn: ({ sessionId, tokens }) => this.#countTurn(sessionId, tokens),
         onBusy: ({ sessionId, isBusy }) => {
-          const home = this.#homes.get(sessionId)
-          if (home !== undefined) home.isBusy = isBusy
+          const session = this.#sessions.get(sessionId)
+          if (session !== undefined) session.isBusy = isBusy
         },
-        onCrash: () => this.#refuseKillers(shard),
+        onCrash: () => this.#rejectSessionsThatCrash(shard),
       })
       return shard
     })
@@ -64,7 +64,7 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
     return shards
   }
 
-  /** Of the first process. */
+  /** The URL of the first process. */
   get url(): string {
     const { host } = this.#options
     return `http://${host.includes(':') ? `[${host}]` : host}:${this.#shards[0]?.port ?? 0}`
@@ -72,45 +72,45 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
 
   async openSession(options: SessionOptions = {}): Promise<SessionAccess> {
     const id = options.id ?? this.#options.ids.next('ses')
-    if (this.#homes.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
-    const home: Home<T> = {
-      shard: this.#emptiest(),
+    if (this.#sessions.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
+    const opened: OpenSession<T> = {
+      shard: this.#leastLoaded(),
       options: { ...options, id },
       progress: { calls: 0, tokens: 0 },
       isBusy: false,
       crashes: 0,
     }
-    this.#homes.set(id, home)
+    this.#sessions.set(id, opened)
     try {
-      const access = (await home.shard.ask('openSession', [home.options])) as SessionAccess
-      home.options = { ...home.options, key: access.key }
+      const access = (await opened.shard.request('openSession', [opened.options])) as SessionAccess
+      opened.options = { ...opened.options, key: access.key }
       return access
     } catch (error) {
-      this.#homes.delete(id)
+      this.#sessions.delete(id)
       throw error
     }
   }
 
   async closeSession(id: string): Promise<Failure | undefined> {
-    const home = this.#homes.get(id)
+    const session = this.#sessions.get(id)
     try {
-      // A process that ends meanwhile is started again with this session, so that its log is closed.
-      return (await home?.shard.ask('closeSession', [id])) as Failure | undefined
+      // If the process exits meanwhile, it is restarted with this session, so that the log is closed.
+      return (await session?.shard.request('closeSession', [id])) as Failure | undefined
     } finally {
-      if (this.#homes.get(id) === home) this.#homes.delete(id)
+      if (this.#sessions.get(id) === session) this.#sessions.delete(id)
     }
   }
 
-  /** See `Gateway.accept`. The socket has to be paused and unread; it passes to the process of its session. */
+  /** See `Gateway.accept`. Passes the socket to the process of its session. The socket must be paused and unread. */
   accept(sessionId: string, socket: Socket): void {
-    const home = this.#homes.get(sessionId)
-    if (home === undefined) refuseConnection(socket)
-    else home.shard.accept(sessionId, socket)
+    const session = this.#sessions.get(sessionId)
+    if (session === undefined) rejectConnection(socket)
+    else session.shard.accept(sessionId, socket)
   }
 
-  /** Undefined for a session that is not open. */
-  progressOf(sessionId: string): Home<T>['progress'] | undefined {
-    return this.#homes.get(sessionId)?.progress
+  /** Undefined when the session is not open. */
+  progressOf(sessionId: string): OpenSession<T>['progress'] | undefined {
+    return this.#sessions.get(sessionId)?.progress
   }
 
   async pause(drainTimeoutMs: number): Promise<boolean> {
@@ -131,7 +131,7 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
   async status(): Promise<GatewayStatus> {
     const each = (await this.#all('status', [])) as GatewayStatus[]
     const inFlight = each.reduce((sum, status) => sum + status.inFlight, 0)
-    return { paused: this.#isPaused, inFlight, sessions: this.#homes.size, weightVersion: this.#weightVersion }
+    return { paused: this.#isPaused, inFlight, sessions: this.#sessions.size, weightVersion: this.#weightVersion }
   }
 
   async metrics(): Promise<Record<string, number>[]> {
@@ -139,48 +139,53 @@ export class Shards<T> implements GatewayControl, AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await Promise.all([...this.#homes.keys()].map((id) => this.closeSession(id).catch(() => undefined)))
+    await Promise.all([...this.#sessions.keys()].map((id) => this.closeSession(id).catch(() => undefined)))
     await Promise.all(this.#shards.map((shard) => shard.stop()))
   }
 
   #all(method: keyof GatewayControl, args: unknown[]): Promise<unknown[]> {
-    return Promise.all(this.#shards.map((shard) => shard.ask(method, args)))
+    return Promise.all(this.#shards.map((shard) => shard.request(method, args)))
   }
 
-  #emptiest(): Shard<T> {
+  #leastLoaded(): Shard<T> {
     const counts = new Map(this.#shards.map((shard) => [shard, 0]))
-    for (const { shard } of this.#homes.values()) counts.set(shard, (counts.get(shard) ?? 0) + 1)
+    for (const { shard } of this.#sessions.values()) counts.set(shard, (counts.get(shard) ?? 0) + 1)
     return [...counts].reduce((least, entry) => (entry[1] < least[1] ? entry : least))[0]
   }
 
   #countTurn(sessionId: string, tokens: number): void {
-    const progress = this.#homes.get(sessionId)?.progress
+    const progress = this.#sessions.get(sessionId)?.progress
     if (progress === undefined) return
     progress.calls += 1
     progress.tokens += tokens
   }
 
-  #refuseKillers(shard: Shard<T>): void {
+  #rejectSessionsThatCrash(shard: Shard<T>): void {
     const { crashLimit = CRASH_LIMIT, logger } = this.#options
-    const homes = [...this.#homes.values()].filter((home) => home.shard === shard && home.options.refusal === undefined)
-    for (const home of countCrash(homes, crashLimit)) {
-      const { crashes } = home
-      const message = `The gateway process died ${crashes} times in a row while calls of this session were in flight. Its further calls are refused.`
-      home.options = { ...home.options, refusal: new RolloutError('request.crashed-gateway', message).failure }
-      logger.error({ sessionId: home.options.id, crashes }, 'session kills the gateway process; its calls are refused')
+    const own = [...this.#sessions.values()].filter(
+      (each) => each.shard === shard && each.options.refusal === undefined,
+    )
+    for (const session of countCrash(own, crashLimit)) {
+      const { crashes } = session
+      const message = `The gateway process died ${crashes} times in a row while calls of this session were in flight. Further calls are rejected.`
+      session.options = { ...session.options, refusal: new RolloutError('request.crashed-gateway', message).failure }
+      logger.error(
+        { sessionId: session.options.id, crashes },
+        'session kills the gateway process; its calls are rejected',
+      )
     }
   }
 
-  /** What a shard must know again after it was started anew. */
-  async #restore(shard: Shard<T>, ask: Ask): Promise<void> {
-    if (this.#weightVersion !== undefined) await ask('setWeightVersion', [this.#weightVersion])
-    if (this.#isPaused) await ask('pause', [0])
-    const homes = [...this.#homes.values()].filter((home) => home.shard === shard && home.options.key !== undefined)
+  /** Sends a restarted shard its weight version, its pause and its sessions. */
+  async #restore(shard: Shard<T>, send: SendRequest): Promise<void> {
+    if (this.#weightVersion !== undefined) await send('setWeightVersion', [this.#weightVersion])
+    if (this.#isPaused) await send('pause', [0])
+    const own = [...this.#sessions.values()].filter((each) => each.shard === shard && each.options.key !== undefined)
     await Promise.all(
-      homes.map(async ({ options }) => {
-        await ask('openSession', [{ ...options, isContinued: true }]).catch((error: unknown) => {
+      own.map(async ({ options }) => {
+        await send('openSession', [{ ...options, isContinued: true }]).catch((error: unknown) => {
           if (toFailure(error).code === 'session.gateway-lost') throw error
-          // One session that cannot go on must not keep the others from it.
+          // A session that cannot be continued must not prevent the others.
           this.#options.logger.error({ sessionId: options.id, err: error }, 'session could not be continued')
         })
       }),

@@ -6,7 +6,7 @@ import { openaiFields } from '../upstreams/wire/chat-fields.ts'
 import { renderChatBody } from '../upstreams/wire/chat-request.ts'
 import { applyQuirks } from './index.ts'
 
-/** The shape of a request Claude Code 2.1 sends, in our own words. */
+/** A request of Claude Code 2.1, as parsed. */
 function claudeRequest(billing: string): unknown {
   return {
     model: 'm',
@@ -33,11 +33,11 @@ test('two conversations that differ in the billing line only give the engine the
     renderChatBody(other!.request, {}, openaiFields).text,
   )
   expect(renderChatBody(one!.request, {}, openaiFields).text).not.toContain('cc_version')
-  // Only the harness's own line, at the start of a system text: a user may speak of it.
+  // Only the line of the harness at the start of a system text: user messages may contain the same text.
   expect(renderChatBody(one!.request, {}, openaiFields).text).toContain('x-anthropic-billing-header: is what?')
 })
 
-test('a request without it is not touched', () => {
+test('a request without the billing line is not changed', () => {
   const value = { model: 'm', messages: [{ role: 'system', content: 'You help.' }] }
   const request = openaiChat.parseRequest(
     { text: JSON.stringify(value), value },

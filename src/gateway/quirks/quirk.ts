@@ -1,13 +1,13 @@
 import type { TurnRequest } from '../../model/turn.ts'
 
 /**
- * One rule against bytes that change from call to call or run to run without meaning anything to the model, and so break
- * what two prompts have in common. Applied to what the engine reads; the log keeps what the harness sent.
+ * A rule that removes text which changes from call to call or run to run without a meaning for the model, and so shortens
+ * the common prefix of prompts. It changes the request that the engine reads; the call log keeps the original request.
  */
 export interface Quirk {
   readonly name: string
-  /** What the harness does, and what it costs. For the docs. */
+  /** What the harness does, and what it costs. Shown in the docs. */
   readonly evidence: string
-  /** The same request, not a copy, when the rule does not apply. */
+  /** Returns the same object when the rule does not apply. */
   apply(request: TurnRequest): TurnRequest
 }

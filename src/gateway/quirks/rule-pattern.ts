@@ -1,23 +1,23 @@
 /**
- * The regular expressions a rule may use: a sequence of characters and classes, each with a bounded number of repetitions.
- * Rules run on text a sandbox controls, so none may be slow on any text. Four limits see to that:
+ * The regular expressions that a rule may use: a sequence of characters and classes, each with a bounded repetition. Rules
+ * run on text that a sandbox controls, so no text may make them slow. Four limits guarantee this:
  *
- * 1. There are no groups, alternatives, look-arounds or back references, and every repetition says how many at most.
- * 2. What may be repeated more or less often cannot match what follows it, so a match can go on in one way only.
- * 3. A pattern begins with `^` or some literal characters, which are searched for first.
- * 4. A text that has them thousands of times is left alone: nothing volatile stands there that often.
+ * 1. There are no groups, alternatives, look-arounds or back references, and every repetition has an upper bound.
+ * 2. A piece with a variable repetition cannot match the piece that follows it, so matching never backtracks.
+ * 3. A pattern begins with `^` or literal characters, which are searched for first.
+ * 4. A text that contains these characters more than `MOST_CANDIDATES` times is left unchanged.
  *
- * So a text costs one search, and `MOST_PLACES` times twice the length of the longest match.
+ * So a text costs one search, and `MOST_CANDIDATES` times twice the length of the longest match.
  */
 
-/** Characters a match can have. */
+/** Limit of the characters of a match. */
 const LONGEST_MATCH = 500
 const LONGEST_PATTERN = 2000
-/** Literal characters in front of everything else. */
+/** Literal characters at the beginning of a pattern. */
 const SHORTEST_START = 3
-const MOST_PLACES = 2000
+const MOST_CANDIDATES = 2000
 
-/** Puts something else in the place of every match. */
+/** Replaces every match. */
 export type Replacer = (text: string, replacement: string) => string
 
 /** Throws an Error whose message completes "the pattern …". */
@@ -30,7 +30,9 @@ export function compilePattern(source: string): Replacer {
   if (longest > LONGEST_MATCH) throw new Error(`may match ${longest} characters; at most ${LONGEST_MATCH} are allowed`)
   const start = pieces.slice(0, SHORTEST_START)
   if (!isAnchored && (start.length < SHORTEST_START || !start.every(isLiteral))) {
-    throw new Error(`must begin with ^ or ${SHORTEST_START} literal characters, so that it cannot match just anywhere`)
+    throw new Error(
+      `must begin with ^ or ${SHORTEST_START} literal characters, so that it does not match arbitrary text`,
+    )
   }
   const pattern = toRegExp(source, 'uy')
   assertOneWay(pieces)
@@ -41,7 +43,7 @@ export function compilePattern(source: string): Replacer {
     }
   }
   const literal = toRegExp(leadingLiterals(pieces), 'gu')
-  return (text, replacement) => replacePlaces(text, { literal, pattern }, replacement)
+  return (text, replacement) => replaceMatches(text, { literal, pattern }, replacement)
 }
 
 function assertOneWay(pieces: readonly Piece[]): void {
@@ -51,7 +53,9 @@ function assertOneWay(pieces: readonly Piece[]): void {
     for (const next of followers(pieces, i)) {
       characters ??= everyCharacter()
       if (mayBoth(piece, next, characters)) {
-        throw new Error(`repeats ${piece.atom}, which also matches the ${next.atom} after it: say where it ends`)
+        throw new Error(
+          `repeats ${piece.atom}, which also matches the ${next.atom} after it: use a class that excludes it`,
+        )
       }
     }
   }
@@ -65,17 +69,17 @@ function leadingLiterals(pieces: readonly Piece[]): string {
     .join('')
 }
 
-function replacePlaces(
+function replaceMatches(
   text: string,
   { literal, pattern }: { literal: RegExp; pattern: RegExp },
   replacement: string,
 ): string {
   let result = ''
   let kept = 0
-  let places = 0
+  let candidates = 0
   for (let found = matchAt(literal, text, 0); found !== null; found = matchAt(literal, text, literal.lastIndex)) {
-    places += 1
-    if (places > MOST_PLACES) return text
+    candidates += 1
+    if (candidates > MOST_CANDIDATES) return text
     const match = matchAt(pattern, text, found.index)
     if (match === null) {
       literal.lastIndex = found.index + (text.codePointAt(found.index)! > 0xffff ? 2 : 1)
@@ -88,7 +92,7 @@ function replacePlaces(
   return kept === 0 ? text : result + text.slice(kept)
 }
 
-/** Text as a pattern that matches it and nothing else. */
+/** Returns a pattern that matches only this text. */
 export function escapePattern(text: string): string {
   return text
     .replaceAll(/[\\^$.*+?()[\]{}|/]/g, String.raw`\$&`)
@@ -98,7 +102,7 @@ export function escapePattern(text: string): string {
 }
 
 interface Piece {
-  /** A character, an escape or a class, as written. */
+  /** The source of a character, an escape or a class. */
   atom: string
   least: number
   most: number
@@ -137,23 +141,23 @@ function timesOf(times: RegExpExecArray | null): { least: number; most: number }
 function whyNotPlain(source: string, at: number): string {
   const rest = source.slice(at)
   const start = `has "${rest.slice(0, 8)}" at character ${at + 1}`
-  if (/^[*+]|^\{\d*,\}/.test(rest)) return `${start}: say how often at most, as in [^\\n]{0,200}`
+  if (/^[*+]|^\{\d*,\}/.test(rest)) return `${start}: set an upper bound, as in [^\\n]{0,200}`
   if (/^[(|)]/.test(rest)) return `${start}: groups and alternatives are not allowed; write two rules`
-  return `${start}: only characters, classes and bounded repetitions like {1,20} are allowed; put a backslash before a sign`
+  return `${start}: only characters, classes and bounded repetitions like {1,20} are allowed; escape special characters with a backslash`
 }
 
 function isLiteral({ atom, least, most }: Piece): boolean {
   return least === 1 && most === 1 && atom !== '.' && !atom.startsWith('[') && !/^\\[dDwWsS]/.test(atom)
 }
 
-/** What may come right after a piece: up to and with the first that cannot be absent. */
+/** Returns the pieces that may directly follow a piece: those up to and including the first required piece. */
 function followers(pieces: readonly Piece[], index: number): Piece[] {
   const rest = pieces.slice(index + 1)
   const last = rest.findIndex(({ least }) => least > 0)
   return last === -1 ? rest : rest.slice(0, last + 1)
 }
 
-/** Whether some character matches both: every one there is is tried. */
+/** Whether any character matches both pieces. Tries every Unicode character. */
 function mayBoth(one: Piece, other: Piece, characters: string): boolean {
   return toRegExp(`(?=${one.atom})${other.atom}`, 'u').test(characters)
 }
@@ -173,6 +177,6 @@ function toRegExp(source: string, flags: string): RegExp {
   try {
     return new RegExp(source, flags)
   } catch (error) {
-    throw new Error(`is no regular expression: ${(error as Error).message}`, { cause: error })
+    throw new Error(`is not a valid regular expression: ${(error as Error).message}`, { cause: error })
   }
 }

@@ -56,26 +56,26 @@ describe('a rule', () => {
     ['user', [1]],
     ['tool', [3]],
     ['any', [0, 1, 3]],
-  ] as const)('for %s changes texts of that role only, and never what the assistant said', (role, changed) => {
+  ] as const)('for %s changes texts of that role only, and never assistant messages', (role, changed) => {
     const asked = parse(body)
     const { request } = applyQuirks(asked, quirksWith([rule({ where: { role } })]))
     expect(request.messages.flatMap((message, i) => (message === asked.messages[i] ? [] : [i]))).toEqual(changed)
   })
 
-  test('that does not apply leaves the very same request', () => {
+  test('that does not apply returns the same request object', () => {
     const asked = parse(body)
     const rules = [rule({ where: { dialect: 'anthropic-messages' } }), rule({ find: 'Clock: [0-9]{1,4}\n' })]
     expect(applyQuirks(asked, quirksWith(rules))).toEqual({ request: asked, applied: [] })
     expect(applyQuirks(asked, quirksWith(rules)).request).toBe(asked)
   })
 
-  test('with a misspelt key is refused', () => {
+  test('with a misspelt key is rejected', () => {
     expect(() => QuirkRule.parse({ name: 'x', find: 'abc', whre: {} })).toThrow(/whre/)
   })
 })
 
-describe('a message that a quirk takes out', () => {
-  test('is out of the body, and what else the caller sent stays', () => {
+describe('a message that a quirk removes', () => {
+  test('is removed from the body, and the other messages stay', () => {
     const billed = {
       ...body,
       messages: [{ role: 'system', content: 'x-anthropic-billing-header: a' }, body.messages[1]],
@@ -88,7 +88,7 @@ describe('a message that a quirk takes out', () => {
   })
 })
 
-test('a text part that a quirk takes out is out of the body', () => {
+test('a text part that a quirk removes is removed from the body', () => {
   const content = ['x-anthropic-billing-header: a', 'You help.'].map((text) => ({ type: 'text', text }))
   const { request } = applyQuirks(parse({ model: 'm', messages: [{ role: 'system', content }], seed: 1 }))
   expect(JSON.parse(renderChatBody(request, {}, openaiFields).text)).toEqual({
@@ -100,8 +100,8 @@ test('a text part that a quirk takes out is out of the body', () => {
 
 describe('compilePattern()', () => {
   test.each([
-    ['abc[0-9]*', 'say how often at most'],
-    ['abc[0-9]{1,}', 'say how often at most'],
+    ['abc[0-9]*', 'set an upper bound'],
+    ['abc[0-9]{1,}', 'set an upper bound'],
     ['(a|b)', 'groups'],
     ['abc(?=d)', 'groups'],
     [String.raw`abc\1`, 'only characters'],
@@ -111,9 +111,9 @@ describe('compilePattern()', () => {
     ['abc[0-9]{1,9}x?[0-9a]', 'also matches'],
     ['abc[0-9]{501}', 'may match 504'],
     ['abc[', 'only characters'],
-    ['abc[z-a]', 'no regular expression'],
+    ['abc[z-a]', 'not a valid regular expression'],
     ['^', 'matches nothing'],
-  ])('refuses %s', (source, problem) => {
+  ])('rejects %s', (source, problem) => {
     expect(() => compilePattern(source)).toThrow(problem)
   })
 
@@ -129,7 +129,7 @@ describe('compilePattern()', () => {
     expect(replace(text, 'N')).toBe(expected)
   })
 
-  test('is quick on a text made to be slow', () => {
+  test('is fast on a text that is made to be slow', () => {
     const replace = compilePattern('aaa[a-z]{0,400}-')
     const text = 'a'.repeat(2_000_000)
     const startedAt = cpuTimeMs()

@@ -11,32 +11,34 @@ const Pattern = z.string().superRefine((source, context) => {
   }
 })
 
-/** A quirk as data: what a user can write down without writing code. */
+/** A quirk as data, for the config file. */
 export const QuirkRule = z.strictObject({
   name: z
     .string()
     .regex(/^[a-z0-9][a-z0-9-]{0,63}$/, 'must be lower-case letters, digits and dashes')
-    .describe('Noted with every call it changed'),
+    .describe('Stored with every call that the rule changed'),
   evidence: z.string().default('').describe('What the harness does, and what it costs'),
   where: z
     .strictObject({
       role: z
         .enum(['system', 'user', 'tool', 'any'])
         .default('any')
-        .describe('Whose texts; system includes developer. What the assistant said is never touched'),
+        .describe(
+          'Role of the messages that the rule changes; system includes developer. Assistant messages are never changed',
+        ),
       dialect: z.string().optional().describe('Only requests of this API, as in anthropic-messages'),
     })
     .prefault({}),
-  find: Pattern.describe('Regular expression, of the kind that is fast on every text; each match is replaced'),
-  replace: z.string().default('').describe('What stands there instead, literally'),
+  find: Pattern.describe('Regular expression without groups and with bounded repetitions; each match is replaced'),
+  replace: z.string().default('').describe('Literal replacement text'),
 })
 export type QuirkRule = z.infer<typeof QuirkRule>
 
-/** Each text part is looked at by itself, so `^` and `$` are the ends of a part. */
+/** The pattern is applied to each text part separately, so `^` and `$` match the ends of a part. */
 export function toQuirk(rule: QuirkRule): Quirk {
   const replaceAll = compilePattern(rule.find)
   const applyTo = (message: Message): Message => {
-    if (!concerns(rule, message)) return message
+    if (!appliesTo(rule, message)) return message
     const content = message.content.map((part) => replaceIn(part, (text) => replaceAll(text, rule.replace)))
     return content.every((part, i) => part === message.content[i]) ? message : { ...message, content }
   }
@@ -51,7 +53,7 @@ export function toQuirk(rule: QuirkRule): Quirk {
   }
 }
 
-function concerns({ where }: QuirkRule, { role }: Message): boolean {
+function appliesTo({ where }: QuirkRule, { role }: Message): boolean {
   if (role === 'assistant') return false
   return where.role === 'any' || where.role === (role === 'developer' ? 'system' : role)
 }

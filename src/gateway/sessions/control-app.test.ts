@@ -39,7 +39,7 @@ function fakeGateway(): { gateway: GatewayControl; opened: SessionOptions[]; clo
 const TOKEN = 'control-token-0123456789'
 const access = { engine: { kind: 'vllm', url: 'http://engine' }, token: TOKEN, host: '127.0.0.1' }
 
-/** A program on this machine that has the token, unless `headers` says otherwise. */
+/** A request of a program on this machine, with the token unless `headers` overrides it. */
 function callerOf(gateway: GatewayControl, more: Partial<ControlDeps> = {}) {
   const app = createControlApp({ gateway, ...access, ...more })
   const own = { host: '127.0.0.1:8081', authorization: `Bearer ${TOKEN}` }
@@ -66,7 +66,7 @@ describe('the control API', () => {
     expect(closed).toEqual(['ses_7'])
   })
 
-  test('pauses, resumes and names the weights', async () => {
+  test('pauses, resumes and sets the weight version', async () => {
     const call = callerOf(fakeGateway().gateway)
     const paused = await call('/admin/inference/pause?timeout_seconds=1', { method: 'POST' })
     expect([paused.status, await paused.json()]).toEqual([
@@ -80,7 +80,7 @@ describe('the control API', () => {
     expect(await named.json()).toMatchObject({ paused: false, weight_version: 'step-3' })
   })
 
-  test('shows metrics of all processes together', async () => {
+  test('adds up the metrics of all processes', async () => {
     const call = callerOf(fakeGateway().gateway)
     const text = await (await call('/metrics')).text()
     expect(text).toContain('polar_sampled_tokens_total 11\n')
@@ -95,7 +95,7 @@ describe('the control API', () => {
     ['POST', '/admin/inference/pause?timeout_seconds=x', undefined, 400],
     ['DELETE', '/sessions/..%2fx', undefined, 400],
     ['GET', '/nothing', undefined, 404],
-  ])('%s %s %s is refused with %i', async (method, path, body, status) => {
+  ])('%s %s %s is rejected with %i', async (method, path, body, status) => {
     const { gateway, opened } = fakeGateway()
     const response = await callerOf(gateway)(path, { method, ...(body === undefined ? {} : { body }) })
     expect(response.status).toBe(status)
@@ -114,7 +114,7 @@ describe('the control API', () => {
     ['GET', '/nothing'],
   ] as const
 
-  test.each(routes)('%s %s needs the token', async (method, path) => {
+  test.each(routes)('%s %s requires the token', async (method, path) => {
     const { gateway, opened, closed } = fakeGateway()
     const call = callerOf(gateway)
     const wrong = ['', 'Bearer', 'Bearer ', 'Bearer wrong', `Bearer ${TOKEN}x`, `Bearer ${TOKEN.slice(0, -1)}`, TOKEN]
@@ -141,7 +141,7 @@ describe('the control API', () => {
     { host: '127.0.0.1.evil.example' },
     { host: 'evil.example:8081', origin: 'http://evil.example:8081' },
     { host: '' },
-    // A page of another site that knows the address.
+    // A page of another site that has the address.
     { origin: 'https://evil.example' },
     { origin: 'http://localhost:3000' },
     { origin: 'null' },
@@ -150,7 +150,7 @@ describe('the control API', () => {
     // A callback or an evaluator of a task.
     { [OUTBOUND_HEADER]: 'callback' },
     { [OUTBOUND_HEADER]: 'evaluator' },
-  ])('refuses every route to a request with %j, also with the token', async (headers) => {
+  ])('rejects a request with %j on every route, even with the token', async (headers) => {
     const { gateway, opened, closed } = fakeGateway()
     const call = callerOf(gateway)
     for (const [method, path] of [...routes, ['GET', '/health'] as const])
@@ -158,7 +158,7 @@ describe('the control API', () => {
     expect([...opened, ...closed]).toEqual([])
   })
 
-  test('a listener for other machines accepts every host name, and still no page', async () => {
+  test('a listener for other machines accepts every host name, but no web page', async () => {
     const call = callerOf(fakeGateway().gateway, { host: '0.0.0.0' })
     expect((await call('/metrics', { headers: { host: 'gateway.lab:8081' } })).status).toBe(200)
     const page = { host: 'gateway.lab:8081', origin: 'https://evil.example' }

@@ -40,8 +40,8 @@ const OpenBody = z.strictObject({
 const WeightBody = z.strictObject({ weight_version: z.string().min(1).max(256) })
 
 /**
- * What a trainer or node may do. A listener of its own: a sandbox reaches the data plane only. Paths and fields of
- * `/admin/inference/*` and `/sessions` are NVIDIA Polar's where it has them.
+ * The API for trainers and nodes. It has its own listener, because a sandbox must reach only the data plane. Paths and
+ * fields of `/admin/inference/*` and `/sessions` are those of NVIDIA Polar where it has them.
  */
 export function createControlApp({ gateway, engine, token, host }: ControlDeps): Hono {
   const app = new Hono()
@@ -49,14 +49,14 @@ export function createControlApp({ gateway, engine, token, host }: ControlDeps):
 
   app.use('*', async (c, next) => {
     const why = whyForeign(c.req.raw.headers, host)
-    if (why !== undefined) return c.json({ error: `The control API answers no web pages, but ${why}.` }, 403)
+    if (why !== undefined) return c.json({ error: `The control API rejects requests of web pages, but ${why}.` }, 403)
     if (!isOutbound(c.req.raw.headers)) return next()
-    return c.json({ error: 'The control API answers neither callbacks nor evaluators of tasks.' }, 403)
+    return c.json({ error: 'The control API rejects callbacks and evaluators of tasks.' }, 403)
   })
   app.get('/health', (c) => c.json({ status: 'ok' }))
   app.use('*', async (c, next) => {
     if (tokensOf(c.req.raw.headers).some((given) => timingSafeEqual(hashToken(given), expected))) return next()
-    return c.json({ error: 'The control API needs its token, as "Authorization: Bearer TOKEN".' }, 401)
+    return c.json({ error: 'The control API requires its token. Send it as "Authorization: Bearer TOKEN".' }, 401)
   })
 
   app.post('/sessions', async (c) => {
@@ -79,7 +79,7 @@ export function createControlApp({ gateway, engine, token, host }: ControlDeps):
 
   app.delete('/sessions/:id', async (c) => {
     const id = SessionId.safeParse(c.req.param('id'))
-    if (!id.success) return c.json({ error: 'That is no session id.' }, 400)
+    if (!id.success) return c.json({ error: 'The path contains no valid session id.' }, 400)
     const broken = await gateway.closeSession(id.data)
     return c.json({ session_id: id.data, deleted: true, incomplete: broken?.message ?? null })
   })
@@ -122,7 +122,7 @@ export function createControlApp({ gateway, engine, token, host }: ControlDeps):
     return c.text(formatMetrics(await gateway.metrics(), gauges), 200, { 'content-type': 'text/plain; version=0.0.4' })
   })
 
-  app.notFound((c) => c.json({ error: `There is no ${c.req.method} ${c.req.path} here.` }, 404))
+  app.notFound((c) => c.json({ error: `Unknown route: ${c.req.method} ${c.req.path}.` }, 404))
   app.onError((error, c) => {
     const failure = toFailure(error)
     const status = failure.code === 'config.invalid' ? 409 : failure.status
@@ -147,7 +147,7 @@ async function parseBody<T>(c: Context, schema: z.ZodType<T>): Promise<T> {
   throw new RolloutError('request.malformed', z.prettifyError(body.error).slice(0, LONGEST_PROBLEM))
 }
 
-/** What a session may say of itself, and far more. */
+/** Far more than a session needs. */
 const MOST_BYTES = 1024 * 1024
 const MOST_VALUES = 10_000
 const DEEPEST_JSON = 64

@@ -3,7 +3,7 @@ import { Gate } from './gate.ts'
 
 const never = new AbortController().signal
 
-test('holds new work while paused and lets it through on resume', async () => {
+test('pass() delays work while paused and runs it on resume', async () => {
   const gate = new Gate()
   expect(await gate.pause(1000)).toBe(true)
   const order: string[] = []
@@ -15,7 +15,7 @@ test('holds new work while paused and lets it through on resume', async () => {
   expect(order).toEqual(['before', 'held'])
 })
 
-test('waits for what is under way, and says when that takes too long', async () => {
+test('pause() waits for work in flight, and returns false after the timeout', async () => {
   const gate = new Gate()
   const work = Promise.withResolvers<void>()
   const running = gate.pass(never, () => work.promise)
@@ -29,13 +29,13 @@ test('waits for what is under way, and says when that takes too long', async () 
   expect(gate.inFlight).toBe(0)
 })
 
-test('work that failed is not under way any more', async () => {
+test('failed work is not in flight', async () => {
   const gate = new Gate()
   await expect(gate.pass(never, () => Promise.reject(new Error('x')))).rejects.toThrow('x')
   expect(await gate.pause(5)).toBe(true)
 })
 
-test('a harness that leaves while it is held waits no longer', async () => {
+test('pass() rejects when the harness closes a delayed call', async () => {
   const gate = new Gate()
   await gate.pause(5)
   const leaving = new AbortController()
@@ -45,7 +45,7 @@ test('a harness that leaves while it is held waits no longer', async () => {
   await expect(gate.pass(leaving.signal, async () => 1)).rejects.toMatchObject({ code: 'request.client-gone' })
 })
 
-test('pausing again while paused keeps those who wait waiting', async () => {
+test('pause() while paused keeps delayed work waiting', async () => {
   const gate = new Gate()
   await gate.pause(5)
   const held = gate.pass(never, async () => 'through')

@@ -1,8 +1,8 @@
 import { RolloutError } from '../../model/failure.ts'
 
 /**
- * Holds model calls back while weights are swapped. A held call waits, it does not fail: to its harness it is a slow
- * answer, kept alive like any other.
+ * Delays model calls while the engine's weights are changed. A delayed call does not fail: its harness receives keep-alive
+ * frames, as during a slow answer.
  */
 export class Gate {
   #isPaused = false
@@ -14,12 +14,12 @@ export class Gate {
     return this.#isPaused
   }
 
-  /** Calls the engine is working on. */
+  /** Calls that were sent to the engine and have not ended. */
   get inFlight(): number {
     return this.#inFlight
   }
 
-  /** Runs `work` when the gate is open. Rejects when the signal is aborted while it waits. */
+  /** Runs `work` when the gate is open. Rejects when the signal is aborted before that. */
   async pass<T>(signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     while (this.#isPaused) await this.#waitUntilOpen(signal)
     this.#inFlight += 1
@@ -31,7 +31,7 @@ export class Gate {
     }
   }
 
-  /** From here on nothing new goes through. Resolves with whether everything under way has ended in time. */
+  /** Delays new calls. Resolves with whether the calls in flight ended within the timeout. */
   async pause(drainTimeoutMs: number): Promise<boolean> {
     if (!this.#isPaused) this.#opened = Promise.withResolvers()
     this.#isPaused = true

@@ -13,7 +13,7 @@ export interface CountedTurn {
 /** Upper bounds of the buckets of a duration, in seconds. */
 const SECONDS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600] as const
 
-/** What a gateway did since it started, in numbers that only grow. */
+/** Counters of a gateway since its start. */
 export class Metrics {
   readonly #counters = new Map<string, number>()
   readonly #turnSeconds = new Histogram('polar_turn_seconds')
@@ -31,7 +31,7 @@ export class Metrics {
     if (firstTokenAt !== undefined) this.#firstTokenSeconds.observe((firstTokenAt - startedAt) / 1000)
   }
 
-  /** Every counter by its name and labels, in Prometheus' spelling. Plain data, so that shards can be added up. */
+  /** Returns every counter by its Prometheus name and labels. Plain data, so that shards can be added up. */
   snapshot(): Record<string, number> {
     return Object.fromEntries([
       ...this.#counters,
@@ -45,7 +45,7 @@ export class Metrics {
   }
 }
 
-/** How many durations fell between each bound and the one before. */
+/** Counts durations by bucket. */
 class Histogram {
   readonly #name: string
   readonly #counts = Array.from({ length: SECONDS.length + 1 }, () => 0)
@@ -61,7 +61,7 @@ class Histogram {
     this.#sum += seconds
   }
 
-  /** Prometheus counts in each bucket what is in those before it too. */
+  /** A Prometheus bucket includes the counts of all smaller buckets. */
   *counters(): Generator<[string, number]> {
     let count = 0
     for (const [i, own] of this.#counts.entries()) {
@@ -79,12 +79,12 @@ const HELP: Readonly<Record<string, string>> = {
   polar_sampled_tokens_total: 'Sampled tokens captured.',
   polar_turn_seconds: 'From the request to the end of the answer.',
   polar_first_token_seconds: 'From the request to the first sampled token.',
-  polar_in_flight: 'Calls the engine is working on.',
-  polar_paused: 'Whether calls are held back.',
+  polar_in_flight: 'Calls that were sent to the engine and have not ended.',
+  polar_paused: 'Whether new calls are delayed.',
   polar_sessions: 'Open sessions.',
 }
 
-/** Prometheus' text format, version 0.0.4. Counters of several processes are added up first. */
+/** Renders Prometheus' text format, version 0.0.4. Adds the counters of several processes. */
 export function formatMetrics(
   counters: readonly Readonly<Record<string, number>>[],
   gauges: Readonly<Record<string, number>>,

@@ -1,46 +1,44 @@
 import { hash, randomBytes, timingSafeEqual } from 'node:crypto'
 import { JsonMemory } from '../../lib/json/json-memory.ts'
-import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { createSteadyClock } from '../../lib/async/steady-clock.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
 import { isId, type IdSource } from '../../model/ids.ts'
 import { SESSION_MEMORY_MB } from '../../model/session.ts'
 import type { Sampling } from '../../model/turn.ts'
 import type { SessionLog, SessionStore } from '../../store/store.ts'
-import { PromptMemory } from '../upstreams/wire/fast/prompt-memory.ts'
-import type { Vault } from '../dialects/dialect.ts'
-import type { LiveTurn } from '../live-turn.ts'
-import { SessionMemory } from './session-memory.ts'
+import { PromptIdCache } from '../upstreams/wire/fast/read-fast.ts'
+import type { TextSealer } from '../dialects/dialect.ts'
+import { AnswerHistory } from './answer-history.ts'
+import { LiveTurns } from './live-turns.ts'
 import { isFull, storeFull } from './store-full.ts'
 import { Continuations, type ThinkingPolicy } from '../tokens/continuation.ts'
-import { createVault } from './text-sealer.ts'
+import { createTextSealer } from './text-sealer.ts'
 
-/** A session the gateway serves. Its key is known to its harness only; here a digest of it is kept. */
+/** A session that the gateway serves. The gateway keeps a digest of its key; only its harness has the key. */
 export interface Session {
   readonly id: string
   readonly log: SessionLog
-  /** Unix milliseconds that never go back while the session is open. */
+  /** Unix milliseconds that never decrease while the session is open. */
   now(): number
-  /** What sampling must be whatever the harness asks for. */
+  /** Overrides the sampling parameters of the harness. */
   readonly sampling: Partial<Sampling>
-  readonly vault: Vault
-  readonly memory: SessionMemory
-  readonly promptMemory: PromptMemory
-  /** The bodies of its calls. */
-  readonly bodies: JsonMemory
-  /** See `RequestContext.known`, by dialect. */
-  knownTo(dialect: string): WeakMap<object, unknown>
-  /** Absent: every prompt is rendered anew. */
+  readonly sealer: TextSealer
+  /** Conversations and tool calls that the model answered. */
+  readonly answerHistory: AnswerHistory
+  /** Prompt ids of the latest answer, with their bytes on the wire. */
+  readonly promptIdCache: PromptIdCache
+  /** Latest request bodies: a body that extends one of them shares its objects. */
+  readonly parsedBodies: JsonMemory
+  /** See `RequestContext.parsedParts`. */
+  parsedPartsOf(dialect: string): WeakMap<object, unknown>
+  /** Token ids of earlier calls, which later prompts continue. Undefined: the engine renders every prompt. */
   readonly continuations: Continuations | undefined
-  /** Turns under way, by digest of their body and by idempotency key. */
-  readonly live: Map<string, LiveTurn>
-  /** The last turn with each body, by digest. */
-  readonly lastTurns: RecentMap<string>
-  /** Why all calls are refused; absent: they are not. */
+  readonly liveTurns: LiveTurns
+  /** The failure that every call gets. Undefined: calls are accepted. */
   readonly refusal: Failure | undefined
-  /** That calls are refused is recorded. */
+  /** A failed turn records that calls are rejected. */
   isRefusalLogged: boolean
-  /** Calls that have begun and whose end is not recorded yet. */
+  /** Harness requests that are not answered yet. */
   readonly inFlight: Set<Promise<void>>
 }
 
@@ -55,17 +53,17 @@ interface OpeningOptions {
 
 export interface OpenedSession {
   session: Session
-  /** Given out once; cannot be asked for again. */
+  /** Returned only here: the gateway keeps a digest of it. */
   key: string
 }
 
 /**
- * Whether prompts go on token by token from earlier calls: `off` renders every prompt anew; the others say what happens
- * where the template would drop a turn's reasoning.
+ * Whether a prompt literally continues the tokens of earlier calls. `off`: the engine renders every prompt. The other
+ * values choose what happens where the chat template would drop the reasoning of a turn.
  */
 export type ContinuationMode = ThinkingPolicy | 'off'
 
-/** Who may call, and as which session. */
+/** The open sessions, and the keys that authenticate their harnesses. */
 export class Sessions {
   readonly #store: SessionStore
   readonly #ids: IdSource
@@ -80,7 +78,7 @@ export class Sessions {
     store: SessionStore
     ids: IdSource
     now: () => number
-    /** Milliseconds that never go back. */
+    /** Milliseconds that never decrease. */
     monotonic: () => number
     continuation?: ContinuationMode
     memoryMb?: number
@@ -99,7 +97,7 @@ export class Sessions {
 
   async open(options: OpeningOptions = {}): Promise<OpenedSession> {
     const id = options.id ?? this.#ids.next('ses')
-    if (!isId(id)) throw new RolloutError('config.invalid', `"${id}" cannot be a session id.`)
+    if (!isId(id)) throw new RolloutError('config.invalid', `"${id}" is not a valid session id.`)
     if (this.#byId.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)
     const key = options.key ?? `sk-polar-${randomBytes(32).toString('base64url')}`
     const digest = digestOf(key)
@@ -108,7 +106,7 @@ export class Sessions {
       id,
       createdAt: now(),
       origin: options.origin ?? {},
-      ...(options.isContinued === true ? { isContinued: true } : {}),
+      isContinued: options.isContinued,
     })
     await assertNotFull(log)
     const half = this.#memoryBytes / 2
@@ -117,15 +115,14 @@ export class Sessions {
       log,
       now,
       sampling: options.sampling ?? {},
-      vault: createVault(key),
-      memory: new SessionMemory(half),
-      promptMemory: new PromptMemory(),
-      bodies: new JsonMemory(),
-      knownTo: createKnown(),
+      sealer: createTextSealer(key),
+      answerHistory: new AnswerHistory(half),
+      promptIdCache: new PromptIdCache(),
+      parsedBodies: new JsonMemory(),
+      parsedPartsOf: createParsedParts(),
       continuations:
         this.#thinking === 'off' ? undefined : new Continuations({ thinking: this.#thinking, memoryBytes: half }),
-      live: new Map(),
-      lastTurns: new RecentMap(256),
+      liveTurns: new LiveTurns(),
       refusal: options.refusal,
       isRefusalLogged: false,
       inFlight: new Set(),
@@ -136,11 +133,11 @@ export class Sessions {
   }
 
   /**
-   * The session that owns this key. With an id from the path both must agree; without one the key alone decides. Says the
-   * same for an unknown session and a wrong key, so that neither can be probed for.
+   * Returns the session of this key. A session id from the path must match the key. Throws the same error for an unknown
+   * session and for a wrong key, so that a caller cannot find out which sessions exist.
    */
   authenticate(sessionId: string | undefined, key: string | undefined): Session {
-    if (key === undefined || key === '') throw unauthorized('No API key was given.')
+    if (key === undefined || key === '') throw unauthorized('The request has no API key.')
     const digest = digestOf(key)
     const id = sessionId ?? this.#byDigest.get(digest.toString('base64'))
     const known = id === undefined ? undefined : this.#byId.get(id)
@@ -149,7 +146,10 @@ export class Sessions {
     return known.session
   }
 
-  /** Refuses further calls, waits for those under way, and closes the log. Gives what kept it from being whole. */
+  /**
+   * Rejects further calls, waits for the calls in flight, and closes the log. Resolves with the failure that made the log
+   * incomplete.
+   */
   async close(sessionId: string): Promise<Failure | undefined> {
     const known = this.#byId.get(sessionId)
     if (known === undefined) return undefined
@@ -165,19 +165,19 @@ export class Sessions {
   }
 }
 
-/** A full disk is known at once; a session that is not recorded costs GPU time for nothing. */
+/** A session that cannot be recorded would waste GPU time, so a full disk is reported when the session is opened. */
 async function assertNotFull(log: SessionLog): Promise<void> {
   if (!isFull(log)) return
   await log.close()
   throw storeFull()
 }
 
-function createKnown(): (dialect: string) => WeakMap<object, unknown> {
+function createParsedParts(): (dialect: string) => WeakMap<object, unknown> {
   const byDialect = new Map<string, WeakMap<object, unknown>>()
   return (dialect) => {
-    let known = byDialect.get(dialect)
-    if (known === undefined) byDialect.set(dialect, (known = new WeakMap()))
-    return known
+    let parsed = byDialect.get(dialect)
+    if (parsed === undefined) byDialect.set(dialect, (parsed = new WeakMap()))
+    return parsed
   }
 }
 

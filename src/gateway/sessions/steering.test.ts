@@ -15,7 +15,7 @@ function parse(id: string, value: Body): TurnRequest {
 const parameters = { type: 'object', properties: {} }
 const schema = { type: 'object' }
 
-/** One request of each API, and how the API asks for each kind of steering. */
+/** A request of each API, and the fields for each kind of steering. */
 const APIS: Record<string, { plain: Body; json: Body; required: Body; named: Body; strict?: Body; prefill: Body }> = {
   'openai-chat': (() => {
     const tools = [{ type: 'function', function: { name: 'f', parameters } }]

@@ -1,6 +1,6 @@
 import type { Steering, TurnRequest } from '../../model/turn.ts'
 
-/** How a request narrows what the model may sample. The sampling parameters are recorded apart from this. */
+/** Lists how a request restricts what the model may sample, besides its sampling parameters. */
 export function steeringOf({ messages, tools, toolChoice, responseFormat }: TurnRequest): Steering[] {
   const isForced = toolChoice === 'required' || typeof toolChoice === 'object'
   const found: [Steering, boolean][] = [

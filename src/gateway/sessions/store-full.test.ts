@@ -12,7 +12,7 @@ const full = new RolloutError('store.unavailable', 'The call log /secret/place c
   status: 503,
 }).failure
 
-/** A store whose logs fail when told to. */
+/** A store whose logs can be made to fail. */
 function createStore(state: { broken?: Failure }): SessionStore {
   return {
     async open({ id }) {
@@ -66,7 +66,7 @@ test.each([
     { contents: [{ role: 'user', parts: [{ text: 'hi' }] }] },
     { error: { code: 503, message: expect.any(String) } },
   ],
-])('%s is refused with 503 in its own form once the disk is full', async (path, body, shape) => {
+])('%s gets a 503 in the format of its API when the disk is full', async (path, body, shape) => {
   const state: { broken?: Failure } = {}
   await using gateway = await start(state)
   const { baseUrl, key } = await gateway.openSession()
@@ -78,7 +78,7 @@ test.each([
   expect(text).not.toContain('secret')
 })
 
-test('no session is opened on a full disk: the control API answers 503', async () => {
+test('the control API answers 503 to the opening of a session when the disk is full', async () => {
   await using gateway = await start({ broken: full })
   await expect(gateway.openSession()).rejects.toMatchObject({ code: 'store.unavailable', failure: { status: 503 } })
   const app = createControlApp({ gateway, engine: { kind: 'vllm', url: '' }, token: 'secret', host: '127.0.0.1' })
@@ -87,7 +87,7 @@ test('no session is opened on a full disk: the control API answers 503', async (
   expect([answer.status, await answer.json()]).toMatchObject([503, { code: 'store.unavailable' }])
 })
 
-test('a log that fails for another reason costs the record, not the calls', async () => {
+test('calls succeed when the log fails for another reason', async () => {
   const broken = new RolloutError('store.unavailable', 'not there').failure
   await using gateway = await start({ broken })
   expect(await gateway.openSession()).toMatchObject({ key: expect.any(String) })

@@ -1,22 +1,22 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { createVault } from './text-sealer.ts'
+import { createTextSealer } from './text-sealer.ts'
 
-test('what a session sealed it opens again, also after a restart; nobody else does', () => {
+test('open() returns what the same session sealed, also after a restart, and nothing for other sessions', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'grapheme' }), (text) => {
-      const sealed = createVault('sk-one').seal(text)
+      const sealed = createTextSealer('sk-one').seal(text)
       expect(sealed).toMatch(/^[A-Za-z0-9_-]+$/)
-      expect(createVault('sk-one').open(sealed)).toBe(text)
-      expect(createVault('sk-one').seal(text)).toBe(sealed)
-      expect(createVault('sk-two').open(sealed)).toBeUndefined()
+      expect(createTextSealer('sk-one').open(sealed)).toBe(text)
+      expect(createTextSealer('sk-one').seal(text)).toBe(sealed)
+      expect(createTextSealer('sk-two').open(sealed)).toBeUndefined()
     }),
   )
 })
 
-test('anything changed, cut or made up does not open', () => {
-  const vault = createVault('sk-one')
-  const sealed = vault.seal('a thought')
+test('open() returns undefined for changed, truncated and invented text', () => {
+  const sealer = createTextSealer('sk-one')
+  const sealed = sealer.seal('a thought')
   for (const wrong of [
     '',
     'x',
@@ -25,6 +25,6 @@ test('anything changed, cut or made up does not open', () => {
     `${sealed}=`,
     sealed.replace(/^./, (c) => (c === 'A' ? 'B' : 'A')),
   ]) {
-    expect(vault.open(wrong)).toBeUndefined()
+    expect(sealer.open(wrong)).toBeUndefined()
   }
 })

@@ -1,18 +1,19 @@
 import { createCipheriv, createDecipheriv, createHmac, hkdfSync } from 'node:crypto'
-import type { Vault } from '../dialects/dialect.ts'
+import type { TextSealer } from '../dialects/dialect.ts'
 
 const NONCE_BYTES = 12
 const TAG_BYTES = 16
 
-/** A vault whose keys come from the session's own key, so that it opens after a restart what it sealed before. */
-export function createVault(sessionKey: string): Vault {
+/** Derives its keys from the session's key, so that texts sealed before a restart can be opened after it. */
+export function createTextSealer(sessionKey: string): TextSealer {
+  // Harnesses store seals, so this label must not change.
   const keys = Buffer.from(hkdfSync('sha256', sessionKey, '', 'polar vault', 64))
   const cipherKey = keys.subarray(0, 32)
   const nonceKey = keys.subarray(32)
   return {
     seal(text) {
       const plain = Buffer.from(text, 'utf8')
-      // From the text itself: a nonce never serves two texts, and equal texts give equal seals.
+      // Derived from the text: two texts never share a nonce, and equal texts have equal seals.
       const nonce = createHmac('sha256', nonceKey).update(plain).digest().subarray(0, NONCE_BYTES)
       const cipher = createCipheriv('aes-256-gcm', cipherKey, nonce)
       const sealed = Buffer.concat([nonce, cipher.update(plain), cipher.final(), cipher.getAuthTag()])

@@ -1,18 +1,18 @@
 import type { AssistantMessage, Message } from '../../model/message.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 
-/** Prompt ids of a request, as the engine's own template and tokenizer make them. */
+/** Returns the prompt ids of a request, as the engine's own template and tokenizer make them. */
 export type Render = (request: TurnRequest) => Promise<Int32Array>
 
 export type BridgeFailure = 'template-moves' | 'reasoning-stripped'
 
 /**
- * The ids that stand between a sampled answer and the next one: what the template writes for the messages that followed.
+ * Returns the ids between a sampled answer and the next answer: the template's rendering of the messages in between.
  *
- * The conversation is rendered twice with two different words in place of the answer. What both renderings end with does
- * not depend on the answer; its first end-of-turn id closes the answer's turn, and the bridge is what follows. It begins
- * right after a special token, so its ids do not depend on what stands before. No template and no tokenizer is needed
- * here, and end-of-turn strings in anyone's text do no harm, because they stand before the place that is looked at.
+ * The engine renders the conversation twice, with two different words instead of the answer. The common suffix of both
+ * renderings does not depend on the answer. Its first end-of-turn id closes the turn of the answer, and the bridge is the
+ * rest. The bridge begins after a special token, so its ids do not depend on the text before. This needs no template and
+ * no tokenizer here. End-of-turn strings in a message are harmless: they come before the suffix or after that first id.
  */
 export async function findBridge(
   request: TurnRequest,
@@ -22,16 +22,16 @@ export async function findBridge(
   render: Render,
 ): Promise<Int32Array | BridgeFailure> {
   const [one, other] = await Promise.all(
-    SENTINELS.map((word) => render(withAnswer(request, answerAt, disguise(answer, word)))),
+    SENTINELS.map((word) => render(withAnswer(request, answerAt, replaceText(answer, word)))),
   )
   const suffix = commonSuffix(one as Int32Array, other as Int32Array)
   const end = suffix.indexOf(endOfTurn)
-  // Nothing differs, or the answer is not where it should be: the template moves or drops messages.
+  // The renderings are equal, or the answer's end is not in the suffix: the template moves or drops messages.
   if (end === -1 || suffix.length === one?.length) return 'template-moves'
   return suffix.slice(end + 1)
 }
 
-/** Whether the template leaves out what the model thought in this turn when it writes it into a later prompt. */
+/** Whether the template drops the reasoning of this turn in later prompts. */
 export async function dropsReasoning(
   request: TurnRequest,
   answerAt: number,
@@ -44,11 +44,11 @@ export async function dropsReasoning(
   return one?.length === other?.length && one?.every((id, i) => id === other?.[i]) === true
 }
 
-/** Two words with nothing in common at either end. */
+/** Two words without a common prefix or suffix. */
 const SENTINELS = ['quartzvixen', 'jumbogalaxyhub'] as const
 
-/** The answer with another text in the same place: in the last call's arguments if it has calls, else in the content. */
-function disguise(answer: AssistantMessage, word: string): AssistantMessage {
+/** Replaces the text of an answer: the arguments of its last tool call, or its content if it has no tool calls. */
+function replaceText(answer: AssistantMessage, word: string): AssistantMessage {
   const { reasoning: _reasoning, ...rest } = answer
   if (answer.toolCalls.length === 0) return { ...rest, content: [{ type: 'text', text: word }] }
   const calls = answer.toolCalls.map((call, i) =>
@@ -59,7 +59,7 @@ function disguise(answer: AssistantMessage, word: string): AssistantMessage {
 
 function withAnswer(request: TurnRequest, answerAt: number, answer: AssistantMessage): TurnRequest {
   const messages: Message[] = request.messages.map((message, i) => (i === answerAt ? answer : message))
-  // Written from our own words: the bytes of the wire hold the real answer.
+  // Forces rendering from `messages`: the text of the wire contains the real answer.
   return { ...request, messages, wire: { ...request.wire, api: 'rewritten' } }
 }
 

@@ -44,7 +44,7 @@ function requestOf(messages: Message[], fields: Partial<TurnRequest> = {}): Turn
 const EOT = 2
 const MEMORY_BYTES = 1024 * 1024
 
-/** The answer as the model writes it, and its ids. */
+/** The sampled text of an answer, and its ids. */
 function sampled(said: AssistantMessage): Int32Array {
   const words = said.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
   const calls = said.toolCalls.map(
@@ -121,7 +121,7 @@ const anyText = fc.oneof(
 )
 
 describe('Continuations', () => {
-  test('the next prompt begins with what was read and sampled, and reads like a full rendering', async () => {
+  test('the next prompt begins with the ids that were read and sampled, and decodes like a full rendering', async () => {
     await fc.assert(
       fc.asyncProperty(
         anyText,
@@ -142,7 +142,7 @@ describe('Continuations', () => {
           if (found.kind !== 'extends') return
           const prefix = [...response.promptIds, ...(response.choices[0]?.ids ?? [])]
           expect([...found.promptIds.subarray(0, prefix.length)]).toEqual(prefix)
-          // As text, not as ids: where the answer meets the template a rendering may merge what was sampled apart.
+          // Compared as text: a rendering may merge tokens at the end of the answer that were sampled separately.
           const full = tokenizer.decode(await render(next), { skipSpecialTokens: false })
           expect(tokenizer.decode(found.promptIds, { skipSpecialTokens: false })).toBe(full)
         },
@@ -151,7 +151,7 @@ describe('Continuations', () => {
     )
   })
 
-  test('sampled ids that another tokenisation would not give are kept as they are', async () => {
+  test('sampled ids that differ from a tokenisation of their text are kept', async () => {
     const ids = Int32Array.from(
       ['H', 'e', 'l', 'l', 'o'].flatMap((letter) => [...tokenizer.encode(letter)]).concat(EOT),
     )
@@ -169,13 +169,13 @@ describe('Continuations', () => {
     )
   })
 
-  test('reasoning the template drops begins a new segment, or is kept on request', async () => {
+  test('reasoning that the template drops begins a new segment with template, and is kept with preserve', async () => {
     const said = answer('x', [], 'let me think')
     const dropped = await continued([text('user', 'q')], said, [text('user', 'more')])
     expect(dropped.found).toEqual({ kind: 'fresh', reason: 'reasoning-stripped' })
     const kept = await continued([text('user', 'q')], said, [text('user', 'more')], { thinking: 'preserve' })
     expect(kept.found.kind).toBe('extends')
-    // A harness that does not send the reasoning back means the same turn.
+    // A turn whose reasoning the harness omits is the same turn.
     const unsaid = await continued([text('user', 'q')], said, [text('user', 'more')], {
       thinking: 'preserve',
       echo: answer('x'),
@@ -183,7 +183,7 @@ describe('Continuations', () => {
     expect(unsaid.found.kind).toBe('extends')
   })
 
-  test('arguments that were printed anew are the same call', async () => {
+  test('arguments in another JSON notation are the same call', async () => {
     const { found } = await continued([text('user', 'q')], answer('', ['{"a": 1.0,  "b": 2}']), [result('ok')], {
       echo: answer('', ['{"b":2,"a":1}']),
     })
@@ -232,7 +232,7 @@ describe('Continuations', () => {
     expect((await run()).found).toEqual({ kind: 'fresh', reason })
   })
 
-  test('goes on from the deepest call, and knows a first call and another conversation', async () => {
+  test('continues the longest call, and detects a first call and another conversation', async () => {
     const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
     const one = requestOf([text('user', 'a')])
     expect(await continuations.find(one, render)).toEqual({ kind: 'fresh', reason: 'first-call' })
@@ -269,7 +269,7 @@ describe('Continuations', () => {
     })
   })
 
-  test('an answer whose ids are not known exactly is named as the reason', async () => {
+  test('an answer without exact ids is the reason for a new segment', async () => {
     const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
     const first = requestOf([text('user', 'q')])
     continuations.remember('turn_1', first, { ...(await answered(first, answer('x'))), grade: 'inferred' })
@@ -277,7 +277,7 @@ describe('Continuations', () => {
     expect(await continuations.find(next, render)).toEqual({ kind: 'fresh', reason: 'not-exact' })
   })
 
-  test('edited reasoning of any turn is an edited history; reasoning that is left out is none', async () => {
+  test('edited reasoning of any turn is an edited history; omitted reasoning is not', async () => {
     const continuations = new Continuations({ thinking: 'preserve', memoryBytes: MEMORY_BYTES })
     const thought = answer('', ['{"n": 1}'], 'first thought')
     const first = requestOf([text('user', 'q')])
@@ -300,7 +300,7 @@ describe('Continuations', () => {
     expect(await find(fourth)).toMatchObject({ kind: 'extends', of: 'turn_3' })
   })
 
-  test('the same request again begins anew, and is not called edited', async () => {
+  test('a repeated request begins a new segment, and is no edited history', async () => {
     const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
     const first = requestOf([text('system', 's'), text('user', 'q')])
     continuations.remember('turn_1', first, await answered(first, answer('x')))
@@ -314,7 +314,7 @@ describe('Continuations', () => {
     expect(found.kind).toBe('extends')
   })
 
-  test('an engine that cannot render, or a template that moves messages, leaves the call as it is', async () => {
+  test('a failed rendering or a template that moves messages begins a new segment', async () => {
     const continuations = new Continuations({ thinking: 'template', memoryBytes: MEMORY_BYTES })
     const first = requestOf([text('user', 'a')])
     continuations.remember('turn_1', first, await answered(first, answer('b')))

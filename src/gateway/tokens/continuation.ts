@@ -1,19 +1,19 @@
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { dropsReasoning, findBridge, type BridgeFailure, type Render } from './bridge.ts'
-import { ConversationTree, type ForkReason } from './conversation-tree.ts'
+import { ConversationTree, type FreshReason } from './conversation-tree.ts'
 
 /**
- * What to do where the template would drop the reasoning of an earlier turn. `template`: as a plain deployment does, so a
- * new segment begins there. `preserve`: the model goes on seeing its own reasoning, and the tokens go on literally.
+ * What happens where the chat template drops the reasoning of an earlier turn. `template`: the engine renders the prompt, as
+ * in a deployment, and a new segment begins. `preserve`: the prompt literally continues, with the reasoning.
  */
 export type ThinkingPolicy = 'template' | 'preserve'
 
-/** The prompt of the next call: token for token what the engine read and wrote before, plus a bridge; or why not. */
+/** `extends`: the prompt consists of the ids of an earlier call and a bridge. `fresh`: the engine renders the prompt. */
 export type Continuation =
   | { kind: 'extends'; of: string; promptIds: Int32Array }
-  | { kind: 'fresh'; reason: ForkReason | BridgeFailure | 'render-failed' }
+  | { kind: 'fresh'; reason: FreshReason | BridgeFailure | 'render-failed' }
 
-/** Keeps the prompts of one session literal extensions of each other wherever that can be proven. */
+/** Makes the prompts of one session literal extensions of each other, where this is provably equal to rendering. */
 export class Continuations {
   readonly #tree: ConversationTree
   readonly #thinking: ThinkingPolicy
@@ -27,7 +27,7 @@ export class Continuations {
     this.#tree.add(turnId, request, response)
   }
 
-  /** Fails closed: whatever is not proven renders normally. */
+  /** Returns `fresh` unless the continuation is proven. */
   async find(request: TurnRequest, render: Render): Promise<Continuation> {
     const found = this.#tree.find(request)
     if ('fork' in found) return { kind: 'fresh', reason: found.fork }

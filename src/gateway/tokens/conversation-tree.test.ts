@@ -29,7 +29,7 @@ function responseOf(promptIds: number[], ids: number[], words: string): TurnResp
   }
 }
 
-test('what a conversation read and wrote is kept once, whatever the number of its calls, and beside it another one', () => {
+test('the tokens of each conversation are stored once, independent of the number of its calls', () => {
   const tree = new ConversationTree(1024 * 1024)
   const ask = says('user', 'one')
   const [first, second] = [[ask], [ask, says('assistant', 'a'), says('user', 'two')]]
@@ -58,7 +58,7 @@ test('what a conversation read and wrote is kept once, whatever the number of it
   expect(found[0]?.sampledIds.buffer).toBe(found[2]?.promptIds.buffer)
 })
 
-/** One agent of a session: each call repeats all before it and adds an answer and a message. */
+/** One agent of a session: each call repeats the conversation and adds an answer and a message. */
 class Agent {
   readonly name: string
   messages: Message[]
@@ -75,7 +75,7 @@ class Agent {
     return `${this.name}-${this.calls}`
   }
 
-  /** What the tree has to keep so that this agent can continue. */
+  /** The memory that the tree needs for this agent to continue. */
   get bytes(): number {
     return this.calls === 0 ? 0 : 4 * this.ids.length + CALL_BYTES + 2 * this.turnId.length
   }
@@ -124,7 +124,7 @@ test('every conversation of a session continues as long as the last calls of all
   expect([...seen].toSorted()).toEqual(['continued', 'forgotten'])
 })
 
-test('a sub-agent with hundreds of calls leaves the main conversation as it is', () => {
+test('a sub-agent with hundreds of calls does not evict the main conversation', () => {
   const tree = new ConversationTree(64 * 1024)
   const [main, sub] = [new Agent('main'), new Agent('sub')]
   main.call(tree, 100)

@@ -7,8 +7,8 @@ import { HeldBuffers } from './held-buffers.ts'
 import { MessageChain } from './message-chain.ts'
 import { addReasoning, repeatsReasoning, trailOf, type ReasoningTrail } from './reasoning-trail.ts'
 
-/** Why a call does not continue an earlier one. The words are those of the edge verdicts of a trajectory. */
-export type ForkReason =
+/** Why a call does not continue an earlier call. The values are those of the edge verdicts of a trajectory. */
+export type FreshReason =
   | 'first-call'
   | 'new-conversation'
   | 'forgotten'
@@ -19,7 +19,7 @@ export type ForkReason =
   | 'foreign-turn'
   | 'media'
 
-/** A call that others may continue: what the engine read and wrote, and the answer that the harness was given. */
+/** A call that later calls may continue: the ids that the engine read and sampled, and the answer. */
 export interface TurnNode {
   turnId: string
   promptIds: Int32Array
@@ -27,14 +27,14 @@ export interface TurnNode {
   answer: AssistantMessage
 }
 
-export type Found = { node: TurnNode; answerAt: number } | { fork: ForkReason }
+export type Found = { node: TurnNode; answerAt: number } | { fork: FreshReason }
 
 interface Node extends TurnNode {
-  /** Digest of the conversation up to and with the answer. */
+  /** Digest of the conversation up to and including the answer. */
   conversation: string
   answerAt: number
   setting: string
-  /** Ends with the answer's own reasoning. */
+  /** Includes the reasoning of the answer. */
   reasoning: ReasoningTrail
   /** Memory besides the ids. */
   bytes: number
@@ -42,14 +42,14 @@ interface Node extends TurnNode {
 
 /** Estimate of the memory of a call besides its ids and its text. */
 export const CALL_BYTES = 1024
-/** How many calls are known that cannot be continued any more, so that the reason is known too. */
+/** Calls that cannot be continued, kept to report the reason. */
 const PAST_CALLS_KEPT = 2048
-/** How many first messages of conversations are known. */
+/** Conversations whose first messages are kept. */
 const BEGINNINGS_KEPT = 1024
 
 /**
- * The calls of one session by the messages that led to them. A new request continues the deepest call whose messages and
- * answer it repeats; otherwise the tree says why there is none.
+ * The calls of one session by their messages. A new request continues the longest call whose messages and answer it
+ * repeats; otherwise the tree returns the reason.
  *
  * The memory is bounded in bytes. Calls that a later call continues are removed first, then the least recently used.
  */
@@ -76,7 +76,7 @@ export class ConversationTree {
     return this.#textBytes + this.#buffers.bytes
   }
 
-  /** Only what the engine itself reported can be continued token by token. */
+  /** Only calls with exact ids can be continued token by token. */
   add(turnId: string, request: TurnRequest, response: TurnResponse): void {
     this.#isEmpty = false
     const digests = this.#chain.digestsOf(request.messages)
@@ -86,7 +86,7 @@ export class ConversationTree {
       for (const { message } of response.choices) this.#past.set(this.#chain.after(prompt, message), 'not-exact')
       return
     }
-    const parent = this.#deepest(request.messages, digests)
+    const parent = this.#longest(request.messages, digests)
     if (parent !== undefined) {
       this.#tips.delete(parent)
       this.#use(this.#continued, parent)
@@ -121,7 +121,7 @@ export class ConversationTree {
       const past = this.#past.get(conversation)
       if (past !== undefined) return { fork: past }
     }
-    return { fork: this.#whyNone(messages, digests) }
+    return { fork: this.#reasonFor(messages, digests) }
   }
 
   #continue(nodes: readonly Node[], request: TurnRequest): Found {
@@ -140,8 +140,8 @@ export class ConversationTree {
     return { node, answerAt: node.answerAt }
   }
 
-  /** The call that a request continues by its messages, whether token by token or not. */
-  #deepest(messages: readonly Message[], digests: readonly string[]): Node | undefined {
+  /** Returns the call that a request continues by its messages, even if not token by token. */
+  #longest(messages: readonly Message[], digests: readonly string[]): Node | undefined {
     for (let end = messages.length; end > 0; end--) {
       if (messages[end - 1]?.role !== 'assistant') continue
       const nodes = this.#byConversation.get(digests[end] as string)
@@ -151,13 +151,13 @@ export class ConversationTree {
     return undefined
   }
 
-  #whyNone(messages: readonly Message[], digests: readonly string[]): ForkReason {
+  #reasonFor(messages: readonly Message[], digests: readonly string[]): FreshReason {
     const hasAnswer = messages.some(({ role }) => role === 'assistant')
     const isKnown = digests.slice(1, 3).some((digest) => this.#beginnings.get(digest))
     return hasAnswer && isKnown ? 'edited-history' : 'new-conversation'
   }
 
-  /** What besides the messages decides how a prompt is written. */
+  /** Digest of all fields besides the messages that affect the rendering of a prompt. */
   #settingOf(request: TurnRequest, isWholeAnswer: boolean): string {
     const { model, tools, toolChoice, reasoning } = request
     let toolsDigest = this.#tools.get(tools)
@@ -171,7 +171,7 @@ export class ConversationTree {
 
   #keep(node: Node): void {
     const others = this.#byConversation.get(node.conversation) ?? []
-    // A retry with the same prompt: its ids are kept once.
+    // A retry with the same prompt shares the ids.
     const same = others.find(({ promptIds }) => isEqual(promptIds, node.promptIds))
     if (same !== undefined) node.promptIds = same.promptIds
     this.#byConversation.set(node.conversation, [...others, node])
@@ -180,7 +180,7 @@ export class ConversationTree {
     this.#textBytes += node.bytes
   }
 
-  /** Calls at the beginning of a longer prompt become views of its memory: a conversation's tokens are kept once. */
+  /** Makes the ids of earlier calls views of a longer prompt, so that the tokens of a conversation are stored once. */
   #shareBuffer(parent: Node, promptIds: Int32Array): void {
     if (!hasIdsAt(promptIds, 0, parent.promptIds)) return
     const { buffer, byteOffset, length } = parent.promptIds
@@ -224,7 +224,7 @@ export class ConversationTree {
   }
 }
 
-/** Sampled to its natural end. A stop string cuts the text but not the ids, so the harness repeats less than was sampled. */
+/** Whether the answer ended naturally. A stop string cuts the text but not the ids, so the harness repeats less text. */
 function isWhole({ finishReason, stopReason }: Choice): boolean {
   return (finishReason === 'stop' || finishReason === 'tool-calls') && stopReason === undefined
 }

@@ -3,7 +3,7 @@ import type { Session } from '../sessions/sessions.ts'
 import type { Continuation } from './continuation.ts'
 import type { Upstream } from '../upstreams/upstream.ts'
 
-/** The continuation of a request within its session; undefined when the engine cannot take prompts as ids. */
+/** Returns the continuation of a request in its session; undefined when the engine does not accept prompts as ids. */
 export async function findContinuation(
   request: TurnRequest,
   { continuations }: Pick<Session, 'continuations'>,
@@ -16,8 +16,8 @@ export async function findContinuation(
 }
 
 /**
- * Number of prompt tokens that a generation call with this request would have. A literal continuation may have another
- * length than a new rendering of the same messages.
+ * Returns the number of prompt tokens of a generation call with this request. The length of a literal continuation may
+ * differ from that of a rendering of the same messages.
  */
 export async function countPrompt(
   request: TurnRequest,

@@ -1,4 +1,4 @@
-/** Which arrays share memory, and how much memory all held arrays need. */
+/** Tracks which arrays share memory, and counts the memory of all held arrays once. */
 export class HeldBuffers<Holder> {
   readonly #holders = new Map<ArrayBufferLike, Map<Holder, number>>()
   #bytes = 0
@@ -18,7 +18,7 @@ export class HeldBuffers<Holder> {
     }
   }
 
-  /** To be called with the arrays that were held. */
+  /** `arrays` must have been passed to `hold` before. */
   release(holder: Holder, arrays: readonly Int32Array[]): void {
     for (const { buffer } of arrays) {
       const holders = this.#holders.get(buffer)

@@ -3,22 +3,22 @@ import { sortedJson } from '../../lib/json/json-text.ts'
 import { textOf, type ContentPart, type Message } from '../../model/message.ts'
 
 /**
- * Digests of the beginnings of conversations: two lists of messages have the same digest when they mean the same. What
- * harnesses change without meaning it does not count: text parts of an answer, white space alone, how JSON is printed,
- * and reasoning.
+ * Digests of the beginnings of conversations. Two lists of messages have the same digest when they differ only in details
+ * that harnesses change without intent: how an answer is split into text parts, answers of white space only, the notation
+ * of JSON, and reasoning.
  */
 export class MessageChain {
-  /** Dialects give the same object for a message that was in an earlier request. */
+  /** Dialects return the same object for a message that was part of an earlier request. */
   readonly #known = new WeakMap<Message, { before: string; after: string }>()
 
-  /** `[i]` is the digest of the first `i` messages. */
+  /** Element `i` is the digest of the first `i` messages. */
   digestsOf(messages: readonly Message[]): readonly string[] {
     const digests = ['']
     for (const [i, message] of messages.entries()) digests.push(this.after(digests[i] as string, message))
     return digests
   }
 
-  /** The digest of a list that has the digest `before` and then `message`. */
+  /** Returns the digest of a list with the digest `before`, extended by `message`. */
   after(before: string, message: Message): string {
     const known = this.#known.get(message)
     if (known?.before === before) return known.after

@@ -13,12 +13,12 @@ export interface ReasoningTrail {
   before: ReasoningTrail | undefined
 }
 
-/** The trail of a conversation after `answer`, which stands at index `at`. */
+/** Returns the trail of a conversation with `answer` at index `at`. */
 export function addReasoning(before: ReasoningTrail | undefined, at: number, answer: AssistantMessage): ReasoningTrail {
   return { at, digest: digestOf(answer.reasoning), before }
 }
 
-/** The trail of a request, `known` being the trail of the conversation that it continues. */
+/** Returns the trail of a request. `known`: the trail of the conversation that the request continues. */
 export function trailOf(messages: readonly Message[], known: ReasoningTrail | undefined): ReasoningTrail | undefined {
   let trail = known !== undefined && repeatsReasoning(messages, known) ? known : undefined
   for (let at = (trail?.at ?? -1) + 1; at < messages.length; at++) {
@@ -28,7 +28,7 @@ export function trailOf(messages: readonly Message[], known: ReasoningTrail | un
   return trail
 }
 
-/** Whether every reasoning that the messages contain is the one of the trail. Most harnesses leave reasoning out. */
+/** Whether all reasoning in the messages equals that of the trail. Messages without reasoning match: most harnesses omit it. */
 export function repeatsReasoning(messages: readonly Message[], trail: ReasoningTrail): boolean {
   for (let known: ReasoningTrail | undefined = trail; known !== undefined; known = known.before) {
     const message = messages[known.at]

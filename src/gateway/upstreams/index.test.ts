@@ -38,7 +38,7 @@ describe('detectKind()', () => {
 })
 
 describe('createUpstream()', () => {
-  test('makes one engine, or several as one', async () => {
+  test('creates the upstream of one engine or of several replicas', async () => {
     const url = 'http://127.0.0.1:9'
     await using one = createUpstream({ kind: 'sglang', url }, deps)
     expect([one.kind, one.url]).toEqual(['sglang', url])
@@ -52,7 +52,7 @@ describe('createUpstream()', () => {
     expect([two.kind, two.url]).toEqual(['vllm', `${url},http://127.0.0.1:10`])
   })
 
-  test('goes by what an earlier probe found', async () => {
+  test('uses the capabilities of an earlier probe', async () => {
     const config = upstreams.config.parse({
       kind: 'vllm',
       url: 'http://127.0.0.1:9',
@@ -66,7 +66,7 @@ describe('createUpstream()', () => {
     [{ kind: 'vlm', url: 'http://x' }, 'must be one of vllm, sglang, llamacpp, openai'],
     [{ kind: 'vllm', url: 'ftp://x' }, 'Invalid URL'],
     [{ kind: 'vllm', url: 'http://x', modle: 'm' }, 'modle'],
-  ])('a config that is wrong is told so: %j', (config, words) => {
+  ])('rejects an invalid config: %j', (config, words) => {
     expect(() => upstreams.config.parse(config)).toThrow(words)
   })
 })

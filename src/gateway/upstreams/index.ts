@@ -2,6 +2,7 @@ import * as z from 'zod'
 import { plugs } from '../../lib/plug.ts'
 import { EngineHttp, type EngineHttpOptions } from './wire/engine-http.ts'
 import { llamacpp } from './llamacpp.ts'
+import { createCustomUpstream, type UpstreamPlug } from './load-upstream.ts'
 import { openai } from './openai.ts'
 import { createReplicas } from './replicas.ts'
 import { sglang } from './sglang.ts'
@@ -16,23 +17,27 @@ export type UpstreamKind = UpstreamConfig['kind']
 export interface UpstreamDeps {
   /** Monotonic milliseconds. */
   now: () => number
+  /** The kind of a user's module; absent: the built-in kinds. */
+  plug?: UpstreamPlug
 }
 
-/** One engine, or several of one kind that serve the same model. */
+/** Creates the upstream of one engine, or of several engines of one kind that serve the same model. */
 export function createUpstream(
   configs: UpstreamConfig | readonly [UpstreamConfig, ...UpstreamConfig[]],
-  deps: UpstreamDeps,
+  { now, plug }: UpstreamDeps,
 ): Upstream {
-  const [first, ...others] = toList(configs).map((config) => upstreams.create(config, undefined))
+  const [first, ...others] = toList(configs).map((config) =>
+    plug === undefined ? upstreams.create(config, undefined) : createCustomUpstream(plug, config),
+  )
   if (others.length === 0) return first!
-  return createReplicas({ replicas: [first!, ...others], now: deps.now })
+  return createReplicas({ replicas: [first!, ...others], now })
 }
 
 function toList(configs: UpstreamConfig | readonly UpstreamConfig[]): readonly UpstreamConfig[] {
   return 'kind' in configs ? [configs] : configs
 }
 
-/** Which engine listens there, and what shows it. Rejects when nothing answers. */
+/** Detects the kind of an engine. Rejects when the engine does not answer. */
 export async function detectKind(
   options: EngineHttpOptions,
   signal: AbortSignal,
@@ -43,13 +48,13 @@ export async function detectKind(
   const owned = upstreams.kinds.find((kind) => kind !== 'openai' && kind === owner)
   if (owned !== undefined) return { kind: owned as UpstreamKind, evidence: `its models are owned by "${owner}"` }
   for (const { kind, path, schema } of OWN_PATHS) {
-    const found = await http.askIfThere(path, schema, { signal }).catch(() => undefined)
+    const found = await http.queryOptional(path, schema, { signal }).catch(() => undefined)
     if (found !== undefined) return { kind, evidence: `it answers ${path}` }
   }
-  return { kind: 'openai', evidence: 'it speaks Chat Completions and shows no sign of another engine' }
+  return { kind: 'openai', evidence: 'it has the Chat Completions API and no endpoint of a known engine' }
 }
 
-/** What only one engine answers in this way, for those behind a proxy that lists models itself. */
+/** Endpoints of a single kind of engine, for engines behind a proxy that lists models itself. */
 const OWN_PATHS: readonly { kind: UpstreamKind; path: string; schema: z.ZodType }[] = [
   { kind: 'llamacpp', path: '/props', schema: z.looseObject({ build_info: z.string() }) },
   { kind: 'sglang', path: '/server_info', schema: z.looseObject({ version: z.string() }) },

@@ -6,30 +6,30 @@ const listed = (...ids: number[]) => ids.map((id, i) => ({ id, logprob: -(i + 1)
 const aligned = (ids: number[], some: number[]) => Array.from(alignLogprobs(ids, listed(...some)))
 
 describe('alignLogprobs()', () => {
-  test('gives each id its own when all are listed, repeated ids too', () => {
+  test('assigns each log probability when all ids are listed, also with repeated ids', () => {
     expect(aligned([5, 5, 7], [5, 5, 7])).toEqual([-0.25, -0.5, -0.75])
   })
 
-  test('leaves a gap where tokens are missing', () => {
+  test('assigns NaN to missing tokens', () => {
     expect(aligned([1, 240, 159, 152, 128, 2], [1, 128, 2])).toEqual([-0.25, NaN, NaN, NaN, -0.5, -0.75])
   })
 
-  test('leaves a tail that was cut off without numbers', () => {
+  test('assigns NaN to a missing tail', () => {
     expect(aligned([1, 2, 3, 4], [1, 2])).toEqual([-0.25, -0.5, NaN, NaN])
   })
 
-  test('gives a number to nobody when it could belong to two', () => {
-    // The first 9 may be half of a character, or the second the other half.
+  test('does not assign an entry that could belong to two ids', () => {
+    // Either 9 may be one half of a character.
     expect(aligned([1, 9, 8, 9, 2], [1, 9, 2])).toEqual([-0.25, NaN, NaN, NaN, -0.5 - 0.25])
   })
 
-  test('gives no numbers at all when the list is not of these ids', () => {
+  test('assigns nothing when the list does not match the ids', () => {
     expect(aligned([1, 2, 3], [1, 4])).toEqual([NaN, NaN, NaN])
     expect(aligned([], [1])).toEqual([])
     expect(aligned([1], [])).toEqual([NaN])
   })
 
-  test('is never wrong, whatever was left out', () => {
+  test('never assigns a log probability to another id, for any omission', () => {
     fc.assert(
       fc.property(fc.array(fc.tuple(fc.integer({ min: 0, max: 3 }), fc.boolean()), { maxLength: 40 }), (tokens) => {
         const ids = tokens.map(([id]) => id)

@@ -16,7 +16,7 @@ describeUpstream('llama.cpp', {
     contextTokens: 32_768,
   },
   grade: 'exact',
-  // Log probabilities of tokens that end inside a character, and of those that make a stop string, are nowhere.
+  // Tokens that end within a character, and tokens of a stop string, have no log probabilities.
   lesserGrades: { unicode: 'inferred', stopString: 'inferred' },
   findsPromptIds: true,
 })
@@ -30,7 +30,7 @@ describe('mergeAnswers()', () => {
     __verbose: { tokens: [7, 8], prompt: prompt.text, truncated: false, stop_type: 'eos', ...native },
   })
 
-  test('makes one answer of several, and keeps the native one out of it', () => {
+  test('merges several answers, without the native fields', () => {
     const { answer: merged, doubts } = mergeAnswers([answer({}), answer({ tokens: [9] })], prompt, 4096)
     expect(merged).toEqual({
       id: 'a',
@@ -53,7 +53,7 @@ describe('mergeAnswers()', () => {
     expect(mergeAnswers([answer(native, usage)], prompt, 10).doubts).toMatchObject([expect.stringContaining(words)])
   })
 
-  test('an answer that just filled the context, or begins with a token of its own, is no doubt', () => {
+  test('has no doubt about an answer that exactly filled the context or begins with an extra token', () => {
     const full = answer({ truncated: true, stop_type: 'limit' }, { prompt_tokens: 3, completion_tokens: 7 })
     expect(mergeAnswers([full], prompt, 10).doubts).toEqual([])
     expect(mergeAnswers([answer({ prompt: `<s> ${prompt.text}` })], prompt, 10).doubts).toEqual([])

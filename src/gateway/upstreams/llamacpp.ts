@@ -2,12 +2,12 @@ import type { Dispatcher } from 'undici'
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readJsonObject, readWhole, type Translated } from './wire/chat-answer.ts'
 import { llamacppFields as fields } from './wire/chat-fields.ts'
-import { askedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
+import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
 import { toEngineSampling } from './wire/engine-sampling.ts'
@@ -26,20 +26,19 @@ const ASSUMED: Capabilities = {
   logprobs: 'raw',
 }
 
-/** What llama-server does with a call that does not say, unless its own flags say otherwise. */
+/** Defaults of llama-server, unless its flags override them. */
 const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 0.8, topP: 0.95, topK: 40, minP: 0.05 }
 
 /**
- * llama.cpp's server. Always asked for whole answers: in streams, ids of characters made of several tokens are missing,
- * and log probabilities are refused together with tools. It reports no prompt ids, but renders and tokenises a request
- * the way chat does.
+ * llama.cpp's server. Answers are always requested whole: streams lack the ids of characters of several tokens, and reject
+ * log probabilities together with tools. The server reports no prompt ids, but renders and tokenises a request as in chat.
  */
 export function createLlamacpp(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
   let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
 
   async function send(request: TurnRequest, { signal }: { signal: AbortSignal }): Promise<UpstreamReply> {
-    // One that fails takes the others with it.
+    // A failed call aborts the others.
     const group = new AbortController()
     const together = AbortSignal.any([signal, group.signal])
     const calls = forcedCalls(request, options.model)
@@ -64,20 +63,20 @@ export function createLlamacpp(options: EngineOptions): Upstream {
       return { forced, dropped: posted[0]?.dropped ?? [], sampling, events }
     } catch (error) {
       group.abort()
-      throw explained(error)
+      throw explainDiscarded(error)
     }
   }
 
   async function readPrompt(request: TurnRequest, signal: AbortSignal): Promise<{ text: string; ids: Int32Array }> {
     const { text: body } = renderChatBody(request, forcedCalls(request, options.model)[0], fields)
-    const { prompt: text } = await http.ask('/apply-template', Rendered, { body, signal })
+    const { prompt: text } = await http.query('/apply-template', Rendered, { body, signal })
     return { text, ids: await tokeniseText(text, signal) }
   }
 
   async function tokeniseText(text: string, signal: AbortSignal): Promise<Int32Array> {
-    // As chat does it: the template's own beginning of sequence was taken off, and is put on again here.
+    // As in chat: the server removes the template's beginning-of-sequence token and adds it again here.
     const body = JSON.stringify({ content: text, add_special: true, parse_special: true })
-    return http.ask('/tokenize', Tokenised, { body, signal })
+    return http.query('/tokenize', Tokenised, { body, signal })
   }
 
   async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
@@ -101,17 +100,17 @@ export function createLlamacpp(options: EngineOptions): Upstream {
           kind: 'llamacpp',
           http,
           model: options.model,
-          asksLogprobs: true,
+          requestsLogprobs: true,
           assumed: ASSUMED,
-          readVersion: async () => (await http.askIfThere('/props', Props, { signal }))?.build_info,
+          readVersion: async () => (await http.queryOptional('/props', Props, { signal }))?.build_info,
           send,
-          readDefaults: () => http.askIfThere('/props', Defaults, { signal }),
-          render: { name: '/apply-template and /tokenize', isPrompt: true, ask: tokenise },
-          tokenise: { name: '/tokenize', isPrompt: false, ask: () => tokeniseText('Paris', signal) },
+          readDefaults: () => http.queryOptional('/props', Defaults, { signal }),
+          render: { name: '/apply-template and /tokenize', isPrompt: true, query: tokenise },
+          tokenise: { name: '/tokenize', isPrompt: false, query: () => tokeniseText('Paris', signal) },
           knownStreams: () => ({
             idsInStreams: 'lossy',
             because:
-              'known: ids of characters made of several tokens are missing, log probabilities with tools refused',
+              'known: ids of characters made of several tokens are missing, log probabilities with tools rejected',
           }),
           advice: ADVICE,
         },
@@ -125,12 +124,11 @@ export function createLlamacpp(options: EngineOptions): Upstream {
 }
 
 /**
- * What the model writes must be valid UTF-8 and fit the server's parser, or the server throws the whole answer away. The
- * same request may go well the next time.
+ * The server discards an answer that is no valid UTF-8 or that its parser rejects. A retry of the request may succeed.
  */
-function explained(error: unknown): unknown {
+function explainDiscarded(error: unknown): unknown {
   if (!(error instanceof RolloutError) || !/does not match the expected \S+ format/.test(error.message)) return error
-  const message = `llama.cpp threw an answer away that it could not parse, and its tokens with it: ${error.message}`
+  const message = `llama.cpp discarded an answer that it could not parse, with its tokens: ${error.message}`
   return new RolloutError('upstream.failed', message, { cause: error, status: error.failure.status })
 }
 
@@ -143,19 +141,19 @@ const Props = z.looseObject({ build_info: z.string() })
 
 const ADVICE: ProbeSubject['advice'] = {
   exact:
-    'Not so where a stop string ends them, or where a character takes several tokens (emoji, rare scripts): log probabilities are missing there, and the turn is graded inferred.',
-  idsOut: 'llama-server must know return_tokens and verbose in chat requests; update it.',
+    'Exceptions: answers that end with a stop string or contain characters of several tokens (emoji, rare scripts) lack log probabilities, and their turns are graded inferred.',
+  idsOut: 'Update llama-server: it must support return_tokens and verbose in chat requests.',
   sampling: 'Start the server with --temp 1 --top-k 0 --top-p 1 --min-p 0.',
-  tools: 'Start the server with --jinja and a chat template that knows tools.',
+  tools: 'Start the server with --jinja and a chat template that supports tools.',
   streams: 'No version streams all ids.',
-  tokenIn: 'No version takes ids in chat.',
+  tokenIn: 'No version accepts ids in chat.',
   render: 'Update llama-server: /apply-template is missing.',
-  weightVersion: 'llama.cpp never says; set it through the gateway’s control API.',
+  weightVersion: 'llama.cpp never reports it; set it through the control API of the gateway.',
 }
 
 /**
- * What capture needs, one call for each choice: of several in one call only the first has all its ids. `top_logprobs: 0`
- * would switch log probabilities off, and without it there would be twenty of each.
+ * Fields that capture needs, one call for each choice: with several choices in one call only the first has all its ids.
+ * `top_logprobs: 0` would disable log probabilities, and without the field each token would have twenty.
  */
 function forcedCalls(
   request: TurnRequest,
@@ -166,7 +164,7 @@ function forcedCalls(
   const captured = {
     ...(model === undefined ? {} : { model }),
     logprobs: true,
-    top_logprobs: Math.max(1, askedTopLogprobs(request)),
+    top_logprobs: Math.max(1, requestedTopLogprobs(request)),
     post_sampling_probs: false,
     return_tokens: true,
     verbose: true,
@@ -177,7 +175,7 @@ function forcedCalls(
   return [call(0), ...Array.from({ length: n - 1 }, (_, i) => call(i + 1))]
 }
 
-// --- the answer in vLLM's words --------------------------------------------------------------------------------------
+// --- translate to vLLM's fields --------------------------------------------------------------------------------------
 
 interface Prompt {
   text?: string
@@ -230,7 +228,7 @@ function isWhole(answers: readonly (LlamacppAnswer | undefined)[]): answers is L
   return answers.length > 0 && answers.every((answer) => answer !== undefined)
 }
 
-/** One answer of several, each with a choice of its own. */
+/** Merges several answers with one choice each. */
 export function mergeAnswers(
   answers: readonly LlamacppAnswer[],
   prompt: Prompt,
@@ -269,14 +267,14 @@ export function mergeAnswers(
   }
 }
 
-/** With context shift on, the server goes on past the end of the context by forgetting its beginning. */
+/** Whether the server dropped the beginning of the context to continue sampling, which it does with context shift. */
 function isShifted({ __verbose: native, usage }: LlamacppAnswer, contextTokens: number | undefined): boolean {
   if (native?.truncated !== true) return false
   const total = (usage?.prompt_tokens ?? 0) + (usage?.completion_tokens ?? 0)
   return native.stop_type !== 'limit' || (contextTokens !== undefined && total > contextTokens)
 }
 
-/** White space apart: not every tokenizer gives it back as it was. */
+/** Ignores white space: not every tokenizer preserves it. */
 function isSameText(read: string | null | undefined, rendered: string | undefined): boolean {
   if (read == null || rendered === undefined) return true
   return read.replaceAll(/\s/g, '').endsWith(rendered.replaceAll(/\s/g, ''))

@@ -23,12 +23,12 @@ const ASSUMED: Capabilities = {
   logprobs: 'unknown',
 }
 
-/** What OpenAI's API does with a call that does not say. */
+/** Defaults of OpenAI's API. */
 const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1 }
 
 /**
- * Any server that speaks Chat Completions: OpenAI itself, hosted models, proxies. Gets the fields of `openaiFields` that the
- * harness sent and nothing for training besides, because many refuse fields they do not know. Its turns are text only.
+ * Any server with the Chat Completions API: OpenAI itself, hosted models, proxies. Sends only the fields of `openaiFields`
+ * from the harness's request, because many servers reject unknown fields. Turns are text only.
  */
 export function createOpenai(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
@@ -65,7 +65,7 @@ export function createOpenai(options: EngineOptions): Upstream {
           kind: 'openai',
           http,
           model: options.model,
-          asksLogprobs: false,
+          requestsLogprobs: false,
           assumed: ASSUMED,
           readVersion: () => Promise.resolve(undefined),
           send,
@@ -82,16 +82,16 @@ export function createOpenai(options: EngineOptions): Upstream {
 }
 
 const ADVICE: ProbeSubject['advice'] = {
-  idsOut: 'Use vLLM, SGLang or llama.cpp for training; what is recorded here can become SFT data.',
+  idsOut: 'Use vLLM, SGLang or llama.cpp for training; recorded sessions of this server can become SFT data.',
   sampling: '',
-  tools: 'Choose a model that takes tools.',
+  tools: 'Choose a model that supports tools.',
   streams: '',
   tokenIn: '',
   render: '',
-  weightVersion: 'Set it through the gateway’s control API.',
+  weightVersion: 'Set it through the control API of the gateway.',
 }
 
-/** Usage at the end of a stream is part of the API, and the only count there is. The two filters are not part of it. */
+/** Requests usage in streams, the only token count. Removes the two filters, which are not part of the API. */
 function forcedFields(request: TurnRequest, model: string | undefined): Record<string, unknown> {
   return {
     ...(model === undefined ? {} : { model }),
@@ -100,7 +100,7 @@ function forcedFields(request: TurnRequest, model: string | undefined): Record<s
   }
 }
 
-/** Four bytes a token, about what byte-pair encodings make of English and of JSON. */
+/** Assumes four bytes per token, about the average of byte-pair encodings for English and JSON. */
 export function estimateTokens(request: TurnRequest): number {
   const texts = request.messages.map((message) => {
     const calls = message.role === 'assistant' ? message.toolCalls : []

@@ -16,12 +16,12 @@ const capabilities: Capabilities = {
   contextTokens: 1000,
 }
 
-/** An engine that does as it is told. */
+/** An engine that follows a plan. */
 class Fake implements Upstream {
   readonly kind = 'vllm'
   readonly url: string
   capabilities = capabilities
-  /** What its next calls do; after the last it answers. */
+  /** The results of its next calls. After the last entry it answers. */
   readonly plan: (FailureCode | { afterHeaders: FailureCode; events?: StreamEvent[] })[] = []
   calls = 0
   checks = 0
@@ -85,7 +85,7 @@ function setUp(options: Partial<ReplicasOptions> = {}) {
 }
 
 describe('createReplicas()', () => {
-  test('a session stays with its replica, and new sessions spread', async () => {
+  test('a session stays with its replica, and new sessions are distributed', async () => {
     const { call, upstream } = setUp()
     await using _upstream = upstream
     const first = await Promise.all(['s1', 's2', 's3'].map((key) => call(key)))
@@ -102,7 +102,7 @@ describe('createReplicas()', () => {
     'upstream.failed',
     'upstream.overloaded',
     'upstream.rate-limited',
-  ] as const)('%s before any answer is tried elsewhere, and the session moves there', async (code) => {
+  ] as const)('%s before the answer is retried on another replica, and the session moves there', async (code) => {
     const { call, fakes, upstream } = setUp()
     await using _upstream = upstream
     expect((await call('s')).by).toBe('http://a')
@@ -114,7 +114,7 @@ describe('createReplicas()', () => {
   })
 
   test.each(['upstream.refused', 'request.context-overflow', 'request.malformed'] as const)(
-    '%s is the same everywhere, so it is not tried again',
+    '%s is not retried, because it fails on every replica',
     async (code) => {
       const { call, fakes, upstream } = setUp()
       await using _upstream = upstream
@@ -124,7 +124,7 @@ describe('createReplicas()', () => {
     },
   )
 
-  test('an answer that breaks before its first event is tried elsewhere; after it, never', async () => {
+  test('an answer that breaks before its first event is retried on another replica; later it is not', async () => {
     const { call, fakes, upstream } = setUp()
     await using _upstream = upstream
     fakes[0].plan.push({ afterHeaders: 'upstream.reset' })
@@ -135,7 +135,7 @@ describe('createReplicas()', () => {
     expect(fakes.map(({ calls }) => calls)).toEqual([1, 2, 0])
   })
 
-  test('when all fail, the last failure is told', async () => {
+  test('when all replicas fail, the last failure is returned', async () => {
     const { call, fakes, upstream } = setUp()
     await using _upstream = upstream
     for (const fake of fakes) fake.plan.push('upstream.reset')
@@ -145,14 +145,14 @@ describe('createReplicas()', () => {
     expect((await call('s')).failure).toBe('upstream.bad-stream')
   })
 
-  test('after so many failures in a row a replica rests; then one call tries it, and decides', async () => {
+  test('after consecutive failures a replica receives no calls until one test call succeeds', async () => {
     const { call, fakes, clock, upstream } = setUp({ failuresToOpen: 2, cooldownMs: 1000 })
     await using _upstream = upstream
     const [a] = fakes
     await call('s')
     for (let i = 0; i < 2; i++) {
       a.plan.push('upstream.reset')
-      // Three sessions, so that one of them comes by.
+      // Three sessions, so that one of them uses this replica.
       await call(`t${i}`)
       await call(`u${i}`)
       await call(`v${i}`)
@@ -169,7 +169,7 @@ describe('createReplicas()', () => {
     expect(a.calls).toBeGreaterThan(callsWhenOpen + 2)
   })
 
-  test('being busy is no illness', async () => {
+  test('an overloaded replica stays healthy', async () => {
     const { call, fakes, upstream } = setUp({ failuresToOpen: 1 })
     await using _upstream = upstream
     fakes[0].plan.push('upstream.rate-limited')
@@ -178,7 +178,7 @@ describe('createReplicas()', () => {
     expect(served.map(({ by }) => by)).toContain('http://a')
   })
 
-  test('a rested replica is found again by the health check alone', async () => {
+  test('a health check alone makes a replica usable again', async () => {
     const { call, fakes, upstream } = setUp({ failuresToOpen: 1, cooldownMs: 0, checkEveryMs: 5 })
     await using _upstream = upstream
     fakes[0].plan.push('upstream.unreachable', 'upstream.unreachable')
@@ -188,7 +188,7 @@ describe('createReplicas()', () => {
     expect(served.map(({ by }) => by)).toContain('http://a')
   })
 
-  test('a harness that is gone is not tried for elsewhere', async () => {
+  test('an aborted call is not retried', async () => {
     const { fakes, upstream } = setUp()
     await using _upstream = upstream
     const abort = new AbortController()
@@ -198,7 +198,7 @@ describe('createReplicas()', () => {
     expect(fakes.map(({ calls }) => calls)).toEqual([1, 0, 0])
   })
 
-  test('can do what all can, and what they say alike is said once', async () => {
+  test('has the capabilities of all replicas, and merges equal findings', async () => {
     const { fakes, upstream } = setUp()
     fakes[1].capabilities = { ...capabilities, idsInStreams: 'lossy', tokenInChat: false, contextTokens: 500 }
     fakes[2].capabilities = { ...capabilities, logprobs: 'tempered' }

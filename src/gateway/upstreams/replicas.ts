@@ -1,20 +1,20 @@
 import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
-import type { StreamEvent } from '../../model/stream-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
+import type { WireEvent } from '../wire-event.ts'
 import { allowsExact, type Capabilities, type SendOptions, type Upstream, type UpstreamReply } from './upstream.ts'
 
 export interface ReplicasOptions {
-  /** Engines of one kind that serve the same model. They belong to this from now on. */
+  /** Engines of one kind that serve the same model. The returned upstream owns and disposes them. */
   replicas: readonly [Upstream, ...Upstream[]]
   /** Monotonic milliseconds. */
   now: () => number
-  /** Failures in a row after which a replica gets no calls. */
+  /** Consecutive failures after which a replica receives no calls. */
   failuresToOpen?: number
-  /** How long it gets none, until one call may try it again. */
+  /** How long it receives none, until one call tests it. */
   cooldownMs?: number
-  /** How often each is asked whether it is there; 0: never. */
+  /** Interval of health checks; 0: none. */
   checkEveryMs?: number
 }
 
@@ -22,14 +22,14 @@ const SESSIONS_KEPT = 100_000
 const CHECK_TIMEOUT_MS = 5000
 
 /**
- * Several engines as one. A session stays with its replica, whose cache has its prompts, as long as that one works. What
- * fails before the harness has heard anything is tried on another; after the first event it is not, because a second
- * answer would be another one. `forced.replica` says which served.
+ * Several engines as one upstream. A session stays with its replica, whose cache contains its prompts, while the replica is
+ * healthy. A call that fails before its first event is retried on another replica; after the first event it is not,
+ * because the second answer would differ. `forced.replica` is the URL of the replica that answered.
  */
 export function createReplicas(options: ReplicasOptions): Upstream {
   const { failuresToOpen = 3, cooldownMs = 15_000, checkEveryMs = 10_000, now } = options
   const replicas = options.replicas.map((upstream) => new Replica(upstream, { failuresToOpen, cooldownMs, now }))
-  const homes = new RecentMap<Replica>(SESSIONS_KEPT)
+  const replicaOf = new RecentMap<Replica>(SESSIONS_KEPT)
   const stopped = new AbortController()
   const timer = checkEveryMs === 0 ? undefined : setInterval(() => checkAll(), checkEveryMs)
   timer?.unref()
@@ -38,34 +38,34 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     for (const replica of replicas) void replica.check(stopped.signal)
   }
 
-  /** Usable ones, the session's own first, then those with least to do; all of them when none is usable. */
+  /** Returns the usable replicas, the session's own first, then by load; all replicas when none is usable. */
   function inOrder(sessionKey: string | undefined): [Replica, ...Replica[]] {
     const usable = replicas.filter((replica) => replica.isUsable)
-    const home = sessionKey === undefined ? undefined : homes.get(sessionKey)
-    const rank = (replica: Replica): number => (replica === home ? -1 : replica.load)
+    const own = sessionKey === undefined ? undefined : replicaOf.get(sessionKey)
+    const rank = (replica: Replica): number => (replica === own ? -1 : replica.load)
     const [first, ...others] = (usable.length > 0 ? usable : replicas).toSorted((a, b) => rank(a) - rank(b))
     return [first!, ...others]
   }
 
-  function settle(replica: Replica, sessionKey: string | undefined): void {
+  function assign(replica: Replica, sessionKey: string | undefined): void {
     if (sessionKey === undefined) return
-    const previous = homes.get(sessionKey)
+    const previous = replicaOf.get(sessionKey)
     if (previous === replica) return
     if (previous !== undefined) previous.sessions -= 1
     replica.sessions += 1
-    homes.set(sessionKey, replica)
+    replicaOf.set(sessionKey, replica)
   }
 
   async function send(request: TurnRequest, sendOptions: SendOptions): Promise<UpstreamReply> {
-    const { signal, sessionKey } = sendOptions
+    const { sessionKey, weights } = sendOptions
     const [first, ...others] = inOrder(sessionKey)
     const forced: Record<string, unknown> = {}
-    const trial = await startOn([first, ...others], request, sendOptions, forced)
-    settle(trial.replica, sessionKey)
-    let serving = trial
-    const moved = (next: Trial): void => {
+    const started = await startOn([first, ...others], request, sendOptions, forced)
+    assign(started.replica, sessionKey)
+    let serving = started
+    const moved = (next: StartedCall): void => {
       serving = next
-      settle(next.replica, sessionKey)
+      assign(next.replica, sessionKey)
     }
     return {
       forced,
@@ -75,18 +75,18 @@ export function createReplicas(options: ReplicasOptions): Upstream {
       get sampling() {
         return serving.reply.sampling
       },
-      events: relay(trial, request, { ...sendOptions, signal }, forced, moved),
-      ...(sendOptions.weights === undefined ? {} : { arrived: () => arrivedAt(serving, sendOptions.weights) }),
+      events: relay(started, request, sendOptions, forced, moved),
+      arrived: weights && (() => serving.reply.arrived?.() ?? weights.position),
     }
   }
 
-  /** The first of them that begins to answer. */
+  /** Tries the candidates in order until one begins to answer. */
   async function startOn(
     candidates: readonly Replica[],
     request: TurnRequest,
     sendOptions: SendOptions,
     forced: Record<string, unknown>,
-  ): Promise<Trial> {
+  ): Promise<StartedCall> {
     let last: unknown
     for (const [i, replica] of candidates.entries()) {
       const call = replica.begin()
@@ -96,46 +96,46 @@ export function createReplicas(options: ReplicasOptions): Upstream {
         return { replica, call, reply, others: candidates.slice(i + 1) }
       } catch (error) {
         call.end(failureOf(error) ?? 'unknown')
-        if (sendOptions.signal.aborted || !isWorthRetrying(failureOf(error))) throw error
+        if (sendOptions.signal.aborted || !isRetryable(failureOf(error))) throw error
         last = error
       }
     }
     throw last
   }
 
-  /** Passes events on. A failure that is the first of them is tried elsewhere. */
+  /** Relays events. If the first event is a failure, the call is retried on the next replica. */
   async function* relay(
-    first: Trial,
+    first: StartedCall,
     request: TurnRequest,
     sendOptions: SendOptions,
     forced: Record<string, unknown>,
-    moved: (trial: Trial) => void,
-  ): AsyncGenerator<readonly StreamEvent[]> {
-    let trial = first
+    moved: (started: StartedCall) => void,
+  ): AsyncGenerator<readonly WireEvent[]> {
+    let started = first
     for (;;) {
       let failure: Failure | undefined
       let hasBegun = false
       let hasEnded = false
       try {
-        for await (const batch of trial.reply.events) {
+        for await (const batch of started.reply.events) {
           failure = batch.find((event) => event.type === 'answer-error')?.failure
-          if (failure !== undefined && !hasBegun && batch.length === 1 && mayRetry(trial, failure, sendOptions)) break
+          if (failure !== undefined && !hasBegun && batch.length === 1 && mayRetry(started, failure, sendOptions)) break
           hasBegun = true
           yield batch
         }
         hasEnded = true
       } finally {
-        // A harness that leaves half way says nothing about the engine.
-        trial.call.end(failure ?? (hasEnded ? 'ok' : 'unknown'))
+        // A harness that closes the call shows nothing about the health of the engine.
+        started.call.end(failure ?? (hasEnded ? 'ok' : 'unknown'))
       }
       if (failure === undefined || hasBegun) return
       try {
-        trial = await startOn(trial.others, request, sendOptions, forced)
+        started = await startOn(started.others, request, sendOptions, forced)
       } catch (error) {
         yield [{ type: 'answer-error', failure: failureOf(error) ?? failure }]
         return
       }
-      moved(trial)
+      moved(started)
     }
   }
 
@@ -145,7 +145,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     kind: options.replicas[0].kind,
     url: options.replicas.map(({ url }) => url).join(','),
     get capabilities() {
-      return options.replicas.map((upstream) => upstream.capabilities).reduce(weaker)
+      return options.replicas.map((upstream) => upstream.capabilities).reduce(intersect)
     },
     send,
     tokenise: (request, signal) => any().tokenise(request, signal),
@@ -154,7 +154,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     contextTokens: (model, signal) => any().contextTokens(model, signal),
     async probe(signal) {
       const reports = await Promise.all(options.replicas.map((upstream) => upstream.probe(signal)))
-      // The one that can least is what the user has to know of; the others are named where they differ.
+      // The report of the replica with a blocking finding, with the findings of all replicas.
       const worst = reports.find((report) => !allowsExact(report)) ?? reports[0]!
       const findings = reports.flatMap((report) =>
         report.findings.map((finding) =>
@@ -164,7 +164,7 @@ export function createReplicas(options: ReplicasOptions): Upstream {
       return {
         ...worst,
         url: reports.map((report) => report.url).join(','),
-        capabilities: reports.map((report) => report.capabilities).reduce(weaker),
+        capabilities: reports.map((report) => report.capabilities).reduce(intersect),
         findings: dropRepeated(findings, reports.length),
       }
     },
@@ -175,21 +175,17 @@ export function createReplicas(options: ReplicasOptions): Upstream {
     },
   }
 
-  function mayRetry(trial: Trial, failure: Failure, { signal }: SendOptions): boolean {
-    return trial.others.length > 0 && !signal.aborted && isWorthRetrying(failure)
+  function mayRetry(started: StartedCall, failure: Failure, { signal }: SendOptions): boolean {
+    return started.others.length > 0 && !signal.aborted && isRetryable(failure)
   }
 }
 
-interface Trial {
+interface StartedCall {
   replica: Replica
   call: Call
   reply: UpstreamReply
-  /** Not tried yet. */
+  /** Candidates that were not tried yet. */
   others: readonly Replica[]
-}
-
-function arrivedAt({ reply }: Trial, weights: { readonly position: number } | undefined): number {
-  return reply.arrived?.() ?? weights?.position ?? 0
 }
 
 interface Call {
@@ -198,15 +194,15 @@ interface Call {
 
 type Outcome = Failure | 'ok' | 'unknown'
 
-/** One engine and how it has been doing. */
+/** One engine and its health: a circuit breaker. */
 class Replica {
   readonly upstream: Upstream
   readonly #options: { failuresToOpen: number; cooldownMs: number; now: () => number }
   #failures = 0
   #openUntil: number | undefined
-  #hasTrial = false
+  #hasTestCall = false
   #inFlight = 0
-  /** That are at home here. */
+  /** Number of sessions that are assigned to this replica. */
   sessions = 0
 
   constructor(upstream: Upstream, options: { failuresToOpen: number; cooldownMs: number; now: () => number }) {
@@ -218,15 +214,15 @@ class Replica {
     return this.#inFlight + this.sessions / SESSIONS_KEPT
   }
 
-  /** Closed, or open for so long that one call may find out whether it is back. */
+  /** Whether the circuit is closed, or its cooldown is over and no test call is in flight. */
   get isUsable(): boolean {
     if (this.#openUntil === undefined) return true
-    return this.#options.now() >= this.#openUntil && !this.#hasTrial
+    return this.#options.now() >= this.#openUntil && !this.#hasTestCall
   }
 
   begin(): Call {
-    const isTrial = this.#openUntil !== undefined
-    if (isTrial) this.#hasTrial = true
+    const isTestCall = this.#openUntil !== undefined
+    if (isTestCall) this.#hasTestCall = true
     this.#inFlight += 1
     let ended = false
     return {
@@ -234,8 +230,8 @@ class Replica {
         if (ended) return
         ended = true
         this.#inFlight -= 1
-        if (isTrial) this.#hasTrial = false
-        this.#note(outcome)
+        if (isTestCall) this.#hasTestCall = false
+        this.#record(outcome)
       },
     }
   }
@@ -251,21 +247,21 @@ class Replica {
     }
   }
 
-  #note(outcome: Outcome): void {
+  #record(outcome: Outcome): void {
     if (outcome === 'ok') {
       this.#failures = 0
       this.#openUntil = undefined
       return
     }
-    if (outcome === 'unknown' || !isSick(outcome)) return
+    if (outcome === 'unknown' || !isUnhealthy(outcome)) return
     this.#failures += 1
     if (this.#failures < this.#options.failuresToOpen && this.#openUntil === undefined) return
     this.#openUntil = this.#options.now() + this.#options.cooldownMs
   }
 }
 
-/** Failures that say something about the engine's health, not about the request or about being busy. */
-const SICK: ReadonlySet<FailureCode> = new Set([
+/** Failures of the engine itself, not of the request and not caused by load. */
+const UNHEALTHY: ReadonlySet<FailureCode> = new Set([
   'upstream.unreachable',
   'upstream.reset',
   'upstream.timeout',
@@ -273,23 +269,23 @@ const SICK: ReadonlySet<FailureCode> = new Set([
   'upstream.bad-stream',
   'upstream.out-of-memory',
 ])
-/** Another replica may have room, or may not have been touched by what ails this one. */
-const ELSEWHERE: ReadonlySet<FailureCode> = new Set([...SICK, 'upstream.overloaded', 'upstream.rate-limited'])
+/** Failures that another replica may not have. */
+const RETRYABLE: ReadonlySet<FailureCode> = new Set([...UNHEALTHY, 'upstream.overloaded', 'upstream.rate-limited'])
 
-function isSick(failure: Failure): boolean {
-  return SICK.has(failure.code)
+function isUnhealthy(failure: Failure): boolean {
+  return UNHEALTHY.has(failure.code)
 }
 
-function isWorthRetrying(failure: Failure | undefined): boolean {
-  return failure !== undefined && ELSEWHERE.has(failure.code)
+function isRetryable(failure: Failure | undefined): boolean {
+  return failure !== undefined && RETRYABLE.has(failure.code)
 }
 
 function failureOf(error: unknown): Failure | undefined {
   return error instanceof RolloutError ? error.failure : undefined
 }
 
-/** What holds on both. */
-function weaker(one: Capabilities, other: Capabilities): Capabilities {
+/** Returns the capabilities that both replicas have. */
+function intersect(one: Capabilities, other: Capabilities): Capabilities {
   const streams = ['none', 'lossy', 'complete'] as const
   const contexts = [one.contextTokens, other.contextTokens].filter((tokens) => tokens !== undefined)
   return {
@@ -301,18 +297,18 @@ function weaker(one: Capabilities, other: Capabilities): Capabilities {
     weightVersion: one.weightVersion && other.weightVersion,
     logprobs: one.logprobs === other.logprobs ? one.logprobs : 'unknown',
     ...commonSampling(one.defaultSampling, other.defaultSampling),
-    ...(contexts.length === 0 ? {} : { contextTokens: Math.min(...contexts) }),
+    contextTokens: contexts.length === 0 ? undefined : Math.min(...contexts),
   }
 }
 
-/** Defaults that both report; where they differ, nothing is known of all replicas. */
+/** Returns the defaults that are equal on both replicas. */
 function commonSampling(one: DefaultSampling = {}, other: DefaultSampling = {}): Pick<Capabilities, 'defaultSampling'> {
   const names = (Object.keys(one) as (keyof DefaultSampling)[]).filter((name) => one[name] === other[name])
   if (names.length === 0) return {}
   return { defaultSampling: Object.fromEntries(names.map((name) => [name, one[name]])) }
 }
 
-/** What all replicas say alike is said once. */
+/** Merges findings that are equal on all replicas. */
 function dropRepeated<T extends { about: string; verdict: string; meaning: string; evidence: string }>(
   findings: readonly T[],
   count: number,

@@ -42,7 +42,7 @@ describe('weight versions', () => {
     return (await Array.fromAsync(events)).flat().find((event) => event.type === 'answer-start') as AnswerStart
   }
 
-  test('an answer carries the versions before and after its call', async () => {
+  test('an answer has the versions before and after its call', async () => {
     await using engine = await startEngine({ wire: 'sglang', script: 'default: { text: hello }' })
     const rename = async (version: string): Promise<void> => {
       const headers = { 'content-type': 'application/json' }
@@ -61,7 +61,7 @@ describe('weight versions', () => {
 describe('translateAnswer()', () => {
   const choice = (fields: object) => ({ index: 0, message: { content: 'x' }, finish_reason: 'stop', ...fields })
 
-  test('takes ids from where a version has them, and nothing of it to the harness', () => {
+  test('reads ids from the fields of each version, and removes these fields', () => {
     const meta_info = {
       output_token_logprobs: [
         [-0.5, 7, null],
@@ -81,7 +81,7 @@ describe('translateAnswer()', () => {
     expect(translateAnswer({ ...sources[0], metadata: { weight_version: 'step-3' } }).weightVersion).toBe('step-3')
   })
 
-  test('doubts what contradicts itself', () => {
+  test('adds a doubt when two fields disagree', () => {
     const meta_info = { output_token_logprobs: [[-0.5, 9, null]] }
     const { doubts } = translateAnswer({
       choices: [
@@ -95,7 +95,7 @@ describe('translateAnswer()', () => {
     ])
   })
 
-  test('leaves alone what it does not know', () => {
+  test('does not change unknown answers', () => {
     expect(translateAnswer({ choices: 'none' })).toEqual({ answer: { choices: 'none' } })
     const chunk = { choices: [{ index: 0, delta: { content: 'x' } }] }
     expect(translateChunk(chunk)).toBe(chunk)

@@ -1,12 +1,12 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { WireFields } from '../../model/stream-event.ts'
+import type { WireFields } from '../wire-event.ts'
 import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer, type Translated } from './wire/chat-answer.ts'
 import { sglangFields as fields } from './wire/chat-fields.ts'
-import { askedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
+import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
 import { toEngineSampling } from './wire/engine-sampling.ts'
@@ -14,7 +14,7 @@ import { postChat } from './wire/post-chat.ts'
 import { probeEngine, type ProbeSubject, type SamplingDefaults } from './wire/probe.ts'
 import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstream.ts'
 
-/** 0.5.13 to 0.5.18. Newer ones may have ids in streams, which a probe finds out. */
+/** Versions 0.5.13 to 0.5.18. Newer versions may have ids in streams, which a probe detects. */
 const ASSUMED: Capabilities = {
   idsOut: true,
   idsInStreams: 'none',
@@ -25,7 +25,7 @@ const ASSUMED: Capabilities = {
   logprobs: 'tempered',
 }
 
-/** What SGLang does with a call that does not say, with `--sampling-defaults openai`. */
+/** Defaults of SGLang with `--sampling-defaults openai`. */
 const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1, topK: -1, minP: 0 }
 
 /** SGLang's OpenAI server, from 0.5.13. */
@@ -33,9 +33,9 @@ export function createSglang(options: EngineOptions): Upstream {
   const http = new EngineHttp(options)
   let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
 
-  /** The version that the engine named last: a call that is sent now is sampled by it or by a newer one. */
-  let named: string | undefined
-  let tellsVersion = true
+  /** The latest weight version that the engine reported: this or a newer one samples the next call. */
+  let latestVersion: string | undefined
+  let reportsVersion = true
 
   const streams = (request: TurnRequest): boolean =>
     request.stream && (capabilities.idsInStreams === 'complete' || !capabilities.idsOut)
@@ -52,8 +52,8 @@ export function createSglang(options: EngineOptions): Upstream {
     const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
     const translate = (wire: WireFields): Translated => {
       const translated = translateAnswer(wire)
-      named = translated.weightVersion ?? named
-      return before === undefined ? translated : { ...translated, weightVersionBefore: before }
+      latestVersion = translated.weightVersion ?? latestVersion
+      return { ...translated, weightVersionBefore: before }
     }
     const { logprobs: mode } = capabilities
     const answer = readAnswer(response, {
@@ -65,33 +65,33 @@ export function createSglang(options: EngineOptions): Upstream {
       translateChunk,
       weights,
     })
-    // A prompt may be a hundred thousand numbers, and the log has them already.
+    // A prompt may have a hundred thousand ids, and the log contains them already.
     if (promptIds !== undefined) forced['input_ids'] = `${promptIds.length} ids`
     const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
     return { forced, dropped, sampling, ...answer }
   }
 
-  /** Asked in front of every call unless the trainer names versions, for the answer tells only the version at its end. */
+  /** Queried before every call unless the trainer sets versions: an answer reports only the version at its end. */
   async function versionBefore(signal: AbortSignal, weights: SendOptions['weights']): Promise<string | undefined> {
-    if (!tellsVersion || (weights !== undefined && weights.position > 0)) return named
+    if (!reportsVersion || (weights !== undefined && weights.position > 0)) return latestVersion
     try {
       const version = await readWeightVersion(http, signal)
-      tellsVersion = version !== undefined
-      named = version ?? named
+      reportsVersion = version !== undefined
+      latestVersion = version ?? latestVersion
     } catch {
-      // The call itself finds out what is wrong with the engine.
+      // The call itself reports the error of the engine.
     }
-    return named
+    return latestVersion
   }
 
-  /** From 0.5.12 conversations too, by the code that chat uses. An answer limit is checked here as well. */
+  /** Accepts conversations from 0.5.12 on, rendered as in chat. Also checks the answer limit, so that is set to 1. */
   function tokeniseChat(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
     const forced = {
       ...(options.model === undefined ? {} : { model: options.model }),
       max_tokens: 1,
       max_completion_tokens: 1,
     }
-    return http.askIfThere('/tokenize', Tokenised, { body: renderChatBody(request, forced, fields).text, signal })
+    return http.queryOptional('/tokenize', Tokenised, { body: renderChatBody(request, forced, fields).text, signal })
   }
 
   async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
@@ -121,16 +121,16 @@ export function createSglang(options: EngineOptions): Upstream {
           kind: 'sglang',
           http,
           model: options.model,
-          asksLogprobs: true,
+          requestsLogprobs: true,
           assumed: ASSUMED,
           readVersion: () => readVersion(http, signal),
           send: (request, sendOptions) => sendAs(request, request.stream, sendOptions),
           readDefaults: () => readDefaults(http, signal),
-          render: { name: '/tokenize with messages', isPrompt: true, ask: tokeniseChat },
+          render: { name: '/tokenize with messages', isPrompt: true, query: tokeniseChat },
           tokenise: {
             name: '/tokenize',
             isPrompt: false,
-            ask: () => http.askIfThere('/tokenize', Tokenised, { body: '{"prompt":"Paris"}', signal }),
+            query: () => http.queryOptional('/tokenize', Tokenised, { body: '{"prompt":"Paris"}', signal }),
           },
           knownStreams: () => undefined,
           advice: ADVICE,
@@ -148,51 +148,51 @@ const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) =
 const WeightVersion = z.looseObject({ weight_version: z.string() })
 const ServerInfo = z.looseObject({ version: z.string() })
 
-/** The older name is still served, and logs a warning at the engine. */
+/** Tries the newer path first: the engine logs a warning for the older path. */
 async function readVersion(http: EngineHttp, signal: AbortSignal): Promise<string | undefined> {
   const info =
-    (await http.askIfThere('/server_info', ServerInfo, { signal })) ??
-    (await http.askIfThere('/get_server_info', ServerInfo, { signal }))
+    (await http.queryOptional('/server_info', ServerInfo, { signal })) ??
+    (await http.queryOptional('/get_server_info', ServerInfo, { signal }))
   return info?.version
 }
 
-/** The newer name first. */
+/** Tries the newer path first. */
 async function readWeightVersion(http: EngineHttp, signal: AbortSignal): Promise<string | undefined> {
   const info =
-    (await http.askIfThere('/weight_version', WeightVersion, { signal })) ??
-    (await http.askIfThere('/get_weight_version', WeightVersion, { signal }))
+    (await http.queryOptional('/weight_version', WeightVersion, { signal })) ??
+    (await http.queryOptional('/get_weight_version', WeightVersion, { signal }))
   return info?.weight_version
 }
 
-/** Where the model's own settings apply, that can be seen, but not what they are. */
+/** The engine reports whether the model's generation_config applies, but not its values. */
 async function readDefaults(http: EngineHttp, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
   const schema = z.looseObject({ sampling_defaults: z.string() })
-  const info = await http.askIfThere('/server_info', schema, { signal })
+  const info = await http.queryOptional('/server_info', schema, { signal })
   if (info === undefined) return undefined
   return info.sampling_defaults === 'model' ? { ofModel: true } : { temperature: 1, top_p: 1, top_k: -1, min_p: 0 }
 }
 
 const ADVICE: ProbeSubject['advice'] = {
-  idsOut: 'Chat answers carry ids from SGLang 0.5.13 on; the model gateway in gRPC mode leaves them out.',
-  sampling: 'Start the server with --sampling-defaults openai to keep them out.',
+  idsOut: 'Chat answers contain ids from SGLang 0.5.13 on; the model gateway in gRPC mode omits them.',
+  sampling: 'Start the server with --sampling-defaults openai to ignore them.',
   tools: 'Start the server with --tool-call-parser NAME.',
   streams:
     'Versions after 0.5.18 send ids at the end of a stream, and all log probabilities only if a tool or reasoning parser is set.',
-  tokenIn: 'SGLang 0.5.13 or newer takes ids in chat.',
+  tokenIn: 'SGLang 0.5.13 or newer accepts ids in chat.',
   render: 'SGLang 0.5.12 or newer tokenises conversations.',
-  weightVersion: 'Give a weight_version with each weight update.',
+  weightVersion: 'Send a weight_version with each weight update.',
 }
 
 /**
- * What capture needs. Whole answers: the ids by both names there are, so that one call works on every version; unknown
- * fields are ignored. Streams refuse those, and newer versions send the ids in their extension.
+ * Fields that capture needs. A whole answer is requested with both names of the id fields, because versions differ and
+ * ignore unknown fields. Streams reject these fields; newer versions send the ids in their extension.
  */
 function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
   const whole = { return_token_ids: true, return_prompt_token_ids: true, return_meta_info: true }
   return {
     ...(model === undefined ? {} : { model }),
     logprobs: true,
-    top_logprobs: askedTopLogprobs(request),
+    top_logprobs: requestedTopLogprobs(request),
     ...(stream
       ? {
           return_input_ids_in_sglext: true,
@@ -204,7 +204,7 @@ function forcedFields(request: TurnRequest, stream: boolean, model: string | und
   }
 }
 
-// --- the answer in vLLM's words --------------------------------------------------------------------------------------
+// --- translate to vLLM's fields --------------------------------------------------------------------------------------
 
 const Ids = z.custom<number[]>(Array.isArray)
 
@@ -226,7 +226,7 @@ const SglangAnswer = z.looseObject({
   sglext: SglangExtension.nullish(),
 })
 
-/** Ids from where this version has them. Of two places that disagree neither is believed. */
+/** Reads the ids from the fields of this version. Adds a doubt when two fields disagree. */
 export function translateAnswer(wire: WireFields): Translated {
   const parsed = SglangAnswer.safeParse(wire)
   if (!parsed.success) return { answer: wire }
@@ -246,15 +246,14 @@ export function translateAnswer(wire: WireFields): Translated {
   if (promptIds != null && prompts.some((other) => other == null || !isSame(promptIds, other))) {
     doubts.push('the choices have different prompt ids')
   }
-  const weightVersion = metadata?.weight_version ?? undefined
   return {
     answer: { ...rest, choices: translated, ...(promptIds == null ? {} : { prompt_token_ids: promptIds }) },
-    ...(weightVersion === undefined ? {} : { weightVersion }),
+    weightVersion: metadata?.weight_version ?? undefined,
     doubts,
   }
 }
 
-/** The chunk in front of the last, which has all ids and nothing else. */
+/** Translates the last chunk but one, which contains all ids and nothing else. */
 export function translateChunk(chunk: WireFields): WireFields {
   if (chunk['sglext'] == null) return chunk
   const { sglext, ...rest } = chunk

@@ -11,7 +11,7 @@ import {
 import type { GenerationRecord } from '../../../packages/tiny-engine/src/generation-log.ts'
 import type { Failure } from '../../model/failure.ts'
 import { textOf } from '../../model/message.ts'
-import type { StreamEvent } from '../../model/stream-event.ts'
+import type { WireEvent } from '../wire-event.ts'
 import { toFailure } from '../../model/failure.ts'
 import type { EngineSampling } from '../../model/turn-sampling.ts'
 import type { Grade, TurnRequest, TurnResponse } from '../../model/turn.ts'
@@ -23,15 +23,15 @@ import type { Capabilities, SendOptions, Upstream } from './upstream.ts'
 
 export interface UpstreamContract {
   create(options: EngineOptions): Upstream
-  /** The embedded engine, speaking the adapter's wire. */
+  /** The embedded engine with the wire of the upstream. */
   engine: Pick<ServedOptions, 'wire' | 'wireVersion'>
-  /** What a probe must find. */
+  /** The expected capabilities. */
   capabilities: Partial<Capabilities>
-  /** Of an answer that came whole and in order. */
+  /** The grade of a complete answer. */
   grade: Grade
-  /** Where that is less: of an answer that a stop string ended, and of one with characters made of several tokens. */
+  /** The grade of an answer that a stop string ended, and of an answer with characters of several tokens. */
   lesserGrades?: { stopString?: Grade; unicode?: Grade }
-  /** Prompt ids come by another way than the answer, so an answer without them takes nothing away. */
+  /** Prompt ids do not come from the answer, so an answer without them is still exact. */
   findsPromptIds?: boolean
 }
 
@@ -67,7 +67,7 @@ const TOOLS = ['bash', 'read'].map((name) => ({
   function: { name, description: `Runs ${name}`, parameters: { type: 'object', properties: {} } },
 }))
 
-/** What an adapter owes the gateway, shown on the embedded engine: it keeps a log of what it really read and sampled. */
+/** The contract of upstreams, tested on the embedded engine, which logs the ids that it read and sampled. */
 export function describeUpstream(name: string, contract: UpstreamContract): void {
   describe(name, () => {
     const log: GenerationRecord[] = []
@@ -84,7 +84,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       await engine.close()
     })
 
-    /** What the engine logged while `work` ran. */
+    /** Returns the engine's log entries of `work`. */
     async function logged<T>(work: () => Promise<T>): Promise<{ result: T; calls: GenerationRecord[] }> {
       const before = log.length
       const result = await work()
@@ -115,7 +115,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       ['streamed', true],
     ] as const
 
-    test('a probe finds what this engine can do, and says what each thing means', async () => {
+    test('probe() reports the capabilities of the engine and their consequences', async () => {
       const report = await upstream.probe(AbortSignal.timeout(20_000))
       expect(report.capabilities).toMatchObject(contract.capabilities)
       expect(upstream.capabilities).toEqual(report.capabilities)
@@ -128,7 +128,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expect(isExact, JSON.stringify(report.findings, null, 1)).toBe(contract.grade === 'exact')
     })
 
-    test.each(both)('a %s answer: text, ids and log probabilities are the engine’s own', async (_, stream) => {
+    test.each(both)('a %s answer has the text, ids and log probabilities of the engine', async (_, stream) => {
       const { result, calls } = await logged(() => collect(upstream, request('plain', { stream })))
       expect(result.failure).toBeUndefined()
       expect(result.text).toBe('Paris is the capital of France.')
@@ -139,7 +139,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
     })
 
     test.each(both)(
-      'a %s answer: the task’s sampling is sent in place of the harness’s, and reported',
+      'a %s answer: the sampling of the task replaces that of the harness, and is reported',
       async (_, stream) => {
         const asked = request('plain', { stream, temperature: 1, top_p: 1 })
         const forcedSampling = { temperature: 0.5, topP: 0.9, seed: 7 }
@@ -147,7 +147,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
         expect(sampling?.sent).toMatchObject(forcedSampling)
         expect(forced).toMatchObject({ temperature: 0.5, top_p: 0.9, seed: 7 })
         expect(sampling?.defaults).toMatchObject({ temperature: 1, topP: 1 })
-        // The embedded engine tells its defaults where its wire has a way to.
+        // The embedded engine reports its defaults if its wire can.
         const tells = upstream.capabilities.defaultSampling !== undefined
         expect(sampling?.assumed).toEqual(tells ? [] : Object.keys(sampling?.defaults ?? {}))
       },
@@ -160,7 +160,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expectSameAsEngine(result.response, calls)
     })
 
-    test.each(both)('a %s answer with reasoning and tool calls, arguments as they were sampled', async (_, stream) => {
+    test.each(both)('a %s answer with reasoning and tool calls, arguments as sampled', async (_, stream) => {
       const { result, calls } = await logged(() => collect(upstream, request('tools', { stream, tools: TOOLS })))
       const message = result.response?.choices[0]?.message
       expect(message).toMatchObject({ reasoning: 'I think, therefore', content: [{ text: 'Both of them.' }] })
@@ -173,13 +173,13 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expectSameAsEngine(result.response, calls)
     })
 
-    test('a stream that is answered whole shows no message where a delta is expected', async () => {
+    test('a stream that is answered whole has no message on the wire', async () => {
       const { events } = await collect(upstream, request('tools', { stream: true, tools: TOOLS }))
       const deltas = events.filter((event) => event.type === 'choice-delta')
       expect(deltas.length).toBeGreaterThan(0)
       for (const delta of deltas) expect(delta.wire ?? {}).not.toHaveProperty('message')
       if (upstream.capabilities.idsOut && upstream.capabilities.idsInStreams !== 'complete') {
-        // Whose words they are, and then all of them.
+        // The role first, then the whole answer.
         expect(deltas.map((delta) => 'delta' in (delta.wire ?? {}))).toEqual([true, false])
         expect(deltas[0]?.text).toBe('')
       } else expect(deltas.length).toBeGreaterThan(5)
@@ -212,7 +212,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expectSameAsEngine(result.response, calls)
     })
 
-    test('a request in the words of another API', async () => {
+    test('a request of another API', async () => {
       const asked = request('plain', {})
       const other: TurnRequest = { ...asked, wire: { api: 'another', text: '{}', body: {} } }
       const { result, calls } = await logged(() =>
@@ -223,7 +223,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expectSameAsEngine(result.response, calls)
     })
 
-    test('tools of a request in the words of another API, and of one whose own tools are of another type', async () => {
+    test('tools of a request of another API, and of a request with other types of tools', async () => {
       const asked = request('tools', { tools: TOOLS })
       const body = { tools: [{ name: 'bash', input_schema: {} }] }
       const other = await collect(upstream, { ...asked, wire: { api: 'another', text: JSON.stringify(body), body } })
@@ -239,7 +239,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       ['reset', { code: 'upstream.reset' }],
       ['malformed', { code: 'upstream.bad-stream' }],
       ['cut', { code: 'upstream.bad-stream' }],
-    ])('%s: the failure has its class, and nothing is graded exact', async (scenario, failure) => {
+    ])('%s: the failure has its code, and no answer is graded exact', async (scenario, failure) => {
       for (const stream of [false, true]) {
         const result = await collect(upstream, request(scenario, { stream }))
         expect(result.failure).toMatchObject(failure)
@@ -249,7 +249,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
 
     const omissions = ['no-ids', 'no-prompt-ids', 'no-logprobs', 'no-usage', 'short-ids', 'short-logprobs']
     test.each(omissions.filter((fault) => !(contract.findsPromptIds === true && fault === 'no-prompt-ids')))(
-      '%s: the answer is there, and is not graded exact',
+      '%s: the answer is complete, and is not graded exact',
       async (scenario) => {
         for (const stream of [false, true]) {
           const result = await collect(upstream, request(scenario, { stream }))
@@ -261,7 +261,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       },
     )
 
-    test.each(both)('cancelling a %s call ends the engine’s work', async (_, stream) => {
+    test.each(both)('cancelling a %s call stops the engine', async (_, stream) => {
       const abort = new AbortController()
       const { result, calls } = await logged(async () => {
         const pending = collect(upstream, request('slow', { stream }), { signal: abort.signal })
@@ -276,7 +276,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expect(calls[0]?.choices[0]?.token_ids.length).toBeLessThan(1000)
     })
 
-    test('a prompt beyond the context is an overflow; an answer limit beyond it is lowered', async () => {
+    test('a prompt over the context limit is an overflow; an answer limit over it is lowered', async () => {
       const long = request('plain', { content: `SCRIPT:plain ${'word '.repeat(40_000)}`, max_tokens: 10 })
       expect((await collect(upstream, long)).failure?.code).toBe('request.context-overflow')
       for (const max_tokens of [1_000_000, 32_760]) {
@@ -301,7 +301,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
     })
 
     const tokenIn = contract.capabilities.tokenInChat === true ? ['whole'] : []
-    test.each(tokenIn)('a prompt of ids is read as it is, and the answer is parsed like any other', async () => {
+    test.each(tokenIn)('a prompt of ids is read unchanged, and the answer is parsed like any other', async () => {
       const asked = request('tools', { tools: TOOLS })
       const tokens = await upstream.tokenise(asked, AbortSignal.timeout(10_000))
       const promptIds = Int32Array.of(...tokens.subarray(0, -2), 100, 101, ...tokens.subarray(-2))
@@ -312,7 +312,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       expect(JSON.stringify(result.forced)).toContain(`${promptIds.length} ids`)
     })
 
-    test('names its models', async () => {
+    test('lists its models', async () => {
       expect(await upstream.listModels(AbortSignal.timeout(10_000))).toEqual(['tiny'])
     })
 
@@ -356,7 +356,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
       },
     )
 
-    test('an engine that is not there', async () => {
+    test('an unreachable engine', async () => {
       await using nowhere = contract.create({ baseUrl: 'http://127.0.0.1:9', model: 'tiny' })
       expect((await collect(nowhere, request('plain', {}))).failure?.code).toBe('upstream.unreachable')
       await expect(nowhere.probe(AbortSignal.timeout(10_000))).rejects.toMatchObject({ code: 'upstream.unreachable' })
@@ -364,7 +364,7 @@ export function describeUpstream(name: string, contract: UpstreamContract): void
   })
 }
 
-/** An engine that keeps every body it is sent and refuses all of them. */
+/** An engine that records every request body and rejects every request. */
 async function startRecorder(): Promise<AsyncDisposable & { url: string; bodies: Record<string, unknown>[] }> {
   const bodies: Record<string, unknown>[] = []
   const server = createServer((incoming, outgoing) => {
@@ -384,7 +384,7 @@ async function startRecorder(): Promise<AsyncDisposable & { url: string; bodies:
   }
 }
 
-/** As a harness on the Chat Completions API would ask. */
+/** A request of a harness of the Chat Completions API. */
 export function request(
   scenario: string,
   { content = `SCRIPT:${scenario}`, ...fields }: { content?: string } & Record<string, unknown>,
@@ -395,23 +395,23 @@ export function request(
 }
 
 interface Collected {
-  events: StreamEvent[]
+  events: WireEvent[]
   response: TurnResponse | undefined
-  /** Of the first choice. */
+  /** Text of the first choice. */
   text: string
   forced: Readonly<Record<string, unknown>>
   sampling: EngineSampling | undefined
   failure: Failure | undefined
 }
 
-/** One call to its end, captured as the gateway captures it. */
+/** Runs one call to its end and captures it like the gateway. */
 export async function collect(
   upstream: Upstream,
   asked: TurnRequest,
   options: Partial<SendOptions> = {},
 ): Promise<Collected> {
   const capture = new TurnCapture()
-  const events: StreamEvent[] = []
+  const events: WireEvent[] = []
   let forced: Collected['forced'] = {}
   let sampling: Collected['sampling']
   let failure: Failure | undefined
@@ -430,7 +430,7 @@ export async function collect(
   return { events, response, text: choice === undefined ? '' : textOf(choice.message), forced, sampling, failure }
 }
 
-/** The engine writes its log when a request has ended, which a client that left does not see. */
+/** Waits for the engine's log entry, which is written after the request has ended. */
 async function settled(engine: Engine): Promise<void> {
   for (let i = 0; i < 500 && engine.runningCount > 0; i++) await sleep(2)
 }

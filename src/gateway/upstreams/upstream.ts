@@ -1,30 +1,38 @@
 import * as z from 'zod'
-import type { StreamEvent } from '../../model/stream-event.ts'
-import type { PromptMemory } from './wire/fast/prompt-memory.ts'
 import { DefaultSampling, type EngineSampling } from '../../model/turn-sampling.ts'
 import { LogprobMode, type TurnRequest } from '../../model/turn.ts'
+import type { WireEvent } from '../wire-event.ts'
+import type { PromptIdCache } from './wire/fast/read-fast.ts'
 
-/** What an engine can do for exact capture. Assumed from its kind at first, found out by `probe`. */
+/** What an engine supports for exact capture. Assumed by kind of engine until `probe` tests it. */
 export const Capabilities = z.strictObject({
-  idsOut: z.boolean().describe('Whole answers carry the ids that were read and sampled'),
+  idsOut: z.boolean().describe('Whole answers contain the prompt ids and the sampled ids'),
   idsInStreams: z
     .enum(['complete', 'lossy', 'none'])
-    .describe('Whether streams carry them too; unless complete, a call that wants a stream is made without one'),
-  tokenInChat: z.boolean().describe('A chat request may bring its prompt as ids, and is parsed like any other'),
-  render: z.boolean().describe('The prompt ids of a chat request can be had without generating'),
-  tokenise: z.boolean().describe('A text can be turned into ids'),
-  weightVersion: z.boolean().describe('Answers say which weights sampled them'),
-  logprobs: z.enum([...LogprobMode.options, 'unknown']).describe('What its log probabilities are taken of'),
+    .describe(
+      'Whether streams contain the ids; unless complete, a call with `stream` is sent to the engine without it',
+    ),
+  tokenInChat: z
+    .boolean()
+    .describe('A chat request may contain its prompt as ids, and its answer is parsed like any other'),
+  render: z.boolean().describe('An endpoint returns the prompt ids of a chat request without generating'),
+  tokenise: z.boolean().describe('An endpoint tokenises a text'),
+  weightVersion: z.boolean().describe('Answers report the version of the weights'),
+  logprobs: z.enum([...LogprobMode.options, 'unknown']).describe('The distribution of the log probabilities'),
   defaultSampling: DefaultSampling.optional().describe(
-    'How it samples a call that does not say; absent: the documented defaults of its kind are assumed',
+    'Default sampling parameters; absent: the documented defaults of this kind of engine',
   ),
-  contextTokens: z.int().positive().optional().describe('Prompt and answer together; absent when it does not say'),
+  contextTokens: z
+    .int()
+    .positive()
+    .optional()
+    .describe('Limit of prompt and answer together; absent when the engine does not report it'),
 })
 export type Capabilities = z.infer<typeof Capabilities>
 
 /**
- * One thing a probe looked at. `good`: as training wants it. `limited`: works, at the price that `meaning` tells.
- * `blocking`: while this holds, no call of an agent can be graded exact.
+ * One result of a probe. `good`: as training needs it. `limited`: works, with the drawback in `meaning`. `blocking`: no call
+ * of an agent can be graded exact.
  */
 export interface Finding {
   about:
@@ -43,16 +51,16 @@ export interface Finding {
   verdict: 'good' | 'limited' | 'blocking'
   /** What the engine did. */
   evidence: string
-  /** What that means for training, and what to do about it. */
+  /** The consequence for training, and what to do. */
   meaning: string
 }
 
 export interface ProbeReport {
   kind: string
   url: string
-  /** As the engine calls it; absent when it does not say. */
+  /** As the engine reports it; absent when it does not. */
   version?: string
-  /** The model that was asked. */
+  /** The model that was probed. */
   model: string
   capabilities: Capabilities
   findings: readonly Finding[]
@@ -64,17 +72,17 @@ export function allowsExact(report: Pick<ProbeReport, 'findings'>): boolean {
 }
 
 export interface UpstreamReply {
-  /** What the adapter set or changed in the request, for the log. Final once the events have ended. */
+  /** Fields that the upstream set or changed in the request, for the log. Final once the events have ended. */
   forced: Readonly<Record<string, unknown>>
-  /** Paths of fields that the harness sent and the engine did not get. */
+  /** Paths of fields of the harness's request that were not sent to the engine. */
   dropped: readonly string[]
   /** How the engine samples the answer. */
   sampling?: EngineSampling
-  /** Batches as they arrive: one per piece of network data, so that one write can follow one read. */
-  events: AsyncIterable<readonly StreamEvent[]>
+  /** Batches as they arrive: one for each piece of network data, so that one write follows one read. */
+  events: AsyncIterable<readonly WireEvent[]>
   /**
-   * `weights.position` when the batch that was taken last was read from the network, which may be long before a slow
-   * consumer takes it. Absent where a batch is taken as soon as it is read.
+   * Returns `weights.position` at the time when the latest batch was read from the network, which may be long before a slow
+   * consumer receives it. Absent where a batch is delivered as soon as it is read.
    */
   arrived?: () => number
 }
@@ -83,19 +91,19 @@ export interface SendOptions {
   signal: AbortSignal
   /** Calls with the same key go to the same replica while it is healthy. */
   sessionKey?: string
-  /** Of the same session's earlier answers; spares reading the ids of a prompt again that begins as theirs did. */
-  promptMemory?: PromptMemory
+  /** Prompt ids of the session's previous answer, so that a repeated beginning is not parsed again. */
+  promptIdCache?: PromptIdCache
   /** Counts the changes of weights. A batch of events never spans a change. */
   weights?: { readonly position: number }
-  /** Stands in for the prompt that the messages would make; only where `capabilities.tokenInChat`. */
+  /** The prompt, instead of a rendering of the messages. Only with `capabilities.tokenInChat`. */
   promptIds?: Int32Array
 }
 
 /**
- * One inference engine that may return token ids. Not a place for sessions or dialects. `send` rejects with RolloutError
- * while nothing has been answered yet; a failure after that is an `answer-error` event, so that what came before it is
- * kept. Aborting the signal ends the engine's work. A request for a stream may be answered whole, where that is the only
- * way to all ids: its `choice-delta`s then have everything at once and no `delta` on the wire.
+ * One inference engine that may return token ids. Independent of sessions and dialects. `send` rejects with RolloutError
+ * before the answer begins; a later failure is an `answer-error` event, so that the events before it are kept. Aborting
+ * the signal stops the engine. A request with `stream` may be answered whole, where a stream would lose ids: its
+ * `choice-delta`s then have everything at once and no `delta` on the wire.
  */
 export interface Upstream extends AsyncDisposable {
   readonly kind: string
@@ -103,17 +111,17 @@ export interface Upstream extends AsyncDisposable {
   readonly url: string
   readonly capabilities: Capabilities
   send(request: TurnRequest, options: SendOptions): Promise<UpstreamReply>
-  /** The ids the engine would read for this request; nothing is generated. Rejects where it cannot say. */
+  /** Returns the prompt ids of a request without generating. Rejects when the engine cannot tokenise it. */
   tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array>
-  /** How many those are; an estimate where the engine cannot say. */
+  /** Returns the number of prompt tokens; an estimate when the engine cannot tokenise. */
   countTokens(request: TurnRequest, signal: AbortSignal): Promise<number>
-  /** Names the engine serves. */
+  /** Returns the model names that the engine serves. */
   listModels(signal: AbortSignal): Promise<string[]>
-  /** How many tokens prompt and answer of this model may have together; undefined when the engine does not say. */
+  /** Returns the limit of prompt and answer together; undefined when the engine does not report it. */
   contextTokens(model: string, signal: AbortSignal): Promise<number | undefined>
   /**
-   * Finds out what the engine can do, by a handful of tiny requests, and goes by it from then on. Rejects when nothing
-   * answers; what else goes wrong is a finding.
+   * Tests what the engine supports with a few small requests, and updates `capabilities`. Rejects when the engine does not
+   * answer; every other failure is a finding.
    */
   probe(signal: AbortSignal): Promise<ProbeReport>
 }

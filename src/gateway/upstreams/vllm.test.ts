@@ -33,8 +33,8 @@ describeUpstream('vLLM 0.10.2: reasoning_content', {
   grade: 'exact',
 })
 
-test('a probe notices calls that no parser takes out of the text', async () => {
-  // To the engine these are words, as a call is to a server without a parser, or with another model's.
+test('probe() detects tool calls that no parser removes from the text', async () => {
+  // The engine treats these as text, like a server without a parser or with the parser of another model.
   const script = `default: { text: '[{"name": "get_weather", "arguments": {}}]' }`
   await using engine = await startEngine({ script })
   await using upstream = createVllm({ baseUrl: engine.url, model: 'tiny' })

@@ -6,7 +6,7 @@ import type { DefaultSampling } from '../../model/turn-sampling.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { readAnswer } from './wire/chat-answer.ts'
 import { vllmFields as fields } from './wire/chat-fields.ts'
-import { askedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
+import { requestedTopLogprobs, renderChatBody } from './wire/chat-request.ts'
 import { engineConfigFields, toEngineOptions, type EngineOptions } from './wire/engine-config.ts'
 import { EngineHttp } from './wire/engine-http.ts'
 import { toEngineSampling } from './wire/engine-sampling.ts'
@@ -16,7 +16,7 @@ import type { Capabilities, SendOptions, Upstream, UpstreamReply } from './upstr
 
 export type VllmOptions = EngineOptions
 
-/** A server of today. Older ones are found out by a probe. */
+/** A current version. A probe detects the differences of older ones. */
 const ASSUMED: Capabilities = {
   idsOut: true,
   idsInStreams: 'complete',
@@ -27,7 +27,7 @@ const ASSUMED: Capabilities = {
   logprobs: 'raw',
 }
 
-/** What vLLM does with a call that does not say, unless the model's generation_config says otherwise. */
+/** Defaults of vLLM, unless the model's generation_config overrides them. */
 const DOCUMENTED_SAMPLING: DefaultSampling = { temperature: 1, topP: 1, topK: 0, minP: 0 }
 
 /** vLLM's OpenAI server, from 0.10.2. Also the tiny engine. */
@@ -35,14 +35,14 @@ export function createVllm(options: VllmOptions): Upstream {
   const http = new EngineHttp(options)
   let capabilities: Capabilities = { ...ASSUMED, ...options.capabilities }
 
-  /** Whether this request's ids survive being streamed. */
+  /** Whether the request is streamed. A stream that loses ids is requested whole. */
   const streams = (request: TurnRequest): boolean =>
     request.stream && (capabilities.idsInStreams === 'complete' || !capabilities.idsOut)
 
   async function sendAs(
     request: TurnRequest,
     stream: boolean,
-    { signal, promptIds, promptMemory, weights }: SendOptions,
+    { signal, promptIds, promptIdCache, weights }: SendOptions,
   ): Promise<UpstreamReply> {
     const forced = forcedFields(request, stream, options.model)
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: Array.from(promptIds) }
@@ -50,10 +50,10 @@ export function createVllm(options: VllmOptions): Upstream {
     const { response, dropped } = await postChat(http, { request, forced, fields, stream, signal, countTokens: count })
     const { logprobs: mode } = capabilities
     const logprobMode = mode === 'unknown' ? undefined : mode
-    const fast = promptMemory && { memory: promptMemory, joiner: http.joiner }
+    const fast = promptIdCache && { promptIdCache, joiner: http.joiner }
     const reading = { base: http.base, signal, forStream: request.stream, logprobMode, weights, fast }
     const answer = readAnswer(response, reading)
-    // A prompt may be a hundred thousand numbers, and the log has them already.
+    // A prompt may have a hundred thousand ids, and the log contains them already.
     if (promptIds !== undefined) forced['kv_transfer_params'] = { prompt_token_ids: `${promptIds.length} ids` }
     const sampling = toEngineSampling(request, { forced, fields }, DOCUMENTED_SAMPLING, capabilities.defaultSampling)
     return { forced, dropped, sampling, ...answer }
@@ -62,20 +62,20 @@ export function createVllm(options: VllmOptions): Upstream {
   function render(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
     const forced = { ...forcedFields(request, request.stream, options.model), max_tokens: 1, max_completion_tokens: 1 }
     const { text: body } = renderChatBody(request, forced, fields)
-    return http.askIfThere('/v1/chat/completions/render', Rendered, { body, signal })
+    return http.queryOptional('/v1/chat/completions/render', Rendered, { body, signal })
   }
 
-  /** Rendered requests say how they would be sampled, the model's own settings included. */
+  /** A rendered request includes its sampling parameters, with those of the model's generation_config. */
   function readDefaults(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined> {
-    const asked = probeRequest({ model, isPlain: true })
-    const { text: body } = renderChatBody(asked, forcedFields(asked, false, options.model), fields)
-    return http.askIfThere('/v1/chat/completions/render', RenderedSampling, { body, signal })
+    const request = probeRequest({ model, isPlain: true })
+    const { text: body } = renderChatBody(request, forcedFields(request, false, options.model), fields)
+    return http.queryOptional('/v1/chat/completions/render', RenderedSampling, { body, signal })
   }
 
-  /** Does not know `tool_choice` or `reasoning_effort`, so it may differ a little from what chat reads. */
+  /** Ignores `tool_choice` and `reasoning_effort`, so the ids may differ slightly from the prompt of a chat request. */
   function tokeniseChat(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined> {
     const { text: body } = renderChatBody(request, forcedFields(request, request.stream, options.model), fields)
-    return http.askIfThere('/tokenize', Tokenised, { body, signal })
+    return http.queryOptional('/tokenize', Tokenised, { body, signal })
   }
 
   async function tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array> {
@@ -106,13 +106,13 @@ export function createVllm(options: VllmOptions): Upstream {
           kind: 'vllm',
           http,
           model: options.model,
-          asksLogprobs: true,
+          requestsLogprobs: true,
           assumed: ASSUMED,
-          readVersion: async () => (await http.askIfThere('/version', Version, { signal }))?.version,
+          readVersion: async () => (await http.queryOptional('/version', Version, { signal }))?.version,
           send: (request, sendOptions) => sendAs(request, request.stream, sendOptions),
           readDefaults,
-          render: { name: '/v1/chat/completions/render', isPrompt: true, ask: render },
-          tokenise: { name: '/tokenize', isPrompt: true, ask: tokeniseChat },
+          render: { name: '/v1/chat/completions/render', isPrompt: true, query: render },
+          tokenise: { name: '/tokenize', isPrompt: true, query: tokeniseChat },
           knownStreams,
           advice: ADVICE,
         },
@@ -132,32 +132,32 @@ const RenderedSampling = z
 const Tokenised = z.looseObject({ tokens: z.array(z.int()) }).transform((body) => Int32Array.from(body.tokens))
 const Version = z.looseObject({ version: z.string() })
 
-/** Until 0.13 a parser that held text back swallowed the chunk, and the ids with it; a short probe may not show it. */
+/** Until 0.13 a parser that delayed text dropped the chunk with its ids. A short probe may not detect this. */
 function knownStreams(version: string | undefined): ReturnType<ProbeSubject['knownStreams']> {
   if (version === undefined || isAtLeast(version, '0.13')) return undefined
-  return { idsInStreams: 'lossy', because: `${version}: parsers of tools and reasoning swallow ids in streams` }
+  return { idsInStreams: 'lossy', because: `${version}: parsers of tools and reasoning drop ids in streams` }
 }
 
 const ADVICE: ProbeSubject['advice'] = {
-  idsOut: 'return_token_ids needs vLLM 0.10.2; proxies in front of it must pass unknown fields on.',
-  sampling: 'Start the server with --generation-config vllm to keep the model’s out.',
+  idsOut: 'return_token_ids requires vLLM 0.10.2; a proxy in front of it must relay unknown fields.',
+  sampling: 'Start the server with --generation-config vllm to ignore the settings of the model.',
   tools: 'Start the server with --enable-auto-tool-choice --tool-call-parser NAME.',
   streams: 'vLLM 0.13 or newer streams all ids.',
-  tokenIn: 'vLLM 0.27 or newer takes ids in chat (not with VLLM_USE_RUST_FRONTEND).',
+  tokenIn: 'vLLM 0.27 or newer accepts ids in chat (not with VLLM_USE_RUST_FRONTEND).',
   render: 'vLLM 0.15 or newer renders a whole chat request.',
-  weightVersion: 'vLLM never says; set it through the gateway’s control API.',
+  weightVersion: 'vLLM never reports it; set it through the control API of the gateway.',
 }
 
 /**
- * What capture needs, whatever the harness asked for. `include_reasoning: false` would hide ids and log probabilities
- * altogether; `top_logprobs: 0` is the cheapest that still reports the sampled token.
+ * Fields that capture needs, independent of the harness's request. `include_reasoning: false` would hide all ids and log
+ * probabilities; `top_logprobs: 0` is the cheapest value that reports the sampled token.
  */
 function forcedFields(request: TurnRequest, stream: boolean, model: string | undefined): Record<string, unknown> {
   return {
     ...(model === undefined ? {} : { model }),
     return_token_ids: true,
     logprobs: true,
-    top_logprobs: askedTopLogprobs(request),
+    top_logprobs: requestedTopLogprobs(request),
     include_reasoning: true,
     ...(stream ? { stream_options: { include_usage: true } } : {}),
     ...(request.stream && !stream ? { stream: false, stream_options: null } : {}),

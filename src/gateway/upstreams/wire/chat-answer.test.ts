@@ -59,7 +59,7 @@ function capture(events: readonly StreamEvent[]): ReturnType<TurnCapture['toResp
 }
 
 describe('ChunkReader', () => {
-  test('gives the same events and the same captured tokens however the bytes are cut', () => {
+  test('push() gives the same events and captured tokens for every cut of the bytes', () => {
     fc.assert(
       fc.property(anyAnswer, fc.array(fc.nat()), (answer, places) => {
         const bytes = Buffer.from(toSse(answer))
@@ -89,13 +89,13 @@ describe('ChunkReader', () => {
     ['no choices', 'data: {"id":"x"}\n\n'],
     ['a choice that is none', 'data: {"id":"x","choices":[null]}\n\n'],
     ['an error in the stream', 'data: {"error":{"message":"engine died"}}\n\n'],
-  ])('ends with one failure, whatever follows: %s', (_, text) => {
+  ])('push() ends with one failure, and ignores what follows: %s', (_, text) => {
     const events = read([Buffer.from(text), Buffer.from('data: [DONE]\n\n')])
     expect(events.at(-1)).toMatchObject({ type: 'answer-error', failure: { code: 'upstream.bad-stream' } })
     expect(events.filter((event) => event.type === 'answer-error' || event.type === 'answer-end')).toHaveLength(1)
   })
 
-  test('does not take ids of an unknown form for ids', () => {
+  test('push() ignores ids of an unknown form', () => {
     const choice = { index: 0, delta: { content: 'x' }, token_ids: { a: 1 }, logprobs: 7, finish_reason: 'stop' }
     const text = formatSse(JSON.stringify({ id: 'x', choices: [choice], prompt_token_ids: 'no' })) + formatSse('[DONE]')
     expect(capture(read([Buffer.from(text)]))).toMatchObject({ grade: 'text-only' })
@@ -121,7 +121,7 @@ describe('TurnCapture', () => {
   const usage: StreamEvent = { type: 'usage', usage: { promptTokens: 2, completionTokens: 2 } }
   const end: StreamEvent = { type: 'answer-end' }
 
-  test('says exact only when every count agrees', () => {
+  test('toResponse() grades an answer exact when all counts agree', () => {
     expect(capture([start, step, usage, end])?.grade).toBe('exact')
   })
 
@@ -136,13 +136,13 @@ describe('TurnCapture', () => {
     ['no prompt ids', [{ ...start, promptTokenIds: undefined }, step, usage, end]],
     ['no sampled ids', [start, { ...step, ids: undefined, logprobs: undefined }, usage, end]],
     ['nothing sampled at all', [start, usage, end]],
-  ])('does not say exact with %s, and says why', (_, events) => {
+  ])('toResponse() does not grade an answer exact with %s, and has a reason', (_, events) => {
     const turn = capture(events)
     expect(turn?.grade).not.toBe('exact')
     expect(turn?.gradeReasons.length).toBeGreaterThan(0)
   })
 
-  test('gives no id a log probability that may be its neighbour’s', () => {
+  test('toResponse() has no log probabilities when their number differs from that of the ids', () => {
     const turn = capture([start, { ...step, logprobs: Float32Array.of(-1) }, usage, end])
     expect(Array.from(turn?.choices[0]?.logprobs ?? [])).toEqual([Number.NaN, Number.NaN])
   })

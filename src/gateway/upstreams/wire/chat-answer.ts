@@ -1,48 +1,58 @@
+import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import * as z from 'zod'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { SseParser } from '../../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../../model/failure.ts'
-import type { AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta, WireFields } from '../../../model/stream-event.ts'
+import type { ToolCallDelta } from '../../../model/stream-event.ts'
 import type { FinishReason, LogprobMode, Usage } from '../../../model/turn.ts'
+import type { DeltaEvent, StartEvent, WireEvent, WireFields } from '../../wire-event.ts'
 import type { UpstreamReply } from '../upstream.ts'
-import { cutNumbers } from './fast/cut-numbers.ts'
-import { parseJson, toRolloutError } from './engine-http.ts'
-import { readFast, type FastReading } from './fast/fast-answer.ts'
-import { FastChunks } from './fast/fast-chunk.ts'
-import { toLogprob } from './fast/scan-bytes.ts'
-import { readPieces, StreamedAnswer } from './fast/streamed-answer.ts'
+import { toRolloutError } from './engine-http.ts'
+import { FastChunks, readFastAnswer, readPromptChunk, type FastReading } from './fast/read-fast.ts'
+import { StreamedAnswer } from './streamed-answer.ts'
+import { toLogprob } from './to-logprob.ts'
+
+/*
+ * Reads a Chat Completions answer as events. The readers of this file define what an answer means.
+ *
+ * - A stream: `StreamedAnswer` (streamed-answer.ts) moves its bytes, `ChunkReader` (this file) reads them. With `fast`, the
+ *   `ChunkReader` passes the bytes to `FastChunks` (fast/) first, and reads the events that `FastChunks` does not accept.
+ * - A whole answer: `readAnswerObject` (this file) reads it after `JSON.parse`. With `fast`, `readFastAnswer` (fast/) runs
+ *   first, and `JSON.parse` only if it returns undefined.
+ */
 
 export interface AnswerReading {
-  /** Where the engine is, for what is said when it breaks. */
+  /** URL of the engine, for error messages. */
   base: string
   signal: AbortSignal
   /**
-   * The harness asked for a stream: then a whole answer begins as streams do, and does not show the `message` that would
-   * stand where its dialect expects a `delta`.
+   * The harness requested a stream. The events of a whole answer then begin like a stream, without the `message` on the
+   * wire: the dialect expects a `delta`.
    */
   forStream?: boolean
-  /** Known before the answer came. */
+  /** Known before the answer. */
   logprobMode?: LogprobMode
-  /** Puts what an engine of a similar wire calls otherwise where this module looks; of a whole answer, and of a chunk. */
+  /** Translates an answer of a similar wire to vLLM's field names. */
   translate?: (answer: WireFields) => Translated | Promise<Translated>
   translateChunk?: (chunk: WireFields) => WireFields
-  /** Counts the changes of weights, so that events are told apart by when they were read. */
+  /** Counts the changes of weights. A batch of events never spans a change. */
   weights?: { readonly position: number }
-  /** Present where the engine writes as vLLM does, so that most of an answer can be read without `JSON.parse`. */
+  /** Present when the engine writes vLLM's format, which the fast readers accept. */
   fast?: FastReading
 }
 
-/** An answer in vLLM's words: `prompt_token_ids` beside the choices, `token_ids` in each. */
+/** An answer with vLLM's field names: `prompt_token_ids` beside the choices, `token_ids` in each choice. */
 export interface Translated {
   answer: WireFields
   weightVersion?: string
   weightVersionBefore?: string
-  /** By choice, one per id: in the place of those on the wire, where these are not aligned with the ids. */
+  /** By choice, one per id. Replaces the log probabilities on the wire where these are not aligned with the ids. */
   logprobs?: ReadonlyMap<number, Float32Array>
   doubts?: readonly string[]
 }
 
-/** The events of a Chat Completions answer, streamed or whole, as an engine of that wire sends it. */
+/** Returns the events of a Chat Completions answer, streamed or whole. */
 export function readAnswer(
   response: Dispatcher.ResponseData,
   reading: AnswerReading,
@@ -60,12 +70,25 @@ export function readAnswer(
   return { events: readWhole(load, reading) }
 }
 
-/** The events of an answer that had to be put together. What `load` throws ends it. */
+/** Returns the events of an answer that `load` assembles. An error of `load` becomes the last event. */
 export function readWhole(
   load: () => Promise<Translated>,
   reading: Omit<AnswerReading, 'translate' | 'translateChunk'>,
-): AsyncGenerator<readonly StreamEvent[]> {
+): AsyncGenerator<readonly WireEvent[]> {
   return guarded(wholeEvents(load, reading), reading)
+}
+
+/** Returns the bytes of a body in the pieces in which they arrived. */
+function readPieces(body: Readable): Promise<Buffer[]> {
+  const pieces: Buffer[] = []
+  return new Promise((resolve, reject) => {
+    body.on('data', (piece: Buffer) => pieces.push(piece))
+    body.on('end', () => resolve(pieces))
+    body.on('error', reject)
+    body.on('close', () => {
+      if (!body.readableEnded) reject(new Error('the body was closed before its end'))
+    })
+  })
 }
 
 export async function readJsonObject(response: Dispatcher.ResponseData): Promise<WireFields> {
@@ -82,11 +105,11 @@ function noCompletion(): RolloutError {
   return new RolloutError('upstream.bad-stream', 'The engine answered 200 with a body that is no chat completion.')
 }
 
-/** What breaks while an answer comes in ends it; what came before is kept. */
+/** Turns an error into the last event, so that the events before it are kept. */
 async function* guarded(
-  batches: AsyncGenerator<readonly StreamEvent[]>,
+  batches: AsyncGenerator<readonly WireEvent[]>,
   { base, signal }: { base: string; signal: AbortSignal },
-): AsyncGenerator<readonly StreamEvent[]> {
+): AsyncGenerator<readonly WireEvent[]> {
   try {
     yield* batches
   } catch (error) {
@@ -94,13 +117,13 @@ async function* guarded(
   }
 }
 
-function toErrorEvent(error: unknown, { base, signal }: { base: string; signal: AbortSignal }): StreamEvent {
+function toErrorEvent(error: unknown, { base, signal }: { base: string; signal: AbortSignal }): WireEvent {
   const { failure } = signal.aborted ? clientGone() : toRolloutError(error, base)
   return { type: 'answer-error', failure }
 }
 
 function streamEvents(body: Dispatcher.ResponseData['body'], reading: AnswerReading): StreamedAnswer {
-  const toEvent = (error: Error | undefined): StreamEvent => toErrorEvent(error ?? cutStream(), reading)
+  const toEvent = (error: Error | undefined): WireEvent => toErrorEvent(error ?? cutStream(), reading)
   return new StreamedAnswer(body, new ChunkReader(reading), toEvent, reading.weights)
 }
 
@@ -112,23 +135,23 @@ async function* fastEvents(
   body: Dispatcher.ResponseData['body'],
   fast: FastReading,
   reading: AnswerReading,
-): AsyncGenerator<readonly StreamEvent[]> {
+): AsyncGenerator<readonly WireEvent[]> {
   const pieces = await readPieces(body)
-  const read = (answer: WireFields): StreamEvent[] => readAnswerObject({ answer }, reading)
-  yield readFast(pieces, fast, read) ?? read(toJsonObject(new TextDecoder().decode(Buffer.concat(pieces))))
+  const read = (answer: WireFields): WireEvent[] => readAnswerObject({ answer }, reading)
+  yield readFastAnswer(pieces, fast, read) ?? read(toJsonObject(new TextDecoder().decode(Buffer.concat(pieces))))
 }
 
 async function* wholeEvents(
   load: () => Promise<Translated>,
   reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
-): AsyncGenerator<readonly StreamEvent[]> {
+): AsyncGenerator<readonly WireEvent[]> {
   yield readAnswerObject(await load(), reading)
 }
 
 function readAnswerObject(
   translated: Translated,
   reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
-): StreamEvent[] {
+): WireEvent[] {
   const answer = WireAnswer.safeParse(translated.answer)
   if (!answer.success) throw noCompletion()
   return toEvents(answer.data, translated, reading)
@@ -142,13 +165,13 @@ function badStream(message: string): Failure {
   return new RolloutError('upstream.bad-stream', message).failure
 }
 
-/** Bytes of a chat stream to events. The same bytes give the same events however they are cut. */
+/** Reads the bytes of a chat stream. The events do not depend on how the network cut the bytes. */
 export class ChunkReader {
   readonly #sse = new SseParser()
   readonly #reading: ChunkReading
   readonly #fast: FastChunks | undefined
-  #start: AnswerStart | undefined
-  /** Prompt ids that did not come with the first chunk. */
+  #start: StartEvent | undefined
+  /** Prompt ids that arrived after the first chunk. */
   #latePromptIds: Int32Array | undefined
   /** Whether the last event of the answer has been read. */
   ended = false
@@ -159,16 +182,16 @@ export class ChunkReader {
   }
 
   /** `bytes` must not change afterwards. */
-  push(bytes: Uint8Array): StreamEvent[] {
-    const events: StreamEvent[] = []
+  push(bytes: Uint8Array): WireEvent[] {
+    const events: WireEvent[] = []
     if (this.ended) return events
     if (this.#fast === undefined) this.#readEvents(bytes, events)
     else this.#fast.push(toBuffer(bytes), events, (rest, isEvent) => this.#readRest(rest, isEvent, events))
     return events
   }
 
-  /** Server-sent events as the standard has them. Gives whether there may be more. */
-  #readEvents(bytes: Uint8Array, events: StreamEvent[]): boolean {
+  /** Reads server-sent events. Returns whether the stream may continue. */
+  #readEvents(bytes: Uint8Array, events: WireEvent[]): boolean {
     for (const message of this.#sse.push(bytes)) {
       if (this.ended) break
       this.#read(message.data, events)
@@ -176,23 +199,15 @@ export class ChunkReader {
     return !this.ended
   }
 
-  #readRest(bytes: Buffer, isEvent: boolean, events: StreamEvent[]): boolean {
-    const chunk = isEvent ? this.#cutPromptIds(bytes) : undefined
+  #readRest(bytes: Buffer, isEvent: boolean, events: WireEvent[]): boolean {
+    const { fast } = this.#reading
+    const chunk = isEvent && fast !== undefined ? readPromptChunk(bytes, fast) : undefined
     if (chunk === undefined) return this.#readEvents(bytes, events)
     this.#readChunk(chunk, events)
     return !this.ended
   }
 
-  /** The chunk in an event that has so many prompt ids that it is worth to take them out first. */
-  #cutPromptIds(event: Buffer): WireFields | undefined {
-    const { fast } = this.#reading
-    if (fast === undefined || event.length < LONG_EVENT_BYTES || !isOneLine(event)) return undefined
-    const cut = cutNumbers(event.subarray(DATA.length, event.length - 2), fast.memory)
-    if (cut?.promptIds === undefined || cut.choices.some(({ ids, logprobs }) => ids ?? logprobs)) return undefined
-    return { ...cut.value, prompt_token_ids: cut.promptIds.numbers }
-  }
-
-  #read(data: string, events: StreamEvent[]): void {
+  #read(data: string, events: WireEvent[]): void {
     if (data === '[DONE]') {
       this.ended = true
       const late = this.#latePromptIds
@@ -205,7 +220,7 @@ export class ChunkReader {
     this.#readChunk(this.#reading.translateChunk?.(parsed as WireFields) ?? (parsed as WireFields), events)
   }
 
-  #readChunk(fields: WireFields, events: StreamEvent[]): void {
+  #readChunk(fields: WireFields, events: WireEvent[]): void {
     const chunk = fields as unknown as WireChunk
     if (chunk.error != null) return this.#fail(errorText(chunk.error), events)
     if (!Array.isArray(chunk.choices)) return this.#fail(errorText(chunk), events)
@@ -223,7 +238,7 @@ export class ChunkReader {
     if (chunk.usage != null) events.push(toUsage(chunk.usage))
   }
 
-  #fail(message: string, events: StreamEvent[]): void {
+  #fail(message: string, events: WireEvent[]): void {
     this.ended = true
     events.push({ type: 'answer-error', failure: badStream(message) })
   }
@@ -231,20 +246,12 @@ export class ChunkReader {
 
 type ChunkReading = Pick<AnswerReading, 'logprobMode' | 'translateChunk' | 'fast'>
 
-const DATA = Buffer.from('data: ')
-const LONG_EVENT_BYTES = 4096
-
 function toBuffer(bytes: Uint8Array): Buffer {
   return Buffer.isBuffer(bytes) ? bytes : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
 }
 
-/** Whether an event, with the empty line that ends it, is one line of data: then what stands in it is all of its data. */
-function isOneLine(event: Buffer): boolean {
-  return event.indexOf(DATA) === 0 && event.indexOf(10) === event.length - 2
-}
-
-/** A chunk that does nothing but add to one choice; the fields it has besides have been read from the first one. */
-function readTokens(json: string): ChoiceDelta | undefined {
+/** Reads a chunk that only adds to one choice; its other fields repeat those of the first chunk. */
+function readTokens(json: string): DeltaEvent | undefined {
   const chunk = parseJson(json) as (WireChunk & WireFields) | null | undefined
   if (typeof chunk !== 'object' || chunk === null) return undefined
   const { error, choices, usage, prompt_token_ids: promptIds } = chunk
@@ -257,14 +264,14 @@ function readTokens(json: string): ChoiceDelta | undefined {
   }
 }
 
-/** What is left of an answer when it goes wrong: an error with a message, or something that is no chunk. */
+/** Describes an event that is no chunk: an error with a message, or an unknown object. */
 function errorText(error: unknown): string {
   const message = (error as { message?: unknown }).message
   if (typeof message === 'string') return message
   return `The engine sent an event without choices: ${JSON.stringify(error).slice(0, 500)}`
 }
 
-/** The fields we read, loosely: a stream is read chunk by chunk and a strict check of each would cost more than it finds. */
+/** The fields that are read. They are not validated: a schema check of every chunk would cost too much. */
 interface WireChunk {
   error?: unknown
   choices: WireChoice[]
@@ -277,7 +284,7 @@ interface WireChoice {
   message?: WireDelta
   finish_reason?: string | null
   stop_reason?: string | number | null
-  /** SGLang's name for it. */
+  /** SGLang's name of `stop_reason`. */
   matched_stop?: string | number | null
   token_ids?: number[] | null
   logprobs?: { content?: { logprob?: number | null }[] | null } | null
@@ -317,8 +324,8 @@ function toEvents(
   answer: z.infer<typeof WireAnswer>,
   { answer: wire, weightVersion, weightVersionBefore, logprobs, doubts }: Translated,
   reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
-): StreamEvent[] {
-  const events: StreamEvent[] = [startOf(wire, { ...reading, weightVersion, weightVersionBefore })]
+): WireEvent[] {
+  const events: WireEvent[] = [startOf(wire, { ...reading, weightVersion, weightVersionBefore })]
   if (reading.forStream === true) events.push(...answer.choices.map(({ index }) => roleDelta(index)))
   for (const choice of answer.choices as WireChoice[]) {
     const event = toDelta(choice, choice.message ?? {})
@@ -332,8 +339,8 @@ function toEvents(
   return events
 }
 
-/** Every stream of this wire begins so, and clients of it count on being told whose words follow. */
-function roleDelta(index: number): ChoiceDelta {
+/** The first chunk of each choice in every stream of this wire. Clients rely on its role. */
+function roleDelta(index: number): DeltaEvent {
   const delta = { role: 'assistant', content: '' }
   return {
     type: 'choice-delta',
@@ -343,7 +350,7 @@ function roleDelta(index: number): ChoiceDelta {
   }
 }
 
-function withoutMessage(event: ChoiceDelta): ChoiceDelta {
+function withoutMessage(event: DeltaEvent): DeltaEvent {
   const { message: _message, ...wire } = event.wire ?? {}
   return { ...event, wire }
 }
@@ -351,7 +358,7 @@ function withoutMessage(event: ChoiceDelta): ChoiceDelta {
 function startOf(
   chunk: WireFields,
   known: { logprobMode?: LogprobMode; weightVersion?: string; weightVersionBefore?: string },
-): AnswerStart {
+): StartEvent {
   const {
     id,
     object: _object,
@@ -365,16 +372,15 @@ function startOf(
     kv_transfer_params: _transfer,
     ...extra
   } = chunk
-  const promptTokenIds = promptIdsOf(chunk)
   return {
     type: 'answer-start',
     id: typeof id === 'string' ? id : '',
     model: typeof model === 'string' ? model : '',
     created: Number(created ?? 0),
-    ...(promptTokenIds === undefined ? {} : { promptTokenIds }),
-    ...(known.weightVersion === undefined ? {} : { weightVersion: known.weightVersion }),
-    ...(known.weightVersionBefore === undefined ? {} : { weightVersionBefore: known.weightVersionBefore }),
-    ...(known.logprobMode === undefined ? {} : { logprobMode: known.logprobMode }),
+    promptTokenIds: promptIdsOf(chunk),
+    weightVersion: known.weightVersion,
+    weightVersionBefore: known.weightVersionBefore,
+    logprobMode: known.logprobMode,
     extra,
   }
 }
@@ -384,8 +390,8 @@ function promptIdsOf({ prompt_token_ids: ids }: WireFields): Int32Array | undefi
   return Array.isArray(ids) ? Int32Array.from(ids as number[]) : undefined
 }
 
-function toDelta(choice: WireChoice, delta: WireDelta): ChoiceDelta {
-  const event: ChoiceDelta = { type: 'choice-delta', choice: choice.index, wire: choice as unknown as WireFields }
+function toDelta(choice: WireChoice, delta: WireDelta): DeltaEvent {
+  const event: DeltaEvent = { type: 'choice-delta', choice: choice.index, wire: choice as unknown as WireFields }
   const reasoning = delta.reasoning ?? delta.reasoning_content
   if (delta.content != null) event.text = delta.content
   if (reasoning != null) event.reasoning = reasoning
@@ -416,12 +422,12 @@ function toToolCallDelta(call: WireToolCallDelta, position: number): ToolCallDel
   }
 }
 
-function toUsage(wire: WireUsage): StreamEvent {
+function toUsage(wire: WireUsage): WireEvent {
   const cached = wire.prompt_tokens_details?.cached_tokens
   const usage: Usage = {
     promptTokens: wire.prompt_tokens,
     completionTokens: wire.completion_tokens ?? 0,
-    ...(cached == null ? {} : { cachedTokens: cached }),
+    cachedTokens: cached ?? undefined,
   }
   return { type: 'usage', usage, wire: wire as unknown as WireFields }
 }

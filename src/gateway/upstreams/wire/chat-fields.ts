@@ -1,9 +1,9 @@
 import type { JsonShape } from '../../../lib/json/json-shape.ts'
 
 /**
- * The fields of a Chat Completions request that a harness may set. A request comes from a sandbox, so each field here is
- * something an agent may choose; all others are dropped before the engine reads the request. `docs/dialects.md` is made from
- * these tables.
+ * The fields of a Chat Completions request that a harness may set. A request comes from a sandbox, so an agent may choose
+ * the value of each field here; all other fields are dropped before the engine reads the request. `docs/dialects.md` is
+ * generated from these tables.
  */
 export interface ChatFields {
   kind: 'object'
@@ -18,7 +18,7 @@ const either = (...of: JsonShape[]): JsonShape => ({ kind: 'either', of })
 const oneOf = (...values: unknown[]): JsonShape => ({ kind: 'scalar', accepts: (value) => values.includes(value) })
 const boolean: JsonShape = { kind: 'scalar', accepts: (value) => typeof value === 'boolean' }
 
-/** The text that stands for content that no engine takes. */
+/** Replaces content that no engine accepts. */
 export function unsupportedText(wire: unknown): string {
   const type = (wire as { type?: unknown } | null)?.type
   return `[unsupported content: ${typeof type === 'string' ? type.slice(0, 60) : 'unknown'}]`
@@ -29,7 +29,7 @@ const CONTENT_PART: JsonShape = {
   variants: {
     text: object({ type: scalar, text: scalar }),
     refusal: object({ type: scalar, refusal: scalar }),
-    // Media is inline data: admit-request.ts refuses a request that names a place to load it from.
+    // Media is inline data: admit-request.ts rejects a request with other URLs.
     image_url: object({ type: scalar, image_url: object({ url: scalar, detail: scalar }) }),
     audio_url: object({ type: scalar, audio_url: object({ url: scalar }) }),
     video_url: object({ type: scalar, video_url: object({ url: scalar }) }),
@@ -76,7 +76,7 @@ const RESPONSE_FORMAT: JsonShape = {
   },
 }
 
-/** What every engine takes. */
+/** Fields that every engine accepts. */
 const COMMON = {
   model: scalar,
   messages: list(MESSAGE),
@@ -103,8 +103,8 @@ const COMMON = {
 const FILTERS = { top_k: scalar, min_p: scalar } as const
 
 /**
- * Switches that models' own templates document. All other variables are dropped: some engines let them replace the template
- * itself or arguments of the function that renders it.
+ * Documented switches of the models' chat templates. All other variables are dropped: on some engines they can replace the
+ * template itself or arguments of the function that renders it.
  */
 const TEMPLATE_SWITCHES = {
   chat_template_kwargs: object({
@@ -122,7 +122,7 @@ export const sglangFields = object({ ...COMMON, ...FILTERS, ...TEMPLATE_SWITCHES
 
 export const llamacppFields = object({ ...COMMON, ...FILTERS, ...TEMPLATE_SWITCHES })
 
-/** Any other server: also the words of hosted APIs for how much a model thinks and writes. */
+/** Any other server. Includes the fields of hosted APIs for reasoning effort and verbosity. */
 export const openaiFields = object({
   ...COMMON,
   ...FILTERS,
@@ -135,11 +135,11 @@ export const openaiFields = object({
 })
 
 /**
- * Fields that choose tokens, replace the prompt or load other weights. A harness that sets one counts on it, so its request
- * is refused instead of being answered without it.
+ * Fields that choose tokens, replace the prompt or load other weights. A harness that sets such a field relies on it, so
+ * the request is rejected instead of answered without the field.
  */
-export const REFUSED_FIELDS: ReadonlySet<string> = new Set([
-  // Which tokens may or must be sampled.
+export const REJECTED_FIELDS: ReadonlySet<string> = new Set([
+  // Choose the tokens that may or must be sampled.
   'logit_bias',
   'bad_words',
   'allowed_token_ids',
@@ -167,7 +167,7 @@ export const REFUSED_FIELDS: ReadonlySet<string> = new Set([
   'grammar_lazy',
   'grammar_triggers',
   'json_schema',
-  // Another prompt than the messages give.
+  // Replace or change the prompt.
   'prompt',
   'prompt_token_ids',
   'prompt_embeds',
@@ -179,7 +179,7 @@ export const REFUSED_FIELDS: ReadonlySet<string> = new Set([
   'echo',
   'mm_processor_kwargs',
   'media_io_kwargs',
-  // Other weights, and places in the engine's memory.
+  // Load other weights, or use the engine's internal state.
   'lora',
   'lora_path',
   'session_params',
@@ -191,7 +191,7 @@ export const REFUSED_FIELDS: ReadonlySet<string> = new Set([
   'id_slot',
 ])
 
-/** A value that asks for nothing, as clients that write out every field send it. */
+/** Whether a value has no effect. Some clients send every field with such a value. */
 export function isNeutral(value: unknown): boolean {
   if (value === null || value === false || value === 0 || value === '') return true
   return typeof value === 'object' && Object.keys(value).length === 0

@@ -30,7 +30,7 @@ function bodyOf(fields: Partial<TurnRequest>): Record<string, unknown> {
 }
 
 describe('renderChatBody()', () => {
-  test('passes on a request of the same wire byte for byte, but for what must change', () => {
+  test('relays a request of the same wire byte for byte, except for necessary changes', () => {
     const text =
       '{"model":"m", "temperature": 1.0, "seed": 12345678901234567890, "messages":[{"role":"developer","content":"é\\u00e9"},' +
       '{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"f","arguments":"{\\"a\\":1}"}}]}]}'
@@ -46,7 +46,7 @@ describe('renderChatBody()', () => {
     expect(dropped).toEqual([])
   })
 
-  test('gives a call of the same wire its sampled name back', () => {
+  test('restores the sampled name of a call of the same wire', () => {
     const text =
       '{"model":"m","messages":[{"role":"assistant","tool_calls":[{"id":"c","function":{"name":"invalid","arguments":"{}"}}]}]}'
     const messages: Message[] = [
@@ -58,7 +58,7 @@ describe('renderChatBody()', () => {
     expect(rendered).toBe(text.replace('"invalid"', '"bash"').replace('"{}"', String.raw`"\"{\\\"a\""`))
   })
 
-  test('writes a request of another wire from our own words', () => {
+  test('renders a request of another wire from the model', () => {
     const body = bodyOf({
       messages: [
         { role: 'developer', content: [{ type: 'text', text: 'be brief' }] },
@@ -175,7 +175,7 @@ describe('fields of the harness', () => {
     expect(rendered('openai-chat', { ...body, store: false }, fields)).toEqual(body)
   })
 
-  test('a field that engines name differently is no sampling parameter of another engine', () => {
+  test('a field of one engine is no sampling parameter of another engine', () => {
     const text = '{"model":"m","messages":[],"repetition_penalty":1.5}'
     const request = requestOf({ wire: { api: 'openai-chat', text, body: JSON.parse(text) } })
     expect(sentSampling(request, {}, vllmFields)).toEqual({ repetitionPenalty: 1.5 })
@@ -186,7 +186,7 @@ describe('fields of the harness', () => {
     })
   })
 
-  test('content of an unknown type becomes text, and a media part keeps nothing that names a stored file', () => {
+  test('content of an unknown type becomes text, and a media part keeps no reference to a stored file', () => {
     const content = [
       { type: 'image_embeds', image_embeds: 'x' },
       { type: 'image_url', image_url: { url: 'data:,', detail: 'low' }, uuid: 'of-another-session' },
@@ -205,7 +205,7 @@ describe('fields of the harness', () => {
     ])
   })
 
-  test('variables of the template are the documented switches, and nothing that replaces the template', () => {
+  test('template variables are the documented switches, and none that replaces the template', () => {
     const kwargs = { enable_thinking: false, thinking: 'x', chat_template: '{{ x }}', tokenize: true, messages: [] }
     const body = { model: 'm', messages: [{ role: 'user', content: 'hi' }], chat_template_kwargs: kwargs }
     expect(rendered('openai-chat', body, vllmFields)['chat_template_kwargs']).toEqual({ enable_thinking: false })
@@ -288,7 +288,7 @@ describe('fields of the harness', () => {
     },
   }
 
-  /** Names that engines act on. */
+  /** Names of fields that engines read. */
   const NAMES = [
     'kv_transfer_params logit_bias bad_words allowed_token_ids stop_token_ids ignore_eos min_tokens',
     'logits_processors prompt_token_ids prompt_embeds input_ids mm_processor_kwargs custom_logit_processor',
@@ -300,7 +300,7 @@ describe('fields of the harness', () => {
     'partial __proto__',
   ].flatMap((line) => line.split(' '))
 
-  /** All of what an engine may read from a harness, with values that no field can hide in. */
+  /** All fields that an engine may read from a harness, with scalar values. */
   const ALLOWED = new RegExp(
     '^(?:model|stream|stream_options(?:\\.include_usage)?|temperature|top_p|top_k|min_p|n|seed|stop(?:\\[\\])?|max_tokens' +
       '|max_completion_tokens|presence_penalty|frequency_penalty|repetition_penalty|logprobs|top_logprobs' +
@@ -316,14 +316,14 @@ describe('fields of the harness', () => {
   const anyName = fc.oneof(fc.constantFrom(...NAMES), fc.string())
   const anyExtra = fc.record({ at: fc.nat(), name: anyName, value: fc.jsonValue() })
 
-  // The other APIs are written from our own words, the same for every engine.
+  // Requests of the other APIs are rendered from the model, equally for every engine.
   const CASES = Object.keys(BODIES).flatMap((id) => {
     const engines = id === 'openai-chat' ? ENGINES : ENGINES.slice(0, 1)
     return engines.map(([engine, fields]) => [id, engine, fields] as const)
   })
 
   test.each(CASES)(
-    '%s to %s: no field outside the allow-list, wherever it is put',
+    '%s to %s: no field outside the allow-list is sent, at any path',
     (id, _, fields) => {
       let read = 0
       fc.assert(
@@ -339,7 +339,7 @@ describe('fields of the harness', () => {
           try {
             sent = rendered(id, body, fields)
           } catch {
-            // The API itself refuses a field of a wrong type.
+            // The API itself rejects a field of a wrong type.
             return
           }
           read += 1
@@ -354,7 +354,7 @@ describe('fields of the harness', () => {
   )
 })
 
-/** The objects of a body, but for those whose members are the harness's own: schemas and arguments. */
+/** The objects of a body, except for those with arbitrary members: schemas and arguments. */
 function objectsOf(value: unknown): object[] {
   if (Array.isArray(value)) return value.flatMap(objectsOf)
   if (typeof value !== 'object' || value === null) return []
@@ -366,7 +366,7 @@ function isOwn(name: string, value: unknown, own: readonly string[]): boolean {
   return own.includes(name) && !Array.isArray(value)
 }
 
-/** The path of every member, list indexes left out. */
+/** The path of every member, without list indexes. */
 function pathsOf(value: unknown, path = ''): string[] {
   if (Array.isArray(value)) return value.flatMap((item) => [`${path}[]`, ...pathsOf(item, `${path}[]`)])
   if (typeof value !== 'object' || value === null) return []
@@ -399,7 +399,7 @@ describe('sentSampling()', () => {
   })
   const anyForced = fc.record({ max_tokens: fc.nat(), max_completion_tokens: fc.nat() }, { requiredKeys: [] })
 
-  test('gives the parameters of the body that is sent, whatever wire the request came on', () => {
+  test('returns the parameters of the body that is sent, for every wire', () => {
     fc.assert(
       fc.property(anyWire, anySampling, anyForced, fc.boolean(), (wire, forcedSampling, forced, isSameWire) => {
         const text = JSON.stringify({ model: 'm', messages: [], ...wire })

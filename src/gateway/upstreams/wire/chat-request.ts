@@ -1,23 +1,23 @@
 import { replaceValues, setMembers, type JsonEdit } from '../../../lib/json/json-edit.ts'
 import { keepShape } from '../../../lib/json/json-shape.ts'
+import { isJson } from '../../../lib/json/json-text.ts'
 import type { ContentPart, Message, Tool, ToolChoice } from '../../../model/message.ts'
 import type { SentSampling } from '../../../model/turn-sampling.ts'
 import type { ResponseFormat, Sampling, TurnRequest } from '../../../model/turn.ts'
 import { unsupportedText, type ChatFields } from './chat-fields.ts'
-import { parseJson } from './engine-http.ts'
 
 type WireObject = Record<string, unknown>
 
-/** A Chat Completions request as an engine gets it. */
+/** A Chat Completions request as it is sent to an engine. */
 export interface ChatBody {
   text: string
-  /** Paths of fields that the harness sent and the engine does not get. */
+  /** Paths of fields of the harness's request that are not sent to the engine. */
   dropped: readonly string[]
 }
 
 /**
- * The body of a Chat Completions request, with `forced` fields on top. A request that came on this wire keeps the bytes of
- * every field in `fields`, but for what must change; any other is written from our own words.
+ * Renders a Chat Completions request; `forced` overrides fields. A request of the same wire keeps the bytes of every field
+ * in `fields` that does not have to change. A request of another wire is rendered from the model.
  */
 export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject>, fields: ChatFields): ChatBody {
   const imposed = { ...imposedSampling(request), ...forced }
@@ -26,7 +26,7 @@ export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject
   }
   const kept = keepShape(request.wire.text, request.wire.body, hasNoFunction(request) ? withoutTools(fields) : fields)
   const { text } = kept
-  // What the gateway sets itself is not missing.
+  // Fields that the gateway sets itself are not missing.
   const dropped = kept.dropped.filter((path) => imposed[path] === undefined)
   const sent = request.wire.body['messages']
   if (Array.isArray(sent) && sent.length !== request.messages.length) {
@@ -35,7 +35,7 @@ export function renderChatBody(request: TurnRequest, forced: Readonly<WireObject
   return { text: setMembers(replaceValues(text, messageEdits(request)), imposed), dropped }
 }
 
-/** Engines refuse an empty list of tools, and a choice without one. */
+/** Engines reject an empty list of tools, and a tool choice without tools. */
 function hasNoFunction({ wire }: TurnRequest): boolean {
   const tools = wire.body['tools'] as readonly ({ type?: unknown } | null)[] | null | undefined
   return Array.isArray(tools) && !tools.some((tool) => tool?.type === 'function')
@@ -46,7 +46,7 @@ function withoutTools({ kind, members }: ChatFields): ChatFields {
   return { kind, members: others }
 }
 
-/** The sampling parameters in the body that `renderChatBody` makes of the same request. */
+/** Returns the sampling parameters in the body that `renderChatBody` renders for the same request. */
 export function sentSampling(request: TurnRequest, forced: Readonly<WireObject>, fields: ChatFields): SentSampling {
   const imposed = { ...imposedSampling(request), ...forced }
   const isSameWire = request.wire.api === 'openai-chat'
@@ -74,51 +74,52 @@ function allowedOf(body: Readonly<WireObject>, { members }: ChatFields): WireObj
   return Object.fromEntries(Object.entries(body).filter(([name]) => Object.hasOwn(members, name)))
 }
 
-/** As OpenAI limits it. vLLM takes -1 for the whole vocabulary. */
+/** OpenAI's limit. For vLLM, -1 is the whole vocabulary. */
 const MOST_ALTERNATIVES = 20
 
-/** How many alternatives of each token the caller asked for. */
-export function askedTopLogprobs({ logprobs, wire }: TurnRequest): number {
-  const asked = wire.body['top_logprobs']
-  if (!logprobs || typeof asked !== 'number') return 0
-  return asked < 0 ? MOST_ALTERNATIVES : Math.min(asked, MOST_ALTERNATIVES)
+/** Returns the number of alternatives of each token that the harness requested. */
+export function requestedTopLogprobs({ logprobs, wire }: TurnRequest): number {
+  const requested = wire.body['top_logprobs']
+  if (!logprobs || typeof requested !== 'number') return 0
+  return requested < 0 ? MOST_ALTERNATIVES : Math.min(requested, MOST_ALTERNATIVES)
 }
 
-/** What the gateway itself puts into the request on behalf of the task. */
+/** The sampling parameters of the task, which override those of the harness. */
 export function imposedSampling(request: TurnRequest): WireObject {
   return toChatSampling(request.forcedSampling ?? {})
 }
 
 // --- the same wire ---------------------------------------------------------------------------------------------------
 
-/** What differs between the messages as they came and as the engine should read them. */
+/** Returns the differences between the messages of the body and the messages that the engine is to read. */
 function messageEdits(request: TurnRequest): JsonEdit[] {
   return request.messages.flatMap((message, i): JsonEdit[] => {
-    // Open models' templates know no `developer`, and would leave the whole message out. It stays where it stands.
+    // Templates of open models have no role `developer` and would drop the message. Its position does not change.
     const role: JsonEdit[] = message.role === 'developer' ? [{ path: ['messages', i, 'role'], json: '"system"' }] : []
     if (message.role !== 'assistant') return [...role, ...textEdits(request, i)]
     return message.toolCalls.flatMap((call, j): JsonEdit[] => {
       const sent = wireFunction(request, i, j)
-      const meant = { name: call.name, arguments: toArguments(call.arguments) }
+      const intended = { name: call.name, arguments: toArguments(call.arguments) }
       return (['name', 'arguments'] as const)
-        .filter((field) => typeof sent[field] === 'string' && sent[field] !== meant[field])
+        .filter((field) => typeof sent[field] === 'string' && sent[field] !== intended[field])
         .map((field) => ({
           path: ['messages', i, 'tool_calls', j, 'function', field],
-          json: JSON.stringify(meant[field]),
+          json: JSON.stringify(intended[field]),
         }))
     })
   })
 }
 
-/** Texts that a quirk changed. Those it did not are the very strings of the body, so comparing them costs nothing. */
+/** Edits for texts that a quirk changed. Unchanged texts are the same string objects as in the body, so comparing is cheap. */
 function textEdits(request: TurnRequest, message: number): JsonEdit[] {
   const sent = (request.wire.body['messages'] as { content?: string | { text?: string }[] }[])[message]?.content
-  const meant = request.messages[message]?.content ?? []
+  const intended = request.messages[message]?.content ?? []
   const path = ['messages', message, 'content'] as const
-  if (Array.isArray(sent) && sent.length !== meant.length) return [{ path, json: JSON.stringify(toChatContent(meant)) }]
-  return meant.flatMap((part, j): JsonEdit[] => {
-    const [text, place] = typeof sent === 'string' ? [sent, path] : [sent?.[j]?.text, [...path, j, 'text']]
-    return part.type !== 'text' || part.text === text ? [] : [{ path: place, json: JSON.stringify(part.text) }]
+  if (Array.isArray(sent) && sent.length !== intended.length)
+    return [{ path, json: JSON.stringify(toChatContent(intended)) }]
+  return intended.flatMap((part, j): JsonEdit[] => {
+    const [text, textPath] = typeof sent === 'string' ? [sent, path] : [sent?.[j]?.text, [...path, j, 'text']]
+    return part.type !== 'text' || part.text === text ? [] : [{ path: textPath, json: JSON.stringify(part.text) }]
   })
 }
 
@@ -128,11 +129,11 @@ function wireFunction(request: TurnRequest, message: number, call: number): Wire
 }
 
 /**
- * The engine parses arguments in a history and refuses what is not JSON, so a model that once sampled a broken call could
- * never go on. Quoted as one JSON string they parse, and a template prints a string as it is.
+ * The engine parses the arguments in a history and rejects invalid JSON, so a session with one invalid call could not
+ * continue. As one JSON string they are valid, and a template prints a string unchanged.
  */
 function toArguments(sampled: string): string {
-  return sampled === '' || parseJson(sampled) !== undefined ? sampled : JSON.stringify(sampled)
+  return sampled === '' || isJson(sampled) ? sampled : JSON.stringify(sampled)
 }
 
 // --- another wire ----------------------------------------------------------------------------------------------------
@@ -167,7 +168,7 @@ function toChatSampling(sampling: Partial<Sampling>): WireObject {
   })
 }
 
-/** A tool message holds text only, so the images of a run of tool results follow it as what the user shows. */
+/** A tool message can only contain text, so the images of consecutive tool results follow them as a user message. */
 function toChatMessages(messages: readonly Message[]): WireObject[] {
   const wire: WireObject[] = []
   let images: ContentPart[] = []
@@ -192,12 +193,12 @@ function toChatMessage(message: Message): WireObject {
       return { role: 'user', content: toChatContent(message.content) }
     case 'tool': {
       const texts = message.content.filter((part) => part.type === 'text')
-      // This wire cannot say that a tool failed other than in words.
+      // This wire has no field for a failed tool.
       const content = message.isError ? [{ type: 'text' as const, text: TOOL_FAILED }, ...texts] : texts
       return { role: 'tool', tool_call_id: message.toolCallId, content: toChatContent(content) }
     }
     case 'assistant': {
-      // Sampled as one text, so it is sent as one text: parts would be joined with something between them.
+      // One text, as sampled: templates join parts with a separator.
       const text = message.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
       return defined({
         role: 'assistant',

@@ -2,19 +2,25 @@ import * as z from 'zod'
 import { Capabilities } from '../upstream.ts'
 import type { EngineHttpOptions } from './engine-http.ts'
 
-/** What every engine behind HTTP is configured with. */
+/** Config fields of every engine. */
 export const engineConfigFields = {
-  url: z.url({ protocol: /^https?$/ }).describe('Where the engine listens; /v1 at the end is optional'),
+  url: z.url({ protocol: /^https?$/ }).describe('URL of the engine; /v1 at the end is optional'),
   apiKey: z.string().min(1).optional().describe('Sent as a bearer token'),
-  model: z.string().min(1).optional().describe('Model to ask for; absent passes on the name the harness uses'),
-  idleTimeoutMs: z.int().positive().optional().describe('Longest silence of the engine; default 15 minutes'),
-  capabilities: Capabilities.partial().optional().describe('What an earlier probe found, so that none is needed'),
+  model: z.string().min(1).optional().describe('Model name to request; absent: the name in the request of the harness'),
+  idleTimeoutMs: z
+    .int()
+    .positive()
+    .optional()
+    .describe('Limit of the time without data from the engine; default 15 minutes'),
+  capabilities: Capabilities.partial()
+    .optional()
+    .describe('Result of an earlier probe, which makes another probe unnecessary'),
 } as const
 
 export interface EngineOptions extends EngineHttpOptions {
-  /** The name to ask for; absent passes on the harness's own. */
+  /** Model name to request; absent: the name in the request of the harness. */
   model?: string
-  /** What is known already, from a probe or from the user. */
+  /** Known from an earlier probe or from the user. */
   capabilities?: Partial<Capabilities>
 }
 

@@ -1,13 +1,14 @@
 import { Agent, type Dispatcher } from 'undici'
 import * as z from 'zod'
-import { ByteJoiner } from './fast/byte-joiner.ts'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { RolloutError, type FailureCode } from '../../../model/failure.ts'
+import { ByteJoiner } from './fast/read-fast.ts'
 
 export interface EngineHttpOptions {
-  /** Where the engine listens; `/v1` at the end is optional. */
+  /** URL of the engine; `/v1` at the end is optional. */
   baseUrl: string
   apiKey?: string
-  /** Longest silence of the engine, before and between bytes. */
+  /** Limit of the time without data, before and between bytes. */
   idleTimeoutMs?: number
 }
 
@@ -18,11 +19,11 @@ export interface EngineCall {
   signal: AbortSignal
 }
 
-/** The way to one engine. What goes wrong on it comes out as a RolloutError with its class. */
+/** HTTP client of one engine. Converts every error to a RolloutError. */
 export class EngineHttp implements AsyncDisposable {
   /** Without `/v1` and without a slash at the end. */
   readonly base: string
-  /** For answers that came in pieces. */
+  /** For answers that arrive in pieces. */
   readonly joiner = new ByteJoiner()
   readonly #origin: string
   readonly #prefix: string
@@ -42,7 +43,7 @@ export class EngineHttp implements AsyncDisposable {
     }
   }
 
-  /** The response whatever its status. */
+  /** Returns the response with any status. */
   async call(
     path: string,
     { body, accept = 'application/json', signal }: EngineCall,
@@ -61,27 +62,27 @@ export class EngineHttp implements AsyncDisposable {
     }
   }
 
-  /** A question with a short answer. */
-  async ask<T>(path: string, schema: z.ZodType<T>, question: EngineCall): Promise<T> {
-    const response = await this.call(path, question)
-    if (response.statusCode !== 200) throw refusalError(await readRefusal(response), this.base)
+  /** Requests a short JSON answer. */
+  async query<T>(path: string, schema: z.ZodType<T>, call: EngineCall): Promise<T> {
+    const response = await this.call(path, call)
+    if (response.statusCode !== 200) throw rejectionError(await readRejection(response), this.base)
     const body = schema.safeParse(parseJson(await response.body.text().catch(() => '')))
     if (body.success) return body.data
-    throw new RolloutError('upstream.failed', `The engine at ${this.base} does not answer ${path} as expected.`)
+    throw new RolloutError('upstream.failed', `The engine at ${this.base} answered ${path} in an unknown format.`)
   }
 
-  /** The same of an endpoint that not every version has: undefined when this one has it not, or answers otherwise. */
-  async askIfThere<T>(path: string, schema: z.ZodType<T>, question: EngineCall): Promise<T | undefined> {
-    const response = await this.call(path, question)
+  /** As `query`, for an endpoint that some versions lack: returns undefined when it is missing or the answer differs. */
+  async queryOptional<T>(path: string, schema: z.ZodType<T>, call: EngineCall): Promise<T | undefined> {
+    const response = await this.call(path, call)
     const text = await response.body.text().catch(() => '')
     if (response.statusCode >= 500 && response.statusCode !== 501) {
-      throw refusalError(toRefusal(response, text), this.base)
+      throw rejectionError(toRejection(response, text), this.base)
     }
     return response.statusCode === 200 ? schema.safeParse(parseJson(text)).data : undefined
   }
 
   async models(signal: AbortSignal): Promise<ModelCard[]> {
-    const { data } = await this.ask('/v1/models', ModelList, { signal })
+    const { data } = await this.query('/v1/models', ModelList, { signal })
     return data
   }
 
@@ -89,7 +90,7 @@ export class EngineHttp implements AsyncDisposable {
     return (await this.models(signal)).map((model) => model.id)
   }
 
-  /** Prompt and answer together; undefined when the engine does not say. */
+  /** Limit of prompt and answer together; undefined when the engine does not report it. */
   async contextTokens(model: string, signal: AbortSignal): Promise<number | undefined> {
     const card = (await this.models(signal)).find(({ id }) => id === model)
     return card === undefined ? undefined : contextOf(card)
@@ -104,7 +105,7 @@ const ModelCard = z.looseObject({
   id: z.string(),
   owned_by: z.string().nullish(),
   max_model_len: z.int().nullish(),
-  /** llama.cpp's place for it. */
+  /** llama.cpp reports the limit here. */
   meta: z.looseObject({ n_ctx: z.int().nullish() }).nullish(),
 })
 export type ModelCard = z.infer<typeof ModelCard>
@@ -114,17 +115,17 @@ export function contextOf(card: ModelCard): number | undefined {
   return card.max_model_len ?? card.meta?.n_ctx ?? undefined
 }
 
-/** An answer of the engine that is none. */
-export interface Refusal {
+/** An error response of the engine. */
+export interface Rejection {
   status: number
   message: string
   retryAfterSeconds?: number
   param?: string
-  /** The engine's own words for what went wrong. */
+  /** Type and code of the error, as the engine reports them. */
   labels: readonly string[]
 }
 
-/** Most engines put it below `error`; SGLang does not. */
+/** Most engines nest these fields in `error`; SGLang does not. */
 const errorFields = {
   message: z.string(),
   param: z.string().nullish(),
@@ -136,11 +137,11 @@ const ErrorBody = z.union([
   z.looseObject(errorFields).transform((error) => ({ error })),
 ])
 
-export async function readRefusal(response: Dispatcher.ResponseData): Promise<Refusal> {
-  return toRefusal(response, await response.body.text().catch(() => ''))
+export async function readRejection(response: Dispatcher.ResponseData): Promise<Rejection> {
+  return toRejection(response, await response.body.text().catch(() => ''))
 }
 
-function toRefusal(response: Dispatcher.ResponseData, text: string): Refusal {
+function toRejection(response: Dispatcher.ResponseData, text: string): Rejection {
   const body = ErrorBody.safeParse(parseJson(text))
   const retryAfter = Number(response.headers['retry-after'])
   const error = body.success ? body.data.error : undefined
@@ -149,42 +150,34 @@ function toRefusal(response: Dispatcher.ResponseData, text: string): Refusal {
     message: error?.message ?? (text.slice(0, 500) || `status ${response.statusCode}`),
     param: error?.param ?? undefined,
     labels: [error?.type, error?.code].filter((label) => typeof label === 'string'),
-    ...(Number.isFinite(retryAfter) && retryAfter > 0 ? { retryAfterSeconds: retryAfter } : {}),
+    retryAfterSeconds: retryAfter > 0 && Number.isFinite(retryAfter) ? retryAfter : undefined,
   }
 }
 
-export function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
-}
-
-export function refusalError(refusal: Refusal, base: string): RolloutError {
-  const { status, message, labels: _labels, ...fields } = refusal
-  if (status === 400 && isOverflow(refusal)) return new RolloutError('request.context-overflow', message, fields)
+export function rejectionError(rejection: Rejection, base: string): RolloutError {
+  const { status, message, labels: _labels, ...fields } = rejection
+  if (status === 400 && isOverflow(rejection)) return new RolloutError('request.context-overflow', message, fields)
   if (status >= 300 && status < 400) {
     return new RolloutError('upstream.failed', `The engine at ${base} answered with a redirect (${status}).`)
   }
-  const code = status >= 500 && OUT_OF_MEMORY.test(message) ? 'upstream.out-of-memory' : refusalCode(status)
-  // An engine that rejects our own key or path is misconfigured; the harness's key and path were right.
+  const code = status >= 500 && OUT_OF_MEMORY.test(message) ? 'upstream.out-of-memory' : rejectionCode(status)
+  // An engine that rejects the gateway's key or path is misconfigured; the harness's key and path were valid.
   if (status === 401 || status === 403 || status === 404) {
     return new RolloutError('upstream.failed', `The engine at ${base} answered ${status}: ${message}`, fields)
   }
   return new RolloutError(code, message, { ...fields, status })
 }
 
-function refusalCode(status: number): FailureCode {
+function rejectionCode(status: number): FailureCode {
   if (status === 429) return 'upstream.rate-limited'
   if (status === 503) return 'upstream.overloaded'
   return status < 500 ? 'upstream.refused' : 'upstream.failed'
 }
 
-/** In CUDA's, PyTorch's and the engines' words. */
+/** Messages of CUDA, PyTorch and the engines. */
 const OUT_OF_MEMORY = /out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED/i
 
-/** In vLLM's, SGLang's, llama.cpp's and OpenAI's words. */
+/** Messages of vLLM, SGLang, llama.cpp and OpenAI. */
 const OVERFLOW = [
   /maximum context length is (\d+) tokens/i,
   /exceeds (?:the )?model's maximum context length/i,
@@ -194,23 +187,27 @@ const OVERFLOW = [
 ]
 const OVERFLOW_LABELS: ReadonlySet<string> = new Set(['exceed_context_size_error', 'context_length_exceeded'])
 
-function isOverflow({ message, labels }: Refusal): boolean {
+function isOverflow({ message, labels }: Rejection): boolean {
   return labels.some((label) => OVERFLOW_LABELS.has(label)) || OVERFLOW.some((wording) => wording.test(message))
 }
 
-/** What a socket or client threw, with its boundary. */
+/** Converts an error of the socket or HTTP client. */
 export function toRolloutError(error: unknown, base: string): RolloutError {
   if (error instanceof RolloutError) return error
   const { code = '', name = '', message = '' } = error as { code?: string; name?: string; message?: string }
   if (name === 'AbortError' || code === 'UND_ERR_ABORTED')
     return new RolloutError('request.client-gone', 'The call was cancelled.')
   if (code === 'UND_ERR_HEADERS_TIMEOUT' || code === 'UND_ERR_BODY_TIMEOUT' || name === 'TimeoutError') {
-    return new RolloutError('upstream.timeout', `The engine at ${base} was silent for too long.`, { cause: error })
+    return new RolloutError('upstream.timeout', `The engine at ${base} sent no data for too long.`, { cause: error })
   }
   if (code === 'ECONNREFUSED' || code === 'ENOTFOUND' || code === 'EAI_AGAIN' || code === 'UND_ERR_CONNECT_TIMEOUT') {
-    return new RolloutError('upstream.unreachable', `No engine answers at ${base} (${code}); is it running?`, {
-      cause: error,
-    })
+    return new RolloutError(
+      'upstream.unreachable',
+      `No engine answers at ${base} (${code}). Check that it is running.`,
+      {
+        cause: error,
+      },
+    )
   }
   return new RolloutError('upstream.reset', `The engine at ${base} broke the connection: ${message || name}`, {
     cause: error,

@@ -4,8 +4,8 @@ import type { ChatFields } from './chat-fields.ts'
 import { sentSampling } from './chat-request.ts'
 
 /**
- * How the engine samples a request. `reported`: defaults that the engine told a probe. `documented`: those in the
- * documentation of this kind of engine, which a `generation_config.json` on the server may change.
+ * Returns how the engine samples a request. `reported`: defaults that the engine reported to a probe. `documented`: defaults
+ * in the documentation of this kind of engine, which a `generation_config.json` on the server may change.
  */
 export function toEngineSampling(
   request: TurnRequest,

@@ -6,7 +6,7 @@ test.each([
     "This model's maximum context length is 4096 tokens. However, you requested 4000 output tokens and your prompt contains 200 input tokens, for a total of 4200 tokens.",
     { context: 4096, prompt: 200 },
   ],
-  // It stopped counting there, so the number says nothing.
+  // vLLM stopped counting there, so the number is only a lower bound.
   [
     "This model's maximum context length is 4096 tokens. However, you requested 4000 output tokens and your prompt contains at least 97 input tokens, for a total of at least 4097 tokens.",
     { context: 4096, prompt: undefined },

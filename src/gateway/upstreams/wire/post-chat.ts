@@ -3,13 +3,13 @@ import { toFailure } from '../../../model/failure.ts'
 import type { TurnRequest } from '../../../model/turn.ts'
 import type { ChatFields } from './chat-fields.ts'
 import { imposedSampling, renderChatBody } from './chat-request.ts'
-import { readRefusal, refusalError, type EngineHttp } from './engine-http.ts'
+import { readRejection, rejectionError, type EngineHttp } from './engine-http.ts'
 
 export interface ChatPost {
   request: TurnRequest
-  /** Set on top of the request. The task's sampling and what is lowered here are written back, so that the log has them. */
+  /** Overrides fields of the request. The task's sampling and a lowered limit are added, so that the log contains them. */
   forced: Record<string, unknown>
-  /** What the harness may set on this engine. */
+  /** Fields that the harness may set on this engine. */
   fields: ChatFields
   stream: boolean
   signal: AbortSignal
@@ -18,14 +18,14 @@ export interface ChatPost {
 
 export interface PostedChat {
   response: Dispatcher.ResponseData
-  /** Paths of fields that the harness sent and the engine did not get. */
+  /** Paths of fields of the harness's request that were not sent to the engine. */
   dropped: readonly string[]
 }
 
 /**
- * Posts a chat request and resolves with an answer that has begun. Engines refuse an answer limit that does not fit
- * beside the prompt instead of lowering it, and harnesses ask for far more than a small context holds: so it is lowered
- * here. Rejects with what else the engine refused.
+ * Posts a chat request and resolves when the answer has begun. Engines reject an answer limit that exceeds the context
+ * together with the prompt, and harnesses set limits far above a small context: so the limit is lowered here and the
+ * request repeated. Rejects with any other error of the engine.
  */
 export async function postChat(http: EngineHttp, post: ChatPost): Promise<PostedChat> {
   const accept = post.stream ? 'text/event-stream' : 'application/json'
@@ -34,27 +34,31 @@ export async function postChat(http: EngineHttp, post: ChatPost): Promise<Posted
     const { text: body, dropped } = renderChatBody(post.request, post.forced, post.fields)
     const response = await http.call('/v1/chat/completions', { body, accept, signal: post.signal })
     if (response.statusCode === 200) return { response, dropped }
-    const refusal = await readRefusal(response)
-    const room = refusal.status === 400 && attempt < 2 ? await findRoom(refusal.message, post) : undefined
-    if (room === undefined) throw refusalError(refusal, http.base)
-    Object.assign(post.forced, { max_tokens: room, max_completion_tokens: room })
+    const rejection = await readRejection(response)
+    const limit = rejection.status === 400 && attempt < 2 ? await findAnswerLimit(rejection.message, post) : undefined
+    if (limit === undefined) throw rejectionError(rejection, http.base)
+    Object.assign(post.forced, { max_tokens: limit, max_completion_tokens: limit })
   }
 }
 
-/** How many tokens an answer may have; undefined when the refusal was about something else, or there is no room at all. */
-async function findRoom(message: string, { request, forced, countTokens }: ChatPost): Promise<number | undefined> {
-  const asked = numberOf(forced['max_tokens']) ?? request.forcedSampling?.maxTokens ?? request.sampling.maxTokens
-  if (asked === undefined) return undefined
+/** Returns the answer limit that fits; undefined when the error has another cause, or when no token fits. */
+async function findAnswerLimit(
+  message: string,
+  { request, forced, countTokens }: ChatPost,
+): Promise<number | undefined> {
+  const requested = numberOf(forced['max_tokens']) ?? request.forcedSampling?.maxTokens ?? request.sampling.maxTokens
+  if (requested === undefined) return undefined
   const limit = readLimit(message)
   if (limit === undefined) return undefined
-  if ('answer' in limit) return limit.answer < asked ? limit.answer : undefined
-  const prompt = limit.prompt ?? (await countTokens().catch((error: unknown) => orNoRoom(error, limit.context)))
-  const room = limit.context - prompt
-  return room > 0 && room < asked ? room : undefined
+  if ('answer' in limit) return limit.answer < requested ? limit.answer : undefined
+  const prompt =
+    limit.prompt ?? (await countTokens().catch((error: unknown) => assumeFullContext(error, limit.context)))
+  const rest = limit.context - prompt
+  return rest > 0 && rest < requested ? rest : undefined
 }
 
-/** A prompt that alone is too long is the better thing to say than that the answer limit was. */
-function orNoRoom(error: unknown, context: number): number {
+/** A prompt that alone exceeds the context is the more helpful error than the answer limit. */
+function assumeFullContext(error: unknown, context: number): number {
   if (toFailure(error).code === 'request.context-overflow') throw error
   return context
 }
@@ -65,9 +69,9 @@ function numberOf(value: unknown): number | undefined {
 
 type Limit = { answer: number } | { context: number; prompt: number | undefined }
 
-/** What a refusal says about lengths, in the words of the engines we know. */
+/** Reads the limits in an error message of vLLM, SGLang, llama.cpp or OpenAI. */
 export function readLimit(message: string): Limit | undefined {
-  // SGLang and OpenAI, of an answer limit alone.
+  // SGLang and OpenAI, when the answer limit alone is too large.
   const answer = /supports at most (\d+) completion tokens/i.exec(message)?.[1]
   if (answer !== undefined) return { answer: Number(answer) }
   const context =
@@ -78,7 +82,7 @@ export function readLimit(message: string): Limit | undefined {
     /prompt contains (?:at least )?(\d+) (?:input )?tokens/i.exec(message)?.[1] ??
     /(\d+) tokens from the input messages/i.exec(message)?.[1] ??
     /\((\d+) in the messages/i.exec(message)?.[1]
-  // vLLM stops counting one past what would have fitted, so its count is of no use then.
+  // vLLM stops counting one token past the limit, so its count is only a lower bound.
   const isBound = /prompt contains at least/i.test(message)
   return { context: Number(context), prompt: prompt === undefined || isBound ? undefined : Number(prompt) }
 }

@@ -3,7 +3,7 @@ import type { Capabilities } from '../upstream.ts'
 import { findLogprobs, findSampling } from './probe.ts'
 
 describe('findSampling()', () => {
-  test('is content with temperature 1 and no filter', () => {
+  test('is good with temperature 1 and no filter', () => {
     for (const top_k of [0, -1, undefined]) {
       const [finding] = findSampling({ temperature: 1, top_p: 1, top_k, min_p: 0 }, 'advice')
       expect(finding).toMatchObject({ verdict: 'good' })
@@ -11,8 +11,8 @@ describe('findSampling()', () => {
     expect(findSampling({ ofModel: false }, 'advice')).toMatchObject([{ verdict: 'good' }])
   })
 
-  test('names what would cut the distribution of a call that says nothing', () => {
-    // As llama.cpp reports its own.
+  test('lists the defaults that change the distribution', () => {
+    // The defaults that llama.cpp reports.
     const defaults = { temperature: 0.800000011920929, top_p: 0.949999988079071, top_k: 40, min_p: 0.05000000074505806 }
     expect(findSampling(defaults, 'Do this.')).toMatchObject([
       {
@@ -24,13 +24,13 @@ describe('findSampling()', () => {
     expect(findSampling({ ofModel: true }, '')[0]?.evidence).toContain('generation_config')
   })
 
-  test('keeps the defaults that the engine reports', () => {
+  test('returns the defaults that the engine reports', () => {
     const [found] = findSampling({ temperature: 0.600000023841858, top_p: 0.95, top_k: 20, min_p: null }, '')
     expect(found?.capability).toEqual({ defaultSampling: { temperature: 0.6, topP: 0.95, topK: 20 } })
     expect(findSampling({ ofModel: true }, '')[0]?.capability).toEqual({ defaultSampling: {} })
   })
 
-  test('says nothing where nothing is known', () => {
+  test('is empty when the defaults are unknown', () => {
     expect(findSampling(undefined, 'advice')).toEqual([])
   })
 })
@@ -42,7 +42,7 @@ describe('findLogprobs()', () => {
     return found.capability?.logprobs
   }
 
-  test('tells apart what log probabilities are taken of', async () => {
+  test('distinguishes raw, tempered and processed log probabilities', async () => {
     expect(await find(-1, -1, -1)).toBe('raw')
     expect(await find(-1, -0.3, -1)).toBe('tempered')
     expect(await find(-1, -0.3, 0)).toBe('processed')

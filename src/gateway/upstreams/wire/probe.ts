@@ -1,33 +1,33 @@
 import * as z from 'zod'
 import { failureClasses, RolloutError, toFailure, type Failure } from '../../../model/failure.ts'
-import type { StreamEvent } from '../../../model/stream-event.ts'
+import type { WireEvent } from '../../wire-event.ts'
 import type { DefaultSampling } from '../../../model/turn-sampling.ts'
 import type { TurnRequest, Usage } from '../../../model/turn.ts'
 import type { Capabilities, Finding, ProbeReport, UpstreamReply } from '../upstream.ts'
 import { contextOf, type EngineHttp } from './engine-http.ts'
 
-/** How one kind of engine is asked, and what to tell the user of it. */
+/** How one kind of engine is probed, and the advice for its users. */
 export interface ProbeSubject {
   kind: string
   http: EngineHttp
   model: string | undefined
-  /** Whether log probabilities may be asked for; models that think out of sight refuse it. */
-  asksLogprobs: boolean
-  /** What holds for the kind where nothing is found out. */
+  /** Whether log probabilities may be requested. Models with hidden reasoning reject them. */
+  requestsLogprobs: boolean
+  /** Applies where the probe has no result. */
   assumed: Capabilities
   readVersion(signal: AbortSignal): Promise<string | undefined>
-  /** One call with ids asked for, streamed if the request says so, whatever is known of streams. */
+  /** Sends a call that requests ids, and streams it if the request does, even where streams are known to lose ids. */
   send(request: TurnRequest, options: { signal: AbortSignal; promptIds?: Int32Array }): Promise<UpstreamReply>
-  /** Ways to the prompt ids of a chat request; each gives undefined where the engine does not have it. */
+  /** Endpoints that return the prompt ids of a chat request. */
   render?: Endpoint
   tokenise?: Endpoint
-  /** How a call is sampled that does not say; undefined when the engine does not tell. */
+  /** Returns the default sampling parameters; undefined when the engine does not report them. */
   readDefaults?(model: string, signal: AbortSignal): Promise<SamplingDefaults | undefined>
-  /** What is known of this version's streams; undefined: only looking tells. */
+  /** Known defects in the streams of a version; undefined when a probe has to test them. */
   knownStreams(version: string | undefined): { idsInStreams: 'lossy' | 'none'; because: string } | undefined
-  /** Each a sentence, or nothing. */
+  /** Each is a sentence or empty. */
   advice: {
-    /** What is less than exact even where all is well. */
+    /** Which answers are not exact even if the probe succeeds. */
     exact?: string
     idsOut: string
     tools: string
@@ -41,12 +41,13 @@ export interface ProbeSubject {
 
 interface Endpoint {
   name: string
-  /** Whether what it gives should be what chat reads; otherwise it is asked about any text. */
+  /** Whether it returns the prompt of a chat request. Otherwise it tokenises a text. */
   isPrompt: boolean
-  ask(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined>
+  /** Returns undefined when the engine does not have the endpoint. */
+  query(request: TurnRequest, signal: AbortSignal): Promise<Int32Array | undefined>
 }
 
-/** As every engine calls them; 0 and -1 for `top_k` are no limit. */
+/** The same names on every engine. `top_k` of 0 or -1 is no limit. */
 export const samplingFields = {
   temperature: z.number().nullish(),
   top_p: z.number().nullish(),
@@ -55,27 +56,27 @@ export const samplingFields = {
 } as const
 
 export interface SamplingDefaults extends z.infer<z.ZodObject<typeof samplingFields>> {
-  /** It is known that the model's own settings apply, but not which. */
+  /** The model's own generation_config applies, and its values are unknown. */
   ofModel?: boolean
 }
 
-/** Asks an engine what it can do: a handful of requests of one token or a few. */
+/** Tests what an engine can do, with a few requests of few tokens. */
 export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): Promise<ProbeReport> {
   const cards = await subject.http.models(signal)
   const model = subject.model ?? cards[0]?.id
   if (model === undefined) throw new RolloutError('upstream.failed', `${subject.http.base} serves no model.`)
   const version = await subject.readVersion(signal)
   const card = cards.find(({ id }) => id === model)
-  const ask = async (question: Question): Promise<Outcome> => {
-    const outcome = await askOnce(subject, { ...question, model }, signal)
-    // Chance has a part in what a model says, and a moment's trouble is not what the engine can do.
+  const tryCall = async (call: ProbeCall): Promise<Outcome> => {
+    const outcome = await callOnce(subject, { ...call, model }, signal)
+    // Sampling is random, and a temporary failure shows nothing about the engine's capabilities.
     const isBad = outcome.failure !== undefined && failureClasses[outcome.failure.code].retryable
-    return isBad ? askOnce(subject, { ...question, model }, signal) : outcome
+    return isBad ? callOnce(subject, { ...call, model }, signal) : outcome
   }
 
-  const whole = await ask({ temperature: 1 })
-  const tools = await ask({ tools: true, stream: subject.knownStreams(version) === undefined, maxTokens: 24 })
-  const cooler = await ask({ temperature: 0.5 })
+  const whole = await tryCall({ temperature: 1 })
+  const tools = await tryCall({ tools: true, stream: subject.knownStreams(version) === undefined, maxTokens: 24 })
+  const cooler = await tryCall({ temperature: 0.5 })
   const contextTokens = card === undefined ? undefined : contextOf(card)
   const findings: Found[] = [
     findVersion(version),
@@ -86,11 +87,11 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
     findIdsOut(whole, subject),
     findTools(tools, subject),
     findIdsInStreams(tools, whole, version, subject),
-    await findTokenIn(whole, ask, subject),
+    await findTokenIn(whole, tryCall, subject),
     await findPrompt('render', whole, model, subject, signal),
     await findPrompt('tokenise', whole, model, subject, signal),
     findWeightVersion(whole, subject),
-    await findLogprobs(whole, cooler, ask, subject),
+    await findLogprobs(whole, cooler, tryCall, subject),
     ...findSampling(await subject.readDefaults?.(model, signal).catch(() => undefined), subject.advice.sampling),
     findContext(contextTokens),
   ]
@@ -98,7 +99,7 @@ export async function probeEngine(subject: ProbeSubject, signal: AbortSignal): P
   return {
     kind: subject.kind,
     url: subject.http.base,
-    ...(version === undefined ? {} : { version }),
+    version,
     model,
     capabilities: capabilities as Capabilities,
     findings: findings.map(({ capability: _, ...finding }) => finding),
@@ -109,11 +110,11 @@ interface Found extends Finding {
   capability?: Partial<Capabilities>
 }
 
-// --- asking ----------------------------------------------------------------------------------------------------------
+// --- calling ---------------------------------------------------------------------------------------------------------
 
-interface Question {
+interface ProbeCall {
   temperature?: number
-  /** No temperature at all. */
+  /** Without a temperature. */
   isPlain?: boolean
   topK?: number
   maxTokens?: number
@@ -123,12 +124,12 @@ interface Question {
   promptIds?: Int32Array
 }
 
-/** What one call brought. */
+/** The result of one call. */
 interface Outcome {
   promptIds: Int32Array | undefined
   ids: number
   logprobs: number
-  /** Of the likeliest first token. */
+  /** Log probability of the likeliest first token. */
   best: number | undefined
   text: string
   usage: Usage | undefined
@@ -136,9 +137,9 @@ interface Outcome {
   failure: Failure | undefined
 }
 
-async function askOnce(
+async function callOnce(
   subject: ProbeSubject,
-  question: Question & { model: string },
+  call: ProbeCall & { model: string },
   signal: AbortSignal,
 ): Promise<Outcome> {
   const outcome: Outcome = {
@@ -152,13 +153,13 @@ async function askOnce(
     failure: undefined,
   }
   try {
-    const asked = probeRequest({ ...question, logprobs: subject.asksLogprobs })
-    const reply = await subject.send(asked, { signal, promptIds: question.promptIds })
+    const request = probeRequest({ ...call, logprobs: subject.requestsLogprobs })
+    const reply = await subject.send(request, { signal, promptIds: call.promptIds })
     for await (const batch of reply.events) for (const event of batch) note(outcome, event)
   } catch (error) {
     outcome.failure = toFailure(error)
   }
-  // A user who gave up wants no report, and neither does an engine that is not there any more.
+  // A cancelled probe and an unreachable engine give no report.
   signal.throwIfAborted()
   if (outcome.failure?.code === 'upstream.unreachable') {
     throw new RolloutError('upstream.unreachable', outcome.failure.message)
@@ -166,7 +167,7 @@ async function askOnce(
   return outcome
 }
 
-function note(outcome: Outcome, event: StreamEvent): void {
+function note(outcome: Outcome, event: WireEvent): void {
   switch (event.type) {
     case 'answer-start':
       outcome.promptIds = event.promptTokenIds
@@ -202,8 +203,8 @@ function bestOf(logprobs: unknown): number | undefined {
   return listed.length === 0 ? undefined : Math.max(...listed)
 }
 
-/** As a harness would ask, so that the adapter does with it what it does with a harness's request. */
-export function probeRequest(question: Question & { model: string }): TurnRequest {
+/** Returns a request in the form of a harness's request, so that the upstream treats it in the same way. */
+export function probeRequest(call: ProbeCall & { model: string }): TurnRequest {
   const {
     model,
     temperature = 1,
@@ -214,8 +215,8 @@ export function probeRequest(question: Question & { model: string }): TurnReques
     logprobs = true,
     isPlain = false,
     promptIds,
-  } = question
-  // With ids as the prompt the words are others, so that an engine that reads them instead is found out.
+  } = call
+  // With ids as the prompt the text differs, to detect an engine that reads the text instead.
   const content = promptIds === undefined ? 'What is the weather in Paris?' : 'Nothing.'
   const body = {
     model,
@@ -232,7 +233,7 @@ export function probeRequest(question: Question & { model: string }): TurnReques
     model,
     messages: [{ role: 'user', content: [{ type: 'text', text: content }] }],
     tools: tools ? [WEATHER_TOOL.function] : [],
-    sampling: { n: 1, maxTokens, temperature, ...(topK === undefined ? {} : { topK }) },
+    sampling: { n: 1, maxTokens, temperature, topK },
     stream,
     streamUsage: stream,
     logprobs,
@@ -249,9 +250,9 @@ const WEATHER_TOOL = {
   },
 }
 
-// --- judging ---------------------------------------------------------------------------------------------------------
+// --- findings --------------------------------------------------------------------------------------------------------
 
-function say(...sentences: readonly (string | undefined)[]): string {
+function joinSentences(...sentences: readonly (string | undefined)[]): string {
   return sentences.filter((sentence) => sentence !== undefined && sentence !== '').join(' ')
 }
 
@@ -260,8 +261,8 @@ function findVersion(version: string | undefined): Found {
     ? {
         about: 'version',
         verdict: 'limited',
-        evidence: 'the engine does not say',
-        meaning: 'What only its version would tell is judged by trying.',
+        evidence: 'the engine does not report it',
+        meaning: 'Defects that depend on the version are detected by tests where possible.',
       }
     : { about: 'version', verdict: 'good', evidence: version, meaning: 'Known defects of this version are avoided.' }
 }
@@ -274,7 +275,7 @@ function findModels(model: string, served: readonly string[]): Found {
         about: 'models',
         verdict: 'blocking',
         evidence,
-        meaning: `${model} is not among them; choose one that is.`,
+        meaning: `${model} is not served. Choose a model that is.`,
         capability: {},
       }
 }
@@ -289,13 +290,13 @@ function findIdsOut(whole: Outcome, { advice }: ProbeSubject): Found {
     return {
       about,
       verdict: 'blocking',
-      evidence: `refused: ${whole.failure.message}`,
-      meaning: say('No answer, so nothing to train on.', advice.idsOut),
+      evidence: `rejected: ${whole.failure.message}`,
+      meaning: joinSentences('No answer, so nothing to train on.', advice.idsOut),
       capability: { idsOut: false },
     }
   }
   const prompt = whole.promptIds?.length ?? 0
-  const evidence = `${prompt} prompt ids, ${whole.ids} sampled, ${whole.logprobs} log probabilities; usage says ${
+  const evidence = `${prompt} prompt ids, ${whole.ids} sampled, ${whole.logprobs} log probabilities; usage reports ${
     whole.usage === undefined ? 'nothing' : `${whole.usage.promptTokens} and ${whole.usage.completionTokens}`
   }`
   const isExact = isComplete(whole) && prompt > 0 && whole.usage?.promptTokens === prompt
@@ -304,14 +305,14 @@ function findIdsOut(whole: Outcome, { advice }: ProbeSubject): Found {
         about,
         verdict: advice.exact === undefined ? 'good' : 'limited',
         evidence,
-        meaning: say('Whole answers are graded exact.', advice.exact),
+        meaning: joinSentences('Whole answers are graded exact.', advice.exact),
         capability: { idsOut: true },
       }
     : {
         about,
         verdict: 'blocking',
         evidence,
-        meaning: say('No call can be graded exact, so none is trained on.', advice.idsOut),
+        meaning: joinSentences('No call can be graded exact, so no call is trained on.', advice.idsOut),
         capability: { idsOut: whole.ids > 0 },
       }
 }
@@ -321,27 +322,31 @@ function findTools(tools: Outcome, { advice }: ProbeSubject): Found {
     return {
       about: 'tools',
       verdict: 'blocking',
-      evidence: `refused: ${tools.failure.message}`,
-      meaning: say('Agents send tools with almost every call.', advice.tools),
+      evidence: `rejected: ${tools.failure.message}`,
+      meaning: joinSentences('Agents send tools with almost every call.', advice.tools),
     }
   }
-  // What a parser of the right kind would have taken out.
+  // Text that the parser of this model would have removed.
   if (/<tool_call>|"name"\s*:\s*"get_weather"|<function=get_weather/.test(tools.text)) {
     return {
       about: 'tools',
       verdict: 'limited',
-      evidence: `the model called a tool, and the call came as text: ${tools.text.trim().slice(0, 60)}`,
-      meaning: say('Agents will see no tool calls. The parser is missing or is another model’s.', advice.tools),
+      evidence: `the model called a tool, and the call arrived as text: ${tools.text.trim().slice(0, 60)}`,
+      meaning: joinSentences(
+        'Agents receive no tool calls. The parser is missing or belongs to another model.',
+        advice.tools,
+      ),
     }
   }
-  const meaning = 'The engine takes tools. Whether this model’s calls are parsed shows only when it makes one.'
+  const meaning =
+    'The engine accepts tools. Whether calls of this model are parsed is known only after the model makes one.'
   return { about: 'tools', verdict: 'good', evidence: 'a request with a tool was answered', meaning }
 }
 
 function findIdsInStreams(tools: Outcome, whole: Outcome, version: string | undefined, subject: ProbeSubject): Found {
   const about = 'ids-in-streams'
-  const meaning = say(
-    'A call that wants a stream is made without one and streamed to the harness when it is whole.',
+  const meaning = joinSentences(
+    'A call with `stream` is sent without it, and the whole answer is streamed to the harness.',
     subject.advice.streams,
   )
   const known = subject.knownStreams(version)
@@ -355,21 +360,21 @@ function findIdsInStreams(tools: Outcome, whole: Outcome, version: string | unde
     }
   }
   if (tools.failure !== undefined) {
-    return { about, verdict: 'limited', evidence: 'could not be tried', meaning, capability: { idsInStreams: 'none' } }
+    return { about, verdict: 'limited', evidence: 'could not be tested', meaning, capability: { idsInStreams: 'none' } }
   }
   const evidence = `with tools: ${tools.promptIds?.length ?? 0} prompt ids, ${tools.ids} sampled, ${tools.logprobs} log probabilities of ${tools.usage?.completionTokens ?? 'an unknown number of'} tokens`
   if (isComplete(tools) && (tools.promptIds?.length ?? 0) > 0) {
     const capability = { idsInStreams: 'complete' } as const
-    return { about, verdict: 'good', evidence, meaning: 'Streams are passed on as they come.', capability }
+    return { about, verdict: 'good', evidence, meaning: 'Streams are relayed as they arrive.', capability }
   }
   const idsInStreams = tools.ids > 0 ? 'lossy' : 'none'
-  // Where there are no ids at all there are none to lose, and a stream is as good as a whole answer.
+  // Without ids a stream loses nothing, so it is as good as a whole answer.
   if (whole.ids === 0) {
     return {
       about,
       verdict: 'limited',
       evidence,
-      meaning: 'Streams are passed on as they come, without ids.',
+      meaning: 'Streams are relayed as they arrive, without ids.',
       capability: { idsInStreams },
     }
   }
@@ -378,32 +383,32 @@ function findIdsInStreams(tools: Outcome, whole: Outcome, version: string | unde
 
 async function findTokenIn(
   whole: Outcome,
-  ask: (question: Question) => Promise<Outcome>,
+  tryCall: (call: ProbeCall) => Promise<Outcome>,
   { assumed, advice }: ProbeSubject,
 ): Promise<Found> {
   const about = 'token-in'
   const without = {
     about,
     verdict: 'limited',
-    meaning: say(
-      'Each turn is rendered anew: where that changes earlier tokens, a new training sample begins.',
+    meaning: joinSentences(
+      'The engine renders every prompt: where this changes earlier tokens, a new training sample begins.',
       advice.tokenIn,
     ),
     capability: { tokenInChat: false },
   } as const
   const promptIds = whole.promptIds
   if (!assumed.tokenInChat) return { ...without, evidence: 'this kind of engine does not have it' }
-  if (promptIds === undefined) return { ...without, evidence: 'could not be tried without prompt ids' }
-  const outcome = await ask({ promptIds })
-  if (outcome.failure !== undefined) return { ...without, evidence: `refused: ${outcome.failure.message}` }
+  if (promptIds === undefined) return { ...without, evidence: 'could not be tested without prompt ids' }
+  const outcome = await tryCall({ promptIds })
+  if (outcome.failure !== undefined) return { ...without, evidence: `rejected: ${outcome.failure.message}` }
   if (!isSame(outcome.promptIds, promptIds)) {
-    return { ...without, evidence: `${promptIds.length} ids were sent, others were read` }
+    return { ...without, evidence: `${promptIds.length} ids were sent, other ids were read` }
   }
   return {
     about,
     verdict: 'good',
-    evidence: `${promptIds.length} ids were sent and read as they are`,
-    meaning: 'Turns continue the exact tokens of the turn before, so a session can be one training sample.',
+    evidence: `${promptIds.length} ids were sent and read unchanged`,
+    meaning: 'Turns continue the exact tokens of the previous turn, so a session can be one training sample.',
     capability: { tokenInChat: true },
   }
 }
@@ -416,15 +421,14 @@ async function findPrompt(
   signal: AbortSignal,
 ): Promise<Found> {
   const endpoint = subject[about]
-  const has = async (): Promise<Int32Array | undefined> =>
-    endpoint?.ask(probeRequest({ model, temperature: 1 }), signal).catch(() => undefined)
-  const ids = await has()
+  const request = probeRequest({ model, temperature: 1 })
+  const ids = await endpoint?.query(request, signal).catch(() => undefined)
   if (endpoint === undefined || ids === undefined) {
     return {
       about,
       verdict: 'limited',
       evidence: endpoint === undefined ? 'this kind of engine does not have it' : `no answer from ${endpoint.name}`,
-      meaning: say('Tokens are counted in another way, or estimated.', subject.advice.render),
+      meaning: joinSentences('Tokens are counted in another way, or estimated.', subject.advice.render),
       capability: { [about]: false },
     }
   }
@@ -436,8 +440,8 @@ async function findPrompt(
   return {
     about,
     verdict: isRight ? 'good' : 'limited',
-    evidence: `${endpoint.name}: ${ids.length} ids, ${isRight ? 'those' : 'not those'} that chat reads`,
-    meaning: isRight ? 'Prompts can be counted, and compared, without generating.' : 'Its counts are only close.',
+    evidence: `${endpoint.name}: ${ids.length} ids, ${isRight ? 'equal to' : 'different from'} the prompt of a chat request`,
+    meaning: isRight ? 'Prompts can be counted and compared without generating.' : 'Its counts are approximate.',
     capability: { [about]: isRight },
   }
 }
@@ -455,15 +459,15 @@ function findWeightVersion({ weightVersion }: Outcome, { advice }: ProbeSubject)
     ? {
         about: 'weight-version',
         verdict: 'limited',
-        evidence: 'answers do not say',
-        meaning: say('Turns have the version that the trainer tells the gateway.', advice.weightVersion),
+        evidence: 'answers do not report it',
+        meaning: joinSentences('Turns have the version that the trainer sets on the gateway.', advice.weightVersion),
         capability: { weightVersion: false },
       }
     : {
         about: 'weight-version',
         verdict: 'good',
-        evidence: `answers say ${weightVersion}`,
-        meaning: 'Every turn has the version that sampled it, also if nobody tells the gateway.',
+        evidence: `answers report ${weightVersion}`,
+        meaning: 'Every turn has the version that sampled it, even if the trainer does not set it on the gateway.',
         capability: { weightVersion: true },
       }
 }
@@ -471,29 +475,29 @@ function findWeightVersion({ weightVersion }: Outcome, { advice }: ProbeSubject)
 export async function findLogprobs(
   whole: Pick<Outcome, 'best'>,
   cooler: Pick<Outcome, 'best'>,
-  ask: (question: Question) => Promise<Pick<Outcome, 'best'>>,
+  tryCall: (call: ProbeCall) => Promise<Pick<Outcome, 'best'>>,
   { assumed }: Pick<ProbeSubject, 'assumed'>,
 ): Promise<Found> {
   const about = 'logprobs'
   const [one, half] = [whole.best, cooler.best]
   if (one === undefined || half === undefined) {
     const evidence = 'no log probabilities to compare'
-    const meaning = 'Trainers that need the sampler’s log probabilities must compute their own.'
+    const meaning = 'Trainers that need log probabilities of the sampler must compute them.'
     return { about, verdict: 'limited', evidence, meaning, capability: { logprobs: 'unknown' } }
   }
   const shown = `likeliest token ${one.toFixed(4)} at temperature 1, ${half.toFixed(4)} at 0.5`
-  // So sure of itself that temperature makes no difference one could see.
+  // The probability is too close to 1 for a visible effect of temperature.
   if (one > -1e-3) {
-    const meaning = `It is too sure to tell; ${assumed.logprobs}, its default, is assumed.`
+    const meaning = `The token is too likely to show a difference; ${assumed.logprobs}, the default, is assumed.`
     return { about, verdict: 'limited', evidence: shown, meaning, capability: { logprobs: assumed.logprobs } }
   }
   if (Math.abs(one - half) <= 0.02 * Math.abs(one)) {
     const meaning =
-      'Raw: before temperature and filters. Sampled at temperature 1 without top-p and top-k they are the sampler’s own.'
+      'Raw: before temperature and filters. At temperature 1 without top-p and top-k they equal those of the sampler.'
     return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'raw' } }
   }
-  // With one token left to choose from, a log probability that counts the filters is 0.
-  const { best: only = one } = await ask({ topK: 1 })
+  // With a single candidate, a log probability after filters is 0.
+  const { best: only = one } = await tryCall({ topK: 1 })
   if (only > -1e-3) {
     const meaning = 'Processed: those of the distribution that was sampled, after temperature, top-p and top-k.'
     const evidence = `${shown}, ${only.toFixed(4)} with top_k 1`
@@ -503,12 +507,12 @@ export async function findLogprobs(
   return { about, verdict: 'good', evidence: shown, meaning, capability: { logprobs: 'tempered' } }
 }
 
-/** None where nothing is known. */
+/** Empty when the defaults are unknown. */
 export function findSampling(defaults: SamplingDefaults | undefined, advice: string): Found[] {
   if (defaults === undefined) return []
   const { temperature, top_p, top_k, min_p, ofModel } = defaults
   const others = [
-    ...(ofModel === true ? ['what the model’s generation_config says'] : []),
+    ...(ofModel === true ? ['the model’s generation_config'] : []),
     ...(temperature == null || temperature === 1 ? [] : [`temperature ${short(temperature)}`]),
     ...(top_k == null || top_k <= 0 ? [] : [`top_k ${top_k}`]),
     ...(top_p == null || top_p === 1 ? [] : [`top_p ${short(top_p)}`]),
@@ -516,18 +520,18 @@ export function findSampling(defaults: SamplingDefaults | undefined, advice: str
   ]
   const capability = { defaultSampling: toDefaultSampling(defaults) }
   if (others.length === 0) {
-    const meaning = 'A call that does not say how to sample is drawn from the model’s own distribution.'
+    const meaning = 'A call without sampling parameters samples the model’s own distribution.'
     const evidence = 'temperature 1 and no filter by default'
     return [{ about: 'sampling', verdict: 'good', evidence, meaning, capability }]
   }
   const meaning =
-    'A call that does not say otherwise is drawn from another distribution than its log probabilities are of. Set all of them in the task.'
+    'A call without sampling parameters samples another distribution than that of its log probabilities. Set all of them in the task.'
   return [
     {
       about: 'sampling',
       verdict: 'limited',
       evidence: `by default ${others.join(', ')}`,
-      meaning: say(meaning, advice),
+      meaning: joinSentences(meaning, advice),
       capability,
     },
   ]
@@ -546,7 +550,7 @@ function short(value: number): string {
   return String(rounded(value))
 }
 
-/** Engines keep these in 32 bits, where 0.8 is not quite 0.8. */
+/** Engines store these in 32 bits, where 0.8 is not exactly 0.8. */
 function rounded(value: number): number {
   return Number(value.toFixed(4))
 }
@@ -556,15 +560,15 @@ function findContext(contextTokens: number | undefined): Found {
     ? {
         about: 'context',
         verdict: 'limited',
-        evidence: 'the engine does not say',
-        meaning: 'A prompt that is too long is noticed when the engine refuses it.',
+        evidence: 'the engine does not report it',
+        meaning: 'A prompt that is too long is detected when the engine rejects it.',
         capability: { contextTokens: undefined },
       }
     : {
         about: 'context',
         verdict: 'good',
         evidence: `${contextTokens} tokens`,
-        meaning: 'Answer limits are lowered to what fits beside the prompt.',
+        meaning: 'Answer limits are lowered to fit the context together with the prompt.',
         capability: { contextTokens },
       }
 }

@@ -1,7 +1,7 @@
-/** Larger than this is not worth keeping. */
+/** A larger buffer is not kept for the next answer. */
 const LARGEST_KEPT_BYTES = 4 * 1024 * 1024
 
-/** Puts pieces together in a buffer that is used again: a fresh one of some 100 KB costs more than filling it. */
+/** Concatenates pieces in a buffer that is used again: allocating 100 KB costs more than filling them. */
 export class ByteJoiner {
   #buffer = Buffer.alloc(0)
 

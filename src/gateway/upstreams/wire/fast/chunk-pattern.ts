@@ -1,11 +1,5 @@
-import type {
-  ChoiceDelta,
-  ChunkForm,
-  ChunkParts,
-  ChunkRun,
-  ToolCallDelta,
-  WireFields,
-} from '../../../../model/stream-event.ts'
+import type { ToolCallDelta } from '../../../../model/stream-event.ts'
+import type { ChunkForm, ChunkParts, ChunkRun, DeltaEvent, WireFields } from '../../../wire-event.ts'
 import {
   isAt,
   isPlain,
@@ -18,44 +12,44 @@ import {
   type Source,
 } from './scan-bytes.ts'
 
-/** More tokens make another run; more in one chunk are left to the definition. */
+/** A run has at most this many tokens. A chunk with more is left to the reference reader. */
 const MOST_TOKENS = 256
 
-/** What the text of a chunk adds to: the answer, its reasoning, or the arguments of a call. */
-type Said = 'text' | 'reasoning' | { call: number }
+/** What the text of a chunk extends: the answer, its reasoning, or the arguments of a tool call. */
+type TextTarget = 'text' | 'reasoning' | { call: number }
 
-/** What the definition makes of a chunk that adds to one choice and does nothing else; undefined for any other. */
-export type ReadTokens = (json: string) => ChoiceDelta | undefined
+/** The reference reader for a chunk that only adds to one choice. Returns undefined for any other chunk. */
+export type ReadTokens = (json: string) => DeltaEvent | undefined
 
 /**
- * The form that the chunks of one answer have: everything but a text, a list of log probabilities and a list of ids is
- * the same in all of them, and that everything is three quarters of their bytes.
+ * The form of the chunks of one answer: all bytes except a text, a list of log probabilities and a list of ids, which are
+ * the only parts in which the chunks differ.
  *
- * Why this is safe: a pattern is the bytes of a chunk around those three. Two chunks made from it show that what the
- * definition reads follows the three and nothing else. A chunk of the same bytes around a text, log probabilities and ids
- * that are each valid in their place is then JSON of the same form, and the definition would read it the same way.
+ * Why this is safe: the pattern is the bytes of a chunk around these three parts. `learn` fills the pattern with two
+ * different samples and checks that the reference reader's result follows the three parts and nothing else. A chunk with
+ * the same bytes around three valid parts is then JSON of the same form, and the reference reader gives the same result.
  */
 export class ChunkPattern implements ChunkForm {
   readonly #constants: readonly [Constant, Constant, Constant, Constant]
   readonly #around: readonly [string, string, string, string]
   readonly #read: ReadTokens
   readonly #choice: number
-  readonly #said: Said
+  readonly #target: TextTarget
   readonly #logprobs = { values: new Float32Array(MOST_TOKENS), length: 0 }
   readonly #ids = { values: new Int32Array(MOST_TOKENS), length: 0 }
-  /** Of the latest chunk. An object for each would be most of what there is to clear away. */
-  readonly #place = { textStart: 0, textEnd: 0, logprobsEnd: 0, idsEnd: 0 }
+  /** Positions in the latest chunk. One object for all chunks, because one for each would be most of the garbage. */
+  readonly #positions = { textStart: 0, textEnd: 0, logprobsEnd: 0, idsEnd: 0 }
 
-  private constructor(around: Around, sample: { choice: number; said: Said }, read: ReadTokens) {
+  private constructor(around: Around, sample: { choice: number; target: TextTarget }, read: ReadTokens) {
     const [first, second, third, fourth] = around
     this.#constants = [toConstant(first), toConstant(second), toConstant(third), toConstant(fourth)]
     this.#around = [first.toString(), second.toString(), third.toString(), fourth.toString()]
     this.#read = read
     this.#choice = sample.choice
-    this.#said = sample.said
+    this.#target = sample.target
   }
 
-  /** From one whole server-sent event. Undefined unless its form is one we can rely on. */
+  /** Derives a pattern from one complete server-sent event. Undefined when the samples do not confirm it. */
   static learn(event: Buffer, read: ReadTokens): ChunkPattern | undefined {
     for (const around of splitEvent(event)) {
       const texts = around.map((part) => part.toString()) as [string, string, string, string]
@@ -65,21 +59,25 @@ export class ChunkPattern implements ChunkForm {
     return undefined
   }
 
-  /** The chunks of this form from `start` on; undefined when there is none. `latin1` is all bytes as characters. */
+  /**
+   * Returns the consecutive chunks of this form that begin at `start`; undefined when there is none. `latin1` is the source
+   * with each byte as one character.
+   */
   match(source: Source, latin1: string, start: number): TokenRun | undefined {
     const logprobs = this.#logprobs
     const ids = this.#ids
-    const place = this.#place
+    const positions = this.#positions
     const texts: string[] = []
     let json = ''
     let end = start
-    // What a chunk of another form left behind its beginning does not count.
+    // The last `#scan` fails and may leave numbers of an incomplete chunk, so the counts of the matched chunks are kept.
     let logprobCount = (logprobs.length = 0)
     let idCount = (ids.length = 0)
     for (let next = this.#scan(source, end); next !== -1; next = this.#scan(source, end)) {
-      const { textStart, textEnd } = place
-      const isItself = isPlain(source, textStart, textEnd)
-      const text = isItself ? latin1.slice(textStart, textEnd) : source.bytes.toString('utf8', textStart, textEnd)
+      const { textStart, textEnd } = positions
+      const text = isPlain(source, textStart, textEnd)
+        ? latin1.slice(textStart, textEnd)
+        : source.bytes.toString('utf8', textStart, textEnd)
       texts.push(text)
       json += text
       logprobCount = logprobs.length
@@ -90,9 +88,9 @@ export class ChunkPattern implements ChunkForm {
     const text = json.includes('\\') ? (JSON.parse(`"${json}"`) as string) : json
     return new TokenRun(this, {
       choice: this.#choice,
-      text: this.#said === 'text' ? text : undefined,
-      reasoning: this.#said === 'reasoning' ? text : undefined,
-      toolCalls: typeof this.#said === 'object' ? [{ index: this.#said.call, arguments: text }] : undefined,
+      text: this.#target === 'text' ? text : undefined,
+      reasoning: this.#target === 'reasoning' ? text : undefined,
+      toolCalls: typeof this.#target === 'object' ? [{ index: this.#target.call, arguments: text }] : undefined,
       ids: ids.values.slice(0, idCount),
       logprobs: logprobs.values.slice(0, logprobCount),
       texts,
@@ -103,8 +101,8 @@ export class ChunkPattern implements ChunkForm {
   }
 
   /**
-   * Where the chunk at `at` ends; -1 when it has another form. Its numbers are put behind those that are there, some of
-   * them also when it turns out to be none; where its parts stand is left in `#place`.
+   * Returns the end of the chunk at `at`; -1 when the chunk has another form. Appends its numbers to `#logprobs` and
+   * `#ids`, on failure possibly some of them, and writes the positions of its parts to `#positions`.
    */
   #scan(source: Source, at: number): number {
     const [first, second, third, fourth] = this.#constants
@@ -116,15 +114,15 @@ export class ChunkPattern implements ChunkForm {
     if (logprobsEnd === -1 || !isAt(source, logprobsEnd, third)) return -1
     const idsEnd = scanIds(source, logprobsEnd + third.length, this.#ids)
     if (idsEnd === -1 || !isAt(source, idsEnd, fourth)) return -1
-    const place = this.#place
-    place.textStart = textStart
-    place.textEnd = textEnd
-    place.logprobsEnd = logprobsEnd
-    place.idsEnd = idsEnd
+    const positions = this.#positions
+    positions.textStart = textStart
+    positions.textEnd = textEnd
+    positions.logprobsEnd = logprobsEnd
+    positions.idsEnd = idsEnd
     return idsEnd + fourth.length
   }
 
-  /** Of a run that was matched. */
+  /** Returns the parts of each chunk of a run that `match` returned. */
   readParts(source: Source, { texts, start }: { texts: readonly string[]; start: number }): ChunkParts[] {
     const { bytes } = source
     const [, second, third] = this.#constants
@@ -133,7 +131,7 @@ export class ChunkPattern implements ChunkForm {
       this.#logprobs.length = 0
       this.#ids.length = 0
       at = this.#scan(source, at)
-      const { textEnd, logprobsEnd, idsEnd } = this.#place
+      const { textEnd, logprobsEnd, idsEnd } = this.#positions
       return {
         text,
         logprobs: bytes.toString('utf8', textEnd + second.length, logprobsEnd),
@@ -142,9 +140,9 @@ export class ChunkPattern implements ChunkForm {
     })
   }
 
-  withParts(parts: ChunkParts): ChoiceDelta {
+  withParts(parts: ChunkParts): DeltaEvent {
     const delta = this.#read(toChunk(this.#around, parts))
-    if (delta === undefined) throw new TypeError('a pattern that gives no delta')
+    if (delta === undefined) throw new TypeError('the pattern of a chunk was not readable with other parts')
     return delta
   }
 }
@@ -157,14 +155,14 @@ interface TokenFields {
   ids: Int32Array
   logprobs: Float32Array
   texts: readonly string[]
-  /** Where the chunks stand. */
+  /** The bytes of the chunks, from `start` to `end`. */
   source: Source
   start: number
   end: number
 }
 
-/** Some tokens of one choice, in one chunk or several. What else these hold is read from the bytes when somebody asks. */
-export class TokenRun implements ChoiceDelta, ChunkRun {
+/** Tokens of one choice from one or more chunks. The other members are read from the bytes on demand. */
+export class TokenRun implements DeltaEvent, ChunkRun {
   readonly type = 'choice-delta'
   readonly choice: number
   readonly text: string | undefined
@@ -176,7 +174,7 @@ export class TokenRun implements ChoiceDelta, ChunkRun {
   readonly texts: readonly string[]
   readonly #source: Source
   readonly #start: number
-  /** Where its last event ends. */
+  /** The position behind the last event. */
   readonly end: number
 
   constructor(form: ChunkPattern, fields: TokenFields) {
@@ -201,7 +199,7 @@ export class TokenRun implements ChoiceDelta, ChunkRun {
     return this.form.readParts(this.#source, { texts: this.texts, start: this.#start })
   }
 
-  /** As one chunk. */
+  /** The run as one chunk. */
   get wire(): WireFields | undefined {
     const parts = this.readParts()
     const join = (name: 'logprobs' | 'ids'): string =>
@@ -221,10 +219,10 @@ const TEXT = /"(?:content|reasoning|reasoning_content|arguments)":"/g
 const LOGPROBS = '"logprobs":{"content":['
 const IDS = '"token_ids":['
 
-/** What stands before, between and behind the text, the log probabilities and the ids. */
+/** The bytes before, between and behind the text, the log probabilities and the ids. */
 type Around = readonly [Buffer, Buffer, Buffer, Buffer]
 
-/** For each place where the text may be. */
+/** Yields a split for each member that may be the text. */
 function* splitEvent(event: Buffer): Generator<Around> {
   const latin1 = event.toString('latin1')
   if (!latin1.startsWith(DATA) || latin1.indexOf('\n') !== latin1.length - END.length) return
@@ -266,19 +264,19 @@ function toChunk(around: readonly [string, string, string, string], { text, logp
   return `${first.slice(DATA.length)}${text}${second}${logprobs}${third}${ids}${fourth.slice(0, -END.length)}`
 }
 
-/** What the sample was read as; undefined when anything else was read too. */
-function readSample(delta: ChoiceDelta | undefined, sample: Sample): { choice: number; said: Said } | undefined {
+/** Returns what the sample extends; undefined when the reference reader found anything besides the sample. */
+function readSample(delta: DeltaEvent | undefined, sample: Sample): { choice: number; target: TextTarget } | undefined {
   if (delta === undefined) return undefined
-  const { type: _type, choice, wire: _wire, ids, logprobs, ...spoken } = delta
+  const { type: _type, choice, wire: _wire, ids, logprobs, ...rest } = delta
   if (ids?.length !== 1 || ids[0] !== sample.id || logprobs?.length !== 1 || logprobs[0] !== sample.logprob) {
     return undefined
   }
-  const { text, reasoning, toolCalls, ...others } = spoken
-  if (Object.keys(spoken).length !== 1 || Object.keys(others).length !== 0) return undefined
-  if (text === sample.text) return { choice, said: 'text' }
-  if (reasoning === sample.text) return { choice, said: 'reasoning' }
+  const { text, reasoning, toolCalls, ...others } = rest
+  if (Object.keys(rest).length !== 1 || Object.keys(others).length !== 0) return undefined
+  if (text === sample.text) return { choice, target: 'text' }
+  if (reasoning === sample.text) return { choice, target: 'reasoning' }
   const [call, ...more] = toolCalls ?? []
   if (call === undefined || more.length > 0) return undefined
   const { index, arguments: args, ...named } = call
-  return args === sample.text && Object.keys(named).length === 0 ? { choice, said: { call: index } } : undefined
+  return args === sample.text && Object.keys(named).length === 0 ? { choice, target: { call: index } } : undefined
 }

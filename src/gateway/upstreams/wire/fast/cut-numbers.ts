@@ -1,42 +1,42 @@
 import { JsonBytes } from '../../../../lib/json/json-bytes.ts'
-import type { WireFields } from '../../../../model/stream-event.ts'
-import type { PromptMemory } from './prompt-memory.ts'
+import type { WireFields } from '../../../wire-event.ts'
+import type { PromptIdCache } from './prompt-id-cache.ts'
 import { scanIds, scanLogprobs, toSource, type Source } from './scan-bytes.ts'
 
-/** A list of numbers that was taken out of an answer, or a part of one. */
+/** A list of numbers that was cut out of an answer or chunk. */
 export interface CutList<T extends Int32Array | Float32Array> {
   numbers: T
-  /** Where it stood, brackets included. */
+  /** Positions in the answer, brackets included. */
   start: number
   end: number
 }
 
-/** An answer without its long lists: `value` is what `JSON.parse` gives of it, but for null in their places. */
+/** An answer without its long lists: `value` is the result of `JSON.parse`, with null instead of each list. */
 export interface CutAnswer {
   value: WireFields
   promptIds?: CutList<Int32Array>
-  /** By position among the choices. */
+  /** In the order of the choices in the answer. */
   choices: { ids?: CutList<Int32Array>; logprobs?: CutList<Float32Array> }[]
 }
 
-/** Stands for a list, with its number behind; where it turns up again the list belongs. */
+/** A string of this mark and an index replaces a list while the rest is parsed. */
 const MARK = '\u2702'
 
-/** Whether a JSON text has our mark in it, in either spelling. */
+/** Whether a JSON text contains the mark, literal or escaped. */
 function hasMark(json: string): boolean {
   return json.includes(MARK) || json.includes('\\u2702')
 }
 
 /**
- * Takes the ids and log probabilities out of an answer or chunk, which are nearly all of it, without `JSON.parse`. Gives
- * undefined for everything that is not quite as vLLM writes it.
+ * Cuts the ids and log probabilities out of an answer or chunk and parses the rest. Undefined when the bytes are not in
+ * the exact format of vLLM.
  *
- * Why this is safe: a quote within a JSON string has a backslash before it, so `,"token_ids":[` and its like stand for a
- * member wherever they occur, unless the text is no JSON at all. Each list is read to its end by the grammar of JSON, and
- * a text in its place leaves an object of the same form, which `JSON.parse` checks. Where the list belongs is seen
- * from where the text came out: anywhere but where we look for ids, or twice, or not at all, and the cut does not count.
+ * Why this is safe: within a JSON string a quote follows a backslash, so `,"token_ids":[` always begins a member, unless
+ * the text is not JSON. Each list is read to its end by the grammar of JSON. A marked string in its place leaves an object
+ * of the same form, which `JSON.parse` checks. The member that holds the marked string after parsing is the member of the
+ * list. When a mark is found in another member, twice or not at all, the cut is discarded.
  */
-export function cutNumbers(bytes: Buffer, memory: PromptMemory): CutAnswer | undefined {
+export function cutNumbers(bytes: Buffer, cache: PromptIdCache): CutAnswer | undefined {
   const source = toSource(bytes)
   const lists: CutList<Int32Array | Float32Array>[] = []
   let rest = ''
@@ -52,11 +52,11 @@ export function cutNumbers(bytes: Buffer, memory: PromptMemory): CutAnswer | und
   }
 
   for (;;) {
-    // Log probabilities first: a search for anything else would have to go through them.
+    // Log probabilities first: a search for another member would scan all their bytes.
     const found = findMember(bytes, LOGPROBS, at)
     const until = found === -1 ? bytes.length : found
     for (let ids = findIds(bytes, at, until); ids !== undefined; ids = findIds(bytes, at, until)) {
-      const list = ids.isPrompt ? readPromptIds(source, ids.start, memory) : readIds(source, ids.start)
+      const list = ids.isPrompt ? readPromptIds(source, ids.start, cache) : readIds(source, ids.start)
       if (list === undefined || !cut(ids.start, list)) return undefined
     }
     if (found === -1) break
@@ -67,7 +67,7 @@ export function cutNumbers(bytes: Buffer, memory: PromptMemory): CutAnswer | und
   if (lists.length === 0) return undefined
   const last = bytes.toString('utf8', at)
   if (hasMark(last)) return undefined
-  return placeLists(rest + last, lists)
+  return assignLists(rest + last, lists)
 }
 
 const LOGPROBS = Buffer.from('"logprobs":{"content":[')
@@ -75,7 +75,7 @@ const TOKEN_IDS = Buffer.from('token_ids":[')
 const BEFORE_SAMPLED = Buffer.from('"')
 const BEFORE_PROMPT = Buffer.from('"prompt_')
 
-/** The next place where a member begins with `start`. */
+/** Returns the position of the next member that begins with `start`. */
 function findMember(bytes: Buffer, start: Buffer, from: number): number {
   let at = bytes.indexOf(start, from)
   while (at !== -1 && !isMemberStart(bytes, at)) at = bytes.indexOf(start, at + 1)
@@ -101,7 +101,7 @@ function endsWith(bytes: Buffer, text: Buffer, end: number): boolean {
   return end >= text.length && bytes.compare(text, 0, text.length, end - text.length, end) === 0
 }
 
-/** Whether a quote begins a name: it would have a backslash before it within a string, and a colon before a value. */
+/** Whether a quote begins a member name. Within a string it would follow a backslash, and as a value a colon. */
 function isMemberStart(bytes: Buffer, at: number): boolean {
   const before = bytes[at - 1]
   return before === COMMA || before === OPEN_BRACE
@@ -112,8 +112,8 @@ const OPEN_BRACE = 123
 
 // --- reading ----------------------------------------------------------------------------------------------------------
 
-function readPromptIds(source: Source, start: number, memory: PromptMemory): CutPart<Int32Array> | undefined {
-  const read = memory.read(source, start + 1)
+function readPromptIds(source: Source, start: number, cache: PromptIdCache): CutPart<Int32Array> | undefined {
+  const read = cache.read(source, start + 1)
   return read === undefined ? undefined : { numbers: read.ids, end: read.end + 1 }
 }
 
@@ -128,8 +128,8 @@ function readIds(source: Source, start: number): CutPart<Int32Array> | undefined
 const SHORTEST_ENTRY = '{"token":"","logprob":0,"bytes":[],"top_logprobs":[]},'.length
 
 function readLogprobs(source: Source, start: number): CutPart<Float32Array> | undefined {
-  const room = Math.ceil((source.bytes.length - start) / SHORTEST_ENTRY)
-  const into = { values: new Float32Array(room), length: 0 }
+  const capacity = Math.ceil((source.bytes.length - start) / SHORTEST_ENTRY)
+  const into = { values: new Float32Array(capacity), length: 0 }
   const close = scanLogprobs(source, start + 1, into)
   return close === -1 ? undefined : { numbers: into.values.slice(0, into.length), end: close + 1 }
 }
@@ -138,9 +138,9 @@ type CutPart<T extends Int32Array | Float32Array> = Omit<CutList<T>, 'start'>
 
 const CLOSE_BRACKET = 93
 
-// --- what stood where -------------------------------------------------------------------------------------------------
+// --- assign lists to members -----------------------------------------------------------------------------------------
 
-function placeLists(rest: string, lists: readonly CutList<Int32Array | Float32Array>[]): CutAnswer | undefined {
+function assignLists(rest: string, lists: readonly CutList<Int32Array | Float32Array>[]): CutAnswer | undefined {
   let value: MarkedAnswer
   try {
     value = JSON.parse(rest) as MarkedAnswer
@@ -171,9 +171,9 @@ interface MarkedAnswer {
   choices?: { token_ids?: unknown; logprobs?: { content?: unknown } | null }[]
 }
 
-// --- the bytes again --------------------------------------------------------------------------------------------------
+// --- slice bytes ------------------------------------------------------------------------------------------------------
 
-/** A part of an answer that came in pieces. */
+/** Returns a part of an answer that arrived in pieces. */
 export function sliceBytes(pieces: readonly Buffer[], start: number, end: number): JsonBytes {
   const parts: Buffer[] = []
   let offset = 0

@@ -2,26 +2,24 @@ import { Readable } from 'node:stream'
 import fc from 'fast-check'
 import type { Dispatcher } from 'undici'
 import { describe, expect, test } from 'vitest'
-import { ByteJoiner } from './byte-joiner.ts'
 import { JsonBytes } from '../../../../lib/json/json-bytes.ts'
-import type { StreamEvent, WireFields } from '../../../../model/stream-event.ts'
 import type { TurnRequest } from '../../../../model/turn.ts'
+import type { WireEvent, WireFields } from '../../../wire-event.ts'
 import { TurnCapture } from '../../../capture/capture-turn.ts'
 import { openaiChat } from '../../../dialects/openai-chat.ts'
 import { bareContext, type Route } from '../../../dialects/dialect.ts'
 import { ChunkReader, readAnswer } from '../chat-answer.ts'
 import { anyCodePoint } from '../../../../../test/support/any-code-point.ts'
-import type { FastReading } from './fast-answer.ts'
-import { PromptMemory } from './prompt-memory.ts'
+import { ByteJoiner, PromptIdCache, type FastReading } from './read-fast.ts'
 
 /*
- * The slow path is the definition. Everything here reads the same bytes both ways and wants the same events, the same
- * captured turn and the same answer to the harness.
+ * The reference reader defines the result. All tests read the same bytes with both readers and expect the same events, the
+ * same captured turn and the same answer to the harness.
  */
 
 // --- answers as engines write them, and as they might -----------------------------------------------------------------
 
-/** Mostly as it should be: what is odd in many places at once is never read fast, and then nothing is compared. */
+/** Mostly the usual value: an answer with many unusual values is never read fast, and then nothing is compared. */
 function mostly<T, U>(usual: fc.Arbitrary<T>, odd: fc.Arbitrary<U>, weight = 12): fc.Arbitrary<T | U> {
   return fc.oneof({ weight, arbitrary: usual }, odd)
 }
@@ -175,7 +173,7 @@ const anyAnswer = fc
     )
   })
 
-/** Some bytes changed, lost, repeated or put in: what is left may be anything. */
+/** Changes, drops, repeats or inserts some bytes. */
 const anyDamage = mostly(
   fc.constant([]),
   fc.array(
@@ -223,12 +221,12 @@ function cut(bytes: Buffer, places: readonly number[]): Buffer[] {
 
 // --- what was read ----------------------------------------------------------------------------------------------------
 
-function fastReading(memory = new PromptMemory()): FastReading {
-  return { memory, joiner: new ByteJoiner() }
+function fastReading(promptIdCache = new PromptIdCache()): FastReading {
+  return { promptIdCache, joiner: new ByteJoiner() }
 }
 
-/** A run as the chunks it was made of. */
-function toChunks(event: StreamEvent): readonly StreamEvent[] {
+/** Splits a run into its chunks. */
+function toChunks(event: WireEvent): readonly WireEvent[] {
   if (event.type !== 'choice-delta' || event.run === undefined) return [event]
   const { form } = event.run
   const chunks = event.run.readParts().map((parts) => form.withParts(parts))
@@ -253,8 +251,8 @@ function joined(texts: readonly (string | undefined)[]): string | undefined {
   return texts.every((text) => text === undefined) ? undefined : texts.join('')
 }
 
-/** An event as plain data, whatever it is made of. */
-function toPlain(event: StreamEvent): unknown {
+/** Converts an event to plain data. */
+function toPlain(event: WireEvent): unknown {
   switch (event.type) {
     case 'answer-start': {
       const { promptTokenBytes: _bytes, promptTokenIds, ...rest } = event
@@ -287,13 +285,13 @@ function defined(fields: object): object {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined))
 }
 
-function capture(events: readonly StreamEvent[]): ReturnType<TurnCapture['toResponse']> {
+function capture(events: readonly WireEvent[]): ReturnType<TurnCapture['toResponse']> {
   const turn = new TurnCapture()
   for (const event of events) turn.add(event)
   return turn.toResponse()
 }
 
-function expectSame(fast: readonly StreamEvent[], slow: readonly StreamEvent[]): void {
+function expectSame(fast: readonly WireEvent[], slow: readonly WireEvent[]): void {
   expect(fast.flatMap(toChunks).map(toPlain)).toEqual(slow.map(toPlain))
   expect(capture(fast)).toEqual(capture(slow))
 }
@@ -308,7 +306,7 @@ const VIEWS = [{}, { return_token_ids: true }, { logprobs: true }, { return_toke
 
 // --- whole answers ----------------------------------------------------------------------------------------------------
 
-async function readWhole(pieces: readonly Buffer[], fast?: FastReading): Promise<StreamEvent[]> {
+async function readWhole(pieces: readonly Buffer[], fast?: FastReading): Promise<WireEvent[]> {
   const response = {
     headers: { 'content-type': 'application/json' },
     body: Object.assign(Readable.from(pieces, { objectMode: true }), {
@@ -316,31 +314,31 @@ async function readWhole(pieces: readonly Buffer[], fast?: FastReading): Promise
     }),
   } as unknown as Dispatcher.ResponseData
   const reading = { base: 'http://engine', signal: new AbortController().signal, fast }
-  const events: StreamEvent[] = []
+  const events: WireEvent[] = []
   for await (const batch of readAnswer(response, reading).events) events.push(...batch)
   return events
 }
 
-function renderWhole(events: readonly StreamEvent[], fields: Record<string, unknown>): unknown {
+function renderWhole(events: readonly WireEvent[], fields: Record<string, unknown>): unknown {
   const response = capture(events)
   if (response === undefined) return undefined
   const body = openaiChat.renderResponse(requestOf(fields), { response, events }, context)
   return reprint(body instanceof JsonBytes ? body.parse() : body)
 }
 
-/** Printing turns -0 into 0, which makes no difference to anyone. */
+/** Printing turns -0 into 0, which is equal for all readers. */
 function reprint(value: unknown): unknown {
   return JSON.parse(JSON.stringify(value))
 }
 
 describe('a whole answer', () => {
-  test('is read the same way fast and slow, in any pieces, also when it is damaged', async () => {
-    const memory = new PromptMemory()
+  test('is read equally by both readers, in any pieces, also when it is damaged', async () => {
+    const cache = new PromptIdCache()
     await fc.assert(
       fc.asyncProperty(anyAnswer, anyDamage, anyCuts, async (answer, changes, places) => {
         const bytes = damage(Buffer.from(answer), changes)
         const slow = await readWhole([bytes])
-        const fast = await readWhole(cut(bytes, places), fastReading(memory))
+        const fast = await readWhole(cut(bytes, places), fastReading(cache))
         expectSame(fast, slow)
         for (const view of VIEWS) expect(renderWhole(fast, view)).toEqual(renderWhole(slow, view))
       }),
@@ -348,7 +346,7 @@ describe('a whole answer', () => {
     )
   })
 
-  test('of the form that vLLM writes is really read fast, and nothing of its lists is parsed', async () => {
+  test('in vLLM’s format is read by the fast reader, and its lists are not parsed', async () => {
     const entry = '{"token":"a\\n","logprob":-0.7877082824707031,"bytes":[97,10],"top_logprobs":[]}'
     const answer =
       `{"id":"x","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"a\\n"},` +
@@ -383,7 +381,7 @@ const anyStep = fc.record({
     fc.array(anyId, { maxLength: 3 }),
   ),
   finish: mostly(fc.constant('null'), fc.constant('"stop"')),
-  // Members that come and go make a form of their own.
+  // Optional members make another form.
   more: mostly(fc.constant(''), fc.constantFrom(',"stop_reason":null', ',"stop_reason":"x"', ',"usage":null')),
   end: mostly(fc.constant('\n\n'), fc.constantFrom('\r\n\r\n', '\n\n\n', '\n: comment\n\n'), 60),
 })
@@ -415,13 +413,13 @@ const anyStream = fc
     return `${first}${chunks.join('')}${tail}`
   })
 
-function readStream(pieces: readonly Buffer[], fast?: FastReading): StreamEvent[] {
+function readStream(pieces: readonly Buffer[], fast?: FastReading): WireEvent[] {
   const reader = new ChunkReader({ fast })
   return pieces.flatMap((piece) => reader.push(piece))
 }
 
-/** The frames of a stream, each as the value it holds. */
-function renderStream(events: readonly StreamEvent[], fields: Record<string, unknown>): unknown[] {
+/** Returns the value of each frame of a stream. */
+function renderStream(events: readonly WireEvent[], fields: Record<string, unknown>): unknown[] {
   const renderer = openaiChat.createStreamRenderer(requestOf({ stream: true, ...fields }), context)
   const frames = events.map((event) => renderer.render(event)).join('')
   return frames
@@ -430,14 +428,14 @@ function renderStream(events: readonly StreamEvent[], fields: Record<string, unk
 }
 
 describe('a stream', () => {
-  test('is read the same way fast and slow, however it is cut, also when it is damaged', () => {
-    const memory = new PromptMemory()
+  test('is read equally by both readers, for every cut, also when it is damaged', () => {
+    const cache = new PromptIdCache()
     fc.assert(
       fc.property(anyStream, anyDamage, anyCuts, (stream, changes, places) => {
         const bytes = damage(Buffer.from(stream), changes)
         const slow = readStream([bytes])
-        expectSame(readStream([bytes], fastReading(memory)), slow)
-        const fast = readStream(cut(bytes, places), fastReading(memory))
+        expectSame(readStream([bytes], fastReading(cache)), slow)
+        const fast = readStream(cut(bytes, places), fastReading(cache))
         expectSame(fast, slow)
         for (const view of VIEWS) expect(renderStream(fast, view)).toEqual(renderStream(slow, view))
       }),
@@ -445,7 +443,7 @@ describe('a stream', () => {
     )
   })
 
-  test('of one token a chunk is read fast from the second token on, as one delta', () => {
+  test('with one token in a chunk is read fast from the second token on, as one delta', () => {
     const chunk = (text: string, id: number): string =>
       `data: {"id":"x","choices":[{"index":0,"delta":{"content":${JSON.stringify(text)}},"logprobs":{"content":` +
       `[{"token":"t","logprob":-0.5,"bytes":[116],"top_logprobs":[]}]},"finish_reason":null,"token_ids":[${id}]}]}\n\n`
@@ -462,7 +460,7 @@ describe('a stream', () => {
     })
   })
 
-  test('of the arguments of a call is read fast too, but for the chunk that begins it', () => {
+  test('with the arguments of a call is read fast, except for the first chunk of the call', () => {
     const chunk = (call: object, id: number): string =>
       `data: {"id":"x","choices":[{"index":0,"delta":${JSON.stringify({ tool_calls: [call] })},"logprobs":{"content":` +
       `[{"token":"t","logprob":-0.5,"bytes":[116],"top_logprobs":[]}]},"finish_reason":null,"token_ids":[${id}]}]}\n\n`
@@ -478,7 +476,7 @@ describe('a stream', () => {
     expect(more).toEqual([])
   })
 
-  test('of pieces of a byte, and of none, is read as the whole is', () => {
+  test('in pieces of one byte and of none is read like the whole', () => {
     fc.assert(
       fc.property(anyStream, (stream) => {
         const bytes = Buffer.from(stream)
@@ -489,7 +487,7 @@ describe('a stream', () => {
     )
   })
 
-  test('keeps to one event at a time: bytes without an end are neither searched again nor kept for ever', () => {
+  test('searches bytes without an end once, and keeps a limited number of them', () => {
     const reader = new ChunkReader({ fast: fastReading() })
     const piece = Buffer.alloc(1024 * 1024, 'x')
     expect(() => {

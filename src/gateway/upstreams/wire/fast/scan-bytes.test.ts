@@ -1,8 +1,9 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { parseJson } from '../engine-http.ts'
+import { parseJson } from '../../../../lib/json/json-text.ts'
 import { anyCodePoint } from '../../../../../test/support/any-code-point.ts'
-import { isAt, scanIds, scanLogprobs, scanString, toConstant, toLogprob, toSource } from './scan-bytes.ts'
+import { isAt, scanIds, scanLogprobs, scanString, toConstant, toSource } from './scan-bytes.ts'
+import { toLogprob } from '../to-logprob.ts'
 
 const RUNS = { numRuns: 20_000 }
 
@@ -27,7 +28,7 @@ function next(value: number): number {
   return new Float32Array(Int32Array.of((bits[0] as number) + 1).buffer)[0] as number
 }
 
-test('a log probability is the 32-bit float that JSON.parse and rounding give, at the edge between two as well', () => {
+test('scanLogprobs() gives the 32-bit float of JSON.parse and rounding, also between two floats', () => {
   const anyFloat = fc.float({ min: Math.fround(-9.9), max: Math.fround(-1e-12), noNaN: true })
   const anyDigits = fc.integer({ min: 9, max: 24 })
   const anyOffset = fc.oneof(fc.constant(0), fc.double({ min: -1e-6, max: 1e-6, noNaN: true }))
@@ -42,7 +43,7 @@ test('a log probability is the 32-bit float that JSON.parse and rounding give, a
   )
 })
 
-test('a log probability in any other spelling is what JSON.parse gives, or nothing', () => {
+test('scanLogprobs() gives the number of JSON.parse in any notation, or fails', () => {
   const anyNumber = fc.oneof(
     fc.double({ noNaN: true, noDefaultInfinity: true }).map(String),
     fc.float({ noNaN: true, noDefaultInfinity: true }).map(String),
@@ -57,7 +58,7 @@ test('a log probability in any other spelling is what JSON.parse gives, or nothi
   )
 })
 
-test('a list of ids is what JSON.parse gives, or nothing', () => {
+test('scanIds() gives the list of JSON.parse, or fails', () => {
   const anyList = fc.oneof(
     fc.array(fc.nat(999_999_999)).map((ids) => JSON.stringify(ids)),
     fc.stringMatching(/^\[[0-9,]{0,12}\]$/),
@@ -73,7 +74,7 @@ test('a list of ids is what JSON.parse gives, or nothing', () => {
   )
 })
 
-test('a string ends where JSON says, or is none', () => {
+test('scanString() finds the end of a JSON string, or fails', () => {
   const anyString = fc.oneof(
     fc.string({ unit: anyCodePoint }).map((text) => JSON.stringify(text)),
     fc.stringMatching(/^"[\\"/bfnrtu0-9a-fA-F~é]{0,10}"$/).map((text) => text.replaceAll('~', '\u0001')),
@@ -82,7 +83,7 @@ test('a string ends where JSON says, or is none', () => {
     fc.property(anyString, (text) => {
       const bytes = Buffer.from(text)
       const end = scanString(toSource(bytes), 1)
-      // The first quote up to which JSON.parse takes it.
+      // The first quote up to which JSON.parse accepts the text.
       const quotes = [...bytes.keys()].filter((at) => at > 0 && bytes[at] === 0x22)
       expect(end).toBe(quotes.find((at) => parseJson(bytes.toString('utf8', 0, at + 1)) !== undefined) ?? -1)
     }),
@@ -90,7 +91,7 @@ test('a string ends where JSON says, or is none', () => {
   )
 })
 
-test('a constant is found where it stands, whatever its length, and not beyond the end', () => {
+test('isAt() compares constants of every length, and never beyond the end', () => {
   const text = 'data: {"id":"chatcmpl-1","choices":[]}'
   for (let length = 4; length < text.length; length++) {
     const constant = toConstant(text.slice(0, length))

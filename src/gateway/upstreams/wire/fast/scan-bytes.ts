@@ -1,10 +1,12 @@
+import { toLogprob } from '../to-logprob.ts'
+
 /**
- * Reads the parts of an answer that come by the thousand (ids, log probabilities, texts) straight from bytes. Every
- * function gives the position where that part ends, and -1 unless the bytes are exactly what JSON allows in that place:
- * whoever calls then leaves the whole to `JSON.parse`. Functions and not methods of a scanner, which run at half the speed.
+ * Reads ids, log probabilities and texts from bytes. Each function returns the position where the part ends, or -1 when
+ * the bytes are not valid JSON for that part; the caller then leaves the chunk or answer to `JSON.parse`. These are
+ * functions because methods of a scanner class run at half the speed.
  */
 
-/** Bytes, and a view of them that reads several at once. */
+/** Bytes, and a view that reads several of them at once. */
 export interface Source {
   readonly bytes: Buffer
   readonly view: DataView
@@ -14,7 +16,7 @@ export function toSource(bytes: Buffer): Source {
   return { bytes, view: new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength) }
 }
 
-/** Room for numbers, of which the first `length` have been read. More are put behind them; what does not fit is not read. */
+/** A buffer for numbers. Readers append behind the first `length`, and fail when the buffer is full. */
 export interface Numbers<T extends Int32Array | Float32Array> {
   readonly values: T
   length: number
@@ -23,22 +25,22 @@ export interface Numbers<T extends Int32Array | Float32Array> {
 // --- constants --------------------------------------------------------------------------------------------------------
 
 /**
- * At least four bytes to compare with, eight at a time and as if they were 64-bit floats. Those are equal when their bytes
- * are, but for NaN and zero, which text does not look like; if it did, a NaN would only never be found.
+ * At least four bytes of text, compared eight at a time as 64-bit floats. Equal floats have equal bytes except for NaN and
+ * zero, which no text encodes; bytes that encode NaN would never compare as equal, which is safe.
  */
 export interface Constant {
   readonly length: number
   readonly words: Float64Array
   /** The last eight bytes, which may overlap the word before. */
   readonly lastWord: number
-  /** The first and the last four bytes, for one that is shorter than eight. */
+  /** The first and the last four bytes, for a constant of fewer than eight bytes. */
   readonly halves: readonly [number, number]
 }
 
 export function toConstant(text: string | Buffer): Constant {
   const bytes = typeof text === 'string' ? Buffer.from(text) : text
   const { length } = bytes
-  if (length < 4) throw new RangeError('a constant of less than four bytes')
+  if (length < 4) throw new RangeError('a constant needs at least four bytes')
   return {
     length,
     words: Float64Array.from({ length: length >> 3 }, (_, i) => bytes.readDoubleLE(i * 8)),
@@ -60,7 +62,7 @@ export function isAt({ bytes, view }: Source, at: number, constant: Constant): b
 
 // --- strings ----------------------------------------------------------------------------------------------------------
 
-/** The quote that ends the string whose first character is at `at`. */
+/** Returns the position of the quote that ends the string whose first character is at `at`. */
 export function scanString({ bytes }: Source, at: number): number {
   const { length } = bytes
   for (let i = at; i < length;) {
@@ -78,7 +80,7 @@ export function scanString({ bytes }: Source, at: number): number {
   return -1
 }
 
-/** Whether the characters from `start` on are their own text: one byte each, and no escapes. */
+/** Whether the text has only characters of one byte and no escapes. */
 export function isPlain({ bytes }: Source, start: number, end: number): boolean {
   for (let i = start; i < end; i++) if (CHARACTERS[bytes[i] as number] !== Character.plain) return false
   return true
@@ -93,7 +95,7 @@ const CHARACTERS = Uint8Array.from({ length: 256 }, (_, byte) => {
   return byte === 0x5c ? Character.backslash : Character.plain
 })
 
-/** Bytes of the escape at `at`; 0 when JSON has no such escape. */
+/** Returns the length in bytes of the escape at `at`; 0 when JSON has no such escape. */
 function escapeSize(bytes: Buffer, at: number): number {
   const kind = bytes[at + 1] ?? 0
   if (ESCAPED[kind] === 1) return 2
@@ -104,7 +106,7 @@ function escapeSize(bytes: Buffer, at: number): number {
 
 // --- ids --------------------------------------------------------------------------------------------------------------
 
-/** The bracket that ends a list of ids whose first is at `at`. An id has nine digits at most. */
+/** Returns the position of the bracket that ends the list of ids that begins at `at`. An id has at most nine digits. */
 export function scanIds({ bytes }: Source, at: number, into: Numbers<Int32Array>): number {
   const { length } = bytes
   const { values } = into
@@ -134,8 +136,8 @@ export function scanIds({ bytes }: Source, at: number, into: Numbers<Int32Array>
 // --- log probabilities ------------------------------------------------------------------------------------------------
 
 /**
- * The bracket that ends a list of log probabilities as vLLM writes them, whose first entry is at `at`. What stands beside
- * the numbers is checked and passed over.
+ * Returns the position of the bracket that ends a list of log probabilities in vLLM's format, whose first entry is at
+ * `at`. The other members of the entries are validated and skipped.
  */
 export function scanLogprobs(source: Source, at: number, into: Numbers<Float32Array>): number {
   const { bytes } = source
@@ -163,18 +165,13 @@ const LOGPROB = toConstant('","logprob":')
 const BYTES = toConstant(',"bytes":[')
 const NO_TOP = toConstant('],"top_logprobs":[]}')
 
-/** vLLM writes -9999 where it has no number, and llama.cpp the least float there is. */
-export function toLogprob(value: number | null | undefined): number {
-  return value == null || value <= -9999 ? Number.NaN : value
-}
-
 /**
- * Puts a number into `values`, where it is rounded to 32 bits.
+ * Writes a number to `values`, rounded to 32 bits.
  *
- * Engines compute in 32 bits and print in 64, so nearly every number is one of those 2^32, with 15 decimals or more. Such
- * a one is known long before its last digit: when the sum over its digits, with all that rounding and leaving digits out
- * may have changed, is nearer to a 32-bit number than a quarter of the way to the next, no other can be meant. All that
- * is not so clear is left to `Number`.
+ * Engines compute in 32 bits and print in 64, so nearly every number is exactly a 32-bit float with 15 decimals or more.
+ * The sum of its first 18 decimals identifies this float: if the sum, plus the largest error of rounding and of the
+ * omitted digits, is nearer to a 32-bit float than a quarter of the distance to the next one, no other float is possible.
+ * `Number` parses all other numbers.
  */
 function scanLogprob({ bytes, view }: Source, at: number, values: Float32Array, index: number): number {
   const isNegative = bytes[at] === MINUS
@@ -219,7 +216,7 @@ function scanLogprob({ bytes, view }: Source, at: number, values: Float32Array, 
 }
 
 const POWERS = Float64Array.from({ length: 40 }, (_, i) => Number(`1e${i}`))
-/** The most that digits behind the 18th decimal can add, by exponent. */
+/** The largest value of the digits behind the 18th decimal, by exponent. */
 const LEFT_OUT = Float64Array.from({ length: 20 }, (_, i) => Number(`1e-${18 + i}`))
 
 function scanAnyNumber(bytes: Buffer, at: number, values: Float32Array, index: number): number {
@@ -233,19 +230,22 @@ function scanAnyNumber(bytes: Buffer, at: number, values: Float32Array, index: n
 
 const JSON_NUMBER = /^-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?$/
 
-/** Four digits that were read as a little-endian number. */
+/** Whether a little-endian word consists of four digits. */
 function isFourDigits(word: number): boolean {
   return ((word & 0xf0f0f0f0) | 0) === 0x30303030 && (((word + 0x06060606) & 0xf0f0f0f0) | 0) === 0x30303030
 }
 
-/** Digits to pairs, then pairs to one number; each step multiplies all of them at once. */
+/** Combines digits to pairs and pairs to a number; one multiplication for each step. */
 function toFourDigits(word: number): number {
   const digits = (word - 0x30303030) | 0
   const pairs = (Math.imul(digits, 10) + (digits >>> 8)) & 0x00ff00ff
   return (Math.imul(pairs, 100) + (pairs >>> 16)) & 0xffff
 }
 
-/** The bracket that ends a list of numbers of up to three digits. Their lengths are added, since branches are guessed wrong. */
+/**
+ * Returns the position of the bracket that ends a list of numbers of up to three digits. Adds lengths instead of
+ * branching, because the branches would be mispredicted.
+ */
 function scanByteValues({ bytes }: Source, at: number): number {
   if (bytes[at] === CLOSE_BRACKET) return at
   for (let i = at; i + 3 < bytes.length; i++) {

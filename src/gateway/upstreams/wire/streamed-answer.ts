@@ -1,51 +1,52 @@
 import type { Readable } from 'node:stream'
-import type { StreamEvent } from '../../../../model/stream-event.ts'
+import type { WireEvent } from '../../wire-event.ts'
 
-/** Bytes whose events nobody has taken yet, from which on the engine is held back. */
+/** When the events of this many bytes wait for the consumer, reading from the engine pauses. */
 const MOST_WAITING_BYTES = 256 * 1024
-/** What an engine may send, and how long it may take, behind the last event. */
+/** Limits for the rest of a response behind the last event of its answer. */
 const DRAIN_BYTES = 64 * 1024
 const DRAIN_MS = 1000
 
 export interface StreamReader {
-  push(bytes: Buffer): StreamEvent[]
+  push(bytes: Buffer): WireEvent[]
   /** Whether the last event has been read. */
   readonly ended: boolean
 }
 
 /**
- * The events of a stream that is read as it comes, for one consumer. What came since the last time is taken in one piece,
- * or in one piece for each version of the weights that the pieces arrived under: a slow consumer takes events long after
- * they were sampled, and their versions go by when they were read from the network.
- * By events of the stream and one promise a piece: nested async iterators cost more than everything else done to it.
+ * Moves the bytes of every streamed answer from the network to its reader, and the events to one consumer. A batch holds
+ * all events since the previous batch, and never spans a change of weights: a slow consumer receives events long after
+ * they were sampled, and their weight version depends on when they were read from the network.
  *
- * The last event of an answer is not the end of its response. To leave there would close the connection, so what follows
- * is read and thrown away, and the connection can be used again.
+ * Uses the events of the stream and one promise for a batch: nested async iterators cost more than all other work.
+ *
+ * The response continues behind the last event of its answer. The rest is read and discarded, because leaving earlier
+ * would close the connection, which can otherwise be used again.
  */
-export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEvent[]> {
+export class StreamedAnswer implements AsyncIterableIterator<readonly WireEvent[]> {
   readonly #body: Readable
   readonly #reader: StreamReader
-  readonly #toEvent: (error: Error | undefined) => StreamEvent
+  readonly #toEvent: (error: Error | undefined) => WireEvent
   readonly #weights: { readonly position: number }
   #arrived = 0
   #isReading = false
-  #events: StreamEvent[] = []
-  /** Where the weights stood when `#events` were read; all of them were read at the same position. */
+  #events: WireEvent[] = []
+  /** `weights.position` when `#events` were read, which is the same for all of them. */
   #position = 0
   /** Events that were read before the weights changed, oldest first. */
-  readonly #earlier: { events: StreamEvent[]; position: number }[] = []
+  readonly #earlier: { events: WireEvent[]; position: number }[] = []
   #waitingBytes = 0
   #isOver = false
-  #waiting: PromiseWithResolvers<IteratorResult<readonly StreamEvent[], undefined>> | undefined
+  #waiting: PromiseWithResolvers<IteratorResult<readonly WireEvent[], undefined>> | undefined
   #drained = 0
-  /** `weights.position` when the events that were taken last were read from the network. */
+  /** `weights.position` when the events of the latest batch were read from the network. */
   readonly arrived = (): number => this.#arrived
 
-  /** `toEvent`: the last event when something breaks, or when the stream ends before the answer does. */
+  /** `toEvent` makes the last event when reading fails, or (undefined) when the stream ends before the answer. */
   constructor(
     body: Readable,
     reader: StreamReader,
-    toEvent: (error: Error | undefined) => StreamEvent,
+    toEvent: (error: Error | undefined) => WireEvent,
     weights: { readonly position: number } = { position: 0 },
   ) {
     this.#body = body
@@ -58,17 +59,17 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
     return this
   }
 
-  next(): Promise<IteratorResult<readonly StreamEvent[], undefined>> {
+  next(): Promise<IteratorResult<readonly WireEvent[], undefined>> {
     if (!this.#isReading) this.#read()
     if (this.#events.length > 0 || this.#earlier.length > 0)
-      return Promise.resolve({ value: this.#take(), done: false })
+      return Promise.resolve({ value: this.#takeBatch(), done: false })
     if (this.#isOver) return Promise.resolve({ value: undefined, done: true })
     this.#waiting = Promise.withResolvers()
     return this.#waiting.promise
   }
 
-  /** Whoever leaves before the end ends the engine's work. */
-  return(): Promise<IteratorResult<readonly StreamEvent[], undefined>> {
+  /** A consumer that leaves before the end stops the engine. */
+  return(): Promise<IteratorResult<readonly WireEvent[], undefined>> {
     if (!this.#isOver) this.#body.destroy()
     this.#isOver = true
     return Promise.resolve({ value: undefined, done: true })
@@ -112,7 +113,7 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
     this.#position = position
   }
 
-  /** All has been said; the rest of the response is nobody's concern any more. */
+  /** Discards the rest of the response. */
   #drain(): void {
     this.#isOver = true
     const timer = setTimeout(() => this.#body.destroy(), DRAIN_MS)
@@ -130,10 +131,10 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
     const waiting = this.#waiting
     if (waiting === undefined) return
     this.#waiting = undefined
-    waiting.resolve({ value: this.#take(), done: false })
+    waiting.resolve({ value: this.#takeBatch(), done: false })
   }
 
-  #take(): readonly StreamEvent[] {
+  #takeBatch(): readonly WireEvent[] {
     const earlier = this.#earlier.shift()
     this.#arrived = earlier?.position ?? this.#position
     if (earlier !== undefined) return earlier.events
@@ -143,17 +144,4 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly StreamEven
     if (this.#body.isPaused() && !this.#isOver) this.#body.resume()
     return events
   }
-}
-
-/** All bytes of a body, as they came. */
-export function readPieces(body: Readable): Promise<Buffer[]> {
-  const pieces: Buffer[] = []
-  return new Promise((resolve, reject) => {
-    body.on('data', (piece: Buffer) => pieces.push(piece))
-    body.on('end', () => resolve(pieces))
-    body.on('error', reject)
-    body.on('close', () => {
-      if (!body.readableEnded) reject(new Error('the body was closed before its end'))
-    })
-  })
 }

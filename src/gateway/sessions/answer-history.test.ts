@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { AssistantMessage, Message } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
-import { isSameJson, SessionMemory } from './session-memory.ts'
+import { isSameJson, AnswerHistory } from './answer-history.ts'
 
 const LIMIT_BYTES = 64 * 1024
 
@@ -43,11 +43,11 @@ function answered(message: AssistantMessage, id = 'r1'): TurnResponse {
   }
 }
 
-describe('SessionMemory', () => {
-  test('gives a call back its sampled text, however the harness printed it', () => {
+describe('AnswerHistory', () => {
+  test('restore() restores the sampled arguments, independent of how the harness printed them', () => {
     fc.assert(
       fc.property(fc.dictionary(fc.string(), fc.jsonValue(), { noNullPrototype: true }), (args) => {
-        const memory = new SessionMemory(LIMIT_BYTES)
+        const memory = new AnswerHistory(LIMIT_BYTES)
         const sampled = JSON.stringify(args, null, 1)
         memory.remember(requestOf(callOf('')), answered(callOf(sampled)))
         const echoed = requestOf(callOf(JSON.stringify(args)))
@@ -56,26 +56,26 @@ describe('SessionMemory', () => {
     )
   })
 
-  test('gives broken arguments back, whatever the harness made of them', () => {
-    const memory = new SessionMemory(LIMIT_BYTES)
+  test('restore() restores invalid arguments, independent of how the harness changed them', () => {
+    const memory = new AnswerHistory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": "ec')))
     expect(memory.restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{"a": "ec')])
     const renamed = { ...callOf(''), toolCalls: [{ id: 'c1', name: 'invalid', arguments: '{"tool":"f"}' }] }
     expect(memory.restore(requestOf(renamed)).messages).toEqual([callOf('{"a": "ec')])
   })
 
-  test('leaves a call alone that says something else, or that nobody remembers', () => {
-    const memory = new SessionMemory(LIMIT_BYTES)
+  test('restore() does not change a call with other arguments or an unknown id', () => {
+    const memory = new AnswerHistory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('')), answered(callOf('{"a": 1.0}')))
     const edited = requestOf(callOf('{"a":2}'))
     expect(memory.restore(edited)).toBe(edited)
     const broken = requestOf(callOf('{"a":'))
     expect(memory.restore(broken)).toBe(broken)
-    expect(new SessionMemory(LIMIT_BYTES).restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{}')])
+    expect(new AnswerHistory(LIMIT_BYTES).restore(requestOf(callOf('{}'))).messages).toEqual([callOf('{}')])
   })
 
-  test('recalls the last answer of a conversation after any number of calls of another one', () => {
-    const memory = new SessionMemory(LIMIT_BYTES)
+  test('recall() returns the last answer of a conversation after any number of calls of another one', () => {
+    const memory = new AnswerHistory(LIMIT_BYTES)
     memory.remember(requestOf(callOf('{}')), answered(callOf('{}'), 'main'))
     let messages: readonly Message[] = [callOf('{}')]
     for (let i = 0; i < 300; i++) {
@@ -87,8 +87,8 @@ describe('SessionMemory', () => {
     expect(memory.recall('r0')).toBeUndefined()
   })
 
-  test('is bounded by bytes, also for large arguments', () => {
-    const memory = new SessionMemory(LIMIT_BYTES)
+  test('the memory is bounded in bytes, also for large arguments', () => {
+    const memory = new AnswerHistory(LIMIT_BYTES)
     for (let i = 0; i < 50; i++) {
       const large = { ...callOf(''), toolCalls: [{ id: `c${i}`, name: 'f', arguments: `"${'x'.repeat(4000)}"` }] }
       memory.remember(requestOf(large), answered(large, `r${i}`))
@@ -98,7 +98,7 @@ describe('SessionMemory', () => {
     expect(memory.recall('r0')).toBeUndefined()
   })
 
-  test('isSameJson() sees through spelling and nothing else', () => {
+  test('isSameJson() ignores the notation of JSON and nothing else', () => {
     expect(isSameJson('{"a":1.0,"b":"\\u0041"}', ' { "b" : "A", "a" : 1 } ')).toBe(true)
     expect(isSameJson('{"a":[1,2]}', '{"a":[2,1]}')).toBe(false)
     expect(isSameJson('{', '{')).toBe(false)

@@ -3,19 +3,19 @@ import { SizedMap } from '../../lib/collections/sized-map.ts'
 import { charactersOf, type AssistantMessage, type Message, type ToolCall } from '../../model/message.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
 
-/** Memory of an entry besides its text. */
+/** Estimated memory of an entry besides its text. */
 const ENTRY_BYTES = 128
 
 /**
- * What a session's gateway remembers between calls, because harnesses return it changed or not at all. Losing it (a
- * restart) costs exactness of a history, never an answer.
+ * Keeps the answers of a session that harnesses return changed or not at all: conversations by response id, and tool
+ * calls by call id. After a restart it is empty; histories may then be inexact, but every call is still answered.
  */
-export class SessionMemory {
+export class AnswerHistory {
   readonly #conversations: SizedMap<readonly Message[]>
   readonly #calls: SizedMap<ToolCall>
-  /** The conversation that ends with an answer. */
+  /** Response id of the conversation that ends with an answer. */
   readonly #byAnswer = new WeakMap<Message, string>()
-  /** Messages whose size is counted: conversations share the objects. */
+  /** Messages whose size is counted, because conversations share message objects. */
   readonly #counted = new WeakSet<Message>()
 
   constructor(limitBytes: number) {
@@ -55,8 +55,8 @@ export class SessionMemory {
   }
 
   /**
-   * The request with tool arguments as they were sampled. Most harnesses parse and print them again, which moves spaces
-   * and digits; what is equal as JSON is taken for the same call.
+   * Returns the request with tool arguments as they were sampled. Most harnesses parse and print them again, which changes
+   * spaces and digits. Arguments that are equal as JSON belong to the same call.
    */
   restore(request: TurnRequest): TurnRequest {
     let changed = false
@@ -78,13 +78,14 @@ export class SessionMemory {
     const sampled = this.#calls.get(call.id)
     if (sampled === undefined || sampled.arguments === call.arguments) return call
     if (isSameJson(sampled.arguments, call.arguments)) return { ...call, arguments: sampled.arguments }
-    // A harness has no way to print broken arguments as they were: it repairs them or leaves them out, and OpenCode makes
-    // the call one of a tool named `invalid`. Half of each would be a call that neither it nor the model has made.
+    // A harness cannot print invalid JSON arguments as sampled: it repairs or omits them, and OpenCode replaces the call by a
+    // call of a tool named `invalid`. So both name and arguments are restored; only one of them would be a call that
+    // neither the harness nor the model has made.
     return isJson(sampled.arguments) ? call : { ...call, name: sampled.name, arguments: sampled.arguments }
   }
 }
 
-/** Equal but for white space, key order and how numbers and escapes are written. */
+/** Whether two JSON texts differ only in white space, key order and the notation of numbers and escapes. */
 export function isSameJson(one: string, other: string): boolean {
   const sorted = sortedJson(one)
   return sorted !== undefined && sorted === sortedJson(other)

@@ -3,11 +3,11 @@ import type { Socket } from 'node:net'
 const LINGER_MS = 5000
 
 /**
- * Answers a connection that no gateway process can take. The request is not read, so its API is not known: the body has
- * the fields that clients of every API look for.
+ * Answers a connection that no gateway process can accept. The request is not read, so its API is unknown: the body has
+ * the error fields of all APIs.
  */
-export function refuseConnection(socket: Socket): void {
-  const message = 'The gateway is being restarted. Try again.'
+export function rejectConnection(socket: Socket): void {
+  const message = 'The gateway is restarting. Retry the request.'
   const error = { type: 'overloaded_error', message, code: 503, status: 'UNAVAILABLE' }
   const body = JSON.stringify({ type: 'error', error })
   const head = [
@@ -19,7 +19,7 @@ export function refuseConnection(socket: Socket): void {
   ]
   socket.on('error', () => socket.destroy())
   socket.end(`${head.join('\r\n')}\r\n\r\n${body}`)
-  // A socket that is closed with unread bytes is reset, and its peer may never see the answer.
+  // Closing a socket with unread bytes resets it, and the client may not receive the response.
   socket.resume()
   setTimeout(() => socket.destroy(), LINGER_MS).unref()
 }

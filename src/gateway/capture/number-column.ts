@@ -1,6 +1,6 @@
 /**
- * Numbers that come a few at a time, in one array that grows: four bytes each, and no array for every few. What comes in
- * one piece stays that piece, so nobody may write to what was appended or taken.
+ * A growing array for numbers that arrive a few at a time. A single appended array is kept without a copy, so callers must
+ * not write to appended or returned arrays.
  */
 export class NumberColumn<T extends Int32Array | Float32Array> {
   readonly #create: (length: number) => T

@@ -1,25 +1,25 @@
 import { scanIds, type Numbers, type Source } from './scan-bytes.ts'
 
-/** Beyond this much of a prompt its ids are read anew every time. */
+/** Ids behind this many bytes of a prompt are not cached. */
 const LONGEST_TEXT = 256 * 1024
-/** Ids between two places where reading may begin. */
+/** Ids between two positions at which parsing may resume. */
 const STRIDE = 512
 
 /**
- * The prompt ids of a session's latest answer, and the bytes they came in. A prompt is mostly the one before, and to find
- * that out takes a fortieth of the time that reading its ids again does.
+ * Keeps the prompt ids of a session's latest answer and their bytes on the wire. Most of a prompt repeats the previous
+ * prompt, and comparing bytes takes a fortieth of the time of parsing ids.
  */
-export class PromptMemory {
-  /** The list as it stood in the answer, without its brackets; the first `#length` bytes. */
+export class PromptIdCache {
+  /** The list on the wire, without its brackets: the first `#length` bytes. */
   #text = Buffer.alloc(0)
   #length = 0
   #ids: Int32Array = new Int32Array(0)
-  /** Where the ids 0, STRIDE, 2 * STRIDE, ... begin in the text. */
+  /** Positions in the text of the ids 0, STRIDE, 2 * STRIDE, ... */
   #marks: number[] = []
 
   /**
-   * The ids of the list that begins at `at`, right behind its bracket, and where it ends; undefined when it is no list of
-   * ids. The array may have been given out before: it is not to be written to.
+   * Reads the list of ids that begins at `at`, behind its opening bracket. `end` is the position of the closing bracket.
+   * Undefined when the bytes are no list of ids. Several answers may share the array: callers must not write to it.
    */
   read(source: Source, at: number): { ids: Int32Array; end: number } | undefined {
     const { bytes } = source
@@ -43,7 +43,7 @@ export class PromptMemory {
     return length > 0 && length === this.#length && this.#compare(bytes, at, 0, length)
   }
 
-  /** The last mark up to which both texts are the same; a list that cannot be cut there has none but the first. */
+  /** Returns the index of the last mark up to which both texts are equal. */
   #lastSharedMark(bytes: Buffer, at: number, end: number): number {
     let low = 0
     let high = this.#marks.length - 1

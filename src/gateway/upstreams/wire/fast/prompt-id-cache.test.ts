@@ -1,15 +1,15 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { PromptMemory } from './prompt-memory.ts'
+import { PromptIdCache } from './prompt-id-cache.ts'
 import { toSource } from './scan-bytes.ts'
 
-function read(memory: PromptMemory, list: string): { ids: number[]; end: number } | undefined {
+function read(cache: PromptIdCache, list: string): { ids: number[]; end: number } | undefined {
   const text = `{"prompt_token_ids":[${list}],"x":[1]}`
-  const found = memory.read(toSource(Buffer.from(text)), text.indexOf('[') + 1)
+  const found = cache.read(toSource(Buffer.from(text)), text.indexOf('[') + 1)
   return found && { ids: [...found.ids], end: found.end }
 }
 
-/** Prompts of one session: mostly the one before and more, sometimes changed or cut short, sometimes no list at all. */
+/** Prompts of one session: mostly an extension of the previous one, sometimes changed or truncated, sometimes no list. */
 const anyPrompts = fc.array(
   fc.record({
     keep: fc.oneof({ weight: 3, arbitrary: fc.constant(1) }, fc.double({ min: 0, max: 1, noNaN: true })),
@@ -20,16 +20,16 @@ const anyPrompts = fc.array(
   { minLength: 1, maxLength: 8 },
 )
 
-test('gives the ids that stand there, whatever came before', () => {
+test('read() returns the ids of the list, independent of earlier lists', () => {
   fc.assert(
     fc.property(anyPrompts, (prompts) => {
-      const memory = new PromptMemory()
+      const cache = new PromptIdCache()
       let ids: number[] = []
       for (const { keep, add, change, spoil } of prompts) {
         ids = [...ids.slice(0, Math.round(ids.length * keep)), ...add]
         if (change !== null && ids.length > 0) ids[change % ids.length] = change % 1000
         const list = `${ids.join(',')}${spoil === null ? '' : spoil}`
-        const found = read(memory, list)
+        const found = read(cache, list)
         if (spoil === null) expect(found).toEqual({ ids, end: 21 + list.length })
         else if (found !== undefined) expect(found.ids).toEqual(JSON.parse(`[${list}]`))
       }
@@ -37,20 +37,19 @@ test('gives the ids that stand there, whatever came before', () => {
   )
 })
 
-test('what was given out stays as it was', () => {
-  const memory = new PromptMemory()
+test('read() does not change arrays that it returned before', () => {
+  const cache = new PromptIdCache()
   const list = Array.from({ length: 2000 }, (_, i) => i)
   const source = (ids: readonly number[]) => toSource(Buffer.from(`${ids.join(',')}]`))
-  const first = memory.read(source(list), 0)?.ids
-  const longer = memory.read(source([...list, 7]), 0)?.ids
-  memory.read(source(list.map((id) => id + 1)), 0)
+  const first = cache.read(source(list), 0)?.ids
+  const longer = cache.read(source([...list, 7]), 0)?.ids
+  cache.read(source(list.map((id) => id + 1)), 0)
   expect([...(first ?? [])]).toEqual(list)
   expect([...(longer ?? [])]).toEqual([...list, 7])
 })
 
-test('a prompt too long to keep is read all the same', () => {
-  const memory = new PromptMemory()
+test('read() reads a prompt that is too long for the cache', () => {
+  const cache = new PromptIdCache()
   const ids = Array.from({ length: 100_000 }, (_, i) => 100_000 + i)
-  for (const more of [[], [1], [1, 2]])
-    expect(read(memory, [...ids, ...more].join(','))?.ids).toEqual([...ids, ...more])
+  for (const more of [[], [1], [1, 2]]) expect(read(cache, [...ids, ...more].join(','))?.ids).toEqual([...ids, ...more])
 })

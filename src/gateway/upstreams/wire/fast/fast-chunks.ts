@@ -1,25 +1,25 @@
-import type { StreamEvent } from '../../../../model/stream-event.ts'
+import type { WireEvent } from '../../../wire-event.ts'
 import { ChunkPattern, type ReadTokens, type TokenRun } from './chunk-pattern.ts'
 import { toSource, type Source } from './scan-bytes.ts'
 
-/** How many forms a stream may have at once: text and reasoning, perhaps of several choices. */
+/** Forms of chunks in one stream: text, reasoning and tool arguments, perhaps of several choices. */
 const MOST_PATTERNS = 8
-/** Events of a stream that are looked at in vain before it is left to the definition. */
+/** Events without a usable form, after which the stream is no longer searched for forms. */
 const MOST_MISSES = 64
 const LARGEST_EVENT_BYTES = 16 * 1024 * 1024
 
-/** Reads bytes as the definition has it; `isEvent`: they are one whole event. Gives whether there may be more. */
+/** The reference reader. `isEvent`: the bytes are one complete event. Returns whether the stream may continue. */
 export type ReadRest = (bytes: Buffer, isEvent: boolean) => boolean
 
 /**
- * Takes the chunks that are nothing but tokens out of a stream, and hands everything else on, one event at a time. Which
- * of the two reads a chunk makes no difference to what is read, so how the bytes were cut makes none either.
+ * Reads the chunks of a stream that only add tokens, and passes all other events to the reference reader one at a time.
+ * Both readers give the same events, so the result does not depend on how the network cut the bytes.
  */
 export class FastChunks {
   readonly #read: ReadTokens
   #patterns: readonly ChunkPattern[] = []
   #misses = 0
-  /** The beginning of an event whose end has not come. */
+  /** The beginning of an event whose end has not arrived. */
   #pending: Buffer[] = []
   #pendingBytes = 0
   #isOff = false
@@ -29,9 +29,9 @@ export class FastChunks {
   }
 
   /** `bytes` must not change afterwards. */
-  push(bytes: Buffer, events: StreamEvent[], readRest: ReadRest): void {
+  push(bytes: Buffer, events: WireEvent[], readRest: ReadRest): void {
     if (bytes.length === 0) return
-    // An event ends with an empty line, for which the standard has three spellings; engines use this one.
+    // The standard allows three kinds of line end. Engines use line feeds; a stream with others is not read fast.
     if (this.#isOff || bytes.includes(CARRIAGE_RETURN)) {
       this.#isOff = true
       const all = [...this.#pending, bytes]
@@ -53,7 +53,7 @@ export class FastChunks {
     if (at < bytes.length) this.#readAll(bytes, at, events, readRest)
   }
 
-  #readAll(bytes: Buffer, from: number, events: StreamEvent[], readRest: ReadRest): boolean {
+  #readAll(bytes: Buffer, from: number, events: WireEvent[], readRest: ReadRest): boolean {
     const source = toSource(bytes)
     let latin1 = ''
     for (let at = from; at < bytes.length;) {
@@ -98,7 +98,7 @@ export class FastChunks {
     if (this.#pendingBytes > LARGEST_EVENT_BYTES) this.#isOff = true
   }
 
-  /** Where in `bytes` the pending event ends. */
+  /** Returns the position in `bytes` behind the end of the pending event; -1 when its end has not arrived. */
   #endOfPending(bytes: Buffer): number {
     if (bytes[0] === LINE_FEED && this.#pending.at(-1)?.at(-1) === LINE_FEED) return 1
     const end = bytes.indexOf(END_OF_EVENT)

@@ -4,10 +4,10 @@ import { assertAdmissible } from './http/admit-request.ts'
 import type { Upstream } from './upstreams/upstream.ts'
 
 /**
- * Sends one request to the engine beside all sessions and drops the answer. Rejects when the engine gives none, and for a
- * request that no engine may be sent.
+ * Sends a request that belongs to no session and drops the answer. Rejects when the engine does not answer, and for a
+ * request that must not be sent to an engine.
  */
-export async function askUpstream(
+export async function sendControlRequest(
   upstream: Pick<Upstream, 'send'>,
   request: TurnRequest,
   signal: AbortSignal,

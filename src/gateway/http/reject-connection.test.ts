@@ -1,10 +1,10 @@
 import { once } from 'node:events'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import { expect, test } from 'vitest'
-import { refuseConnection } from './refuse-connection.ts'
+import { rejectConnection } from './reject-connection.ts'
 
-test('a connection that is refused gets a 503 that every API understands, though its request is not read', async () => {
-  const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, refuseConnection).listen(0, '127.0.0.1')
+test('rejectConnection() sends a 503 that clients of every API understand, without reading the request', async () => {
+  const server = createServer({ allowHalfOpen: true, pauseOnConnect: true }, rejectConnection).listen(0, '127.0.0.1')
   await once(server, 'listening')
   const socket = connect((server.address() as AddressInfo).port, '127.0.0.1')
   socket.write(`POST /v1/messages HTTP/1.1\r\ncontent-length: 3000000\r\n\r\n${'x'.repeat(3_000_000)}`)
@@ -13,7 +13,7 @@ test('a connection that is refused gets a 503 that every API understands, though
   const [head, body] = text.split('\r\n\r\n') as [string, string]
   expect(head).toMatch(/^HTTP\/1\.1 503 Service Unavailable\r\n/)
   expect(head).toContain('retry-after: 1')
-  const message = 'The gateway is being restarted. Try again.'
+  const message = 'The gateway is restarting. Retry the request.'
   expect(JSON.parse(body)).toEqual({
     type: 'error',
     error: { type: 'overloaded_error', message, code: 503, status: 'UNAVAILABLE' },

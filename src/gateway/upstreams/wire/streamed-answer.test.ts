@@ -2,7 +2,7 @@ import { once } from 'node:events'
 import { PassThrough } from 'node:stream'
 import { setImmediate } from 'node:timers/promises'
 import { expect, test } from 'vitest'
-import type { StreamEvent } from '../../../../model/stream-event.ts'
+import type { StreamEvent } from '../../../model/stream-event.ts'
 import { StreamedAnswer } from './streamed-answer.ts'
 
 /** Reads each piece as one event; `end` is the last one. */
@@ -30,7 +30,7 @@ async function typesOf(answer: StreamedAnswer): Promise<string[]> {
   return types
 }
 
-test('gives what came since the last time in one piece, in order', async () => {
+test('next() returns all events since the previous batch, in order', async () => {
   const { body, answer } = open()
   const first = answer.next()
   body.write('a')
@@ -42,7 +42,7 @@ test('gives what came since the last time in one piece, in order', async () => {
   expect(await answer.next()).toMatchObject({ value: [{ text: 'b' }, { text: 'c' }] })
 })
 
-test('keeps events apart that were read before and after a change of weights, however late they are taken', async () => {
+test('a batch never spans a change of weights, even for a slow consumer', async () => {
   const weights = { position: 1 }
   const { body, answer } = open(weights)
   const first = answer.next()
@@ -77,7 +77,7 @@ test('keeps events apart that were read before and after a change of weights, ho
   expect(await typesOf(answer)).toEqual(['answer-end'])
 })
 
-test('holds the engine back while nobody takes anything, and goes on when somebody does', async () => {
+test('pauses the engine while the consumer reads nothing, and resumes afterwards', async () => {
   const { body, answer } = open()
   const first = answer.next()
   body.write('a')
@@ -95,7 +95,7 @@ test('holds the engine back while nobody takes anything, and goes on when somebo
   expect((await typesOf(answer)).at(-1)).toBe('answer-end')
 })
 
-test('lets a response end behind its last event, so that its connection can be used again', async () => {
+test('reads a response to its end, so that its connection can be used again', async () => {
   const { body, answer } = open()
   const types = typesOf(answer)
   body.write('end')
@@ -106,7 +106,7 @@ test('lets a response end behind its last event, so that its connection can be u
   expect(body.readableEnded).toBe(true)
 })
 
-test('does not read on for ever behind the last event', async () => {
+test('limits the bytes and the time behind the last event', async () => {
   const { body, answer } = open()
   const types = typesOf(answer)
   body.write('end')
@@ -118,7 +118,7 @@ test('does not read on for ever behind the last event', async () => {
   expect(body.destroyed).toBe(true)
 })
 
-test('a stream that ends, breaks or cannot be read before its last event says so last', async () => {
+test('a stream that ends, breaks or cannot be read early ends with an error event', async () => {
   const cut = open()
   const broken = open()
   const unreadable = open()
@@ -132,7 +132,7 @@ test('a stream that ends, breaks or cannot be read before its last event says so
   expect(unreadable.body.destroyed).toBe(true)
 })
 
-test('whoever leaves before the end closes the response', async () => {
+test('return() before the end closes the response', async () => {
   const { body, answer } = open()
   body.write('a')
   for await (const _events of answer) break
