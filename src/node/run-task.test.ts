@@ -1,10 +1,11 @@
 import { expect, test } from 'vitest'
 import { RolloutError, type FailureCode } from '../model/failure.ts'
+import { isValid } from '../model/refill.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import { TaskRequest } from '../model/task.ts'
 import type { RunningSession } from './node.ts'
-import { isValid, runTask, type TaskRun } from './run-task.ts'
+import { runTask, type TaskRun } from './run-task.ts'
 
 /** How the sessions of a node end, in the order in which they are submitted; the last goes for all further ones. */
 type Endings = readonly ('ok' | FailureCode)[]

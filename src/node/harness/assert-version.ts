@@ -1,7 +1,7 @@
 import { RolloutError } from '../../model/failure.ts'
+import type { RunnableHarness } from './find-runnable.ts'
 import type { LaunchPlan } from './harness-launch.ts'
 import type { Sandbox } from '../sandbox/runtimes/runtime.ts'
-import type { RunnableHarness } from '../session/sandboxed-session.ts'
 
 const VERSION_MS = 60_000
 

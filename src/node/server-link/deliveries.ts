@@ -1,7 +1,7 @@
 import type { Logger } from 'pino'
 import type { Clock } from '../../lib/async/clock.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import { withoutResult } from '../node.ts'
+import { withoutResult } from '../session/report-session.ts'
 import { Backoff } from './backoff.ts'
 import { keyOf } from './lease-book.ts'
 import { troubleOf } from './server-errors.ts'

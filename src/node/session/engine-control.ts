@@ -1,7 +1,7 @@
 import { probeRequest } from '../../gateway/upstreams/wire/probe.ts'
 import type { Clock } from '../../lib/async/clock.ts'
 import type { TurnRequest } from '../../model/turn.ts'
-import { within } from './time-limit.ts'
+import { withTimeLimit } from './time-limit.ts'
 
 /** Sends one request to the engine and reads its whole answer. Rejects when the engine gives none. */
 export type AskEngine = (request: TurnRequest, signal: AbortSignal) => Promise<void>
@@ -27,7 +27,7 @@ export async function controlEngine(
 ): Promise<'passed' | 'failed'> {
   const limit = { ms: CONTROL_MS, code: 'upstream.timeout', message: 'The engine did not answer in time.' } as const
   const answers = (asked: TurnRequest): Promise<boolean> =>
-    within(limit, { clock, signal }, (stop) => ask(asked, stop)).then(
+    withTimeLimit(limit, { clock, signal }, (stop) => ask(asked, stop)).then(
       () => true,
       () => false,
     )

@@ -1,6 +1,6 @@
 import { RolloutError } from '../../model/failure.ts'
 import { endOf, type Harness } from '../harness/presets/harness.ts'
-import type { AgentRun } from './run-session.ts'
+import type { AgentRun } from './attribute-ending.ts'
 
 type End = Pick<AgentRun, 'end' | 'suspicion'>
 

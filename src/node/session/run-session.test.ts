@@ -5,8 +5,10 @@ import type { FailurePhase } from '../../model/attribution.ts'
 import { failureClasses, RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import { isTerminal, type SessionStatus } from '../../model/session.ts'
-import { runSession, type AgentRun, type SessionEnd, type SessionLimits, type SessionWork } from './run-session.ts'
+import type { AgentRun, BuildOutcome } from './attribute-ending.ts'
+import { runSession, type SessionEnd, type SessionSteps } from './run-session.ts'
 import { Stages, type StageWidths } from './stages.ts'
+import type { SessionLimits } from './time-limit.ts'
 
 type Step = 'prepare' | 'run' | 'seal' | 'build' | 'grade' | 'control' | 'tearDown'
 
@@ -52,7 +54,7 @@ const plain: Script = {
 const widths: StageWidths = { init: 2, ready: 2, run: 2, postrun: 2, backlog: 2 }
 
 /** Plays a script, and notes what was asked of it. */
-class ScriptedWork implements SessionWork<string> {
+class ScriptedSteps implements SessionSteps<string, SessionEnd<string>> {
   readonly asked: Step[] = []
   /** Those of its steps that go on. */
   readonly underway = new Set<Step>()
@@ -78,7 +80,9 @@ class ScriptedWork implements SessionWork<string> {
     }
   }
 
-  prepare(signal: AbortSignal): Promise<void> {
+  async prepare(): Promise<void> {}
+
+  startSandbox(signal: AbortSignal): Promise<void> {
     return this.#play('prepare', this.#script.prepare, signal)
   }
 
@@ -98,7 +102,7 @@ class ScriptedWork implements SessionWork<string> {
     return this.#play('seal', { ms: 0 })
   }
 
-  async build(): ReturnType<SessionWork<string>['build']> {
+  async build(): Promise<BuildOutcome<string>> {
     const { ms, answers = 3, lastFailure, engineControl, incomplete } = this.#script.build
     await this.#play('build', { ms })
     return {
@@ -136,6 +140,10 @@ class ScriptedWork implements SessionWork<string> {
   tearDown(): Promise<void> {
     return this.#play('tearDown', this.#script.tearDown)
   }
+
+  async report(end: SessionEnd<string>): Promise<SessionEnd<string>> {
+    return end
+  }
 }
 
 async function play(script: Partial<Script> = {}): Promise<{
@@ -147,7 +155,7 @@ async function play(script: Partial<Script> = {}): Promise<{
 }> {
   const clock = new FakeClock()
   const whole = { ...plain, ...script }
-  const work = new ScriptedWork(clock, whole)
+  const work = new ScriptedSteps(clock, whole)
   const stages = new Stages(widths)
   const states: SessionStatus[] = []
   const problems: unknown[] = []
@@ -405,7 +413,7 @@ describe('each stage', () => {
     const held = await Promise.all([stages.init.acquire(0), stages.init.acquire(0)])
     const cancel = new AbortController()
     clock.after(10, () => cancel.abort(new Error('stop')))
-    const work = new ScriptedWork(clock, plain)
+    const work = new ScriptedSteps(clock, plain)
     const deps = { stages, clock, note: async () => {}, problem: () => {} }
     const end = await clock.run(runSession(plain, work, deps, cancel.signal))
     expect(end.status).toBe('CANCELLED')
@@ -425,7 +433,7 @@ test('time spent waiting for a place is charged to nobody', async () => {
     limits: { ...roomy, agentMs: 1000, sessionMs: 1000 },
   }
   const all = Array.from({ length: 5 }, () =>
-    runSession(script, new ScriptedWork(clock, script), deps, new AbortController().signal),
+    runSession(script, new ScriptedSteps(clock, script), deps, new AbortController().signal),
   )
   const ends = await clock.run(Promise.all(all))
   expect(ends.map(({ status }) => status)).toEqual(['COMPLETED', 'COMPLETED', 'COMPLETED', 'COMPLETED', 'COMPLETED'])
@@ -439,7 +447,7 @@ test('what is prepared is bounded by the buffer, and what waits to be graded by 
   let most = 0
   const deps = { stages, clock, note: async () => {}, problem: () => {} }
   const all = Array.from({ length: 20 }, () => {
-    const work = new ScriptedWork(clock, plain, (step) => {
+    const work = new ScriptedSteps(clock, plain, (step) => {
       if (step === 'seal') prepared -= 1
       if (step === 'prepare') prepared += 1
       most = Math.max(most, prepared)
@@ -520,7 +528,7 @@ test('10,000 random schedules: places neither leak nor go negative, one teardown
         if (pools.some((pool) => pool.inUse < 0 || pool.inUse > pool.width)) throw new Error('a pool is overdrawn')
       }
       const played = all.map(async (script) => {
-        const work = new ScriptedWork(clock, script, expectSound)
+        const work = new ScriptedSteps(clock, script, expectSound)
         const states: SessionStatus[] = []
         const cancel = new AbortController()
         if (script.cancelAt !== undefined) clock.after(script.cancelAt, () => cancel.abort(new Error('stop')))

@@ -1,7 +1,7 @@
 import * as fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { FakeClock } from '../../../test/support/fake-clock.ts'
-import { runSession, type SessionWork } from './run-session.ts'
+import { runSession, type SessionEnd, type SessionSteps } from './run-session.ts'
 import { Stages } from './stages.ts'
 import type { Transition } from './session-states.ts'
 
@@ -24,8 +24,9 @@ test('timing is what passed, however the wall clock was set meanwhile', async ()
         clock.jump(jump)
         await clock.sleep(ms)
       }
-      const work: SessionWork<string> = {
-        prepare: () => take(prepare),
+      const steps: SessionSteps<string, SessionEnd<string>> = {
+        prepare: async () => {},
+        startSandbox: () => take(prepare),
         run: async () => {
           await take(run)
           return { exitCode: 0, isOutOfMemory: false, end: 'finished' }
@@ -43,6 +44,7 @@ test('timing is what passed, however the wall clock was set meanwhile', async ()
         control: async () => {},
         refuse: async () => ({ outcome_reward: 0, metadata: {} }),
         tearDown: async () => {},
+        report: async (end) => end,
       }
       const notes: Transition[] = []
       const deps = {
@@ -52,7 +54,7 @@ test('timing is what passed, however the wall clock was set meanwhile', async ()
         problem: (error: unknown) => expect.unreachable(String(error)),
       }
       const order = { priority: 0, limits: LIMITS }
-      const end = await clock.run(runSession(order, work, deps, new AbortController().signal))
+      const end = await clock.run(runSession(order, steps, deps, new AbortController().signal))
       expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
       expect(end.timing).toEqual({
         register_to_init_queue_ms: 0,
