@@ -35,7 +35,7 @@ describe('settings.version', () => {
     [{}, undefined],
   ])('%j of Codex asks for %s in the sandbox', async (settings, version) => {
     const agent = AgentSpec.parse({ harness: 'codex', settings })
-    expect((await findRunnable(agent, { places, modules })).version).toBe(version)
+    expect((await findRunnable(agent, { folders: places, modules })).version).toBe(version)
   })
 
   test('the version of the program in the sandbox must be that one', async () => {

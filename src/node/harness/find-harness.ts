@@ -1,5 +1,6 @@
-import { access, constants, open, realpath } from 'node:fs/promises'
+import { constants, open, realpath } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
+import { fileExists } from '../../lib/fs/file-exists.ts'
 import { runProgram } from '../../lib/process/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { bundleStart, loadBundle, type Bundle, type ProgramStart } from './install/harness-bundle.ts'
@@ -14,7 +15,7 @@ export interface FoundHarness extends ProgramStart {
   folder?: string
 }
 
-export interface HarnessPlaces {
+export interface HarnessFolders {
   /** Where `polar harness install` puts harnesses. */
   dir: string
   /** Other folders with programs, as PATH lists them. */
@@ -28,13 +29,16 @@ export interface HarnessPlaces {
 }
 
 /** Installed by us, else anywhere in PATH in the right version; undefined when there is none. */
-export async function findHarness(harness: PackagedHarness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
-  const folder = installFolder(harness, places.dir)
+export async function findHarness(
+  harness: PackagedHarness,
+  folders: HarnessFolders,
+): Promise<FoundHarness | undefined> {
+  const folder = installFolder(harness, folders.dir)
   const bundle = await loadBundle(folder)
   if (bundle !== undefined) {
     return { path: join(folder, bundle.program.path), ...bundleStart(bundle, folder), bundle, folder }
   }
-  return (await findProgram(harness, folder, places)) ?? findInPath(harness, places)
+  return (await findProgram(harness, folder, folders)) ?? findInPath(harness, folders)
 }
 
 /** One folder per version, so that a new pin never meets an old installation. */
@@ -49,13 +53,13 @@ export function installFolder(
 export async function findProgram(
   harness: PackagedHarness,
   folder: string,
-  places: HarnessPlaces,
+  folders: HarnessFolders,
 ): Promise<FoundHarness | undefined> {
-  const { kind, paths } = harness.program(places.platform)
+  const { kind, paths } = harness.program(folders.platform)
   for (const relative of paths) {
     const path = join(folder, relative)
-    if (!(await isThere(path, kind === 'node' ? constants.R_OK : constants.X_OK))) continue
-    if (kind === 'node') return { path, command: nodeCommand(harness, path, places), env: {} }
+    if (!(await fileExists(path, kind === 'node' ? constants.R_OK : constants.X_OK))) continue
+    if (kind === 'node') return { path, command: nodeCommand(harness, path, folders), env: {} }
     return { path, ...bundleStart({ program: { kind, path: relative }, interpreter: null }, folder) }
   }
   return undefined
@@ -83,14 +87,14 @@ function versionArgs({ package: { registry, name } }: PackagedHarness): string[]
   return ['-c', `import importlib.metadata as m; print(m.version(${JSON.stringify(name)}))`]
 }
 
-async function findInPath(harness: PackagedHarness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
+async function findInPath(harness: PackagedHarness, folders: HarnessFolders): Promise<FoundHarness | undefined> {
   // Of a package for Python the command alone does not tell which Python knows it.
   if (harness.package.registry === 'pypi') return undefined
-  for (const folder of places.path.split(delimiter).filter((entry) => entry !== '')) {
+  for (const folder of folders.path.split(delimiter).filter((entry) => entry !== '')) {
     const path = join(folder, harness.command)
-    if (!(await isThere(path, constants.X_OK))) continue
-    const found = { path, command: await commandFor(harness, path, places), env: {} }
-    if ((await askVersion(harness, found, places)) === harness.package.version) return found
+    if (!(await fileExists(path, constants.X_OK))) continue
+    const found = { path, command: await commandFor(harness, path, folders), env: {} }
+    if ((await askVersion(harness, found, folders)) === harness.package.version) return found
   }
   return undefined
 }
@@ -99,10 +103,10 @@ async function findInPath(harness: PackagedHarness, places: HarnessPlaces): Prom
 async function commandFor(
   harness: PackagedHarness,
   path: string,
-  places: HarnessPlaces,
+  folders: HarnessFolders,
 ): Promise<[string, ...string[]]> {
   const target = await realpath(path)
-  return /^#!.*\bnode\b/.test(await readStart(target)) ? nodeCommand(harness, target, places) : [path]
+  return /^#!.*\bnode\b/.test(await readStart(target)) ? nodeCommand(harness, target, folders) : [path]
 }
 
 async function readStart(path: string): Promise<string> {
@@ -111,7 +115,7 @@ async function readStart(path: string): Promise<string> {
   return buffer.toString('latin1', 0, bytesRead).split('\n', 1)[0] ?? ''
 }
 
-function nodeCommand(harness: PackagedHarness, script: string, { node }: HarnessPlaces): [string, ...string[]] {
+function nodeCommand(harness: PackagedHarness, script: string, { node }: HarnessFolders): [string, ...string[]] {
   assertNode(harness, node.version)
   return [node.path, script]
 }
@@ -128,11 +132,4 @@ export function isOlder(version: string, minimum: string): boolean {
   const [one, other] = [version, minimum].map((text) => text.split('.').map(Number))
   const i = other?.findIndex((part, at) => part !== one?.[at]) ?? -1
   return i !== -1 && (one?.[i] ?? 0) < (other?.[i] ?? 0)
-}
-
-async function isThere(path: string, mode: number): Promise<boolean> {
-  return access(path, mode).then(
-    () => true,
-    () => false,
-  )
 }

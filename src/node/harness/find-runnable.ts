@@ -1,6 +1,6 @@
 import { RolloutError } from '../../model/failure.ts'
 import type { AgentSpec } from '../../model/task.ts'
-import { findHarness, type HarnessPlaces } from './find-harness.ts'
+import { findHarness, type HarnessFolders } from './find-harness.ts'
 import { bundleStart, type ProgramStart } from './install/harness-bundle.ts'
 import { presets } from './presets/index.ts'
 import type { Harness } from './presets/harness.ts'
@@ -21,7 +21,7 @@ export interface RunnableHarness {
  */
 export async function findRunnable(
   agent: AgentSpec,
-  { places, modules }: { places: HarnessPlaces; modules: readonly string[] },
+  { folders, modules }: { folders: HarnessFolders; modules: readonly string[] },
 ): Promise<RunnableHarness> {
   const harness =
     agent.import_path == null ? presetOf(agent.harness!) : await loadHarness(agent.import_path, { allowed: modules })
@@ -29,7 +29,7 @@ export async function findRunnable(
   const version = harness.versionOf?.(agent.settings)
   // The task uses another version than `polar harness install` installs; its image or a prepare step must provide it.
   if (version !== undefined && version !== harness.package.version) return { harness, version }
-  const found = await findHarness(harness, places)
+  const found = await findHarness(harness, folders)
   const { bundle, folder } = found ?? {}
   if (bundle === undefined || folder === undefined) return { harness, version }
   return { harness, bundle: { folder, startAt: (path) => bundleStart(bundle, path) } }

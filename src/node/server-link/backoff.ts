@@ -1,6 +1,6 @@
 import { jitteredDelay } from '../../lib/async/jittered-delay.ts'
 
-/** How long to wait after failures in a row, for ever. */
+/** Delays between retries, growing with the failures in a row. The number of retries is not limited. */
 export class Backoff {
   readonly #baseMs: number
   readonly #maxMs: number

@@ -6,25 +6,25 @@ import type { RetentionPolicy } from './policies.ts'
 
 const MEGABYTE = 1024 * 1024
 const HOUR_MS = 3_600_000
-/** After one was added: at fifty a second nobody wants to look at all of them each time. */
+/** Delay of a sweep after a session was added: a sweep reads the folders of all past sessions. */
 const SWEEP_MS = 3000
 
 interface Past {
   path: string
-  /** When it was set aside, Unix milliseconds. */
+  /** When the folder was moved here, Unix milliseconds. */
   at: number
 }
 
-/** Sessions that were delivered, or that are others' now: kept for people to look at, the newest first, within limits. */
+/** Keeps the folders of sessions that were delivered, released or lost, for inspection. Removes the oldest beyond the limits. */
 export class PastSessions implements Disposable {
   readonly #dir: string
   readonly #policy: RetentionPolicy
   readonly #clock: Clock
   readonly #problem: (error: unknown) => void
-  /** What was counted before; it does not change any more. */
+  /** Sizes of folders, by path. Past folders do not change. */
   readonly #bytes = new Map<string, number>()
   #sweeping: Promise<void> | undefined
-  #isWanted = false
+  #isRequested = false
   #timer: (() => void) | undefined
 
   constructor(deps: { dir: string; policy: RetentionPolicy; clock: Clock; problem: (error: unknown) => void }) {
@@ -34,7 +34,7 @@ export class PastSessions implements Disposable {
     this.#problem = deps.problem
   }
 
-  /** One was set aside, to there. */
+  /** Call after the folder of a session was moved to `path`. */
   async add(path: string): Promise<void> {
     if (this.#policy.sessions === 0) await rm(path, { recursive: true, force: true })
     else this.#timer ??= this.#clock.after(SWEEP_MS, () => this.#sweepLater())
@@ -49,16 +49,16 @@ export class PastSessions implements Disposable {
     this.#timer?.()
   }
 
-  /** Removes what is more than the policy allows. Those who ask while that is under way share the next round. */
+  /** Removes the folders beyond the limits of the policy. Calls during a sweep share the next sweep. */
   sweep(): Promise<void> {
-    this.#isWanted = true
+    this.#isRequested = true
     this.#sweeping ??= this.#untilDone().finally(() => (this.#sweeping = undefined))
     return this.#sweeping
   }
 
   async #untilDone(): Promise<void> {
-    while (this.#isWanted) {
-      this.#isWanted = false
+    while (this.#isRequested) {
+      this.#isRequested = false
       await this.#sweepOnce()
     }
   }
@@ -81,7 +81,7 @@ export class PastSessions implements Disposable {
     for (const attempt of await namesIn(this.#dir)) {
       for (const name of await namesIn(join(this.#dir, attempt))) {
         const path = join(this.#dir, attempt, name)
-        // A rename changes this, and nothing does afterwards.
+        // The rename that moved the folder here was the last change of its ctime.
         const stats = await stat(path).catch(() => undefined)
         if (stats !== undefined) found.push({ path, at: stats.ctimeMs })
       }

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto'
-import { access, cp, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import { cp, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { fileExists } from '../../lib/fs/file-exists.ts'
 import type { Logger } from 'pino'
 import { SessionFolder, sessionsFolder } from './session-folder.ts'
 
@@ -31,7 +32,8 @@ export async function adoptFinished(earlier: readonly string[], dir: string, log
 
 async function adoptOne(folder: SessionFolder, sessions: string): Promise<boolean> {
   const target = join(sessions, folder.id)
-  if (!(await folder.hasEnded()) || (await isThere(join(folder.path, MARK))) || (await isThere(target))) return false
+  if (!(await folder.hasEnded()) || (await fileExists(join(folder.path, MARK))) || (await fileExists(target)))
+    return false
   // Not the name of a session: what is half there is nobody's.
   const draft = join(sessions, `.adopting-${randomUUID()}`)
   await mkdir(sessions, { recursive: true, mode: 0o700 })
@@ -63,11 +65,4 @@ async function syncOne(path: string): Promise<void> {
   } finally {
     await handle.close()
   }
-}
-
-function isThere(path: string): Promise<boolean> {
-  return access(path).then(
-    () => true,
-    () => false,
-  )
 }

@@ -2,7 +2,7 @@ import { access, chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from
 import { basename, dirname, join } from 'node:path'
 import { readElfNeeds } from '../../../lib/process/elf.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
-import { isOlder, type HarnessPlaces } from '../find-harness.ts'
+import { isOlder, type HarnessFolders } from '../find-harness.ts'
 import { PYTHON_LIBRARIES } from './harness-bundle.ts'
 import type { HarnessPackage } from '../presets/harness.ts'
 import { fetchStandalonePython } from './standalone-python.ts'
@@ -10,7 +10,7 @@ import { fetchStandalonePython } from './standalone-python.ts'
 interface PipDeps {
   env: Readonly<Record<string, string | undefined>>
   signal: AbortSignal
-  places: Pick<HarnessPlaces, 'platform' | 'tmpdir'>
+  folders: Pick<HarnessFolders, 'platform' | 'tmpdir'>
 }
 
 /**
@@ -99,7 +99,7 @@ async function findPython(minimum: string | undefined, deps: PipDeps): Promise<P
   }
   try {
     const { executable, pip, ...rest } = await fetchStandalonePython({
-      ...deps.places,
+      ...deps.folders,
       env: deps.env,
       signal: deps.signal,
     })

@@ -4,7 +4,7 @@ import { dirname, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import * as z from 'zod'
 import { checkHarness } from '../check-harness.ts'
-import { findHarness, type HarnessPlaces } from '../find-harness.ts'
+import { findHarness, type HarnessFolders } from '../find-harness.ts'
 import { defineHarness } from '../presets/harness.ts'
 import { installHarness } from './install-harness.ts'
 
@@ -30,11 +30,11 @@ const script: typeof harness = {
 }
 
 let scratch: string
-let places: HarnessPlaces
+let folders: HarnessFolders
 beforeEach(async () => {
   scratch = await mkdtemp(join(tmpdir(), 'polar-install-'))
   const bin = join(scratch, 'bin')
-  places = {
+  folders = {
     dir: join(scratch, 'harnesses'),
     path: `${bin}:/usr/bin:/bin`,
     platform: 'linux-x64',
@@ -67,7 +67,7 @@ echo 'console.log("1.2.3")' > node_modules/toy/cli.js`
 
 function install(wanted = harness): ReturnType<typeof installHarness> {
   const { signal } = new AbortController()
-  return installHarness(wanted, { places, env: { PATH: places.path }, createdBy: 'polar-rl 0.0.0', signal })
+  return installHarness(wanted, { folders, env: { PATH: folders.path }, createdBy: 'polar-rl 0.0.0', signal })
 }
 
 describe('installHarness()', () => {
@@ -75,16 +75,16 @@ describe('installHarness()', () => {
     await fakeNpm(installToy('1.2.3'))
     const { folder, bundle, outcome } = await install()
     const program = join(folder, 'node_modules/toy-linux-x64/toy')
-    expect({ folder, outcome }).toEqual({ folder: join(places.dir, 'toy-1.2.3'), outcome: 'installed' })
+    expect({ folder, outcome }).toEqual({ folder: join(folders.dir, 'toy-1.2.3'), outcome: 'installed' })
     expect(bundle).toMatchObject({ name: 'toy', version: '1.2.3', interpreter: null, createdBy: 'polar-rl 0.0.0' })
     expect(bundle.bytes).toBeGreaterThan(30)
     const call = await readFile(join(scratch, 'npm.log'), 'utf8')
     expect(call).toMatch(
       /^install --prefix \S+ --ignore-scripts --no-audit --no-fund --omit=dev .*@toys\/toy@1\.2\.3\n$/,
     )
-    expect(await findHarness(harness, places)).toEqual({ path: program, command: [program], env: {}, bundle, folder })
-    expect(await readdir(places.dir)).toEqual(['toy-1.2.3'])
-    expect(await checkHarness(harness, places)).toEqual([])
+    expect(await findHarness(harness, folders)).toEqual({ path: program, command: [program], env: {}, bundle, folder })
+    expect(await readdir(folders.dir)).toEqual(['toy-1.2.3'])
+    expect(await checkHarness(harness, folders)).toEqual([])
   })
 
   test('gives a script a Node of its own, which all bundles share', async () => {
@@ -94,7 +94,7 @@ describe('installHarness()', () => {
     expect(one.bundle.interpreter).toEqual({ path: 'node/bin/node', version: process.versions.node })
     const nodes = await Promise.all([one, two].map(({ folder }) => stat(join(folder, 'node/bin/node'))))
     expect(nodes[0]?.ino).toBe(nodes[1]?.ino)
-    expect((await findHarness(script, places))?.command).toEqual([
+    expect((await findHarness(script, folders))?.command).toEqual([
       join(one.folder, 'node/bin/node'),
       join(one.folder, 'node_modules/toy/cli.js'),
     ])
@@ -111,10 +111,10 @@ describe('installHarness()', () => {
     await fakeNpm(installToy('1.2.3'))
     const { folder } = await install()
     for (const file of ['bundle.json', 'bundle.sums']) await rm(join(folder, file))
-    expect(await checkHarness(harness, places)).toBeUndefined()
-    expect((await findHarness(harness, places))?.path).toContain(folder)
+    expect(await checkHarness(harness, folders)).toBeUndefined()
+    expect((await findHarness(harness, folders))?.path).toContain(folder)
     expect(await install()).toMatchObject({ outcome: 'upgraded' })
-    expect(await checkHarness(harness, places)).toEqual([])
+    expect(await checkHarness(harness, folders)).toEqual([])
     expect(await npmCalls()).toBe(1)
   })
 
@@ -122,16 +122,16 @@ describe('installHarness()', () => {
     await fakeNpm(installToy('1.2.3'))
     const { folder } = await install()
     await writeFile(join(folder, file), '#!/bin/sh\necho 1.2.3\n')
-    expect(await checkHarness(harness, places)).toEqual([expect.stringContaining(file)])
+    expect(await checkHarness(harness, folders)).toEqual([expect.stringContaining(file)])
     expect(await install()).toMatchObject({ outcome: 'replaced' })
-    expect(await checkHarness(harness, places)).toEqual([])
-    expect(await readdir(places.dir)).toEqual(['toy-1.2.3'])
+    expect(await checkHarness(harness, folders)).toEqual([])
+    expect(await readdir(folders.dir)).toEqual(['toy-1.2.3'])
   })
 
   test('two at a time do not disturb each other', async () => {
     await fakeNpm(`sleep 0.1${installToy('1.2.3')}`)
     await Promise.all([install(), install()])
-    expect(await readdir(places.dir)).toEqual(['toy-1.2.3'])
+    expect(await readdir(folders.dir)).toEqual(['toy-1.2.3'])
   })
 
   test.each([
@@ -142,32 +142,32 @@ describe('installHarness()', () => {
     await fakeNpm(effect)
     await expect(install()).rejects.toMatchObject({ code: 'harness.install-failed' })
     await expect(install()).rejects.toThrow(message)
-    expect(await readdir(places.dir)).toEqual([])
+    expect(await readdir(folders.dir)).toEqual([])
   })
 })
 
 describe('findHarness()', () => {
   test('gives nothing when there is none', async () => {
-    expect(await findHarness(harness, places)).toBeUndefined()
+    expect(await findHarness(harness, folders)).toBeUndefined()
   })
 
   test('takes one from PATH if it has the right version, and no other', async () => {
     const path = join(scratch, 'bin/toy')
     await writeProgram(path, '#!/bin/sh\necho 1.2.4\n')
-    expect(await findHarness(harness, places)).toBeUndefined()
+    expect(await findHarness(harness, folders)).toBeUndefined()
     await writeProgram(path, '#!/bin/sh\necho v1.2.3\n')
-    expect(await findHarness(harness, places)).toEqual({ path, command: [path], env: {} })
+    expect(await findHarness(harness, folders)).toEqual({ path, command: [path], env: {} })
   })
 
   test('runs a script for Node with the Node it was given', async () => {
     const path = join(scratch, 'bin/toy')
     await writeProgram(path, '#!/usr/bin/env node\nconsole.log("1.2.3", process.env.HOME)\n')
-    expect(await findHarness(script, places)).toEqual({ path, command: [process.execPath, path], env: {} })
+    expect(await findHarness(script, folders)).toEqual({ path, command: [process.execPath, path], env: {} })
   })
 
   test('says so when that Node is too old', async () => {
-    await writeProgram(join(places.dir, 'toy-1.2.3/node_modules/toy/cli.js'), '')
-    const old = { ...places, node: { path: 'node', version: '18.20.4' } }
+    await writeProgram(join(folders.dir, 'toy-1.2.3/node_modules/toy/cli.js'), '')
+    const old = { ...folders, node: { path: 'node', version: '18.20.4' } }
     await expect(findHarness(script, old)).rejects.toThrow('Toy needs Node 20.0.0 or newer; this is Node 18.20.4.')
     expect(await findHarness(script, { ...old, node: { path: 'node', version: '20.0.0' } })).toBeDefined()
   })

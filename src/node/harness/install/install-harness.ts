@@ -3,14 +3,14 @@ import { chmod, constants, copyFile, link, mkdir, mkdtemp, rename, rm } from 'no
 import { basename, dirname, join, relative } from 'node:path'
 import { RolloutError } from '../../../model/failure.ts'
 import { hashFile } from './file-sums.ts'
-import { askVersion, assertNode, findProgram, installFolder, type HarnessPlaces } from '../find-harness.ts'
+import { askVersion, assertNode, findProgram, installFolder, type HarnessFolders } from '../find-harness.ts'
 import { bundleStart, checkBundle, loadBundle, sealBundle, type Bundle, type BundleContents } from './harness-bundle.ts'
 import type { PackagedHarness } from '../presets/harness.ts'
 import { installFromNpm } from './install-from-npm.ts'
 import { installFromPypi } from './install-from-pypi.ts'
 
 export interface InstallDeps {
-  places: HarnessPlaces
+  folders: HarnessFolders
   /** For npm and pip: their settings, proxy and cache are the user's own. */
   env: Readonly<Record<string, string | undefined>>
   /** Who makes the bundle. */
@@ -30,9 +30,9 @@ export interface Installation {
  * not at all; who else installs the same at the same time does no harm.
  */
 export async function installHarness(harness: PackagedHarness, deps: InstallDeps): Promise<Installation> {
-  const { places } = deps
-  const folder = installFolder(harness, places.dir)
-  const state = await stateOf(harness, folder, places)
+  const { folders } = deps
+  const folder = installFolder(harness, folders.dir)
+  const state = await stateOf(harness, folder, folders)
   switch (state.kind) {
     case 'whole':
       return { folder, bundle: state.bundle, outcome: 'kept' }
@@ -47,7 +47,7 @@ export async function installHarness(harness: PackagedHarness, deps: InstallDeps
 
 type State = { kind: 'whole'; bundle: Bundle } | { kind: 'unsealed' | 'damaged' | 'absent' }
 
-async function stateOf(harness: PackagedHarness, folder: string, places: HarnessPlaces): Promise<State> {
+async function stateOf(harness: PackagedHarness, folder: string, folders: HarnessFolders): Promise<State> {
   if (!existsSync(folder)) return { kind: 'absent' }
   try {
     const bundle = await loadBundle(folder)
@@ -58,7 +58,7 @@ async function stateOf(harness: PackagedHarness, folder: string, places: Harness
     if (error instanceof RolloutError && error.code === 'harness.damaged') return { kind: 'damaged' }
     throw error
   }
-  return { kind: (await findProgram(harness, folder, places)) === undefined ? 'damaged' : 'unsealed' }
+  return { kind: (await findProgram(harness, folder, folders)) === undefined ? 'damaged' : 'unsealed' }
 }
 
 async function makeAnew(
@@ -67,7 +67,7 @@ async function makeAnew(
   deps: InstallDeps,
   { replace }: { replace: boolean },
 ): Promise<Bundle> {
-  const { dir } = deps.places
+  const { dir } = deps.folders
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const scratch = await mkdtemp(join(dir, `.${basename(folder)}-`))
   const old = `${scratch}-old`
@@ -93,20 +93,20 @@ async function fetchPackage(harness: PackagedHarness, folder: string, deps: Inst
 
 /** Adds what runs the program, sees that it does, and makes a bundle of it. */
 async function seal(harness: PackagedHarness, folder: string, deps: InstallDeps): Promise<Bundle> {
-  const { places } = deps
-  const program = await findProgram(harness, folder, places)
+  const { folders } = deps
+  const program = await findProgram(harness, folder, folders)
   if (program === undefined) {
-    const looked = harness.program(places.platform).paths.join(' and ')
-    throw failed(harness, `the package has no program for ${places.platform} (looked for ${looked})`)
+    const looked = harness.program(folders.platform).paths.join(' and ')
+    throw failed(harness, `the package has no program for ${folders.platform} (looked for ${looked})`)
   }
-  const { kind } = harness.program(places.platform)
+  const { kind } = harness.program(folders.platform)
   const contents: BundleContents = {
-    platform: places.platform,
+    platform: folders.platform,
     program: { kind, path: relative(folder, program.path) },
-    interpreter: kind === 'node' ? await addNode(harness, folder, places) : null,
+    interpreter: kind === 'node' ? await addNode(harness, folder, folders) : null,
     createdBy: deps.createdBy,
   }
-  const version = await askVersion(harness, bundleStart(contents, folder), { path: '', tmpdir: places.tmpdir })
+  const version = await askVersion(harness, bundleStart(contents, folder), { path: '', tmpdir: folders.tmpdir })
   if (version !== harness.package.version) {
     throw failed(harness, `it says its version is ${version ?? 'nothing'}, not ${harness.package.version}`)
   }
@@ -117,7 +117,7 @@ async function seal(harness: PackagedHarness, folder: string, deps: InstallDeps)
 async function addNode(
   harness: PackagedHarness,
   folder: string,
-  { dir, node, platform }: HarnessPlaces,
+  { dir, node, platform }: HarnessFolders,
 ): Promise<NonNullable<Bundle['interpreter']>> {
   assertNode(harness, node.version)
   const path = 'node/bin/node'
