@@ -126,7 +126,7 @@ export class SessionNode implements AsyncDisposable {
     try {
       await removeLeftSandboxes(options)
       await rm(gradingFolder(options.dir), { recursive: true, force: true })
-      await SessionFolder.removeUnbegun(sessions)
+      await SessionFolder.removeEmpty(sessions)
       const recovered: Recovered[] = []
       for (const folder of await SessionFolder.unfinished(sessions)) {
         const found = await recoverSession(folder, options)

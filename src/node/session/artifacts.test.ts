@@ -78,7 +78,7 @@ test.each([
   'a/b/c/d/e/f',
 ])('%j is no name for an artifact', async (path) => {
   const { artifacts, dir } = artifactsWith()
-  await expect(artifacts.write(path, 'x')).rejects.toThrow('is no path for an artifact')
+  await expect(artifacts.write(path, 'x')).rejects.toThrow('is not a valid artifact path')
   expect(existsSync(dir)).toBe(false)
 })
 

@@ -3,7 +3,7 @@ import type { Clock } from '../../lib/async/clock.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 import { withTimeLimit } from './time-limit.ts'
 
-/** Sends one request to the engine and reads its whole answer. Rejects when the engine gives none. */
+/** Sends one request to the engine and reads its whole answer. Rejects if the engine does not answer. */
 export type AskEngine = (request: TurnRequest, signal: AbortSignal) => Promise<void>
 
 export interface EngineControlOptions {
@@ -13,21 +13,21 @@ export interface EngineControlOptions {
   signal: AbortSignal
 }
 
-/** Longer than one token takes on a busy engine. */
+/** A busy engine answers with one token within this time. */
 const CONTROL_MS = 60_000
 
 /**
- * Whether a request fails because of what it holds. `passed`: the engine answers a plain request, fails for this one
- * again, and answers a plain request afterwards. `failed`: the engine answers this request now, or does not answer plain
- * ones; then its failure was not caused by the request.
+ * Tests whether a request fails because of its content. `passed`: the engine answers a plain request, fails again for
+ * this request, and answers a plain request afterwards. `failed`: the engine answers this request now, or does not answer
+ * plain requests; then the content of the request did not cause the failure.
  */
 export async function controlEngine(
   request: TurnRequest,
   { ask, model, clock, signal }: EngineControlOptions,
 ): Promise<'passed' | 'failed'> {
   const limit = { ms: CONTROL_MS, code: 'upstream.timeout', message: 'The engine did not answer in time.' } as const
-  const answers = (asked: TurnRequest): Promise<boolean> =>
-    withTimeLimit(limit, { clock, signal }, (stop) => ask(asked, stop)).then(
+  const answers = (sent: TurnRequest): Promise<boolean> =>
+    withTimeLimit(limit, { clock, signal }, (stop) => ask(sent, stop)).then(
       () => true,
       () => false,
     )

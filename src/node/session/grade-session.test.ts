@@ -41,7 +41,7 @@ async function open({ evaluator, fails = {}, freeBytes = 1024 ** 4 }: Script) {
     agent: toSandbox('agent'),
     snapshot: 'state',
     graders: {
-      async take(from) {
+      async acquire(from) {
         taken.push(from)
         const code = fails[from]
         if (code !== undefined) throw new RolloutError(code, `No ${from} sandbox`)
@@ -62,11 +62,11 @@ async function open({ evaluator, fails = {}, freeBytes = 1024 ** 4 }: Script) {
 const gives = (result: Partial<EvalResult>) => ({ evaluate: async () => ({ metadata: {}, ...result }) })
 
 test.each<[string, Partial<EvalResult>, RegExp]>([
-  ['NaN', { outcome_reward: Number.NaN }, /no result/],
-  ['an infinite reward', { outcome_reward: -Infinity }, /no result/],
+  ['NaN', { outcome_reward: Number.NaN }, /no valid result/],
+  ['an infinite reward', { outcome_reward: -Infinity }, /no valid result/],
   ['a reward outside of 0 to 1', { outcome_reward: 1.01 }, /1\.01 is outside of the declared range, 0 to 1/],
   ['a reward of a trace outside', { trace_rewards: [0, -1] }, /-1 is outside of the declared range/],
-  ['a component that is not finite', { outcome_reward: 1, components: { a: Infinity } }, /no result/],
+  ['a component that is not finite', { outcome_reward: 1, components: { a: Infinity } }, /no valid result/],
   ['too few rewards of traces', { trace_rewards: [1] }, /1 rewards for 2 samples/],
 ])('an evaluator that gives %s fails', async (_, result, message) => {
   const { grading } = await open({ evaluator: gives(result) })

@@ -36,7 +36,7 @@ class Workshop {
   }
 
   async take(from: 'clean' | 'agent' = 'clean', signal = NEVER): Promise<string> {
-    return (await this.clock.run(this.graders.take(from, signal))).id
+    return (await this.clock.run(this.graders.acquire(from, signal))).id
   }
 
   async dispose(): Promise<void> {
@@ -135,19 +135,19 @@ test('whoever gives up while one is made gets none, and it is not left behind', 
   const shop = new Workshop()
   shop.isDeaf = true
   const enough = new AbortController()
-  const taken = shop.graders.take('clean', enough.signal)
+  const taken = shop.graders.acquire('clean', enough.signal)
   taken.catch(() => {})
   await shop.clock.advance(10)
   enough.abort(new Error('took too long'))
   await shop.dispose()
   await Promise.allSettled([taken])
   expect(shop.there.size).toBe(0)
-  await expect(shop.graders.take('clean', enough.signal)).rejects.toThrow('took too long')
+  await expect(shop.graders.acquire('clean', enough.signal)).rejects.toThrow('took too long')
 })
 
 test('what the agent left is given only to an evaluator that said it needs it, and never the one made early', async () => {
   const shop = new Workshop()
-  await expect(shop.graders.take('agent', NEVER)).rejects.toMatchObject({ code: 'evaluator.crashed' })
+  await expect(shop.graders.acquire('agent', NEVER)).rejects.toMatchObject({ code: 'evaluator.crashed' })
   const other = new Workshop({ fromAgent: true })
   other.graders.prewarm()
   expect(await other.take('agent')).toBe('agent-2')

@@ -85,7 +85,7 @@ test('links are not followed, neither in the folder nor in its place', async () 
   await symlink(dir, join(home, '.cli/other'))
   const artifacts = await keep({ folders: ['.cli/logs', '.cli/other'] })
   expect(artifacts.kept.map(({ path }) => path)).toEqual(['harness/log', 'harness/not-kept.txt'])
-  expect(await readFile(join(kept, 'harness/not-kept.txt'), 'utf8')).toBe('.cli/other: it is not a folder\n')
+  expect(await readFile(join(kept, 'harness/not-kept.txt'), 'utf8')).toBe('.cli/other: not a folder\n')
   expect(await readdir(join(kept, 'harness'))).toEqual(['log', 'not-kept.txt'])
 })
 

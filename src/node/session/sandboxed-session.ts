@@ -28,7 +28,7 @@ import { keepHarnessLogs } from './harness-logs.ts'
 import { assertVersion } from '../harness/assert-version.ts'
 import type { RunnableHarness } from '../harness/find-runnable.ts'
 import type { Harness } from '../harness/presets/harness.ts'
-import { lastWords } from './last-words.ts'
+import { readOutputEnd } from './output-end.ts'
 import { launchInSandbox } from '../harness/launch-in-sandbox.ts'
 import type { HostGate } from '../sandbox/host-access.ts'
 import type { Leases } from '../sandbox/keep-alive.ts'
@@ -254,7 +254,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
       const execution = await launchInSandbox(this.#sandbox!, plan, { outputBytes }, signal)
       const result = await untilEnded(execution, signal)
       await this.#keepOutput(execution, result)
-      const message = await lastWords(execution, outputBytes)
+      const message = await readOutputEnd(execution, outputBytes)
       const isGone =
         result.exitCode === null && !signal.aborted && !result.isOutOfMemory && !(await isAlive(this.#sandbox!))
       return {

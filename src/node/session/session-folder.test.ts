@@ -135,7 +135,7 @@ test('a damaged order is store.corrupt, and says which file it is', async () => 
 })
 
 test.each(['../elsewhere', 'a/b', '', '.', '..'])('%j cannot be the name of a session', (id) => {
-  expect(() => SessionFolder.of(dir, id)).toThrow('cannot be a session id')
+  expect(() => SessionFolder.of(dir, id)).toThrow('is not a valid session id')
 })
 
 test('a folder of which not even the order was written is removed, and no other', async () => {
@@ -144,6 +144,6 @@ test('a folder of which not even the order was written is removed, and no other'
   await writeFile(join(dir, 'ses_cut', '.order.json.1'), '{')
   await mkdir(join(dir, 'ses_recorded'))
   await writeFile(join(dir, 'ses_recorded', 'calls.plog'), '')
-  await SessionFolder.removeUnbegun(dir)
+  await SessionFolder.removeEmpty(dir)
   expect((await readdir(dir)).toSorted()).toEqual(['ses_ordered', 'ses_recorded'])
 })

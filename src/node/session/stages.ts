@@ -2,13 +2,13 @@ import * as z from 'zod'
 import { Slots, type Slot } from '../../lib/async/slots.ts'
 import type { NodeStageMetrics } from '../../model/node.ts'
 
-/** How many sessions may be at each stage of a node. */
+/** Limits the sessions in each stage of a node. */
 export const StageWidths = z.strictObject({
-  init: z.int().min(1).default(4).describe('Sandboxes that are being made ready at a time'),
-  ready: z.int().min(0).default(4).describe('Sandboxes that may wait, ready, for a place to run; 0: none waits'),
-  run: z.int().min(1).default(4).describe('Agents at work at a time'),
-  postrun: z.int().min(1).default(4).describe('Sessions that are being built and graded at a time'),
-  backlog: z.int().min(1).default(8).describe('Ended agents that may wait to be graded before new ones have to wait'),
+  init: z.int().min(1).default(4).describe('Sandboxes prepared at a time'),
+  ready: z.int().min(0).default(4).describe('Prepared sandboxes that may wait for a run slot; 0: none'),
+  run: z.int().min(1).default(4).describe('Harnesses that run at a time'),
+  postrun: z.int().min(1).default(4).describe('Sessions built and graded at a time'),
+  backlog: z.int().min(1).default(8).describe('Ended sessions that may wait for grading; more block the run slots'),
 })
 export type StageWidths = z.infer<typeof StageWidths>
 
