@@ -142,7 +142,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
-      askEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
+      sendToEngine: (request, signal) => askUpstream(engine.upstream, request, signal),
       builds,
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),

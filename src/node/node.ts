@@ -15,7 +15,8 @@ import type { Runtime } from './sandbox/runtimes/runtime.ts'
 import { recoverSession, type Recovered } from './session/recover-session.ts'
 import { runSession } from './session/run-session.ts'
 import { RunTimes } from './session/run-times.ts'
-import { SandboxedSession, type SandboxedSessionDeps } from './session/sandboxed-session.ts'
+import { SandboxedSession } from './session/sandboxed-session.ts'
+import type { SandboxedSessionDeps } from './session/session-deps.ts'
 import { pastFolder, SessionFolder, sessionsFolder } from './session/session-folder.ts'
 import type { Transition } from './session/session-states.ts'
 import { Stages, type StageWidths } from './session/stages.ts'
@@ -36,7 +37,7 @@ export interface NodeOptions extends Omit<
    * again. `report`: the server decides; results are written to files, for a worker to deliver.
    */
   recovery?: 'again' | 'report'
-  /** Returns how many model calls a running session has made. Absent: calls are not counted. */
+  /** Returns the number of model calls and tokens of a running session. Absent: calls are not counted. */
   progressOf?: (sessionId: string) => SessionProgress | undefined
   /** Called when the sandbox of a session is ready, and so its image and prepared state are cached on this machine. */
   onPrepared?: (order: SessionOrder) => void
@@ -121,7 +122,10 @@ export class SessionNode implements AsyncDisposable {
     const outcome = await acquireLockFile(join(options.dir, 'node.lock'), await identifyProcess())
     if (!('lock' in outcome)) {
       const owner = outcome.heldBy === undefined ? 'another process' : `process ${outcome.heldBy.pid}`
-      throw new RolloutError('config.invalid', `The folder ${options.dir} belongs to ${owner}; give this node its own.`)
+      throw new RolloutError(
+        'config.invalid',
+        `The folder ${options.dir} belongs to ${owner}. Use another folder for this node.`,
+      )
     }
     try {
       await removeLeftSandboxes(options)
@@ -216,7 +220,7 @@ export class SessionNode implements AsyncDisposable {
     await after?.catch(() => {})
     const folder = SessionFolder.of(sessionsFolder(dir), sessionId)
     await this.#queueFolder(sessionId, async () => {
-      if (!isContinued) await folder.setAside(pastFolder(dir))
+      if (!isContinued) await folder.archive(pastFolder(dir))
       await folder.writeOrder(order)
     })
     const problem = (error: unknown): void => this.#problem(error, sessionId)
@@ -230,12 +234,12 @@ export class SessionNode implements AsyncDisposable {
    * Moves the files of an ended attempt to the folder of past sessions, unless a later attempt has replaced them. Resolves
    * with the new path; undefined if nothing was moved.
    */
-  forget(sessionId: string, attempt: number): Promise<string | undefined> {
+  archive(sessionId: string, attempt: number): Promise<string | undefined> {
     const { dir } = this.#options
     const folder = SessionFolder.of(sessionsFolder(dir), sessionId)
     return this.#queueFolder(sessionId, async () => {
       const running = this.#running.get(sessionId)?.session
-      return running?.attempt === attempt ? undefined : folder.setAside(pastFolder(dir), attempt)
+      return running?.attempt === attempt ? undefined : folder.archive(pastFolder(dir), attempt)
     })
   }
 

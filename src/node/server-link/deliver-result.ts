@@ -36,7 +36,7 @@ export async function deliverResult(client: ResultClient, delivery: ResultDelive
   const short = withResult ? await readShort(folder.result, client.inlineBytes) : undefined
   const uploadResult = async (): Promise<ResultFields> => {
     const id = withResult ? await upload(client, folder.result, delivery) : undefined
-    // With `store.unavailable` the outcome itself says that the result could not be written.
+    // With `store.unavailable` the outcome itself reports that the result could not be written.
     if (withResult && id === undefined && outcome.failure?.code !== 'store.unavailable') throw missing(folder.result)
     return { result_upload_id: id }
   }

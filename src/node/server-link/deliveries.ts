@@ -80,7 +80,7 @@ export class Deliveries {
   remove(lease: { sessionId: string; attempt: number }): void {
     const delivery = this.#all.get(keyOf(lease))
     if (delivery === undefined) return
-    this.#forget(delivery)
+    this.#delete(delivery)
     delivery.stop.abort(new Error('The server does not wait for this result.'))
   }
 
@@ -190,11 +190,11 @@ export class Deliveries {
 
   #end(delivery: Delivery, end: DeliveryEnd): void {
     if (this.#all.get(keyOf(delivery.outcome)) !== delivery) return
-    this.#forget(delivery)
+    this.#delete(delivery)
     this.#deps.onEnd(delivery.outcome, end)
   }
 
-  #forget(delivery: Delivery): void {
+  #delete(delivery: Delivery): void {
     this.#all.delete(keyOf(delivery.outcome))
     const index = this.#queue.indexOf(delivery)
     if (index !== -1) this.#queue.splice(index, 1)

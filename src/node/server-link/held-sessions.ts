@@ -134,12 +134,12 @@ export class HeldSessions implements Disposable {
 
   #finished(held: HeldLease, outcome: SessionOutcome): void {
     this.#deps.onCapacity()
-    if (!this.#leases.has(held)) return this.#moveToPast(held)
+    if (!this.#leases.has(held)) return this.#archive(held)
     if (outcome.status === 'CANCELLED') {
       // The server did not cancel it: this node is stopping, and another node may run the session.
       this.#leases.delete(held)
       void this.#release([held])
-      return this.#moveToPast(held)
+      return this.#archive(held)
     }
     this.#deps.failurePause.note(outcome)
     held.isFinished = true
@@ -156,7 +156,7 @@ export class HeldSessions implements Disposable {
     this.#deps.failurePause.noteUnwritable()
     this.#deps.onCapacity()
     if (this.#leases.delete(held)) void this.#release([held])
-    this.#moveToPast(held)
+    this.#archive(held)
   }
 
   #delivered(outcome: SessionOutcome, end: DeliveryEnd): void {
@@ -167,7 +167,7 @@ export class HeldSessions implements Disposable {
     if (end === 'accepted') this.counts.accepted += 1
     else this.#countLost(held, end === 'lost' ? 'its result came too late' : 'its result cannot be delivered')
     if (end === 'undeliverable') void this.#release([held])
-    this.#moveToPast(held)
+    this.#archive(held)
   }
 
   /** Applies the server's answers about leases. Every attempt that is not `held` is dropped. */
@@ -210,7 +210,7 @@ export class HeldSessions implements Disposable {
     this.#countLost(held, why)
     if (held.isFinished) {
       this.#deliveries.remove(held)
-      this.#moveToPast(held)
+      this.#archive(held)
     } else held.session?.cancel(`This node no longer holds the lease of the session: ${why}.`)
   }
 
@@ -219,9 +219,9 @@ export class HeldSessions implements Disposable {
     this.#deps.logger.info({ sessionId, attempt, why }, 'the lease of a session was lost')
   }
 
-  #moveToPast({ sessionId, attempt }: HeldLease): void {
+  #archive({ sessionId, attempt }: HeldLease): void {
     this.#deps.node
-      .forget(sessionId, attempt)
+      .archive(sessionId, attempt)
       .then((path) => (path === undefined ? undefined : this.#past.add(path)))
       .catch((error: unknown) =>
         this.#deps.logger.warn(

@@ -9,7 +9,7 @@ import type { WorkerNode } from './worker-node.ts'
  * and folders without a result for a server, are left unchanged.
  */
 export async function loadFinished(
-  node: Pick<WorkerNode, 'dir' | 'forget' | 'sessions'>,
+  node: Pick<WorkerNode, 'dir' | 'archive' | 'sessions'>,
   logger: Logger,
 ): Promise<SessionOutcome[]> {
   const finished: SessionOutcome[] = []
@@ -19,7 +19,7 @@ export async function loadFinished(
     try {
       const outcome = await folder.readOutcome()
       // The earlier process released the lease of a cancelled session.
-      if (outcome.status === 'CANCELLED') await node.forget(outcome.sessionId, outcome.attempt)
+      if (outcome.status === 'CANCELLED') await node.archive(outcome.sessionId, outcome.attempt)
       else if ((await fileExists(folder.result)) || outcome.failure?.code === 'store.unavailable')
         finished.push(outcome)
       else logger.warn({ folder: folder.path }, 'a session has no result for a server; its folder is ignored')

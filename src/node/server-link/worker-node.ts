@@ -4,7 +4,7 @@ import type { SessionNode } from '../node.ts'
 /** The methods of a node that a worker uses. */
 export type WorkerNode = Pick<
   SessionNode,
-  'dir' | 'widths' | 'metrics' | 'sessions' | 'submit' | 'forget' | 'progressOf'
+  'dir' | 'widths' | 'metrics' | 'sessions' | 'submit' | 'archive' | 'progressOf'
 >
 
 /** The requests that a worker sends to a server. */

@@ -4,10 +4,10 @@ import type { TurnRequest } from '../../model/turn.ts'
 import { withTimeLimit } from './time-limit.ts'
 
 /** Sends one request to the engine and reads its whole answer. Rejects if the engine does not answer. */
-export type AskEngine = (request: TurnRequest, signal: AbortSignal) => Promise<void>
+export type SendToEngine = (request: TurnRequest, signal: AbortSignal) => Promise<void>
 
 export interface EngineControlOptions {
-  ask: AskEngine
+  send: SendToEngine
   model: string
   clock: Clock
   signal: AbortSignal
@@ -22,16 +22,16 @@ const CONTROL_MS = 60_000
  * plain requests; then the content of the request did not cause the failure.
  */
 export async function controlEngine(
-  request: TurnRequest,
-  { ask, model, clock, signal }: EngineControlOptions,
+  failed: TurnRequest,
+  { send, model, clock, signal }: EngineControlOptions,
 ): Promise<'passed' | 'failed'> {
   const limit = { ms: CONTROL_MS, code: 'upstream.timeout', message: 'The engine did not answer in time.' } as const
-  const answers = (sent: TurnRequest): Promise<boolean> =>
-    withTimeLimit(limit, { clock, signal }, (stop) => ask(sent, stop)).then(
+  const answers = (request: TurnRequest): Promise<boolean> =>
+    withTimeLimit(limit, { clock, signal }, (stop) => send(request, stop)).then(
       () => true,
       () => false,
     )
-  const again: TurnRequest = { ...request, forcedSampling: { ...request.forcedSampling, maxTokens: 1 } }
+  const again: TurnRequest = { ...failed, forcedSampling: { ...failed.forcedSampling, maxTokens: 1 } }
   const plain = probeRequest({ model, isPlain: true, logprobs: false })
   if (!(await answers(plain)) || (await answers(again))) return 'failed'
   return (await answers(plain)) ? 'passed' : 'failed'

@@ -37,7 +37,7 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
     await using found = await loadIfRecorded(order.sessionId, deps)
     const hasCalls = found.tooLarge !== undefined || (found.loaded?.head.turnCount ?? 0) > 0
     if (deps.recovery === 'report' && !hasCalls && (await folder.readGrade()) === undefined) {
-      await folder.setAside(pastFolder(deps.dir))
+      await folder.archive(pastFolder(deps.dir))
       return { next: 'forgotten', order }
     }
     if (BEFORE_RUN.has(reached) && !hasCalls) {

@@ -4,7 +4,7 @@ import type { SessionOutcome } from '../../model/session-outcome.ts'
 import { toCounts } from '../build/build-counts.ts'
 import type { LoadedSession } from '../build/session-build.ts'
 import type { SessionEnd } from './run-session.ts'
-import type { SessionBuild } from './sandboxed-session.ts'
+import type { SessionBuild } from './built-session.ts'
 import type { SessionFolder } from './session-folder.ts'
 import { writeResult } from './session-result.ts'
 

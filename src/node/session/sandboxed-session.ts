@@ -1,26 +1,21 @@
 import { mkdir, rm, statfs } from 'node:fs/promises'
-import type { Socket } from 'node:net'
 import { dirname, join, posix } from 'node:path'
 import type { SessionAccess, SessionOptions } from '../../gateway/gateway.ts'
-import type { MonotonicClock } from '../../lib/async/clock.ts'
-import type { Slots } from '../../lib/async/slots.ts'
 import { needsControl, type FailurePhase } from '../../model/attribution.ts'
-import type { ChatMessage } from '../../model/chat-message.ts'
-import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
+import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import type { SessionOrder } from '../../model/session-order.ts'
 import type { AgentEnding, SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionTiming } from '../../model/session.ts'
-import type { AgentSpec, PrepareAction, SamplingSpec, TaskRequest } from '../../model/task.ts'
+import type { PrepareAction, SamplingSpec } from '../../model/task.ts'
 import { NO_NETWORK_NOTICE, noticesOf } from '../../model/task-notices.ts'
-import type { TranscriptEntry } from '../../model/transcript.ts'
-import type { Builder } from '../../trajectory/builders/builder.ts'
 import type { Evaluator } from '../../trajectory/evaluators/evaluator.ts'
-import { Artifacts, type ArtifactPolicy } from './artifacts.ts'
+import { Artifacts } from './artifacts.ts'
 import type { AgentRun, BuildOutcome } from './attribute-ending.ts'
-import type { BuildFacts, LoadedSession, RecordHead, SessionBuilds } from '../build/session-build.ts'
-import { controlEngine, type AskEngine } from './engine-control.ts'
-import { SessionGrading, type GradedSession } from './grade-session.ts'
+import type { LoadedSession } from '../build/session-build.ts'
+import { missingServers, toGraded, whyIncomplete, type SessionBuild } from './built-session.ts'
+import { controlEngine } from './engine-control.ts'
+import { SessionGrading } from './grade-session.ts'
 import { Graders } from './graders.ts'
 import { SANDBOX_GONE, toEnd } from './harness-end.ts'
 import { planLaunch, type LaunchPlan } from '../harness/harness-launch.ts'
@@ -30,65 +25,15 @@ import type { RunnableHarness } from '../harness/find-runnable.ts'
 import type { Harness } from '../harness/presets/harness.ts'
 import { readOutputEnd } from './output-end.ts'
 import { launchInSandbox } from '../harness/launch-in-sandbox.ts'
-import type { HostGate } from '../sandbox/host-access.ts'
-import type { Leases } from '../sandbox/keep-alive.ts'
 import { reportSession } from './report-session.ts'
 import type { SessionEnd, SessionSteps } from './run-session.ts'
-import type { RunTimes } from './run-times.ts'
 import type { Execution, ExecResult, Mount, Runtime, Sandbox } from '../sandbox/runtimes/runtime.ts'
 import { toSandboxSpec } from '../sandbox/prepare/sandbox-order.ts'
+import type { OpenRuntime, SandboxedSessionDeps } from './session-deps.ts'
 import { identityVariables } from './session-environment.ts'
 import type { SessionFolder } from './session-folder.ts'
-import type { StartOptions, WarmStarts } from '../sandbox/prepare/warm-start.ts'
+import type { StartOptions } from '../sandbox/prepare/warm-start.ts'
 import { withTimeLimit } from './time-limit.ts'
-
-/** An opened runtime, and the prepared sandboxes that it can start from. */
-export interface OpenRuntime {
-  runtime: Runtime
-  starts: WarmStarts
-}
-
-/** What a node provides to each of its sessions. */
-export interface SandboxedSessionDeps {
-  nodeId: string
-  gateway: SessionGateway
-  model: { name: string; contextTokens: number; images: boolean }
-  /** Sends one request to the engine that belongs to no session. Rejects if the engine does not answer it. */
-  askEngine: AskEngine
-  /** Loads the recorded calls of a session and builds its samples. */
-  builds: SessionBuilds
-  openRuntime(spec: TaskRequest['runtime']): Promise<OpenRuntime>
-  findHarness(agent: AgentSpec): Promise<RunnableHarness>
-  /** Rejects an invalid builder before the harness runs. */
-  createBuilder(spec: TaskRequest['builder']): Promise<Builder>
-  createEvaluator(spec: NonNullable<TaskRequest['evaluator']>): Promise<Evaluator>
-  /** Restricts what tasks may use of this machine. Absent: tasks are not restricted. */
-  host?: Pick<HostGate, 'admit' | 'assertGradable'>
-  clock: MonotonicClock
-  leases: Leases
-  runTimes: RunTimes
-  startTimes: RunTimes
-  /** Limits the graders of all sessions that are started before they are needed. */
-  standby: Slots
-  /** Folder for files that were copied out of sandboxes, while they are graded. No sandbox can read it. */
-  scratch: string
-  /** Size limit of each of the harness's stdout and stderr. */
-  outputBytes: number
-  /** Memory limit of a sandbox whose task sets none, in MB. Absent: no limit. */
-  usualMemoryMb?: number
-  artifacts: ArtifactPolicy
-  /** `report`: the session also writes a result file, for delivery to a server. */
-  recovery?: 'again' | 'report'
-}
-
-/** The methods of a gateway that a session uses. */
-export interface SessionGateway {
-  openSession(options: SessionOptions): Promise<SessionAccess>
-  /** Returns a failure if the call log is incomplete. */
-  closeSession(id: string): Promise<Failure | undefined>
-  /** The socket must be paused and unread. */
-  accept(sessionId: string, socket: Socket): void
-}
 
 /** A port of the sandbox's own loopback interface. */
 const GATEWAY_PORT = 8080
@@ -103,12 +48,6 @@ interface Resolved extends OpenRuntime {
   evaluator: Evaluator | undefined
 }
 
-/** A built session; its samples are in the build process. */
-export interface SessionBuild {
-  loaded: LoadedSession
-  facts: BuildFacts
-}
-
 /** The steps of a session with sandboxes, a harness and a gateway. Dispose of it after `report`. */
 export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutcome>, AsyncDisposable {
   readonly #order: SessionOrder
@@ -118,6 +57,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
   readonly #artifacts: Artifacts
   /** Disposed of by `tearDown`, the newest first. */
   readonly #owned = new AsyncDisposableStack()
+  /** Aborted by `tearDown`. */
   readonly #over = new AbortController()
   readonly #timing: SessionTiming = {}
   readonly #warnings: string[] = []
@@ -171,7 +111,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
     const startedAt = clock.monotonic()
     if (spec.network.kind === 'none') this.#warnings.push(...noticesOf(task))
     const either = AbortSignal.any([signal, this.#over.signal])
-    const { actions, options } = this.#steps(task.runtime?.prepare ?? [])
+    const { actions, options } = this.#prepareActions(task.runtime?.prepare ?? [])
     const { sandbox } = await this.#own(this.#withNetworkHint(starts.start(spec, actions, either, options)))
     startTimes.add(task.task_id, clock.monotonic() - startedAt)
     this.#sandbox = sandbox
@@ -180,7 +120,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
   }
 
   /** The preparation steps of a sandbox, and the environment of their commands. */
-  #steps(prepare: readonly PrepareAction[]): { actions: readonly PrepareAction[]; options: StartOptions } {
+  #prepareActions(prepare: readonly PrepareAction[]): { actions: readonly PrepareAction[]; options: StartOptions } {
     const { task } = this.#order
     const { direct_exec_init_command: init, backend } = task.runtime ?? {}
     const env = identityVariables(this.#order)
@@ -223,7 +163,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
     const { clock, standby } = this.#deps
     const spec = () => toSandboxSpec(this.#order, runtime, { ...this.#sandboxParts('grader'), mounts: [] })
     const start = async (prepare: readonly PrepareAction[], signal: AbortSignal): Promise<Sandbox> => {
-      const { actions, options } = this.#steps(prepare)
+      const { actions, options } = this.#prepareActions(prepare)
       return this.#renewLease((await starts.start(spec(), actions, signal, options)).sandbox)
     }
     const { prepare = [], eval_prepare: evalPrepare } = task.runtime ?? {}
@@ -274,12 +214,12 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
     const { task, sessionId } = this.#order
     const sandbox = this.#sandbox!
     const { harness, bundle } = runnable
-    const isApart = runtime.capabilities.isolatesFiles
+    const { isolatesFiles } = runtime.capabilities
     const baseUrl = `http://127.0.0.1:${sandbox.doorPort}/s/${sessionId}`
     return planLaunch(
       harness,
       {
-        start: bundle?.startAt(isApart ? BUNDLE : bundle.folder),
+        start: bundle?.startAt(isolatesFiles ? BUNDLE : bundle.folder),
         home: this.#home(),
         workdir: sandbox.workdir,
         // Commands inherit the sandbox's own environment, such as PATH.
@@ -351,10 +291,10 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
 
   /** Tests whether the engine still fails for the request of the last call while it answers other requests. */
   async #controlEngine(loaded: LoadedSession): Promise<'passed' | 'failed'> {
-    const { askEngine, clock, model } = this.#deps
+    const { sendToEngine, clock, model } = this.#deps
     const request = await loaded.readLastRequest()
     if (request === undefined) return 'failed'
-    return controlEngine(request, { ask: askEngine, model: model.name, clock, signal: this.#over.signal })
+    return controlEngine(request, { send: sendToEngine, model: model.name, clock, signal: this.#over.signal })
   }
 
   /** Runs after `seal`, when the key in the logs is no longer valid. A failure does not affect the session. */
@@ -518,29 +458,4 @@ async function isAlive(sandbox: Sandbox): Promise<boolean> {
   } catch {
     return false
   }
-}
-
-/** Only evaluators that users load from modules get the turns of the record, which may be large. */
-async function toGraded({ loaded, facts }: SessionBuild, { evaluator }: TaskRequest): Promise<GradedSession> {
-  const { turnCount: _, ...head } = loaded.head
-  const [conversation, transcript] = [await loaded.readConversation(), await loaded.readTranscript()]
-  return {
-    session: evaluator?.strategy.includes('/') ? await loaded.readRecord() : { ...head, turns: [] },
-    summary: facts.summary,
-    // Parsed only if the evaluator reads them.
-    conversation: () => JSON.parse(conversation) as ChatMessage[],
-    transcript: () => JSON.parse(transcript) as TranscriptEntry[],
-  }
-}
-
-/** Most harnesses do not report an MCP server that failed to start, but they then offer none of its tools. */
-function missingServers(servers: readonly string[], { offered }: BuildFacts): string[] {
-  return servers
-    .filter((_, i) => offered[i] === false)
-    .map((name) => `No tool of the MCP server "${name}" was ever offered to the model; did it start?`)
-}
-
-function whyIncomplete({ complete, incompleteReasons }: RecordHead): Failure | undefined {
-  if (complete) return undefined
-  return toFailure(new RolloutError('store.unavailable', `The record is incomplete: ${incompleteReasons.join('; ')}`))
 }

@@ -67,7 +67,7 @@ export class SessionFolder {
     return folders.filter((_, index) => states[index])
   }
 
-  /** Removes folders without a complete session spec: the caller was never told that the session started. */
+  /** Removes folders without a complete session spec: their sessions were never confirmed to the caller. */
   static async removeEmpty(dir: string): Promise<void> {
     for (const { path } of await SessionFolder.all(dir)) {
       const names = await readdir(path).catch(() => undefined)
@@ -101,7 +101,7 @@ export class SessionFolder {
    * Moves the folder to the past sessions, so that another attempt can use its path. With `attempt`, only if the folder
    * belongs to that attempt. Resolves with the new path; undefined if nothing was moved.
    */
-  async setAside(past: string, attempt?: number): Promise<string | undefined> {
+  async archive(past: string, attempt?: number): Promise<string | undefined> {
     const found = await this.#attempt()
     if (attempt !== undefined && found !== attempt) return undefined
     const target = join(past, `attempt-${found}`, basename(this.path))
