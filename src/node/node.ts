@@ -103,7 +103,7 @@ export class SessionNode implements AsyncDisposable {
     this.#lock = lock
     this.recovered = recovered
     this.#stages = new Stages(options.widths)
-    this.#leases = new Leases(options.clock, (error) => this.#problem(error))
+    this.#leases = new Leases(options.clock, (error) => this.#logError(error))
     this.#deps = {
       ...options,
       leases: this.#leases,
@@ -223,11 +223,11 @@ export class SessionNode implements AsyncDisposable {
       if (!isContinued) await folder.archive(pastFolder(dir))
       await folder.writeOrder(order)
     })
-    const problem = (error: unknown): void => this.#problem(error, sessionId)
-    const note = (transition: Transition): Promise<void> => this.#note(order, folder, transition)
-    await using steps = new SandboxedSession(order, this.#deps, { folder, problem })
+    const onError = (error: unknown): void => this.#logError(error, sessionId)
+    const onTransition = (transition: Transition): Promise<void> => this.#publish(order, folder, transition)
+    await using steps = new SandboxedSession(order, this.#deps, { folder, onError })
     const plan = { priority: task.dispatch_priority, limits: toLimits(task, budgets) }
-    return await runSession(plan, steps, { stages: this.#stages, clock, note, problem }, cancel)
+    return await runSession(plan, steps, { stages: this.#stages, clock, onTransition, onError }, cancel)
   }
 
   /**
@@ -259,15 +259,15 @@ export class SessionNode implements AsyncDisposable {
   }
 
   /** Stores a transition, then publishes it. A full disk costs the journal entry, not the session. */
-  async #note(order: SessionOrder, folder: SessionFolder, { from, to, at }: Transition): Promise<void> {
+  async #publish(order: SessionOrder, folder: SessionFolder, { from, to, at }: Transition): Promise<void> {
     const { sessionId, attempt, task } = order
     const running = this.#running.get(sessionId)
     const isCurrent = running?.session.attempt === attempt
     if (isCurrent) running.status = to
     try {
-      await folder.note({ at, attempt, from, to })
+      await folder.appendJournal({ at, attempt, from, to })
     } catch (error) {
-      this.#problem(error, sessionId)
+      this.#logError(error, sessionId)
     }
     this.#options.onEvent?.({
       type: 'session.state_changed',
@@ -282,7 +282,7 @@ export class SessionNode implements AsyncDisposable {
     if (isCurrent) running.onStatus?.()
   }
 
-  #problem(error: unknown, sessionId?: string): void {
+  #logError(error: unknown, sessionId?: string): void {
     this.#options.logger.warn({ err: error, sessionId }, 'error that does not affect the outcome of a session')
   }
 

@@ -167,8 +167,8 @@ export class SimNode {
     const deps = {
       stages: this.#stages,
       clock: this.#clock,
-      note: ({ to }: { to: SessionStatus }) => this.#note(held, to),
-      problem: this.#deps.clock.fail,
+      onTransition: ({ to }: { to: SessionStatus }) => this.#note(held, to),
+      onError: this.#deps.clock.fail,
     }
     const end = await runSession({ priority: order.task.dispatch_priority, limits }, work, deps, cancel.signal)
     if (end.status !== 'CANCELLED') await this.#deliver(held, end)

@@ -153,14 +153,14 @@ class BuildProcess {
     this.#unref()
   }
 
-  async request<T>(message: BuildRequest): Promise<T> {
+  async request<T>(input: BuildRequest): Promise<T> {
     if (this.#ended !== undefined) throw this.#ended
     const waiting = Promise.withResolvers<BuildReply>()
     this.#waiting = waiting
     this.#child.ref()
     this.#child.channel?.ref()
     // If the process has just ended, its exit event rejects the request.
-    this.#child.send(message, () => {})
+    this.#child.send(input, () => {})
     const stop = this.#clock.after(this.#timeoutMs, () => {
       const why = `Building the session took longer than ${this.#timeoutMs / 1000} s.`
       this.#fail(new RolloutError('session.too-large', why))

@@ -106,8 +106,5 @@ class LoadedRecord implements LoadedSession {
 
 /** Returns the turn that ended last: its result is the last that the agent saw. */
 function lastTurn(turns: SessionRecord['turns']): SessionRecord['turns'][number] | undefined {
-  return turns.reduce<SessionRecord['turns'][number] | undefined>(
-    (last, turn) => (last === undefined || (turn.endedAt ?? 0) >= (last.endedAt ?? 0) ? turn : last),
-    undefined,
-  )
+  return turns.toSorted((a, b) => (a.endedAt ?? 0) - (b.endedAt ?? 0)).at(-1)
 }

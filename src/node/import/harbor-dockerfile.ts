@@ -16,17 +16,7 @@ export interface InterpretedEnvironment {
 const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
 /** Instructions about how a container starts; a sandbox does not use them. */
-const WITHOUT_EFFECT = new Set([
-  'CMD',
-  'ENTRYPOINT',
-  'EXPOSE',
-  'HEALTHCHECK',
-  'LABEL',
-  'MAINTAINER',
-  'STOPSIGNAL',
-  'USER',
-  'VOLUME',
-])
+const WITHOUT_EFFECT = new Set('CMD ENTRYPOINT EXPOSE HEALTHCHECK LABEL MAINTAINER STOPSIGNAL USER VOLUME'.split(' '))
 
 /**
  * Converts a Dockerfile with one stage to steps that prepare a sandbox: WORKDIR, COPY, ADD of plain files, ENV, ARG and RUN.

@@ -123,10 +123,7 @@ export class HeldSessions implements Disposable {
         (error: unknown) => this.#failedToStore(held, error),
       )
     } catch (error) {
-      this.#deps.logger.warn(
-        { err: error, sessionId, attempt },
-        'a leased session could not be started; its lease is released',
-      )
+      this.#deps.logger.warn({ err: error, sessionId, attempt }, 'a leased session did not start; releasing its lease')
       this.#leases.delete(held)
       void this.#release([held])
     }
@@ -149,10 +146,7 @@ export class HeldSessions implements Disposable {
   /** The outcome could not be written to disk. */
   #failedToStore(held: HeldLease, error: unknown): void {
     const { sessionId, attempt } = held
-    this.#deps.logger.error(
-      { err: error, sessionId, attempt },
-      'the outcome of a session could not be written; the session is lost',
-    )
+    this.#deps.logger.error({ err: error, sessionId, attempt }, 'the outcome of a session could not be written')
     this.#deps.failurePause.noteUnwritable()
     this.#deps.onCapacity()
     if (this.#leases.delete(held)) void this.#release([held])
@@ -223,12 +217,7 @@ export class HeldSessions implements Disposable {
     this.#deps.node
       .archive(sessionId, attempt)
       .then((path) => (path === undefined ? undefined : this.#past.add(path)))
-      .catch((error: unknown) =>
-        this.#deps.logger.warn(
-          { err: error, sessionId },
-          'the files of a session could not be moved to the past sessions',
-        ),
-      )
+      .catch((error: unknown) => this.#deps.logger.warn({ err: error, sessionId }, 'a session could not be archived'))
   }
 
   /** Releases leases. A release request that fails is retried after the next renewal. */

@@ -15,34 +15,35 @@ interface Past {
   at: number
 }
 
+interface PastSessionsDeps {
+  dir: string
+  policy: RetentionPolicy
+  clock: Clock
+  problem: (error: unknown) => void
+}
+
 /** Keeps the folders of sessions that were delivered, released or lost, for inspection. Removes the oldest beyond the limits. */
 export class PastSessions implements Disposable {
-  readonly #dir: string
-  readonly #policy: RetentionPolicy
-  readonly #clock: Clock
-  readonly #problem: (error: unknown) => void
+  readonly #deps: PastSessionsDeps
   /** Sizes of folders, by path. Past folders do not change. */
   readonly #bytes = new Map<string, number>()
   #sweeping: Promise<void> | undefined
   #isRequested = false
   #timer: (() => void) | undefined
 
-  constructor(deps: { dir: string; policy: RetentionPolicy; clock: Clock; problem: (error: unknown) => void }) {
-    this.#dir = deps.dir
-    this.#policy = deps.policy
-    this.#clock = deps.clock
-    this.#problem = deps.problem
+  constructor(deps: PastSessionsDeps) {
+    this.#deps = deps
   }
 
   /** Call after the folder of a session was moved to `path`. */
   async add(path: string): Promise<void> {
-    if (this.#policy.sessions === 0) await rm(path, { recursive: true, force: true })
-    else this.#timer ??= this.#clock.after(SWEEP_MS, () => this.#sweepLater())
+    if (this.#deps.policy.sessions === 0) await rm(path, { recursive: true, force: true })
+    else this.#timer ??= this.#deps.clock.after(SWEEP_MS, () => this.#sweepLater())
   }
 
   #sweepLater(): void {
     this.#timer = undefined
-    void this.sweep().catch((error: unknown) => this.#problem(error))
+    void this.sweep().catch((error: unknown) => this.#deps.problem(error))
   }
 
   [Symbol.dispose](): void {
@@ -64,9 +65,9 @@ export class PastSessions implements Disposable {
   }
 
   async #sweepOnce(): Promise<void> {
-    const { sessions, totalMb, hours } = this.#policy
+    const { sessions, totalMb, hours } = this.#deps.policy
     const found = (await this.#list()).toSorted((one, other) => other.at - one.at)
-    const oldest = this.#clock.now() - hours * HOUR_MS
+    const oldest = this.#deps.clock.now() - hours * HOUR_MS
     let left = totalMb * MEGABYTE
     for (const [index, { path, at }] of found.entries()) {
       if (index < sessions && at >= oldest) left -= await this.#bytesOf(path)
@@ -78,9 +79,9 @@ export class PastSessions implements Disposable {
 
   async #list(): Promise<Past[]> {
     const found: Past[] = []
-    for (const attempt of await namesIn(this.#dir)) {
-      for (const name of await namesIn(join(this.#dir, attempt))) {
-        const path = join(this.#dir, attempt, name)
+    for (const attempt of await namesIn(this.#deps.dir)) {
+      for (const name of await namesIn(join(this.#deps.dir, attempt))) {
+        const path = join(this.#deps.dir, attempt, name)
         // The rename that moved the folder here was the last change of its ctime.
         const stats = await stat(path).catch(() => undefined)
         if (stats !== undefined) found.push({ path, at: stats.ctimeMs })

@@ -24,32 +24,27 @@ export async function gradeWithControl<Built>(
       signal.addEventListener('abort', () => (isOverTime = true))
       return steps.grade(built, ending, signal)
     })
-  try {
-    return await grade()
-  } catch (error) {
-    cancel.throwIfAborted()
-    const failure = toFailure(error)
-    const evidence: FailureEvidence = { phase: steps.gradingPhase(), answers }
-    if (needsControl(failure.code, evidence)) {
-      evidence.control = await timer
-        .limit('evaluate', (signal) => steps.control(failure, signal))
-        .then(
-          () => 'passed' as const,
-          () => 'failed' as const,
-        )
+  let control: FailureEvidence['control']
+  for (let isFirst = true; ; isFirst = false) {
+    try {
+      return await grade()
+    } catch (error) {
       cancel.throwIfAborted()
+      const failure = toFailure(error)
+      const evidence = { phase: steps.gradingPhase(), answers }
+      if (isFirst && needsControl(failure.code, evidence)) {
+        control = await timer
+          .limit('evaluate', (signal) => steps.control(failure, signal))
+          .then(
+            () => 'passed' as const,
+            () => 'failed' as const,
+          )
+        cancel.throwIfAborted()
+      }
+      if (attribute(failure.code, { ...evidence, control }) === 'infrastructure') throw error
+      // A second grading of files that reached the time limit would reach it again.
+      if (isOverTime || !isFirst) return steps.refuse(failure)
+      control = 'passed'
     }
-    if (attribute(failure.code, evidence) === 'infrastructure') throw error
-    // A second grading would reach the time limit as well.
-    if (isOverTime) return steps.refuse(failure)
-  }
-  try {
-    return await grade()
-  } catch (error) {
-    cancel.throwIfAborted()
-    const failure = toFailure(error)
-    const evidence: FailureEvidence = { phase: steps.gradingPhase(), answers, control: 'passed' }
-    if (attribute(failure.code, evidence) === 'infrastructure') throw error
-    return steps.refuse(failure)
   }
 }

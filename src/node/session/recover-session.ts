@@ -9,7 +9,7 @@ import type { BuildFacts, LoadedSession } from '../build/session-build.ts'
 import { pastFolder, type SessionFolder, type StoredGrade } from './session-folder.ts'
 import { toCounts } from '../build/build-counts.ts'
 import type { NodeOptions } from '../node.ts'
-import { writeResultFile } from './report-session.ts'
+import { toOutcome, writeResultFile } from './report-session.ts'
 
 /** An unfinished session of an earlier process, and what the node does with it. */
 export type Recovered =
@@ -47,35 +47,23 @@ export async function recoverSession(folder: SessionFolder, deps: Deps): Promise
       return { next: 'again', order: { ...order, attempt: order.attempt + 1 } }
     }
     const built = await buildIfPossible(found, order)
-    const outcome = toOutcome(order, { reached, ...built, grade: await folder.readGrade() }, deps)
+    const grade = await folder.readGrade()
+    const outcome = toOutcome(order, {
+      nodeId: deps.nodeId,
+      ...(built.tooLarge === undefined
+        ? endingOf(reached, grade?.attempt === order.attempt ? grade : undefined)
+        : { status: 'ERROR', failure: built.tooLarge }),
+      counts: built.facts && toCounts(built.facts.summary),
+      timing: {},
+      artifacts: [],
+      endedAt: deps.clock.now(),
+    })
     if (deps.recovery === 'report') await writeResultFile(folder, built.loaded, { order, outcome })
     await folder.writeOutcome(outcome)
     return { next: 'ended', order, outcome }
   } catch (error) {
     deps.logger.error({ err: error, folder: folder.path }, 'a session of an earlier process could not be recovered')
     return undefined
-  }
-}
-
-function toOutcome(
-  order: SessionOrder,
-  { reached, facts, tooLarge, grade }: Build & { reached: SessionStatus; grade: StoredGrade | undefined },
-  deps: Deps,
-): SessionOutcome {
-  return {
-    schemaVersion: 1,
-    sessionId: order.sessionId,
-    taskId: order.task.task_id,
-    runId: order.runId,
-    attempt: order.attempt,
-    nodeId: deps.nodeId,
-    ...(tooLarge === undefined
-      ? endingOf(reached, grade?.attempt === order.attempt ? grade : undefined)
-      : { status: 'ERROR', failure: tooLarge }),
-    counts: facts && toCounts(facts.summary),
-    timing: {},
-    artifacts: [],
-    endedAt: deps.clock.now(),
   }
 }
 

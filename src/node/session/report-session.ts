@@ -15,36 +15,32 @@ export interface ReportOptions extends Pick<
   folder: SessionFolder
   /** Whether to write a result file, for delivery to a server. */
   writesResult: boolean
-  problem(error: unknown): void
+  onError: (error: unknown) => void
 }
 
 /** Stores the result and the outcome of a session in its folder. Rejects only if the outcome cannot be written. */
 export async function reportSession(
   order: SessionOrder,
   { status, failure, ending, grade, built }: SessionEnd<SessionBuild>,
-  { folder, writesResult, problem, ...fields }: ReportOptions,
+  { folder, writesResult, onError, ...fields }: ReportOptions,
 ): Promise<SessionOutcome> {
-  let outcome: SessionOutcome = {
-    schemaVersion: 1,
-    sessionId: order.sessionId,
-    taskId: order.task.task_id,
-    runId: order.runId,
-    attempt: order.attempt,
-    status,
-    failure,
-    ending,
-    grade,
-    counts: built && toCounts(built.facts.summary),
-    ...fields,
-  }
+  const counts = built && toCounts(built.facts.summary)
+  let outcome = toOutcome(order, { status, failure, ending, grade, counts, ...fields })
   try {
     if (writesResult) await writeResultFile(folder, built?.loaded, { order, outcome })
   } catch (error) {
-    problem(error)
+    onError(error)
     outcome = withoutResult(outcome, error)
   }
   await folder.writeOutcome(outcome)
   return outcome
+}
+
+export function toOutcome(
+  { sessionId, attempt, task, runId }: SessionOrder,
+  fields: Omit<SessionOutcome, 'schemaVersion' | 'sessionId' | 'taskId' | 'runId' | 'attempt'>,
+): SessionOutcome {
+  return { schemaVersion: 1, sessionId, taskId: task.task_id, runId, attempt, ...fields }
 }
 
 export async function writeResultFile(

@@ -161,9 +161,9 @@ async function play(script: Partial<Script> = {}): Promise<{
   const problems: unknown[] = []
   const cancel = new AbortController()
   if (whole.cancelAt !== undefined) clock.after(whole.cancelAt, () => cancel.abort(new Error('by the operator')))
-  const note = async ({ to }: { to: SessionStatus }): Promise<void> => void states.push(to)
-  const problem = (error: unknown): void => void problems.push(error)
-  const end = await clock.run(runSession(whole, steps, { stages, clock, note, problem }, cancel.signal))
+  const onTransition = async ({ to }: { to: SessionStatus }): Promise<void> => void states.push(to)
+  const onError = (error: unknown): void => void problems.push(error)
+  const end = await clock.run(runSession(whole, steps, { stages, clock, onTransition, onError }, cancel.signal))
   return { end, calls: steps.calls, states, problems, stages }
 }
 
@@ -414,7 +414,7 @@ describe('runSession()', () => {
     const cancel = new AbortController()
     clock.after(10, () => cancel.abort(new Error('stop')))
     const steps = new ScriptedSteps(clock, plain)
-    const deps = { stages, clock, note: async () => {}, problem: () => {} }
+    const deps = { stages, clock, onTransition: async () => {}, onError: () => {} }
     const end = await clock.run(runSession(plain, steps, deps, cancel.signal))
     expect(end.status).toBe('CANCELLED')
     expect(steps.calls).toEqual(['tearDown'])
@@ -426,7 +426,7 @@ describe('runSession()', () => {
 test('time limits do not include time in queues', async () => {
   const clock = new FakeClock()
   const stages = new Stages({ init: 2, ready: 2, run: 1, postrun: 2, backlog: 2 })
-  const deps = { stages, clock, note: async () => {}, problem: () => {} }
+  const deps = { stages, clock, onTransition: async () => {}, onError: () => {} }
   const script = {
     ...plain,
     run: { ms: 900, end: 'finished' as const },
@@ -445,7 +445,7 @@ test('the ready and backlog stages limit the prepared and the ungraded sessions'
   const stages = new Stages({ init: 3, ready: 2, run: 1, postrun: 1, backlog: 1 })
   let prepared = 0
   let most = 0
-  const deps = { stages, clock, note: async () => {}, problem: () => {} }
+  const deps = { stages, clock, onTransition: async () => {}, onError: () => {} }
   const all = Array.from({ length: 20 }, () => {
     const steps = new ScriptedSteps(clock, plain, (step) => {
       if (step === 'seal') prepared -= 1
@@ -533,11 +533,11 @@ test('10,000 random schedules: no slot leaks, one teardown, one end, no undeserv
         const states: SessionStatus[] = []
         const cancel = new AbortController()
         if (script.cancelAt !== undefined) clock.after(script.cancelAt, () => cancel.abort(new Error('stop')))
-        const note = async ({ to }: { to: SessionStatus }): Promise<void> => {
+        const onTransition = async ({ to }: { to: SessionStatus }): Promise<void> => {
           expectSound()
           states.push(to)
         }
-        const deps = { stages, clock, note, problem: () => {} }
+        const deps = { stages, clock, onTransition, onError: () => {} }
         return { script, steps, states, end: await runSession(script, steps, deps, cancel.signal) }
       })
       for (const { script, steps, states, end } of await clock.run(Promise.all(played))) {

@@ -59,9 +59,9 @@ export interface SessionDeps {
   stages: Stages
   clock: MonotonicClock
   /** Stores and publishes each state transition. */
-  note(transition: Transition): Promise<void>
+  onTransition: (transition: Transition) => Promise<void>
   /** Logs an error that does not affect the session. */
-  problem(error: unknown): void
+  onError: (error: unknown) => void
 }
 
 /**
@@ -71,10 +71,10 @@ export interface SessionDeps {
 export async function runSession<Built, Outcome>(
   { priority, limits }: { priority: number; limits: SessionLimits },
   steps: SessionSteps<Built, Outcome>,
-  { stages, clock, note, problem }: SessionDeps,
+  { stages, clock, onTransition, onError }: SessionDeps,
   cancel: AbortSignal,
 ): Promise<Outcome> {
-  const state = new SessionState(clock, note)
+  const state = new SessionState(clock, onTransition)
   const timer = new StepTimer(limits, clock, cancel)
   using slot = new StageSlot(stages, priority)
   let end: HarnessEnding & { built?: Built; grade?: EvalResult } = {}
@@ -127,13 +127,13 @@ export async function runSession<Built, Outcome>(
 
   const limit = { ms: TEAR_DOWN_MS, code: 'runtime.gone', message: 'Removing the sandbox took too long.' } as const
   // A sandbox that could not be removed does not change the outcome; the node removes it at its next start.
-  await withTimeLimit(limit, { clock, signal: NEVER }, () => steps.tearDown()).catch(problem)
+  await withTimeLimit(limit, { clock, signal: NEVER }, () => steps.tearDown()).catch(onError)
   // Released before the last transition is published, so that metrics agree with it.
   slot.release()
   const status = toTerminalStatus(end.failure)
   const timing = state.timing()
   await state.to(status)
-  return steps.report({ ...end, status, timing })
+  return await steps.report({ ...end, status, timing })
 }
 
 /** Most runtimes remove a sandbox within two seconds; a cluster may take longer. */

@@ -53,7 +53,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
   readonly #order: SessionOrder
   readonly #deps: SandboxedSessionDeps
   readonly #folder: SessionFolder
-  readonly #problem: (error: unknown) => void
+  readonly #onError: (error: unknown) => void
   readonly #artifacts: Artifacts
   /** Disposed of by `tearDown`, the newest first. */
   readonly #owned = new AsyncDisposableStack()
@@ -73,12 +73,12 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
   constructor(
     order: SessionOrder,
     deps: SandboxedSessionDeps,
-    { folder, problem }: { folder: SessionFolder; problem: (error: unknown) => void },
+    { folder, onError }: { folder: SessionFolder; onError: (error: unknown) => void },
   ) {
     this.#order = order
     this.#deps = deps
     this.#folder = folder
-    this.#problem = problem
+    this.#onError = onError
     this.#artifacts = new Artifacts(folder.artifacts, deps.artifacts)
   }
 
@@ -389,7 +389,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
 
   async report(end: SessionEnd<SessionBuild>): Promise<SessionOutcome> {
     const { nodeId, clock, recovery } = this.#deps
-    await this.#artifacts.settle({ hasFailed: end.status !== 'COMPLETED' }).catch(this.#problem)
+    await this.#artifacts.settle({ hasFailed: end.status !== 'COMPLETED' }).catch(this.#onError)
     return reportSession(this.#order, end, {
       nodeId,
       timing: { ...end.timing, ...this.#timing },
@@ -398,7 +398,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
       endedAt: clock.now(),
       folder: this.#folder,
       writesResult: recovery === 'report',
-      problem: this.#problem,
+      onError: this.#onError,
     })
   }
 

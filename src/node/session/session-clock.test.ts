@@ -50,8 +50,8 @@ test('timing does not depend on changes of the wall clock', async () => {
       const deps = {
         stages: new Stages(WIDTHS),
         clock,
-        note: async (transition: Transition) => void notes.push(transition),
-        problem: (error: unknown) => expect.unreachable(String(error)),
+        onTransition: async (transition: Transition) => void notes.push(transition),
+        onError: (error: unknown) => expect.unreachable(String(error)),
       }
       const order = { priority: 0, limits: LIMITS }
       const end = await clock.run(runSession(order, steps, deps, new AbortController().signal))

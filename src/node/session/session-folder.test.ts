@@ -44,8 +44,8 @@ test('session spec, journal, grade and outcome are read as they were written', a
     grade: { outcome_reward: 0.5, metadata: {} },
   }
   await folder.writeOrder(orderOf('ses_1'))
-  await folder.note(begun)
-  await folder.note(ready)
+  await folder.appendJournal(begun)
+  await folder.appendJournal(ready)
   await folder.writeGrade(grade)
   await folder.writeOutcome(outcomeOf('ses_1'))
   expect(await folder.readOrder()).toEqual(orderOf('ses_1'))
@@ -57,7 +57,7 @@ test('session spec, journal, grade and outcome are read as they were written', a
 test('the folder contains only the four files, which only their owner can read', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
-  await folder.note(begun)
+  await folder.appendJournal(begun)
   await folder.writeOutcome(outcomeOf('ses_1'))
   const names = await readdir(folder.path)
   expect(names.toSorted()).toEqual(['journal.jsonl', 'order.json', 'outcome.json'])
@@ -68,7 +68,7 @@ test('the folder contains only the four files, which only their owner can read',
 test('readJournal() skips an incomplete last line', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
-  await folder.note(begun)
+  await folder.appendJournal(begun)
   await appendFile(join(folder.path, 'journal.jsonl'), JSON.stringify(ready).slice(0, 20))
   expect(await folder.readJournal()).toEqual([begun])
 })
@@ -77,8 +77,8 @@ test('readJournal() skips a line that a full disk cut, and reads all later lines
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
   await appendFile(join(folder.path, 'journal.jsonl'), JSON.stringify(begun).slice(0, 20))
-  await folder.note(begun)
-  await folder.note(ready)
+  await folder.appendJournal(begun)
+  await folder.appendJournal(ready)
   expect(await folder.readJournal()).toEqual([ready])
 })
 

@@ -134,7 +134,7 @@ export class SessionFolder {
   }
 
   /** Survives a crash of this process; a power cut may lose the last lines, but never damages earlier lines. */
-  async note(entry: JournalEntry): Promise<void> {
+  async appendJournal(entry: JournalEntry): Promise<void> {
     await appendFile(join(this.path, 'journal.jsonl'), `${JSON.stringify(entry)}\n`, { mode: 0o600 })
   }
 

@@ -32,12 +32,15 @@ export class SessionState {
   #status: SessionStatus = 'REGISTERED'
   readonly #since = new Map<SessionStatus, number>()
   readonly #clock: Pick<MonotonicClock, 'now' | 'monotonic'>
-  readonly #note: (transition: Transition) => Promise<void>
+  readonly #onTransition: (transition: Transition) => Promise<void>
 
-  /** `note` stores and publishes each transition, in order. */
-  constructor(clock: Pick<MonotonicClock, 'now' | 'monotonic'>, note: (transition: Transition) => Promise<void>) {
+  /** `onTransition` stores and publishes each transition, in order. */
+  constructor(
+    clock: Pick<MonotonicClock, 'now' | 'monotonic'>,
+    onTransition: (transition: Transition) => Promise<void>,
+  ) {
     this.#clock = clock
-    this.#note = note
+    this.#onTransition = onTransition
     this.#since.set('REGISTERED', clock.monotonic())
   }
 
@@ -50,7 +53,7 @@ export class SessionState {
     if (!transitions[from].includes(status)) throw new Error(`a session cannot go from ${from} to ${status}`)
     this.#status = status
     this.#since.set(status, this.#clock.monotonic())
-    await this.#note({ from, to: status, at: this.#clock.now() })
+    await this.#onTransition({ from, to: status, at: this.#clock.now() })
   }
 
   /** How long the session has been in each stage. Null for stages that the session did not reach. */

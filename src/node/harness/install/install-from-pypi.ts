@@ -36,20 +36,8 @@ export async function installFromPypi(
   if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
   await copyLibraries(folder, deps)
   // Bytecode is validated by content, not by time: copies of the read-only bundle have other modification times.
-  const compile = [
-    '-I',
-    '-m',
-    'compileall',
-    '-q',
-    '-j',
-    '0',
-    '--invalidation-mode',
-    'unchecked-hash',
-    '-s',
-    folder,
-    home,
-  ]
-  await runProgram([join(folder, PROGRAM), ...compile], {
+  const compile = '-I -m compileall -q -j 0 --invalidation-mode unchecked-hash -s'.split(' ')
+  await runProgram([join(folder, PROGRAM), ...compile, folder, home], {
     ...deps,
     env: { LD_LIBRARY_PATH: join(folder, PYTHON_LIBRARIES) },
   })

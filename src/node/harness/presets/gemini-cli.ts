@@ -1,7 +1,6 @@
 import * as z from 'zod'
 import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
-import type { McpServer } from '../../../model/task.ts'
-import { defineHarness, extraConfig, optional, toJsonFile, words } from './harness.ts'
+import { defineHarness, extraConfig, optional, toGeminiServer, toJsonFile, words } from './harness.ts'
 
 /** Disables a tool that runs at the provider; engines do not implement it. */
 const POLICY = `[[rule]]
@@ -50,7 +49,7 @@ export const geminiCli = defineHarness({
       general: { enableAutoUpdate: false, enableAutoUpdateNotification: false },
       model: { maxSessionTurns: settings.max_session_turns, compressionThreshold: settings.compression_threshold },
       tools: { core: settings.core_tools, exclude: settings.exclude_tools },
-      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toEntry(server)])),
+      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toGeminiServer(server)])),
     }
     return {
       files: {
@@ -80,15 +79,3 @@ export const geminiCli = defineHarness({
     130: 'interrupted',
   },
 })
-
-/** The key of the address selects the transport. `trust`: tools run without confirmation. */
-function toEntry({ transport, command, args, url }: McpServer): Record<string, unknown> {
-  switch (transport) {
-    case 'stdio':
-      return { command, args, trust: true }
-    case 'sse':
-      return { url, trust: true }
-    case 'streamable-http':
-      return { httpUrl: url, trust: true }
-  }
-}

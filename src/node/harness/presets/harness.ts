@@ -203,6 +203,18 @@ export function toJsonFile(value: unknown): string {
   return `${JSON.stringify(value, null, 2)}\n`
 }
 
+/** An MCP server in settings of Gemini CLI and its forks. The key of the address selects the transport. `trust`: no confirmation. */
+export function toGeminiServer({ transport, command, args, url }: McpServer): Record<string, unknown> {
+  switch (transport) {
+    case 'stdio':
+      return { command, args, trust: true }
+    case 'sse':
+      return { url, trust: true }
+    case 'streamable-http':
+      return { httpUrl: url, trust: true }
+  }
+}
+
 /** Repeats a flag for each value: `--flag a --flag b`. */
 export function repeated(flag: string, values: readonly string[] | undefined): string[] {
   return (values ?? []).flatMap((value) => [flag, value])

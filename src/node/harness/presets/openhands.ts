@@ -144,7 +144,7 @@ export const openhands = defineHarness({
         capability_overrides: { supports_vision: images },
         max_input_tokens: contextTokens - answerTokens(contextTokens),
         max_output_tokens: settings.max_output_tokens ?? answerTokens(contextTokens),
-        ...(settings.temperature === undefined ? {} : { temperature: settings.temperature }),
+        temperature: settings.temperature,
         input_cost_per_token: 0,
         output_cost_per_token: 0,
         ...settings.config,
@@ -153,17 +153,11 @@ export const openhands = defineHarness({
         api_key: key,
         api_mode: 'chat',
       },
-      agent: {
-        mcp_config: Object.fromEntries(servers) as unknown,
-        ...(prompt === undefined ? {} : { system_prompt: prompt }),
-      },
+      agent: { mcp_config: Object.fromEntries(servers) as unknown, system_prompt: prompt },
       condenser: settings.condenser ?? true,
       terminal: settings.terminal ?? 'subprocess',
       skills: hasSkills ? `${home}/${SKILLS}` : null,
-      conversation: {
-        ...(iterations === undefined ? {} : { max_iteration_per_run: iterations }),
-        ...(detection === undefined ? {} : { stuck_detection: detection }),
-      },
+      conversation: { max_iteration_per_run: iterations, stuck_detection: detection },
     }
     return {
       files: {

@@ -1,7 +1,16 @@
 import * as z from 'zod'
 import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
-import type { McpServer } from '../../../model/task.ts'
-import { defineHarness, extraConfig, KEY_VARIABLE, optional, PROVIDER, repeated, toJsonFile, words } from './harness.ts'
+import {
+  defineHarness,
+  extraConfig,
+  KEY_VARIABLE,
+  optional,
+  PROVIDER,
+  repeated,
+  toGeminiServer,
+  toJsonFile,
+  words,
+} from './harness.ts'
 
 const QwenCodeSettings = z.strictObject({
   approval_mode: z.enum(['plan', 'auto-edit', 'yolo']).optional().describe('Absent: yolo, every action is allowed'),
@@ -59,8 +68,8 @@ export const qwenCode = defineHarness({
       model: { name: model },
       modelProviders: { openai: [provider] },
       // Otherwise MCP tools are not in the request until the model searches for them.
-      ...(mcpServers.length === 0 ? {} : { tools: { toolSearch: { enabled: settings.tool_search ?? false } } }),
-      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toEntry(server)])),
+      tools: mcpServers.length === 0 ? undefined : { toolSearch: { enabled: settings.tool_search ?? false } },
+      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toGeminiServer(server)])),
     }
     return {
       files: { '.qwen/settings.json': toJsonFile(mergeTrees(config, settings.config ?? {})) },
@@ -89,15 +98,3 @@ export const qwenCode = defineHarness({
     130: 'interrupted',
   },
 })
-
-/** The key of the address selects the transport. `trust`: tools run without confirmation. */
-function toEntry({ transport, command, args, url }: McpServer): Record<string, unknown> {
-  switch (transport) {
-    case 'stdio':
-      return { command, args, trust: true }
-    case 'sse':
-      return { url, trust: true }
-    case 'streamable-http':
-      return { httpUrl: url, trust: true }
-  }
-}
