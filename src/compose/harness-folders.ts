@@ -1,6 +1,6 @@
 import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
-import type { HarnessPlaces } from '../node/harness/find-harness.ts'
+import type { HarnessFolders } from '../node/harness/find-harness.ts'
 import { harnesses, presets } from '../node/harness/presets/index.ts'
 import type { Harness, PackagedHarness } from '../node/harness/presets/harness.ts'
 import { RolloutError } from '../model/failure.ts'
@@ -13,7 +13,7 @@ export const HARNESS_DIR_HELP = `Where harnesses are installed (default: POLAR_H
 export function harnessPlaces(
   dir: string | undefined,
   env: Readonly<Record<string, string | undefined>>,
-): HarnessPlaces {
+): HarnessFolders {
   return {
     dir: resolve(dir ?? env['POLAR_HARNESS_DIR'] ?? DEFAULT_DIR),
     path: env['PATH'] ?? '',

@@ -20,7 +20,7 @@ import { sessionsFolder } from '../node/session/session-folder.ts'
 import type { StageWidths } from '../node/session/stages.ts'
 import { machineMemory, usualMemoryMb } from '../node/sandbox/usual-memory.ts'
 import { findLabels } from '../node/server-link/find-labels.ts'
-import { Warmth } from '../node/server-link/warm-images.ts'
+import { WarmImages } from '../node/server-link/warm-images.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
 import { createEvaluator } from '../trajectory/create-evaluator.ts'
 import type { BuildSettings } from './build-process.ts'
@@ -128,7 +128,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
     member === undefined || member === 'all'
       ? undefined
       : await openHostGate({ access: member, usualRuntime: runtime, modules })
-  const warmth = new Warmth()
+  const warmth = new WarmImages()
   const settings: BuildSettings = { sessions: sessionsFolder(dir), modules }
   const program = new URL(`./build-process${extname(import.meta.url)}`, import.meta.url)
   const builds = owned.use(new BuildProcesses({ program, settings, clock }))
@@ -142,11 +142,11 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
         contextTokens: choice.contextTokens ?? engine.contextTokens ?? USUAL_CONTEXT,
         images: choice.images,
       },
-      askEngine: (request, signal) => sendControlRequest(engine.upstream, request, signal),
+      sendToEngine: (request, signal) => sendControlRequest(engine.upstream, request, signal),
       builds,
       openRuntime: (spec) => opened.open(spec),
       usedRuntimes: () => opened.used(),
-      findHarness: (agent) => findRunnable(agent, { places, modules }),
+      findHarness: (agent) => findRunnable(agent, { folders: places, modules }),
       createBuilder: (spec) => createBuilder(spec, { allowed: modules }),
       createEvaluator: (spec) =>
         createEvaluator(spec, {
@@ -176,7 +176,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   choice.starting?.throwIfAborted()
   const allowed = member === 'all' ? runtimes.kinds : member?.runtimes
   const labels =
-    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime, places })
+    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime, folders: places })
   const all = owned.move()
   return {
     node,

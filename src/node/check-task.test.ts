@@ -20,7 +20,7 @@ async function problemsOf(task: Record<string, unknown>, options = HERE): Promis
   return (await checkTask(parsed, options)).map((problem) => renderProblem(problem))
 }
 
-test('checkTask() finds nothing in a task that can run', async () => {
+test('checkTask() returns no problem for a valid task', async () => {
   await writeFile(join(dir, 'in.txt'), '')
   await mkdir(join(dir, 'tests'))
   const task = {
@@ -64,12 +64,12 @@ test.each([
   ['builder', { builder: { strategy: '/no/builder.ts' } }, 'builder.strategy: Builder module /no/builder.ts'],
   ['evaluator', { evaluator: { strategy: '/no/grade.ts' } }, 'evaluator.strategy: Evaluator module /no/grade.ts'],
   ['runtime', { runtime: { import_path: '/no/runtime.ts' } }, 'runtime.import_path: Runtime module /no/runtime.ts'],
-])('checkTask() finds a forbidden module (%s), where modules are known', async (_, task, problem) => {
+])('checkTask() finds a forbidden module (%s) if modules are known', async (_, task, problem) => {
   expect(await problemsOf(task)).toEqual([expect.stringContaining(problem)])
   expect(await problemsOf(task, ELSEWHERE)).toEqual([])
 })
 
-test('checkTask() finds every missing file, where files are on this machine', async () => {
+test('checkTask() finds every missing file if files are on this machine', async () => {
   await writeFile(join(dir, 'file'), '')
   const task = {
     agent: { harness: 'pi', skills_path: join(dir, 'skills') },
@@ -95,14 +95,14 @@ test('checkTask() finds every missing file, where files are on this machine', as
   expect(await problemsOf(task, ELSEWHERE)).toEqual([])
 })
 
-test('checkTask() finds a missing secret, where secrets are known', async () => {
+test('checkTask() finds a missing secret if secrets are known', async () => {
   const config = { base_url: 'http://127.0.0.1:1', model: 'm', rubric: 'Is it good?', api_key_env: 'JUDGE_KEY' }
   const task = { evaluator: { strategy: 'judge', config } }
   expect(await problemsOf(task)).toEqual([expect.stringMatching(/^evaluator\.strategy: .*JUDGE_KEY/)])
   expect(await problemsOf(task, ELSEWHERE)).toEqual([])
 })
 
-test('checkTask() gives all problems of a task at once', async () => {
+test('checkTask() returns all problems of a task at once', async () => {
   const problems = await problemsOf({
     agent: { harness: 'nope' },
     builder: { strategy: 'nope' },

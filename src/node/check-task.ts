@@ -28,7 +28,7 @@ export const PATH_KEYS: ReadonlySet<string> = new Set(['task_dir', 'tests_dir', 
 
 type Path = TaskProblem['path']
 
-/** Every mistake in a task that can be found without starting anything of it. */
+/** Returns all problems of a task that can be found without running it. */
 export async function checkTask(task: TaskRequest, options: TaskCheckOptions): Promise<TaskProblem[]> {
   const { agent, builder, evaluator, runtime } = task
   const { modules } = options
@@ -56,19 +56,19 @@ export async function checkTask(task: TaskRequest, options: TaskCheckOptions): P
   return (await Promise.all(checks)).flat()
 }
 
-/** Settings, MCP servers and skills are refused by the harness itself, when it is configured. */
+/** The harness itself validates settings, MCP servers and skills when it is configured. */
 async function checkAgent({ agent, instruction }: TaskRequest, allowed: readonly string[]): Promise<void> {
   const harness =
     agent.import_path == null ? presetOf(agent.harness!) : await loadHarness(agent.import_path, { allowed })
-  const place = { home: '/home/agent', workdir: '/workspace', env: {} }
+  const environment = { home: '/home/agent', workdir: '/workspace', env: {} }
   const model = { model: agent.model_name ?? 'model', contextTokens: 32_768, images: false }
   const gateway = { sessionId: 'ses_check', baseUrl: 'http://127.0.0.1:1', key: 'polar-check' }
-  planLaunch(harness, place, { ...gateway, ...model, instruction, agent })
+  planLaunch(harness, environment, { ...gateway, ...model, instruction, agent })
 }
 
-const FIELD = /^(?<place>(?:agent|builder|evaluator|runtime)(?:\.[\w-]+|\[\d+\])*): (?<message>[\s\S]*)$/
+const FIELD = /^(?<field>(?:agent|builder|evaluator|runtime)(?:\.[\w-]+|\[\d+\])*): (?<message>[\s\S]*)$/
 
-/** What `config.invalid` says, a problem a line. A line that names no field is about `path`. */
+/** Splits the message of `config.invalid` into one problem per line. A line that names no field refers to `path`. */
 async function problemsOf(path: Path, work: () => unknown): Promise<TaskProblem[]> {
   try {
     await work()
@@ -76,10 +76,10 @@ async function problemsOf(path: Path, work: () => unknown): Promise<TaskProblem[
   } catch (error) {
     if (!(error instanceof RolloutError) || error.code !== 'config.invalid') throw error
     return error.message.split('\n').map((line) => {
-      const { place, message } = FIELD.exec(line)?.groups ?? {}
-      if (place === undefined || message === undefined) return { path, message: line }
+      const { field, message } = FIELD.exec(line)?.groups ?? {}
+      if (field === undefined || message === undefined) return { path, message: line }
       return {
-        path: place
+        path: field
           .split(/[.[\]]+/)
           .filter((step) => step !== '')
           .map(toStep),
@@ -98,7 +98,7 @@ function toStep(text: string): string | number {
 interface NamedFile {
   path: Path
   file: string
-  /** Absent: either. */
+  /** Absent: a file or a folder. */
   kind?: 'file' | 'folder'
 }
 

@@ -10,47 +10,48 @@ import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import type { SessionStatus } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
-import { Artifacts, type ArtifactPolicy } from './session/artifacts.ts'
-import { toCounts } from './build/build-counts.ts'
 import { Leases } from './sandbox/keep-alive.ts'
-import { recoverSession, type Recovered } from './session/recover-session.ts'
-import { runSession, type SessionEnd, type SessionLimits } from './session/run-session.ts'
-import { RunTimes } from './session/run-times.ts'
 import type { Runtime } from './sandbox/runtimes/runtime.ts'
+import { recoverSession, type Recovered } from './session/recover-session.ts'
+import { runSession } from './session/run-session.ts'
+import { RunTimes } from './session/run-times.ts'
+import { SandboxedSession } from './session/sandboxed-session.ts'
+import type { SandboxedSessionDeps } from './session/session-deps.ts'
 import { pastFolder, SessionFolder, sessionsFolder } from './session/session-folder.ts'
-import { writeResult } from './session/session-result.ts'
 import type { Transition } from './session/session-states.ts'
-import { RealWork, type SessionBuild, type WorkDeps } from './session/sandboxed-session.ts'
 import { Stages, type StageWidths } from './session/stages.ts'
+import type { SessionLimits } from './session/time-limit.ts'
 
-export interface NodeOptions extends Omit<WorkDeps, 'leases' | 'runTimes' | 'startTimes' | 'standby' | 'scratch'> {
-  /** Everything it keeps: sessions below `sessions`, what is being graded below `grading`. */
+export interface NodeOptions extends Omit<
+  SandboxedSessionDeps,
+  'leases' | 'runTimes' | 'startTimes' | 'standby' | 'scratch'
+> {
+  /** The folder of the node: sessions below `sessions`, files that are being graded below `grading`. */
   dir: string
   widths: StageWidths
   budgets: NodeBudgets
-  artifacts: ArtifactPolicy
-  /** Kinds of sandbox that an earlier process with the same folder may have left some of. */
+  /** The runtimes in which an earlier process with the same folder may have left sandboxes. */
   usedRuntimes(): Promise<Runtime[]>
   /**
-   * What becomes of sessions that an earlier process left. `again` (default): those without captured calls are made again.
-   * `report`: somebody else decides that; results are written as files, for a worker to deliver.
+   * What happens to unfinished sessions of an earlier process. `again` (default): sessions without captured calls start
+   * again. `report`: the server decides; results are written to files, for a worker to deliver.
    */
   recovery?: 'again' | 'report'
-  /** How far a session has come that is under way; absent: nobody counts. */
+  /** Returns the number of model calls and tokens of a running session. Absent: calls are not counted. */
   progressOf?: (sessionId: string) => SessionProgress | undefined
-  /** A sandbox of this order has been made ready: what it took is warm now. */
+  /** Called when the sandbox of a session is ready, and so its image and prepared state are cached on this machine. */
   onPrepared?: (order: SessionOrder) => void
   logger: Logger
   onEvent?: (event: SessionEvent) => void
 }
 
-/** For tasks that do not say. Seconds. */
+/** Time limits in seconds for tasks that set none. */
 export interface NodeBudgets {
   init: number
   evaluate: number
 }
 
-/** What happened to a session, as it happens. */
+/** A state transition of a session. */
 export interface SessionEvent {
   type: 'session.state_changed'
   session_id: string
@@ -62,7 +63,7 @@ export interface SessionEvent {
   at: number
 }
 
-/** Calls of the model that have ended, and the tokens it sampled in them. */
+/** Model calls that have ended, and the tokens that were sampled in them. */
 export interface SessionProgress {
   calls: number
   tokens: number
@@ -72,7 +73,7 @@ export interface RunningSession {
   readonly sessionId: string
   readonly attempt: number
   readonly status: SessionStatus
-  /** Never rejects but when the disk cannot even hold how it ended. */
+  /** Rejects only if the outcome could not be written to disk. */
   outcome: Promise<SessionOutcome>
   cancel(reason: string): void
 }
@@ -83,17 +84,18 @@ interface Running {
   onStatus: (() => void) | undefined
 }
 
-/** One machine's worth of sessions. Only one process at a time may have its folder. */
+/** Runs the sessions of one machine. At most one process at a time may use the folder of a node. */
 export class SessionNode implements AsyncDisposable {
   readonly #options: NodeOptions
   readonly #stages: Stages
-  readonly #deps: WorkDeps
+  readonly #deps: SandboxedSessionDeps
   readonly #leases: Leases
   readonly #lock: LockFile
   readonly #running = new Map<string, Running>()
-  readonly #turns = new Map<string, Promise<void>>()
+  /** The last operation on the folder of each session. */
+  readonly #folderQueues = new Map<string, Promise<void>>()
   #isDraining = false
-  /** Sessions that were under way when an earlier process ended. Those that are made again are running. */
+  /** Unfinished sessions of an earlier process. Those with `next: 'again'` are running. */
   readonly recovered: readonly Recovered[]
 
   private constructor(options: NodeOptions, lock: LockFile, recovered: readonly Recovered[]) {
@@ -101,7 +103,7 @@ export class SessionNode implements AsyncDisposable {
     this.#lock = lock
     this.recovered = recovered
     this.#stages = new Stages(options.widths)
-    this.#leases = new Leases(options.clock, (error) => this.#problem(error))
+    this.#leases = new Leases(options.clock, (error) => this.#logError(error))
     this.#deps = {
       ...options,
       leases: this.#leases,
@@ -110,22 +112,25 @@ export class SessionNode implements AsyncDisposable {
       standby: new Slots(options.widths.postrun),
       scratch: gradingFolder(options.dir),
     }
-    for (const { order, next } of recovered) if (next === 'again') this.#begin(order, { isContinued: true })
+    for (const { order, next } of recovered) if (next === 'again') this.#start(order, { isContinued: true })
   }
 
-  /** Takes over what an earlier process left: sandboxes are removed, sessions ended or made again. */
+  /** Removes the sandboxes of an earlier process with the same folder, and ends or restarts its sessions. */
   static async start(options: NodeOptions): Promise<SessionNode> {
     const sessions = sessionsFolder(options.dir)
     await mkdir(sessions, { recursive: true, mode: 0o700 })
     const outcome = await acquireLockFile(join(options.dir, 'node.lock'), await identifyProcess())
     if (!('lock' in outcome)) {
-      const who = outcome.heldBy === undefined ? 'another process' : `process ${outcome.heldBy.pid}`
-      throw new RolloutError('config.invalid', `The folder ${options.dir} belongs to ${who}; give this node its own.`)
+      const owner = outcome.heldBy === undefined ? 'another process' : `process ${outcome.heldBy.pid}`
+      throw new RolloutError(
+        'config.invalid',
+        `The folder ${options.dir} belongs to ${owner}. Use another folder for this node.`,
+      )
     }
     try {
       await removeLeftSandboxes(options)
       await rm(gradingFolder(options.dir), { recursive: true, force: true })
-      await SessionFolder.removeUnbegun(sessions)
+      await SessionFolder.removeEmpty(sessions)
       const recovered: Recovered[] = []
       for (const folder of await SessionFolder.unfinished(sessions)) {
         const found = await recoverSession(folder, options)
@@ -159,21 +164,24 @@ export class SessionNode implements AsyncDisposable {
   }
 
   /**
-   * Throws when it is draining, or has that attempt or a later one already. An earlier one is ended first, and what it left
-   * is set aside: two attempts share nothing. `onStatus` is called whenever the session's status has changed.
+   * Starts a session. Throws if the node is draining, or runs this attempt or a later attempt of the session. Cancels an
+   * earlier attempt and moves its files away first: two attempts share nothing. Calls `onStatus` after each transition.
    */
   submit(order: SessionOrder, onStatus?: () => void): RunningSession {
     const { sessionId, attempt } = order
     if (this.#isDraining)
-      throw new RolloutError('config.invalid', `Node ${this.#options.nodeId} takes no more sessions.`)
+      throw new RolloutError('config.invalid', `Node ${this.#options.nodeId} is draining and accepts no new sessions.`)
     const earlier = this.#running.get(sessionId)?.session
     if (earlier !== undefined && earlier.attempt >= attempt)
-      throw new RolloutError('config.invalid', `Session ${sessionId} runs already, as attempt ${earlier.attempt}.`)
-    earlier?.cancel(`Attempt ${attempt} of the session takes its place.`)
-    return this.#begin(order, { after: earlier?.outcome, onStatus })
+      throw new RolloutError(
+        'config.invalid',
+        `Session ${sessionId} is already running, as attempt ${earlier.attempt}.`,
+      )
+    earlier?.cancel(`Attempt ${attempt} replaces this attempt.`)
+    return this.#start(order, { after: earlier?.outcome, onStatus })
   }
 
-  #begin(
+  #start(
     order: SessionOrder,
     how: { isContinued?: boolean; after?: Promise<unknown>; onStatus?: () => void },
   ): RunningSession {
@@ -183,7 +191,7 @@ export class SessionNode implements AsyncDisposable {
     const outcome = runInFaultScope(end, () => this.#run(order, how, cancel.signal)).finally(() => {
       if (this.#running.get(sessionId) === running) this.#running.delete(sessionId)
     })
-    // Whoever wants to know asks; nobody has to.
+    // Callers need not read the outcome.
     outcome.catch(() => {})
     const running: Running = {
       status: 'REGISTERED',
@@ -207,97 +215,59 @@ export class SessionNode implements AsyncDisposable {
     { after, isContinued = false }: { after?: Promise<unknown>; isContinued?: boolean },
     cancel: AbortSignal,
   ): Promise<SessionOutcome> {
-    const { clock, artifacts: policy, dir } = this.#options
+    const { clock, dir, budgets } = this.#options
+    const { sessionId, task } = order
     await after?.catch(() => {})
-    const folder = SessionFolder.of(sessionsFolder(dir), order.sessionId)
-    await this.#inTurn(order.sessionId, async () => {
-      if (!isContinued) await folder.setAside(pastFolder(dir))
+    const folder = SessionFolder.of(sessionsFolder(dir), sessionId)
+    await this.#queueFolder(sessionId, async () => {
+      if (!isContinued) await folder.archive(pastFolder(dir))
       await folder.writeOrder(order)
     })
-    const artifacts = new Artifacts(folder.artifacts, policy)
-    const work = new RealWork(order, this.#deps, { artifacts, keepGrade: (grade) => folder.writeGrade(grade) })
-    const plan = { priority: order.task.dispatch_priority, limits: toLimits(order.task, this.#options.budgets) }
-    const deps = {
-      stages: this.#stages,
-      clock,
-      note: (transition: Transition) => this.#note(order, folder, transition),
-      problem: (error: unknown) => this.#problem(error, order.sessionId),
-    }
-    await using _ = { [Symbol.asyncDispose]: () => work.releaseBuild() }
-    const end = await runSession(plan, work, deps, cancel)
-    await artifacts.settle({ hasFailed: end.status !== 'COMPLETED' }).catch(deps.problem)
-    const ended = toOutcome(order, end, {
-      nodeId: this.#options.nodeId,
-      timing: { ...end.timing, ...work.timing },
-      ...(work.warnings.length === 0 ? {} : { warnings: work.warnings }),
-      artifacts: artifacts.kept,
-      endedAt: clock.now(),
-    })
-    const outcome = this.#options.recovery === 'report' ? await this.#report(order, ended, end.built, folder) : ended
-    await folder.writeOutcome(outcome)
-    return outcome
+    const onError = (error: unknown): void => this.#logError(error, sessionId)
+    const onTransition = (transition: Transition): Promise<void> => this.#publish(order, folder, transition)
+    await using steps = new SandboxedSession(order, this.#deps, { folder, onError })
+    const plan = { priority: task.dispatch_priority, limits: toLimits(task, budgets) }
+    return await runSession(plan, steps, { stages: this.#stages, clock, onTransition, onError }, cancel)
   }
 
   /**
-   * What is left of an attempt that has ended is nobody's business any more, and is set aside; unless a later attempt has
-   * taken its place already. Resolves with where it is now; undefined when nothing was moved.
+   * Moves the files of an ended attempt to the folder of past sessions, unless a later attempt has replaced them. Resolves
+   * with the new path; undefined if nothing was moved.
    */
-  forget(sessionId: string, attempt: number): Promise<string | undefined> {
+  archive(sessionId: string, attempt: number): Promise<string | undefined> {
     const { dir } = this.#options
     const folder = SessionFolder.of(sessionsFolder(dir), sessionId)
-    return this.#inTurn(sessionId, async () => {
+    return this.#queueFolder(sessionId, async () => {
       const running = this.#running.get(sessionId)?.session
-      return running?.attempt === attempt ? undefined : folder.setAside(pastFolder(dir), attempt)
+      return running?.attempt === attempt ? undefined : folder.archive(pastFolder(dir), attempt)
     })
   }
 
-  /** Only one at a time may move a session's folder. */
-  async #inTurn<T>(sessionId: string, work: () => Promise<T>): Promise<T> {
-    const before = this.#turns.get(sessionId)
-    const mine = (before ?? Promise.resolve()).then(work)
-    const settled = mine.then(
+  /** Runs operations on the folder of a session one after the other. */
+  async #queueFolder<T>(sessionId: string, work: () => Promise<T>): Promise<T> {
+    const result = (this.#folderQueues.get(sessionId) ?? Promise.resolve()).then(work)
+    const settled = result.then(
       () => {},
       () => {},
     )
-    this.#turns.set(sessionId, settled)
+    this.#folderQueues.set(sessionId, settled)
     try {
-      return await mine
+      return await result
     } finally {
-      if (this.#turns.get(sessionId) === settled) this.#turns.delete(sessionId)
+      if (this.#folderQueues.get(sessionId) === settled) this.#folderQueues.delete(sessionId)
     }
   }
 
-  /** One whose result cannot be kept has none, and is worth another try elsewhere. */
-  async #report(
-    order: SessionOrder,
-    outcome: SessionOutcome,
-    built: SessionBuild | undefined,
-    folder: SessionFolder,
-  ): Promise<SessionOutcome> {
-    try {
-      if (built === undefined) await writeResult(folder.result, { order, outcome })
-      else await built.loaded.writeResult(folder.result, { order, outcome })
-      return outcome
-    } catch (error) {
-      this.#problem(error, order.sessionId)
-      const failure = toFailure(error)
-      if (failure.code !== 'session.too-large' || built === undefined) return withoutResult(outcome, error)
-      // The agent made so many calls: the session keeps its reward, without samples.
-      const { counts: _, ...rest } = outcome
-      return this.#report(order, { ...rest, status: 'ERROR', failure }, undefined, folder)
-    }
-  }
-
-  /** Stored, then told. A disk that is full costs the journal, not the session; whoever recovers it knows less. */
-  async #note(order: SessionOrder, folder: SessionFolder, { from, to, at }: Transition): Promise<void> {
+  /** Stores a transition, then publishes it. A full disk costs the journal entry, not the session. */
+  async #publish(order: SessionOrder, folder: SessionFolder, { from, to, at }: Transition): Promise<void> {
     const { sessionId, attempt, task } = order
     const running = this.#running.get(sessionId)
     const isCurrent = running?.session.attempt === attempt
     if (isCurrent) running.status = to
     try {
-      await folder.note({ at, attempt, from, to })
+      await folder.appendJournal({ at, attempt, from, to })
     } catch (error) {
-      this.#problem(error, sessionId)
+      this.#logError(error, sessionId)
     }
     this.#options.onEvent?.({
       type: 'session.state_changed',
@@ -312,29 +282,29 @@ export class SessionNode implements AsyncDisposable {
     if (isCurrent) running.onStatus?.()
   }
 
-  #problem(error: unknown, sessionId?: string): void {
-    this.#options.logger.warn({ err: error, sessionId }, 'something went wrong beside a session')
+  #logError(error: unknown, sessionId?: string): void {
+    this.#options.logger.warn({ err: error, sessionId }, 'error that does not affect the outcome of a session')
   }
 
-  /** Takes no more sessions; resolves when those it has are over. */
+  /** Rejects new sessions from now on; resolves when all running sessions have ended. */
   async drain(): Promise<void> {
     this.#isDraining = true
     while (this.#running.size > 0) await Promise.allSettled(this.sessions.map(({ outcome }) => outcome))
   }
 
-  /** Ends what runs, in order. */
+  /** Cancels all sessions and waits for them. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isDraining = true
-    for (const { session } of this.#running.values()) session.cancel('The node was told to stop.')
+    for (const { session } of this.#running.values()) session.cancel('The node is stopping.')
     await this.drain()
     this.#leases[Symbol.dispose]()
     await this.#lock.release()
   }
 }
 
-/** Not a cancellation: the session fails on a defect. */
+/** The session fails because of a defect; it is not cancelled. */
 function uncaught(cause: unknown): RolloutError {
-  return new RolloutError('internal.bug', `An error that nothing caught: ${toFailure(cause).message}`, { cause })
+  return new RolloutError('internal.bug', `Uncaught error: ${toFailure(cause).message}`, { cause })
 }
 
 function gradingFolder(dir: string): string {
@@ -350,37 +320,9 @@ async function removeLeftSandboxes(options: NodeOptions): Promise<void> {
 
 const SECOND = 1000
 
-function toLimits({ timeout_seconds, budgets }: TaskRequest, usual: NodeBudgets): SessionLimits {
-  const initMs = (budgets?.init ?? usual.init) * SECOND
+function toLimits({ timeout_seconds, budgets }: TaskRequest, defaults: NodeBudgets): SessionLimits {
+  const initMs = (budgets?.init ?? defaults.init) * SECOND
   const agentMs = (budgets?.agent ?? timeout_seconds) * SECOND
   const sessionMs = budgets?.session == null ? initMs + agentMs : budgets.session * SECOND
-  return { initMs, agentMs, evaluateMs: (budgets?.evaluate ?? usual.evaluate) * SECOND, sessionMs }
-}
-
-function toOutcome(
-  { sessionId, attempt, task, runId }: SessionOrder,
-  { status, failure, ending, grade, built }: SessionEnd<SessionBuild>,
-  more: Pick<SessionOutcome, 'nodeId' | 'timing' | 'warnings' | 'artifacts' | 'endedAt'>,
-): SessionOutcome {
-  return {
-    schemaVersion: 1,
-    sessionId,
-    taskId: task.task_id,
-    ...(runId === undefined ? {} : { runId }),
-    attempt,
-    status,
-    ...(failure === undefined ? {} : { failure }),
-    ...(ending === undefined ? {} : { ending }),
-    ...(grade === undefined ? {} : { grade }),
-    ...(built === undefined ? {} : { counts: toCounts(built.facts.summary) }),
-    ...more,
-  }
-}
-
-/** Nothing of it can be trusted to be there, so nothing is said of it but why. */
-export function withoutResult(outcome: SessionOutcome, error: unknown): SessionOutcome {
-  const { ending: _, grade: __, counts: ___, failure: ____, ...rest } = outcome
-  const cause = toFailure(error)
-  const message = `The session ended ${outcome.status}, but its result could not be kept or delivered: ${cause.message}`
-  return { ...rest, status: 'ERROR', failure: new RolloutError('store.unavailable', message).failure, artifacts: [] }
+  return { initMs, agentMs, evaluateMs: (budgets?.evaluate ?? defaults.evaluate) * SECOND, sessionMs }
 }

@@ -1,19 +1,20 @@
 import { expect, test } from 'vitest'
 import { RolloutError, type FailureCode } from '../model/failure.ts'
+import { isValid } from '../model/refill.ts'
 import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import { TaskRequest } from '../model/task.ts'
 import type { RunningSession } from './node.ts'
-import { isValid, runTask, type TaskRun } from './run-task.ts'
+import { runTask, type TaskRun } from './run-task.ts'
 
-/** How the sessions of a node end, in the order in which they are submitted; the last goes for all further ones. */
+/** The endings of sessions in the order of their submission; the last ending repeats. */
 type Endings = readonly ('ok' | FailureCode)[]
 
 class FakeNode {
   readonly orders: SessionOrder[] = []
   readonly cancelled: string[] = []
   readonly #endings: Endings
-  /** Sessions that have not ended when this is set end when they are cancelled. */
+  /** If set, sessions end only when they are cancelled. */
   readonly #hang: boolean
 
   constructor(endings: Endings, { hang = false } = {}) {
@@ -70,7 +71,7 @@ function counter(): { next(prefix: string): string } {
   return { next: (prefix) => `${prefix}_${++count}` }
 }
 
-test('as many sessions are made as the task asks for, each with an id of its own', async () => {
+test('runTask() starts num_samples sessions with different ids', async () => {
   const { node, valid, outcomes } = await runWith(['ok'], { samples: 3 })
   expect(node.orders.map(({ sessionId, attempt }) => [sessionId, attempt])).toEqual([
     ['ses_1', 1],
@@ -88,7 +89,7 @@ test.each<FailureCode>([
   'evaluator.crashed',
   'session.init-timeout',
   'store.unavailable',
-])('%s is made up for by another session', async (code) => {
+])('runTask() refills a session that failed with %s', async (code) => {
   const { node, valid, outcomes } = await runWith([code, 'ok'])
   expect([node.orders.length, valid, outcomes.length]).toEqual([3, 2, 3])
 })
@@ -98,20 +99,20 @@ test.each<FailureCode>([
   'harness.exit-nonzero',
   'harness.out-of-memory',
   'request.context-overflow',
-])('%s is how the policy did, and counts', async (code) => {
+])('runTask() counts a session that ended with %s as valid', async (code) => {
   const { node, valid } = await runWith([code, 'ok'])
   expect([node.orders.length, valid]).toEqual([2, 2])
 })
 
 test.each<FailureCode>(['config.invalid', 'runtime.unsupported', 'upstream.refused'])(
-  '%s would only happen again, so nothing more is begun',
+  'runTask() starts no refill after %s, which would occur again',
   async (code) => {
     const { node, valid } = await runWith([code], { samples: 4 })
     expect([node.orders.length, valid]).toEqual([4, 0])
   },
 )
 
-test('a mistake in the task also ends the making up for failures of ours', async () => {
+test('runTask() stops all refills of a task after a failure that the task caused', async () => {
   const { node } = await runWith(['config.invalid', 'runtime.gone'])
   expect(node.orders).toHaveLength(2)
 })
@@ -120,17 +121,17 @@ test.each([
   [0, 2],
   [1, 3],
   [5, 7],
-])('with %i refills no more than %i sessions are begun', async (maxRefills, sessions) => {
+])('runTask() with %i refills starts at most %i sessions', async (maxRefills, sessions) => {
   const { node, valid, outcomes } = await runWith(['runtime.gone'], { maxRefills })
   expect([node.orders.length, valid, outcomes.length]).toEqual([sessions, 0, sessions])
 })
 
-test('a refill that fails is made up for as well', async () => {
+test('runTask() refills a failed refill', async () => {
   const { node, valid } = await runWith(['runtime.gone', 'ok', 'upstream.reset', 'ok'])
   expect([node.orders.length, valid]).toEqual([4, 2])
 })
 
-test('an interrupt cancels what runs, and nothing takes its place', async () => {
+test('runTask() cancels running sessions on an interrupt, and starts no refill', async () => {
   const node = new FakeNode(['ok'], { hang: true })
   const interrupt = new AbortController()
   const running = runTask(node, taskOf(3), { ids: counter(), maxRefills: 10, signal: interrupt.signal })
@@ -140,12 +141,12 @@ test('an interrupt cancels what runs, and nothing takes its place', async () => 
   expect([node.orders.length, outcomes.length, valid]).toEqual([3, 3, 0])
 })
 
-test('nothing is begun after an interrupt', async () => {
+test('runTask() starts nothing after an interrupt', async () => {
   const { node } = await runWith(['ok'], { signal: AbortSignal.abort() })
   expect(node.orders).toEqual([])
 })
 
-test('outcomes are told one by one, as they come', async () => {
+test('runTask() reports each outcome when its session ends', async () => {
   const told: string[] = []
   await runTask(new FakeNode(['runtime.gone', 'ok']), taskOf(1), {
     ids: counter(),
@@ -156,7 +157,7 @@ test('outcomes are told one by one, as they come', async () => {
   expect(told).toEqual(['ses_1 ERROR', 'ses_2 COMPLETED'])
 })
 
-test('a cancelled session is not valid: nobody knows what it would have been', () => {
+test('isValid() is false for a cancelled session, whose result is unknown', () => {
   const order: SessionOrder = { schemaVersion: 1, sessionId: 'ses_1', attempt: 1, task: taskOf(1) }
   expect(isValid(outcomeOf(order, 'session.cancelled'))).toBe(false)
 })

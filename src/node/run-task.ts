@@ -1,38 +1,35 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { failureClasses } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
+import { judgeEnding } from '../model/refill.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import type { TaskRequest } from '../model/task.ts'
 import type { SessionNode } from './node.ts'
 
 export interface TaskRun {
   task: TaskRequest
-  /** In the order in which they ended. */
+  /** In the order in which the sessions ended. */
   outcomes: SessionOutcome[]
-  /** Sessions whose ending is the policy's doing: what a group is compared by. */
+  /** Number of valid sessions: these form the group whose rewards are compared. */
   valid: number
 }
 
 export interface RunTaskOptions {
   ids: IdSource
-  /** Names the run that the sessions belong to: only sessions of one run are compared with each other. */
+  /** Identifies the run of the sessions: only sessions of one run are compared with each other. */
   runId?: string
-  /** Sessions beyond `num_samples` that may take the place of those that were not the policy's doing. */
+  /** Limits the sessions beyond `num_samples` that replace failed sessions. */
   maxRefills: number
-  /** How long to wait before the first that makes up for another; twice as long for each failure in a row. Absent: 1000. */
+  /** Delay before the first refill in milliseconds; doubles with each failure in a row. Default 1000. */
   backoffMs?: number
   signal: AbortSignal
   onOutcome?: (outcome: SessionOutcome) => void
 }
 
-/** Whether a session counts: it ended well, or for a reason of its own. */
-export function isValid({ failure }: SessionOutcome): boolean {
-  return failure === undefined || failureClasses[failure.code].blame === 'policy'
-}
+const MAX_BACKOFF_MS = 60_000
 
 /**
- * Runs the sessions of a task until as many as it asks for are valid, or no more may be begun. A failure of ours is made
- * up for by another session; one of the task itself would only happen again, so then none is.
+ * Runs sessions of a task on this node until `num_samples` of them are valid or the refills are used up. A failure that
+ * a refill cannot avoid ends the refills of the whole task.
  */
 export async function runTask(
   node: Pick<SessionNode, 'submit'>,
@@ -41,44 +38,30 @@ export async function runTask(
 ): Promise<TaskRun> {
   const run: TaskRun = { task, outcomes: [], valid: 0 }
   let refillsLeft = maxRefills
-  let isHopeless = false
   let failuresInRow = 0
-  const one = async (): Promise<void> => {
-    const session = node.submit({
-      schemaVersion: 1,
-      sessionId: ids.next('ses'),
-      attempt: 1,
-      task,
-      ...(runId === undefined ? {} : { runId }),
-    })
+  const runSample = async (): Promise<void> => {
+    const session = node.submit({ schemaVersion: 1, sessionId: ids.next('ses'), attempt: 1, task, runId })
     const cancel = (): void => session.cancel('The run was interrupted.')
     signal.addEventListener('abort', cancel, { once: true })
     const outcome = await session.outcome.finally(() => signal.removeEventListener('abort', cancel))
     run.outcomes.push(outcome)
     onOutcome?.(outcome)
-    if (isValid(outcome)) {
-      run.valid += 1
-      failuresInRow = 0
-      return
+    switch (judgeEnding(outcome, { refillsLeft, mayChangeMachine: false })) {
+      case 'valid':
+        run.valid += 1
+        failuresInRow = 0
+        return
+      case 'failed':
+        refillsLeft = 0
+        return
+      case 'refill':
+        if (signal.aborted) return
+        refillsLeft -= 1
+        // A cause such as an engine restart would also fail a refill that starts at once.
+        await sleep(Math.min(backoffMs * 2 ** failuresInRow++, MAX_BACKOFF_MS), undefined, { signal }).catch(() => {})
+        if (!signal.aborted) await runSample()
     }
-    isHopeless ||= !mayHelp(outcome)
-    if (signal.aborted || isHopeless || refillsLeft === 0) return
-    refillsLeft -= 1
-    // What ails us, such as an engine that is being restarted, ails the next as well if it comes at once.
-    await pause(Math.min(backoffMs * 2 ** failuresInRow++, LONGEST_BACKOFF_MS), signal)
-    if (!signal.aborted) await one()
   }
-  if (!signal.aborted) await Promise.all(Array.from({ length: task.num_samples }, one))
+  if (!signal.aborted) await Promise.all(Array.from({ length: task.num_samples }, runSample))
   return run
-}
-
-const LONGEST_BACKOFF_MS = 60_000
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return sleep(ms, undefined, { signal }).catch(() => {})
-}
-
-/** Another session may fare better; one with the same mistake, or without what is missing here, would not. */
-function mayHelp({ failure }: SessionOutcome): boolean {
-  return failure === undefined || failureClasses[failure.code].retryable
 }

@@ -20,7 +20,7 @@ const LEASE_MS = 60_000
 const QUICK: FakeLife = { waitMs: 10, runMs: 1000, ending: 'ok' }
 let worlds = 0
 
-/** A server, a node and the worker between them, in a time of their own. */
+/** A server, a node and a worker with a fake clock. */
 class World {
   readonly clock = new FakeClock(1_000_000, settleWithDisk)
   readonly server = new WorkerServer(this.clock, { leaseMs: LEASE_MS })
@@ -72,7 +72,7 @@ class World {
     return (this.worker = await this.clock.run(started))
   }
 
-  /** kill -9, and the same node again. */
+  /** Kills the node process and creates its successor. */
   async crash(): Promise<void> {
     this.hasCrashed = true
     this.life.isDead = true
@@ -84,12 +84,12 @@ class World {
 
   async until(isSo: () => boolean, what: string): Promise<void> {
     for (let steps = 0; !isSo(); steps++) {
-      if (steps > 2000) throw new Error(`it never came to that: ${what}`)
+      if (steps > 2000) throw new Error(`condition not reached: ${what}`)
       await this.clock.advance(500)
     }
   }
 
-  /** Drains, and looks at what is left. */
+  /** Drains the worker, and checks that nothing is left. */
   async end(): Promise<void> {
     await this.clock.run(this.worker!.drain())
     this.#stopExpiring()
@@ -97,12 +97,12 @@ class World {
     expect(this.node.sessions).toEqual([])
     await settleWithDisk()
     expect(await readdir(join(this.dir, 'sessions')).catch(() => [])).toEqual([])
-    // One that was killed never took back what it had set; what is under way arrives at a server that is still there.
+    // A killed process never cleared its timers. Requests that are under way still reach the server.
     if (!this.hasCrashed) expect(this.clock.pending).toBe(this.server.onTheWay)
   }
 }
 
-test('what is ordered is run, delivered once, and nothing is left of it', async () => {
+test('a worker runs every leased session, delivers it once, and leaves no files', async () => {
   const world = new World()
   await world.start()
   world.server.submit('a', 'b', 'c', 'd', 'e', 'f', 'g', 'h')
@@ -110,12 +110,12 @@ test('what is ordered is run, delivered once, and nothing is left of it', async 
   await world.end()
   expect([...world.server.ends.values()]).toEqual(Array.from({ length: 8 }, () => ['accepted']))
   expect(world.server.results.get('a')).toMatchObject({ session_id: 'a', status: 'COMPLETED' })
-  // Two being made ready or waiting for that, one ready, two running.
+  // Two in the init stage or waiting for it, one ready, two running.
   expect(world.node.most).toBeLessThanOrEqual(5)
   expect(world.server.requests.at(-1)).toBe('POST /nodes/node-1/leave')
 })
 
-test('a session that was cancelled is stopped at the next renewal, and what it brings is not offered', async () => {
+test('a cancelled session is stopped at the next renewal, and its result is not delivered', async () => {
   const world = new World()
   world.lifeOf = () => ({ waitMs: 0, runMs: 500_000, ending: 'ok' })
   await world.start()
@@ -129,7 +129,7 @@ test('a session that was cancelled is stopped at the next renewal, and what it b
   expect(world.server.refusals).toEqual([])
 })
 
-test('a server that is away holds up nothing: what ends meanwhile is delivered when it is back, the oldest first', async () => {
+test('while the server is unreachable sessions go on; their results are delivered later, the oldest first', async () => {
   const world = new World()
   world.lifeOf = ({ sessionId }) => ({ waitMs: 0, runMs: sessionId === 'a' ? 9000 : 3000, ending: 'ok' })
   await world.start({ uploads: { atOnce: 1 } })
@@ -145,7 +145,7 @@ test('a server that is away holds up nothing: what ends meanwhile is delivered w
   await world.end()
 })
 
-test('what runs while its lease is lost is finished and offered, and the server refuses it', async () => {
+test('a running session whose lease expired is finished and delivered, and the server rejects it', async () => {
   const world = new World()
   world.lifeOf = ({ attempt }) => ({ waitMs: 0, runMs: attempt === 1 ? 3 * LEASE_MS : 1000, ending: 'ok' })
   await world.start()
@@ -155,7 +155,7 @@ test('what runs while its lease is lost is finished and offered, and the server 
   await world.clock.advance(2 * LEASE_MS)
   expect(world.server.ends.get('a/1')).toEqual(['lost'])
   expect(world.node.cancelled).toEqual([])
-  // It comes back to us, as another attempt, while the first still runs.
+  // The node leases the session again, as another attempt, while the first attempt still runs.
   world.server.isAway = false
   await world.until(() => world.server.isDone, 'it is done')
   expect(new Set(world.node.cancelled)).toEqual(new Set(['a/1']))
@@ -164,7 +164,7 @@ test('what runs while its lease is lost is finished and offered, and the server 
   await world.end()
 })
 
-test('what has not begun is given up once its lease has surely run out, and what runs is not', async () => {
+test('a session that did not start is dropped when its lease has expired; a running session is not', async () => {
   const world = new World()
   world.lifeOf = ({ sessionId }) => ({
     waitMs: sessionId === 'waits' ? 4 * LEASE_MS : 0,
@@ -185,7 +185,7 @@ test('what has not begun is given up once its lease has surely run out, and what
   await world.end()
 })
 
-test('a result that the server will never take holds up no other, and is told to be lost', async () => {
+test('a result that the server rejects for good blocks no other result, and is reported as lost', async () => {
   const world = new World()
   await world.start({ uploads: { atOnce: 1 } })
   world.server.poisoned.add('a')
@@ -199,14 +199,14 @@ test('a result that the server will never take holds up no other, and is told to
   await world.end()
 })
 
-test('a short result goes with its completion; a server that takes none so, or no longer, is sent uploads', async () => {
+test('a short result is sent with its completion, or uploaded if the server does not support that', async () => {
   const world = new World()
   const uploads = () => world.server.requests.filter((request) => request.endsWith('/uploads')).length
   await world.start()
   world.server.submit('a')
   await world.until(() => world.server.isDone, 'it is done')
   expect(uploads()).toBe(0)
-  // An earlier version in its place, which the node has not joined.
+  // The server is replaced by an earlier version that the node has not joined.
   world.server.inlineBytes = undefined
   world.server.submit('b')
   await world.until(() => world.server.isDone, 'it is done again')
@@ -221,7 +221,7 @@ test('a short result goes with its completion; a server that takes none so, or n
   await world.end()
 })
 
-test('something on the way that answers 404 to everything costs no result', async () => {
+test('a proxy that answers 404 to every request does not lose a result', async () => {
   const world = new World()
   await world.start()
   world.server.submit('a')
@@ -235,7 +235,7 @@ test('something on the way that answers 404 to everything costs no result', asyn
   await world.end()
 })
 
-test('a node that is killed holds what it had finished, and nothing else, when it is back', async () => {
+test('after a crash a node holds its finished sessions, and no others', async () => {
   const world = new World()
   world.lifeOf = ({ sessionId }) => ({ waitMs: 0, runMs: sessionId === 'long' ? 50_000 : 2000, ending: 'ok' })
   await world.start()
@@ -254,7 +254,7 @@ test('a node that is killed holds what it had finished, and nothing else, when i
   await world.end()
 })
 
-test('when told to, it gives back at once what is not finished, and leaves', async () => {
+test('release() releases unfinished sessions at once, and leaves', async () => {
   const world = new World()
   world.lifeOf = () => ({ waitMs: 0, runMs: 500_000, ending: 'ok' })
   const worker = await world.start()
@@ -273,7 +273,7 @@ test('when told to, it gives back at once what is not finished, and leaves', asy
   await world.clock.run(worker.ended)
 })
 
-test('draining takes nothing more, waits as long as its grace time, and gives the rest back', async () => {
+test('drain() leases nothing more, waits for its grace time, and releases the rest', async () => {
   const world = new World()
   world.lifeOf = ({ sessionId }) => ({ waitMs: 0, runMs: sessionId === 'a' ? 5000 : 500_000, ending: 'ok' })
   const worker = await world.start({ drainGraceMs: 30_000 })
@@ -293,7 +293,7 @@ test('draining takes nothing more, waits as long as its grace time, and gives th
   )
 })
 
-test('a server that drains the node is obeyed, and joined by nobody any more', async () => {
+test('a node that the server drains finishes its sessions and does not join again', async () => {
   const world = new World()
   const worker = await world.start()
   world.server.submit('a')
@@ -304,7 +304,7 @@ test('a server that drains the node is obeyed, and joined by nobody any more', a
   expect(world.server.node).toBeUndefined()
 })
 
-test('one whose name another process has taken stops, and says so', async () => {
+test('a worker whose node id another process has joined with stops, and `ended` rejects', async () => {
   const world = new World()
   world.lifeOf = () => ({ waitMs: 0, runMs: 500_000, ending: 'ok' })
   const worker = await world.start()
@@ -315,7 +315,7 @@ test('one whose name another process has taken stops, and says so', async () => 
   expect(world.node.cancelled).toEqual(['a/1'])
 })
 
-test('with too little disk free nothing new is taken', async () => {
+test('a worker leases nothing while disk space is low', async () => {
   const world = new World()
   const worker = await world.start({ minFreeMb: 2 ** 40 })
   world.server.submit('a')
@@ -324,7 +324,7 @@ test('with too little disk free nothing new is taken', async () => {
   expect(worker.metrics).toMatchObject({ isDiskLow: true })
 })
 
-test('what a process said before it died, and what arrives after its successor has joined, puts nobody out', async () => {
+test('a delayed join request of a dead process does not evict its successor', async () => {
   const world = new World()
   world.server.faults = ['slow']
   world.start().catch(() => {})
@@ -340,7 +340,7 @@ test('what a process said before it died, and what arrives after its successor h
   await world.end()
 })
 
-test('a server that refuses the node’s token is not asked again', async () => {
+test('start() rejects without a retry if the server refuses the token', async () => {
   const world = new World()
   const client = world.server.connect()
   const refuse = async (): Promise<never> => {
@@ -367,74 +367,70 @@ const fault = fc.constantFrom<Fault>(
 
 const events = fc.constantFrom('fault', 'outage', 'cancel', 'crash', 'other server', 'nothing')
 
-test(
-  'whatever goes wrong on the way, every attempt ends once, and no place is lost',
-  { timeout: 240_000 },
-  async () => {
-    await fc.assert(
-      fc.asyncProperty(
-        fc.array(fault, { maxLength: 60 }),
-        fc.array(fc.record({ event: events, afterMs: fc.integer({ min: 100, max: 40_000 }) }), { maxLength: 6 }),
-        fc.array(
-          fc.record({ waitMs: fc.integer({ min: 0, max: 20_000 }), runMs: fc.integer({ min: 0, max: 150_000 }) }),
-          {
-            minLength: 1,
-            maxLength: 9,
-          },
-        ),
-        async (faults, happenings, lives) => {
-          const world = new World()
-          const ids = lives.map((_, index) => `s${index}`)
-          world.lifeOf = ({ sessionId, attempt }) => {
-            const life = lives[Number(sessionId.slice(1))]!
-            // The first try of some is spoilt; later ones are quick, so that it ends.
-            if (attempt > 1) return QUICK
-            return { ...life, ending: life.runMs % 3 === 0 ? 'spoilt' : life.runMs % 3 === 1 ? 'ok' : 'failed' }
-          }
-          await world.start()
-          world.server.submit(...ids)
-          world.server.faults = [...faults]
-          for (const [index, { event, afterMs }] of happenings.entries()) {
-            await world.clock.advance(afterMs)
-            switch (event) {
-              case 'fault':
-                world.server.faults.push('cut-after', 'cut-after')
-                break
-              case 'outage':
-                world.server.isAway = true
-                await world.clock.advance(3 * afterMs)
-                world.server.isAway = false
-                break
-              case 'cancel':
-                world.server.cancel(ids[index % ids.length]!)
-                break
-              case 'crash':
-                await world.crash()
-                await world.start()
-                break
-              case 'other server':
-                world.server.inlineBytes = world.server.inlineBytes === undefined ? 64 * 1024 : undefined
-                break
-              case 'nothing':
-                break
-            }
-          }
-          await world.until(() => world.server.isDone, 'all are done')
-          expect(world.node.most).toBeLessThanOrEqual(5)
-          await world.end()
-          for (const [key, ends] of world.server.ends) expect([key, ends.length]).toEqual([key, 1])
-          for (const { id, accepted, isCancelled } of world.server.sessions.values()) {
-            if (isCancelled) continue
-            expect(world.server.results.get(id)).toMatchObject({
-              session_id: id,
-              metadata: { polar: { attempt: accepted!.attempt } },
-            })
-            const lastEnds = [...world.server.ends].filter(([key]) => key.startsWith(`${id}/`))
-            expect(lastEnds.filter(([, [end]]) => end === 'accepted')).toHaveLength(1)
-          }
+test('every attempt ends exactly once and no slot is lost, whatever requests fail', { timeout: 240_000 }, async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(fault, { maxLength: 60 }),
+      fc.array(fc.record({ event: events, afterMs: fc.integer({ min: 100, max: 40_000 }) }), { maxLength: 6 }),
+      fc.array(
+        fc.record({ waitMs: fc.integer({ min: 0, max: 20_000 }), runMs: fc.integer({ min: 0, max: 150_000 }) }),
+        {
+          minLength: 1,
+          maxLength: 9,
         },
       ),
-      { numRuns: 40, endOnFailure: true },
-    )
-  },
-)
+      async (faults, happenings, lives) => {
+        const world = new World()
+        const ids = lives.map((_, index) => `s${index}`)
+        world.lifeOf = ({ sessionId, attempt }) => {
+          const life = lives[Number(sessionId.slice(1))]!
+          // The first attempt of some sessions fails; later attempts are fast, so that the test ends.
+          if (attempt > 1) return QUICK
+          return { ...life, ending: life.runMs % 3 === 0 ? 'spoilt' : life.runMs % 3 === 1 ? 'ok' : 'failed' }
+        }
+        await world.start()
+        world.server.submit(...ids)
+        world.server.faults = [...faults]
+        for (const [index, { event, afterMs }] of happenings.entries()) {
+          await world.clock.advance(afterMs)
+          switch (event) {
+            case 'fault':
+              world.server.faults.push('cut-after', 'cut-after')
+              break
+            case 'outage':
+              world.server.isAway = true
+              await world.clock.advance(3 * afterMs)
+              world.server.isAway = false
+              break
+            case 'cancel':
+              world.server.cancel(ids[index % ids.length]!)
+              break
+            case 'crash':
+              await world.crash()
+              await world.start()
+              break
+            case 'other server':
+              world.server.inlineBytes = world.server.inlineBytes === undefined ? 64 * 1024 : undefined
+              break
+            case 'nothing':
+              break
+          }
+        }
+        await world.until(() => world.server.isDone, 'all are done')
+        expect(world.node.most).toBeLessThanOrEqual(5)
+        await world.end()
+        for (const [key, ends] of world.server.ends) expect([key, ends.length]).toEqual([key, 1])
+        for (const { id, accepted, isCancelled } of world.server.sessions.values()) {
+          if (isCancelled) continue
+          expect(world.server.results.get(id)).toMatchObject({
+            session_id: id,
+            metadata: { polar: { attempt: accepted!.attempt } },
+          })
+          const lastEnds = [...world.server.ends].filter(([key]) => key.startsWith(`${id}/`))
+          expect(lastEnds.filter(([, [end]]) => end === 'accepted')).toHaveLength(1)
+        }
+      },
+    ),
+    { numRuns: 40, endOnFailure: true },
+  )
+})

@@ -7,43 +7,43 @@ import type { RolloutError } from '../model/failure.ts'
 import type { NodeRegistrationRequest } from '../model/node.ts'
 import type { SessionStatus } from '../model/session.ts'
 import { Backoff } from './server-link/backoff.ts'
-import { Brake } from './server-link/failure-pause.ts'
+import { FailurePause } from './server-link/failure-pause.ts'
 import { FreeDisk } from './server-link/free-disk.ts'
-import { Hands } from './server-link/held-sessions.ts'
-import { countRoom, type LeaseRoom } from './server-link/lease-capacity.ts'
+import { HeldSessions } from './server-link/held-sessions.ts'
+import { countCapacity, type LeaseCapacity } from './server-link/lease-capacity.ts'
 import { loadFinished } from './server-link/load-finished.ts'
 import { Membership } from './server-link/membership.ts'
 import { RetentionPolicy, UploadPolicy } from './server-link/policies.ts'
 import { RenewalClock } from './server-link/renewal-clock.ts'
-import { PARTING_MS, ServerLine } from './server-link/server-client.ts'
+import { LEAVE_MS, ServerClient } from './server-link/server-client.ts'
 import type { WorkerClient, WorkerNode } from './server-link/worker-node.ts'
 
 export interface WorkerOptions {
   client: WorkerClient
-  /** Started with `recovery: 'report'`. Belongs to the caller, and is disposed of after the worker. */
+  /** Must be started with `recovery: 'report'`. The caller disposes of the node after the worker. */
   node: WorkerNode
   nodeId: string
   registration: Omit<NodeRegistrationRequest, 'node_id'>
-  /** What it has, for sessions that need it; see `findLabels`. */
+  /** Labels of the node, which sessions may require; see `findLabels`. */
   labels: readonly string[]
-  /** What is warm here now: preferred, not demanded. */
+  /** Returns the images and workspaces cached on this node; the server prefers sessions that use them. */
   affinity?: () => readonly string[]
-  /** Of Polar. */
+  /** The version of Polar. */
   version: string
   uploads?: Partial<UploadPolicy>
   retention?: Partial<RetentionPolicy>
-  /** With less free where its folder lies, it takes nothing new. Default 1024. */
+  /** The node leases no session while its disk has less free space. Default 1024. */
   minFreeMb?: number
-  /** How long `drain` waits for what runs before it gives it back. Default: as long as it takes. */
+  /** How long `drain` waits for running sessions before it releases their leases. Default: without limit. */
   drainGraceMs?: number
   logger: Logger
   clock: Clock
-  /** Milliseconds that only go forward. Default `performance.now`. */
+  /** Monotonic milliseconds. Default `performance.now`. */
   monotonic?: () => number
   random?: () => number
 }
 
-/** For operators: what a worker has done since it began, and has on its hands. */
+/** Counts of held and of ended sessions since the worker started, for operators. */
 export interface WorkerMetrics {
   held: number
   undelivered: number
@@ -53,52 +53,52 @@ export interface WorkerMetrics {
   isDraining: boolean
   isServerAway: boolean
   isDiskLow: boolean
-  /** Too much has failed here, so nothing new is taken for a while. */
-  isResting: boolean
-  /** Absent: not known. */
+  /** Too many sessions failed on this node, so it leases no new sessions for a while. */
+  isPaused: boolean
+  /** Absent: unknown. */
   freeDiskMb?: number
 }
 
-/** Looked at again when nothing happens: the disk, mostly. */
-const LOOK_AGAIN_MS = 5000
-const AWAY = { baseMs: 500, maxMs: 30_000 }
-const USUAL_FREE_MB = 1024
-/** For each place to run in: that many results wait to be taken, and then no more are made. */
-const MOST_UNDELIVERED = 16
-/** That a server takes in one call. */
-const MOST_LEASED = 1000
-const NO_ROOM: LeaseRoom = { slots: 0, ahead: 0 }
+/** How often the capacity is computed again without a notification: free disk space changes without one. */
+const RECHECK_MS = 5000
+const RETRY = { baseMs: 500, maxMs: 30_000 }
+const DEFAULT_MIN_FREE_MB = 1024
+/** Undelivered results per run slot at which the node stops leasing sessions. */
+const MAX_UNDELIVERED = 16
+/** The server's limit on the sessions of one lease request. */
+const MAX_LEASED = 1000
+const NO_CAPACITY: LeaseCapacity = { slots: 0, ahead: 0 }
 
-/** Those that are, or will soon be, in the way of others that want to run. */
-const UP_TO_RUNNING: ReadonlySet<SessionStatus> = new Set(['REGISTERED', 'INITIALIZING', 'READY', 'RUNNING'])
+/** Sessions that occupy or will occupy a run slot. */
+const BEFORE_POST_RUN: ReadonlySet<SessionStatus> = new Set(['REGISTERED', 'INITIALIZING', 'READY', 'RUNNING'])
 
 /**
- * Makes a node a member of a server: takes orders, says that it still works on them, brings the results. The server may
- * be away for any time; what ends meanwhile is kept on disk and delivered later. Whether an attempt still counts is for
- * the server to say: what may have been lost is finished and offered all the same.
+ * Connects a node to a server: leases sessions, renews their leases and delivers their results. The server may be
+ * unreachable for any time; results are kept on disk and delivered later. Only the server decides whether an attempt
+ * still counts, so a session whose lease may have expired is finished and delivered nevertheless.
  */
 export class Worker implements AsyncDisposable {
   readonly #options: WorkerOptions
   readonly #node: WorkerNode
   readonly #random: () => number
-  readonly #line: ServerLine
+  readonly #server: ServerClient
   readonly #membership: Membership
-  readonly #hands: Hands
+  readonly #sessions: HeldSessions
   readonly #disk: FreeDisk
-  readonly #brake: Brake
+  readonly #failurePause: FailurePause
   readonly #renewals: RenewalClock
-  /** Rung when there may be room for more. */
-  readonly #room: Bell
-  /** Aborted when no more work is to be waited for. */
-  readonly #noMore = new AbortController()
-  /** Aborted when what is unfinished is to be given back. */
-  readonly #hurry = new AbortController()
+  /** Notified when there may be capacity for more sessions. */
+  readonly #capacityChanged: Bell
+  /** Aborted to end the lease request that waits for sessions. */
+  readonly #stopLeasing = new AbortController()
+  /** Aborted to release the leases of all unfinished sessions. */
+  readonly #releaseNow = new AbortController()
   readonly #stop = new AbortController()
   readonly #ended = Promise.withResolvers<void>()
   #leaseMs = 0
   #draining: Promise<void> | undefined
   #stopGrace: (() => void) | undefined
-  #taking = Promise.resolve()
+  #leaseLoop = Promise.resolve()
   #loops: Promise<unknown> = Promise.resolve()
 
   private constructor(options: WorkerOptions) {
@@ -107,60 +107,60 @@ export class Worker implements AsyncDisposable {
     this.#options = options
     this.#node = node
     this.#random = options.random ?? Math.random
-    this.#room = new Bell(clock)
+    this.#capacityChanged = new Bell(clock)
     this.#renewals = new RenewalClock(clock, monotonic, this.#random)
-    this.#line = new ServerLine(options)
-    this.#brake = new Brake(monotonic, logger)
+    this.#server = new ServerClient(options)
+    this.#failurePause = new FailurePause(monotonic, logger)
     this.#disk = new FreeDisk({
       dir: node.dir,
-      minFreeMb: options.minFreeMb ?? USUAL_FREE_MB,
+      minFreeMb: options.minFreeMb ?? DEFAULT_MIN_FREE_MB,
       now: monotonic,
       logger,
     })
-    this.#hands = new Hands({
+    this.#sessions = new HeldSessions({
       node,
       nodeId,
-      line: this.#line,
+      server: this.#server,
       uploads: UploadPolicy.parse(options.uploads ?? {}),
       retention: RetentionPolicy.parse(options.retention ?? {}),
       clock,
       monotonic,
       random: this.#random,
       logger,
-      brake: this.#brake,
-      onRoom: () => this.#room.ring(),
+      failurePause: this.#failurePause,
+      onCapacity: () => this.#capacityChanged.ring(),
       onChanged: (held) => {
-        this.#room.ring()
-        if (this.#hands.has(held)) this.#renewals.changed(held)
+        this.#capacityChanged.ring()
+        if (this.#sessions.has(held)) this.#renewals.changed(held)
       },
     })
     this.#membership = new Membership({
-      line: this.#line,
+      server: this.#server,
       about: { ...options.registration, labels: [...options.labels], version: options.version },
-      held: () => this.#hands.held,
+      held: () => this.#sessions.held,
       onJoined: ({ lease_ms, max_part_bytes, outcomes }) => {
         this.#leaseMs = lease_ms
-        this.#hands.limitParts(max_part_bytes)
+        this.#sessions.limitParts(max_part_bytes)
         this.#renewals.every(lease_ms / 3)
-        this.#hands.heed(outcomes)
+        this.#sessions.applyRenewals(outcomes)
       },
-      away: AWAY,
+      retry: RETRY,
       clock,
       random: this.#random,
       logger,
     })
-    // Who does not ask is not to be ended by it.
+    // A caller that does not read `ended` must not get an unhandled rejection.
     this.#ended.promise.catch(() => {})
   }
 
-  /** Resolves once the server knows it; waits for a server that is not there. Rejects when the server refuses it. */
+  /** Resolves when the node has joined; retries while the server is unreachable. Rejects if the server refuses the node. */
   static async start(options: WorkerOptions, signal?: AbortSignal): Promise<Worker> {
     const worker = new Worker(options)
-    await worker.#begin(signal ?? new AbortController().signal)
+    await worker.#join(signal ?? new AbortController().signal)
     return worker
   }
 
-  /** Resolves when it has drained, by us or by the server, and left. Rejects when another process has taken its name. */
+  /** Resolves when the node has drained and left. Rejects if another process has joined with the same node id. */
   get ended(): Promise<void> {
     return this.#ended.promise
   }
@@ -168,14 +168,14 @@ export class Worker implements AsyncDisposable {
   get metrics(): WorkerMetrics {
     const { freeMb } = this.#disk
     return {
-      held: this.#hands.held.length,
-      undelivered: this.#hands.undelivered,
-      ...this.#hands.counts,
+      held: this.#sessions.held.length,
+      undelivered: this.#sessions.undelivered,
+      ...this.#sessions.counts,
       isDraining: this.#isDraining,
-      isServerAway: this.#hands.isServerAway || this.#renewals.hasFailed,
+      isServerAway: this.#sessions.isServerAway || this.#renewals.hasFailed,
       isDiskLow: this.#disk.isLow,
-      isResting: this.#brake.isResting,
-      ...(freeMb === undefined ? {} : { freeDiskMb: Math.floor(freeMb) }),
+      isPaused: this.#failurePause.isPaused,
+      freeDiskMb: freeMb === undefined ? undefined : Math.floor(freeMb),
     }
   }
 
@@ -183,162 +183,168 @@ export class Worker implements AsyncDisposable {
     return this.#draining !== undefined
   }
 
-  async #begin(signal: AbortSignal): Promise<void> {
+  async #join(signal: AbortSignal): Promise<void> {
     const finished = await loadFinished(this.#node, this.#options.logger)
-    for (const outcome of finished) this.#hands.remember(outcome)
-    await this.#membership.begin(signal)
-    for (const outcome of finished) this.#hands.deliver(outcome)
-    await this.#hands.sweep().catch(() => {})
-    this.#taking = this.#takeWork()
-    this.#loops = Promise.all([this.#taking, this.#renew()])
+    for (const outcome of finished) this.#sessions.addFinished(outcome)
+    await this.#membership.join(signal)
+    for (const outcome of finished) this.#sessions.deliver(outcome)
+    await this.#sessions.sweep().catch(() => {})
+    this.#leaseLoop = this.#leaseSessions()
+    this.#loops = Promise.all([this.#leaseLoop, this.#renewLeases()])
   }
 
-  async #takeWork(): Promise<void> {
-    const backoff = new Backoff({ ...AWAY, random: this.#random })
-    while (!this.#isDraining && !this.#noMore.signal.aborted) {
-      const room = await this.#countRoom()
-      if (room.slots <= 0) await this.#room.wait(LOOK_AGAIN_MS)
-      else if (await this.#lease(room)) backoff.reset()
-      else await pause(backoff.next(), this.#noMore.signal, this.#options.clock).catch(() => {})
+  async #leaseSessions(): Promise<void> {
+    const backoff = new Backoff({ ...RETRY, random: this.#random })
+    while (!this.#isDraining && !this.#stopLeasing.signal.aborted) {
+      const capacity = await this.#countCapacity()
+      if (capacity.slots <= 0) await this.#capacityChanged.wait(RECHECK_MS)
+      else if (await this.#lease(capacity)) backoff.reset()
+      else await pause(backoff.next(), this.#stopLeasing.signal, this.#options.clock).catch(() => {})
     }
   }
 
-  /** None while results pile up, the disk is full, or nothing succeeds here. */
-  async #countRoom(): Promise<LeaseRoom> {
+  /** Zero while too many results are undelivered, the disk is full, or all sessions fail on this node. */
+  async #countCapacity(): Promise<LeaseCapacity> {
     const { widths, sessions } = this.#node
-    if (this.#hands.undelivered > MOST_UNDELIVERED * widths.run || (await this.#disk.check())) return NO_ROOM
-    const busy = sessions.filter(({ status }) => UP_TO_RUNNING.has(status)).length
-    return countRoom(widths, busy, Math.min(busy + MOST_LEASED, this.#brake.most))
+    if (this.#sessions.undelivered > MAX_UNDELIVERED * widths.run || (await this.#disk.check())) return NO_CAPACITY
+    const busy = sessions.filter(({ status }) => BEFORE_POST_RUN.has(status)).length
+    return countCapacity(widths, busy, Math.min(busy + MAX_LEASED, this.#failurePause.maxSessions))
   }
 
-  /** False when it should be tried again, later. */
-  async #lease(room: LeaseRoom): Promise<boolean> {
+  /** Returns false if the request failed and is to be retried after a delay. */
+  async #lease(capacity: LeaseCapacity): Promise<boolean> {
     const { affinity, logger } = this.#options
     try {
-      const warm = [...(affinity?.() ?? [])]
-      const { orders, draining } = await this.#line.lease(room, warm, this.#hands.held, this.#noMore.signal)
-      if (draining) this.#drainBecause('the server says so')
+      const cached = [...(affinity?.() ?? [])]
+      const { orders, draining } = await this.#server.lease(
+        capacity,
+        cached,
+        this.#sessions.held,
+        this.#stopLeasing.signal,
+      )
+      if (draining) this.#drainByServer()
       for (const { order, lease_ms } of orders) {
         this.#leaseMs = lease_ms
-        // One that came while we were saying that no more should is given back.
-        this.#hands.take(order, { isWanted: !this.#isDraining })
+        // A session that was leased while the node began to drain is released again.
+        this.#sessions.start(order, { isAccepted: !this.#isDraining })
       }
       return true
     } catch (error) {
-      if (this.#noMore.signal.aborted) return true
-      logger.warn({ err: error }, 'no work could be asked for')
-      await this.#afterRefusal(error)
+      if (this.#stopLeasing.signal.aborted) return true
+      logger.warn({ err: error }, 'the lease request failed; retrying')
+      await this.#rejoinIfNeeded(error)
       return false
     }
   }
 
-  async #renew(): Promise<void> {
+  async #renewLeases(): Promise<void> {
     while (!this.#stop.signal.aborted) {
       const due = await this.#renewals.next()
       if (this.#stop.signal.aborted) return
-      const asked = due === 'all' ? this.#hands.held : due.filter((held) => this.#hands.has(held))
+      const leases = due === 'all' ? this.#sessions.held : due.filter((held) => this.#sessions.has(held))
       try {
-        const { outcomes, draining } = await this.#line.renew(asked, {
+        const { outcomes, draining } = await this.#server.renew(leases, {
           ms: this.#leaseMs / 3,
           metrics: this.#node.metrics,
           progressOf: (sessionId) => this.#node.progressOf(sessionId),
         })
-        this.#hands.heed(outcomes)
+        this.#sessions.applyRenewals(outcomes)
         this.#renewals.succeeded(due)
-        if (draining) this.#drainBecause('the server says so')
-        await this.#hands.giveBackOwed()
+        if (draining) this.#drainByServer()
+        await this.#sessions.retryReleases()
       } catch (error) {
         if (this.#stop.signal.aborted) return
-        this.#options.logger.warn({ err: error }, 'leases could not be renewed')
+        this.#options.logger.warn({ err: error }, 'leases could not be renewed; retrying')
         this.#renewals.failed(due)
-        await this.#afterRefusal(error)
+        await this.#rejoinIfNeeded(error)
       }
-      this.#hands.dropLapsed(this.#leaseMs)
+      this.#sessions.dropExpired(this.#leaseMs)
     }
   }
 
-  async #afterRefusal(error: unknown): Promise<void> {
-    const replaced = await this.#membership.restore(error, this.#stop.signal)
-    if (replaced !== undefined) this.#giveWay(replaced)
+  async #rejoinIfNeeded(error: unknown): Promise<void> {
+    const replaced = await this.#membership.rejoin(error, this.#stop.signal)
+    if (replaced !== undefined) this.#endReplaced(replaced)
   }
 
-  #giveWay(error: RolloutError): void {
-    this.#options.logger.error({ err: error }, 'another process has joined by this name; this one stops')
-    for (const held of this.#hands.held) if (!held.isFinished) this.#hands.drop(held, 'another process has our name')
+  #endReplaced(error: RolloutError): void {
+    this.#options.logger.error({ err: error }, 'another process has joined with the same node id; this process stops')
+    for (const held of this.#sessions.held)
+      if (!held.isFinished) this.#sessions.drop(held, 'another process has joined with the same node id')
     this.#ended.reject(error)
     this.#end()
   }
 
-  /** Takes nothing more, finishes and delivers what it has, and leaves. What takes longer than the grace time is given back. */
+  /** Leases nothing more, finishes and delivers all held sessions, and leaves. After the grace time it releases the rest. */
   drain(): Promise<void> {
     const { drainGraceMs, clock } = this.#options
-    // Also where the server has begun it, with all the time in the world.
+    // The grace time also applies if the server began the drain, which has no time limit.
     if (drainGraceMs !== undefined && this.#stopGrace === undefined) {
-      this.#stopGrace = clock.after(drainGraceMs, () => this.#hurry.abort())
+      this.#stopGrace = clock.after(drainGraceMs, () => this.#releaseNow.abort())
     }
-    return (this.#draining ??= this.#drainPolitely())
+    return (this.#draining ??= this.#announceAndDrain())
   }
 
-  /** Gives back what is not finished, at once, and leaves. What is finished and cannot be delivered stays on disk. */
+  /** Releases all unfinished sessions at once and leaves. Results that cannot be delivered stay on disk. */
   release(): Promise<void> {
-    this.#hurry.abort()
+    this.#releaseNow.abort()
     return this.drain()
   }
 
-  #drainBecause(why: string): void {
+  #drainByServer(): void {
     if (this.#isDraining || this.#stop.signal.aborted) return
-    this.#options.logger.info({ why }, 'the node takes no more sessions')
+    this.#options.logger.info('the server drains this node; it leases no more sessions')
     this.#draining = this.#finishAndLeave()
   }
 
-  async #drainPolitely(): Promise<void> {
+  async #announceAndDrain(): Promise<void> {
     if (this.#stop.signal.aborted) return
-    // Then whoever waits for work in our name is answered, and nothing is given to us that we would have to give back.
-    const told = this.#line.drain().catch(() => {})
-    await Promise.race([told, untilAborted(this.#hurry.signal)])
+    // The server then answers the waiting lease request, and leases no session that would have to be released.
+    const announced = this.#server.drain().catch(() => {})
+    await Promise.race([announced, untilAborted(this.#releaseNow.signal)])
     await this.#finishAndLeave()
   }
 
   async #finishAndLeave(): Promise<void> {
     const { clock } = this.#options
-    this.#room.ring()
-    const stop = clock.after(PARTING_MS, () => this.#noMore.abort())
-    this.#hurry.signal.addEventListener('abort', () => this.#noMore.abort(), { once: true })
-    if (this.#hurry.signal.aborted) this.#noMore.abort()
-    await this.#hands.untilEmpty(this.#hurry.signal)
-    if (this.#hands.held.length > 0) {
-      await this.#hands.giveUpUnfinished()
+    this.#capacityChanged.ring()
+    const stop = clock.after(LEAVE_MS, () => this.#stopLeasing.abort())
+    this.#releaseNow.signal.addEventListener('abort', () => this.#stopLeasing.abort(), { once: true })
+    if (this.#releaseNow.signal.aborted) this.#stopLeasing.abort()
+    await this.#sessions.untilEmpty(this.#releaseNow.signal)
+    if (this.#sessions.held.length > 0) {
+      await this.#sessions.releaseUnfinished()
       const late = new AbortController()
-      const hurry = clock.after(PARTING_MS, () => late.abort())
-      await this.#hands.untilEmpty(late.signal)
-      hurry()
+      const stopTimer = clock.after(LEAVE_MS, () => late.abort())
+      await this.#sessions.untilEmpty(late.signal)
+      stopTimer()
     }
-    // An answer that is still on its way may bring more; it is given back when it comes.
-    await this.#taking
+    // The response of a pending lease request may contain sessions, which are then released.
+    await this.#leaseLoop
     stop()
     await this.#leave()
     this.#end()
   }
 
-  /** Not while results are left: who leaves gives up all it holds, and they are brought when it comes again. */
+  /** Does not leave with undelivered results: leaving releases their leases. The next process delivers them. */
   async #leave(): Promise<void> {
     const { logger } = this.#options
-    const { undelivered: results } = this.#hands
-    if (results > 0) logger.warn({ results }, 'results are left undelivered; start the node again to bring them')
+    const { undelivered: results } = this.#sessions
+    if (results > 0) logger.warn({ results }, 'results are undelivered; start the node again to deliver them')
     else {
-      await this.#line.leave().catch((error: unknown) => {
-        logger.warn({ err: error }, 'the server could not be told that the node has left')
+      await this.#server.leave().catch((error: unknown) => {
+        logger.warn({ err: error }, 'the leave request failed')
       })
     }
   }
 
   #end(): void {
-    this.#noMore.abort()
+    this.#stopLeasing.abort()
     this.#stopGrace?.()
-    this.#stop.abort(new Error('The worker has ended.'))
-    this.#line.close()
-    this.#hands[Symbol.dispose]()
-    this.#room.ring()
+    this.#stop.abort(new Error('The worker ended.'))
+    this.#server.close()
+    this.#sessions[Symbol.dispose]()
+    this.#capacityChanged.ring()
     this.#renewals.stop()
     this.#ended.resolve()
   }

@@ -49,7 +49,7 @@ describe('attempts at one session, on one node', { timeout: 60_000 }, () => {
     expect(await first.outcome).toMatchObject({ attempt: 1, status: 'CANCELLED' })
     expect(second).toMatchObject({ attempt: 2, status: 'COMPLETED', counts: { calls: 1 } })
     expect(() => stack.node.submit({ ...order, attempt: 2 })).not.toThrow()
-    expect(() => stack.node.submit({ ...order, attempt: 1 })).toThrow('runs already')
+    expect(() => stack.node.submit({ ...order, attempt: 1 })).toThrow('is already running')
     await Promise.all(stack.node.sessions.map(({ outcome, cancel }) => (cancel('enough'), outcome)))
   })
 })

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
-import { isValid } from '../../src/node/run-task.ts'
+import { isValid } from '../../src/model/refill.ts'
 import { bashAgent } from '../support/bash-agent.ts'
 import { NodeStack, orderOf, shellTask } from '../support/node-stack.ts'
 

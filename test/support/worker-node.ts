@@ -88,7 +88,7 @@ export class FakeNode implements WorkerNode {
     const { waitMs, runMs, ending } = this.#lifeOf(order)
     await earlier?.outcome.catch(() => {})
     const folder = SessionFolder.of(sessionsFolder(this.dir), order.sessionId)
-    await folder.setAside(pastFolder(this.dir))
+    await folder.archive(pastFolder(this.dir))
     await folder.writeOrder(order)
     const isOver = await this.#stay(waitMs, cancel)
     if (!isOver) {
@@ -126,14 +126,14 @@ export class FakeNode implements WorkerNode {
     return cancel.aborted
   }
 
-  async forget(sessionId: string, attempt: number): Promise<string | undefined> {
+  async archive(sessionId: string, attempt: number): Promise<string | undefined> {
     if (this.#running.has(sessionId)) return undefined
-    return SessionFolder.of(sessionsFolder(this.dir), sessionId).setAside(pastFolder(this.dir), attempt)
+    return SessionFolder.of(sessionsFolder(this.dir), sessionId).archive(pastFolder(this.dir), attempt)
   }
 
   /** As a node that begins with this folder does: what had not ended is forgotten. */
   static async recover(dir: string): Promise<void> {
-    for (const folder of await SessionFolder.unfinished(sessionsFolder(dir))) await folder.setAside(pastFolder(dir))
+    for (const folder of await SessionFolder.unfinished(sessionsFolder(dir))) await folder.archive(pastFolder(dir))
   }
 }
 

@@ -1,4 +1,4 @@
-import { countRoom, type LeaseRoom } from '../../../src/node/server-link/lease-capacity.ts'
+import { countCapacity, type LeaseCapacity } from '../../../src/node/server-link/lease-capacity.ts'
 import type { MonotonicClock } from '../../../src/lib/async/clock.ts'
 import type { SessionOrder } from '../../../src/model/session-order.ts'
 import type { SessionOutcome } from '../../../src/model/session-outcome.ts'
@@ -127,9 +127,9 @@ export class SimNode {
     this.#isAsking = false
   }
 
-  #room(): LeaseRoom {
+  #room(): LeaseCapacity {
     const { widths, ahead } = this.#deps.scenario
-    return countRoom({ run: widths.run, init: ahead, ready: 0 }, this.#onTheWay)
+    return countCapacity({ run: widths.run, init: ahead, ready: 0 }, this.#onTheWay)
   }
 
   /** Sessions here that run or have yet to. */
@@ -167,8 +167,8 @@ export class SimNode {
     const deps = {
       stages: this.#stages,
       clock: this.#clock,
-      note: ({ to }: { to: SessionStatus }) => this.#note(held, to),
-      problem: this.#deps.clock.fail,
+      onTransition: ({ to }: { to: SessionStatus }) => this.#note(held, to),
+      onError: this.#deps.clock.fail,
     }
     const end = await runSession({ priority: order.task.dispatch_priority, limits }, work, deps, cancel.signal)
     if (end.status !== 'CANCELLED') await this.#deliver(held, end)

@@ -1,14 +1,16 @@
 import type { Clock } from '../../../src/lib/async/clock.ts'
 import { RolloutError } from '../../../src/model/failure.ts'
 import type { EvalResult } from '../../../src/model/reward.ts'
-import type { AgentRun, BuildOutcome, SessionWork } from '../../../src/node/session/run-session.ts'
+import type { AgentRun, BuildOutcome } from '../../../src/node/session/attribute-ending.ts'
+import type { SessionEnd, SessionSteps } from '../../../src/node/session/run-session.ts'
 import type { Fate } from '../workload.ts'
 
 /** What the agent of a session would do, as time that passes. */
-export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionWork<null> {
+export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionSteps<null, SessionEnd<null>> {
   const { failure } = fate
   return {
-    async prepare(signal) {
+    prepare: () => Promise.resolve(),
+    async startSandbox(signal) {
       const isSpoilt = failure?.stage === 'init'
       await pause(clock, isSpoilt ? fate.initMs * failure.after : fate.initMs, signal)
       if (isSpoilt) throw new RolloutError('runtime.start-failed', 'The sandbox did not start.')
@@ -29,6 +31,7 @@ export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionWork
     control: () => Promise.reject(new RolloutError('evaluator.crashed', 'The simulated evaluator has no control.')),
     refuse: () => Promise.resolve({ outcome_reward: 0, metadata: {} }),
     tearDown: () => Promise.resolve(),
+    report: (end) => Promise.resolve(end),
   }
 }
 

@@ -1,7 +1,7 @@
 import { resolve } from 'node:path'
 import { allowModules } from '../../lib/process/load-module.ts'
 import { checkHarness } from '../../node/harness/check-harness.ts'
-import { findHarness, installFolder, type FoundHarness, type HarnessPlaces } from '../../node/harness/find-harness.ts'
+import { findHarness, installFolder, type FoundHarness, type HarnessFolders } from '../../node/harness/find-harness.ts'
 import type { Bundle } from '../../node/harness/install/harness-bundle.ts'
 import type { PackagedHarness } from '../../node/harness/presets/harness.ts'
 import { harnesses } from '../../node/harness/presets/index.ts'
@@ -73,7 +73,7 @@ interface Row {
   bundle: Bundle | null
 }
 
-async function list(all: readonly PackagedHarness[], places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
+async function list(all: readonly PackagedHarness[], places: HarnessFolders, asJson: boolean): Promise<ExitCode> {
   const rows: Row[] = []
   for (const known of all) {
     // One that cannot be read is no reason not to list the others.
@@ -100,7 +100,7 @@ async function list(all: readonly PackagedHarness[], places: HarnessPlaces, asJs
   return EXIT.done
 }
 
-function toRow(known: PackagedHarness, found: FoundHarness | 'damaged' | undefined, { dir }: HarnessPlaces): Row {
+function toRow(known: PackagedHarness, found: FoundHarness | 'damaged' | undefined, { dir }: HarnessFolders): Row {
   const { name, package: origin, dialect } = known
   const about = { name, package: `${origin.registry}:${origin.name}`, version: origin.version, dialect }
   if (found === undefined) return { ...about, state: 'not here', path: null, bundle: null }
@@ -111,7 +111,7 @@ function toRow(known: PackagedHarness, found: FoundHarness | 'damaged' | undefin
   return { ...about, state, path: found.path, bundle: null }
 }
 
-async function install(chosen: readonly PackagedHarness[], places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
+async function install(chosen: readonly PackagedHarness[], places: HarnessFolders, asJson: boolean): Promise<ExitCode> {
   const interrupted = new AbortController()
   const stop = (): void => interrupted.abort()
   process.on('SIGINT', stop).on('SIGTERM', stop)
@@ -121,7 +121,12 @@ async function install(chosen: readonly PackagedHarness[], places: HarnessPlaces
     const { name, version } = known.package
     printError(`${known.name}: ${name} ${version} … `)
     const startedAt = performance.now()
-    const done = await installHarness(known, { places, env: process.env, createdBy, signal: interrupted.signal })
+    const done = await installHarness(known, {
+      folders: places,
+      env: process.env,
+      createdBy,
+      signal: interrupted.signal,
+    })
     const seconds = ((performance.now() - startedAt) / 1000).toFixed(0)
     printError(`${OUTCOMES[done.outcome]} in ${seconds} s, ${megabytes(done.bundle.bytes)}\n`)
     rows.push({ ...done.bundle, folder: done.folder, outcome: done.outcome })
@@ -139,7 +144,7 @@ const OUTCOMES: Readonly<Record<Installation['outcome'], string>> = {
 }
 
 /** Without names: all that are installed. */
-async function check(chosen: readonly PackagedHarness[], places: HarnessPlaces, asJson: boolean): Promise<ExitCode> {
+async function check(chosen: readonly PackagedHarness[], places: HarnessFolders, asJson: boolean): Promise<ExitCode> {
   const results: { name: string; version: string; problems: string[] }[] = []
   for (const known of chosen.length === 0 ? harnesses : chosen) {
     const { name, package: origin } = known

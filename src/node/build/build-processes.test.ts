@@ -16,13 +16,13 @@ function open(options: Partial<BuildProcessOptions> = {}): BuildProcesses {
   return builds
 }
 
-test('load() reads a session in a process, and a process is used again', async () => {
+test('load() reads a session in a child process, and reuses the process', async () => {
   const builds = open()
   const first = await builds.load('ses_1')
   const second = await builds.load('ses_2')
   expect([first.head.id, second.head.id]).toEqual(['ses_1', 'ses_2'])
   expect(await second.readConversation()).toBe('[{"role":"user","content":"ses_2"}]')
-  // The fake session says in which process it is.
+  // The fake session contains the id of its process.
   expect(first.head.createdAt).not.toBe(second.head.createdAt)
   await first[Symbol.asyncDispose]()
   await second[Symbol.asyncDispose]()
@@ -31,14 +31,14 @@ test('load() reads a session in a process, and a process is used again', async (
   expect(third.head.createdAt).toBe(first.head.createdAt)
 })
 
-test('load() throws what the process throws, and the process goes on', async () => {
+test('load() throws the error of the process, which is reused', async () => {
   const builds = open()
   await expect(builds.load('ses_missing')).rejects.toMatchObject({ code: 'store.unavailable' })
   await using next = await builds.load('ses_1')
   expect(next.head.id).toBe('ses_1')
 })
 
-test('a session that needs more memory than a process has fails alone, by many values or by a large one', async () => {
+test('a session that exceeds the memory limit fails alone, with many small values or one large value', async () => {
   const builds = open({ heapMb: 64 })
   await using neighbour = await builds.load('ses_1')
   const problem = { code: 'session.too-large', message: expect.stringContaining('64 MB') }
@@ -47,7 +47,7 @@ test('a session that needs more memory than a process has fails alone, by many v
   expect(await neighbour.readConversation()).toContain('ses_1')
 })
 
-test('a session that takes too long fails, and its process ends', async () => {
+test('a session that exceeds the time limit fails, and its process ends', async () => {
   const clock = new FakeClock()
   const builds = open({ clock, timeoutMs: 60_000 })
   const slow = builds.load('ses_slow')
@@ -56,7 +56,7 @@ test('a session that takes too long fails, and its process ends', async () => {
   await expect(slow).rejects.toMatchObject({ code: 'session.too-large', message: expect.stringContaining('60 s') })
 })
 
-test('a process that ends for a defect fails its session, not the process', async () => {
+test('a build process that crashes fails only its session', async () => {
   const builds = open()
   const problem = { code: 'internal.bug', message: expect.stringContaining('on purpose') }
   await expect(builds.load('ses_throws')).rejects.toMatchObject(problem)

@@ -10,27 +10,27 @@ import type { BuildReply, BuildRequest } from './build-protocol.ts'
 import type { BuildFacts, BuildJob, LoadedSession, RecordHead, SessionBuilds } from './session-build.ts'
 
 export interface BuildProcessOptions {
-  /** A program that calls `serveBuilds`. */
+  /** The program of a build process, which calls `serveBuilds`. */
   program: URL
-  /** Its one argument, as JSON. */
+  /** Passed to the program as its argument, in JSON. */
   settings: unknown
   clock: Clock
-  /** Heap of one process. Token ids are outside of it. */
+  /** Heap limit of one process. Token ids are stored outside of the heap. */
   heapMb?: number
-  /** For one request to a process. */
+  /** Time limit of one request to a process. */
   timeoutMs?: number
 }
 
-/** Several times what the longest ordinary sessions need. */
+/** Several times the heap that long sessions need. */
 const HEAP_MB = 2048
 const TIMEOUT_MS = 15 * 60_000
-/** Processes that are kept when they have no session: starting one takes longer than building most sessions. */
+/** Number of idle processes that are kept: starting a process takes longer than building most sessions. */
 const IDLE_PROCESSES = 4
 
 /**
- * Builds each session in a process of its own, so that a long session does not hold up the event loop. A process that runs
- * out of memory or time ends; its session fails with `session.too-large`, and the node goes on. A thread would not do: when
- * a large allocation fails in a thread, V8 aborts the whole process, whatever limits the thread has.
+ * Builds each session in a child process, so that a long session does not block the event loop. A process that exceeds its
+ * memory or time limit ends, and its session fails with `session.too-large`. Worker threads are not sufficient: if a large
+ * allocation fails in a thread, V8 aborts the whole process, whatever the limits of the thread.
  */
 export class BuildProcesses implements SessionBuilds {
   readonly #options: BuildProcessOptions
@@ -42,11 +42,11 @@ export class BuildProcesses implements SessionBuilds {
   }
 
   async load(sessionId: string): Promise<LoadedSession> {
-    return unlessKilled(async () => {
+    return retryIfKilled(async () => {
       const { head, process } = await this.#load(sessionId)
       return new RemoteSession(head, process, {
-        again: async () => (await this.#load(sessionId)).process,
-        giveBack: (one) => this.#giveBack(one),
+        reload: async () => (await this.#load(sessionId)).process,
+        release: (ended) => this.#release(ended),
       })
     })
   }
@@ -54,9 +54,9 @@ export class BuildProcesses implements SessionBuilds {
   async #load(sessionId: string): Promise<{ head: RecordHead; process: BuildProcess }> {
     const process = this.#idle.shift() ?? this.#start()
     try {
-      return { head: await process.ask<RecordHead>({ kind: 'load', sessionId }), process }
+      return { head: await process.request<RecordHead>({ kind: 'load', sessionId }), process }
     } catch (error) {
-      await this.#giveBack(process)
+      await this.#release(process)
       throw error
     }
   }
@@ -67,9 +67,9 @@ export class BuildProcesses implements SessionBuilds {
     return process
   }
 
-  async #giveBack(process: BuildProcess): Promise<void> {
-    const canGoOn = await process.forget()
-    if (canGoOn && this.#idle.length < IDLE_PROCESSES) {
+  async #release(process: BuildProcess): Promise<void> {
+    const isReusable = await process.releaseSession()
+    if (isReusable && this.#idle.length < IDLE_PROCESSES) {
       this.#idle.push(process)
       return
     }
@@ -86,7 +86,7 @@ class RemoteSession implements LoadedSession {
   readonly head: RecordHead
   readonly #processes: RemoteProcesses
   #process: BuildProcess
-  #isOver = false
+  #isReleased = false
 
   constructor(head: RecordHead, process: BuildProcess, processes: RemoteProcesses) {
     this.head = head
@@ -95,55 +95,55 @@ class RemoteSession implements LoadedSession {
   }
 
   build(job: BuildJob): Promise<BuildFacts> {
-    return unlessKilled(async (isAgain) => {
-      if (isAgain) await this.#replaceProcess()
-      return this.#process.ask({ kind: 'build', job })
+    return retryIfKilled(async (isRetry) => {
+      if (isRetry) await this.#replaceProcess()
+      return this.#process.request({ kind: 'build', job })
     })
   }
 
   async #replaceProcess(): Promise<void> {
-    await this.#processes.giveBack(this.#process)
-    this.#process = await this.#processes.again()
+    await this.#processes.release(this.#process)
+    this.#process = await this.#processes.reload()
   }
 
   readConversation(): Promise<string> {
-    return this.#process.ask({ kind: 'conversation' })
+    return this.#process.request({ kind: 'conversation' })
   }
 
   readTranscript(): Promise<string> {
-    return this.#process.ask({ kind: 'transcript' })
+    return this.#process.request({ kind: 'transcript' })
   }
 
   readLastRequest(): Promise<TurnRequest | undefined> {
-    return this.#process.ask({ kind: 'last-request' })
+    return this.#process.request({ kind: 'last-request' })
   }
 
   readRecord(): Promise<SessionRecord> {
-    return this.#process.ask({ kind: 'record' })
+    return this.#process.request({ kind: 'record' })
   }
 
   writeResult(path: string, parts: { order: SessionOrder; outcome: SessionOutcome }): Promise<void> {
-    return this.#process.ask({ kind: 'write', path, parts })
+    return this.#process.request({ kind: 'write', path, parts })
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#isOver) return
-    this.#isOver = true
-    await this.#processes.giveBack(this.#process)
+    if (this.#isReleased) return
+    this.#isReleased = true
+    await this.#processes.release(this.#process)
   }
 }
 
 interface RemoteProcesses {
-  /** Another process that has loaded the same session. */
-  again(): Promise<BuildProcess>
-  giveBack(process: BuildProcess): Promise<void>
+  /** Returns another process that has loaded the same session. */
+  reload(): Promise<BuildProcess>
+  release(process: BuildProcess): Promise<void>
 }
 
-/** A process that was killed from outside, which also happens to a small session where a machine has no memory left. */
+/** The process was killed from outside. This also happens to small sessions if the machine has no memory left. */
 class ProcessKilled extends RolloutError {}
 
-/** Tries a second time when the process was killed from outside: a session that is not too large is seldom killed twice. */
-async function unlessKilled<T>(work: (isAgain: boolean) => Promise<T>): Promise<T> {
+/** Retries once if the process was killed from outside: a session that is not too large is seldom killed twice. */
+async function retryIfKilled<T>(work: (isRetry: boolean) => Promise<T>): Promise<T> {
   try {
     return await work(false)
   } catch (error) {
@@ -152,9 +152,9 @@ async function unlessKilled<T>(work: (isAgain: boolean) => Promise<T>): Promise<
   }
 }
 
-const LAST_WORDS = 2000
+const STDERR_CHARACTERS = 2000
 
-/** One process. Takes one request at a time, and keeps this process alive only while it does. */
+/** A child process that handles one request at a time. It keeps this process alive only during a request. */
 class BuildProcess {
   readonly #child: ChildProcess
   readonly #clock: Clock
@@ -162,7 +162,7 @@ class BuildProcess {
   readonly #exited: Promise<void>
   #waiting: PromiseWithResolvers<BuildReply> | undefined
   #ended: RolloutError | undefined
-  #lastWords = ''
+  #stderr = ''
 
   constructor({ program, settings, clock, heapMb = HEAP_MB, timeoutMs = TIMEOUT_MS }: BuildProcessOptions) {
     this.#clock = clock
@@ -170,35 +170,37 @@ class BuildProcess {
     const child = fork(fileURLToPath(program), [JSON.stringify(settings)], {
       execArgv: [`--max-old-space-size=${heapMb}`],
       stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-      // Copies typed arrays as they are.
+      // Needed for typed arrays.
       serialization: 'advanced',
     })
     this.#child = child
     child.stderr?.setEncoding('utf8').on('data', (text: string) => {
-      this.#lastWords = (this.#lastWords + text).slice(-LAST_WORDS)
+      this.#stderr = (this.#stderr + text).slice(-STDERR_CHARACTERS)
     })
     child.on('message', (reply) => this.#waiting?.resolve(reply as BuildReply))
-    child.on('error', (error) => this.#fail(new RolloutError('internal.bug', `A build process: ${error.message}`)))
+    child.on('error', (error) =>
+      this.#fail(new RolloutError('internal.bug', `A build process failed: ${error.message}`)),
+    )
     this.#exited = new Promise((resolve) => {
       child.on('exit', (_, signal) => {
-        this.#fail(toError(signal, this.#lastWords, heapMb))
+        this.#fail(toError(signal, this.#stderr, heapMb))
         resolve()
       })
     })
     this.#unref()
   }
 
-  async ask<T>(request: BuildRequest): Promise<T> {
+  async request<T>(input: BuildRequest): Promise<T> {
     if (this.#ended !== undefined) throw this.#ended
     const waiting = Promise.withResolvers<BuildReply>()
     this.#waiting = waiting
     this.#child.ref()
     this.#child.channel?.ref()
-    // One that has just ended says so by its exit.
-    this.#child.send(request, () => {})
+    // If the process has just ended, its exit event rejects the request.
+    this.#child.send(input, () => {})
     const stop = this.#clock.after(this.#timeoutMs, () => {
-      const message = `Building the session took longer than ${this.#timeoutMs / 1000} s.`
-      this.#fail(new RolloutError('session.too-large', message))
+      const why = `Building the session took longer than ${this.#timeoutMs / 1000} s.`
+      this.#fail(new RolloutError('session.too-large', why))
       this.#child.kill('SIGKILL')
     })
     try {
@@ -213,11 +215,11 @@ class BuildProcess {
     }
   }
 
-  /** Whether the process can take another session. */
-  async forget(): Promise<boolean> {
+  /** Returns whether the process can load another session. */
+  async releaseSession(): Promise<boolean> {
     if (this.#ended !== undefined || this.#waiting !== undefined) return false
     try {
-      await this.ask({ kind: 'forget' })
+      await this.request({ kind: 'release' })
       return true
     } catch {
       return false
@@ -225,7 +227,7 @@ class BuildProcess {
   }
 
   async end(): Promise<void> {
-    this.#fail(new RolloutError('session.cancelled', 'The node ends.'))
+    this.#fail(new RolloutError('session.cancelled', 'The node is stopping.'))
     this.#child.kill('SIGKILL')
     this.#child.ref()
     await this.#exited
@@ -239,20 +241,20 @@ class BuildProcess {
   #unref(): void {
     this.#child.unref()
     this.#child.channel?.unref()
-    // A pipe of a child is a socket.
+    // The stderr pipe of a child is a socket, which has unref().
     ;(this.#child.stderr as { unref?: () => void } | null)?.unref?.()
   }
 }
 
-/** V8 aborts a process without memory; the kernel kills one when the machine has none. */
-function toError(signal: NodeJS.Signals | null, lastWords: string, heapMb: number): RolloutError {
-  if (signal === 'SIGABRT' || /heap out of memory/i.test(lastWords)) {
-    const message = `Building the session needs more than the ${heapMb} MB of memory that one session may use for it.`
+/** V8 aborts a process at its heap limit; the kernel kills a process if the machine has no memory left. */
+function toError(signal: NodeJS.Signals | null, stderr: string, heapMb: number): RolloutError {
+  if (signal === 'SIGABRT' || /heap out of memory/i.test(stderr)) {
+    const message = `Building the session needs more than the limit of ${heapMb} MB of memory.`
     return new RolloutError('session.too-large', message)
   }
   if (signal === 'SIGKILL') {
     const message = 'The process that builds the session was killed: building needs more memory than the machine has.'
     return new ProcessKilled('session.too-large', message)
   }
-  return new RolloutError('internal.bug', `A build process ended by itself: ${lastWords.trim()}`)
+  return new RolloutError('internal.bug', `A build process ended unexpectedly: ${stderr.trim()}`)
 }

@@ -3,7 +3,7 @@ import type { SessionOrder } from '../../model/session-order.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { BuildJob } from './session-build.ts'
 
-/** What a node asks a build process for. A process has one session at a time. */
+/** Requests of a node to a build process. A process has at most one session at a time. */
 export type BuildRequest =
   | { kind: 'load'; sessionId: string }
   | { kind: 'build'; job: BuildJob }
@@ -12,11 +12,11 @@ export type BuildRequest =
   | { kind: 'last-request' }
   | { kind: 'record' }
   | { kind: 'write'; path: string; parts: { order: SessionOrder; outcome: SessionOutcome } }
-  /** Gives up the session, so that the process can take another. */
-  | { kind: 'forget' }
+  /** Releases the session, so that the process can load another. */
+  | { kind: 'release' }
 
 export interface BuildReply {
   value?: unknown
-  /** Why there is no value. */
+  /** Set instead of a value if the request failed. */
   failure?: Failure
 }

@@ -14,11 +14,11 @@ import type { BuildFacts, BuildJob, LoadedSession, RecordHead, SessionBuilds } f
 export interface BuildDeps extends Pick<BuildOptions, 'filter' | 'weighting'> {
   reader: SessionReader
   createBuilder(spec: StrategySpec): Promise<Builder>
-  /** How the requests of a session are read. */
+  /** Returns the readers of a session's requests. */
   readersOf: NonNullable<BuildOptions['forSession']>
 }
 
-/** Builds in this process. */
+/** Creates builds that run in this process. */
 export function createBuilds(deps: BuildDeps): SessionBuilds {
   return {
     async load(sessionId) {
@@ -56,7 +56,7 @@ class LoadedRecord implements LoadedSession {
     return {
       summary: built.summary,
       answers: turns.filter(({ response }) => response !== undefined).length,
-      ...(lastFailure === undefined ? {} : { lastFailure }),
+      lastFailure,
       isLogFull: turns.some(({ failure }) => failure?.code === 'request.over-storage'),
       hasCrashedGateway: turns.some(({ failure }) => failure?.code === 'request.crashed-gateway'),
       offered: this.#findOffered(built, toolPrefixes),
@@ -96,7 +96,7 @@ class LoadedRecord implements LoadedSession {
   }
 
   #assertBuilt(): BuiltSession {
-    if (this.#built === undefined) throw new Error('the session is not built yet')
+    if (this.#built === undefined) throw new Error('build() was not called')
     return this.#built
   }
 
@@ -105,10 +105,7 @@ class LoadedRecord implements LoadedSession {
   }
 }
 
-/** The turn that ended last: what became of it is what the agent saw before it ended. */
+/** Returns the turn that ended last: its result is the last that the agent saw. */
 function lastTurn(turns: SessionRecord['turns']): SessionRecord['turns'][number] | undefined {
-  return turns.reduce<SessionRecord['turns'][number] | undefined>(
-    (last, turn) => (last === undefined || (turn.endedAt ?? 0) >= (last.endedAt ?? 0) ? turn : last),
-    undefined,
-  )
+  return turns.toSorted((a, b) => (a.endedAt ?? 0) - (b.endedAt ?? 0)).at(-1)
 }

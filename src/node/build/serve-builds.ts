@@ -2,10 +2,10 @@ import { toFailure } from '../../model/failure.ts'
 import type { BuildReply, BuildRequest } from './build-protocol.ts'
 import type { LoadedSession, SessionBuilds } from './session-build.ts'
 
-/** The part of a child process that talks to its parent. */
+/** The methods of `process` that connect a child process to its parent. */
 export type ParentLink = Pick<NodeJS.Process, 'on' | 'send' | 'exit'>
 
-/** Answers the requests of a node in a build process, one after the other. Ends the process with the node. */
+/** Handles the requests of a node in a build process. Exits when the node process ends. */
 export function serveBuilds(parent: ParentLink, opening: Promise<SessionBuilds>): void {
   let session: LoadedSession | undefined
   const loaded = (): LoadedSession => {
@@ -29,7 +29,7 @@ export function serveBuilds(parent: ParentLink, opening: Promise<SessionBuilds>)
         return loaded().readRecord()
       case 'write':
         return loaded().writeResult(request.path, request.parts)
-      case 'forget':
+      case 'release':
         session = undefined
         return undefined
     }

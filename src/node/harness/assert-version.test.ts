@@ -14,7 +14,7 @@ const places = {
   tmpdir: '/nonexistent',
 }
 
-/** A sandbox whose every command prints that, and what it was asked to run. */
+/** A sandbox whose commands all print `output`, and the commands that it ran. */
 function saying(text: string, exitCode = 0): { sandbox: Pick<Sandbox, 'exec'>; asked: ExecSpec[] } {
   const asked: ExecSpec[] = []
   const exec = async (spec: ExecSpec) => {
@@ -33,12 +33,12 @@ describe('settings.version', () => {
     [{ version: codex.package.version }, codex.package.version],
     [{ version: '' }, undefined],
     [{}, undefined],
-  ])('%j of Codex asks for %s in the sandbox', async (settings, version) => {
+  ])('findRunnable() of Codex with %j requires version %s in the sandbox', async (settings, version) => {
     const agent = AgentSpec.parse({ harness: 'codex', settings })
-    expect((await findRunnable(agent, { places, modules })).version).toBe(version)
+    expect((await findRunnable(agent, { folders: places, modules })).version).toBe(version)
   })
 
-  test('the version of the program in the sandbox must be that one', async () => {
+  test('assertVersion() rejects a program of another version', async () => {
     const runnable = { harness: codex, version: '0.125.0' }
     const good = saying('codex-cli 0.125.0\n')
     await assertVersion(good.sandbox, runnable, { env: { A: '1' } })
@@ -46,13 +46,13 @@ describe('settings.version', () => {
     const other = saying('codex-cli 0.166.0\n')
     await expect(assertVersion(other.sandbox, runnable, { env: {} })).rejects.toMatchObject({
       code: 'harness.not-found',
-      message: expect.stringContaining('Codex 0.125.0 in settings.version, and the sandbox has 0.166.0') as unknown,
+      message: expect.stringContaining('Codex 0.125.0 in settings.version, but the sandbox has 0.166.0') as unknown,
     })
     const none = saying('', 127)
-    await expect(assertVersion(none.sandbox, runnable, { env: {} })).rejects.toThrow('has no codex that starts')
+    await expect(assertVersion(none.sandbox, runnable, { env: {} })).rejects.toThrow('has no working codex')
   })
 
-  test('no version asks nothing of the sandbox', async () => {
+  test('assertVersion() without a version runs no command', async () => {
     const { sandbox, asked } = saying('')
     await assertVersion(sandbox, { harness: codex }, { env: {} })
     expect(asked).toEqual([])

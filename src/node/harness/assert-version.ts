@@ -1,11 +1,11 @@
 import { RolloutError } from '../../model/failure.ts'
+import type { RunnableHarness } from './find-runnable.ts'
 import type { LaunchPlan } from './harness-launch.ts'
 import type { Sandbox } from '../sandbox/runtimes/runtime.ts'
-import type { RunnableHarness } from '../session/sandboxed-session.ts'
 
 const VERSION_MS = 60_000
 
-/** Throws `harness.not-found` when a task asks for a version that the program in the sandbox does not have. */
+/** Throws `harness.not-found` if the program in the sandbox does not have the version that the task requires. */
 export async function assertVersion(
   sandbox: Pick<Sandbox, 'exec'>,
   { harness, version }: Pick<RunnableHarness, 'harness' | 'version'>,
@@ -19,15 +19,15 @@ export async function assertVersion(
     timeoutMs: VERSION_MS,
     outputBytes: 4096,
   })
-  let said = ''
-  for await (const chunk of execution.output('stdout')) said += chunk.toString()
+  let output = ''
+  for await (const chunk of execution.output('stdout')) output += chunk.toString()
   const { exitCode } = await execution.result
-  const found = exitCode === 0 ? /\d+\.\d+\.\d+(?:[-.][\w.]+)?/.exec(said)?.[0] : undefined
+  const found = exitCode === 0 ? /\d+\.\d+\.\d+(?:[-.][\w.]+)?/.exec(output)?.[0] : undefined
   if (found === version) return
-  const what = found === undefined ? `has no ${harness.command} that starts` : `has ${found}`
+  const what = found === undefined ? `has no working ${harness.command}` : `has ${found}`
   throw new RolloutError(
     'harness.not-found',
-    `The task asks for ${harness.title} ${version} in settings.version, and the sandbox ${what}. ` +
-      `Install that version in runtime.prepare, or leave settings.version out.`,
+    `The task requires ${harness.title} ${version} in settings.version, but the sandbox ${what}. ` +
+      `Install that version in runtime.prepare, or remove settings.version.`,
   )
 }

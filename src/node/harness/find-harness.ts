@@ -1,43 +1,46 @@
-import { access, constants, open, realpath } from 'node:fs/promises'
+import { constants, open, realpath } from 'node:fs/promises'
 import { delimiter, join } from 'node:path'
+import { fileExists } from '../../lib/fs/file-exists.ts'
 import { runProgram } from '../../lib/process/run-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { bundleStart, loadBundle, type Bundle, type ProgramStart } from './install/harness-bundle.ts'
 import type { PackagedHarness } from './presets/harness.ts'
 import { createHarnessHome } from './harness-home.ts'
 
-/** A harness on this machine that has the version we know how to run. */
+/** An installed harness that has the pinned version. */
 export interface FoundHarness extends ProgramStart {
   path: string
-  /** Present when it is one; then it lies in `folder`. */
+  /** Present if `polar harness install` installed it; `folder` is the folder of the bundle. */
   bundle?: Bundle
   folder?: string
 }
 
-export interface HarnessPlaces {
-  /** Where `polar harness install` puts harnesses. */
+export interface HarnessFolders {
+  /** The folder of `polar harness install`. */
   dir: string
-  /** Other folders with programs, as PATH lists them. */
+  /** Folders to search for programs, in the format of PATH. */
   path: string
-  /** As Node names it: `linux-x64`. */
+  /** Node's name of the platform, such as `linux-x64`. */
   platform: string
-  /** The Node for harnesses that are scripts, and its version. */
+  /** The Node that runs harnesses that are scripts. */
   node: { path: string; version: string }
-  /** For temporary files. */
   tmpdir: string
 }
 
-/** Installed by us, else anywhere in PATH in the right version; undefined when there is none. */
-export async function findHarness(harness: PackagedHarness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
-  const folder = installFolder(harness, places.dir)
+/** Finds the installed bundle of a harness, else the pinned version in PATH. Undefined if there is neither. */
+export async function findHarness(
+  harness: PackagedHarness,
+  folders: HarnessFolders,
+): Promise<FoundHarness | undefined> {
+  const folder = installFolder(harness, folders.dir)
   const bundle = await loadBundle(folder)
   if (bundle !== undefined) {
     return { path: join(folder, bundle.program.path), ...bundleStart(bundle, folder), bundle, folder }
   }
-  return (await findProgram(harness, folder, places)) ?? findInPath(harness, places)
+  return (await findProgram(harness, folder, folders)) ?? findInPath(harness, folders)
 }
 
-/** One folder per version, so that a new pin never meets an old installation. */
+/** Each version has its own folder, so that a new version is never installed over an old one. */
 export function installFolder(
   { name, package: { version } }: Pick<PackagedHarness, 'name' | 'package'>,
   dir: string,
@@ -45,24 +48,24 @@ export function installFolder(
   return join(dir, `${name}-${version}`)
 }
 
-/** The program in a folder that the package was installed into. Its version is not asked for. */
+/** Finds the program in a folder with the installed package. Does not check its version. */
 export async function findProgram(
   harness: PackagedHarness,
   folder: string,
-  places: HarnessPlaces,
+  folders: HarnessFolders,
 ): Promise<FoundHarness | undefined> {
-  const { kind, paths } = harness.program(places.platform)
+  const { kind, paths } = harness.program(folders.platform)
   for (const relative of paths) {
     const path = join(folder, relative)
-    if (!(await isThere(path, kind === 'node' ? constants.R_OK : constants.X_OK))) continue
-    if (kind === 'node') return { path, command: nodeCommand(harness, path, places), env: {} }
+    if (!(await fileExists(path, kind === 'node' ? constants.R_OK : constants.X_OK))) continue
+    if (kind === 'node') return { path, command: nodeCommand(harness, path, folders), env: {} }
     return { path, ...bundleStart({ program: { kind, path: relative }, interpreter: null }, folder) }
   }
   return undefined
 }
 
-/** What the program says its version is; undefined when it does not run. It finds no other program in PATH. */
-export async function askVersion(
+/** Runs the program to read its version. Undefined if the program does not run. */
+export async function readVersion(
   harness: PackagedHarness,
   found: ProgramStart,
   { path, tmpdir }: { path: string; tmpdir: string },
@@ -75,7 +78,7 @@ export async function askVersion(
   return exitCode === 0 ? /\d+\.\d+\.\d+(?:[-.][\w.]+)?/.exec(stdout)?.[0] : undefined
 }
 
-/** A cold disk takes its time over 360 MB. */
+/** Reading a program of 360 MB from a cold disk may take a minute. */
 const VERSION_TIMEOUT_MS = 60_000
 
 function versionArgs({ package: { registry, name } }: PackagedHarness): string[] {
@@ -83,26 +86,26 @@ function versionArgs({ package: { registry, name } }: PackagedHarness): string[]
   return ['-c', `import importlib.metadata as m; print(m.version(${JSON.stringify(name)}))`]
 }
 
-async function findInPath(harness: PackagedHarness, places: HarnessPlaces): Promise<FoundHarness | undefined> {
-  // Of a package for Python the command alone does not tell which Python knows it.
+async function findInPath(harness: PackagedHarness, folders: HarnessFolders): Promise<FoundHarness | undefined> {
+  // The command of a Python package does not reveal which Python the package was installed for.
   if (harness.package.registry === 'pypi') return undefined
-  for (const folder of places.path.split(delimiter).filter((entry) => entry !== '')) {
+  for (const folder of folders.path.split(delimiter).filter((entry) => entry !== '')) {
     const path = join(folder, harness.command)
-    if (!(await isThere(path, constants.X_OK))) continue
-    const found = { path, command: await commandFor(harness, path, places), env: {} }
-    if ((await askVersion(harness, found, places)) === harness.package.version) return found
+    if (!(await fileExists(path, constants.X_OK))) continue
+    const found = { path, command: await commandFor(harness, path, folders), env: {} }
+    if ((await readVersion(harness, found, folders)) === harness.package.version) return found
   }
   return undefined
 }
 
-/** A script for Node is run by the Node we know, which may be newer than the one in PATH. */
+/** A Node script runs with `folders.node`, which may be newer than the Node in PATH. */
 async function commandFor(
   harness: PackagedHarness,
   path: string,
-  places: HarnessPlaces,
+  folders: HarnessFolders,
 ): Promise<[string, ...string[]]> {
   const target = await realpath(path)
-  return /^#!.*\bnode\b/.test(await readStart(target)) ? nodeCommand(harness, target, places) : [path]
+  return /^#!.*\bnode\b/.test(await readStart(target)) ? nodeCommand(harness, target, folders) : [path]
 }
 
 async function readStart(path: string): Promise<string> {
@@ -111,28 +114,21 @@ async function readStart(path: string): Promise<string> {
   return buffer.toString('latin1', 0, bytesRead).split('\n', 1)[0] ?? ''
 }
 
-function nodeCommand(harness: PackagedHarness, script: string, { node }: HarnessPlaces): [string, ...string[]] {
+function nodeCommand(harness: PackagedHarness, script: string, { node }: HarnessFolders): [string, ...string[]] {
   assertNode(harness, node.version)
   return [node.path, script]
 }
 
-/** Throws RolloutError `harness.not-found` when it wants a newer one. */
+/** Throws `harness.not-found` if the harness needs a newer Node. */
 export function assertNode({ title, minimumNode }: PackagedHarness, version: string): void {
   if (minimumNode === undefined || !isOlder(version, minimumNode)) return
   const message = `${title} needs Node ${minimumNode} or newer; this is Node ${version}.`
   throw new RolloutError('harness.not-found', message)
 }
 
-/** By the numbers between the dots, as many as `minimum` has. */
+/** Compares as many numbers of a version as `minimum` has. */
 export function isOlder(version: string, minimum: string): boolean {
-  const [one, other] = [version, minimum].map((text) => text.split('.').map(Number))
-  const i = other?.findIndex((part, at) => part !== one?.[at]) ?? -1
-  return i !== -1 && (one?.[i] ?? 0) < (other?.[i] ?? 0)
-}
-
-async function isThere(path: string, mode: number): Promise<boolean> {
-  return access(path, mode).then(
-    () => true,
-    () => false,
-  )
+  const [numbers, required] = [version, minimum].map((text) => text.split('.').map(Number))
+  const i = required?.findIndex((part, at) => part !== numbers?.[at]) ?? -1
+  return i !== -1 && (numbers?.[i] ?? 0) < (required?.[i] ?? 0)
 }

@@ -1,33 +1,41 @@
 import { RolloutError } from '../../model/failure.ts'
 import type { AgentSpec } from '../../model/task.ts'
-import { findHarness, type HarnessPlaces } from './find-harness.ts'
-import { bundleStart } from './install/harness-bundle.ts'
+import { findHarness, type HarnessFolders } from './find-harness.ts'
+import { bundleStart, type ProgramStart } from './install/harness-bundle.ts'
 import { presets } from './presets/index.ts'
 import type { Harness } from './presets/harness.ts'
 import { isPackaged, loadHarness } from './load-harness.ts'
-import type { RunnableHarness } from '../session/sandboxed-session.ts'
+
+/** A harness, and the files of it that a sandbox needs. */
+export interface RunnableHarness {
+  harness: Harness
+  /** Absent: the harness is part of the sandbox's image and starts by its name. */
+  bundle?: { folder: string; startAt(path: string): ProgramStart }
+  /** The version that the program in the sandbox must report. Absent: any version. */
+  version?: string
+}
 
 /**
- * What a task's agent is, and where it is on this machine. One that is not installed here may be in the task's image, so
- * it is not an error yet. Throws `config.invalid` for a name there is not, or a module that is not allowed.
+ * Finds the harness of a task, and its installation on this machine. A harness that is not installed here is not an error:
+ * the task's image may contain it. Throws `config.invalid` for an unknown name or a module that is not allowed.
  */
 export async function findRunnable(
   agent: AgentSpec,
-  { places, modules }: { places: HarnessPlaces; modules: readonly string[] },
+  { folders, modules }: { folders: HarnessFolders; modules: readonly string[] },
 ): Promise<RunnableHarness> {
   const harness =
     agent.import_path == null ? presetOf(agent.harness!) : await loadHarness(agent.import_path, { allowed: modules })
   if (!isPackaged(harness)) return { harness }
   const version = harness.versionOf?.(agent.settings)
-  // The task brings another version than the one we install; its image, or a step, must have it.
+  // The task uses another version than `polar harness install` installs; its image or a prepare step must provide it.
   if (version !== undefined && version !== harness.package.version) return { harness, version }
-  const found = await findHarness(harness, places)
+  const found = await findHarness(harness, folders)
   const { bundle, folder } = found ?? {}
-  if (bundle === undefined || folder === undefined) return { harness, ...(version === undefined ? {} : { version }) }
+  if (bundle === undefined || folder === undefined) return { harness, version }
   return { harness, bundle: { folder, startAt: (path) => bundleStart(bundle, path) } }
 }
 
-/** Throws `config.invalid` that lists the names there are. */
+/** Throws `config.invalid` with the list of presets. */
 export function presetOf(name: string): Harness {
   const preset = presets.find((candidate) => candidate.name === name)
   if (preset !== undefined) return preset

@@ -14,7 +14,7 @@ async function modeOf(path: string): Promise<string> {
   return ((await stat(path)).mode & 0o777).toString(8)
 }
 
-test('a home is its owner’s only, and goes away with all that came into it', async () => {
+test('createHarnessHome() makes a private folder that disposal removes with its contents', async () => {
   let path: string
   {
     await using home = await createHarnessHome(scratch)
@@ -27,7 +27,7 @@ test('a home is its owner’s only, and goes away with all that came into it', a
   await expect(stat(path)).rejects.toMatchObject({ code: 'ENOENT' })
 })
 
-test('two homes are apart', async () => {
+test('createHarnessHome() makes a new folder on each call', async () => {
   await using one = await createHarnessHome(scratch)
   await using other = await createHarnessHome(scratch)
   expect(one.path).not.toBe(other.path)

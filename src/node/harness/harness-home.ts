@@ -1,18 +1,18 @@
 import { mkdir, mkdtemp, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 
-/** A HOME for one run of a harness, so that it reads no settings of anybody and leaves none behind. */
+/** A HOME for one run of a harness, so that it reads no settings of a user and leaves none behind. */
 export interface HarnessHome extends AsyncDisposable {
   readonly path: string
-  /** Inside it, so that temporary files go with it. */
+  /** Inside `path`, so that temporary files are removed with it. */
   readonly tmpdir: string
 }
 
-/** A new folder in `parent` that only its owner may enter. */
+/** Creates a folder in `parent` that only its owner may enter. */
 export async function createHarnessHome(parent: string): Promise<HarnessHome> {
-  // Made with mode 0700.
+  // mkdtemp() creates it with mode 0700.
   const path = await mkdtemp(join(parent, 'polar-home-'))
-  // Tools the harness left behind may still be writing.
+  // Processes that the harness left running may still write to it.
   const remove = () => rm(path, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
   const tmpdir = join(path, 'tmp')
   try {

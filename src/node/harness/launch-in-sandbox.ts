@@ -3,11 +3,11 @@ import type { Execution, Sandbox } from '../sandbox/runtimes/runtime.ts'
 
 export interface LaunchLimits {
   timeoutMs?: number
-  /** Of each of stdout and stderr. */
+  /** Size limit of each of stdout and stderr. */
   outputBytes?: number
 }
 
-/** Carries a plan out where the harness is to run: what it needs is put in its place, then it is started. */
+/** Copies the files of a launch plan into the sandbox, then starts the harness. */
 export async function launchInSandbox(
   sandbox: Sandbox,
   plan: LaunchPlan,
@@ -22,13 +22,13 @@ export async function launchInSandbox(
     cwd: plan.cwd,
     env: plan.env,
     stdin: plan.stdin,
-    // Whatever an agent leaves behind ends with it: nothing of it may be there while it is graded.
+    // Ends all processes of the agent with the harness: none may run while the session is graded.
     leftovers: 'end',
     ...limits,
   })
 }
 
-/** The folders are made on the way: a command of its own would take as long again as starting the harness. */
+/** Creates the folders in the same command: a separate command would double the start time. */
 function withFolders({ folders, command }: LaunchPlan): readonly [string, ...string[]] {
   if (folders.length === 0) return command
   const script = 'n=$1; shift; while [ "$n" -gt 0 ]; do mkdir -p -m 700 -- "$1"; shift; n=$((n-1)); done; exec "$@"'

@@ -21,7 +21,7 @@ async function moduleOf(source: string): Promise<string> {
 const fields = `name: 'mine', title: 'Mine', command: 'mine', hasSubAgents: false, instruction: 'file',
   mcpTransports: [], settings: {}, configure() {}, exitCodes: {}`
 
-test('a harness from a module is what it exports', async () => {
+test('loadHarness() returns the exported harness', async () => {
   const path = await moduleOf(`export const harness = { ${fields} }`)
   expect(await loadHarness(path, { allowed: [path] })).toMatchObject({ name: 'mine' })
   await expect(loadHarness(path, { allowed: [] })).rejects.toMatchObject({ code: 'config.invalid' })
@@ -30,10 +30,10 @@ test('a harness from a module is what it exports', async () => {
 test.each([
   ['has no function', `{ ...all, configure: 1 }`, 'lacks a function configure()'],
   ['is told what to do in another way', `{ ...all, instruction: 'args' }`, 'instruction, "stdin" or "file"'],
-  ['has a name for no command line', `{ ...all, name: 'My agent' }`, 'a name of small letters and _'],
-  ['has the name of one of ours', `{ ...all, name: 'codex' }`, '"codex" is a harness of polar'],
-  ['has a package with a range', `{ ...all, package: { registry: 'npm', name: 'x', version: '^1' }, program() {}, dialect: 'x' }`, 'an exact one'], // prettier-ignore
-])('a harness that %s is refused', async (_case, value, message) => {
+  ['has an invalid name', `{ ...all, name: 'My agent' }`, 'a name of lower-case letters and _'],
+  ['has the name of a built-in harness', `{ ...all, name: 'codex' }`, '"codex" is the name of a built-in harness'],
+  ['has a package with a range', `{ ...all, package: { registry: 'npm', name: 'x', version: '^1' }, program() {}, dialect: 'x' }`, 'an exact version'], // prettier-ignore
+])('loadHarness() rejects a harness that %s', async (_case, value, message) => {
   const path = await moduleOf(`const all = { ${fields} }; export const harness = ${value}`)
   await expect(loadHarness(path, { allowed: [path] })).rejects.toThrow(message)
 })
@@ -44,12 +44,12 @@ test.each([
   ['is no plug', '{}', 'lacks config, an object, a function create()'],
   ['has no kind', '{ config: {}, create() {} }', 'a config with a kind'],
   ['has a kind of ours', `{ config: { shape: { kind: { value: 'local' } } }, create() {} }`, '"local" is a kind of'],
-])('a runtime that %s is refused', async (_case, value, message) => {
+])('loadRuntime() rejects a runtime that %s', async (_case, value, message) => {
   const path = await moduleOf(`export const runtime = ${value}`)
   await expect(loadRuntime(path, { allowed: [path] })).rejects.toThrow(message)
 })
 
-test('a runtime that cannot do what runtimes do is refused before it is used', async () => {
+test('loadRuntime() rejects an incomplete runtime before its first use', async () => {
   const path = await moduleOf(
     `export const runtime = { config: ${config}, create: () => ({ kind: 'mine', start() {} }) }`,
   )

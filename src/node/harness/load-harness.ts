@@ -4,9 +4,8 @@ import type { Harness, PackagedHarness } from './presets/harness.ts'
 import { presets } from './presets/index.ts'
 
 /**
- * A harness from a module of the user's: it exports `harness`, as `defineHarness` makes one. A module may do anything this
- * process may, so its real path must be on the list of those that were allowed beforehand. Throws RolloutError
- * `config.invalid`.
+ * Loads a harness from a user's module, which exports `harness` as `defineHarness` returns it. A module has all permissions
+ * of this process, so its real path must be on the list of allowed modules. Throws `config.invalid`.
  */
 export async function loadHarness(path: string, { allowed }: { allowed: readonly string[] }): Promise<Harness> {
   const loaded = await loadExport(path, { what: 'Harness', name: 'harness', lacks, allowed })
@@ -16,11 +15,11 @@ export async function loadHarness(path: string, { allowed }: { allowed: readonly
   if (!presets.some((preset) => preset.name === name)) return harness
   throw new RolloutError(
     'config.invalid',
-    `Harness module ${path}: "${name}" is a harness of polar's; call it otherwise.`,
+    `Harness module ${path}: "${name}" is the name of a built-in harness. Use another name.`,
   )
 }
 
-/** Whether polar can install it. */
+/** Whether `polar harness install` can install it. */
 export function isPackaged(harness: Harness): harness is PackagedHarness {
   return harness.package !== undefined
 }
@@ -29,7 +28,7 @@ function lacks(value: unknown): string[] {
   const missing = lacksFields(value, FIELDS)
   if (missing.length > 0) return missing
   const harness = value as Harness
-  if (!/^[a-z]+(_[a-z]+)*$/.test(harness.name)) missing.push('a name of small letters and _')
+  if (!/^[a-z]+(_[a-z]+)*$/.test(harness.name)) missing.push('a name of lower-case letters and _')
   if (!['stdin', 'file'].includes(harness.instruction)) missing.push('instruction, "stdin" or "file"')
   if (!Array.isArray(harness.mcpTransports)) missing.push('mcpTransports, a list')
   if (!isPackaged(harness)) return missing
@@ -37,7 +36,7 @@ function lacks(value: unknown): string[] {
   const { registry, version } = harness.package
   if (registry !== 'npm' && registry !== 'pypi') missing.push('package.registry, "npm" or "pypi"')
   missing.push(...lacksFields(harness.package, { name: 'string' }).map(() => 'package.name, a string'))
-  if (!/^\d+\.\d+\.\d+/.test(version)) missing.push('package.version, an exact one')
+  if (!/^\d+\.\d+\.\d+/.test(version)) missing.push('package.version, an exact version')
   return missing
 }
 

@@ -2,8 +2,8 @@ import { parse, TomlError } from 'smol-toml'
 import * as z from 'zod'
 
 /**
- * `task.toml` of a Harbor task, as far as we read it. What Harbor gave other names before is there under the newer one:
- * `version`, `memory`, `storage`, `allow_internet`.
+ * The part of a Harbor `task.toml` that polar reads. The older names `version`, `memory`, `storage` and `allow_internet`
+ * are accepted and converted to the newer fields.
  */
 const Seconds = z.number().positive()
 const Env = z.record(z.string(), z.string()).default({})
@@ -11,7 +11,7 @@ const NetworkMode = z.enum(['no-network', 'public', 'allowlist'])
 const Phase = { network_mode: NetworkMode.nullish(), allowed_hosts: z.array(z.string()).nullish() }
 const User = z.union([z.string(), z.int()]).nullish()
 
-/** '2G' is 2048; K, M and G are powers of 1024. */
+/** A size in MB: '2G' is 2048. K, M and G are powers of 1024. */
 const Size = z
   .string()
   .trim()
@@ -90,7 +90,7 @@ const HarborConfig = z.looseObject({
 })
 export type HarborConfig = z.infer<typeof HarborConfig>
 
-/** What the file says, or all that is wrong with it. */
+/** Parses `task.toml`. Returns all problems of an invalid file. */
 export function parseHarborConfig(text: string): { config: HarborConfig } | { problems: string[] } {
   let value: unknown
   try {
@@ -107,35 +107,35 @@ export function parseHarborConfig(text: string): { config: HarborConfig } | { pr
   return problems.length === 0 ? { config: parsed.data } : { problems }
 }
 
-/** What a Harbor task may want that is not done here; better said than left out. */
+/** Reports features of a Harbor task that are not supported; ignoring them would change the task. */
 function* unsupported(config: HarborConfig): Generator<string> {
   const { environment, verifier, agent } = config
-  if (config.steps != null && config.steps.length > 0) yield 'tasks of several steps are not supported'
-  if (environment.os !== 'linux') yield `environment.os is ${environment.os}; sandboxes here are Linux`
+  if (config.steps != null && config.steps.length > 0) yield 'tasks with several steps are not supported'
+  if (environment.os !== 'linux') yield `environment.os is ${environment.os}; sandboxes are always Linux`
   if (environment.tpu != null) yield 'environment.tpu is not supported'
-  if (environment.healthcheck != null) yield 'environment.healthcheck is not supported: no services are started here'
+  if (environment.healthcheck != null) yield 'environment.healthcheck is not supported: sandboxes start no services'
   if (environment.skills_dir != null) yield 'environment.skills_dir is not supported; set agent.skills_path of the run'
   if (verifier.environment != null)
-    yield 'a verifier.environment of its own is not supported; the tests run in a new sandbox of the task'
+    yield 'verifier.environment is not supported; the tests run in a new sandbox of the task'
   if (verifier.collect.length > 0) yield 'verifier.collect is not supported; name files as artifacts'
   for (const { name, headers } of environment.mcp_servers) {
-    if (Object.keys(headers).length > 0) yield `the MCP server ${name} wants headers, which are not supported`
+    if (Object.keys(headers).length > 0) yield `headers of the MCP server ${name} are not supported`
   }
   for (const { source, service } of config.artifacts) {
     if (service != null && service !== 'main')
-      yield `the artifact ${source} is of the service ${service}; there is one sandbox only`
+      yield `the artifact ${source} belongs to the service ${service}; a session has one sandbox without services`
   }
-  const [ofAgent, ofTests] = [agent, verifier].map(
+  const [agentMode, testsMode] = [agent, verifier].map(
     ({ network_mode: mode }) => mode ?? environment.network_mode ?? 'public',
   )
-  if (ofAgent !== ofTests)
-    yield `the agent's network is ${ofAgent}, that of the tests ${ofTests}; here they have the same`
+  if (agentMode !== testsMode)
+    yield `the network of the agent is ${agentMode} and that of the tests ${testsMode}; they must be equal`
   for (const host of allowedHosts(config)) {
-    if (/[*/]/.test(host)) yield `allowed_hosts: ${host} is no name of a host; patterns and ranges are not supported`
+    if (/[*/]/.test(host)) yield `allowed_hosts: ${host} is not a host name; patterns and ranges are not supported`
   }
 }
 
-/** Whom agent and tests may talk to: nobody, these, or everybody. */
+/** The network access of agent and tests: none, the listed hosts, or all hosts. */
 export function networkOf(config: HarborConfig): { allow_internet: boolean } | { allow_hosts: string[] } {
   const mode = config.agent.network_mode ?? config.environment.network_mode ?? 'public'
   return mode === 'allowlist' ? { allow_hosts: allowedHosts(config) } : { allow_internet: mode === 'public' }

@@ -3,36 +3,26 @@ import { join, posix, relative } from 'node:path'
 import { shellWord } from '../../lib/process/shell-word.ts'
 import type { PrepareAction } from '../../model/task.ts'
 
-/** What a Dockerfile makes of a sandbox that has its programs already. */
+/** The effect of a Dockerfile on a sandbox that already has the programs. */
 export interface InterpretedEnvironment {
-  /** Undefined when nothing says it. */
+  /** Undefined if the Dockerfile has no WORKDIR. */
   workdir?: string | undefined
-  /** As it is at the end, for all commands. */
+  /** The variables at the end of the Dockerfile, for all commands. */
   env: Record<string, string>
   prepare: PrepareAction[]
 }
 
-/** What an image of its own would have; for `ENV PATH=/more:$PATH`. */
-const USUAL_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
+/** The PATH of most images, for `ENV PATH=/more:$PATH`. */
+const DEFAULT_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 
-/** They say how a container is started or described; a sandbox is started otherwise. */
-const WITHOUT_EFFECT = new Set([
-  'CMD',
-  'ENTRYPOINT',
-  'EXPOSE',
-  'HEALTHCHECK',
-  'LABEL',
-  'MAINTAINER',
-  'STOPSIGNAL',
-  'USER',
-  'VOLUME',
-])
+/** Instructions about how a container starts; a sandbox does not use them. */
+const WITHOUT_EFFECT = new Set('CMD ENTRYPOINT EXPOSE HEALTHCHECK LABEL MAINTAINER STOPSIGNAL USER VOLUME'.split(' '))
 
 /**
- * Reads a Dockerfile of one stage as steps that prepare a sandbox: WORKDIR, COPY, ADD of plain files, ENV, ARG and RUN.
- * FROM is passed over: the sandbox's own programs take its place, so a RUN that needs what they cannot give fails as a step.
- * Everything runs as the sandbox's one user. With `stepsMatter` false only the workdir and variables are wanted, and what
- * cannot be done is no problem.
+ * Converts a Dockerfile with one stage to steps that prepare a sandbox: WORKDIR, COPY, ADD of plain files, ENV, ARG and RUN.
+ * Ignores FROM: the sandbox's own programs are used instead, so a RUN that needs other programs fails as a step. All steps
+ * run as the only user of the sandbox. With `stepsMatter` false only the workdir and the variables are used, and
+ * unsupported instructions are not reported.
  */
 export async function interpretDockerfile(
   text: string,
@@ -60,9 +50,10 @@ class Interpreter {
     this.#context = context
   }
 
-  /** Undefined, or why it cannot be done. */
+  /** Returns why the instruction is not supported; undefined if it is. */
   async read(name: string, rest: string): Promise<string | undefined> {
-    if (/(?:^|\s)<<[-~]?["']?\w/.test(rest) && name !== 'ENV') return `${name} with text below it (<<) is not supported`
+    if (/(?:^|\s)<<[-~]?["']?\w/.test(rest) && name !== 'ENV')
+      return `${name} with a here-document (<<) is not supported`
     switch (name) {
       case 'FROM':
         this.#stages += 1
@@ -96,7 +87,7 @@ class Interpreter {
       return words.length === 0 ? `ENV ${first} has no value` : undefined
     }
     const values = pairsOf(rest).map(([key, value = '']) => [key, this.#expand(value)] as const)
-    // All of one line see what was there before it.
+    // All values of one line are expanded with the variables before that line.
     Object.assign(this.env, Object.fromEntries(values))
     return undefined
   }
@@ -120,25 +111,25 @@ class Interpreter {
     if (unknown.length > 0) return `${name} ${unknown.join(' ')} is not supported`
     const words = (jsonWords(files) ?? wordsOf(files)).map((word) => this.#expand(word))
     const target = words.pop()
-    if (target === undefined || words.length === 0) return `${name} wants a source and a target`
+    if (target === undefined || words.length === 0) return `${name} needs a source and a target`
     if (name === 'ADD' && words.some((word) => /^\w+:\/\/|^git@|\.(?:tar|tgz|tar\.\w+)$/.test(word))) {
-      return 'ADD of addresses and archives is not supported; COPY files, or RUN what fetches them'
+      return 'ADD of URLs and archives is not supported; COPY files, or download them with RUN'
     }
     const sources: string[] = []
     for (const word of words) {
       const found = await this.#find(word)
-      if (found.length === 0) return `there is no ${word} in environment/`
+      if (found.length === 0) return `environment/ has no ${word}`
       sources.push(...found)
     }
-    const place = posix.resolve(this.workdir ?? '/', target)
-    const isFolder = /(?:^|\/)\.{0,2}$/.test(target) || place === this.workdir || sources.length > 1
-    for (const source of sources) await this.#copy(source, place, isFolder)
+    const path = posix.resolve(this.workdir ?? '/', target)
+    const isFolder = /(?:^|\/)\.{0,2}$/.test(target) || path === this.workdir || sources.length > 1
+    for (const source of sources) await this.#copy(source, path, isFolder)
     const mode = options.find((option) => option.startsWith('--chmod='))?.slice('--chmod='.length)
-    if (mode !== undefined) this.#run(`chmod -R ${shellWord(mode)} ${shellWord(place)}`, '/')
+    if (mode !== undefined) this.#run(`chmod -R ${shellWord(mode)} ${shellWord(path)}`, '/')
     return undefined
   }
 
-  /** Paths of this machine; none outside of the context. */
+  /** Returns paths of this machine inside the build context. */
   async #find(word: string): Promise<string[]> {
     const pattern = posix.join('.', posix.resolve('/', word).slice(1))
     if (!/[*?[]/.test(pattern)) {
@@ -150,11 +141,11 @@ class Interpreter {
     return found.filter((path) => !relative(this.#context, path).startsWith('..')).toSorted()
   }
 
-  /** Of a folder what is in it is copied, not the folder. */
-  async #copy(source: string, place: string, isFolder: boolean): Promise<void> {
+  /** Copies the contents of a folder, not the folder itself. */
+  async #copy(source: string, path: string, isFolder: boolean): Promise<void> {
     const stats = await lstat(source)
     if (!stats.isDirectory()) {
-      const target = isFolder ? posix.join(place, posix.basename(source)) : place
+      const target = isFolder ? posix.join(path, posix.basename(source)) : path
       this.prepare.push({ type: 'upload_file', source, target })
       return
     }
@@ -162,13 +153,13 @@ class Interpreter {
       a.name < b.name ? -1 : 1,
     )) {
       const type = entry.isDirectory() ? 'upload_dir' : 'upload_file'
-      this.prepare.push({ type, source: join(source, entry.name), target: posix.join(place, entry.name) })
+      this.prepare.push({ type, source: join(source, entry.name), target: posix.join(path, entry.name) })
     }
   }
 
-  /** $NAME, ${NAME} and ${NAME:-else}; what is not set is empty. */
+  /** Expands $NAME, ${NAME} and ${NAME:-default}. Variables that are not set are empty. */
   #expand(text: string): string {
-    const values: Record<string, string> = { PATH: USUAL_PATH, ...this.#args, ...this.env }
+    const values: Record<string, string> = { PATH: DEFAULT_PATH, ...this.#args, ...this.env }
     return text.replaceAll(
       /\\\$|\$(?:(\w+)|\{(\w+)(?::-([^}]*))?\})/g,
       (found, bare?: string, braced?: string, fallback?: string) =>
@@ -177,19 +168,19 @@ class Interpreter {
   }
 }
 
-/** Lines joined where they go on, comments left out; `line` is where one begins. */
+/** Joins continued lines and skips comments; `line` is the first line of an instruction. */
 function* instructionsOf(text: string): Generator<{ line: number; name: string; rest: string }> {
-  let begun: { line: number; parts: string[] } | undefined
+  let open: { line: number; parts: string[] } | undefined
   for (const [index, raw] of text.split(/\r?\n/).entries()) {
     if (raw.trim() === '' || /^\s*#/.test(raw)) continue
-    begun ??= { line: index + 1, parts: [] }
-    const goesOn = /\\\s*$/.test(raw)
-    begun.parts.push(goesOn ? raw.replace(/\\\s*$/, '') : raw)
-    if (goesOn) continue
-    yield toInstruction(begun)
-    begun = undefined
+    open ??= { line: index + 1, parts: [] }
+    const continues = /\\\s*$/.test(raw)
+    open.parts.push(continues ? raw.replace(/\\\s*$/, '') : raw)
+    if (continues) continue
+    yield toInstruction(open)
+    open = undefined
   }
-  if (begun !== undefined) yield toInstruction(begun)
+  if (open !== undefined) yield toInstruction(open)
 }
 
 function toInstruction({ line, parts }: { line: number; parts: string[] }): {
@@ -206,7 +197,7 @@ function splitOptions(rest: string): [options: string[], others: string] {
   return [leading.split(/\s+/).filter((word) => word !== ''), rest.slice(leading.length)]
 }
 
-/** The words of the form with brackets; undefined when it is the other one. */
+/** The words of the JSON form; undefined for the shell form. */
 function jsonWords(text: string): string[] | undefined {
   if (!text.startsWith('[')) return undefined
   try {
@@ -217,7 +208,7 @@ function jsonWords(text: string): string[] | undefined {
   }
 }
 
-/** Split at spaces, with quotes and backslashes as a shell has them; single quotes keep a dollar as it is. */
+/** Splits at spaces, with the shell's rules for quotes and backslashes; single quotes escape a dollar sign. */
 function wordsOf(text: string): string[] {
   const words = text.match(/(?:\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^\s"'\\])+/gs) ?? []
   return words.map((word) =>

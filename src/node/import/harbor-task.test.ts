@@ -43,7 +43,7 @@ async function problemsOf(loading: Promise<unknown>): Promise<string[]> {
   return (error as RolloutError).message.split('\n').map((line) => line.replace(/^\S+: /, ''))
 }
 
-test('loadHarborTask() makes a task of everything the folder says', async () => {
+test('loadHarborTask() converts all files of the folder to a task', async () => {
   const dir = await makeTask({
     'task.toml': `
 version = "1.0"
@@ -109,7 +109,7 @@ url = "http://127.0.0.1:1/sse"
   })
 })
 
-test('loadHarborTask() takes what is not said from Harbor: the name of the folder, ten minutes of tests, the internet', async () => {
+test('loadHarborTask() uses the defaults of Harbor: the folder name, ten minutes for tests, network access', async () => {
   const dir = await makeTask({})
   const task = await loadHarborTask(dir, onMachine)
   expect(task.task_id).toBe(dir.split('/').at(-1))
@@ -117,13 +117,13 @@ test('loadHarborTask() takes what is not said from Harbor: the name of the folde
   expect(task.evaluator?.config).toMatchObject({ verifier_timeout_seconds: 600, paths: ['.'] })
 })
 
-test('loadHarborTask() copies only artifacts for tests that want an environment of their own', async () => {
+test('loadHarborTask() copies only artifacts for tests in a separate environment', async () => {
   const dir = await makeTask({ 'task.toml': 'artifacts = ["/app/a"]\n[verifier]\nenvironment_mode = "separate"\n' })
   const { evaluator } = await loadHarborTask(dir, onMachine)
   expect(evaluator?.config).toMatchObject({ paths: ['/logs/artifacts', '/app/a'] })
 })
 
-test('loadHarborTask() says all that is wrong at once', async () => {
+test('loadHarborTask() reports all problems at once', async () => {
   const dir = await makeTask({
     'task.toml': `
 [[steps]]
@@ -139,16 +139,16 @@ healthcheck = { command = "true" }
     'tests/test.sh': undefined,
   })
   expect(await problemsOf(loadHarborTask(dir, onMachine))).toEqual([
-    'tasks of several steps are not supported',
-    'environment.os is windows; sandboxes here are Linux',
-    'environment.healthcheck is not supported: no services are started here',
-    "the agent's network is no-network, that of the tests public; here they have the same",
+    'tasks with several steps are not supported',
+    'environment.os is windows; sandboxes are always Linux',
+    'environment.healthcheck is not supported: sandboxes start no services',
+    'the network of the agent is no-network and that of the tests public; they must be equal',
     'there is no instruction.md',
     'there is no tests/test.sh',
   ])
 })
 
-test('loadHarborTask() names the place of what task.toml says wrongly', async () => {
+test('loadHarborTask() reports the line or field of an error in task.toml', async () => {
   const syntax = await makeTask({ 'task.toml': '[agent]\ntimeout_sec = = 3\n' })
   expect((await problemsOf(loadHarborTask(syntax, onMachine)))[0]).toMatch(/^task\.toml, line 2: /)
   const values = await makeTask({ 'task.toml': '[agent]\ntimeout_sec = "long"\n[environment]\nmemory = "much"\n' })
@@ -158,7 +158,7 @@ test('loadHarborTask() names the place of what task.toml says wrongly', async ()
   ])
 })
 
-test('loadHarborTask() says how to get an image where there is none, and takes one that is given', async () => {
+test('loadHarborTask() explains how to build a missing image, and uses a given image', async () => {
   const dir = await makeTask({})
   const [problem] = await problemsOf(loadHarborTask(dir, onImages))
   expect(problem).toContain(`docker build -t NAME ${join(dir, 'environment')}`)
@@ -166,7 +166,7 @@ test('loadHarborTask() says how to get an image where there is none, and takes o
   expect(runtime).toMatchObject({ image: 'built:1', workdir: '/app', prepare: [] })
 })
 
-test('loadHarborTask() reads a Dockerfile as steps where no image is needed', async () => {
+test('loadHarborTask() converts a Dockerfile to steps if the runtime uses no images', async () => {
   const dir = await makeTask({
     'environment/Dockerfile': `# syntax=docker/dockerfile:1
 FROM python:3.12 AS base
@@ -216,7 +216,7 @@ CMD ["run"]
   ])
 })
 
-test('loadHarborTask() refuses what it cannot make of a Dockerfile, with the line', async () => {
+test('loadHarborTask() rejects unsupported Dockerfile instructions with their line', async () => {
   const dir = await makeTask({
     'environment/Dockerfile': `FROM golang AS build
 WORKDIR /app
@@ -231,18 +231,18 @@ EOF
 `,
   })
   expect((await problemsOf(loadHarborTask(dir, onMachine))).slice(0, 6)).toEqual([
-    'environment/Dockerfile, line 3: there is no ../secret in environment/',
-    'environment/Dockerfile, line 4: ADD of addresses and archives is not supported; COPY files, or RUN what fetches them',
+    'environment/Dockerfile, line 3: environment/ has no ../secret',
+    'environment/Dockerfile, line 4: ADD of URLs and archives is not supported; COPY files, or download them with RUN',
     'environment/Dockerfile, line 5: SHELL is not supported; build an image',
     'environment/Dockerfile, line 6: more than one stage is not supported; build an image',
     'environment/Dockerfile, line 7: COPY --from=build is not supported',
-    'environment/Dockerfile, line 8: RUN with text below it (<<) is not supported',
+    'environment/Dockerfile, line 8: RUN with a here-document (<<) is not supported',
   ])
-  // With an image none of that is done here.
+  // With an image the instructions are not used.
   expect((await loadHarborTask(dir, { ...onImages, image: 'built' })).runtime).toMatchObject({ workdir: '/app' })
 })
 
-test('loadHarborTasks() takes the tasks of a folder in the order of their names, or the folder itself', async () => {
+test('loadHarborTasks() loads the tasks of a folder ordered by name, or the folder itself', async () => {
   const one = await makeTask({ 'task.toml': '[task]\nname = "org/one"\n' })
   expect((await loadHarborTasks(one, onMachine)).map(({ task_id: id }) => id)).toEqual(['org/one'])
   const folder = join(root, 'many')
@@ -256,7 +256,7 @@ test('loadHarborTasks() takes the tasks of a folder in the order of their names,
   expect((await loadHarborTasks(folder, onMachine)).map(({ instruction }) => instruction)).toEqual(['a', 'b'])
 })
 
-test('loadHarborTasks() says the problems of all tasks, and when there are none', async () => {
+test('loadHarborTasks() reports the problems of all tasks, and a folder without tasks', async () => {
   const folder = join(root, 'broken')
   for (const name of ['a', 'b']) {
     await mkdir(join(folder, name), { recursive: true })
@@ -264,9 +264,9 @@ test('loadHarborTasks() says the problems of all tasks, and when there are none'
   }
   const problems = await problemsOf(loadHarborTasks(folder, onMachine))
   expect(problems.filter((problem) => problem === 'there is no instruction.md')).toHaveLength(2)
-  expect(await problemsOf(loadHarborTasks(join(root, 'none'), onMachine))).toEqual(['there is no such folder'])
+  expect(await problemsOf(loadHarborTasks(join(root, 'none'), onMachine))).toEqual(['the folder does not exist'])
   await mkdir(join(root, 'empty'))
   expect(await problemsOf(loadHarborTasks(join(root, 'empty'), onMachine))).toEqual([
-    'neither it nor a folder in it has a task.toml',
+    'neither this folder nor a folder in it has a task.toml',
   ])
 })

@@ -8,32 +8,32 @@ import { networkOf, parseHarborConfig, type HarborConfig } from './harbor-config
 import { interpretDockerfile, type InterpretedEnvironment } from './harbor-dockerfile.ts'
 import type { RuntimeCapabilities } from '../sandbox/runtimes/runtime.ts'
 
-/** What a folder does not say: who works on the task, and where. */
+/** Settings that are not part of a Harbor task: the agent and the runtime. */
 export interface HarborOptions {
   agent: z.input<typeof AgentSpec>
-  /** Where it will run. Without an image the machine's own programs take the place of those of the task's. */
+  /** The runtime of the task. A runtime without images uses the programs of this machine instead of the task's image. */
   runtime: { kind: string; capabilities: Pick<RuntimeCapabilities, 'images'> }
-  /** Instead of the task's own; for one that was built from its Dockerfile. */
+  /** Replaces the task's image, by an image that was built from its Dockerfile. */
   image?: string
-  /** Instead of the task's own. */
+  /** Replaces the task's workdir. */
   workdir?: string
-  /** Values of the variables that the task's environment names; undefined when there is none. */
+  /** Returns the values of variables that the task's environment refers to; undefined if a variable is not set. */
   variable?: (name: string) => string | undefined
-  /** For all that a task may say besides. */
+  /** Other fields of the task request. */
   more?: Partial<Omit<z.input<typeof TaskRequest>, 'task_id' | 'instruction' | 'agent' | 'runtime' | 'evaluator'>>
 }
 
-/** What grading may take besides the tests: copying, and sandboxes. */
-const BESIDES_TESTS_SECONDS = 300
+/** Additional time for grading, for copies and sandbox starts. */
+const GRADING_OVERHEAD_SECONDS = 300
 
-/** A comment at the top that marks a file as one not to be trained on; no part of what is asked. */
+/** A comment at the top that excludes a file from training data; it is not part of the instruction. */
 const CANARY = /^(?:<!--.*canary.*-->|#.*canary.*)$/i
 const VARIABLE = /^\$\{([^}:]+)(?::-(.*))?\}$/s
 
-/** All tasks below a folder, by name; the folder may be a task itself. Throws `config.invalid` with every problem of each. */
+/** Loads all tasks of a folder, ordered by name; the folder may be a task itself. Throws `config.invalid` with all problems. */
 export async function loadHarborTasks(dir: string, options: HarborOptions): Promise<TaskRequest[]> {
-  const folders = (await isThere(join(dir, 'task.toml'))) ? [dir] : await taskFolders(dir)
-  if (folders.length === 0) throw invalid([`${dir}: neither it nor a folder in it has a task.toml`])
+  const folders = (await pathExists(join(dir, 'task.toml'))) ? [dir] : await taskFolders(dir)
+  if (folders.length === 0) throw invalid([`${dir}: neither this folder nor a folder in it has a task.toml`])
   const loaded = await Promise.all(folders.map((folder) => readTask(folder, options)))
   const problems = loaded.flatMap((task) => ('problems' in task ? task.problems : []))
   const tasks = loaded.flatMap((task) => ('task' in task ? [task.task] : []))
@@ -57,14 +57,14 @@ async function readTask(given: string, options: HarborOptions): Promise<Loaded> 
   const read = text === undefined ? { problems: ['there is no task.toml'] } : parseHarborConfig(text)
   const instruction = await readText(join(dir, 'instruction.md'))
   if (instruction === undefined) problems.push('there is no instruction.md')
-  if (!(await isThere(join(dir, 'tests', 'test.sh')))) problems.push('there is no tests/test.sh')
-  if ('problems' in read) return said(dir, [...read.problems, ...problems])
+  if (!(await pathExists(join(dir, 'tests', 'test.sh')))) problems.push('there is no tests/test.sh')
+  if ('problems' in read) return failed(dir, [...read.problems, ...problems])
   const environment = await readEnvironment(dir, read.config, options)
-  if ('problems' in environment) return said(dir, [...problems, ...environment.problems])
-  if (problems.length > 0) return said(dir, problems)
+  if ('problems' in environment) return failed(dir, [...problems, ...environment.problems])
+  if (problems.length > 0) return failed(dir, problems)
   const task = TaskRequest.safeParse(toRequest(dir, withoutCanary(instruction!), read.config, environment, options))
   if (task.success) return { task: task.data }
-  return said(
+  return failed(
     dir,
     task.error.issues.map(({ path, message }) => `${path.join('.')}: ${message}`),
   )
@@ -77,18 +77,18 @@ interface Environment extends InterpretedEnvironment {
 async function readEnvironment(
   dir: string,
   config: HarborConfig,
-  { runtime, image: built, workdir: given, variable }: HarborOptions,
+  { runtime, image: built, workdir: override, variable }: HarborOptions,
 ): Promise<Environment | { problems: string[] }> {
-  const { docker_image: published, workdir: wanted, env: values } = config.environment
+  const { docker_image: published, workdir: configured, env: values } = config.environment
   const context = join(dir, 'environment')
   const problems: string[] = []
-  if (await isThere(join(context, 'docker-compose.yaml'))) {
+  if (await pathExists(join(context, 'docker-compose.yaml'))) {
     problems.push('environment/docker-compose.yaml is not supported: a session has one sandbox')
   }
   const image = runtime.capabilities.images === 'required' ? (built ?? published) : built
   if (image == null && runtime.capabilities.images === 'required') {
     problems.push(
-      `it names no docker_image, and ${runtime.kind} needs one; build it with "docker build -t NAME ${context}" and give the name as image`,
+      `it has no docker_image, but ${runtime.kind} needs one; build it with "docker build -t NAME ${context}" and set image to the name`,
     )
   }
   const dockerfile = await readText(join(context, 'Dockerfile'))
@@ -97,17 +97,17 @@ async function readEnvironment(
       ? { env: {}, prepare: [], problems: [] }
       : await interpretDockerfile(dockerfile, context, { stepsMatter: image == null })
   problems.push(...found.problems)
-  const workdir = given ?? wanted ?? found.workdir
-  if (workdir === undefined) problems.push('it names no workdir: neither task.toml nor a Dockerfile says one')
+  const workdir = override ?? configured ?? found.workdir
+  if (workdir === undefined) problems.push('neither task.toml nor a Dockerfile sets the workdir')
   const env: Record<string, string> = image == null ? { ...found.env } : {}
   for (const [key, value] of Object.entries(values)) {
     const [, name, fallback] = VARIABLE.exec(value) ?? []
     const resolved = name === undefined ? value : (variable?.(name) ?? fallback)
-    if (resolved === undefined) problems.push(`environment.env.${key} wants ${name}, which is not set`)
+    if (resolved === undefined) problems.push(`environment.env.${key} refers to ${name}, which is not set`)
     else env[key] = resolved
   }
   if (problems.length > 0) return { problems }
-  return { ...(image == null ? {} : { image }), workdir: workdir!, env, prepare: image == null ? found.prepare : [] }
+  return { image: image ?? undefined, workdir: workdir!, env, prepare: image == null ? found.prepare : [] }
 }
 
 function toRequest(
@@ -131,12 +131,12 @@ function toRequest(
   return {
     task_id: config.task?.name ?? basename(dir),
     instruction,
-    ...(config.agent.timeout_sec == null ? {} : { timeout_seconds: config.agent.timeout_sec }),
-    budgets: { init, evaluate: config.verifier.timeout_sec + BESIDES_TESTS_SECONDS },
+    timeout_seconds: config.agent.timeout_sec ?? undefined,
+    budgets: { init, evaluate: config.verifier.timeout_sec + GRADING_OVERHEAD_SECONDS },
     ...more,
     runtime: {
       backend: runtime.kind,
-      ...(environment.image === undefined ? {} : { image: environment.image }),
+      image: environment.image,
       workdir: environment.workdir,
       env: environment.env,
       prepare: environment.prepare,
@@ -159,7 +159,7 @@ function toRequest(
         task_dir: dir,
         verifier_timeout_seconds: config.verifier.timeout_sec,
         env: config.verifier.env,
-        // In an environment of their own the tests see what the task calls its artifacts, and nothing else of the agent.
+        // Tests in a separate environment get only the task's artifacts from the agent.
         paths:
           config.verifier.environment_mode === 'separate' ? ['/logs/artifacts', ...artifacts] : ['.', ...artifacts],
         ...ours,
@@ -169,7 +169,7 @@ function toRequest(
   }
 }
 
-/** What TOML has besides JSON, dates, as text. */
+/** Converts TOML dates to text; JSON has no dates. */
 function plain(metadata: Record<string, unknown>): Record<string, unknown> {
   return JSON.parse(JSON.stringify(metadata)) as Record<string, unknown>
 }
@@ -187,28 +187,30 @@ function withoutCanary(text: string): string {
 
 async function taskFolders(dir: string): Promise<string[]> {
   const entries = await readdir(dir, { withFileTypes: true }).catch((error: unknown) => {
-    throw invalid([`${dir}: ${errnoOf(error) === 'ENOENT' ? 'there is no such folder' : String(error)}`])
+    throw invalid([`${dir}: ${errnoOf(error) === 'ENOENT' ? 'the folder does not exist' : String(error)}`])
   })
   const names = entries.filter((entry) => entry.isDirectory()).map(({ name }) => name)
   const folders = names.toSorted().map((name) => join(dir, name))
-  const isTask = await Promise.all(folders.map((folder) => isThere(join(folder, 'task.toml'))))
+  const isTask = await Promise.all(folders.map((folder) => pathExists(join(folder, 'task.toml'))))
   return folders.filter((_, index) => isTask[index])
 }
 
 function repeated(tasks: readonly TaskRequest[]): string[] {
   const counts = Map.groupBy(tasks, ({ task_id: id }) => id)
-  return [...counts].filter(([, same]) => same.length > 1).map(([id, same]) => `${same.length} tasks are called ${id}`)
+  return [...counts]
+    .filter(([, same]) => same.length > 1)
+    .map(([id, same]) => `${same.length} tasks have the name ${id}`)
 }
 
 async function readText(path: string): Promise<string | undefined> {
-  return (await isThere(path)) ? readFile(path, 'utf8') : undefined
+  return (await pathExists(path)) ? readFile(path, 'utf8') : undefined
 }
 
-async function isThere(path: string): Promise<boolean> {
+async function pathExists(path: string): Promise<boolean> {
   return (await lstat(path).catch(() => undefined)) !== undefined
 }
 
-function said(dir: string, problems: readonly string[]): { problems: string[] } {
+function failed(dir: string, problems: readonly string[]): { problems: string[] } {
   return { problems: problems.map((problem) => `${dir}: ${problem}`) }
 }
 

@@ -9,7 +9,7 @@ import type { PrepareDeps } from './prepare/prepare-sandbox.ts'
 import { runtimes } from './runtimes/index.ts'
 import type { Runtime } from './runtimes/runtime.ts'
 import { backendOf } from './prepare/sandbox-order.ts'
-import type { OpenRuntime } from '../session/sandboxed-session.ts'
+import type { OpenRuntime } from '../session/session-deps.ts'
 import { WarmStarts } from './prepare/warm-start.ts'
 
 export interface OpenRuntimesOptions {

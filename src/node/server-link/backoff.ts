@@ -1,16 +1,12 @@
 import { jitteredDelay } from '../../lib/async/jittered-delay.ts'
 
-/** How long to wait after failures in a row, for ever. */
+/** Delays between retries, growing with the failures in a row. The number of retries is not limited. */
 export class Backoff {
-  readonly #baseMs: number
-  readonly #maxMs: number
-  readonly #random: () => number
+  readonly #options: { baseMs: number; maxMs: number; random: () => number }
   #failures = 0
 
-  constructor({ baseMs, maxMs, random }: { baseMs: number; maxMs: number; random: () => number }) {
-    this.#baseMs = baseMs
-    this.#maxMs = maxMs
-    this.#random = random
+  constructor(options: { baseMs: number; maxMs: number; random: () => number }) {
+    this.#options = options
   }
 
   reset(): void {
@@ -19,6 +15,6 @@ export class Backoff {
 
   next(): number {
     this.#failures += 1
-    return jitteredDelay(this.#failures, { baseMs: this.#baseMs, maxMs: this.#maxMs }, this.#random())
+    return jitteredDelay(this.#failures, this.#options, this.#options.random())
   }
 }

@@ -1,20 +1,20 @@
 import type { Logger } from 'pino'
 import type { Clock } from '../../lib/async/clock.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import { withoutResult } from '../node.ts'
+import { withoutResult } from '../session/report-session.ts'
 import { Backoff } from './backoff.ts'
-import { keyOf } from './lease-book.ts'
-import { troubleOf } from './server-errors.ts'
+import { keyOf } from './lease-table.ts'
+import { classifyServerError } from './server-errors.ts'
 
-/** What became of a result. `lost`: it is not wanted any more. `undeliverable`: not even that it cannot be delivered is. */
+/** `lost`: the server no longer waits for the attempt. `undeliverable`: the server rejects even an outcome without a result. */
 export type DeliveryEnd = 'accepted' | 'lost' | 'undeliverable'
 
 export interface DeliveriesDeps {
-  /** How many at a time. */
+  /** Limits concurrent deliveries. */
   width: number
-  offer(outcome: SessionOutcome, options: { withResult: boolean; signal: AbortSignal }): Promise<void>
-  /** Whether the server still waits for this attempt, in its own words. Throws when it does not say. */
-  isWanted(outcome: SessionOutcome, signal: AbortSignal): Promise<boolean>
+  deliver(outcome: SessionOutcome, options: { withResult: boolean; signal: AbortSignal }): Promise<void>
+  /** Whether the server says that it still waits for this attempt. Rejects if the server gives no answer. */
+  isLeased(outcome: SessionOutcome, signal: AbortSignal): Promise<boolean>
   onEnd(outcome: SessionOutcome, end: DeliveryEnd): void
   clock: Clock
   random: () => number
@@ -23,29 +23,29 @@ export interface DeliveriesDeps {
 
 interface Delivery {
   outcome: SessionOutcome
-  /** Of what it is now: tries that the server would not have. */
+  /** How often the server rejected the current content. */
   refusals: number
-  hasGivenUpResult: boolean
+  isWithoutResult: boolean
   backoff: Backoff
   stop: AbortController
 }
 
-/** What was refused that often is refused for what it is. */
-const MOST_REFUSALS = 3
-const AWAY = { baseMs: 500, maxMs: 30_000 }
-const ODD = { baseMs: 1000, maxMs: 300_000 }
+/** After this many refusals the content itself is the cause. */
+const MAX_REFUSALS = 3
+const UNAVAILABLE = { baseMs: 500, maxMs: 30_000 }
+const RETRY = { baseMs: 1000, maxMs: 300_000 }
 
 /**
- * Results on their way to the server, the oldest first. While the server is away one of them asks now and then, and the
- * others wait. One that the server cannot take waits by itself, and holds up nobody; one that it never will take is told
- * to be lost, so that somebody makes it again.
+ * Delivers results to the server, the oldest first. While the server is unavailable one delivery is retried and the others
+ * wait. A delivery that fails by itself is retried without blocking the others. If the server rejects a result for good,
+ * an outcome without it is delivered, so that the server can refill the session.
  */
 export class Deliveries {
   readonly #deps: DeliveriesDeps
-  /** Under way or waiting, by key. */
+  /** Active and waiting deliveries, by key. */
   readonly #all = new Map<string, Delivery>()
   readonly #queue: Delivery[] = []
-  readonly #away: Backoff
+  readonly #backoff: Backoff
   #running = 0
   #isAway = false
   #isStopped = false
@@ -53,7 +53,7 @@ export class Deliveries {
 
   constructor(deps: DeliveriesDeps) {
     this.#deps = deps
-    this.#away = new Backoff({ ...AWAY, random: deps.random })
+    this.#backoff = new Backoff({ ...UNAVAILABLE, random: deps.random })
   }
 
   get size(): number {
@@ -68,27 +68,27 @@ export class Deliveries {
     const delivery: Delivery = {
       outcome,
       refusals: 0,
-      hasGivenUpResult: false,
-      backoff: new Backoff({ ...ODD, random: this.#deps.random }),
+      isWithoutResult: false,
+      backoff: new Backoff({ ...RETRY, random: this.#deps.random }),
       stop: new AbortController(),
     }
     this.#all.set(keyOf(outcome), delivery)
     this.#enqueue(delivery)
   }
 
-  /** The server has told otherwise what became of it. */
+  /** Drops a result that the server no longer waits for. */
   remove(lease: { sessionId: string; attempt: number }): void {
     const delivery = this.#all.get(keyOf(lease))
     if (delivery === undefined) return
-    this.#forget(delivery)
-    delivery.stop.abort(new Error('It need not be delivered any more.'))
+    this.#delete(delivery)
+    delivery.stop.abort(new Error('The server does not wait for this result.'))
   }
 
-  /** Ends what is under way; what is not delivered stays on disk. */
+  /** Aborts active deliveries; undelivered results stay on disk. */
   stop(): void {
     this.#isStopped = true
     this.#stopTimer?.()
-    for (const { stop } of this.#all.values()) stop.abort(new Error('The worker stops.'))
+    for (const { stop } of this.#all.values()) stop.abort(new Error('The worker is stopping.'))
   }
 
   #enqueue(delivery: Delivery): void {
@@ -98,7 +98,7 @@ export class Deliveries {
   }
 
   #next(): void {
-    // While it is away, or may be, one that asks is enough.
+    // One delivery is enough to find out whether the server is available again.
     const width = this.#isAway ? 1 : this.#deps.width
     while (!this.#isStopped && this.#running < width && this.#stopTimer === undefined) {
       const delivery = this.#queue.shift()
@@ -114,68 +114,68 @@ export class Deliveries {
   async #deliver(delivery: Delivery): Promise<void> {
     const { outcome, stop } = delivery
     try {
-      await this.#deps.offer(outcome, { withResult: !delivery.hasGivenUpResult, signal: stop.signal })
+      await this.#deps.deliver(outcome, { withResult: !delivery.isWithoutResult, signal: stop.signal })
       this.#reached()
       this.#end(delivery, 'accepted')
     } catch (error) {
       if (this.#all.get(keyOf(outcome)) !== delivery || this.#isStopped) return
-      await this.#afterTrouble(delivery, error)
+      await this.#handleError(delivery, error)
     }
   }
 
-  async #afterTrouble(delivery: Delivery, error: unknown): Promise<void> {
+  async #handleError(delivery: Delivery, error: unknown): Promise<void> {
     const { sessionId, attempt } = delivery.outcome
     const fields = { err: error, sessionId, attempt }
-    switch (troubleOf(error)) {
-      case 'away':
-        return this.#wentAway(delivery, error)
-      case 'odd':
-        this.#deps.logger.warn(fields, 'a result could not be delivered; it is tried again')
-        return this.#later(delivery)
+    switch (classifyServerError(error)) {
+      case 'unavailable':
+        return this.#waitForServer(delivery, error)
+      case 'retry':
+        this.#deps.logger.warn(fields, 'a result could not be delivered; retrying')
+        return this.#retry(delivery)
       case 'stale':
         this.#reached()
         return this.#end(delivery, 'lost')
-      case 'unknown':
-        return this.#askWhether(delivery, error)
-      case 'broken':
+      case 'not-found':
+        return this.#confirmLost(delivery, error)
+      case 'rejected':
         this.#reached()
         return this.#refused(delivery, error)
     }
   }
 
-  /** A wrong address, or something on the way, answers 404 to everything; a result is not thrown away for that. */
-  async #askWhether(delivery: Delivery, error: unknown): Promise<void> {
+  /** A wrong address or a proxy answers 404 to every request; only the server's own answer may discard a result. */
+  async #confirmLost(delivery: Delivery, error: unknown): Promise<void> {
     try {
-      if (!(await this.#deps.isWanted(delivery.outcome, delivery.stop.signal))) return this.#end(delivery, 'lost')
-      this.#later(delivery)
+      if (!(await this.#deps.isLeased(delivery.outcome, delivery.stop.signal))) return this.#end(delivery, 'lost')
+      this.#retry(delivery)
     } catch {
-      this.#wentAway(delivery, error)
+      this.#waitForServer(delivery, error)
     }
   }
 
   #refused(delivery: Delivery, error: unknown): void {
     const { sessionId, attempt } = delivery.outcome
     delivery.refusals += 1
-    if (delivery.refusals < MOST_REFUSALS) return this.#later(delivery)
-    this.#deps.logger.error({ err: error, sessionId, attempt }, 'a result can never be delivered')
-    if (delivery.hasGivenUpResult) return this.#end(delivery, 'undeliverable')
+    if (delivery.refusals < MAX_REFUSALS) return this.#retry(delivery)
+    this.#deps.logger.error({ err: error, sessionId, attempt }, 'the server rejects a result; it is discarded')
+    if (delivery.isWithoutResult) return this.#end(delivery, 'undeliverable')
     delivery.outcome = withoutResult(delivery.outcome, error)
-    delivery.hasGivenUpResult = true
+    delivery.isWithoutResult = true
     delivery.refusals = 0
     this.#enqueue(delivery)
   }
 
-  #later(delivery: Delivery): void {
+  #retry(delivery: Delivery): void {
     const stop = this.#deps.clock.after(delivery.backoff.next(), () => {
       if (this.#all.get(keyOf(delivery.outcome)) === delivery) this.#enqueue(delivery)
     })
     delivery.stop.signal.addEventListener('abort', stop, { once: true })
   }
 
-  #wentAway(delivery: Delivery, error: unknown): void {
-    if (!this.#isAway) this.#deps.logger.warn({ err: error }, 'results cannot be delivered now; they are kept')
+  #waitForServer(delivery: Delivery, error: unknown): void {
+    if (!this.#isAway) this.#deps.logger.warn({ err: error }, 'the server is unavailable; results are kept on disk')
     this.#isAway = true
-    this.#stopTimer ??= this.#deps.clock.after(this.#away.next(), () => {
+    this.#stopTimer ??= this.#deps.clock.after(this.#backoff.next(), () => {
       this.#stopTimer = undefined
       this.#next()
     })
@@ -183,20 +183,20 @@ export class Deliveries {
   }
 
   #reached(): void {
-    if (this.#isAway) this.#deps.logger.info({ results: this.#all.size }, 'results can be delivered again')
+    if (this.#isAway) this.#deps.logger.info({ results: this.#all.size }, 'the server is available again')
     this.#isAway = false
-    this.#away.reset()
+    this.#backoff.reset()
   }
 
   #end(delivery: Delivery, end: DeliveryEnd): void {
     if (this.#all.get(keyOf(delivery.outcome)) !== delivery) return
-    this.#forget(delivery)
+    this.#delete(delivery)
     this.#deps.onEnd(delivery.outcome, end)
   }
 
-  #forget(delivery: Delivery): void {
+  #delete(delivery: Delivery): void {
     this.#all.delete(keyOf(delivery.outcome))
-    const place = this.#queue.indexOf(delivery)
-    if (place !== -1) this.#queue.splice(place, 1)
+    const index = this.#queue.indexOf(delivery)
+    if (index !== -1) this.#queue.splice(index, 1)
   }
 }

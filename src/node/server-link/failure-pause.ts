@@ -2,71 +2,69 @@ import type { Logger } from 'pino'
 import { failureClasses } from '../../model/failure.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 
-/** So many in a row, of so many tasks: then it is not a task that is to blame. */
-const MOST_SPOILT = 6
-const MOST_TASKS = 3
-const FIRST_REST_MS = 10_000
-const LONGEST_REST_MS = 300_000
+/** A pause begins after this many failures in a row, of this many tasks: then no single task is the cause. */
+const MAX_FAILURES = 6
+const MIN_TASKS = 3
+const FIRST_PAUSE_MS = 10_000
+const MAX_PAUSE_MS = 300_000
 
 /**
- * A node on which everything fails, for want of an engine, a disk or a sandbox, fails fast, and would spoil a whole queue
- * while others could work on it. So it rests, longer each time, and then tries one session at a time until one succeeds.
+ * Pauses leasing on a node where all sessions fail because of infrastructure (engine, disk, sandbox). Such sessions fail
+ * fast, so the node would use up a queue that other nodes could work on. Each pause is longer than the last. After a pause
+ * the node runs one session at a time until one succeeds.
  */
-export class Brake {
+export class FailurePause {
   readonly #now: () => number
   readonly #logger: Logger
   readonly #tasks = new Set<string>()
-  #spoilt = 0
-  #rests = 0
+  #failures = 0
+  #pauses = 0
   #until = -Infinity
 
-  /** `now` only goes forward. */
+  /** `now` returns monotonic milliseconds. */
   constructor(now: () => number, logger: Logger) {
     this.#now = now
     this.#logger = logger
   }
 
-  get isResting(): boolean {
+  get isPaused(): boolean {
     return this.#now() < this.#until
   }
 
-  /** How many may be tried at a time. */
-  get most(): number {
-    if (this.isResting) return 0
-    return this.#rests > 0 ? 1 : Infinity
+  /** How many sessions the node may run at a time. */
+  get maxSessions(): number {
+    if (this.isPaused) return 0
+    return this.#pauses > 0 ? 1 : Infinity
   }
 
   note({ taskId, failure }: Pick<SessionOutcome, 'taskId' | 'failure'>): void {
-    if (failure === undefined || failureClasses[failure.code].blame !== 'infrastructure') return this.#release()
-    this.#spoilt += 1
+    if (failure === undefined || failureClasses[failure.code].blame !== 'infrastructure') return this.#reset()
+    this.#failures += 1
     this.#tasks.add(taskId)
-    const isTrial = this.#rests > 0
-    if (!isTrial && (this.#spoilt < MOST_SPOILT || this.#tasks.size < MOST_TASKS)) return
-    this.#rest(failure.message)
+    const isTrial = this.#pauses > 0
+    if (!isTrial && (this.#failures < MAX_FAILURES || this.#tasks.size < MIN_TASKS)) return
+    this.#pause(failure.message)
   }
 
-  /** Not even how a session ended could be kept. */
-  noteBroken(): void {
-    this.#rest('the disk cannot be written to')
+  /** The outcome of a session could not be written. */
+  noteUnwritable(): void {
+    this.#pause('the disk cannot be written to')
   }
 
-  #rest(why: string): void {
-    if (this.isResting) return
-    const ms = Math.min(LONGEST_REST_MS, FIRST_REST_MS * 2 ** this.#rests)
+  #pause(why: string): void {
+    if (this.isPaused) return
+    const ms = Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS * 2 ** this.#pauses)
     this.#until = this.#now() + ms
-    this.#rests += 1
-    this.#spoilt = 0
+    this.#pauses += 1
+    this.#failures = 0
     this.#tasks.clear()
-    this.#logger.error(
-      { why, restSeconds: ms / 1000 },
-      'session after session fails here: no new ones are taken for a while',
-    )
+    this.#logger.error({ why, pauseSeconds: ms / 1000 }, 'all sessions fail on this node; leasing is paused')
   }
 
-  #release(): void {
-    if (this.#rests > 0) this.#logger.info('a session succeeded again')
-    this.#spoilt = 0
-    this.#rests = 0
+  #reset(): void {
+    if (this.#pauses > 0) this.#logger.info('a session succeeded; leasing resumes')
+    this.#failures = 0
+    this.#pauses = 0
     this.#until = -Infinity
     this.#tasks.clear()
   }

@@ -1,4 +1,4 @@
-import { installFolder, type HarnessPlaces } from '../harness/find-harness.ts'
+import { installFolder, type HarnessFolders } from '../harness/find-harness.ts'
 import { loadBundle } from '../harness/install/harness-bundle.ts'
 import { harnesses, presets } from '../harness/presets/index.ts'
 import type { OpenRuntimes } from '../sandbox/open-runtimes.ts'
@@ -7,14 +7,14 @@ import { isRuntimeAllowed } from '../sandbox/host-access.ts'
 
 export interface LabelDeps {
   runtimes: Pick<OpenRuntimes, 'open'>
-  /** Kinds that tasks may ask for; absent: see `HostAccess`. */
+  /** Runtime kinds that tasks may request; absent: see `HostAccess`. */
   allowed: readonly string[] | undefined
   usualRuntime: string
-  places: Pick<HarnessPlaces, 'dir'>
+  folders: Pick<HarnessFolders, 'dir'>
 }
 
-/** What a node has, found by trying: kinds of sandbox that work here, harnesses that can be brought into any of them. */
-export async function findLabels({ runtimes: opened, allowed, usualRuntime, places }: LabelDeps): Promise<string[]> {
+/** Returns the labels of a node: runtimes that can be opened here, and harnesses that are installed here. */
+export async function findLabels({ runtimes: opened, allowed, usualRuntime, folders }: LabelDeps): Promise<string[]> {
   const kinds = runtimes.kinds.filter((kind) => isRuntimeAllowed(kind, allowed, usualRuntime))
   const working = await Promise.all(
     kinds.map((kind) =>
@@ -26,11 +26,11 @@ export async function findLabels({ runtimes: opened, allowed, usualRuntime, plac
   )
   const installed = await Promise.all(
     harnesses.map(async (harness) => {
-      const bundle = await loadBundle(installFolder(harness, places.dir)).catch(() => undefined)
+      const bundle = await loadBundle(installFolder(harness, folders.dir)).catch(() => undefined)
       return bundle === undefined ? [] : [`harness:${harness.name}`]
     }),
   )
-  // Those that are no programs of their own need nothing.
+  // Presets without a package need no installation.
   const always = presets.filter((preset) => preset.package === undefined).map(({ name }) => `harness:${name}`)
   return [...working.flat(), ...installed.flat(), ...always]
 }

@@ -2,54 +2,58 @@ import { statfs } from 'node:fs/promises'
 import type { Logger } from 'pino'
 
 const MEGABYTE = 1024 * 1024
-/** Asking costs little, but not nothing. */
-const ASK_AGAIN_MS = 5000
+/** How long a measurement is used. */
+const RECHECK_MS = 5000
 
-/** Whether there is room for more sessions where the node keeps them. What runs may need what is left. */
+interface FreeDiskOptions {
+  dir: string
+  minFreeMb: number
+  /** Monotonic milliseconds. */
+  now: () => number
+  logger: Logger
+}
+
+/** Measures the free space on the disk of the node's folder. The minimum is left for running sessions. */
 export class FreeDisk {
-  readonly #dir: string
-  readonly #minFreeMb: number
-  readonly #now: () => number
-  readonly #logger: Logger
-  #askedAt = -Infinity
+  readonly #options: FreeDiskOptions
+  #checkedAt = -Infinity
   #isLow = false
   #freeMb: number | undefined
 
-  constructor({ dir, minFreeMb, now, logger }: { dir: string; minFreeMb: number; now: () => number; logger: Logger }) {
-    this.#dir = dir
-    this.#minFreeMb = minFreeMb
-    this.#now = now
-    this.#logger = logger
+  constructor(options: FreeDiskOptions) {
+    this.#options = options
   }
 
   get isLow(): boolean {
     return this.#isLow
   }
 
-  /** Undefined before it was first asked, and where nobody can tell. */
+  /** Undefined before the first check, and if the file system does not report it. */
   get freeMb(): number | undefined {
     return this.#freeMb
   }
 
-  /** A file system that cannot be asked counts as having room: what does not fit says so itself. */
+  /** Returns whether the free space is low. A file system that does not report free space is never low. */
   async check(): Promise<boolean> {
-    if (this.#now() - this.#askedAt < ASK_AGAIN_MS) return this.#isLow
-    this.#askedAt = this.#now()
+    const { dir, minFreeMb, now } = this.#options
+    if (now() - this.#checkedAt < RECHECK_MS) return this.#isLow
+    this.#checkedAt = now()
     try {
-      const { bavail, bsize } = await statfs(this.#dir)
+      const { bavail, bsize } = await statfs(dir)
       this.#freeMb = (bavail * bsize) / MEGABYTE
     } catch {
       this.#freeMb = undefined
     }
-    const isLow = (this.#freeMb ?? Infinity) < this.#minFreeMb
-    if (isLow !== this.#isLow) this.#tell(isLow)
+    const isLow = (this.#freeMb ?? Infinity) < minFreeMb
+    if (isLow !== this.#isLow) this.#log(isLow)
     this.#isLow = isLow
     return isLow
   }
 
-  #tell(isLow: boolean): void {
-    const fields = { dir: this.#dir, freeMb: Math.floor(this.#freeMb ?? 0), minFreeMb: this.#minFreeMb }
-    if (isLow) this.#logger.warn(fields, 'too little disk is free: no new sessions are taken until there is more')
-    else this.#logger.info(fields, 'enough disk is free again')
+  #log(isLow: boolean): void {
+    const { dir, minFreeMb, logger } = this.#options
+    const fields = { dir, freeMb: Math.floor(this.#freeMb ?? 0), minFreeMb }
+    if (isLow) logger.warn(fields, 'disk space is low; the node leases no sessions until more is free')
+    else logger.info(fields, 'disk space is sufficient again')
   }
 }

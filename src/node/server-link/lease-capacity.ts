@@ -1,20 +1,20 @@
 import type { StageWidths } from '../session/stages.ts'
 
-export interface LeaseRoom {
+export interface LeaseCapacity {
   slots: number
-  /** Of these: would only wait here. Another node that could run them now should have them first. */
+  /** How many of the slots could not run a session at once. The server prefers nodes that could. */
   ahead: number
 }
 
 /**
- * Enough that the next is being made ready, or stands ready, whenever a place becomes free, and no more: what waits here
- * cannot be run elsewhere. `busy` are those that have not ended running yet.
+ * Returns how many sessions a node may lease: enough that a prepared session is ready whenever a run slot becomes free, and
+ * no more, because a session that waits on this node cannot run on another. `busy` counts sessions before POST_RUN.
  */
-export function countRoom(
+export function countCapacity(
   { init, ready, run }: Pick<StageWidths, 'init' | 'ready' | 'run'>,
   busy: number,
-  most = Infinity,
-): LeaseRoom {
-  const slots = Math.max(0, Math.min(run + ready + init, most) - busy)
+  max = Infinity,
+): LeaseCapacity {
+  const slots = Math.max(0, Math.min(run + ready + init, max) - busy)
   return { slots, ahead: Math.max(0, slots - Math.max(0, run - busy)) }
 }

@@ -4,28 +4,28 @@ import { mistrustOf } from '../../client/server-error.ts'
 import type { Clock } from '../../lib/async/clock.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { Backoff } from './backoff.ts'
-import type { HeldLease } from './lease-book.ts'
-import { isForbidden, troubleOf } from './server-errors.ts'
-import type { ServerLine } from './server-client.ts'
+import type { HeldLease } from './lease-table.ts'
+import { classifyServerError, isForbidden } from './server-errors.ts'
+import type { ServerClient } from './server-client.ts'
 
-/** What the server says to one that it lets in. */
-export type Welcome = Extract<Awaited<ReturnType<ServerLine['join']>>, { kind: 'joined' }>
+/** The response to an accepted join request. */
+type Joined = Extract<Awaited<ReturnType<ServerClient['join']>>, { kind: 'joined' }>
 
 export interface MembershipOptions {
-  line: ServerLine
-  /** Who we are. */
-  about: Parameters<ServerLine['join']>[0]
-  /** What we have, as of now. */
+  server: ServerClient
+  /** The description of this node in join requests. */
+  about: Parameters<ServerClient['join']>[0]
+  /** Returns the leases that the node holds now. */
   held: () => readonly HeldLease[]
-  /** Each time that the server has let us in. */
-  onJoined: (welcome: Welcome) => void
-  away: { baseMs: number; maxMs: number }
+  /** Called each time the node has joined. */
+  onJoined: (joined: Joined) => void
+  retry: { baseMs: number; maxMs: number }
   clock: Clock
   random: () => number
   logger: Logger
 }
 
-/** That a server knows this process as the node it says it is. */
+/** Joins the server as a node, and joins again if the server no longer knows the node. */
 export class Membership {
   readonly #options: MembershipOptions
   #hasJoined = false
@@ -35,63 +35,64 @@ export class Membership {
     this.#options = options
   }
 
-  /** Waits for a server that is not there. Rejects when the server refuses us. */
-  async begin(signal: AbortSignal): Promise<void> {
-    const { away, clock, random, logger } = this.#options
-    const backoff = new Backoff({ ...away, random })
+  /** Retries while the server is unreachable. Rejects if the server refuses the node. */
+  async join(signal: AbortSignal): Promise<void> {
+    const { retry, clock, random, logger } = this.#options
+    const backoff = new Backoff({ ...retry, random })
     for (;;) {
       try {
         return await this.#join(signal)
       } catch (error) {
         signal.throwIfAborted()
-        const trouble = troubleOf(error)
-        if (trouble === 'stale' || trouble === 'broken' || isForbidden(error) || isMistrusted(error)) throw error
-        logger.warn({ err: error }, 'the server cannot be reached yet')
+        const kind = classifyServerError(error)
+        if (kind === 'stale' || kind === 'rejected' || isForbidden(error) || isUntrusted(error)) throw error
+        logger.warn({ err: error }, 'the server is unreachable; retrying')
         await pause(backoff.next(), signal, clock)
       }
     }
   }
 
   /**
-   * After a call that was refused. A server that does not know us any more is told again who we are. When it knows another
-   * process by our name, the refusal that says so.
+   * Joins again after a failed request, if the server does not know the node. Returns the error if another process has
+   * joined with the same node id.
    */
-  async restore(error: unknown, signal: AbortSignal): Promise<RolloutError | undefined> {
-    if (saysReplaced(error)) return error
+  async rejoin(error: unknown, signal: AbortSignal): Promise<RolloutError | undefined> {
+    if (isReplaced(error)) return error
     if (!(error instanceof RolloutError) || error.failure.status !== 404) return undefined
     try {
       await this.#join(signal)
     } catch (cause) {
-      if (saysReplaced(cause)) return cause
-      this.#options.logger.warn({ err: cause }, 'the server did not let us join again')
+      if (isReplaced(cause)) return cause
+      this.#options.logger.warn({ err: cause }, 'the node could not join the server again')
     }
     return undefined
   }
 
-  /** Those who ask while that is under way wait for the same answer. */
+  /** Concurrent callers share one request. */
   #join(signal: AbortSignal): Promise<void> {
-    this.#joining ??= this.#joinOver(undefined, signal).finally(() => (this.#joining = undefined))
+    this.#joining ??= this.#sendJoin(undefined, signal).finally(() => (this.#joining = undefined))
     return this.#joining
   }
 
-  async #joinOver(replaces: string | undefined, signal: AbortSignal): Promise<void> {
-    const { line, about, held, onJoined } = this.#options
-    const answer = await line.join(about, { holding: held(), replaces }, signal)
+  /** `replaces`: the boot id of the process that this process replaces. */
+  async #sendJoin(replaces: string | undefined, signal: AbortSignal): Promise<void> {
+    const { server, about, held, onJoined } = this.#options
+    const answer = await server.join(about, { holding: held(), replaces }, signal)
     if (answer.kind === 'taken') {
-      // Who begins takes the place of whoever was there; who was there already has lost it.
-      if (!this.#hasJoined) return this.#joinOver(answer.boot_id, signal)
-      throw new RolloutError('request.stale', 'Another process has joined by the name of this node.')
+      // A process that starts replaces the process that joined before; a process that has joined before was replaced.
+      if (!this.#hasJoined) return this.#sendJoin(answer.boot_id, signal)
+      throw new RolloutError('request.stale', 'Another process has joined with the same node id.')
     }
     this.#hasJoined = true
     onJoined(answer)
   }
 }
 
-/** Which authorities a process trusts is said when it starts, so waiting would not help. */
-function isMistrusted(error: unknown): boolean {
+/** The trusted authorities of a process are fixed at its start, so a retry would fail as well. */
+function isUntrusted(error: unknown): boolean {
   return error instanceof RolloutError && mistrustOf(error.cause) !== undefined
 }
 
-function saysReplaced(error: unknown): error is RolloutError {
+function isReplaced(error: unknown): error is RolloutError {
   return error instanceof RolloutError && error.failure.status === 409
 }

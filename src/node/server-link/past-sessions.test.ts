@@ -13,7 +13,7 @@ beforeAll(async () => {
 })
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
-/** Four sessions, the last one the newest, a megabyte each. */
+/** Creates four sessions of one megabyte each, the newest last. */
 async function fill(name: string): Promise<string> {
   const dir = join(scratch, name)
   for (const session of ['a', 'b', 'c', 'd']) {
@@ -37,21 +37,21 @@ async function sweep(dir: string, policy: Partial<RetentionPolicy>, now = Date.n
   return await leftOf(dir)
 }
 
-test('so many are kept, the newest', async () => {
+test('sweep() keeps at most `sessions` sessions, the newest', async () => {
   expect(await sweep(await fill('count'), { sessions: 2 })).toEqual(['c', 'd'])
 })
 
-test('no more than so many bytes are kept', async () => {
+test('sweep() keeps at most `totalMb` megabytes', async () => {
   expect(await sweep(await fill('bytes'), { totalMb: 3.5 })).toEqual(['b', 'c', 'd'])
 })
 
-test('none is kept longer than so many hours', async () => {
+test('sweep() removes sessions that are older than `hours`', async () => {
   const dir = await fill('age')
   expect(await sweep(dir, { hours: 1 })).toEqual(['a', 'b', 'c', 'd'])
   expect(await sweep(dir, { hours: 1 }, () => Date.now() + 3_700_000)).toEqual([])
 })
 
-test('where none is to be kept it goes at once', async () => {
+test('add() removes a session at once if the policy keeps none', async () => {
   const dir = await fill('none')
   const policy = RetentionPolicy.parse({ sessions: 0 })
   using past = new PastSessions({ dir, policy, clock: systemClock, problem: () => {} })

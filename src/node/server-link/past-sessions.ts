@@ -6,67 +6,68 @@ import type { RetentionPolicy } from './policies.ts'
 
 const MEGABYTE = 1024 * 1024
 const HOUR_MS = 3_600_000
-/** After one was added: at fifty a second nobody wants to look at all of them each time. */
+/** Delay of a sweep after a session was added: a sweep reads the folders of all past sessions. */
 const SWEEP_MS = 3000
 
 interface Past {
   path: string
-  /** When it was set aside, Unix milliseconds. */
+  /** When the folder was moved here, Unix milliseconds. */
   at: number
 }
 
-/** Sessions that were delivered, or that are others' now: kept for people to look at, the newest first, within limits. */
+interface PastSessionsDeps {
+  dir: string
+  policy: RetentionPolicy
+  clock: Clock
+  problem: (error: unknown) => void
+}
+
+/** Keeps the folders of sessions that were delivered, released or lost, for inspection. Removes the oldest beyond the limits. */
 export class PastSessions implements Disposable {
-  readonly #dir: string
-  readonly #policy: RetentionPolicy
-  readonly #clock: Clock
-  readonly #problem: (error: unknown) => void
-  /** What was counted before; it does not change any more. */
+  readonly #deps: PastSessionsDeps
+  /** Sizes of folders, by path. Past folders do not change. */
   readonly #bytes = new Map<string, number>()
   #sweeping: Promise<void> | undefined
-  #isWanted = false
+  #isRequested = false
   #timer: (() => void) | undefined
 
-  constructor(deps: { dir: string; policy: RetentionPolicy; clock: Clock; problem: (error: unknown) => void }) {
-    this.#dir = deps.dir
-    this.#policy = deps.policy
-    this.#clock = deps.clock
-    this.#problem = deps.problem
+  constructor(deps: PastSessionsDeps) {
+    this.#deps = deps
   }
 
-  /** One was set aside, to there. */
+  /** Call after the folder of a session was moved to `path`. */
   async add(path: string): Promise<void> {
-    if (this.#policy.sessions === 0) await rm(path, { recursive: true, force: true })
-    else this.#timer ??= this.#clock.after(SWEEP_MS, () => this.#sweepLater())
+    if (this.#deps.policy.sessions === 0) await rm(path, { recursive: true, force: true })
+    else this.#timer ??= this.#deps.clock.after(SWEEP_MS, () => this.#sweepLater())
   }
 
   #sweepLater(): void {
     this.#timer = undefined
-    void this.sweep().catch((error: unknown) => this.#problem(error))
+    void this.sweep().catch((error: unknown) => this.#deps.problem(error))
   }
 
   [Symbol.dispose](): void {
     this.#timer?.()
   }
 
-  /** Removes what is more than the policy allows. Those who ask while that is under way share the next round. */
+  /** Removes the folders beyond the limits of the policy. Calls during a sweep share the next sweep. */
   sweep(): Promise<void> {
-    this.#isWanted = true
+    this.#isRequested = true
     this.#sweeping ??= this.#untilDone().finally(() => (this.#sweeping = undefined))
     return this.#sweeping
   }
 
   async #untilDone(): Promise<void> {
-    while (this.#isWanted) {
-      this.#isWanted = false
+    while (this.#isRequested) {
+      this.#isRequested = false
       await this.#sweepOnce()
     }
   }
 
   async #sweepOnce(): Promise<void> {
-    const { sessions, totalMb, hours } = this.#policy
+    const { sessions, totalMb, hours } = this.#deps.policy
     const found = (await this.#list()).toSorted((one, other) => other.at - one.at)
-    const oldest = this.#clock.now() - hours * HOUR_MS
+    const oldest = this.#deps.clock.now() - hours * HOUR_MS
     let left = totalMb * MEGABYTE
     for (const [index, { path, at }] of found.entries()) {
       if (index < sessions && at >= oldest) left -= await this.#bytesOf(path)
@@ -78,10 +79,10 @@ export class PastSessions implements Disposable {
 
   async #list(): Promise<Past[]> {
     const found: Past[] = []
-    for (const attempt of await namesIn(this.#dir)) {
-      for (const name of await namesIn(join(this.#dir, attempt))) {
-        const path = join(this.#dir, attempt, name)
-        // A rename changes this, and nothing does afterwards.
+    for (const attempt of await namesIn(this.#deps.dir)) {
+      for (const name of await namesIn(join(this.#deps.dir, attempt))) {
+        const path = join(this.#deps.dir, attempt, name)
+        // The rename that moved the folder here was the last change of its ctime.
         const stats = await stat(path).catch(() => undefined)
         if (stats !== undefined) found.push({ path, at: stats.ctimeMs })
       }

@@ -1,15 +1,15 @@
 import type { Clock } from '../../lib/async/clock.ts'
 import { Bell } from '../../lib/async/notifier.ts'
-import type { HeldLease } from './lease-book.ts'
+import type { HeldLease } from './lease-table.ts'
 
-/** Those who watch a session see within this what it does; and no server is asked more often for it. */
+/** Maximum delay of a status change, and minimum time between two requests that report changes. */
 const CHANGES_MS = 1000
 
-/** When leases are to be renewed: all of them again and again, and those that have changed a little earlier. */
+/** Schedules lease renewals: all leases periodically, and leases of sessions whose status changed within a second. */
 export class RenewalClock {
   readonly #monotonic: () => number
   readonly #random: () => number
-  readonly #bell: Bell
+  readonly #rescheduled: Bell
   #changed = new Set<HeldLease>()
   #everyMs = Infinity
   #allAt = Infinity
@@ -20,32 +20,32 @@ export class RenewalClock {
   constructor(clock: Clock, monotonic: () => number, random: () => number) {
     this.#monotonic = monotonic
     this.#random = random
-    this.#bell = new Bell(clock)
+    this.#rescheduled = new Bell(clock)
   }
 
-  /** The last time nobody was reached. */
+  /** Whether the last renewal failed. */
   get hasFailed(): boolean {
     return this.#hasFailed
   }
 
-  /** The first time at any moment within it: nodes that joined together would all come together for ever. */
+  /** The first renewal is at a random time within the period, so that nodes that join together do not renew together. */
   every(ms: number): void {
     this.#everyMs = ms
     this.#allAt = this.#monotonic() + ms * this.#random()
-    this.#bell.ring()
+    this.#rescheduled.ring()
   }
 
   changed(held: HeldLease): void {
     this.#changed.add(held)
-    if (this.#changed.size === 1) this.#bell.ring()
+    if (this.#changed.size === 1) this.#rescheduled.ring()
   }
 
   stop(): void {
     this.#isStopped = true
-    this.#bell.ring()
+    this.#rescheduled.ring()
   }
 
-  /** Resolves when some are due, with which. */
+  /** Resolves with the leases that are due, as soon as some are. */
   async next(): Promise<'all' | HeldLease[]> {
     for (;;) {
       const now = this.#monotonic()
@@ -53,7 +53,7 @@ export class RenewalClock {
       if (now >= this.#allAt) return this.#begin('all')
       const due = this.#changed.size > 0 ? Math.min(this.#allAt, this.#changesAt) : this.#allAt
       if (now >= due) return this.#begin([...this.#changed])
-      await this.#bell.wait(due - now)
+      await this.#rescheduled.wait(due - now)
     }
   }
 
@@ -69,7 +69,7 @@ export class RenewalClock {
     if (due === 'all') this.#allAt = now + this.#everyMs
   }
 
-  /** Sooner than usual: a lease may be running out. */
+  /** Schedules the next renewal earlier than usual: a lease may expire soon. */
   failed(due: 'all' | readonly HeldLease[]): void {
     const now = this.#monotonic()
     this.#hasFailed = true

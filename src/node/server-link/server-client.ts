@@ -4,27 +4,28 @@ import { RolloutError } from '../../model/failure.ts'
 import type { NodeRegistrationRequest, NodeStageMetrics } from '../../model/node.ts'
 import { isTerminal } from '../../model/session.ts'
 import type { SessionProgress } from '../node.ts'
-import type { HeldLease } from './lease-book.ts'
-import type { OfferClient } from './offer.ts'
+import type { ResultClient } from './deliver-result.ts'
+import type { LeaseCapacity } from './lease-capacity.ts'
+import type { HeldLease } from './lease-table.ts'
 import type { WorkerClient } from './worker-node.ts'
 
-/** What the server says of a lease. */
+/** The server's answer about one lease. */
 export type Renewed = Awaited<ReturnType<WorkerClient['renewLeases']>>['outcomes'][number]
 
 type Lease = Pick<HeldLease, 'sessionId' | 'attempt'>
 
-/** How long a call for work may wait for some, at the server. */
+/** How long the server may hold a lease request until a session is available. */
 const LONG_POLL_SECONDS = 30
-const CALL_MS = 30_000
-/** Of one part of a result, over a slow line. */
+const REQUEST_MS = 30_000
+/** Time limit for one part of a result over a slow connection. */
 const UPLOAD_MS = 120_000
-/** For what is polite to say before going, to a server that may be gone itself. */
-export const PARTING_MS = 5000
-/** In one call; a node that had more would be a cluster. */
-const MOST_LEASES = 10_000
+/** Time limit of requests that a stopping node sends; the server may be unreachable. */
+export const LEAVE_MS = 5000
+/** Limits the leases of one request. */
+const MAX_LEASES = 10_000
 
-/** A node's line to its server: all that it says, in the name of this process, and how long it waits for an answer. */
-export class ServerLine {
+/** Sends the requests of one node process, each with a time limit. */
+export class ServerClient {
   readonly #client: WorkerClient
   readonly #nodeId: string
   readonly #clock: Clock
@@ -38,9 +39,9 @@ export class ServerLine {
     this.#clock = clock
   }
 
-  /** Ends all that is under way. */
+  /** Aborts all requests. */
   close(): void {
-    this.#closed.abort(new Error('The worker has ended.'))
+    this.#closed.abort(new Error('The worker ended.'))
   }
 
   async join(
@@ -48,24 +49,25 @@ export class ServerLine {
     { holding, replaces }: { holding: readonly Lease[]; replaces?: string },
     signal: AbortSignal,
   ) {
-    const body = { ...about, boot_id: this.#bootId, holding: toWire(holding), ...(replaces && { replaces }) }
-    const ask = (within: AbortSignal) => this.#client.joinNode({ ...this.#us, body, signal: within })
-    const answer = await this.#call(CALL_MS, ask, signal)
+    const body = { ...about, boot_id: this.#bootId, holding: toWire(holding), replaces }
+    const join = (limited: AbortSignal) => this.#client.joinNode({ ...this.#node, body, signal: limited })
+    const answer = await this.#request(REQUEST_MS, join, signal)
     if (answer.kind === 'joined') this.#inlineBytes = answer.max_inline_bytes ?? 0
     return answer
   }
 
-  lease(room: { slots: number; ahead: number }, affinity: string[], holding: readonly Lease[], signal: AbortSignal) {
+  lease(capacity: LeaseCapacity, affinity: string[], holding: readonly Lease[], signal: AbortSignal) {
     const body = {
-      free_slots: room.slots,
-      ahead: room.ahead,
+      free_slots: capacity.slots,
+      ahead: capacity.ahead,
       affinity,
       holding: toWire(holding),
       boot_id: this.#bootId,
       wait: LONG_POLL_SECONDS,
     }
-    const ms = LONG_POLL_SECONDS * 1000 + CALL_MS
-    return this.#call(ms, (within) => this.#client.leaseSessions({ ...this.#us, body, signal: within }), signal)
+    const ms = LONG_POLL_SECONDS * 1000 + REQUEST_MS
+    const lease = (limited: AbortSignal) => this.#client.leaseSessions({ ...this.#node, body, signal: limited })
+    return this.#request(ms, lease, signal)
   }
 
   renew(
@@ -76,43 +78,40 @@ export class ServerLine {
       progressOf,
     }: { ms: number; metrics: NodeStageMetrics; progressOf: (id: string) => SessionProgress | undefined },
   ) {
-    const renewals = leases.slice(0, MOST_LEASES).map((held) => toRenewal(held, progressOf))
+    const renewals = leases.slice(0, MAX_LEASES).map((held) => toRenewal(held, progressOf))
     const body = { renewals, metrics, boot_id: this.#bootId }
-    return this.#call(ms, (signal) => this.#client.renewLeases({ ...this.#us, body, signal }))
+    return this.#request(ms, (signal) => this.#client.renewLeases({ ...this.#node, body, signal }))
   }
 
-  /** Whether the server still waits for this attempt of ours. Throws when it does not say. */
-  async isWanted({ sessionId, attempt }: Lease, signal: AbortSignal): Promise<boolean> {
+  /** Whether the server still waits for this attempt of this node. Rejects if the server gives no answer. */
+  async isLeased({ sessionId, attempt }: Lease, signal: AbortSignal): Promise<boolean> {
     const body = { renewals: toWire([{ sessionId, attempt }]), boot_id: this.#bootId }
-    const { outcomes } = await this.#call(
-      CALL_MS,
-      (within) => this.#client.renewLeases({ ...this.#us, body, signal: within }),
-      signal,
-    )
+    const renew = (limited: AbortSignal) => this.#client.renewLeases({ ...this.#node, body, signal: limited })
+    const { outcomes } = await this.#request(REQUEST_MS, renew, signal)
     return outcomes.some((each) => each.session_id === sessionId && each.attempt === attempt && each.kind === 'held')
   }
 
   release(leases: readonly Lease[]) {
     const body = { leases: toWire(leases), boot_id: this.#bootId }
-    return this.#call(PARTING_MS, (signal) => this.#client.releaseLeases({ ...this.#us, body, signal }))
+    return this.#request(LEAVE_MS, (signal) => this.#client.releaseLeases({ ...this.#node, body, signal }))
   }
 
   drain() {
-    return this.#call(PARTING_MS, (signal) => this.#client.drainNode({ ...this.#us, signal }))
+    return this.#request(LEAVE_MS, (signal) => this.#client.drainNode({ ...this.#node, signal }))
   }
 
   leave() {
     const query = { boot_id: this.#bootId }
-    return this.#call(PARTING_MS, (signal) => this.#client.leaveNode({ ...this.#us, query, signal }))
+    return this.#request(LEAVE_MS, (signal) => this.#client.leaveNode({ ...this.#node, query, signal }))
   }
 
-  /** For results. A server that takes a call and never answers must not hold up a delivery for ever. */
-  get uploads(): OfferClient {
+  /** The requests that deliver results, each with a time limit. */
+  get uploads(): ResultClient {
     const { beginUpload, getUpload, putPart, completeSession } = this.#client
     const limited =
       <I extends { signal?: AbortSignal }, A>(call: (input: I) => Promise<A>) =>
       (input: I): Promise<A> =>
-        this.#call(UPLOAD_MS, (signal) => call({ ...input, signal }), input.signal)
+        this.#request(UPLOAD_MS, (signal) => call({ ...input, signal }), input.signal)
     return {
       inlineBytes: this.#inlineBytes,
       beginUpload: limited(beginUpload),
@@ -122,16 +121,16 @@ export class ServerLine {
     }
   }
 
-  get #us() {
+  get #node() {
     return { params: { node_id: this.#nodeId } }
   }
 
-  /** Given up when it takes longer, or is not wanted any more. */
-  async #call<T>(ms: number, ask: (signal: AbortSignal) => Promise<T>, signal = this.#closed.signal): Promise<T> {
+  async #request<T>(ms: number, send: (signal: AbortSignal) => Promise<T>, signal = this.#closed.signal): Promise<T> {
     const late = new AbortController()
-    const stop = this.#clock.after(ms, () => late.abort(tooLate(ms)))
+    const message = `The server did not answer within ${(ms / 1000).toFixed(1)} s.`
+    const stop = this.#clock.after(ms, () => late.abort(new RolloutError('server.unreachable', message)))
     try {
-      return await ask(AbortSignal.any([late.signal, signal]))
+      return await send(AbortSignal.any([late.signal, signal]))
     } finally {
       stop()
     }
@@ -139,7 +138,7 @@ export class ServerLine {
 }
 
 function toWire(leases: readonly Lease[]): { session_id: string; attempt: number }[] {
-  return leases.slice(0, MOST_LEASES).map(({ sessionId, attempt }) => ({ session_id: sessionId, attempt }))
+  return leases.slice(0, MAX_LEASES).map(({ sessionId, attempt }) => ({ session_id: sessionId, attempt }))
 }
 
 function toRenewal(held: HeldLease, progressOf: (id: string) => SessionProgress | undefined) {
@@ -149,11 +148,7 @@ function toRenewal(held: HeldLease, progressOf: (id: string) => SessionProgress 
   return {
     session_id: sessionId,
     attempt,
-    ...(status === undefined || isTerminal(status) ? {} : { status }),
-    ...(progress === undefined ? {} : { progress }),
+    status: status === undefined || isTerminal(status) ? undefined : status,
+    progress,
   }
-}
-
-function tooLate(ms: number): RolloutError {
-  return new RolloutError('server.unreachable', `The server did not answer within ${(ms / 1000).toFixed(1)} s.`)
 }

@@ -1,30 +1,30 @@
 import { RolloutError } from '../../model/failure.ts'
 
-/** A file of ours is not what it should be; no server is to blame for it. */
+/** A result file of this node is missing or damaged; the server did not cause the error. */
 export class BrokenResult extends Error {
   override readonly name = 'BrokenResult'
 }
 
 /**
- * What a failed call means for the one thing that was to be done by it. `away`: nothing, and others will fare the same;
- * ask again later. `odd`: the same, but it may be this one thing. `stale`: the attempt is not ours any more, in the
- * server's own word for it. `unknown`: it may mean that, or come from something on the way that knows nothing of sessions.
- * `broken`: these bytes will never do.
+ * What a failed request means. `unavailable`: the server cannot answer now, and other requests would fail as well; retry
+ * later. `retry`: the same, but the cause may be this request alone. `stale`: the server says that the attempt is no longer
+ * leased to this node. `not-found`: the same, or a proxy answered that knows no sessions. `rejected`: the server will never
+ * accept this content.
  */
-export type Trouble = 'away' | 'odd' | 'stale' | 'unknown' | 'broken'
+export type ServerErrorKind = 'unavailable' | 'retry' | 'stale' | 'not-found' | 'rejected'
 
-export function troubleOf(error: unknown): Trouble {
-  if (error instanceof BrokenResult) return 'broken'
-  if (!(error instanceof RolloutError)) return 'odd'
+export function classifyServerError(error: unknown): ServerErrorKind {
+  if (error instanceof BrokenResult) return 'rejected'
+  if (!(error instanceof RolloutError)) return 'retry'
   const { status } = error.failure
   if (error.code === 'request.stale') return 'stale'
-  if (error.boundary === 'server' || status > 500 || isForbidden(error) || status === 429) return 'away'
-  // What was uploaded is not what is completed with; sending it again sets that right.
-  if (status === 500 || error.code === 'request.conflict') return 'odd'
-  return status === 404 ? 'unknown' : 'broken'
+  if (error.boundary === 'server' || status > 500 || isForbidden(error) || status === 429) return 'unavailable'
+  // On a conflict the uploaded file does not match the completion; a new upload resolves it.
+  if (status === 500 || error.code === 'request.conflict') return 'retry'
+  return status === 404 ? 'not-found' : 'rejected'
 }
 
-/** Somebody sets a token right, sooner or later. */
+/** Retried like an unavailable server: an operator may correct the token. */
 export function isForbidden(error: unknown): boolean {
   return error instanceof RolloutError && (error.failure.status === 401 || error.failure.status === 403)
 }

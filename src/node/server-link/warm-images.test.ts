@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { affinityOf } from '../../model/affinity.ts'
 import { RuntimeSpec } from '../../model/task.ts'
-import { Warmth } from './warm-images.ts'
+import { WarmImages } from './warm-images.ts'
 
 function taskWith(runtime: Record<string, unknown>): { runtime: RuntimeSpec } {
   return { runtime: RuntimeSpec.parse(runtime) }
@@ -9,7 +9,7 @@ function taskWith(runtime: Record<string, unknown>): { runtime: RuntimeSpec } {
 
 const steps = [{ type: 'exec', command: 'make' }]
 
-test('tasks that are prepared alike have one workspace, whatever else is different', () => {
+test('affinityOf() returns the same workspace key for tasks with the same image and preparation', () => {
   const [image, workspace] = affinityOf(taskWith({ image: 'swe:42', prepare: steps }))
   expect(image).toBe('image:swe:42')
   expect(workspace).toMatch(/^workspace:[0-9a-f]{32}$/)
@@ -19,17 +19,17 @@ test('tasks that are prepared alike have one workspace, whatever else is differe
   expect(affinityOf({ runtime: null })).toEqual([])
 })
 
-test('an image whose name cannot be a label has none', () => {
+test('affinityOf() returns no key for an image whose name is not a valid label', () => {
   expect(affinityOf(taskWith({ image: 'with space' }))).toEqual([])
 })
 
-test('what was used last stays warm longest', () => {
-  const warmth = new Warmth()
+test('WarmImages keeps the 128 keys that were used last', () => {
+  const images = new WarmImages()
   for (let i = 0; i < 200; i++) {
-    warmth.add(taskWith({ image: `image-${i}` }))
-    warmth.add(taskWith({ image: 'usual' }))
+    images.add(taskWith({ image: `image-${i}` }))
+    images.add(taskWith({ image: 'usual' }))
   }
-  expect(warmth.keys()).toHaveLength(128)
-  expect(warmth.keys().at(-1)).toBe('image:usual')
-  expect(warmth.keys()).not.toContain('image:image-0')
+  expect(images.keys()).toHaveLength(128)
+  expect(images.keys().at(-1)).toBe('image:usual')
+  expect(images.keys()).not.toContain('image:image-0')
 })

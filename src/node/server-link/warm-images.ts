@@ -1,11 +1,11 @@
 import { affinityOf } from '../../model/affinity.ts'
 import type { TaskRequest } from '../../model/task.ts'
 
-/** More than a node's disk has room for; the server looks through all of them. */
-const MOST = 128
+/** Limits the keys that a lease request sends. A node's disk rarely holds more images. */
+const MAX_KEYS = 128
 
-/** Images and workspaces that sandboxes were lately made with here, the last ones last. */
-export class Warmth {
+/** The images and workspaces of the latest sandboxes on this node, oldest first. */
+export class WarmImages {
   readonly #keys = new Set<string>()
 
   add(task: Pick<TaskRequest, 'runtime'>): void {
@@ -14,7 +14,7 @@ export class Warmth {
       this.#keys.add(key)
     }
     for (const key of this.#keys) {
-      if (this.#keys.size <= MOST) return
+      if (this.#keys.size <= MAX_KEYS) return
       this.#keys.delete(key)
     }
   }

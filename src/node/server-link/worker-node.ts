@@ -1,13 +1,13 @@
 import type { Client } from '../../client/client.ts'
 import type { SessionNode } from '../node.ts'
 
-/** The part of a node that a worker has to do with. */
+/** The methods of a node that a worker uses. */
 export type WorkerNode = Pick<
   SessionNode,
-  'dir' | 'widths' | 'metrics' | 'sessions' | 'submit' | 'forget' | 'progressOf'
+  'dir' | 'widths' | 'metrics' | 'sessions' | 'submit' | 'archive' | 'progressOf'
 >
 
-/** What a worker says to a server. */
+/** The requests that a worker sends to a server. */
 export type WorkerClient = Pick<
   Client,
   | 'joinNode'

@@ -13,7 +13,7 @@ beforeEach(() => {
 })
 afterEach(() => rmSync(dir, { recursive: true, force: true }))
 
-/** A session as it lies in a node's folder; only what is read of it is like the real thing. */
+/** Writes the files of a session that adoptFinished() reads. */
 function lay(turn: string, id: string, { hasEnded = true }: { hasEnded?: boolean } = {}): SessionFolder {
   const folder = SessionFolder.of(sessionsFolder(join(dir, turn)), id)
   mkdirSync(folder.artifacts, { recursive: true })
@@ -34,7 +34,7 @@ const adopt = (turn: string, ...earlier: string[]): Promise<number> =>
 
 const sessionsIn = (turn: string): string[] => readdirSync(sessionsFolder(join(dir, turn))).sort()
 
-test('adoptFinished() copies what has ended, whole, and nothing else', async () => {
+test('adoptFinished() copies all files of ended sessions, and no other session', async () => {
   lay('0', 'ses_ended')
   lay('0', 'ses_running', { hasEnded: false })
   expect(await adopt('1', '0')).toBe(1)
@@ -45,25 +45,25 @@ test('adoptFinished() copies what has ended, whole, and nothing else', async () 
   expect(readdirSync(copy.path)).not.toContain('lock')
 })
 
-test('adoptFinished() leaves the earlier folder as it was, for a process that may still be there', async () => {
+test('adoptFinished() does not change the earlier folder, whose process may still run', async () => {
   const folder = lay('0', 'ses_a')
   await adopt('1', '0')
   expect(readFileSync(folder.result, 'utf8')).toBe('result')
   expect(readFileSync(join(folder.path, 'lock'), 'utf8')).toContain('not us')
-  await expect(folder.setAside(pastFolder(join(dir, '0')), 3)).resolves.toBeDefined()
+  await expect(folder.archive(pastFolder(join(dir, '0')), 3)).resolves.toBeDefined()
 })
 
-test('adoptFinished() takes a session over once, and from the last who had it', async () => {
+test('adoptFinished() copies a session once, from the process that copied it last', async () => {
   lay('0', 'ses_a')
   lay('1', 'ses_b')
   await adopt('1', '0')
   expect(await adopt('1', '0')).toBe(0)
   // The second process delivers one of the two and dies.
-  await SessionFolder.of(sessionsFolder(join(dir, '1')), 'ses_b').setAside(pastFolder(join(dir, '1')), 3)
+  await SessionFolder.of(sessionsFolder(join(dir, '1')), 'ses_b').archive(pastFolder(join(dir, '1')), 3)
   expect(await adopt('2', '0', '1')).toBe(1)
   expect(sessionsIn('2')).toEqual(['ses_a'])
 })
 
-test('adoptFinished() of folders that are not there is nothing', async () => {
+test('adoptFinished() ignores folders that do not exist', async () => {
   expect(await adopt('1', '0', 'nowhere')).toBe(0)
 })

@@ -1,16 +1,17 @@
 import { randomUUID } from 'node:crypto'
-import { access, cp, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import { cp, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { fileExists } from '../../lib/fs/file-exists.ts'
 import type { Logger } from 'pino'
 import { SessionFolder, sessionsFolder } from './session-folder.ts'
 
-/** In a folder that was copied: whoever has the copy delivers it. */
+/** Marks a folder that was copied: the owner of the copy delivers the session. */
 const MARK = 'adopted'
 
 /**
- * Copies sessions that ended and were not delivered from folders of earlier processes to ours, where the worker finds
- * them. Nothing is taken away and no lock is asked for: a process that everybody takes for dead may still be there, on
- * another machine, and deliver as well; the server takes a result once. To be called before the node starts. How many.
+ * Copies ended, undelivered sessions from the folders of earlier node processes to `dir`, where the worker delivers them,
+ * and returns their number. Call it before the node starts. It removes nothing and takes no lock: an earlier process that
+ * seems dead may still run on another machine and deliver as well; the server accepts a result once.
  */
 export async function adoptFinished(earlier: readonly string[], dir: string, logger: Logger): Promise<number> {
   const sessions = sessionsFolder(dir)
@@ -18,21 +19,22 @@ export async function adoptFinished(earlier: readonly string[], dir: string, log
   for (const from of earlier) {
     for (const folder of await SessionFolder.all(sessionsFolder(from))) {
       try {
-        if (await adoptOne(folder, sessions)) adopted += 1
+        if (await copySession(folder, sessions)) adopted += 1
       } catch (error) {
-        // It may have been delivered and set aside while we looked.
-        logger.warn({ err: error, folder: folder.path }, 'a session of an earlier process could not be taken over')
+        // The earlier process may have delivered and moved the session meanwhile.
+        logger.warn({ err: error, folder: folder.path }, 'a session of an earlier process could not be copied')
       }
     }
   }
-  if (adopted > 0) logger.info({ adopted, earlier }, 'sessions that earlier processes could not deliver are taken over')
+  if (adopted > 0) logger.info({ adopted, earlier }, 'copied undelivered sessions of earlier processes')
   return adopted
 }
 
-async function adoptOne(folder: SessionFolder, sessions: string): Promise<boolean> {
+async function copySession(folder: SessionFolder, sessions: string): Promise<boolean> {
   const target = join(sessions, folder.id)
-  if (!(await folder.hasEnded()) || (await isThere(join(folder.path, MARK))) || (await isThere(target))) return false
-  // Not the name of a session: what is half there is nobody's.
+  if (!(await folder.hasEnded()) || (await fileExists(join(folder.path, MARK))) || (await fileExists(target)))
+    return false
+  // A name that is not a session id: an incomplete copy is not a session.
   const draft = join(sessions, `.adopting-${randomUUID()}`)
   await mkdir(sessions, { recursive: true, mode: 0o700 })
   try {
@@ -44,7 +46,7 @@ async function adoptOne(folder: SessionFolder, sessions: string): Promise<boolea
   } finally {
     await rm(draft, { recursive: true, force: true })
   }
-  // Only now: until then it must be found here by whoever comes next.
+  // Written last: after a crash the next process must find and copy the session again.
   await writeFile(join(folder.path, MARK), `${target}\n`, { mode: 0o600 })
   return true
 }
@@ -63,11 +65,4 @@ async function syncOne(path: string): Promise<void> {
   } finally {
     await handle.close()
   }
-}
-
-function isThere(path: string): Promise<boolean> {
-  return access(path).then(
-    () => true,
-    () => false,
-  )
 }

@@ -18,7 +18,7 @@ function artifactsWith(policy: Record<string, unknown> = {}): { artifacts: Artif
   return { artifacts: new Artifacts(dir, ArtifactPolicy.parse(policy)), dir }
 }
 
-test('what is written is there, for its owner only', async () => {
+test('write() creates a file that only its owner can read', async () => {
   const { artifacts, dir } = artifactsWith()
   await artifacts.write('agent/stdout.log', 'said\n')
   expect(await readFile(join(dir, 'agent/stdout.log'), 'utf8')).toBe('said\n')
@@ -27,7 +27,7 @@ test('what is written is there, for its owner only', async () => {
   expect(artifacts.kept).toEqual([{ path: 'agent/stdout.log', bytes: 5, isCut: false }])
 })
 
-test('a file is cut off where it becomes too large, and said to be; the rest of it is read all the same', async () => {
+test('copy() cuts a file at the size limit, marks it as cut, and reads its source to the end', async () => {
   const { artifacts, dir } = artifactsWith({ fileMb: KILOBYTE })
   let read = 0
   const endless = function* (): Generator<Buffer> {
@@ -39,7 +39,7 @@ test('a file is cut off where it becomes too large, and said to be; the rest of 
   expect(artifacts.kept).toEqual([{ path: 'agent/stdout.log', bytes: 1024, isCut: true }])
 })
 
-test('all files together have a limit too, and one for which nothing is left is known to have been there', async () => {
+test('copy() enforces the total size limit, and lists files that were cut to nothing', async () => {
   const { artifacts, dir } = artifactsWith({ fileMb: KILOBYTE, totalMb: 1.5 * KILOBYTE })
   for (const name of ['a', 'b', 'c']) await artifacts.write(name, Buffer.alloc(1024))
   expect(artifacts.kept).toEqual([
@@ -50,13 +50,13 @@ test('all files together have a limit too, and one for which nothing is left is 
   expect(existsSync(join(dir, 'c'))).toBe(false)
 })
 
-test('what was cut before it came here is said to be cut', async () => {
+test('copy() marks a file whose source was already cut', async () => {
   const { artifacts } = artifactsWith()
   await artifacts.copy('agent/stdout.log', [Buffer.from('abc')], { totalBytes: 10 })
   expect(artifacts.kept).toEqual([{ path: 'agent/stdout.log', bytes: 3, isCut: true }])
 })
 
-test('an empty output leaves nothing behind', async () => {
+test('copy() creates no file for an empty source', async () => {
   const { artifacts, dir } = artifactsWith()
   await artifacts.copy('agent/stderr.log', [])
   expect(artifacts.kept).toEqual([])
@@ -76,27 +76,27 @@ test.each([
   'a\nb',
   'ü',
   'a/b/c/d/e/f',
-])('%j is no name for an artifact', async (path) => {
+])('write() rejects the path %j', async (path) => {
   const { artifacts, dir } = artifactsWith()
-  await expect(artifacts.write(path, 'x')).rejects.toThrow('is no path for an artifact')
+  await expect(artifacts.write(path, 'x')).rejects.toThrow('is not a valid artifact path')
   expect(existsSync(dir)).toBe(false)
 })
 
-test('none are kept when nobody wants them', async () => {
+test('write() discards files if the policy keeps none', async () => {
   const { artifacts, dir } = artifactsWith({ keep: 'none' })
   await artifacts.write('a', 'x')
   await artifacts.settle({ hasFailed: true })
   expect([artifacts.areKept, artifacts.kept, existsSync(dir)]).toEqual([false, [], false])
 })
 
-test('those of a session that went well are removed when only failures are kept', async () => {
+test('settle() removes the artifacts of a successful session if only failures are kept', async () => {
   const { artifacts, dir } = artifactsWith({ keep: 'failures' })
   await artifacts.write('a', 'x')
   await artifacts.settle({ hasFailed: false })
   expect([artifacts.kept, existsSync(dir)]).toEqual([[], false])
 })
 
-test('those of a session that failed stay', async () => {
+test('settle() keeps the artifacts of a failed session', async () => {
   const { artifacts, dir } = artifactsWith({ keep: 'failures' })
   await artifacts.write('a', 'x')
   await artifacts.settle({ hasFailed: true })
@@ -104,7 +104,7 @@ test('those of a session that failed stay', async () => {
   expect(existsSync(join(dir, 'a'))).toBe(true)
 })
 
-test('a reader that fails does not leave the file open, and what came until then is there', async () => {
+test('copy() closes the file and keeps its content if the source fails', async () => {
   const { artifacts, dir } = artifactsWith()
   const breaks = async function* (): AsyncGenerator<Buffer> {
     yield Buffer.from('until here')

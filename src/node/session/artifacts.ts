@@ -7,21 +7,21 @@ export const ArtifactPolicy = z.strictObject({
   keep: z
     .enum(['all', 'failures', 'none'])
     .default('all')
-    .describe('Which sessions keep what their agent and evaluator wrote'),
-  fileMb: z.number().positive().default(16).describe('Most of one file that is kept'),
-  totalMb: z.number().positive().default(128).describe('Most that is kept of one session'),
+    .describe('Sessions whose agent and evaluator files are kept'),
+  fileMb: z.number().positive().default(16).describe('Size limit of one file in MB'),
+  totalMb: z.number().positive().default(128).describe('Size limit of all files of a session in MB'),
 })
 export type ArtifactPolicy = z.infer<typeof ArtifactPolicy>
 
 type Artifact = SessionOutcome['artifacts'][number]
 
 const MEGABYTE = 1024 * 1024
-/** A path of plain names, so that nothing it says leads elsewhere. */
+/** A relative path of plain names, so that it cannot leave the folder. */
 const SAFE_PATH = /^(?:[A-Za-z0-9_][A-Za-z0-9._-]{0,199}\/){0,4}[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$/
 
 /**
- * What is kept of one session for people to look at. Lies where no sandbox can reach. What is too much is cut off, and
- * said to be; a disk that is full costs artifacts, not sessions.
+ * Files of one session that are kept for inspection, in a folder that no sandbox can access. Files beyond the limits are
+ * cut and marked as cut. A full disk loses artifacts, but does not fail the session.
  */
 export class Artifacts {
   readonly #dir: string
@@ -35,7 +35,7 @@ export class Artifacts {
     this.#leftBytes = policy.totalMb * MEGABYTE
   }
 
-  /** False: whatever is written is thrown away at once. */
+  /** False: all files are discarded at once. */
   get areKept(): boolean {
     return this.#policy.keep !== 'none'
   }
@@ -50,22 +50,22 @@ export class Artifacts {
   }
 
   /**
-   * Reads all of it, also what is not kept, so that whoever writes is not held up. `totalBytes`: how much there was, where
-   * not all of it is given.
+   * Reads `pieces` to the end, also beyond the limits, so that their producer is not blocked. `totalBytes`: the size of the
+   * original file, if `pieces` may be incomplete.
    */
   async copy(
     path: string,
     pieces: AsyncIterable<Uint8Array> | Iterable<Uint8Array>,
     { totalBytes = 0 }: { totalBytes?: number } = {},
   ): Promise<void> {
-    if (!SAFE_PATH.test(path)) throw new TypeError(`${JSON.stringify(path)} is no path for an artifact`)
+    if (!SAFE_PATH.test(path)) throw new TypeError(`${JSON.stringify(path)} is not a valid artifact path`)
     if (this.#policy.keep === 'none') return
     let file: FileHandle | undefined
-    let room = Math.min(this.#policy.fileMb * MEGABYTE, this.#leftBytes)
+    let leftBytes = Math.min(this.#policy.fileMb * MEGABYTE, this.#leftBytes)
     const artifact: Artifact = { path, bytes: 0, isCut: false }
     try {
       for await (const piece of pieces) {
-        const part = piece.subarray(0, room)
+        const part = piece.subarray(0, leftBytes)
         artifact.isCut ||= part.length < piece.length
         if (part.length === 0) continue
         try {
@@ -73,11 +73,11 @@ export class Artifacts {
           await file.writeFile(part)
         } catch {
           artifact.isCut = true
-          room = 0
+          leftBytes = 0
           continue
         }
         artifact.bytes += part.length
-        room -= part.length
+        leftBytes -= part.length
         this.#leftBytes -= part.length
       }
     } finally {
@@ -87,7 +87,7 @@ export class Artifacts {
     if (artifact.bytes > 0 || artifact.isCut) this.#kept.set(path, artifact)
   }
 
-  /** Once it is known how the session ended. */
+  /** Removes the artifacts of a successful session, if the policy keeps only those of failures. */
   async settle({ hasFailed }: { hasFailed: boolean }): Promise<void> {
     if (this.#policy.keep !== 'failures' || hasFailed) return
     await rm(this.#dir, { recursive: true, force: true })
@@ -95,8 +95,8 @@ export class Artifacts {
   }
 
   async #open(path: string): Promise<FileHandle> {
-    const place = join(this.#dir, path)
-    await mkdir(dirname(place), { recursive: true, mode: 0o700 })
-    return open(place, 'w', 0o600)
+    const file = join(this.#dir, path)
+    await mkdir(dirname(file), { recursive: true, mode: 0o700 })
+    return open(file, 'w', 0o600)
   }
 }

@@ -10,22 +10,22 @@ const request = {
   wire: { api: 'openai-chat', text: '{"bad":1}', body: { bad: 1 } },
 } as unknown as TurnRequest
 
-/** An engine that answers, fails or hangs, request by request. Gives the verdict and what was asked. */
-async function control(...script: ('answer' | 'fail' | 'hang')[]): Promise<{ verdict: string; asked: string[] }> {
+/** Runs controlEngine() with an engine that answers, fails or hangs. Returns the verdict and the requests. */
+async function control(...script: ('answer' | 'fail' | 'hang')[]): Promise<{ verdict: string; sent: string[] }> {
   const clock = new FakeClock()
-  const asked: string[] = []
-  const ask = async ({ wire, forcedSampling }: TurnRequest, signal: AbortSignal): Promise<void> => {
-    asked.push('bad' in wire.body ? `same ${forcedSampling?.maxTokens}` : 'plain')
+  const sent: string[] = []
+  const send = async ({ wire, forcedSampling }: TurnRequest, signal: AbortSignal): Promise<void> => {
+    sent.push('bad' in wire.body ? `same ${forcedSampling?.maxTokens}` : 'plain')
     const step = script.shift()
     if (step === 'hang') await clock.sleep(3_600_000, signal)
     if (step !== 'answer') throw new RolloutError('upstream.failed', 'It answered 500.')
   }
-  const verdict = await clock.run(controlEngine(request, { ask, model: 'tiny', clock, signal: NEVER }))
-  return { verdict, asked }
+  const verdict = await clock.run(controlEngine(request, { send, model: 'tiny', clock, signal: NEVER }))
+  return { verdict, sent }
 }
 
-test('a request that fails again between two that are answered failed because of what it holds', async () => {
-  expect(await control('answer', 'fail', 'answer')).toEqual({ verdict: 'passed', asked: ['plain', 'same 1', 'plain'] })
+test('controlEngine() passes if the request fails again between two answered plain requests', async () => {
+  expect(await control('answer', 'fail', 'answer')).toEqual({ verdict: 'passed', sent: ['plain', 'same 1', 'plain'] })
 })
 
 test.each([
@@ -34,6 +34,6 @@ test.each([
   ['answers the same request now', ['answer', 'answer']],
   ['dies with the request', ['answer', 'fail', 'fail']],
   ['hangs after the request', ['answer', 'fail', 'hang']],
-] as const)('an engine that %s is not the doing of the request', async (_, script) => {
+] as const)('controlEngine() fails if the engine %s', async (_, script) => {
   expect((await control(...script)).verdict).toBe('failed')
 })

@@ -21,7 +21,7 @@ afterAll(() => rm(dir, { recursive: true, force: true }))
 
 interface Script {
   evaluator: Partial<Evaluator>
-  /** Failures of sandboxes by where they come from, the first time they are asked for. */
+  /** Failures of the first start of a grader, by its source. */
   fails?: Partial<Record<'clean' | 'untouched' | 'agent', FailureCode>>
   freeBytes?: number
 }
@@ -41,7 +41,7 @@ async function open({ evaluator, fails = {}, freeBytes = 1024 ** 4 }: Script) {
     agent: toSandbox('agent'),
     snapshot: 'state',
     graders: {
-      async take(from) {
+      async acquire(from) {
         taken.push(from)
         const code = fails[from]
         if (code !== undefined) throw new RolloutError(code, `No ${from} sandbox`)
@@ -62,20 +62,20 @@ async function open({ evaluator, fails = {}, freeBytes = 1024 ** 4 }: Script) {
 const gives = (result: Partial<EvalResult>) => ({ evaluate: async () => ({ metadata: {}, ...result }) })
 
 test.each<[string, Partial<EvalResult>, RegExp]>([
-  ['NaN', { outcome_reward: Number.NaN }, /no result/],
-  ['an infinite reward', { outcome_reward: -Infinity }, /no result/],
+  ['NaN', { outcome_reward: Number.NaN }, /no valid result/],
+  ['an infinite reward', { outcome_reward: -Infinity }, /no valid result/],
   ['a reward outside of 0 to 1', { outcome_reward: 1.01 }, /1\.01 is outside of the declared range, 0 to 1/],
   ['a reward of a trace outside', { trace_rewards: [0, -1] }, /-1 is outside of the declared range/],
-  ['a component that is not finite', { outcome_reward: 1, components: { a: Infinity } }, /no result/],
+  ['a component that is not finite', { outcome_reward: 1, components: { a: Infinity } }, /no valid result/],
   ['too few rewards of traces', { trace_rewards: [1] }, /1 rewards for 2 samples/],
-])('an evaluator that gives %s fails', async (_, result, message) => {
+])('grade() rejects %s', async (_, result, message) => {
   const { grading } = await open({ evaluator: gives(result) })
   const failed = grading.grade(NEVER)
   await expect(failed).rejects.toMatchObject({ code: 'evaluator.crashed', message: expect.stringMatching(message) })
   expect(grading.phase).toBe('grade')
 })
 
-test('a declared range decides, and its lowest reward is that of a refusal', async () => {
+test('refuse() returns the lowest reward of the declared range', async () => {
   const { grading, evidence } = await open({ evaluator: { rewards: [-3, 9], ...gives({ outcome_reward: 7 }) } })
   expect(await grading.grade(NEVER)).toMatchObject({ outcome_reward: 7 })
   const { failure } = new RolloutError('runtime.gone', 'The sandbox is gone.')
@@ -86,7 +86,7 @@ test('a declared range decides, and its lowest reward is that of a refusal', asy
   expect(JSON.parse(evidence.get('evaluator/attribution.json')!)).toMatchObject({ blame: 'policy', phase: 'grade' })
 })
 
-test('files of the agent that cannot be copied are worth the lowest reward', async () => {
+test('grade() returns the lowest reward if the files of the agent cannot be copied', async () => {
   const collect = () => Promise.reject(new RolloutError('workspace.too-large', 'Too many files'))
   const { grading, stopped } = await open({ evaluator: { rewards: [-1, 1], collect } })
   expect(await grading.grade(NEVER)).toMatchObject({
@@ -96,7 +96,7 @@ test('files of the agent that cannot be copied are worth the lowest reward', asy
   expect(stopped).toEqual([])
 })
 
-test('the phase tells a sandbox of ours that did not start from one that the agent broke', async () => {
+test('phase is start-grader only if a clean sandbox did not start', async () => {
   const evaluate = async ({ grader }: Evaluation): Promise<EvalResult> => {
     await grader('clean')
     await grader('agent')
@@ -111,7 +111,7 @@ test('the phase tells a sandbox of ours that did not start from one that the age
   expect(await phaseOf({ agent: 'runtime.start-failed' })).toBe('grade')
 })
 
-test('what was collected is not collected again, and what failed to be is', async () => {
+test('grade() collects again only if the collection failed', async () => {
   const seen: string[] = []
   let failures = 1
   const collect = async (_: unknown, { submission }: Collection) => {
@@ -129,7 +129,7 @@ test('what was collected is not collected again, and what failed to be is', asyn
   expect(stopped).toEqual(['agent'])
 })
 
-test('a control sees nothing of the agent, and marks its id and its evidence', async () => {
+test('control() sees no data of the agent, and marks its session id and evidence', async () => {
   const asked: Evaluation[] = []
   const { grading, evidence, taken, stopped } = await open({
     evaluator: {
@@ -153,7 +153,7 @@ test('a control sees nothing of the agent, and marks its id and its evidence', a
   expect([asked[0]!.conversation(), asked[0]!.transcript()]).toEqual([[], []])
 })
 
-test('a control passes where files are missing that an agent has to make, and fails for every other failure', async () => {
+test('control() passes if files of the agent are missing, and fails for every other failure', async () => {
   const controlOf = async (script: Script) => (await open(script)).grading.control(CRASHED, NEVER)
   const collect = (code: FailureCode) => () => Promise.reject(new RolloutError(code, 'no'))
   await controlOf({ evaluator: { collect: collect('workspace.file-missing') } })
@@ -166,7 +166,7 @@ test('a control passes where files are missing that an agent has to make, and fa
 test.each<[string, number, 'passes' | 'fails']>([
   ['the agent filled', 5 * 1024 ** 3, 'passes'],
   ['is full without it', 1024, 'fails'],
-])('a disk that %s: the control %s once the agent’s sandbox is gone', async (_, freeBytes, verdict) => {
+])('a disk that %s: control() %s after the sandbox of the agent is stopped', async (_, freeBytes, verdict) => {
   const collect = () => Promise.reject(Object.assign(new Error('write'), { code: 'ENOSPC' }))
   const { grading, stopped } = await open({ evaluator: { collect }, freeBytes })
   await expect(grading.grade(NEVER)).rejects.toMatchObject({ code: 'runtime.out-of-disk' })

@@ -20,7 +20,7 @@ import type { Sandbox } from '../sandbox/runtimes/runtime.ts'
 import { toWorkspace } from '../sandbox/prepare/sandbox-workspace.ts'
 import { identityVariables } from './session-environment.ts'
 
-/** What evaluators are shown of a built session; see `Evaluation`. */
+/** The part of a built session that evaluators read; see `Evaluation`. */
 export interface GradedSession {
   session: SessionRecord
   summary: Pick<BuildSummary, 'rows'>
@@ -30,49 +30,49 @@ export interface GradedSession {
 
 export interface GradingOptions {
   evaluator: Evaluator
-  /** In which nothing of the agent runs any more. Gone afterwards. */
+  /** No process of the agent may run in it. Grading stops the sandbox. */
   agent: Sandbox
-  /** What all that the agent left is called, if it is kept. */
+  /** The name of the snapshot of the agent's sandbox, if one is made. */
   snapshot: string
-  graders: Pick<Graders, 'take'>
+  graders: Pick<Graders, 'acquire'>
   built: GradedSession
   ending: AgentEnding
   task: TaskRequest
-  /** A folder that no sandbox sees. */
+  /** A folder that no sandbox can access. */
   submission: string
-  /** Throws for a file of this machine that must not get into a sandbox. */
+  /** Throws for a file of this machine that must not be copied into a sandbox. */
   assertUpload(source: string): Promise<void>
   artifacts: Pick<Artifacts, 'write'>
-  /** Of the disk with the sandboxes and the submission. */
+  /** Free space on the disk with the sandboxes and the submission. */
   freeBytes(): Promise<number>
 }
 
-/** With less free space the disk of this machine is full, whatever an agent wrote. */
+/** With less free space the disk counts as full without the agent's files. */
 const FREE_BYTES = 1024 ** 3
 
 /**
- * The grading of one session. Takes what counts out of the agent's sandbox, destroys the sandbox, and grades in others. So
- * nothing the agent left behind can have a say in its grade but what was taken, and that lies where it cannot reach.
+ * Grades one session. Copies the submission out of the agent's sandbox, stops that sandbox, and grades in other sandboxes.
+ * So only the submission can affect the grade, and the agent cannot change it any more.
  */
 export class SessionGrading {
   readonly #options: GradingOptions
   #phase: FailurePhase = 'collect'
-  /** Sandboxes without files of the agent that were asked for and are not there. */
+  /** Number of clean sandboxes that are starting. */
   #starting = 0
   #attempts = 0
-  /** Of what was taken; undefined until all of it is, and the agent's sandbox is gone. */
+  /** Undefined until the submission is complete and the agent's sandbox is stopped. */
   #collection: Omit<Collection, 'signal'> | undefined
 
   constructor(options: GradingOptions) {
     this.#options = options
   }
 
-  /** Where the last grading is, or failed. */
+  /** The phase of the current grading, or in which the last grading failed. */
   get phase(): FailurePhase {
     return this.#starting > 0 ? 'start-grader' : this.#phase
   }
 
-  /** May be called again after a failure: what was taken before is not taken again. */
+  /** May be called again after a failure: a complete submission is not copied again. */
   async grade(signal: AbortSignal): Promise<EvalResult> {
     const { built, ending } = this.#options
     this.#starting = 0
@@ -91,12 +91,12 @@ export class SessionGrading {
         conversation: () => built.conversation(),
         transcript: () => built.transcript(),
       },
-      (from) => this.#take(from, signal),
+      (from) => this.#acquire(from, signal),
       signal,
     )
   }
 
-  /** What is to be graded, or why the agent's files cannot even be looked at, which is the agent's doing. */
+  /** Copies the submission. Returns a failure if the agent caused that it cannot be copied. */
   async #collect(signal: AbortSignal): Promise<Omit<Collection, 'signal'> | { failure: Failure }> {
     const { evaluator, agent, snapshot } = this.#options
     const collection = await this.#open(`attempt-${++this.#attempts}`, '')
@@ -117,19 +117,19 @@ export class SessionGrading {
   }
 
   /**
-   * Grades a sandbox that the agent never entered, in the place of the agent's, without calls of the model. A failure here
-   * cannot be the agent's doing. The session's id and its evidence are marked. `failure`: what the control is for.
+   * Grades a sandbox that the agent never entered, with an empty conversation. The agent cannot cause a failure here. The
+   * session id and the evidence files are marked as those of a control. `code`: the failure that the control is for.
    */
   async control({ code }: Pick<Failure, 'code'>, signal: AbortSignal): Promise<void> {
     const { evaluator, graders, built, ending } = this.#options
     if (code === 'runtime.out-of-disk') await this.#assertFreeDisk()
     const collection = await this.#open('control', 'control.')
     if (evaluator.collect !== undefined) {
-      const untouched = await graders.take('untouched', signal)
+      const untouched = await graders.acquire('untouched', signal)
       try {
         await evaluator.collect(this.#guard(untouched, signal), { ...collection, signal })
       } catch (error) {
-        // That files are missing before an agent has made them is a verdict, as it is for an agent.
+        // Missing files are a verdict, not a failure, for an agent and for a control.
         if (error instanceof RolloutError && error.blame === 'policy') return
         throw error
       } finally {
@@ -144,12 +144,12 @@ export class SessionGrading {
         conversation: () => [],
         transcript: () => [],
       },
-      async () => this.#guard(await graders.take('clean', signal), signal),
+      async () => this.#guard(await graders.acquire('clean', signal), signal),
       signal,
     )
   }
 
-  /** Throws when the disk of this machine is full without the agent's files, which are removed for that. */
+  /** Removes the agent's files. Throws if the disk of this machine is still full. */
   async #assertFreeDisk(): Promise<void> {
     await this.#options.agent.stop()
     const free = await this.#options.freeBytes()
@@ -157,7 +157,7 @@ export class SessionGrading {
     throw new RolloutError('runtime.out-of-disk', `The disk of this machine is full: ${free} bytes are free`)
   }
 
-  /** The lowest reward, for a failure that is the agent's doing. */
+  /** Returns the lowest reward, for a failure that the agent caused. */
   async refuse(failure: Failure): Promise<EvalResult> {
     return refuseGrade(failure, { ...this.#options, phase: this.phase })
   }
@@ -178,23 +178,24 @@ export class SessionGrading {
 
   async #evaluate(
     subject: Omit<Evaluation, 'signal' | 'grader' | 'samples'>,
-    take: (from: 'clean' | 'agent') => Promise<Workspace>,
+    acquire: (from: 'clean' | 'agent') => Promise<Workspace>,
     signal: AbortSignal,
   ): Promise<EvalResult> {
     const { evaluator, built } = this.#options
     const { rows } = built.summary
     try {
-      const given = await evaluator.evaluate({
+      const value = await evaluator.evaluate({
         ...subject,
         signal,
         samples: rows,
-        grader: (from = 'clean') => take(from),
+        grader: (from = 'clean') => acquire(from),
       })
-      const parsed = EvalResult.safeParse(given)
-      if (!parsed.success) throw new TypeError(`The evaluator gave no result: ${describeIssues(parsed.error)}`)
+      const parsed = EvalResult.safeParse(value)
+      if (!parsed.success)
+        throw new TypeError(`The evaluator returned no valid result: ${describeIssues(parsed.error)}`)
       const { trace_rewards: traces } = parsed.data
       if (traces != null && traces.length !== rows) {
-        throw new TypeError(`The evaluator gave ${traces.length} rewards for ${rows} samples`)
+        throw new TypeError(`The evaluator returned ${traces.length} rewards for ${rows} samples`)
       }
       assertInRange(parsed.data, evaluator.rewards ?? USUAL_RANGE, 'The evaluator')
       return parsed.data
@@ -204,12 +205,12 @@ export class SessionGrading {
     }
   }
 
-  /** A sandbox from all that the agent left may fail to start because of that; one without it may not. */
-  async #take(from: 'clean' | 'agent', signal: AbortSignal): Promise<Workspace> {
+  /** Only the start of a clean sandbox counts as `start-grader`: an agent state may itself cause a failed start. */
+  async #acquire(from: 'clean' | 'agent', signal: AbortSignal): Promise<Workspace> {
     const { graders } = this.#options
-    if (from === 'agent') return this.#guard(await graders.take(from, signal), signal)
+    if (from === 'agent') return this.#guard(await graders.acquire(from, signal), signal)
     this.#starting += 1
-    const sandbox = await graders.take(from, signal)
+    const sandbox = await graders.acquire(from, signal)
     this.#starting -= 1
     return this.#guard(sandbox, signal)
   }
@@ -226,7 +227,7 @@ export class SessionGrading {
   }
 }
 
-/** The lowest reward that an evaluator gives. `failure`, which is the agent's doing, is kept as evidence. */
+/** Returns the lowest reward of an evaluator, and stores `failure`, which the agent caused, as evidence. */
 export async function refuseGrade(
   { code, message }: Failure,
   { evaluator, artifacts, phase }: Pick<GradingOptions, 'evaluator' | 'artifacts'> & { phase: FailurePhase },
@@ -236,7 +237,7 @@ export async function refuseGrade(
   return { outcome_reward: (evaluator.rewards ?? USUAL_RANGE)[0], metadata }
 }
 
-/** Errors of ours keep their code; a grader's sandbox that lacks a file or holds too many is the evaluator's failure. */
+/** Keeps the code of our errors. A missing or oversized file in a grader's sandbox is a failure of the evaluator. */
 function toEvaluatorError(error: unknown): RolloutError {
   if (error instanceof RolloutError && failureClasses[error.code].blame !== 'policy') return error
   const isDiskFull = ['ENOSPC', 'EDQUOT'].includes(errnoOf(error) ?? '')

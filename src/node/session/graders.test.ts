@@ -6,37 +6,37 @@ import type { Sandbox } from '../sandbox/runtimes/runtime.ts'
 
 const NEVER = new AbortController().signal
 
-/** A place where sandboxes take a while to make, and where it is known which of them are still there. */
-class Workshop {
+/** Graders whose sandboxes need some time to start, with a list of the running sandboxes. */
+class GradersFixture {
   readonly clock = new FakeClock()
   readonly standby = new Slots(1)
-  readonly there = new Set<string>()
-  made = 0
-  /** The first so many fail. */
+  readonly running = new Set<string>()
+  started = 0
+  /** Number of starts that fail. */
   failures = 0
   isDeaf = false
   readonly graders: Graders
 
   constructor({ fromAgent = false }: { fromAgent?: boolean } = {}) {
     this.graders = new Graders({
-      startClean: (signal) => this.#make('clean', signal),
-      startUntouched: (signal) => this.#make('untouched', signal),
-      startFromAgent: fromAgent ? (signal) => this.#make('agent', signal) : undefined,
+      startClean: (signal) => this.#startSandbox('clean', signal),
+      startUntouched: (signal) => this.#startSandbox('untouched', signal),
+      startFromAgent: fromAgent ? (signal) => this.#startSandbox('agent', signal) : undefined,
       standby: this.standby,
       now: () => this.clock.now(),
     })
   }
 
-  async #make(from: string, signal: AbortSignal): Promise<Sandbox> {
-    const id = `${from}-${++this.made}`
+  async #startSandbox(from: string, signal: AbortSignal): Promise<Sandbox> {
+    const id = `${from}-${++this.started}`
     await this.clock.sleep(100, this.isDeaf ? undefined : signal)
-    if (this.made <= this.failures) throw new Error('no room')
-    this.there.add(id)
-    return { id, stop: async () => void this.there.delete(id) } as unknown as Sandbox
+    if (this.started <= this.failures) throw new Error('no capacity')
+    this.running.add(id)
+    return { id, stop: async () => void this.running.delete(id) } as unknown as Sandbox
   }
 
-  async take(from: 'clean' | 'agent' = 'clean', signal = NEVER): Promise<string> {
-    return (await this.clock.run(this.graders.take(from, signal))).id
+  async acquire(from: 'clean' | 'agent' = 'clean', signal = NEVER): Promise<string> {
+    return (await this.clock.run(this.graders.acquire(from, signal))).id
   }
 
   async dispose(): Promise<void> {
@@ -44,113 +44,110 @@ class Workshop {
   }
 }
 
-test('without a prewarm one is made when it is asked for', async () => {
-  const shop = new Workshop()
-  expect(await shop.take()).toBe('clean-1')
-  expect(shop.graders.prewarmTimes).toBeUndefined()
-  await shop.dispose()
-  expect(shop.there.size).toBe(0)
+test('acquire() starts a grader if none was started early', async () => {
+  const fixture = new GradersFixture()
+  expect(await fixture.acquire()).toBe('clean-1')
+  expect(fixture.graders.prewarmTimes).toBeUndefined()
+  await fixture.dispose()
+  expect(fixture.running.size).toBe(0)
 })
 
-test('one that was made early is taken once, and it is known how long it stood idle and what it saved', async () => {
-  const shop = new Workshop()
-  shop.graders.prewarm()
-  await shop.clock.advance(250)
-  expect(await shop.take()).toBe('clean-1')
-  expect(shop.graders.prewarmTimes).toEqual({ idleMs: 150, savedMs: 100 })
-  expect(await shop.take()).toBe('clean-2')
-  await shop.dispose()
-  expect(shop.there.size).toBe(0)
+test('acquire() returns the early grader once, and prewarmTimes has its idle and saved time', async () => {
+  const fixture = new GradersFixture()
+  fixture.graders.prewarm()
+  await fixture.clock.advance(250)
+  expect(await fixture.acquire()).toBe('clean-1')
+  expect(fixture.graders.prewarmTimes).toEqual({ idleMs: 150, savedMs: 100 })
+  expect(await fixture.acquire()).toBe('clean-2')
+  await fixture.dispose()
+  expect(fixture.running.size).toBe(0)
 })
 
-test('one that is still being made is waited for, and saved as much as it had been begun before', async () => {
-  const shop = new Workshop()
-  shop.graders.prewarm()
-  await shop.clock.advance(40)
-  expect(await shop.take()).toBe('clean-1')
-  expect(shop.graders.prewarmTimes).toEqual({ idleMs: 0, savedMs: 40 })
-  await shop.dispose()
+test('acquire() waits for an early grader that is still starting', async () => {
+  const fixture = new GradersFixture()
+  fixture.graders.prewarm()
+  await fixture.clock.advance(40)
+  expect(await fixture.acquire()).toBe('clean-1')
+  expect(fixture.graders.prewarmTimes).toEqual({ idleMs: 0, savedMs: 40 })
+  await fixture.dispose()
 })
 
-test('the failure of an early one costs nothing: another is made, and its place is free again', async () => {
-  const shop = new Workshop()
-  shop.failures = 1
-  shop.graders.prewarm()
-  await shop.clock.advance(200)
-  expect(shop.standby.inUse).toBe(0)
-  expect(await shop.take()).toBe('clean-2')
-  await shop.dispose()
-  expect([shop.there.size, shop.standby.inUse]).toEqual([0, 0])
+test('acquire() starts another grader if the early grader failed, whose slot is free again', async () => {
+  const fixture = new GradersFixture()
+  fixture.failures = 1
+  fixture.graders.prewarm()
+  await fixture.clock.advance(200)
+  expect(fixture.standby.inUse).toBe(0)
+  expect(await fixture.acquire()).toBe('clean-2')
+  await fixture.dispose()
+  expect([fixture.running.size, fixture.standby.inUse]).toEqual([0, 0])
 })
 
-test('only so many stand by at a time; the others are made when they are wanted', async () => {
-  const shop = new Workshop()
-  using _ = shop.standby.tryAcquire()!
-  shop.graders.prewarm()
-  await shop.clock.advance(200)
-  expect(shop.made).toBe(0)
-  expect(await shop.take()).toBe('clean-1')
-  await shop.dispose()
+test('prewarm() starts at most as many graders as standby has slots', async () => {
+  const fixture = new GradersFixture()
+  using _ = fixture.standby.tryAcquire()!
+  fixture.graders.prewarm()
+  await fixture.clock.advance(200)
+  expect(fixture.started).toBe(0)
+  expect(await fixture.acquire()).toBe('clean-1')
+  await fixture.dispose()
 })
 
-test('a place to stand by is given back when the early one is taken, and one session holds one at most', async () => {
-  const shop = new Workshop()
-  shop.graders.prewarm()
-  shop.graders.prewarm()
-  expect([shop.made, shop.standby.inUse]).toEqual([1, 1])
-  await shop.take()
-  expect(shop.standby.inUse).toBe(0)
-  await shop.dispose()
+test('acquire() releases the standby slot, and a session holds at most one', async () => {
+  const fixture = new GradersFixture()
+  fixture.graders.prewarm()
+  fixture.graders.prewarm()
+  expect([fixture.started, fixture.standby.inUse]).toEqual([1, 1])
+  await fixture.acquire()
+  expect(fixture.standby.inUse).toBe(0)
+  await fixture.dispose()
 })
 
-test('one that nobody wanted is removed with the session, and its place is free', async () => {
-  const shop = new Workshop()
-  shop.graders.prewarm()
-  await shop.clock.advance(200)
-  await shop.dispose()
-  expect([shop.there.size, shop.standby.inUse]).toEqual([0, 0])
+test('disposal stops an unused early grader and releases its slot', async () => {
+  const fixture = new GradersFixture()
+  fixture.graders.prewarm()
+  await fixture.clock.advance(200)
+  await fixture.dispose()
+  expect([fixture.running.size, fixture.standby.inUse]).toEqual([0, 0])
 })
 
-test.each([false, true])(
-  'one that is being made when the session ends is not left behind (deaf: %s)',
-  async (isDeaf) => {
-    const shop = new Workshop()
-    shop.isDeaf = isDeaf
-    shop.graders.prewarm()
-    await shop.clock.advance(10)
-    await shop.dispose()
-    await shop.clock.advance(1000)
-    expect([shop.there.size, shop.standby.inUse]).toEqual([0, 0])
-  },
-)
-
-test('none is made early once the session is over', async () => {
-  const shop = new Workshop()
-  await shop.dispose()
-  shop.graders.prewarm()
-  expect([shop.made, shop.standby.inUse]).toEqual([0, 0])
+test.each([false, true])('disposal stops a grader that is still starting (ignores its signal: %s)', async (isDeaf) => {
+  const fixture = new GradersFixture()
+  fixture.isDeaf = isDeaf
+  fixture.graders.prewarm()
+  await fixture.clock.advance(10)
+  await fixture.dispose()
+  await fixture.clock.advance(1000)
+  expect([fixture.running.size, fixture.standby.inUse]).toEqual([0, 0])
 })
 
-test('whoever gives up while one is made gets none, and it is not left behind', async () => {
-  const shop = new Workshop()
-  shop.isDeaf = true
+test('prewarm() does nothing after disposal', async () => {
+  const fixture = new GradersFixture()
+  await fixture.dispose()
+  fixture.graders.prewarm()
+  expect([fixture.started, fixture.standby.inUse]).toEqual([0, 0])
+})
+
+test('acquire() rejects after an abort, and the grader that was starting is stopped', async () => {
+  const fixture = new GradersFixture()
+  fixture.isDeaf = true
   const enough = new AbortController()
-  const taken = shop.graders.take('clean', enough.signal)
+  const taken = fixture.graders.acquire('clean', enough.signal)
   taken.catch(() => {})
-  await shop.clock.advance(10)
+  await fixture.clock.advance(10)
   enough.abort(new Error('took too long'))
-  await shop.dispose()
+  await fixture.dispose()
   await Promise.allSettled([taken])
-  expect(shop.there.size).toBe(0)
-  await expect(shop.graders.take('clean', enough.signal)).rejects.toThrow('took too long')
+  expect(fixture.running.size).toBe(0)
+  await expect(fixture.graders.acquire('clean', enough.signal)).rejects.toThrow('took too long')
 })
 
-test('what the agent left is given only to an evaluator that said it needs it, and never the one made early', async () => {
-  const shop = new Workshop()
-  await expect(shop.graders.take('agent', NEVER)).rejects.toMatchObject({ code: 'evaluator.crashed' })
-  const other = new Workshop({ fromAgent: true })
+test('acquire() of the agent state requires needs.agentState, and never returns the early grader', async () => {
+  const fixture = new GradersFixture()
+  await expect(fixture.graders.acquire('agent', NEVER)).rejects.toMatchObject({ code: 'evaluator.crashed' })
+  const other = new GradersFixture({ fromAgent: true })
   other.graders.prewarm()
-  expect(await other.take('agent')).toBe('agent-2')
+  expect(await other.acquire('agent')).toBe('agent-2')
   await other.dispose()
-  expect(other.there.size).toBe(0)
+  expect(other.running.size).toBe(0)
 })

@@ -3,35 +3,35 @@ import { RolloutError } from '../../model/failure.ts'
 import type { Sandbox } from '../sandbox/runtimes/runtime.ts'
 
 export interface GradersOptions {
-  /** A prepared sandbox that shares nothing with the agent's. */
+  /** Starts a prepared sandbox that shares nothing with the agent's. */
   startClean(signal: AbortSignal): Promise<Sandbox>
-  /** The same, prepared as the agent's was. */
+  /** Starts a sandbox with the preparation of the agent's sandbox, which the agent never entered. */
   startUntouched(signal: AbortSignal): Promise<Sandbox>
-  /** One that begins with all that the agent left; undefined when the evaluator did not say that it needs it. */
+  /** Starts a sandbox from a snapshot of the agent's; undefined if the evaluator does not declare `needs.agentState`. */
   startFromAgent: ((signal: AbortSignal) => Promise<Sandbox>) | undefined
-  /** How many may stand by at a time, of all sessions. */
+  /** Limits the graders of all sessions that are started early. */
   standby: Slots
   /** Monotonic milliseconds. */
   now(): number
 }
 
-/** What preparing a grader early cost and what it gained. Milliseconds. */
+/** Cost and gain of starting a grader early, in milliseconds. */
 export interface PrewarmTimes {
-  /** It stood ready and nobody wanted it yet. */
+  /** How long the ready grader was unused. */
   idleMs: number
-  /** Grading began so much earlier than it would have. */
+  /** How much earlier grading began. */
   savedMs: number
 }
 
 interface Early {
   sandbox: Promise<Sandbox>
   startedAt: number
-  /** Absent while it is being made. */
+  /** Absent while the sandbox is starting. */
   readyAt?: number
   slot: Slot
 }
 
-/** The sandboxes that one session is graded in; one of them may be made before it is wanted. */
+/** The grader sandboxes of one session; one of them may be started before it is needed. */
 export class Graders implements AsyncDisposable {
   readonly #options: GradersOptions
   readonly #over = new AbortController()
@@ -43,12 +43,12 @@ export class Graders implements AsyncDisposable {
     this.#options = options
   }
 
-  /** Undefined when none was made early. */
+  /** Undefined if no grader was started early. */
   get prewarmTimes(): PrewarmTimes | undefined {
     return this.#times
   }
 
-  /** Makes one now, for the first who asks, unless too many stand by already. Its failure shows when it is asked for. */
+  /** Starts a grader for the first `acquire('clean')`, unless too many graders were started early already. */
   prewarm(): void {
     if (this.#early !== undefined || this.#over.signal.aborted) return
     const slot = this.#options.standby.tryAcquire()
@@ -65,22 +65,22 @@ export class Graders implements AsyncDisposable {
     )
   }
 
-  async take(from: 'clean' | 'untouched' | 'agent', signal: AbortSignal): Promise<Sandbox> {
+  async acquire(from: 'clean' | 'untouched' | 'agent', signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
     const early = this.#early
     if (from === 'clean' && early !== undefined) {
       this.#early = undefined
-      const wantedAt = this.#options.now()
+      const neededAt = this.#options.now()
       early.slot.release()
       const { startedAt, readyAt } = early
       this.#times =
         readyAt === undefined
-          ? { idleMs: 0, savedMs: wantedAt - startedAt }
-          : { idleMs: wantedAt - readyAt, savedMs: readyAt - startedAt }
+          ? { idleMs: 0, savedMs: neededAt - startedAt }
+          : { idleMs: neededAt - readyAt, savedMs: readyAt - startedAt }
       try {
         return await early.sandbox
       } catch {
-        // What ailed it then may be over; the one who wants it now sees what ails the next.
+        // The cause may have passed: start another sandbox, whose failure counts.
       }
     }
     if (from === 'clean') return this.#start((stop) => this.#options.startClean(stop), signal)
@@ -89,7 +89,7 @@ export class Graders implements AsyncDisposable {
     if (startFromAgent === undefined) {
       throw new RolloutError(
         'evaluator.crashed',
-        'The evaluator asked for all the agent left, but did not say it would.',
+        'The evaluator requested the agent state, but does not declare needs.agentState.',
       )
     }
     return this.#start((stop) => startFromAgent(stop), signal)
@@ -102,9 +102,9 @@ export class Graders implements AsyncDisposable {
     return sandbox
   }
 
-  /** Removes them all, also those that are still being made. */
+  /** Stops all graders, including those that are still starting. */
   async [Symbol.asyncDispose](): Promise<void> {
-    this.#over.abort(new Error('The session is over.'))
+    this.#over.abort(new Error('The session ended.'))
     this.#early?.slot.release()
     this.#early = undefined
     await Promise.all(this.#all.map(async (started) => (await started)?.stop()))

@@ -6,7 +6,7 @@ import { shell } from '../harness/presets/shell.ts'
 const badSetup = Number(Object.entries(geminiCli.exitCodes).find(([, end]) => end === 'bad-setup')![0])
 
 test.each([126, 127])(
-  'exit code %d of an installed harness is a suspicion, not a failure: an agent can cause it',
+  'toEnd() treats exit code %d of an installed harness as a suspicion: an agent can cause it',
   (code) => {
     expect(toEnd(geminiCli, code, 'said')).toMatchObject({
       end: 'gave-up',
@@ -15,11 +15,11 @@ test.each([126, 127])(
   },
 )
 
-test('an exit code for wrong settings is a suspicion too', () => {
+test('toEnd() treats an exit code for wrong settings as a suspicion', () => {
   expect(toEnd(geminiCli, badSetup, '')).toMatchObject({ end: 'gave-up', suspicion: { code: 'harness.bad-setup' } })
 })
 
-test('a command of the task that ends with 127, or by a signal, gave up', () => {
+test('toEnd() treats exit code 127 of a task command, and a signal, as giving up', () => {
   expect(toEnd(shell, 127, '')).toEqual({ end: 'gave-up' })
   expect(toEnd(geminiCli, null, '')).toEqual({ end: 'gave-up' })
   expect(toEnd(geminiCli, 137, '')).toEqual({ end: 'gave-up' })

@@ -1,16 +1,16 @@
 import { RolloutError } from '../../model/failure.ts'
 import { endOf, type Harness } from '../harness/presets/harness.ts'
-import type { AgentRun } from './run-session.ts'
+import type { AgentRun } from './attribute-ending.ts'
 
 type End = Pick<AgentRun, 'end' | 'suspicion'>
 
-/** The end of a harness whose sandbox runs no command any more. */
+/** The end of a harness whose sandbox can no longer run commands. */
 export const SANDBOX_GONE: End = {
   end: 'gave-up',
   suspicion: new RolloutError('runtime.gone', 'The sandbox ended while the harness ran in it.').failure,
 }
 
-/** An agent can make its harness end with any code, so a harness that seems not to have started is a suspicion only. */
+/** An agent can make its harness end with any exit code, so an exit code that means "not started" is only a suspicion. */
 export function toEnd(
   harness: Pick<Harness, 'title' | 'package' | 'exitCodes'>,
   exitCode: number | null,
@@ -18,8 +18,8 @@ export function toEnd(
 ): End {
   if (exitCode === null) return { end: 'gave-up' }
   if (harness.package !== undefined && (exitCode === 126 || exitCode === 127)) {
-    const told = `${harness.title} could not be started (${exitCode}): ${message}`
-    return { end: 'gave-up', suspicion: new RolloutError('harness.not-found', told).failure }
+    const text = `${harness.title} could not be started (${exitCode}): ${message}`
+    return { end: 'gave-up', suspicion: new RolloutError('harness.not-found', text).failure }
   }
   const end = endOf(harness, exitCode)
   switch (end) {
@@ -30,8 +30,8 @@ export function toEnd(
     case 'interrupted':
       return { end: 'gave-up' }
     case 'bad-setup': {
-      const told = `${harness.title} refused its setup (${exitCode}): ${message}`
-      return { end: 'gave-up', suspicion: new RolloutError('harness.bad-setup', told).failure }
+      const text = `${harness.title} rejected its configuration (${exitCode}): ${message}`
+      return { end: 'gave-up', suspicion: new RolloutError('harness.bad-setup', text).failure }
     }
   }
 }

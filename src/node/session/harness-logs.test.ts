@@ -18,7 +18,7 @@ beforeEach(async () => {
 })
 afterEach(() => rm(dir, { recursive: true, force: true }))
 
-/** A sandbox whose files are those of this machine. */
+/** A sandbox that uses the files of this machine. */
 const sandbox: HarnessLogs['sandbox'] = {
   async download(source, target) {
     if (!existsSync(source)) throw new RolloutError('workspace.file-missing', `There is no ${source}.`)
@@ -43,7 +43,7 @@ async function put(path: string, text: string): Promise<void> {
   await writeFile(place, text)
 }
 
-test('what the harness wrote is kept below harness, by names that are plain', async () => {
+test('keepHarnessLogs() stores logs below harness/ with plain names', async () => {
   await put('.cli/logs/2026/11/15/rollout.jsonl', 'one')
   await put('.cli/logs/--work--/a b.jsonl', 'two')
   await put('.cli/logs/.root', 'three')
@@ -57,7 +57,7 @@ test('what the harness wrote is kept below harness, by names that are plain', as
   expect(await readFile(join(kept, 'harness/2026/11/15/rollout.jsonl'), 'utf8')).toBe('one')
 })
 
-test('names that become the same, and paths that are too deep, lose nothing', async () => {
+test('keepHarnessLogs() keeps all files whose names collide or whose paths are too deep', async () => {
   await put('.cli/logs/a b', '1')
   await put('.cli/logs/a:b', '2')
   await put('.cli/logs/1/2/3/4/5/deep', '3')
@@ -71,13 +71,13 @@ test('names that become the same, and paths that are too deep, lose nothing', as
   ])
 })
 
-test('a folder that is not there is nothing to speak of', async () => {
+test('keepHarnessLogs() ignores a missing folder', async () => {
   await put('.cli/logs/log', 'x')
   const artifacts = await keep({ folders: ['.cli/none', '.cli/logs'] })
   expect(artifacts.kept).toEqual([{ path: 'harness/log', bytes: 1, isCut: false }])
 })
 
-test('links are not followed, neither in the folder nor in its place', async () => {
+test('keepHarnessLogs() follows no links', async () => {
   await writeFile(join(dir, 'secret'), 'of the machine')
   await put('.cli/logs/log', 'x')
   await symlink(join(dir, 'secret'), join(home, '.cli/logs/link'))
@@ -85,11 +85,11 @@ test('links are not followed, neither in the folder nor in its place', async () 
   await symlink(dir, join(home, '.cli/other'))
   const artifacts = await keep({ folders: ['.cli/logs', '.cli/other'] })
   expect(artifacts.kept.map(({ path }) => path)).toEqual(['harness/log', 'harness/not-kept.txt'])
-  expect(await readFile(join(kept, 'harness/not-kept.txt'), 'utf8')).toBe('.cli/other: it is not a folder\n')
+  expect(await readFile(join(kept, 'harness/not-kept.txt'), 'utf8')).toBe('.cli/other: not a folder\n')
   expect(await readdir(join(kept, 'harness'))).toEqual(['log', 'not-kept.txt'])
 })
 
-test('a folder that cannot be copied is said, and the next is kept', async () => {
+test('keepHarnessLogs() reports a folder that cannot be copied, and copies the next', async () => {
   await put('.cli/logs/log', 'x')
   const refusing: HarnessLogs['sandbox'] = {
     async download(source, ...rest) {
@@ -102,17 +102,20 @@ test('a folder that cannot be copied is said, and the next is kept', async () =>
   expect(await readFile(join(kept, 'harness/not-kept.txt'), 'utf8')).toContain('More than 500 files.')
 })
 
-test('logs have no more room than other artifacts', async () => {
+test('keepHarnessLogs() obeys the limits of artifacts', async () => {
   await put('.cli/logs/log', 'x'.repeat(3000))
   const artifacts = await keep({}, { fileMb: 1 / 1024 })
   expect(artifacts.kept).toEqual([{ path: 'harness/log', bytes: 1024, isCut: true }])
 })
 
-test.each(presets.filter(({ logFolders }) => logFolders !== undefined))('$name names folders below HOME', (preset) => {
-  for (const folder of preset.logFolders!) {
-    expect(folder).toMatch(/^\.[\w.-]+(\/[\w.-]+)+$/)
-    expect(folder.split('/')).not.toContain('..')
-    // Skills are the task's own files, and configuration is ours.
-    expect(preset.skillsFolder?.startsWith(folder)).toBe(false)
-  }
-})
+test.each(presets.filter(({ logFolders }) => logFolders !== undefined))(
+  'logFolders of $name are below HOME',
+  (preset) => {
+    for (const folder of preset.logFolders!) {
+      expect(folder).toMatch(/^\.[\w.-]+(\/[\w.-]+)+$/)
+      expect(folder.split('/')).not.toContain('..')
+      // Skills are files of the task, and configuration is written by polar.
+      expect(preset.skillsFolder?.startsWith(folder)).toBe(false)
+    }
+  },
+)

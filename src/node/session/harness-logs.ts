@@ -5,25 +5,25 @@ import { RolloutError } from '../../model/failure.ts'
 import type { Artifacts } from './artifacts.ts'
 import type { CopyLimits, Sandbox } from '../sandbox/runtimes/runtime.ts'
 
-/** Of one folder. A conversation is some megabytes at most; one that has more than this is up to something. */
+/** Limits of one folder. A conversation has some megabytes at most. */
 const LIMITS: CopyLimits = { maxBytes: 32 * 1024 * 1024, maxFiles: 500 }
-/** Names below `harness` that a path may have before its last. */
-const MOST_FOLDERS = 3
+/** Maximum depth of folders below `harness`. */
+const MAX_DEPTH = 3
 
 export interface HarnessLogs {
   sandbox: Pick<Sandbox, 'download'>
-  /** The harness's, as the sandbox sees it. */
+  /** The HOME of the harness, as a path in the sandbox. */
   home: string
-  /** Below it; any may be missing. */
+  /** Relative to `home`; each may be missing. */
   folders: readonly string[]
   artifacts: Artifacts
-  /** For copies, while they are looked at. Made, and removed again; no sandbox sees it. */
+  /** Temporary folder for the copies, which is created and removed. No sandbox can access it. */
   scratch: string
 }
 
 /**
- * Keeps what a harness wrote about its own run. It is for people, and written where the agent could write too: nothing is
- * followed or believed, and what cannot be copied is said in a file of its own and has no bearing on the session.
+ * Copies the logs of a harness to the artifacts. The agent could write to the logs, so links are not followed and contents
+ * are not interpreted. Errors are written to an artifact and do not affect the session.
  */
 export async function keepHarnessLogs(logs: HarnessLogs, signal: AbortSignal): Promise<void> {
   const { sandbox, home, folders, artifacts, scratch } = logs
@@ -50,15 +50,15 @@ function isMissing(error: unknown): boolean {
 }
 
 async function keepTree(root: string, artifacts: Artifacts): Promise<void> {
-  // A link in the place of the folder was copied as a link, and would lead to whatever it says on this machine.
-  if (!(await lstat(root)).isDirectory()) throw new TypeError('it is not a folder')
-  const taken = new Set<string>()
+  // A link was copied as a link, and its target would be a path of this machine.
+  if (!(await lstat(root)).isDirectory()) throw new TypeError('not a folder')
+  const used = new Set<string>()
   for await (const parts of filesBelow(root)) {
-    await artifacts.copy(freeName(parts, taken), createReadStream(join(root, ...parts)))
+    await artifacts.copy(freeName(parts, used), createReadStream(join(root, ...parts)))
   }
 }
 
-/** Plain files only, in a fixed order. Folders that are links are not entered. */
+/** Yields regular files in a fixed order. Does not follow links. */
 async function* filesBelow(root: string, above: readonly string[] = []): AsyncGenerator<readonly string[]> {
   const entries = await readdir(join(root, ...above), { withFileTypes: true })
   for (const entry of entries.toSorted((a, b) => (a.name < b.name ? -1 : 1))) {
@@ -68,15 +68,15 @@ async function* filesBelow(root: string, above: readonly string[] = []): AsyncGe
   }
 }
 
-/** As it is called in the sandbox, as far as an artifact may be called so. */
-function freeName(parts: readonly string[], taken: Set<string>): string {
-  const folders = parts.slice(0, MOST_FOLDERS)
-  const below = parts.length > MOST_FOLDERS ? [parts.slice(MOST_FOLDERS).join('_')] : []
+/** Returns the name of the file in the sandbox, with the characters that an artifact path allows, made unique. */
+function freeName(parts: readonly string[], used: Set<string>): string {
+  const folders = parts.slice(0, MAX_DEPTH)
+  const below = parts.length > MAX_DEPTH ? [parts.slice(MAX_DEPTH).join('_')] : []
   const name = ['harness', ...[...folders, ...below].map(plainName)].join('/')
   for (let count = 1; ; count++) {
     const free = count === 1 ? name : `${name}-${count}`
-    if (taken.has(free)) continue
-    taken.add(free)
+    if (used.has(free)) continue
+    used.add(free)
     return free
   }
 }

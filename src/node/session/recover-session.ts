@@ -9,85 +9,70 @@ import type { BuildFacts, LoadedSession } from '../build/session-build.ts'
 import { pastFolder, type SessionFolder, type StoredGrade } from './session-folder.ts'
 import { toCounts } from '../build/build-counts.ts'
 import type { NodeOptions } from '../node.ts'
-import { writeResult } from './session-result.ts'
+import { toOutcome, writeResultFile } from './report-session.ts'
 
-/** A session that an earlier process left, and what becomes of it. */
+/** An unfinished session of an earlier process, and what the node does with it. */
 export type Recovered =
-  /** Nothing had been captured: it is made again. */
+  /** The session has no captured calls and starts again. */
   | { next: 'again'; order: SessionOrder }
   | { next: 'ended'; order: SessionOrder; outcome: SessionOutcome }
-  /** Nothing had been captured, and whoever ordered it decides what becomes of it. */
+  /** The session has no captured calls, and the server decides about it. */
   | { next: 'forgotten'; order: SessionOrder }
 
 type Deps = Pick<NodeOptions, 'dir' | 'nodeId' | 'builds' | 'clock' | 'logger' | 'recovery'>
 
-/** States in which the agent has not run yet. */
-const BEFORE: ReadonlySet<SessionStatus> = new Set(['REGISTERED', 'INITIALIZING', 'READY'])
+/** States in which the harness has not run. */
+const BEFORE_RUN: ReadonlySet<SessionStatus> = new Set(['REGISTERED', 'INITIALIZING', 'READY'])
 
 /**
- * What becomes of a session whose node died. Its sandbox is gone, and with it what could be graded: so one with captured
- * calls ends with those, and without a reward unless it had been graded before. One without is made again, if that is
- * ours to decide. Undefined for a folder that cannot be read, which is left as it is.
+ * Recovers a session whose node process died. The sandbox is lost, so the session can no longer be graded: a session with
+ * captured calls ends with them, and has a reward only if it was graded before. A session without captured calls starts
+ * again, unless the server decides. Undefined if the folder cannot be read; the folder is then left unchanged.
  */
 export async function recoverSession(folder: SessionFolder, deps: Deps): Promise<Recovered | undefined> {
   try {
     const order = await folder.readOrder()
     const journal = await folder.readJournal()
     const reached = journal.findLast(({ attempt }) => attempt === order.attempt)?.to ?? 'REGISTERED'
-    await using found = await loadIfThere(order.sessionId, deps)
+    await using found = await loadIfRecorded(order.sessionId, deps)
     const hasCalls = found.tooLarge !== undefined || (found.loaded?.head.turnCount ?? 0) > 0
     if (deps.recovery === 'report' && !hasCalls && (await folder.readGrade()) === undefined) {
-      await folder.setAside(pastFolder(deps.dir))
+      await folder.archive(pastFolder(deps.dir))
       return { next: 'forgotten', order }
     }
-    if (BEFORE.has(reached) && !hasCalls) {
-      // It was left open, and what is written to it now would never count as whole. There is nothing in it.
+    if (BEFORE_RUN.has(reached) && !hasCalls) {
+      // The empty call log was not closed, so calls appended to it now would count as incomplete.
       const { log, lock, mark } = logPaths(dirname(folder.path), order.sessionId)
       for (const file of [log, lock, mark]) await rm(file, { force: true })
       return { next: 'again', order: { ...order, attempt: order.attempt + 1 } }
     }
     const built = await buildIfPossible(found, order)
-    const outcome = toOutcome(order, { reached, ...built, grade: await folder.readGrade() }, deps)
-    if (deps.recovery === 'report') {
-      if (built.loaded === undefined) await writeResult(folder.result, { order, outcome })
-      else await built.loaded.writeResult(folder.result, { order, outcome })
-    }
+    const grade = await folder.readGrade()
+    const outcome = toOutcome(order, {
+      nodeId: deps.nodeId,
+      ...endingOf(reached, grade?.attempt === order.attempt ? grade : undefined),
+      ...(built.tooLarge && { status: 'ERROR', failure: built.tooLarge }),
+      counts: built.facts && toCounts(built.facts.summary),
+      timing: {},
+      artifacts: [],
+      endedAt: deps.clock.now(),
+    })
+    if (deps.recovery === 'report') await writeResultFile(folder, built.loaded, { order, outcome })
     await folder.writeOutcome(outcome)
     return { next: 'ended', order, outcome }
   } catch (error) {
-    deps.logger.error({ err: error, folder: folder.path }, 'a session of an earlier process cannot be recovered')
+    deps.logger.error({ err: error, folder: folder.path }, 'a session of an earlier process could not be recovered')
     return undefined
   }
 }
 
-function toOutcome(
-  order: SessionOrder,
-  { reached, facts, tooLarge, grade }: Build & { reached: SessionStatus; grade: StoredGrade | undefined },
-  deps: Deps,
-): SessionOutcome {
-  return {
-    schemaVersion: 1,
-    sessionId: order.sessionId,
-    taskId: order.task.task_id,
-    ...(order.runId === undefined ? {} : { runId: order.runId }),
-    attempt: order.attempt,
-    nodeId: deps.nodeId,
-    ...endingOf(reached, grade?.attempt === order.attempt ? grade : undefined),
-    ...(tooLarge === undefined ? {} : { status: 'ERROR', failure: tooLarge }),
-    ...(facts === undefined ? {} : { counts: toCounts(facts.summary) }),
-    timing: {},
-    artifacts: [],
-    endedAt: deps.clock.now(),
-  }
-}
-
-/** It had been graded, and only the end was not written any more; or it had not, and then it never will be. */
+/** The ending of a session that was graded before its node process died; otherwise the failure `session.node-lost`. */
 function endingOf(
   reached: SessionStatus,
   graded: StoredGrade | undefined,
 ): Pick<SessionOutcome, 'status' | 'failure' | 'ending' | 'grade'> {
   if (graded === undefined) {
-    const message = `The node ended while the session was ${reached}; what was captured until then is kept.`
+    const message = `The node process ended while the session was ${reached}; the calls captured until then are kept.`
     return { status: 'ERROR', failure: new RolloutError('session.node-lost', message).failure }
   }
   const { ending, grade } = graded
@@ -103,17 +88,17 @@ function endingOf(
 }
 
 function failureOf(code: 'session.agent-timeout' | 'harness.exit-nonzero'): Failure {
-  return new RolloutError(code, 'As it was before the node ended.').failure
+  return new RolloutError(code, 'The session had ended so before the node process ended.').failure
 }
 
 interface Found extends AsyncDisposable {
-  /** Absent where nothing was ever captured. */
+  /** Absent if no call was recorded. */
   loaded?: LoadedSession
-  /** Why it cannot be loaded or built, ever. */
+  /** Why the session can never be loaded or built. */
   tooLarge?: Failure
 }
 
-async function loadIfThere(sessionId: string, { builds }: Deps): Promise<Found> {
+async function loadIfRecorded(sessionId: string, { builds }: Deps): Promise<Found> {
   try {
     const loaded = await builds.load(sessionId)
     return { loaded, [Symbol.asyncDispose]: () => loaded[Symbol.asyncDispose]() }
@@ -125,7 +110,7 @@ async function loadIfThere(sessionId: string, { builds }: Deps): Promise<Found> 
 }
 
 interface Build extends Pick<Found, 'loaded' | 'tooLarge'> {
-  /** Absent: nothing was captured, or it cannot be built. */
+  /** Absent: no calls were captured, or they cannot be built. */
   facts?: BuildFacts
 }
 
@@ -138,7 +123,7 @@ async function buildIfPossible({ loaded, tooLarge }: Found, { task }: SessionOrd
   }
 }
 
-/** Throws all other errors: the session is left as it is, for somebody to look at. */
+/** Throws all other errors again: the folder is then left unchanged, for inspection. */
 function toTooLarge(error: unknown): Failure {
   if (error instanceof RolloutError && error.code === 'session.too-large') return error.failure
   throw error

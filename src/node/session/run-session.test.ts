@@ -5,12 +5,14 @@ import type { FailurePhase } from '../../model/attribution.ts'
 import { failureClasses, RolloutError, type Failure, type FailureCode } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import { isTerminal, type SessionStatus } from '../../model/session.ts'
-import { runSession, type AgentRun, type SessionEnd, type SessionLimits, type SessionWork } from './run-session.ts'
+import type { AgentRun, BuildOutcome } from './attribute-ending.ts'
+import { runSession, type SessionEnd, type SessionSteps } from './run-session.ts'
 import { Stages, type StageWidths } from './stages.ts'
+import type { SessionLimits } from './time-limit.ts'
 
 type Step = 'prepare' | 'run' | 'seal' | 'build' | 'grade' | 'control' | 'tearDown'
 
-/** What a step does: it takes that long and then succeeds or fails, and may not listen when told to stop. */
+/** A step takes `ms` and then succeeds or fails. With `isDeaf` it ignores its signal. */
 interface Behaviour {
   ms: number
   fails?: FailureCode
@@ -20,9 +22,9 @@ interface Behaviour {
 interface Script {
   prepare: Behaviour
   run: Behaviour & { end: AgentRun['end']; suspicion?: FailureCode }
-  /** Fails that many times; absent: every time. */
+  /** Number of failures; absent: every call fails. */
   grade: Behaviour & { times?: number; phase?: FailurePhase }
-  /** Grading of a sandbox that the agent never entered. */
+  /** The grading of a sandbox that the agent never entered. */
   control: Behaviour
   build: {
     ms: number
@@ -39,7 +41,7 @@ interface Script {
 }
 
 const HOURS = 3_600_000
-const roomy: SessionLimits = { initMs: HOURS, agentMs: HOURS, evaluateMs: HOURS, sessionMs: 10 * HOURS }
+const longLimits: SessionLimits = { initMs: HOURS, agentMs: HOURS, evaluateMs: HOURS, sessionMs: 10 * HOURS }
 const plain: Script = {
   prepare: { ms: 10 },
   run: { ms: 100, end: 'finished' },
@@ -47,15 +49,15 @@ const plain: Script = {
   grade: { ms: 20 },
   control: { ms: 1, fails: 'evaluator.crashed' },
   tearDown: { ms: 5 },
-  limits: roomy,
+  limits: longLimits,
   priority: 0,
 }
 const widths: StageWidths = { init: 2, ready: 2, run: 2, postrun: 2, backlog: 2 }
 
-/** Plays a script, and notes what was asked of it. */
-class ScriptedWork implements SessionWork<string> {
-  readonly asked: Step[] = []
-  /** Those of its steps that go on. */
+/** Steps that follow a script, and record their calls. */
+class ScriptedSteps implements SessionSteps<string, SessionEnd<string>> {
+  readonly calls: Step[] = []
+  /** Steps that are running. */
   readonly underway = new Set<Step>()
   readonly #clock: FakeClock
   readonly #script: Script
@@ -68,7 +70,7 @@ class ScriptedWork implements SessionWork<string> {
   }
 
   async #play(step: Step, behaviour: Behaviour, signal?: AbortSignal): Promise<void> {
-    this.asked.push(step)
+    this.calls.push(step)
     this.underway.add(step)
     this.#before(step)
     try {
@@ -79,7 +81,9 @@ class ScriptedWork implements SessionWork<string> {
     }
   }
 
-  prepare(signal: AbortSignal): Promise<void> {
+  async prepare(): Promise<void> {}
+
+  startSandbox(signal: AbortSignal): Promise<void> {
     return this.#play('prepare', this.#script.prepare, signal)
   }
 
@@ -99,9 +103,9 @@ class ScriptedWork implements SessionWork<string> {
     return this.#play('seal', { ms: 0 })
   }
 
-  async build(): ReturnType<SessionWork<string>['build']> {
+  async build(): Promise<BuildOutcome<string>> {
     const { ms, fails, answers = 3, lastFailure, engineControl, incomplete } = this.#script.build
-    await this.#play('build', fails === undefined ? { ms } : { ms, fails })
+    await this.#play('build', { ms, fails })
     return {
       built: 'calls',
       answers,
@@ -117,7 +121,7 @@ class ScriptedWork implements SessionWork<string> {
     signal: AbortSignal,
   ): Promise<{ outcome_reward: number; metadata: {} }> {
     const { times = Infinity, fails, ...grade } = this.#script.grade
-    const isFailing = fails !== undefined && this.asked.filter((step) => step === 'grade').length < times
+    const isFailing = fails !== undefined && this.calls.filter((step) => step === 'grade').length < times
     await this.#play('grade', isFailing ? { ...grade, fails } : grade, signal)
     return { outcome_reward: 1, metadata: {} }
   }
@@ -137,36 +141,40 @@ class ScriptedWork implements SessionWork<string> {
   tearDown(): Promise<void> {
     return this.#play('tearDown', this.#script.tearDown)
   }
+
+  async report(end: SessionEnd<string>): Promise<SessionEnd<string>> {
+    return end
+  }
 }
 
 async function play(script: Partial<Script> = {}): Promise<{
   end: SessionEnd<string>
-  asked: Step[]
+  calls: Step[]
   states: SessionStatus[]
   problems: unknown[]
   stages: Stages
 }> {
   const clock = new FakeClock()
   const whole = { ...plain, ...script }
-  const work = new ScriptedWork(clock, whole)
+  const steps = new ScriptedSteps(clock, whole)
   const stages = new Stages(widths)
   const states: SessionStatus[] = []
   const problems: unknown[] = []
   const cancel = new AbortController()
   if (whole.cancelAt !== undefined) clock.after(whole.cancelAt, () => cancel.abort(new Error('by the operator')))
-  const note = async ({ to }: { to: SessionStatus }): Promise<void> => void states.push(to)
-  const problem = (error: unknown): void => void problems.push(error)
-  const end = await clock.run(runSession(whole, work, { stages, clock, note, problem }, cancel.signal))
-  return { end, asked: work.asked, states, problems, stages }
+  const onTransition = async ({ to }: { to: SessionStatus }): Promise<void> => void states.push(to)
+  const onError = (error: unknown): void => void problems.push(error)
+  const end = await clock.run(runSession(whole, steps, { stages, clock, onTransition, onError }, cancel.signal))
+  return { end, calls: steps.calls, states, problems, stages }
 }
 
 const ALL: Step[] = ['prepare', 'run', 'seal', 'build', 'grade', 'tearDown']
 
-describe('each stage', () => {
-  test('success: every state once, in order, with a reward', async () => {
-    const { end, asked, states } = await play()
+describe('runSession()', () => {
+  test('passes every state once, in order, and returns a reward', async () => {
+    const { end, calls, states } = await play()
     expect(states).toEqual(['INITIALIZING', 'READY', 'RUNNING', 'POST_RUN', 'BUILDING', 'EVALUATING', 'COMPLETED'])
-    expect(asked).toEqual(ALL)
+    expect(calls).toEqual(ALL)
     expect(end).toMatchObject({ status: 'COMPLETED', built: 'calls', grade: { outcome_reward: 1 } })
     expect(end.failure).toBeUndefined()
     expect(end.timing).toEqual({
@@ -178,24 +186,24 @@ describe('each stage', () => {
     })
   })
 
-  test('INIT fails: nothing runs, and what was begun is taken down', async () => {
-    const { end, asked, states } = await play({ prepare: { ms: 5, fails: 'runtime.image-missing' } })
-    expect(asked).toEqual(['prepare', 'tearDown'])
+  test('runs no harness if the sandbox does not start, and tears down', async () => {
+    const { end, calls, states } = await play({ prepare: { ms: 5, fails: 'runtime.image-missing' } })
+    expect(calls).toEqual(['prepare', 'tearDown'])
     expect(states).toEqual(['INITIALIZING', 'POST_RUN', 'ERROR'])
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'runtime.image-missing' } })
     expect(end.grade).toBeUndefined()
   })
 
-  test('INIT over its time: TIMEOUT, and not the policy’s', async () => {
-    const { end, asked } = await play({ prepare: { ms: HOURS }, limits: { ...roomy, initMs: 1000 } })
+  test('ends as TIMEOUT without a reward if the sandbox is not ready in time', async () => {
+    const { end, calls } = await play({ prepare: { ms: HOURS }, limits: { ...longLimits, initMs: 1000 } })
     expect(end).toMatchObject({ status: 'TIMEOUT', failure: { code: 'session.init-timeout' } })
-    expect(asked).toEqual(['prepare', 'tearDown'])
+    expect(calls).toEqual(['prepare', 'tearDown'])
     expect(end.timing.init_ms).toBe(1000)
   })
 
-  test('the agent over its time: what was captured is built and graded', async () => {
-    const { end, asked } = await play({ run: { ms: HOURS, end: 'finished' }, limits: { ...roomy, agentMs: 1000 } })
-    expect(asked).toEqual(ALL)
+  test('builds and grades the captured calls of an agent that exceeded its time limit', async () => {
+    const { end, calls } = await play({ run: { ms: HOURS, end: 'finished' }, limits: { ...longLimits, agentMs: 1000 } })
+    expect(calls).toEqual(ALL)
     expect(end).toMatchObject({
       status: 'TIMEOUT',
       failure: { code: 'session.agent-timeout' },
@@ -206,17 +214,17 @@ describe('each stage', () => {
     expect(end.timing.run_ms).toBe(1000)
   })
 
-  test('an agent that cannot be ended is left behind, and is not graded: it may still be at work', async () => {
-    const { end, asked } = await play({
+  test('abandons a harness that does not end, and does not grade it: it may still run', async () => {
+    const { end, calls } = await play({
       run: { ms: HOURS, end: 'finished', isDeaf: true },
-      limits: { ...roomy, agentMs: 1000 },
+      limits: { ...longLimits, agentMs: 1000 },
     })
-    expect(asked).toEqual(['prepare', 'run', 'seal', 'build', 'tearDown'])
+    expect(calls).toEqual(['prepare', 'run', 'seal', 'build', 'tearDown'])
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'runtime.gone' }, built: 'calls' })
     expect(end.grade).toBeUndefined()
   })
 
-  test('a harness that gives up is graded, and its failure told', async () => {
+  test('grades a harness that gives up, and reports its failure', async () => {
     const { end } = await play({ run: { ms: 1, end: 'gave-up' } })
     expect(end).toMatchObject({
       status: 'ERROR',
@@ -226,24 +234,27 @@ describe('each stage', () => {
     })
   })
 
-  test.each(['finished', 'gave-up'] as const)('a dead engine is ours, though the harness %s', async (end) => {
-    const played = await play({ run: { ms: 1, end }, build: { ms: 1, lastFailure: 'upstream.unreachable' } })
-    expect(played.end).toMatchObject({ status: 'ERROR', failure: { code: 'upstream.unreachable' }, built: 'calls' })
-    expect(played.end.grade).toBeUndefined()
-    expect(played.asked).not.toContain('grade')
-  })
+  test.each(['finished', 'gave-up'] as const)(
+    'attributes a dead engine to infrastructure although the harness %s',
+    async (end) => {
+      const played = await play({ run: { ms: 1, end }, build: { ms: 1, lastFailure: 'upstream.unreachable' } })
+      expect(played.end).toMatchObject({ status: 'ERROR', failure: { code: 'upstream.unreachable' }, built: 'calls' })
+      expect(played.end.grade).toBeUndefined()
+      expect(played.calls).not.toContain('grade')
+    },
+  )
 
-  test('a dead engine is ours also when the agent waited for it until its time was over', async () => {
+  test('attributes a dead engine to infrastructure also if the agent waited until its time limit', async () => {
     const { end } = await play({
       run: { ms: HOURS, end: 'finished' },
-      limits: { ...roomy, agentMs: 1000 },
+      limits: { ...longLimits, agentMs: 1000 },
       build: { ms: 1, lastFailure: 'upstream.timeout' },
     })
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'upstream.timeout' } })
     expect(end.grade).toBeUndefined()
   })
 
-  test('a full context is the policy’s ending, and no error', async () => {
+  test('treats a full context as a truncated ending, not as an error', async () => {
     const { end } = await play({
       run: { ms: 1, end: 'gave-up' },
       build: { ms: 1, lastFailure: 'request.context-overflow' },
@@ -254,8 +265,8 @@ describe('each stage', () => {
 
   test.each([
     ['failed', { run: { ms: 1, end: 'gave-up' as const } }],
-    ['ran out of time', { run: { ms: HOURS, end: 'finished' as const }, limits: { ...roomy, agentMs: 1000 } }],
-  ])('a harness that %s before the model had said anything is not graded', async (_, script) => {
+    ['ran out of time', { run: { ms: HOURS, end: 'finished' as const }, limits: { ...longLimits, agentMs: 1000 } }],
+  ])('does not grade a harness that %s before the model answered', async (_, script) => {
     const { end } = await play({ ...script, build: { ms: 1, answers: 0 } })
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'harness.no-answer' } })
     expect(end.grade).toBeUndefined()
@@ -264,7 +275,7 @@ describe('each stage', () => {
   test.each([
     [0, 'upstream.refused'],
     [2, 'harness.exit-nonzero'],
-  ])('an engine that refuses after %d answers: %s', async (answers, code) => {
+  ])('reports an engine that refuses after %d answers as %s', async (answers, code) => {
     const { end } = await play({
       run: { ms: 1, end: 'gave-up' },
       build: { ms: 1, answers, lastFailure: 'upstream.refused' },
@@ -273,7 +284,7 @@ describe('each stage', () => {
     expect(end.grade === undefined).toBe(answers === 0)
   })
 
-  test('a prompt that never fitted is told as the reason', async () => {
+  test('reports a prompt that never fitted the context as the cause', async () => {
     const { end } = await play({
       run: { ms: 1, end: 'gave-up' },
       build: { ms: 1, answers: 0, lastFailure: 'request.context-overflow' },
@@ -284,17 +295,17 @@ describe('each stage', () => {
     })
   })
 
-  test('an incomplete record has no reward', async () => {
-    const { end, asked } = await play({ build: { ms: 1, incomplete: true } })
+  test('gives no reward for an incomplete record', async () => {
+    const { end, calls } = await play({ build: { ms: 1, incomplete: true } })
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'store.unavailable' } })
-    expect(asked).not.toContain('grade')
+    expect(calls).not.toContain('grade')
   })
 
   test.each([
     ['crashes', { ms: 1, fails: 'evaluator.crashed' as const }, 'ERROR', 'evaluator.crashed'],
     ['takes too long', { ms: HOURS }, 'TIMEOUT', 'evaluator.timeout'],
-  ])('an evaluator that %s gives no reward, never a zero', async (_, grade, status, code) => {
-    const { end } = await play({ grade, limits: { ...roomy, evaluateMs: 500 } })
+  ])('gives no reward, not zero, if the evaluator %s', async (_, grade, status, code) => {
+    const { end } = await play({ grade, limits: { ...longLimits, evaluateMs: 500 } })
     expect(end).toMatchObject({ status, failure: { code }, built: 'calls' })
     expect(end.grade).toBeUndefined()
   })
@@ -304,20 +315,17 @@ describe('each stage', () => {
     ['loses its sandbox', { ms: 1, fails: 'runtime.gone' as const }, 'runtime.gone', 2],
     ['throws an error of its own', { ms: 1, fails: 'internal.bug' as const }, 'internal.bug', 2],
     ['takes too long', { ms: HOURS }, 'evaluator.timeout', 1],
-  ])(
-    'an evaluator that %s on the agent’s files and not without them gives the lowest reward',
-    async (_, grade, code, times) => {
-      const { end, asked } = await play({ grade, control: { ms: 1 }, limits: { ...roomy, evaluateMs: 500 } })
-      expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 0, metadata: { failure: code } } })
-      expect(end.failure).toBeUndefined()
-      expect(asked.filter((step) => step === 'grade')).toHaveLength(times)
-    },
-  )
+  ])('gives the lowest reward if the evaluator %s with the agent’s files only', async (_, grade, code, times) => {
+    const { end, calls } = await play({ grade, control: { ms: 1 }, limits: { ...longLimits, evaluateMs: 500 } })
+    expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 0, metadata: { failure: code } } })
+    expect(end.failure).toBeUndefined()
+    expect(calls.filter((step) => step === 'grade')).toHaveLength(times)
+  })
 
-  test('an evaluator that fails once and not again gives its reward', async () => {
-    const { end, asked } = await play({ grade: { ms: 1, fails: 'runtime.gone', times: 1 }, control: { ms: 1 } })
+  test('gives the reward of a second grading that succeeds', async () => {
+    const { end, calls } = await play({ grade: { ms: 1, fails: 'runtime.gone', times: 1 }, control: { ms: 1 } })
     expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
-    expect(asked).toEqual(['prepare', 'run', 'seal', 'build', 'grade', 'control', 'grade', 'tearDown'])
+    expect(calls).toEqual(['prepare', 'run', 'seal', 'build', 'grade', 'control', 'grade', 'tearDown'])
   })
 
   test.each<[FailureCode, FailurePhase]>([
@@ -325,25 +333,25 @@ describe('each stage', () => {
     ['runtime.image-missing', 'grade'],
     ['config.invalid', 'grade'],
     ['store.unavailable', 'collect'],
-  ])('%s in the phase %s gives no reward, whatever a control would show', async (fails, phase) => {
-    const { end, asked } = await play({ grade: { ms: 1, fails, phase }, control: { ms: 1 } })
+  ])('%s in the phase %s gives no reward, and runs no control', async (fails, phase) => {
+    const { end, calls } = await play({ grade: { ms: 1, fails, phase }, control: { ms: 1 } })
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: fails } })
     expect(end.grade).toBeUndefined()
-    expect(asked).not.toContain('control')
+    expect(calls).not.toContain('control')
   })
 
-  test('a control that takes too long gives no reward', async () => {
+  test('gives no reward if the control exceeds its time limit', async () => {
     const { end } = await play({
       grade: { ms: 1, fails: 'evaluator.crashed' },
       control: { ms: HOURS },
-      limits: { ...roomy, evaluateMs: 500 },
+      limits: { ...longLimits, evaluateMs: 500 },
     })
     expect(end).toMatchObject({ status: 'ERROR', failure: { code: 'evaluator.crashed' } })
     expect(end.grade).toBeUndefined()
   })
 
   test.each<FailureCode>(['harness.not-found', 'harness.bad-setup', 'runtime.gone'])(
-    'an ending that looks like %s is graded once the model has answered, and is ours before',
+    'an ending that looks like %s is graded after an answer of the model, and is a failure of infrastructure before',
     async (suspicion) => {
       const run = { ms: 1, end: 'gave-up' as const, suspicion }
       const graded = await play({ run })
@@ -360,7 +368,7 @@ describe('each stage', () => {
     [undefined, 'upstream.failed', false],
     ['passed', 'upstream.unreachable', false],
   ] as const)(
-    'a last call that failed, engine control %s, %s: graded %s',
+    'the last call failed, engine control %s, %s: graded %s',
     async (engineControl, lastFailure, isGraded) => {
       const build = { ms: 1, lastFailure, ...(engineControl === undefined ? {} : { engineControl }) }
       const { end } = await play({ run: { ms: 1, end: 'gave-up' }, build })
@@ -370,7 +378,7 @@ describe('each stage', () => {
   )
 
   test.each(['finished', 'gave-up'] as const)(
-    'calls that are too large to build are worth the lowest reward, agent %s',
+    'gives the lowest reward for calls that are too large to build, agent %s',
     async (end) => {
       const played = await play({ run: { ms: 1, end }, build: { ms: 1, fails: 'session.too-large' } })
       expect(played.end).toMatchObject({
@@ -379,14 +387,14 @@ describe('each stage', () => {
         ending: { kind: end === 'finished' ? 'completed' : 'failed' },
         grade: { outcome_reward: 0, metadata: { failure: 'session.too-large' } },
       })
-      expect(played.asked).not.toContain('grade')
+      expect(played.calls).not.toContain('grade')
     },
   )
 
-  test('calls that are read for grading and are too large are worth the lowest reward', async () => {
-    const { end, asked } = await play({ grade: { ms: 1, fails: 'session.too-large', phase: 'build' } })
+  test('gives the lowest reward for calls that are too large to be read for grading', async () => {
+    const { end, calls } = await play({ grade: { ms: 1, fails: 'session.too-large', phase: 'build' } })
     expect(end.grade).toMatchObject({ outcome_reward: 0, metadata: { failure: 'session.too-large' } })
-    expect(asked).not.toContain('control')
+    expect(calls).not.toContain('control')
   })
 
   test.each<Partial<Script>>([
@@ -395,7 +403,7 @@ describe('each stage', () => {
     { build: { ms: 1, fails: 'session.too-large' }, run: { ms: 1, end: 'finished', fails: 'runtime.gone' } },
     { build: { ms: 20, fails: 'session.too-large' }, run: { ms: 1, end: 'finished' }, cancelAt: 20 },
   ])(
-    'calls that cannot be built for another reason, or of a run that was not the agent’s: no reward, %o',
+    'gives no reward for calls that cannot be built for another reason, or of a run that infrastructure ended: %o',
     async (script) => {
       const { end } = await play(script)
       expect(end.status).not.toBe('COMPLETED')
@@ -403,14 +411,14 @@ describe('each stage', () => {
     },
   )
 
-  test('a sandbox that cannot be removed changes nothing of the result', async () => {
+  test('a sandbox that cannot be removed does not change the outcome', async () => {
     const { end, problems } = await play({ tearDown: { ms: 1, fails: 'runtime.gone' } })
     expect(end).toMatchObject({ status: 'COMPLETED', grade: { outcome_reward: 1 } })
     expect(problems).toMatchObject([{ failure: { code: 'runtime.gone' } }])
   })
 
-  test('the cap on preparing and running ends the agent, and leaves the time to grade it', async () => {
-    const { end } = await play({ limits: { ...roomy, sessionMs: 60 } })
+  test('the limit of the whole session ends the harness, but not its grading', async () => {
+    const { end } = await play({ limits: { ...longLimits, sessionMs: 60 } })
     expect(end).toMatchObject({
       status: 'TIMEOUT',
       failure: { code: 'session.agent-timeout', message: expect.stringContaining('whole session') },
@@ -423,9 +431,9 @@ describe('each stage', () => {
     ['INIT', 5, ['prepare', 'tearDown']],
     ['RUNNING', 50, ['prepare', 'run', 'seal', 'build', 'tearDown']],
     ['EVALUATING', 115, ALL],
-  ])('cancel in %s: CANCELLED, torn down once, and what was captured is built', async (_, cancelAt, steps) => {
-    const { end, asked } = await play({ cancelAt })
-    expect(asked).toEqual(steps)
+  ])('a cancel in %s ends as CANCELLED, tears down once, and builds the captured calls', async (_, cancelAt, steps) => {
+    const { end, calls } = await play({ cancelAt })
+    expect(calls).toEqual(steps)
     expect(end).toMatchObject({
       status: 'CANCELLED',
       failure: { code: 'session.cancelled', message: 'by the operator' },
@@ -434,52 +442,52 @@ describe('each stage', () => {
     expect(end.built).toBe(steps.includes('build') ? 'calls' : undefined)
   })
 
-  test('cancel while it waits: it never starts', async () => {
+  test('a cancel in the queue ends the session before it starts', async () => {
     const clock = new FakeClock()
     const stages = new Stages(widths)
     const held = await Promise.all([stages.init.acquire(0), stages.init.acquire(0)])
     const cancel = new AbortController()
     clock.after(10, () => cancel.abort(new Error('stop')))
-    const work = new ScriptedWork(clock, plain)
-    const deps = { stages, clock, note: async () => {}, problem: () => {} }
-    const end = await clock.run(runSession(plain, work, deps, cancel.signal))
+    const steps = new ScriptedSteps(clock, plain)
+    const deps = { stages, clock, onTransition: async () => {}, onError: () => {} }
+    const end = await clock.run(runSession(plain, steps, deps, cancel.signal))
     expect(end.status).toBe('CANCELLED')
-    expect(work.asked).toEqual(['tearDown'])
+    expect(steps.calls).toEqual(['tearDown'])
     expect(stages.init.waiting).toBe(0)
     for (const slot of held) slot.release()
   })
 })
 
-test('time spent waiting for a place is charged to nobody', async () => {
+test('time limits do not include time in queues', async () => {
   const clock = new FakeClock()
   const stages = new Stages({ init: 2, ready: 2, run: 1, postrun: 2, backlog: 2 })
-  const deps = { stages, clock, note: async () => {}, problem: () => {} }
+  const deps = { stages, clock, onTransition: async () => {}, onError: () => {} }
   const script = {
     ...plain,
     run: { ms: 900, end: 'finished' as const },
-    limits: { ...roomy, agentMs: 1000, sessionMs: 1000 },
+    limits: { ...longLimits, agentMs: 1000, sessionMs: 1000 },
   }
   const all = Array.from({ length: 5 }, () =>
-    runSession(script, new ScriptedWork(clock, script), deps, new AbortController().signal),
+    runSession(script, new ScriptedSteps(clock, script), deps, new AbortController().signal),
   )
   const ends = await clock.run(Promise.all(all))
   expect(ends.map(({ status }) => status)).toEqual(['COMPLETED', 'COMPLETED', 'COMPLETED', 'COMPLETED', 'COMPLETED'])
   expect(Math.max(...ends.map(({ timing }) => timing.ready_queue_ms!))).toBeGreaterThan(1000)
 })
 
-test('what is prepared is bounded by the buffer, and what waits to be graded by the backlog', async () => {
+test('the ready and backlog stages limit the prepared and the ungraded sessions', async () => {
   const clock = new FakeClock()
   const stages = new Stages({ init: 3, ready: 2, run: 1, postrun: 1, backlog: 1 })
   let prepared = 0
   let most = 0
-  const deps = { stages, clock, note: async () => {}, problem: () => {} }
+  const deps = { stages, clock, onTransition: async () => {}, onError: () => {} }
   const all = Array.from({ length: 20 }, () => {
-    const work = new ScriptedWork(clock, plain, (step) => {
+    const steps = new ScriptedSteps(clock, plain, (step) => {
       if (step === 'seal') prepared -= 1
       if (step === 'prepare') prepared += 1
       most = Math.max(most, prepared)
     })
-    return runSession(plain, work, deps, new AbortController().signal)
+    return runSession(plain, steps, deps, new AbortController().signal)
   })
   await clock.run(Promise.all(all))
   expect(most).toBe(3 + 2 + 1)
@@ -544,51 +552,52 @@ const someWidths = fc.record({
   backlog: fc.integer({ min: 1, max: 2 }),
 })
 
-test('10,000 random schedules: places neither leak nor go negative, one teardown, one end, no reward that is not earned', async () => {
+test('10,000 random schedules: no slot leaks, one teardown, one end, no undeserved reward', async () => {
   await fc.assert(
     fc.asyncProperty(someWidths, fc.array(scripts, { minLength: 1, maxLength: 6 }), async (width, all) => {
       const clock = new FakeClock()
       const stages = new Stages(width)
       const pools = [stages.init, stages.ready, stages.run, stages.postrun, stages.backlog]
       const expectSound = (): void => {
-        // Called millions of times, which is too often for expect().
-        if (pools.some((pool) => pool.inUse < 0 || pool.inUse > pool.width)) throw new Error('a pool is overdrawn')
+        // expect() is too slow for millions of calls.
+        if (pools.some((pool) => pool.inUse < 0 || pool.inUse > pool.width))
+          throw new Error('a stage has too many sessions')
       }
       const played = all.map(async (script) => {
-        const work = new ScriptedWork(clock, script, expectSound)
+        const steps = new ScriptedSteps(clock, script, expectSound)
         const states: SessionStatus[] = []
         const cancel = new AbortController()
         if (script.cancelAt !== undefined) clock.after(script.cancelAt, () => cancel.abort(new Error('stop')))
-        const note = async ({ to }: { to: SessionStatus }): Promise<void> => {
+        const onTransition = async ({ to }: { to: SessionStatus }): Promise<void> => {
           expectSound()
           states.push(to)
         }
-        const deps = { stages, clock, note, problem: () => {} }
-        return { script, work, states, end: await runSession(script, work, deps, cancel.signal) }
+        const deps = { stages, clock, onTransition, onError: () => {} }
+        return { script, steps, states, end: await runSession(script, steps, deps, cancel.signal) }
       })
-      for (const { script, work, states, end } of await clock.run(Promise.all(played))) {
+      for (const { script, steps, states, end } of await clock.run(Promise.all(played))) {
         expect(states.filter(isTerminal)).toEqual([end.status])
         expect(states.at(-1)).toBe(end.status)
-        const count = (step: Step): number => work.asked.filter((asked) => asked === step).length
+        const count = (step: Step): number => steps.calls.filter((call) => call === step).length
         expect(count('tearDown')).toBe(1)
-        expect(work.asked.at(-1)).toBe('tearDown')
-        // Whatever ran is sealed, then built, whatever happened to it; and its calls are in the result.
+        expect(steps.calls.at(-1)).toBe('tearDown')
+        // Every session that ran is sealed and built, and its calls are in the result.
         expect([count('seal'), count('build')]).toEqual([count('run'), count('run')])
         expect(end.built).toBe(count('run') === 1 ? 'calls' : undefined)
         const blame = end.failure === undefined ? undefined : failureClasses[end.failure.code].blame
         if (end.grade !== undefined) expect([undefined, 'policy']).toContain(blame)
         if (end.status === 'CANCELLED') expect(end.grade).toBeUndefined()
-        // A lowest reward needs a control that passed.
+        // The lowest reward requires a passed control.
         if (end.grade?.outcome_reward === 0) expect([count('control'), script.control.fails]).toEqual([1, undefined])
         if (end.status === 'COMPLETED') expect(end.grade).toBeDefined()
-        // Nobody is ended for time that they spent in a queue.
+        // Time in queues does not count towards a time limit.
         if (end.failure?.code === 'session.agent-timeout') {
           const { agentMs, sessionMs } = script.limits
           expect(end.timing.run_ms!).toBeGreaterThanOrEqual(
             Math.min(agentMs, sessionMs - end.timing.init_ms!, script.run.ms),
           )
         }
-        if (!script.run.isDeaf) expect(work.underway.has('run')).toBe(false)
+        if (!script.run.isDeaf) expect(steps.underway.has('run')).toBe(false)
       }
       expect(pools.map(({ inUse, waiting }) => [inUse, waiting])).toEqual(pools.map(() => [0, 0]))
     }),

@@ -7,30 +7,30 @@ function timesOf(key: string, ...all: readonly number[]): RunTimes {
   return times
 }
 
-test('quantile() says nothing before three times are known', () => {
+test('quantile() is undefined with fewer than three times', () => {
   expect(new RunTimes().quantile('task', 0.5)).toBeUndefined()
   expect(timesOf('task', 10, 20).quantile('task', 0.5)).toBeUndefined()
   expect(timesOf('task', 10, 20, 30).quantile('task', 0.5)).toBe(20)
 })
 
-test('quantile() does not care about the order, and gives a time that was really taken', () => {
+test('quantile() returns one of the added times, independent of their order', () => {
   const times = timesOf('task', 500, 100, 400, 200, 300)
   expect([0, 0.5, 0.8, 1].map((part) => times.quantile('task', part))).toEqual([100, 300, 500, 500])
 })
 
-test('tasks know nothing of each other', () => {
+test('quantile() uses only the times of its key', () => {
   const times = timesOf('slow', 100, 100, 100)
   times.add('fast', 1)
   expect(times.quantile('fast', 0.5)).toBeUndefined()
   expect(times.quantile('slow', 0.5)).toBe(100)
 })
 
-test('only the last 64 count, so a task that became faster is soon known to be', () => {
+test('quantile() uses the last 64 times', () => {
   const times = timesOf('task', ...Array.from({ length: 64 }, () => 1000), ...Array.from({ length: 64 }, () => 10))
   expect(times.quantile('task', 1)).toBe(10)
 })
 
-test('of very many tasks the one that was longest not heard of is forgotten', () => {
+test('add() evicts the least recently updated key', () => {
   const times = timesOf('first', 1, 1, 1)
   for (const ms of [2, 2, 2]) times.add('second', ms)
   times.add('first', 1)

@@ -1,27 +1,27 @@
-/** So many of the last runs count. */
-const REMEMBERED = 64
-/** Fewer say nothing. */
-const ENOUGH = 3
-/** Tasks that are remembered; the one that was longest not heard of is forgotten. */
-const TASKS = 4096
+/** Number of times kept per key. */
+const MAX_TIMES = 64
+/** Below this number of times there is no estimate. */
+const MIN_TIMES = 3
+/** Number of keys kept; the least recently updated key is evicted. */
+const MAX_KEYS = 4096
 
-/** How long things took, and so how long the next is likely to. */
+/** Estimates durations from the last durations with the same key. */
 export class RunTimes {
   readonly #byKey = new Map<string, number[]>()
 
   add(key: string, ms: number): void {
     const times = this.#byKey.get(key) ?? []
     times.push(ms)
-    if (times.length > REMEMBERED) times.shift()
+    if (times.length > MAX_TIMES) times.shift()
     this.#byKey.delete(key)
     this.#byKey.set(key, times)
-    if (this.#byKey.size > TASKS) this.#byKey.delete(this.#byKey.keys().next().value!)
+    if (this.#byKey.size > MAX_KEYS) this.#byKey.delete(this.#byKey.keys().next().value!)
   }
 
-  /** The time by which that part of them was over; undefined before enough is known. */
+  /** The given quantile of the kept durations; undefined if there are too few. */
   quantile(key: string, part: number): number | undefined {
     const times = this.#byKey.get(key)
-    if (times === undefined || times.length < ENOUGH) return undefined
+    if (times === undefined || times.length < MIN_TIMES) return undefined
     const sorted = times.toSorted((a, b) => a - b)
     return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))]
   }

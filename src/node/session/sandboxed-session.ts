@@ -1,132 +1,70 @@
 import { mkdir, rm, statfs } from 'node:fs/promises'
-import type { Socket } from 'node:net'
 import { dirname, join, posix } from 'node:path'
 import type { SessionAccess, SessionOptions } from '../../gateway/gateway.ts'
-import type { MonotonicClock } from '../../lib/async/clock.ts'
-import type { Slots } from '../../lib/async/slots.ts'
 import { needsControl, type FailurePhase } from '../../model/attribution.ts'
-import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
+import { RolloutError, type Failure } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import type { SessionOrder } from '../../model/session-order.ts'
-import type { AgentEnding } from '../../model/session-outcome.ts'
+import type { AgentEnding, SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionTiming } from '../../model/session.ts'
-import type { AgentSpec, PrepareAction, SamplingSpec, TaskRequest } from '../../model/task.ts'
+import type { PrepareAction, SamplingSpec } from '../../model/task.ts'
 import { NO_NETWORK_NOTICE, noticesOf } from '../../model/task-notices.ts'
-import type { Builder } from '../../trajectory/builders/builder.ts'
 import type { Evaluator } from '../../trajectory/evaluators/evaluator.ts'
-import type { Artifacts } from './artifacts.ts'
-import type { BuildFacts, LoadedSession, RecordHead, SessionBuilds } from '../build/session-build.ts'
-import { controlEngine, type AskEngine } from './engine-control.ts'
+import { Artifacts } from './artifacts.ts'
+import type { AgentRun, BuildOutcome } from './attribute-ending.ts'
+import type { LoadedSession } from '../build/session-build.ts'
+import { missingServers, whyIncomplete, type SessionBuild } from './built-session.ts'
+import { controlEngine } from './engine-control.ts'
 import { refuseGrade, SessionGrading } from './grade-session.ts'
 import { Graders } from './graders.ts'
-import type { ProgramStart } from '../harness/install/harness-bundle.ts'
 import { SANDBOX_GONE, toEnd } from './harness-end.ts'
 import { planLaunch, type LaunchPlan } from '../harness/harness-launch.ts'
 import { keepHarnessLogs } from './harness-logs.ts'
 import { assertVersion } from '../harness/assert-version.ts'
+import type { RunnableHarness } from '../harness/find-runnable.ts'
 import type { Harness } from '../harness/presets/harness.ts'
-import { lastWords } from './last-words.ts'
+import { readOutputEnd } from './output-end.ts'
 import { launchInSandbox } from '../harness/launch-in-sandbox.ts'
-import type { HostGate } from '../sandbox/host-access.ts'
-import type { Leases } from '../sandbox/keep-alive.ts'
-import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
-import type { RunTimes } from './run-times.ts'
+import { reportSession } from './report-session.ts'
+import type { SessionEnd, SessionSteps } from './run-session.ts'
 import type { Execution, ExecResult, Mount, Runtime, Sandbox } from '../sandbox/runtimes/runtime.ts'
 import { toSandboxSpec } from '../sandbox/prepare/sandbox-order.ts'
+import type { OpenRuntime, SandboxedSessionDeps } from './session-deps.ts'
 import { identityVariables } from './session-environment.ts'
-import type { StoredGrade } from './session-folder.ts'
-import type { StartOptions, WarmStarts } from '../sandbox/prepare/warm-start.ts'
-import { within } from './time-limit.ts'
+import type { SessionFolder } from './session-folder.ts'
+import type { StartOptions } from '../sandbox/prepare/warm-start.ts'
+import { withTimeLimit } from './time-limit.ts'
 import { toGraded } from './to-graded.ts'
 
-/** A harness, and what of it has to be brought into a sandbox. */
-export interface RunnableHarness {
-  harness: Harness
-  /** Absent: it is in the sandbox already, and starts by its name. */
-  bundle?: { folder: string; startAt(path: string): ProgramStart }
-  /** What the program in the sandbox must say its version is; absent: anything. */
-  version?: string
-}
-
-/** A kind of sandbox, and those of it that were prepared before. */
-export interface OpenRuntime {
-  runtime: Runtime
-  starts: WarmStarts
-}
-
-/** Everything a node has that a session needs. */
-export interface WorkDeps {
-  nodeId: string
-  gateway: SessionGateway
-  model: { name: string; contextTokens: number; images: boolean }
-  /** Sends one request to the engine, beside all sessions; rejects when the engine does. */
-  askEngine: AskEngine
-  /** Loads what the gateway recorded, and builds it. */
-  builds: SessionBuilds
-  openRuntime(spec: TaskRequest['runtime']): Promise<OpenRuntime>
-  findHarness(agent: AgentSpec): Promise<RunnableHarness>
-  /** To find what is wrong with a task before its agent runs. */
-  createBuilder(spec: TaskRequest['builder']): Promise<Builder>
-  createEvaluator(spec: NonNullable<TaskRequest['evaluator']>): Promise<Evaluator>
-  /** Whose tasks are others': what they may have of this machine. Absent: whoever runs them may have all of it. */
-  host?: Pick<HostGate, 'admit' | 'assertGradable'>
-  clock: MonotonicClock
-  leases: Leases
-  runTimes: RunTimes
-  startTimes: RunTimes
-  /** Graders that may be made before they are wanted, of all sessions. */
-  standby: Slots
-  /** Where what was taken out of a sandbox lies while it is graded. No sandbox sees it. */
-  scratch: string
-  /** Of each of its agent's stdout and stderr. */
-  outputBytes: number
-  /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
-  usualMemoryMb?: number
-}
-
-/** The part of a gateway that a node has to do with. */
-export interface SessionGateway {
-  openSession(options: SessionOptions): Promise<SessionAccess>
-  closeSession(id: string): Promise<Failure | undefined>
-  /** The socket is paused and unread. */
-  accept(sessionId: string, socket: Socket): void
-}
-
-/** On the sandbox's own loopback, so it is in nobody's way. */
-const DOOR_PORT = 8080
+/** A port of the sandbox's own loopback interface. */
+const GATEWAY_PORT = 8080
 const BUNDLE = '/polar/harness'
 const LOGS_MS = 30_000
 const LOG_FULL =
   'The call log of this session reached its limit (node.gateway.session_log_mb), so the gateway refused its later model calls.'
 
 const CRASHED_GATEWAY =
-  'The gateway process died repeatedly during calls of this session, so the gateway refused its later model calls.'
+  'The gateway process died repeatedly during calls of this session, so the gateway rejected its later model calls.'
 
-/** What a session is made of, once all the names in its task have been looked up. */
-interface Resolved {
-  runtime: Runtime
-  starts: WarmStarts
+/** The runtime, harness and evaluator that the task names. */
+interface Resolved extends OpenRuntime {
   runnable: RunnableHarness
   evaluator: Evaluator | undefined
 }
 
-/** A session that was built, and the process that has its samples. */
-export interface SessionBuild {
-  loaded: LoadedSession
-  facts: BuildFacts
-}
-
-/** One session with real sandboxes, a real harness and a real gateway. */
-export class RealWork implements SessionWork<SessionBuild> {
+/** The steps of a session with sandboxes, a harness and a gateway. Dispose of it after `report`. */
+export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutcome>, AsyncDisposable {
   readonly #order: SessionOrder
-  readonly #deps: WorkDeps
+  readonly #deps: SandboxedSessionDeps
+  readonly #folder: SessionFolder
+  readonly #onError: (error: unknown) => void
   readonly #artifacts: Artifacts
-  readonly #keepGrade: (grade: StoredGrade) => Promise<void>
-  /** What has to be undone, the newest first. */
+  /** Disposed of by `tearDown`, the newest first. */
   readonly #owned = new AsyncDisposableStack()
+  /** Aborted by `tearDown`. */
   readonly #over = new AbortController()
-  readonly timing: SessionTiming = {}
-  readonly warnings: string[] = []
+  readonly #timing: SessionTiming = {}
+  readonly #warnings: string[] = []
   #resolved: Resolved | undefined
   #access: SessionAccess | undefined
   #logFailure: Failure | undefined
@@ -137,43 +75,55 @@ export class RealWork implements SessionWork<SessionBuild> {
 
   constructor(
     order: SessionOrder,
-    deps: WorkDeps,
-    { artifacts, keepGrade }: { artifacts: Artifacts; keepGrade: (grade: StoredGrade) => Promise<void> },
+    deps: SandboxedSessionDeps,
+    { folder, onError }: { folder: SessionFolder; onError: (error: unknown) => void },
   ) {
     this.#order = order
     this.#deps = deps
-    this.#artifacts = artifacts
-    this.#keepGrade = keepGrade
+    this.#folder = folder
+    this.#onError = onError
+    this.#artifacts = new Artifacts(folder.artifacts, deps.artifacts)
   }
 
-  async prepare(signal: AbortSignal): Promise<void> {
+  async prepare(): Promise<void> {
+    const { task, sessionId } = this.#order
+    const deps = this.#deps
+    await deps.host?.admit(task)
+    await deps.createBuilder(task.builder)
+    const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
+    await evaluator?.check?.(async (source) => deps.host?.assertGradable(source, this.#submission()))
+    const runnable = await deps.findHarness(task.agent)
+    const opened = await deps.openRuntime(task.runtime)
+    this.#resolved = { ...opened, runnable, evaluator }
+    this.#access = await deps.gateway.openSession({
+      id: sessionId,
+      origin: originOf(this.#order, runnable.harness, opened.runtime.kind),
+      sampling: task.sampling == null ? undefined : toSampling(task.sampling),
+    })
+  }
+
+  async startSandbox(signal: AbortSignal): Promise<void> {
     const { task, sessionId } = this.#order
     const { gateway, clock, startTimes } = this.#deps
-    const resolved = await this.#resolve()
-    const { runtime, starts, runnable } = resolved
-    this.#access = await gateway.openSession({
-      id: sessionId,
-      origin: originOf(this.#order, runnable.harness, runtime.kind),
-      ...(task.sampling == null ? {} : { sampling: toSampling(task.sampling) }),
-    })
+    const { runtime, starts, runnable, evaluator } = this.#resolved!
     const spec = toSandboxSpec(this.#order, runtime, {
       ...this.#sandboxParts('agent'),
       mounts: bundleMounts(runnable, runtime),
-      door: { port: DOOR_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
+      door: { port: GATEWAY_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
     })
     const startedAt = clock.monotonic()
-    if (spec.network.kind === 'none') this.warnings.push(...noticesOf(task))
+    if (spec.network.kind === 'none') this.#warnings.push(...noticesOf(task))
     const either = AbortSignal.any([signal, this.#over.signal])
-    const { actions, options } = this.#steps(task.runtime?.prepare ?? [])
-    const { sandbox } = await this.#own(this.#hinted(starts.start(spec, actions, either, options)))
+    const { actions, options } = this.#prepareActions(task.runtime?.prepare ?? [])
+    const { sandbox } = await this.#own(this.#withNetworkHint(starts.start(spec, actions, either, options)))
     startTimes.add(task.task_id, clock.monotonic() - startedAt)
     this.#sandbox = sandbox
-    if (resolved.evaluator?.needs.agentState) this.#owned.defer(() => runtime.removeSnapshot?.(this.#stateName()))
-    this.#graders = this.#owned.use(this.#createGraders(resolved))
+    if (evaluator?.needs.agentState) this.#owned.defer(() => runtime.removeSnapshot?.(this.#stateName()))
+    this.#graders = this.#owned.use(this.#createGraders(this.#resolved!))
   }
 
-  /** The steps of a sandbox, and what their commands find in the environment. */
-  #steps(prepare: readonly PrepareAction[]): { actions: readonly PrepareAction[]; options: StartOptions } {
+  /** The preparation steps of a sandbox, and the environment of their commands. */
+  #prepareActions(prepare: readonly PrepareAction[]): { actions: readonly PrepareAction[]; options: StartOptions } {
     const { task } = this.#order
     const { direct_exec_init_command: init, backend } = task.runtime ?? {}
     const env = identityVariables(this.#order)
@@ -182,41 +132,32 @@ export class RealWork implements SessionWork<SessionBuild> {
     return { actions: [first, ...prepare], options: { env, startsProcesses: true } }
   }
 
-  /** A step that fails in a sandbox without a network may have failed for want of one. */
-  async #hinted<T>(started: Promise<T>): Promise<T> {
+  /** A step may have failed because the sandbox has no network. */
+  #withNetworkHint<T>(started: Promise<T>): Promise<T> {
     return started.catch((error: unknown) => {
-      const isHinted = error instanceof RolloutError && error.code === 'runtime.prepare-failed'
-      if (!isHinted || !this.warnings.includes(NO_NETWORK_NOTICE)) throw error
+      const isStep = error instanceof RolloutError && error.code === 'runtime.prepare-failed'
+      if (!isStep || !this.#warnings.includes(NO_NETWORK_NOTICE)) throw error
       throw new RolloutError(error.code, `${error.message}\n${NO_NETWORK_NOTICE}`, { cause: error })
     })
   }
 
-  async #resolve(): Promise<Resolved> {
-    const { task } = this.#order
-    const deps = this.#deps
-    await deps.host?.admit(task)
-    await deps.createBuilder(task.builder)
-    const evaluator = task.evaluator == null ? undefined : await deps.createEvaluator(task.evaluator)
-    await evaluator?.check?.(async (source) => deps.host?.assertGradable(source, this.#submission()))
-    const runnable = await deps.findHarness(task.agent)
-    const opened = await deps.openRuntime(task.runtime)
-    return (this.#resolved = { ...opened, runnable, evaluator })
-  }
-
-  /** However long it takes to come up, it comes down with the session. */
+  /** Stops the sandbox with the session, also if it starts only after the session ended. */
   async #own<T extends { sandbox: Sandbox }>(started: Promise<T>): Promise<T> {
     this.#owned.defer(async () => {
       const result = await started.catch(() => undefined)
       await result?.sandbox.stop()
     })
     const result = await started
-    this.#hold(result.sandbox)
+    this.#renewLease(result.sandbox)
     return result
   }
 
-  /** One that came up after the end goes at once, so nobody has to ask for it. */
-  #hold(sandbox: Sandbox): Sandbox {
-    if (!this.#owned.disposed) this.#owned.use(toAsync(this.#deps.leases.hold(sandbox)))
+  #renewLease(sandbox: Sandbox): Sandbox {
+    // A sandbox that starts after the session ended is stopped at once, so its lease needs no renewal.
+    if (!this.#owned.disposed) {
+      const lease = this.#deps.leases.hold(sandbox)
+      this.#owned.defer(() => lease[Symbol.dispose]())
+    }
     return sandbox
   }
 
@@ -225,15 +166,15 @@ export class RealWork implements SessionWork<SessionBuild> {
     const { clock, standby } = this.#deps
     const spec = () => toSandboxSpec(this.#order, runtime, { ...this.#sandboxParts('grader'), mounts: [] })
     const start = async (prepare: readonly PrepareAction[], signal: AbortSignal): Promise<Sandbox> => {
-      const { actions, options } = this.#steps(prepare)
-      return this.#hold((await starts.start(spec(), actions, signal, options)).sandbox)
+      const { actions, options } = this.#prepareActions(prepare)
+      return this.#renewLease((await starts.start(spec(), actions, signal, options)).sandbox)
     }
     const { prepare = [], eval_prepare: evalPrepare } = task.runtime ?? {}
     return new Graders({
       startClean: (signal) => start(evalPrepare ?? prepare, signal),
       startUntouched: (signal) => start(prepare, signal),
       startFromAgent: evaluator?.needs.agentState
-        ? async (signal) => this.#hold(await runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
+        ? async (signal) => this.#renewLease(await runtime.start({ ...spec(), snapshot: this.#stateName() }, signal))
         : undefined,
       standby,
       now: () => clock.monotonic(),
@@ -241,13 +182,8 @@ export class RealWork implements SessionWork<SessionBuild> {
   }
 
   #sandboxParts(role: 'agent' | 'grader') {
-    const deps = this.#deps
-    return {
-      role,
-      nodeId: deps.nodeId,
-      ...(deps.usualMemoryMb === undefined ? {} : { usualMemoryMb: deps.usualMemoryMb }),
-      now: deps.clock.now(),
-    }
+    const { nodeId, usualMemoryMb, clock } = this.#deps
+    return { role, nodeId, usualMemoryMb, now: clock.now() }
   }
 
   async run(signal: AbortSignal): Promise<AgentRun> {
@@ -261,7 +197,7 @@ export class RealWork implements SessionWork<SessionBuild> {
       const execution = await launchInSandbox(this.#sandbox!, plan, { outputBytes }, signal)
       const result = await untilEnded(execution, signal)
       await this.#keepOutput(execution, result)
-      const message = await lastWords(execution, outputBytes)
+      const message = await readOutputEnd(execution, outputBytes)
       const isGone =
         result.exitCode === null && !signal.aborted && !result.isOutOfMemory && !(await isAlive(this.#sandbox!))
       return {
@@ -281,15 +217,15 @@ export class RealWork implements SessionWork<SessionBuild> {
     const { task, sessionId } = this.#order
     const sandbox = this.#sandbox!
     const { harness, bundle } = runnable
-    const isApart = runtime.capabilities.isolatesFiles
+    const { isolatesFiles } = runtime.capabilities
     const baseUrl = `http://127.0.0.1:${sandbox.doorPort}/s/${sessionId}`
     return planLaunch(
       harness,
       {
-        ...(bundle === undefined ? {} : { start: bundle.startAt(isApart ? BUNDLE : bundle.folder) }),
+        start: bundle?.startAt(isolatesFiles ? BUNDLE : bundle.folder),
         home: this.#home(),
         workdir: sandbox.workdir,
-        // All else that the sandbox has, such as PATH, its commands find by themselves.
+        // Commands inherit the sandbox's own environment, such as PATH.
         env: { ...identityVariables(this.#order), GOOGLE_API_URL: baseUrl },
       },
       {
@@ -305,15 +241,15 @@ export class RealWork implements SessionWork<SessionBuild> {
     )
   }
 
-  /** Not in the workdir: what a harness keeps for itself is no part of its work. */
+  /** Not in the workdir: files that the harness keeps for itself are no part of the agent's work. */
   #home(): string {
     const { isolatesFiles } = this.#resolved!.runtime.capabilities
     return isolatesFiles ? '/tmp/polar-home' : posix.join(dirname(this.#sandbox!.workdir), 'harness-home')
   }
 
   /**
-   * A grader's sandbox is begun when the agent is likely to need no longer than making one takes. Nothing is known of the
-   * first sessions of a task, and so nothing is made early for them.
+   * Starts a grader's sandbox so early that it is likely to be ready when the harness ends. For the first sessions of a
+   * task no times are known, so their graders are not started early. Returns a function that cancels the plan.
    */
   #planPrewarm(): () => void {
     const { clock, runTimes, startTimes } = this.#deps
@@ -344,39 +280,28 @@ export class RealWork implements SessionWork<SessionBuild> {
     const servers = mcpToolPrefix === undefined ? [] : task.agent.mcp_servers.map(({ name }) => name)
     const toolPrefixes = servers.map((name) => mcpToolPrefix?.(name) ?? '')
     const facts = await loaded.build({ builder: task.builder, training: task.training, toolPrefixes })
-    this.timing.build_ms = clock.monotonic() - startedAt
-    this.warnings.push(...missingServers(servers, facts))
-    if (facts.isLogFull) this.warnings.push(LOG_FULL)
-    if (facts.hasCrashedGateway) this.warnings.push(CRASHED_GATEWAY)
+    this.#timing.build_ms = clock.monotonic() - startedAt
+    this.#warnings.push(...missingServers(servers, facts))
+    if (facts.isLogFull) this.#warnings.push(LOG_FULL)
+    if (facts.hasCrashedGateway) this.#warnings.push(CRASHED_GATEWAY)
     const incomplete = this.#logFailure ?? whyIncomplete(loaded.head)
     const { answers, lastFailure } = facts
     const engineControl =
       lastFailure !== undefined && needsControl(lastFailure.code, { phase: 'call', answers })
         ? await this.#controlEngine(loaded)
         : undefined
-    return {
-      built: { loaded, facts },
-      answers,
-      ...(lastFailure === undefined ? {} : { lastFailure }),
-      ...(engineControl === undefined ? {} : { engineControl }),
-      ...(incomplete === undefined ? {} : { incomplete }),
-    }
+    return { built: { loaded, facts }, answers, lastFailure, engineControl, incomplete }
   }
 
-  /** Whether the engine still fails for the request of the last call while it answers others. */
+  /** Tests whether the engine still fails for the request of the last call while it answers other requests. */
   async #controlEngine(loaded: LoadedSession): Promise<'passed' | 'failed'> {
-    const { askEngine, clock, model } = this.#deps
+    const { sendToEngine, clock, model } = this.#deps
     const request = await loaded.readLastRequest()
     if (request === undefined) return 'failed'
-    return controlEngine(request, { ask: askEngine, model: model.name, clock, signal: this.#over.signal })
+    return controlEngine(request, { send: sendToEngine, model: model.name, clock, signal: this.#over.signal })
   }
 
-  /** When the samples are not needed any more: after the result is written. */
-  async releaseBuild(): Promise<void> {
-    await this.#loaded?.[Symbol.asyncDispose]()
-  }
-
-  /** Only now: the key that is in them opens nothing any more. Without them a session is worth as much. */
+  /** Runs after `seal`, when the key in the logs is no longer valid. A failure does not affect the session. */
   async #keepLogs(): Promise<void> {
     const { clock, scratch } = this.#deps
     const folders = this.#resolved!.runnable.harness.logFolders ?? []
@@ -388,8 +313,9 @@ export class RealWork implements SessionWork<SessionBuild> {
       artifacts: this.#artifacts,
       scratch: join(scratch, `${this.#order.sessionId}-logs`),
     }
-    const limit = { ms: LOGS_MS, code: 'runtime.copy-failed', message: 'Keeping the logs took too long.' } as const
-    await within(limit, { clock, signal: this.#over.signal }, (signal) => keepHarnessLogs(logs, signal)).catch(() => {})
+    const limit = { ms: LOGS_MS, code: 'runtime.copy-failed', message: 'Copying the logs took too long.' } as const
+    const scope = { clock, signal: this.#over.signal }
+    await withTimeLimit(limit, scope, (signal) => keepHarnessLogs(logs, signal)).catch(() => {})
   }
 
   async grade(build: SessionBuild, ending: AgentEnding, signal: AbortSignal): Promise<EvalResult | undefined> {
@@ -399,14 +325,14 @@ export class RealWork implements SessionWork<SessionBuild> {
     const startedAt = clock.monotonic()
     try {
       const grade = await this.#grading.grade(signal)
-      await this.#keepGrade({ attempt: this.#order.attempt, ending, grade })
+      await this.#folder.writeGrade({ attempt: this.#order.attempt, ending, grade })
       return grade
     } finally {
-      this.timing.eval_ms = (this.timing.eval_ms ?? 0) + clock.monotonic() - startedAt
+      this.#timing.eval_ms = (this.#timing.eval_ms ?? 0) + clock.monotonic() - startedAt
       const times = this.#graders!.prewarmTimes
       if (times !== undefined) {
-        this.timing.eval_prewarm_idle_ms = times.idleMs
-        this.timing.eval_prewarm_saved_ms = times.savedMs
+        this.#timing.eval_prewarm_idle_ms = times.idleMs
+        this.#timing.eval_prewarm_saved_ms = times.savedMs
       }
     }
   }
@@ -417,7 +343,6 @@ export class RealWork implements SessionWork<SessionBuild> {
     ending: AgentEnding,
   ): Promise<SessionGrading> {
     const { task } = this.#order
-    const { strategy } = task.evaluator!
     const { host } = this.#deps
     const submission = this.#submission()
     await mkdir(submission, { recursive: true, mode: 0o700 })
@@ -427,7 +352,7 @@ export class RealWork implements SessionWork<SessionBuild> {
       agent: this.#sandbox!,
       snapshot: this.#stateName(),
       graders: this.#graders!,
-      built: await toGraded(loaded, facts, { strategy, needs: evaluator.needs }),
+      built: await toGraded(loaded, facts, { strategy: task.evaluator!.strategy, needs: evaluator.needs }),
       ending,
       task,
       submission,
@@ -441,7 +366,7 @@ export class RealWork implements SessionWork<SessionBuild> {
   }
 
   gradingPhase(): FailurePhase {
-    // Before a grading is open, the recorded calls are read for it.
+    // Before grading starts, the captured calls are read for it.
     return this.#grading?.phase ?? 'build'
   }
 
@@ -453,11 +378,11 @@ export class RealWork implements SessionWork<SessionBuild> {
     const { evaluator } = this.#resolved!
     if (evaluator === undefined) return undefined
     const grade = await refuseGrade(failure, { evaluator, artifacts: this.#artifacts, phase: this.gradingPhase() })
-    await this.#keepGrade({ attempt: this.#order.attempt, ending, grade })
+    await this.#folder.writeGrade({ attempt: this.#order.attempt, ending, grade })
     return grade
   }
 
-  /** Holds what was taken out of the agent's sandbox. */
+  /** Folder for the files that were copied out of the agent's sandbox. */
   #submission(): string {
     return join(this.#deps.scratch, this.#order.sessionId)
   }
@@ -467,19 +392,39 @@ export class RealWork implements SessionWork<SessionBuild> {
   }
 
   async tearDown(): Promise<void> {
-    this.#over.abort(new Error('The session is over.'))
+    this.#over.abort(new Error('The session ended.'))
     if (this.#access !== undefined) this.#owned.defer(() => this.seal())
     await this.#owned.disposeAsync()
+  }
+
+  async report(end: SessionEnd<SessionBuild>): Promise<SessionOutcome> {
+    const { nodeId, clock, recovery } = this.#deps
+    await this.#artifacts.settle({ hasFailed: end.status !== 'COMPLETED' }).catch(this.#onError)
+    return reportSession(this.#order, end, {
+      nodeId,
+      timing: { ...end.timing, ...this.#timing },
+      warnings: this.#warnings.length === 0 ? undefined : this.#warnings,
+      artifacts: this.#artifacts.kept,
+      endedAt: clock.now(),
+      folder: this.#folder,
+      writesResult: recovery === 'report',
+      onError: this.#onError,
+    })
+  }
+
+  /** Releases the build process with the samples. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#loaded?.[Symbol.asyncDispose]()
   }
 }
 
 function originOf({ task, attempt, runId }: SessionOrder, harness: Harness, runtime: string): Record<string, unknown> {
   return {
     task: task.task_id,
-    ...(runId === undefined ? {} : { run: runId }),
+    run: runId,
     attempt,
     runtime,
-    harness: { name: harness.name, ...(harness.package === undefined ? {} : { version: harness.package.version }) },
+    harness: { name: harness.name, version: harness.package?.version },
   }
 }
 
@@ -492,18 +437,18 @@ function bundleMounts({ bundle }: RunnableHarness, { capabilities }: Runtime): M
 function toSampling(spec: SamplingSpec): NonNullable<SessionOptions['sampling']> {
   const { temperature, top_p, top_k, min_p, seed, max_tokens, presence_penalty, frequency_penalty } = spec
   return {
-    ...(temperature == null ? {} : { temperature }),
-    ...(top_p == null ? {} : { topP: top_p }),
-    ...(top_k == null ? {} : { topK: top_k }),
-    ...(min_p == null ? {} : { minP: min_p }),
-    ...(seed == null ? {} : { seed }),
-    ...(max_tokens == null ? {} : { maxTokens: max_tokens }),
-    ...(presence_penalty == null ? {} : { presencePenalty: presence_penalty }),
-    ...(frequency_penalty == null ? {} : { frequencyPenalty: frequency_penalty }),
+    temperature: temperature ?? undefined,
+    topP: top_p ?? undefined,
+    topK: top_k ?? undefined,
+    minP: min_p ?? undefined,
+    seed: seed ?? undefined,
+    maxTokens: max_tokens ?? undefined,
+    presencePenalty: presence_penalty ?? undefined,
+    frequencyPenalty: frequency_penalty ?? undefined,
   }
 }
 
-/** When told to stop, its whole tree is killed, and it has ended. */
+/** Waits until the command ends. An abort kills its whole process tree. */
 async function untilEnded(execution: Execution, signal: AbortSignal): Promise<ExecResult> {
   const kill = (): void => void execution.kill()
   signal.addEventListener('abort', kill, { once: true })
@@ -515,7 +460,7 @@ async function untilEnded(execution: Execution, signal: AbortSignal): Promise<Ex
   }
 }
 
-/** Whether a command can be run in a sandbox. */
+/** Whether a sandbox can still run a command. */
 async function isAlive(sandbox: Sandbox): Promise<boolean> {
   try {
     const probe = await sandbox.exec({ command: ['true'], leftovers: 'end', timeoutMs: 10_000 })
@@ -523,20 +468,4 @@ async function isAlive(sandbox: Sandbox): Promise<boolean> {
   } catch {
     return false
   }
-}
-
-/** Most harnesses say nothing of an MCP server that did not start; the tools they then offer do. */
-function missingServers(servers: readonly string[], { offered }: BuildFacts): string[] {
-  return servers
-    .filter((_, i) => offered[i] === false)
-    .map((name) => `No tool of the MCP server "${name}" was ever offered to the model; did it start?`)
-}
-
-function whyIncomplete({ complete, incompleteReasons }: RecordHead): Failure | undefined {
-  if (complete) return undefined
-  return toFailure(new RolloutError('store.unavailable', `The record is not whole: ${incompleteReasons.join('; ')}`))
-}
-
-function toAsync(resource: Disposable): AsyncDisposable {
-  return { [Symbol.asyncDispose]: async () => resource[Symbol.dispose]() }
 }

@@ -36,7 +36,7 @@ function outcomeOf(sessionId: string): SessionOutcome {
 const begun: JournalEntry = { at: 1, attempt: 1, from: 'REGISTERED', to: 'INITIALIZING' }
 const ready: JournalEntry = { at: 2, attempt: 1, from: 'INITIALIZING', to: 'READY' }
 
-test('order, journal, grade and outcome are read as they were written', async () => {
+test('session spec, journal, grade and outcome are read as they were written', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   const grade = {
     attempt: 1,
@@ -44,8 +44,8 @@ test('order, journal, grade and outcome are read as they were written', async ()
     grade: { outcome_reward: 0.5, metadata: {} },
   }
   await folder.writeOrder(orderOf('ses_1'))
-  await folder.note(begun)
-  await folder.note(ready)
+  await folder.appendJournal(begun)
+  await folder.appendJournal(ready)
   await folder.writeGrade(grade)
   await folder.writeOutcome(outcomeOf('ses_1'))
   expect(await folder.readOrder()).toEqual(orderOf('ses_1'))
@@ -54,10 +54,10 @@ test('order, journal, grade and outcome are read as they were written', async ()
   expect(await folder.readOutcome()).toEqual(outcomeOf('ses_1'))
 })
 
-test('nothing but the four files is left, and only their owner may read them', async () => {
+test('the folder contains only the four files, which only their owner can read', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
-  await folder.note(begun)
+  await folder.appendJournal(begun)
   await folder.writeOutcome(outcomeOf('ses_1'))
   const names = await readdir(folder.path)
   expect(names.toSorted()).toEqual(['journal.jsonl', 'order.json', 'outcome.json'])
@@ -65,31 +65,31 @@ test('nothing but the four files is left, and only their owner may read them', a
   expect((await stat(folder.path)).mode & 0o077).toBe(0)
 })
 
-test('a last line of the journal that was cut off is left out', async () => {
+test('readJournal() skips an incomplete last line', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
-  await folder.note(begun)
+  await folder.appendJournal(begun)
   await appendFile(join(folder.path, 'journal.jsonl'), JSON.stringify(ready).slice(0, 20))
   expect(await folder.readJournal()).toEqual([begun])
 })
 
-test('a line that a full disk cut off costs what was added to it, and nothing that came later', async () => {
+test('readJournal() skips a line that a full disk cut, and reads all later lines', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
   await appendFile(join(folder.path, 'journal.jsonl'), JSON.stringify(begun).slice(0, 20))
-  await folder.note(begun)
-  await folder.note(ready)
+  await folder.appendJournal(begun)
+  await folder.appendJournal(ready)
   expect(await folder.readJournal()).toEqual([ready])
 })
 
-test('a session without a journal or a grade has none', async () => {
+test('readJournal() is empty and readGrade() undefined without files', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
   expect(await folder.readJournal()).toEqual([])
   expect(await folder.readGrade()).toBeUndefined()
 })
 
-test('whoever reads while an outcome is replaced sees the old one or the new one, whole', async () => {
+test('writeOutcome() replaces the file atomically', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   const [short, long] = [outcomeOf('ses_1'), { ...outcomeOf('ses_1'), nodeId: 'n'.repeat(100_000) }]
   await folder.writeOrder(orderOf('ses_1'))
@@ -106,7 +106,7 @@ test('whoever reads while an outcome is replaced sees the old one or the new one
   expect((await readdir(folder.path)).toSorted()).toEqual(['order.json', 'outcome.json'])
 })
 
-test('unfinished() finds what was ordered and has not ended, and passes over what is no session', async () => {
+test('unfinished() returns sessions with a spec and without an outcome, and ignores other folders', async () => {
   await SessionFolder.of(dir, 'ses_open').writeOrder(orderOf('ses_open'))
   const ended = SessionFolder.of(dir, 'ses_ended')
   await ended.writeOrder(orderOf('ses_ended'))
@@ -118,14 +118,14 @@ test('unfinished() finds what was ordered and has not ended, and passes over wha
   expect(await SessionFolder.unfinished(join(dir, 'nowhere'))).toEqual([])
 })
 
-test('a draft that a crash left behind does not count', async () => {
+test('hasEnded() ignores a draft of a crashed process', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
   await writeFile(join(folder.path, '.outcome.json.half'), '{"schemaVersion":')
   expect(await SessionFolder.unfinished(dir)).toHaveLength(1)
 })
 
-test('a damaged order is store.corrupt, and says which file it is', async () => {
+test('readOrder() throws store.corrupt with the path of a damaged file', async () => {
   const folder = SessionFolder.of(dir, 'ses_1')
   await folder.writeOrder(orderOf('ses_1'))
   await writeFile(join(folder.path, 'order.json'), '{"schemaVersion": 2}')
@@ -134,16 +134,16 @@ test('a damaged order is store.corrupt, and says which file it is', async () => 
   expect(await readFile(join(folder.path, 'order.json'), 'utf8')).toContain('2')
 })
 
-test.each(['../elsewhere', 'a/b', '', '.', '..'])('%j cannot be the name of a session', (id) => {
-  expect(() => SessionFolder.of(dir, id)).toThrow('cannot be a session id')
+test.each(['../elsewhere', 'a/b', '', '.', '..'])('of() rejects the session id %j', (id) => {
+  expect(() => SessionFolder.of(dir, id)).toThrow('is not a valid session id')
 })
 
-test('a folder of which not even the order was written is removed, and no other', async () => {
+test('removeEmpty() removes only folders without a session spec', async () => {
   await SessionFolder.of(dir, 'ses_ordered').writeOrder(orderOf('ses_ordered'))
   await mkdir(join(dir, 'ses_cut'))
   await writeFile(join(dir, 'ses_cut', '.order.json.1'), '{')
   await mkdir(join(dir, 'ses_recorded'))
   await writeFile(join(dir, 'ses_recorded', 'calls.plog'), '')
-  await SessionFolder.removeUnbegun(dir)
+  await SessionFolder.removeEmpty(dir)
   expect((await readdir(dir)).toSorted()).toEqual(['ses_ordered', 'ses_recorded'])
 })

@@ -12,7 +12,7 @@ import { SessionStatus } from '../../model/session.ts'
 
 const ORDER = 'order.json'
 
-/** A line of the journal: what happened to a session, in the order in which it did. */
+/** A line of the journal: one state transition. */
 const JournalEntry = z.object({
   /** Unix milliseconds. */
   at: z.number(),
@@ -25,17 +25,17 @@ export type JournalEntry = z.infer<typeof JournalEntry>
 const StoredGrade = z.object({ attempt: z.int(), ending: AgentEnding, grade: EvalResult })
 export type StoredGrade = z.infer<typeof StoredGrade>
 
-/** Of all that a node keeps: one folder a session. */
+/** The folder of a node with one folder per session. */
 export function sessionsFolder(dir: string): string {
   return join(dir, 'sessions')
 }
 
-/** What is left of attempts that are nobody's business any more: `attempt-N/SESSION`. */
+/** The folder of a node with past attempts, as `attempt-N/SESSION`. */
 export function pastFolder(dir: string): string {
   return join(dir, 'past')
 }
 
-/** What a node keeps of a session, beside its call log: the order, how far it got, and how it ended. */
+/** The files of a session besides its call log: the session spec, the journal, the grade and the outcome. */
 export class SessionFolder {
   readonly path: string
 
@@ -43,13 +43,13 @@ export class SessionFolder {
     this.path = path
   }
 
-  /** The id must be one of ours: it becomes part of a path. */
+  /** Throws if the session id is invalid: it becomes part of a path. */
   static of(dir: string, sessionId: string): SessionFolder {
-    if (!isId(sessionId)) throw new RolloutError('config.invalid', `"${sessionId}" cannot be a session id.`)
+    if (!isId(sessionId)) throw new RolloutError('config.invalid', `"${sessionId}" is not a valid session id.`)
     return new SessionFolder(join(dir, sessionId))
   }
 
-  /** Of all sessions that have ended. */
+  /** The outcomes of all sessions that have ended. */
   static async outcomes(dir: string): Promise<SessionOutcome[]> {
     const folders = await SessionFolder.all(dir)
     const found = await Promise.all(
@@ -60,15 +60,15 @@ export class SessionFolder {
     return found.filter((outcome) => outcome !== undefined)
   }
 
-  /** Sessions that were ordered and have not ended, as they are found when a node starts. */
+  /** The sessions with a session spec and without an outcome. */
   static async unfinished(dir: string): Promise<SessionFolder[]> {
     const folders = await SessionFolder.all(dir)
     const states = await Promise.all(folders.map((folder) => folder.#isUnfinished()))
     return folders.filter((_, index) => states[index])
   }
 
-  /** Removes those of which not even the order was written: whoever gave it has not been told that it was taken. */
-  static async removeUnbegun(dir: string): Promise<void> {
+  /** Removes folders without a complete session spec: their sessions were never confirmed to the caller. */
+  static async removeEmpty(dir: string): Promise<void> {
     for (const { path } of await SessionFolder.all(dir)) {
       const names = await readdir(path).catch(() => undefined)
       if (names?.every((name) => name.startsWith(`.${ORDER}.`))) await rm(path, { recursive: true, force: true })
@@ -83,7 +83,7 @@ export class SessionFolder {
     return names.filter(isId).map((id) => SessionFolder.of(dir, id))
   }
 
-  /** Of its session. */
+  /** The session id. */
   get id(): string {
     return basename(this.path)
   }
@@ -92,16 +92,16 @@ export class SessionFolder {
     return join(this.path, 'artifacts')
   }
 
-  /** What a trainer gets of it, compressed; there before the outcome is, where it is wanted at all. */
+  /** The path of the result for the trainer; written before the outcome, if at all. */
   get result(): string {
     return join(this.path, 'result.json.zst')
   }
 
   /**
-   * Out of the way, with all that is in it: what comes to this place from now on belongs to another attempt. With
-   * `attempt`, only if it is that one's. Resolves with where it is now; undefined when nothing was moved.
+   * Moves the folder to the past sessions, so that another attempt can use its path. With `attempt`, only if the folder
+   * belongs to that attempt. Resolves with the new path; undefined if nothing was moved.
    */
-  async setAside(past: string, attempt?: number): Promise<string | undefined> {
+  async archive(past: string, attempt?: number): Promise<string | undefined> {
     const found = await this.#attempt()
     if (attempt !== undefined && found !== attempt) return undefined
     const target = join(past, `attempt-${found}`, basename(this.path))
@@ -116,9 +116,9 @@ export class SessionFolder {
     }
   }
 
-  /** Of the order that lies there; 0 when that cannot be read. */
+  /** The attempt of the stored session spec; 0 if it cannot be read. */
   async #attempt(): Promise<number> {
-    const text = await readIfThere(join(this.path, ORDER))
+    const text = await readIfExists(join(this.path, ORDER))
     const parsed = SessionOrder.pick({ attempt: true }).strip().safeParse(parseOrUndefined(text))
     return parsed.success ? parsed.data.attempt : 0
   }
@@ -128,40 +128,40 @@ export class SessionFolder {
     await this.#replace(ORDER, order)
   }
 
-  /** Throws `store.corrupt` for what is not an order. */
+  /** Throws `store.corrupt` if the file is not a session spec. */
   async readOrder(): Promise<SessionOrder> {
     return this.#read(ORDER, SessionOrder)
   }
 
-  /** Survives the end of this process when it resolves; a power cut may lose the last lines, never tear an earlier one. */
-  async note(entry: JournalEntry): Promise<void> {
+  /** Survives a crash of this process; a power cut may lose the last lines, but never damages earlier lines. */
+  async appendJournal(entry: JournalEntry): Promise<void> {
     await appendFile(join(this.path, 'journal.jsonl'), `${JSON.stringify(entry)}\n`, { mode: 0o600 })
   }
 
-  /** A line that was cut off, by a crash or a full disk, is left out, and so is what was added to it. */
+  /** Skips a line that a crash or a full disk cut off, together with the text that was appended to it. */
   async readJournal(): Promise<JournalEntry[]> {
-    const text = (await readIfThere(join(this.path, 'journal.jsonl'))) ?? ''
+    const text = (await readIfExists(join(this.path, 'journal.jsonl'))) ?? ''
     return text.split('\n').slice(0, -1).flatMap(toEntry)
   }
 
-  /** Kept as soon as there is one: whatever happens afterwards, a session is not graded twice. */
+  /** Written as soon as the grade is known: a session must not be graded twice, also after a crash. */
   async writeGrade(grade: StoredGrade): Promise<void> {
     await this.#replace('grade.json', grade)
   }
 
-  /** Undefined when it was not graded. */
+  /** Undefined if the session was not graded. */
   async readGrade(): Promise<StoredGrade | undefined> {
-    if ((await readIfThere(join(this.path, 'grade.json'))) === undefined) return undefined
+    if ((await readIfExists(join(this.path, 'grade.json'))) === undefined) return undefined
     return this.#read('grade.json', StoredGrade)
   }
 
-  /** Says that the session is over. Once and for all: it survives a power cut. */
+  /** Marks the session as ended. Durable: survives a power cut. */
   async writeOutcome(outcome: SessionOutcome): Promise<void> {
     await this.#replace('outcome.json', outcome)
   }
 
   async hasEnded(): Promise<boolean> {
-    return (await readIfThere(join(this.path, 'outcome.json'))) !== undefined
+    return (await readIfExists(join(this.path, 'outcome.json'))) !== undefined
   }
 
   async readOutcome(): Promise<SessionOutcome> {
@@ -170,7 +170,7 @@ export class SessionFolder {
 
   async #isUnfinished(): Promise<boolean> {
     const [order, outcome] = await Promise.all(
-      [ORDER, 'outcome.json'].map((name) => readIfThere(join(this.path, name))),
+      [ORDER, 'outcome.json'].map((name) => readIfExists(join(this.path, name))),
     )
     return order !== undefined && outcome === undefined
   }
@@ -185,7 +185,7 @@ export class SessionFolder {
     }
   }
 
-  /** All or nothing, whatever happens meanwhile. */
+  /** Replaces a file atomically and durably. */
   async #replace(name: string, value: unknown): Promise<void> {
     const draft = join(this.path, `.${name}.${randomUUID()}`)
     const file = await open(draft, 'wx', 0o600)
@@ -215,7 +215,7 @@ function toEntry(line: string): JournalEntry[] {
   }
 }
 
-async function readIfThere(path: string): Promise<string | undefined> {
+async function readIfExists(path: string): Promise<string | undefined> {
   try {
     return await readFile(path, 'utf8')
   } catch (error) {

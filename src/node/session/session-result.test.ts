@@ -36,7 +36,7 @@ function outcomeOf(more: Partial<SessionOutcome> = {}): SessionOutcome {
   }
 }
 
-test('what is written in pieces is one result, with the trainer’s own words in it', () => {
+test('renderResult() yields the JSON of one result, with the metadata of the trainer', () => {
   const grade = { outcome_reward: 0.5, metadata: { tests: 3 } }
   const text = [...renderResult({ order, outcome: outcomeOf({ grade }) })].join('')
   const result = SessionResult.parse(JSON.parse(text))
@@ -54,7 +54,7 @@ test('what is written in pieces is one result, with the trainer’s own words in
   })
 })
 
-test('an ending that NVIDIA Polar has no word for is an error, with ours beside it', () => {
+test('status is ERROR for an ending that NVIDIA Polar does not have; polar_status has the exact status', () => {
   const failure = new RolloutError('session.node-lost', 'Gone.').failure
   const text = [...renderResult({ order, outcome: outcomeOf({ status: 'CANCELLED', failure }) })].join('')
   expect(SessionResult.parse(JSON.parse(text))).toMatchObject({
@@ -66,7 +66,7 @@ test('an ending that NVIDIA Polar has no word for is an error, with ours beside 
   })
 })
 
-test('timing has the four keys of NVIDIA Polar and no null; polar_timing has all', () => {
+test('timing has the four keys of NVIDIA Polar without null; polar_timing has all keys', () => {
   const timing = { register_to_init_queue_ms: 1, init_ms: 2, ready_queue_ms: 3, run_ms: null, build_ms: 4 }
   const text = [...renderResult({ order, outcome: outcomeOf({ timing }) })].join('')
   const result = JSON.parse(text) as SessionResult
@@ -74,7 +74,7 @@ test('timing has the four keys of NVIDIA Polar and no null; polar_timing has all
   expect(result.polar_timing).toEqual(timing)
 })
 
-test('metadata of the trajectory has NVIDIA Polar’s fields of evaluation, model and agent', () => {
+test('trajectory metadata has the evaluation, model and agent fields of NVIDIA Polar', () => {
   const failure = new RolloutError('session.agent-timeout', 'Too long.').failure
   const graded = {
     ...order,
@@ -96,7 +96,7 @@ test('metadata of the trajectory has NVIDIA Polar’s fields of evaluation, mode
   })
 })
 
-test('a result is there wholly or not at all', async () => {
+test('writeResult() writes atomically', async () => {
   const path = join(scratch, 'result.json.zst')
   await writeResult(path, { order, outcome: outcomeOf() })
   const text = zstdDecompressSync(await readFile(path)).toString()

@@ -16,13 +16,13 @@ import { toTrace } from '../../trajectory/to-trace.ts'
 export interface ResultParts {
   order: SessionOrder
   outcome: SessionOutcome
-  /** Absent when there was nothing to build from. */
+  /** Absent if there were no calls to build from. */
   built?: BuiltSession | undefined
 }
 
 /**
- * The result as a trainer reads it: zstd of one JSON text. It survives a power cut when this resolves, and is there
- * wholly or not at all. Traces are made and written one at a time, so a session's size costs disk and not memory.
+ * Writes the result for the trainer: one JSON text, compressed with zstd. The file is atomic and durable when this
+ * resolves. Traces are rendered one at a time, so that the memory use does not grow with the session.
  */
 export async function writeResult(path: string, parts: ResultParts): Promise<void> {
   const draft = `${path}.${randomUUID()}`
@@ -41,7 +41,7 @@ export async function writeResult(path: string, parts: ResultParts): Promise<voi
   await rename(draft, path)
 }
 
-/** In pieces. All of them together are the JSON of one `SessionResult`. */
+/** Yields the JSON of one `SessionResult` in pieces. */
 export function* renderResult(parts: ResultParts): Generator<string> {
   const { trajectory, ...rest } = toHead(parts)
   const [head, tail] = split(JSON.stringify(trajectory), '"traces":[')
@@ -54,7 +54,7 @@ export function* renderResult(parts: ResultParts): Generator<string> {
   yield `${tail}}`
 }
 
-/** After the first mention of it: our own keys come before what others wrote. */
+/** Splits after the first occurrence of `mark`: our own keys come before values of users. */
 function split(text: string, mark: string): [string, string] {
   const at = text.indexOf(mark) + mark.length
   return [text.slice(0, at), text.slice(at)]
@@ -65,7 +65,7 @@ function* tracesOf({ order, outcome, built }: ResultParts): Generator<Trace> {
   const { metadata } = order.task
   const score = { metadata: {}, ...outcome.grade, session_id: order.sessionId, group_id: groupOf(order.task) }
   const more = {
-    // As the trainer wrote it: a number stays a number.
+    // Unchanged, as the trainer wrote it: a number stays a number.
     ...('group_id' in metadata && { group_id: metadata['group_id'] }),
     ...(isAgentTimeout(outcome) && { training_filter: AGENT_TIMEOUT_FILTER }),
   }
@@ -75,7 +75,7 @@ function* tracesOf({ order, outcome, built }: ResultParts): Generator<Trace> {
   }
 }
 
-/** All but the traces. */
+/** The result without its traces. */
 function toHead({ order, outcome, built }: ResultParts): SessionResult {
   const { task, sessionId, attempt } = order
   const { status, failure, ending, grade, counts, warnings, artifacts, timing, nodeId } = outcome
@@ -89,15 +89,15 @@ function toHead({ order, outcome, built }: ResultParts): SessionResult {
     node_id: nodeId,
     error: failure?.message ?? null,
     failure: failure ?? null,
-    // The trainer's own words come back to it; ours keep to one key of them.
+    // The trainer's own metadata, plus one key for ours.
     metadata: {
       ...task.metadata,
       polar: {
         attempt,
-        ...(ending === undefined ? {} : { ending: { kind: ending.kind, exit_code: ending.exitCode } }),
-        ...(grade === undefined ? {} : { evaluation: grade }),
-        ...(counts === undefined ? {} : { counts }),
-        ...(warnings === undefined ? {} : { warnings }),
+        ending: ending && { kind: ending.kind, exit_code: ending.exitCode },
+        evaluation: grade,
+        counts,
+        warnings,
         artifacts: artifacts.map(({ path, bytes, isCut }) => ({ path, bytes, is_cut: isCut })),
       },
     },
@@ -116,7 +116,7 @@ function toHead({ order, outcome, built }: ResultParts): SessionResult {
         ...lifted(task.metadata),
         ...modelFacts(built),
         ...agentFacts(outcome),
-        ...(grade === undefined ? {} : { evaluation: toEvaluation(task, grade) }),
+        evaluation: grade && toEvaluation(task, grade),
       },
     },
   }
@@ -126,7 +126,7 @@ function toTrajectoryStatus(status: SessionOutcome['status']): Trajectory['statu
   return status === 'COMPLETED' || status === 'TIMEOUT' ? status : 'ERROR'
 }
 
-/** The samples of a task are one group, unless the trainer has put several tasks into one. */
+/** The samples of a task are one group, unless the trainer's metadata puts several tasks into one group. */
 function groupOf({ task_id, metadata }: TaskRequest): string {
   const { group_id: given } = metadata
   return typeof given === 'string' || typeof given === 'number' ? String(given) : task_id
@@ -134,7 +134,7 @@ function groupOf({ task_id, metadata }: TaskRequest): string {
 
 const LIFTED = ['group_id', 'policy_version', 'rollout_step'] as const
 
-/** What NVIDIA Polar's builders repeat where its clients look for it. */
+/** Metadata that NVIDIA Polar's builders repeat in the trajectory, where its clients read it. */
 function lifted(metadata: TaskRequest['metadata']): Record<string, unknown> {
   return Object.fromEntries(LIFTED.filter((key) => key in metadata).map((key) => [key, metadata[key]]))
 }
@@ -147,7 +147,7 @@ const API_TYPES: Readonly<Record<string, string>> = {
   'google-generate': 'google',
 }
 
-/** Of the last call: NVIDIA Polar keeps one value per session. */
+/** Describes the last call: NVIDIA Polar stores one value per session. */
 function modelFacts(built: BuiltSession | undefined): Record<string, unknown> {
   const turn = built?.session.turns.at(-1)
   return {
@@ -157,7 +157,7 @@ function modelFacts(built: BuiltSession | undefined): Record<string, unknown> {
   }
 }
 
-/** NVIDIA Polar's trainer trains on a timeout only when the result says that the agent's own time ran out. */
+/** NVIDIA Polar's trainer uses a timed-out session only if its result has this filter. */
 const AGENT_TIMEOUT_FILTER = { reason: 'agent_timeout', trainable: true, masked: false }
 
 function isAgentTimeout({ status, failure }: SessionOutcome): boolean {
@@ -167,7 +167,7 @@ function isAgentTimeout({ status, failure }: SessionOutcome): boolean {
 function agentFacts(outcome: SessionOutcome): Record<string, unknown> {
   const { ending } = outcome
   if (ending === undefined) return {}
-  // NVIDIA Polar has no word for an agent that reached a limit of its own; there it has completed.
+  // NVIDIA Polar has no status for an agent that reached its own limit; it reports `completed`.
   const status = ending.kind === 'truncated' ? 'completed' : ending.kind
   return {
     agent_result: {

@@ -1,20 +1,20 @@
 import * as z from 'zod'
-import { Slots } from '../../lib/async/slots.ts'
+import { Slots, type Slot } from '../../lib/async/slots.ts'
 import type { NodeStageMetrics } from '../../model/node.ts'
 
-/** How many sessions may be at each stage of a node. */
+/** Limits the sessions in each stage of a node. */
 export const StageWidths = z.strictObject({
-  init: z.int().min(1).default(4).describe('Sandboxes that are being made ready at a time'),
-  ready: z.int().min(0).default(4).describe('Sandboxes that may wait, ready, for a place to run; 0: none waits'),
-  run: z.int().min(1).default(4).describe('Agents at work at a time'),
-  postrun: z.int().min(1).default(4).describe('Sessions that are being built and graded at a time'),
-  backlog: z.int().min(1).default(8).describe('Ended agents that may wait to be graded before new ones have to wait'),
+  init: z.int().min(1).default(4).describe('Sandboxes prepared at a time'),
+  ready: z.int().min(0).default(4).describe('Prepared sandboxes that may wait for a run slot; 0: none'),
+  run: z.int().min(1).default(4).describe('Harnesses that run at a time'),
+  postrun: z.int().min(1).default(4).describe('Sessions built and graded at a time'),
+  backlog: z.int().min(1).default(8).describe('Ended sessions that may wait for grading; more block the run slots'),
 })
 export type StageWidths = z.infer<typeof StageWidths>
 
 /**
- * The pools of a node. A session takes its place in the next before it gives up the one it has, so a full stage holds up
- * the one before it, and what is prepared, or waits to be graded, is bounded.
+ * The semaphores of a node, one for each stage. A session acquires a slot of the next stage before it releases its slot,
+ * so a full stage blocks the stage before it, and the number of prepared and of ungraded sandboxes is bounded.
  */
 export class Stages {
   readonly init: Slots
@@ -40,5 +40,35 @@ export class Stages {
       postrun_queue_depth: this.backlog.inUse,
       postrun_inflight: this.postrun.inUse,
     }
+  }
+}
+
+/** The slot of one session: it holds a slot of at most one stage. */
+export class StageSlot implements Disposable {
+  readonly #stages: Stages
+  readonly #priority: number
+  #slot: Slot | undefined
+
+  constructor(stages: Stages, priority: number) {
+    this.#stages = stages
+    this.#priority = priority
+  }
+
+  /** Waits for a slot of the stage, then releases the held slot. Rejects if `signal` is aborted. */
+  async moveTo(stage: 'init' | 'ready' | 'run' | 'backlog' | 'postrun', signal?: AbortSignal): Promise<void> {
+    const next = await this.#stages[stage].acquire(this.#priority, signal)
+    this.release()
+    this.#slot = next
+    signal?.throwIfAborted()
+  }
+
+  /** Idempotent. */
+  release(): void {
+    this.#slot?.release()
+    this.#slot = undefined
+  }
+
+  [Symbol.dispose](): void {
+    this.release()
   }
 }

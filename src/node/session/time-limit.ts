@@ -1,22 +1,23 @@
-import type { Clock } from '../../lib/async/clock.ts'
+import type { Clock, MonotonicClock } from '../../lib/async/clock.ts'
 import { RolloutError, type FailureCode } from '../../model/failure.ts'
 
 export interface Limit {
   ms: number
-  /** What it is called when it is passed, and in which words. */
+  /** Failure code and message after the limit is reached. */
   code: FailureCode
   message: string
 }
 
-/** How long work may take to stop after it was told to, before it is left behind. */
+/** How long work may take to stop after its signal is aborted before it is abandoned. */
 const GRACE_MS = 15_000
 
 /**
- * Does work under a time limit and an outer signal. The work is told by its signal, whose reason says why, and is waited
- * for, so that nothing of it goes on behind our back; only work that does not listen is left behind, as `runtime.gone`.
- * Resolves with what the work gave, even if it was told to stop; rejects with why it was told, or with what it threw.
+ * Runs work under a time limit and an outer signal; both abort the signal of the work, whose reason is the cause. Then
+ * waits for the work to settle, so that no part of it runs on unnoticed; work that does not settle within the grace time
+ * is abandoned and fails as `runtime.gone`. Resolves with the value of the work, even after an abort; rejects with the
+ * reason of the abort, or else with the error of the work.
  */
-export async function within<T>(
+export async function withTimeLimit<T>(
   limit: Limit,
   { clock, signal: outer }: { clock: Clock; signal: AbortSignal },
   work: (signal: AbortSignal) => Promise<T>,
@@ -28,11 +29,8 @@ export async function within<T>(
   const stop = (reason: unknown): void => {
     if (inner.signal.aborted) return
     inner.abort(reason)
-    stopGrace = clock.after(GRACE_MS, () =>
-      abandoned.reject(
-        new RolloutError('runtime.gone', `It was told to stop (${String(reason)}) and did not within ${GRACE_MS} ms.`),
-      ),
-    )
+    const message = `A step of the session was aborted (${String(reason)}) and did not end within ${GRACE_MS} ms.`
+    stopGrace = clock.after(GRACE_MS, () => abandoned.reject(new RolloutError('runtime.gone', message)))
   }
   const stopTimer = clock.after(limit.ms, () => stop(new RolloutError(limit.code, limit.message)))
   const onAbort = (): void => stop(outer.reason)
@@ -46,12 +44,55 @@ export async function within<T>(
   }
 }
 
-/** Work that ends with an error after it was told to stop ended for the reason it was told. */
+/** An error after an abort is replaced by the reason of the abort. */
 async function attempt<T>(work: (signal: AbortSignal) => Promise<T>, signal: AbortSignal): Promise<T> {
   try {
     return await work(signal)
   } catch (error) {
     signal.throwIfAborted()
     throw error
+  }
+}
+
+export interface SessionLimits {
+  initMs: number
+  agentMs: number
+  evaluateMs: number
+  /** Limits init and agent together. Grading is not part of it: a session that used up its time is still graded. */
+  sessionMs: number
+}
+
+const TIMED_STEPS = {
+  init: { limit: 'initMs', code: 'session.init-timeout', what: 'Preparing the sandbox' },
+  agent: { limit: 'agentMs', code: 'session.agent-timeout', what: 'The agent' },
+  evaluate: { limit: 'evaluateMs', code: 'evaluator.timeout', what: 'Grading' },
+} as const
+
+/** Applies the time limits of one session to its steps. Time in queues is not counted. */
+export class StepTimer {
+  readonly #limits: SessionLimits
+  readonly #clock: MonotonicClock
+  readonly #cancel: AbortSignal
+  #spentMs = 0
+
+  constructor(limits: SessionLimits, clock: MonotonicClock, cancel: AbortSignal) {
+    this.#limits = limits
+    this.#clock = clock
+    this.#cancel = cancel
+  }
+
+  async limit<T>(step: keyof typeof TIMED_STEPS, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const { limit, code, what } = TIMED_STEPS[step]
+    const stepMs = this.#limits[limit]
+    const leftMs = step === 'evaluate' ? Infinity : this.#limits.sessionMs - this.#spentMs
+    const ms = Math.max(0, Math.min(stepMs, leftMs))
+    const which = leftMs < stepMs ? 'the time left of the whole session’s limit' : 'its time limit'
+    const message = `${what} took longer than ${which}, ${(ms / 1000).toFixed(1)} s.`
+    const startedAt = this.#clock.monotonic()
+    try {
+      return await withTimeLimit({ ms, code, message }, { clock: this.#clock, signal: this.#cancel }, work)
+    } finally {
+      this.#spentMs += this.#clock.monotonic() - startedAt
+    }
   }
 }

@@ -6,8 +6,8 @@ import { createLimit } from '../../../lib/async/limit.ts'
 const PARALLEL = 32
 
 /**
- * Changes when a file, or any file of a tree, does: by name, mode, size and time of last change, as git tells it. What is in
- * the files is not read, so that asking is cheap.
+ * Returns a digest that changes with any file of a tree. Uses the name, mode, size and modification time of each file, as
+ * git does; contents are not read, which keeps it fast.
  */
 export async function digestTree(root: string): Promise<string> {
   const limit = createLimit(PARALLEL)

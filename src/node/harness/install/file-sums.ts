@@ -5,24 +5,24 @@ import { join, relative } from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { createLimit } from '../../../lib/async/limit.ts'
 
-/** What one file of a tree is, without its time and owner. */
+/** The content and mode of one file of a tree. */
 export interface FileSum {
-  /** Below the tree's root, with slashes. */
+  /** Relative to the root of the tree, with slashes. */
   path: string
-  /** Permissions in octal; `link` for a symbolic link, whose sum is that of where it points to. */
+  /** Permissions in octal; `link` for a symbolic link, whose sum is that of its target path. */
   mode: string
   bytes: number
   sha256: string
 }
 
-/** Every file and link below, by path; nothing else may be there. */
+/** Sums all files and links of a tree, ordered by path. Throws if the tree contains other kinds of files. */
 export async function sumFiles(root: string, { except }: { except: readonly string[] }): Promise<FileSum[]> {
   const entries = await readdir(root, { recursive: true, withFileTypes: true })
   const paths = entries.filter((entry) => !entry.isDirectory()).map((entry) => join(entry.parentPath, entry.name))
   const names = paths.map((path) => relative(root, path)).filter((name) => !except.includes(name))
   const limit = createLimit(PARALLEL)
   const sums = await Promise.all(names.map((name) => limit(() => sumFile(join(root, name), name))))
-  return sums.sort((one, other) => (one.path < other.path ? -1 : 1))
+  return sums.sort((a, b) => (a.path < b.path ? -1 : 1))
 }
 
 const PARALLEL = 8
@@ -38,7 +38,7 @@ async function sumFile(path: string, name: string): Promise<FileSum> {
   return { path: name, mode: (info.mode & 0o777).toString(8), bytes: info.size, sha256 }
 }
 
-/** Below it a stream costs more than the bytes. */
+/** Smaller files are read at once, which is faster than a stream. */
 const SMALL = 1 << 20
 
 function digest(data: string | Buffer): string {
@@ -51,32 +51,33 @@ export async function hashFile(path: string): Promise<string> {
   return hash.digest('hex')
 }
 
-/** One line a file. Its own sum stands for the whole tree. */
+/** Renders one line per file. The sum of this text identifies the whole tree. */
 export function renderSums(sums: readonly FileSum[]): string {
   return sums.map(({ path, mode, bytes, sha256 }) => `${sha256} ${mode} ${bytes} ${JSON.stringify(path)}\n`).join('')
 }
 
-/** Throws for a line that `renderSums` would not write. */
+/** Throws on a line that `renderSums` does not write. */
 export function parseSums(text: string): FileSum[] {
   return text
     .split('\n')
     .filter((line) => line !== '')
     .map((line) => {
       const [, sha256, mode, bytes, path] = /^([0-9a-f]{64}) ([0-7]{3}|link) (\d+) (".*")$/.exec(line) ?? []
-      if (sha256 === undefined || mode === undefined || path === undefined) throw new Error(`no sum of a file: ${line}`)
+      if (sha256 === undefined || mode === undefined || path === undefined)
+        throw new Error(`invalid line in the sums of files: ${line}`)
       return { sha256, mode, bytes: Number(bytes), path: JSON.parse(path) as string }
     })
 }
 
-/** What is not as it was, each with its path; empty when all is. */
+/** Returns the differences between two lists of sums, each with its path. */
 export function compareSums(expected: readonly FileSum[], actual: readonly FileSum[]): string[] {
-  const here = new Map(actual.map((sum) => [sum.path, sum]))
+  const left = new Map(actual.map((sum) => [sum.path, sum]))
   const problems = expected.flatMap((sum) => {
-    const found = here.get(sum.path)
-    here.delete(sum.path)
+    const found = left.get(sum.path)
+    left.delete(sum.path)
     if (found === undefined) return `${sum.path} is missing`
     if (found.sha256 !== sum.sha256) return `${sum.path} was changed`
     return found.mode === sum.mode ? [] : `${sum.path} has mode ${found.mode}, not ${sum.mode}`
   })
-  return [...problems, ...[...here.keys()].map((path) => `${path} does not belong there`)]
+  return [...problems, ...[...left.keys()].map((path) => `${path} does not belong there`)]
 }

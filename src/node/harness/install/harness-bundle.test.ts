@@ -34,7 +34,7 @@ function seal(): Promise<Bundle> {
 describe('a bundle', () => {
   beforeEach(() => write('node/bin/node', 'no ELF', 0o755))
 
-  test('says what it is, and can be read by whoever a sandbox runs as', async () => {
+  test('describes itself, and every user can read its files', async () => {
     const bundle = await seal()
     expect(bundle).toMatchObject({
       schemaVersion: 1,
@@ -52,7 +52,7 @@ describe('a bundle', () => {
     expect(await checkBundle(folder, bundle)).toEqual([])
   })
 
-  test('has the same sum as another of the same files, and another when one differs', async () => {
+  test('has the same sum as a bundle with equal files, and a different sum if one file differs', async () => {
     const { sha256 } = await seal()
     expect((await seal()).sha256).toBe(sha256)
     await chmod(join(folder, 'node_modules/toy/cli.js'), 0o755)
@@ -82,7 +82,7 @@ describe('a bundle', () => {
     ],
     ['covered up', () => write('bundle.sums', ''), 'bundle.sums was changed'],
     ['without sums', () => rm(join(folder, 'bundle.sums')), 'bundle.sums is missing'],
-  ])('names a file that is %s', async (_case, tamper, problem) => {
+  ])('reports a file that is %s', async (_case, tamper, problem) => {
     const bundle = await seal()
     await tamper()
     expect(await checkBundle(folder, bundle)).toEqual([problem])
@@ -90,21 +90,21 @@ describe('a bundle', () => {
 
   test.each([
     ['no JSON', '{'],
-    ['made by a newer polar', JSON.stringify({ schemaVersion: 2 })],
-  ])('that is %s is damaged, not absent', async (_case, text) => {
+    ['made by a newer version', JSON.stringify({ schemaVersion: 2 })],
+  ])('that is %s counts as damaged, not as absent', async (_case, text) => {
     await write('bundle.json', text)
     await expect(loadBundle(folder)).rejects.toMatchObject({ code: 'harness.damaged' })
   })
 
-  test('cannot name a program outside of itself', async () => {
+  test('cannot contain a program path outside of its folder', async () => {
     await seal()
     const text = await readFile(join(folder, 'bundle.json'), 'utf8')
     await write('bundle.json', text.replace('node_modules/toy/cli.js', '../../bin/sh'))
-    await expect(loadBundle(folder)).rejects.toThrow('must lead to somewhere inside')
+    await expect(loadBundle(folder)).rejects.toThrow('must be a path inside the bundle')
   })
 })
 
-test('bundleStart() is the same command wherever the bundle lies', () => {
+test('bundleStart() returns the command relative to the mount path', () => {
   const node = {
     program: { kind: 'node', path: 'cli.js' },
     interpreter: { path: 'node/bin/node', version: '24.0.0' },

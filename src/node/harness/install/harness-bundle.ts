@@ -7,33 +7,33 @@ import { RolloutError } from '../../../model/failure.ts'
 import { compareSums, parseSums, renderSums, sumFiles } from './file-sums.ts'
 import type { PackagedHarness } from '../presets/harness.ts'
 
-const relativePath = z.string().regex(/^(?!\/)(?!.*(^|\/)\.\.(\/|$)).+$/, 'must lead to somewhere inside')
+const relativePath = z.string().regex(/^(?!\/)(?!.*(^|\/)\.\.(\/|$)).+$/, 'must be a path inside the bundle')
 
 /**
- * A harness in a folder that needs nothing from outside of itself but what `requires` says: the CLI, and the Node or
- * Python that runs it. It may be mounted read-only into any sandbox of its platform, at any path. All paths are relative
- * to the folder, and `bundle.sums` beside this says what each file is.
+ * A harness in a folder: the CLI, and the Node or Python that runs it. The sandbox must provide only what `requires`
+ * lists. A bundle can be mounted read-only into any sandbox of its platform, at any path. All paths are relative to the
+ * folder; the file `bundle.sums` lists the sums of all files.
  */
 export const Bundle = z.strictObject({
   schemaVersion: z.literal(1),
   name: z.string(),
   version: z.string(),
   package: z.strictObject({ registry: z.enum(['npm', 'pypi']), name: z.string() }),
-  /** As Node names it. */
+  /** Node's name of the platform. */
   platform: z.string(),
   program: z.strictObject({ kind: z.enum(['node', 'python', 'native']), path: relativePath }),
-  /** What runs the program; null when it runs by itself. */
+  /** The interpreter of the program; null for a native program. */
   interpreter: z.strictObject({ path: relativePath, version: z.string() }).nullable(),
-  /** What the sandbox must have. `libc` null: anything will do. */
+  /** What the sandbox must provide. `libc` null: any libc. */
   requires: z.strictObject({
     libc: z.enum(['glibc', 'musl']).nullable(),
-    /** At least; null without glibc. */
+    /** The minimum version; null without glibc. */
     glibc: z.string().nullable(),
     libraries: z.array(z.string()),
   }),
   files: z.int(),
   bytes: z.int(),
-  /** Of bundle.sums. */
+  /** The sum of bundle.sums. */
   sha256: z.string(),
   createdBy: z.string(),
 })
@@ -42,13 +42,13 @@ export type Bundle = z.infer<typeof Bundle>
 const BUNDLE_FILE = 'bundle.json'
 const SUMS_FILE = 'bundle.sums'
 
-/** How to start a program: what comes before its arguments, and what it must find in its environment. */
+/** The command of a program without its arguments, and the variables that it needs. */
 export interface ProgramStart {
   command: readonly [string, ...string[]]
   env: Readonly<Record<string, string>>
 }
 
-/** How to start what is in a bundle that lies at `at`, a path as whoever starts it sees it. */
+/** Returns the command of a bundle that is mounted at the path `at`. */
 export function bundleStart(
   { program, interpreter }: Pick<Bundle, 'program' | 'interpreter'>,
   at: string,
@@ -60,16 +60,16 @@ export function bundleStart(
     case 'node':
       return { command: [`${at}/${interpreter?.path}`, path], env: {} }
     case 'python':
-      // Isolated: neither variables nor packages of the sandbox's own Python take part. The libraries it came with are
-      // found by a variable that it takes away from its children. Bytecode that a session wrote would damage the bundle.
+      // Isolated: variables and packages of the sandbox's own Python are not used. The bundle's sitecustomize.py removes
+      // LD_LIBRARY_PATH from the environment of child processes. A session must not write bytecode into its bundle.
       return { command: [path, '-I', '-B'], env: { LD_LIBRARY_PATH: `${at}/${PYTHON_LIBRARIES}` } }
   }
 }
 
-/** Where the libraries that a Python needs lie in a bundle. */
+/** The folder of a bundle with the shared libraries of Python. */
 export const PYTHON_LIBRARIES = 'python/lib'
 
-/** Undefined when there is none; throws RolloutError `harness.damaged` for one that cannot be read. */
+/** Undefined if the folder has no bundle. Throws `harness.damaged` if the bundle cannot be read. */
 export async function loadBundle(folder: string): Promise<Bundle | undefined> {
   const path = join(folder, BUNDLE_FILE)
   const text = await readFile(path, 'utf8').catch((error: NodeJS.ErrnoException) => {
@@ -81,7 +81,9 @@ export async function loadBundle(folder: string): Promise<Bundle | undefined> {
   const bundle = Bundle.safeParse(parseJson(text))
   if (bundle.success) return bundle.data
   const reason =
-    typeof schemaVersion === 'number' && schemaVersion > 1 ? 'a newer polar made it' : z.prettifyError(bundle.error)
+    typeof schemaVersion === 'number' && schemaVersion > 1
+      ? 'a newer version of polar created it'
+      : z.prettifyError(bundle.error)
   throw new RolloutError('harness.damaged', `${path} cannot be read: ${reason}`)
 }
 
@@ -95,13 +97,13 @@ function parseJson(text: string): unknown {
 
 export type BundleContents = Pick<Bundle, 'platform' | 'program' | 'interpreter' | 'createdBy'>
 
-/** Makes a bundle of a folder with all that belongs into it: from here on nothing in it may change. */
+/** Makes a folder a bundle: records the sums of its files, which must not change afterwards. */
 export async function sealBundle(
   folder: string,
   harness: Pick<PackagedHarness, 'name' | 'package'>,
   contents: BundleContents,
 ): Promise<Bundle> {
-  await openToAll(folder)
+  await makeReadable(folder)
   const sums = await sumFiles(folder, { except: [BUNDLE_FILE, SUMS_FILE] })
   const text = renderSums(sums)
   const { registry, name, version } = harness.package
@@ -119,27 +121,27 @@ export async function sealBundle(
     sha256: createHash('sha256').update(text).digest('hex'),
     createdBy: contents.createdBy,
   }
-  await writeWhole(join(folder, SUMS_FILE), text)
-  await writeWhole(join(folder, BUNDLE_FILE), `${JSON.stringify(bundle, null, 2)}\n`)
+  await writeAtomically(join(folder, SUMS_FILE), text)
+  await writeAtomically(join(folder, BUNDLE_FILE), `${JSON.stringify(bundle, null, 2)}\n`)
   return bundle
 }
 
-/** Another one that seals the same at the same time writes the same. */
-async function writeWhole(path: string, text: string): Promise<void> {
+/** Writes a file atomically. A concurrent process that seals the same folder writes the same content. */
+async function writeAtomically(path: string, text: string): Promise<void> {
   const scratch = `${path}.${process.pid}`
   await writeFile(scratch, text, { mode: 0o644 })
   await rename(scratch, path)
 }
 
-/** In a sandbox it may be anybody who runs it. Who may come to the folder at all is up to the folders above it. */
-async function openToAll(folder: string): Promise<void> {
+/** Makes all files readable: the user of a sandbox is not known. Access is restricted by the parent folders. */
+async function makeReadable(folder: string): Promise<void> {
   await chmod(folder, 0o755)
   for (const entry of await readdir(folder, { recursive: true, withFileTypes: true })) {
     if (entry.isSymbolicLink()) continue
     const path = join(entry.parentPath, entry.name)
     const mode = (await lstat(path)).mode & 0o777
-    const wanted = mode | (mode & 0o111 ? 0o555 : 0o444)
-    if (mode !== wanted) await chmod(path, wanted)
+    const readable = mode | (mode & 0o111 ? 0o555 : 0o444)
+    if (mode !== readable) await chmod(path, readable)
   }
 }
 
@@ -168,11 +170,11 @@ async function extensionModules(folder: string): Promise<string[]> {
   return names.filter((name) => /\.so(\.[\d.]+)?$/.test(name))
 }
 
-function byVersion(one: string, other: string): number {
-  return one.localeCompare(other, 'en', { numeric: true })
+function byVersion(a: string, b: string): number {
+  return a.localeCompare(b, 'en', { numeric: true })
 }
 
-/** All that is wrong with the files of a bundle, by name; empty when it is as it was sealed. */
+/** Returns the files of a bundle that changed since it was sealed, with the reason. */
 export async function checkBundle(folder: string, bundle: Bundle): Promise<string[]> {
   const text = await readFile(join(folder, SUMS_FILE), 'utf8').catch(() => undefined)
   if (text === undefined) return [`${SUMS_FILE} is missing`]

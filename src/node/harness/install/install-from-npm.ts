@@ -3,13 +3,13 @@ import { join } from 'node:path'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import type { HarnessPackage } from '../presets/harness.ts'
 
-/** Puts a package with all it needs into an empty folder. Gives what went wrong, if anything. No script of it runs. */
+/** Installs a package with its dependencies into an empty folder, without running scripts. Returns the error message, if any. */
 export async function installFromNpm(
   { name, version }: HarnessPackage,
   folder: string,
   { env, signal }: { env: Readonly<Record<string, string | undefined>>; signal: AbortSignal },
 ): Promise<string | undefined> {
-  // Without one of its own npm would look for the project around it.
+  // Without this file npm would use the project of a parent folder.
   await writeFile(join(folder, 'package.json'), '{ "private": true }\n')
   const flags = ['--prefix', folder, '--ignore-scripts', '--no-audit', '--no-fund', '--omit=dev', '--save-exact']
   const { exitCode, stderr, stdout } = await runProgram(['npm', 'install', ...flags, `${name}@${version}`], {

@@ -1,8 +1,9 @@
-import { access, chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:fs/promises'
+import { chmod, copyFile, cp, mkdir, readdir, realpath, writeFile } from 'node:fs/promises'
+import { basename, dirname, join, relative } from 'node:path'
+import { fileExists } from '../../../lib/fs/file-exists.ts'
 import { readElfNeeds } from '../../../lib/process/elf.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
-import { isOlder, type HarnessPlaces } from '../find-harness.ts'
-import { basename, dirname, join, relative } from 'node:path'
+import { isOlder, type HarnessFolders } from '../find-harness.ts'
 import { compilePython } from './compile-python.ts'
 import { PYTHON_LIBRARIES } from './harness-bundle.ts'
 import type { HarnessPackage } from '../presets/harness.ts'
@@ -11,13 +12,12 @@ import { fetchStandalonePython } from './standalone-python.ts'
 interface PipDeps {
   env: Readonly<Record<string, string | undefined>>
   signal: AbortSignal
-  places: Pick<HarnessPlaces, 'platform' | 'tmpdir'>
+  folders: Pick<HarnessFolders, 'platform' | 'tmpdir'>
 }
 
 /**
- * Puts a package into an empty folder, together with the Python that it was made for: a copy of one from PATH, its standard
- * library and the libraries that these load; or of one that is fetched, where those are too old. Gives what went wrong, if
- * anything.
+ * Installs a package into an empty folder, with a copy of Python, its standard library and the shared libraries that they
+ * load. Copies a Python from PATH, or a downloaded Python if those in PATH are too old. Returns the error message, if any.
  */
 export async function installFromPypi(
   { name, version, pins = [], minimumPython, imports }: HarnessPackage,
@@ -36,7 +36,7 @@ export async function installFromPypi(
   )
   if (pip.exitCode !== 0) return `pip ended with ${pip.exitCode}:\n${(pip.stderr || pip.stdout).trim().slice(-2000)}`
   await copyLibraries(folder, deps)
-  const { tmpdir } = deps.places
+  const { tmpdir } = deps.folders
   await compilePython({
     folder,
     program: PROGRAM,
@@ -50,23 +50,16 @@ export async function installFromPypi(
 
 const PROGRAM = 'python/bin/python3'
 
-/** Where distributions of Linux keep the certificate authorities that the machine trusts. */
+/** Files of Linux distributions with the certificate authorities that the machine trusts. */
 const SYSTEM_CERTIFICATES = ['/etc/ssl/certs/ca-certificates.crt', '/etc/pki/tls/certs/ca-bundle.crt']
 
-/** The pip of a fetched Python trusts only authorities of its own, unless a setting names others: a company's are missing. */
+/** The pip of a downloaded Python trusts only its own authorities by default; those of a company are missing. */
 async function toStandaloneEnv(pip: string, env: PipDeps['env']): Promise<PipDeps['env']> {
   const isSet = ['PIP_CERT', 'REQUESTS_CA_BUNDLE', 'CURL_CA_BUNDLE'].some((name) => env[name] !== undefined)
   const found = isSet
     ? []
-    : await Promise.all(
-        SYSTEM_CERTIFICATES.map((path) =>
-          access(path).then(
-            () => path,
-            () => undefined,
-          ),
-        ),
-      )
-  const bundle = found.find((path) => path !== undefined)
+    : await Promise.all(SYSTEM_CERTIFICATES.map(async (path) => ((await fileExists(path)) ? [path] : [])))
+  const [bundle] = found.flat()
   return { ...env, PYTHONPATH: pip, ...(bundle === undefined ? {} : { PIP_CERT: bundle }) }
 }
 
@@ -75,27 +68,27 @@ interface Python extends AsyncDisposable {
   /** `3.12` */
   minor: string
   standardLibrary: string
-  /** A folder with pip; absent: it has one itself. */
+  /** A folder with pip. Absent: the Python contains pip. */
   pip?: string
 }
 
-/** Others than `python3` are asked only where that one is too old; where all are, one is fetched. */
+/** Tries other commands only if `python3` is too old, and downloads a Python if all of them are. */
 async function findPython(minimum: string | undefined, deps: PipDeps): Promise<Python | string> {
-  const usual = await askPython('python3', deps)
+  const preferred = await inspectPython('python3', deps)
   const isEnough = (python: Python | string): python is Python =>
     typeof python !== 'string' && (minimum === undefined || !isOlder(python.minor, minimum))
-  if (minimum === undefined || isEnough(usual)) return usual
+  if (minimum === undefined || isEnough(preferred)) return preferred
   for (const name of OTHER_PYTHONS) {
-    const other = await askPython(name, deps)
+    const other = await inspectPython(name, deps)
     if (isEnough(other) && (await hasPip(other, deps))) return other
   }
   try {
     const { executable, pip, ...rest } = await fetchStandalonePython({
-      ...deps.places,
+      ...deps.folders,
       env: deps.env,
       signal: deps.signal,
     })
-    const python = await askPython(executable, deps)
+    const python = await inspectPython(executable, deps)
     return typeof python === 'string' ? python : { ...python, pip, ...rest }
   } catch (error) {
     deps.signal.throwIfAborted()
@@ -105,7 +98,7 @@ async function findPython(minimum: string | undefined, deps: PipDeps): Promise<P
 
 const OTHER_PYTHONS = ['python3.14', 'python3.13', 'python3.12']
 
-async function askPython(name: string, deps: PipDeps): Promise<Python | string> {
+async function inspectPython(name: string, deps: PipDeps): Promise<Python | string> {
   const script = `import json, sys, sysconfig
 print(json.dumps([sys._base_executable, "%d.%d" % sys.version_info[:2], sysconfig.get_path("stdlib")]))`
   const { exitCode, stdout, stderr } = await runProgram([name, '-I', '-c', script], deps)
@@ -118,7 +111,7 @@ async function hasPip({ executable }: Python, deps: PipDeps): Promise<boolean> {
   return (await runProgram([executable, '-m', 'pip', '--version'], deps)).exitCode === 0
 }
 
-/** Gives its library folder. Python finds it by where it lies itself, wherever that is. */
+/** Copies Python and returns its library folder, which Python finds relative to its program. */
 async function copyPython({ executable, minor, standardLibrary }: Python, folder: string): Promise<string> {
   const program = join(folder, PROGRAM)
   await mkdir(dirname(program), { recursive: true })
@@ -135,7 +128,7 @@ async function copyPython({ executable, minor, standardLibrary }: Python, folder
   return home
 }
 
-/** Of the standard library: tests, packages of whoever installed it, windows and what only builds other things. */
+/** Parts of the standard library that are not copied: tests, installed packages, GUI and build tools. */
 const UNUSED =
   /^\/(test|lib-dynload\/_tkinter\.[^/]*|lib-dynload\/nis\.[^/]*|site-packages|dist-packages|idlelib|tkinter|turtledemo|ensurepip|lib2to3\/tests|config-[^/]*)(\/|$)|\/(__pycache__|tests)(\/|$)/
 
@@ -150,17 +143,17 @@ if packages not in sys.path:
     site.addsitedir(packages)
 `
 
-/** What is loaded from the machine, but for libc and its kin, which every sandbox with glibc has. */
+/** Copies shared libraries of the machine, except those of glibc, which every sandbox with glibc has. */
 async function copyLibraries(folder: string, deps: PipDeps): Promise<void> {
   const target = join(folder, PYTHON_LIBRARIES)
   const modules = (await readdir(folder, { recursive: true })).filter((name) => name.endsWith('.so'))
   const known = new Set<string>()
   for (const path of [PROGRAM, ...modules].map((name) => join(folder, name))) {
     const needs = await readElfNeeds(path).catch(() => undefined)
-    const wanted = needs?.libraries.filter((library) => !SYSTEM.test(library) && !known.has(library)) ?? []
-    if (wanted.length === 0) continue
+    const missing = needs?.libraries.filter((library) => !SYSTEM.test(library) && !known.has(library)) ?? []
+    if (missing.length === 0) continue
     for (const [library, source] of await resolveLibraries(path, deps)) {
-      // Wheels bring their own and know where they are.
+      // Wheels contain their own libraries and find them by relative paths.
       if (known.has(library) || SYSTEM.test(library) || source.startsWith(`${folder}/`)) continue
       known.add(library)
       await copyFile(source, join(target, library))
@@ -170,7 +163,7 @@ async function copyLibraries(folder: string, deps: PipDeps): Promise<void> {
 
 const SYSTEM = /^(ld-linux|linux-vdso|lib(c|m|dl|rt|pthread|util|resolv|nsl|anl|BrokenLocale)\.so)/
 
-/** The machine's own loader says where each one is, also those that others of them need. */
+/** Resolves all libraries of a program with the machine's dynamic loader, including indirect ones. */
 async function resolveLibraries(path: string, deps: PipDeps): Promise<[string, string][]> {
   const { stdout } = await runProgram(['ldd', path], deps)
   const found = [...stdout.matchAll(/^\s*(\S+) => (\/\S+) \(/gm)]

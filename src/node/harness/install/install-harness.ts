@@ -3,17 +3,17 @@ import { chmod, constants, copyFile, link, mkdir, mkdtemp, rename, rm } from 'no
 import { basename, dirname, join, relative } from 'node:path'
 import { RolloutError } from '../../../model/failure.ts'
 import { hashFile } from './file-sums.ts'
-import { askVersion, assertNode, findProgram, installFolder, type HarnessPlaces } from '../find-harness.ts'
+import { assertNode, findProgram, installFolder, readVersion, type HarnessFolders } from '../find-harness.ts'
 import { bundleStart, checkBundle, loadBundle, sealBundle, type Bundle, type BundleContents } from './harness-bundle.ts'
 import type { PackagedHarness } from '../presets/harness.ts'
 import { installFromNpm } from './install-from-npm.ts'
 import { installFromPypi } from './install-from-pypi.ts'
 
 export interface InstallDeps {
-  places: HarnessPlaces
-  /** For npm and pip: their settings, proxy and cache are the user's own. */
+  folders: HarnessFolders
+  /** Environment of npm and pip, with the user's settings, proxy and cache. */
   env: Readonly<Record<string, string | undefined>>
-  /** Who makes the bundle. */
+  /** Recorded in the bundle. */
   createdBy: string
   signal: AbortSignal
 }
@@ -21,33 +21,33 @@ export interface InstallDeps {
 export interface Installation {
   folder: string
   bundle: Bundle
-  /** `upgraded`: the package was there, but was no bundle yet. `replaced`: what was there was damaged. */
+  /** `upgraded`: the package was installed, but was not a bundle yet. `replaced`: the installed bundle was damaged. */
   outcome: 'installed' | 'upgraded' | 'replaced' | 'kept'
 }
 
 /**
- * Puts the pinned version of a harness where `findHarness` looks for it, as a bundle. It appears there whole and checked, or
- * not at all; who else installs the same at the same time does no harm.
+ * Installs the pinned version of a harness as a bundle, where `findHarness` finds it. The installation is atomic; several
+ * processes may install the same harness at the same time.
  */
 export async function installHarness(harness: PackagedHarness, deps: InstallDeps): Promise<Installation> {
-  const { places } = deps
-  const folder = installFolder(harness, places.dir)
-  const state = await stateOf(harness, folder, places)
+  const { folders } = deps
+  const folder = installFolder(harness, folders.dir)
+  const state = await stateOf(harness, folder, folders)
   switch (state.kind) {
     case 'whole':
       return { folder, bundle: state.bundle, outcome: 'kept' }
     case 'unsealed':
       return { folder, bundle: await seal(harness, folder, deps), outcome: 'upgraded' }
     case 'damaged':
-      return { folder, bundle: await makeAnew(harness, folder, deps, { replace: true }), outcome: 'replaced' }
+      return { folder, bundle: await createBundle(harness, folder, deps, { replace: true }), outcome: 'replaced' }
     case 'absent':
-      return { folder, bundle: await makeAnew(harness, folder, deps, { replace: false }), outcome: 'installed' }
+      return { folder, bundle: await createBundle(harness, folder, deps, { replace: false }), outcome: 'installed' }
   }
 }
 
 type State = { kind: 'whole'; bundle: Bundle } | { kind: 'unsealed' | 'damaged' | 'absent' }
 
-async function stateOf(harness: PackagedHarness, folder: string, places: HarnessPlaces): Promise<State> {
+async function stateOf(harness: PackagedHarness, folder: string, folders: HarnessFolders): Promise<State> {
   if (!existsSync(folder)) return { kind: 'absent' }
   try {
     const bundle = await loadBundle(folder)
@@ -58,23 +58,23 @@ async function stateOf(harness: PackagedHarness, folder: string, places: Harness
     if (error instanceof RolloutError && error.code === 'harness.damaged') return { kind: 'damaged' }
     throw error
   }
-  return { kind: (await findProgram(harness, folder, places)) === undefined ? 'damaged' : 'unsealed' }
+  return { kind: (await findProgram(harness, folder, folders)) === undefined ? 'damaged' : 'unsealed' }
 }
 
-async function makeAnew(
+async function createBundle(
   harness: PackagedHarness,
   folder: string,
   deps: InstallDeps,
   { replace }: { replace: boolean },
 ): Promise<Bundle> {
-  const { dir } = deps.places
+  const { dir } = deps.folders
   await mkdir(dir, { recursive: true, mode: 0o700 })
   const scratch = await mkdtemp(join(dir, `.${basename(folder)}-`))
   const old = `${scratch}-old`
   try {
     await fetchPackage(harness, scratch, deps)
     const bundle = await seal(harness, scratch, deps)
-    // Who has the old one open or mounted keeps it.
+    // Processes that have the old bundle open or mounted keep it.
     if (replace) await rename(folder, old)
     await moveInto(scratch, folder)
     return bundle
@@ -91,33 +91,33 @@ async function fetchPackage(harness: PackagedHarness, folder: string, deps: Inst
   if (problem !== undefined) throw failed(harness, problem)
 }
 
-/** Adds what runs the program, sees that it does, and makes a bundle of it. */
+/** Adds the interpreter, checks that the program starts, and seals the bundle. */
 async function seal(harness: PackagedHarness, folder: string, deps: InstallDeps): Promise<Bundle> {
-  const { places } = deps
-  const program = await findProgram(harness, folder, places)
+  const { folders } = deps
+  const program = await findProgram(harness, folder, folders)
   if (program === undefined) {
-    const looked = harness.program(places.platform).paths.join(' and ')
-    throw failed(harness, `the package has no program for ${places.platform} (looked for ${looked})`)
+    const paths = harness.program(folders.platform).paths.join(' and ')
+    throw failed(harness, `the package has no program for ${folders.platform} (expected ${paths})`)
   }
-  const { kind } = harness.program(places.platform)
+  const { kind } = harness.program(folders.platform)
   const contents: BundleContents = {
-    platform: places.platform,
+    platform: folders.platform,
     program: { kind, path: relative(folder, program.path) },
-    interpreter: kind === 'node' ? await addNode(harness, folder, places) : null,
+    interpreter: kind === 'node' ? await addNode(harness, folder, folders) : null,
     createdBy: deps.createdBy,
   }
-  const version = await askVersion(harness, bundleStart(contents, folder), { path: '', tmpdir: places.tmpdir })
+  const version = await readVersion(harness, bundleStart(contents, folder), { path: '', tmpdir: folders.tmpdir })
   if (version !== harness.package.version) {
-    throw failed(harness, `it says its version is ${version ?? 'nothing'}, not ${harness.package.version}`)
+    throw failed(harness, `its program reports the version ${version ?? 'nothing'}, not ${harness.package.version}`)
   }
   return sealBundle(folder, harness, contents)
 }
 
-/** All bundles share one file, where the file system can do that. */
+/** Adds Node to a bundle. All bundles share one file if the file system supports links. */
 async function addNode(
   harness: PackagedHarness,
   folder: string,
-  { dir, node, platform }: HarnessPlaces,
+  { dir, node, platform }: HarnessFolders,
 ): Promise<NonNullable<Bundle['interpreter']>> {
   assertNode(harness, node.version)
   const path = 'node/bin/node'
@@ -138,7 +138,7 @@ async function moveInto(scratch: string, folder: string): Promise<void> {
   try {
     await rename(scratch, folder)
   } catch (error) {
-    // Someone else was faster, with the same.
+    // Another process has installed the same bundle.
     if (!['ENOTEMPTY', 'EEXIST'].includes((error as NodeJS.ErrnoException).code ?? '')) throw error
   }
 }

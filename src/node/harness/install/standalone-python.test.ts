@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import type { ZipEntry } from '../../../lib/archive/zip-reader.ts'
-import { fetchStandalonePython, placeTree } from './standalone-python.ts'
+import { fetchStandalonePython, extractTree } from './standalone-python.ts'
 
 let scratch: string
 let server: Server
@@ -26,21 +26,24 @@ function fetch(platform = 'linux-x64'): Promise<unknown> {
   return fetchStandalonePython({ platform, tmpdir: scratch, env, signal: AbortSignal.timeout(5000) })
 }
 
-/** An archive without files is one too, but not the one that is wanted. */
+/** A valid archive with a wrong checksum. */
 const EMPTY_ARCHIVE = Buffer.concat([Buffer.from('PK\u0005\u0006'), Buffer.alloc(18)])
 
 test.each([
-  [{ status: 404, body: Buffer.from('none') }, /cannot be had from http:\/\/127\.0\.0\.1:\d+\/github.*answered 404/],
+  [
+    { status: 404, body: Buffer.from('none') },
+    /could not be downloaded from http:\/\/127\.0\.0\.1:\d+\/github.*answered 404/,
+  ],
   [{ status: 200, body: Buffer.from('a page of a login, not an archive') }, /no ZIP archive/],
-  [{ status: 200, body: EMPTY_ARCHIVE }, /is not it: its sum is h1:/],
-])('what is not the very Python that is wanted is not used, and leaves nothing', async (given, message) => {
+  [{ status: 200, body: EMPTY_ARCHIVE }, /the checksum of .* is h1:/],
+])('fetchStandalonePython() rejects a wrong download and removes its files', async (given, message) => {
   answer = given
   await expect(fetch()).rejects.toThrow(message)
   expect(await readdir(scratch)).toEqual([])
 })
 
-test('a platform that there is none for is told', async () => {
-  await expect(fetch('win32-x64')).rejects.toThrow('there is no Python to be had for win32-x64')
+test('fetchStandalonePython() rejects an unsupported platform', async () => {
+  await expect(fetch('win32-x64')).rejects.toThrow('no standalone Python exists for win32-x64')
 })
 
 function entriesOf(files: Record<string, Buffer | string>): ZipEntry[] {
@@ -53,7 +56,7 @@ function entriesOf(files: Record<string, Buffer | string>): ZipEntry[] {
 
 const list = (...files: object[]): string => JSON.stringify({ files })
 
-test('a tree is put where it is wanted, with its modes and links, and what was compressed is not any more', async () => {
+test('extractTree() extracts files with their modes and links, and decompresses programs', async () => {
   const files = list(
     { name: 'bin', perm: 0o20000000755 },
     { name: 'bin/python3', perm: 0o1000000000, symlink: 'python3.14' },
@@ -61,14 +64,14 @@ test('a tree is put where it is wanted, with its modes and links, and what was c
     { name: 'lib/os.py', perm: 0o644 },
   )
   const entries = entriesOf({ 'files.json': files, 'bin/python3.14.gz': gzipSync('program'), 'lib/os.py': 'code' })
-  await placeTree(entries, 'data/', join(scratch, 'tree'))
+  await extractTree(entries, 'data/', join(scratch, 'tree'))
   expect(await readlink(join(scratch, 'tree/bin/python3'))).toBe('python3.14')
   expect(await readFile(join(scratch, 'tree/bin/python3'), 'utf8')).toBe('program')
   expect((await stat(join(scratch, 'tree/bin/python3.14'))).mode & 0o777).toBe(0o755)
   expect(await readFile(join(scratch, 'tree/lib/os.py'), 'utf8')).toBe('code')
 })
 
-test.each(['../out', 'a/../../out'])('a tree that would write to %s is refused', async (name) => {
+test.each(['../out', 'a/../../out'])('extractTree() rejects the path %s', async (name) => {
   const entries = entriesOf({ 'files.json': list({ name, perm: 0o644 }), [name]: 'x' })
-  await expect(placeTree(entries, 'data/', join(scratch, 'tree'))).rejects.toThrow('leads elsewhere')
+  await expect(extractTree(entries, 'data/', join(scratch, 'tree'))).rejects.toThrow('is outside of the target folder')
 })

@@ -4,7 +4,7 @@ import { describeHarness, exampleSetup } from './harness.contract.ts'
 
 describeHarness(aider)
 
-test('Aider is told of the gateway by variables, of the model by a file, and uses one model for everything', () => {
+test('Aider reads the gateway from variables and the model from a file, and uses one model for all calls', () => {
   const { files, env, args } = aider.configure(exampleSetup)
   expect(env).toMatchObject({ OPENAI_API_BASE: 'http://127.0.0.1:4000/s/ses_1/v1', OPENAI_API_KEY: 'sk-polar-secret' })
   expect(args.slice(0, 10)).toEqual([
@@ -24,7 +24,7 @@ test('Aider is told of the gateway by variables, of the model by a file, and use
   })
 })
 
-test('settings of Aider become flags', () => {
+test('Aider settings become flags', () => {
   const settings = {
     git: false,
     edit_format: 'whole',

@@ -2,14 +2,14 @@ import * as z from 'zod'
 import { answerTokens, defineHarness, optional, repeated, toJsonFile, words } from './harness.ts'
 
 const AiderSettings = z.strictObject({
-  edit_format: z.string().min(1).optional().describe('How the model writes changes, such as diff or whole'),
-  architect: z.boolean().optional().describe('Plans in one call and edits in another'),
-  git: z.boolean().optional().describe('Absent: yes; it makes a repository where there is none'),
+  edit_format: z.string().min(1).optional().describe("Format of the model's edits, such as diff or whole"),
+  architect: z.boolean().optional().describe('Plans in one call and edits in a second call'),
+  git: z.boolean().optional().describe('Absent: yes; Aider creates a repository if there is none'),
   auto_commits: z.boolean().optional().describe('Absent: no'),
-  map_tokens: z.int().min(0).optional().describe('Size of its map of the repository; 0: none'),
-  files: words.describe('Files it may edit from the start'),
-  read: words.describe('Files it is shown from the start'),
-  test_command: z.string().min(1).optional().describe('Run after every change; failures go to the model'),
+  map_tokens: z.int().min(0).optional().describe('Size of the repository map; 0: none'),
+  files: words.describe('Files that may be edited from the start'),
+  read: words.describe('Read-only files in the context from the start'),
+  test_command: z.string().min(1).optional().describe('Runs after every change; failures are sent to the model'),
   lint_command: z.string().min(1).optional(),
   reasoning_effort: z.string().min(1).optional(),
   stream: z.boolean().optional(),
@@ -44,7 +44,7 @@ export const aider = defineHarness({
     }
     const { test_command: test, lint_command: lint, architect } = settings
     return {
-      // Without it, it asks a list of models on the network about this one.
+      // Without this file Aider downloads a list of models.
       files: { [METADATA]: toJsonFile({ [name]: about }) },
       env: { OPENAI_API_BASE: `${baseUrl}/v1`, OPENAI_API_KEY: key, LITELLM_LOCAL_MODEL_COST_MAP: 'True' },
       args: [
@@ -56,7 +56,7 @@ export const aider = defineHarness({
         ...optional('--message-file', instructionFile),
         '--yes-always',
         ...optional('--model-metadata-file', `${home}/${METADATA}`),
-        // Its notes would lie in the folder it works in.
+        // By default the history files are in the workdir.
         ...optional('--input-history-file', `${home}/.polar/aider-input`),
         ...optional('--chat-history-file', `${home}/.polar/aider-chat.md`),
         ...QUIET,
@@ -75,7 +75,7 @@ export const aider = defineHarness({
       ],
     }
   },
-  // Most failures end with 0 too, and a message.
+  // Most failures also end with 0 and a message.
   exitCodes: { 1: 'gave-up', 2: 'bad-setup' },
 })
 

@@ -4,7 +4,7 @@ import { describeHarness, exampleServers, exampleSetup } from './harness.contrac
 
 describeHarness(claudeCode)
 
-test('Claude Code is told of the gateway by variables, and stays off the network', () => {
+test('Claude Code reads the gateway from variables, and uses no other host', () => {
   const { files, env, args } = claudeCode.configure(exampleSetup)
   expect(Object.keys(files)).toEqual(['.claude/settings.json'])
   expect(JSON.parse(files['.claude/settings.json'] ?? '')).toEqual({
@@ -32,7 +32,7 @@ test('Claude Code is told of the gateway by variables, and stays off the network
   expect(args).toEqual(['--print', '--dangerously-skip-permissions'])
 })
 
-test('Claude Code offers the tools of MCP servers in the first call already', () => {
+test('Claude Code offers MCP tools in its first call', () => {
   const { files, env } = claudeCode.configure({ ...exampleSetup, mcpServers: exampleServers })
   expect(JSON.parse(files['.claude.json'] ?? '')).toEqual({
     mcpServers: {
@@ -44,7 +44,7 @@ test('Claude Code offers the tools of MCP servers in the first call already', ()
   expect(env).toMatchObject({ MCP_CONNECTION_NONBLOCKING: '0', ENABLE_TOOL_SEARCH: '0' })
 })
 
-test("NVIDIA Polar's settings of Claude Code become flags", () => {
+test("NVIDIA Polar's Claude Code settings become flags", () => {
   const settings = {
     reasoning_effort: 'high',
     fallback_model: 'claude-haiku-4-5',
@@ -60,7 +60,7 @@ test("NVIDIA Polar's settings of Claude Code become flags", () => {
   expect(same.args).not.toContain('--fallback-model')
 })
 
-test('settings of Claude Code become flags, and its prompts files', () => {
+test('Claude Code settings become flags, and prompts become files', () => {
   const settings = {
     max_turns: 20,
     effort: 'high',

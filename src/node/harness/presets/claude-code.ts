@@ -22,21 +22,21 @@ const ClaudeCodeSettings = z.strictObject({
     .string()
     .min(1)
     .optional()
-    .describe('Asked for while the model is overloaded; served by the same engine'),
+    .describe('Requested while the model is overloaded; served by the same engine'),
   max_thinking_tokens: z.int().min(0).optional(),
   max_budget_usd: z.number().positive().optional(),
   append_system_prompt: z.string().min(1).optional(),
-  system_prompt: z.string().min(1).optional().describe('Instead of its own'),
-  tools: words.describe('The only built-in tools it has'),
+  system_prompt: z.string().min(1).optional().describe('Replaces the system prompt'),
+  tools: words.describe('The only built-in tools that are offered'),
   allowed_tools: wordsOrText,
   disallowed_tools: wordsOrText,
   permission_mode: z
     .enum(['acceptEdits', 'dontAsk', 'plan'])
     .optional()
-    .describe('Absent: it may do anything without asking'),
-  tool_search: z.boolean().optional().describe('Whether tools of MCP servers are looked up on demand (default: no)'),
+    .describe('Absent: every action is allowed without confirmation'),
+  tool_search: z.boolean().optional().describe('Whether the model loads MCP tools on demand (default: no)'),
   output_format: z.enum(['text', 'json', 'stream-json']).optional(),
-  config: extraConfig(['env', 'apiKeyHelper', 'model']).describe('Further keys of settings.json'),
+  config: extraConfig(['env', 'apiKeyHelper', 'model']).describe('Additional keys of settings.json'),
   extra_args: words,
 })
 
@@ -62,9 +62,9 @@ export const claudeCode = defineHarness({
   settings: ClaudeCodeSettings,
   configure({ baseUrl, key, model, contextTokens, home, mcpServers, hasSkills }, settings) {
     const config = {
-      // Asks the vendor about every host before it fetches a page.
+      // Otherwise it queries the vendor about every host before it fetches a page.
       skipWebFetchPreflight: true,
-      // A tool that runs on the provider's side; engines have none.
+      // This tool runs at the provider; engines do not implement it.
       permissions: { deny: ['WebSearch'] },
     }
     const { append_system_prompt: append, system_prompt: system, permission_mode: mode } = settings
@@ -79,27 +79,27 @@ export const claudeCode = defineHarness({
         ANTHROPIC_BASE_URL: baseUrl,
         ANTHROPIC_API_KEY: key,
         ANTHROPIC_MODEL: model,
-        // Sub-agents may ask for a model by its class, and side calls for a small one.
+        // Sub-agents may request a model class, and helper calls a small model.
         ANTHROPIC_DEFAULT_OPUS_MODEL: model,
         ANTHROPIC_DEFAULT_SONNET_MODEL: model,
         ANTHROPIC_DEFAULT_HAIKU_MODEL: model,
         ANTHROPIC_SMALL_FAST_MODEL: model,
         CLAUDE_CODE_SUBAGENT_MODEL: model,
-        // A model it does not know would count as one of a million tokens.
+        // Claude Code assumes a context of a million tokens for unknown models.
         CLAUDE_CODE_MAX_CONTEXT_TOKENS: String(contextTokens),
         CLAUDE_CODE_MAX_OUTPUT_TOKENS: String(answerTokens(contextTokens)),
         CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC: '1',
         DISABLE_TELEMETRY: '1',
         DISABLE_ERROR_REPORTING: '1',
         DISABLE_AUTOUPDATER: '1',
-        // A line with a hash of the prompt at the very start, which keeps sessions from sharing any prefix.
+        // The header begins with a hash of the prompt, which prevents sessions from sharing a prefix.
         CLAUDE_CODE_ATTRIBUTION_HEADER: '0',
-        // As root it refuses to work without asking unless it is told that it is in a sandbox.
+        // As root it refuses to skip permissions unless this variable is set.
         IS_SANDBOX: '1',
         ...(settings.max_thinking_tokens === undefined
           ? {}
           : { MAX_THINKING_TOKENS: String(settings.max_thinking_tokens) }),
-        // Its own skills use up the room for descriptions, and those of the task would be listed by name only.
+        // Built-in skills use up the default budget, so skills of the task would be listed without descriptions.
         ...(hasSkills ? { SLASH_COMMAND_TOOL_CHAR_BUDGET: '40000' } : {}),
         ...(mcpServers.length === 0 ? {} : mcpVariables(settings.tool_search ?? false)),
       },
@@ -108,7 +108,7 @@ export const claudeCode = defineHarness({
         ...(mode === undefined ? ['--dangerously-skip-permissions'] : ['--permission-mode', mode]),
         ...optional('--max-turns', settings.max_turns),
         ...optional('--effort', settings.effort ?? settings.reasoning_effort),
-        // The CLI refuses a fallback that is the model itself.
+        // The CLI rejects a fallback that equals the model.
         ...optional('--fallback-model', settings.fallback_model === model ? undefined : settings.fallback_model),
         ...optional('--max-budget-usd', settings.max_budget_usd),
         ...optional('--append-system-prompt-file', append && `${home}/${APPENDED}`),
@@ -139,9 +139,9 @@ function toEntries(servers: readonly McpServer[]): Record<string, unknown> {
 
 function mcpVariables(toolSearch: boolean): Record<string, string> {
   return {
-    // Left to itself it starts before its servers are ready, and the first call does not offer their tools.
+    // Otherwise the first call is sent before the servers are ready, without their tools.
     MCP_CONNECTION_NONBLOCKING: '0',
-    // Else their tools are not in the request until the model asks for them.
+    // Otherwise MCP tools are not in the request until the model searches for them.
     ENABLE_TOOL_SEARCH: toolSearch ? '1' : '0',
   }
 }

@@ -2,7 +2,7 @@ import { isTree } from '../../../lib/fs/merge-trees.ts'
 
 type Tree = { readonly [key: string]: unknown }
 
-/** Values that JSON has but null, as TOML: one line a value, one section a table. */
+/** Renders JSON values except null as TOML: one line per value, one section per table. */
 export function toToml(tree: Tree): string {
   return renderTable(tree, []).join('\n').concat('\n')
 }
@@ -23,12 +23,12 @@ function renderPath(path: readonly string[]): string {
   return path.map((key) => (/^[\w-]+$/.test(key) ? key : renderValue(key))).join('.')
 }
 
-/** Whether there is one anywhere in it. */
+/** Whether a value contains null at any depth. */
 export function hasNull(value: unknown): boolean {
   return value === null || (typeof value === 'object' && Object.values(value).some(hasNull))
 }
 
-/** What JSON escapes, TOML escapes in the same way; besides it wants the delete character escaped. */
+/** TOML uses the escapes of JSON, and also requires an escape for the delete character. */
 function renderValue(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(renderValue).join(', ')}]`
   if (!isTree(value)) return JSON.stringify(value).replaceAll('\u007F', '\\u007f')

@@ -8,7 +8,7 @@ describeHarness(codex)
 const config = (setup: object = {}) =>
   readToml(codex.configure({ ...exampleSetup, ...setup }).files['.codex/config.toml'] ?? '')
 
-test('Codex is told of the gateway by its config, and stays off the network', () => {
+test('Codex reads the gateway from its config, and uses no other host', () => {
   const { files, env, args } = codex.configure(exampleSetup)
   expect(files).toMatchInlineSnapshot(`
     {
@@ -44,11 +44,11 @@ test('Codex is told of the gateway by its config, and stays off the network', ()
   expect(args).toEqual(['exec', '--dangerously-bypass-approvals-and-sandbox', '--skip-git-repo-check', '-'])
 })
 
-test('Codex has no tool for images when the model reads text only', () => {
+test('Codex has no image tool if the model reads only text', () => {
   expect(config({ images: false })).toMatchObject({ features: { view_image: false } })
 })
 
-test('Codex cannot work without the MCP servers of the task, nor asks before it uses them', () => {
+test('Codex requires the MCP servers of the task, and uses them without approval', () => {
   const mcpServers = exampleServers.filter(({ transport }) => transport !== 'sse')
   const rules = { required: true, default_tools_approval_mode: 'approve' }
   expect(config({ mcpServers })['mcp_servers']).toEqual({
@@ -57,7 +57,7 @@ test('Codex cannot work without the MCP servers of the task, nor asks before it 
   })
 })
 
-test('settings of Codex become its config and flags', () => {
+test('Codex settings become config keys and flags', () => {
   const settings = {
     reasoning_effort: 'high',
     sandbox_mode: 'workspace-write',
@@ -75,18 +75,18 @@ test('settings of Codex become its config and flags', () => {
   })
 })
 
-test('further config cannot lead Codex away from the gateway', () => {
+test('Codex rejects additional config keys that change the provider', () => {
   const settings = { config: { model_provider: 'other', model_providers: {} } }
   expect(() => config({ settings })).toThrow(
     'config.model_provider: is set by polar, so that calls reach the gateway; config.model_providers: is set by',
   )
 })
 
-test('further config that TOML cannot say is refused', () => {
+test('Codex rejects additional config that TOML cannot express', () => {
   expect(() => config({ settings: { config: { a: { b: [null] } } } })).toThrow('config: TOML has no null')
 })
 
-test('toToml() quotes keys and values that need it', () => {
+test('toToml() quotes keys and values where required', () => {
   const text = toToml({ plain: 'a\u007Fb', 'a b': { 'c.d': { e: [{ f: 'g' }] } }, empty: {} })
   expect(text).toBe('plain = "a\\u007fb"\n\n["a b"."c.d"]\ne = [{ f = "g" }]\n\n[empty]\n')
 })

@@ -15,24 +15,22 @@ const CodexSettings = z.strictObject({
   version: z
     .string()
     .optional()
-    .describe(
-      'Version that must run. Another than the one that polar installs is looked for in the sandbox. Absent or empty: any',
-    ),
+    .describe('Required version. A version that polar does not install must be in the sandbox. Absent or empty: any'),
   reasoning_effort: z.enum(['none', 'minimal', 'low', 'medium', 'high', 'xhigh']).optional(),
   reasoning_summary: z.enum(['auto', 'concise', 'detailed', 'none']).optional(),
   verbosity: z.enum(['low', 'medium', 'high']).optional(),
   sandbox_mode: z
     .enum(['read-only', 'workspace-write', 'danger-full-access'])
     .optional()
-    .describe('Its own sandbox, inside ours; absent: none'),
-  developer_instructions: z.string().optional().describe('Added to its system prompt'),
-  auto_compact_tokens: z.int().positive().optional().describe('Compacts when the context holds that many'),
+    .describe('Codex sandbox inside the session sandbox. Absent: none'),
+  developer_instructions: z.string().optional().describe('Added to the system prompt'),
+  auto_compact_tokens: z.int().positive().optional().describe('Context size at which Codex compacts'),
   stream_idle_timeout_ms: z.int().positive().optional(),
-  features: z.record(z.string().regex(/^\w+$/), z.boolean()).optional().describe('Switches, as for --enable'),
-  json_events: z.boolean().optional().describe('Prints events as JSON instead of text'),
+  features: z.record(z.string().regex(/^\w+$/), z.boolean()).optional().describe('Feature switches, as for --enable'),
+  json_events: z.boolean().optional().describe('Prints JSON events instead of text'),
   config: extraConfig(['model', 'model_provider', 'model_providers', 'profile', 'mcp_servers'])
     .refine((config) => !hasNull(config), 'TOML has no null')
-    .describe('Further keys of config.toml'),
+    .describe('Additional keys of config.toml'),
   extra_args: words,
 })
 
@@ -65,7 +63,7 @@ export const codex = defineHarness({
       model_auto_compact_token_limit: settings.auto_compact_tokens,
       developer_instructions: settings.developer_instructions,
       check_for_update_on_startup: false,
-      // A tool that runs on the provider's side; engines have none.
+      // This tool runs at the provider; engines do not implement it.
       web_search: 'disabled',
       model_providers: {
         [PROVIDER]: {
@@ -76,7 +74,7 @@ export const codex = defineHarness({
           stream_idle_timeout_ms: settings.stream_idle_timeout_ms,
         },
       },
-      // The last three talk to other hosts.
+      // The last three connect to other hosts.
       features: { view_image: images, plugins: false, apps: false, remote_plugin: false, ...settings.features },
       analytics: { enabled: false },
       feedback: { enabled: false },
@@ -99,8 +97,8 @@ export const codex = defineHarness({
   exitCodes: { 1: 'gave-up', 2: 'bad-setup' },
 })
 
-/** `required`: a server that does not start ends the run, rather than the agent working without its tools. */
+/** `required`: a server that does not start ends the run, so the agent never works without its tools. */
 function toEntry({ transport, command, args, url }: McpServer): Record<string, unknown> {
-  const place = transport === 'stdio' ? { command, args } : { url }
-  return { ...place, required: true, default_tools_approval_mode: 'approve' }
+  const address = transport === 'stdio' ? { command, args } : { url }
+  return { ...address, required: true, default_tools_approval_mode: 'approve' }
 }

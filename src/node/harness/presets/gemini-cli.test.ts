@@ -5,7 +5,7 @@ import { describeHarness, exampleServers, exampleSetup } from './harness.contrac
 
 describeHarness(geminiCli)
 
-test('Gemini CLI is told how to log in by its settings, and stays off the network', () => {
+test('Gemini CLI reads the login method from its settings, and uses no other host', () => {
   const { files, env, args } = geminiCli.configure(exampleSetup)
   expect(Object.keys(files)).toEqual(['.gemini/settings.json', '.gemini/policies/polar.toml'])
   expect(files['.gemini/policies/polar.toml']).toContain('toolName = "google_web_search"\ndecision = "deny"\n')
@@ -26,7 +26,7 @@ test('Gemini CLI is told how to log in by its settings, and stays off the networ
   expect(args).toEqual(['--model', 'Qwen/Qwen3-8B', '--approval-mode=yolo', '--skip-trust'])
 })
 
-test('Gemini CLI tells a wrong setup and a limit apart from giving up', () => {
+test('Gemini CLI has different exit codes for a wrong setup, a limit and giving up', () => {
   expect([1, 41, 53, 130].map((code) => endOf(geminiCli, code))).toEqual([
     'gave-up',
     'bad-setup',
@@ -35,7 +35,7 @@ test('Gemini CLI tells a wrong setup and a limit apart from giving up', () => {
   ])
 })
 
-test('Gemini CLI is told of MCP servers as a map, by the key that says how each speaks', () => {
+test('Gemini CLI reads MCP servers from a map whose keys select the transport', () => {
   const { files } = geminiCli.configure({ ...exampleSetup, mcpServers: exampleServers })
   expect(JSON.parse(files['.gemini/settings.json'] ?? '')).toMatchObject({
     mcpServers: {
@@ -46,7 +46,7 @@ test('Gemini CLI is told of MCP servers as a map, by the key that says how each 
   })
 })
 
-test('settings of Gemini CLI become its settings and flags', () => {
+test('Gemini CLI settings become settings.json keys and flags', () => {
   const settings = {
     approval_mode: 'plan',
     max_session_turns: 9,

@@ -1,9 +1,8 @@
 import * as z from 'zod'
 import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
-import type { McpServer } from '../../../model/task.ts'
-import { defineHarness, extraConfig, optional, toJsonFile, words } from './harness.ts'
+import { defineHarness, extraConfig, optional, toGeminiServer, toJsonFile, words } from './harness.ts'
 
-/** Takes away a tool that runs on the provider's side; engines have none. */
+/** Disables a tool that runs at the provider; engines do not implement it. */
 const POLICY = `[[rule]]
 toolName = "google_web_search"
 decision = "deny"
@@ -11,13 +10,18 @@ priority = 900
 `
 
 const GeminiCliSettings = z.strictObject({
-  approval_mode: z.enum(['auto_edit', 'plan', 'yolo']).optional().describe('Absent: yolo, it may do anything'),
+  approval_mode: z.enum(['auto_edit', 'plan', 'yolo']).optional().describe('Absent: yolo, every action is allowed'),
   max_session_turns: z.int().positive().optional(),
-  compression_threshold: z.number().gt(0).lt(1).optional().describe('Share of the context at which it compacts'),
-  core_tools: words.describe('The only built-in tools it has'),
+  compression_threshold: z
+    .number()
+    .gt(0)
+    .lt(1)
+    .optional()
+    .describe('Share of the context at which Gemini CLI compacts'),
+  core_tools: words.describe('The only built-in tools that are offered'),
   exclude_tools: words,
   output_format: z.enum(['text', 'json', 'stream-json']).optional(),
-  config: extraConfig(['security', 'mcpServers']).describe('Further keys of settings.json'),
+  config: extraConfig(['security', 'mcpServers']).describe('Additional keys of settings.json'),
   extra_args: words,
 })
 
@@ -38,14 +42,14 @@ export const geminiCli = defineHarness({
   settings: GeminiCliSettings,
   configure({ baseUrl, key, model, mcpServers }, settings) {
     const config = {
-      // By environment variables alone it chooses a way to log in that it then refuses (exit code 41).
+      // With environment variables alone it selects a login method that it then refuses (exit code 41).
       security: { auth: { selectedType: 'gemini-api-key' } },
       privacy: { usageStatisticsEnabled: false },
       telemetry: { enabled: false },
       general: { enableAutoUpdate: false, enableAutoUpdateNotification: false },
       model: { maxSessionTurns: settings.max_session_turns, compressionThreshold: settings.compression_threshold },
       tools: { core: settings.core_tools, exclude: settings.exclude_tools },
-      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toEntry(server)])),
+      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toGeminiServer(server)])),
     }
     return {
       files: {
@@ -54,7 +58,7 @@ export const geminiCli = defineHarness({
       },
       env: { GEMINI_API_KEY: key, GOOGLE_GEMINI_BASE_URL: baseUrl, GEMINI_TELEMETRY_ENABLED: 'false' },
       args: [
-        // Without a model it asks another one which to take.
+        // Without this flag it calls another model to select one.
         '--model',
         model,
         `--approval-mode=${settings.approval_mode ?? 'yolo'}`,
@@ -75,15 +79,3 @@ export const geminiCli = defineHarness({
     130: 'interrupted',
   },
 })
-
-/** Which key holds the address says how to talk to it. `trust`: its tools run without asking. */
-function toEntry({ transport, command, args, url }: McpServer): Record<string, unknown> {
-  switch (transport) {
-    case 'stdio':
-      return { command, args, trust: true }
-    case 'sse':
-      return { url, trust: true }
-    case 'streamable-http':
-      return { httpUrl: url, trust: true }
-  }
-}

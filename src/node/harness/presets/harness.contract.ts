@@ -18,25 +18,25 @@ export const exampleSetup: HarnessSetup = {
   settings: {},
 }
 
-/** One of each kind. */
+/** One server of each transport. */
 export const exampleServers: readonly McpServer[] = [
   { name: 'words', transport: 'stdio', command: 'word-server', args: ['--fast', 'a "b" \\c'] },
   { name: 'old-news', transport: 'sse', args: [], url: 'http://127.0.0.1:9/sse' },
   { name: 'news_2', transport: 'streamable-http', args: [], url: 'http://127.0.0.1:9/mcp?a=1&b=2' },
 ]
 
-/** What holds for every harness preset, whatever the CLI. `setup`: what it needs beyond the example. */
+/** Properties of every harness preset. `setup`: fields that the preset needs besides the example. */
 export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = {}): void {
   const example = { ...exampleSetup, ...setup }
   const servers = exampleServers.filter(({ transport }) => harness.mcpTransports.includes(transport))
   const full = { ...example, mcpServers: servers, hasSkills: harness.skillsFolder !== undefined }
 
-  describe(`${harness.name}, as any preset`, () => {
-    test('has a name for the command line', () => {
+  describe(`${harness.name} as a preset`, () => {
+    test('has a valid name', () => {
       expect(harness.name).toMatch(/^[a-z]+(_[a-z]+)*$/)
     })
 
-    test('finds the gateway and the key in its files or variables, and nothing secret on its command line', () => {
+    test('reads the gateway and the key from files or variables, and has no secret in its arguments', () => {
       const { files, env, args } = harness.configure(full)
       const given = JSON.stringify([Object.values(files), Object.values(env)])
       expect(given).toContain(example.baseUrl)
@@ -46,7 +46,7 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
       expect(args.join(' ')).not.toContain(example.baseUrl)
     })
 
-    test('writes below its HOME only, and leaves HOME and PATH to the caller', () => {
+    test('writes only below HOME, and does not set HOME and PATH', () => {
       const { files, env } = harness.configure(full)
       for (const path of Object.keys(files)) expect(path).toMatch(/^\.[\w.-]+(\/[\w.-]+)*$/)
       for (const path of Object.keys(files)) expect(path.split('/')).not.toContain('..')
@@ -54,7 +54,7 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
       for (const value of Object.values(env)) expect(typeof value).toBe('string')
     })
 
-    test('names no place of this machine: only its HOME and what it was given', () => {
+    test('uses no paths of this machine except HOME and the given paths', () => {
       const { files, env, args } = harness.configure(full)
       const everything = [...Object.values(files), ...Object.values(env), ...args].join('\n')
       for (const folder of [process.cwd(), process.execPath, '/tmp', '/root', '/work']) {
@@ -68,7 +68,7 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
       expect(moved).toEqual(JSON.parse(JSON.stringify({ files, env, args }).replaceAll(full.home, '/elsewhere')))
     })
 
-    test('writes files that can be read in their format, whatever the model and the servers are called', () => {
+    test('writes valid files for all names of models and servers', () => {
       const model = 'a/"b"\\c\n名前'
       for (const [path, text] of Object.entries(harness.configure({ ...full, model }).files)) {
         expect(() => readConfig(path, text), path).not.toThrow()
@@ -76,12 +76,12 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
       }
     })
 
-    test('is told the same by the same, and changes nothing of what it is given', () => {
+    test('returns the same launch for the same setup, and does not change the setup', () => {
       const frozen = deepFreeze(structuredClone(full))
       expect(harness.configure(frozen)).toEqual(harness.configure(structuredClone(full)))
     })
 
-    test('refuses settings it does not know, by name', () => {
+    test('rejects unknown settings by name', () => {
       const settings = { no_such_setting: 1, neither_this: true }
       expect(() => harness.configure({ ...example, settings })).toThrow(/there is no no_such_setting, neither_this/)
       expect(() => harness.configure({ ...example, settings })).toThrow(
@@ -89,13 +89,13 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
       )
     })
 
-    test.each(Object.keys(harness.settings.shape))('refuses a wrong value of %s, by name', (key) => {
+    test.each(Object.keys(harness.settings.shape))('rejects an invalid value of %s by name', (key) => {
       expect(() => harness.configure({ ...example, settings: { [key]: Symbol('wrong') } })).toThrow(
         new RegExp(`Settings of ${harness.name}: ${key}`),
       )
     })
 
-    test.each([...harness.mcpTransports])('tells the CLI of an MCP server by %s', (transport) => {
+    test.each([...harness.mcpTransports])('configures an MCP server with transport %s', (transport) => {
       const mcpServers = exampleServers.filter((server) => server.transport === transport)
       const [server] = mcpServers
       const written = textOf(harness.configure({ ...example, mcpServers }))
@@ -103,7 +103,7 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
       expect(written).toContain(server?.command ?? server?.url)
     })
 
-    test('refuses MCP servers it cannot use, by name', () => {
+    test('rejects unsupported MCP servers by name', () => {
       const unable = exampleServers.filter(({ transport }) => !harness.mcpTransports.includes(transport))
       for (const server of unable) {
         expect(() => harness.configure({ ...example, mcpServers: [server] })).toThrow(`MCP server "${server.name}"`)
@@ -114,7 +114,7 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
       )
     })
 
-    test('says how a run ended', () => {
+    test('maps exit codes to endings', () => {
       expect(endOf(harness, 0)).toBe('finished')
       expect(endOf(harness, 1)).toBe('gave-up')
       expect(endOf(harness, 99)).toBe('gave-up')
@@ -123,31 +123,28 @@ export function describePreset(harness: Harness, setup: Partial<HarnessSetup> = 
   })
 }
 
-/** What holds besides for one that we install. */
+/** Additional properties of harnesses that polar installs. */
 export function describeHarness(harness: PackagedHarness): void {
   describePreset(harness)
 
-  describe(`${harness.name}, as any harness that is installed`, () => {
+  describe(`${harness.name} as an installed harness`, () => {
     test('has an exact version', () => {
       expect(harness.package.version).toMatch(/^\d+\.\d+\.\d+$/)
       expect(harness.package.name).toMatch(/^(@[\w-]+\/)?[\w-]+$/)
       for (const pin of harness.package.pins ?? []) expect(pin).toMatch(/^[\w-]+==\d+(\.\d+)+$/)
     })
 
-    test.each(['linux-x64', 'linux-arm64', 'darwin-arm64'])(
-      'knows its program on %s, inside its folder',
-      (platform) => {
-        const { kind, paths } = harness.program(platform)
-        for (const path of paths) {
-          expect(path).toMatch(kind === 'python' ? /^python\/bin\// : /^node_modules\/[\w@]/)
-          expect(path).not.toContain('..')
-          if (kind === 'native') expect(path).toContain(platform)
-        }
-        expect(harness.minimumNode === undefined).toBe(kind !== 'node')
-      },
-    )
+    test.each(['linux-x64', 'linux-arm64', 'darwin-arm64'])('finds its program on %s inside its folder', (platform) => {
+      const { kind, paths } = harness.program(platform)
+      for (const path of paths) {
+        expect(path).toMatch(kind === 'python' ? /^python\/bin\// : /^node_modules\/[\w@]/)
+        expect(path).not.toContain('..')
+        if (kind === 'native') expect(path).toContain(platform)
+      }
+      expect(harness.minimumNode === undefined).toBe(kind !== 'node')
+    })
 
-    test('speaks an API of the gateway', () => {
+    test('uses a dialect of the gateway', () => {
       expect(dialects.map(({ id }) => id)).toContain(harness.dialect)
     })
   })
@@ -164,7 +161,7 @@ function readConfig(path: string, text: string): unknown {
   return text
 }
 
-/** As much of TOML as presets write: sections, and on each other line a key and a value that JSON has too. */
+/** Parses the subset of TOML that presets write: sections, and lines with a key and a JSON value. */
 export function readToml(text: string): Record<string, unknown> {
   const root: Record<string, unknown> = {}
   let table = root

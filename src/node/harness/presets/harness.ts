@@ -3,88 +3,87 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { McpServer, ShellCommand } from '../../../model/task.ts'
 
 /**
- * Where the model of one session is, and what a harness must be told about it. Every path is as the harness will see it,
- * in whatever sandbox that may be; none is looked at here.
+ * The session and model of one run of a harness. Every path is a path in the sandbox of the harness; presets do not read
+ * the file system.
  */
 export interface HarnessSetup {
   sessionId: string
-  /** Of the session, without `/v1` or the like; each API's path follows it. */
+  /** The URL of the session at the gateway, without `/v1`; the path of each API is appended. */
   baseUrl: string
-  /** Secret of this one session. */
+  /** The secret of this session. */
   key: string
   model: string
-  /** Prompt and answer together. */
+  /** Limits prompt and answer together. */
   contextTokens: number
-  /** Whether the model reads images; a text-only one refuses a conversation that holds one. */
+  /** Whether the model reads images; a text-only model refuses a conversation that contains one. */
   images: boolean
-  /** Absolute, and the harness's alone. */
+  /** Absolute; no other program uses it. */
   home: string
-  /** Absolute; where the instruction lies for those that read it from a file. */
+  /** Absolute; contains the instruction for harnesses that read it from a file. */
   instructionFile: string
   mcpServers: readonly McpServer[]
-  /** Whether the task brings skills; they are put where the preset says. */
+  /** Whether the task has skills; they are copied to the `skillsFolder` of the preset. */
   hasSkills: boolean
-  /** As the task has them; each preset says which it knows. */
+  /** The task's settings; each preset defines the settings that it accepts. */
   settings: Readonly<Record<string, unknown>>
-  /** What to run; only for a preset that runs what the task says. */
+  /** The command to run; only for the preset `shell`. */
   shell?: ShellCommand
 }
 
-/** All it takes to start a harness in an empty HOME of its own. */
+/** Files, environment and arguments of a harness that starts in an empty HOME. */
 export interface HarnessLaunch {
-  /** Text by path below HOME. Some hold the key, so they are written for their owner only. */
+  /** Text by path below HOME. Some contain the key, so only their owner may read them. */
   files: Readonly<Record<string, string>>
-  /** On top of a clean environment with PATH and HOME. */
+  /** Added to a clean environment with PATH and HOME. */
   env: Readonly<Record<string, string>>
-  /** Everyone on the machine can read these: neither the key nor the prompt is among them. */
+  /** Every user of the machine can read these: they must contain neither the key nor the prompt. */
   args: readonly string[]
 }
 
-/** The program in a folder that the package was installed into. */
+/** The program in a folder with the installed package. */
 export interface HarnessProgram {
-  /** Relative to that folder; the first that exists counts. */
+  /** Relative to that folder; the first path that exists is used. */
   paths: readonly [string, ...string[]]
-  /** `node`: a script for Node; `python`: a Python that knows the package; `native`: runs by itself. */
+  /** `node`: a script for Node; `python`: a Python with the package; `native`: an executable. */
   kind: 'node' | 'python' | 'native'
 }
 
 /**
- * How a harness ended, as far as its exit code tells. `gave-up` may have any reason, also an engine that failed: the
- * recorded calls say which.
+ * The meaning of a harness's exit code. `gave-up` may have any cause, also a failed engine; the recorded calls show which.
  */
 export type HarnessEnd = 'finished' | 'gave-up' | 'bad-setup' | 'limit-reached' | 'interrupted'
 
 /**
- * How to run one agent CLI once without a person, against our gateway and nothing else. Plain data in, plain data out: what
- * touches the disk is outside.
+ * Runs one agent CLI once, without a user, against the gateway only. Presets are pure: they return files and arguments and
+ * do not access the disk.
  */
 export interface Harness {
-  /** On the command line and in tasks. */
+  /** The name on the command line and in tasks. */
   name: string
-  /** What people call it. */
+  /** The product name, for messages. */
   title: string
-  /** Where it comes from; absent for what every sandbox has. */
+  /** The package to install; absent for programs that every sandbox has. */
   package?: HarnessPackage
-  /** Its command where it was installed by other means. */
+  /** The command of an installation that `polar harness install` did not make. */
   command: string
   hasSubAgents: boolean
-  /** How it is told what to do: on its standard input, or in a file, and then its input is empty. */
+  /** How the harness reads the instruction. With `file` its standard input is empty. */
   instruction: 'stdin' | 'file'
-  /** Ways it can talk to MCP servers. */
+  /** MCP transports that the harness supports. */
   mcpTransports: readonly McpServer['transport'][]
-  /** How the names of a server's tools begin in its calls; absent: they cannot be told from others. */
+  /** The prefix of the names of a server's tools in model calls. Absent: the names have no prefix. */
   mcpToolPrefix?: (server: string) => string
-  /** The folder below HOME where it looks for skills; absent: it has none, and a task that brings some is refused. */
+  /** The folder below HOME with skills. Absent: the harness has no skills, and a task with skills is rejected. */
   skillsFolder?: string
-  /** Folders below HOME in which it writes about its own run; absent: it writes nothing that is worth keeping. */
+  /** Folders below HOME with logs of the harness that are kept. */
   logFolders?: readonly string[]
-  /** What `settings` may hold; an unknown key is refused by name. */
+  /** The schema of `settings`; unknown keys are rejected. */
   settings: z.ZodObject
-  /** Throws RolloutError `config.invalid` for settings or servers it cannot use. The same setup gives the same launch. */
+  /** Pure. Throws `config.invalid` for settings or MCP servers that the harness does not support. */
   configure(setup: HarnessSetup): HarnessLaunch
-  /** The version that these settings ask for; absent or undefined: any. */
+  /** Returns the version that the settings require; undefined: any version. */
   versionOf?: (settings: Readonly<Record<string, unknown>>) => string | undefined
-  /** Exit codes that mean something particular. Any other but 0 is `gave-up`. */
+  /** Exit codes with a special meaning. Any other code except 0 is `gave-up`. */
   exitCodes: Readonly<Record<number, HarnessEnd>>
 }
 
@@ -93,26 +92,26 @@ export interface HarnessPackage {
   name: string
   /** Exact. */
   version: string
-  /** Packages it needs in an exact version, as `name==1.2.3`, because it does not work with the newest. */
+  /** Dependencies whose latest version does not work, as `name==1.2.3`. */
   pins?: readonly string[]
-  /** Oldest Python it runs on, as `3.12`; absent: any that machines have. */
+  /** The minimum Python version, such as `3.12`. Absent: any Python 3. */
   minimumPython?: string
   /** Python modules that a session imports, and variables for importing them; absent: any file may be imported. */
   imports?: { modules: readonly string[]; env: Readonly<Record<string, string>> }
 }
 
-/** One that we install. */
+/** A harness that `polar harness install` installs. */
 export interface PackagedHarness extends Harness {
   package: HarnessPackage
-  /** As Node names platforms: `linux-x64`, `darwin-arm64`. Install scripts do not run, so wrappers that need one are no use. */
+  /** `platform` is Node's name, such as `linux-x64`. Install scripts do not run, so the program must not depend on one. */
   program(platform: string): HarnessProgram
-  /** Oldest Node that runs it; absent where it needs none. */
+  /** The minimum Node version. Absent: the harness does not use Node. */
   minimumNode?: string
-  /** The wire API it is set up to speak: the id of a dialect of the gateway. */
+  /** The wire API that the preset configures: the id of a dialect of the gateway. */
   dialect: string
 }
 
-/** A preset as it is written: its `configure` is given settings that are checked already. */
+/** A preset as its author writes it: `configure` gets validated settings. */
 export type HarnessDefinition<H extends Harness, Shape extends z.ZodRawShape> = Omit<H, 'settings' | 'configure'> & {
   settings: z.ZodObject<Shape>
   configure(setup: HarnessSetup, settings: z.output<z.ZodObject<Shape>>): HarnessLaunch
@@ -142,7 +141,7 @@ function describeIssue(issue: z.core.$ZodIssue): string {
   return path === '' ? issue.message : `${path}: ${issue.message}`
 }
 
-/** Names become keys of files, parts of tool names and more; every CLI takes these. */
+/** Server names become keys of config files and parts of tool names; every CLI accepts names of this form. */
 const SERVER_NAME = /^[A-Za-z][A-Za-z0-9_-]{0,39}$/
 
 function assertServers(
@@ -152,21 +151,21 @@ function assertServers(
   const problems = servers.flatMap((server, i) => {
     const label = `MCP server "${server.name}"`
     if (!SERVER_NAME.test(server.name)) return `${label}: a name has letters, digits, - and _, and starts with a letter`
-    if (servers.findIndex((other) => other.name === server.name) < i) return `${label} is there twice`
+    if (servers.findIndex((other) => other.name === server.name) < i) return `${label} is listed twice`
     if (mcpTransports.includes(server.transport)) return []
-    const able = mcpTransports.length === 0 ? 'none' : mcpTransports.join(' and ')
-    return `${label}: ${name} knows ${able}, not ${server.transport}`
+    const supported = mcpTransports.length === 0 ? 'no transport' : mcpTransports.join(' and ')
+    return `${label}: ${name} supports ${supported}, not ${server.transport}`
   })
   if (problems.length > 0) throw new RolloutError('config.invalid', `${problems.join('; ')}.`)
 }
 
-/** The name under which configurations know the gateway. */
+/** The name of the gateway in config files of harnesses. */
 export const PROVIDER = 'polar'
 
-/** Where presets put the key for harnesses that read it from a variable of one's choice. */
+/** The variable with the key, for harnesses whose config file names the variable. */
 export const KEY_VARIABLE = 'POLAR_API_KEY'
 
-/** How long an answer may be. Harnesses compact when context less answer is used up, so a small context needs room. */
+/** The maximum answer length. Harnesses compact at context minus answer length, so it must not fill a small context. */
 export function answerTokens(contextTokens: number): number {
   return Math.min(32_000, Math.floor(contextTokens / 4))
 }
@@ -177,7 +176,7 @@ export function endOf(harness: Pick<Harness, 'exitCodes'>, exitCode: number): Ha
   return harness.exitCodes[exitCode] ?? (exitCode > 128 ? 'interrupted' : 'gave-up')
 }
 
-/** Every name by which a provider's SDK or CLI looks for its base URL and key. */
+/** The variables from which the SDKs and CLIs of all providers read their base URL, key and model. */
 export function gatewayVariables(
   access: Pick<HarnessSetup, 'sessionId' | 'baseUrl' | 'key' | 'model'>,
 ): Record<string, string> {
@@ -206,23 +205,35 @@ export function toJsonFile(value: unknown): string {
   return `${JSON.stringify(value, null, 2)}\n`
 }
 
-/** Flags that repeat, or none: `--flag a --flag b`. */
+/** An MCP server in settings of Gemini CLI and its forks. The key of the address selects the transport. `trust`: no confirmation. */
+export function toGeminiServer({ transport, command, args, url }: McpServer): Record<string, unknown> {
+  switch (transport) {
+    case 'stdio':
+      return { command, args, trust: true }
+    case 'sse':
+      return { url, trust: true }
+    case 'streamable-http':
+      return { httpUrl: url, trust: true }
+  }
+}
+
+/** Repeats a flag for each value: `--flag a --flag b`. */
 export function repeated(flag: string, values: readonly string[] | undefined): string[] {
   return (values ?? []).flatMap((value) => [flag, value])
 }
 
-/** One flag with its value, or none. */
+/** A flag with its value; empty if the value is undefined. */
 export function optional(flag: string, value: string | number | undefined): string[] {
   return value === undefined ? [] : [flag, String(value)]
 }
 
-/** Further keys for a CLI's own configuration file, but for those that lead it to the gateway. */
+/** Additional keys for a CLI's config file, except those that lead it to the gateway. */
 export function extraConfig(reserved: readonly string[]): z.ZodOptional<z.ZodType<Record<string, unknown>>> {
   return z
     .record(z.string(), z.json())
     .superRefine((config, context) => {
       for (const key of Object.keys(config)) {
-        if (key === '__proto__') context.addIssue({ code: 'custom', path: [key], message: 'is no name for a key' })
+        if (key === '__proto__') context.addIssue({ code: 'custom', path: [key], message: 'is not a valid key' })
         if (!reserved.includes(key)) continue
         context.addIssue({ code: 'custom', path: [key], message: 'is set by polar, so that calls reach the gateway' })
       }
@@ -232,10 +243,10 @@ export function extraConfig(reserved: readonly string[]): z.ZodOptional<z.ZodTyp
 
 export const words = z.array(z.string().min(1)).optional()
 
-/** Names as a list, or as the text that the CLI itself takes. */
+/** Names as a list, or as the text of the CLI's own flag. */
 export const wordsOrText = z.union([z.array(z.string().min(1)), z.string().min(1)]).optional()
 
-/** One argument of `wordsOrText`: a list is joined by commas. */
+/** The argument for `wordsOrText`: a list is joined by commas. */
 export function toList(value: z.output<typeof wordsOrText>): string | undefined {
   return Array.isArray(value) ? value.join(',') : value
 }

@@ -10,7 +10,7 @@ import { pi } from './pi.ts'
 import { qwenCode } from './qwen-code.ts'
 import { shell } from './shell.ts'
 
-/** Those that can be installed. */
+/** Harnesses that `polar harness install` installs. */
 export const harnesses: readonly [PackagedHarness, ...PackagedHarness[]] = [
   codex,
   claudeCode,
@@ -23,5 +23,5 @@ export const harnesses: readonly [PackagedHarness, ...PackagedHarness[]] = [
   openhands,
 ]
 
-/** All that a task may name. */
+/** All names that a task may use. */
 export const presets: readonly Harness[] = [...harnesses, shell]

@@ -5,7 +5,7 @@ import { miniSweAgent } from './mini-swe-agent.ts'
 
 describeHarness(miniSweAgent)
 
-test("NVIDIA Polar's settings of mini-swe-agent reach its config and environment", () => {
+test("NVIDIA Polar's mini-swe-agent settings become config keys and variables", () => {
   const settings = { cost_limit: 2.5, sampling_seed: 7, model_retry_attempts: 3 }
   const { files, env } = miniSweAgent.configure({ ...exampleSetup, settings })
   expect(parse(files['.polar/mini.yaml'] ?? '')).toMatchObject({
@@ -15,7 +15,7 @@ test("NVIDIA Polar's settings of mini-swe-agent reach its config and environment
   expect(env['MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT']).toBe('3')
 })
 
-test('mini-swe-agent is told of the gateway by variables, and of its task by a file', () => {
+test('mini-swe-agent reads the gateway from variables and the task from a file', () => {
   const settings = { step_limit: 30, command_timeout_seconds: 60, model_kwargs: { temperature: 1 } }
   const { files, env, args } = miniSweAgent.configure({ ...exampleSetup, settings })
   expect(args).toEqual(['/sandbox/home/.polar/run-mini.py'])

@@ -3,22 +3,20 @@ import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
 import { answerTokens, defineHarness, extraConfig, toJsonFile } from './harness.ts'
 
 const MiniSweAgentSettings = z.strictObject({
-  step_limit: z.int().positive().optional().describe('Most model calls; absent: no limit'),
+  step_limit: z.int().positive().optional().describe('Maximum model calls. Absent: no limit'),
   cost_limit: z
     .number()
     .min(0)
     .optional()
-    .describe(
-      'In dollars, by the prices that LiteLLM knows; a model that it does not know costs nothing. Absent or 0: no limit',
-    ),
-  model_retry_attempts: z.int().positive().optional().describe('Tries of one model call'),
-  sampling_seed: z.int().optional().describe('Seed of every request'),
-  command_timeout_seconds: z.int().positive().optional().describe('Of one command of the agent'),
-  model_kwargs: z.record(z.string(), z.json()).optional().describe('Further fields of every request'),
-  config: extraConfig(['run', 'model']).describe('Further keys of its config, over those of its mini.yaml'),
+    .describe('In dollars, by the prices of LiteLLM; a model unknown to LiteLLM costs nothing. Absent or 0: no limit'),
+  model_retry_attempts: z.int().positive().optional().describe('Maximum attempts of one model call'),
+  sampling_seed: z.int().optional().describe('Sampling seed of every request'),
+  command_timeout_seconds: z.int().positive().optional().describe('Time limit of one command of the agent'),
+  model_kwargs: z.record(z.string(), z.json()).optional().describe('Additional fields of every request'),
+  config: extraConfig(['run', 'model']).describe('Additional config keys, which override those of mini.yaml'),
 })
 
-/** Its own command takes the task as an argument only; this hands it over from the file, and gives each end a code. */
+/** The command `mini` accepts the task only as an argument. This program reads it from a file and maps endings to exit codes. */
 const RUNNER = `import os
 import sys
 from pathlib import Path
@@ -102,7 +100,7 @@ export const miniSweAgent = defineHarness({
         ...(settings.model_retry_attempts === undefined
           ? {}
           : { MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT: String(settings.model_retry_attempts) }),
-        // Else it downloads a list of prices at start.
+        // Otherwise LiteLLM downloads a price list at start.
         LITELLM_LOCAL_MODEL_COST_MAP: 'True',
       },
       args: [`${home}/.polar/run-mini.py`],

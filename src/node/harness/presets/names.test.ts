@@ -2,10 +2,10 @@ import { expect, test } from 'vitest'
 import { HARNESS_NAMES, whyUnsupported } from '../../../model/strategy-names.ts'
 import { presets } from './index.ts'
 
-test('the names that tasks may use are those of the presets', () => {
+test('harness names in tasks are the names of the presets', () => {
   expect([...HARNESS_NAMES].sort()).toEqual(presets.map(({ name }) => name).sort())
 })
 
-test('no preset is refused when a task is read', () => {
+test('a task may name every preset', () => {
   expect(presets.filter(({ name }) => whyUnsupported('harness', name) !== undefined)).toEqual([])
 })

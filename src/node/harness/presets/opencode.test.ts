@@ -4,7 +4,7 @@ import { opencode } from './opencode.ts'
 
 describeHarness(opencode)
 
-test('OpenCode is told of the gateway by its settings, and stays off the network', () => {
+test('OpenCode reads the gateway from its config, and uses no other host', () => {
   const { files, env, args } = opencode.configure(exampleSetup)
   expect(Object.keys(files)).toEqual(['.config/opencode/opencode.json', '.config/opencode/.npmrc'])
   expect(files['.config/opencode/.npmrc']).toBe('offline=true\n')
@@ -44,7 +44,7 @@ test('OpenCode is told of the gateway by its settings, and stays off the network
   expect(args).toEqual(['run', '--title', 'polar'])
 })
 
-test('OpenCode is told of MCP servers as local or remote', () => {
+test('OpenCode reads MCP servers as local or remote', () => {
   const { files } = opencode.configure({ ...exampleSetup, mcpServers: exampleServers })
   expect(JSON.parse(files['.config/opencode/opencode.json'] ?? '')).toMatchObject({
     mcp: {
@@ -55,7 +55,7 @@ test('OpenCode is told of MCP servers as local or remote', () => {
   })
 })
 
-test('settings of OpenCode become its config and flags', () => {
+test('OpenCode settings become config keys and flags', () => {
   const settings = {
     steps: 12,
     variant: 'high',

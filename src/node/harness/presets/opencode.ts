@@ -13,14 +13,14 @@ import {
 } from './harness.ts'
 
 const OpencodeSettings = z.strictObject({
-  agent: z.string().min(1).optional().describe('Which of its agents works; absent: build'),
-  variant: z.string().min(1).optional().describe('How hard the model thinks, by the name of a variant'),
-  steps: z.int().positive().optional().describe('Most rounds of tools before it must answer'),
-  permission: z.record(z.string(), z.json()).optional().describe('Instead of leave for everything'),
-  tools: z.record(z.string(), z.boolean()).optional().describe('Switches by name of tool'),
-  instructions: words.describe('Further files with instructions, as its config names them'),
-  json_events: z.boolean().optional().describe('Prints events as JSON instead of text'),
-  config: extraConfig(['provider', 'model', 'small_model', 'mcp']).describe('Further keys of opencode.json'),
+  agent: z.string().min(1).optional().describe('Name of the agent. Absent: build'),
+  variant: z.string().min(1).optional().describe('Name of a model variant, such as a reasoning effort'),
+  steps: z.int().positive().optional().describe('Maximum tool rounds before the final answer'),
+  permission: z.record(z.string(), z.json()).optional().describe('Permissions. Absent: everything is allowed'),
+  tools: z.record(z.string(), z.boolean()).optional().describe('Enables or disables tools by name'),
+  instructions: words.describe('Additional instruction files, as in opencode.json'),
+  json_events: z.boolean().optional().describe('Prints JSON events instead of text'),
+  config: extraConfig(['provider', 'model', 'small_model', 'mcp']).describe('Additional keys of opencode.json'),
   extra_args: words,
 })
 
@@ -73,7 +73,7 @@ export const opencode = defineHarness({
     return {
       files: {
         '.config/opencode/opencode.json': toJsonFile(mergeTrees(config, settings.config ?? {})),
-        // At every start it installs a package for plugins there in the background; npm run by the agent is elsewhere.
+        // OpenCode installs a plugin package in this folder at every start. Other folders, where the agent runs npm, stay online.
         '.config/opencode/.npmrc': 'offline=true\n',
       },
       env: {
@@ -86,7 +86,7 @@ export const opencode = defineHarness({
       },
       args: [
         'run',
-        // With a title given it does not ask the model for one.
+        // Without a title OpenCode requests one from the model.
         '--title',
         PROVIDER,
         ...optional('--agent', settings.agent),
@@ -99,16 +99,16 @@ export const opencode = defineHarness({
   exitCodes: { 1: 'gave-up' },
 })
 
-/** The last rule that fits counts, and a tool that is denied altogether is not offered. */
+/** The last matching rule applies. A tool that is always denied is not offered to the model. */
 function permissionOf({ permission, tools }: z.infer<typeof OpencodeSettings>): unknown {
   if (tools === undefined) return permission ?? 'allow'
   const switches = Object.entries(tools).map(([name, isOn]) => [name, isOn ? 'allow' : 'deny'])
   return { ...(permission ?? { '*': 'allow' }), ...Object.fromEntries(switches) }
 }
 
-/** Of a remote server it finds out by itself which of the two ways it speaks. */
+/** OpenCode detects the transport of a remote server by itself. */
 function toEntry({ transport, command, args, url }: McpServer): Record<string, unknown> {
   if (transport === 'stdio') return { type: 'local', command: [command, ...args], enabled: true }
-  // Without `oauth: false` a server that answers 401 would send it looking for a person to log in.
+  // Without `oauth: false` OpenCode starts an interactive login if a server answers 401.
   return { type: 'remote', url, enabled: true, oauth: false }
 }

@@ -8,7 +8,7 @@ function configOf(setup: Parameters<typeof openhands.configure>[0]): unknown {
   return JSON.parse(openhands.configure(setup).files['.polar/openhands.json'] ?? '')
 }
 
-test('OpenHands is told of the gateway and the key by a file, so that the agentâ€™s shell has neither', () => {
+test('OpenHands reads the gateway and the key from a file, so that the shell of the agent has neither', () => {
   const { env, args } = openhands.configure(exampleSetup)
   expect(env).toEqual({ POLAR_INSTRUCTION_FILE: '/sandbox/home/.polar/instruction.md' })
   expect(args).toEqual(['/sandbox/home/.polar/run-openhands.py'])
@@ -29,7 +29,7 @@ test('OpenHands is told of the gateway and the key by a file, so that the agentâ
   })
 })
 
-test('settings of OpenHands reach its model, its agent and its conversation', () => {
+test('OpenHands settings become fields of its model, agent and conversation', () => {
   const settings = {
     max_iterations: 8,
     condenser: false,

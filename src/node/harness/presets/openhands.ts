@@ -1,34 +1,34 @@
 import * as z from 'zod'
 import { answerTokens, defineHarness, extraConfig, toJsonFile } from './harness.ts'
 
-/** Below HOME. */
+/** Relative to HOME. */
 const SKILLS = '.openhands/skills'
 
 const OpenHandsSettings = z.strictObject({
-  max_iterations: z.int().positive().optional().describe('Most model calls; absent: 500'),
-  stuck_detection: z.boolean().optional().describe('Ends when it does the same again and again. Absent: yes'),
-  condenser: z.boolean().optional().describe('Summarises what happened long ago, by calls of its own. Absent: yes'),
+  max_iterations: z.int().positive().optional().describe('Maximum model calls. Absent: 500'),
+  stuck_detection: z.boolean().optional().describe('Ends the run when the agent repeats itself. Absent: yes'),
+  condenser: z.boolean().optional().describe('Summarises old events with additional model calls. Absent: yes'),
   terminal: z
     .enum(['subprocess', 'tmux'])
     .optional()
-    .describe('What its shell runs in; tmux must be in the sandbox. Absent: subprocess'),
-  system_prompt: z.string().min(1).optional().describe('Instead of its own'),
+    .describe('Terminal of the shell; tmux must be installed in the sandbox. Absent: subprocess'),
+  system_prompt: z.string().min(1).optional().describe('Replaces the system prompt'),
   reasoning_effort: z.string().min(1).optional(),
-  request_timeout_seconds: z.int().positive().optional().describe('Of one model call; absent: 3600'),
+  request_timeout_seconds: z.int().positive().optional().describe('Time limit of one model call. Absent: 3600'),
   temperature: z.number().min(0).optional(),
   max_output_tokens: z
     .int()
     .positive()
     .optional()
-    .describe('Of one answer; absent: a quarter of the context, at most 32000'),
+    .describe('Limit of one answer. Absent: a quarter of the context, at most 32000'),
   config: extraConfig(['model', 'base_url', 'api_key', 'api_mode', 'fallback_strategy', 'auth_type']).describe(
-    'Further fields of its LLM, such as temperature',
+    'Additional fields of its LLM, such as temperature',
   ),
 })
 
 /**
- * It is a library, without a command. What only this program is to know is taken out of the environment before the agent
- * has a shell.
+ * OpenHands is a library without a command, so this program runs it. It removes its own variables from the environment
+ * before the agent has a shell.
  */
 const RUNNER = `import gc
 import json
@@ -39,7 +39,7 @@ from pathlib import Path
 own = Path(__file__).parent
 instruction = Path(os.environ.pop("POLAR_INSTRUCTION_FILE")).read_text(encoding="utf-8")
 config = json.loads((own / "openhands.json").read_text(encoding="utf-8"))
-# Prices would be downloaded, short contexts refused, a banner shown and every step logged.
+# Otherwise OpenHands downloads prices, refuses short contexts, prints a banner and logs every step.
 quiet = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "ALLOW_SHORT_CONTEXT_WINDOWS": "true",
@@ -70,7 +70,7 @@ if config["condenser"]:
 if config["skills"] is not None:
     found = load_skills_from_dir(config["skills"])
     skills = [skill for group in found for skill in group.values()]
-    # The time of day would be in the prompt, another one in each session.
+    # Otherwise the prompt contains the time, which differs between sessions.
     options["agent_context"] = AgentContext(skills=skills, current_datetime=None)
 tools = [
     Tool(name=TerminalTool.name, params={"terminal_type": config["terminal"]}),
@@ -107,11 +107,11 @@ conversation.close()
 sys.stdout.flush()
 sys.stderr.flush()
 is_limit = any(event.code == "MaxIterationsReached" for event in errors)
-# Threads of its own may still wait for something.
+# Threads of OpenHands may still be waiting.
 os._exit(0 if status == ConversationExecutionStatus.FINISHED and failure is None else 53 if is_limit else 1)
 `
 
-/** Its shell reads what a terminal would; else every answer begins with codes for pasting. */
+/** Without this setting every output of the OpenHands shell begins with bracketed-paste codes. */
 const INPUTRC = 'set enable-bracketed-paste off\n'
 
 export const openhands = defineHarness({
@@ -158,7 +158,7 @@ export const openhands = defineHarness({
         capability_overrides: { supports_vision: images },
         max_input_tokens: contextTokens - answerTokens(contextTokens),
         max_output_tokens: settings.max_output_tokens ?? answerTokens(contextTokens),
-        ...(settings.temperature === undefined ? {} : { temperature: settings.temperature }),
+        temperature: settings.temperature,
         input_cost_per_token: 0,
         output_cost_per_token: 0,
         ...settings.config,
@@ -167,17 +167,11 @@ export const openhands = defineHarness({
         api_key: key,
         api_mode: 'chat',
       },
-      agent: {
-        mcp_config: Object.fromEntries(servers) as unknown,
-        ...(prompt === undefined ? {} : { system_prompt: prompt }),
-      },
+      agent: { mcp_config: Object.fromEntries(servers) as unknown, system_prompt: prompt },
       condenser: settings.condenser ?? true,
       terminal: settings.terminal ?? 'subprocess',
       skills: hasSkills ? `${home}/${SKILLS}` : null,
-      conversation: {
-        ...(iterations === undefined ? {} : { max_iteration_per_run: iterations }),
-        ...(detection === undefined ? {} : { stuck_detection: detection }),
-      },
+      conversation: { max_iteration_per_run: iterations, stuck_detection: detection },
     }
     return {
       files: {

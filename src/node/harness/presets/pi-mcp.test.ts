@@ -11,7 +11,7 @@ import { mcpExtension, NO_SERVER } from './pi-mcp.ts'
 
 const program = fileURLToPath(new URL('../../../../test/support/mcp-server.ts', import.meta.url))
 
-/** Loads the extension the way pi does, calls its first tool, and ends the session. */
+/** Loads the extension as pi does, calls its first tool, and ends the session. */
 const PI = `const handlers = {}
 const tools = []
 const extension = (await import(process.argv[2])).default
@@ -35,7 +35,7 @@ async function load(servers: readonly McpServer[]): Promise<{ exitCode: number; 
   }
 }
 
-test('the extension offers the tools of all servers, and calls them', async () => {
+test('the extension offers and calls the tools of all servers', async () => {
   const remote = spawn(process.execPath, [program, 'streamable-http'], { stdio: ['ignore', 'pipe', 'inherit'] })
   let url = ''
   for await (url of createInterface({ input: remote.stdout })) break
@@ -54,7 +54,7 @@ test.each<[string, McpServer]>([
   ['does not exist', { name: 'gone', transport: 'stdio', command: '/no/such/program', args: [] }],
   ['ends', { name: 'gone', transport: 'stdio', command: process.execPath, args: ['-e', ''] }],
   ['does not listen', { name: 'gone', transport: 'streamable-http', args: [], url: 'http://127.0.0.1:9/mcp' }],
-])('a server that %s ends pi instead of leaving the agent without tools', async (_case, server) => {
+])('a server that %s ends pi', async (_case, server) => {
   const { exitCode, stderr } = await load([server])
   expect(exitCode).toBe(NO_SERVER)
   expect(stderr).toContain('MCP server gone: ')

@@ -1,17 +1,17 @@
 import type { McpServer } from '../../../model/task.ts'
 
 /**
- * pi knows no MCP, but extensions: the text of one that offers the tools of MCP servers as pi's own, under
- * `<server>_<tool>`. A server that does not answer ends pi with `NO_SERVER` instead of letting the agent work without it.
+ * Returns the source of a pi extension that offers the tools of MCP servers as `<server>_<tool>`; pi itself does not
+ * support MCP. If a server does not answer, pi ends with `NO_SERVER`: the agent must not run without its tools.
  */
 export function mcpExtension(servers: readonly McpServer[]): string {
   return `export default (pi) => (${String(connectServers)})(pi, ${JSON.stringify(servers)}, ${NO_SERVER})\n`
 }
 
-/** As sysexits.h has it for a wrong configuration. */
+/** EX_CONFIG of sysexits.h. */
 export const NO_SERVER = 78
 
-/** What of pi's extension interface is used. */
+/** The part of pi's extension interface that is used. */
 interface Pi {
   on(event: 'session_start' | 'session_shutdown', handler: () => Promise<void>): void
   registerTool(tool: {
@@ -37,7 +37,7 @@ interface Reply {
 
 type Send = (message: { id?: number; method: string; params: unknown }, signal?: AbortSignal) => Promise<Reply>
 
-/** Runs inside pi, by its source: so it uses nothing from outside of itself but globals. */
+/** Its source text runs inside pi, so it must not use anything outside of itself except globals. */
 export function connectServers(pi: Pi, servers: readonly McpServer[], exitCode: number): void {
   const TIMEOUT_MS = 60_000
   const closers: (() => void)[] = []

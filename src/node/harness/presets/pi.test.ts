@@ -4,7 +4,7 @@ import { pi } from './pi.ts'
 
 describeHarness(pi)
 
-test('pi is told of the gateway by a models.json, and stays off the network', () => {
+test('pi reads the gateway from models.json, and uses no other host', () => {
   const { files, env, args } = pi.configure(exampleSetup)
   expect(Object.keys(files)).toEqual(['.pi/agent/models.json'])
   expect(JSON.parse(files['.pi/agent/models.json'] ?? '')).toEqual({
@@ -31,14 +31,14 @@ test('pi is told of the gateway by a models.json, and stays off the network', ()
   expect(args).toEqual(['--provider', 'polar', '--model', 'Qwen/Qwen3-8B', '--print'])
 })
 
-test('pi is told of a small model that reads text only', () => {
+test('pi reads context size and modalities of the model from models.json', () => {
   const { files } = pi.configure({ ...exampleSetup, contextTokens: 32_768, images: false })
   expect(JSON.parse(files['.pi/agent/models.json'] ?? '')).toMatchObject({
     providers: { polar: { models: [{ input: ['text'], contextWindow: 32_768, maxTokens: 8192 }] } },
   })
 })
 
-test('settings of pi become flags and files', () => {
+test('pi settings become flags and files', () => {
   const settings = { thinking: 'off', exclude_tools: ['edit', 'write'], system_prompt: 'Be.', config: { retry: {} } }
   const { files, args } = pi.configure({ ...exampleSetup, settings })
   expect(args.slice(5)).toEqual([

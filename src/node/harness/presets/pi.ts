@@ -4,15 +4,15 @@ import { mcpExtension, NO_SERVER } from './pi-mcp.ts'
 
 const PiSettings = z.strictObject({
   thinking: z.enum(['off', 'minimal', 'low', 'medium', 'high', 'xhigh', 'max']).optional(),
-  tools: words.describe('The only tools it has'),
+  tools: words.describe('The only tools that are offered'),
   exclude_tools: words,
   append_system_prompt: z.string().min(1).optional(),
-  system_prompt: z.string().min(1).optional().describe('Instead of its own'),
+  system_prompt: z.string().min(1).optional().describe('Replaces the system prompt'),
   mode: z.enum(['text', 'json']).optional(),
   compat: z
     .record(z.string(), z.json())
     .optional()
-    .describe('How the engine differs from OpenAI, as models.json has it'),
+    .describe('Differences of the engine from OpenAI, in the format of models.json'),
   config: extraConfig(['defaultProvider', 'defaultModel']).describe('Keys of settings.json'),
   extra_args: words,
 })
@@ -69,7 +69,7 @@ export const pi = defineHarness({
         ...optional('--thinking', settings.thinking),
         ...optional('--tools', settings.tools?.join(',')),
         ...optional('--exclude-tools', settings.exclude_tools?.join(',')),
-        // Either takes a text or the name of a file.
+        // Both flags accept a text or a file name.
         ...optional('--append-system-prompt', append && `${home}/${APPENDED}`),
         ...optional('--system-prompt', system && `${home}/${SYSTEM}`),
         ...optional('--mode', settings.mode),
@@ -77,7 +77,7 @@ export const pi = defineHarness({
       ],
     }
   },
-  // A context that overflows half way also ends with 0, and an empty answer.
+  // A context overflow during the run also ends with 0 and an empty answer.
   exitCodes: { 1: 'gave-up', [NO_SERVER]: 'bad-setup' },
 })
 

@@ -5,7 +5,7 @@ import { qwenCode } from './qwen-code.ts'
 
 describeHarness(qwenCode)
 
-test('Qwen Code is told of the gateway by its settings, and stays off the network', () => {
+test('Qwen Code reads the gateway from its settings, and uses no other host', () => {
   const { files, env, args } = qwenCode.configure(exampleSetup)
   expect(Object.keys(files)).toEqual(['.qwen/settings.json'])
   expect(JSON.parse(files['.qwen/settings.json'] ?? '')).toEqual({
@@ -39,7 +39,7 @@ test('Qwen Code is told of the gateway by its settings, and stays off the networ
   expect(args).toEqual(['--approval-mode=yolo'])
 })
 
-test('Qwen Code tells a wrong setup and a limit apart from giving up', () => {
+test('Qwen Code has different exit codes for a wrong setup, a limit and giving up', () => {
   expect([1, 41, 53, 55, 130].map((code) => endOf(qwenCode, code))).toEqual([
     'gave-up',
     'bad-setup',
@@ -49,7 +49,7 @@ test('Qwen Code tells a wrong setup and a limit apart from giving up', () => {
   ])
 })
 
-test('Qwen Code is told of MCP servers as a map, by the key that says how each speaks', () => {
+test('Qwen Code reads MCP servers from a map whose keys select the transport', () => {
   const { files } = qwenCode.configure({ ...exampleSetup, mcpServers: exampleServers })
   expect(JSON.parse(files['.qwen/settings.json'] ?? '')).toMatchObject({
     mcpServers: {
@@ -61,7 +61,7 @@ test('Qwen Code is told of MCP servers as a map, by the key that says how each s
   })
 })
 
-test('settings of Qwen Code become flags', () => {
+test('Qwen Code settings become flags', () => {
   const settings = { max_session_turns: 9, max_tool_calls: 50, max_wall_time: '5m', exclude_tools: ['a', 'b'] }
   expect(qwenCode.configure({ ...exampleSetup, settings }).args).toEqual([
     '--approval-mode=yolo',

@@ -1,10 +1,19 @@
 import * as z from 'zod'
 import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
-import type { McpServer } from '../../../model/task.ts'
-import { defineHarness, extraConfig, KEY_VARIABLE, optional, PROVIDER, repeated, toJsonFile, words } from './harness.ts'
+import {
+  defineHarness,
+  extraConfig,
+  KEY_VARIABLE,
+  optional,
+  PROVIDER,
+  repeated,
+  toGeminiServer,
+  toJsonFile,
+  words,
+} from './harness.ts'
 
 const QwenCodeSettings = z.strictObject({
-  approval_mode: z.enum(['plan', 'auto-edit', 'yolo']).optional().describe('Absent: yolo, it may do anything'),
+  approval_mode: z.enum(['plan', 'auto-edit', 'yolo']).optional().describe('Absent: yolo, every action is allowed'),
   max_session_turns: z.int().positive().optional(),
   max_tool_calls: z.int().min(0).max(1_000_000).optional(),
   max_wall_time: z
@@ -12,11 +21,13 @@ const QwenCodeSettings = z.strictObject({
     .regex(/^\d+(\.\d+)?[smh]?$/)
     .optional(),
   append_system_prompt: z.string().min(1).max(100_000).optional(),
-  core_tools: words.describe('The only built-in tools it has'),
+  core_tools: words.describe('The only built-in tools that are offered'),
   exclude_tools: words,
-  tool_search: z.boolean().optional().describe('Whether tools of MCP servers are looked up on demand (default: no)'),
+  tool_search: z.boolean().optional().describe('Whether the model loads MCP tools on demand (default: no)'),
   output_format: z.enum(['text', 'json', 'stream-json']).optional(),
-  config: extraConfig(['security', 'model', 'modelProviders', 'mcpServers']).describe('Further keys of settings.json'),
+  config: extraConfig(['security', 'model', 'modelProviders', 'mcpServers']).describe(
+    'Additional keys of settings.json',
+  ),
   extra_args: words,
 })
 
@@ -43,7 +54,7 @@ export const qwenCode = defineHarness({
       baseUrl: `${baseUrl}/v1`,
       generationConfig: {
         contextWindowSize: contextTokens,
-        // By environment variables alone every image would become "This model does not support image input".
+        // Without this key every image is replaced by "This model does not support image input".
         modalities: { image: images },
       },
     }
@@ -51,14 +62,14 @@ export const qwenCode = defineHarness({
       privacy: { usageStatisticsEnabled: false },
       telemetry: { enabled: false },
       general: { enableAutoUpdate: false },
-      // Memory would send calls of its own after the run, with the whole history.
+      // The memory feature sends model calls with the whole history after the run.
       memory: { enableManagedAutoMemory: false, enableManagedAutoDream: false, enableAutoSkill: false },
       security: { auth: { selectedType: 'openai' } },
       model: { name: model },
       modelProviders: { openai: [provider] },
-      // Else tools of MCP servers are not in the request until the model asks for them.
-      ...(mcpServers.length === 0 ? {} : { tools: { toolSearch: { enabled: settings.tool_search ?? false } } }),
-      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toEntry(server)])),
+      // Otherwise MCP tools are not in the request until the model searches for them.
+      tools: mcpServers.length === 0 ? undefined : { toolSearch: { enabled: settings.tool_search ?? false } },
+      mcpServers: Object.fromEntries(mcpServers.map((server) => [server.name, toGeminiServer(server)])),
     }
     return {
       files: { '.qwen/settings.json': toJsonFile(mergeTrees(config, settings.config ?? {})) },
@@ -87,15 +98,3 @@ export const qwenCode = defineHarness({
     130: 'interrupted',
   },
 })
-
-/** Which key holds the address says how to talk to it. `trust`: its tools run without asking. */
-function toEntry({ transport, command, args, url }: McpServer): Record<string, unknown> {
-  switch (transport) {
-    case 'stdio':
-      return { command, args, trust: true }
-    case 'sse':
-      return { url, trust: true }
-    case 'streamable-http':
-      return { httpUrl: url, trust: true }
-  }
-}

@@ -6,7 +6,7 @@ const command = { command: 'my-agent --task "$POLAR_INSTRUCTION_FILE"', env: { M
 
 describePreset(shell, { shell: command })
 
-test('shell runs the command of the task, with the gateway under every name and the instruction in a file', () => {
+test('shell runs the command of the task, with all gateway variables and the instruction in a file', () => {
   const { files, env, args } = shell.configure({ ...exampleSetup, shell: command })
   expect(files).toEqual({})
   expect(args).toEqual(['-c', command.command])
@@ -20,6 +20,6 @@ test('shell runs the command of the task, with the gateway under every name and 
   })
 })
 
-test('shell says so when there is nothing to run', () => {
+test('shell rejects a task without a command', () => {
   expect(() => shell.configure(exampleSetup)).toThrow('needs a custom_shell')
 })

@@ -4,7 +4,7 @@ import { defineHarness, gatewayVariables, type Harness } from './harness.ts'
 
 const ShellSettings = z.strictObject({})
 
-/** Whatever the task says, as `sh -c` runs it. The instruction is in a file, whose path is in a variable. */
+/** Runs the task's command with `sh -c`. POLAR_INSTRUCTION_FILE contains the path of the instruction. */
 export const shell = defineHarness<typeof ShellSettings.shape, Harness>({
   name: 'shell',
   title: 'a command of the task',

@@ -4,7 +4,7 @@ import { describeError } from '../../../lib/fs/errno.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { PrepareAction } from '../../../model/task.ts'
 import type { Checkouts } from './checkouts.ts'
-import { lastWords } from '../../session/last-words.ts'
+import { readOutputEnd } from '../../session/output-end.ts'
 import type { Sandbox } from '../runtimes/runtime.ts'
 
 type ExecAction = Extract<PrepareAction, { type: 'exec' }>
@@ -92,7 +92,7 @@ async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSigna
     signal.throwIfAborted()
     if (exitCode === 0) return undefined
     const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
-    return `${JSON.stringify(action.command)} ${how}: ${(await lastWords(execution)) || 'it said nothing'}`
+    return `${JSON.stringify(action.command)} ${how}: ${(await readOutputEnd(execution)) || 'it said nothing'}`
   } finally {
     signal.removeEventListener('abort', kill)
   }

@@ -1,5 +1,6 @@
 import { sql, type Transaction } from 'kysely'
-import { type Failure, failureClasses } from '../../../model/failure.ts'
+import type { Failure } from '../../../model/failure.ts'
+import { judgeEnding, type Verdict } from '../../../model/refill.ts'
 import type { SessionStatus, SessionTiming } from '../../../model/session.ts'
 import type { Sql } from '../../database.ts'
 import type { Tables, TaskWord } from '../../database/tables.ts'
@@ -121,21 +122,6 @@ function isHolder({ attempt, nodeId, beat }: AttemptEnding, session: LockedSessi
   return (nodeId ?? session.node_id) === session.node_id && (beat ?? session.beat) === session.beat
 }
 
-type Verdict = 'valid' | 'failed' | 'refill'
-
-/** What infrastructure spoilt is made again until too much was; all else is over, well or not. */
-function judge({ status, failure }: AttemptEnding, { failures }: LockedSession, { max_failures }: LockedTask): Verdict {
-  if (failure === undefined) return status === 'COMPLETED' || status === 'TIMEOUT' ? 'valid' : 'failed'
-  switch (failureClasses[failure.code].blame) {
-    case 'policy':
-      return 'valid'
-    case 'caller':
-      return 'failed'
-    case 'infrastructure':
-      return failures + 1 < max_failures ? 'refill' : 'failed'
-  }
-}
-
 export interface Decision {
   ending: AttemptEnding
   verdict: Verdict
@@ -151,7 +137,8 @@ export interface Decision {
 
 /** Also brings the two up to date, for those that are decided after. */
 function decide(ending: AttemptEnding, session: LockedSession, task: LockedTask, isRestful: boolean): Decision {
-  const verdict = judge(ending, session, task)
+  const refillsLeft = task.max_failures - session.failures - 1
+  const verdict = judgeEnding(ending, { refillsLeft, mayChangeMachine: true })
   const isUsable = verdict === 'valid' && ending.isTrainable
   const isResting = verdict === 'refill' && isRestful && ending.kind !== 'lost'
   const decision: Decision = { ending, verdict, isUsable, isResting, task, session: { ...session } }

@@ -1,25 +1,21 @@
 import type { RunningSession } from '../node.ts'
 
-/** An attempt that is in this node's hands, as far as it knows. */
+/** An attempt whose lease this node holds, or may hold. */
 export interface HeldLease {
   readonly sessionId: string
   readonly attempt: number
-  /** Absent: it had ended before this process began. */
+  /** Absent: the session ended before this process started. */
   session?: RunningSession
-  /** All that is left to do is to deliver it. */
+  /** Whether the session has ended and only its result is to be delivered. */
   isFinished: boolean
-  /** When the server last said that it is ours; on the clock that only goes forward. */
-  knownAt: number
+  /** When the server last confirmed the lease, in monotonic milliseconds. */
+  confirmedAt: number
 }
 
-/** What a node holds, by session and attempt. */
-export class LeaseBook {
+/** The leases of a node, by session and attempt. */
+export class LeaseTable {
   readonly #held = new Map<string, HeldLease>()
   readonly #watchers = new Set<() => void>()
-
-  get size(): number {
-    return this.#held.size
-  }
 
   all(): HeldLease[] {
     return [...this.#held.values()]
@@ -38,7 +34,7 @@ export class LeaseBook {
     return this.#held.get(keyOf(lease)) === lease
   }
 
-  /** False when it was not there any more. */
+  /** Returns false if the table does not contain the lease. */
   delete(lease: HeldLease): boolean {
     if (!this.has(lease)) return false
     this.#held.delete(keyOf(lease))
@@ -46,7 +42,7 @@ export class LeaseBook {
     return true
   }
 
-  /** Resolves once nothing is held, or the signal is aborted. */
+  /** Resolves when the table is empty or the signal is aborted. */
   async untilEmpty(signal: AbortSignal): Promise<void> {
     while (this.#held.size > 0 && !signal.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()

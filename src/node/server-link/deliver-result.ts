@@ -10,46 +10,46 @@ import type { SessionFolder } from '../session/session-folder.ts'
 import type { UploadPolicy } from './policies.ts'
 import { BrokenResult } from './server-errors.ts'
 
-export interface OfferClient extends Pick<Client, 'beginUpload' | 'getUpload' | 'putPart' | 'completeSession'> {
-  /** Results that are no longer go with the completion; 0 where the server takes none that way. */
+export interface ResultClient extends Pick<Client, 'beginUpload' | 'getUpload' | 'putPart' | 'completeSession'> {
+  /** Results up to this size are sent with the completion request; 0: the server does not support that. */
   inlineBytes: number
 }
 
-export interface Offer {
+export interface ResultDelivery {
   nodeId: string
   outcome: SessionOutcome
   folder: SessionFolder
   uploads: UploadPolicy
-  /** False: there is none that could be sent, and the outcome says why. */
+  /** False: the result is lost, and the outcome contains the reason. */
   withResult: boolean
   partBytes: number
   signal: AbortSignal
 }
 
 /**
- * Brings one result to the server, with what goes with it. When this resolves the server has it for good. It begins where
- * an earlier try ended, also one of an earlier process; doing it twice is doing it once.
+ * Sends the result of a session to the server, with its artifacts and call log. Resolves when the server has stored it.
+ * Idempotent; continues the uploads of earlier attempts, also those of an earlier process.
  */
-export async function offer(client: OfferClient, given: Offer): Promise<void> {
-  const { outcome, folder, uploads, nodeId, withResult, signal } = given
+export async function deliverResult(client: ResultClient, delivery: ResultDelivery): Promise<void> {
+  const { outcome, folder, uploads, nodeId, withResult, signal } = delivery
   const hasFailed = outcome.status !== 'COMPLETED'
   const short = withResult ? await readShort(folder.result, client.inlineBytes) : undefined
   const uploadResult = async (): Promise<ResultFields> => {
-    const id = withResult ? await upload(client, folder.result, given) : undefined
-    // One that could not even be written says so itself.
+    const id = withResult ? await upload(client, folder.result, delivery) : undefined
+    // With `store.unavailable` the outcome itself reports that the result could not be written.
     if (withResult && id === undefined && outcome.failure?.code !== 'store.unavailable') throw missing(folder.result)
-    return id === undefined ? {} : { result_upload_id: id }
+    return { result_upload_id: id }
   }
   const result = short === undefined ? await uploadResult() : { result: short.toString('base64') }
   const artifacts: { path: string; upload_id: string }[] = []
-  const send = async (path: string, place: string): Promise<void> => {
-    const id = await upload(client, place, given)
+  const send = async (path: string, source: string): Promise<void> => {
+    const id = await upload(client, source, delivery)
     if (id !== undefined) artifacts.push({ path, upload_id: id })
   }
   if (isSent(uploads.artifacts, hasFailed)) {
     for (const { path } of outcome.artifacts) await send(path, join(folder.artifacts, path))
   }
-  // Of a result that cannot be had the calls are all there is.
+  // If the result is lost, the call log is the only record of the session.
   if (isSent(uploads.callLog, hasFailed) && (!withResult || (outcome.counts?.turns ?? 0) > 0)) {
     await send('calls.plog', join(folder.path, 'calls.plog'))
   }
@@ -60,8 +60,8 @@ export async function offer(client: OfferClient, given: Offer): Promise<void> {
   try {
     await complete(result)
   } catch (error) {
-    // A server of an earlier version may have taken the place of the one that we joined, and does not know this way.
-    if (short === undefined || !isRefusedForm(error)) throw error
+    // The server may have been replaced by an earlier version, which does not support inline results.
+    if (short === undefined || !isInlineRefused(error)) throw error
     await complete(await uploadResult())
   }
 }
@@ -71,18 +71,18 @@ interface ResultFields {
   result_upload_id?: string
 }
 
-function isRefusedForm(error: unknown): boolean {
+function isInlineRefused(error: unknown): boolean {
   return error instanceof RolloutError && (error.failure.status === 422 || error.failure.status === 413)
 }
 
-/** All of a file that is no longer than this; undefined when it is, or there is none. */
-async function readShort(path: string, most: number): Promise<Buffer | undefined> {
-  if (most === 0) return undefined
-  const file = await openIfThere(path)
+/** Reads a whole file. Undefined if the file is larger than `maxBytes` or does not exist. */
+async function readShort(path: string, maxBytes: number): Promise<Buffer | undefined> {
+  if (maxBytes === 0) return undefined
+  const file = await openIfExists(path)
   if (file === undefined) return undefined
   try {
-    const bytes = Buffer.allocUnsafe(most + 1)
-    for (let length = 0; length <= most;) {
+    const bytes = Buffer.allocUnsafe(maxBytes + 1)
+    for (let length = 0; length <= maxBytes;) {
       const { bytesRead } = await file.read(bytes, length, bytes.length - length, length)
       if (bytesRead === 0) return bytes.subarray(0, length)
       length += bytesRead
@@ -97,13 +97,13 @@ function isSent(which: UploadPolicy['artifacts'], hasFailed: boolean): boolean {
   return which === 'all' || (which === 'failures' && hasFailed)
 }
 
-/** Undefined when there is no such file. Never holds more of it than one part. */
+/** Uploads a file; at most one part is in memory. Undefined if the file does not exist. */
 async function upload(
-  client: OfferClient,
+  client: ResultClient,
   path: string,
-  { nodeId, outcome, partBytes, signal }: Offer,
+  { nodeId, outcome, partBytes, signal }: ResultDelivery,
 ): Promise<string | undefined> {
-  const file = await openIfThere(path)
+  const file = await openIfExists(path)
   if (file === undefined) return undefined
   try {
     const { bytes, digest } = await digestOf(file)
@@ -123,7 +123,7 @@ async function upload(
   }
 }
 
-async function openIfThere(path: string): Promise<FileHandle | undefined> {
+async function openIfExists(path: string): Promise<FileHandle | undefined> {
   try {
     return await open(path, constants.O_RDONLY | constants.O_NOFOLLOW)
   } catch (error) {
@@ -154,12 +154,12 @@ async function readExactly(
   const part = new Uint8Array(length)
   for (let done = 0; done < length;) {
     const { bytesRead } = await file.read(part, done, length - done, offset + done)
-    if (bytesRead === 0) throw new BrokenResult(`${path} has become shorter while it was sent.`)
+    if (bytesRead === 0) throw new BrokenResult(`${path} became shorter during the upload.`)
     done += bytesRead
   }
   return part
 }
 
 function missing(path: string): BrokenResult {
-  return new BrokenResult(`There is no ${path}, though the session has ended; was it removed?`)
+  return new BrokenResult(`${path} does not exist, although the session has ended. It may have been removed.`)
 }
