@@ -4,7 +4,7 @@ import type { EvalResult } from '../../../src/model/reward.ts'
 import type { AgentRun, BuildOutcome, SessionWork } from '../../../src/node/session/run-session.ts'
 import type { Fate } from '../workload.ts'
 
-/** What the agent of a session would do, as time that passes. */
+/** Session steps that only take virtual time. */
 export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionWork<null> {
   const { failure } = fate
   return {
@@ -32,7 +32,7 @@ export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionWork
   }
 }
 
-/** Resolves early when told to stop. */
+/** Resolves early when the signal is aborted. */
 function pause(clock: Pick<Clock, 'after'>, ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal.aborted) return resolve()
