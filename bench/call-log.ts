@@ -7,12 +7,12 @@ import { createCallLogReader } from '../src/store/call-log/reader.ts'
 import { createCallLogStore } from '../src/store/call-log/store.ts'
 import type { SessionLog, TurnEnd, TurnIntent } from '../src/store/store.ts'
 
-/** The best of these is reported, for both sides: the machine may have other work. */
+/** The best round is reported, for both sides, because the machine may have other work. */
 const ROUNDS = 3
 const SESSIONS = 20
 const TURNS = 10
 const SAMPLED = 2000
-/** Prompts grow by what was sampled and a tool's answer; on average 12k ids and 50 KB. */
+/** Prompts grow by the sampled tokens and a tool result; on average 12k ids and 50 KB. */
 const ADDED_IDS = 200
 const FIRST_IDS = 12_000 - ((TURNS - 1) / 2) * (SAMPLED + ADDED_IDS)
 const BYTES_PER_ID = 4.2
@@ -36,14 +36,14 @@ export interface CallLogBench {
   /** A turn of 12k ids and 50 KB that shares nothing with an earlier one. */
   appendFirst: Cost
   appendFirstJson: Cost
-  /** Of prompt and sampled tokens together. */
+  /** Prompt and sampled tokens together. */
   tokensPerSecond: { write: number; writeJson: number; read: number; readJson: number }
   bytesPerToken: { open: number; closed: number; json: number }
   closeMillis: number
   retainedBytesPerToken: number
 }
 
-/** What it costs to append a turn to a call log and to read it back, beside a file of JSON lines in the same run. */
+/** Measures appending a turn to a call log and reading it back, compared with a file of JSON lines in the same run. */
 export async function benchCallLog(): Promise<CallLogBench> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
   try {
@@ -136,12 +136,12 @@ async function runRound(dir: string): Promise<Round> {
   }
 }
 
-/** What open logs keep for later turns, for each token of the conversations they were given. */
+/** Measures the memory of open logs per token of their conversations. */
 async function measureRetained(dir: string): Promise<number> {
   await using store = createCallLogStore({ dir })
   const logs = await Promise.all(Array.from({ length: 30 }, (_, session) => store.open(opening(`session-${session}`))))
   const used = async (): Promise<number> => {
-    // What a timer or a finished write still holds is let go only in later turns of the loop.
+    // Objects of a timer or a finished write are released only in later turns of the event loop.
     for (let n = 0; n < 3; n += 1) {
       await new Promise((resolve) => setTimeout(resolve, 100))
       collect()
@@ -156,7 +156,7 @@ async function measureRetained(dir: string): Promise<number> {
   return ((await used()) - before) / captured
 }
 
-/** Gives the tokens of the whole conversation. Its own function, so that nothing of what it made lives on. */
+/** Returns the number of tokens of the conversation. A separate function, so that its objects can be collected. */
 async function appendSession(log: SessionLog, session: number): Promise<number> {
   const turns = makeSession(session)
   for (const turn of turns) await appendTurn(log, turn)
@@ -228,7 +228,7 @@ function makeTurn(session: number, index: number, promptIds: Int32Array, history
   return { intent, end }
 }
 
-/** Ids spread as a vocabulary is used: few of them often. */
+/** Ids with the distribution of a vocabulary: a few of them are frequent. */
 function makeIds(seed: number, length: number): Int32Array {
   const random = createRandom(seed)
   return Int32Array.from({ length }, () => Math.floor(150_000 * random() ** 4))
@@ -267,7 +267,7 @@ async function loadLines(path: string): Promise<unknown[]> {
   })
 }
 
-/** Frees what is unused now, so that it is not charged to what is measured next. */
+/** Collects garbage, so that it does not count for the next measurement. */
 function collect(): void {
   setFlagsFromString('--expose-gc')
   const gc: () => void = runInNewContext('gc')

@@ -1,4 +1,4 @@
-/** `npm run bench -- dispatch`; `node bench/dispatch.ts [--long]` prints the table as docs/benchmarks.md has it. */
+/** `npm run bench -- dispatch`; `node bench/dispatch.ts [--long]` prints the table of docs/benchmarks.md. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -25,45 +25,45 @@ const NODES = 20
 const WAKES = 60
 const HELD = 2000
 const IMAGES = 200
-/** Images that a node has at hand; it has most of its work in them if it may choose. */
+/** Warm images of a node; with affinity most of its sessions use them. */
 const WARM_IMAGES = 20
 
-/** What nodes do, and for whom. */
+/** One load: the behaviour of nodes, and the owners of the sessions. */
 interface Load {
   name: string
-  /** A node that is full takes one whenever one of its own has ended; one that begins takes many. */
+  /** Sessions per lease request: a full node requests one whenever a session has ended; a new node requests many. */
   room: number
   owners: number
   hasAffinity?: boolean
-  /** Each owner may run so many at once. */
+  /** Limit of running sessions of each owner. */
   maxRunning?: number
 }
 
 const LOADS: readonly Load[] = [
   { name: 'one at a time', room: 1, owners: 1 },
   { name: '16 at a time', room: 16, owners: 1 },
-  { name: 'one at a time, nodes prefer what they are warm for', room: 1, owners: 1, hasAffinity: true },
+  { name: 'one at a time, nodes prefer warm images', room: 1, owners: 1, hasAffinity: true },
   { name: 'one at a time, of five owners', room: 1, owners: 5 },
-  { name: 'one at a time, of five owners with a limit on what runs', room: 1, owners: 5, maxRunning: 100 },
+  { name: 'one at a time, of five owners with a limit of running sessions', room: 1, owners: 5, maxRunning: 100 },
 ]
 
 interface DispatchBench {
   enqueuedPerSecond: number
   /** Leased and accepted, by the name of the load. */
   donePerSecond: Record<string, number>
-  /** With affinity: for so much of its work a node was warm; and without. */
+  /** Share of sessions on a warm node, with affinity and without. */
   warmShare: { chosen: number; byChance: number }
   /** Sessions whose lease was renewed, 100 to a call. */
   renewedPerSecond: number
-  /** Sessions of nodes that fell silent, queued again. */
+  /** Sessions of lost nodes that were queued again. */
   lostPerSecond: number
   wakeP50Ms: number
   wakeP99Ms: number
-  /** By which the process grew while the queue went from 20k to 100k. */
+  /** Growth of the process while the queue grew from 20k to 100k. */
   grownMb: { held: number; resident: number }
 }
 
-/** How many sessions go through the database, how soon a waiting node has new work, and what a long queue holds in memory. */
+/** Measures sessions per second, the time until a waiting node has a session, and the memory of a long queue. */
 export async function benchDispatch({ long }: Pick<BenchOptions, 'long'>): Promise<Record<string, DispatchBench>> {
   const results = await measureAll(long ? 20 : 4)
   printTable(toRows(results))
@@ -130,7 +130,7 @@ async function measure(open: Database, seconds: number): Promise<DispatchBench> 
   }
 }
 
-/** One whose leases are over as soon as it has looked a few times. */
+/** A dispatch whose leases expire after a few checks. */
 function stillClock(): { monotonic: () => number; leaseMs: number } {
   let at = 0
   return { leaseMs: 3000, monotonic: () => (at += 1000) }
@@ -153,7 +153,7 @@ async function fill(dispatch: Dispatch, owners: number, sessions: number, name =
   }
 }
 
-/** Nodes that bring back at once what they are given. */
+/** Nodes that complete each leased session at once. */
 async function work(
   dispatch: Dispatch,
   { room, hasAffinity }: Load,
@@ -167,7 +167,7 @@ async function work(
     let images: string[] = []
     while (performance.now() < until) {
       const { orders } = await dispatch.lease(nodeId, { freeSlots: room, ...(hasAffinity && { affinity: images }) })
-      // The queue is empty before the time is over.
+      // The queue is empty before the end of the measurement.
       if (orders.length === 0) return
       for (const leased of orders) {
         const { task } = leased.order
@@ -187,7 +187,7 @@ async function work(
   return { perSecond: done / ((performance.now() - begun) / 1000), warm: warm / done }
 }
 
-/** Nodes that hold a hundred each say that they are there; then they fall silent. */
+/** Nodes with a hundred leases each renew them; then they stop. */
 async function measureLeases(
   dispatch: Dispatch,
   watching: Dispatch,
@@ -217,7 +217,7 @@ async function measureLeases(
   }
 }
 
-/** From the submission to the order in hand, for a node that waits to be woken. */
+/** Measures the time from submit to lease, for a waiting node. */
 async function measureWakes(database: Database, dispatch: Dispatch): Promise<number[]> {
   let wake = (): void => undefined
   const stop = await database.listen(WORK_CHANNEL, () => wake())
@@ -245,12 +245,12 @@ function toRows(results: Record<string, DispatchBench>): string[][] {
     ['20k queued, tasks of 8 samples, 20 nodes', ...Object.keys(results)],
     row('sessions submitted/s, 100 tasks at a time', (bench) => bench.enqueuedPerSecond.toFixed(0)),
     ...LOADS.map(({ name }) => row(`leased + accepted/s, ${name}`, (bench) => bench.donePerSecond[name]!.toFixed(0))),
-    row('for so much of it a node was warm, by choice', (bench) => percent(bench.warmShare.chosen)),
-    row('for so much of it a node was warm, by chance', (bench) => percent(bench.warmShare.byChance)),
-    row('sessions renewed/s, 100 to a call', (bench) => bench.renewedPerSecond.toFixed(0)),
-    row('sessions of silent nodes queued again/s', (bench) => bench.lostPerSecond.toFixed(0)),
-    row('submit to order in hand, p50 ms', (bench) => bench.wakeP50Ms.toFixed(1)),
-    row('submit to order in hand, p99 ms', (bench) => bench.wakeP99Ms.toFixed(1)),
+    row('share of sessions on a warm node, with affinity', (bench) => percent(bench.warmShare.chosen)),
+    row('share of sessions on a warm node, without', (bench) => percent(bench.warmShare.byChance)),
+    row('sessions renewed/s, 100 per call', (bench) => bench.renewedPerSecond.toFixed(0)),
+    row('sessions of lost nodes queued again/s', (bench) => bench.lostPerSecond.toFixed(0)),
+    row('submit to lease, p50 ms', (bench) => bench.wakeP50Ms.toFixed(1)),
+    row('submit to lease, p99 ms', (bench) => bench.wakeP99Ms.toFixed(1)),
     row('100k queued: heap grows by, MB', (bench) => bench.grownMb.held.toFixed(1)),
     row('100k queued: process grows by, MB', (bench) => bench.grownMb.resident.toFixed(1)),
   ]

@@ -31,12 +31,12 @@ interface Measured {
   /** Tokens a second, of all requests together. */
   alone: number
   eight: number
-  /** Milliseconds to the first token of a long prompt, never seen and seen before. */
+  /** Milliseconds to the first token of a long prompt, new and cached. */
   firstTokenMs: number
   cachedFirstTokenMs: number
 }
 
-/** Tokens a second of the embedded model with 1 and 8 requests in flight, native and in WebAssembly. */
+/** Measures tokens per second of the embedded model with 1 and 8 requests in flight, native and in WebAssembly. */
 export async function benchEngineModel(): Promise<void> {
   const rows: Measured[] = []
   for (const backend of ['native', 'wasm'] as const) {
@@ -84,7 +84,7 @@ async function measure(backend: BackendKind): Promise<Measured> {
   }
 }
 
-/** That many callers, each asking again as soon as it has its answer. */
+/** Runs callers that each send the next request as soon as they have an answer. */
 async function throughput(policy: ModelPolicy, callers: number): Promise<number> {
   const start = performance.now()
   let tokens = 0

@@ -26,13 +26,13 @@ interface Case {
 interface Measured {
   requestsPerSecond: number
   megabytesPerSecond: number
-  /** Processor time of the engine, which other work on the machine does not change. */
+  /** Processor time of the engine, which does not depend on other work of the machine. */
   cpuMsPerRequest: number
-  /** Cores the engine was given; near 1, it is the limit and not the caller. */
+  /** Cores that the engine used; near 1, the engine is the limit and not the caller. */
   engineCores: number
 }
 
-/** What the tiny engine's wire can do, in a process of its own: whether it is fit to put load on others. */
+/** Measures the HTTP server of the tiny engine in a separate process: whether it can be used as a load source. */
 export async function benchEngineWire(): Promise<void> {
   const folder = await mkdtemp(join(tmpdir(), 'polar-bench-'))
   const script = join(folder, 'script.yaml')
@@ -113,7 +113,7 @@ async function measure(url: string, pid: number, { body }: Case, connections: nu
   }
 }
 
-/** Gives the bytes of the answer; counting more would make the caller the limit. */
+/** Returns the bytes of the answer; more work would make the caller the limit. */
 function call(pool: Pool, body: string): Promise<number> {
   return new Promise((resolve, reject) => {
     let bytes = 0

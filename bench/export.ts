@@ -10,13 +10,13 @@ import { printTitledTable } from './support/table.ts'
 
 const FORMATS = ['jsonl', 'slime', 'parquet', 'verl'] as const
 
-/** Every session: 20 calls, 40,000 tokens in the end, about 0.28 MB of call log. */
+/** Each session has 20 calls, 40,000 tokens at its end, about 0.28 MB of call log. */
 const SESSION = { turns: 20, addedIds: 1500, sampledIds: 500 }
 const SESSIONS = 400
 /** A gigabyte of call logs. */
 const LONG_SESSIONS = 3600
 
-/** From call logs on the disk to a trainer's files: how fast, and how much memory beyond that of the bare program. */
+/** Measures the export of call logs to a trainer's files: speed, and memory beyond that of the bare program. */
 export async function benchExport({ long }: Pick<BenchOptions, 'long'>): Promise<void> {
   const scratch = await mkdtemp(join(tmpdir(), 'polar-bench-'))
   try {
@@ -49,7 +49,7 @@ export async function benchExport({ long }: Pick<BenchOptions, 'long'>): Promise
   }
 }
 
-/** In a process of its own, so that its peak is its own. */
+/** Runs in a separate process, to measure its own memory peak. */
 async function measure(
   dir: string,
   format: string,

@@ -19,12 +19,12 @@ const TOOL_RESULT_BYTES = 2400
 const CONTEXT_TOKENS = 200_000
 
 const IDLE_SESSIONS = 200
-/** How many calls each of them has made when it is looked at. */
+/** Calls of each session at the time of the measurement. */
 const IDLE_AFTER_CALLS = [1, 4, 16]
 
 type Gateway = Child<GatewayReady>
 
-/** What the gateway's process holds: for each token it captured, and for a session that waits. */
+/** Measures the memory of the gateway process: per captured token, and per idle session. */
 export async function benchGatewayMemory(): Promise<void> {
   const rows = [['what', 'measured', 'target'], ...(await capturedTokens()), ...(await idleSessions())]
   printTitledTable('against the targets', rows)
@@ -34,14 +34,14 @@ export async function benchGatewayMemory(): Promise<void> {
 
 interface Captured {
   calls: number
-  /** Of the last call's prompt and answer. Every earlier prompt and answer is the beginning of that. */
+  /** Tokens of the last call's prompt and answer. Every earlier prompt and answer is a prefix of these. */
   distinct: number
   sampled: number
   /** Prompts and answers of all calls. */
   read: number
 }
 
-/** Agents at work: every prompt is the one before, its answer and the result of a tool. */
+/** Simulates agents: every prompt is the previous one, its answer and a tool result. */
 async function capturedTokens(): Promise<string[][]> {
   await using stack = new AsyncDisposableStack()
   const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
@@ -87,7 +87,7 @@ async function capturedTokens(): Promise<string[][]> {
   ]
 }
 
-/** `look` is called while the sessions are still open. */
+/** `look` runs while the sessions are still open. */
 async function converse(
   gateway: Gateway,
   { sessions, turns }: { sessions: number; turns: number },
@@ -117,7 +117,7 @@ async function playSession(
 ): Promise<void> {
   const body = requestBody({ stream: false, replay: '', withIds: false })
   const messages = body['messages'] as object[]
-  // Sessions of one task begin alike and go apart with their first answer.
+  // Sessions of one task have the same first prompt and differ from their first answer on.
   const words = createWords(seed)
   let distinct = 0
   for (let turn = 0; turn < turns; turn++) {
@@ -146,7 +146,7 @@ async function call(session: SessionAccess, body: object): Promise<ChatAnswer> {
   return JSON.parse(text) as ChatAnswer
 }
 
-/** What JSON.parse would have made of the same ids and log probabilities, from a tenth of it. */
+/** Measures the same ids and log probabilities as JSON.parse makes them, from a tenth of the data. */
 async function listBytes(captured: Captured): Promise<{ distinct: number; all: number }> {
   const bytesOf = async (ids: number, logprobs: number): Promise<number> => {
     const before = await readHeldMemory()

@@ -1,6 +1,6 @@
 /**
- * Where the gateway's time goes: `node bench/gateway-profile.ts [whole|whole-ids|stream|slow-streams] [file.cpuprofile]`.
- * Prints self time by function and by file; the profile itself opens in any Chrome.
+ * Profiles the gateway: `node bench/gateway-profile.ts [whole|whole-ids|stream|slow-streams] [file.cpuprofile]`.
+ * Prints self time by function and by file; Chrome opens the profile.
  */
 import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -27,7 +27,7 @@ const loads: Record<string, { request: RequestOptions; warmUp: LoadShape; shape:
 const [name = 'whole', file = join(tmpdir(), `polar-gateway-${name}.cpuprofile`)] = process.argv.slice(2)
 const load = loads[name]
 if (load === undefined) {
-  console.error(`There is no load ${name}; there are ${Object.keys(loads).join(', ')}.`)
+  console.error(`Unknown load ${name}. Use ${Object.keys(loads).join(', ')}.`)
   process.exit(2)
 }
 await using arena = await openArena({ sessions: 512, parties: ['gateway'] })

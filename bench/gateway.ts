@@ -21,12 +21,12 @@ type Results = Map<PartyName, Measured>
 export interface GatewayBenchOptions {
   /** 30 s of concurrent streams instead of 10. */
   long?: boolean
-  /** Fetch the other gateways first, where they are not here yet. */
+  /** Fetches the other gateways first, where they are not installed yet. */
   install?: boolean
 }
 
 /**
- * The gateway against the same bytes sent straight, through nginx, through the least a proxy here can do, and through
+ * Compares the gateway with the same bytes sent directly, through nginx, through a minimal proxy in this runtime, and through
  * other gateways.
  */
 export async function benchGateway({ long = false, install = false }: GatewayBenchOptions = {}): Promise<void> {
@@ -51,19 +51,19 @@ export async function benchGateway({ long = false, install = false }: GatewayBen
   summary.print()
 }
 
-/** Only who gives the engine's answer is measured: an error is quickly sent. */
+/** Measures only parties that return the engine's answer, because an error is sent quickly. */
 async function keepVerified(arena: Arena): Promise<void> {
   const verdicts = await verifyParties(arena)
   for (const { party, problem, idsPassedOn } of verdicts) {
     if (problem !== undefined) arena.missing.push(`${party.name} does not work: ${problem}`)
-    else if (!idsPassedOn) print(`${party.name} does not hand on token ids`)
+    else if (!idsPassedOn) print(`${party.name} does not relay token ids`)
   }
   arena.parties = verdicts.filter(({ problem }) => problem === undefined).map(({ party }) => party)
   for (const [name, { version }] of Object.entries(competitors))
     if (arena.parties.some((party) => party.name === name)) print(`${name} ${version}`)
 }
 
-/** What was measured beside what is wanted. */
+/** Measured values and their targets. */
 class Summary {
   readonly #rows: string[][] = [['what', 'measured', 'target']]
 
@@ -98,7 +98,7 @@ async function throughput(arena: Arena, summary: Summary): Promise<void> {
       request: { stream: false, replay: '', withIds: false },
     },
     {
-      title: 'whole answers, the caller asks for ids and log probabilities too',
+      title: 'whole answers, the caller requests ids and log probabilities too',
       short: 'whole answers with ids',
       request: { stream: false, replay: '', withIds: true },
     },
@@ -139,7 +139,7 @@ function cpuPerCall(result: Measured | undefined): number {
 
 // --- latency ----------------------------------------------------------------------------------------------------------
 
-/** Two ways to have calls under way without filling the machine: one after the other, and an engine that takes its time. */
+/** Two loads that do not saturate the machine: one call at a time, and an engine that answers slowly. */
 const PACES: readonly { inFlight: number; replay: string; perSecond: number; oneAtATime: boolean }[] = [
   { inFlight: 1, replay: '', perSecond: 100, oneAtATime: true },
   { inFlight: 64, replay: 'delay=500', perSecond: 128, oneAtATime: false },
@@ -169,7 +169,7 @@ async function firstByte(arena: Arena, summary: Summary): Promise<void> {
   }
 }
 
-/** One that fewer callers fill cannot have so many calls under way: the time in its queue would be all there is to see. */
+/** Whether a party can serve this many calls at a time; otherwise only its queue would be measured. */
 function thatKeepPace({ parties }: Arena, inFlight: number): Party[] {
   return parties.filter(({ maxCallers }) => maxCallers >= inFlight)
 }
@@ -211,7 +211,7 @@ async function concurrentStreams(arena: Arena, summary: Summary, seconds: number
     await party.takeLag()
     const result = await arena.load(party, {
       request: { stream: true, replay: `interval=${STREAM_INTERVAL_MS} seconds=${seconds}`, withIds: false },
-      // Spread over one interval, as the steps of an engine are not; over more, and they would not all be open at once.
+      // The starts are spread over one interval; over more, the streams would not all be open at the same time.
       shape: { kind: 'streams', count: STREAMS, spreadSeconds: 1 },
       sessions: STREAMS,
     })
@@ -236,7 +236,7 @@ async function concurrentStreams(arena: Arena, summary: Summary, seconds: number
   printTitledTable(title, rows)
 }
 
-/** A stream that ended in order but lacks events is dropped too. */
+/** A stream that ended normally but lacks events counts as dropped. */
 function countDropped(result: LoadResult, expectedEvents: number): number {
   const short = result.events.filter((count) => count < expectedEvents).length
   return Math.max(result.failed, short, STREAMS - result.events.length)

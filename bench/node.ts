@@ -74,7 +74,7 @@ async function benchNoOps(): Promise<void> {
 
 const RUN_SECONDS = 0.5
 
-/** Making a sandbox ready takes three times as long as running in it, and no two tasks share what they prepare. */
+/** Preparing a sandbox takes three times as long as running in it, and no two tasks share their preparation. */
 async function benchUtilisation(): Promise<void> {
   const measured: string[][] = []
   for (const [name, widths] of [
@@ -103,7 +103,7 @@ async function benchUtilisation(): Promise<void> {
   ])
 }
 
-/** Between the first agent's start and the moment when no session is left to take the place of one that ends. */
+/** From the start of the first agent until no session is left for the next free slot. */
 function busyPart({ events }: NodeStack, width: number): number {
   const starts = events.filter(({ status }) => status === 'RUNNING').map(({ at }) => at)
   const ends = events.filter(({ previous }) => previous === 'RUNNING').map(({ at }) => at)
@@ -120,7 +120,7 @@ function busyPart({ events }: NodeStack, width: number): number {
   return busy / ((until - from) * width)
 }
 
-/** The same task again and again: after the first few, graders are made while the agent still runs. */
+/** Repeats one task: after the first few sessions, graders are created while the agent still runs. */
 async function benchPrewarm(): Promise<void> {
   const widths = { init: 2, ready: 0, run: 2, postrun: 2, backlog: 4 }
   await using stack = await startNode(widths)
@@ -142,7 +142,7 @@ async function benchPrewarm(): Promise<void> {
     ).toFixed(0)} ms`
   printTitledTable('A grader made early, when the agent is expected to end (p50)', [
     ['', 'sessions', 'grading', 'gained', 'stood idle'],
-    ['made when wanted', String(late.length), p50(late, 'eval_ms'), '-', '-'],
+    ['made when needed', String(late.length), p50(late, 'eval_ms'), '-', '-'],
     [
       'made early',
       String(early.length),
@@ -164,7 +164,7 @@ async function benchSleepers(): Promise<void> {
     const startedAt = performance.now()
     const sessions = Array.from({ length: SLEEPERS }, () => stack.node.submit(orderOf(shellTask('sleep 600'))))
     while (stack.node.metrics.run_inflight < SLEEPERS) {
-      if (performance.now() - startedAt > 120_000) throw new Error('they did not all start')
+      if (performance.now() - startedAt > 120_000) throw new Error('not all sessions started')
       await new Promise((resolve) => setTimeout(resolve, 50))
     }
     const upMs = performance.now() - startedAt

@@ -1,4 +1,4 @@
-/** `npm run bench [-- name…] [--long] [--install]`: the named benches, or all. */
+/** `npm run bench [-- name…] [--long] [--install]`: runs the named benches, or all. */
 import { availableParallelism, cpus, totalmem } from 'node:os'
 import { parseArgs } from 'node:util'
 
@@ -20,7 +20,7 @@ const NAMES = [
 
 export interface BenchOptions {
   long: boolean
-  /** Fetch other people's programs to compare with, where they are not here yet. */
+  /** Fetches the other gateways to compare with, where they are not installed yet. */
   install: boolean
 }
 
@@ -32,7 +32,7 @@ const { positionals, values } = parseArgs({
 })
 const unknown = positionals.filter((name) => !NAMES.some((known) => known === name))
 if (unknown.length > 0) {
-  console.error(`There is no bench ${unknown.join(', ')}; there are ${NAMES.join(', ')}.`)
+  console.error(`Unknown bench ${unknown.join(', ')}. Use ${NAMES.join(', ')}.`)
   process.exit(2)
 }
 
@@ -44,7 +44,7 @@ console.log(
 for (const name of positionals.length > 0 ? positionals : NAMES) await runOne(name)
 console.log(`\n${seconds(start)} s in all`)
 
-/** One that cannot run says so and does not keep the others from running. */
+/** Runs one bench. A bench that fails prints the error, and the others still run. */
 async function runOne(name: string): Promise<void> {
   const begun = performance.now()
   console.log(`\n━━ ${name}`)
@@ -58,7 +58,7 @@ async function runOne(name: string): Promise<void> {
   }
 }
 
-/** `call-log.ts` exports `benchCallLog`. One that is a folder has it in its `main.ts`. */
+/** `call-log.ts` exports `benchCallLog`. A bench that is a folder exports it from its `main.ts`. */
 async function loadBench(name: string): Promise<Bench> {
   const file = name === 'sim' ? 'sim/main' : name
   const module = (await import(new URL(`${file}.ts`, import.meta.url).href)) as Record<string, unknown>

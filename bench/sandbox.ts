@@ -1,6 +1,6 @@
 /**
- * What a sandbox costs: to start, to run a command in, a hundred at a time, and to prepare for a task, cold and warm. The
- * baseline is a process of this machine, spawned in the same run.
+ * Measures the cost of a sandbox: to start, to run a command in, a hundred at a time, and to prepare for a task, cold and
+ * warm. The baseline is a plain process, spawned in the same run.
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -20,28 +20,28 @@ import { printTitledTable } from './support/table.ts'
 
 const STARTS = 20
 const EXECS = 40
-/** Between commands of an agent, which thinks; longer than it takes to make the next room. */
+/** Pause between commands of an agent; longer than the creation of the next namespace. */
 const PAUSE_MS = 100
 const AT_ONCE = 100
-/** How many are being started at the same time. */
+/** Sandboxes that start at the same time. */
 const WIDTH = 4
-/** Nothing more is begun after that. */
+/** No new measurement starts after this time. */
 const PATIENCE_MS = 25_000
 const CHECKOUT_BYTES = 200 * 1024 * 1024
 const CHECKOUT_FILES = 2000
 const DOOR_PORT = 18_080
 
-/** One row of each table: a runtime, and what has to be there for it. */
+/** One row of each table: a runtime and its requirements. */
 interface Party {
   kind: string
-  /** What its config says besides, and the image of its sandboxes where it needs one; or why it is left out. */
+  /** Its further config, and the image of its sandboxes where it needs one; or the reason why it is omitted. */
   prepare?(): Promise<Provision | string>
 }
 
 interface Provision extends AsyncDisposable {
   config: Readonly<Record<string, unknown>>
   image?: string
-  /** Processes that its sandboxes are descendants of, where they are not ours. */
+  /** Ancestor processes of its sandboxes, where these are not children of this process. */
   isRelated?(commandLine: string): boolean
 }
 
@@ -52,7 +52,7 @@ const PARTIES: readonly Party[] = [
   { kind: 'apptainer', prepare: provideApptainer },
 ]
 
-/** Podman's service, as the tests have it. */
+/** Podman's service, as in the tests. */
 async function provideDocker(): Promise<Provision | string> {
   const podman = await startPodman()
   if (typeof podman === 'string') return podman
@@ -60,13 +60,13 @@ async function provideDocker(): Promise<Provision | string> {
   return {
     config: { socket, pull: 'never', startsPerSecond: 1000 },
     image,
-    // Every container has a helper that is nobody's child, and names the folder of the service.
+    // Every container has an orphaned helper process whose arguments contain the folder of the service.
     isRelated: (commandLine) => commandLine.includes(dirname(socket)),
     [Symbol.asyncDispose]: () => podman[Symbol.asyncDispose](),
   }
 }
 
-/** The machine's own, or the one the tests have got. */
+/** The installed program, or the one that the tests fetched. */
 async function provideApptainer(): Promise<Provision | string> {
   const apptainer = findApptainer()
   if (typeof apptainer === 'string') return apptainer
@@ -93,7 +93,7 @@ interface Crowd {
   count: number
   startMs: number
   stopMs: number
-  /** Proportional: what several share is divided among them. */
+  /** Proportional set size: shared memory is divided among its processes. */
   pssBytes: number
 }
 
@@ -106,7 +106,7 @@ export async function benchSandbox({ long }: BenchOptions): Promise<void> {
     const all: Measured[] = []
     for (const party of PARTIES.filter(({ kind }) => runtimes.kinds.includes(kind))) {
       const measured = await measureParty(party, { dir: join(dir, party.kind), checkout, long })
-      if (typeof measured === 'string') console.log(`${party.kind} is left out: ${measured}`)
+      if (typeof measured === 'string') console.log(`${party.kind} is omitted: ${measured}`)
       else all.push(measured)
     }
     print(spawns, all)
@@ -183,7 +183,7 @@ async function measureCrowd(subject: Subject): Promise<Crowd> {
 
 async function measurePreparing(subject: Subject, checkout: string): Promise<Pick<Measured, 'cold' | 'warm'>> {
   const warmStarts = new WarmStarts(subject.runtime)
-  // What an install does without its network: eight thousand files, and one pass over all of them.
+  // An install without a network: writes eight thousand files and reads all of them.
   const install = `mkdir installed && cd installed && perl -e 'for (1..8000) { open(F, ">", $_); print F "x" x 5000, $_, rand }' && sha256sum * > ../sums && tar -cz . | sha256sum`
   const actions = [
     { type: 'upload_dir', source: checkout, target: 'checkout' },
@@ -220,7 +220,7 @@ function* rounds(count: number): Generator<void> {
 
 let started = 0
 
-/** With a door, as every session has one. */
+/** With a sandbox socket, as every session has one. */
 function toSpec({ runtime, provision: { image } }: Subject): SandboxSpec {
   return {
     id: `bench-${process.pid}-${(started += 1)}`,
@@ -246,7 +246,7 @@ async function runTrue(sandbox: Sandbox): Promise<void> {
   if (exitCode !== 0) throw new Error(`true ended with ${exitCode}`)
 }
 
-/** Of all that descends from this process, or from one that belongs to the sandboxes; this process itself left out. */
+/** Memory of all descendants of this process, or of a process of the sandboxes, without this process. */
 async function pssOf({ provision }: Subject): Promise<number> {
   const parents = new Map<number, number>()
   const related = new Set([process.pid])
@@ -295,7 +295,7 @@ function print(spawns: readonly number[], all: readonly Measured[]): void {
     ]),
   ])
   printTitledTable(`many at once, ${WIDTH} being started at a time`, [
-    ['runtime', 'sandboxes', 'all up after', 'each', 'memory each', 'all gone after'],
+    ['runtime', 'sandboxes', 'all up after', 'each', 'memory each', 'all ended after'],
     ...all.map(({ kind, crowd: { count, startMs, stopMs, pssBytes } }) => [
       kind,
       String(count),

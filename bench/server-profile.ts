@@ -1,6 +1,6 @@
 /**
- * Where the server's time goes: `node bench/server-profile.ts [nodes] [file.cpuprofile]`. Prints self time by function and
- * by file for sessions that do nothing; the profile itself opens in any Chrome.
+ * Profiles the server: `node bench/server-profile.ts [nodes] [file.cpuprofile]`. Prints self time by function and
+ * by file for sessions that do nothing; Chrome opens the profile.
  */
 import { readFile } from 'node:fs/promises'
 import type { Profiler } from 'node:inspector'

@@ -1,6 +1,6 @@
 /**
- * What a server costs a node: sessions that do nothing, submitted over HTTP, leased, run, delivered and accepted, by one
- * node and by three, each party in a process of its own. The baseline is the same node without a server, in the same run.
+ * Measures the cost of a server: sessions that do nothing, submitted over HTTP, leased, run, delivered and accepted, by one
+ * node and by three, each in a separate process. The baseline is the same node without a server, in the same run.
  */
 import { NodeStack, orderOf } from '../test/support/node-stack.ts'
 import { Child } from './support/child.ts'

@@ -13,9 +13,9 @@ const ROUNDS = 5
 const LENGTHS = [50_000, 100_000, 200_000, 500_000, 1_000_000]
 const TARGET_LENGTH = 100_000
 
-/** From recorded calls to samples: how long it takes, how that grows, and how much memory it needs beyond the records. */
+/** Measures the build of samples from recorded calls: time, growth, and memory beyond the records. */
 export async function benchTrajectory(): Promise<void> {
-  printTitledTable(`${TURNS} calls of one conversation, each prompt beginning with the one before and its answer`, [
+  printTitledTable(`${TURNS} calls of one conversation, each prompt beginning with the previous one and its answer`, [
     ['last prompt', 'tokens in all prompts', ...BUILDER_KINDS, 'prefix_merging, ns a token'],
     ...LENGTHS.map(timesAt),
   ])
@@ -39,14 +39,14 @@ function compareWithLists(): void {
   }))
   const lists = median(() => mergeByLists(calls))
   const ours = median(() => buildAll(session, 'prefix_merging'))
-  printTitledTable(`against lists that are sliced and compared, prompts up to ${thousands(TARGET_LENGTH)} tokens`, [
+  printTitledTable(`compared with sliced lists, prompts up to ${thousands(TARGET_LENGTH)} tokens`, [
     ['way', 'time', 'times as fast'],
     ['lists of numbers', ms(lists), '1.0'],
     ['prefix_merging', ms(ours), (lists / ours).toFixed(1)],
   ])
 }
 
-/** Every prompt in memory of its own, as no call log of ours would give them: the worst case. A process for each. */
+/** Each prompt has its own memory, the worst case: a call log shares it. Each builder runs in a separate process. */
 function measureMemory(): Promise<void> {
   const none = memoryOf('none')
   printTitledTable(`memory, prompts up to ${thousands(TARGET_LENGTH)} tokens, none sharing memory with another`, [

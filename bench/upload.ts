@@ -21,7 +21,7 @@ const SMALL_AT_ONCE = 16
 interface Rate {
   uploaded: number
   copied: number
-  /** Milliseconds of the server's processors for each MB, or file: what a busy machine does not change. */
+  /** Processor milliseconds of the server for each MB, or file: independent of other work of the machine. */
   cpuMs: number
 }
 
@@ -32,7 +32,7 @@ interface UploadBench {
   small: Rate
 }
 
-/** Results and artifacts over HTTP, hashed and on disk when answered, beside `cp` and `fsync` of the same bytes. */
+/** Measures uploads over HTTP, hashed and on disk before the answer, compared with `cp` and `fsync` of the same bytes. */
 export async function benchUpload({ long }: BenchOptions): Promise<UploadBench> {
   const dir = await mkdtemp(join(tmpdir(), 'polar-bench-'))
   const server = spawn(
@@ -94,7 +94,7 @@ async function measure(dir: string, url: string, pid: number, long: boolean): Pr
 
   const smalls = long ? 2000 : 400
   const megabytes = bytes / 1e6
-  // The one right after the other, so that whatever else the disk has to do is much the same for both.
+  // One directly after the other, so that other work of the disk is similar for both.
   const rateOf = async (work: (one: 'upload' | 'copy') => Promise<void>, amount: number): Promise<Rate> => {
     const uploads: number[] = []
     const copies: number[] = []

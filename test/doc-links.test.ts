@@ -21,3 +21,8 @@ test.each(pages)('%s: every linked file exists, and every source file it names',
   )
   expect([...links, ...named].filter((path) => !existsSync(join(root, path)))).toEqual([])
 })
+
+test('docs/library.md contains the program of examples/library/run.ts', () => {
+  const read = (path: string): string => readFileSync(join(root, path), 'utf8')
+  expect(read('docs/library.md')).toContain(`\`\`\`ts\n${read('examples/library/run.ts')}\`\`\`\n`)
+})

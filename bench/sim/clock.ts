@@ -3,16 +3,16 @@ import type { Clock } from '../../src/lib/async/clock.ts'
 interface Timer {
   at: number
   order: number
-  /** Undefined once it was taken back. */
+  /** Undefined once the timer was cancelled. */
   call: (() => void) | undefined
 }
 
-/** Some moment on the wall, so that times look like times. */
+/** An arbitrary Unix time, so that simulated times look like real ones. */
 const EPOCH_MS = Date.UTC(2030, 0, 1)
 
 /**
- * Time of a simulation: whole milliseconds, which pass when everybody has done what can be done at the present one. Real
- * work, such as a statement of the database, takes none of it unless somebody sleeps for it.
+ * Virtual time in whole milliseconds. It advances when no task can run at the current time. Real work, such as a database
+ * statement, takes no virtual time unless the caller sleeps for it.
  */
 export class VirtualClock implements Clock {
   #elapsed = 0
@@ -21,7 +21,7 @@ export class VirtualClock implements Clock {
   #wake = (): void => undefined
   #failure: { error: unknown } | undefined
   readonly #heap = new TimerHeap()
-  /** Timers that went off. */
+  /** Number of timers that fired. */
   fired = 0
 
   /** Unix milliseconds. */
@@ -29,7 +29,7 @@ export class VirtualClock implements Clock {
     return EPOCH_MS + this.#elapsed
   }
 
-  /** Milliseconds since it began. */
+  /** Milliseconds since the start of the simulation. */
   get elapsed(): number {
     return this.#elapsed
   }
@@ -44,7 +44,7 @@ export class VirtualClock implements Clock {
     return new Promise((resolve) => void this.after(ms, resolve))
   }
 
-  /** Time stands still until that is over. */
+  /** Stops the virtual time until the promise settles. */
   async outside<T>(work: Promise<T>): Promise<T> {
     this.#outside += 1
     try {
@@ -55,7 +55,7 @@ export class VirtualClock implements Clock {
     }
   }
 
-  /** Ends the simulation: what nobody waits for must not fail unheard. */
+  /** Ends the simulation: an unawaited promise must not fail without an error. */
   readonly fail = (error: unknown): void => {
     this.#failure ??= { error }
   }
@@ -65,11 +65,11 @@ export class VirtualClock implements Clock {
       await this.#settle()
       if (this.#failure !== undefined) throw this.#failure.error
       if (isOver()) return
-      if (!this.#fire()) throw new Error('the simulation stands still: nothing will ever happen again')
+      if (!this.#fire()) throw new Error('the simulation is stuck: there is no timer left')
     }
   }
 
-  /** All that are due at the next moment something is. */
+  /** Fires all timers of the next due time. */
   #fire(): boolean {
     let timer = this.#heap.pop()
     if (timer === undefined) return false
@@ -82,7 +82,7 @@ export class VirtualClock implements Clock {
     return true
   }
 
-  /** When this resolves every promise that could go on has, and nothing real is under way. */
+  /** Resolves when every promise that can continue has continued, and no real work is in progress. */
   async #settle(): Promise<void> {
     do {
       if (this.#outside > 0) await new Promise<void>((resolve) => (this.#wake = resolve))
@@ -91,11 +91,11 @@ export class VirtualClock implements Clock {
   }
 }
 
-/** The earliest first, and of those at one time in the order they were set. */
+/** Timers by due time, then in the order they were set. */
 class TimerHeap {
   readonly #timers: Timer[] = []
 
-  /** Those that were taken back are gone from the top. */
+  /** Removes cancelled timers from the top. */
   get first(): Timer | undefined {
     for (;;) {
       const [top] = this.#timers

@@ -4,7 +4,7 @@ import type { Scenario, TrainerSpec } from './scenario.ts'
 
 export interface SimOptions {
   scenario: Scenario
-  /** Where the tables are; absent: PGlite in a folder that is removed. */
+  /** URL of the database; absent: PGlite in a temporary folder. */
   databaseUrl?: string
   baselines: boolean
   json: boolean
@@ -55,35 +55,35 @@ same run: an ideal one, and NVIDIA's policy.
   --nodes N            nodes (1000)
   --sessions N         sessions that all trainers submit together (100000)
   --init N --ready N --run N --postrun N
-                       places at each stage of a node (4, 4, 8, 4)
-  --trainer SPEC       again for each: sync or async, then what differs from
+                       slots of each stage of a node (4, 4, 8, 4)
+  --trainer SPEC       repeatable: sync or async, then differences from
                        groups=64,samples=8,priority=0,train=60,start=0,share=1,labels=,early-stop=,staleness=
-                       Without any: two synchronous ones and an asynchronous one that keeps all places busy.
-  --label NAME:SHARE   that part of the nodes has that label; again for each
+                       Default: two synchronous trainers and an asynchronous one that keeps all slots busy.
+  --label NAME:SHARE   this share of the nodes has this label; repeatable
   --init-s, --run-s, --postrun-s DIST
                        lognormal:MEDIAN:SIGMA, pareto:LEAST:ALPHA or a number, in seconds
-  --task-share X       how much of the spread of RUN is the task's and not the sample's (0.5)
+  --task-share X       share of the variance of RUN that belongs to the task, not to the sample (0.5)
   --timeout-s N        of an agent (1800)
-  --failures X         attempts that infrastructure spoils (0.02)
+  --failures X         share of attempts that fail because of the infrastructure (0.02)
   --usable X           ended sessions that can be trained on (0.95)
-  --node-life-s N      mean life of a node (20000), 0: for ever;  --node-away-s N  mean time until it is back (120)
+  --node-life-s N      mean time to the loss of a node (20000), 0: never;  --node-away-s N  mean time until it is back (120)
   --join-within-s N    nodes join within (30);  --herd  all at once
-  --outage AT[:FOR]    the server is away from second AT, for FOR (60)
+  --outage AT[:FOR]    the server is down from second AT, for FOR (60)
   --lose-half AT       half of the nodes are lost at second AT
   --lease-s N          (60)        --round-trip-ms N  between node and server (5)
-  --gather-ms N        results wait so long for others, so that a large simulation takes less real time (0)
-  --expire-s N         the server looks for lost leases every so often (1)
-  --ahead N            sessions that a node takes beyond its places to run (INIT + READY, as src/node/server-link/lease-capacity.ts has it)
-  --no-ahead           nodes do not say which of these would only wait, so that they are served in order of arrival
-  --seed N             another one is another cluster (1)
+  --gather-ms N        results wait this long for others, so that a large simulation takes less real time (0)
+  --expire-s N         interval of the server's search for lost leases (1)
+  --ahead N            sessions that a node leases beyond its run slots (INIT + READY, as src/node/server-link/lease-capacity.ts has it)
+  --no-ahead           nodes do not report how many of these would only wait, so that they are served in order of arrival
+  --seed N             seed of the random numbers (1)
   --database URL       PostgreSQL instead of PGlite; the tables in it are emptied
-  --no-baselines       only ours
+  --no-baselines       Polar only
   --json               one line of JSON instead of tables
 
 example: node bench/sim/main.ts --nodes 50 --sessions 3000 --lose-half 300
 `
 
-/** Undefined: help was asked for. */
+/** Returns undefined for --help. */
 export function readFlags(args: readonly string[]): SimOptions | undefined {
   const { values } = parseArgs({ args: [...args], options, allowPositionals: false })
   if (values.help) return undefined
@@ -187,6 +187,6 @@ function readDurations(text: string): Durations {
 
 function toNumber(text: string, name: string): number {
   const number = Number(text)
-  if (text.trim() === '' || !Number.isFinite(number) || number < 0) throw new Error(`${name}: ${text} is no number`)
+  if (text.trim() === '' || !Number.isFinite(number) || number < 0) throw new Error(`${name}: ${text} is not a number`)
   return number
 }

@@ -14,7 +14,7 @@ export function listNodes({ nodes, labels }: Scenario): FleetNode[] {
   }))
 }
 
-/** Calls back when a node comes and when it is lost, at the same times for whoever simulates the scenario. */
+/** Calls back when a node starts and when it is lost, at the same times for every scheduler. */
 export function runFleet(
   scenario: Scenario,
   clock: VirtualClock,

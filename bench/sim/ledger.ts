@@ -16,10 +16,10 @@ export interface TaskEnd {
   cancelled: number
 }
 
-/** Why work came to nothing. */
+/** Why work was wasted. */
 export type Waste = 'node died' | 'failed' | 'stopped' | 'refused'
 
-/** What happened in one simulation, kept the same way for whoever did the work. Times in virtual milliseconds. */
+/** Counts and times of one simulation, in the same form for every scheduler. Times in virtual milliseconds. */
 export class Ledger {
   readonly #clock: VirtualClock
   readonly #plenty: number
@@ -27,24 +27,24 @@ export class Ledger {
   #slots = 0
   #busy = 0
   #wanting = 0
-  /** Integrals over time. `saturated`: while there was work for every place to run and to wait for one. */
+  /** Integrals over time. `saturated`: while there was work for every RUN and READY slot. */
   readonly slotMs = { busy: 0, usable: 0, saturatedBusy: 0, saturated: 0, idle: 0, misplaced: 0 }
-  /** Sessions that nodes have beyond their places to run, and places that nobody on the node is on the way to. */
+  /** Sessions of nodes beyond their run slots, and run slots without a session of the node that will use them. */
   #excess = 0
   #vacant = 0
   saturatedMs = 0
-  /** From submission to a node's hands, first attempts only; and from a node's death to the next node's hands. */
+  /** From submit to the first lease; and from a node's death to the next lease. */
   readonly queueAgesMs: number[] = []
   readonly rescuesMs: number[] = []
   readonly #shares: { name: string; waiting: number; held: number; heldMs: number }[]
   readonly #trainers = new Map<string, { waiting: number; held: number; heldMs: number }>()
-  /** By trainer: time in RUN that led somewhere. */
+  /** By trainer: useful time in RUN. */
   readonly usefulMs = new Map<string, number>()
   readonly wastedMs: Record<Waste, number> = { 'node died': 0, failed: 0, stopped: 0, refused: 0 }
   readonly ends: TaskEnd[] = []
   sessions = 0
   refills = 0
-  /** Run time that early stop or a cancel spared: of sessions that were waiting or under way. */
+  /** Run time saved by early stop or cancel, of waiting and running sessions. */
   sparedMs = 0
   lastMs = 0
 
@@ -60,12 +60,12 @@ export class Ledger {
     this.#shares = alike.sort((a, b) => b.length - a.length)[0] ?? []
   }
 
-  /** Time in nodes' hands of trainers with the same priority, while each of them had sessions waiting. */
+  /** Leased time by trainer, among trainers of equal priority, while each had waiting sessions. */
   get shares(): number[] {
     return this.#shares.map(({ heldMs }) => heldMs)
   }
 
-  /** Places to run that come or go. */
+  /** Adds or removes run slots. */
   addSlots(count: number): void {
     this.#advance()
     this.#slots += count
@@ -74,10 +74,10 @@ export class Ledger {
   addBusy(count: number): void {
     this.#advance()
     this.#busy += count
-    if (this.#busy < 0) throw new Error('fewer than no places are in use')
+    if (this.#busy < 0) throw new Error('the number of used slots is negative')
   }
 
-  /** Of one node, before and after: how many it has that have not run yet, or run, beside its places to run. */
+  /** Sessions of one node that run or wait, before and after, beside its run slots. */
   moveHeld(before: number, after: number, width: number): void {
     this.#advance()
     this.#excess += Math.max(0, after - width) - Math.max(0, before - width)
@@ -89,11 +89,11 @@ export class Ledger {
     this.#vacant += count
   }
 
-  /** Sessions that are still to be run, from their submission to the end of a run that counts. */
+  /** Sessions that still have to run, from submit to the end of a run that counts. */
   addWanting(count: number): void {
     this.#advance()
     this.#wanting += count
-    if (this.#wanting < 0) throw new Error('fewer than no sessions want to run')
+    if (this.#wanting < 0) throw new Error('the number of waiting sessions is negative')
   }
 
   addWaiting(trainer: string, count: number): void {
@@ -101,7 +101,7 @@ export class Ledger {
     this.#trainers.get(trainer)!.waiting += count
   }
 
-  /** In the hands of nodes. */
+  /** Leased sessions. */
   addHeld(trainer: string, count: number): void {
     this.#advance()
     this.#trainers.get(trainer)!.held += count

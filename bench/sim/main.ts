@@ -4,11 +4,11 @@ import { HELP, readFlags } from './flags.ts'
 import { printResults, type Results } from './report.ts'
 import { simulate } from './simulate.ts'
 
-/** A hundred thousand sessions end sooner when results share transactions and nodes renew less often. */
+/** A simulation of a hundred thousand sessions is faster when results share transactions and nodes renew less often. */
 const LARGE = ['--gather-ms', '1000', '--lease-s', '180', '--expire-s', '30']
 const SMALL = ['--nodes', '200', '--sessions', '12000', '--gather-ms', '500', '--expire-s', '10']
 
-/** A small cluster; with `--long` the one that the targets are about. */
+/** Simulates a small cluster; with `--long` the cluster of the targets. */
 export async function benchSim({ long }: BenchOptions): Promise<Results> {
   return main(long ? LARGE : SMALL)
 }
@@ -24,7 +24,7 @@ async function main(args: readonly string[]): Promise<Results> {
   else printResults(options.scenario, results)
   const { problems } = results.polar
   for (const problem of problems) console.error(problem)
-  if (problems.length > 0) throw new Error(`the books do not balance: ${problems.length} problems`)
+  if (problems.length > 0) throw new Error(`the tables differ from the expected state: ${problems.length} problems`)
   return results
 }
 

@@ -1,10 +1,10 @@
-/** Numbers between 0 and 1, the same for the same seed and name, whoever else draws. */
+/** Returns numbers between 0 and 1 that depend only on the seed and the name. */
 export type Random = () => number
 
 export function createRandom(seed: number, name: string): Random {
   let state = seed | 0
   for (let i = 0; i < name.length; i += 1) state = Math.imul(state ^ name.charCodeAt(i), 0x01000193)
-  // One round first: names that differ in their last letter would otherwise begin alike.
+  // One round first: names that differ in their last letter would otherwise begin with similar numbers.
   const next = (): number => {
     state = (state + 0x6d2b79f5) | 0
     let mixed = Math.imul(state ^ (state >>> 15), state | 1)
@@ -15,7 +15,7 @@ export function createRandom(seed: number, name: string): Random {
   return next
 }
 
-/** How long something takes, in milliseconds. */
+/** Distribution of a duration in milliseconds. */
 export type Durations =
   | { kind: 'lognormal'; medianMs: number; sigma: number }
   /** Never less than `leastMs`; the smaller `alpha`, the longer the tail. With 1 or less there is no mean. */

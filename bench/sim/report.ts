@@ -9,38 +9,38 @@ export interface Results {
   ideal?: Summary
 }
 
-/** Tables for people. What can be compared stands side by side, ours first, with the ratios that count. */
+/** Prints the results of all schedulers side by side, Polar first, with ratios. */
 export function printResults(scenario: Scenario, { polar, nvidia, ideal }: Results): void {
   const { nodes, widths, trainers, tellsAhead, ahead } = scenario
   const parties = [polar.summary, nvidia, ideal].filter((each) => each !== undefined)
   const heading = ['', 'Polar', ...(nvidia ? ["NVIDIA's policy"] : []), ...(ideal ? ['ideal'] : [])]
   const row = (name: string, show: (summary: Summary) => string): string[] => [name, ...parties.map(show)]
   const title =
-    `${nodes} nodes of ${widths.run} places to run, ${trainers.length} trainers, ${polar.summary.sessions} sessions, ` +
+    `${nodes} nodes of ${widths.run} run slots, ${trainers.length} trainers, ${polar.summary.sessions} sessions, ` +
     `${ahead} ahead, ${tellsAhead ? 'idle nodes first' : 'nodes in order of arrival'}`
   printTitledTable(title, [
     heading,
-    row('until all is done', ({ makespanS }) => `${makespanS.toFixed(0)} s`),
-    row('places in use while there is plenty of work', ({ saturatedUse }) => percent(saturatedUse)),
-    row('… for so long', ({ saturatedS }) => `${saturatedS.toFixed(0)} s`),
-    row('places in use of those there is work for', ({ use }) => percent(use)),
-    row('idle places, hours', ({ idleSlotHours }) => idleSlotHours.toFixed(0)),
+    row('until all sessions have ended', ({ makespanS }) => `${makespanS.toFixed(0)} s`),
+    row('slots in use while there is plenty of work', ({ saturatedUse }) => percent(saturatedUse)),
+    row('… for a time of', ({ saturatedS }) => `${saturatedS.toFixed(0)} s`),
+    row('slots in use of those with work', ({ use }) => percent(use)),
+    row('idle slots, hours', ({ idleSlotHours }) => idleSlotHours.toFixed(0)),
     row('… while sessions wait on other nodes', ({ misplacedHours }) =>
       misplacedHours > 0 ? misplacedHours.toFixed(1) : '-',
     ),
     row('time in the queue p50', ({ queueAgeS }) => secondsOf(queueAgeS.p50)),
     row('… p95', ({ queueAgeS }) => secondsOf(queueAgeS.p95)),
     row('… longest', ({ queueAgeS }) => secondsOf(queueAgeS.max)),
-    row('in other hands after a node died, p50', ({ rescueS }) => secondsOf(rescueS.p50)),
+    row('leased again after a node died, p50', ({ rescueS }) => secondsOf(rescueS.p50)),
     row('… p95', ({ rescueS }) => secondsOf(rescueS.p95)),
     row('sessions that count', ({ valid }) => String(valid)),
-    row('… failed for good', ({ failed }) => String(failed)),
+    row('… failed finally', ({ failed }) => String(failed)),
     row('… stopped', ({ cancelled }) => String(cancelled)),
-    row('attempts made again', ({ refills }) => String(refills)),
+    row('refills', ({ refills }) => String(refills)),
     row('hours in RUN that count', ({ usefulHours }) => usefulHours.toFixed(0)),
     row('hours lost with nodes', ({ wastedHours }) => (wastedHours['node died'] ?? 0).toFixed(1)),
-    row('hours spoilt or refused', ({ wastedHours: { failed = 0, refused = 0 } }) => (failed + refused).toFixed(1)),
-    row('hours in RUN spared by stopping early', ({ sparedHours }) => sparedHours.toFixed(1)),
+    row('hours failed or rejected', ({ wastedHours: { failed = 0, refused = 0 } }) => (failed + refused).toFixed(1)),
+    row('hours in RUN saved by early stop', ({ sparedHours }) => sparedHours.toFixed(1)),
   ])
   printTitledTable('fairness and tails', [
     heading,
@@ -82,16 +82,16 @@ function printDatabase({ database, real, server, summary }: PolarSummary): void 
   console.log(
     `\nserver: busy ${percent(server.busyShare)} of virtual time by the model; a call waited ${server.meanWaitMs.toFixed(1)} ms, ` +
       `${server.longestWaitMs.toFixed(0)} ms at most\n` +
-      `simulated in ${real.seconds.toFixed(0)} s (${(summary.makespanS / real.seconds).toFixed(0)} times as fast as life), ` +
+      `simulated in ${real.seconds.toFixed(0)} s (${(summary.makespanS / real.seconds).toFixed(0)} times real time), ` +
       `${real.heapMb.toFixed(0)} MB of heap, ${real.residentMb.toFixed(0)} MB resident`,
   )
 }
 
 function printTargets(polar: Summary, nvidia: Summary, ideal: Summary): void {
-  printTitledTable('against the others, and the targets', [
+  printTitledTable('compared with the other schedulers and the targets', [
     ['what', 'measured', 'target'],
-    ['places in use while there is plenty of work', percent(polar.saturatedUse), '≥ 95 %'],
-    ['all done, times the ideal', (polar.makespanS / ideal.makespanS).toFixed(2), ''],
+    ['slots in use while there is plenty of work', percent(polar.saturatedUse), '≥ 95 %'],
+    ['until all have ended, times the ideal', (polar.makespanS / ideal.makespanS).toFixed(2), ''],
     ["… NVIDIA's policy", (nvidia.makespanS / ideal.makespanS).toFixed(2), ''],
     ['sessions that count an hour, of the ideal', percent(rate(polar) / rate(ideal)), ''],
     ["… NVIDIA's policy", percent(rate(nvidia) / rate(ideal)), ''],

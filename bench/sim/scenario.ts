@@ -1,26 +1,26 @@
 import type { StageWidths } from '../../src/node/session/stages.ts'
 import type { Durations } from './random.ts'
 
-/** One customer of the server. */
+/** One trainer that uses the server. */
 export interface TrainerSpec {
   name: string
-  /** `sync`: the next batch when the one before is done and trained on. `async`: so many groups under way at any time. */
+  /** `sync`: submits the next batch when the previous one has ended and is trained. `async`: keeps a number of groups running. */
   kind: 'sync' | 'async'
-  /** Tasks in a batch, or under way. */
+  /** Tasks in a batch, or running. */
   groups: number
-  /** Of one task. */
+  /** Sessions of one task. */
   samples: number
   priority: number
   requires: readonly string[]
   /** Usable sessions that are enough for a group. */
   earlyStop?: number
-  /** Versions of the policy that a task may be behind. Absent: it may be of any age. */
+  /** Versions of the policy that a task may be behind. Absent: no limit. */
   stalenessLimit?: number
-  /** A step of the trainer, between two batches. */
+  /** Duration of a training step between two batches. */
   trainMs: number
-  /** When it begins. */
+  /** Start of the trainer. */
   startMs: number
-  /** It submits no more when it has submitted so many sessions. */
+  /** Number of sessions that the trainer submits. */
   sessions: number
 }
 
@@ -28,36 +28,36 @@ export interface Scenario {
   seed: number
   nodes: number
   widths: StageWidths
-  /** A part of the nodes, from the first on, has each of these labels. */
+  /** Share of the nodes, from the first on, that has each label. */
   labels: Readonly<Record<string, number>>
   trainers: readonly TrainerSpec[]
   initMs: Durations
   runMs: Durations
   postrunMs: Durations
-  /** How much of the spread of `runMs` is the task's and not the sample's, 0 to 1. */
+  /** Share of the variance of `runMs` that belongs to the task, not to the sample, 0 to 1. */
   taskShare: number
   agentTimeoutMs: number
-  /** Attempts that infrastructure spoils, beside those that die with their node. */
+  /** Share of attempts that fail because of the infrastructure, beside those lost with their node. */
   failureRate: number
-  /** Ends of the policy's own that can be trained on. */
+  /** Share of ended sessions that can be trained. */
   usableRate: number
-  /** Mean time to the loss of a node, and until it is back. Infinity: none is lost. */
+  /** Mean time to the loss of a node, and until it joins again. Infinity: no node is lost. */
   nodeLifeMs: number
   nodeAwayMs: number
   /** Nodes join within this time; 0 is the thundering herd. */
   joinWithinMs: number
   outage?: { atMs: number; forMs: number }
-  /** A part of the nodes that is lost at one moment, and comes back after `nodeAwayMs`, each when it does. */
+  /** Share of the nodes that is lost at one moment and joins again after about `nodeAwayMs`. */
   massLoss?: { atMs: number; share: number }
   leaseMs: number
-  /** There and back, between a node and the server. */
+  /** Round trip between a node and the server. */
   roundTripMs: number
-  /** Results wait so long for company, so that fewer transactions have to be made for real. */
+  /** Results wait this long to share a transaction, so that a simulation needs fewer real transactions. */
   gatherMs: number
-  /** How often the server looks for leases that ran out. */
+  /** Interval of the server's search for expired leases. */
   expireEveryMs: number
-  /** How many a node takes beyond its places to run. */
+  /** Sessions that a node leases beyond its run slots. */
   ahead: number
-  /** Whether it says how many of those it asks for would only wait, so that nodes with idle places come first. */
+  /** Whether a node reports how many of the requested sessions would only wait, so that nodes with idle slots are served first. */
   tellsAhead: boolean
 }

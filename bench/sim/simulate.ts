@@ -25,7 +25,7 @@ export interface PolarSummary {
   }
   server: { busyShare: number; meanWaitMs: number; longestWaitMs: number }
   real: { seconds: number; heapMb: number; residentMb: number }
-  /** What the tables and our own account do not agree on; empty when all is well. */
+  /** Differences between the tables and the expected state; empty when they agree. */
   problems: string[]
 }
 
@@ -52,7 +52,7 @@ export async function simulate(
   }
 }
 
-/** Of what an earlier run has left. */
+/** Removes the rows of an earlier run. */
 async function empty({ db }: Database): Promise<void> {
   await sql`truncate tasks, lanes, sessions, attempts, results, nodes, events, callbacks restart identity cascade`.execute(
     db,

@@ -7,12 +7,12 @@ export interface Summary {
   sessions: number
   tasks: number
   makespanS: number
-  /** Places to run that were in use: while there was work for all of them and all READY places, and of those there was any for. */
+  /** Share of used run slots: while there was work for all RUN and READY slots, and of the slots with work. */
   saturatedUse: number
   saturatedS: number
   use: number
   idleSlotHours: number
-  /** Places that stood idle while as many sessions waited on other nodes for theirs. */
+  /** Slots that were idle while as many sessions waited on other nodes. */
   misplacedHours: number
   queueAgeS: { p50: number; p95: number; max: number }
   rescueS: { p50: number; p95: number }
@@ -23,15 +23,15 @@ export interface Summary {
   usefulHours: number
   wastedHours: Record<string, number>
   sparedHours: number
-  /** Of what nodes had in hand of trainers with the same priority, while each of them had sessions waiting. */
+  /** Of leased time by trainer, among trainers of equal priority, while each had waiting sessions. */
   trainerJain: number
   trainerMaxToMin: number
-  /** How many times as long as its longest session a task took. */
+  /** Duration of a task divided by that of its longest session. */
   slowdown: { p50: number; p95: number; max: number; jain: number }
   batches: {
     count: number
     seconds: number
-    /** From the time nine tenths of a batch were over to its end, as a part of it. */
+    /** Share of a batch's duration after nine tenths of its sessions had ended. */
     tailShare: number
     /** From a group's first session to its last. */
     groupSpreadS: { p50: number; p95: number }
@@ -91,7 +91,7 @@ function tailOf({ begunMs, endedMs, endsMs }: Workload['batches'][number]): numb
   return (endedMs - most) / (endedMs - begunMs)
 }
 
-/** 1: all have the same; 1/n: one has all. */
+/** 1: all are equal; 1/n: one has everything. */
 function jain(values: readonly number[]): number {
   const sum = values.reduce((total, value) => total + value, 0)
   const squares = values.reduce((total, value) => total + value ** 2, 0)

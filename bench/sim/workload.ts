@@ -7,17 +7,17 @@ export interface SimTask {
   trainer: TrainerSpec
   samples: number
   policyVersion?: number
-  /** Of a synchronous trainer's batch; 0 for others. */
+  /** Number of a synchronous trainer's batch; 0 for other trainers. */
   batch: number
   submittedMs: number
 }
 
-/** What would happen to one attempt at one sample, whoever makes it. */
+/** Outcome of one attempt of one sample, the same for every scheduler. */
 export interface Fate {
   initMs: number
   runMs: number
   postrunMs: number
-  /** Infrastructure spoils it there, after that part of the stage. */
+  /** Stage and share of the stage after which the infrastructure fails. */
   failure?: { stage: 'init' | 'run'; after: number }
   isUsable: boolean
   reward: number
@@ -39,7 +39,7 @@ export function drawFate(scenario: Scenario, taskId: string, sample: number, att
   return fate
 }
 
-/** Who does the work; the same trainers drive all of them. */
+/** A scheduler under test; the same trainers drive all schedulers. */
 export interface Party {
   submit(tasks: readonly SimTask[]): void
   advancePolicy(version: number): void
@@ -48,11 +48,11 @@ export interface Party {
 interface Running {
   spec: TrainerSpec
   submitted: number
-  /** Tasks of it that are not over. */
+  /** Tasks of the batch that have not ended. */
   open: number
   batch: number
   batchBegunMs: number
-  /** For a step of an asynchronous one. */
+  /** For a step of an asynchronous trainer. */
   endedSinceStep: number
 }
 
@@ -61,11 +61,11 @@ export interface Batch {
   sessions: number
   begunMs: number
   endedMs: number
-  /** When each session of it was over. */
+  /** End of each session. */
   endsMs: number[]
 }
 
-/** Trainers that submit, wait and submit again. Over when all have submitted what they have, and all of it has ended. */
+/** Trainers that submit, wait and submit again, until all their sessions have been submitted and have ended. */
 export class Workload {
   readonly #clock: VirtualClock
   readonly #party: Party
@@ -105,7 +105,7 @@ export class Workload {
     ends.push(this.#clock.elapsed)
   }
 
-  /** Once for each task. */
+  /** Called once for each task. */
   taskEnded(taskId: string): void {
     const entry = this.#open.get(taskId)
     if (entry === undefined) throw new Error(`task ${taskId} ended twice, or was never submitted`)
@@ -132,7 +132,7 @@ export class Workload {
     if (running.submitted < spec.sessions) this.#clock.after(spec.trainMs, () => this.#begin(running))
   }
 
-  /** A step for every tenth of the groups under way: what is in flight is then of about ten versions. */
+  /** One step for every tenth of the running groups, so that running sessions have about ten versions. */
   #refill(running: Running): void {
     running.endedSinceStep += 1
     if (running.spec.stalenessLimit !== undefined && running.endedSinceStep >= running.spec.groups / 10) {

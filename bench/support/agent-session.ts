@@ -5,11 +5,11 @@ export interface AgentSessionOptions {
   turns: number
   /** Tokens of the last call's prompt and answer. */
   length: number
-  /** Whether prompts are views of one memory, as the call log gives them, or each has its own. */
+  /** Whether prompts are views of one array, as the call log returns them, or each has its own. */
   isShared: boolean
 }
 
-/** A conversation recorded as an agent has it: every prompt is the one before, its answer, and a tool's result. */
+/** A recorded conversation of an agent: every prompt is the previous one, its answer, and a tool result. */
 export function agentSession({ turns, length, isShared }: AgentSessionOptions): SessionRecord {
   const ids = new Int32Array(length)
   for (let i = 0; i < length; i++) ids[i] = Math.imul(i, 0x9e3779b1) >>> 15

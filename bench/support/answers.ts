@@ -7,7 +7,7 @@ import { STREAM_FILE, WHOLE_FILE } from './replay-bytes.ts'
 
 const SAMPLED_TOKENS = 2000
 
-/** What one answer of the engine weighs, and where its bytes are. */
+/** Size of one answer of the engine, and the file with its bytes. */
 export interface Answers {
   promptBytes: number
   promptTokens: number
@@ -16,7 +16,7 @@ export interface Answers {
   streamBytes: number
 }
 
-/** Asks the tiny engine once for each kind of answer, with ids and log probabilities, and keeps its bytes in `dir`. */
+/** Requests each kind of answer from the tiny engine, with ids and log probabilities, and stores its bytes in `dir`. */
 export async function recordAnswers(dir: string): Promise<Answers> {
   await using engine = await startEngine({ script: `default: { tokens: ${SAMPLED_TOKENS} }` })
   const whole = await ask(engine.url, false)
@@ -27,8 +27,8 @@ export async function recordAnswers(dir: string): Promise<Answers> {
     usage: { prompt_tokens: number; completion_tokens: number }
     choices: { token_ids?: number[] }[]
   }
-  // One more than the script says: the end of the turn is sampled too.
-  if (choices[0]?.token_ids?.length !== SAMPLED_TOKENS + 1) throw new Error('the engine gave another number of ids')
+  // One more than in the script: the end of the turn is sampled too.
+  if (choices[0]?.token_ids?.length !== SAMPLED_TOKENS + 1) throw new Error('the engine returned another number of ids')
   return {
     promptBytes: Buffer.byteLength(JSON.stringify(requestBody({ stream: false, replay: '', withIds: false }))),
     promptTokens: usage.prompt_tokens,

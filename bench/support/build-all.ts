@@ -6,7 +6,7 @@ import { CallFilter } from '../../src/trajectory/select-calls.ts'
 export const BUILDER_KINDS = ['per_request', 'prefix_merging', 'prefix_tree'] as const
 export type BuilderKind = (typeof BUILDER_KINDS)[number]
 
-/** Builds a session and makes all of its samples; how many tokens they have. */
+/** Builds a session with all its samples, and returns the number of their tokens. */
 export function buildAll(session: SessionRecord, kind: BuilderKind): number {
   const builder = builders.create(builders.config.parse({ kind }), {})
   const reader = { readRequest: () => undefined, readPrompt: () => ({ messages: [], tools: null }) }

@@ -1,4 +1,4 @@
-/** The least a proxy in this runtime can do: node:http in, undici out, bytes as they come, nothing read or kept. */
+/** A minimal proxy in this runtime: node:http in, undici out, bytes relayed without reading or storing them. */
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { Pool, type Dispatcher } from 'undici'

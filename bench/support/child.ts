@@ -11,7 +11,7 @@ interface Reply {
   error?: string
 }
 
-/** A program of the benchmark in a process of its own, so that parties neither share a heap nor an event loop. */
+/** A program of the benchmark in a separate process, so that parties share neither a heap nor an event loop. */
 export class Child<Ready> implements AsyncDisposable {
   readonly #process: ChildProcess
   readonly #asked = new Map<number, PromiseWithResolvers<unknown>>()
@@ -74,7 +74,7 @@ export class Child<Ready> implements AsyncDisposable {
   }
 }
 
-/** The child's side. A parent that goes away, in whatever manner, closes the channel, and that ends the child. */
+/** The child's side. When the parent ends, in any way, the channel closes, and that ends the child. */
 export function serveParent(
   ready: unknown,
   answer: (ask: unknown) => Promise<unknown>,
@@ -89,9 +89,9 @@ export function serveParent(
   const end = (): void => void stop().finally(() => process.exit(0))
   process.on('disconnect', end)
   process.on('SIGTERM', end)
-  // A terminal interrupts the whole group; the parent's end is what counts.
+  // A terminal interrupts the whole group; the child ends with the parent.
   process.on('SIGINT', () => {})
-  // It may have gone while this child was still starting.
+  // The parent may have ended while this child was starting.
   if (process.connected) process.send?.({ ready })
   else end()
 }

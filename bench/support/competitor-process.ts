@@ -1,4 +1,4 @@
-/** Somebody else's gateway in front of an upstream: `<name> <upstream>`. Its keeper ends when the parent does. */
+/** Another gateway in front of an upstream: `<name> <upstream>`. Its supervisor ends with the parent. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -6,7 +6,7 @@ import { serveParent } from './child.ts'
 import { competitors, findCompetitor, type CompetitorName } from './competitors.ts'
 import { freePort, startService, type Service, type ServiceReady } from './service.ts'
 
-/** Python takes long to import much. */
+/** Python imports many modules slowly. */
 const START_TIMEOUT_MS = 60_000
 
 const [name = '', upstreamUrl = ''] = process.argv.slice(2)

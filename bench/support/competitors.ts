@@ -6,7 +6,7 @@ import { fileURLToPath } from 'node:url'
 
 export type CompetitorName = 'Portkey' | 'LiteLLM'
 
-/** Where a competitor is to listen and what it is to stand in front of. */
+/** Port and upstream of a competitor. */
 interface Place {
   port: number
   upstreamUrl: string
@@ -20,14 +20,14 @@ interface Command {
   env: NodeJS.ProcessEnv
 }
 
-/** Somebody else's gateway, in a version of its own choosing and in a folder of ours. Never a dependency of this package. */
+/** Another gateway, with a pinned version in a folder of the benchmark. Never a dependency of this package. */
 interface Competitor {
   version: string
   install(folder: string): Promise<void>
   command(folder: string, place: Place): Promise<Command>
-  /** How many callers fill its one process; more would only wait, for minutes where an answer takes seconds. */
+  /** Callers that saturate its process; more would only wait, for minutes where an answer takes seconds. */
   callers: number
-  /** What it asks of each call. */
+  /** Headers that each call needs. */
   headers(upstreamUrl: string): Record<string, string>
 }
 
@@ -76,11 +76,11 @@ export const competitors: Readonly<Record<CompetitorName, Competitor>> = {
         args: [join(folder, 'bin/litellm'), '--config', config, ...listen, '--telemetry', 'False'],
         env: {
           ...bareEnvironment(scratch),
-          // Or it fetches its price list at every start.
+          // Otherwise it fetches its price list at every start.
           LITELLM_LOCAL_MODEL_COST_MAP: 'True',
           LITELLM_MODE: 'PRODUCTION',
           LITELLM_LOG: 'ERROR',
-          // Whatever else it might want from outside goes nowhere.
+          // Other outgoing connections fail.
           HTTP_PROXY: NOWHERE,
           HTTPS_PROXY: NOWHERE,
           NO_PROXY: '127.0.0.1,localhost',
@@ -106,7 +106,7 @@ function renderLiteLlmConfig(upstreamUrl: string): string {
   })
 }
 
-/** No key or setting of the user's reaches them. */
+/** Contains no key or setting of the user. */
 function bareEnvironment(home: string): NodeJS.ProcessEnv {
   return { PATH: process.env['PATH'], HOME: home, TMPDIR: home, LANG: 'C.UTF-8' }
 }
@@ -117,7 +117,7 @@ export function findCompetitor(name: CompetitorName): string | undefined {
   return existsSync(join(folder, MARK)) ? folder : undefined
 }
 
-/** Installs those that are not here yet. One that cannot be says why and keeps nothing else from running. */
+/** Installs the missing competitors. A failure is printed and does not stop the others. */
 export async function installCompetitors(): Promise<void> {
   for (const name of Object.keys(competitors) as CompetitorName[]) {
     if (findCompetitor(name) !== undefined) continue
@@ -134,7 +134,7 @@ export async function installCompetitors(): Promise<void> {
   }
 }
 
-/** Written last, so that half an installation is none. */
+/** Written last, so that an incomplete installation does not count. */
 const MARK = 'installed'
 
 function folderOf(name: CompetitorName): string {

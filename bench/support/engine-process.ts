@@ -1,4 +1,4 @@
-/** The tiny engine with a script, in a process of its own: `<sampled tokens of each answer> <context length>`. */
+/** The tiny engine with a script, in a separate process: `<sampled tokens of each answer> <context length>`. */
 import { startEngine } from '../../packages/tiny-engine/src/engine.ts'
 import { serveParent } from './child.ts'
 

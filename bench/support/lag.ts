@@ -8,7 +8,7 @@ export interface Lag {
   maxMs: number
 }
 
-/** How late timers fire in this process since the last `take`. */
+/** Measures the delay of timers in this process since the last `take`. */
 export function createLagMeter(): { take(): Lag } {
   const histogram = monitorEventLoopDelay({ resolution: RESOLUTION_MS })
   histogram.enable()

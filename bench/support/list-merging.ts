@@ -1,4 +1,4 @@
-/** A call as lists of numbers, as they come out of JSON. */
+/** A call as lists of numbers, as JSON.parse returns them. */
 export interface ListCall {
   prompt: number[]
   sampled: number[]
@@ -10,8 +10,8 @@ export interface ListTrace {
 }
 
 /**
- * What one writes at first: for each call, slice its prompt to the length of each open chain and compare. Gives the same
- * rows as `prefix_merging` on a conversation without branches.
+ * A simple implementation: for each call, slices its prompt to the length of each open chain and compares. Returns the same
+ * rows as `prefix_merging` for a conversation without branches.
  */
 export function mergeByLists(calls: readonly ListCall[]): ListTrace[] {
   const chains: ListTrace[] = []

@@ -1,21 +1,21 @@
-/** The callers, in a process of their own. One job at a time, each bounded in time and in number. */
+/** The callers, in a separate process. One job at a time, each with a time limit and a count. */
 import { setTimeout } from 'node:timers/promises'
 import { Pool, type Dispatcher } from 'undici'
 import { serveParent } from './child.ts'
 import { createRequests, type RequestOptions } from './prompt.ts'
 
-/** Where to send a call, and as whom. */
+/** URL and key of a call. */
 export interface Target {
   origin: string
   path: string
   key: string
-  /** Besides those that every call has. */
+  /** Additional headers. */
   headers?: Readonly<Record<string, string>>
 }
 
 /**
- * `closed`: so many callers, each asking again as soon as it has its answer. `paced`: a call every so often, whether or
- * not earlier ones are answered; with `oneAtATime` it waits for the one before. `streams`: all of them open at once.
+ * `closed`: a number of callers, each sending the next call as soon as it has its answer. `paced`: a call at a fixed rate,
+ * independent of earlier answers; with `oneAtATime` it waits for the previous answer. `streams`: all open at the same time.
  */
 export type LoadShape =
   | { kind: 'closed'; callers: number; seconds: number }
@@ -23,7 +23,7 @@ export type LoadShape =
   | { kind: 'streams'; count: number; spreadSeconds: number }
 
 export interface LoadJob {
-  /** Taken in turn; a caller stays with its own. */
+  /** Assigned in turn; a caller keeps its target. */
   targets: Target[]
   request: RequestOptions
   shape: LoadShape
@@ -32,14 +32,14 @@ export interface LoadJob {
 export interface LoadResult {
   seconds: number
   calls: number
-  /** Calls without a whole answer of status 200. */
+  /** Calls without a complete answer of status 200. */
   failed: number
   firstFailure?: string
   bytes: number
   latencyMs: number[]
   /** Until the first byte of the body. */
   firstByteMs: number[]
-  /** Longest silence within each answer once it had begun. */
+  /** Longest pause within each answer after its first byte. */
   gapMs: number[]
   /** Events of each streamed answer. */
   events: number[]
@@ -48,7 +48,7 @@ export interface LoadResult {
 const MAX_CALLS = 200_000
 const CALL_TIMEOUT_MS = 60_000
 
-/** Never the same request twice in this process: a gateway may take the second for a retry of the first. */
+/** No request is sent twice in this process: a gateway may treat the second as a retry. */
 let serial = 0
 
 serveParent({}, (job) => run(job as LoadJob))
@@ -122,7 +122,7 @@ const shapes = {
   },
 }
 
-/** One call, by the parser's own callbacks: a caller that cost more than the parties would hide them. */
+/** One call with the parser's own callbacks: an expensive caller would hide the cost of the parties. */
 function send(pool: Pool, target: Target, body: Buffer, stream: boolean, result: LoadResult): Promise<void> {
   const headers = { 'content-type': 'application/json', authorization: `Bearer ${target.key}`, ...target.headers }
   return new Promise((resolve) => {
@@ -177,7 +177,7 @@ class AnswerReader implements Dispatcher.DispatchHandler {
   }
 
   #countEvents(chunk: Buffer): void {
-    // An event ends with an empty line; its two line feeds may come apart.
+    // An event ends with an empty line; its two line feeds may be in separate chunks.
     if (chunk[0] === LF && this.#ending.endsWith('\n')) this.#events += 1
     for (let at = chunk.indexOf(END_OF_EVENT); at !== -1; at = chunk.indexOf(END_OF_EVENT, at + 2)) this.#events += 1
     this.#ending = (this.#ending + chunk.toString('latin1', Math.max(0, chunk.length - 16))).slice(-16)

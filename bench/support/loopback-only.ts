@@ -1,4 +1,4 @@
-/** Loaded before a program that cannot be told where to listen: an open proxy is not for the whole network. */
+/** Loaded before a program without a setting for its listen address: the proxy must not be reachable from the network. */
 import { Server } from 'node:net'
 
 type Listen = (this: Server, options: object, done?: () => void) => Server

@@ -3,17 +3,17 @@ import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 
 export interface HeldMemory {
-  /** Bytes that are still in use: the heap, and what objects on it hold outside of it, array buffers included. */
+  /** Bytes in use: the heap, and memory outside of the heap that its objects own, array buffers included. */
   held: number
-  /** Bytes of the process as the system sees it. */
+  /** Resident bytes of the process. */
   resident: number
 }
 
-/** What this process holds once everything that can be freed is. */
+/** Returns the memory of this process after garbage collection. */
 export async function readHeldMemory(): Promise<HeldMemory> {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void
-  // What an object held outside of the heap goes a turn after the object.
+  // Memory outside of the heap is released one turn after its object.
   for (let round = 0; round < 3; round++) {
     await setTimeout(100)
     collect()

@@ -1,4 +1,4 @@
-/** An nginx of our own in front of an upstream. Its keeper is a child like the others, so it ends when the parent does. */
+/** An nginx process in front of an upstream. Its supervisor is a child process and ends with the parent. */
 import { access, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
@@ -25,7 +25,7 @@ async function stop(): Promise<void> {
   await rm(dir, { recursive: true, force: true })
 }
 
-/** One process, as the other parties are; answers in memory, since a file for each would measure the disk. */
+/** One process, like the other parties; answers are buffered in memory, because files would measure the disk. */
 function renderConfig(port: number, upstream: string): string {
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
   const common = `proxy_pass http://replay/v1/; proxy_http_version 1.1; proxy_set_header Connection "";`
@@ -48,7 +48,7 @@ http {
 }
 
 async function findNginx(): Promise<string | undefined> {
-  // Debian installs it where only root's PATH looks.
+  // Debian installs nginx in a folder of root's PATH only.
   for (const folder of [...(process.env['PATH'] ?? '').split(delimiter), '/usr/sbin', '/usr/local/sbin']) {
     const file = join(folder, 'nginx')
     const found = await access(file).then(

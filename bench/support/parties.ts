@@ -11,12 +11,12 @@ import type { ServiceReady } from './service.ts'
 
 export type PartyName = 'direct' | 'nginx' | 'byte proxy' | CompetitorName | 'gateway'
 
-/** One way from the callers to the same upstream. */
+/** One path from the callers to the same upstream. */
 export interface Party {
   name: PartyName
   targets: (stream: boolean) => Target[]
   pid: number
-  /** Most callers at a time that are of use. */
+  /** Highest useful number of callers. */
   maxCallers: number
   takeLag?: () => Promise<Lag>
 }
@@ -24,12 +24,12 @@ export interface Party {
 export interface Arena extends AsyncDisposable {
   answers: Answers
   parties: Party[]
-  /** Parties that are not here, and why. */
+  /** Missing parties with the reasons. */
   missing: string[]
   gateway: Child<GatewayReady>
-  /** Where the gateway keeps its call logs. */
+  /** Folder of the gateway's call logs. */
   logDir: string
-  /** Runs a job against a party; `cpuMs` is what the party itself used meanwhile. */
+  /** Runs a job with a party; `cpuMs` is the processor time of the party meanwhile. */
   load(party: Party, job: Omit<LoadJob, 'targets'> & { sessions: number }): Promise<LoadResult & { cpuMs: number }>
 }
 

@@ -4,7 +4,7 @@ import { printTitledTable } from './table.ts'
 const MOST_FUNCTIONS = 45
 const MOST_FILES = 25
 
-/** Self time by function and by file, for each of so many units of work. */
+/** Prints self time by function and by file, per unit of work. */
 export function printProfile(profile: Profiler.Profile, { each, count }: { each: string; count: number }): void {
   const selfUs = new Map<number, number>()
   profile.samples?.forEach((id, i) => selfUs.set(id, (selfUs.get(id) ?? 0) + (profile.timeDeltas?.[i] ?? 0)))

@@ -1,7 +1,7 @@
 import { writeFile } from 'node:fs/promises'
 import { Session } from 'node:inspector/promises'
 
-/** Profiles this process when its parent says so. */
+/** Profiles this process on request of its parent. */
 export class SelfProfiler {
   readonly #inspector = new Session()
 

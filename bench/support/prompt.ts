@@ -1,19 +1,19 @@
-/** What a coding agent sends in the middle of a session: a system prompt, tools, and a history of tool calls. */
+/** A request of a coding agent in the middle of a session: a system prompt, tools, and a history of tool calls. */
 
 const PROMPT_BYTES = 50 * 1024
 const COUNTER_DIGITS = 12
 
 export interface RequestOptions {
   stream: boolean
-  /** How the replay upstream is to answer. Empty: everything at once. */
+  /** Instructions for the replay upstream. Empty: the whole answer at once. */
   replay: string
-  /** Ask for token ids and log probabilities oneself, which makes a gateway send on all it got. */
+  /** Requests token ids and log probabilities, so that a gateway relays everything. */
   withIds: boolean
 }
 
 /**
- * Request bodies of one conversation. They differ in a number at their very end, as calls of a session do: most of a
- * prompt is that of the call before.
+ * Request bodies of one conversation. They differ in a number at their end, like calls of a session: most of a prompt
+ * repeats the previous one.
  */
 export function createRequests(options: RequestOptions): (call: number) => Buffer {
   const bytes = Buffer.from(JSON.stringify(requestBody(options)))
@@ -24,8 +24,8 @@ export function createRequests(options: RequestOptions): (call: number) => Buffe
 }
 
 /**
- * `stream` and `user` stand first, so that the replay upstream finds them without reading on. Not every proxy passes
- * `user` on, so the last message says the same.
+ * `stream` and `user` are the first fields, so that the replay upstream finds them at the beginning. Not every proxy relays
+ * `user`, so the last message has the same content.
  */
 export function requestBody({ stream, replay, withIds }: RequestOptions): Record<string, unknown> {
   return {
@@ -67,7 +67,7 @@ function sizeOf(value: unknown): number {
   return Buffer.byteLength(JSON.stringify(value))
 }
 
-/** Text of about so many bytes, the same in every process: lines of source code, since that is what agents read. */
+/** Text of about this many bytes, the same in every process: lines of source code, as agents read them. */
 export function createWords(seed = 1): (bytes: number) => string {
   let state = seed
   const next = (below: number): number => {

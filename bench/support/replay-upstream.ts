@@ -1,6 +1,6 @@
 /**
- * An engine that costs nothing: sends prepared answers. How is read from the request's `user` field, or from its last
- * message where a party moved or dropped that: `replay delay=500 group=8 tokens=32 interval=100 seconds=10`, each of them
+ * An engine that only sends prepared answers. The request's `user` field has the instructions, or its last message where a
+ * party moved or dropped the field: `replay delay=500 group=8 tokens=32 interval=100 seconds=10`, each of them
  * optional.
  */
 import { createServer, type ServerResponse } from 'node:http'
@@ -20,9 +20,9 @@ interface Plan {
   group: number
   /** Events with tokens to send; the usage report is corrected to match. */
   tokens: number
-  /** Milliseconds between writes; 0: as fast as they are taken. */
+  /** Milliseconds between writes; 0: as fast as the caller reads. */
   interval: number
-  /** With an interval: how long to go on. */
+  /** With an interval: duration of the stream. */
   seconds: number
 }
 
@@ -125,7 +125,7 @@ function groupsOf(tokens: number, group: number): Buffer[] {
   return made
 }
 
-/** The end of a stream that was cut short on purpose must count what was sent, or a gateway would rightly doubt it. */
+/** The end of a shortened stream must count the sent tokens, or the gateway would not accept it as exact. */
 function tailAfter({ tail, tokens }: ReplayBytes, sent: number): Buffer {
   const whole = Buffer.concat(tail)
   if (sent === tokens.length) return whole

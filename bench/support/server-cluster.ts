@@ -1,11 +1,11 @@
-/** A server and its nodes, each in a process of its own, and a trainer that submits sessions that do nothing. */
+/** A server and its nodes, each in a separate process, and a trainer that submits sessions that do nothing. */
 import { type Client, createClient } from '../../src/client/client.ts'
 import { shellTask } from '../../test/support/node-stack.ts'
 import { Child, cpuMsOf } from './child.ts'
 
-/** Of one task. */
+/** Sessions of one task. */
 export const SAMPLES = 16
-/** Of each stage of a node. */
+/** Width of each stage of a node. */
 export const WIDTH = 8
 
 export const noOp = shellTask('true', { evaluator: { strategy: 'session_completed' } })
@@ -13,7 +13,7 @@ export const noOp = shellTask('true', { evaluator: { strategy: 'session_complete
 export interface ServerCluster extends AsyncDisposable {
   server: Child<{ url: string }>
   client: Client
-  /** Used so far, by the server and by all nodes together. */
+  /** Processor time so far, of the server and of all nodes together. */
   cpuMs(): Promise<{ server: number; nodes: number }>
 }
 

@@ -1,4 +1,4 @@
-/** A rollout server with a new embedded database, in a process of its own. */
+/** A rollout server with a new embedded database, in a separate process. */
 import pino from 'pino'
 import { startTestServer } from '../../test/support/rollout-server.ts'
 import { serveParent } from './child.ts'

@@ -2,7 +2,7 @@ import { spawn, type ChildProcess } from 'node:child_process'
 import { connect, createServer, type AddressInfo } from 'node:net'
 import { setTimeout } from 'node:timers/promises'
 
-/** `missing` says why there is none. */
+/** `missing` is the reason for an absent service. */
 export type ServiceReady = { url: string; pid: number } | { missing: string }
 
 export interface ServiceOptions {
@@ -11,7 +11,7 @@ export interface ServiceOptions {
   args: readonly string[]
   env?: NodeJS.ProcessEnv
   cwd?: string
-  /** Where it will listen. */
+  /** Port of the service. */
   port: number
   timeoutMs: number
 }
@@ -21,7 +21,7 @@ export interface Service {
   stop(): Promise<void>
 }
 
-/** Starts a program that is not ours and waits until it listens. */
+/** Starts an external program and waits until it listens. */
 export async function startService({ name, file, args, env, cwd, port, timeoutMs }: ServiceOptions): Promise<Service> {
   const child = spawn(file, args, { stdio: ['ignore', 'ignore', 'pipe'], env, cwd })
   let said = ''

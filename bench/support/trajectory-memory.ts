@@ -1,4 +1,4 @@
-/** `node trajectory-memory.ts BUILDER|none LENGTH`: prints the recorded bytes and the most memory this process ever had. */
+/** `node trajectory-memory.ts BUILDER|none LENGTH`: prints the recorded bytes and the peak memory of this process. */
 import { agentSession } from './agent-session.ts'
 import { buildAll, type BuilderKind } from './build-all.ts'
 

@@ -5,9 +5,9 @@ import { requestBody } from './prompt.ts'
 
 export interface Verdict {
   party: Party
-  /** Absent: its answers are the engine's. */
+  /** Absent: its answers equal the engine's. */
   problem?: string
-  /** Whether it asks the engine for ids when its caller does. */
+  /** Whether it requests ids from the engine when its caller does. */
   idsPassedOn: boolean
 }
 
@@ -22,7 +22,7 @@ interface Chunk {
   usage?: { completion_tokens?: number } | null
 }
 
-/** One whole answer and one stream through each party, compared with those that came straight from the upstream. */
+/** Sends one whole answer and one stream through each party, and compares them with those of the upstream. */
 export async function verifyParties({ parties }: Arena): Promise<Verdict[]> {
   const direct = parties.find(({ name }) => name === 'direct')
   if (direct === undefined) throw new Error('nothing to compare with')

@@ -1,6 +1,6 @@
 /**
- * An agent with a habit that costs: it writes the time into its system prompt, anew for every call. Asks the model three
- * times through the variables `polar record` sets.
+ * An agent that writes the current time into its system prompt with every call, so that no prompt continues an earlier one.
+ * Calls the model three times through the variables that `polar record` sets.
  */
 const base = process.env['OPENAI_BASE_URL']
 const key = process.env['OPENAI_API_KEY']

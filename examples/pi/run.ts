@@ -1,6 +1,6 @@
 /**
- * Runs the pi CLI, unmodified, against the gateway `polar record` started. pi takes its base URL from a models.json only,
- * so one is written into a folder of its own, and the prompt is handed on.
+ * Runs the pi CLI, unmodified, with the gateway of `polar record`. pi reads its base URL from a models.json only, so this
+ * program writes one into a temporary folder and passes the prompt.
  *
  *   polar record -- node examples/pi/run.ts "What is in this folder?"
  */
@@ -11,7 +11,7 @@ import { join } from 'node:path'
 
 const { OPENAI_BASE_URL, OPENAI_API_KEY, POLAR_MODEL } = process.env
 if (!OPENAI_BASE_URL || !OPENAI_API_KEY || !POLAR_MODEL) {
-  console.error('Start me through polar record, which says where the model is.')
+  console.error('Start this program with polar record, which sets the address of the model.')
   process.exit(2)
 }
 

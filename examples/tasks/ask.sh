@@ -1,5 +1,5 @@
-# An agent in bash and nothing else: asks the model what its instruction says, and leaves the answer in answer.txt.
-# It is told where the model is by the variables every OpenAI client reads.
+# An agent in plain bash: sends its instruction to the model and writes the answer to answer.txt.
+# The address of the model is in the variables that every OpenAI client reads.
 question=$(tr -d '"\\\n' < "$POLAR_INSTRUCTION_FILE")
 address=${OPENAI_BASE_URL#http://}
 host=${address%%/*}

@@ -29,9 +29,9 @@ export interface BaselineRun {
 }
 
 /**
- * What nobody can do better than, or not by much: all places to run are one pool, messages take no time, every session is
- * prepared as soon as it is submitted, whoever would run longest runs first, nothing fails and a lost node loses no work.
- * Labels and priorities bind nobody.
+ * A scheduler close to the optimum: all run slots are one pool, messages take no time, every session is prepared as soon as
+ * it is submitted, the longest session runs first, nothing fails and a lost node loses no work. Ignores labels and
+ * priorities.
  */
 export async function runIdeal(scenario: Scenario): Promise<BaselineRun> {
   const clock = new VirtualClock()
@@ -142,7 +142,7 @@ export async function runIdeal(scenario: Scenario): Promise<BaselineRun> {
   return { clock, ledger, workload }
 }
 
-/** A heap by how long they run. */
+/** A heap of sessions by run time. */
 class LongestFirst {
   readonly #sessions: Session[] = []
 

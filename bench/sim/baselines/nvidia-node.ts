@@ -7,7 +7,7 @@ export interface PushedSession {
   task: SimTask
   sample: number
   fate: Fate
-  /** Over for the server; what a node still does for it is for nothing. */
+  /** Ended for the server; further work of the node on it is wasted. */
   isOver: boolean
   wants: boolean
   isWaiting: boolean
@@ -24,8 +24,8 @@ interface Here {
 export type PushedEnd = { kind: 'done' | 'failed' | 'timeout'; runMs: number }
 
 /**
- * A gateway node as the reference describes it: workers for INIT, which keep their sandbox and their place until there is
- * one to run, for RUN and for POSTRUN, each before a queue in order of arrival. One clock for preparing, waiting and running.
+ * A gateway node as the reference describes it: workers for INIT, which keep their sandbox and their slot until a run slot is
+ * free, for RUN and for POSTRUN, each with a queue in order of arrival. One clock for preparing, waiting and running.
  */
 export class PushNode {
   readonly #widths: StageWidths
@@ -67,7 +67,7 @@ export class PushNode {
     this.#fillInit()
   }
 
-  /** Stops what is told of a session that nobody wants any more. */
+  /** Stops a session that the server has cancelled. */
   cancel(session: PushedSession): void {
     if (this.isDead) return
     const queued = this.#initQueue.indexOf(session)
@@ -75,7 +75,7 @@ export class PushNode {
     for (const here of this.#here) if (here.session === session) this.#leave(here)
   }
 
-  /** All that it had. */
+  /** All sessions of the node. */
   kill(): PushedSession[] {
     this.isDead = true
     const lost = [...this.#initQueue]

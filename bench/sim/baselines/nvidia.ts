@@ -7,7 +7,7 @@ import { drawFate, type SimTask, Workload } from '../workload.ts'
 import type { BaselineRun } from './ideal.ts'
 import { type PushedEnd, type PushedSession, PushNode } from './nvidia-node.ts'
 
-/** What the server believes of a node. */
+/** State of a node as the server knows it. */
 interface Seen {
   fleet: FleetNode
   node: PushNode
@@ -33,9 +33,9 @@ const RETRY_MS = 1000
 const GRACE_MS = 120_000
 
 /**
- * The policy of NVIDIA's Polar as its behaviour was written down: the server pushes, picks a node by what the last heartbeat
- * said and what it has sent since, keeps everything in memory, moves and repeats nothing. Where it would wait for ever (a
- * node lost before the session was seen to begin), or try a dead node again at once, it is given a limit instead.
+ * The policy of NVIDIA's Polar by its documented behaviour: the server pushes sessions, chooses a node by its last heartbeat
+ * and the sessions sent since, keeps everything in memory, and moves and repeats nothing. Where it would wait for ever (a
+ * node lost before the session was reported as started), or retry a dead node at once, the simulation sets a limit.
  */
 export async function runNvidia(scenario: Scenario): Promise<BaselineRun> {
   const { widths, roundTripMs, agentTimeoutMs, seed, outage } = scenario
@@ -209,7 +209,7 @@ export async function runNvidia(scenario: Scenario): Promise<BaselineRun> {
       const tasks = [...open.values()]
       open.clear()
       waiting = []
-      // It knows of nothing any more; the trainers submit again what had not come back. Nodes go on with what they have.
+      // The server has lost its state; the trainers submit the missing sessions again. Nodes continue with their sessions.
       for (const { sessions } of tasks) {
         for (const session of sessions) {
           if (session.isOver) continue

@@ -5,16 +5,16 @@ import type { Ledger } from '../ledger.ts'
 import type { Scenario } from '../scenario.ts'
 import { drawFate, type Fate, type SimTask, type Workload } from '../workload.ts'
 
-/** What the simulation knows of a session, without asking the database. */
+/** Expected state of a session, without the database. */
 export interface Known {
   task: SimTask
   sample: number
-  /** Handed out and not known to be over. The highest attempt that was. */
+  /** Leased and not known to have ended. The highest leased attempt. */
   attempt: number
   holder: string | undefined
   isQueuedFirst: boolean
   isEnded: boolean
-  /** It still has to run. */
+  /** Whether the session still has to run. */
   wants: boolean
   fate: Fate
   runBegunMs: number
@@ -33,8 +33,8 @@ interface KnownTask {
 }
 
 /**
- * A second account of who has what, kept from the outside: from what the dispatch answers, never from its tables. Throws
- * as soon as an answer cannot be right.
+ * Expected state of all sessions, derived from the answers of the dispatch, never from its tables. Throws as soon as an
+ * answer cannot be right.
  */
 export class Books {
   readonly #clock: VirtualClock
@@ -43,11 +43,11 @@ export class Books {
   readonly #workload: () => Workload
   readonly sessions = new Map<string, Known>()
   readonly tasks = new Map<string, KnownTask>()
-  /** First attempts that wait, by the labels they need and their priority. */
+  /** Waiting first attempts, by required labels and priority. */
   readonly #queued = new Map<string, { requires: readonly string[]; priority: number; count: number }>()
-  /** Results of nodes that had renewed all along, refused though their task was under way. */
+  /** Rejected results of nodes that had renewed all leases, while their task was running. */
   unjustRefusals = 0
-  /** First attempts that wait, in all. */
+  /** Number of waiting first attempts. */
   waiting = 0
   refused = 0
 
@@ -97,15 +97,14 @@ export class Books {
 
   leased(nodeId: string, { freeSlots, labels = [] }: LeaseRoom, { orders, node }: LeaseAnswer): void {
     if (node !== 'member') throw new Error(`${nodeId} is ${node}`)
-    if (orders.length > freeSlots) throw new Error(`${nodeId} has room for ${freeSlots} and was given ${orders.length}`)
+    if (orders.length > freeSlots)
+      throw new Error(`${nodeId} requested ${freeSlots} sessions and leased ${orders.length}`)
     for (const { order } of orders) {
       const session = this.#find(order.sessionId)
       const { task } = session
-      if (session.isEnded) throw new Error(`${order.sessionId} was handed out after it had ended`)
+      if (session.isEnded) throw new Error(`${order.sessionId} was leased after it had ended`)
       if (order.attempt <= session.attempt) {
-        throw new Error(
-          `attempt ${order.attempt} of ${order.sessionId} was handed out to ${nodeId} and ${session.holder}`,
-        )
+        throw new Error(`attempt ${order.attempt} of ${order.sessionId} was leased to ${nodeId} and ${session.holder}`)
       }
       if (!isSubset(task.trainer.requires, labels)) throw new Error(`${nodeId} cannot serve ${order.sessionId}`)
       if (session.isQueuedFirst) {
@@ -123,12 +122,12 @@ export class Books {
     this.#assertPriority(labels, orders)
   }
 
-  /** Nothing more important may wait in a lane that this node serves. */
+  /** No session with a higher priority may wait in a queue that this node serves. */
   #assertPriority(labels: readonly string[], orders: readonly LeasedOrder[]): void {
     const least = Math.min(...orders.map(({ order }) => order.task.dispatch_priority))
     for (const { requires, priority, count } of this.#queued.values()) {
       if (count === 0 || priority <= least || !isSubset(requires, labels)) continue
-      throw new Error(`priority ${least} was handed out while ${count} sessions of priority ${priority} waited`)
+      throw new Error(`priority ${least} was leased while ${count} sessions of priority ${priority} waited`)
     }
   }
 
@@ -137,7 +136,7 @@ export class Books {
     this.#ledger.addBusy(1)
   }
 
-  /** `isWhole`: by itself, so that it need not run again. */
+  /** `isWhole`: the session ended by itself and need not run again. */
   runEnded(sessionId: string, attempt: number, isWhole: boolean): void {
     this.#ledger.addBusy(-1)
     const session = this.#find(sessionId)
@@ -188,7 +187,7 @@ export class Books {
     if (acceptance.taskStatus !== 'running') this.taskEnded(session.task.id)
   }
 
-  /** The server says so; whatever of it is not over is stopped. */
+  /** Ends a task as the server reported; its remaining sessions are cancelled. */
   taskEnded(taskId: string): void {
     const known = this.tasks.get(taskId)!
     if (known.isOver) throw new Error(`${taskId} ended twice`)
@@ -236,7 +235,7 @@ export class Books {
 
   #find(sessionId: string): Known {
     const session = this.sessions.get(sessionId)
-    if (session === undefined) throw new Error(`nobody knows ${sessionId}`)
+    if (session === undefined) throw new Error(`unknown session ${sessionId}`)
     return session
   }
 

@@ -9,12 +9,12 @@ export interface OperationLoad {
   longestMs: number
 }
 
-/** Counts and times what each operation asks of the database. `begin` and `commit` are not seen, only their time is. */
+/** Counts and times the statements of each operation. `begin` and `commit` are timed but not counted. */
 export class DatabaseLoad {
   readonly byOperation = new Map<string, OperationLoad>()
   #current: OperationLoad | undefined
 
-  /** The same database, through a plug that counts. */
+  /** The same database with a plugin that counts statements. */
   watch(database: Database): Database {
     return { ...database, db: database.db.withPlugin(this.#plugin()) }
   }

@@ -15,12 +15,12 @@ import type { Scenario } from '../scenario.ts'
 import type { Books } from './books.ts'
 import { createWork } from './work.ts'
 
-/** The server as nodes see it: each call may find it away, and is undefined then. */
+/** The server's interface for nodes: a call returns undefined while the server is down. */
 export interface ServerDoor {
   join(node: FleetNode, bootId: string): Promise<true | undefined>
-  /** `gone` tells it that the node does not wait any more. */
+  /** `gone` is aborted when the node stops waiting. */
   lease(node: FleetNode, room: DeskRoom, gone: AbortSignal): Promise<LeasedOrder[] | undefined>
-  /** Those that are still its own. */
+  /** Returns the leases that the node still holds. */
   renew(
     node: FleetNode,
     bootId: string,
@@ -40,7 +40,7 @@ export interface NodeDeps {
 interface Held {
   order: SessionOrder
   status: SessionStatus
-  /** When it came to the node, and when it began to run; 0: not yet. */
+  /** Time of the lease, and start of the run; 0: not yet. */
   takenMs: number
   runBegunMs: number
   runMs: number
@@ -53,8 +53,8 @@ const LONGEST_RETRY_MS = 15_000
 const EVALUATE_MS = 3_600_000
 
 /**
- * One process of a node: real stages and real lives of sessions, whose work is time that passes. Killed, it stops in the
- * middle of everything and says nothing.
+ * One process of a node: real stages and real session code, whose steps only take virtual time. A killed process stops at
+ * once and sends nothing.
  */
 export class SimNode {
   readonly #node: FleetNode
@@ -67,7 +67,7 @@ export class SimNode {
   readonly #gone = new AbortController()
   #isAsking = false
   #onTheWay = 0
-  /** The server was not there for a renewal: what it has may have been given to others. */
+  /** A renewal failed: other nodes may have leased the sessions of this node. */
   #missedRenewals = 0
 
   constructor(node: FleetNode, boot: number, deps: NodeDeps) {
@@ -95,7 +95,7 @@ export class SimNode {
     }
   }
 
-  /** Time stands still for the dead. */
+  /** A dead process never continues. */
   #ownClock(): MonotonicClock & { sleep(ms: number): Promise<void> } {
     const { clock } = this.#deps
     const after = (ms: number, call: () => void): (() => void) => {
@@ -109,12 +109,12 @@ export class SimNode {
 
   async #live(): Promise<void> {
     await this.#ask(() => this.#deps.server.join(this.#node, this.#bootId))
-    // Nodes that began together must not renew together.
+    // Nodes that started together must not renew together.
     this.#renewAfter((this.#deps.scenario.leaseMs / 3) * this.#random())
     await this.#takeWork()
   }
 
-  /** One call at a time, as long as there is room. */
+  /** Sends one lease request at a time while the node has capacity. */
   async #takeWork(): Promise<void> {
     if (this.#isAsking) return
     this.#isAsking = true
@@ -132,7 +132,7 @@ export class SimNode {
     return countCapacity({ run: widths.run, init: ahead, ready: 0 }, this.#onTheWay)
   }
 
-  /** Sessions here that run or have yet to. */
+  /** Sessions of the node that run or still have to run. */
   #addOnTheWay(count: number): void {
     if (this.#gone.signal.aborted) return
     this.#deps.ledger.moveHeld(this.#onTheWay, this.#onTheWay + count, this.#deps.scenario.widths.run)
@@ -221,7 +221,7 @@ export class SimNode {
       artifacts: [],
       endedAt: this.#clock.now(),
     }
-    // It was stopped while it waited for its turn to be delivered: nobody wants it.
+    // The session was cancelled before its delivery: its result is not needed.
     await this.#ask(async () => {
       if (cancel.signal.aborted) return true
       return this.#deps.server.complete(outcome, { runMs, isFaithful: this.#missedRenewals === 0 })
@@ -247,11 +247,11 @@ export class SimNode {
     for (const { sessionId, attempt } of asked) {
       const held = this.#held.get(sessionId)
       if (keys.has(sessionId) || held?.order.attempt !== attempt) continue
-      held.cancel.abort(new Error('The server says so.'))
+      held.cancel.abort(new Error('Cancelled by the server.'))
     }
   }
 
-  /** Until the server answers. Never, for a node that is dead by then. */
+  /** Resolves when the server answers; never for a dead node. */
   async #ask<T>(call: () => Promise<T | undefined>): Promise<T> {
     for (let waitMs = FIRST_RETRY_MS; ; waitMs = Math.min(2 * waitMs, LONGEST_RETRY_MS)) {
       const answer = await call()

@@ -19,10 +19,10 @@ export interface PolarRun {
   realMs: number
 }
 
-/** Real ones. */
+/** Real milliseconds. */
 const PROGRESS_EVERY_MS = 10_000
 
-/** Every node, trainer and statement of the scenario, over our own dispatch on that database. */
+/** Simulates every node and trainer of the scenario over the real dispatch on this database. */
 export async function runPolar(
   scenario: Scenario,
   database: Database,

@@ -35,8 +35,8 @@ const MAINTAIN_EVERY_MS = 180_000
 const RETRY_MS = 2000
 
 /**
- * The server of the simulation: the real dispatch and the real desk where nodes wait for work, behind a thread and a network
- * that take virtual time. HTTP, files and the trainers' callbacks are left out.
+ * The server of the simulation: the real dispatch and the real lease queue, behind a thread and a network that take virtual
+ * time. HTTP, files and the trainers' callbacks are omitted.
  */
 export class SimServer implements ServerDoor, AsyncDisposable {
   readonly #deps: SimServerDeps
@@ -45,7 +45,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   #stopListening: (() => Promise<void>) | undefined
   #dispatch: Dispatch | undefined
   #desk: LeaseDesk | undefined
-  /** Of one process of the server. */
+  /** State of one server process. */
   #life = new AbortController()
 
   constructor(deps: SimServerDeps) {
@@ -158,7 +158,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     const life = this.#life.signal
     try {
       const { orders } = await this.#desk!.take(node.id, room, POLL_MS, AbortSignal.any([life, gone]))
-      // The answer of a server that went away meanwhile does not arrive; what it gave is found by its lease.
+      // The answer of a server that went down does not arrive; the lease of its sessions expires.
       if (life.aborted) return undefined
       await clock.sleep(this.thread.travel())
       return orders
@@ -220,7 +220,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     })
   }
 
-  /** Tasks that ended without a result, because a session had failed too often or the policy had moved on. */
+  /** Tasks that ended without a result, because a session had failed too often or the policy version had advanced. */
   async #noticeEnded(): Promise<void> {
     const open = [...this.#deps.books.tasks.values()].flatMap(({ task, isOver }) => (isOver ? [] : [task.id]))
     const { rows } = await sql<{ id: string }>`
@@ -249,7 +249,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   }
 }
 
-const AWAY = new Error('the server is not there')
+const AWAY = new Error('the server is down')
 
 function toSubmission({ id, samples, trainer, policyVersion }: SimTask) {
   const { priority, earlyStop, stalenessLimit, requires } = trainer

@@ -2,12 +2,12 @@ import { createRandom } from '../random.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { Scenario } from '../scenario.ts'
 
-/** What the server does for others, by what it costs. */
+/** Operations of the server, by their cost. */
 export type Operation = 'enqueue' | 'join' | 'lease' | 'renew' | 'accept' | 'expire' | 'policy' | 'maintain'
 
 /**
- * Milliseconds of the database that an operation takes, and for each row of it: what PGlite was measured to take on a
- * quiet machine. Time in the simulation passes by these and not by the clock of the machine, so that a run can be made again.
+ * Database milliseconds of an operation, and of each of its rows, as measured for PGlite on an idle machine. The simulation
+ * uses these instead of the machine's clock, so that a run can be repeated.
  */
 const COSTS_MS: Record<Operation, { each: number; row: number }> = {
   enqueue: { each: 5, row: 0.1 },
@@ -27,12 +27,12 @@ interface Job {
   settle: (answer: { value: unknown } | undefined) => void
 }
 
-/** As many results share a transaction; see settle-lanes.ts. */
+/** Results that share a transaction; see settle-queue.ts. */
 const MOST_TOGETHER = 32
 
 /**
- * The one thread of the server and its database, and the way to it. Jobs are done in the order in which they come, one
- * at a time, but results that wait are accepted together. While it is down all are refused.
+ * The single thread of the server and its database, and the network to it. Jobs run in order of arrival, one at a time, but
+ * waiting results are accepted together. While the server is down all jobs are rejected.
  */
 export class ServerThread {
   readonly #clock: VirtualClock
@@ -44,7 +44,7 @@ export class ServerThread {
   readonly #roundTripMs: number
   #isBusy = false
   isUp = true
-  /** How long jobs waited for their turn; longest and in all. */
+  /** Waiting time of jobs: the longest, and the sum. */
   readonly waitedMs = { longest: 0, all: 0, jobs: 0 }
   busyMs = 0
 
@@ -60,12 +60,12 @@ export class ServerThread {
     this.#jitter = createRandom(seed, 'network')
   }
 
-  /** One way of a message. */
+  /** One-way delay of a message. */
   travel(): number {
     return this.#roundTripMs * (0.25 + this.#jitter() / 2)
   }
 
-  /** Undefined: the server is not there, or went away before it answered. */
+  /** Undefined if the server is down, or went down before it answered. */
   async do<T>(operation: Operation, rows: number, work: () => Promise<T>): Promise<{ value: T } | undefined> {
     if (!this.isUp) return undefined
     const arrivedMs = this.#clock.elapsed
@@ -121,7 +121,7 @@ export class ServerThread {
     return jobs
   }
 
-  /** What was begun when the server went down has happened or not; here it has not. */
+  /** A job in progress when the server goes down may or may not take effect; here it does not. */
   async #perform(operation: Operation, jobs: readonly Job[]): Promise<void> {
     if (this.isUp) {
       const values = await this.#measure(operation, () => Promise.all(jobs.map(({ work }) => work())))

@@ -5,7 +5,7 @@ import type { AgentRun, BuildOutcome } from '../../../src/node/session/attribute
 import type { SessionEnd, SessionSteps } from '../../../src/node/session/run-session.ts'
 import type { Fate } from '../workload.ts'
 
-/** What the agent of a session would do, as time that passes. */
+/** Session steps that only take virtual time. */
 export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionSteps<null, SessionEnd<null>> {
   const { failure } = fate
   return {
@@ -35,7 +35,7 @@ export function createWork(fate: Fate, clock: Pick<Clock, 'after'>): SessionStep
   }
 }
 
-/** Resolves early when told to stop. */
+/** Resolves early when the signal is aborted. */
 function pause(clock: Pick<Clock, 'after'>, ms: number, signal: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
     if (signal.aborted) return resolve()
