@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { formatPath } from '../../lib/json/first-issue.ts'
+import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
@@ -17,7 +18,7 @@ import type {
   StreamRenderer,
   TextSealer,
 } from './dialect.ts'
-import { closeSeal, isRecord, loose, many, toArgs, toMessages, WireContent } from './google-generate-contents.ts'
+import { closeSeal, loose, many, toArgs, toMessages, WireContent } from './google-generate-contents.ts'
 import { toJsonSchema } from './google-generate-schema.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------

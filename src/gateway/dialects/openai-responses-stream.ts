@@ -61,7 +61,6 @@ export class ResponseWriter {
     this.#shape = shape
   }
 
-  /** Returns the frames of one event. */
   write(event: WireEvent): string {
     this.#frames = ''
     switch (event.type) {
@@ -115,7 +114,6 @@ export class ResponseWriter {
     }
   }
 
-  /** Returns the response so far. */
   response(): WireFields {
     const status = this.#ended ? (this.#incomplete() === undefined ? 'completed' : 'incomplete') : 'in_progress'
     const reason = this.#incomplete()

@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { parseJson } from '../../lib/json/json-text.ts'
+import { parseObject } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import type { Tool } from '../../model/message.ts'
 import type { WireFields } from '../wire-event.ts'
@@ -468,11 +468,6 @@ function structuredFields(target: CallTarget, text: string, call: OutgoingCall):
       return success ? { id: call.itemId('apc'), type: 'apply_patch_call', call_id, operation: data } : undefined
     }
   }
-}
-
-function parseObject(text: string): WireFields | undefined {
-  const value = parseJson(text)
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as WireFields) : undefined
 }
 
 /**

@@ -1,7 +1,8 @@
 import type { Socket } from 'node:net'
 import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
 import type { IdSource } from '../../model/ids.ts'
-import type { GatewayControl, GatewayStatus, SessionAccess, SessionOptions } from '../gateway.ts'
+import type { GatewayControl, GatewayStatus, SessionAccess } from '../gateway.ts'
+import type { SessionOptions } from '../sessions/sessions.ts'
 import { rejectConnection } from '../http/reject-connection.ts'
 import { Shard, type SendRequest, type ShardOptions } from './shard.ts'
 

@@ -1,6 +1,7 @@
 import { RolloutError } from '../../model/failure.ts'
 import type { IdSource } from '../../model/ids.ts'
 import type { TurnRequest } from '../../model/turn.ts'
+import { intentOf } from './live-turn.ts'
 import type { Session } from './sessions.ts'
 import { shortenRequest } from '../http/shorten-request.ts'
 
@@ -20,19 +21,14 @@ export function assertLogLimit(
   const error = new RolloutError('request.over-storage', message)
   if (!session.isLogFull) {
     session.isLogFull = true
-    const { dialect, model, stream, wire } = request
-    const id = ids.next('turn')
+    const intent = intentOf(request, ids.next('turn'), session.now())
     session.log.appendIntent({
-      id,
+      ...intent,
       index: session.log.turns,
-      dialect,
-      startedAt: session.now(),
-      model,
-      stream,
-      request: shortenRequest(wire.text),
+      request: shortenRequest(intent.request),
       headers: {},
     })
-    void session.log.appendEnd({ turnId: id, endedAt: session.now(), forced: {}, failure: error.failure })
+    void session.log.appendEnd({ turnId: intent.id, endedAt: session.now(), forced: {}, failure: error.failure })
   }
   throw error
 }

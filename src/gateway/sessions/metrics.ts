@@ -45,7 +45,6 @@ export class Metrics {
   }
 }
 
-/** Counts durations by bucket. */
 class Histogram {
   readonly #name: string
   readonly #counts = Array.from({ length: SECONDS.length + 1 }, () => 0)
