@@ -620,7 +620,6 @@ function renderModel(model: string, created: number): WireFields {
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
 
-/** Anthropic Messages. */
 export const anthropicMessages: Dialect = {
   id: 'anthropic-messages',
   routes: [

@@ -118,7 +118,6 @@ function keysOf({ id, name, isGenerated }: OpenCall): string[] {
 /** A tool result in a content, with the media that follow it. */
 interface OpenResult {
   content: ContentPart[]
-  /** The media so far, as JSON. */
   media: Set<string>
   isRepeat: boolean
 }
@@ -238,7 +237,6 @@ function addMedia({ content, media, isRepeat }: OpenResult, part: WirePart): voi
   }
 }
 
-/** Joins the texts of one turn. */
 function appendContent(content: ContentPart[], parts: readonly ContentPart[]): void {
   for (const part of parts) {
     const last = content.at(-1)

@@ -64,7 +64,6 @@ const WireGenerationConfig = loose({
 })
 type WireGenerationConfig = z.infer<typeof WireGenerationConfig>
 
-/** The body of every POST of this API. */
 const WireRequest = loose({
   contents: many(listOf(WireContent, { min: 1 })),
   systemInstruction: WireContent.nullish(),
@@ -134,7 +133,6 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   }
 }
 
-/** Reports the first problem in Google's format. */
 function malformed(error: z.ZodError): RolloutError {
   const { path = [], message = 'not valid' } = error.issues[0] ?? {}
   const param = formatPath(path)
@@ -307,7 +305,6 @@ function idleChunk(request: TurnRequest, { headers }: RequestContext): WireField
   return isGeminiCli ? { modelVersion: request.model } : { candidates, modelVersion: request.model }
 }
 
-/** Renders the deltas of one choice as parts. */
 class CandidateRenderer {
   readonly index: number
   readonly #responseId: string

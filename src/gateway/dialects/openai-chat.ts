@@ -439,7 +439,6 @@ function modelCard(model: string, created: number): WireFields {
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
 
-/** OpenAI Chat Completions. */
 export const openaiChat: Dialect = {
   id: 'openai-chat',
   routes: [

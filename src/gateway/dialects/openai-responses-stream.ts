@@ -20,12 +20,10 @@ interface OutgoingCall {
 
 /** Properties of the request that affect the rendering of its answer. */
 export interface AnswerShape {
-  /** Request fields that a response repeats. */
   echo: WireFields
   /** Whether the reasoning is shown as its summary. The summary is the whole reasoning. */
   showsSummary: boolean
   showsLogprobs: boolean
-  /** See `acceptsComments`. */
   acceptsComments: boolean
   /** Whether the text is a compacted conversation, which is sent sealed. */
   isCompaction: boolean

@@ -479,7 +479,6 @@ class FreeText {
   /** Position up to which the arguments were read. */
   #at = 0
   #state: 'before' | 'inside' | 'after' | 'other' = 'before'
-  /** The text sent so far. */
   text = ''
 
   push(piece: string): string {

@@ -462,7 +462,6 @@ function modelCard(model: string, created: number): WireFields {
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
 
-/** OpenAI Responses. */
 export const openaiResponses: Dialect = {
   id: 'openai-responses',
   routes: [

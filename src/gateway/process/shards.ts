@@ -17,7 +17,6 @@ interface OpenSession<T> {
   shard: Shard<T>
   /** Includes the key once the session is open. */
   options: SessionOptions
-  /** Calls that have ended, and their sampled tokens. */
   progress: { calls: number; tokens: number }
 }
 

@@ -10,7 +10,6 @@
  * So a text costs one search, and `MOST_CANDIDATES` times twice the length of the longest match.
  */
 
-/** Limit of the characters of a match. */
 const LONGEST_MATCH = 500
 const LONGEST_PATTERN = 2000
 /** Literal characters at the beginning of a pattern. */
@@ -97,7 +96,6 @@ export function escapePattern(text: string): string {
 }
 
 interface Piece {
-  /** The source of a character, an escape or a class. */
   atom: string
   least: number
   most: number

@@ -51,13 +51,11 @@ export interface ProbeReport {
   url: string
   /** As the engine reports it; absent when it does not. */
   version?: string
-  /** The model that was probed. */
   model: string
   capabilities: Capabilities
   findings: readonly Finding[]
 }
 
-/** Whether calls can be graded exact. */
 export function allowsExact(report: Pick<ProbeReport, 'findings'>): boolean {
   return report.findings.every(({ verdict }) => verdict !== 'blocking')
 }
@@ -67,7 +65,6 @@ export interface UpstreamReply {
   forced: Readonly<Record<string, unknown>>
   /** Paths of fields of the harness's request that were not sent to the engine. */
   dropped: readonly string[]
-  /** How the engine samples the answer. */
   sampling?: EngineSampling
   /** Batches as they arrive: one for each piece of network data, so that one write follows one read. */
   events: AsyncIterable<readonly WireEvent[]>

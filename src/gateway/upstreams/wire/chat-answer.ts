@@ -152,7 +152,6 @@ export class ChunkReader {
   readonly #reading: ChunkReading
   readonly #fast: FastChunks | undefined
   #start: StartEvent | undefined
-  /** Prompt ids that arrived after the first chunk. */
   #latePromptIds: Int32Array | undefined
   /** Whether the last event of the answer has been read. */
   ended = false

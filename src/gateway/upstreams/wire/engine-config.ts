@@ -2,7 +2,6 @@ import * as z from 'zod'
 import { Capabilities } from '../upstream.ts'
 import type { EngineHttpOptions } from './engine-http.ts'
 
-/** Config fields of every engine. */
 export const engineConfigFields = {
   url: z.url({ protocol: /^https?$/ }).describe('URL of the engine; /v1 at the end is optional'),
   apiKey: z.string().min(1).optional().describe('Sent as a bearer token'),

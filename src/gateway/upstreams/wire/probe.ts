@@ -115,7 +115,6 @@ interface Found extends Finding {
 
 interface ProbeCall {
   temperature?: number
-  /** Without a temperature. */
   isPlain?: boolean
   topK?: number
   maxTokens?: number
@@ -125,7 +124,6 @@ interface ProbeCall {
   promptIds?: Int32Array
 }
 
-/** The result of one call. */
 interface Outcome {
   promptIds: Int32Array | undefined
   ids: number
