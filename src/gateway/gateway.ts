@@ -5,7 +5,6 @@ import { scopeConnections } from '../lib/async/fault-scope.ts'
 import { RolloutError, type Failure } from '../model/failure.ts'
 import type { IdSource } from '../model/ids.ts'
 import { SESSION_CALLS, SESSION_LOG_MB } from '../model/session.ts'
-import type { Sampling } from '../model/turn.ts'
 import type { SessionStore } from '../store/store.ts'
 import { createApp, rejectUpgrade } from './http/app.ts'
 import { BodyBudget, DEFAULT_BUDGET, type BudgetLimits } from './http/body-budget.ts'
@@ -15,9 +14,11 @@ import { Metrics } from './sessions/metrics.ts'
 import { quirksWith } from './quirks/index.ts'
 import type { QuirkRule } from './quirks/rule.ts'
 import { DEFAULT_LIMITS, type BodyLimits } from './http/read-body.ts'
-import { Sessions, type ContinuationMode } from './sessions/sessions.ts'
+import { Sessions, type ContinuationMode, type SessionOptions } from './sessions/sessions.ts'
 import type { Upstream } from './upstreams/upstream.ts'
 import { WeightHistory } from './sessions/weight-history.ts'
+
+export type { SessionOptions } from './sessions/sessions.ts'
 
 export interface GatewayOptions {
   upstream: Upstream
@@ -52,21 +53,6 @@ export interface GatewayOptions {
   onBusy?: (session: { sessionId: string; isBusy: boolean }) => void
 }
 
-export interface SessionOptions {
-  /** Absent: a new id. */
-  id?: string
-  /** Absent: a new key. Present when a session continues in another process. */
-  key?: string
-  /** See `SessionOpening.isContinued`. */
-  isContinued?: boolean
-  /** All calls of the session are refused with this failure. */
-  refusal?: Failure
-  origin?: Readonly<Record<string, unknown>>
-  /** Overrides the sampling parameters of the harness: the trainer relies on them. */
-  sampling?: Partial<Sampling>
-}
-
-/** The connection settings of a harness. */
 export interface SessionAccess {
   id: string
   /** Without `/v1` or similar; the path of an API follows it. */
@@ -92,7 +78,6 @@ export interface GatewayControl {
   /** Sets the version of the weights that the engine samples with. Call it while the engine samples nothing or is paused. */
   setWeightVersion(version: string): Promise<void>
   status(): Promise<GatewayStatus>
-  /** Returns the counters of each process. */
   metrics(): Promise<Record<string, number>[]>
 }
 

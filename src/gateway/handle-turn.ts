@@ -8,7 +8,7 @@ import { createAnswerWriter, type Caller } from './http/answer-writer.ts'
 import { applyQuirks } from './quirks/index.ts'
 import type { Quirk } from './quirks/quirk.ts'
 import type { Gate } from './sessions/gate.ts'
-import { LiveTurn, type TurnEnding } from './sessions/live-turn.ts'
+import { intentOf, LiveTurn, type TurnEnding } from './sessions/live-turn.ts'
 import { identifyRequest, storedHeaders } from './sessions/live-turns.ts'
 import { assertLogLimit } from './sessions/log-limit.ts'
 import type { Metrics } from './sessions/metrics.ts'
@@ -61,9 +61,9 @@ export async function handleTurn(call: TurnCall, deps: TurnDeps): Promise<void> 
   turn.logDelivery(await writer.finish(ending))
 
   function begin(): LiveTurn {
-    const start = { id: deps.ids.next('turn'), log: session.log, startedAt: session.now(), request }
+    const intent = intentOf(request, deps.ids.next('turn'), session.now())
     const origin = { headers: storedHeaders(context.headers), retryOf: session.liveTurns.findRetried(identity) }
-    const begun = new LiveTurn({ ...start, ...origin }, (live) =>
+    const begun = new LiveTurn({ ...intent, ...origin }, session.log, (live) =>
       generate({ turn: live, session, request, quirks, notes: {} }, deps),
     )
     session.liveTurns.add(identity, begun)

@@ -1,4 +1,4 @@
-import { commonPrefixOfIds } from '../../lib/collections/common-prefix.ts'
+import { isEqualIds } from '../../lib/collections/common-prefix.ts'
 import { hasNaN } from '../../lib/has-nan.ts'
 import { NumberColumn } from './number-column.ts'
 import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
@@ -39,7 +39,6 @@ export class TurnCapture {
     }
   }
 
-  /** Whether an id has arrived. */
   get hasTokens(): boolean {
     return this.#choices.values().some((choice) => choice.tokenCount > 0)
   }
@@ -78,7 +77,7 @@ export class TurnCapture {
     yield* this.#end?.doubts ?? []
     if (choices.length === 0) yield 'no choice came'
     if (promptIds.length === 0) yield 'the engine reported no prompt ids'
-    else if (this.#expectedPrompt !== undefined && !isEqual(promptIds, this.#expectedPrompt)) {
+    else if (this.#expectedPrompt !== undefined && !isEqualIds(promptIds, this.#expectedPrompt)) {
       yield 'the engine read another prompt than it was given'
     }
     for (const choice of choices) {
@@ -204,8 +203,4 @@ class ChoiceCapture {
       weightSpans: this.#weightSpans.length === 0 ? undefined : [...this.#weightSpans],
     }
   }
-}
-
-function isEqual(one: Int32Array, other: Int32Array): boolean {
-  return one.length === other.length && commonPrefixOfIds(one, other) === one.length
 }

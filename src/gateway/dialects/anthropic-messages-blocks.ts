@@ -1,4 +1,4 @@
-import { parseJson } from '../../lib/json/json-text.ts'
+import { parseObject } from '../../lib/json/json-text.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import type { ToolCallDelta } from '../../model/stream-event.ts'
 import type { WireFields } from '../wire-event.ts'
@@ -138,11 +138,6 @@ function isClosable(open: OpenBlock | undefined): boolean {
 /** Returns the engine's id, or an id that is unique in the session. */
 export function callId(answerId: string, call: { id?: string; index: number }): string {
   return call.id || `toolu_${answerId}_${call.index}`
-}
-
-export function parseObject(text: string): object | undefined {
-  const value = parseJson(text)
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined
 }
 
 /** Clients of this API read the `event:` line, not the type in the data. */

@@ -10,10 +10,7 @@ export const anthropicMessagesFields: readonly { field: string; handling: string
 
   { field: 'system', handling: 'mapped: a system message' },
   { field: 'system[].type', handling: 'read; blocks other than text are kept unchanged' },
-  {
-    field: 'system[].text',
-    handling: 'mapped: one text part for each block; a billing line becomes a separate system message',
-  },
+  { field: 'system[].text', handling: 'mapped: a text part for each block; a billing line is its own message' },
   { field: 'system[].cache_control.type', handling: 'ignored: engines cache every prefix' },
 
   { field: 'messages[].role', handling: 'mapped; system messages keep their position' },
@@ -25,14 +22,8 @@ export const anthropicMessagesFields: readonly { field: string; handling: string
   { field: 'messages[].content[].citations', handling: 'ignored' },
   { field: 'messages[].content[].cache_control.type', handling: 'ignored: engines cache every prefix' },
   { field: 'messages[].content[].cache_control.ttl', handling: 'ignored: engines cache every prefix' },
-  {
-    field: 'messages[].content[].thinking',
-    handling: 'mapped, unless the signature can be opened: the sealed text is exact',
-  },
-  {
-    field: 'messages[].content[].signature',
-    handling: 'opened: the reasoning as sampled; a signature of another origin is ignored',
-  },
+  { field: 'messages[].content[].thinking', handling: 'mapped, unless the signature contains the exact text' },
+  { field: 'messages[].content[].signature', handling: 'opened: reasoning as sampled; foreign ones are ignored' },
   { field: 'messages[].content[].data', handling: 'opened (redacted_thinking); data of another origin is ignored' },
   { field: 'messages[].content[].source.type', handling: 'read: base64 and url images, text and content documents' },
   { field: 'messages[].content[].source.media_type', handling: 'mapped: part of the data URL' },
@@ -46,10 +37,7 @@ export const anthropicMessagesFields: readonly { field: string; handling: string
   { field: 'messages[].content[].name', handling: 'mapped (tool_use)' },
   { field: 'messages[].content[].input', handling: 'mapped (tool_use); the gateway restores the text as sampled' },
   { field: 'messages[].content[].caller', handling: 'ignored: only the model calls tools' },
-  {
-    field: 'messages[].content[].input.__unparsedToolInput.raw',
-    handling: 'mapped: the text Claude Code could not parse is what was sampled',
-  },
+  { field: 'messages[].content[].input.__unparsedToolInput.raw', handling: 'mapped: the arguments as sampled' },
   { field: 'messages[].content[].input.__unparsedToolInput.len', handling: 'ignored: the length of `raw`' },
   { field: 'messages[].content[].tool_use_id', handling: 'mapped (tool_result)' },
   { field: 'messages[].content[].is_error', handling: 'mapped (tool_result)' },
@@ -62,14 +50,8 @@ export const anthropicMessagesFields: readonly { field: string; handling: string
   { field: 'messages[].content[].content[].source.data', handling: 'mapped: part of the data URL' },
   { field: 'messages[].content[].content[].source.content', handling: 'mapped, as in messages' },
   { field: 'messages[].content[].content[].source.url', handling: 'mapped' },
-  {
-    field: 'messages[].content[].content[].tool_name',
-    handling: 'mapped (tool_reference): the tool becomes available',
-  },
-  {
-    field: 'messages[].content[].tool.name',
-    handling: 'mapped (tool_addition, tool_removal): the tool becomes available or unavailable',
-  },
+  { field: 'messages[].content[].content[].tool_name', handling: 'mapped (tool_reference): makes the tool available' },
+  { field: 'messages[].content[].tool.name', handling: 'mapped (tool_addition, tool_removal): the available tools' },
   { field: 'messages[].content[].tool.definition', handling: 'mapped (tool_addition): a new tool' },
 
   { field: 'tools[].name', handling: 'mapped' },
@@ -82,18 +64,12 @@ export const anthropicMessagesFields: readonly { field: string; handling: string
       'ignored tools: those without `input_schema` (web_search_20250305, bash_20250124, …) are not sent to the engine',
   },
   { field: 'tools[].max_uses', handling: 'ignored with its tool' },
-  {
-    field: 'tools[].defer_loading',
-    handling: 'mapped: not available until a result or a system message refers to it',
-  },
+  { field: 'tools[].defer_loading', handling: 'mapped: unavailable until a result or a system message refers to it' },
   { field: 'tools[].eager_input_streaming', handling: 'ignored: inputs are always streamed as sampled' },
   { field: 'tools[].input_examples', handling: 'ignored' },
   { field: 'tools[].allowed_callers', handling: 'ignored: only the model calls tools' },
   { field: 'tools[].cache_control.type', handling: 'ignored: engines cache every prefix' },
-  {
-    field: 'tool_choice.type',
-    handling: 'mapped: auto, none, any (required), tool; dropped when no tool is available',
-  },
+  { field: 'tool_choice.type', handling: 'mapped: auto, none, any (required), tool; dropped without tools' },
   { field: 'tool_choice.name', handling: 'mapped' },
   { field: 'tool_choice.disable_parallel_tool_use', handling: 'mapped' },
 

@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { firstIssue } from '../../lib/json/first-issue.ts'
+import { isRecord, parseObject } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import {
@@ -14,7 +15,7 @@ import {
 import type { AnswerStart, ChoiceDelta } from '../../model/stream-event.ts'
 import type { WireFields } from '../wire-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest, TurnResponse, Usage } from '../../model/turn.ts'
-import { BlockStream, callId, frame, parseObject } from './anthropic-messages-blocks.ts'
+import { BlockStream, callId, frame } from './anthropic-messages-blocks.ts'
 import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, TextSealer } from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
@@ -126,9 +127,7 @@ function otherThan(known: readonly z.ZodObject<{ type: z.ZodLiteral<string> }>[]
 // --- parse request ----------------------------------------------------------------------------------------------------
 
 function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
-  if (typeof body.value !== 'object' || body.value === null || Array.isArray(body.value)) {
-    throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
-  }
+  if (!isRecord(body.value)) throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
   const parsed = WireRequest.safeParse(body.value)
   if (!parsed.success) throw malformed(parsed.error)
   const wire = parsed.data
@@ -156,7 +155,7 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
     stream: wire.stream ?? false,
     streamUsage: true,
     logprobs: false,
-    wire: { api: 'anthropic-messages', text: body.text, body: body.value as Readonly<Record<string, unknown>> },
+    wire: { api: 'anthropic-messages', text: body.text, body: body.value },
   }
 }
 
@@ -621,7 +620,6 @@ function renderModel(model: string, created: number): WireFields {
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
 
-/** Anthropic Messages. */
 export const anthropicMessages: Dialect = {
   id: 'anthropic-messages',
   routes: [

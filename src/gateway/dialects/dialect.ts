@@ -97,7 +97,6 @@ export interface Dialect {
   /** Renders the answer to a request without `stream`. */
   renderResponse(request: TurnRequest, answer: Answer, context: RequestContext): unknown
   createStreamRenderer(request: TurnRequest, context: RequestContext): StreamRenderer
-  /** Content type of the requested stream. */
   streamType(request: TurnRequest): string
   /**
    * Returns the last bytes of a stream that failed. Undefined: the gateway breaks the connection, because clients of this

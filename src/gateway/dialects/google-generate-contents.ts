@@ -1,5 +1,5 @@
 import { listOf } from '../../lib/json/list-of.ts'
-import { parseJson } from '../../lib/json/json-text.ts'
+import { isRecord, parseJson, parseObject } from '../../lib/json/json-text.ts'
 import * as z from 'zod'
 import type { AssistantMessage, ContentPart, Message, ToolCall } from '../../model/message.ts'
 import type { TextSealer } from './dialect.ts'
@@ -21,10 +21,6 @@ function camelKeys(value: unknown): unknown {
 
 function camelCase(key: string): string {
   return key.replaceAll(/(?<=[a-z])_([a-z])/g, (_, letter: string) => letter.toUpperCase())
-}
-
-export function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 /** A repeated field. Google's own examples omit the brackets of a single item. */
@@ -76,7 +72,6 @@ export type WireContent = z.infer<typeof WireContent>
 
 // --- contents to messages --------------------------------------------------------------------------------------------
 
-/** Converts contents to messages, in their order. */
 export function toMessages(contents: readonly WireContent[], sealer: TextSealer): Message[] {
   const history = new History(sealer)
   for (const content of contents) history.add(content)
@@ -123,7 +118,6 @@ function keysOf({ id, name, isGenerated }: OpenCall): string[] {
 /** A tool result in a content, with the media that follow it. */
 interface OpenResult {
   content: ContentPart[]
-  /** The media so far, as JSON. */
   media: Set<string>
   isRepeat: boolean
 }
@@ -243,7 +237,6 @@ function addMedia({ content, media, isRepeat }: OpenResult, part: WirePart): voi
   }
 }
 
-/** Joins the texts of one turn. */
 function appendContent(content: ContentPart[], parts: readonly ContentPart[]): void {
   for (const part of parts) {
     const last = content.at(-1)
@@ -307,8 +300,7 @@ const UNPARSED = '__unparsed_arguments'
  */
 export function toArgs(text: string): Readonly<Record<string, unknown>> {
   if (text.trim() === '') return {}
-  const value = parseJson(text)
-  return isRecord(value) ? value : { [UNPARSED]: text }
+  return parseObject(text) ?? { [UNPARSED]: text }
 }
 
 /** The inverse of `toArgs`, up to the notation of JSON. */

@@ -15,45 +15,24 @@ export const googleGenerateFields: readonly { field: string; handling: string }[
   { field: 'contents[].role', handling: 'mapped; consecutive model contents are one turn; absent is the user' },
   { field: 'contents[].parts', handling: 'mapped; a single part may omit the brackets' },
   { field: 'contents[].parts[].text', handling: 'mapped, byte for byte; pieces of one model turn are joined' },
-  {
-    field: 'contents[].parts[].thought',
-    handling: 'mapped: reasoning, unless a signature can be opened: its text is exact',
-  },
-  {
-    field: 'contents[].parts[].thoughtSignature',
-    handling: 'opened: the reasoning as sampled and the id of the call; a signature of another origin is ignored',
-  },
+  { field: 'contents[].parts[].thought', handling: 'mapped: reasoning, unless a signature contains the exact text' },
+  { field: 'contents[].parts[].thoughtSignature', handling: 'opened: reasoning and call id; foreign ones are ignored' },
   { field: 'contents[].parts[].inlineData.mimeType', handling: 'mapped: images; other media are kept unchanged' },
   { field: 'contents[].parts[].inlineData.data', handling: 'mapped: part of the data URL' },
   { field: 'contents[].parts[].inlineData.displayName', handling: 'ignored' },
   { field: 'contents[].parts[].fileData.mimeType', handling: 'mapped: images; other media are kept unchanged' },
-  {
-    field: 'contents[].parts[].fileData.fileUri',
-    handling: 'mapped: http and data URLs; others are kept unchanged',
-  },
-  {
-    field: 'contents[].parts[].functionCall.id',
-    handling: 'mapped; absent: the id in the signature, else a generated id',
-  },
+  { field: 'contents[].parts[].fileData.fileUri', handling: 'mapped: http and data URLs; others are unchanged' },
+  { field: 'contents[].parts[].functionCall.id', handling: 'mapped; absent: that of the signature, or generated' },
   { field: 'contents[].parts[].functionCall.name', handling: 'mapped' },
-  {
-    field: 'contents[].parts[].functionCall.args',
-    handling: 'mapped; the gateway restores the text as sampled, even if it was not JSON',
-  },
-  {
-    field: 'contents[].parts[].functionResponse.id',
-    handling: 'mapped; absent: the first open call of that name; equal repetitions in one content are dropped',
-  },
+  { field: 'contents[].parts[].functionCall.args', handling: 'mapped; the gateway restores the text as sampled' },
+  { field: 'contents[].parts[].functionResponse.id', handling: 'mapped; absent: the first open call of the name' },
   { field: 'contents[].parts[].functionResponse.name', handling: 'read: finds the call when there is no id' },
   {
     field: 'contents[].parts[].functionResponse.response',
     handling:
       'mapped: the text of `output`, `result`, `content` or `error`, anything else as JSON; `error` is a failure',
   },
-  {
-    field: 'contents[].parts[].functionResponse.parts[]',
-    handling: 'mapped: images of the result, like images that directly follow it in the content',
-  },
+  { field: 'contents[].parts[].functionResponse.parts[]', handling: 'mapped: images of the result' },
   { field: 'contents[].parts[].functionResponse.scheduling', handling: 'ignored' },
   { field: 'contents[].parts[].functionResponse.willContinue', handling: 'ignored' },
   { field: 'contents[].parts[].executableCode', handling: 'kept unchanged' },
@@ -67,14 +46,8 @@ export const googleGenerateFields: readonly { field: string; handling: string }[
   { field: 'tools[].functionDeclarations[].name', handling: 'mapped' },
   { field: 'tools[].functionDeclarations[].description', handling: 'mapped' },
   { field: 'tools[].functionDeclarations[].parameters', handling: "mapped: Google's schema becomes JSON Schema" },
-  {
-    field: 'tools[].functionDeclarations[].parametersJsonSchema',
-    handling: 'mapped; takes precedence over `parameters`',
-  },
-  {
-    field: 'tools[].functionDeclarations[].response',
-    handling: 'ignored: engines have no field for the results of tools',
-  },
+  { field: 'tools[].functionDeclarations[].parametersJsonSchema', handling: 'mapped; overrides `parameters`' },
+  { field: 'tools[].functionDeclarations[].response', handling: 'ignored: engines have no such field' },
   { field: 'tools[].functionDeclarations[].responseJsonSchema', handling: 'ignored, as `response`' },
   { field: 'tools[].functionDeclarations[].behavior', handling: 'ignored' },
   { field: 'tools[].googleSearch', handling: 'ignored: engines have no such service' },
@@ -92,10 +65,7 @@ export const googleGenerateFields: readonly { field: string; handling: string }[
     field: 'toolConfig.functionCallingConfig.mode',
     handling: 'mapped: AUTO and VALIDATED to auto, ANY to required, NONE to none; only with functions',
   },
-  {
-    field: 'toolConfig.functionCallingConfig.allowedFunctionNames',
-    handling: 'mapped when ANY allows one function; several are not restricted',
-  },
+  { field: 'toolConfig.functionCallingConfig.allowedFunctionNames', handling: 'mapped if ANY allows one function' },
   { field: 'toolConfig.retrievalConfig', handling: 'ignored' },
 
   { field: 'generationConfig', handling: 'mapped as below; other fields are ignored' },
@@ -113,14 +83,8 @@ export const googleGenerateFields: readonly { field: string; handling: string }[
   { field: 'generationConfig.responseJsonSchema', handling: 'mapped; takes precedence over `responseSchema`' },
   { field: 'generationConfig.responseLogprobs', handling: 'mapped: the chosen tokens, by id' },
   { field: 'generationConfig.logprobs', handling: 'ignored: only the chosen tokens are known' },
-  {
-    field: 'generationConfig.thinkingConfig.includeThoughts',
-    handling: 'mapped: enables reasoning and shows it as thought parts; otherwise it is hidden',
-  },
-  {
-    field: 'generationConfig.thinkingConfig.thinkingBudget',
-    handling: 'mapped: 0 disables reasoning, any other value enables it',
-  },
+  { field: 'generationConfig.thinkingConfig.includeThoughts', handling: 'mapped: enables reasoning and shows it' },
+  { field: 'generationConfig.thinkingConfig.thinkingBudget', handling: 'mapped: 0 disables reasoning' },
   { field: 'generationConfig.thinkingConfig.thinkingLevel', handling: 'mapped: effort' },
   { field: 'generationConfig.responseModalities', handling: 'ignored: answers are text' },
   { field: 'generationConfig.mediaResolution', handling: 'ignored' },

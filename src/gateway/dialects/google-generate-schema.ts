@@ -1,3 +1,5 @@
+import { isRecord } from '../../lib/json/json-text.ts'
+
 /**
  * Converts Google's schema to JSON Schema. Google's schema is that of OpenAPI in the notation of protocol buffers:
  * upper-case types, counts as strings, `nullable`. A JSON Schema is not changed, and keys keep their order, because engines
@@ -41,10 +43,6 @@ function toCount(value: unknown): unknown {
 
 function camelCase(key: string): string {
   return key.replaceAll(/(?<=[a-z])_([a-z])/g, (_, letter: string) => letter.toUpperCase())
-}
-
-function isRecord(value: unknown): value is Record<string, unknown> {
-  return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
 const COUNTS = wordSet('minItems maxItems minLength maxLength minProperties maxProperties')

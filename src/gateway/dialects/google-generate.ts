@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { formatPath } from '../../lib/json/first-issue.ts'
+import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
@@ -17,7 +18,7 @@ import type {
   StreamRenderer,
   TextSealer,
 } from './dialect.ts'
-import { closeSeal, isRecord, loose, many, toArgs, toMessages, WireContent } from './google-generate-contents.ts'
+import { closeSeal, loose, many, toArgs, toMessages, WireContent } from './google-generate-contents.ts'
 import { toJsonSchema } from './google-generate-schema.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
@@ -63,7 +64,6 @@ const WireGenerationConfig = loose({
 })
 type WireGenerationConfig = z.infer<typeof WireGenerationConfig>
 
-/** The body of every POST of this API. */
 const WireRequest = loose({
   contents: many(listOf(WireContent, { min: 1 })),
   systemInstruction: WireContent.nullish(),
@@ -133,7 +133,6 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
   }
 }
 
-/** Reports the first problem in Google's format. */
 function malformed(error: z.ZodError): RolloutError {
   const { path = [], message = 'not valid' } = error.issues[0] ?? {}
   const param = formatPath(path)
@@ -306,7 +305,6 @@ function idleChunk(request: TurnRequest, { headers }: RequestContext): WireField
   return isGeminiCli ? { modelVersion: request.model } : { candidates, modelVersion: request.model }
 }
 
-/** Renders the deltas of one choice as parts. */
 class CandidateRenderer {
   readonly index: number
   readonly #responseId: string

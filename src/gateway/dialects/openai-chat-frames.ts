@@ -30,7 +30,6 @@ export class RunFrames {
     this.#render = render
   }
 
-  /** Renders a frame for each chunk. */
   render(run: ChunkRun): string {
     const frame = this.#frameOf(run.form)
     if (frame === undefined) return this.renderEach(run)

@@ -1,6 +1,7 @@
 import * as z from 'zod'
 import { firstIssue, formatPath } from '../../lib/json/first-issue.ts'
 import { toJsonBytes } from '../../lib/json/json-bytes.ts'
+import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../model/failure.ts'
@@ -87,9 +88,7 @@ const WireSettings = WireRequest.omit({ messages: true, tools: true })
 // --- parse request ----------------------------------------------------------------------------------------------------
 
 function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequest {
-  if (typeof body.value !== 'object' || body.value === null || Array.isArray(body.value)) {
-    throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
-  }
+  if (!isRecord(body.value)) throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
   const { wire, messages, tools } = readParts(body.value, parsedParts ?? new WeakMap()) ?? readAll(body.value)
   return {
     dialect: 'openai-chat',
@@ -111,7 +110,7 @@ function parseRequest(body: JsonBody, { parsedParts }: RequestContext): TurnRequ
     stream: wire.stream ?? false,
     streamUsage: wire.stream_options?.include_usage ?? false,
     logprobs: wire.logprobs ?? false,
-    wire: { api: 'openai-chat', text: body.text, body: body.value as Readonly<Record<string, unknown>> },
+    wire: { api: 'openai-chat', text: body.text, body: body.value },
   }
 }
 
@@ -440,7 +439,6 @@ function modelCard(model: string, created: number): WireFields {
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
 
-/** OpenAI Chat Completions. */
 export const openaiChat: Dialect = {
   id: 'openai-chat',
   routes: [

@@ -64,14 +64,8 @@ export const openaiResponsesFields: readonly { field: string; handling: string }
   { field: 'input[].content[].prompt_cache_breakpoint', handling: 'ignored: engines cache every prefix' },
   { field: 'input[].summary', handling: 'read: the reasoning, when the item has neither content nor sealed text' },
   { field: 'input[].summary[].type', handling: 'ignored' },
-  {
-    field: 'input[].summary[].text',
-    handling: 'read: the reasoning, when the item has neither content nor sealed text',
-  },
-  {
-    field: 'input[].encrypted_content',
-    handling: 'opened: reasoning as sampled, or a compacted conversation; content of another origin is ignored',
-  },
+  { field: 'input[].summary[].text', handling: 'read: the reasoning, without content and sealed text' },
+  { field: 'input[].encrypted_content', handling: 'opened: reasoning or a compaction; foreign content is ignored' },
   { field: 'input[].call_id', handling: 'mapped' },
   { field: 'input[].name', handling: 'mapped: the name that the engine received' },
   { field: 'input[].namespace', handling: 'mapped: part of the name that the engine received' },

@@ -153,10 +153,8 @@ export const WireInput = z.union([
 
 type CallItem = Extract<KnownItem, { type: `${string}_call` }>
 
-/** Functions that `readInput` needs. */
 export interface InputDeps {
   readCall(item: WireFields & Pick<CallItem, 'type'>): { name: string; arguments: string }
-  /** Returns the text of a tool search result. */
   describeTools(tools: readonly unknown[]): string
   open(sealed: string): string | undefined
   /** Returns the id of the answer that an item id belongs to; undefined for an id of another origin. */

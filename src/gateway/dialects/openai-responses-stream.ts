@@ -20,12 +20,10 @@ interface OutgoingCall {
 
 /** Properties of the request that affect the rendering of its answer. */
 export interface AnswerShape {
-  /** Request fields that a response repeats. */
   echo: WireFields
   /** Whether the reasoning is shown as its summary. The summary is the whole reasoning. */
   showsSummary: boolean
   showsLogprobs: boolean
-  /** See `acceptsComments`. */
   acceptsComments: boolean
   /** Whether the text is a compacted conversation, which is sent sealed. */
   isCompaction: boolean
@@ -61,7 +59,6 @@ export class ResponseWriter {
     this.#shape = shape
   }
 
-  /** Returns the frames of one event. */
   write(event: WireEvent): string {
     this.#frames = ''
     switch (event.type) {
@@ -115,7 +112,6 @@ export class ResponseWriter {
     }
   }
 
-  /** Returns the response so far. */
   response(): WireFields {
     const status = this.#ended ? (this.#incomplete() === undefined ? 'completed' : 'incomplete') : 'in_progress'
     const reason = this.#incomplete()

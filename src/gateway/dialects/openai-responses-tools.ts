@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import { parseJson } from '../../lib/json/json-text.ts'
+import { parseObject } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import type { Tool } from '../../model/message.ts'
 import type { WireFields } from '../wire-event.ts'
@@ -470,11 +470,6 @@ function structuredFields(target: CallTarget, text: string, call: OutgoingCall):
   }
 }
 
-function parseObject(text: string): WireFields | undefined {
-  const value = parseJson(text)
-  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as WireFields) : undefined
-}
-
 /**
  * Reads the text in `{"input": "…"}` while it is sampled. Other arguments are read when they are complete: the text is their
  * member `input`, or else all arguments unchanged, so that the harness reports the error to the model.
@@ -484,7 +479,6 @@ class FreeText {
   /** Position up to which the arguments were read. */
   #at = 0
   #state: 'before' | 'inside' | 'after' | 'other' = 'before'
-  /** The text sent so far. */
   text = ''
 
   push(piece: string): string {

@@ -1,5 +1,6 @@
 import * as z from 'zod'
 import { firstIssue, formatPath } from '../../lib/json/first-issue.ts'
+import { isRecord } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
@@ -120,9 +121,7 @@ function parseRequest(body: JsonBody, context: RequestContext): TurnRequest {
 }
 
 function readWire(value: unknown): WireRequest {
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) {
-    throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
-  }
+  if (!isRecord(value)) throw new RolloutError('request.malformed', 'The request body must be a JSON object.')
   const parsed = WireRequest.safeParse(value)
   if (!parsed.success) throw malformed(parsed.error)
   return parsed.data
@@ -463,7 +462,6 @@ function modelCard(model: string, created: number): WireFields {
 
 // --- the dialect ------------------------------------------------------------------------------------------------------
 
-/** OpenAI Responses. */
 export const openaiResponses: Dialect = {
   id: 'openai-responses',
   routes: [

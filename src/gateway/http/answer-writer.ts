@@ -14,7 +14,6 @@ export interface Caller {
   /** Resolves with whether all bytes were passed to the network. */
   end(text?: string): Promise<boolean>
   sendJson(status: number, body: unknown, headers?: Readonly<Record<string, string>>): Promise<boolean>
-  /** Breaks the connection. */
   cut(): void
 }
 
@@ -35,7 +34,6 @@ export function createAnswerWriter(call: AnswerCall): AnswerWriter {
   return call.request.stream ? new StreamWriter(call) : new WholeWriter(call)
 }
 
-/** For a request without `stream`. */
 class WholeWriter implements AnswerWriter {
   readonly #call: AnswerCall
   readonly #events: StreamEvent[] = []

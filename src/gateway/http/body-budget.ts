@@ -1,10 +1,9 @@
 import { RolloutError } from '../../model/failure.ts'
 
-/** Limits of the request bodies of all calls in flight. */
+/** Limits of the request bodies of calls in flight. */
 export interface BudgetLimits {
   /** Limit of one session. A single body is always admitted. */
   sessionBytes: number
-  /** Limit of all sessions. */
   totalBytes: number
   /** How long a body waits for the release of others before it is rejected. */
   waitMs: number
@@ -36,7 +35,6 @@ export class BodyBudget {
     this.limits = limits
   }
 
-  /** Bytes that calls in flight hold. */
   get used(): number {
     return this.#used
   }

@@ -2,7 +2,6 @@ import type { ServerResponse } from 'node:http'
 import { JsonBytes } from '../../lib/json/json-bytes.ts'
 import type { Caller } from './answer-writer.ts'
 
-/** The caller of a Node response. */
 export function createCaller(response: ServerResponse): Caller {
   const gone = new AbortController()
   response.once('close', () => {

@@ -10,9 +10,7 @@ import type { JsonBody } from '../dialects/dialect.ts'
 export interface BodyLimits {
   /** Limit of the body as sent, and of its decompressed bytes. */
   maxBytes: number
-  /** Limit of nested arrays and objects. */
   maxDepth: number
-  /** Limit of values in the whole body. */
   maxValues: number
 }
 

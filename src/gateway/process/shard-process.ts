@@ -18,7 +18,6 @@ export interface Reply {
 /** Sent to the supervisor when a model call has ended. */
 export interface TurnReport {
   sessionId: string
-  /** Tokens that the model sampled in the call. */
   tokens: number
 }
 

@@ -22,7 +22,6 @@ export interface ShardOptions<T> {
   logger: Logger
 }
 
-/** Callbacks of the owner of a shard. */
 export interface ShardEvents {
   /** Called after a restart, before any other request: the new process needs the sessions of the old one. */
   onRestart(send: SendRequest): Promise<void>
@@ -294,7 +293,6 @@ export class Shard<T> {
   }
 }
 
-/** The process exited before it answered. */
 class ProcessEnded extends RolloutError {}
 
 function ended(what: string): ProcessEnded {

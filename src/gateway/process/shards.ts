@@ -1,7 +1,8 @@
 import type { Socket } from 'node:net'
 import { RolloutError, toFailure, type Failure } from '../../model/failure.ts'
 import type { IdSource } from '../../model/ids.ts'
-import type { GatewayControl, GatewayStatus, SessionAccess, SessionOptions } from '../gateway.ts'
+import type { GatewayControl, GatewayStatus, SessionAccess } from '../gateway.ts'
+import type { SessionOptions } from '../sessions/sessions.ts'
 import { countCrash, type CrashRecord } from './crash-suspects.ts'
 import { rejectConnection } from '../http/reject-connection.ts'
 import { Shard, type SendRequest, type ShardOptions } from './shard.ts'
@@ -19,7 +20,6 @@ interface OpenSession<T> extends CrashRecord {
   shard: Shard<T>
   /** Includes the key once the session is open. */
   options: SessionOptions
-  /** Calls that have ended, and their sampled tokens. */
   progress: { calls: number; tokens: number }
 }
 

@@ -10,14 +10,12 @@
  * So a text costs one search, and `MOST_CANDIDATES` times twice the length of the longest match.
  */
 
-/** Limit of the characters of a match. */
 const LONGEST_MATCH = 500
 const LONGEST_PATTERN = 2000
 /** Literal characters at the beginning of a pattern. */
 const SHORTEST_START = 3
 const MOST_CANDIDATES = 2000
 
-/** Replaces every match. */
 export type Replacer = (text: string, replacement: string) => string
 
 /** Throws an Error whose message completes "the pattern …". */
@@ -30,9 +28,7 @@ export function compilePattern(source: string): Replacer {
   if (longest > LONGEST_MATCH) throw new Error(`may match ${longest} characters; at most ${LONGEST_MATCH} are allowed`)
   const start = pieces.slice(0, SHORTEST_START)
   if (!isAnchored && (start.length < SHORTEST_START || !start.every(isLiteral))) {
-    throw new Error(
-      `must begin with ^ or ${SHORTEST_START} literal characters, so that it does not match arbitrary text`,
-    )
+    throw new Error(`must begin with ^ or ${SHORTEST_START} literal characters`)
   }
   const pattern = toRegExp(source, 'uy')
   assertOneWay(pieces)
@@ -53,9 +49,7 @@ function assertOneWay(pieces: readonly Piece[]): void {
     for (const next of followers(pieces, i)) {
       characters ??= everyCharacter()
       if (mayBoth(piece, next, characters)) {
-        throw new Error(
-          `repeats ${piece.atom}, which also matches the ${next.atom} after it: use a class that excludes it`,
-        )
+        throw new Error(`repeats ${piece.atom}, which also matches the ${next.atom} after it: exclude it`)
       }
     }
   }
@@ -102,7 +96,6 @@ export function escapePattern(text: string): string {
 }
 
 interface Piece {
-  /** The source of a character, an escape or a class. */
   atom: string
   least: number
   most: number

@@ -23,9 +23,7 @@ export const QuirkRule = z.strictObject({
       role: z
         .enum(['system', 'user', 'tool', 'any'])
         .default('any')
-        .describe(
-          'Role of the messages that the rule changes; system includes developer. Assistant messages are never changed',
-        ),
+        .describe('Messages to change; system includes developer. Assistant messages are never changed'),
       dialect: z.string().optional().describe('Only requests of this API, as in anthropic-messages'),
     })
     .prefault({}),

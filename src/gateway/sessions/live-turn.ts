@@ -1,7 +1,7 @@
 import type { Failure } from '../../model/failure.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import type { TurnRequest, TurnResponse } from '../../model/turn.ts'
-import type { SessionLog } from '../../store/store.ts'
+import type { SessionLog, TurnIntent } from '../../store/store.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
 import { LONG_REQUEST_UNITS, shortenRequest } from '../http/shorten-request.ts'
 
@@ -17,16 +17,12 @@ export interface TurnEnding {
   failure?: Failure
 }
 
-export interface TurnStart {
-  id: string
-  log: SessionLog
-  /** Unix milliseconds. */
-  startedAt: number
-  request: TurnRequest
-  /** Request headers that are stored: they identify sub-agents, threads and retries. */
-  headers: Readonly<Record<string, string>>
-  /** The earlier turn with the same body, when the harness marked this request as a retry. */
-  retryOf: string | undefined
+export function intentOf(
+  { dialect, model, stream, wire }: TurnRequest,
+  id: string,
+  startedAt: number,
+): Omit<TurnIntent, 'index' | 'headers'> {
+  return { id, dialect, startedAt, model, stream, request: wire.text }
 }
 
 /**
@@ -39,18 +35,20 @@ export class LiveTurn {
   readonly capture = new TurnCapture()
   readonly listeners = new Set<Listener>()
   readonly ended: Promise<TurnEnding>
-  readonly #start: TurnStart
+  readonly #intent: Omit<TurnIntent, 'index'>
+  readonly #log: SessionLog
   readonly #abandoned = new AbortController()
   #isRequestLogged = false
   #isDelivered = false
 
   /** `generate` sends the request to the engine and stores the answer. It runs once, and begins at once. */
-  constructor(start: TurnStart, generate: (turn: LiveTurn) => Promise<TurnEnding>) {
-    this.id = start.id
-    this.startedAt = start.startedAt
-    this.#start = start
+  constructor(intent: Omit<TurnIntent, 'index'>, log: SessionLog, generate: (turn: LiveTurn) => Promise<TurnEnding>) {
+    this.id = intent.id
+    this.startedAt = intent.startedAt
+    this.#intent = intent
+    this.#log = log
     // A long request is logged when the engine has accepted or rejected it.
-    if (start.request.wire.text.length <= LONG_REQUEST_UNITS) this.logRequest({ isAccepted: true })
+    if (intent.request.length <= LONG_REQUEST_UNITS) this.logRequest({ isAccepted: true })
     this.ended = generate(this)
   }
 
@@ -83,25 +81,14 @@ export class LiveTurn {
   logRequest({ isAccepted }: { isAccepted: boolean }): void {
     if (this.#isRequestLogged) return
     this.#isRequestLogged = true
-    const { log, request, headers, retryOf } = this.#start
-    const { dialect, model, stream, wire } = request
-    log.appendIntent({
-      id: this.id,
-      index: log.turns,
-      dialect,
-      startedAt: this.startedAt,
-      model,
-      stream,
-      request: isAccepted ? wire.text : shortenRequest(wire.text),
-      headers,
-      retryOf,
-    })
+    const request = isAccepted ? this.#intent.request : shortenRequest(this.#intent.request)
+    this.#log.appendIntent({ ...this.#intent, index: this.#log.turns, request })
   }
 
   /** Records whether a listener received the whole answer. The first complete delivery is the last one recorded. */
   logDelivery(isDelivered: boolean): void {
     if (this.#isDelivered) return
     this.#isDelivered = isDelivered
-    this.#start.log.appendDelivery(this.id, isDelivered ? 'delivered' : 'undelivered')
+    this.#log.appendDelivery(this.id, isDelivered ? 'delivered' : 'undelivered')
   }
 }

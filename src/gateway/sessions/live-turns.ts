@@ -4,9 +4,8 @@ import type { TurnRequest } from '../../model/turn.ts'
 import type { RequestContext } from '../dialects/dialect.ts'
 import type { LiveTurn } from './live-turn.ts'
 
-/** Identifies requests that repeat each other. */
 export interface RequestIdentity {
-  /** Of the body. */
+  /** SHA-1 of the body. */
   digest: string
   /** The idempotency key; undefined when the harness sent none. */
   key: string | undefined

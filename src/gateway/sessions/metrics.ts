@@ -13,7 +13,6 @@ export interface CountedTurn {
 /** Upper bounds of the buckets of a duration, in seconds. */
 const SECONDS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600] as const
 
-/** Counters of a gateway since its start. */
 export class Metrics {
   readonly #counters = new Map<string, number>()
   readonly #turnSeconds = new Histogram('polar_turn_seconds')
@@ -45,7 +44,6 @@ export class Metrics {
   }
 }
 
-/** Counts durations by bucket. */
 class Histogram {
   readonly #name: string
   readonly #counts = Array.from({ length: SECONDS.length + 1 }, () => 0)

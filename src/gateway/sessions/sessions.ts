@@ -42,13 +42,18 @@ export interface Session {
   readonly inFlight: Set<Promise<void>>
 }
 
-interface OpeningOptions {
+export interface SessionOptions {
+  /** Absent: a new id. */
   id?: string
+  /** Absent: a new key. Present when a session continues in another process. */
   key?: string
-  origin?: Readonly<Record<string, unknown>>
-  sampling?: Partial<Sampling>
+  /** See `SessionOpening.isContinued`. */
   isContinued?: boolean
+  /** All calls of the session are rejected with this failure. */
   refusal?: Failure
+  origin?: Readonly<Record<string, unknown>>
+  /** Overrides the sampling parameters of the harness: the trainer relies on them. */
+  sampling?: Partial<Sampling>
 }
 
 export interface OpenedSession {
@@ -95,7 +100,7 @@ export class Sessions {
     return this.#byId.size
   }
 
-  async open(options: OpeningOptions = {}): Promise<OpenedSession> {
+  async open(options: SessionOptions = {}): Promise<OpenedSession> {
     const id = options.id ?? this.#ids.next('ses')
     if (!isId(id)) throw new RolloutError('config.invalid', `"${id}" is not a valid session id.`)
     if (this.#byId.has(id)) throw new RolloutError('config.invalid', `Session ${id} is already open.`)

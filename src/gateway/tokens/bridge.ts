@@ -1,3 +1,4 @@
+import { isEqualIds } from '../../lib/collections/common-prefix.ts'
 import type { AssistantMessage, Message } from '../../model/message.ts'
 import type { TurnRequest } from '../../model/turn.ts'
 
@@ -41,7 +42,7 @@ export async function dropsReasoning(
   const [one, other] = await Promise.all(
     SENTINELS.map((word) => render(withAnswer(request, answerAt, { ...answer, reasoning: word }))),
   )
-  return one?.length === other?.length && one?.every((id, i) => id === other?.[i]) === true
+  return one !== undefined && other !== undefined && isEqualIds(one, other)
 }
 
 /** Two words without a common prefix or suffix. */

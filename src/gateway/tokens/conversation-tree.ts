@@ -1,4 +1,5 @@
 import { hash } from 'node:crypto'
+import { isEqualIds } from '../../lib/collections/common-prefix.ts'
 import { RecentMap } from '../../lib/collections/recent-map.ts'
 import { hasIdsAt } from '../../lib/net/token-hash.ts'
 import { charactersOf, type AssistantMessage, type Message, type Tool } from '../../model/message.ts'
@@ -36,7 +37,6 @@ interface Node extends TurnNode {
   setting: string
   /** Includes the reasoning of the answer. */
   reasoning: ReasoningTrail
-  /** Memory besides the ids. */
   bytes: number
 }
 
@@ -71,7 +71,6 @@ export class ConversationTree {
     this.#limitBytes = limitBytes
   }
 
-  /** Memory of the calls that are kept. */
   get bytes(): number {
     return this.#textBytes + this.#buffers.bytes
   }
@@ -172,7 +171,7 @@ export class ConversationTree {
   #keep(node: Node): void {
     const others = this.#byConversation.get(node.conversation) ?? []
     // A retry with the same prompt shares the ids.
-    const same = others.find(({ promptIds }) => isEqual(promptIds, node.promptIds))
+    const same = others.find(({ promptIds }) => isEqualIds(promptIds, node.promptIds))
     if (same !== undefined) node.promptIds = same.promptIds
     this.#byConversation.set(node.conversation, [...others, node])
     this.#tips.add(node)
@@ -227,8 +226,4 @@ export class ConversationTree {
 /** Whether the answer ended naturally. A stop string cuts the text but not the ids, so the harness repeats less text. */
 function isWhole({ finishReason, stopReason }: Choice): boolean {
   return (finishReason === 'stop' || finishReason === 'tool-calls') && stopReason === undefined
-}
-
-function isEqual(one: Int32Array, other: Int32Array): boolean {
-  return one.length === other.length && hasIdsAt(one, 0, other)
 }

@@ -228,7 +228,6 @@ function isWhole(answers: readonly (LlamacppAnswer | undefined)[]): answers is L
   return answers.length > 0 && answers.every((answer) => answer !== undefined)
 }
 
-/** Merges several answers with one choice each. */
 export function mergeAnswers(
   answers: readonly LlamacppAnswer[],
   prompt: Prompt,

@@ -4,7 +4,6 @@ import { allowModules, lacksFields, loadExport } from '../../lib/process/load-mo
 import { RolloutError } from '../../model/failure.ts'
 import type { Upstream } from './upstream.ts'
 
-/** A kind of engine from a user's module. */
 export type UpstreamPlug = Plug<KindSchema, unknown, Upstream>
 
 /**

@@ -184,7 +184,6 @@ interface StartedCall {
   replica: Replica
   call: Call
   reply: UpstreamReply
-  /** Candidates that were not tried yet. */
   others: readonly Replica[]
 }
 
@@ -308,7 +307,6 @@ function commonSampling(one: DefaultSampling = {}, other: DefaultSampling = {}):
   return { defaultSampling: Object.fromEntries(names.map((name) => [name, one[name]])) }
 }
 
-/** Merges findings that are equal on all replicas. */
 function dropRepeated<T extends { about: string; verdict: string; meaning: string; evidence: string }>(
   findings: readonly T[],
   count: number,

@@ -9,12 +9,8 @@ export const Capabilities = z.strictObject({
   idsOut: z.boolean().describe('Whole answers contain the prompt ids and the sampled ids'),
   idsInStreams: z
     .enum(['complete', 'lossy', 'none'])
-    .describe(
-      'Whether streams contain the ids; unless complete, a call with `stream` is sent to the engine without it',
-    ),
-  tokenInChat: z
-    .boolean()
-    .describe('A chat request may contain its prompt as ids, and its answer is parsed like any other'),
+    .describe('Whether streams contain the ids; unless complete, calls are sent to the engine without `stream`'),
+  tokenInChat: z.boolean().describe('A chat request may contain its prompt as ids'),
   render: z.boolean().describe('An endpoint returns the prompt ids of a chat request without generating'),
   tokenise: z.boolean().describe('An endpoint tokenises a text'),
   weightVersion: z.boolean().describe('Answers report the version of the weights'),
@@ -22,11 +18,7 @@ export const Capabilities = z.strictObject({
   defaultSampling: DefaultSampling.optional().describe(
     'Default sampling parameters; absent: the documented defaults of this kind of engine',
   ),
-  contextTokens: z
-    .int()
-    .positive()
-    .optional()
-    .describe('Limit of prompt and answer together; absent when the engine does not report it'),
+  contextTokens: z.int().positive().optional().describe('Limit of prompt and answer; absent when not reported'),
 })
 export type Capabilities = z.infer<typeof Capabilities>
 
@@ -49,7 +41,6 @@ export interface Finding {
     | 'sampling'
     | 'context'
   verdict: 'good' | 'limited' | 'blocking'
-  /** What the engine did. */
   evidence: string
   /** The consequence for training, and what to do. */
   meaning: string
@@ -60,13 +51,11 @@ export interface ProbeReport {
   url: string
   /** As the engine reports it; absent when it does not. */
   version?: string
-  /** The model that was probed. */
   model: string
   capabilities: Capabilities
   findings: readonly Finding[]
 }
 
-/** Whether calls can be graded exact. */
 export function allowsExact(report: Pick<ProbeReport, 'findings'>): boolean {
   return report.findings.every(({ verdict }) => verdict !== 'blocking')
 }
@@ -76,7 +65,6 @@ export interface UpstreamReply {
   forced: Readonly<Record<string, unknown>>
   /** Paths of fields of the harness's request that were not sent to the engine. */
   dropped: readonly string[]
-  /** How the engine samples the answer. */
   sampling?: EngineSampling
   /** Batches as they arrive: one for each piece of network data, so that one write follows one read. */
   events: AsyncIterable<readonly WireEvent[]>
@@ -115,7 +103,6 @@ export interface Upstream extends AsyncDisposable {
   tokenise(request: TurnRequest, signal: AbortSignal): Promise<Int32Array>
   /** Returns the number of prompt tokens; an estimate when the engine cannot tokenise. */
   countTokens(request: TurnRequest, signal: AbortSignal): Promise<number>
-  /** Returns the model names that the engine serves. */
   listModels(signal: AbortSignal): Promise<string[]>
   /** Returns the limit of prompt and answer together; undefined when the engine does not report it. */
   contextTokens(model: string, signal: AbortSignal): Promise<number | undefined>

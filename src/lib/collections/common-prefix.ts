@@ -25,6 +25,10 @@ export function commonSuffix(a: string, b: string, limit: number): number {
   return same
 }
 
+export function isEqualIds(a: Int32Array, b: Int32Array): boolean {
+  return a.length === b.length && commonPrefixOfIds(a, b) === a.length
+}
+
 /** How many leading elements two arrays share. */
 export function commonPrefixOfIds(a: Int32Array, b: Int32Array): number {
   const left = Buffer.from(a.buffer, a.byteOffset, a.byteLength)

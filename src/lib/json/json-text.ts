@@ -9,6 +9,16 @@ export function parseJson(text: string): unknown {
   }
 }
 
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value)
+}
+
+/** Returns undefined for text that is not a JSON object. */
+export function parseObject(text: string): Record<string, unknown> | undefined {
+  const value = parseJson(text)
+  return isRecord(value) ? value : undefined
+}
+
 /** Whether a text is JSON. */
 export function isJson(text: string): boolean {
   return parseJson(text) !== undefined

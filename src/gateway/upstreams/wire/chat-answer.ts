@@ -1,7 +1,7 @@
 import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import * as z from 'zod'
-import { parseJson } from '../../../lib/json/json-text.ts'
+import { parseJson, parseObject } from '../../../lib/json/json-text.ts'
 import { SseParser } from '../../../lib/net/sse.ts'
 import { RolloutError, type Failure } from '../../../model/failure.ts'
 import type { ToolCallDelta } from '../../../model/stream-event.ts'
@@ -31,7 +31,6 @@ export interface AnswerReading {
    * wire: the dialect expects a `delta`.
    */
   forStream?: boolean
-  /** Known before the answer. */
   logprobMode?: LogprobMode
   /** Translates an answer of a similar wire to vLLM's field names. */
   translate?: (answer: WireFields) => Translated | Promise<Translated>
@@ -59,10 +58,12 @@ export function readAnswer(
 ): Pick<UpstreamReply, 'events' | 'arrived'> {
   const isStream = String(response.headers['content-type'] ?? '').startsWith('text/event-stream')
   if (isStream) {
-    const events = streamEvents(response.body, reading)
+    const toEvent = (error: Error | undefined): WireEvent => toErrorEvent(error ?? cutStream(), reading)
+    const events = new StreamedAnswer(response.body, new ChunkReader(reading), toEvent, reading.weights)
     return { events, arrived: events.arrived }
   }
-  if (reading.fast !== undefined) return { events: guarded(fastEvents(response.body, reading.fast, reading), reading) }
+  const { fast } = reading
+  if (fast !== undefined) return { events: guarded(() => readFastOrWhole(response.body, fast, reading), reading) }
   const load = async (): Promise<Translated> => {
     const answer = await readJsonObject(response)
     return (await reading.translate?.(answer)) ?? { answer }
@@ -75,7 +76,7 @@ export function readWhole(
   load: () => Promise<Translated>,
   reading: Omit<AnswerReading, 'translate' | 'translateChunk'>,
 ): AsyncGenerator<readonly WireEvent[]> {
-  return guarded(wholeEvents(load, reading), reading)
+  return guarded(async () => readAnswerObject(await load(), reading), reading)
 }
 
 /** Returns the bytes of a body in the pieces in which they arrived. */
@@ -96,56 +97,36 @@ export async function readJsonObject(response: Dispatcher.ResponseData): Promise
 }
 
 function toJsonObject(text: string): WireFields {
-  const value = parseJson(text)
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw noCompletion()
-  return value as WireFields
+  const value = parseObject(text)
+  if (value === undefined) throw noCompletion()
+  return value
 }
 
 function noCompletion(): RolloutError {
   return new RolloutError('upstream.bad-stream', 'The engine answered 200 with a body that is no chat completion.')
 }
 
-/** Turns an error into the last event, so that the events before it are kept. */
+/** Yields one batch. An error becomes its only event. */
 async function* guarded(
-  batches: AsyncGenerator<readonly WireEvent[]>,
-  { base, signal }: { base: string; signal: AbortSignal },
+  read: () => Promise<WireEvent[]>,
+  reading: Pick<AnswerReading, 'base' | 'signal'>,
 ): AsyncGenerator<readonly WireEvent[]> {
-  try {
-    yield* batches
-  } catch (error) {
-    yield [toErrorEvent(error, { base, signal })]
-  }
+  yield await read().catch((error: unknown) => [toErrorEvent(error, reading)])
 }
 
-function toErrorEvent(error: unknown, { base, signal }: { base: string; signal: AbortSignal }): WireEvent {
+function toErrorEvent(error: unknown, { base, signal }: Pick<AnswerReading, 'base' | 'signal'>): WireEvent {
   const { failure } = signal.aborted ? clientGone() : toRolloutError(error, base)
   return { type: 'answer-error', failure }
-}
-
-function streamEvents(body: Dispatcher.ResponseData['body'], reading: AnswerReading): StreamedAnswer {
-  const toEvent = (error: Error | undefined): WireEvent => toErrorEvent(error ?? cutStream(), reading)
-  return new StreamedAnswer(body, new ChunkReader(reading), toEvent, reading.weights)
 }
 
 function cutStream(): RolloutError {
   return new RolloutError('upstream.bad-stream', 'The engine ended the stream without [DONE].')
 }
 
-async function* fastEvents(
-  body: Dispatcher.ResponseData['body'],
-  fast: FastReading,
-  reading: AnswerReading,
-): AsyncGenerator<readonly WireEvent[]> {
+async function readFastOrWhole(body: Readable, fast: FastReading, reading: AnswerReading): Promise<WireEvent[]> {
   const pieces = await readPieces(body)
   const read = (answer: WireFields): WireEvent[] => readAnswerObject({ answer }, reading)
-  yield readFastAnswer(pieces, fast, read) ?? read(toJsonObject(new TextDecoder().decode(Buffer.concat(pieces))))
-}
-
-async function* wholeEvents(
-  load: () => Promise<Translated>,
-  reading: Pick<AnswerReading, 'forStream' | 'logprobMode'>,
-): AsyncGenerator<readonly WireEvent[]> {
-  yield readAnswerObject(await load(), reading)
+  return readFastAnswer(pieces, fast, read) ?? read(toJsonObject(new TextDecoder().decode(Buffer.concat(pieces))))
 }
 
 function readAnswerObject(
@@ -171,7 +152,6 @@ export class ChunkReader {
   readonly #reading: ChunkReading
   readonly #fast: FastChunks | undefined
   #start: StartEvent | undefined
-  /** Prompt ids that arrived after the first chunk. */
   #latePromptIds: Int32Array | undefined
   /** Whether the last event of the answer has been read. */
   ended = false

@@ -23,7 +23,6 @@ export interface EngineCall {
 export class EngineHttp implements AsyncDisposable {
   /** Without `/v1` and without a slash at the end. */
   readonly base: string
-  /** For answers that arrive in pieces. */
   readonly joiner = new ByteJoiner()
   readonly #origin: string
   readonly #prefix: string
@@ -115,7 +114,6 @@ export function contextOf(card: ModelCard): number | undefined {
   return card.max_model_len ?? card.meta?.n_ctx ?? undefined
 }
 
-/** An error response of the engine. */
 export interface Rejection {
   status: number
   message: string
@@ -191,7 +189,6 @@ function isOverflow({ message, labels }: Rejection): boolean {
   return labels.some((label) => OVERFLOW_LABELS.has(label)) || OVERFLOW.some((wording) => wording.test(message))
 }
 
-/** Converts an error of the socket or HTTP client. */
 export function toRolloutError(error: unknown, base: string): RolloutError {
   if (error instanceof RolloutError) return error
   const { code = '', name = '', message = '' } = error as { code?: string; name?: string; message?: string }

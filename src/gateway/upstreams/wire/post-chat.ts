@@ -9,7 +9,6 @@ export interface ChatPost {
   request: TurnRequest
   /** Overrides fields of the request. The task's sampling and a lowered limit are added, so that the log contains them. */
   forced: Record<string, unknown>
-  /** Fields that the harness may set on this engine. */
   fields: ChatFields
   stream: boolean
   signal: AbortSignal

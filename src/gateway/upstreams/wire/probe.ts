@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { isEqualIds } from '../../../lib/collections/common-prefix.ts'
 import { failureClasses, RolloutError, toFailure, type Failure } from '../../../model/failure.ts'
 import type { WireEvent } from '../../wire-event.ts'
 import type { DefaultSampling } from '../../../model/turn-sampling.ts'
@@ -114,7 +115,6 @@ interface Found extends Finding {
 
 interface ProbeCall {
   temperature?: number
-  /** Without a temperature. */
   isPlain?: boolean
   topK?: number
   maxTokens?: number
@@ -124,7 +124,6 @@ interface ProbeCall {
   promptIds?: Int32Array
 }
 
-/** The result of one call. */
 interface Outcome {
   promptIds: Int32Array | undefined
   ids: number
@@ -401,7 +400,7 @@ async function findTokenIn(
   if (promptIds === undefined) return { ...without, evidence: 'could not be tested without prompt ids' }
   const outcome = await tryCall({ promptIds })
   if (outcome.failure !== undefined) return { ...without, evidence: `rejected: ${outcome.failure.message}` }
-  if (!isSame(outcome.promptIds, promptIds)) {
+  if (outcome.promptIds === undefined || !isEqualIds(outcome.promptIds, promptIds)) {
     return { ...without, evidence: `${promptIds.length} ids were sent, other ids were read` }
   }
   return {
@@ -436,7 +435,7 @@ async function findPrompt(
     const evidence = `${endpoint.name}: ${ids.length} ids`
     return { about, verdict: 'good', evidence, meaning: 'Texts can be turned into ids.', capability: { [about]: true } }
   }
-  const isRight = whole.promptIds === undefined || isSame(ids, whole.promptIds)
+  const isRight = whole.promptIds === undefined || isEqualIds(ids, whole.promptIds)
   return {
     about,
     verdict: isRight ? 'good' : 'limited',
@@ -444,14 +443,6 @@ async function findPrompt(
     meaning: isRight ? 'Prompts can be counted and compared without generating.' : 'Its counts are approximate.',
     capability: { [about]: isRight },
   }
-}
-
-function isSame(one: Int32Array | undefined, other: Int32Array | undefined): boolean {
-  return one !== undefined && other !== undefined && Buffer.compare(toBytes(one), toBytes(other)) === 0
-}
-
-function toBytes(ids: Int32Array): Uint8Array {
-  return new Uint8Array(ids.buffer, ids.byteOffset, ids.byteLength)
 }
 
 function findWeightVersion({ weightVersion }: Outcome, { advice }: ProbeSubject): Found {

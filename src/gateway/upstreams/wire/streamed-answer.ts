@@ -9,7 +9,6 @@ const DRAIN_MS = 1000
 
 export interface StreamReader {
   push(bytes: Buffer): WireEvent[]
-  /** Whether the last event has been read. */
   readonly ended: boolean
 }
 
@@ -113,7 +112,6 @@ export class StreamedAnswer implements AsyncIterableIterator<readonly WireEvent[
     this.#position = position
   }
 
-  /** Discards the rest of the response. */
   #drain(): void {
     this.#isOver = true
     const timer = setTimeout(() => this.#body.destroy(), DRAIN_MS)

@@ -174,7 +174,6 @@ export class TokenRun implements DeltaEvent, ChunkRun {
   readonly texts: readonly string[]
   readonly #source: Source
   readonly #start: number
-  /** The position behind the last event. */
   readonly end: number
 
   constructor(form: ChunkPattern, fields: TokenFields) {

@@ -173,7 +173,6 @@ interface MarkedAnswer {
 
 // --- slice bytes ------------------------------------------------------------------------------------------------------
 
-/** Returns a part of an answer that arrived in pieces. */
 export function sliceBytes(pieces: readonly Buffer[], start: number, end: number): JsonBytes {
   const parts: Buffer[] = []
   let offset = 0
