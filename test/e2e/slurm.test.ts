@@ -221,7 +221,7 @@ else {
     expect(attempts.filter(({ ending }) => ending === 'accepted')).toHaveLength(1)
     expect(attempts.at(-1)).toMatchObject({ ending: 'accepted' })
     const log = readFileSync(join(dir, 'shared folder/logs', `${taskOf(orphan)}.log`), 'utf8')
-    expect(log).toContain('another process has joined by this name; this one stops')
+    expect(log).toContain('another process has joined with the same node id; this process stops')
     // What it had finished, as somebody would bring it who has not heard of that.
     const late = {
       schemaVersion: 1 as const,
