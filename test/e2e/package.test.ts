@@ -1,11 +1,21 @@
 import { execFileSync } from 'node:child_process'
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import { cpSync, existsSync, globSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 
 const root = dirname(dirname(import.meta.dirname))
-const sources = ['src', 'examples', 'package.json', 'tsconfig.json', 'tsconfig.build.json', 'README.md', 'LICENSE']
+const sources = [
+  'src',
+  'examples',
+  'packages',
+  'scripts',
+  'package.json',
+  'tsconfig.json',
+  'tsconfig.build.json',
+  'README.md',
+  'LICENSE',
+]
 
 describe('the published package', () => {
   let directory: string
@@ -33,6 +43,12 @@ describe('the published package', () => {
       'README.md',
       'package.json',
     ])
+  })
+
+  test('holds the programs in other languages', () => {
+    const programs = globSync('**/*.{cjs,mjs,pl,py,sh}', { cwd: join(root, 'src') })
+    expect(files).toEqual(expect.arrayContaining(programs.map((file) => `dist/${file}`)))
+    expect(programs).toContain('node/sandbox/linux/network/listen.pl')
   })
 
   test('holds no tests', () => {

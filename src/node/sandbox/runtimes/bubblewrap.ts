@@ -8,9 +8,9 @@ import { findCallFilter } from '../linux/limits/seccomp-filter.ts'
 import { Cgroup } from '../linux/limits/cgroups.ts'
 import { tryOne } from '../linux/check-sandbox.ts'
 import { findHold, HOLD_ANYWHERE } from '../linux/hold.ts'
-import { canMapLayers, MAP_LAYERS, mapVariables } from '../linux/files/map-layers.ts'
+import { canMapLayers, mapVariables } from '../linux/files/map-layers.ts'
 import { closeDoors, openDoors } from '../linux/network/open-sockets.ts'
-import { HOST_ENV, INSIDE_HOME, insidePath, placeOf } from '../linux/files/paths.ts'
+import { HOST_ENV, INSIDE_HOME, INSIDE_ID, insidePath, placeOf } from '../linux/files/paths.ts'
 import { Premises } from '../linux/host-runtime-state.ts'
 import { endProcesses, identify, signalProcess } from '../linux/process/processes.ts'
 import type { SandboxRecord } from '../linux/records.ts'
@@ -20,7 +20,7 @@ import { toSysctls } from '../linux/limits/user-quotas.ts'
 import { becomeOptions, BubblewrapCell, endSandbox, type Processes } from './bubblewrap/sandbox-process.ts'
 import { BubblewrapConfig, bwrapLine, enterUsers, firstOf } from './bubblewrap/lines.ts'
 import { placeProgram, type PlacedProgram } from './bubblewrap/program.ts'
-import { ASSEMBLE, GATHER, prepareMachineTree, type MachineTree } from './bubblewrap-tree.ts'
+import { addUserNamespace, mountTree, prepareMachineTree, type MachineTree } from './bubblewrap/machine-tree.ts'
 import type {
   Runtime,
   RuntimeCapabilities,
@@ -204,11 +204,11 @@ class BubblewrapRuntime implements Runtime {
     const drop = user === undefined ? [] : ['setpriv', ...becomeOptions(user), 'unshare', ...namespaces]
     const network = spec.network.kind === 'open' ? [] : ['--unshare-net']
     const sandbox = bwrapLine(config, hold, ['--unshare-ipc', '--unshare-uts', '--hostname', 'sandbox', ...network])
-    const assemble = [...drop, '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
+    const assemble = [...drop, '/bin/sh', '-c', addUserNamespace(), 'sh', ...sandbox]
     const outer = this.#isRoot ? ['--mount', '--propagation', 'private'] : namespaces
     const child = this.#premises.spawner.spawn(
       'setpriv',
-      ['--pdeathsig', 'KILL', 'unshare', ...outer, '/bin/sh', '-c', GATHER, 'sh', ...assemble],
+      ['--pdeathsig', 'KILL', 'unshare', ...outer, '/bin/sh', '-c', mountTree(), 'sh', ...assemble],
       {
         stdio: ['ignore', 'pipe', 'pipe'],
         env: {
@@ -220,13 +220,13 @@ class BubblewrapRuntime implements Runtime {
           DISK_MB: spec.limits.diskMb === undefined ? '' : String(spec.limits.diskMb),
           WORKDIR: insidePath(spec.workdir),
           HOME_DIR: INSIDE_HOME,
+          INSIDE_ID: String(INSIDE_ID),
           ...numbered('OWNED', (spec.folders ?? []).map(insidePath)),
           OWNED: String(spec.folders?.length ?? 0),
           OWNER: user === undefined ? '' : `${user.uid}:${user.shared}`,
           ...this.#quotas(user),
           // Snapshots come before what they were made on, whose files are never the shared user's.
           ...mapVariables(user?.shared ?? 0, user?.uid ?? 0, user?.uid === user?.shared ? 0 : layers.length - 1),
-          MAP_LAYERS,
           OVERLAY: this.#isRoot ? '' : ',userxattr',
           SEED: this.#isRoot && spec.image !== undefined && spec.snapshot === undefined ? '1' : '',
           RESOLVE: spec.network.kind === 'open' ? '1' : '',

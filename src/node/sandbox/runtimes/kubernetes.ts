@@ -14,10 +14,9 @@ import { Cluster, ClusterError, ignoreMissing } from './kubernetes/cluster.ts'
 import { runTool, type Target } from './kubernetes/exec.ts'
 import { RECORD, RELAY_CONTAINER, SANDBOX, SCOPE_LABEL, toPod, toPolicy, type Names } from './kubernetes/manifest.ts'
 import { awaitRunning, Pod, podPath } from './kubernetes/pods.ts'
-import { Relay } from './kubernetes/relay.ts'
-import { PROBE } from './kubernetes/relay-program.ts'
+import { probe, Relay } from './kubernetes/relay.ts'
 import { KubernetesSandbox } from './kubernetes/sandbox.ts'
-import { PREPARE } from './kubernetes/scripts.ts'
+import { prepareScript } from './kubernetes/scripts.ts'
 import type {
   Runtime,
   RuntimeCapabilities,
@@ -308,7 +307,7 @@ class KubernetesRuntime implements Runtime {
     { workdir, folders = [] }: SandboxSpec,
     signal: AbortSignal,
   ): Promise<Record<string, string>> {
-    const command = ['/bin/sh', '-c', PREPARE, 'sh', workdir, ...folders]
+    const command = ['/bin/sh', '-c', prepareScript(), 'sh', workdir, ...folders]
     const limit = AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)])
     const { exitCode, stdout, stderr } = await runTool(cluster, target, command, { signal: limit })
     if (exitCode !== 0)
@@ -334,7 +333,7 @@ class KubernetesRuntime implements Runtime {
     const deadline = this.#deps.now() + POLICY_MS
     for (;;) {
       const probes = addresses.map(([name, number]) =>
-        runTool(cluster, target, ['node', '-e', PROBE, name, number], {
+        runTool(cluster, target, ['node', '-e', probe(), name, number], {
           signal: AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)]),
         }),
       )

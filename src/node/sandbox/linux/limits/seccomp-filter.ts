@@ -1,3 +1,4 @@
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 
 /** The number of each system call that no command needs, on x86_64 and on arm64; null where there is none. */
@@ -209,18 +210,7 @@ function assemble(instructions: readonly Instruction[]): Buffer {
   return program
 }
 
-/**
- * Leaves the keyring of our login for an empty one, gives up gaining rights, and puts the filter in its place. All that
- * it starts keeps the filter. Having no such keyring, or too many already, does no harm: the filter refuses them all.
- */
-const APPLY = `
-my ($prctl, $keyctl, $filter) = (shift() + 0, shift() + 0, pack("H*", shift));
-my $program = pack("Sx![P]P", length($filter) / 8, $filter);
-syscall($keyctl, 1, 0);
-syscall($prctl, 38, 1, 0, 0, 0) == 0 or die "no_new_privs: $!";
-syscall($prctl, 22, 2, $program) == 0 or die "seccomp: $!";
-exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!";
-`
+const applySeccomp = loadProgram(new URL('./apply-seccomp.pl', import.meta.url))
 
 /** What a command line begins with to have the filter; undefined where it cannot be put in place. */
 export async function findCallFilter(
@@ -231,7 +221,7 @@ export async function findCallFilter(
   if (machine !== 'x64' && machine !== 'arm64') return undefined
   const { prctl, keyctl } = MACHINES[machine]
   const filter = buildCallFilter(machine, options).toString('hex')
-  const lead = ['perl', '-e', APPLY, String(prctl), String(keyctl), filter] as const
+  const lead = ['perl', '-e', applySeccomp(), String(prctl), String(keyctl), filter] as const
   const { exitCode } = await runProgram([...lead, 'true'], { env })
   return exitCode === 0 ? lead : undefined
 }

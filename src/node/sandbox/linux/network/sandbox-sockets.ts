@@ -1,5 +1,6 @@
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { Door } from '../../runtimes/runtime.ts'
@@ -9,44 +10,8 @@ import type { CleanSpawn } from '../process/clean-spawn.ts'
 const MAX_CONNECTIONS = 512
 const BACKLOG = 511
 
-/** Runs in the sandbox's network, but is our own: listens, sends the listening socket back, and goes when it is told. */
-const LISTEN = `
-const ports = process.argv.slice(1).map(Number)
-for (const port of ports) {
-  const server = require('node:net').createServer()
-  server.on('error', (error) => process.send({ port, error: error.message }, () => process.exit(1)))
-  server.listen({ port, host: '127.0.0.1', backlog: ${BACKLOG} }, () => {
-    process.send({ port }, server)
-  })
-}
-setTimeout(() => process.exit(1), 20000)
-process.on('disconnect', () => process.exit(0))
-`
-
-/**
- * The same in Perl, which is there in a few milliseconds where Node takes a tenth of a second. It sends each socket as a
- * child process of Node would: one line of JSON, with the file descriptor beside it.
- */
-const LISTEN_IN_PERL = `
-use Socket;
-my ($sendmsg, @ports) = map { $_ + 0 } @ARGV;
-alarm 5;
-open(my $channel, "+<&=", $ENV{NODE_CHANNEL_FD}) or die "channel: $!";
-my @open;
-for my $port (@ports) {
-  socket(my $server, PF_INET, SOCK_STREAM, 0) or die "socket: $!";
-  setsockopt($server, SOL_SOCKET, SO_REUSEADDR, 1);
-  bind($server, sockaddr_in($port, INADDR_LOOPBACK)) or die "port $port: $!";
-  listen($server, ${BACKLOG}) or die "port $port: $!";
-  push @open, $server;
-  my $line = qq({"cmd":"NODE_HANDLE","type":"net.Server","msg":{"port":$port}}\\n);
-  my $vector = pack("PQ", $line, length $line);
-  my $rights = pack("Qlllx4", 20, 1, 1, fileno $server);
-  my $message = pack("QQPQPQQ", 0, 0, $vector, 1, $rights, length $rights, 0);
-  syscall($sendmsg, fileno $channel, $message, 0) == length $line or die "sendmsg: $!";
-}
-1 while sysread($channel, my $answer, 4096);
-`
+const listenInNode = loadProgram(new URL('./listen.cjs', import.meta.url))
+const listenInPerl = loadProgram(new URL('./listen.pl', import.meta.url))
 
 /** The number of that system call, where we know it. */
 const SENDMSG: Partial<Record<NodeJS.Architecture, number>> = { x64: 46, arm64: 211 }
@@ -69,11 +34,11 @@ export async function listenInside(
   doors: ReadonlyMap<number, DoorUse>,
   signal: AbortSignal,
 ): Promise<DoorServer[]> {
-  const ports = [...doors.keys()].map(String)
-  const inNode = [...lead, process.execPath, '-e', LISTEN, ...ports]
+  const ports = [BACKLOG, ...doors.keys()].map(String)
+  const inNode = [...lead, process.execPath, '-e', listenInNode(), ...ports]
   const sendmsg = SENDMSG[process.arch]
   if (sendmsg === undefined) return listenBy(inNode, spawn, doors, signal)
-  const inPerl = [...lead, 'perl', '-e', LISTEN_IN_PERL, String(sendmsg), ...ports]
+  const inPerl = [...lead, 'perl', '-e', listenInPerl(), String(sendmsg), ...ports]
   // Perl may not be there, and how Node talks to its children is Node's own affair.
   return listenBy(inPerl, spawn, doors, signal).catch(() => listenBy(inNode, spawn, doors, signal))
 }

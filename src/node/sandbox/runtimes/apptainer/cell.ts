@@ -120,7 +120,15 @@ export class ApptainerCell implements Cell {
   async #makePlace(): Promise<HostedPlace> {
     const { processes, rights, spec, spawn } = this.#options
     const { machine, isRoot, owner } = rights
-    const [file, ...args] = step(machine, 'room', processes.first, isRoot, owner, hasNetwork(spec), ...COVERED)
+    const [file, ...args] = step(
+      machine,
+      'createNamespace',
+      processes.first,
+      isRoot,
+      owner,
+      hasNetwork(spec),
+      ...COVERED,
+    )
     const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV })
     try {
       await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))

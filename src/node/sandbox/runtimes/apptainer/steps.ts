@@ -1,6 +1,6 @@
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { buildCallFilter } from '../../linux/limits/seccomp-filter.ts'
 import type { ProcessRef } from '../../linux/process/processes.ts'
-import { ENTER, FINISH, HOLD_USERS, LAUNCH, PRELUDE, ROOM, VISIT } from './programs.ts'
 
 /** Numbers of the system calls that Perl has no word for. */
 const CALLS = {
@@ -8,7 +8,15 @@ const CALLS = {
   arm64: { capset: 91, fchownat: 54, keyctl: 219, mount: 40, pivot_root: 41, prctl: 167, prlimit64: 261, setgroups: 159, setns: 268, setresgid: 149, setresuid: 147, umount2: 39, unshare: 97 }, // prettier-ignore
 } as const
 
-const PROGRAMS = { launch: LAUNCH, holdUsers: HOLD_USERS, finish: FINISH, room: ROOM, enter: ENTER, visit: VISIT }
+const prelude = loadProgram(new URL('./prelude.pl', import.meta.url))
+const PROGRAMS = {
+  launch: loadProgram(new URL('./launch.pl', import.meta.url)),
+  holdUsers: loadProgram(new URL('./hold-users.pl', import.meta.url)),
+  finish: loadProgram(new URL('./finish.pl', import.meta.url)),
+  createNamespace: loadProgram(new URL('./process-namespace.pl', import.meta.url)),
+  enter: loadProgram(new URL('./enter.pl', import.meta.url)),
+  visit: loadProgram(new URL('./visit.pl', import.meta.url)),
+}
 
 export type Machine = keyof typeof CALLS
 
@@ -26,7 +34,7 @@ export function step(
   ...args: readonly Argument[]
 ): [string, ...string[]] {
   const calls = Object.entries(CALLS[machine]).map(([name, number]) => `${name} => ${number}`)
-  const script = `our %call = (${calls.join(', ')});${PRELUDE}${PROGRAMS[program]}`
+  const script = `our %call = (${calls.join(', ')});\n${prelude()}${PROGRAMS[program]()}`
   return ['perl', '-e', script, ...args.map(toText)]
 }
 

@@ -1,6 +1,7 @@
 import { chmod, mkdir } from 'node:fs/promises'
 import { createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { DoorServer, DoorUse } from '../../linux/network/sandbox-sockets.ts'
@@ -15,19 +16,7 @@ const SOCKETS = '/.polar/doors'
 const MAX_CONNECTIONS = 512
 const READY_MS = 30_000
 
-/** Runs inside: every connection to a port becomes one to the socket of that name. */
-const FORWARD = `
-const net = require('node:net')
-let left = process.argv.length - 1
-for (const port of process.argv.slice(1)) {
-  net.createServer({ allowHalfOpen: true }, (near) => {
-    const far = net.connect({ path: '${SOCKETS}/' + port, allowHalfOpen: true })
-    for (const [from, to] of [[near, far], [far, near]]) from.on('error', () => to.destroy()).pipe(to)
-    near.once('close', () => far.destroy())
-    far.once('close', () => near.destroy())
-  }).listen(Number(port), '127.0.0.1', () => { if ((left -= 1) === 0) console.log('ready') })
-}
-`
+const forward = loadProgram(new URL('./forward.cjs', import.meta.url))
 
 /**
  * Doors into a network that we cannot enter: sockets in a folder that the container has too, and a process of ours in it
@@ -77,7 +66,7 @@ export class ForwardedDoors implements AsyncDisposable {
     { containerId, user, rooms }: { containerId: string; user: string; rooms: Rooms },
   ): Promise<Room> {
     using _ = await rooms.expect()
-    const command = [NODE, '-e', FORWARD, ...[...this.#doors.keys()].map(String)]
+    const command = [NODE, '-e', forward(), SOCKETS, ...[...this.#doors.keys()].map(String)]
     const execId = await createExec(engine, containerId, { command, user })
     const socket = await startExec(engine, execId)
     socket.on('error', () => socket.destroy())

@@ -1,44 +1,12 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import type { SandboxStats } from '../runtime.ts'
 import type { Engine } from './engine.ts'
 import { inspectExec, runInside } from './inside.ts'
 import type { Room, RoomCommand, Rooms } from './rooms.ts'
 
-/**
- * With `kill`, ends every process of the user but itself, and those above and below the ones named; with `list`, prints
- * them. A
- * shell's own words only, because there may be no others.
- */
-const SWEEP = `
-mode=$1; shift; spared=" $* "; me=$$; uid=$(id -u); round=0
-for pid in $spared; do
-  while { read -r line < "/proc/$pid/stat"; } 2>/dev/null; do set -- \${line##*) }; pid=$2; spared="$spared$pid "; done
-done
-while [ "$round" -lt 100 ]; do
-  round=$((round+1)); found=
-  for folder in /proc/[0-9]*; do
-    pid=\${folder#/proc/}; at=$pid
-    [ "$pid" = 1 ] && continue
-    while :; do
-      case "$at" in 0|1) break;; "$me") continue 2;; esac
-      case "$spared" in *" $at "*) continue 2;; esac
-      { read -r line < "/proc/$at/stat"; } 2>/dev/null || continue 2
-      set -- \${line##*) }
-      [ "$at" = "$pid" ] && case "$1" in Z|X) continue 2;; esac
-      at=$2
-    done
-    who=; while read -r key real rest; do [ "$key" = Uid: ] && { who=$real; break; }; done 2>/dev/null < "$folder/status"
-    [ "$who" = "$uid" ] || continue
-    [ "$uid" = 0 ] && case "$line" in *"(sleep)"*) continue;; esac
-    found="$found $pid"
-  done
-  [ "$mode" = list ] && { echo $found; exit 0; }
-  [ -z "$found" ] && exit 0
-  kill -9 $found 2>/dev/null
-done
-exit 1
-`
+const sweep = loadProgram(new URL('./sweep.sh', import.meta.url))
 
 const Stats = z.looseObject({
   cpu_stats: z.looseObject({ cpu_usage: z.looseObject({ total_usage: z.number().optional() }).optional() }).optional(),
@@ -117,7 +85,7 @@ export class InsideRooms implements Rooms {
     // Whoever is being brought in has no name yet and would be taken for one that hid.
     while (this.#expected > 0 || this.#sweeping !== undefined) await sleep(5)
     const spared = [...this.#live, ...this.#kept].map(String)
-    const sweeping = this.#run(['/bin/sh', '-c', SWEEP, 'sh', mode, ...spared])
+    const sweeping = this.#run(['/bin/sh', '-c', sweep(), 'sh', mode, ...spared])
     this.#sweeping = sweeping
     const { exitCode, stdout } = await sweeping.finally(() => (this.#sweeping = undefined))
     if (exitCode !== 0) {

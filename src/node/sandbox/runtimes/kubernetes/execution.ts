@@ -9,7 +9,7 @@ import { ClusterError, type Cluster } from './cluster.ts'
 import { openExec, runTool, type ExecStream, type Target } from './exec.ts'
 import { Mark } from './mark.ts'
 import type { Rooms } from './rooms.ts'
-import { FETCH, LAUNCH, SWEEP_TOOL } from './scripts.ts'
+import { fetchScript, launchScript, sweepScript } from './scripts.ts'
 
 const OUTPUT_BYTES = 16 * 1024 * 1024
 const READY_MS = 60_000
@@ -208,7 +208,7 @@ class Command {
   async #launch(): Promise<string | undefined> {
     const { cluster, target, rooms, id } = this.#deps
     const name = `${id}-${randomUUID().slice(0, 8)}`
-    const script = ['/bin/sh', '-c', LAUNCH, 'sh', name, String(this.#maxBytes), ...rooms.takeFinished()]
+    const script = ['/bin/sh', '-c', launchScript(), 'sh', name, String(this.#maxBytes), ...rooms.takeFinished()]
     const order = Buffer.from(toOrder(this.#spec, this.#mark.text))
     const input = Buffer.from(this.#spec.stdin ?? '')
     let said = ''
@@ -294,7 +294,7 @@ class Command {
       const stream = await openExec(
         cluster,
         target,
-        ['/bin/sh', '-c', FETCH, 'sh', ...args],
+        ['/bin/sh', '-c', fetchScript(), 'sh', ...args],
         { stdout: (data) => this.#take('stdout', data), stderr: (data) => this.#takeStderr(data) },
         AbortSignal.timeout(READY_MS),
       )
@@ -340,7 +340,7 @@ class Command {
 }
 
 export function sweepTool(mode: 'kill' | 'list', doomed: readonly number[], roots: readonly number[]): string[] {
-  return ['/bin/sh', '-c', SWEEP_TOOL, 'sh', mode, doomed.join(' '), ...roots.map(String)]
+  return ['/bin/sh', '-c', sweepScript(), 'sh', mode, doomed.join(' '), ...roots.map(String)]
 }
 
 /** What comes in on the input, not as arguments: these are in the server's logs, and in everybody's list of processes. */

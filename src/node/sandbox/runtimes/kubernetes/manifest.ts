@@ -1,7 +1,7 @@
 import { isAbsolute, join, relative } from 'node:path/posix'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { Mount, SandboxSpec } from '../runtime.ts'
-import { HOLD, STATE } from './scripts.ts'
+import { INIT, STATE } from './scripts.ts'
 
 export const SANDBOX = 'sandbox'
 export const RELAY_CONTAINER = 'relay'
@@ -114,7 +114,7 @@ export function toPod(
           name: SANDBOX,
           image,
           imagePullPolicy: pullPolicy,
-          command: ['/bin/sh', '-c', HOLD],
+          command: ['/bin/sh', '-c', INIT],
           securityContext: asUser,
           resources: { limits },
           volumeMounts: mounts,
@@ -125,7 +125,7 @@ export function toPod(
                 name: RELAY_CONTAINER,
                 image: settings.relayImage,
                 imagePullPolicy: pullPolicy === 'Always' ? 'IfNotPresent' : pullPolicy,
-                command: ['/bin/sh', '-c', HOLD],
+                command: ['/bin/sh', '-c', INIT],
                 securityContext: {
                   ...confined,
                   runAsUser: RELAY_USER,

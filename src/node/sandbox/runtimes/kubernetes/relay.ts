@@ -2,12 +2,18 @@ import { mkdir } from 'node:fs/promises'
 import { connect, createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { DoorUse } from '../../linux/network/sandbox-sockets.ts'
 import type { Cluster } from './cluster.ts'
 import { openExec, type ExecStream, type Target } from './exec.ts'
-import { HEADER_BYTES, KINDS, MAX_CONNECTIONS, RELAY, WINDOW_BYTES } from './relay-program.ts'
+import { relayProtocol } from './relay-protocol.ts'
+
+const { headerBytes, windowBytes, maxConnections, kinds } = relayProtocol
+const relayProgram = loadProgram(new URL('./relay.cjs', import.meta.url))
+/** Checks whether an address can be reached. */
+export const probe = loadProgram(new URL('./probe.cjs', import.meta.url))
 
 const READY_MS = 60_000
 const RETRY_MS = [200, 500, 1000, 2000, 5000] as const
@@ -80,7 +86,7 @@ export class Relay implements AsyncDisposable {
       socket.once('close', () => this.#accepted.delete(socket))
       door.accept(socket)
     })
-    server.maxConnections = MAX_CONNECTIONS
+    server.maxConnections = maxConnections
     scopeConnections(server)
     // A connection that cannot be accepted: its sandbox tries again.
     server.on('error', () => {})
@@ -97,15 +103,15 @@ export class Relay implements AsyncDisposable {
     let toReady!: (reason: string | undefined) => void
     const ready = new Promise<string | undefined>((resolve) => (toReady = resolve))
     const frames = new FrameInput((id, kind, data) => {
-      if (kind === KINDS.ready) toReady(undefined)
-      else if (kind === KINDS.failed) toReady(data.toString())
-      else if (kind === KINDS.open) this.#connect(stream, live, id, data.readUInt32BE(0))
+      if (kind === kinds.ready) toReady(undefined)
+      else if (kind === kinds.failed) toReady(data.toString())
+      else if (kind === kinds.open) this.#connect(stream, live, id, data.readUInt32BE(0))
       else this.#handle(live, id, kind, data)
     })
     const stream = await openExec(
       this.#cluster,
       this.#target,
-      ['node', '-e', RELAY, ...ports],
+      ['node', '-e', relayProgram(), JSON.stringify(relayProtocol), ...ports],
       {
         stdout: (data) => frames.push(data),
         stderr: (data) => {
@@ -143,20 +149,20 @@ export class Relay implements AsyncDisposable {
 
   #connect(stream: ExecStream, live: Map<number, Connection>, id: number, port: number): void {
     const socket = connect({ path: join(this.#folder, String(port)), allowHalfOpen: true })
-    const connection: Connection = { socket, credit: WINDOW_BYTES }
+    const connection: Connection = { socket, credit: windowBytes }
     live.set(id, connection)
     const send = (kind: number, data?: Buffer) => void stream.write(toFrame(id, kind, data))
     socket.on('data', (chunk: Buffer) => {
       connection.credit -= chunk.length
       if (connection.credit <= 0) socket.pause()
-      send(KINDS.data, chunk)
+      send(kinds.data, chunk)
     })
-    socket.on('end', () => send(KINDS.end))
+    socket.on('end', () => send(kinds.end))
     socket.on('error', () => socket.destroy())
     socket.on('close', () => {
-      if (live.delete(id)) send(KINDS.close)
+      if (live.delete(id)) send(kinds.close)
     })
-    this.#taken.set(socket, (bytes) => send(KINDS.credit, toNumber(bytes)))
+    this.#taken.set(socket, (bytes) => send(kinds.credit, toNumber(bytes)))
   }
 
   readonly #taken = new WeakMap<Socket, (bytes: number) => void>()
@@ -165,13 +171,13 @@ export class Relay implements AsyncDisposable {
     const connection = live.get(id)
     if (connection === undefined) return
     const { socket } = connection
-    if (kind === KINDS.data) socket.write(data, () => this.#taken.get(socket)?.(data.length))
-    if (kind === KINDS.end) socket.end()
-    if (kind === KINDS.close) {
+    if (kind === kinds.data) socket.write(data, () => this.#taken.get(socket)?.(data.length))
+    if (kind === kinds.end) socket.end()
+    if (kind === kinds.close) {
       live.delete(id)
       socket.destroy()
     }
-    if (kind === KINDS.credit) {
+    if (kind === kinds.credit) {
       connection.credit += data.readUInt32BE(0)
       if (connection.credit > 0) socket.resume()
     }
@@ -189,18 +195,18 @@ class FrameInput {
 
   push(chunk: Buffer): void {
     this.#rest = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk])
-    while (this.#rest.length >= HEADER_BYTES) {
-      const end = HEADER_BYTES + this.#rest.readUInt32BE(5)
+    while (this.#rest.length >= headerBytes) {
+      const end = headerBytes + this.#rest.readUInt32BE(5)
       if (this.#rest.length < end) break
       const frame = this.#rest.subarray(0, end)
       this.#rest = this.#rest.subarray(end)
-      this.#take(frame.readUInt32BE(0), frame[4]!, frame.subarray(HEADER_BYTES))
+      this.#take(frame.readUInt32BE(0), frame[4]!, frame.subarray(headerBytes))
     }
   }
 }
 
 function toFrame(id: number, kind: number, data: Buffer = Buffer.alloc(0)): Buffer {
-  const head = Buffer.alloc(HEADER_BYTES)
+  const head = Buffer.alloc(headerBytes)
   head.writeUInt32BE(id, 0)
   head[4] = kind
   head.writeUInt32BE(data.length, 5)

@@ -10,7 +10,7 @@ import { PodFiles } from './files.ts'
 import { RECORD, toRecord } from './manifest.ts'
 import { Pod, podPath, ranOutOfMemory } from './pods.ts'
 import { Rooms } from './rooms.ts'
-import { STATS } from './scripts.ts'
+import { statsScript } from './scripts.ts'
 
 const TOOL_TIMEOUT_MS = 60_000
 /** How long a stop waits for its processes to be ended from inside; the pod is removed in any case. */
@@ -114,7 +114,7 @@ export class KubernetesSandbox implements Sandbox {
   /** As the pod's own control group tells, where the image may read it. */
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
-    const { exitCode, stdout, stderr } = await this.#tool(['/bin/sh', '-c', STATS, 'sh', this.workdir])
+    const { exitCode, stdout, stderr } = await this.#tool(['/bin/sh', '-c', statsScript(), 'sh', this.workdir])
     if (exitCode === 255) throw this.#toGone(new ClusterError(500, stderr))
     const told = new Map(stdout.split('\n').map((line) => line.split(' ') as [string, string]))
     const number = (key: string) => (told.has(key) ? Number(told.get(key)) : undefined)
