@@ -12,7 +12,7 @@ import type { SessionStatus } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
 import { Artifacts, type ArtifactPolicy } from './session/artifacts.ts'
 import { toCounts } from './build/build-counts.ts'
-import { Leases } from './sandbox/keep-alive.ts'
+import { SandboxLeases } from './sandbox/keep-alive.ts'
 import { recoverSession, type Recovered } from './session/recover-session.ts'
 import { runSession, type SessionEnd, type SessionLimits } from './session/run-session.ts'
 import { RunTimes } from './session/run-times.ts'
@@ -88,7 +88,7 @@ export class SessionNode implements AsyncDisposable {
   readonly #options: NodeOptions
   readonly #stages: Stages
   readonly #deps: WorkDeps
-  readonly #leases: Leases
+  readonly #leases: SandboxLeases
   readonly #lock: LockFile
   readonly #running = new Map<string, Running>()
   readonly #turns = new Map<string, Promise<void>>()
@@ -101,7 +101,7 @@ export class SessionNode implements AsyncDisposable {
     this.#lock = lock
     this.recovered = recovered
     this.#stages = new Stages(options.widths)
-    this.#leases = new Leases(options.clock, (error) => this.#problem(error))
+    this.#leases = new SandboxLeases(options.clock, (error) => this.#problem(error))
     this.#deps = {
       ...options,
       leases: this.#leases,

@@ -30,7 +30,7 @@ beforeAll(async () => {
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
 function open(access: Record<string, unknown>, modules: readonly string[] = []): Promise<HostGate> {
-  return openHostGate({ access: HostAccess.parse(access), usualRuntime: 'bubblewrap', modules })
+  return openHostGate({ access: HostAccess.parse(access), defaultRuntime: 'bubblewrap', modules })
 }
 
 /** All the ways in which a task names what is on the node's disk. */

@@ -3,7 +3,7 @@ import { basename, dirname, isAbsolute, join, sep } from 'node:path'
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { PrepareAction, TaskRequest } from '../../model/task.ts'
-import { backendOf } from './prepare/sandbox-order.ts'
+import { backendOf } from './prepare/sandbox-spec.ts'
 import { isImageName } from './linux/files/image-names.ts'
 
 /** What of this machine others' tasks may use. Nothing, unless it is said here. */
@@ -46,18 +46,18 @@ export interface HostGate {
 export interface HostGateOptions {
   access: HostAccess
   /** The kind of sandbox for tasks that do not say. */
-  usualRuntime: string
+  defaultRuntime: string
   /** Files whose code is trusted; evaluators among them may bring what lies beside them. */
   modules: readonly string[]
 }
 
 /** Where the allowed folders lead is found out now: a link that is changed later allows nothing new. */
-export async function openHostGate({ access, usualRuntime, modules }: HostGateOptions): Promise<HostGate> {
+export async function openHostGate({ access, defaultRuntime, modules }: HostGateOptions): Promise<HostGate> {
   const roots = await realPaths(access.paths)
   const gradable = [...roots, ...(await realPaths(modules.map((path) => dirname(path))))]
   return {
     async admit(task) {
-      assertRuntime(task, access.runtimes, usualRuntime)
+      assertRuntime(task, access.runtimes, defaultRuntime)
       for (const { what, path } of hostPathsOf(task)) {
         const real = isAbsolute(path) ? await realpath(path).catch(() => undefined) : undefined
         if (real === undefined && isAbsolute(path) && isBelow(await nearestOf(path), roots)) throw missing(what, path)

@@ -1,9 +1,9 @@
 import type { Clock } from '../../lib/async/clock.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
-import { LEASE_MS } from './prepare/sandbox-order.ts'
+import { LEASE_MS } from './prepare/sandbox-spec.ts'
 
 /** Says for every sandbox of a node, as long as it is wanted, that it is. */
-export class Leases implements Disposable {
+export class SandboxLeases implements Disposable {
   readonly #clock: Clock
   readonly #problem: (error: unknown) => void
   readonly #held = new Set<Sandbox>()

@@ -8,7 +8,7 @@ import { createCustomRuntime, kindOf, loadRuntime } from './load-runtime.ts'
 import type { PrepareDeps } from './prepare/prepare-sandbox.ts'
 import { runtimes } from './runtimes/index.ts'
 import type { Runtime } from './runtimes/runtime.ts'
-import { backendOf } from './prepare/sandbox-order.ts'
+import { backendOf } from './prepare/sandbox-spec.ts'
 import type { OpenRuntime } from '../session/sandboxed-session.ts'
 import { WarmStarts } from './prepare/warm-start.ts'
 

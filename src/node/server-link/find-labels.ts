@@ -9,13 +9,13 @@ export interface LabelDeps {
   runtimes: Pick<OpenRuntimes, 'open'>
   /** Kinds that tasks may ask for; absent: see `HostAccess`. */
   allowed: readonly string[] | undefined
-  usualRuntime: string
+  defaultRuntime: string
   places: Pick<HarnessPlaces, 'dir'>
 }
 
 /** What a node has, found by trying: kinds of sandbox that work here, harnesses that can be brought into any of them. */
-export async function findLabels({ runtimes: opened, allowed, usualRuntime, places }: LabelDeps): Promise<string[]> {
-  const kinds = runtimes.kinds.filter((kind) => isRuntimeAllowed(kind, allowed, usualRuntime))
+export async function findLabels({ runtimes: opened, allowed, defaultRuntime, places }: LabelDeps): Promise<string[]> {
+  const kinds = runtimes.kinds.filter((kind) => isRuntimeAllowed(kind, allowed, defaultRuntime))
   const working = await Promise.all(
     kinds.map((kind) =>
       opened.open({ backend: kind, prepare: [], env: {}, gpus: 0, kwargs: {} }).then(

@@ -30,11 +30,11 @@ import type { Harness } from '../harness/presets/harness.ts'
 import { lastWords } from './last-words.ts'
 import { launchInSandbox } from '../harness/launch-in-sandbox.ts'
 import type { HostGate } from '../sandbox/host-access.ts'
-import type { Leases } from '../sandbox/keep-alive.ts'
+import type { SandboxLeases } from '../sandbox/keep-alive.ts'
 import type { AgentRun, BuildOutcome, SessionWork } from './run-session.ts'
 import type { RunTimes } from './run-times.ts'
 import type { Execution, ExecResult, Mount, Runtime, Sandbox } from '../sandbox/runtimes/runtime.ts'
-import { toSandboxSpec } from '../sandbox/prepare/sandbox-order.ts'
+import { toSandboxSpec } from '../sandbox/prepare/sandbox-spec.ts'
 import { identityVariables } from './session-environment.ts'
 import type { StoredGrade } from './session-folder.ts'
 import type { StartOptions, WarmStarts } from '../sandbox/prepare/warm-start.ts'
@@ -72,7 +72,7 @@ export interface WorkDeps {
   /** Whose tasks are others': what they may have of this machine. Absent: whoever runs them may have all of it. */
   host?: Pick<HostGate, 'admit' | 'assertGradable'>
   clock: MonotonicClock
-  leases: Leases
+  leases: SandboxLeases
   runTimes: RunTimes
   startTimes: RunTimes
   /** Graders that may be made before they are wanted, of all sessions. */
@@ -82,7 +82,7 @@ export interface WorkDeps {
   /** Of each of its agent's stdout and stderr. */
   outputBytes: number
   /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
-  usualMemoryMb?: number
+  defaultMemoryMb?: number
 }
 
 /** The part of a gateway that a node has to do with. */
@@ -158,7 +158,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     const spec = toSandboxSpec(this.#order, runtime, {
       ...this.#sandboxParts('agent'),
       mounts: bundleMounts(runnable, runtime),
-      door: { port: DOOR_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
+      socket: { port: DOOR_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
     })
     const startedAt = clock.monotonic()
     if (spec.network.kind === 'none') this.warnings.push(...noticesOf(task))
@@ -244,7 +244,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     return {
       role,
       nodeId: deps.nodeId,
-      ...(deps.usualMemoryMb === undefined ? {} : { usualMemoryMb: deps.usualMemoryMb }),
+      ...(deps.defaultMemoryMb === undefined ? {} : { defaultMemoryMb: deps.defaultMemoryMb }),
       now: deps.clock.now(),
     }
   }
@@ -281,7 +281,7 @@ export class RealWork implements SessionWork<SessionBuild> {
     const sandbox = this.#sandbox!
     const { harness, bundle } = runnable
     const isApart = runtime.capabilities.isolatesFiles
-    const baseUrl = `http://127.0.0.1:${sandbox.doorPort}/s/${sessionId}`
+    const baseUrl = `http://127.0.0.1:${sandbox.socketPort}/s/${sessionId}`
     return planLaunch(
       harness,
       {

@@ -10,7 +10,7 @@ export const DEB_PROGRAM = 'usr/bin/bwrap'
  * Fetches the distribution's own package with apt-get and unpacks it into an empty folder, which needs no root and installs
  * nothing. apt-get checks the distribution's signature. Throws an Error in words.
  */
-export async function placeDeb(folder: string, deps: IndexDeps): Promise<void> {
+export async function unpackDeb(folder: string, deps: IndexDeps): Promise<void> {
   const scratch = join(folder, '.apt')
   await mkdir(scratch)
   let fetched = await runProgram(['apt-get', '-qq', 'download', 'bubblewrap'], { ...deps, cwd: scratch })

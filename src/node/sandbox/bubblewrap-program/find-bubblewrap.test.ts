@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { runProgram } from '../../../lib/process/run-program.ts'
-import { findBubblewrap, type BubblewrapPlaces } from './find-bubblewrap.ts'
+import { findBubblewrap, type BubblewrapSearch } from './find-bubblewrap.ts'
 
 let scratch: string
 let server: Server
@@ -49,7 +49,7 @@ function serveIndex(request: IncomingMessage, response: ServerResponse): void {
   else response.writeHead(404).end()
 }
 
-function places(more: Partial<BubblewrapPlaces> = {}): BubblewrapPlaces {
+function places(more: Partial<BubblewrapSearch> = {}): BubblewrapSearch {
   return {
     cache: join(scratch, 'cache'),
     platform: 'linux-x64',
@@ -171,7 +171,7 @@ test('the index in the settings of pip is used', async () => {
 
 // --- what is refused -------------------------------------------------------------------------------------------------
 
-async function refusal(more: Partial<BubblewrapPlaces> = {}): Promise<unknown> {
+async function refusal(more: Partial<BubblewrapSearch> = {}): Promise<unknown> {
   const error: unknown = await findBubblewrap(places(more)).then(
     () => undefined,
     (reason: unknown) => reason,

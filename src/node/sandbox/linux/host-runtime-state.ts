@@ -3,14 +3,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { RuntimeDeps, Sandbox, SandboxLimits, SandboxSpec } from '../runtimes/runtime.ts'
 import { type Cgroup, Cgroups } from './limits/cgroups.ts'
 import { createCleanSpawn } from './process/clean-spawn.ts'
-import { type Cell, HostedSandbox } from './hosted-sandbox.ts'
+import { type SandboxProcess, HostedSandbox } from './hosted-sandbox.ts'
 import { MemoryWatch, type WatchedMemory } from './limits/memory-watch.ts'
 import { Pipes } from './process/pipes.ts'
 import { Records, type SandboxRecord } from './records.ts'
 import { type SnapshotLimits, Snapshots } from './files/snapshots.ts'
 import { type RemoteSpawn, Spawner } from './process/spawner.ts'
 import { trackSpawns } from './process/track-spawns.ts'
-import type { SandboxUser } from './limits/user-numbers.ts'
+import type { SandboxUser } from './limits/sandbox-users.ts'
 import { divideLimits, readUserLimits, type UserLimits } from './limits/user-quotas.ts'
 
 /** How long a stop waits for the disk; what takes longer goes on without it. */
@@ -18,7 +18,7 @@ const REMOVE_MS = 1500
 const USUAL_SANDBOXES = 8
 
 /** What a runtime needs whose sandboxes are processes of this machine: where they are written down, and what they share. */
-export class Premises implements AsyncDisposable {
+export class HostRuntimeState implements AsyncDisposable {
   /** Undefined where none can be made. */
   readonly cgroups = Cgroups.detect()
   readonly records: Records
@@ -64,7 +64,7 @@ export class Premises implements AsyncDisposable {
     cgroup: Cgroup | undefined,
     storage?: string,
   ): { spawn: RemoteSpawn; memory: WatchedMemory | undefined } {
-    if (cgroup?.places.memory !== undefined) return { spawn: this.spawner.spawn, memory: undefined }
+    if (cgroup?.folders.memory !== undefined) return { spawn: this.spawner.spawn, memory: undefined }
     const tracked = trackSpawns(this.spawner.spawn)
     const storedBytes = async (): Promise<number> => {
       const stats = storage === undefined ? undefined : await statfs(storage).catch(() => undefined)
@@ -77,7 +77,7 @@ export class Premises implements AsyncDisposable {
 
   /** Most processes of a sandbox's user namespace; undefined where a control group counts them, or nothing does. */
   maxProcesses({ limits: { pids } }: SandboxSpec, cgroup: Cgroup | undefined): number | undefined {
-    if (pids === undefined || cgroup?.places.pids !== undefined) return undefined
+    if (pids === undefined || cgroup?.folders.pids !== undefined) return undefined
     return Math.min(pids, this.#quotas.processes ?? pids)
   }
 
@@ -88,14 +88,14 @@ export class Premises implements AsyncDisposable {
 
   /** Undefined where limits cannot be kept so. */
   async createCgroup({ id, limits }: SandboxSpec, record: SandboxRecord): Promise<Cgroup | undefined> {
-    return this.cgroups?.create(`polar-${id}`, limits, async (places) => {
-      record.cgroup = places
+    return this.cgroups?.create(`polar-${id}`, limits, async (folders) => {
+      record.cgroup = folders
       await this.records.write(record)
     })
   }
 
-  openSandbox(cell: Cell): Sandbox {
-    return new HostedSandbox(cell, { records: this.records, spawn: this.spawn, now: this.#now })
+  openSandbox(sandboxProcess: SandboxProcess): Sandbox {
+    return new HostedSandbox(sandboxProcess, { records: this.records, spawn: this.spawn, now: this.#now })
   }
 
   /** Takes away the files of one that has ended. */

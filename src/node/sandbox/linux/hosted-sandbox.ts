@@ -6,30 +6,30 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
 import type { Cgroup } from './limits/cgroups.ts'
 import type { WatchedMemory } from './limits/memory-watch.ts'
-import { discardEntry, startExecution, type Room } from './process/execution.ts'
+import { discardShell, startInNamespace, type CommandNamespace } from './process/execution.ts'
 import type { CleanSpawn } from './process/clean-spawn.ts'
 import { RAISE_OOM_SCORE } from './limits/oom-score.ts'
 import { HOST_ENV } from './files/paths.ts'
 import { childrenOf, identify, signalProcess } from './process/processes.ts'
 import type { Records, SandboxRecord } from './records.ts'
-import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type Helper } from './files/transfers.ts'
+import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type HelperProcess } from './files/transfers.ts'
 
 const STDERR_BYTES = 8 * 1024
 
 /** What differs between kinds of sandboxes whose processes are processes of this machine. */
-export interface Cell {
+export interface SandboxProcess {
   /** Written down, and kept up to date by `renew`. */
   record: SandboxRecord
   folder: string
   workdir: string
-  doorPort: number | undefined
+  socketPort: number | undefined
   /** Of every command. */
   env: Readonly<Record<string, string>>
   isAlive(): boolean
   /** A place for one command and all it starts. */
-  openRoom(): Promise<Room>
+  openNamespace(): Promise<CommandNamespace>
   /** What leads a tool of ours inside, out of reach of what runs there; undefined where there is no inside. */
-  toolLead(): readonly string[] | undefined
+  toolPrefix(): readonly string[] | undefined
   countOutOfMemory(): Promise<number | undefined>
   stats(): Promise<SandboxStats>
   /** Closes the door too. */
@@ -71,63 +71,63 @@ export interface HostedDeps {
 
 /** A sandbox whose processes this machine can see and end, wherever their files and network are. */
 export class HostedSandbox implements Sandbox {
-  readonly #cell: Cell
+  readonly #process: SandboxProcess
   readonly #deps: HostedDeps
-  readonly #rooms = new Set<Room>()
+  readonly #namespaces = new Set<CommandNamespace>()
   #execs = 0
   #isFrozen = false
   #stopping: Promise<void> | undefined
 
-  constructor(cell: Cell, deps: HostedDeps) {
-    this.#cell = cell
+  constructor(process: SandboxProcess, deps: HostedDeps) {
+    this.#process = process
     this.#deps = deps
   }
 
   get id(): string {
-    return this.#cell.record.id
+    return this.#process.record.id
   }
 
   get workdir(): string {
-    return this.#cell.workdir
+    return this.#process.workdir
   }
 
-  get doorPort(): number | undefined {
-    return this.#cell.doorPort
+  get socketPort(): number | undefined {
+    return this.#process.socketPort
   }
 
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
     if (this.#isFrozen) throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
-    const folder = join(this.#cell.folder, 'exec')
+    const folder = join(this.#process.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
-    const room = await this.#cell.openRoom()
-    this.#rooms.add(room)
-    const tracked: Room = {
-      ...room,
+    const namespace = await this.#process.openNamespace()
+    this.#namespaces.add(namespace)
+    const tracked: CommandNamespace = {
+      ...namespace,
       close: async () => {
-        await room.close()
-        this.#rooms.delete(room)
+        await namespace.close()
+        this.#namespaces.delete(namespace)
       },
       reclaim: async () => {
-        const isReclaimed = (await room.reclaim?.()) === true
-        if (isReclaimed) this.#rooms.delete(room)
+        const isReclaimed = (await namespace.reclaim?.()) === true
+        if (isReclaimed) this.#namespaces.delete(namespace)
         return isReclaimed
       },
     }
-    // It may have been stopped while the room was made.
+    // It may have been stopped while the namespace was made.
     if (this.#stopping !== undefined || this.#isFrozen) {
       await tracked.close()
-      discardEntry(room.entry)
+      discardShell(namespace.shell)
       this.#assertAlive()
       throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
     }
-    return startExecution(
-      { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...this.#cell.env, ...spec.env } },
+    return startInNamespace(
+      { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...this.#process.env, ...spec.env } },
       {
         id: `x${(this.#execs += 1)}`,
         folder,
-        room: tracked,
-        countOutOfMemory: () => this.#cell.countOutOfMemory(),
+        namespace: tracked,
+        countOutOfMemory: () => this.#process.countOutOfMemory(),
         now: () => this.#deps.now(),
       },
     )
@@ -146,7 +146,7 @@ export class HostedSandbox implements Sandbox {
   async writeFile(path: string, data: string | Uint8Array, options: { mode?: number } = {}): Promise<void> {
     this.#assertAlive()
     const [place, mode] = [this.#path(path), options.mode ?? 0o644]
-    if (this.#cell.toolLead() === undefined) await replaceFile(place, data, mode)
+    if (this.#process.toolPrefix() === undefined) await replaceFile(place, data, mode)
     else await writeFileTo(this.#startHelper, place, data, mode)
   }
 
@@ -157,26 +157,26 @@ export class HostedSandbox implements Sandbox {
 
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
-    return this.#cell.stats()
+    return this.#process.stats()
   }
 
   async renew(leaseUntil: number): Promise<void> {
     this.#assertAlive()
-    this.#cell.record.leaseUntil = leaseUntil
-    await this.#deps.records.write(this.#cell.record)
+    this.#process.record.leaseUntil = leaseUntil
+    await this.#deps.records.write(this.#process.record)
   }
 
   async snapshot(name: string): Promise<void> {
     this.#assertAlive()
-    await this.#cell.snapshot(name)
+    await this.#process.snapshot(name)
   }
 
   async freeze(): Promise<void> {
     this.#assertAlive()
     this.#isFrozen = true
-    await Promise.all([...this.#rooms].map((room) => room.close()))
-    this.#rooms.clear()
-    await this.#cell.freeze()
+    await Promise.all([...this.#namespaces].map((namespace) => namespace.close()))
+    this.#namespaces.clear()
+    await this.#process.freeze()
   }
 
   stop(): Promise<void> {
@@ -185,8 +185,8 @@ export class HostedSandbox implements Sandbox {
   }
 
   async #end(): Promise<void> {
-    await Promise.all([...this.#rooms].map((room) => room.close()))
-    await this.#cell.close()
+    await Promise.all([...this.#namespaces].map((namespace) => namespace.close()))
+    await this.#process.close()
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -194,16 +194,16 @@ export class HostedSandbox implements Sandbox {
   }
 
   #path(path: string): string {
-    return isAbsolute(path) ? normalize(path) : join(this.#cell.workdir, path)
+    return isAbsolute(path) ? normalize(path) : join(this.#process.workdir, path)
   }
 
   #assertAlive(): void {
     if (this.#stopping !== undefined) throw new RolloutError('runtime.gone', `Sandbox ${this.id} was stopped`)
-    if (!this.#cell.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has vanished`)
+    if (!this.#process.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has vanished`)
   }
 
-  readonly #startHelper = (command: readonly [string, ...string[]]): Helper => {
-    const [file, ...args] = [...(this.#cell.toolLead() ?? []), ...command]
+  readonly #startHelper = (command: readonly [string, ...string[]]): HelperProcess => {
+    const [file, ...args] = [...(this.#process.toolPrefix() ?? []), ...command]
     const stdio: 'pipe'[] = ['pipe', 'pipe', 'pipe']
     const child = this.#deps.spawn(file!, args, { stdio, env: HOST_ENV, detached: true })
     const { stdin, stdout } = child as ChildProcessWithoutNullStreams
@@ -246,7 +246,7 @@ async function killWithChildren(pid: number | undefined): Promise<void> {
 }
 
 /** Raises the out-of-memory score of what follows, and leads into accounting groups. */
-export function joinLead(files: readonly string[]): string[] {
+export function joinPrefix(files: readonly string[]): string[] {
   const enter = 'while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done'
   const script = `n=$1; shift; ${RAISE_OOM_SCORE}; ${enter}; exec "$@"`
   return ['/bin/sh', '-c', script, 'sh', String(files.length), ...files]

@@ -1,26 +1,26 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { childrenOf, isAlive, type ProcessRef, signalProcess } from './process/processes.ts'
-import type { Place } from './namespace-pool.ts'
+import type { ProcessNamespace } from './namespace-pool.ts'
 import type { SpawnedProcess } from './process/spawner.ts'
 import { endOf } from './process/started.ts'
 
-interface PlaceParts {
+interface NamespaceParts {
   /** What made it, outside. */
   child: SpawnedProcess
   first: ProcessRef
   /** What the first process waits for, if anything. */
   idle?: ProcessRef | undefined
-  /** Whether no command can make children that are not its own: else no place can be told to be empty. */
+  /** Whether no command can make children that are not its own: else no namespace can be told to be empty. */
   canTell: boolean
 }
 
 /** A process namespace. */
-export class HostedPlace implements Place {
+export class HostedNamespace implements ProcessNamespace {
   readonly first: ProcessRef
-  readonly #parts: PlaceParts
+  readonly #parts: NamespaceParts
   readonly #ended: Promise<void>
 
-  constructor(parts: PlaceParts) {
+  constructor(parts: NamespaceParts) {
     this.first = parts.first
     this.#parts = parts
     this.#ended = endOf(parts.child)

@@ -6,7 +6,7 @@ import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { SandboxInfo, SandboxSpec } from '../runtimes/runtime.ts'
-import type { CgroupPlaces } from './limits/cgroups.ts'
+import type { CgroupFolders } from './limits/cgroups.ts'
 import { identify, type ProcessRef } from './process/processes.ts'
 
 const FILE = 'sandbox.json'
@@ -21,7 +21,7 @@ export interface SandboxRecord extends SandboxInfo {
   token: string
   /** Ending these ends all of it. */
   processes: readonly ProcessRef[]
-  cgroup?: CgroupPlaces
+  cgroup?: CgroupFolders
   /** What it was started from, which must stay as long as it is there. */
   snapshot?: string
 }

@@ -5,18 +5,18 @@ import type { Plug } from '../../../lib/plug.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { Cgroup } from '../linux/limits/cgroups.ts'
-import { tryOne } from '../linux/check-sandbox.ts'
+import { trySandbox } from '../linux/check-sandbox.ts'
 import { isImageName } from '../linux/files/image-names.ts'
-import { closeDoors, openDoors } from '../linux/network/open-sockets.ts'
+import { closeSockets, openSockets } from '../linux/network/open-sockets.ts'
 import { HOST_ENV, INSIDE_ID } from '../linux/files/paths.ts'
-import { Premises } from '../linux/host-runtime-state.ts'
+import { HostRuntimeState } from '../linux/host-runtime-state.ts'
 import { endProcesses, signalProcess } from '../linux/process/processes.ts'
 import { snapshotConfig } from '../linux/files/snapshots.ts'
-import { type SandboxUser, UserNumbers } from '../linux/limits/user-numbers.ts'
-import { ApptainerCell } from './apptainer/cell.ts'
+import { type SandboxUser, SandboxUsers } from '../linux/limits/sandbox-users.ts'
+import { ApptainerSandboxProcess } from './apptainer/sandbox-process.ts'
 import { FetchedImages } from './apptainer/fetched-images.ts'
-import { endSandbox, imageAt, launch, layerOf, markOf, type Rights } from './apptainer/launch.ts'
-import { findMachine } from './apptainer/steps.ts'
+import { endApptainer, imageAt, launch, layerOf, markOf, type Privileges } from './apptainer/launch.ts'
+import { findArchitecture } from './apptainer/steps.ts'
 import type {
   Runtime,
   RuntimeCapabilities,
@@ -69,16 +69,16 @@ class ApptainerRuntime implements Runtime {
   readonly kind = 'apptainer'
   readonly #config: ApptainerConfig
   readonly #deps: RuntimeDeps
-  readonly #premises: Premises
+  readonly #host: HostRuntimeState
   readonly #images: FetchedImages
-  readonly #users: UserNumbers
+  readonly #users: SandboxUsers
 
   constructor(config: ApptainerConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#images = new FetchedImages({ ...config, dir: deps.dir })
     this.#deps = deps
-    this.#premises = new Premises(deps, config)
-    this.#users = new UserNumbers(config.uid)
+    this.#host = new HostRuntimeState(deps, config)
+    this.#users = new SandboxUsers(config.uid)
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -87,7 +87,7 @@ class ApptainerRuntime implements Runtime {
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
       // Without groups a count of processes can still be kept, per user namespace.
-      limits: [...new Set(['pids', 'diskMb', ...this.#premises.limits] as const)],
+      limits: [...new Set(['pids', 'diskMb', ...this.#host.limits] as const)],
       images: 'required',
       supportsSnapshots: true,
     }
@@ -95,15 +95,9 @@ class ApptainerRuntime implements Runtime {
 
   async check(signal: AbortSignal): Promise<RuntimeCheck> {
     const { program, image, uid } = this.#config
-    const machine = findMachine()
-    if (machine === undefined) return { isUsable: false, reason: `its steps are not known on ${process.arch}` }
-    for (const tool of [
-      'perl',
-      'nsenter',
-      'tar',
-      'mkfifo',
-      ...(this.#premises.cgroups === undefined ? ['prlimit'] : []),
-    ]) {
+    const architecture = findArchitecture()
+    if (architecture === undefined) return { isUsable: false, reason: `its steps are not known on ${process.arch}` }
+    for (const tool of ['perl', 'nsenter', 'tar', 'mkfifo', ...(this.#host.cgroups === undefined ? ['prlimit'] : [])]) {
       const { exitCode } = await runProgram([tool, '--version'], { env: HOST_ENV, signal })
       if (exitCode !== 0) return { isUsable: false, reason: `${tool} is not installed` }
     }
@@ -118,13 +112,13 @@ class ApptainerRuntime implements Runtime {
       process.getuid?.() === 0
         ? `we are root; the commands of each sandbox have a user of their own from ${uid} up, or ${uid} with a snapshot or a writable mount`
         : 'we are not root; sandboxes are our own user, without capabilities, keep its groups, and have a share of its limits (inotify, signals, processes)',
-      this.#premises.limitsNote,
+      this.#host.limitsNote,
       'a disk limit keeps what is written in memory; without one it is on disk',
-      'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
+      'allow is a proxy for HTTP and CONNECT; open is the network of the architecture, its own services included',
     ]
     if (image === undefined)
       return { isUsable: true, notes: [...notes, 'none was started: set runtime.image to have that tried'] }
-    const failure = await tryOne(this, { image, now: this.#deps.now() }, signal)
+    const failure = await trySandbox(this, { image, now: this.#deps.now() }, signal)
     return failure === undefined ? { isUsable: true, notes } : { isUsable: false, reason: failure }
   }
 
@@ -132,88 +126,88 @@ class ApptainerRuntime implements Runtime {
     signal.throwIfAborted()
     const image = await this.#imageOf(spec, signal)
     await makeDirectories(this.#deps.dir, 0o700)
-    const record = await this.#premises.records.create(spec, this.#deps.now())
+    const record = await this.#host.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
-    const user = process.getuid?.() === 0 ? this.#users.take(spec, false) : undefined
-    undo.defer(() => user?.giveBack())
-    const rights = this.#rights(user)
-    const below = spec.snapshot === undefined ? [] : await this.#premises.snapshots.use(spec.snapshot)
-    const layers = await Promise.all(below.map((name) => realpath(layerOf(this.#premises.snapshots.folderOf(name)))))
-    const folder = this.#premises.records.folderOf(spec.id)
-    const cgroup = await this.#premises.createCgroup(spec, record)
+    const user = process.getuid?.() === 0 ? this.#users.acquire(spec, false) : undefined
+    undo.defer(() => user?.release())
+    const privileges = this.#privilegesOf(user)
+    const below = spec.snapshot === undefined ? [] : await this.#host.snapshots.use(spec.snapshot)
+    const layers = await Promise.all(below.map((name) => realpath(layerOf(this.#host.snapshots.folderOf(name)))))
+    const folder = this.#host.records.folderOf(spec.id)
+    const cgroup = await this.#host.createCgroup(spec, record)
     const hidden = await realpath(this.#deps.dir)
     const { program } = this.#config
     const options = {
       program,
-      rights,
+      privileges,
       image,
       layers,
       record,
       folder: await realpath(folder),
       hidden,
-      quotas: this.#premises.quotasOf(user),
-      spawn: this.#premises.spawn,
+      quotas: this.#host.quotasOf(user),
+      spawn: this.#host.spawn,
     }
     const { processes, env } = await launch(spec, options, signal)
-    undo.defer(() => endSandbox(processes))
+    undo.defer(() => endApptainer(processes))
     record.processes = [processes.first, processes.monitor, processes.users, ...processes.helpers]
-    await this.#premises.records.write(record)
-    const users = rights.isRoot ? [] : ['-U', '--preserve-credentials']
-    const lead = ['nsenter', '-t', String(processes.first.pid), ...users, '-n']
-    const doors = await openDoors(spec, { spawn: this.#premises.spawn, lead }, signal)
-    undo.defer(() => closeDoors(doors))
+    await this.#host.records.write(record)
+    const users = privileges.isRoot ? [] : ['-U', '--preserve-credentials']
+    const prefix = ['nsenter', '-t', String(processes.first.pid), ...users, '-n']
+    const sockets = await openSockets(spec, { spawn: this.#host.spawn, prefix }, signal)
+    undo.defer(() => closeSockets(sockets))
     signal.throwIfAborted()
-    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup, `/proc/${processes.first.pid}/root/dev/shm`)
-    const cell = new ApptainerCell({
+    const { spawn, memory } = this.#host.guardMemory(spec, cgroup, `/proc/${processes.first.pid}/root/dev/shm`)
+    const sandboxProcess = new ApptainerSandboxProcess({
       spec,
       user,
-      rights,
+      privileges,
       record,
       folder: options.folder,
       processes,
       env,
       cgroup,
       memory,
-      maxProcesses: this.#premises.maxProcesses(spec, cgroup),
-      doors,
+      maxProcesses: this.#host.maxProcesses(spec, cgroup),
+      sockets,
       below,
-      snapshots: this.#premises.snapshots,
+      snapshots: this.#host.snapshots,
       spawn,
-      pipes: this.#premises.pipes,
+      pipes: this.#host.pipes,
       discard: async () => {
-        user?.giveBack()
-        await this.#premises.discard(spec.id)
+        user?.release()
+        await this.#host.discard(spec.id)
       },
     })
     undo.move()
-    return this.#premises.openSandbox(cell)
+    return this.#host.openSandbox(sandboxProcess)
   }
 
   list(): Promise<SandboxInfo[]> {
-    return this.#premises.records.list()
+    return this.#host.records.list()
   }
 
   async remove(id: string): Promise<void> {
-    const record = await this.#premises.records.load(id)
+    const record = await this.#host.records.load(id)
     if (record === undefined) return
     for (const ref of record.processes) await signalProcess(ref, 'SIGKILL')
     // Commands are not in the record, nor is anything of one whose start was cut short; but all see its mounts.
     await endProcesses(`${markOf(record)} `, 'mounts')
     if (record.cgroup !== undefined) await new Cgroup(record.cgroup).remove()
-    await this.#premises.records.remove(id)
+    await this.#host.records.remove(id)
   }
 
   removeOldSnapshots(): Promise<string[]> {
-    return this.#premises.snapshots.prune()
+    return this.#host.snapshots.prune()
   }
 
   removeSnapshot(name: string): Promise<void> {
-    return this.#premises.snapshots.remove(name)
+    return this.#host.snapshots.remove(name)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#premises[Symbol.asyncDispose]()
+    await this.#host[Symbol.asyncDispose]()
   }
 
   async #imageOf(spec: SandboxSpec, signal: AbortSignal): Promise<string> {
@@ -222,13 +216,13 @@ class ApptainerRuntime implements Runtime {
     throw new RolloutError('runtime.unsupported', 'Apptainer needs an image; name one, or set runtime.image')
   }
 
-  #rights(user: SandboxUser | undefined): Rights {
-    const machine = findMachine()
+  #privilegesOf(user: SandboxUser | undefined): Privileges {
+    const architecture = findArchitecture()
     const own = process.getuid?.()
-    if (machine === undefined || own === undefined)
+    if (architecture === undefined || own === undefined)
       throw new RolloutError('runtime.unsupported', `Apptainer's sandboxes are not known on ${process.arch}`)
     if (user !== undefined)
-      return { machine, isRoot: true, owner: user.uid, inside: { user: INSIDE_ID, group: INSIDE_ID } }
-    return { machine, isRoot: false, owner: own, inside: { user: own, group: process.getgid?.() ?? own } }
+      return { architecture, isRoot: true, owner: user.uid, inside: { user: INSIDE_ID, group: INSIDE_ID } }
+    return { architecture, isRoot: false, owner: own, inside: { user: own, group: process.getgid?.() ?? own } }
   }
 }

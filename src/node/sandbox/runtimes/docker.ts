@@ -7,18 +7,18 @@ import type { Plug } from '../../../lib/plug.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { AllowProxy } from '../linux/network/allow-proxy.ts'
 import { createCleanSpawn } from '../linux/process/clean-spawn.ts'
-import { listenInside, type DoorServer, type DoorUse } from '../linux/network/sandbox-sockets.ts'
+import { listenInside, type SocketServer, type SocketHandler } from '../linux/network/sandbox-sockets.ts'
 import { signalProcess } from '../linux/process/processes.ts'
 import { Records } from '../linux/records.ts'
 import { snapshotConfig, Snapshots } from '../linux/files/snapshots.ts'
-import { ForwardedDoors } from './docker/doors.ts'
-import { Engine, EngineError, ignoreStatus } from './docker/engine.ts'
+import { ForwardedSockets } from './docker/forwarded-sockets.ts'
+import { ContainerEngine, ContainerEngineError, ignoreStatus } from './docker/container-engine.ts'
 import { ContainerFiles } from './docker/files.ts'
-import { HostRooms } from './docker/host-rooms.ts'
+import { CgroupTracker } from './docker/cgroup-tracker.ts'
 import { Images, type Image } from './docker/images.ts'
 import { runInside } from './docker/inside.ts'
-import { InsideRooms } from './docker/inside-rooms.ts'
-import type { Rooms } from './docker/rooms.ts'
+import { TreeTracker } from './docker/tree-tracker.ts'
+import type { ProcessTracker } from './docker/process-tracker.ts'
 import { DockerSandbox, type ImageTag } from './docker/sandbox.ts'
 import { writePodmanProfile } from './docker/seccomp.ts'
 import type {
@@ -87,7 +87,7 @@ export const docker: Plug<typeof DockerConfig, RuntimeDeps, Runtime> = {
  * What a first process does: nothing, but reap what others leave behind. Being first, and another user's than commands
  * are, nobody inside can end it.
  */
-const HOLD = ['/bin/sh', '-c', 'while :; do sleep 2147483647 & wait; done']
+const INIT = ['/bin/sh', '-c', 'while :; do sleep 2147483647 & wait; done']
 const PROXY_PORTS = [3128, 3129] as const
 const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
@@ -123,7 +123,7 @@ interface Surroundings {
 interface Container {
   containerId: string
   user: string
-  rooms: Rooms
+  tracker: ProcessTracker
 }
 
 /** A container a sandbox, on any engine that speaks Docker's API. */
@@ -131,7 +131,7 @@ class DockerRuntime implements Runtime {
   readonly kind = 'docker'
   readonly #config: DockerConfig
   readonly #deps: RuntimeDeps
-  readonly #engine: Engine
+  readonly #engine: ContainerEngine
   readonly #images: Images
   readonly #snapshots: Snapshots
   /** Until the engine has said otherwise. */
@@ -149,7 +149,7 @@ class DockerRuntime implements Runtime {
     this.#config = config
     this.#deps = deps
     this.#limits = [...KERNEL_LIMITS, ...diskLimit(config)]
-    this.#engine = new Engine(config.socket)
+    this.#engine = new ContainerEngine(config.socket)
     this.#images = new Images(this.#engine, config)
     this.#records = new Records(deps.dir)
     this.#scope = createHash('sha256').update(deps.dir).digest('hex').slice(0, 10)
@@ -214,7 +214,7 @@ class DockerRuntime implements Runtime {
     const name = this.#imageFor(spec)
     const image = await this.#requireImage(spec, name, signal)
     const user = this.#config.user === 'image' ? image.Config?.User || '0:0' : this.#config.user
-    await this.#awaitTurn(signal)
+    await this.#awaitStart(signal)
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
@@ -222,20 +222,22 @@ class DockerRuntime implements Runtime {
     const below = spec.snapshot === undefined ? [] : await this.#snapshots.use(spec.snapshot)
     const folder = this.#records.folderOf(spec.id)
     try {
-      const { ports, accepts } = planDoors(spec)
+      const { ports, handlers } = planSockets(spec)
       const forwarded =
-        accepts.size === 0 || this.#entersHost ? undefined : await ForwardedDoors.create(join(folder, 'doors'), accepts)
+        handlers.size === 0 || this.#entersHost
+          ? undefined
+          : await ForwardedSockets.create(join(folder, 'sockets'), handlers)
       if (forwarded !== undefined) undo.use(forwarded)
       // None of these is given the signal: what was asked for would come to be after we had taken it back.
       const containerId = await this.#createContainer(spec, name, forwarded?.mounts ?? [])
       signal.throwIfAborted()
       await this.#engine.call('POST', `/containers/${containerId}/start`)
-      const rooms = await this.#roomsOf(containerId, user)
+      const tracker = await this.#createTracker(containerId, user)
       signal.throwIfAborted()
-      const surroundings = await this.#surroundingsOf(image, { containerId, user, rooms })
-      await this.#makeWorkdir(spec, { containerId, user, rooms }, surroundings)
-      const doors = await this.#openDoors(accepts, { containerId, user, rooms, forwarded }, signal)
-      undo.defer(() => doors.forEach((door) => door.close()))
+      const surroundings = await this.#surroundingsOf(image, { containerId, user, tracker })
+      await this.#makeWorkdir(spec, { containerId, user, tracker }, surroundings)
+      const servers = await this.#openSockets(handlers, { containerId, user, tracker, forwarded }, signal)
+      undo.defer(() => servers.forEach((socket) => socket.close()))
       signal.throwIfAborted()
       const proxy = ports.proxy === undefined ? undefined : `http://127.0.0.1:${ports.proxy}`
       undo.move()
@@ -253,17 +255,17 @@ class DockerRuntime implements Runtime {
           ...spec.env,
         },
         owner: surroundings.owner,
-        rooms,
-        doors,
-        doorPort: ports.door,
+        tracker,
+        servers,
+        socketPort: ports.socket,
         canPause: hasGroups,
         keep: (snapshot, commit) => this.#keep(snapshot, below, commit),
-        remove: () => this.#end(spec.id, rooms),
+        remove: () => this.#end(spec.id, tracker),
         now: () => this.#deps.now(),
       })
     } catch (cause) {
       signal.throwIfAborted()
-      if (!(cause instanceof EngineError)) throw cause
+      if (!(cause instanceof ContainerEngineError)) throw cause
       throw new RolloutError('runtime.start-failed', `Cannot start sandbox ${spec.id}: ${cause.message}`, { cause })
     }
   }
@@ -291,7 +293,7 @@ class DockerRuntime implements Runtime {
         break
       } catch (error) {
         // One that has just ended, or that somebody else is about to remove, is refused for a moment.
-        if (!(error instanceof EngineError) || attempt === REMOVE_ATTEMPTS) throw error
+        if (!(error instanceof ContainerEngineError) || attempt === REMOVE_ATTEMPTS) throw error
         await sleep(50)
       }
     }
@@ -368,7 +370,7 @@ class DockerRuntime implements Runtime {
     throw new RolloutError('runtime.image-missing', `There is no snapshot ${spec.snapshot} here`)
   }
 
-  async #awaitTurn(signal: AbortSignal): Promise<void> {
+  async #awaitStart(signal: AbortSignal): Promise<void> {
     const now = this.#deps.now()
     const turn = Math.max(now, this.#nextStart)
     this.#nextStart = turn + 1000 / this.#config.startsPerSecond
@@ -386,7 +388,7 @@ class DockerRuntime implements Runtime {
       query: { name: this.#nameOf(spec.id) },
       json: {
         Image: image,
-        Entrypoint: HOLD,
+        Entrypoint: INIT,
         Cmd: [],
         User: '0:0',
         WorkingDir: spec.workdir,
@@ -441,13 +443,13 @@ class DockerRuntime implements Runtime {
     return ['no-new-privileges', ...(profile === undefined ? [] : [`seccomp=${profile}`])]
   }
 
-  async #roomsOf(containerId: string, user: string): Promise<Rooms> {
-    if (!this.#entersHost) return new InsideRooms(this.#engine, containerId, user)
+  async #createTracker(containerId: string, user: string): Promise<ProcessTracker> {
+    if (!this.#entersHost) return new TreeTracker(this.#engine, containerId, user)
     const { State: state } = Inspected.parse(await this.#engine.call('GET', `/containers/${containerId}/json`))
     if (!state.Running)
       throw new RolloutError('runtime.start-failed', 'The container ended at once; its image needs /bin/sh and sleep')
-    const rooms = await HostRooms.find(this.#engine, containerId, state.Pid)
-    if (rooms !== undefined) return rooms
+    const tracker = await CgroupTracker.find(this.#engine, containerId, state.Pid)
+    if (tracker !== undefined) return tracker
     throw new RolloutError(
       'runtime.start-failed',
       'The container does not run on this machine, or not where we can see it; set runtime.reach to inside',
@@ -463,8 +465,8 @@ class DockerRuntime implements Runtime {
     return asked
   }
 
-  async #askSurroundings(image: Image, { containerId, user, rooms }: Container): Promise<Surroundings> {
-    using _ = await rooms.expect()
+  async #askSurroundings(image: Image, { containerId, user, tracker }: Container): Promise<Surroundings> {
+    using _ = await tracker.expect()
     const ask = 'id -u && id -g && echo "$HOME" && echo "$PATH"'
     const { exitCode, stdout, stderr } = await runInside(this.#engine, containerId, {
       command: ['/bin/sh', '-c', ask],
@@ -484,12 +486,12 @@ class DockerRuntime implements Runtime {
   }
 
   /** The engine makes it, but as its own. */
-  async #makeWorkdir(spec: SandboxSpec, { containerId, rooms }: Container, { owner }: Surroundings): Promise<void> {
+  async #makeWorkdir(spec: SandboxSpec, { containerId, tracker }: Container, { owner }: Surroundings): Promise<void> {
     const folders = spec.folders ?? []
     if (this.#config.readOnly) {
       if (owner.uid === 0 && folders.length === 0) return
       // A volume, whose owner Docker lets nobody change; but its first user may open it to everybody.
-      using _ = await rooms.expect()
+      using _ = await tracker.expect()
       const paths = [spec.workdir, ...folders]
       const command = ['/bin/sh', '-c', 'mkdir -p -- "$@" && chmod 0777 -- "$@"', 'sh', ...paths]
       const { exitCode, stderr } = await runInside(this.#engine, containerId, { command, user: '0:0' })
@@ -502,21 +504,21 @@ class DockerRuntime implements Runtime {
     await files.makeDirectories(folders)
   }
 
-  async #openDoors(
-    accepts: ReadonlyMap<number, DoorUse>,
-    { containerId, user, rooms, forwarded }: Container & { forwarded: ForwardedDoors | undefined },
+  async #openSockets(
+    handlers: ReadonlyMap<number, SocketHandler>,
+    { containerId, user, tracker, forwarded }: Container & { forwarded: ForwardedSockets | undefined },
     signal: AbortSignal,
-  ): Promise<readonly DoorServer[]> {
-    if (accepts.size === 0) return []
-    if (forwarded !== undefined) return forwarded.open(this.#engine, { containerId, user, rooms })
-    if (!(rooms instanceof HostRooms)) return []
-    const lead = ['nsenter', '-t', String(rooms.first.pid), '-n']
-    return listenInside({ spawn: this.#spawn, lead }, accepts, signal)
+  ): Promise<readonly SocketServer[]> {
+    if (handlers.size === 0) return []
+    if (forwarded !== undefined) return forwarded.open(this.#engine, { containerId, user, tracker })
+    if (!(tracker instanceof CgroupTracker)) return []
+    const prefix = ['nsenter', '-t', String(tracker.first.pid), '-n']
+    return listenInside({ spawn: this.#spawn, prefix }, handlers, signal)
   }
 
-  async #end(id: string, rooms: Rooms): Promise<void> {
+  async #end(id: string, tracker: ProcessTracker): Promise<void> {
     // Ends everything at once, however busy the engine is.
-    if (rooms instanceof HostRooms) await signalProcess(rooms.first, 'SIGKILL')
+    if (tracker instanceof CgroupTracker) await signalProcess(tracker.first, 'SIGKILL')
     await this.remove(id)
   }
 }
@@ -541,18 +543,18 @@ function diskLimit({ diskQuota }: DockerConfig): (keyof SandboxLimits)[] {
   return diskQuota ? ['diskMb'] : []
 }
 
-interface DoorPlan {
-  ports: { door: number | undefined; proxy: number | undefined }
-  accepts: ReadonlyMap<number, DoorUse>
+interface SocketPlan {
+  ports: { socket: number | undefined; proxy: number | undefined }
+  handlers: ReadonlyMap<number, SocketHandler>
 }
 
-function planDoors({ door, network }: SandboxSpec): DoorPlan {
+function planSockets({ socket, network }: SandboxSpec): SocketPlan {
   const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
-  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const accepts = new Map<number, DoorUse>()
-  if (door !== undefined) accepts.set(door.port, door)
-  if (proxy !== undefined && proxyPort !== undefined) accepts.set(proxyPort, proxy)
-  return { ports: { door: door?.port, proxy: proxyPort }, accepts }
+  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== socket?.port)
+  const handlers = new Map<number, SocketHandler>()
+  if (socket !== undefined) handlers.set(socket.port, socket)
+  if (proxy !== undefined && proxyPort !== undefined) handlers.set(proxyPort, proxy)
+  return { ports: { socket: socket?.port, proxy: proxyPort }, handlers }
 }
 
 function parseJson(text: string): unknown {

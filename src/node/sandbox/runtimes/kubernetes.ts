@@ -7,12 +7,12 @@ import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import type { Plug } from '../../../lib/plug.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { AllowProxy } from '../linux/network/allow-proxy.ts'
-import type { DoorUse } from '../linux/network/sandbox-sockets.ts'
+import type { SocketHandler } from '../linux/network/sandbox-sockets.ts'
 import { Records } from '../linux/records.ts'
 import { loadAccess } from './kubernetes/access.ts'
 import { Cluster, ClusterError, ignoreMissing } from './kubernetes/cluster.ts'
-import { runTool, type Target } from './kubernetes/exec.ts'
-import { RECORD, RELAY_CONTAINER, SANDBOX, SCOPE_LABEL, toPod, toPolicy, type Names } from './kubernetes/manifest.ts'
+import { runTool, type ContainerTarget } from './kubernetes/exec.ts'
+import { RECORD, RELAY_CONTAINER, SANDBOX, SCOPE_LABEL, toPod, toPolicy, type PodNames } from './kubernetes/manifest.ts'
 import { awaitRunning, Pod, podPath } from './kubernetes/pods.ts'
 import { probe, Relay } from './kubernetes/relay.ts'
 import { KubernetesSandbox } from './kubernetes/sandbox.ts'
@@ -46,7 +46,7 @@ const KubernetesConfig = z.strictObject({
   relayImage: z
     .string()
     .default('docker.io/library/node:24-alpine')
-    .describe('Image with `node` and a shell for the container beside the sandbox that holds its door'),
+    .describe('Image with `node` and a shell for the container beside the sandbox that holds its socket'),
   volumes: z
     .array(
       z.strictObject({
@@ -171,18 +171,18 @@ class KubernetesRuntime implements Runtime {
     const image = spec.image ?? this.#config.image
     if (image === undefined || spec.snapshot !== undefined)
       throw new RolloutError('runtime.unsupported', 'A pod starts from an image; name one, or set runtime.image')
-    const { doors, proxyPort } = planDoors(spec)
+    const { handlers, proxyPort } = planSockets(spec)
     const isClosed = spec.network.kind !== 'open'
-    const hasRelay = doors.size > 0 || (isClosed && this.#config.verifyNetwork)
+    const hasRelay = handlers.size > 0 || (isClosed && this.#config.verifyNetwork)
     const pod = toPod(spec, image, names, this.#config, hasRelay)
     const cluster = await this.#connect()
-    await this.#awaitTurn(signal)
+    await this.#awaitStart(signal)
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
     const { namespace } = cluster.access
-    const target: Target = { namespace, pod: names.name, container: SANDBOX }
+    const target: ContainerTarget = { namespace, pod: names.name, container: SANDBOX }
     try {
       // Before the pod, so that it is never without. None of these is given the signal: what was asked for would come to
       // be after we had taken it back.
@@ -197,7 +197,9 @@ class KubernetesRuntime implements Runtime {
       ])
       const folder = this.#records.folderOf(spec.id)
       const relay =
-        doors.size === 0 ? undefined : await Relay.open(cluster, relayTarget, doors, join(folder, 'doors'), signal)
+        handlers.size === 0
+          ? undefined
+          : await Relay.open(cluster, relayTarget, handlers, join(folder, 'sockets'), signal)
       if (relay !== undefined) undo.use(relay)
       signal.throwIfAborted()
       const proxy = proxyPort === undefined ? undefined : `http://127.0.0.1:${proxyPort}`
@@ -214,8 +216,8 @@ class KubernetesRuntime implements Runtime {
           ...(proxy !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
           ...spec.env,
         },
-        doorPort: spec.door?.port,
-        closeDoors: async () => relay?.[Symbol.asyncDispose](),
+        socketPort: spec.socket?.port,
+        closeSockets: async () => relay?.[Symbol.asyncDispose](),
         remove: () => this.remove(spec.id),
         now: () => this.#deps.now(),
       })
@@ -270,7 +272,7 @@ class KubernetesRuntime implements Runtime {
   }
 
   /** An id may have capitals and be longer than the name of a pod. */
-  #namesOf(id: string): Names {
+  #namesOf(id: string): PodNames {
     this.#records.folderOf(id)
     const digest = createHash('sha256').update(id).digest('hex').slice(0, 8)
     const readable = id.toLowerCase().slice(0, 24).replace(/-+$/, '')
@@ -293,7 +295,7 @@ class KubernetesRuntime implements Runtime {
     return (await Promise.all(asked)).flat()
   }
 
-  async #awaitTurn(signal: AbortSignal): Promise<void> {
+  async #awaitStart(signal: AbortSignal): Promise<void> {
     const now = this.#deps.now()
     const turn = Math.max(now, this.#nextStart)
     this.#nextStart = turn + 1000 / this.#config.startsPerSecond
@@ -303,7 +305,7 @@ class KubernetesRuntime implements Runtime {
   /** Makes the workdir, and asks for the environment of the image, which the API does not tell. */
   async #prepare(
     cluster: Cluster,
-    target: Target,
+    target: ContainerTarget,
     { workdir, folders = [] }: SandboxSpec,
     signal: AbortSignal,
   ): Promise<Record<string, string>> {
@@ -324,7 +326,7 @@ class KubernetesRuntime implements Runtime {
   }
 
   /** The API server is somebody every pod could reach if it were allowed to reach anybody. */
-  async #verify(cluster: Cluster, target: Target, signal: AbortSignal): Promise<void> {
+  async #verify(cluster: Cluster, target: ContainerTarget, signal: AbortSignal): Promise<void> {
     const { hostname: host, port, protocol } = cluster.access.server
     const addresses = [
       ['kubernetes.default.svc', '443'],
@@ -355,16 +357,16 @@ class KubernetesRuntime implements Runtime {
   }
 }
 
-function planDoors({ door, network }: SandboxSpec): {
-  doors: ReadonlyMap<number, DoorUse>
+function planSockets({ socket, network }: SandboxSpec): {
+  handlers: ReadonlyMap<number, SocketHandler>
   proxyPort: number | undefined
 } {
   const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
-  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const doors = new Map<number, DoorUse>()
-  if (door !== undefined) doors.set(door.port, door)
-  if (proxy !== undefined && proxyPort !== undefined) doors.set(proxyPort, proxy)
-  return { doors, proxyPort }
+  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== socket?.port)
+  const handlers = new Map<number, SocketHandler>()
+  if (socket !== undefined) handlers.set(socket.port, socket)
+  if (proxy !== undefined && proxyPort !== undefined) handlers.set(proxyPort, proxy)
+  return { handlers, proxyPort }
 }
 
 function policyPath(namespace: string): string {

@@ -362,7 +362,7 @@ export function describeRuntime(
       const before = traces(dir)
       for (const delay of [0, 5, 20, 60, 120]) {
         const controller = new AbortController()
-        const spec = toSpec({ door: { port: 18_181, accept: (socket) => socket.destroy() } })
+        const spec = toSpec({ socket: { port: 18_181, accept: (socket) => socket.destroy() } })
         const starting = runtime.start(spec, controller.signal).then(
           (sandbox) => sandbox.stop(),
           () => undefined,
@@ -688,14 +688,14 @@ export function describeRuntime(
         } else response.end(`you asked for ${request.url}`)
       })
       const accept = (socket: Socket) => void http.emit('connection', socket)
-      await using sandbox = await start({ door: { port: 18_080, accept } })
+      await using sandbox = await start({ socket: { port: 18_080, accept } })
       await work(sandbox, http)
       http.closeAllConnections()
     }
 
-    it('the door leads to us: requests, streams, many at once', async () => {
+    it('the socket leads to us: requests, streams, many at once', async () => {
       await withDoor(async (sandbox) => {
-        const port = sandbox.doorPort!
+        const port = sandbox.socketPort!
         expect((await runScript(sandbox, get(port, '/x'))).stdout).toContain('you asked for /x')
         const execution = await sandbox.exec({ command: ['bash', '-c', get(port, '/slow')], leftovers: 'end' })
         const times: number[] = []
@@ -707,18 +707,18 @@ export function describeRuntime(
       })
     })
 
-    it('the door can be closed on one side only', async () => {
+    it('the socket can be closed on one side only', async () => {
       const accept = (socket: Socket) => {
         let received = 0
         socket.on('data', (chunk: Buffer) => (received += chunk.length))
         socket.once('end', () => setTimeout(() => socket.end(`got ${received}`), 100))
       }
-      await using sandbox = await start({ door: { port: 18_080, accept } })
-      const script = `use IO::Socket::INET; $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => ${sandbox.doorPort}) or die; print $s "x" x 100000; $s->flush; shutdown($s, 1); print <$s>`
+      await using sandbox = await start({ socket: { port: 18_080, accept } })
+      const script = `use IO::Socket::INET; $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => ${sandbox.socketPort}) or die; print $s "x" x 100000; $s->flush; shutdown($s, 1); print <$s>`
       expect(await runCommand(sandbox, { command: ['perl', '-e', script] })).toMatchObject({ stdout: 'got 100000' })
     })
 
-    when(offline, 'the door is one port of one sandbox', async () => {
+    when(offline, 'the socket is one port of one sandbox', async () => {
       await withDoor(async (sandbox) => {
         expect(await runScript(sandbox, tryConnect('127.0.0.1', 18_081))).toMatchObject({ stdout: 'no\n' })
         expect(await runScript(shared, tryConnect('127.0.0.1', 18_080))).toMatchObject({ stdout: 'no\n' })

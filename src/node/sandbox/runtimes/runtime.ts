@@ -68,7 +68,7 @@ export interface SandboxSpec {
   limits: SandboxLimits
   network: NetworkPolicy
   /** How the model is reached, whatever the network policy. */
-  door?: Door
+  socket?: SandboxSocket
   mounts: readonly Mount[]
   /** What the workdir starts as: the result of an earlier `snapshot`. */
   snapshot?: string
@@ -88,7 +88,7 @@ export interface SandboxLimits {
 }
 
 /**
- * Whom it may talk to besides its door. `none`: nobody. `allow`: those hosts, by name, on any port. `open`: everybody the
+ * Whom it may talk to besides its socket. `none`: nobody. `allow`: those hosts, by name, on any port. `open`: everybody the
  * machine reaches, which includes services on the machine where the runtime cannot tell them apart.
  */
 export type NetworkPolicy = { kind: 'none' } | { kind: 'allow'; hosts: readonly string[] } | { kind: 'open' }
@@ -97,8 +97,8 @@ export type NetworkPolicy = { kind: 'none' } | { kind: 'allow'; hosts: readonly 
  * The one way out: a TCP port on the sandbox's own loopback whose connections are handed to us here. Nothing else of the
  * machine is reachable by it, so whoever accepts decides what can be asked for.
  */
-export interface Door {
-  /** On 127.0.0.1 inside. A wish where the sandbox shares the machine's network; `doorPort` says what it became. */
+export interface SandboxSocket {
+  /** On 127.0.0.1 inside. A wish where the sandbox shares the machine's network; `socketPort` says what it became. */
   port: number
   accept(socket: Socket): void
   /**
@@ -118,8 +118,8 @@ export interface Sandbox extends AsyncDisposable {
   readonly id: string
   /** Where commands run, as commands see it; not what was asked for where a sandbox sees the machine's own files. */
   readonly workdir: string
-  /** Where its door is; undefined without one. */
-  readonly doorPort: number | undefined
+  /** Where its socket is; undefined without one. */
+  readonly socketPort: number | undefined
   /** A command that cannot be found ends with 127, one whose `cwd` cannot be entered with 126. */
   exec(spec: ExecSpec): Promise<Execution>
   /** A file or a whole tree from this machine, modes kept, links as links. `target` is what it will be called there. */

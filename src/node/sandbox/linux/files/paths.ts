@@ -22,7 +22,7 @@ export function insidePath(path: string): string {
 }
 
 /** What is to be mounted, by no link. */
-export async function placeOf(source: string): Promise<string> {
+export async function resolveMountSource(source: string): Promise<string> {
   return realpath(source).catch((cause: unknown) => {
     throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it is not there`, { cause })
   })

@@ -9,14 +9,14 @@ import type { CopyLimits } from '../../runtimes/runtime.ts'
 import { extractTar, lstatIfThere } from './extract-tar.ts'
 
 /** A helper program of ours inside the sandbox, whose input and output are streams here. */
-export interface Helper {
+export interface HelperProcess {
   stdin: Writable
   stdout: Readable
   /** How it ended. Never rejects. */
   ended: Promise<{ exitCode: number; stderr: string }>
   kill(): void
 }
-export type StartHelper = (command: readonly [string, ...string[]]) => Helper
+export type StartHelper = (command: readonly [string, ...string[]]) => HelperProcess
 
 /** Of a helper that has gone on its own, or waits on a file that never answers. */
 const FILE_TIMEOUT_MS = 30_000
@@ -119,7 +119,7 @@ export async function readFileFrom(start: StartHelper, path: string, maxBytes: n
 }
 
 async function feed(
-  helper: Helper,
+  helper: HelperProcess,
   source: Readable | Iterable<string | Uint8Array>,
   signal: AbortSignal,
 ): Promise<void> {
@@ -132,7 +132,7 @@ async function feed(
   await check(helper, 'what was uploaded')
 }
 
-function killWhen(signal: AbortSignal, helper: Helper): Disposable {
+function killWhen(signal: AbortSignal, helper: HelperProcess): Disposable {
   const kill = () => helper.kill()
   signal.addEventListener('abort', kill, { once: true })
   if (signal.aborted) kill()
@@ -140,7 +140,7 @@ function killWhen(signal: AbortSignal, helper: Helper): Disposable {
 }
 
 /** Throws what a helper's ending means; with `codes`, only for those. */
-async function check(helper: Helper, path: string, codes?: readonly number[]): Promise<void> {
+async function check(helper: HelperProcess, path: string, codes?: readonly number[]): Promise<void> {
   const { exitCode, stderr } = await helper.ended
   if (exitCode === 0 || codes?.includes(exitCode) === false) return
   if (

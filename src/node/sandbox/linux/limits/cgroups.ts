@@ -13,26 +13,26 @@ const PERIOD_US = 100_000
 /** Older kernels let go of a group only a moment after its last process. */
 const REMOVE_ATTEMPTS = 50
 
-interface Place {
+interface CgroupFolder {
   version: 1 | 2
   folder: string
 }
 
 /** Where a group is, for whoever has to remove it when its maker is dead. */
-export type CgroupPlaces = Partial<Record<Controller, Place>>
+export type CgroupFolders = Partial<Record<Controller, CgroupFolder>>
 
 /** The kernel's accounting groups, where this process may make some: version 1, version 2, or both at once. */
 export class Cgroups {
   /** The folders below which groups are made. */
-  readonly #places: ReadonlyMap<Controller, Place>
+  readonly #roots: ReadonlyMap<Controller, CgroupFolder>
 
-  private constructor(places: ReadonlyMap<Controller, Place>) {
-    this.#places = places
+  private constructor(folders: ReadonlyMap<Controller, CgroupFolder>) {
+    this.#roots = folders
   }
 
   /** What can be used here; undefined when nothing can. */
   static detect(): Cgroups | undefined {
-    const places = new Map<Controller, Place>()
+    const folders = new Map<Controller, CgroupFolder>()
     const mounts = readIfThere('/proc/self/mounts').split('\n')
     const own = readIfThere('/proc/self/cgroup').split('\n')
     for (const line of mounts) {
@@ -43,33 +43,33 @@ export class Cgroups {
           // Below the group we are in ourselves, so that what limits us limits them too.
           const group = own.find((entry) => entry.split(':')[1]?.split(',').includes(controller))?.split(':')[2] ?? '/'
           const nested = join(folder, group)
-          places.set(controller, { version: 1, folder: existsSync(nested) ? nested : folder })
+          folders.set(controller, { version: 1, folder: existsSync(nested) ? nested : folder })
         }
       } else if (type === 'cgroup2') {
         const enabled = readIfThere(join(folder, 'cgroup.subtree_control')).split(/\s/)
         for (const controller of CONTROLLERS.filter((name) => enabled.includes(name)))
-          if (!places.has(controller)) places.set(controller, { version: 2, folder })
+          if (!folders.has(controller)) folders.set(controller, { version: 2, folder })
       }
     }
-    for (const [controller, { folder }] of places) if (!isWritable(folder)) places.delete(controller)
-    return places.size === 0 ? undefined : new Cgroups(places)
+    for (const [controller, { folder }] of folders) if (!isWritable(folder)) folders.delete(controller)
+    return folders.size === 0 ? undefined : new Cgroups(folders)
   }
 
   /** Which limits can be set. */
   get limits(): (keyof SandboxLimits)[] {
     const limits: Partial<Record<Controller, keyof SandboxLimits>> = { memory: 'memoryMb', pids: 'pids', cpu: 'cpus' }
-    return [...this.#places.keys()].map((controller) => limits[controller]).filter((limit) => limit !== undefined)
+    return [...this.#roots.keys()].map((controller) => limits[controller]).filter((limit) => limit !== undefined)
   }
 
   get version(): string {
-    return [...new Set([...this.#places.values()].map(({ version }) => `v${version}`))].join(' and ')
+    return [...new Set([...this.#roots.values()].map(({ version }) => `v${version}`))].join(' and ')
   }
 
   /** `note` writes down where they will be, before they are: whoever finds that after a crash can remove them. */
-  async create(name: string, limits: SandboxLimits, note: (places: CgroupPlaces) => Promise<void>): Promise<Cgroup> {
-    const places = [...this.#places].map(([key, { version, folder }]) => [key, { version, folder: join(folder, name) }])
-    const group = new Cgroup(Object.fromEntries(places))
-    await note(group.places)
+  async create(name: string, limits: SandboxLimits, note: (folders: CgroupFolders) => Promise<void>): Promise<Cgroup> {
+    const folders = [...this.#roots].map(([key, { version, folder }]) => [key, { version, folder: join(folder, name) }])
+    const group = new Cgroup(Object.fromEntries(folders))
+    await note(group.folders)
     try {
       await group.create(limits)
     } catch (error) {
@@ -81,10 +81,10 @@ export class Cgroups {
 }
 
 export class Cgroup {
-  readonly places: CgroupPlaces
+  readonly folders: CgroupFolders
 
-  constructor(places: CgroupPlaces) {
-    this.places = places
+  constructor(folders: CgroupFolders) {
+    this.folders = folders
   }
 
   /** A process that writes 0 to each of these belongs to the group, with all that it starts. */
@@ -143,21 +143,21 @@ export class Cgroup {
   }
 
   #all(): string[] {
-    return [...new Set(Object.values(this.places).map(({ folder }) => folder))]
+    return [...new Set(Object.values(this.folders).map(({ folder }) => folder))]
   }
 
   async #set(controller: Controller, value: string | undefined, files: Partial<Record<1 | 2, string>>): Promise<void> {
-    const place = this.places[controller]
-    const file = place === undefined ? undefined : files[place.version]
-    if (place !== undefined && file !== undefined && value !== undefined)
-      await writeFile(join(place.folder, file), value)
+    const entry = this.folders[controller]
+    const file = entry === undefined ? undefined : files[entry.version]
+    if (entry !== undefined && file !== undefined && value !== undefined)
+      await writeFile(join(entry.folder, file), value)
   }
 
   async #read(controller: Controller, files: Partial<Record<1 | 2, string>>): Promise<string | undefined> {
-    const place = this.places[controller]
-    const file = place === undefined ? undefined : files[place.version]
-    if (place === undefined || file === undefined) return undefined
-    return readFile(join(place.folder, file), 'utf8').catch(() => undefined)
+    const entry = this.folders[controller]
+    const file = entry === undefined ? undefined : files[entry.version]
+    if (entry === undefined || file === undefined) return undefined
+    return readFile(join(entry.folder, file), 'utf8').catch(() => undefined)
   }
 }
 

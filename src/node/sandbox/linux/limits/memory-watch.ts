@@ -48,7 +48,7 @@ const SYSTEM: WatchDeps = {
   kill: (ref) => signalProcess(ref, 'SIGKILL'),
 }
 
-interface Entry {
+interface WatchEntry {
   watched: Watched
   limitBytes: number
   kills: number
@@ -62,7 +62,7 @@ interface Entry {
  */
 export class MemoryWatch {
   readonly #deps: WatchDeps
-  readonly #entries = new Set<Entry>()
+  readonly #entries = new Set<WatchEntry>()
   #timer: NodeJS.Timeout | undefined
   #ticks = 0
   #available = 0
@@ -86,13 +86,13 @@ export class MemoryWatch {
     }
   }
 
-  #enter(entry: Entry): Entry {
+  #enter(entry: WatchEntry): WatchEntry {
     this.#entries.add(entry)
     this.#timer ??= setInterval(() => void this.#tick(), TICK_MS).unref()
     return entry
   }
 
-  #leave(entry: Entry): void {
+  #leave(entry: WatchEntry): void {
     this.#entries.delete(entry)
     if (this.#entries.size > 0) return
     clearInterval(this.#timer)
@@ -121,7 +121,7 @@ export class MemoryWatch {
     }
   }
 
-  async #enforce(entry: Entry, processes: readonly ProcessMemory[]): Promise<void> {
+  async #enforce(entry: WatchEntry, processes: readonly ProcessMemory[]): Promise<void> {
     const { watched, limitBytes } = entry
     const members = membersOf(watched.roots(), processes)
     const resident = members.reduce((sum, { residentBytes }) => sum + residentBytes, 0)

@@ -92,7 +92,7 @@ const CLONE3 = 435
 /** A child of one's parent instead of one's own: of whoever brought the command in, outside of what it can reach. */
 const CLONE_PARENT = 0x8000
 
-type Machine = keyof typeof MACHINES
+type Architecture = keyof typeof MACHINES
 
 /** From here on numbers mean the same calls once more, with shorter pointers. */
 const X32_CALLS = 0x4000_0000
@@ -132,7 +132,7 @@ interface Instruction {
 }
 
 /** A program of `linux/filter.h`, for `prctl(PR_SET_SECCOMP)`. Calls of another machine, as of 32 bits, are refused. */
-export function buildCallFilter(machine: Machine, { mayMount }: { mayMount: boolean }): Buffer {
+export function buildSeccompFilter(machine: Architecture, { mayMount }: { mayMount: boolean }): Buffer {
   const { index, audit, clone, socket, socketpair } = MACHINES[machine]
   const numbersOf = (calls: typeof REFUSED): number[] =>
     Object.values(calls)
@@ -191,17 +191,17 @@ function socketRules(mayMount: boolean): Instruction[] {
   ]
 }
 
-/** The bytes of a program. Jumps lead forward only, by at most 255 instructions. */
+/** The bytes of a program. Jumps prefix forward only, by at most 255 instructions. */
 function assemble(instructions: readonly Instruction[]): Buffer {
   const endings = Object.keys(ENDINGS) as Ending[]
   const lines = [...instructions, ...endings.map((each): Instruction => ({ code: RETURN, value: ENDINGS[each] }))]
-  const placeOf = (target: Ending | Label): number =>
+  const indexOf = (target: Ending | Label): number =>
     target in ENDINGS
       ? instructions.length + endings.indexOf(target as Ending)
       : instructions.findIndex(({ label }) => label === target)
   const program = Buffer.alloc(lines.length * 8)
   for (const [at, { code, value, yes, no }] of lines.entries()) {
-    const jump = (target: Ending | Label | undefined) => (target === undefined ? 0 : placeOf(target) - at - 1)
+    const jump = (target: Ending | Label | undefined) => (target === undefined ? 0 : indexOf(target) - at - 1)
     program.writeUInt16LE(code, at * 8)
     program.writeUInt8(jump(yes), at * 8 + 2)
     program.writeUInt8(jump(no), at * 8 + 3)
@@ -213,15 +213,15 @@ function assemble(instructions: readonly Instruction[]): Buffer {
 const applySeccomp = loadProgram(new URL('./apply-seccomp.pl', import.meta.url))
 
 /** What a command line begins with to have the filter; undefined where it cannot be put in place. */
-export async function findCallFilter(
+export async function findSeccompPrefix(
   env: Readonly<Record<string, string>>,
   options: { mayMount: boolean },
 ): Promise<readonly string[] | undefined> {
   const machine = process.arch
   if (machine !== 'x64' && machine !== 'arm64') return undefined
   const { prctl, keyctl } = MACHINES[machine]
-  const filter = buildCallFilter(machine, options).toString('hex')
-  const lead = ['perl', '-e', applySeccomp(), String(prctl), String(keyctl), filter] as const
-  const { exitCode } = await runProgram([...lead, 'true'], { env })
-  return exitCode === 0 ? lead : undefined
+  const filter = buildSeccompFilter(machine, options).toString('hex')
+  const prefix = ['perl', '-e', applySeccomp(), String(prctl), String(keyctl), filter] as const
+  const { exitCode } = await runProgram([...prefix, 'true'], { env })
+  return exitCode === 0 ? prefix : undefined
 }

@@ -3,7 +3,7 @@ import { createServer, type Server, type Socket } from 'node:net'
 import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { Door } from '../../runtimes/runtime.ts'
+import type { SandboxSocket } from '../../runtimes/runtime.ts'
 import type { CleanSpawn } from '../process/clean-spawn.ts'
 
 /** A hostile program can open as many connections as it likes; each costs us a file descriptor. */
@@ -16,39 +16,39 @@ const listenInPerl = loadProgram(new URL('./listen.pl', import.meta.url))
 /** The number of that system call, where we know it. */
 const SENDMSG: Partial<Record<NodeJS.Architecture, number>> = { x64: 46, arm64: 211 }
 
-/** What becomes of the connections of a door. */
-export type DoorUse = Pick<Door, 'accept' | 'isPaused'>
+/** What becomes of the connections of a handler. */
+export type SocketHandler = Pick<SandboxSocket, 'accept' | 'isPaused'>
 
-export interface DoorServer {
+export interface SocketServer {
   readonly port: number
   /** Closes it, with all connections. */
   close(): void
 }
 
 /**
- * Listens in another network namespace, without a process that stays there: `lead` is what enters it. Connections arrive
+ * Listens in another network namespace, without a process that stays there: `prefix` is what enters it. Connections arrive
  * in this process directly.
  */
 export async function listenInside(
-  { spawn, lead }: { spawn: CleanSpawn; lead: readonly string[] },
-  doors: ReadonlyMap<number, DoorUse>,
+  { spawn, prefix }: { spawn: CleanSpawn; prefix: readonly string[] },
+  handlers: ReadonlyMap<number, SocketHandler>,
   signal: AbortSignal,
-): Promise<DoorServer[]> {
-  const ports = [BACKLOG, ...doors.keys()].map(String)
-  const inNode = [...lead, process.execPath, '-e', listenInNode(), ...ports]
+): Promise<SocketServer[]> {
+  const ports = [BACKLOG, ...handlers.keys()].map(String)
+  const inNode = [...prefix, process.execPath, '-e', listenInNode(), ...ports]
   const sendmsg = SENDMSG[process.arch]
-  if (sendmsg === undefined) return listenBy(inNode, spawn, doors, signal)
-  const inPerl = [...lead, 'perl', '-e', listenInPerl(), String(sendmsg), ...ports]
+  if (sendmsg === undefined) return listenBy(inNode, spawn, handlers, signal)
+  const inPerl = [...prefix, 'perl', '-e', listenInPerl(), String(sendmsg), ...ports]
   // Perl may not be there, and how Node talks to its children is Node's own affair.
-  return listenBy(inPerl, spawn, doors, signal).catch(() => listenBy(inNode, spawn, doors, signal))
+  return listenBy(inPerl, spawn, handlers, signal).catch(() => listenBy(inNode, spawn, handlers, signal))
 }
 
 async function listenBy(
   [file, ...args]: readonly string[],
   spawn: CleanSpawn,
-  doors: ReadonlyMap<number, DoorUse>,
+  handlers: ReadonlyMap<number, SocketHandler>,
   signal: AbortSignal,
-): Promise<DoorServer[]> {
+): Promise<SocketServer[]> {
   signal.throwIfAborted()
   const child = spawn(file!, args, {
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
@@ -56,15 +56,15 @@ async function listenBy(
     signal,
     killSignal: 'SIGKILL',
   })
-  const opened: DoorServer[] = []
+  const opened: SocketServer[] = []
   let stderr = ''
   child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
   try {
     await new Promise<void>((resolve, reject) => {
       child.on('message', (message: { port: number; error?: string }, handle) => {
         if (message.error !== undefined) return reject(new Error(message.error))
-        opened.push(serve(handle as Server, message.port, doors.get(message.port)!))
-        if (opened.length === doors.size) resolve()
+        opened.push(serve(handle as Server, message.port, handlers.get(message.port)!))
+        if (opened.length === handlers.size) resolve()
       })
       child.once('error', reject)
       // Not when it exits: what it has sent may still be on its way.
@@ -76,15 +76,15 @@ async function listenBy(
     return opened
   } catch (cause) {
     child.kill('SIGKILL')
-    for (const door of opened) door.close()
+    for (const server of opened) server.close()
     signal.throwIfAborted()
     const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's door: ${reason}`, { cause })
+    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's socket: ${reason}`, { cause })
   }
 }
 
 /** Listens on this machine's own loopback; on another port when that one is taken. */
-export async function listenHere(port: number, door: DoorUse): Promise<DoorServer> {
+export async function listenHere(port: number, handler: SocketHandler): Promise<SocketServer> {
   const listen = (wanted: number) =>
     new Promise<Server>((resolve, reject) => {
       const server = createServer()
@@ -92,13 +92,13 @@ export async function listenHere(port: number, door: DoorUse): Promise<DoorServe
     })
   const server = await listen(port).catch(() => listen(0))
   const address = server.address()
-  return serve(server, typeof address === 'object' && address !== null ? address.port : port, door)
+  return serve(server, typeof address === 'object' && address !== null ? address.port : port, handler)
 }
 
-function serve(server: Server, port: number, door: DoorUse): DoorServer {
+function serve(server: Server, port: number, handler: SocketHandler): SocketServer {
   const sockets = new Set<Socket>()
   // Who is done with asking may still want to read the answer.
-  Object.assign(server, { allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false })
+  Object.assign(server, { allowHalfOpen: true, pauseOnConnect: handler.isPaused ?? false })
   server.maxConnections = MAX_CONNECTIONS
   scopeConnections(server)
   // A connection that cannot be accepted: its sandbox tries again.
@@ -107,7 +107,7 @@ function serve(server: Server, port: number, door: DoorUse): DoorServer {
     sockets.add(socket)
     socket.on('error', () => socket.destroy())
     socket.once('close', () => sockets.delete(socket))
-    door.accept(socket)
+    handler.accept(socket)
   })
   return {
     port,

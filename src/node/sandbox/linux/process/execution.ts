@@ -15,8 +15,8 @@ const DRAIN_MS = 2000
 const PIPE_BYTES = 1024 * 1024
 
 /** Where a command runs together with all that it starts, so that all of it can be ended. */
-export interface Room {
-  entry: Entry
+export interface CommandNamespace {
+  shell: WaitingShell
   /** Ends all of it; resolves when nothing is left. Idempotent. */
   close(): Promise<void>
   /**
@@ -27,12 +27,12 @@ export interface Room {
 }
 
 /**
- * A shell that has gone all the way into the room and waits to be told what to become. Getting there takes most of the
+ * A shell that has gone all the way into the namespace and waits to be told what to become. Getting there takes most of the
  * time a command needs to start, so it is done ahead where it can be. The environment comes in the same way: what leads
  * inside runs with one of its own, because names such as LD_PRELOAD would work on it too, and arguments can be read by
  * everybody on the machine.
  */
-export interface Entry {
+export interface WaitingShell {
   child: SpawnedProcess
   ended: Promise<Pick<ExecResult, 'exitCode' | 'signal'>>
   /** Whether what was spawned only waits for the first process, which is then its child. */
@@ -43,20 +43,20 @@ export interface Entry {
   stderr: Pipe
 }
 
-/** `lead` is what leads inside. */
-export async function openEntry(
-  lead: readonly string[],
+/** `prefix` is what leads inside. */
+export async function startShell(
+  prefix: readonly string[],
   {
     spawn,
     pipes,
     env,
     hasWaiter,
   }: { spawn: RemoteSpawn; pipes: Pipes; env: Record<string, string>; hasWaiter: boolean },
-): Promise<Entry> {
+): Promise<WaitingShell> {
   const [control, stdin] = [await pipes.toChild(), await pipes.toChild()]
   const [stdout, stderr] = [await pipes.fromChild(), await pipes.fromChild()]
   // Its input is what it is told; what will be the command's comes as the next free one.
-  const [file, args] = lead.length === 0 ? ['/bin/sh', []] : [lead[0]!, [...lead.slice(1), '/bin/sh']]
+  const [file, args] = prefix.length === 0 ? ['/bin/sh', []] : [prefix[0]!, [...prefix.slice(1), '/bin/sh']]
   const all = [control, stdout, stderr, stdin]
   const child = spawn(file, args, { stdio: all.map(({ childEnd }) => childEnd), env })
   const ended = endOf(child)
@@ -67,7 +67,7 @@ export async function openEntry(
 }
 
 /** Lets go of one that was never told anything. */
-export function discardEntry({ control, stdin, stdout, stderr }: Entry): void {
+export function discardShell({ control, stdin, stdout, stderr }: WaitingShell): void {
   for (const pipe of [control, stdin, stdout, stderr]) pipe.ours.destroy()
 }
 
@@ -89,13 +89,13 @@ function quote(text: string): string {
   return `'${text.replaceAll("'", "'\\''")}'`
 }
 
-export interface ExecutionDeps extends RecordDeps {
-  room: Room
+export interface NamespaceExecutionDeps extends RecordDeps {
+  namespace: CommandNamespace
 }
 
-export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps): Promise<Execution> {
-  const { room, id } = deps
-  const { child, ended, hasWaiter, control, stdin, stdout, stderr } = room.entry
+export async function startInNamespace(spec: ExecSpec & Order, deps: NamespaceExecutionDeps): Promise<Execution> {
+  const { namespace, id } = deps
+  const { child, ended, hasWaiter, control, stdin, stdout, stderr } = namespace.shell
   const order = toOrder(spec)
   const record = await ExecRecord.create(spec, deps)
   record.begin(() => void kill())
@@ -104,7 +104,7 @@ export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps
   const copies = [copy(stdout, record.spools.stdout), copy(stderr, record.spools.stderr)] as const
 
   async function kill(): Promise<void> {
-    await room.close()
+    await namespace.close()
     // What led into the sandbox ends with its child; this is for one that had not got so far.
     child.kill('SIGKILL')
     await result
@@ -114,9 +114,9 @@ export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps
     const ending = await ended
     record.stopClock()
     stdin.ours.destroy()
-    const isReclaimed = !record.isTimedOut && ending.signal === null && (await room.reclaim?.()) === true
+    const isReclaimed = !record.isTimedOut && ending.signal === null && (await namespace.reclaim?.()) === true
     if (isReclaimed || spec.leftovers === 'end' || record.isTimedOut) {
-      await room.close()
+      await namespace.close()
       await Promise.race([Promise.all(copies.map(({ done }) => done)), sleep(DRAIN_MS, undefined, { ref: false })])
     }
     await Promise.all(copies.map((each) => each.finish()))

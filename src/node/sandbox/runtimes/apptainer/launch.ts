@@ -5,16 +5,16 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { CleanSpawn } from '../../linux/process/clean-spawn.ts'
-import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, placeOf } from '../../linux/files/paths.ts'
+import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, resolveMountSource } from '../../linux/files/paths.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
 import type { SandboxRecord } from '../../linux/records.ts'
 import { endOf, readyLines, START_MS } from '../../linux/process/started.ts'
 import { toSysctls, type UserLimits } from '../../linux/limits/user-quotas.ts'
 import type { SandboxSpec } from '../runtime.ts'
-import { step, type Machine } from './steps.ts'
+import { step, type Architecture } from './steps.ts'
 
 /** Keeps the sandbox there until we let go of its input, or are gone: then all of it ends, whoever we were started by. */
-const HOLD = 'echo ready; exec >/dev/null 2>&1; read -r _'
+const INIT = 'echo ready; exec >/dev/null 2>&1; read -r _'
 /** Where an ordinary user's sandbox has what its root is made of, until it is made. */
 const PARTS = '/.polar'
 /** Apptainer's own, not the image's. */
@@ -22,16 +22,16 @@ const OWN_VARIABLE =
   /^(?:(?:APPTAINER|SINGULARITY)_.*|HOME|LD_LIBRARY_PATH|OLDPWD|PROMPT_COMMAND|PS1|PWD|SHLVL|TERM|_)$/
 
 /** Who we are to the kernel. As root, sandboxes are `owner`'s; as anybody else they are our own. */
-export interface Rights {
-  machine: Machine
+export interface Privileges {
+  architecture: Architecture
   isRoot: boolean
-  /** Of the machine. */
+  /** Of the architecture. */
   owner: number
   /** The same user and group as commands see them. */
   inside: { user: number; group: number }
 }
 
-export interface Processes {
+export interface ApptainerProcesses {
   /** Apptainer itself, outside: the sandbox ends when it does. */
   child: ChildProcess
   monitor: ProcessRef
@@ -45,7 +45,7 @@ export interface Processes {
 
 export interface LaunchOptions {
   program: readonly [string, ...string[]]
-  rights: Rights
+  privileges: Privileges
   image: string
   /** Of the snapshots that it starts from, the uppermost first. */
   layers: readonly string[]
@@ -63,13 +63,13 @@ export async function launch(
   spec: SandboxSpec,
   options: LaunchOptions,
   signal: AbortSignal,
-): Promise<{ processes: Processes; env: Readonly<Record<string, string>> }> {
-  const { rights, folder, record, spawn } = options
-  const { machine, isRoot, owner, inside } = rights
+): Promise<{ processes: ApptainerProcesses; env: Readonly<Record<string, string>> }> {
+  const { privileges, folder, record, spawn } = options
+  const { architecture, isRoot, owner, inside } = privileges
   const mounts = await Promise.all(
     spec.mounts.map(async (mount) => ({
       ...mount,
-      source: await placeOf(mount.source),
+      source: await resolveMountSource(mount.source),
       target: insidePath(mount.target),
     })),
   )
@@ -79,7 +79,7 @@ export async function launch(
   const place = [markOf(record), folder, sharedOf(spec), diskMb ?? '', memoryMb ?? ''] as const
   const folders = (spec.folders ?? []).map(insidePath)
   const owned = [workdir, INSIDE_HOME, owner, isRoot, targets.length, folders.length, ...targets, ...folders]
-  const [file, ...args] = step(machine, 'launch', ...place, ...owned, ...apptainerLine(spec, options, mounts))
+  const [file, ...args] = step(architecture, 'launch', ...place, ...owned, ...apptainerLine(spec, options, mounts))
   const deadline = AbortSignal.any([signal, AbortSignal.timeout(START_MS)])
   const env = { ...HOST_ENV, HOME: '/nonexistent', APPTAINER_CONFIGDIR: join(folder, 'apptainer'), LC_ALL: 'C.UTF-8' }
   const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'pipe'], env, detached: true })
@@ -96,7 +96,7 @@ export async function launch(
     const given = spec.snapshot === undefined ? workdir : ''
     const parts = isRoot ? ['', ''] : [PARTS, options.layers.length]
     const finish = [first, isRoot, owner, inside.user, markOf(record), given, INSIDE_HOME, ...parts, ...kinds, ...hide]
-    const { exitCode, stderr } = await runProgram(step(machine, 'finish', ...finish), { env: HOST_ENV })
+    const { exitCode, stderr } = await runProgram(step(architecture, 'finish', ...finish), { env: HOST_ENV })
     if (exitCode !== 0) throw new Error(stderr.trim() || `the last step ended with ${exitCode}`)
     return { processes: { child, monitor, first, users, helpers }, env: await environmentOf(first) }
   } catch (cause) {
@@ -128,7 +128,7 @@ async function childrenOfAllThreads(pid: number): Promise<number[]> {
 
 function apptainerLine(
   spec: SandboxSpec,
-  { program, rights, image, layers, folder }: LaunchOptions,
+  { program, privileges, image, layers, folder }: LaunchOptions,
   mounts: SandboxSpec['mounts'],
 ): string[] {
   const rw = join(folder, 'rw')
@@ -144,19 +144,19 @@ function apptainerLine(
     'exec',
     '--containall',
     '--no-privs',
-    ...(rights.isRoot ? [] : ['--userns']),
+    ...(privileges.isRoot ? [] : ['--userns']),
     '--no-mount',
     'home,tmp,sys,cwd,bind-paths',
     '--no-eval',
     '--hostname',
     'sandbox',
     ...(spec.network.kind === 'open' ? [] : ['--net', '--network', 'none']),
-    ...(rights.isRoot ? overlays.flatMap((overlay) => ['--overlay', overlay]) : []),
-    ...[...(rights.isRoot ? [] : parts), shared, ...mounts].flatMap((mount) => ['--mount', toMount(mount)]),
+    ...(privileges.isRoot ? overlays.flatMap((overlay) => ['--overlay', overlay]) : []),
+    ...[...(privileges.isRoot ? [] : parts), shared, ...mounts].flatMap((mount) => ['--mount', toMount(mount)]),
     image,
     '/bin/sh',
     '-c',
-    HOLD,
+    INIT,
   ]
 }
 
@@ -177,13 +177,13 @@ function hiddenBelow(source: string, target: string, hidden: string): string[] {
 }
 
 async function holdUsers(
-  { rights, quotas, spawn }: LaunchOptions,
+  { privileges, quotas, spawn }: LaunchOptions,
   first: ProcessRef,
   signal: AbortSignal,
 ): Promise<ProcessRef> {
-  const { machine, isRoot, owner, inside } = rights
+  const { architecture, isRoot, owner, inside } = privileges
   const limits = [quotas.pendingSignals ?? '', quotas.messageQueueBytes ?? '', ...toSysctls(quotas)]
-  const [file, ...args] = step(machine, 'holdUsers', first, isRoot, owner, inside.user, inside.group, ...limits)
+  const [file, ...args] = step(architecture, 'holdUsers', first, isRoot, owner, inside.user, inside.group, ...limits)
   const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
   try {
     await readyLines(child, ['ready'], signal)
@@ -210,12 +210,12 @@ async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string,
   return { PATH: INSIDE_PATH, ...Object.fromEntries(pairs), HOME: INSIDE_HOME }
 }
 
-export async function endSandbox({ child, monitor, first, users, helpers }: Processes): Promise<void> {
+export async function endApptainer({ child, monitor, first, users, helpers }: ApptainerProcesses): Promise<void> {
   const ended = endOf(child)
   const all = [first, monitor, users, ...helpers]
   for (const ref of all) await signalProcess(ref, 'SIGKILL')
   await ended
-  // The first process is gone when all others are; until then the machine still has something of the sandbox.
+  // The first process is gone when all others are; until then the architecture still has something of the sandbox.
   for (const ref of all) while (await isAlive(ref)) await sleep(2)
 }
 

@@ -1,5 +1,5 @@
 import { loadProgram } from '../../../../lib/process/load-program.ts'
-import { buildCallFilter } from '../../linux/limits/seccomp-filter.ts'
+import { buildSeccompFilter } from '../../linux/limits/seccomp-filter.ts'
 import type { ProcessRef } from '../../linux/process/processes.ts'
 
 /** Numbers of the system calls that Perl has no word for. */
@@ -18,22 +18,22 @@ const PROGRAMS = {
   visit: loadProgram(new URL('./visit.pl', import.meta.url)),
 }
 
-export type Machine = keyof typeof CALLS
+export type Architecture = keyof typeof CALLS
 
-/** Undefined on a machine whose system calls we do not know. */
-export function findMachine(): Machine | undefined {
+/** Undefined on a architecture whose system calls we do not know. */
+export function findArchitecture(): Architecture | undefined {
   return process.arch === 'x64' || process.arch === 'arm64' ? process.arch : undefined
 }
 
 type Argument = string | number | boolean | ProcessRef
 
-/** A command line that takes the step. Whatever is in it can be read by everybody on the machine. */
+/** A command line that takes the step. Whatever is in it can be read by everybody on the architecture. */
 export function step(
-  machine: Machine,
+  architecture: Architecture,
   program: keyof typeof PROGRAMS,
   ...args: readonly Argument[]
 ): [string, ...string[]] {
-  const calls = Object.entries(CALLS[machine]).map(([name, number]) => `${name} => ${number}`)
+  const calls = Object.entries(CALLS[architecture]).map(([name, number]) => `${name} => ${number}`)
   const script = `our %call = (${calls.join(', ')});\n${prelude()}${PROGRAMS[program]()}`
   return ['perl', '-e', script, ...args.map(toText)]
 }
@@ -44,6 +44,6 @@ function toText(argument: Argument): string {
 }
 
 /** For `enter`. */
-export function callFilterOf(machine: Machine): string {
-  return buildCallFilter(machine, { mayMount: false }).toString('hex')
+export function seccompFilterOf(architecture: Architecture): string {
+  return buildSeccompFilter(architecture, { mayMount: false }).toString('hex')
 }

@@ -1,7 +1,7 @@
 # Second half of a start, as root of the outer user namespace: starts the process that holds the inner user namespace, whose only
 # user is the user of commands, outside of the sandbox's view, and becomes bwrap. USER_NAMESPACES limits the number of nested
 # user namespaces; with 1, the inner one uses up the limit and commands cannot create another, which would give them access to
-# more of the kernel. QUOTAS limits per-user resources for this namespace; the resource limits of QUOTA_LEAD apply to the
+# more of the kernel. QUOTAS limits per-user resources for this namespace; the resource limits of QUOTA_PREFIX apply to the
 # inner namespace.
 # shellcheck disable=SC2086,SC2154,SC2016
 set -eu

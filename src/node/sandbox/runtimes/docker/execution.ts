@@ -5,10 +5,10 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
 import { ExecRecord } from '../../linux/process/exec-record.ts'
 import type { ExecResult, Execution, ExecSpec } from '../runtime.ts'
-import type { Engine } from './engine.ts'
-import { readFrames, type Frame } from './frames.ts'
+import type { ContainerEngine } from './container-engine.ts'
+import { readFrames, type OutputFrame } from './frames.ts'
 import { createExec, inspectExec, startExec } from './inside.ts'
-import type { Room, Rooms } from './rooms.ts'
+import type { CommandProcesses, ProcessTracker } from './process-tracker.ts'
 
 /** How long output may still come once every process is gone. */
 const DRAIN_MS = 2000
@@ -31,24 +31,24 @@ const WAITER = [
   'sh',
 ]
 
-export interface ExecutionDeps {
-  engine: Engine
+export interface ContainerExecutionDeps {
+  engine: ContainerEngine
   containerId: string
   user: string
   id: string
   /** For what it writes. */
   folder: string
-  rooms: Rooms
+  tracker: ProcessTracker
   now(): number
 }
 
 type FullSpec = ExecSpec & { cwd: string; env: Readonly<Record<string, string>> }
 
-export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promise<Execution> {
-  const { engine, rooms, id } = deps
-  const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => rooms.countOutOfMemory() })
-  const mark = new Mark(`polar-exit-${randomUUID()}`)
-  const { execId, socket, frames, room } = await bringIn(spec, mark, deps).catch(async (error: unknown) => {
+export async function startInContainer(spec: FullSpec, deps: ContainerExecutionDeps): Promise<Execution> {
+  const { engine, tracker, id } = deps
+  const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => tracker.countOutOfMemory() })
+  const mark = new MarkFilter(`polar-exit-${randomUUID()}`)
+  const { execId, socket, frames, processes } = await bringIn(spec, mark, deps).catch(async (error: unknown) => {
     await record.end()
     throw error
   })
@@ -72,18 +72,18 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
   }
 
   async function kill(): Promise<void> {
-    await room.close().catch(() => {})
+    await processes.close().catch(() => {})
     await result
   }
 
   async function run(): Promise<ExecResult> {
-    await ended(room, copying)
+    await ended(processes, copying)
     record.stopClock()
     if (spec.leftovers === 'end' || record.isTimedOut) {
-      await room.close().catch(() => {})
+      await processes.close().catch(() => {})
       await Promise.race([copying, sleep(DRAIN_MS)])
     } else {
-      await room.leave()
+      await processes.leave()
       await Promise.race([copying, sleep(LEAVE_MS)])
     }
     isFinished = true
@@ -99,24 +99,24 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
     result,
     output: (stream, from = 0) => record.spools[stream].read(from),
     kill,
-    signal: (name) => room.signal(name),
+    signal: (name) => processes.signal(name),
   }
 }
 
 interface Begun {
   execId: string
   socket: Duplex
-  frames: AsyncGenerator<Frame, void, undefined>
-  room: Room
+  frames: AsyncGenerator<OutputFrame, void, undefined>
+  processes: CommandProcesses
 }
 
 /** Up to the point where only a word is missing. */
 async function bringIn(
   { command, cwd, env, leftovers }: FullSpec,
-  mark: Mark,
-  { engine, containerId, user, rooms }: ExecutionDeps,
+  mark: MarkFilter,
+  { engine, containerId, user, tracker }: ContainerExecutionDeps,
 ): Promise<Begun> {
-  using _ = await rooms.expect()
+  using _ = await tracker.expect()
   const values = Object.entries(env).map(([name, value], index) => [`POLAR_ENV_${index}`, `${name}=${value}`] as const)
   const execId = await createExec(engine, containerId, {
     command: [...WAITER, ...gate(values.map(([name]) => name)), cwd, ...command],
@@ -130,8 +130,8 @@ async function bringIn(
   const timer = setTimeout(() => socket.destroy(), GATE_MS)
   try {
     const insidePid = await readGate(frames)
-    const room = await rooms.open({ execId, insidePid, mayLeave: leftovers === 'keep' })
-    return { execId, socket, frames, room }
+    const processes = await tracker.open({ execId, insidePid, mayLeave: leftovers === 'keep' })
+    return { execId, socket, frames, processes }
   } catch (error) {
     // Whoever waits at the gate reads the end of its input, and its command is never known to anybody.
     socket.destroy()
@@ -142,7 +142,7 @@ async function bringIn(
 }
 
 /**
- * Says its number, waits until its room is ready, and becomes the command. The environment comes under other names,
+ * Says its number, waits until its processes is ready, and becomes the command. The environment comes under other names,
  * because names such as LD_PRELOAD would work on the shells as well.
  */
 function gate(names: readonly string[]): string[] {
@@ -152,7 +152,7 @@ function gate(names: readonly string[]): string[] {
 }
 
 /** The number of the process that waits, in the container's own count. */
-async function readGate(frames: AsyncGenerator<Frame, void, undefined>): Promise<number> {
+async function readGate(frames: AsyncGenerator<OutputFrame, void, undefined>): Promise<number> {
   let stdout = ''
   let stderr = ''
   for (;;) {
@@ -167,21 +167,25 @@ async function readGate(frames: AsyncGenerator<Frame, void, undefined>): Promise
 }
 
 /** The end of the output tells, unless somebody else still holds it, or the command let go of it early. */
-async function ended(room: Room, copying: Promise<void>): Promise<void> {
+async function ended(processes: CommandProcesses, copying: Promise<void>): Promise<void> {
   let isDrained = false
   let wait = 50
   const drained = copying.then(() => {
     isDrained = true
     wait = 2
   })
-  while (await room.isRunning().catch(() => false)) {
+  while (await processes.isRunning().catch(() => false)) {
     const rest = sleep(wait, undefined, { ref: false })
     await (isDrained ? rest : Promise.race([drained, rest]))
     wait = Math.min(wait * 2, 500)
   }
 }
 
-async function endingOf(engine: Engine, execId: string, mark: Mark): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
+async function endingOf(
+  engine: ContainerEngine,
+  execId: string,
+  mark: MarkFilter,
+): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
   for (let attempt = 0; attempt < INSPECT_ATTEMPTS; attempt += 1) {
     const known = await inspectExec(engine, execId).catch(() => undefined)
     if (known?.Running === false && known.ExitCode != null) return toEnding(known.ExitCode, mark.isSeen)
@@ -197,7 +201,7 @@ function toEnding(code: number, isExit: boolean): Pick<ExecResult, 'exitCode' | 
 }
 
 /** Finds a word in a stream, however it was cut, and takes it out. */
-class Mark {
+class MarkFilter {
   readonly text: string
   isSeen = false
   readonly #bytes: Buffer

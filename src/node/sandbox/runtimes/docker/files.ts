@@ -8,7 +8,7 @@ import { packTree, TAR_END, tarHeader, tarPadding } from '../../../../lib/archiv
 import { RolloutError } from '../../../../model/failure.ts'
 import { extractTar, lstatIfThere } from '../../linux/files/extract-tar.ts'
 import type { CopyLimits } from '../runtime.ts'
-import { EngineError, ignoreStatus, type Engine } from './engine.ts'
+import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
 
 const FILE_TIMEOUT_MS = 30_000
 const MAX_LINKS = 10
@@ -20,7 +20,7 @@ const PathStat = z.looseObject({ mode: z.number(), linkTarget: z.string().defaul
 type PathStat = z.infer<typeof PathStat>
 
 export interface FilesDeps {
-  engine: Engine
+  engine: ContainerEngine
   containerId: string
   /** To whom what is written belongs. */
   owner: { uid: number; gid: number }
@@ -241,7 +241,7 @@ function isLink({ mode }: PathStat): boolean {
 function toRolloutError(error: unknown, path: string): RolloutError {
   if (error instanceof RolloutError) return error
   const reason = error instanceof Error ? error.message : String(error)
-  if (error instanceof EngineError && error.status === 404) {
+  if (error instanceof ContainerEngineError && error.status === 404) {
     if (/no such container|no container with/i.test(reason))
       return new RolloutError('runtime.gone', `The sandbox has vanished: ${reason}`, { cause: error })
     return new RolloutError('workspace.file-missing', `There is no ${path} in the sandbox`, { cause: error })

@@ -16,6 +16,6 @@ for (const port of ports) {
       far.once('close', () => near.destroy())
     })
     .listen(Number(port), '127.0.0.1', () => {
-      if ((left -= 1) === 0) console.log('ready')
+      if ((left -= 1) === 0) process.stdout.write('ready\n')
     })
 }

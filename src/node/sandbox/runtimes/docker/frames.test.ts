@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { readFrames, type Frame } from './frames.ts'
+import { readFrames, type OutputFrame } from './frames.ts'
 
 const frame = fc.record({
   stream: fc.constantFrom('stdout' as const, 'stderr' as const),
@@ -32,8 +32,8 @@ async function* inPieces(bytes: Buffer, size: number): AsyncGenerator<Buffer> {
   for (let at = 0; at < bytes.length; at += size) yield bytes.subarray(at, at + size)
 }
 
-async function collect(source: AsyncIterable<Buffer>): Promise<Frame[]> {
-  const frames: Frame[] = []
+async function collect(source: AsyncIterable<Buffer>): Promise<OutputFrame[]> {
+  const frames: OutputFrame[] = []
   for await (const each of readFrames(source)) frames.push({ ...each, data: Buffer.from(each.data) })
   return frames
 }

@@ -3,12 +3,12 @@ import { createServer, type Server } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { Engine } from './engine.ts'
+import { ContainerEngine } from './container-engine.ts'
 import { Images, registryOf, type PullPolicy } from './images.ts'
 
 let dir: string
 let server: Server
-let engine: Engine
+let engine: ContainerEngine
 let present: Set<string>
 let pulls: { name: string; auth: unknown }[]
 let lastLine: object
@@ -36,7 +36,7 @@ beforeEach(async () => {
     setTimeout(() => response.end(`${JSON.stringify(lastLine)}\n`), 20)
   })
   await new Promise<void>((resolve) => server.listen(join(dir, 'engine.sock'), resolve))
-  engine = new Engine(join(dir, 'engine.sock'))
+  engine = new ContainerEngine(join(dir, 'engine.sock'))
 })
 afterEach(async () => {
   await engine[Symbol.asyncDispose]()
@@ -88,7 +88,7 @@ test('require() says what the registry said', async () => {
 })
 
 test('an engine that is not there is said to be', async () => {
-  await using nobody = new Engine(join(dir, 'nobody.sock'))
+  await using nobody = new ContainerEngine(join(dir, 'nobody.sock'))
   await expect(nobody.call('GET', '/info')).rejects.toMatchObject({ code: 'runtime.unavailable' })
 })
 

@@ -1,7 +1,7 @@
 import { createInterface } from 'node:readline'
 import * as z from 'zod'
 import { RolloutError } from '../../../../model/failure.ts'
-import { EngineError, ignoreStatus, type Engine } from './engine.ts'
+import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
 
 const Image = z.looseObject({
   Id: z.string(),
@@ -20,12 +20,12 @@ export interface RegistryLogin {
 
 /** The images an engine has, and how it gets others. */
 export class Images {
-  readonly #engine: Engine
+  readonly #engine: ContainerEngine
   readonly #pull: PullPolicy
   readonly #logins: readonly RegistryLogin[]
   readonly #pulling = new Map<string, Promise<void>>()
 
-  constructor(engine: Engine, options: { pull: PullPolicy; logins: readonly RegistryLogin[] }) {
+  constructor(engine: ContainerEngine, options: { pull: PullPolicy; logins: readonly RegistryLogin[] }) {
     this.#engine = engine
     this.#pull = options.pull
     this.#logins = options.logins
@@ -42,7 +42,7 @@ export class Images {
       await this.#engine.call('DELETE', `/images/${encodeURI(name)}`).catch(ignoreStatus(404))
       return true
     } catch (error) {
-      if (error instanceof EngineError && error.status === 409) return false
+      if (error instanceof ContainerEngineError && error.status === 409) return false
       throw error
     }
   }
@@ -82,10 +82,10 @@ export class Images {
       // The status came before the work: what went wrong is the last line.
       for await (const line of createInterface({ input: body })) {
         const { error } = parseLine(line)
-        if (error !== undefined) throw new EngineError(500, error)
+        if (error !== undefined) throw new ContainerEngineError(500, error)
       }
     } catch (cause) {
-      if (!(cause instanceof EngineError)) throw cause
+      if (!(cause instanceof ContainerEngineError)) throw cause
       throw new RolloutError(
         'runtime.image-missing',
         `Image ${name} is not on this node and cannot be pulled: ${cause.message}; log in with runtime.logins, or load it and set runtime.pull to never`,

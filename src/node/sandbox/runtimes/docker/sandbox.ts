@@ -2,14 +2,14 @@ import { mkdir } from 'node:fs/promises'
 import { isAbsolute, join, normalize } from 'node:path/posix'
 import * as z from 'zod'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { DoorServer } from '../../linux/network/sandbox-sockets.ts'
+import type { SocketServer } from '../../linux/network/sandbox-sockets.ts'
 import type { Records, SandboxRecord } from '../../linux/records.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtime.ts'
-import { EngineError, ignoreStatus, type Engine } from './engine.ts'
-import { startExecution } from './execution.ts'
+import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
+import { startInContainer } from './execution.ts'
 import { ContainerFiles } from './files.ts'
 import { runInside } from './inside.ts'
-import type { Rooms } from './rooms.ts'
+import type { ProcessTracker } from './process-tracker.ts'
 
 const TOOL_TIMEOUT_MS = 60_000
 
@@ -20,8 +20,8 @@ export interface ImageTag {
   tag: string
 }
 
-export interface SandboxParts {
-  engine: Engine
+export interface DockerSandboxParts {
+  engine: ContainerEngine
   containerId: string
   /** As the engine takes it. */
   user: string
@@ -32,9 +32,9 @@ export interface SandboxParts {
   /** All that commands find in their environment, but for their own. */
   env: Readonly<Record<string, string>>
   owner: { uid: number; gid: number }
-  rooms: Rooms
-  doors: readonly DoorServer[]
-  doorPort: number | undefined
+  tracker: ProcessTracker
+  servers: readonly SocketServer[]
+  socketPort: number | undefined
   /** Whether the engine can halt it for a moment; for a user who is not root that takes control groups v2. */
   canPause: boolean
   /** Keeps a snapshot under that name, unless it is there: `commit` makes the image, and says how many bytes it adds. */
@@ -45,13 +45,13 @@ export interface SandboxParts {
 }
 
 export class DockerSandbox implements Sandbox {
-  readonly #parts: SandboxParts
+  readonly #parts: DockerSandboxParts
   readonly #files: ContainerFiles
   #execs = 0
   #freezing: Promise<void> | undefined
   #stopping: Promise<void> | undefined
 
-  constructor(parts: SandboxParts) {
+  constructor(parts: DockerSandboxParts) {
     this.#parts = parts
     const { engine, containerId, owner } = parts
     this.#files = new ContainerFiles({
@@ -70,22 +70,22 @@ export class DockerSandbox implements Sandbox {
     return this.#parts.workdir
   }
 
-  get doorPort(): number | undefined {
-    return this.#parts.doorPort
+  get socketPort(): number | undefined {
+    return this.#parts.socketPort
   }
 
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
     if (this.#freezing !== undefined)
       throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
-    const { engine, containerId, user, rooms, env } = this.#parts
+    const { engine, containerId, user, tracker, env } = this.#parts
     const folder = join(this.#parts.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
     const id = `x${(this.#execs += 1)}`
     try {
-      return await startExecution(
+      return await startInContainer(
         { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...env, ...spec.env } },
-        { engine, containerId, user, rooms, id, folder, now: () => this.#parts.now() },
+        { engine, containerId, user, tracker, id, folder, now: () => this.#parts.now() },
       )
     } catch (error) {
       this.#assertAlive()
@@ -116,7 +116,7 @@ export class DockerSandbox implements Sandbox {
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
     const diskBytes = await this.#writtenBytes().catch((error: unknown) => this.#throwGone(error))
-    const counted = this.#freezing === undefined ? await this.#parts.rooms.stats() : {}
+    const counted = this.#freezing === undefined ? await this.#parts.tracker.stats() : {}
     return { ...counted, ...(diskBytes !== undefined && { diskBytes }) }
   }
 
@@ -166,8 +166,8 @@ export class DockerSandbox implements Sandbox {
 
   /** A container that has ended has no processes, and still has its files. */
   async #freeze(): Promise<void> {
-    const { engine, containerId, doors } = this.#parts
-    for (const door of doors) door.close()
+    const { engine, containerId, servers } = this.#parts
+    for (const server of servers) server.close()
     const query = { signal: 'SIGKILL' }
     // Refused when it has ended already.
     await engine.call('POST', `/containers/${containerId}/kill`, { query }).catch(ignoreStatus(409, 500))
@@ -175,15 +175,15 @@ export class DockerSandbox implements Sandbox {
   }
 
   async #stop(): Promise<void> {
-    for (const door of this.#parts.doors) door.close()
+    for (const server of this.#parts.servers) server.close()
     await this.#parts.remove()
   }
 
   /** A tool of the container's, as its user. */
   async #runInside(command: readonly string[]): ReturnType<typeof runInside> {
-    const { engine, containerId, user, rooms } = this.#parts
+    const { engine, containerId, user, tracker } = this.#parts
     if (this.#freezing !== undefined) return { exitCode: 255, stdout: '', stderr: 'the sandbox is frozen' }
-    using _ = await rooms.expect()
+    using _ = await tracker.expect()
     return await runInside(engine, containerId, { command, user }, AbortSignal.timeout(TOOL_TIMEOUT_MS))
   }
 
@@ -200,7 +200,7 @@ export class DockerSandbox implements Sandbox {
   }
 
   #toGone(error: unknown): unknown {
-    if (!(error instanceof EngineError)) return error
+    if (!(error instanceof ContainerEngineError)) return error
     return new RolloutError('runtime.gone', `Sandbox ${this.id} does not answer any more: ${error.message}`, {
       cause: error,
     })

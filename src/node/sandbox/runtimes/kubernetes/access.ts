@@ -18,7 +18,7 @@ const PLUGIN_PATH = '/usr/local/bin:/usr/bin:/bin'
 const EARLY_MS = 60_000
 
 /** How the API server is reached and who we are there. */
-export interface Access {
+export interface ClusterAccess {
   server: URL
   tls: { ca?: string; cert?: string; key?: string; servername?: string; rejectUnauthorized?: false }
   namespace: string
@@ -26,7 +26,7 @@ export interface Access {
   token(): Promise<string | undefined>
 }
 
-export interface AccessWishes {
+export interface AccessOptions {
   kubeconfig?: string | undefined
   context?: string | undefined
   namespace?: string | undefined
@@ -42,7 +42,7 @@ const ExecPlugin = z.looseObject({
   env: z.array(z.looseObject({ name: z.string(), value: z.string() })).nullish(),
 })
 type ExecPlugin = z.infer<typeof ExecPlugin>
-const Cluster = z.looseObject({
+const ClusterEntry = z.looseObject({
   server: z.url(),
   'certificate-authority': text,
   'certificate-authority-data': text,
@@ -75,20 +75,20 @@ const Credential = z.looseObject({
 })
 
 /** From the kubeconfig that was named, or our pod's service account, or the kubeconfig of whoever runs this. */
-export async function loadAccess(wishes: AccessWishes): Promise<Access> {
+export async function loadAccess(options: AccessOptions): Promise<ClusterAccess> {
   try {
-    if (wishes.kubeconfig === undefined) {
+    if (options.kubeconfig === undefined) {
       const inside = await loadServiceAccount(SERVICE_ACCOUNT)
-      if (inside !== undefined) return { ...inside, namespace: wishes.namespace ?? inside.namespace }
+      if (inside !== undefined) return { ...inside, namespace: options.namespace ?? inside.namespace }
     }
-    return await loadKubeconfig(wishes.kubeconfig ?? join(homedir(), '.kube', 'config'), wishes)
+    return await loadKubeconfig(options.kubeconfig ?? join(homedir(), '.kube', 'config'), options)
   } catch (cause) {
     if (cause instanceof RolloutError) throw cause
     throw unavailable(describeError(cause), cause)
   }
 }
 
-async function loadServiceAccount(folder: string): Promise<Access | undefined> {
+async function loadServiceAccount(folder: string): Promise<ClusterAccess | undefined> {
   const ca = await readFile(join(folder, 'ca.crt'), 'utf8').catch(() => undefined)
   if (ca === undefined) return undefined
   return {
@@ -99,12 +99,12 @@ async function loadServiceAccount(folder: string): Promise<Access | undefined> {
   }
 }
 
-async function loadKubeconfig(path: string, wishes: AccessWishes): Promise<Access> {
+async function loadKubeconfig(path: string, options: AccessOptions): Promise<ClusterAccess> {
   const config = Kubeconfig.parse(parse(await readFile(path, 'utf8')))
-  const name = wishes.context ?? config['current-context']
+  const name = options.context ?? config['current-context']
   if (name === undefined) throw unavailable(`${path} has no current context; set runtime.context`)
   const context = Context.parse(find(config.contexts, name, 'context', path))
-  const cluster = Cluster.parse(find(config.clusters, context.cluster, 'cluster', path))
+  const cluster = ClusterEntry.parse(find(config.clusters, context.cluster, 'cluster', path))
   const user = User.parse(find(config.users, context.user, 'user', path))
   /** Of a file that is named relative to the kubeconfig, or of what is in it as base64. */
   const load = async (data: string | undefined, file: string | undefined) => {
@@ -129,7 +129,7 @@ async function loadKubeconfig(path: string, wishes: AccessWishes): Promise<Acces
       ...(cluster['tls-server-name'] !== undefined && { servername: cluster['tls-server-name'] }),
       ...(cluster['insecure-skip-tls-verify'] === true && { rejectUnauthorized: false as const }),
     },
-    namespace: wishes.namespace ?? context.namespace ?? 'default',
+    namespace: options.namespace ?? context.namespace ?? 'default',
     token: plugin?.token ?? (tokenFile === undefined ? async () => user.token : cached(fromFile)),
   }
 }

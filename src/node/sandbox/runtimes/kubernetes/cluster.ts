@@ -6,7 +6,7 @@ import { Agent, type Dispatcher } from 'undici'
 import * as z from 'zod'
 import { describeError } from '../../../../lib/fs/errno.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { Access } from './access.ts'
+import type { ClusterAccess } from './access.ts'
 
 /** Longest silence before an answer. */
 const ANSWER_MS = 60_000
@@ -33,10 +33,10 @@ export interface ClusterCall {
  * us would fill our memory.
  */
 export class Cluster implements AsyncDisposable {
-  readonly access: Access
+  readonly access: ClusterAccess
   readonly #agent: Agent
 
-  constructor(access: Access) {
+  constructor(access: ClusterAccess) {
     this.access = access
     this.#agent = new Agent({
       connect: access.tls,

@@ -3,7 +3,7 @@ import type { Duplex } from 'node:stream'
 import { once } from 'node:events'
 import * as z from 'zod'
 import { describeError } from '../../../../lib/fs/errno.ts'
-import type { Helper } from '../../linux/files/transfers.ts'
+import type { HelperProcess } from '../../linux/files/transfers.ts'
 import type { Cluster } from './cluster.ts'
 import { encodeFrame, OPCODES, readMessages } from './frames.ts'
 
@@ -14,7 +14,7 @@ const TEXT_BYTES = 64 * 1024
 const PING_MS = 20_000
 const SILENCE_MS = 60_000
 
-export interface Target {
+export interface ContainerTarget {
   namespace: string
   pod: string
   container: string
@@ -54,7 +54,7 @@ const Status = z.looseObject({
 /** Starts a program in a container. Throws when the server refuses; one that is not there ends with `refused`. */
 export async function openExec(
   cluster: Cluster,
-  { namespace, pod, container }: Target,
+  { namespace, pod, container }: ContainerTarget,
   command: readonly string[],
   handlers: ExecHandlers,
   signal?: AbortSignal,
@@ -135,7 +135,7 @@ function toEnd(text: string): ExecEnd {
 /** Runs a tool of ours to its end; one that cannot be started, or whose connection breaks, is one that failed. */
 export async function runTool(
   cluster: Cluster,
-  target: Target,
+  target: ContainerTarget,
   command: readonly string[],
   { stdin, signal }: { stdin?: string; signal?: AbortSignal } = {},
 ): Promise<{ exitCode: number; stdout: string; stderr: string }> {
@@ -154,7 +154,7 @@ export async function runTool(
 }
 
 /** The same with streams. Its input has no end: what reads it must know how much comes. */
-export function startHelper(cluster: Cluster, target: Target, command: readonly string[]): Helper {
+export function startHelper(cluster: Cluster, target: ContainerTarget, command: readonly string[]): HelperProcess {
   const stdout = new PassThrough()
   const closed = new Promise<void>((resolve) => stdout.once('close', resolve))
   const controller = new AbortController()

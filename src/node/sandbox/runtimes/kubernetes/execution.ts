@@ -6,9 +6,9 @@ import { RolloutError } from '../../../../model/failure.ts'
 import { Spool } from '../../linux/process/spool.ts'
 import type { ExecResult, Execution, ExecSpec } from '../runtime.ts'
 import { ClusterError, type Cluster } from './cluster.ts'
-import { openExec, runTool, type ExecStream, type Target } from './exec.ts'
-import { Mark } from './mark.ts'
-import type { Rooms } from './rooms.ts'
+import { openExec, runTool, type ExecStream, type ContainerTarget } from './exec.ts'
+import { MarkedMessages } from './marked-messages.ts'
+import type { PodProcesses } from './pod-processes.ts'
 import { fetchScript, launchScript, sweepScript } from './scripts.ts'
 
 const OUTPUT_BYTES = 16 * 1024 * 1024
@@ -25,10 +25,10 @@ const END_MS = 5000
 /** For all of a command's processes to be ended; a busy machine is no reason to give the pod up. */
 const SWEEP_MS = 60_000
 
-export interface ExecutionDeps {
+export interface PodExecutionDeps {
   cluster: Cluster
-  target: Target
-  rooms: Rooms
+  target: ContainerTarget
+  processes: PodProcesses
   id: string
   /** For what it writes. */
   folder: string
@@ -46,7 +46,7 @@ type Ending = Pick<ExecResult, 'exitCode' | 'signal'> & { isOutOfMemory?: boolea
 
 const KILLED: Ending = { exitCode: null, signal: 'SIGKILL' }
 
-export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promise<Execution> {
+export async function startInPod(spec: FullSpec, deps: PodExecutionDeps): Promise<Execution> {
   const maxBytes = spec.outputBytes ?? OUTPUT_BYTES
   const spools = {
     stdout: await Spool.create(join(deps.folder, `${deps.id}.stdout`), maxBytes),
@@ -103,10 +103,10 @@ class Command {
   /** How its first process ended. Never rejects. */
   readonly ending: Promise<Ending>
   readonly #spec: FullSpec
-  readonly #deps: ExecutionDeps
+  readonly #deps: PodExecutionDeps
   readonly #spools: Record<'stdout' | 'stderr', Spool>
   readonly #maxBytes: number
-  readonly #mark = new Mark(`polar-${randomUUID()}`)
+  readonly #mark = new MarkedMessages(`polar-${randomUUID()}`)
   /** Bytes of the command's own, as it wrote them; where to go on after a connection broke. */
   readonly #got = { stdout: 0, stderr: 0 }
   #settle!: (ending: Ending) => void
@@ -118,7 +118,7 @@ class Command {
   #ended: Promise<void> | undefined
   #kept: ((pids: number[]) => void) | undefined
 
-  constructor(spec: FullSpec, deps: ExecutionDeps, spools: Record<'stdout' | 'stderr', Spool>, maxBytes: number) {
+  constructor(spec: FullSpec, deps: PodExecutionDeps, spools: Record<'stdout' | 'stderr', Spool>, maxBytes: number) {
     this.#spec = spec
     this.#deps = deps
     this.#spools = spools
@@ -150,8 +150,8 @@ class Command {
 
   /** Its first process has ended; what it left behind may stay. */
   async leave(): Promise<void> {
-    const { rooms, id } = this.#deps
-    const roots = rooms.rootsBeside(id)
+    const { processes, id } = this.#deps
+    const roots = processes.rootsBeside(id)
     let pids: number[] = []
     const stream = this.#stream
     if (stream !== undefined) {
@@ -166,12 +166,12 @@ class Command {
       const { stdout } = await this.#tool(sweepTool('list', [this.#waiter], roots))
       pids = stdout.trim().split(' ').filter(Boolean).map(Number)
     }
-    rooms.leave(id, pids)
+    processes.leave(id, pids)
   }
 
   async #end(): Promise<void> {
-    const { rooms, id } = this.#deps
-    const roots = rooms.rootsBeside(id)
+    const { processes, id } = this.#deps
+    const roots = processes.rootsBeside(id)
     const stream = this.#stream
     if (stream !== undefined) {
       void stream.write(`end ${roots.join(' ')}\n`)
@@ -200,15 +200,15 @@ class Command {
   async #finish(): Promise<void> {
     await this.#take('stderr', this.#mark.rest())
     this.#isOver = true
-    this.#deps.rooms.close(this.#deps.id)
+    this.#deps.processes.close(this.#deps.id)
     this.#settle(KILLED)
   }
 
   /** Brings it in; resolves once it runs, with the reason when it does not. */
   async #launch(): Promise<string | undefined> {
-    const { cluster, target, rooms, id } = this.#deps
+    const { cluster, target, processes, id } = this.#deps
     const name = `${id}-${randomUUID().slice(0, 8)}`
-    const script = ['/bin/sh', '-c', launchScript(), 'sh', name, String(this.#maxBytes), ...rooms.takeFinished()]
+    const script = ['/bin/sh', '-c', launchScript(), 'sh', name, String(this.#maxBytes), ...processes.takeFinished()]
     const order = Buffer.from(toOrder(this.#spec, this.#mark.text))
     const input = Buffer.from(this.#spec.stdin ?? '')
     let said = ''
@@ -258,7 +258,7 @@ class Command {
     this.#waiter = waiter!
     this.#first = first!
     this.#oomBefore = oom
-    rooms.open(id, { name, waiter: waiter!, recorders: [out!, err!] })
+    processes.open(id, { name, waiter: waiter!, recorders: [out!, err!] })
     this.#stream = stream
     void stream.ended.then(() => this.#goOn(stream))
     return undefined
@@ -287,9 +287,9 @@ class Command {
   }
 
   async #fetch(): Promise<'running' | 'ended' | 'gone' | 'unreachable'> {
-    const { cluster, target, rooms, id } = this.#deps
+    const { cluster, target, processes, id } = this.#deps
     const { stdout, stderr } = this.#got
-    const args = [rooms.nameOf(id), this.#mark.text, stdout, stderr, this.#waiter].map(String)
+    const args = [processes.nameOf(id), this.#mark.text, stdout, stderr, this.#waiter].map(String)
     try {
       const stream = await openExec(
         cluster,

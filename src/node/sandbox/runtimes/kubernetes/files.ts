@@ -4,7 +4,7 @@ import { basename } from 'node:path/posix'
 import { packTree, TAR_END, tarHeader, tarPadding } from '../../../../lib/archive/tar-writer.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import { lstatIfThere } from '../../linux/files/extract-tar.ts'
-import { downloadFrom, readFileFrom, type Helper } from '../../linux/files/transfers.ts'
+import { downloadFrom, readFileFrom, type HelperProcess } from '../../linux/files/transfers.ts'
 import type { CopyLimits } from '../runtime.ts'
 
 const FILE_TIMEOUT_MS = 30_000
@@ -19,9 +19,9 @@ head -c "$3" | tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; 
 
 /** A pod's files, by tools of its image: a shell, \`tar\`, \`head\`. What it sends is read as something hostile. */
 export class PodFiles {
-  readonly #start: (command: readonly string[]) => Helper
+  readonly #start: (command: readonly string[]) => HelperProcess
 
-  constructor(start: (command: readonly string[]) => Helper) {
+  constructor(start: (command: readonly string[]) => HelperProcess) {
     this.#start = start
   }
 
@@ -83,7 +83,7 @@ export class PodFiles {
 }
 
 /** False when nobody reads any more. */
-function write({ stdin }: Helper, chunk: Uint8Array): Promise<boolean> {
+function write({ stdin }: HelperProcess, chunk: Uint8Array): Promise<boolean> {
   if (stdin.destroyed) return Promise.resolve(false)
   return new Promise((resolve) => {
     const closed = () => resolve(false)

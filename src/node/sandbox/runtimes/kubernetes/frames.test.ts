@@ -6,7 +6,7 @@ import type { Duplex } from 'node:stream'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { WebSocket } from 'undici'
-import { encodeFrame, OPCODES, readMessages, type Message } from './frames.ts'
+import { encodeFrame, OPCODES, readMessages, type WebSocketMessage } from './frames.ts'
 
 async function* cut(bytes: Buffer, sizes: readonly number[]): AsyncGenerator<Buffer, void, undefined> {
   let at = 0
@@ -17,8 +17,8 @@ async function* cut(bytes: Buffer, sizes: readonly number[]): AsyncGenerator<Buf
   }
 }
 
-async function all(source: AsyncIterable<Message>): Promise<Message[]> {
-  const messages: Message[] = []
+async function all(source: AsyncIterable<WebSocketMessage>): Promise<WebSocketMessage[]> {
+  const messages: WebSocketMessage[] = []
   for await (const { opcode, data } of source) messages.push({ opcode, data: Buffer.from(data) })
   return messages
 }

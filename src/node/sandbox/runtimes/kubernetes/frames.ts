@@ -2,7 +2,7 @@ import { randomBytes } from 'node:crypto'
 
 export const OPCODES = { continuation: 0, text: 1, binary: 2, close: 8, ping: 9, pong: 10 } as const
 
-export interface Message {
+export interface WebSocketMessage {
   opcode: number
   data: Buffer
 }
@@ -34,7 +34,7 @@ export function encodeFrame(opcode: number, data: Uint8Array, isMasked: boolean)
 }
 
 /** Whole messages, in order; one that came in fragments is put together, and control frames come between as they are. */
-export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerator<Message, void, undefined> {
+export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerator<WebSocketMessage, void, undefined> {
   let rest: Buffer = Buffer.alloc(0)
   let fragments: Buffer[] = []
   let opcode = 0

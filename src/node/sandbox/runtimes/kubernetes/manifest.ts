@@ -31,7 +31,7 @@ export interface ManifestSettings {
   lifetimeSeconds: number
 }
 
-export interface Names {
+export interface PodNames {
   name: string
   scope: string
 }
@@ -40,7 +40,7 @@ export interface Names {
 export function toPod(
   spec: SandboxSpec,
   image: string,
-  { name, scope }: Names,
+  { name, scope }: PodNames,
   settings: ManifestSettings,
   hasRelay: boolean,
 ): object {
@@ -149,7 +149,7 @@ export function toPod(
 }
 
 /** Nobody in, nobody out, names neither. What may be reached with `allow` is reached through us. */
-export function toPolicy({ name, scope }: Names, settings: ManifestSettings): object {
+export function toPolicy({ name, scope }: PodNames, settings: ManifestSettings): object {
   return {
     apiVersion: 'networking.k8s.io/v1',
     kind: 'NetworkPolicy',
@@ -173,7 +173,7 @@ export function toRecord({ id, labels, leaseUntil }: Pick<SandboxSpec, 'id' | 'l
   return JSON.stringify({ id, labels, leaseUntil })
 }
 
-function toLabels({ name, scope }: Names, { labels }: ManifestSettings): Record<string, string> {
+function toLabels({ name, scope }: PodNames, { labels }: ManifestSettings): Record<string, string> {
   return { ...labels, 'app.kubernetes.io/managed-by': 'polar', [SCOPE_LABEL]: scope, [NAME_LABEL]: name }
 }
 

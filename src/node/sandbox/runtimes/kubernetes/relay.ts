@@ -5,9 +5,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { DoorUse } from '../../linux/network/sandbox-sockets.ts'
+import type { SocketHandler } from '../../linux/network/sandbox-sockets.ts'
 import type { Cluster } from './cluster.ts'
-import { openExec, type ExecStream, type Target } from './exec.ts'
+import { openExec, type ExecStream, type ContainerTarget } from './exec.ts'
 import { relayProtocol } from './relay-protocol.ts'
 
 const { headerBytes, windowBytes, maxConnections, kinds } = relayProtocol
@@ -24,20 +24,20 @@ interface Connection {
 }
 
 /**
- * The doors of a pod. A program of ours listens inside, in a container beside the sandbox's that shares nothing with it but
+ * The handlers of a pod. A program of ours listens inside, in a container beside the sandbox's that shares nothing with it but
  * the network, and hands connections on over the exec it was started by. So no packet of the sandbox has to leave its pod,
  * a policy that denies everything can stay as it is, no address of ours is reachable from any pod, and where we run (in the
  * cluster, beside it, behind a NAT) does not matter. The other way, an address of ours that the policy allows, would need a
  * route to us from every pod, rules for where policies and address translation meet, and a listener that pods of others
  * can try.
  *
- * A connection that breaks takes the door's connections with it, as a restarted server would; the program is started again
+ * A connection that breaks takes the handler's connections with it, as a restarted server would; the program is started again
  * and the port is there again.
  */
 export class Relay implements AsyncDisposable {
   readonly #cluster: Cluster
-  readonly #target: Target
-  readonly #doors: ReadonlyMap<number, DoorUse>
+  readonly #target: ContainerTarget
+  readonly #handlers: ReadonlyMap<number, SocketHandler>
   readonly #folder: string
   readonly #servers: Server[] = []
   readonly #accepted = new Set<Socket>()
@@ -46,15 +46,15 @@ export class Relay implements AsyncDisposable {
 
   static async open(
     cluster: Cluster,
-    target: Target,
-    doors: ReadonlyMap<number, DoorUse>,
+    target: ContainerTarget,
+    handlers: ReadonlyMap<number, SocketHandler>,
     folder: string,
     signal: AbortSignal,
   ): Promise<Relay> {
-    const relay = new Relay(cluster, target, doors, folder)
+    const relay = new Relay(cluster, target, handlers, folder)
     try {
       await mkdir(folder, { mode: 0o700 })
-      for (const [port, door] of doors) await relay.#listen(port, door)
+      for (const [port, handler] of handlers) await relay.#listen(port, handler)
       await relay.#start(signal)
       return relay
     } catch (error) {
@@ -64,10 +64,15 @@ export class Relay implements AsyncDisposable {
     }
   }
 
-  private constructor(cluster: Cluster, target: Target, doors: ReadonlyMap<number, DoorUse>, folder: string) {
+  private constructor(
+    cluster: Cluster,
+    target: ContainerTarget,
+    handlers: ReadonlyMap<number, SocketHandler>,
+    folder: string,
+  ) {
     this.#cluster = cluster
     this.#target = target
-    this.#doors = doors
+    this.#handlers = handlers
     this.#folder = folder
   }
 
@@ -79,12 +84,12 @@ export class Relay implements AsyncDisposable {
   }
 
   /** Connections arrive as real sockets: whoever accepts may rely on all that these can do. */
-  async #listen(port: number, door: DoorUse): Promise<void> {
-    const server = createServer({ allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false }, (socket) => {
+  async #listen(port: number, handler: SocketHandler): Promise<void> {
+    const server = createServer({ allowHalfOpen: true, pauseOnConnect: handler.isPaused ?? false }, (socket) => {
       this.#accepted.add(socket)
       socket.on('error', () => socket.destroy())
       socket.once('close', () => this.#accepted.delete(socket))
-      door.accept(socket)
+      handler.accept(socket)
     })
     server.maxConnections = maxConnections
     scopeConnections(server)
@@ -97,7 +102,7 @@ export class Relay implements AsyncDisposable {
   }
 
   async #start(signal: AbortSignal): Promise<void> {
-    const ports = [...this.#doors.keys()].map(String)
+    const ports = [...this.#handlers.keys()].map(String)
     const live = new Map<number, Connection>()
     let complaint = ''
     let toReady!: (reason: string | undefined) => void
@@ -131,7 +136,7 @@ export class Relay implements AsyncDisposable {
       stream.close()
       throw new RolloutError(
         'runtime.start-failed',
-        `Cannot open the sandbox's door with runtime.relayImage: ${failure}`,
+        `Cannot open the sandbox's socket with runtime.relayImage: ${failure}`,
       )
     }
     void ended.then(() => this.#restart())

@@ -1,5 +1,5 @@
 /** Finds what was said between a mark and a semicolon in a stream that is somebody else's, however it was cut. */
-export class Mark {
+export class MarkedMessages {
   readonly text: string
   /** What was said last; undefined before that. */
   last: string | undefined

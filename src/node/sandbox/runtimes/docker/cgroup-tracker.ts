@@ -4,53 +4,53 @@ import { Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
-import { Cgroup, type CgroupPlaces } from '../../linux/limits/cgroups.ts'
+import { Cgroup, type CgroupFolders } from '../../linux/limits/cgroups.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
 import type { SandboxStats } from '../runtime.ts'
-import type { Engine } from './engine.ts'
+import type { ContainerEngine } from './container-engine.ts'
 import { inspectExec } from './inside.ts'
-import type { Room, RoomCommand, Rooms } from './rooms.ts'
+import type { CommandProcesses, TrackedCommand, ProcessTracker } from './process-tracker.ts'
 
 const PID_ATTEMPTS = 20
 const { O_NONBLOCK, O_RDONLY } = constants
 
-type Controller = keyof CgroupPlaces
-type Place = NonNullable<CgroupPlaces[Controller]>
+type Controller = keyof CgroupFolders
+type CgroupFolder = NonNullable<CgroupFolders[Controller]>
 
 /**
  * For an engine on this machine when we are root: the container's processes are processes of ours, in a control group.
  * Every command gets a group of its own below that, which nothing in the container can leave, however it forks.
  */
-export class HostRooms implements Rooms {
+export class CgroupTracker implements ProcessTracker {
   readonly first: ProcessRef
-  readonly #engine: Engine
+  readonly #engine: ContainerEngine
   readonly #group: Cgroup
   /** Where the groups of commands are made. */
-  readonly #place: Place
+  readonly #parent: CgroupFolder
   /** What the first process waits for. */
   #idle: number | undefined
   #expected = 0
   #count = 0
 
   /** Undefined when the engine's processes cannot be seen from here: a remote one, or one in a virtual machine. */
-  static async find(engine: Engine, containerId: string, pid: number): Promise<HostRooms | undefined> {
+  static async find(engine: ContainerEngine, containerId: string, pid: number): Promise<CgroupTracker | undefined> {
     if (process.getuid?.() !== 0) return undefined
     const first = await identify(pid)
     const groups = await readFile(`/proc/${pid}/cgroup`, 'utf8').catch(() => '')
     // Another machine's process number may well be one of ours; the group is named after the container.
     if (first === undefined || !groups.includes(containerId)) return undefined
-    const places = placesOf(groups, await readFile('/proc/self/mounts', 'utf8'))
-    if (places.pids === undefined || !existsSync(places.pids.folder)) return undefined
-    const rooms = new HostRooms(engine, first, places, places.pids)
-    ;[rooms.#idle] = await childrenOf(pid)
-    return rooms
+    const folders = cgroupFoldersOf(groups, await readFile('/proc/self/mounts', 'utf8'))
+    if (folders.pids === undefined || !existsSync(folders.pids.folder)) return undefined
+    const tracker = new CgroupTracker(engine, first, folders, folders.pids)
+    ;[tracker.#idle] = await childrenOf(pid)
+    return tracker
   }
 
-  private constructor(engine: Engine, first: ProcessRef, places: CgroupPlaces, place: Place) {
+  private constructor(engine: ContainerEngine, first: ProcessRef, folders: CgroupFolders, parent: CgroupFolder) {
     this.#engine = engine
     this.first = first
-    this.#group = new Cgroup(places)
-    this.#place = place
+    this.#group = new Cgroup(folders)
+    this.#parent = parent
   }
 
   async expect(): Promise<Disposable> {
@@ -62,18 +62,18 @@ export class HostRooms implements Rooms {
     }
   }
 
-  async open({ execId, insidePid, mayLeave }: RoomCommand): Promise<Room> {
+  async open({ execId, insidePid, mayLeave }: TrackedCommand): Promise<CommandProcesses> {
     const pid = await this.#pidOf(execId)
     const line = await lineOf(pid)
     const [waiter, first] = [await identify(pid), await identify(line.at(-1) ?? pid)]
     if (waiter === undefined || first === undefined || (await insideNumber(first.pid)) !== insidePid)
       throw new RolloutError('runtime.gone', 'The command was gone before it began')
-    const folder = join(this.#place.folder, `polar-${(this.#count += 1)}-${execId.slice(0, 12)}`)
-    const group = new Cgroup({ pids: { ...this.#place, folder } })
+    const folder = join(this.#parent.folder, `polar-${(this.#count += 1)}-${execId.slice(0, 12)}`)
+    const group = new Cgroup({ pids: { ...this.#parent, folder } })
     await group.create({})
     for (const each of line) await writeFile(join(folder, 'cgroup.procs'), String(each))
     const end = async () => {
-      await stopForking(group, this.#place, folder)
+      await stopForking(group, this.#parent, folder)
       await group.remove()
       if (existsSync(folder)) await signalProcess(this.first, 'SIGKILL')
       await this.#sweep()
@@ -114,7 +114,7 @@ export class HostRooms implements Rooms {
   /** Besides the first process and its own, nothing belongs in the container's own group: it would be a command that hid there. */
   async #sweep(): Promise<void> {
     if (this.#expected > 0) return
-    const members = await readFile(join(this.#place.folder, 'cgroup.procs'), 'utf8').catch(() => '')
+    const members = await readFile(join(this.#parent.folder, 'cgroup.procs'), 'utf8').catch(() => '')
     for (const pid of members.split('\n').filter(Boolean).map(Number)) {
       const ref = pid === this.first.pid || pid === this.#idle ? undefined : await identify(pid)
       if (ref !== undefined && this.#expected === 0) await signalProcess(ref, 'SIGKILL')
@@ -153,7 +153,7 @@ function drain(fd: number): void {
 }
 
 /** So that what forks faster than it is killed comes to an end too. */
-async function stopForking(group: Cgroup, { version }: Place, folder: string): Promise<void> {
+async function stopForking(group: Cgroup, { version }: CgroupFolder, folder: string): Promise<void> {
   if (!existsSync(folder)) return
   if (version === 1) await group.create({ pids: 0 })
   else await writeFile(join(folder, 'cgroup.kill'), '1').catch(() => {})
@@ -162,12 +162,12 @@ async function stopForking(group: Cgroup, { version }: Place, folder: string): P
 const CONTROLLERS: readonly Controller[] = ['memory', 'pids', 'cpu', 'cpuacct']
 
 /** A process's groups, from its /proc/<pid>/cgroup, as folders of this machine. */
-export function placesOf(groups: string, mounts: string): CgroupPlaces {
+export function cgroupFoldersOf(groups: string, mounts: string): CgroupFolders {
   const lines = groups.split('\n').map((line) => line.split(':'))
   const mounted = mounts.split('\n').map((line) => line.split(' '))
   const unified = mounted.find(([, , type]) => type === 'cgroup2')?.[1]
   const unifiedPath = lines.find(([number, names]) => number === '0' && names === '')?.[2]
-  const places = CONTROLLERS.map((controller): [Controller, Place | undefined] => {
+  const folders = CONTROLLERS.map((controller): [Controller, CgroupFolder | undefined] => {
     const path = lines.find(([, names]) => names?.split(',').includes(controller))?.[2]
     const folder = mounted.find(
       ([, , type, options]) => type === 'cgroup' && options?.split(',').includes(controller),
@@ -176,5 +176,5 @@ export function placesOf(groups: string, mounts: string): CgroupPlaces {
     if (unified === undefined || unifiedPath === undefined) return [controller, undefined]
     return [controller, { version: 2, folder: join(unified, unifiedPath) }]
   })
-  return Object.fromEntries(places.filter(([, place]) => place !== undefined))
+  return Object.fromEntries(folders.filter(([, parent]) => parent !== undefined))
 }

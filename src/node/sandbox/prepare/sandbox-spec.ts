@@ -6,7 +6,7 @@ import type { RuntimeSpec } from '../../../model/task.ts'
 import { askedNetwork } from '../../../model/task-notices.ts'
 import { FOLDER_VARIABLES, stepWithSessionDir } from '../../session/session-environment.ts'
 import type {
-  Door,
+  SandboxSocket,
   Mount,
   NetworkPolicy,
   Runtime,
@@ -21,13 +21,13 @@ export const LEASE_MS = 5 * 60_000
 /** A fork bomb ends here unless a task says otherwise. */
 const USUAL_PIDS = 4096
 
-export interface SandboxParts {
+export interface SandboxSpecOptions {
   role: 'agent' | 'grader'
   nodeId: string
   mounts: readonly Mount[]
-  door?: Door
+  socket?: SandboxSocket
   /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
-  usualMemoryMb?: number
+  defaultMemoryMb?: number
   now: number
 }
 
@@ -40,10 +40,10 @@ export function backendOf(spec: RuntimeSpec | null | undefined): string | undefi
 export function toSandboxSpec(
   { sessionId, task }: SessionOrder,
   runtime: Pick<Runtime, 'kind' | 'capabilities'>,
-  parts: SandboxParts,
+  parts: SandboxSpecOptions,
 ): SandboxSpec {
   const spec = task.runtime
-  const { role, nodeId, door } = parts
+  const { role, nodeId, socket } = parts
   assertFolders(spec, runtime)
   const network = toNetwork(spec, runtime)
   return {
@@ -53,9 +53,9 @@ export function toSandboxSpec(
     workdir: spec?.workdir ?? '/workspace',
     folders: Object.values(FOLDER_VARIABLES),
     env: { ...FOLDER_VARIABLES, ...spec?.env },
-    limits: toLimits(spec, runtime, parts.usualMemoryMb),
+    limits: toLimits(spec, runtime, parts.defaultMemoryMb),
     network,
-    ...(door === undefined ? {} : { door }),
+    ...(socket === undefined ? {} : { socket }),
     mounts: [
       ...parts.mounts,
       ...toMounts('runtime.kwargs.volumes', spec?.kwargs['volumes']),
@@ -77,7 +77,7 @@ function assertFolders(spec: RuntimeSpec | null | undefined, runtime: Pick<Runti
 function toLimits(
   spec: RuntimeSpec | null | undefined,
   runtime: Pick<Runtime, 'kind' | 'capabilities'>,
-  usualMemoryMb: number | undefined,
+  defaultMemoryMb: number | undefined,
 ): SandboxLimits {
   const { limits: able } = runtime.capabilities
   const asked = {
@@ -92,8 +92,8 @@ function toLimits(
   return {
     ...(able.includes('pids') ? { pids: USUAL_PIDS } : {}),
     // Some runtimes keep files of a sandbox with a disk limit in memory, and the kernel counts them as such.
-    ...(able.includes('memoryMb') && usualMemoryMb !== undefined
-      ? { memoryMb: usualMemoryMb + (asked.diskMb ?? 0) }
+    ...(able.includes('memoryMb') && defaultMemoryMb !== undefined
+      ? { memoryMb: defaultMemoryMb + (asked.diskMb ?? 0) }
       : {}),
     ...asked,
   }

@@ -14,14 +14,14 @@ export interface SandboxUser {
   /** Owner of the files of snapshots. The same as `uid` for a sandbox without a user of its own. */
   shared: number
   /** Lets another sandbox have the number. Idempotent. */
-  giveBack(): void
+  release(): void
 }
 
 /**
  * The users that sandboxes of root run as. The kernel counts inotify instances, pending signals, processes, epoll watches,
  * pipe buffers and keys per user, so each sandbox has a user of its own where that is possible.
  */
-export class UserNumbers {
+export class SandboxUsers {
   readonly #shared: number
   readonly #taken = new Set<number>()
 
@@ -33,15 +33,15 @@ export class UserNumbers {
    * A sandbox that finds files of the shared user, in a writable mount, or in a snapshot that cannot be shown to it as its
    * own (`canMap`), runs as the shared user.
    */
-  take({ snapshot, mounts }: Pick<SandboxSpec, 'snapshot' | 'mounts'>, canMap: boolean): SandboxUser {
+  acquire({ snapshot, mounts }: Pick<SandboxSpec, 'snapshot' | 'mounts'>, canMap: boolean): SandboxUser {
     const shared = this.#shared
     if ((snapshot !== undefined && !canMap) || mounts.some(({ isReadOnly }) => !isReadOnly))
-      return { uid: shared, shared, giveBack: () => {} }
+      return { uid: shared, shared, release: () => {} }
     // Random, because other processes of this machine may have sandboxes of the same range.
     let uid = shared + DISTANCE + randomInt(COUNT)
     while (this.#taken.has(uid) && this.#taken.size < COUNT) uid = shared + DISTANCE + randomInt(COUNT)
     this.#taken.add(uid)
-    return { uid, shared, giveBack: () => void this.#taken.delete(uid) }
+    return { uid, shared, release: () => void this.#taken.delete(uid) }
   }
 }
 

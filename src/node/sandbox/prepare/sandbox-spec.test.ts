@@ -3,7 +3,7 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { SessionOrder } from '../../../model/session-order.ts'
 import { RuntimeSpec, TaskRequest } from '../../../model/task.ts'
 import type { RuntimeCapabilities, SandboxSpec } from '../runtimes/runtime.ts'
-import { backendOf, LEASE_MS, toSandboxSpec, type SandboxParts } from './sandbox-order.ts'
+import { backendOf, LEASE_MS, toSandboxSpec, type SandboxSpecOptions } from './sandbox-spec.ts'
 
 const able: RuntimeCapabilities = {
   isolatesFiles: true,
@@ -16,7 +16,7 @@ const able: RuntimeCapabilities = {
 /** As `local` is: whatever the machine has. */
 const unable: RuntimeCapabilities = { ...able, networks: ['open'], limits: [] }
 
-const parts: SandboxParts = { role: 'agent', nodeId: 'node-1', mounts: [], now: 1000 }
+const parts: SandboxSpecOptions = { role: 'agent', nodeId: 'node-1', mounts: [], now: 1000 }
 
 function orderOf(runtime?: Record<string, unknown>): SessionOrder {
   const task = {
@@ -30,7 +30,7 @@ function orderOf(runtime?: Record<string, unknown>): SessionOrder {
 
 function specOf(
   runtime?: Record<string, unknown>,
-  { capabilities = able, ...more }: Partial<SandboxParts> & { capabilities?: RuntimeCapabilities } = {},
+  { capabilities = able, ...more }: Partial<SandboxSpecOptions> & { capabilities?: RuntimeCapabilities } = {},
 ): SandboxSpec {
   return toSandboxSpec(orderOf(runtime), { kind: 'box', capabilities }, { ...parts, ...more })
 }
@@ -94,10 +94,10 @@ test.each([{ allow_internet: false }, { allow_hosts: ['pypi.org'] }])(
 )
 
 test('a task that names no memory gets the usual limit, and its disk limit on top', () => {
-  expect(specOf({}, { usualMemoryMb: 2000 }).limits).toEqual({ pids: 4096, memoryMb: 2000 })
-  expect(specOf({ storage_mb: 500 }, { usualMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 2500, diskMb: 500 })
-  expect(specOf({ memory_mb: 64, storage_mb: 500 }, { usualMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 64 })
-  expect(specOf({}, { usualMemoryMb: 2000, capabilities: unable }).limits).toEqual({})
+  expect(specOf({}, { defaultMemoryMb: 2000 }).limits).toEqual({ pids: 4096, memoryMb: 2000 })
+  expect(specOf({ storage_mb: 500 }, { defaultMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 2500, diskMb: 500 })
+  expect(specOf({ memory_mb: 64, storage_mb: 500 }, { defaultMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 64 })
+  expect(specOf({}, { defaultMemoryMb: 2000, capabilities: unable }).limits).toEqual({})
 })
 
 test('limits are those of the task', () => {
@@ -153,12 +153,12 @@ test('volumes that are no list are refused', () => {
   expect(codeOf(() => specOf({ kwargs: { volumes: '/data:/data' } }))).toBe('config.invalid')
 })
 
-test('image, workdir, environment and door are passed on; a very long name is cut for the label', () => {
-  const door = { port: 8080, accept: () => {} }
+test('image, workdir, environment and socket are passed on; a very long name is cut for the label', () => {
+  const socket = { port: 8080, accept: () => {} }
   const order = orderOf({ image: 'python:3.13', workdir: '/testbed', env: { A: '1', LOGS_DIR: '/logs' } })
   order.task.task_id = 'x'.repeat(300)
-  const spec = toSandboxSpec(order, { kind: 'box', capabilities: able }, { ...parts, role: 'grader', door })
-  expect(spec).toMatchObject({ image: 'python:3.13', workdir: '/testbed', env: { A: '1', LOGS_DIR: '/logs' }, door })
+  const spec = toSandboxSpec(order, { kind: 'box', capabilities: able }, { ...parts, role: 'grader', socket })
+  expect(spec).toMatchObject({ image: 'python:3.13', workdir: '/testbed', env: { A: '1', LOGS_DIR: '/logs' }, socket })
   expect(spec.id).toMatch(/^grader-/)
   expect(spec.labels['task']).toHaveLength(200)
 })

@@ -4,41 +4,41 @@ import { join } from 'node:path'
 import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { DoorServer, DoorUse } from '../../linux/network/sandbox-sockets.ts'
+import type { SocketServer, SocketHandler } from '../../linux/network/sandbox-sockets.ts'
 import type { Mount } from '../runtime.ts'
-import type { Engine } from './engine.ts'
+import type { ContainerEngine } from './container-engine.ts'
 import { createExec, startExec } from './inside.ts'
 import { readFrames } from './frames.ts'
-import type { Room, Rooms } from './rooms.ts'
+import type { CommandProcesses, ProcessTracker } from './process-tracker.ts'
 
 const NODE = '/.polar/node'
-const SOCKETS = '/.polar/doors'
+const SOCKETS = '/.polar/sockets'
 const MAX_CONNECTIONS = 512
 const READY_MS = 30_000
 
 const forward = loadProgram(new URL('./forward.cjs', import.meta.url))
 
 /**
- * Doors into a network that we cannot enter: sockets in a folder that the container has too, and a process of ours in it
+ * OpenSockets into a network that we cannot enter: sockets in a folder that the container has too, and a process of ours in it
  * that leads to them. Takes a Node that runs on the image's libraries, and what it needs counts as the container's.
  */
-export class ForwardedDoors implements AsyncDisposable {
+export class ForwardedSockets implements AsyncDisposable {
   readonly #servers: Server[] = []
   readonly #sockets = new Set<Socket>()
   readonly #folder: string
-  readonly #doors: ReadonlyMap<number, DoorUse>
+  readonly #handlers: ReadonlyMap<number, SocketHandler>
 
   /** The folder must be out of others' reach, because the sockets in it are not. */
-  static async create(folder: string, doors: ReadonlyMap<number, DoorUse>): Promise<ForwardedDoors> {
-    const created = new ForwardedDoors(folder, doors)
+  static async create(folder: string, handlers: ReadonlyMap<number, SocketHandler>): Promise<ForwardedSockets> {
+    const created = new ForwardedSockets(folder, handlers)
     await mkdir(folder, { mode: 0o755 })
-    for (const [port, door] of doors) await created.#listen(join(folder, String(port)), door)
+    for (const [port, handler] of handlers) await created.#listen(join(folder, String(port)), handler)
     return created
   }
 
-  private constructor(folder: string, doors: ReadonlyMap<number, DoorUse>) {
+  private constructor(folder: string, handlers: ReadonlyMap<number, SocketHandler>) {
     this.#folder = folder
-    this.#doors = doors
+    this.#handlers = handlers
   }
 
   /** What the container needs for it. */
@@ -50,10 +50,13 @@ export class ForwardedDoors implements AsyncDisposable {
   }
 
   /** Once the container runs. */
-  async open(engine: Engine, container: { containerId: string; user: string; rooms: Rooms }): Promise<DoorServer[]> {
-    const room = await this.#forward(engine, container)
-    await room.leave()
-    return [...this.#doors.keys()].map((port) => ({ port, close: () => void this[Symbol.asyncDispose]() }))
+  async open(
+    engine: ContainerEngine,
+    container: { containerId: string; user: string; tracker: ProcessTracker },
+  ): Promise<SocketServer[]> {
+    const processes = await this.#forward(engine, container)
+    await processes.leave()
+    return [...this.#handlers.keys()].map((port) => ({ port, close: () => void this[Symbol.asyncDispose]() }))
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -62,11 +65,11 @@ export class ForwardedDoors implements AsyncDisposable {
   }
 
   async #forward(
-    engine: Engine,
-    { containerId, user, rooms }: { containerId: string; user: string; rooms: Rooms },
-  ): Promise<Room> {
-    using _ = await rooms.expect()
-    const command = [NODE, '-e', forward(), SOCKETS, ...[...this.#doors.keys()].map(String)]
+    engine: ContainerEngine,
+    { containerId, user, tracker }: { containerId: string; user: string; tracker: ProcessTracker },
+  ): Promise<CommandProcesses> {
+    using _ = await tracker.expect()
+    const command = [NODE, '-e', forward(), SOCKETS, ...[...this.#handlers.keys()].map(String)]
     const execId = await createExec(engine, containerId, { command, user })
     const socket = await startExec(engine, execId)
     socket.on('error', () => socket.destroy())
@@ -78,16 +81,16 @@ export class ForwardedDoors implements AsyncDisposable {
     }
     clearTimeout(timer)
     socket.destroy()
-    if (said.includes('ready')) return await rooms.open({ execId, insidePid: 0, mayLeave: true })
-    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's door with ${process.execPath}: ${said}`)
+    if (said.includes('ready')) return await tracker.open({ execId, insidePid: 0, mayLeave: true })
+    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's socket with ${process.execPath}: ${said}`)
   }
 
-  async #listen(path: string, door: DoorUse): Promise<void> {
-    const server = createServer({ allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false }, (socket) => {
+  async #listen(path: string, handler: SocketHandler): Promise<void> {
+    const server = createServer({ allowHalfOpen: true, pauseOnConnect: handler.isPaused ?? false }, (socket) => {
       this.#sockets.add(socket)
       socket.on('error', () => socket.destroy())
       socket.once('close', () => this.#sockets.delete(socket))
-      door.accept(socket)
+      handler.accept(socket)
     })
     server.maxConnections = MAX_CONNECTIONS
     scopeConnections(server)

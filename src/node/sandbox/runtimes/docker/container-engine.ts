@@ -10,7 +10,7 @@ const API = '/v1.41'
 const ANSWER_MS = 120_000
 const CONNECTIONS = 64
 
-export interface EngineCall {
+export interface ContainerEngineCall {
   query?: Readonly<Record<string, string>>
   json?: unknown
   tar?: AsyncIterable<Uint8Array> | Iterable<Uint8Array>
@@ -19,10 +19,10 @@ export interface EngineCall {
 }
 
 /**
- * A Docker Engine API on a unix socket: Docker's own or Podman's. We use about fifteen calls of it, so this is all there is
+ * A Docker ContainerEngine API on a unix socket: Docker's own or Podman's. We use about fifteen calls of it, so this is all there is
  * to the client; dockerode does the same over the same HTTP and brings 66 packages (19 MB), gRPC and SSH among them.
  */
-export class Engine implements AsyncDisposable {
+export class ContainerEngine implements AsyncDisposable {
   readonly #socketPath: string
   #agent: Agent
 
@@ -31,8 +31,8 @@ export class Engine implements AsyncDisposable {
     this.#agent = this.#createAgent()
   }
 
-  /** The answer's JSON; undefined when it is empty. Throws EngineError for a status from 400. */
-  async call(method: Dispatcher.HttpMethod, path: string, call: EngineCall = {}): Promise<unknown> {
+  /** The answer's JSON; undefined when it is empty. Throws ContainerEngineError for a status from 400. */
+  async call(method: Dispatcher.HttpMethod, path: string, call: ContainerEngineCall = {}): Promise<unknown> {
     const { body } = await this.open(method, path, call)
     const text = await body.text()
     try {
@@ -43,7 +43,11 @@ export class Engine implements AsyncDisposable {
   }
 
   /** The answer as it comes; whoever calls reads its body to the end, or destroys it. */
-  async open(method: Dispatcher.HttpMethod, path: string, call: EngineCall = {}): Promise<Dispatcher.ResponseData> {
+  async open(
+    method: Dispatcher.HttpMethod,
+    path: string,
+    call: ContainerEngineCall = {},
+  ): Promise<Dispatcher.ResponseData> {
     const { json, tar, headers, signal } = call
     const type = tar === undefined ? 'application/json' : 'application/x-tar'
     let answer: Dispatcher.ResponseData
@@ -63,7 +67,7 @@ export class Engine implements AsyncDisposable {
     // Whoever has had enough destroys it, which is no failure.
     answer.body.on('error', () => {})
     if (answer.statusCode < 400) return answer
-    throw new EngineError(answer.statusCode, messageOf(await answer.body.text()))
+    throw new ContainerEngineError(answer.statusCode, messageOf(await answer.body.text()))
   }
 
   /** For `exec`: the connection itself, both ways, once the engine has agreed to stop speaking HTTP on it. */
@@ -91,7 +95,7 @@ export class Engine implements AsyncDisposable {
         const chunks: Buffer[] = []
         answer.on('data', (chunk: Buffer) => chunks.push(chunk))
         answer.once('end', () =>
-          reject(new EngineError(answer.statusCode ?? 500, messageOf(Buffer.concat(chunks).toString()))),
+          reject(new ContainerEngineError(answer.statusCode ?? 500, messageOf(Buffer.concat(chunks).toString()))),
         )
       })
       call.once('error', (error) => reject(this.#unreachable(error)))
@@ -126,8 +130,8 @@ export class Engine implements AsyncDisposable {
 }
 
 /** What the engine itself refused. */
-export class EngineError extends Error {
-  override readonly name = 'EngineError'
+export class ContainerEngineError extends Error {
+  override readonly name = 'ContainerEngineError'
   readonly status: number
 
   constructor(status: number, message: string) {
@@ -139,7 +143,7 @@ export class EngineError extends Error {
 /** Lets a missing thing be: what was to be removed is gone, what was to be stopped has stopped. */
 export function ignoreStatus(...statuses: readonly number[]): (error: unknown) => undefined {
   return (error) => {
-    if (error instanceof EngineError && statuses.includes(error.status)) return undefined
+    if (error instanceof ContainerEngineError && statuses.includes(error.status)) return undefined
     throw error
   }
 }

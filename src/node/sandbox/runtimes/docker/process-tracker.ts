@@ -1,7 +1,7 @@
 import type { SandboxStats } from '../runtime.ts'
 
 /** One command's processes in a container. */
-export interface Room {
+export interface CommandProcesses {
   /** Whether its first process has not ended. */
   isRunning(): Promise<boolean>
   /** To its first process. */
@@ -12,7 +12,7 @@ export interface Room {
   leave(): Promise<void>
 }
 
-export interface RoomCommand {
+export interface TrackedCommand {
   execId: string
   /** Of its first process, as the container counts. */
   insidePid: number
@@ -21,11 +21,11 @@ export interface RoomCommand {
 }
 
 /** How the processes of a container's commands are told apart, which the engine cannot do. */
-export interface Rooms {
-  /** Held while a command is brought in: until it has its room, nobody knows its processes. */
+export interface ProcessTracker {
+  /** Held while a command is brought in: until it has its processes, nobody knows its processes. */
   expect(): Promise<Disposable>
   /** The first process is still ours at that moment: it waits until it is told to become the command. */
-  open(command: RoomCommand): Promise<Room>
+  open(command: TrackedCommand): Promise<CommandProcesses>
   /** How often the kernel has killed for want of memory so far; undefined where that cannot be known. */
   countOutOfMemory(): Promise<number | undefined>
   stats(): Promise<SandboxStats>

@@ -2,9 +2,9 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
 import { loadProgram } from '../../../../lib/process/load-program.ts'
 import type { SandboxStats } from '../runtime.ts'
-import type { Engine } from './engine.ts'
+import type { ContainerEngine } from './container-engine.ts'
 import { inspectExec, runInside } from './inside.ts'
-import type { Room, RoomCommand, Rooms } from './rooms.ts'
+import type { CommandProcesses, TrackedCommand, ProcessTracker } from './process-tracker.ts'
 
 const sweep = loadProgram(new URL('./sweep.sh', import.meta.url))
 
@@ -20,8 +20,8 @@ const Stats = z.looseObject({
  * the other's. What cannot be ended so ends with the container. Under Podman, which closes a command's output with its
  * first process, what stays behind must not write to it.
  */
-export class InsideRooms implements Rooms {
-  readonly #engine: Engine
+export class TreeTracker implements ProcessTracker {
+  readonly #engine: ContainerEngine
   readonly #containerId: string
   readonly #user: string
   readonly #live = new Set<number>()
@@ -30,7 +30,7 @@ export class InsideRooms implements Rooms {
   #expected = 0
   #sweeping: Promise<unknown> | undefined
 
-  constructor(engine: Engine, containerId: string, user: string) {
+  constructor(engine: ContainerEngine, containerId: string, user: string) {
     this.#engine = engine
     this.#user = user
     this.#containerId = containerId
@@ -46,7 +46,7 @@ export class InsideRooms implements Rooms {
     }
   }
 
-  async open({ execId, insidePid }: RoomCommand): Promise<Room> {
+  async open({ execId, insidePid }: TrackedCommand): Promise<CommandProcesses> {
     this.#live.add(insidePid)
     const end = async () => {
       this.#live.delete(insidePid)

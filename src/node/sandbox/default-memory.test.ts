@@ -1,7 +1,7 @@
 import { totalmem } from 'node:os'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { machineMemory, usualMemoryMb } from './usual-memory.ts'
+import { machineMemory, defaultMemoryMb } from './default-memory.ts'
 
 const GB = 1024 ** 3
 
@@ -12,16 +12,16 @@ test.each([
   [4 * GB, { run: 4, postrun: 4 }, 1024],
   [GB, { run: 1, postrun: 1 }, 768],
 ])('a sandbox of a machine with %d bytes and widths %j gets %d MB', (bytes, widths, expected) => {
-  expect(usualMemoryMb(bytes, widths)).toBe(expected)
+  expect(defaultMemoryMb(bytes, widths)).toBe(expected)
 })
 
-test('usualMemoryMb() is a positive integer and at most three quarters of the machine', () => {
+test('defaultMemoryMb() is a positive integer and at most three quarters of the machine', () => {
   fc.assert(
     fc.property(
       fc.integer({ min: 64 * 1024 ** 2, max: 2 ** 45 }),
       fc.record({ run: fc.integer({ min: 1, max: 1000 }), postrun: fc.integer({ min: 1, max: 1000 }) }),
       (bytes, widths) => {
-        const megabytes = usualMemoryMb(bytes, widths)
+        const megabytes = defaultMemoryMb(bytes, widths)
         expect(Number.isInteger(megabytes)).toBe(true)
         expect(megabytes).toBeGreaterThan(0)
         expect(megabytes * 1024 ** 2).toBeLessThanOrEqual(bytes * 0.75)

@@ -11,7 +11,7 @@ const LEAST_MB = 1024
  * Memory of a sandbox whose task names none, in MB: three quarters of the machine's memory, divided by the number of agents
  * and graders that may run at a time, but not less than 1024. Below that the sum of all limits exceeds the machine.
  */
-export function usualMemoryMb(machineBytes: number, { run, postrun }: Pick<StageWidths, 'run' | 'postrun'>): number {
+export function defaultMemoryMb(machineBytes: number, { run, postrun }: Pick<StageWidths, 'run' | 'postrun'>): number {
   const all = Math.floor((machineBytes * FOR_SANDBOXES) / MB)
   return Math.max(1, Math.min(all, Math.max(LEAST_MB, Math.floor(all / (run + postrun)))))
 }

@@ -2,36 +2,36 @@ import { chmod, mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import { openEntry, type Entry, type Room } from '../../linux/process/execution.ts'
-import { HostedPlace } from '../../linux/process-namespace.ts'
-import { countKills, joinLead, readStats, type Cell, type Counters } from '../../linux/hosted-sandbox.ts'
-import { closeDoors, proxyVariables, type Doors } from '../../linux/network/open-sockets.ts'
+import { startShell, type WaitingShell, type CommandNamespace } from '../../linux/process/execution.ts'
+import { HostedNamespace } from '../../linux/process-namespace.ts'
+import { countKills, joinPrefix, readStats, type SandboxProcess, type Counters } from '../../linux/hosted-sandbox.ts'
+import { closeSockets, proxyVariables, type OpenSockets } from '../../linux/network/open-sockets.ts'
 import { COVERED, HOST_ENV, insidePath } from '../../linux/files/paths.ts'
 import type { Pipes } from '../../linux/process/pipes.ts'
 import { childrenOf, identify, type ProcessRef } from '../../linux/process/processes.ts'
 import { removeTree, type SandboxRecord } from '../../linux/records.ts'
-import { RoomPool } from '../../linux/namespace-pool.ts'
+import { NamespacePool } from '../../linux/namespace-pool.ts'
 import type { Snapshots } from '../../linux/files/snapshots.ts'
 import type { RemoteSpawn } from '../../linux/process/spawner.ts'
 import { readyLines, START_MS } from '../../linux/process/started.ts'
-import { shareTree, type SandboxUser } from '../../linux/limits/user-numbers.ts'
+import { shareTree, type SandboxUser } from '../../linux/limits/sandbox-users.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
-import { endSandbox, layerOf, type Processes, type Rights } from './launch.ts'
-import { callFilterOf, step } from './steps.ts'
+import { endApptainer, layerOf, type ApptainerProcesses, type Privileges } from './launch.ts'
+import { seccompFilterOf, step } from './steps.ts'
 
-export interface CellOptions extends Counters {
+export interface ApptainerProcessOptions extends Counters {
   spec: SandboxSpec
   /** Undefined for our own. */
   user: SandboxUser | undefined
-  rights: Rights
+  privileges: Privileges
   record: SandboxRecord
   folder: string
-  processes: Processes
+  processes: ApptainerProcesses
   /** What the image sets. */
   env: Readonly<Record<string, string>>
   /** Most processes of its user namespace where no control group counts them; absent: no limit. */
   maxProcesses: number | undefined
-  doors: Doors
+  sockets: OpenSockets
   /** Names of the snapshots it stands on. */
   below: readonly string[]
   snapshots: Snapshots
@@ -40,29 +40,32 @@ export interface CellOptions extends Counters {
   discard(): Promise<void>
 }
 
-export class ApptainerCell implements Cell {
+export class ApptainerSandboxProcess implements SandboxProcess {
   readonly record: SandboxRecord
   readonly folder: string
   readonly workdir: string
-  readonly doorPort: number | undefined
+  readonly socketPort: number | undefined
   readonly env: Readonly<Record<string, string>>
-  readonly #options: CellOptions
-  readonly #callFilter: string
-  readonly #rooms: RoomPool<HostedPlace>
+  readonly #options: ApptainerProcessOptions
+  readonly #seccompFilter: string
+  readonly #namespaces: NamespacePool<HostedNamespace>
 
-  constructor(options: CellOptions) {
+  constructor(options: ApptainerProcessOptions) {
     this.record = options.record
     this.folder = options.folder
     this.workdir = insidePath(options.spec.workdir)
-    this.doorPort = options.doors.doorPort
+    this.socketPort = options.sockets.socketPort
     this.#options = options
-    this.#callFilter = callFilterOf(options.rights.machine)
+    this.#seccompFilter = seccompFilterOf(options.privileges.architecture)
     this.env = {
       ...options.env,
-      ...proxyVariables(options.doors),
+      ...proxyVariables(options.sockets),
       ...options.spec.env,
     }
-    this.#rooms = new RoomPool({ make: () => this.#makePlace(), enter: (place) => this.#openEntry(place.first) })
+    this.#namespaces = new NamespacePool({
+      make: () => this.#createNamespace(),
+      enter: (namespace) => this.#startShell(namespace.first),
+    })
   }
 
   isAlive(): boolean {
@@ -70,11 +73,11 @@ export class ApptainerCell implements Cell {
     return child.exitCode === null && child.signalCode === null
   }
 
-  openRoom(): Promise<Room> {
-    return this.#rooms.take()
+  openNamespace(): Promise<CommandNamespace> {
+    return this.#namespaces.acquire()
   }
 
-  toolLead(): readonly string[] {
+  toolPrefix(): readonly string[] {
     return this.#enter(this.#options.processes.first)
   }
 
@@ -88,7 +91,7 @@ export class ApptainerCell implements Cell {
   }
 
   async freeze(): Promise<void> {
-    closeDoors(this.#options.doors)
+    closeSockets(this.#options.sockets)
   }
 
   async snapshot(name: string): Promise<void> {
@@ -108,20 +111,20 @@ export class ApptainerCell implements Cell {
   }
 
   async close(): Promise<void> {
-    const { processes, doors, cgroup, memory } = this.#options
-    closeDoors(doors)
+    const { processes, sockets, cgroup, memory } = this.#options
+    closeSockets(sockets)
     memory?.[Symbol.dispose]()
-    await endSandbox(processes)
-    await this.#rooms.close()
+    await endApptainer(processes)
+    await this.#namespaces.close()
     await cgroup?.remove()
     await this.#options.discard()
   }
 
-  async #makePlace(): Promise<HostedPlace> {
-    const { processes, rights, spec, spawn } = this.#options
-    const { machine, isRoot, owner } = rights
+  async #createNamespace(): Promise<HostedNamespace> {
+    const { processes, privileges, spec, spawn } = this.#options
+    const { architecture, isRoot, owner } = privileges
     const [file, ...args] = step(
-      machine,
+      architecture,
       'createNamespace',
       processes.first,
       isRoot,
@@ -135,7 +138,7 @@ export class ApptainerCell implements Cell {
       const [pid] = await childrenOf(child.pid!)
       const first = pid === undefined ? undefined : await identify(pid)
       if (first === undefined) throw new Error('it ended at once')
-      return new HostedPlace({ child, first, canTell: true })
+      return new HostedNamespace({ child, first, canTell: true })
     } catch (cause) {
       child.kill('SIGKILL')
       const reason = cause instanceof Error ? cause.message : String(cause)
@@ -145,27 +148,29 @@ export class ApptainerCell implements Cell {
     }
   }
 
-  #openEntry(first: ProcessRef): Promise<Entry> {
+  #startShell(first: ProcessRef): Promise<WaitingShell> {
     const { cgroup, maxProcesses, spawn, pipes } = this.#options
-    const lead = [
-      ...joinLead(cgroup?.joinFiles ?? []),
+    const prefix = [
+      ...joinPrefix(cgroup?.joinFiles ?? []),
       ...(maxProcesses === undefined ? [] : ['prlimit', `--nproc=${maxProcesses}:${maxProcesses}`]),
       ...this.#enter(first),
     ]
-    return openEntry(lead, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
+    return startShell(prefix, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
   }
 
   /** Leads from here to the namespaces of that process, as the user commands run as. */
   #enter(first: ProcessRef): string[] {
-    const { processes, rights, spec } = this.#options
-    const { machine, isRoot, owner } = rights
-    return step(machine, 'enter', first, processes.users, isRoot, owner, hasNetwork(spec), this.#callFilter)
+    const { processes, privileges, spec } = this.#options
+    const { architecture, isRoot, owner } = privileges
+    return step(architecture, 'enter', first, processes.users, isRoot, owner, hasNetwork(spec), this.#seccompFilter)
   }
 
-  /** With the rights to read whatever the sandbox wrote, but on this side. */
+  /** With the privileges to read whatever the sandbox wrote, but on this side. */
   #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
-    const { processes, rights } = this.#options
-    return runProgram(step(rights.machine, 'visit', processes.monitor, rights.isRoot, ...command), { env: HOST_ENV })
+    const { processes, privileges } = this.#options
+    return runProgram(step(privileges.architecture, 'visit', processes.monitor, privileges.isRoot, ...command), {
+      env: HOST_ENV,
+    })
   }
 }
 

@@ -1,4 +1,4 @@
-interface Room {
+interface TrackedCommand {
   /** Of its folder in the pod. */
   name: string
   /** Below it is the command. */
@@ -11,16 +11,16 @@ interface Room {
  * can change it. A process that cut that link belongs to nobody, and ends with the next command that ends; where two
  * commands run at once, it may have been the other's.
  */
-export class Rooms {
-  readonly #live = new Map<string, Room>()
+export class PodProcesses {
+  readonly #live = new Map<string, TrackedCommand>()
   readonly #names = new Map<string, string>()
   /** Left behind by commands that may leave something. */
   readonly #kept = new Set<number>()
   readonly #finished = new Set<string>()
 
-  open(id: string, room: Room): void {
-    this.#live.set(id, room)
-    this.#names.set(id, room.name)
+  open(id: string, command: TrackedCommand): void {
+    this.#live.set(id, command)
+    this.#names.set(id, command.name)
   }
 
   nameOf(id: string): string {
@@ -35,14 +35,14 @@ export class Rooms {
   /** What must stay when that one ends: all others, and what takes down the end of its output. */
   rootsBeside(id: string): number[] {
     const own = this.#live.get(id)?.recorders ?? []
-    const others = [...this.#live].filter(([other]) => other !== id).map(([, room]) => room)
+    const others = [...this.#live].filter(([other]) => other !== id).map(([, command]) => command)
     return [...own, ...others.flatMap(({ waiter, recorders }) => [waiter, ...recorders]), ...this.#kept]
   }
 
   close(id: string): void {
-    const room = this.#live.get(id)
-    if (!this.#live.delete(id) || room === undefined) return
-    this.#finished.add(room.name)
+    const command = this.#live.get(id)
+    if (!this.#live.delete(id) || command === undefined) return
+    this.#finished.add(command.name)
   }
 
   /** What it left behind may stay, and what takes down what that says. */

@@ -1,10 +1,10 @@
 import { expect, test } from 'vitest'
-import { Mark } from './mark.ts'
+import { MarkedMessages } from './marked-messages.ts'
 
 test('a mark is found and taken out, however the stream is cut, and what only looks like its beginning stays', () => {
   const text = Buffer.from('errpolar-x polar-xyz ended exit 3 0;rest polar-xy polar-xyz kept 1 2;')
   for (let size = 1; size <= text.length; size += 1) {
-    const mark = new Mark('polar-xyz')
+    const mark = new MarkedMessages('polar-xyz')
     let content = ''
     const words: string[] = []
     for (let at = 0; at < text.length; at += size) {

@@ -30,7 +30,7 @@ export type BubblewrapConfig = z.infer<typeof BubblewrapConfig>
 /** bwrap itself, for a sandbox or for a room of one: what differs are the namespaces. */
 export function bwrapLine(
   { program, userNamespaces }: BubblewrapConfig,
-  hold: string,
+  init: string,
   namespaces: readonly string[],
 ): string[] {
   const options = ['--die-with-parent', '--as-pid-1', '--unshare-pid', ...namespaces]
@@ -56,7 +56,7 @@ export function bwrapLine(
     'PATH',
     INSIDE_PATH,
   ]
-  return [program, ...options, ...tree, ...covered, ...rights, '/bin/sh', '-c', hold]
+  return [program, ...options, ...tree, ...covered, ...rights, '/bin/sh', '-c', init]
 }
 
 /** Leads to the outer user namespace, where we are root. */
