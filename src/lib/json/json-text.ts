@@ -1,13 +1,17 @@
 import { holdsMoreValuesThan, nestsDeeperThan } from './json-depth.ts'
 
+/** Returns undefined for text that is not JSON. */
+export function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
+}
+
 /** Whether a text is JSON. */
 export function isJson(text: string): boolean {
-  try {
-    JSON.parse(text)
-    return true
-  } catch {
-    return false
-  }
+  return parseJson(text) !== undefined
 }
 
 /** Shorter texts cost little, whatever they hold. */

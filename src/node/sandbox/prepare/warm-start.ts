@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { orAborted } from '../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { PrepareAction } from '../../../model/task.ts'
 import { digestTree } from '../../harness/install/digest-tree.ts'
@@ -54,7 +55,7 @@ export class WarmStarts {
       }
       const underway = this.#underway.get(snapshot)
       if (underway === undefined) return this.#startFirst(spec, { snapshot, actions, options }, signal)
-      await untilAborted(underway, signal)
+      await orAborted(underway, signal)
     }
   }
 
@@ -109,16 +110,6 @@ function isKept(sandbox: Sandbox, snapshot: string): Promise<boolean> {
     () => true,
     () => false,
   )
-}
-
-async function untilAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
-  signal.throwIfAborted()
-  const { promise, resolve } = Promise.withResolvers<void>()
-  const stop = (): void => resolve()
-  signal.addEventListener('abort', stop, { once: true })
-  await Promise.race([work, promise])
-  signal.removeEventListener('abort', stop)
-  signal.throwIfAborted()
 }
 
 async function snapshotName(spec: SandboxSpec, actions: readonly PrepareAction[]): Promise<string> {

@@ -4,12 +4,14 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
 import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import type { Plug } from '../../../lib/plug.ts'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import { AllowProxy } from '../linux/network/allow-proxy.ts'
+import { planSockets, proxyVariables } from '../linux/network/open-sockets.ts'
 import { createCleanSpawn } from '../linux/process/clean-spawn.ts'
 import { listenInside, type SocketServer, type SocketHandler } from '../linux/network/sandbox-sockets.ts'
 import { signalProcess } from '../linux/process/processes.ts'
 import { Records } from '../linux/records.ts'
+import { StartPacer } from '../linux/start-pacer.ts'
 import { snapshotConfig, Snapshots } from '../linux/files/snapshots.ts'
 import { ForwardedSockets } from './docker/forwarded-sockets.ts'
 import { ContainerEngine, ContainerEngineError, ignoreStatus } from './docker/container-engine.ts'
@@ -88,7 +90,6 @@ export const docker: Plug<typeof DockerConfig, RuntimeDeps, Runtime> = {
  * are, nobody inside can end it.
  */
 const INIT = ['/bin/sh', '-c', 'while :; do sleep 2147483647 & wait; done']
-const PROXY_PORTS = [3128, 3129] as const
 const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
 const REMOVE_ATTEMPTS = 20
@@ -142,12 +143,13 @@ class DockerRuntime implements Runtime {
   readonly #scope: string
   readonly #spawn = createCleanSpawn()
   readonly #surroundings = new Map<string, Promise<Surroundings>>()
-  #nextStart = 0
+  readonly #pacer: StartPacer
   #securityOptions: Promise<readonly string[]> | undefined
 
   constructor(config: DockerConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
+    this.#pacer = new StartPacer(config.startsPerSecond, () => deps.now())
     this.#limits = [...KERNEL_LIMITS, ...diskLimit(config)]
     this.#engine = new ContainerEngine(config.socket)
     this.#images = new Images(this.#engine, config)
@@ -214,7 +216,7 @@ class DockerRuntime implements Runtime {
     const name = this.#imageFor(spec)
     const image = await this.#requireImage(spec, name, signal)
     const user = this.#config.user === 'image' ? image.Config?.User || '0:0' : this.#config.user
-    await this.#awaitStart(signal)
+    await this.#pacer.wait(signal)
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
@@ -222,7 +224,7 @@ class DockerRuntime implements Runtime {
     const below = spec.snapshot === undefined ? [] : await this.#snapshots.use(spec.snapshot)
     const folder = this.#records.folderOf(spec.id)
     try {
-      const { ports, handlers } = planSockets(spec)
+      const { handlers, proxyPort } = planSockets(spec)
       const forwarded =
         handlers.size === 0 || this.#entersHost
           ? undefined
@@ -239,7 +241,6 @@ class DockerRuntime implements Runtime {
       const servers = await this.#openSockets(handlers, { containerId, user, tracker, forwarded }, signal)
       undo.defer(() => servers.forEach((socket) => socket.close()))
       signal.throwIfAborted()
-      const proxy = ports.proxy === undefined ? undefined : `http://127.0.0.1:${ports.proxy}`
       undo.move()
       return new DockerSandbox({
         engine: this.#engine,
@@ -251,13 +252,13 @@ class DockerRuntime implements Runtime {
         workdir: spec.workdir,
         env: {
           ...surroundings.env,
-          ...(proxy !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+          ...proxyVariables({ proxyPort }),
           ...spec.env,
         },
         owner: surroundings.owner,
         tracker,
         servers,
-        socketPort: ports.socket,
+        socketPort: spec.socket?.port,
         canPause: hasGroups,
         keep: (snapshot, commit) => this.#keep(snapshot, below, commit),
         remove: () => this.#end(spec.id, tracker),
@@ -368,13 +369,6 @@ class DockerRuntime implements Runtime {
     const image = await this.#images.find(name)
     if (image !== undefined) return image
     throw new RolloutError('runtime.image-missing', `There is no snapshot ${spec.snapshot} here`)
-  }
-
-  async #awaitStart(signal: AbortSignal): Promise<void> {
-    const now = this.#deps.now()
-    const turn = Math.max(now, this.#nextStart)
-    this.#nextStart = turn + 1000 / this.#config.startsPerSecond
-    if (turn > now) await sleep(turn - now, undefined, { signal })
   }
 
   async #createContainer(spec: SandboxSpec, image: string, ownMounts: readonly Mount[]): Promise<string> {
@@ -541,26 +535,4 @@ function canUseGroups(info: Info): boolean {
 
 function diskLimit({ diskQuota }: DockerConfig): (keyof SandboxLimits)[] {
   return diskQuota ? ['diskMb'] : []
-}
-
-interface SocketPlan {
-  ports: { socket: number | undefined; proxy: number | undefined }
-  handlers: ReadonlyMap<number, SocketHandler>
-}
-
-function planSockets({ socket, network }: SandboxSpec): SocketPlan {
-  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
-  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== socket?.port)
-  const handlers = new Map<number, SocketHandler>()
-  if (socket !== undefined) handlers.set(socket.port, socket)
-  if (proxy !== undefined && proxyPort !== undefined) handlers.set(proxyPort, proxy)
-  return { ports: { socket: socket?.port, proxy: proxyPort }, handlers }
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

@@ -5,10 +5,11 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
 import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import type { Plug } from '../../../lib/plug.ts'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import { AllowProxy } from '../linux/network/allow-proxy.ts'
-import type { SocketHandler } from '../linux/network/sandbox-sockets.ts'
+import { planSockets, proxyVariables } from '../linux/network/open-sockets.ts'
 import { Records } from '../linux/records.ts'
+import { StartPacer } from '../linux/start-pacer.ts'
 import { loadAccess } from './kubernetes/access.ts'
 import { Cluster, ClusterError, ignoreMissing } from './kubernetes/cluster.ts'
 import { runTool, type ContainerTarget } from './kubernetes/exec.ts'
@@ -87,7 +88,6 @@ export const kubernetes: Plug<typeof KubernetesConfig, RuntimeDeps, Runtime> = {
   create: (config, deps) => new KubernetesRuntime(config, deps),
 }
 
-const PROXY_PORTS = [3128, 3129] as const
 const TOOL_MS = 60_000
 /** A policy may take effect a moment after the pod has started. */
 const POLICY_MS = 10_000
@@ -129,11 +129,12 @@ class KubernetesRuntime implements Runtime {
   readonly #records: Records
   readonly #scope: string
   #connecting: Promise<Cluster> | undefined
-  #nextStart = 0
+  readonly #pacer: StartPacer
 
   constructor(config: KubernetesConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
+    this.#pacer = new StartPacer(config.startsPerSecond, () => deps.now())
     this.#records = new Records(deps.dir)
     this.#scope = config.scope ?? createHash('sha256').update(`${hostname()}\0${deps.dir}`).digest('hex').slice(0, 10)
   }
@@ -176,7 +177,7 @@ class KubernetesRuntime implements Runtime {
     const hasRelay = handlers.size > 0 || (isClosed && this.#config.verifyNetwork)
     const pod = toPod(spec, image, names, this.#config, hasRelay)
     const cluster = await this.#connect()
-    await this.#awaitStart(signal)
+    await this.#pacer.wait(signal)
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
@@ -202,7 +203,6 @@ class KubernetesRuntime implements Runtime {
           : await Relay.open(cluster, relayTarget, handlers, join(folder, 'sockets'), signal)
       if (relay !== undefined) undo.use(relay)
       signal.throwIfAborted()
-      const proxy = proxyPort === undefined ? undefined : `http://127.0.0.1:${proxyPort}`
       undo.move()
       return new KubernetesSandbox({
         cluster,
@@ -213,7 +213,7 @@ class KubernetesRuntime implements Runtime {
         workdir: spec.workdir,
         env: {
           ...env,
-          ...(proxy !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+          ...proxyVariables({ proxyPort }),
           ...spec.env,
         },
         socketPort: spec.socket?.port,
@@ -295,13 +295,6 @@ class KubernetesRuntime implements Runtime {
     return (await Promise.all(asked)).flat()
   }
 
-  async #awaitStart(signal: AbortSignal): Promise<void> {
-    const now = this.#deps.now()
-    const turn = Math.max(now, this.#nextStart)
-    this.#nextStart = turn + 1000 / this.#config.startsPerSecond
-    if (turn > now) await sleep(turn - now, undefined, { signal })
-  }
-
   /** Makes the workdir, and asks for the environment of the image, which the API does not tell. */
   async #prepare(
     cluster: Cluster,
@@ -357,26 +350,6 @@ class KubernetesRuntime implements Runtime {
   }
 }
 
-function planSockets({ socket, network }: SandboxSpec): {
-  handlers: ReadonlyMap<number, SocketHandler>
-  proxyPort: number | undefined
-} {
-  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
-  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== socket?.port)
-  const handlers = new Map<number, SocketHandler>()
-  if (socket !== undefined) handlers.set(socket.port, socket)
-  if (proxy !== undefined && proxyPort !== undefined) handlers.set(proxyPort, proxy)
-  return { handlers, proxyPort }
-}
-
 function policyPath(namespace: string): string {
   return `/apis/networking.k8s.io/v1/namespaces/${namespace}/networkpolicies`
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

@@ -1,9 +1,10 @@
-import { accessSync, constants, existsSync, readFileSync } from 'node:fs'
+import { accessSync, constants, existsSync } from 'node:fs'
 import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errnoOf } from '../../../../lib/fs/errno.ts'
 import type { SandboxLimits, SandboxStats } from '../../runtimes/runtime.ts'
+import { readIfExists } from '../files/read-if-exists.ts'
 import { identify, signalProcess } from '../process/processes.ts'
 
 type Controller = 'memory' | 'pids' | 'cpu' | 'cpuacct'
@@ -33,8 +34,8 @@ export class Cgroups {
   /** What can be used here; undefined when nothing can. */
   static detect(): Cgroups | undefined {
     const folders = new Map<Controller, CgroupFolder>()
-    const mounts = readIfThere('/proc/self/mounts').split('\n')
-    const own = readIfThere('/proc/self/cgroup').split('\n')
+    const mounts = readIfExists('/proc/self/mounts').split('\n')
+    const own = readIfExists('/proc/self/cgroup').split('\n')
     for (const line of mounts) {
       const [, folder, type, options] = line.split(' ')
       if (folder === undefined || options === undefined) continue
@@ -46,7 +47,7 @@ export class Cgroups {
           folders.set(controller, { version: 1, folder: existsSync(nested) ? nested : folder })
         }
       } else if (type === 'cgroup2') {
-        const enabled = readIfThere(join(folder, 'cgroup.subtree_control')).split(/\s/)
+        const enabled = readIfExists(join(folder, 'cgroup.subtree_control')).split(/\s/)
         for (const controller of CONTROLLERS.filter((name) => enabled.includes(name)))
           if (!folders.has(controller)) folders.set(controller, { version: 2, folder })
       }
@@ -180,14 +181,6 @@ function isWritable(folder: string): boolean {
     return true
   } catch {
     return false
-  }
-}
-
-function readIfThere(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
   }
 }
 

@@ -1,4 +1,4 @@
-import { readFileSync } from 'node:fs'
+import { readIfExists } from '../files/read-if-exists.ts'
 
 /** What sandboxes of one user may use together; the rest is for the node and other programs of that user. */
 const SHARED = 0.75
@@ -34,7 +34,7 @@ export function divideLimits(limits: UserLimits, sandboxes: number): UserLimits 
 
 /** The limits of the user that this process runs as. */
 export function readUserLimits(): UserLimits {
-  const own = readIfThere('/proc/self/limits')
+  const own = readIfExists('/proc/self/limits')
   const soft = (name: string): number | undefined => {
     const value = new RegExp(`^${name}\\s+(\\d+)`, 'm').exec(own)?.[1]
     return value === undefined ? undefined : Number(value)
@@ -55,14 +55,6 @@ export function toSysctls({ inotifyInstances, inotifyWatches }: UserLimits): str
 }
 
 function smallest(...paths: string[]): number | undefined {
-  const values = paths.map((path) => Number.parseInt(readIfThere(path), 10)).filter((value) => Number.isFinite(value))
+  const values = paths.map((path) => Number.parseInt(readIfExists(path), 10)).filter((value) => Number.isFinite(value))
   return values.length === 0 ? undefined : Math.min(...values)
-}
-
-function readIfThere(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
-  }
 }

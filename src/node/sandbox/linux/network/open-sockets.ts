@@ -23,11 +23,7 @@ export async function openSockets(
     const server = await listenHere(socket.port, socket)
     return { servers: [server], socketPort: server.port, proxyPort: undefined }
   }
-  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
-  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== socket?.port)
-  const handlers = new Map<number, SocketHandler>()
-  if (socket !== undefined) handlers.set(socket.port, socket)
-  if (proxy !== undefined && proxyPort !== undefined) handlers.set(proxyPort, proxy)
+  const { handlers, proxyPort } = planSockets({ socket, network })
   const servers = handlers.size === 0 ? [] : await listenInside({ spawn, prefix }, handlers, signal)
   return { servers, socketPort: socket?.port, proxyPort }
 }
@@ -36,8 +32,23 @@ export function closeSockets({ servers }: OpenSockets): void {
   for (const server of servers) server.close()
 }
 
-/** Tells programs of the proxy, where there is one. */
-export function proxyVariables({ proxyPort }: OpenSockets): Record<string, string> {
+/** The ports on which a sandbox with a network of its own reaches the node, with their handlers. */
+export function planSockets({ socket, network }: Pick<SandboxSpec, 'socket' | 'network'>): SocketPlan {
+  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
+  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== socket?.port)
+  const handlers = new Map<number, SocketHandler>()
+  if (socket !== undefined) handlers.set(socket.port, socket)
+  if (proxy !== undefined && proxyPort !== undefined) handlers.set(proxyPort, proxy)
+  return { handlers, proxyPort }
+}
+
+interface SocketPlan {
+  handlers: ReadonlyMap<number, SocketHandler>
+  proxyPort: number | undefined
+}
+
+/** Environment variables that name the proxy. */
+export function proxyVariables({ proxyPort }: Pick<SocketPlan, 'proxyPort'>): Record<string, string> {
   if (proxyPort === undefined) return {}
   const proxy = `http://127.0.0.1:${proxyPort}`
   return { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }

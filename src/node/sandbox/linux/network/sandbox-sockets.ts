@@ -96,12 +96,17 @@ export async function listenHere(port: number, handler: SocketHandler): Promise<
 }
 
 function serve(server: Server, port: number, handler: SocketHandler): SocketServer {
+  return { port, close: serveConnections(server, handler) }
+}
+
+/** Passes the connections of a server to a handler. Returns a function that closes the server and its connections. */
+export function serveConnections(server: Server, handler: SocketHandler): () => void {
   const sockets = new Set<Socket>()
-  // Who is done with asking may still want to read the answer.
+  // A client that has sent its request may close its side before it reads the response.
   Object.assign(server, { allowHalfOpen: true, pauseOnConnect: handler.isPaused ?? false })
   server.maxConnections = MAX_CONNECTIONS
   scopeConnections(server)
-  // A connection that cannot be accepted: its sandbox tries again.
+  // A connection could not be accepted; the sandbox retries.
   server.on('error', () => {})
   server.on('connection', (socket) => {
     sockets.add(socket)
@@ -109,11 +114,16 @@ function serve(server: Server, port: number, handler: SocketHandler): SocketServ
     socket.once('close', () => sockets.delete(socket))
     handler.accept(socket)
   })
-  return {
-    port,
-    close() {
-      server.close()
-      for (const socket of sockets) socket.destroy()
-    },
+  return () => {
+    server.close()
+    for (const socket of sockets) socket.destroy()
   }
+}
+
+/** Creates a server at the path of a unix socket. Returns a function that closes it. */
+export async function listenAtPath(path: string, handler: SocketHandler): Promise<() => void> {
+  const server = createServer()
+  const close = serveConnections(server, handler)
+  await new Promise<void>((resolve, reject) => server.once('error', reject).listen(path, resolve))
+  return close
 }

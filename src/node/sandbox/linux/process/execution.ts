@@ -1,11 +1,11 @@
 import { readSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errnoOf } from '../../../../lib/fs/errno.ts'
-import { RolloutError } from '../../../../model/failure.ts'
-import type { ExecResult, Execution, ExecSpec } from '../../runtimes/runtime.ts'
+import type { ExecResult, Execution } from '../../runtimes/runtime.ts'
 import { ExecRecord, type RecordDeps } from './exec-record.ts'
 import type { Pipe, Pipes } from './pipes.ts'
 import { childrenOf, identify, signalProcess } from './processes.ts'
+import { renderExec, type CompleteExecSpec } from './render-exec.ts'
 import type { RemoteSpawn, SpawnedProcess } from './spawner.ts'
 import type { Spool } from './spool.ts'
 
@@ -59,7 +59,7 @@ export async function startShell(
   const [file, args] = prefix.length === 0 ? ['/bin/sh', []] : [prefix[0]!, [...prefix.slice(1), '/bin/sh']]
   const all = [control, stdout, stderr, stdin]
   const child = spawn(file, args, { stdio: all.map(({ childEnd }) => childEnd), env })
-  const ended = endOf(child)
+  const ended = exitOf(child)
   await Promise.race([new Promise((resolve) => child.once('spawn', resolve)), ended])
   for (const pipe of all) pipe.settle()
   for (const pipe of [control, stdin]) pipe.ours.on('error', () => pipe.ours.destroy())
@@ -71,35 +71,17 @@ export function discardShell({ control, stdin, stdout, stderr }: WaitingShell): 
   for (const pipe of [control, stdin, stdout, stderr]) pipe.ours.destroy()
 }
 
-/** What the shell is told: where, with what environment, and which program to become. */
-function toOrder({ command, cwd, env }: Order): string {
-  const values = Object.entries(env).map(([name, value]) => quote(`${name}=${value}`))
-  const line = [...values, ...command.map(quote)].join(' ')
-  return `ulimit -c 0; umask 022; cd -- ${quote(cwd)} || exit 126; exec env -i ${line} <&3 3<&-\n`
-}
-
-interface Order {
-  command: readonly string[]
-  cwd: string
-  env: Readonly<Record<string, string>>
-}
-
-function quote(text: string): string {
-  if (text.includes('\0')) throw new RolloutError('runtime.unsupported', 'A command cannot contain the character NUL')
-  return `'${text.replaceAll("'", "'\\''")}'`
-}
-
 export interface NamespaceExecutionDeps extends RecordDeps {
   namespace: CommandNamespace
 }
 
-export async function startInNamespace(spec: ExecSpec & Order, deps: NamespaceExecutionDeps): Promise<Execution> {
+export async function startInNamespace(spec: CompleteExecSpec, deps: NamespaceExecutionDeps): Promise<Execution> {
   const { namespace, id } = deps
   const { child, ended, hasWaiter, control, stdin, stdout, stderr } = namespace.shell
-  const order = toOrder(spec)
+  const script = `${renderExec(spec)} <&3 3<&-\n`
   const record = await ExecRecord.create(spec, deps)
   record.begin(() => void kill())
-  control.ours.end(order)
+  control.ours.end(script)
   stdin.ours.end(spec.stdin ?? '')
   const copies = [copy(stdout, record.spools.stdout), copy(stderr, record.spools.stderr)] as const
 
@@ -138,7 +120,7 @@ export async function startInNamespace(spec: ExecSpec & Order, deps: NamespaceEx
   }
 }
 
-function endOf(child: SpawnedProcess): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
+function exitOf(child: SpawnedProcess): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
   return new Promise((resolve) => {
     // One that cannot be started ends with 127, as shells report it.
     child.once('exit', (exitCode: number | null, signal: NodeJS.Signals | null) => resolve({ exitCode, signal }))

@@ -2,6 +2,7 @@ import { createHash, randomUUID } from 'node:crypto'
 import { chmod, mkdir, rename, stat } from 'node:fs/promises'
 import { request } from 'node:http'
 import { join } from 'node:path'
+import { orAborted } from '../../../../lib/async/until-aborted.ts'
 import { errnoOf } from '../../../../lib/fs/errno.ts'
 import { makeDirectories } from '../../../../lib/fs/make-directories.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
@@ -43,7 +44,7 @@ export class FetchedImages {
     const underway =
       this.#underway.get(folder) ?? this.#unpack(name, folder).finally(() => this.#underway.delete(folder))
     this.#underway.set(folder, underway)
-    await untilAborted(underway, signal)
+    await orAborted(underway, signal)
     return folder
   }
 
@@ -113,17 +114,4 @@ function askEngine(socketPath: string, path: string): Promise<{ status: number; 
 
 async function isFolder(path: string): Promise<boolean> {
   return (await stat(path).catch(() => undefined))?.isDirectory() === true
-}
-
-/** Work that others wait for too goes on when one of them gives up. */
-async function untilAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
-  signal.throwIfAborted()
-  const { promise, reject } = Promise.withResolvers<never>()
-  const abort = (): void => reject(signal.reason as Error)
-  signal.addEventListener('abort', abort, { once: true })
-  try {
-    await Promise.race([work, promise])
-  } finally {
-    signal.removeEventListener('abort', abort)
-  }
 }

@@ -4,7 +4,8 @@ import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
 import { ExecRecord } from '../../linux/process/exec-record.ts'
-import type { ExecResult, Execution, ExecSpec } from '../runtime.ts'
+import type { CompleteExecSpec } from '../../linux/process/render-exec.ts'
+import type { ExecResult, Execution } from '../runtime.ts'
 import type { ContainerEngine } from './container-engine.ts'
 import { readFrames, type OutputFrame } from './frames.ts'
 import { createExec, inspectExec, startExec } from './inside.ts'
@@ -42,9 +43,7 @@ export interface ContainerExecutionDeps {
   now(): number
 }
 
-type FullSpec = ExecSpec & { cwd: string; env: Readonly<Record<string, string>> }
-
-export async function startInContainer(spec: FullSpec, deps: ContainerExecutionDeps): Promise<Execution> {
+export async function startInContainer(spec: CompleteExecSpec, deps: ContainerExecutionDeps): Promise<Execution> {
   const { engine, tracker, id } = deps
   const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => tracker.countOutOfMemory() })
   const mark = new MarkFilter(`polar-exit-${randomUUID()}`)
@@ -112,7 +111,7 @@ interface Begun {
 
 /** Up to the point where only a word is missing. */
 async function bringIn(
-  { command, cwd, env, leftovers }: FullSpec,
+  { command, cwd, env, leftovers }: CompleteExecSpec,
   mark: MarkFilter,
   { engine, containerId, user, tracker }: ContainerExecutionDeps,
 ): Promise<Begun> {

@@ -1,10 +1,8 @@
 import { chmod, mkdir } from 'node:fs/promises'
-import { createServer, type Server, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { loadProgram } from '../../../../lib/process/load-program.ts'
-import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { SocketServer, SocketHandler } from '../../linux/network/sandbox-sockets.ts'
+import { listenAtPath, type SocketHandler, type SocketServer } from '../../linux/network/sandbox-sockets.ts'
 import type { Mount } from '../runtime.ts'
 import type { ContainerEngine } from './container-engine.ts'
 import { createExec, startExec } from './inside.ts'
@@ -13,7 +11,6 @@ import type { CommandProcesses, ProcessTracker } from './process-tracker.ts'
 
 const NODE = '/.polar/node'
 const SOCKETS = '/.polar/sockets'
-const MAX_CONNECTIONS = 512
 const READY_MS = 30_000
 
 const forward = loadProgram(new URL('./forward.cjs', import.meta.url))
@@ -23,8 +20,7 @@ const forward = loadProgram(new URL('./forward.cjs', import.meta.url))
  * that leads to them. Takes a Node that runs on the image's libraries, and what it needs counts as the container's.
  */
 export class ForwardedSockets implements AsyncDisposable {
-  readonly #servers: Server[] = []
-  readonly #sockets = new Set<Socket>()
+  readonly #closers: (() => void)[] = []
   readonly #folder: string
   readonly #handlers: ReadonlyMap<number, SocketHandler>
 
@@ -32,7 +28,11 @@ export class ForwardedSockets implements AsyncDisposable {
   static async create(folder: string, handlers: ReadonlyMap<number, SocketHandler>): Promise<ForwardedSockets> {
     const created = new ForwardedSockets(folder, handlers)
     await mkdir(folder, { mode: 0o755 })
-    for (const [port, handler] of handlers) await created.#listen(join(folder, String(port)), handler)
+    for (const [port, handler] of handlers) {
+      const path = join(folder, String(port))
+      created.#closers.push(await listenAtPath(path, handler))
+      await chmod(path, 0o666)
+    }
     return created
   }
 
@@ -60,8 +60,7 @@ export class ForwardedSockets implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const server of this.#servers) server.close()
-    for (const socket of this.#sockets) socket.destroy()
+    for (const close of this.#closers) close()
   }
 
   async #forward(
@@ -83,21 +82,5 @@ export class ForwardedSockets implements AsyncDisposable {
     socket.destroy()
     if (said.includes('ready')) return await tracker.open({ execId, insidePid: 0, mayLeave: true })
     throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's socket with ${process.execPath}: ${said}`)
-  }
-
-  async #listen(path: string, handler: SocketHandler): Promise<void> {
-    const server = createServer({ allowHalfOpen: true, pauseOnConnect: handler.isPaused ?? false }, (socket) => {
-      this.#sockets.add(socket)
-      socket.on('error', () => socket.destroy())
-      socket.once('close', () => this.#sockets.delete(socket))
-      handler.accept(socket)
-    })
-    server.maxConnections = MAX_CONNECTIONS
-    scopeConnections(server)
-    // A connection that cannot be accepted: its sandbox tries again.
-    server.on('error', () => {})
-    this.#servers.push(server)
-    await new Promise<void>((resolve, reject) => server.once('error', reject).listen(path, resolve))
-    await chmod(path, 0o666)
   }
 }

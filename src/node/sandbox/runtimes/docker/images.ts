@@ -1,5 +1,6 @@
 import { createInterface } from 'node:readline'
 import * as z from 'zod'
+import { orAborted } from '../../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
 
@@ -51,26 +52,18 @@ export class Images {
   async require(name: string, signal: AbortSignal): Promise<Image> {
     const here = this.#pull === 'always' ? undefined : await this.find(name)
     if (here !== undefined) return here
-    if (this.#pull !== 'never') await this.#bring(name, signal)
+    if (this.#pull !== 'never') await this.#fetch(name, signal)
     const found = await this.find(name)
     if (found !== undefined) return found
     const advice = this.#pull === 'never' ? 'load it, or set runtime.pull to missing' : 'check its name'
     throw new RolloutError('runtime.image-missing', `Image ${name} is not on this node; ${advice}`)
   }
 
-  /** Once for all who want it at the moment; who goes away leaves the others' be. */
-  async #bring(name: string, signal: AbortSignal): Promise<void> {
+  /** Concurrent callers share one download; a caller that aborts does not stop it. */
+  #fetch(name: string, signal: AbortSignal): Promise<void> {
     const pulling = this.#pulling.get(name) ?? this.#download(name).finally(() => this.#pulling.delete(name))
     this.#pulling.set(name, pulling)
-    const aborted = Promise.withResolvers<never>()
-    const abort = () => aborted.reject(signal.reason as Error)
-    signal.addEventListener('abort', abort, { once: true })
-    try {
-      signal.throwIfAborted()
-      await Promise.race([pulling, aborted.promise])
-    } finally {
-      signal.removeEventListener('abort', abort)
-    }
+    return orAborted(pulling, signal)
   }
 
   async #download(name: string): Promise<void> {

@@ -2,6 +2,7 @@ import { PassThrough, Writable } from 'node:stream'
 import type { Duplex } from 'node:stream'
 import { once } from 'node:events'
 import * as z from 'zod'
+import { parseJson } from '../../../../lib/json/json-text.ts'
 import { describeError } from '../../../../lib/fs/errno.ts'
 import type { HelperProcess } from '../../linux/files/transfers.ts'
 import type { Cluster } from './cluster.ts'
@@ -226,12 +227,4 @@ function drained(socket: Duplex): Promise<void> {
     }
     socket.once('drain', done).once('close', done)
   })
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

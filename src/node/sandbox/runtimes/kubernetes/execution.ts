@@ -3,8 +3,9 @@ import { constants } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
+import { renderExec, type CompleteExecSpec } from '../../linux/process/render-exec.ts'
 import { Spool } from '../../linux/process/spool.ts'
-import type { ExecResult, Execution, ExecSpec } from '../runtime.ts'
+import type { ExecResult, Execution } from '../runtime.ts'
 import { ClusterError, type Cluster } from './cluster.ts'
 import { openExec, runTool, type ExecStream, type ContainerTarget } from './exec.ts'
 import { MarkedMessages } from './marked-messages.ts'
@@ -41,12 +42,11 @@ export interface PodExecutionDeps {
   now(): number
 }
 
-type FullSpec = ExecSpec & { cwd: string; env: Readonly<Record<string, string>> }
 type Ending = Pick<ExecResult, 'exitCode' | 'signal'> & { isOutOfMemory?: boolean }
 
 const KILLED: Ending = { exitCode: null, signal: 'SIGKILL' }
 
-export async function startInPod(spec: FullSpec, deps: PodExecutionDeps): Promise<Execution> {
+export async function startInPod(spec: CompleteExecSpec, deps: PodExecutionDeps): Promise<Execution> {
   const maxBytes = spec.outputBytes ?? OUTPUT_BYTES
   const spools = {
     stdout: await Spool.create(join(deps.folder, `${deps.id}.stdout`), maxBytes),
@@ -102,7 +102,7 @@ export async function startInPod(spec: FullSpec, deps: PodExecutionDeps): Promis
 class Command {
   /** How its first process ended. Never rejects. */
   readonly ending: Promise<Ending>
-  readonly #spec: FullSpec
+  readonly #spec: CompleteExecSpec
   readonly #deps: PodExecutionDeps
   readonly #spools: Record<'stdout' | 'stderr', Spool>
   readonly #maxBytes: number
@@ -118,7 +118,12 @@ class Command {
   #ended: Promise<void> | undefined
   #kept: ((pids: number[]) => void) | undefined
 
-  constructor(spec: FullSpec, deps: PodExecutionDeps, spools: Record<'stdout' | 'stderr', Spool>, maxBytes: number) {
+  constructor(
+    spec: CompleteExecSpec,
+    deps: PodExecutionDeps,
+    spools: Record<'stdout' | 'stderr', Spool>,
+    maxBytes: number,
+  ) {
     this.#spec = spec
     this.#deps = deps
     this.#spools = spools
@@ -209,7 +214,7 @@ class Command {
     const { cluster, target, processes, id } = this.#deps
     const name = `${id}-${randomUUID().slice(0, 8)}`
     const script = ['/bin/sh', '-c', launchScript(), 'sh', name, String(this.#maxBytes), ...processes.takeFinished()]
-    const order = Buffer.from(toOrder(this.#spec, this.#mark.text))
+    const start = Buffer.from(toStartScript(this.#spec, this.#mark.text))
     const input = Buffer.from(this.#spec.stdin ?? '')
     let said = ''
     let complaint = ''
@@ -241,8 +246,8 @@ class Command {
       },
       AbortSignal.timeout(READY_MS),
     )
-    void stream.write(`${order.length} ${input.length}\n`)
-    void stream.write(order)
+    void stream.write(`${start.length} ${input.length}\n`)
+    void stream.write(start)
     const line = await Promise.race([
       ready,
       stream.ended.then((end) => end),
@@ -344,15 +349,8 @@ export function sweepTool(mode: 'kill' | 'list', doomed: readonly number[], root
 }
 
 /** What comes in on the input, not as arguments: these are in the server's logs, and in everybody's list of processes. */
-function toOrder({ command, cwd, env }: FullSpec, mark: string): string {
-  const values = Object.entries(env).map(([name, value]) => quote(`${name}=${value}`))
-  const line = [...values, ...command.map(quote)].join(' ')
-  return `mark=${mark}; become() { ulimit -c 0; umask 022; cd -- ${quote(cwd)} || exit 126; exec env -i ${line}; }`
-}
-
-function quote(text: string): string {
-  if (text.includes('\0')) throw new RolloutError('runtime.unsupported', 'A command cannot contain the character NUL')
-  return `'${text.replaceAll("'", "'\\''")}'`
+function toStartScript(spec: CompleteExecSpec, mark: string): string {
+  return `mark=${mark}; become() { ${renderExec(spec)}; }`
 }
 
 function toEnding(how: string, code: number): Ending {

@@ -1,16 +1,15 @@
 import { mkdir } from 'node:fs/promises'
-import { connect, createServer, type Server, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { loadProgram } from '../../../../lib/process/load-program.ts'
-import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { SocketHandler } from '../../linux/network/sandbox-sockets.ts'
+import { listenAtPath, type SocketHandler } from '../../linux/network/sandbox-sockets.ts'
 import type { Cluster } from './cluster.ts'
 import { openExec, type ExecStream, type ContainerTarget } from './exec.ts'
 import { relayProtocol } from './relay-protocol.ts'
 
-const { headerBytes, windowBytes, maxConnections, kinds } = relayProtocol
+const { headerBytes, windowBytes, kinds } = relayProtocol
 const relayProgram = loadProgram(new URL('./relay.cjs', import.meta.url))
 /** Checks whether an address can be reached. */
 export const probe = loadProgram(new URL('./probe.cjs', import.meta.url))
@@ -39,8 +38,7 @@ export class Relay implements AsyncDisposable {
   readonly #target: ContainerTarget
   readonly #handlers: ReadonlyMap<number, SocketHandler>
   readonly #folder: string
-  readonly #servers: Server[] = []
-  readonly #accepted = new Set<Socket>()
+  readonly #closers: (() => void)[] = []
   #stream: ExecStream | undefined
   #isClosed = false
 
@@ -54,7 +52,9 @@ export class Relay implements AsyncDisposable {
     const relay = new Relay(cluster, target, handlers, folder)
     try {
       await mkdir(folder, { mode: 0o700 })
-      for (const [port, handler] of handlers) await relay.#listen(port, handler)
+      // Connections become real sockets, so that a handler can use every feature of these.
+      for (const [port, handler] of handlers)
+        relay.#closers.push(await listenAtPath(join(folder, String(port)), handler))
       await relay.#start(signal)
       return relay
     } catch (error) {
@@ -79,26 +79,7 @@ export class Relay implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true
     this.#stream?.close()
-    for (const server of this.#servers) server.close()
-    for (const socket of this.#accepted) socket.destroy()
-  }
-
-  /** Connections arrive as real sockets: whoever accepts may rely on all that these can do. */
-  async #listen(port: number, handler: SocketHandler): Promise<void> {
-    const server = createServer({ allowHalfOpen: true, pauseOnConnect: handler.isPaused ?? false }, (socket) => {
-      this.#accepted.add(socket)
-      socket.on('error', () => socket.destroy())
-      socket.once('close', () => this.#accepted.delete(socket))
-      handler.accept(socket)
-    })
-    server.maxConnections = maxConnections
-    scopeConnections(server)
-    // A connection that cannot be accepted: its sandbox tries again.
-    server.on('error', () => {})
-    this.#servers.push(server)
-    await new Promise<void>((resolve, reject) =>
-      server.once('error', reject).listen(join(this.#folder, String(port)), resolve),
-    )
+    for (const close of this.#closers) close()
   }
 
   async #start(signal: AbortSignal): Promise<void> {
