@@ -2,14 +2,18 @@ import { totalmem } from 'node:os'
 import type { StageWidths } from '../session/stages.ts'
 
 const MB = 1024 * 1024
-/** The rest is for the node, the server, an engine beside them, and files that the kernel keeps in memory. */
+/**
+ * Share of the machine's memory for sandboxes. The rest is for the node, the server, a local engine, and the kernel's
+ * file cache.
+ */
 const FOR_SANDBOXES = 0.75
-/** Harnesses that run on Node or Python need some hundred megabytes before they do anything. */
+/** Harnesses in Node or Python need some hundred megabytes to start. */
 const LEAST_MB = 1024
 
 /**
- * Memory of a sandbox whose task names none, in MB: three quarters of the machine's memory, divided by the number of agents
- * and graders that may run at a time, but not less than 1024. Below that the sum of all limits exceeds the machine.
+ * Memory of a sandbox whose task sets none, in MB: three quarters of the machine's memory, divided by the number of
+ * agents and graders that may run concurrently, but at least 1024. With that minimum, the sum of all limits may exceed
+ * the machine's memory.
  */
 export function defaultMemoryMb(machineBytes: number, { run, postrun }: Pick<StageWidths, 'run' | 'postrun'>): number {
   const all = Math.floor((machineBytes * FOR_SANDBOXES) / MB)

@@ -2,7 +2,7 @@ import type { Clock } from '../../lib/async/clock.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
 import { LEASE_MS } from './prepare/sandbox-spec.ts'
 
-/** Says for every sandbox of a node, as long as it is wanted, that it is. */
+/** Renews the lease of every live sandbox of this node. */
 export class SandboxLeases implements Disposable {
   readonly #clock: Clock
   readonly #problem: (error: unknown) => void

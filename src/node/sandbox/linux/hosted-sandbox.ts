@@ -16,37 +16,40 @@ import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type HelperProcess }
 
 const STDERR_BYTES = 8 * 1024
 
-/** What differs between kinds of sandboxes whose processes are processes of this machine. */
+/** Operations that differ between kinds of sandboxes whose processes are processes of this machine. */
 export interface SandboxProcess {
-  /** Written down, and kept up to date by `renew`. */
+  /** Stored on disk; `renew` updates it. */
   record: SandboxRecord
   folder: string
   workdir: string
   socketPort: number | undefined
-  /** Of every command. */
+  /** Environment of every command. */
   env: Readonly<Record<string, string>>
   isAlive(): boolean
-  /** A place for one command and all it starts. */
+  /** Creates the namespace of one command and all its descendants. */
   openNamespace(): Promise<CommandNamespace>
-  /** What leads a tool of ours inside, out of reach of what runs there; undefined where there is no inside. */
+  /**
+   * Command prefix that runs a helper program inside, where no command can signal it; undefined if the sandbox has no
+   * file system of its own.
+   */
   toolPrefix(): readonly string[] | undefined
   countOutOfMemory(): Promise<number | undefined>
   stats(): Promise<SandboxStats>
-  /** Closes the door too. */
+  /** Ends all processes and closes the socket. */
   freeze(): Promise<void>
   snapshot(name: string): Promise<void>
-  /** Ends all of it and takes it away. Called once. */
+  /** Ends all processes and removes the sandbox. Called once. */
   close(): Promise<void>
 }
 
-/** What counts the resources of a sandbox. */
+/** Measures the resources of a sandbox. */
 export interface Counters {
   cgroup: Cgroup | undefined
-  /** Present where memory is limited without a control group. */
+  /** Present if memory is limited without a control group. */
   memory: WatchedMemory | undefined
 }
 
-/** What its counters have counted, and what `du -sk` says of its files. */
+/** Combines the counters and the output of `du -sk`. */
 export async function readStats({ cgroup, memory }: Counters, du: string): Promise<SandboxStats> {
   const kilobytes = Number.parseInt(du, 10)
   const counted = await cgroup?.stats()
@@ -58,7 +61,7 @@ export async function readStats({ cgroup, memory }: Counters, du: string): Promi
   }
 }
 
-/** How many processes were killed for want of memory; undefined where that cannot be known. */
+/** Number of processes that were killed for lack of memory; undefined if unknown. */
 export async function countKills({ cgroup, memory }: Counters): Promise<number | undefined> {
   return memory === undefined ? cgroup?.countOutOfMemory() : memory.kills
 }
@@ -69,7 +72,7 @@ export interface HostedDeps {
   now(): number
 }
 
-/** A sandbox whose processes this machine can see and end, wherever their files and network are. */
+/** A sandbox whose processes this machine can see and signal. */
 export class HostedSandbox implements Sandbox {
   readonly #process: SandboxProcess
   readonly #deps: HostedDeps
@@ -114,7 +117,7 @@ export class HostedSandbox implements Sandbox {
         return isReclaimed
       },
     }
-    // It may have been stopped while the namespace was made.
+    // The sandbox may have been stopped while the namespace was created.
     if (this.#stopping !== undefined || this.#isFrozen) {
       await tracked.close()
       discardShell(namespace.shell)
@@ -215,7 +218,7 @@ export class HostedSandbox implements Sandbox {
       child.once('error', (error) => resolve({ exitCode: 127, stderr: error.message }))
     })
     const kill = () => {
-      // Nobody reads it any more, and it would not end before it was read.
+      // The output has no reader any more, and the helper would wait for one.
       stdout.destroy()
       void killWithChildren(child.pid)
     }
@@ -223,7 +226,9 @@ export class HostedSandbox implements Sandbox {
   }
 }
 
-/** The same as `writeFileTo`, for files of this machine. What was there is taken away first, links too, not written to. */
+/**
+ * Does the same as `writeFileTo`, for files of this machine. Removes an existing file or link instead of writing to it.
+ */
 async function replaceFile(path: string, data: string | Uint8Array, mode: number): Promise<void> {
   try {
     await mkdir(dirname(path), { recursive: true })
@@ -236,7 +241,7 @@ async function replaceFile(path: string, data: string | Uint8Array, mode: number
   }
 }
 
-/** The tool itself is a child of what led into the sandbox. */
+/** The helper program is a child of the process that entered the sandbox. */
 async function killWithChildren(pid: number | undefined): Promise<void> {
   if (pid === undefined) return
   for (const each of [...(await childrenOf(pid)), pid]) {
@@ -245,7 +250,7 @@ async function killWithChildren(pid: number | undefined): Promise<void> {
   }
 }
 
-/** Raises the out-of-memory score of what follows, and leads into accounting groups. */
+/** Command prefix that raises the out-of-memory score and joins control groups. */
 export function joinPrefix(files: readonly string[]): string[] {
   const enter = 'while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done'
   const script = `n=$1; shift; ${RAISE_OOM_SCORE}; ${enter}; exec "$@"`

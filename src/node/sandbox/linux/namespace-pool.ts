@@ -1,24 +1,33 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { discardShell, type WaitingShell, type CommandNamespace } from './process/execution.ts'
 
-/** When the next namespace is made after one was taken: not while the command that took it starts. */
+/**
+ * Delay until the next namespace is created after one was acquired, so that it does not slow down the start of a
+ * command.
+ */
 const FILL_MS = 20
-/** When a namespace is made ready again: not before its last command's result is on its way, which starting a program delays. */
+/**
+ * Delay until a reclaimed namespace gets its next shell, so that starting a program does not delay the last command's
+ * result.
+ */
 const RENEW_MS = 3
-/** An agent that runs one command after the other needs one to run in and one that is being made ready. */
+/** An agent that runs one command after the other needs one namespace in use and one in preparation. */
 const MAX_IDLE = 2
 
-/** Where one command at a time can run, and nothing of it can hide. */
+/** Runs one command at a time; no process of the command can leave it. */
 export interface ProcessNamespace {
-  /** Whether nothing is left of what ran there; false whenever that is not certain. Asked when its first process has ended. */
+  /**
+   * Whether no process of the last command is left; false if that is not certain. Called after the command's first
+   * process ended.
+   */
   isEmpty(): Promise<boolean>
-  /** Ends it, with all that is there; resolves when nothing is left. */
+  /** Kills all processes; resolves when none is left. */
   end(): Promise<void>
 }
 
 interface PoolDeps<P extends ProcessNamespace> {
   make(): Promise<P>
-  /** Brings a shell to a namespace where nobody else is. */
+  /** Starts a shell in an empty namespace. */
   enter(namespace: P): Promise<WaitingShell>
 }
 
@@ -33,8 +42,8 @@ interface Idle<P extends ProcessNamespace> {
 }
 
 /**
- * Rooms that are ready before a command needs one. Making a namespace takes longer than most commands, so one that a command
- * left as it found it serves the next; where anything was left, or may have been, the namespace ends with the command.
+ * Keeps process namespaces ready. Creating a namespace takes longer than most commands, so a namespace that a command
+ * left empty is reused; a namespace that is not certainly empty ends with its command.
  */
 export class NamespacePool<P extends ProcessNamespace> {
   readonly #deps: PoolDeps<P>
@@ -48,7 +57,7 @@ export class NamespacePool<P extends ProcessNamespace> {
   }
 
   async acquire(): Promise<CommandNamespace> {
-    // Taken at once: whoever comes next must not get the same.
+    // Removed from the list at once, so that no other caller gets the same namespace.
     const at = Math.max(
       0,
       this.#idle.findIndex(({ isReady }) => isReady),
@@ -63,7 +72,7 @@ export class NamespacePool<P extends ProcessNamespace> {
     return this.#toCommandNamespace(prepared)
   }
 
-  /** Ends those that nobody has taken. */
+  /** Ends the namespaces that are not in use. */
   async close(): Promise<void> {
     this.#isClosed = true
     await Promise.all(
@@ -84,7 +93,7 @@ export class NamespacePool<P extends ProcessNamespace> {
       },
       reclaim: async () => {
         if (this.#isClosed || closing !== undefined || !(await namespace.isEmpty())) return false
-        // Somebody may have wanted its end meanwhile.
+        // `close` may have been called meanwhile.
         if (closing !== undefined) return false
         if (this.#isClosed || this.#idle.length >= MAX_IDLE) return false
         isReclaimed = true
@@ -106,14 +115,14 @@ export class NamespacePool<P extends ProcessNamespace> {
     })
   }
 
-  /** Undefined where it cannot be done; whoever wants it then tries again and is told why. */
+  /** Undefined if preparation fails; `acquire` then tries again and throws the reason. */
   async #prepare(making: Promise<P>): Promise<Prepared<P> | undefined> {
     try {
       const namespace = await making
       if (!this.#isClosed) return await this.#addShell(namespace)
       await namespace.end()
     } catch {
-      // As said above.
+      // See above.
     }
     return undefined
   }

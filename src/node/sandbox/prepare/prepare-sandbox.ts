@@ -13,16 +13,16 @@ type ExecAction = Extract<PrepareAction, { type: 'exec' }>
 const LONGEST_BACKOFF_MS = 5000
 
 export interface PrepareOptions {
-  /** In the environment of every command, under what the step itself says. */
+  /** Environment of every command; variables of a step take precedence. */
   env?: Readonly<Record<string, string>>
 }
 
 export interface PrepareDeps {
-  /** Who puts repositories into sandboxes; absent: a step that wants one is refused. */
+  /** Uploads repositories; absent: checkout steps are rejected. */
   checkouts?: Pick<Checkouts, 'upload'>
 }
 
-/** Makes a sandbox ready, step by step. Throws `runtime.prepare-failed` with what the step said. */
+/** Runs the prepare steps in order. Throws `runtime.prepare-failed` with the output of the failed step. */
 export async function prepareSandbox(
   sandbox: Sandbox,
   actions: readonly PrepareAction[],
@@ -76,13 +76,13 @@ async function execWithRetries(
   }
 }
 
-/** Why it failed; undefined when it did not. */
+/** Returns the reason of a failure. */
 async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSignal): Promise<string | undefined> {
   const execution = await sandbox.exec({
     command: ['/bin/sh', '-c', action.command],
     ...(action.cwd == null ? {} : { cwd: action.cwd }),
     ...(action.env == null ? {} : { env: action.env }),
-    // A server that a step starts is there for the harness.
+    // A server that a step starts serves the harness.
     leftovers: 'keep',
   })
   const kill = (): void => void execution.kill()

@@ -15,10 +15,10 @@ import type {
   SandboxSpec,
 } from '../runtimes/runtime.ts'
 
-/** How long a sandbox is kept for a node that does not say it still wants it. */
+/** Lease of a sandbox; an expired sandbox is removed. */
 export const LEASE_MS = 5 * 60_000
 
-/** A fork bomb ends here unless a task says otherwise. */
+/** Limit of processes unless a task sets another. */
 const USUAL_PIDS = 4096
 
 export interface SandboxSpecOptions {
@@ -26,17 +26,17 @@ export interface SandboxSpecOptions {
   nodeId: string
   mounts: readonly Mount[]
   socket?: SandboxSocket
-  /** Memory of a sandbox whose task names none, in MB; absent: not limited. */
+  /** Memory of a sandbox whose task sets none, in MB; absent: not limited. */
   defaultMemoryMb?: number
   now: number
 }
 
-/** The kind of sandbox a task wants; undefined leaves it to the node. */
+/** The runtime that a task requests; undefined leaves the choice to the node. */
 export function backendOf(spec: RuntimeSpec | null | undefined): string | undefined {
   return spec?.backend ?? (spec?.image == null ? undefined : 'docker')
 }
 
-/** What a task says of its sandbox, in our words. Throws `runtime.unsupported` for what this kind cannot keep. */
+/** Translates a task's runtime settings. Throws `runtime.unsupported` for settings that the runtime cannot enforce. */
 export function toSandboxSpec(
   { sessionId, task }: SessionOrder,
   runtime: Pick<Runtime, 'kind' | 'capabilities'>,
@@ -47,7 +47,7 @@ export function toSandboxSpec(
   assertFolders(spec, runtime)
   const network = toNetwork(spec, runtime)
   return {
-    // Two attempts at the same session may meet on one machine; ids of sandboxes are never the same twice.
+    // Random, because two attempts at the same session may run on one machine.
     id: `${role}-${randomUUID()}`,
     ...(spec?.image == null ? {} : { image: spec.image }),
     workdir: spec?.workdir ?? '/workspace',
@@ -66,7 +66,10 @@ export function toSandboxSpec(
   }
 }
 
-/** A runtime that does not isolate files has the session's folder elsewhere; its path would be one of this machine. */
+/**
+ * A runtime that does not isolate files has the session's folder elsewhere; its path would name a folder of this
+ * machine.
+ */
 function assertFolders(spec: RuntimeSpec | null | undefined, runtime: Pick<Runtime, 'kind' | 'capabilities'>): void {
   const step = spec == null || runtime.capabilities.isolatesFiles ? undefined : stepWithSessionDir(spec)
   if (step === undefined) return
@@ -91,7 +94,7 @@ function toLimits(
   if (missing.length > 0) throw unsupported(runtime, `cannot limit ${missing.join(', ')} on this machine`)
   return {
     ...(able.includes('pids') ? { pids: USUAL_PIDS } : {}),
-    // Some runtimes keep files of a sandbox with a disk limit in memory, and the kernel counts them as such.
+    // Some runtimes keep files of a sandbox with a disk limit in memory, and the kernel counts them as memory.
     ...(able.includes('memoryMb') && defaultMemoryMb !== undefined
       ? { memoryMb: defaultMemoryMb + (asked.diskMb ?? 0) }
       : {}),
@@ -107,13 +110,13 @@ function toNetwork(
   const kind = askedNetwork(spec)
   const asked: NetworkPolicy | undefined =
     kind === undefined ? undefined : kind === 'allow' ? { kind, hosts: spec?.allow_hosts ?? [] } : { kind }
-  // Nothing was said: as little as this kind can. Who chooses one that keeps nothing apart has been told by its name.
+  // Default: the strictest policy of the runtime. `local`, which isolates nothing, has `open` only.
   if (asked === undefined) return { kind: able.includes('none') ? 'none' : 'open' }
   if (able.includes(asked.kind)) return asked
   throw unsupported(runtime, `knows the networks ${able.join(', ')} only, not ${asked.kind}`)
 }
 
-/** NVIDIA's volumes, as `SOURCE:/TARGET[:ro|rw]`. */
+/** Parses NVIDIA's volumes: `SOURCE:/TARGET[:ro|rw]`. */
 function toMounts(field: string, given: unknown): Mount[] {
   const volumes = given ?? []
   if (!Array.isArray(volumes)) throw invalid(`${field} is a list of SOURCE:/TARGET`)

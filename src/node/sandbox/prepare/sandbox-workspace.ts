@@ -7,7 +7,7 @@ import type { Sandbox } from '../runtimes/runtime.ts'
 
 const USUAL_OUTPUT_BYTES = 4 * 1024 * 1024
 
-/** A sandbox as evaluators see it. All that is under way ends when the signal fires. */
+/** Adapts a sandbox for evaluators. All operations end when the signal is aborted. */
 export function toWorkspace(sandbox: Sandbox, signal: AbortSignal): Workspace {
   return {
     workdir: sandbox.workdir,

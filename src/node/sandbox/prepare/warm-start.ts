@@ -7,28 +7,30 @@ import { prepareSandbox, type PrepareDeps, type PrepareOptions } from './prepare
 import type { Runtime, Sandbox, SandboxSpec } from '../runtimes/runtime.ts'
 import { namesSession } from '../../session/session-environment.ts'
 
-/** A sandbox that is ready, and whether its preparation was found done. */
+/** A prepared sandbox, and whether it was started from a snapshot. */
 export interface PreparedSandbox {
   sandbox: Sandbox
   isWarm: boolean
 }
 
 export interface StartOptions extends PrepareOptions {
-  /** Whether the steps start processes, which no snapshot keeps. Absent: no. */
+  /** Whether the steps start processes, which a snapshot does not contain. Absent: no. */
   startsProcesses?: boolean
 }
 
 /**
- * Starts sandboxes that have been prepared. The first of a kind pays for the preparation; what it left on disk is kept
- * under a name made of the steps, the files they bring and the image, and the next ones begin there. Two that come at the
- * same time prepare once. Steps that start a process or depend on more than their words must not be warmed.
+ * Starts prepared sandboxes. The first sandbox runs the prepare steps; its files are stored as a snapshot, named by the
+ * steps, the uploaded files and the image, and later sandboxes start from it. Concurrent starts prepare once. Steps
+ * that start a process or depend on the session cannot be reused.
  */
 export class WarmStarts {
   readonly #runtime: Runtime
   readonly #deps: PrepareDeps
-  /** Snapshots that are being looked for or made; they settle when somebody else may try, and never reject. */
+  /**
+   * Snapshots that are being looked up or created. The promises resolve when another caller may try, and never reject.
+   */
   readonly #underway = new Map<string, Promise<void>>()
-  /** Those that were there the last time. */
+  /** Snapshots that existed at their last use. */
   readonly #ready = new Set<string>()
 
   constructor(runtime: Runtime, deps: PrepareDeps = {}) {
@@ -59,7 +61,7 @@ export class WarmStarts {
     }
   }
 
-  /** Others wait meanwhile. Called without a pause since nobody was found to be underway. */
+  /** Other callers wait meanwhile. Must be called in the same tick in which no promise was found in `#underway`. */
   async #startFirst(
     spec: SandboxSpec,
     { snapshot, actions, options }: { snapshot: string; actions: readonly PrepareAction[]; options: PrepareOptions },
@@ -104,7 +106,7 @@ export class WarmStarts {
   }
 }
 
-/** Being slower next time is no reason to fail now. */
+/** A failed snapshot only makes the next start slower. */
 function isKept(sandbox: Sandbox, snapshot: string): Promise<boolean> {
   return sandbox.snapshot(snapshot).then(
     () => true,
@@ -117,7 +119,7 @@ async function snapshotName(spec: SandboxSpec, actions: readonly PrepareAction[]
   hash.update(JSON.stringify([spec.image ?? null, spec.workdir, spec.snapshot ?? null, spec.env, spec.mounts]))
   for (const action of actions) {
     hash.update(JSON.stringify(action))
-    // What a commit is does not change, and a command is its words.
+    // A commit never changes, and a command is identified by its text.
     if (action.type === 'upload_file' || action.type === 'upload_dir') hash.update(await digestTree(action.source))
   }
   return `prepared-${hash.digest('hex').slice(0, 40)}`

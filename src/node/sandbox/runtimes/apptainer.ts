@@ -60,10 +60,10 @@ export const apptainer: Plug<typeof ApptainerConfig, RuntimeDeps, Runtime> = {
 }
 
 /**
- * Apptainer puts the sandbox together: the image, a layer to write to, mounts, namespaces. It has no daemon; one process of
- * it stays for each sandbox, and the sandbox ends with that. Its own `exec` is not used again: of a client that is killed,
- * the command inside lives on. Commands are brought in from outside, each with a process namespace of its own, so that
- * ending the first process of that ends all of it, and in a user namespace where they are somebody without capabilities.
+ * Apptainer assembles the sandbox: image, writable layer, mounts, namespaces. It has no daemon; each sandbox has one
+ * Apptainer process and ends with it. Its `exec` is not used for commands: when the client is killed, the command
+ * inside survives. Commands enter from outside, each in a process namespace of its own, so that killing the first
+ * process of that namespace ends all of it, and in a user namespace without capabilities.
  */
 class ApptainerRuntime implements Runtime {
   readonly kind = 'apptainer'
@@ -86,7 +86,7 @@ class ApptainerRuntime implements Runtime {
       isolatesFiles: true,
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
-      // Without groups a count of processes can still be kept, per user namespace.
+      // Without control groups, the number of processes can still be limited, per user namespace.
       limits: [...new Set(['pids', 'diskMb', ...this.#host.limits] as const)],
       images: 'required',
       supportsSnapshots: true,
@@ -114,7 +114,7 @@ class ApptainerRuntime implements Runtime {
         : 'we are not root; sandboxes are our own user, without capabilities, keep its groups, and have a share of its limits (inotify, signals, processes)',
       this.#host.limitsNote,
       'a disk limit keeps what is written in memory; without one it is on disk',
-      'allow is a proxy for HTTP and CONNECT; open is the network of the architecture, its own services included',
+      'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
     ]
     if (image === undefined)
       return { isUsable: true, notes: [...notes, 'none was started: set runtime.image to have that tried'] }
@@ -192,7 +192,7 @@ class ApptainerRuntime implements Runtime {
     const record = await this.#host.records.load(id)
     if (record === undefined) return
     for (const ref of record.processes) await signalProcess(ref, 'SIGKILL')
-    // Commands are not in the record, nor is anything of one whose start was cut short; but all see its mounts.
+    // Processes of commands, and of a start that was interrupted, are not in the record, but all have the sandbox's mounts.
     await endProcesses(`${markOf(record)} `, 'mounts')
     if (record.cgroup !== undefined) await new Cgroup(record.cgroup).remove()
     await this.#host.records.remove(id)

@@ -42,13 +42,13 @@ export const bubblewrap: Plug<typeof BubblewrapConfig, RuntimeDeps, Runtime> = {
 }
 
 /**
- * Namespaces without a daemon. A sandbox is three processes that do nothing: bwrap, the first process of its process
- * namespace, and one that holds its user namespace. Commands are brought in from outside, each with a process namespace
- * of its own, so that ending the first process of that ends all of it. Everything ends when we do.
+ * Namespaces without a daemon. A sandbox has three idle processes: bwrap, the first process of its process namespace,
+ * and the holder of its inner user namespace. Commands enter from outside, each in a process namespace of its own, so
+ * that killing the first process of that namespace ends all of it. All sandboxes end with this process.
  *
- * There are two user namespaces. All others belong to the outer one, whose root is an unprivileged user of the machine:
- * ours, or one of `SandboxUsers` when we are root. Commands run in the inner one, as a user without any capability, and cannot
- * make a third.
+ * There are two user namespaces. The outer one owns all other namespaces; its root is an unprivileged user of the
+ * machine: our own user, or one of `SandboxUsers` if we are root. Commands run in the inner one, as a user without
+ * capabilities, and cannot create a third.
  */
 class BubblewrapRuntime implements Runtime {
   readonly kind = 'bubblewrap'
@@ -75,7 +75,7 @@ class BubblewrapRuntime implements Runtime {
       isolatesFiles: true,
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
-      // Without groups a count of processes can still be kept, per user namespace.
+      // Without control groups, the number of processes can still be limited, per user namespace.
       limits: [...new Set(['pids', 'diskMb', ...this.#host.limits] as const)],
       images: 'optional',
       supportsSnapshots: true,
@@ -117,7 +117,7 @@ class BubblewrapRuntime implements Runtime {
     this.#program ??= locateProgram(this.#config.program)
     const program = await this.#program
     const config = { ...this.#config, program: program.path }
-    // An image's programs may be of another make.
+    // An image may have other implementations of these programs.
     const init = spec.image === undefined ? await this.#init : PORTABLE_INIT
     const record = await this.#host.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
@@ -173,7 +173,8 @@ class BubblewrapRuntime implements Runtime {
     const record = await this.#host.records.load(id)
     if (record === undefined) return
     for (const ref of record.processes) await signalProcess(ref, 'SIGKILL')
-    // Commands are not in the record, nor is anything of one whose start was cut short; but all see its root.
+    // Processes of commands, and of a start that was interrupted, are not in the record, but all have the sandbox's root
+    // among their mounts.
     await endProcesses(`${rootName(record)} `, 'mounts')
     if (record.cgroup !== undefined) await new Cgroup(record.cgroup).remove()
     await this.#host.records.remove(id)
@@ -191,7 +192,7 @@ class BubblewrapRuntime implements Runtime {
     await this.#host[Symbol.asyncDispose]()
   }
 
-  /** The uppermost first. */
+  /** Returns the uppermost layer first. */
   async #layersOf(spec: SandboxSpec, tree: MachineTree, below: readonly string[]): Promise<string[]> {
     const bottom = spec.image ?? tree.base
     if ((await stat(bottom).catch(() => undefined))?.isDirectory() !== true)
@@ -199,7 +200,7 @@ class BubblewrapRuntime implements Runtime {
     return [...below.map((name) => join(this.#host.snapshots.folderOf(name), 'layer')), bottom]
   }
 
-  /** Brings up the processes; none of them is left when this throws. */
+  /** Starts the processes; none is left when this throws. */
   async #launch(
     spec: SandboxSpec,
     { record, folder, layers, tree, init, config, program, user }: LaunchOptions,
@@ -230,7 +231,7 @@ class BubblewrapRuntime implements Runtime {
           OWNED: String(spec.folders?.length ?? 0),
           OWNER: user === undefined ? '' : `${user.uid}:${user.shared}`,
           ...this.#quotas(user),
-          // Snapshots come before what they were made on, whose files are never the shared user's.
+          // Layers of snapshots precede the bottom layer, whose files never belong to the shared user.
           ...mapVariables(user?.shared ?? 0, user?.uid ?? 0, user?.uid === user?.shared ? 0 : layers.length - 1),
           OVERLAY: this.#isRoot ? '' : ',userxattr',
           SEED: this.#isRoot && spec.image !== undefined && spec.snapshot === undefined ? '1' : '',
@@ -241,7 +242,7 @@ class BubblewrapRuntime implements Runtime {
           LAYERS: String(layers.length),
           ...numbered(
             'SOURCE',
-            // As the folder that is hidden is named: by no link.
+            // Without symbolic links, like the path of the hidden folder.
             await Promise.all(spec.mounts.map(({ source }) => resolveMountSource(source))),
           ),
           ...numbered(
@@ -275,7 +276,7 @@ class BubblewrapRuntime implements Runtime {
     }
   }
 
-  /** Undefined for our own. */
+  /** Returns undefined for our own user. */
   async #acquireUser(spec: SandboxSpec): Promise<SandboxUser | undefined> {
     if (!this.#isRoot) return undefined
     if (spec.snapshot === undefined) return this.#users.acquire(spec, false)
@@ -283,7 +284,7 @@ class BubblewrapRuntime implements Runtime {
     return this.#users.acquire(spec, await this.#canMap)
   }
 
-  /** For `ASSEMBLE`. */
+  /** Variables of add-user-namespace.sh. */
   #quotas(user: SandboxUser | undefined): { QUOTAS: string; QUOTA_PREFIX: string } {
     const quotas = this.#host.quotasOf(user)
     const { pendingSignals: signals, messageQueueBytes: bytes } = quotas
@@ -297,30 +298,29 @@ class BubblewrapRuntime implements Runtime {
     }
   }
 
-  /** Root may enter at once; and the helper must be able to read our own program's files. */
+  /** Root can enter directly, and the helper must be able to read our program files. */
   #toNetwork({ monitor, first }: BubblewrapProcesses): string[] {
     const enter = ['nsenter', '--preserve-credentials', '-t', String(first.pid), '-n']
     return this.#isRoot ? enter : [...enterUsers(monitor), ...enter]
   }
 }
 
-/** What a sandbox is put together from. */
 interface LaunchOptions {
   record: SandboxRecord
   folder: string
   /** The uppermost first. */
   layers: readonly string[]
   tree: MachineTree
-  /** What its first process does. */
+  /** Script of the first process. */
   init: string
-  /** With the program as it is called in there. */
+  /** `program` is the path at which the assembled tree has it. */
   config: BubblewrapConfig
   program: ReachableProgram
-  /** Undefined for our own. */
+  /** Undefined for our own user. */
   user: SandboxUser | undefined
 }
 
-/** What its root is called in a list of mounts, so that whatever runs in it can be found. */
+/** Name of the root mount, by which the sandbox's processes are found. */
 function rootName({ token }: SandboxRecord): string {
   return `polar-${token}`
 }

@@ -86,15 +86,15 @@ export const docker: Plug<typeof DockerConfig, RuntimeDeps, Runtime> = {
 }
 
 /**
- * What a first process does: nothing, but reap what others leave behind. Being first, and another user's than commands
- * are, nobody inside can end it.
+ * Command of the first process, which only reaps orphans. No process inside can kill it, because it is process 1 and
+ * belongs to another user than commands.
  */
 const INIT = ['/bin/sh', '-c', 'while :; do sleep 2147483647 & wait; done']
 const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
 const REMOVE_ATTEMPTS = 20
 const SANDBOX_OOM_SCORE = 1000
-/** The default of engines. */
+/** Default of container engines. */
 const SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 const KERNEL_LIMITS = ['cpus', 'memoryMb', 'pids'] as const
 
@@ -110,12 +110,12 @@ const Info = z.looseObject({
   MemoryLimit: z.boolean().default(true),
   PidsLimit: z.boolean().default(true),
   SecurityOptions: z.array(z.string()).nullish(),
-  /** Said by Podman. */
+  /** Reported by Podman. */
   Rootless: z.boolean().nullish(),
 })
 type Info = z.infer<typeof Info>
 
-/** What commands find before anything is said: depends on the image and the user only. */
+/** User and environment of commands, which depend on image and user only. */
 interface Surroundings {
   owner: { uid: number; gid: number }
   env: Readonly<Record<string, string>>
@@ -127,7 +127,7 @@ interface Container {
   tracker: ProcessTracker
 }
 
-/** A container a sandbox, on any engine that speaks Docker's API. */
+/** One container per sandbox, on any engine with Docker's API. */
 class DockerRuntime implements Runtime {
   readonly kind = 'docker'
   readonly #config: DockerConfig
@@ -135,11 +135,11 @@ class DockerRuntime implements Runtime {
   readonly #engine: ContainerEngine
   readonly #images: Images
   readonly #snapshots: Snapshots
-  /** Until the engine has said otherwise. */
+  /** Assumed until the engine has reported its abilities. */
   #limits: readonly (keyof SandboxLimits)[]
   #info: Promise<Info> | undefined
   readonly #records: Records
-  /** Tells our containers from those of others with another folder. */
+  /** Distinguishes our containers from those of nodes with another folder. */
   readonly #scope: string
   readonly #spawn = createCleanSpawn()
   readonly #surroundings = new Map<string, Promise<Surroundings>>()
@@ -230,7 +230,7 @@ class DockerRuntime implements Runtime {
           ? undefined
           : await ForwardedSockets.create(join(folder, 'sockets'), handlers)
       if (forwarded !== undefined) undo.use(forwarded)
-      // None of these is given the signal: what was asked for would come to be after we had taken it back.
+      // These requests are not aborted by the signal: the engine could still execute them after the sandbox was removed.
       const containerId = await this.#createContainer(spec, name, forwarded?.mounts ?? [])
       signal.throwIfAborted()
       await this.#engine.call('POST', `/containers/${containerId}/start`)
@@ -271,7 +271,7 @@ class DockerRuntime implements Runtime {
     }
   }
 
-  /** Those that have a record, and containers that have lost theirs. */
+  /** Returns sandboxes with a record, and containers whose record was lost. */
   async list(): Promise<SandboxInfo[]> {
     const filters = JSON.stringify({ label: [`${LABEL}.scope=${this.#scope}`] })
     const known = await this.#records.list()
@@ -293,7 +293,7 @@ class DockerRuntime implements Runtime {
         await this.#engine.call('DELETE', `/containers/${this.#nameOf(id)}`, { query }).catch(ignoreStatus(404))
         break
       } catch (error) {
-        // One that has just ended, or that somebody else is about to remove, is refused for a moment.
+        // The engine rejects the removal of a container that has just ended or is being removed.
         if (!(error instanceof ContainerEngineError) || attempt === REMOVE_ATTEMPTS) throw error
         await sleep(50)
       }
@@ -314,7 +314,7 @@ class DockerRuntime implements Runtime {
     await this.#engine[Symbol.asyncDispose]()
   }
 
-  /** What the engine can do, as it says itself. */
+  /** Reads the abilities of the engine. */
   async #learn(signal?: AbortSignal): Promise<Info> {
     const asked = this.#engine.call('GET', '/info', { signal })
     const info = Info.parse(
@@ -348,7 +348,7 @@ class DockerRuntime implements Runtime {
   async #keep(snapshot: string, below: readonly string[], commit: (tag: ImageTag) => Promise<number>): Promise<void> {
     const { repo, tag } = this.#snapshotImage(snapshot)
     const isThere = (await this.#images.find(`${repo}:${tag}`)) !== undefined
-    // Images can be removed by whoever may use the engine.
+    // Other users of the engine can remove images.
     if (!isThere) await this.#snapshots.forget(snapshot)
     await this.#snapshots.add(snapshot, below, () => commit({ repo, tag }))
   }
@@ -397,20 +397,20 @@ class DockerRuntime implements Runtime {
           CapAdd: config.capabilities,
           SecurityOpt: securityOptions,
           IpcMode: 'private',
-          // Swap would only make a program that exceeds its share slow instead of ending it.
+          // With swap, a program over its limit would become slow instead of being killed.
           ...(memory !== undefined && { Memory: memory, MemorySwap: memory }),
-          // Files in /dev/shm count as memory: they must not take all of it, or nothing could be started any more.
+          // Files in /dev/shm count as memory: if they used all of it, no process could be started any more.
           ...(memory !== undefined && { ShmSize: Math.min(SHARED_MEMORY_BYTES, memory / 2) }),
           ...(cpus !== undefined && { CpuPeriod: CPU_PERIOD_US, CpuQuota: Math.round(cpus * CPU_PERIOD_US) }),
           ...(pids !== undefined && { PidsLimit: pids }),
           ...(diskMb !== undefined && config.diskQuota && { StorageOpt: { size: `${diskMb}m` } }),
-          // Podman adds its own for one that is missing, which it may not be allowed to set.
+          // Podman sets its own default for a missing limit, which it may not be permitted to set.
           Ulimits: [
             { Name: 'nofile', Soft: config.nofile, Hard: config.nofile },
             { Name: 'nproc', Soft: config.nproc, Hard: config.nproc },
             { Name: 'core', Soft: 0, Hard: 0 },
           ],
-          // The first choice of the kernel's out-of-memory killer.
+          // The kernel's out-of-memory killer chooses processes of sandboxes first.
           OomScoreAdj: SANDBOX_OOM_SCORE,
           ...(config.userNamespace !== undefined && { UsernsMode: config.userNamespace }),
           ...(config.readOnly && {
@@ -479,12 +479,12 @@ class DockerRuntime implements Runtime {
     }
   }
 
-  /** The engine makes it, but as its own. */
+  /** The engine creates the workdir, but as root's. */
   async #makeWorkdir(spec: SandboxSpec, { containerId, tracker }: Container, { owner }: Surroundings): Promise<void> {
     const folders = spec.folders ?? []
     if (this.#config.readOnly) {
       if (owner.uid === 0 && folders.length === 0) return
-      // A volume, whose owner Docker lets nobody change; but its first user may open it to everybody.
+      // Docker cannot change the owner of a volume, but root inside can open it for all users.
       using _ = await tracker.expect()
       const paths = [spec.workdir, ...folders]
       const command = ['/bin/sh', '-c', 'mkdir -p -- "$@" && chmod 0777 -- "$@"', 'sh', ...paths]
@@ -511,13 +511,15 @@ class DockerRuntime implements Runtime {
   }
 
   async #end(id: string, tracker: ProcessTracker): Promise<void> {
-    // Ends everything at once, however busy the engine is.
+    // Ends all processes at once, even if the engine is busy.
     if (tracker instanceof CgroupTracker) await signalProcess(tracker.first, 'SIGKILL')
     await this.remove(id)
   }
 }
 
-/** The folders of a read-only container that are volumes. A volume cannot be removed, so none is within another. */
+/**
+ * Folders of a read-only container that are volumes. A command cannot remove a volume, so no volume is below another.
+ */
 function volumesOf({ workdir, folders = [] }: SandboxSpec): string[] {
   const [top] = folders
   if (top === undefined) return [workdir]
@@ -528,7 +530,7 @@ function isRootless({ Rootless: isSaid, SecurityOptions: options }: Info): boole
   return isSaid === true || options?.some((option) => option.includes('rootless')) === true
 }
 
-/** Groups of version 1 are root's alone; Podman then leaves out, without a word, what it cannot set. */
+/** Only root can use control groups v1; Podman then silently omits limits that it cannot set. */
 function canUseGroups(info: Info): boolean {
   return !(isRootless(info) && info.CgroupVersion === '1')
 }

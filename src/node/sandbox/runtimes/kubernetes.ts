@@ -91,7 +91,7 @@ export const kubernetes: Plug<typeof KubernetesConfig, RuntimeDeps, Runtime> = {
 const TOOL_MS = 60_000
 /** A policy may take effect a moment after the pod has started. */
 const POLICY_MS = 10_000
-/** Of the engine and the cluster, not of the image. */
+/** Variables of the container engine and the cluster, which the image does not set. */
 const FOREIGN = /^(?:KUBERNETES_.*|HOSTNAME|TERM|PWD|OLDPWD|SHLVL|_|container)$/
 
 const Listed = z.looseObject({ items: z.array(Pod) })
@@ -99,7 +99,7 @@ const Version = z.looseObject({ gitVersion: z.string() })
 const Review = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }).optional() })
 const Told = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
 
-/** What we need, as RBAC names it. */
+/** The required permissions in RBAC terms. */
 export const NEEDED = [
   ['create', '', 'pods', ''],
   ['get', '', 'pods', ''],
@@ -112,14 +112,17 @@ export const NEEDED = [
   ['delete', 'networking.k8s.io', 'networkpolicies', ''],
 ] as const
 
-/** A pod a sandbox, on any cluster. All that is known of one is in the cluster, so that any of us can take it away. */
+/**
+ * One pod per sandbox. All data about it is stored in the cluster, so that any node with the same scope can remove it.
+ */
 class KubernetesRuntime implements Runtime {
   readonly kind = 'kubernetes'
   readonly capabilities: RuntimeCapabilities = {
     isolatesFiles: true,
     isolatesProcesses: true,
     networks: ['none', 'allow', 'open'],
-    // A pod that uses more disk than it may is ended, not refused; processes can be limited for whole machines only.
+    // The cluster ends a pod over its disk limit instead of failing its writes; processes can only be limited for whole
+    // machines.
     limits: ['cpus', 'memoryMb'],
     images: 'required',
     supportsSnapshots: false,
@@ -185,8 +188,8 @@ class KubernetesRuntime implements Runtime {
     const { namespace } = cluster.access
     const target: ContainerTarget = { namespace, pod: names.name, container: SANDBOX }
     try {
-      // Before the pod, so that it is never without. None of these is given the signal: what was asked for would come to
-      // be after we had taken it back.
+      // The policy is created before the pod, so that the pod never runs without it. The requests are not aborted by the
+      // signal: the cluster could still execute them after the sandbox was removed.
       if (isClosed) await cluster.call('POST', policyPath(namespace), { json: toPolicy(names, this.#config) })
       signal.throwIfAborted()
       await cluster.call('POST', podPath(namespace), { json: pod })
@@ -228,7 +231,7 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
-  /** Those of the cluster, and those whose pod somebody else has taken away but of which there is something here. */
+  /** Returns the sandboxes of the cluster, and records whose pod no longer exists. */
   async list(): Promise<SandboxInfo[]> {
     const cluster = await this.#connect()
     const query = { labelSelector: `${SCOPE_LABEL}=${this.#scope}` }
@@ -271,7 +274,7 @@ class KubernetesRuntime implements Runtime {
     return connecting
   }
 
-  /** An id may have capitals and be longer than the name of a pod. */
+  /** An id may have upper-case letters and be longer than the name of a pod. */
   #namesOf(id: string): PodNames {
     this.#records.folderOf(id)
     const digest = createHash('sha256').update(id).digest('hex').slice(0, 8)
@@ -295,7 +298,7 @@ class KubernetesRuntime implements Runtime {
     return (await Promise.all(asked)).flat()
   }
 
-  /** Makes the workdir, and asks for the environment of the image, which the API does not tell. */
+  /** Creates the workdir and reads the environment of the image, which the API does not return. */
   async #prepare(
     cluster: Cluster,
     target: ContainerTarget,
@@ -318,7 +321,7 @@ class KubernetesRuntime implements Runtime {
     return { PATH: path, ...Object.fromEntries(pairs), HOME: home === undefined || home === '' ? '/' : home }
   }
 
-  /** The API server is somebody every pod could reach if it were allowed to reach anybody. */
+  /** Tests whether the API server is reachable, which every pod can reach without a network policy. */
   async #verify(cluster: Cluster, target: ContainerTarget, signal: AbortSignal): Promise<void> {
     const { hostname: host, port, protocol } = cluster.access.server
     const addresses = [

@@ -52,14 +52,13 @@ export const local: Plug<typeof LocalConfig, RuntimeDeps, Runtime> = {
 }
 
 const MARK = 'POLAR_SANDBOX'
-/** Of what is in the folder of a snapshot. */
+/** Folder of the files in the folder of a snapshot. */
 const TREE = 'tree'
 
 /**
- * No sandbox at all: a folder, a clean environment, and our own rights to everything on the machine. For trying things
- * out, and for programs that are trusted. What it does promise is that a command ends with all that it started: each has
- * a process namespace, where the machine lets us make one. Elsewhere its processes are found by a mark in their
- * environment, which a program that means to can rub out.
+ * No isolation: a folder, a clean environment, and the privileges of this process. For tests and trusted programs. It
+ * guarantees that a command ends with all its descendants: each command has a process namespace if the machine permits
+ * it. Otherwise processes are found by a variable in their environment, which a hostile program can remove.
  */
 class LocalRuntime implements Runtime {
   readonly kind = 'local'
@@ -145,7 +144,7 @@ class LocalRuntime implements Runtime {
       init,
       spawn,
       pipes: this.#host.pipes,
-      // Where commands have namespaces, all of them have ended with those by then, and nobody has to be looked for.
+      // With namespaces, all commands have already ended with their namespaces, so no process has to be searched.
       discard: () => (hasNamespaces ? this.#forget(record) : this.remove(spec.id)),
     })
     return this.#host.openSandbox(sandboxProcess)
@@ -193,7 +192,7 @@ interface LocalProcessOptions extends Counters {
   hasNamespaces: boolean
   socket: SocketServer | undefined
   snapshot: (name: string) => Promise<void>
-  /** What the first process of a namespace does. */
+  /** Script of a namespace's first process. */
   init: string
   spawn: RemoteSpawn
   pipes: Pipes
@@ -229,7 +228,7 @@ class LocalSandboxProcess implements SandboxProcess {
     const joined = joinPrefix(this.#options.cgroup?.joinFiles ?? [])
     const env = { ...HOST_ENV, [MARK]: mark }
     if (!hasNamespaces) {
-      // One mark for all: without namespaces a command that ends takes those beside it along.
+      // One mark for all commands: without namespaces, the end of a command also kills concurrent commands.
       const shell = await startShell(joined, { spawn, pipes, env, hasWaiter: false })
       return { shell, close: () => endProcesses(`${MARK}=${mark}`, 'environ') }
     }
@@ -282,7 +281,7 @@ async function canMakeNamespaces(): Promise<boolean> {
   return exitCode === 0
 }
 
-/** The first process of the namespace, once it says that it is there. */
+/** Returns the first process of the namespace when it has reported that it is ready. */
 async function firstOf(child: SpawnedProcess): Promise<ProcessRef> {
   try {
     await new Promise<void>((resolve, reject) => {
@@ -305,14 +304,14 @@ async function copyTree(from: string, to: string): Promise<void> {
   if (exitCode !== 0) throw new RolloutError('runtime.copy-failed', `Cannot copy ${from}: ${stderr.trim()}`)
 }
 
-/** Makes each folder below `base`, and gives the place of the first, by its name. */
+/** Creates each folder below `base`. Returns a map from the first folder to its actual path. */
 async function makeFolders(base: string, folders: readonly string[]): Promise<ReadonlyMap<string, string>> {
   for (const folder of folders) await mkdir(join(base, folder), { recursive: true, mode: 0o755 })
   const [top] = folders
   return new Map(top === undefined ? [] : [[top, join(base, top)]])
 }
 
-/** Values that name a folder, or a path in it, with the place of that folder instead. */
+/** Replaces the path of a folder by its actual path in values that name it or a path below it. */
 function toPlaces(env: Readonly<Record<string, string>>, places: ReadonlyMap<string, string>): Record<string, string> {
   const toPlace = (value: string): string => {
     const top = [...places.keys()].find((folder) => `${value}/`.startsWith(`${folder}/`))

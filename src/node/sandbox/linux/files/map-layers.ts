@@ -4,12 +4,12 @@ import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { HOST_ENV } from './paths.ts'
 
-/** Numbers of unshare, which differ; those of the newer calls are the same everywhere. */
+/** Number of the system call unshare; the numbers of newer calls are the same on all architectures. */
 const UNSHARE: Partial<Record<NodeJS.Architecture, number>> = { x64: 272, arm64: 97 }
 
 const mapLayers = loadProgram(new URL('./map-layers.pl', import.meta.url))
 
-/** Variables for map-layers.pl besides the layers, and the program itself. */
+/** Environment variables of map-layers.pl, except for the layers, and the program itself. */
 export function mapVariables(shared: number, own: number, count: number): Record<string, string> {
   const unshare = UNSHARE[process.arch] ?? 0
   return {
@@ -23,7 +23,7 @@ export function mapVariables(shared: number, own: number, count: number): Record
 
 const tryMapLayers = loadProgram(new URL('./try-map-layers.sh', import.meta.url))
 
-/** Whether layers below `dir` can be mapped, by trying: depends on the kernel and the file system. */
+/** Tests whether layers below `dir` can be mapped, which depends on the kernel and the file system. */
 export async function canMapLayers(dir: string, shared: number): Promise<boolean> {
   if (UNSHARE[process.arch] === undefined) return false
   const scratch = await mkdtemp(join(dir, 'map-'))

@@ -8,31 +8,31 @@ import { RolloutError } from '../../../../model/failure.ts'
 import type { CopyLimits } from '../../runtimes/runtime.ts'
 import { extractTar, lstatIfThere } from './extract-tar.ts'
 
-/** A helper program of ours inside the sandbox, whose input and output are streams here. */
+/** A helper program inside the sandbox, with its input and output as streams. */
 export interface HelperProcess {
   stdin: Writable
   stdout: Readable
-  /** How it ended. Never rejects. */
+  /** Never rejects. */
   ended: Promise<{ exitCode: number; stderr: string }>
   kill(): void
 }
 export type StartHelper = (command: readonly [string, ...string[]]) => HelperProcess
 
-/** Of a helper that has gone on its own, or waits on a file that never answers. */
+/** Limit for a helper that hangs, for example on a file that cannot be read. */
 const FILE_TIMEOUT_MS = 30_000
 const MISSING = 66
 const NOT_A_FILE = 65
 /**
- * What GNU tar ends with 1 for. What it sent is whole; a file system in layers changes a directory by reading it, and a server
- * that a preparing step started may write while its files are copied.
+ * Messages for which GNU tar exits with 1 although the archive is complete. An overlay file system changes a directory
+ * when it is read, and a server that a prepare step started may write while its files are copied.
  */
 const CHANGED =
   /^[^\n]*: (?:file changed as we read it|File removed before we read it|File shrank by \d+ bytes; padding with zeros)$/
 
-/** Makes the directory of what is to be written, and takes away what is there under that name. */
+/** Creates the parent directory of the target and removes an existing target. */
 const MAKE_ROOM = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'
 
-/** A folder that can be emptied but not taken away, as the workdir of one who may not write to what it lies in. */
+/** Handles a target folder that can be emptied but not removed, such as a workdir whose parent is not writable. */
 const FILL_FIXED =
   'rm -rf -- "$1" 2>/dev/null; if [ -d "$1" ] && [ ! -L "$1" ] && [ -z "$(ls -A -- "$1")" ]; then exec tar -xpof - --strip-components=1 -C "$1"; fi; '
 
@@ -125,7 +125,7 @@ async function feed(
 ): Promise<void> {
   helper.stdout.resume()
   using _ = killWhen(signal, helper)
-  // A helper that cannot write closes its input; why, it says itself.
+  // A helper that cannot write closes its input; its stderr has the reason.
   await pipeline(source, helper.stdin).catch(() => {})
   await helper.ended
   signal.throwIfAborted()
@@ -139,7 +139,7 @@ function killWhen(signal: AbortSignal, helper: HelperProcess): Disposable {
   return { [Symbol.dispose]: () => signal.removeEventListener('abort', kill) }
 }
 
-/** Throws what a helper's ending means; with `codes`, only for those. */
+/** Throws the error that a helper's exit code stands for; with `codes`, only for these codes. */
 async function check(helper: HelperProcess, path: string, codes?: readonly number[]): Promise<void> {
   const { exitCode, stderr } = await helper.ended
   if (exitCode === 0 || codes?.includes(exitCode) === false) return

@@ -11,7 +11,7 @@ type Controller = 'memory' | 'pids' | 'cpu' | 'cpuacct'
 
 const CONTROLLERS: readonly Controller[] = ['memory', 'pids', 'cpu', 'cpuacct']
 const PERIOD_US = 100_000
-/** Older kernels let go of a group only a moment after its last process. */
+/** Older kernels release a group only a moment after its last process has ended. */
 const REMOVE_ATTEMPTS = 50
 
 interface CgroupFolder {
@@ -19,19 +19,19 @@ interface CgroupFolder {
   folder: string
 }
 
-/** Where a group is, for whoever has to remove it when its maker is dead. */
+/** Folders of a group by controller; stored, so that another process can remove the group. */
 export type CgroupFolders = Partial<Record<Controller, CgroupFolder>>
 
-/** The kernel's accounting groups, where this process may make some: version 1, version 2, or both at once. */
+/** Creates control groups if this process may: version 1, version 2, or both. */
 export class Cgroups {
-  /** The folders below which groups are made. */
+  /** The folders below which groups are created. */
   readonly #roots: ReadonlyMap<Controller, CgroupFolder>
 
   private constructor(folders: ReadonlyMap<Controller, CgroupFolder>) {
     this.#roots = folders
   }
 
-  /** What can be used here; undefined when nothing can. */
+  /** Returns undefined if this process cannot create groups. */
   static detect(): Cgroups | undefined {
     const folders = new Map<Controller, CgroupFolder>()
     const mounts = readIfExists('/proc/self/mounts').split('\n')
@@ -41,7 +41,7 @@ export class Cgroups {
       if (folder === undefined || options === undefined) continue
       if (type === 'cgroup') {
         for (const controller of CONTROLLERS.filter((name) => options.split(',').includes(name))) {
-          // Below the group we are in ourselves, so that what limits us limits them too.
+          // Below this process's own group, so that its limits also apply to sandboxes.
           const group = own.find((entry) => entry.split(':')[1]?.split(',').includes(controller))?.split(':')[2] ?? '/'
           const nested = join(folder, group)
           folders.set(controller, { version: 1, folder: existsSync(nested) ? nested : folder })
@@ -56,7 +56,7 @@ export class Cgroups {
     return folders.size === 0 ? undefined : new Cgroups(folders)
   }
 
-  /** Which limits can be set. */
+  /** The limits that can be set. */
   get limits(): (keyof SandboxLimits)[] {
     const limits: Partial<Record<Controller, keyof SandboxLimits>> = { memory: 'memoryMb', pids: 'pids', cpu: 'cpus' }
     return [...this.#roots.keys()].map((controller) => limits[controller]).filter((limit) => limit !== undefined)
@@ -66,7 +66,7 @@ export class Cgroups {
     return [...new Set([...this.#roots.values()].map(({ version }) => `v${version}`))].join(' and ')
   }
 
-  /** `note` writes down where they will be, before they are: whoever finds that after a crash can remove them. */
+  /** Calls `note` with the folders before they are created, so that another process can remove them after a crash. */
   async create(name: string, limits: SandboxLimits, note: (folders: CgroupFolders) => Promise<void>): Promise<Cgroup> {
     const folders = [...this.#roots].map(([key, { version, folder }]) => [key, { version, folder: join(folder, name) }])
     const group = new Cgroup(Object.fromEntries(folders))
@@ -88,7 +88,7 @@ export class Cgroup {
     this.folders = folders
   }
 
-  /** A process that writes 0 to each of these belongs to the group, with all that it starts. */
+  /** A process that writes 0 to each of these files joins the group, with all its descendants. */
   get joinFiles(): string[] {
     return this.#all().map((folder) => join(folder, 'cgroup.procs'))
   }
@@ -97,7 +97,7 @@ export class Cgroup {
     for (const folder of this.#all()) await mkdir(folder, { mode: 0o755 }).catch(ignore('EEXIST'))
     const bytes = memoryMb === undefined ? undefined : String(memoryMb * 1024 * 1024)
     await this.#set('memory', bytes, { 1: 'memory.limit_in_bytes', 2: 'memory.max' })
-    // Swap would only make a program that exceeds its share slow instead of ending it. Absent where there is none.
+    // With swap, a program over its limit would become slow instead of being killed. The files are absent without swap.
     await this.#set('memory', bytes, { 1: 'memory.memsw.limit_in_bytes' }).catch(() => {})
     await this.#set('memory', bytes === undefined ? undefined : '0', { 2: 'memory.swap.max' }).catch(() => {})
     await this.#set('pids', pids === undefined ? undefined : String(pids), { 1: 'pids.max', 2: 'pids.max' })
@@ -126,13 +126,13 @@ export class Cgroup {
     }
   }
 
-  /** How often the kernel has killed in it for want of memory; undefined where it does not say. */
+  /** Number of processes of the group that the kernel killed for lack of memory; undefined if unknown. */
   async countOutOfMemory(): Promise<number | undefined> {
     const events = await this.#read('memory', { 1: 'memory.oom_control', 2: 'memory.events' })
     return events === undefined ? undefined : numberAfter(events, 'oom_kill')
   }
 
-  /** Ends whatever is in it, and removes it. Nothing to remove is no error. */
+  /** Kills all processes of the group and removes it. An absent group is no error. */
   async remove(): Promise<void> {
     for (const folder of this.#all()) {
       for (let attempt = 0; attempt < REMOVE_ATTEMPTS && existsSync(folder); attempt += 1) {

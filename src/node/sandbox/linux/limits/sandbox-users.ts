@@ -4,22 +4,22 @@ import { RolloutError } from '../../../../model/failure.ts'
 import type { SandboxSpec } from '../../runtimes/runtime.ts'
 import { HOST_ENV } from '../files/paths.ts'
 
-/** Numbers between the shared user and the first user of a single sandbox. */
+/** Distance between the shared user id and the first user id of a single sandbox. */
 const DISTANCE = 1024
 const COUNT = 16_384
 
-/** Whom the commands of a sandbox run as, by numbers of this machine, where the node is root. */
+/** User that the commands of a sandbox run as, if the node is root. Ids are those of this machine. */
 export interface SandboxUser {
   uid: number
-  /** Owner of the files of snapshots. The same as `uid` for a sandbox without a user of its own. */
+  /** Owner of the files of snapshots. Equals `uid` for a sandbox without a user of its own. */
   shared: number
-  /** Lets another sandbox have the number. Idempotent. */
+  /** Makes the user id available for another sandbox. Idempotent. */
   release(): void
 }
 
 /**
- * The users that sandboxes of root run as. The kernel counts inotify instances, pending signals, processes, epoll watches,
- * pipe buffers and keys per user, so each sandbox has a user of its own where that is possible.
+ * Allocates the users of sandboxes if the node is root. The kernel counts inotify instances, pending signals,
+ * processes, epoll watches, pipe buffers and keys per user, so each sandbox has a user of its own if possible.
  */
 export class SandboxUsers {
   readonly #shared: number
@@ -30,14 +30,14 @@ export class SandboxUsers {
   }
 
   /**
-   * A sandbox that finds files of the shared user, in a writable mount, or in a snapshot that cannot be shown to it as its
-   * own (`canMap`), runs as the shared user.
+   * A sandbox runs as the shared user if it needs files of the shared user: in a writable mount, or in a snapshot that
+   * cannot be mapped to another user (`canMap`).
    */
   acquire({ snapshot, mounts }: Pick<SandboxSpec, 'snapshot' | 'mounts'>, canMap: boolean): SandboxUser {
     const shared = this.#shared
     if ((snapshot !== undefined && !canMap) || mounts.some(({ isReadOnly }) => !isReadOnly))
       return { uid: shared, shared, release: () => {} }
-    // Random, because other processes of this machine may have sandboxes of the same range.
+    // Random, because other processes of this machine may allocate from the same range.
     let uid = shared + DISTANCE + randomInt(COUNT)
     while (this.#taken.has(uid) && this.#taken.size < COUNT) uid = shared + DISTANCE + randomInt(COUNT)
     this.#taken.add(uid)
@@ -45,7 +45,7 @@ export class SandboxUsers {
   }
 }
 
-/** Gives files of a sandbox's own user to the shared user, so that any sandbox can start from them. */
+/** Changes the owner of files from the sandbox's user to the shared user, so that any sandbox can start from them. */
 export async function shareTree(root: string, { uid, shared }: SandboxUser): Promise<void> {
   if (uid === shared) return
   const command = ['chown', '-R', '-h', `--from=${uid}`, `${shared}:${shared}`, '--', root] as const

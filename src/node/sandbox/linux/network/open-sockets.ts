@@ -5,14 +5,14 @@ import { type SocketServer, type SocketHandler, listenHere, listenInside } from 
 
 const PROXY_PORTS = [3128, 3129] as const
 
-/** The ways out of a sandbox: to its session, and to the hosts it may reach. */
+/** The servers of a sandbox's connections: to its session, and to the hosts it may reach. */
 export interface OpenSockets {
   servers: readonly SocketServer[]
   socketPort: number | undefined
   proxyPort: number | undefined
 }
 
-/** `prefix` is what enters the network of the sandbox, where it has one of its own. */
+/** `prefix` is the command prefix that enters the sandbox's network namespace, if it has one. */
 export async function openSockets(
   { socket, network }: SandboxSpec,
   { spawn, prefix }: { spawn: CleanSpawn; prefix: readonly string[] },
@@ -32,7 +32,7 @@ export function closeSockets({ servers }: OpenSockets): void {
   for (const server of servers) server.close()
 }
 
-/** The ports on which a sandbox with a network of its own reaches the node, with their handlers. */
+/** Returns the ports on which a sandbox with a network namespace reaches the node, with their handlers. */
 export function planSockets({ socket, network }: Pick<SandboxSpec, 'socket' | 'network'>): SocketPlan {
   const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
   const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== socket?.port)

@@ -6,28 +6,28 @@ import { RolloutError } from '../../../../model/failure.ts'
 import type { SandboxSocket } from '../../runtimes/runtime.ts'
 import type { CleanSpawn } from '../process/clean-spawn.ts'
 
-/** A hostile program can open as many connections as it likes; each costs us a file descriptor. */
+/** A hostile program can open any number of connections; each costs this process a file descriptor. */
 const MAX_CONNECTIONS = 512
 const BACKLOG = 511
 
 const listenInNode = loadProgram(new URL('./listen.cjs', import.meta.url))
 const listenInPerl = loadProgram(new URL('./listen.pl', import.meta.url))
 
-/** The number of that system call, where we know it. */
+/** Number of the system call sendmsg. */
 const SENDMSG: Partial<Record<NodeJS.Architecture, number>> = { x64: 46, arm64: 211 }
 
-/** What becomes of the connections of a handler. */
+/** Handles the connections of one port. */
 export type SocketHandler = Pick<SandboxSocket, 'accept' | 'isPaused'>
 
 export interface SocketServer {
   readonly port: number
-  /** Closes it, with all connections. */
+  /** Closes the server and all connections. */
   close(): void
 }
 
 /**
- * Listens in another network namespace, without a process that stays there: `prefix` is what enters it. Connections arrive
- * in this process directly.
+ * Listens in another network namespace without leaving a process there; `prefix` is the command prefix that enters it.
+ * Connections arrive in this process directly.
  */
 export async function listenInside(
   { spawn, prefix }: { spawn: CleanSpawn; prefix: readonly string[] },
@@ -39,7 +39,7 @@ export async function listenInside(
   const sendmsg = SENDMSG[process.arch]
   if (sendmsg === undefined) return listenBy(inNode, spawn, handlers, signal)
   const inPerl = [...prefix, 'perl', '-e', listenInPerl(), String(sendmsg), ...ports]
-  // Perl may not be there, and how Node talks to its children is Node's own affair.
+  // Perl may be absent, and the format of Node's IPC channel is not documented.
   return listenBy(inPerl, spawn, handlers, signal).catch(() => listenBy(inNode, spawn, handlers, signal))
 }
 
@@ -67,11 +67,11 @@ async function listenBy(
         if (opened.length === handlers.size) resolve()
       })
       child.once('error', reject)
-      // Not when it exits: what it has sent may still be on its way.
+      // Not on exit: messages may still be in transit.
       child.once('disconnect', () => reject(new Error(stderr.trim() || 'the helper ended early')))
     })
     child.disconnect()
-    // As long as it has the socket too, connections could end up there.
+    // Until the helper has closed its copy of the socket, the kernel could give connections to it.
     if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
     return opened
   } catch (cause) {
@@ -83,7 +83,7 @@ async function listenBy(
   }
 }
 
-/** Listens on this machine's own loopback; on another port when that one is taken. */
+/** Listens on this machine's loopback interface; on another port if the port is in use. */
 export async function listenHere(port: number, handler: SocketHandler): Promise<SocketServer> {
   const listen = (wanted: number) =>
     new Promise<Server>((resolve, reject) => {

@@ -9,33 +9,35 @@ import { renderExec, type CompleteExecSpec } from './render-exec.ts'
 import type { RemoteSpawn, SpawnedProcess } from './spawner.ts'
 import type { Spool } from './spool.ts'
 
-/** How long output may still come once every process is gone. */
+/** Longest time to wait for output after all processes have ended. */
 const DRAIN_MS = 2000
-/** More than a pipe holds, so that one that is being filled all the time comes to an end too. */
+/** More than the capacity of a pipe, so that reading a pipe that is refilled all the time ends. */
 const PIPE_BYTES = 1024 * 1024
 
-/** Where a command runs together with all that it starts, so that all of it can be ended. */
+/**
+ * The process namespace of one command and its descendants, so that all of them can be ended. Without namespaces, the
+ * set of processes with the sandbox's mark.
+ */
 export interface CommandNamespace {
   shell: WaitingShell
-  /** Ends all of it; resolves when nothing is left. Idempotent. */
+  /** Kills all processes; resolves when none is left. Idempotent. */
   close(): Promise<void>
   /**
-   * Takes it back for another command where the one that ended by itself left nothing at all; says whether. From then on
-   * `close` does nothing.
+   * Returns the namespace to the pool if the command ended by itself and left no process. Returns whether it did;
+   * `close` then has no effect.
    */
   reclaim?(): Promise<boolean>
 }
 
 /**
- * A shell that has gone all the way into the namespace and waits to be told what to become. Getting there takes most of the
- * time a command needs to start, so it is done ahead where it can be. The environment comes in the same way: what leads
- * inside runs with one of its own, because names such as LD_PRELOAD would work on it too, and arguments can be read by
- * everybody on the machine.
+ * A shell inside the namespace that waits for a script that executes the command. Entering takes most of a command's
+ * start time, so it is done in advance. The environment is part of the script: variables such as LD_PRELOAD would also
+ * affect the programs that enter, and every user of the machine can read arguments.
  */
 export interface WaitingShell {
   child: SpawnedProcess
   ended: Promise<Pick<ExecResult, 'exitCode' | 'signal'>>
-  /** Whether what was spawned only waits for the first process, which is then its child. */
+  /** Whether the spawned process only waits for the command's first process, which is its child. */
   hasWaiter: boolean
   control: Pipe
   stdin: Pipe
@@ -43,7 +45,7 @@ export interface WaitingShell {
   stderr: Pipe
 }
 
-/** `prefix` is what leads inside. */
+/** Starts a shell. `prefix` is the command prefix that enters the namespace. */
 export async function startShell(
   prefix: readonly string[],
   {
@@ -55,7 +57,7 @@ export async function startShell(
 ): Promise<WaitingShell> {
   const [control, stdin] = [await pipes.toChild(), await pipes.toChild()]
   const [stdout, stderr] = [await pipes.fromChild(), await pipes.fromChild()]
-  // Its input is what it is told; what will be the command's comes as the next free one.
+  // Standard input is the control pipe; file descriptor 3 becomes the command's input.
   const [file, args] = prefix.length === 0 ? ['/bin/sh', []] : [prefix[0]!, [...prefix.slice(1), '/bin/sh']]
   const all = [control, stdout, stderr, stdin]
   const child = spawn(file, args, { stdio: all.map(({ childEnd }) => childEnd), env })
@@ -66,7 +68,7 @@ export async function startShell(
   return { child, ended, hasWaiter, control, stdin, stdout, stderr }
 }
 
-/** Lets go of one that was never told anything. */
+/** Closes a shell that got no script. */
 export function discardShell({ control, stdin, stdout, stderr }: WaitingShell): void {
   for (const pipe of [control, stdin, stdout, stderr]) pipe.ours.destroy()
 }
@@ -87,7 +89,7 @@ export async function startInNamespace(spec: CompleteExecSpec, deps: NamespaceEx
 
   async function kill(): Promise<void> {
     await namespace.close()
-    // What led into the sandbox ends with its child; this is for one that had not got so far.
+    // The process that entered ends with its child; this kills one that had not entered yet.
     child.kill('SIGKILL')
     await result
   }
@@ -122,15 +124,15 @@ export async function startInNamespace(spec: CompleteExecSpec, deps: NamespaceEx
 
 function exitOf(child: SpawnedProcess): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
   return new Promise((resolve) => {
-    // One that cannot be started ends with 127, as shells report it.
+    // A program that cannot be started ends with 127, as in shells.
     child.once('exit', (exitCode: number | null, signal: NodeJS.Signals | null) => resolve({ exitCode, signal }))
   })
 }
 
 interface Copy {
-  /** When every process has closed its end. */
+  /** Resolves when every process has closed its end. */
   done: Promise<void>
-  /** Takes what is there by now. What comes later is thrown away, so that nobody who still writes has to stop. */
+  /** Reads what the pipe contains and drops later output, so that a process that still writes does not block. */
   finish(): Promise<void>
 }
 
@@ -142,7 +144,7 @@ function copy({ ours, oursFd }: Pipe, spool: Spool): Copy {
     ours.pause()
     writing = spool
       .write(chunk)
-      // A full disk of ours must not stop the command; the count shows that something is missing.
+      // A full disk of this machine must not stop the command; the byte count shows that output is missing.
       .catch(() => {})
       .finally(() => ours.resume())
   })
@@ -162,7 +164,7 @@ function copy({ ours, oursFd }: Pipe, spool: Spool): Copy {
   }
 }
 
-/** What the pipe holds at this moment. */
+/** Returns what the pipe contains at this moment. */
 function readNow(fd: number): Buffer[] {
   const chunks: Buffer[] = []
   let total = 0

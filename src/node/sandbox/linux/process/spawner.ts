@@ -5,9 +5,9 @@ import { fileURLToPath } from 'node:url'
 import { createCleanSpawn } from './clean-spawn.ts'
 import { startChildren } from './start-children.ts'
 
-/** What is needed of a process that was started; one of Node's own will do. */
+/** The members of `ChildProcess` that are used. */
 export interface SpawnedProcess extends EventEmitter {
-  /** Undefined until it runs, and when it could not be started. */
+  /** Undefined until the process runs, and if it could not be started. */
   readonly pid?: number | undefined
   readonly exitCode: number | null
   readonly signalCode: NodeJS.Signals | null
@@ -16,14 +16,14 @@ export interface SpawnedProcess extends EventEmitter {
   kill(signal?: NodeJS.Signals): boolean
 }
 
-/** A named pipe that the other side opens for the child. */
+/** A named pipe that the starter opens for the child. */
 export interface PipePath {
   path: string
-  /** The child reads from it. */
+  /** Whether the child reads from the pipe. */
   isRead: boolean
 }
 
-/** `pipe`: for the few words by which a process says that it is ready. */
+/** `pipe`: for the lines that a process prints when it is ready. */
 export type RemoteStdio = 'ignore' | 'pipe' | PipePath
 
 export type ToSpawner =
@@ -51,14 +51,14 @@ export type RemoteSpawn = (
 ) => SpawnedProcess
 
 /**
- * Starts processes without holding this one up, in sessions of their own, with nothing but what they are given: the system
- * copies the page tables of whoever starts a process, which takes milliseconds for each hundred megabytes, and nothing else
- * happens here meanwhile. So a small helper does it, where one can be had. It ends when this process does, however that
- * ends; and one of its children that asked to be killed with its parent (`setpriv --pdeathsig`) ends then too.
+ * Starts processes in sessions of their own, with only the given environment and file descriptors, without blocking
+ * this process: fork copies the page tables, which blocks for milliseconds per hundred megabytes. A small helper
+ * process forks instead, if it can be started. The helper ends with this process, and so do its children that were
+ * started with `setpriv --pdeathsig`.
  */
 export class Spawner implements AsyncDisposable {
   #helper: ChildProcess | undefined
-  /** Takes what has to be done: the helper, once it is there, or this process. */
+  /** Handles requests: the helper when it is ready, otherwise this process. */
   #doer: ((message: ToSpawner) => void) | undefined
   #waiting: ToSpawner[] = []
   #count = 0
@@ -99,7 +99,7 @@ export class Spawner implements AsyncDisposable {
     return helper
   }
 
-  /** As any child does, those of the helper keep this process from ending; the helper itself does not. */
+  /** Children keep this process alive, as usual; the helper itself does not. */
   #holdOn(): void {
     const isNeeded = this.#children.size > 0
     const { channel } = this.#helper ?? {}
@@ -121,7 +121,10 @@ export class Spawner implements AsyncDisposable {
     child?.hear(message)
   }
 
-  /** One that never came to be, as for a user who may not read our program: we do it ourselves. */
+  /**
+   * If the helper could not be started, for example because the user cannot read our program files, this process starts
+   * children itself.
+   */
   #lose(helper: ChildProcess): void {
     if (this.#helper !== helper) return
     if (this.#doer === undefined) {
@@ -136,7 +139,7 @@ export class Spawner implements AsyncDisposable {
     this.#giveUp()
   }
 
-  /** All that the helper had started ended with it, or is as good as lost. */
+  /** Reports all children as failed: they ended with the helper or can no longer be observed. */
   #giveUp(): void {
     for (const [id, child] of this.#children) child.hear({ type: 'failed', id, message: 'its parent was lost' })
     this.#children.clear()
@@ -156,7 +159,7 @@ export class Spawner implements AsyncDisposable {
   }
 }
 
-/** One of its processes, as seen from here. */
+/** A process that the helper started. */
 class RemoteChild extends EventEmitter implements SpawnedProcess {
   pid: number | undefined
   exitCode: number | null = null
@@ -193,7 +196,7 @@ class RemoteChild extends EventEmitter implements SpawnedProcess {
         break
       case 'failed':
         this.exitCode = 127
-        // Nobody has to listen: what failed to start has ended.
+        // Without a listener, the exit event reports the failure.
         if (this.listenerCount('error') > 0) this.emit('error', new Error(message.message))
         this.#end()
         break

@@ -3,10 +3,10 @@ import { closeSync, constants, openSync } from 'node:fs'
 import { createCleanSpawn } from './clean-spawn.ts'
 import type { FromSpawner, RemoteStdio, ToSpawner } from './spawner.ts'
 
-/** More than anybody says who is to be waited for; what comes after is thrown away. */
+/** More than any message of a starting process; further output is dropped. */
 const RELAYED_BYTES = 256 * 1024
 
-/** Starts what it is told to, and tells what becomes of it. */
+/** Starts and kills processes as requested, and reports their output and exit. */
 export function startChildren(tell: (message: FromSpawner) => void): (message: ToSpawner) => void {
   const children = new Map<number, ChildProcess>()
   const spawn = createCleanSpawn()
@@ -38,7 +38,7 @@ export function startChildren(tell: (message: FromSpawner) => void): (message: T
 
   function end(message: Extract<FromSpawner, { type: 'exited' | 'failed' }>): void {
     children.delete(message.id)
-    // What it said last is on its way, and comes before its end.
+    // The last output must be reported before the exit.
     setImmediate(() => tell(message))
   }
 

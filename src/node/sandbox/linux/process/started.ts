@@ -1,10 +1,10 @@
 import { createInterface } from 'node:readline'
 import type { SpawnedProcess } from './spawner.ts'
 
-/** How long a runtime may take to start a sandbox, or a place in one. */
+/** Time limit for the start of a sandbox, or of a namespace in it. */
 export const START_MS = 30_000
 
-/** Waits until the program has printed a line for each word; gives what follows the words. */
+/** Waits until the program has printed a line with each word. Returns what follows the words. */
 export function readyLines<Word extends string>(
   child: SpawnedProcess,
   words: readonly Word[],

@@ -14,14 +14,14 @@ import { removeTree } from '../../linux/records.ts'
 export interface FetchedImagesOptions {
   dir: string
   program: readonly [string, ...string[]]
-  /** Unix socket of the Docker engine, or of Podman's service, that `docker-daemon:` names images of. */
+  /** Unix socket of the Docker engine, or of Podman's service, for images named by `docker-daemon:`. */
   dockerSocket: string
   pull: 'never' | 'missing'
 }
 
 /**
- * Images that tasks name by `docker://`, `oras://` or `docker-daemon:`, as folders that Apptainer unpacks once. An image of
- * the local engine is known by its id, so an image that was built again under the same name is unpacked again.
+ * Images named by `docker://`, `oras://` or `docker-daemon:`, as folders that Apptainer unpacks once. The key of an
+ * image of the local engine includes its id, so a rebuilt image is unpacked again.
  */
 export class FetchedImages {
   readonly #options: FetchedImagesOptions
@@ -31,7 +31,7 @@ export class FetchedImages {
     this.#options = options
   }
 
-  /** The root folder of an image. Throws `runtime.image-missing`. */
+  /** Returns the root folder of an image. Throws `runtime.image-missing`. */
   async require(name: string, signal: AbortSignal): Promise<string> {
     const { dir, pull } = this.#options
     const key = createHash('sha256')
@@ -71,7 +71,7 @@ export class FetchedImages {
       }
       await chmod(root, 0o755)
       await rename(root, folder).catch((error: unknown) => {
-        // Another process has unpacked the same image meanwhile.
+        // Another process unpacked the same image meanwhile.
         if (!['EEXIST', 'ENOTEMPTY'].includes(errnoOf(error) ?? '')) throw error
       })
     } finally {
@@ -79,7 +79,7 @@ export class FetchedImages {
     }
   }
 
-  /** Undefined for an image that is not of the local engine. */
+  /** Returns undefined for an image that does not come from the local engine. */
   async #idOf(name: string): Promise<string | undefined> {
     const local = localImageName(name)
     if (local === undefined) return undefined

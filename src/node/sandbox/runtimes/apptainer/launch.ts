@@ -13,33 +13,33 @@ import { toSysctls, type UserLimits } from '../../linux/limits/user-quotas.ts'
 import type { SandboxSpec } from '../runtime.ts'
 import { step, type Architecture } from './steps.ts'
 
-/** Keeps the sandbox there until we let go of its input, or are gone: then all of it ends, whoever we were started by. */
+/** Keeps the sandbox running until its input closes, which also happens when this process ends. */
 const INIT = 'echo ready; exec >/dev/null 2>&1; read -r _'
-/** Where an ordinary user's sandbox has what its root is made of, until it is made. */
+/** Without root: folder of the parts from which finish.pl assembles the root folder. */
 const PARTS = '/.polar'
-/** Apptainer's own, not the image's. */
+/** Variables that Apptainer sets, not the image. */
 const OWN_VARIABLE =
   /^(?:(?:APPTAINER|SINGULARITY)_.*|HOME|LD_LIBRARY_PATH|OLDPWD|PROMPT_COMMAND|PS1|PWD|SHLVL|TERM|_)$/
 
-/** Who we are to the kernel. As root, sandboxes are `owner`'s; as anybody else they are our own. */
+/** Who this process is to the kernel. As root, sandboxes belong to `owner`; otherwise to our own user. */
 export interface Privileges {
   architecture: Architecture
   isRoot: boolean
-  /** Of the architecture. */
+  /** User id on the machine. */
   owner: number
-  /** The same user and group as commands see them. */
+  /** The same user and group inside. */
   inside: { user: number; group: number }
 }
 
 export interface ApptainerProcesses {
-  /** Apptainer itself, outside: the sandbox ends when it does. */
+  /** Apptainer itself, outside; the sandbox ends with it. */
   child: ChildProcess
   monitor: ProcessRef
   /** The sandbox's first process. */
   first: ProcessRef
   /** Holds the user namespace of commands. */
   users: ProcessRef
-  /** Apptainer's own, as what mounts an image for one who may not ask the kernel to. They do not end by themselves. */
+  /** Apptainer's helpers, such as the mount helper for images without root. They do not end by themselves. */
   helpers: readonly ProcessRef[]
 }
 
@@ -47,18 +47,18 @@ export interface LaunchOptions {
   program: readonly [string, ...string[]]
   privileges: Privileges
   image: string
-  /** Of the snapshots that it starts from, the uppermost first. */
+  /** Layers of the snapshots that the sandbox is based on, the uppermost first. */
   layers: readonly string[]
   record: SandboxRecord
   folder: string
-  /** Where sandboxes are kept, which none of them may see. */
+  /** Folder of all sandboxes, which no sandbox may see. */
   hidden: string
-  /** What the sandbox may use of its user's limits. */
+  /** Share of the user's limits for this sandbox. */
   quotas: UserLimits
   spawn: CleanSpawn
 }
 
-/** Brings up the processes; none of them is left when this throws. */
+/** Starts the processes; none is left when this throws. */
 export async function launch(
   spec: SandboxSpec,
   options: LaunchOptions,
@@ -160,12 +160,12 @@ function apptainerLine(
   ]
 }
 
-/** What /dev/shm is. Counted with all else that is written, where that is limited. */
+/** Source of /dev/shm. With a disk limit, it counts as written data. */
 function sharedOf({ limits }: SandboxSpec): string {
   return limits.diskMb === undefined ? 'shm' : 'rw/shm'
 }
 
-/** A line of comma-separated values, as Apptainer reads them. */
+/** Renders comma-separated values in Apptainer's format. */
 function toMount({ source, target, isReadOnly }: SandboxSpec['mounts'][number]): string {
   const fields = ['type=bind', `source=${source}`, `destination=${target}`, ...(isReadOnly ? ['ro'] : [])]
   return fields.map((field) => (/[",\n]/.test(field) ? `"${field.replaceAll('"', '""')}"` : field)).join(',')
@@ -197,7 +197,7 @@ async function holdUsers(
   }
 }
 
-/** What the image sets; Apptainer has put it together for the process that keeps the sandbox there. */
+/** Returns the variables that the image sets; Apptainer passes them to the first process's child. */
 async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string, string>>> {
   const [holder] = await childrenOf(first.pid)
   const text = holder === undefined ? '' : await readFile(`/proc/${holder}/environ`, 'utf8').catch(() => '')
@@ -205,7 +205,7 @@ async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string,
     .split('\0')
     .filter((pair) => pair.includes('='))
     .map((pair): [string, string] => [pair.slice(0, pair.indexOf('=')), pair.slice(pair.indexOf('=') + 1)])
-    // It gives every container a LANG of its own.
+    // Apptainer sets LANG for every container.
     .filter(([name, value]) => !OWN_VARIABLE.test(name) && !(name === 'LANG' && value === 'C'))
   return { PATH: INSIDE_PATH, ...Object.fromEntries(pairs), HOME: INSIDE_HOME }
 }
@@ -215,16 +215,16 @@ export async function endApptainer({ child, monitor, first, users, helpers }: Ap
   const all = [first, monitor, users, ...helpers]
   for (const ref of all) await signalProcess(ref, 'SIGKILL')
   await ended
-  // The first process is gone when all others are; until then the architecture still has something of the sandbox.
+  // The first process ends after all others.
   for (const ref of all) while (await isAlive(ref)) await sleep(2)
 }
 
-/** The folder of a snapshot's layer, which is as Apptainer wants an overlay: with an `upper` in it. */
+/** Folder of a snapshot's layer in Apptainer's overlay format: with an `upper` in it. */
 export function layerOf(snapshot: string): string {
   return join(snapshot, 'layer')
 }
 
-/** What its memory file system is called in a list of mounts, so that whatever runs in it can be found. */
+/** Name of the memory file system, by which the sandbox's processes are found. */
 export function markOf({ token }: SandboxRecord): string {
   return `polar-${token}`
 }
@@ -233,7 +233,7 @@ async function kindOf(source: string): Promise<'d' | 'f'> {
   return (await stat(source)).isDirectory() ? 'd' : 'f'
 }
 
-/** An image is a file or the root of a tree. */
+/** An image is a file or the root folder of a tree. */
 export async function imageAt(path: string): Promise<string> {
   const stats = await stat(path).catch(() => undefined)
   if (stats?.isFile() === true || stats?.isDirectory() === true) return realpath(path)

@@ -21,18 +21,18 @@ import { seccompFilterOf, step } from './steps.ts'
 
 export interface ApptainerProcessOptions extends Counters {
   spec: SandboxSpec
-  /** Undefined for our own. */
+  /** Undefined for our own user. */
   user: SandboxUser | undefined
   privileges: Privileges
   record: SandboxRecord
   folder: string
   processes: ApptainerProcesses
-  /** What the image sets. */
+  /** Variables that the image sets. */
   env: Readonly<Record<string, string>>
-  /** Most processes of its user namespace where no control group counts them; absent: no limit. */
+  /** Limit of processes of the user namespace if no control group counts them; undefined: no limit. */
   maxProcesses: number | undefined
   sockets: OpenSockets
-  /** Names of the snapshots it stands on. */
+  /** Names of the snapshots that the sandbox is based on. */
   below: readonly string[]
   snapshots: Snapshots
   spawn: RemoteSpawn
@@ -158,14 +158,14 @@ export class ApptainerSandboxProcess implements SandboxProcess {
     return startShell(prefix, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
   }
 
-  /** Leads from here to the namespaces of that process, as the user commands run as. */
+  /** Command prefix that enters the namespaces of a process, as the user of commands. */
   #enter(first: ProcessRef): string[] {
     const { processes, privileges, spec } = this.#options
     const { architecture, isRoot, owner } = privileges
     return step(architecture, 'enter', first, processes.users, isRoot, owner, hasNetwork(spec), this.#seccompFilter)
   }
 
-  /** With the privileges to read whatever the sandbox wrote, but on this side. */
+  /** Runs a program of the machine with the privileges to read all files that the sandbox wrote. */
   #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
     const { processes, privileges } = this.#options
     return runProgram(step(privileges.architecture, 'visit', processes.monitor, privileges.isRoot, ...command), {
@@ -174,7 +174,7 @@ export class ApptainerSandboxProcess implements SandboxProcess {
   }
 }
 
-/** One of its own, that is. */
+/** Whether the sandbox has a network namespace of its own. */
 function hasNetwork({ network }: SandboxSpec): boolean {
   return network.kind !== 'open'
 }

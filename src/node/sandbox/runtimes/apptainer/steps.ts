@@ -2,7 +2,7 @@ import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { buildSeccompFilter } from '../../linux/limits/seccomp-filter.ts'
 import type { ProcessRef } from '../../linux/process/processes.ts'
 
-/** Numbers of the system calls that Perl has no word for. */
+/** Numbers of system calls for which Perl has no function. */
 const CALLS = {
   x64: { capset: 126, fchownat: 260, keyctl: 250, mount: 165, pivot_root: 155, prctl: 157, prlimit64: 302, setgroups: 116, setns: 308, setresgid: 119, setresuid: 117, umount2: 166, unshare: 272 }, // prettier-ignore
   arm64: { capset: 91, fchownat: 54, keyctl: 219, mount: 40, pivot_root: 41, prctl: 167, prlimit64: 261, setgroups: 159, setns: 268, setresgid: 149, setresuid: 147, umount2: 39, unshare: 97 }, // prettier-ignore
@@ -20,14 +20,14 @@ const PROGRAMS = {
 
 export type Architecture = keyof typeof CALLS
 
-/** Undefined on a architecture whose system calls we do not know. */
+/** Returns undefined for an architecture whose system calls are unknown. */
 export function findArchitecture(): Architecture | undefined {
   return process.arch === 'x64' || process.arch === 'arm64' ? process.arch : undefined
 }
 
 type Argument = string | number | boolean | ProcessRef
 
-/** A command line that takes the step. Whatever is in it can be read by everybody on the architecture. */
+/** Returns the command line of a program. Every user of the machine can read its arguments. */
 export function step(
   architecture: Architecture,
   program: keyof typeof PROGRAMS,
@@ -43,7 +43,7 @@ function toText(argument: Argument): string {
   return String(typeof argument === 'object' ? argument.pid : argument)
 }
 
-/** For `enter`. */
+/** Seccomp filter for enter.pl, in hex. */
 export function seccompFilterOf(architecture: Architecture): string {
   return buildSeccompFilter(architecture, { mayMount: false }).toString('hex')
 }

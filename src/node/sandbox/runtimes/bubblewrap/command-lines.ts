@@ -27,7 +27,7 @@ export const BubblewrapConfig = z.strictObject({
 })
 export type BubblewrapConfig = z.infer<typeof BubblewrapConfig>
 
-/** bwrap itself, for a sandbox or for a room of one: what differs are the namespaces. */
+/** Returns the bwrap command for a sandbox or for a command's namespace; they differ in `namespaces`. */
 export function bwrapLine(
   { program, userNamespaces }: BubblewrapConfig,
   init: string,
@@ -35,8 +35,8 @@ export function bwrapLine(
 ): string[] {
   const options = ['--die-with-parent', '--as-pid-1', '--unshare-pid', ...namespaces]
   const tree = ['--bind', '/sys/root', '/', '--proc', '/proc', '--dev', '/dev', '--bind', '/sys/rw/shm', '/dev/shm']
-  // Where part of /proc is covered, a user namespace inside could not have a /proc of its own. A process that may write to
-  // /proc can lower its out-of-memory score, unless it was raised with CAP_SYS_RESOURCE.
+  // If a part of /proc is covered, a nested user namespace cannot mount a /proc of its own. A process that can write to
+  // /proc can lower its out-of-memory score, unless the score was raised with CAP_SYS_RESOURCE.
   const covered = userNamespaces
     ? []
     : [
@@ -59,12 +59,12 @@ export function bwrapLine(
   return [program, ...options, ...tree, ...covered, ...rights, '/bin/sh', '-c', init]
 }
 
-/** Leads to the outer user namespace, where we are root. */
+/** Command prefix that enters the outer user namespace, in which we are root. */
 export function enterUsers(monitor: ProcessRef): string[] {
   return ['nsenter', '--preserve-credentials', '-t', String(monitor.pid), '-U']
 }
 
-/** The first process of the namespace that a bwrap made, which has no other child but perhaps that one. */
+/** Returns the first process of a bwrap's process namespace. bwrap has no other child except `other`. */
 export async function firstOf(monitor: number, other?: number): Promise<ProcessRef | undefined> {
   const pid = (await childrenOf(monitor)).find((child) => child !== other)
   return pid === undefined ? undefined : identify(pid)

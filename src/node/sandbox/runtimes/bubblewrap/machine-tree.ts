@@ -8,8 +8,8 @@ import { errnoOf } from '../../../../lib/fs/errno.ts'
 import { INSIDE_HOME, INSIDE_ID } from '../../linux/files/paths.ts'
 
 /**
- * What of /etc is visible, besides what is made here: names of the network, certificates, what the loader and shells
- * need. Anything else may hold secrets.
+ * Visible entries of /etc, besides generated files: network names, certificates, files of the loader and of shells.
+ * Other entries may contain secrets.
  */
 const ETC = [
   'alternatives',
@@ -51,14 +51,17 @@ const MADE_ETC: Readonly<Record<string, string>> = {
 const EMPTY = ['dev', 'etc', 'home', 'proc', 'root', 'run', 'sys', 'tmp', 'var', 'var/tmp', 'mnt', 'srv']
 const MERGED = ['bin', 'sbin', 'lib', 'lib32', 'lib64', 'libx32']
 
-/** What a sandbox without an image sees of the machine: a small tree of its own, and folders bound over it, read-only. */
+/**
+ * The machine's files in a sandbox without an image: a small generated tree, and folders that are bound over it,
+ * read-only.
+ */
 export interface MachineTree {
   base: string
-  /** Folders of the machine that appear inside under the same path. */
+  /** Folders of the machine that are bound to the same path inside. */
   folders: string[]
 }
 
-/** Makes the small tree below `dir`, or finds the one that was made when the machine's libraries were the same. */
+/** Creates the small tree below `dir`, or reuses one that was created with the same libraries of the machine. */
 export async function prepareMachineTree(dir: string, visible: readonly string[]): Promise<MachineTree> {
   const folders: string[] = []
   for (const path of visible) if (await isDirectory(path)) folders.push(path)
@@ -92,7 +95,7 @@ async function copyIfReadable(from: string, to: string): Promise<void> {
       () => true,
       () => false,
     )
-  // A link may well lead to nowhere on this machine; it is a link all the same.
+  // A dangling link is copied too.
   if ((await lstat(from).catch(() => undefined)) === undefined) return
   await mkdir(dirname(to), { recursive: true, mode: 0o755 })
   await cp(from, to, {

@@ -22,7 +22,7 @@ import type { SandboxSpec, SandboxStats } from '../runtime.ts'
 const REAP_MS = 500
 
 export interface BubblewrapProcesses {
-  /** bwrap itself, outside: it ends when the sandbox does. */
+  /** bwrap itself, outside; it ends with the sandbox. */
   child: SpawnedProcess
   monitor: ProcessRef
   /** The sandbox's first process. */
@@ -37,19 +37,19 @@ export interface BubblewrapProcessOptions extends Counters {
   record: SandboxRecord
   folder: string
   processes: BubblewrapProcesses
-  /** Most processes of its user namespace where no control group counts them; absent: no limit. */
+  /** Limit of processes of the user namespace if no control group counts them; undefined: no limit. */
   maxProcesses: number | undefined
   sockets: OpenSockets
-  /** What a command line begins with to have less of the kernel; empty where there is no such thing. */
+  /** Command prefix that installs the seccomp filter; empty if unsupported. */
   seccompPrefix: readonly string[]
-  /** Whom we become before we enter; undefined when we are that user already. */
+  /** User that we become before entering; undefined if we are that user. */
   user: SandboxUser | undefined
-  /** Of the user inside. */
+  /** Home folder of the user inside. */
   home: string
-  /** Names of the snapshots it stands on. */
+  /** Names of the snapshots that the sandbox is based on. */
   below: readonly string[]
   snapshots: Snapshots
-  /** What the first process of a namespace does. */
+  /** Script of a namespace's first process. */
   init: string
   spawn: RemoteSpawn
   pipes: Pipes
@@ -135,7 +135,7 @@ export class BubblewrapSandboxProcess implements SandboxProcess {
     await this.#options.discard()
   }
 
-  /** A process namespace with its own view of /proc; all else is the sandbox's. */
+  /** Creates a process namespace with a /proc of its own; all other namespaces are the sandbox's. */
   async #createNamespace(): Promise<HostedNamespace> {
     const { processes, config, spec, init, spawn, seccompPrefix } = this.#options
     const network = spec.network.kind === 'open' ? [] : ['-n']
@@ -176,7 +176,7 @@ export class BubblewrapSandboxProcess implements SandboxProcess {
     return startShell(prefix, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
   }
 
-  /** Leads from here to the namespaces of that process, as the user commands run as. */
+  /** Command prefix that enters the namespaces of a process, as the user of commands. */
   #enter(first: ProcessRef): string[] {
     const { processes, spec } = this.#options
     const network = spec.network.kind === 'open' ? [] : ['-n']
@@ -201,7 +201,7 @@ export class BubblewrapSandboxProcess implements SandboxProcess {
     return ['setpriv', ...(user === undefined ? [] : becomeOptions(user)), '--no-new-privs']
   }
 
-  /** With the rights to read whatever the sandbox wrote, but on this side. */
+  /** Runs a program of the machine with the privileges to read all files that the sandbox wrote. */
   #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
     const { user, processes } = this.#options
     const prefix = user === undefined ? enterUsers(processes.monitor) : []
@@ -209,12 +209,15 @@ export class BubblewrapSandboxProcess implements SandboxProcess {
   }
 }
 
-/** Options of setpriv. */
+/** Options of setpriv that switch to the user. */
 export function becomeOptions({ uid, shared }: SandboxUser): string[] {
   return ['--reuid', String(uid), '--regid', String(shared), '--clear-groups']
 }
 
-/** In this order bwrap, the parent of both, reaps them and ends by itself; not every machine has somebody else to do it. */
+/**
+ * In this order, bwrap, the parent of both, reaps them and ends by itself; a machine may have no other process that
+ * reaps.
+ */
 export async function endBubblewrap({
   child,
   first,
@@ -227,6 +230,6 @@ export async function endBubblewrap({
   await Promise.race([ended, sleep(REAP_MS, undefined, { ref: false })])
   child.kill('SIGKILL')
   await ended
-  // The first process is gone when all others are; until then the machine still has something of the sandbox.
+  // The first process ends after all others.
   while (await isAlive(first)) await sleep(2)
 }

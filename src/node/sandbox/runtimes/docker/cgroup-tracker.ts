@@ -18,26 +18,26 @@ type Controller = keyof CgroupFolders
 type CgroupFolder = NonNullable<CgroupFolders[Controller]>
 
 /**
- * For an engine on this machine when we are root: the container's processes are processes of ours, in a control group.
- * Every command gets a group of its own below that, which nothing in the container can leave, however it forks.
+ * For an engine on this machine if we are root: the container's processes are processes of this machine, in a control
+ * group. Every command gets a group of its own below it, which no process in the container can leave.
  */
 export class CgroupTracker implements ProcessTracker {
   readonly first: ProcessRef
   readonly #engine: ContainerEngine
   readonly #group: Cgroup
-  /** Where the groups of commands are made. */
+  /** The container's group, below which the groups of commands are created. */
   readonly #parent: CgroupFolder
-  /** What the first process waits for. */
+  /** The child that the first process waits for. */
   #idle: number | undefined
   #expected = 0
   #count = 0
 
-  /** Undefined when the engine's processes cannot be seen from here: a remote one, or one in a virtual machine. */
+  /** Returns undefined if the engine's processes are not visible: a remote engine, or one in a virtual machine. */
   static async find(engine: ContainerEngine, containerId: string, pid: number): Promise<CgroupTracker | undefined> {
     if (process.getuid?.() !== 0) return undefined
     const first = await identify(pid)
     const groups = await readFile(`/proc/${pid}/cgroup`, 'utf8').catch(() => '')
-    // Another machine's process number may well be one of ours; the group is named after the container.
+    // A pid of another machine may also exist on this one; the group's name contains the container's id.
     if (first === undefined || !groups.includes(containerId)) return undefined
     const folders = cgroupFoldersOf(groups, await readFile('/proc/self/mounts', 'utf8'))
     if (folders.pids === undefined || !existsSync(folders.pids.folder)) return undefined
@@ -93,7 +93,7 @@ export class CgroupTracker implements ProcessTracker {
     }
   }
 
-  /** Docker lets a command speak before it says which process that is. */
+  /** Docker forwards output of a command before it reports the command's pid. */
   async #pidOf(execId: string): Promise<number> {
     for (let attempt = 0; attempt < PID_ATTEMPTS; attempt += 1) {
       const { Pid: pid } = await inspectExec(this.#engine, execId)
@@ -111,7 +111,10 @@ export class CgroupTracker implements ProcessTracker {
     return this.#group.stats()
   }
 
-  /** Besides the first process and its own, nothing belongs in the container's own group: it would be a command that hid there. */
+  /**
+   * Only the first process and its child belong in the container's own group; others are processes of commands that
+   * moved there.
+   */
   async #sweep(): Promise<void> {
     if (this.#expected > 0) return
     const members = await readFile(join(this.#parent.folder, 'cgroup.procs'), 'utf8').catch(() => '')
@@ -122,21 +125,21 @@ export class CgroupTracker implements ProcessTracker {
   }
 }
 
-/** The process, its only child, that one's only child, and so on. */
+/** Returns the process, its only child, the child's only child, and so on. */
 async function lineOf(pid: number): Promise<number[]> {
   const [child] = await childrenOf(pid)
   return [pid, ...(child === undefined ? [] : await lineOf(child))]
 }
 
-/** As the innermost namespace counts. */
+/** Pid in the innermost namespace. */
 async function insideNumber(pid: number): Promise<number> {
   const status = await readFile(`/proc/${pid}/status`, 'latin1').catch(() => '')
   return Number(/^NSpid:.*\s(\d+)$/m.exec(status)?.[1])
 }
 
 /**
- * The reading end of a pipe that a process writes to. Podman closes its own with the first process of a command; whoever
- * stays behind and writes would be ended by that.
+ * Opens the reading end of a pipe that a process writes to. Podman closes its own end with the command's first process,
+ * which would end processes that stay and write.
  */
 function openOutput(pid: number, number: number): number[] {
   try {
@@ -152,7 +155,7 @@ function drain(fd: number): void {
   pipe.unref().resume()
 }
 
-/** So that what forks faster than it is killed comes to an end too. */
+/** Ends processes that fork faster than they can be killed. */
 async function stopForking(group: Cgroup, { version }: CgroupFolder, folder: string): Promise<void> {
   if (!existsSync(folder)) return
   if (version === 1) await group.create({ pids: 0 })
@@ -161,7 +164,7 @@ async function stopForking(group: Cgroup, { version }: CgroupFolder, folder: str
 
 const CONTROLLERS: readonly Controller[] = ['memory', 'pids', 'cpu', 'cpuacct']
 
-/** A process's groups, from its /proc/<pid>/cgroup, as folders of this machine. */
+/** Returns the folders of a process's groups, from its /proc/<pid>/cgroup. */
 export function cgroupFoldersOf(groups: string, mounts: string): CgroupFolders {
   const lines = groups.split('\n').map((line) => line.split(':'))
   const mounted = mounts.split('\n').map((line) => line.split(' '))

@@ -4,9 +4,9 @@ import { Agent, type Dispatcher } from 'undici'
 import { describeError } from '../../../../lib/fs/errno.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 
-/** Of Docker 20.10 and Podman 4; later ones still speak it. */
+/** Version of Docker 20.10 and Podman 4; later versions still support it. */
 const API = '/v1.41'
-/** Longest silence before an answer: a container's start on a busy machine, a commit of a large one. */
+/** Longest wait for a response: the start of a container on a busy machine, the commit of a large container. */
 const ANSWER_MS = 120_000
 const CONNECTIONS = 64
 
@@ -19,8 +19,8 @@ export interface ContainerEngineCall {
 }
 
 /**
- * A Docker ContainerEngine API on a unix socket: Docker's own or Podman's. We use about fifteen calls of it, so this is all there is
- * to the client; dockerode does the same over the same HTTP and brings 66 packages (19 MB), gRPC and SSH among them.
+ * Client of the Docker Engine API on a unix socket, of Docker or of Podman. We use about fifteen calls; dockerode does
+ * the same over the same HTTP and brings 66 packages (19 MB), including gRPC and SSH.
  */
 export class ContainerEngine implements AsyncDisposable {
   readonly #socketPath: string
@@ -31,7 +31,7 @@ export class ContainerEngine implements AsyncDisposable {
     this.#agent = this.#createAgent()
   }
 
-  /** The answer's JSON; undefined when it is empty. Throws ContainerEngineError for a status from 400. */
+  /** Returns the JSON of the response; undefined if it is empty. Throws ContainerEngineError for a status from 400. */
   async call(method: Dispatcher.HttpMethod, path: string, call: ContainerEngineCall = {}): Promise<unknown> {
     const { body } = await this.open(method, path, call)
     const text = await body.text()
@@ -42,7 +42,7 @@ export class ContainerEngine implements AsyncDisposable {
     }
   }
 
-  /** The answer as it comes; whoever calls reads its body to the end, or destroys it. */
+  /** Returns the response as a stream; the caller reads its body to the end or destroys it. */
   async open(
     method: Dispatcher.HttpMethod,
     path: string,
@@ -64,13 +64,13 @@ export class ContainerEngine implements AsyncDisposable {
       signal?.throwIfAborted()
       throw this.#unreachable(error)
     }
-    // Whoever has had enough destroys it, which is no failure.
+    // A caller may destroy the body early.
     answer.body.on('error', () => {})
     if (answer.statusCode < 400) return answer
     throw new ContainerEngineError(answer.statusCode, messageOf(await answer.body.text()))
   }
 
-  /** For `exec`: the connection itself, both ways, once the engine has agreed to stop speaking HTTP on it. */
+  /** For `exec`: returns the raw connection after the engine has switched from HTTP. */
   hijack(path: string, json: unknown): Promise<Duplex> {
     const body = JSON.stringify(json)
     return new Promise((resolve, reject) => {
@@ -103,7 +103,7 @@ export class ContainerEngine implements AsyncDisposable {
     })
   }
 
-  /** Lets go of all connections; a later call makes new ones. */
+  /** Closes all connections; a later call opens new ones. */
   async [Symbol.asyncDispose](): Promise<void> {
     const agent = this.#agent
     this.#agent = this.#createAgent()
@@ -115,7 +115,7 @@ export class ContainerEngine implements AsyncDisposable {
       connect: { socketPath: this.#socketPath },
       connections: CONNECTIONS,
       headersTimeout: ANSWER_MS,
-      // A container's files come as fast as its disk, a pulled image's progress as it pleases.
+      // The progress of an image that is pulled has long pauses.
       bodyTimeout: ANSWER_MS,
     })
   }
@@ -129,7 +129,7 @@ export class ContainerEngine implements AsyncDisposable {
   }
 }
 
-/** What the engine itself refused. */
+/** An error response of the engine. */
 export class ContainerEngineError extends Error {
   override readonly name = 'ContainerEngineError'
   readonly status: number
@@ -140,7 +140,7 @@ export class ContainerEngineError extends Error {
   }
 }
 
-/** Lets a missing thing be: what was to be removed is gone, what was to be stopped has stopped. */
+/** Ignores these statuses: what is to be removed is absent, or what is to be stopped has stopped. */
 export function ignoreStatus(...statuses: readonly number[]): (error: unknown) => undefined {
   return (error) => {
     if (error instanceof ContainerEngineError && statuses.includes(error.status)) return undefined

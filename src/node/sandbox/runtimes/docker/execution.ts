@@ -11,19 +11,19 @@ import { readFrames, type OutputFrame } from './frames.ts'
 import { createExec, inspectExec, startExec } from './inside.ts'
 import type { CommandProcesses, ProcessTracker } from './process-tracker.ts'
 
-/** How long output may still come once every process is gone. */
+/** Longest time to wait for output after all processes have ended. */
 const DRAIN_MS = 2000
-/** How long it may come from what stays behind, once the first process is gone. */
+/** Longest time to wait for output of remaining processes after the first process has ended. */
 const LEAVE_MS = 100
-/** For the shell that leads to the command to say that it is there. */
+/** Time limit for the shell that starts the command to report its pid. */
 const GATE_MS = 30_000
-/** An engine that was restarted answers again after a while. */
+/** A restarted engine needs a while until it responds. */
 const INSPECT_ATTEMPTS = 20
 
 /**
- * The engine gives one number, in which a signal looks like an exit code of 128 and more. A shell knows better: it says
- * something, to its own stderr, when a signal ended what it waits for (but for SIGINT and SIGPIPE). So one waits outside
- * the command, and adds a mark to the command's stderr after a code that is none of a signal's.
+ * The engine reports one number, in which a signal looks like an exit code above 128. A shell prints a message to its
+ * own stderr if a signal ended its child (except for SIGINT and SIGPIPE). So a shell waits outside of the command and
+ * appends a mark to the command's stderr after an exit code above 128 that is no signal.
  */
 const WAITER = [
   '/bin/sh',
@@ -37,7 +37,7 @@ export interface ContainerExecutionDeps {
   containerId: string
   user: string
   id: string
-  /** For what it writes. */
+  /** Folder of the output files. */
   folder: string
   tracker: ProcessTracker
   now(): number
@@ -60,13 +60,13 @@ export async function startInContainer(spec: CompleteExecSpec, deps: ContainerEx
   async function copy(): Promise<void> {
     try {
       for await (const { stream, data } of frames) {
-        // What comes later is thrown away, so that nobody who still writes has to stop.
+        // Later output is dropped, so that a process that still writes does not block.
         if (isFinished) continue
-        // A full disk of ours must not stop the command; the count shows that something is missing.
+        // A full disk of this machine must not stop the command; the byte count shows that output is missing.
         await record.spools[stream].write(stream === 'stderr' ? mark.take(data) : data).catch(() => {})
       }
     } catch {
-      // The connection broke. How the command ended is still known, what it wrote since is not.
+      // The connection broke. The exit status is still known; output since then is lost.
     }
   }
 
@@ -109,7 +109,7 @@ interface Begun {
   processes: CommandProcesses
 }
 
-/** Up to the point where only a word is missing. */
+/** Starts the shell that waits for a line before it executes the command. */
 async function bringIn(
   { command, cwd, env, leftovers }: CompleteExecSpec,
   mark: MarkFilter,
@@ -123,7 +123,7 @@ async function bringIn(
     user,
   })
   const socket = await startExec(engine, execId)
-  // A command that does not read its input to the end is no failure.
+  // A command may end without reading all of its input.
   socket.on('error', () => {})
   const frames = readFrames(socket)
   const timer = setTimeout(() => socket.destroy(), GATE_MS)
@@ -132,7 +132,7 @@ async function bringIn(
     const processes = await tracker.open({ execId, insidePid, mayLeave: leftovers === 'keep' })
     return { execId, socket, frames, processes }
   } catch (error) {
-    // Whoever waits at the gate reads the end of its input, and its command is never known to anybody.
+    // The shell reads the end of its input and exits without executing the command.
     socket.destroy()
     throw error
   } finally {
@@ -141,8 +141,8 @@ async function bringIn(
 }
 
 /**
- * Says its number, waits until its processes is ready, and becomes the command. The environment comes under other names,
- * because names such as LD_PRELOAD would work on the shells as well.
+ * Shell that prints its pid, waits for a line and executes the command. The environment is passed under other names,
+ * because variables such as LD_PRELOAD would also affect the shells.
  */
 function gate(names: readonly string[]): string[] {
   const pairs = names.map((name) => `"$${name}"`).join(' ')
@@ -150,7 +150,7 @@ function gate(names: readonly string[]): string[] {
   return ['/bin/sh', '-c', script, 'sh']
 }
 
-/** The number of the process that waits, in the container's own count. */
+/** Pid of the waiting shell inside the container. */
 async function readGate(frames: AsyncGenerator<OutputFrame, void, undefined>): Promise<number> {
   let stdout = ''
   let stderr = ''
@@ -165,7 +165,10 @@ async function readGate(frames: AsyncGenerator<OutputFrame, void, undefined>): P
   throw new RolloutError('runtime.gone', `Nothing can be started in the sandbox: ${reason}`)
 }
 
-/** The end of the output tells, unless somebody else still holds it, or the command let go of it early. */
+/**
+ * Waits for the end of the first process. The end of the output is a hint: another process may hold it open, or the
+ * command may have closed it early.
+ */
 async function ended(processes: CommandProcesses, copying: Promise<void>): Promise<void> {
   let isDrained = false
   let wait = 50
@@ -190,7 +193,7 @@ async function endingOf(
     if (known?.Running === false && known.ExitCode != null) return toEnding(known.ExitCode, mark.isSeen)
     await sleep(Math.min(5 * 2 ** attempt, 250))
   }
-  // The container has gone and took with it what the engine knew.
+  // The container is gone, and with it the engine's data about the command.
   return { exitCode: null, signal: 'SIGKILL' }
 }
 
@@ -199,12 +202,12 @@ function toEnding(code: number, isExit: boolean): Pick<ExecResult, 'exitCode' | 
   return found === undefined ? { exitCode: code, signal: null } : { exitCode: null, signal: found[0] as NodeJS.Signals }
 }
 
-/** Finds a word in a stream, however it was cut, and takes it out. */
+/** Removes a mark from a stream, however the stream is split. */
 class MarkFilter {
   readonly text: string
   isSeen = false
   readonly #bytes: Buffer
-  /** What may be its beginning. */
+  /** Bytes that may be the beginning of the mark. */
   #held = Buffer.alloc(0)
 
   constructor(text: string) {
@@ -226,7 +229,7 @@ class MarkFilter {
     return all.subarray(0, all.length - length)
   }
 
-  /** What was its beginning only. */
+  /** Returns bytes that were only the beginning of the mark. */
   rest(): Buffer {
     const held = this.#held
     this.#held = Buffer.alloc(0)

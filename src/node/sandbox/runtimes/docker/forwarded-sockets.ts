@@ -16,15 +16,16 @@ const READY_MS = 30_000
 const forward = loadProgram(new URL('./forward.cjs', import.meta.url))
 
 /**
- * OpenSockets into a network that we cannot enter: sockets in a folder that the container has too, and a process of ours in it
- * that leads to them. Takes a Node that runs on the image's libraries, and what it needs counts as the container's.
+ * Sockets of a network namespace that we cannot enter: unix sockets in a folder that is mounted into the container, and
+ * a forwarding process in the container. Needs a Node that works with the image's libraries; its resource usage counts
+ * as the container's.
  */
 export class ForwardedSockets implements AsyncDisposable {
   readonly #closers: (() => void)[] = []
   readonly #folder: string
   readonly #handlers: ReadonlyMap<number, SocketHandler>
 
-  /** The folder must be out of others' reach, because the sockets in it are not. */
+  /** Other users must not be able to enter the folder, because the sockets in it are writable for all. */
   static async create(folder: string, handlers: ReadonlyMap<number, SocketHandler>): Promise<ForwardedSockets> {
     const created = new ForwardedSockets(folder, handlers)
     await mkdir(folder, { mode: 0o755 })
@@ -41,7 +42,7 @@ export class ForwardedSockets implements AsyncDisposable {
     this.#handlers = handlers
   }
 
-  /** What the container needs for it. */
+  /** Mounts that the container needs. */
   get mounts(): Mount[] {
     return [
       { source: process.execPath, target: NODE, isReadOnly: true },
@@ -49,7 +50,7 @@ export class ForwardedSockets implements AsyncDisposable {
     ]
   }
 
-  /** Once the container runs. */
+  /** Starts the forwarding process in the running container. */
   async open(
     engine: ContainerEngine,
     container: { containerId: string; user: string; tracker: ProcessTracker },

@@ -13,13 +13,13 @@ export type Image = z.infer<typeof Image>
 export type PullPolicy = 'never' | 'missing' | 'always'
 
 export interface RegistryLogin {
-  /** As in the image's name: `ghcr.io`, `localhost:5000`; `docker.io` for names without one. */
+  /** As in the image's name: `ghcr.io`, `localhost:5000`; `docker.io` for names without a registry. */
   registry: string
   username: string
   password: string
 }
 
-/** The images an engine has, and how it gets others. */
+/** Finds, pulls and removes images of an engine. */
 export class Images {
   readonly #engine: ContainerEngine
   readonly #pull: PullPolicy
@@ -37,7 +37,7 @@ export class Images {
     return answer === undefined ? undefined : Image.parse(answer)
   }
 
-  /** False when something still needs it. */
+  /** Returns false if the image is in use. */
   async remove(name: string): Promise<boolean> {
     try {
       await this.#engine.call('DELETE', `/images/${encodeURI(name)}`).catch(ignoreStatus(404))
@@ -48,7 +48,7 @@ export class Images {
     }
   }
 
-  /** What a container can be made from, brought here first where the policy says so. */
+  /** Returns an image, and pulls it first if the policy requires it. */
   async require(name: string, signal: AbortSignal): Promise<Image> {
     const here = this.#pull === 'always' ? undefined : await this.find(name)
     if (here !== undefined) return here
@@ -72,7 +72,7 @@ export class Images {
       login === undefined ? {} : { 'x-registry-auth': Buffer.from(JSON.stringify(toAuth(login))).toString('base64url') }
     try {
       const { body } = await this.#engine.open('POST', '/images/create', { query: { fromImage: name }, headers })
-      // The status came before the work: what went wrong is the last line.
+      // The status precedes the download; an error is the last line.
       for await (const line of createInterface({ input: body })) {
         const { error } = parseLine(line)
         if (error !== undefined) throw new ContainerEngineError(500, error)
@@ -92,7 +92,7 @@ function toAuth({ registry, username, password }: RegistryLogin): object {
   return { username, password, serveraddress: registry }
 }
 
-/** The first part of a name is a registry when it looks like a host: with a dot, a port, or `localhost`. */
+/** The first part of a name is a registry if it looks like a host: with a dot, a port, or `localhost`. */
 export function registryOf(name: string): string {
   const first = name.includes('/') ? name.slice(0, name.indexOf('/')) : ''
   return /[.:]/.test(first) || first === 'localhost' ? first : 'docker.io'

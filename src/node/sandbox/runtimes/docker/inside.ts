@@ -41,7 +41,7 @@ export async function inspectExec(engine: ContainerEngine, execId: string): Prom
   return Inspected.parse(await engine.call('GET', `/exec/${execId}/json`))
 }
 
-/** Runs a tool of ours inside to its end, with what the container has: a shell and little else. */
+/** Runs a helper program inside and waits for its end. The container has a shell and few other programs. */
 export async function runInside(
   engine: ContainerEngine,
   containerId: string,
@@ -60,7 +60,7 @@ export async function runInside(
     for await (const { stream, data } of readFrames(socket))
       if (texts[stream].length < OUTPUT_BYTES) texts[stream] += data.toString('latin1')
   } catch {
-    // The connection broke; how the tool ended says the rest.
+    // The connection broke; the exit code tells whether the program succeeded.
   } finally {
     signal?.removeEventListener('abort', stop)
   }

@@ -1,32 +1,32 @@
 import type { SandboxStats } from '../runtime.ts'
 
-/** One command's processes in a container. */
+/** The processes of one command in a container. */
 export interface CommandProcesses {
-  /** Whether its first process has not ended. */
+  /** Whether the first process is alive. */
   isRunning(): Promise<boolean>
-  /** To its first process. */
+  /** Sends a signal to the first process. */
   signal(name: NodeJS.Signals): Promise<void>
-  /** Ends all of it, the container with it when nothing else helps; resolves when nothing is left. Idempotent. */
+  /** Ends all processes, if necessary with the container; resolves when none is left. Idempotent. */
   close(): Promise<void>
-  /** Its first process has ended; what it left behind may stay. */
+  /** Called when the first process has ended and its remaining processes may stay. */
   leave(): Promise<void>
 }
 
 export interface TrackedCommand {
   execId: string
-  /** Of its first process, as the container counts. */
+  /** Pid of the first process inside the container. */
   insidePid: number
-  /** Whether something of it may stay. */
+  /** Whether processes of the command may stay after its end. */
   mayLeave: boolean
 }
 
-/** How the processes of a container's commands are told apart, which the engine cannot do. */
+/** Determines which processes of a container belong to which command, which the engine does not know. */
 export interface ProcessTracker {
-  /** Held while a command is brought in: until it has its processes, nobody knows its processes. */
+  /** Held while a command starts: until `open`, its processes are unknown. */
   expect(): Promise<Disposable>
-  /** The first process is still ours at that moment: it waits until it is told to become the command. */
+  /** Called while the first process still waits for the line that makes it execute the command. */
   open(command: TrackedCommand): Promise<CommandProcesses>
-  /** How often the kernel has killed for want of memory so far; undefined where that cannot be known. */
+  /** Number of processes that the kernel has killed for lack of memory; undefined if unknown. */
   countOutOfMemory(): Promise<number | undefined>
   stats(): Promise<SandboxStats>
 }

@@ -23,23 +23,25 @@ export interface ImageTag {
 export interface DockerSandboxParts {
   engine: ContainerEngine
   containerId: string
-  /** As the engine takes it. */
+  /** In the format of the engine. */
   user: string
   record: SandboxRecord
   records: Records
   folder: string
   workdir: string
-  /** All that commands find in their environment, but for their own. */
+  /** Environment of all commands. */
   env: Readonly<Record<string, string>>
   owner: { uid: number; gid: number }
   tracker: ProcessTracker
   servers: readonly SocketServer[]
   socketPort: number | undefined
-  /** Whether the engine can halt it for a moment; for a user who is not root that takes control groups v2. */
+  /** Whether the engine can pause the container; without root, that needs control groups v2. */
   canPause: boolean
-  /** Keeps a snapshot under that name, unless it is there: `commit` makes the image, and says how many bytes it adds. */
+  /**
+   * Stores a snapshot under the name, unless it exists. `commit` creates the image and returns its additional bytes.
+   */
   keep(snapshot: string, commit: (tag: ImageTag) => Promise<number>): Promise<void>
-  /** Ends all of it and takes it away. */
+  /** Ends all processes and removes the container. */
   remove(): Promise<void>
   now(): number
 }
@@ -157,19 +159,19 @@ export class DockerSandbox implements Sandbox {
     return bytes ?? 0
   }
 
-  /** Undefined where the engine does not say. */
+  /** Returns undefined if the engine does not report it. */
   async #writtenBytes(): Promise<number | undefined> {
     const { engine, containerId } = this.#parts
     const answer = await engine.call('GET', `/containers/${containerId}/json`, { query: { size: 'true' } })
     return Sized.parse(answer).SizeRw ?? undefined
   }
 
-  /** A container that has ended has no processes, and still has its files. */
+  /** A stopped container has no processes, but keeps its files. */
   async #freeze(): Promise<void> {
     const { engine, containerId, servers } = this.#parts
     for (const server of servers) server.close()
     const query = { signal: 'SIGKILL' }
-    // Refused when it has ended already.
+    // The engine rejects this for a container that has stopped.
     await engine.call('POST', `/containers/${containerId}/kill`, { query }).catch(ignoreStatus(409, 500))
     await engine.call('POST', `/containers/${containerId}/wait`).catch((error: unknown) => this.#throwGone(error))
   }
@@ -179,7 +181,7 @@ export class DockerSandbox implements Sandbox {
     await this.#parts.remove()
   }
 
-  /** A tool of the container's, as its user. */
+  /** Runs a program of the container as its user. */
   async #runInside(command: readonly string[]): ReturnType<typeof runInside> {
     const { engine, containerId, user, tracker } = this.#parts
     if (this.#freezing !== undefined) return { exitCode: 255, stdout: '', stderr: 'the sandbox is frozen' }

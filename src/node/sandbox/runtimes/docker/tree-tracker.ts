@@ -15,17 +15,17 @@ const Stats = z.looseObject({
 })
 
 /**
- * For an engine whose processes we cannot see: commands are told apart by who started whom, inside. A process that cut
- * that link belongs to nobody, and ends with the next command that ends; where two commands run at once, it may have been
- * the other's. What cannot be ended so ends with the container. Under Podman, which closes a command's output with its
- * first process, what stays behind must not write to it.
+ * For an engine whose processes are not visible: assigns processes to commands by their ancestors, inside the
+ * container. An orphan belongs to no command and ends with the next command that ends, even if it belonged to a
+ * concurrent one. Processes that cannot be ended end with the container. Podman closes a command's output with its
+ * first process, so remaining processes must not write to it.
  */
 export class TreeTracker implements ProcessTracker {
   readonly #engine: ContainerEngine
   readonly #containerId: string
   readonly #user: string
   readonly #live = new Set<number>()
-  /** Left behind by commands that may leave something. */
+  /** Processes that commands were permitted to leave behind. */
   readonly #kept = new Set<number>()
   #expected = 0
   #sweeping: Promise<unknown> | undefined
@@ -82,7 +82,7 @@ export class TreeTracker implements ProcessTracker {
   }
 
   async #sweep(mode: 'kill' | 'list'): Promise<string> {
-    // Whoever is being brought in has no name yet and would be taken for one that hid.
+    // A command that is being started is not registered yet and would be killed as an orphan.
     while (this.#expected > 0 || this.#sweeping !== undefined) await sleep(5)
     const spared = [...this.#live, ...this.#kept].map(String)
     const sweeping = this.#run(['/bin/sh', '-c', sweep(), 'sh', mode, ...spared])
@@ -90,13 +90,13 @@ export class TreeTracker implements ProcessTracker {
     const { exitCode, stdout } = await sweeping.finally(() => (this.#sweeping = undefined))
     if (exitCode !== 0) {
       const query = { signal: 'SIGKILL' }
-      // Refused when it has ended, which is all that is wanted.
+      // Rejected if the container has stopped, which is the goal.
       await this.#engine.call('POST', `/containers/${this.#containerId}/kill`, { query }).catch(() => {})
     }
     return stdout.trim()
   }
 
-  /** A tool that cannot even be started is one that failed. */
+  /** A program that cannot be started counts as failed. */
   async #run(command: readonly string[]): Promise<{ exitCode: number; stdout: string }> {
     const creation = { command, user: this.#user }
     return runInside(this.#engine, this.#containerId, creation, AbortSignal.timeout(5000)).catch(() => ({

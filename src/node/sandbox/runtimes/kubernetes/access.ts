@@ -7,22 +7,22 @@ import { describeError } from '../../../../lib/fs/errno.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 
-/** Where every pod that may talk to its cluster finds what it needs for it. */
+/** Folder of a pod's credentials for its cluster. */
 const SERVICE_ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount'
 const IN_CLUSTER = 'https://kubernetes.default.svc'
-/** Tokens in files are replaced well before they expire; one is read again after this. */
+/** Token files are replaced well before they expire; they are read again after this time. */
 const TOKEN_MS = 60_000
-/** Where programs that give credentials are; what else they need from the environment, the kubeconfig names. */
+/** Search path for credential plugins; the kubeconfig names their other variables. */
 const PLUGIN_PATH = '/usr/local/bin:/usr/bin:/bin'
-/** A token that says when it expires is replaced this long before. */
+/** A token with an expiry time is replaced this long before. */
 const EARLY_MS = 60_000
 
-/** How the API server is reached and who we are there. */
+/** Address of the API server and our credentials. */
 export interface ClusterAccess {
   server: URL
   tls: { ca?: string; cert?: string; key?: string; servername?: string; rejectUnauthorized?: false }
   namespace: string
-  /** For the Authorization header; undefined where a certificate says it all. */
+  /** Returns the bearer token; undefined if a certificate authenticates us. */
   token(): Promise<string | undefined>
 }
 
@@ -74,7 +74,7 @@ const Credential = z.looseObject({
   }),
 })
 
-/** From the kubeconfig that was named, or our pod's service account, or the kubeconfig of whoever runs this. */
+/** Loads the configured kubeconfig, else the service account of our pod, else the user's kubeconfig. */
 export async function loadAccess(options: AccessOptions): Promise<ClusterAccess> {
   try {
     if (options.kubeconfig === undefined) {
@@ -106,7 +106,7 @@ async function loadKubeconfig(path: string, options: AccessOptions): Promise<Clu
   const context = Context.parse(find(config.contexts, name, 'context', path))
   const cluster = ClusterEntry.parse(find(config.clusters, context.cluster, 'cluster', path))
   const user = User.parse(find(config.users, context.user, 'user', path))
-  /** Of a file that is named relative to the kubeconfig, or of what is in it as base64. */
+  /** Reads inline base64 data or a file that is named relative to the kubeconfig. */
   const load = async (data: string | undefined, file: string | undefined) => {
     if (data !== undefined) return Buffer.from(data, 'base64').toString()
     return file === undefined ? undefined : readFile(resolve(dirname(path), file), 'utf8')
@@ -140,7 +140,7 @@ function find(list: readonly Record<string, unknown>[], name: string, kind: stri
   return found[kind]
 }
 
-/** A program that gives credentials, as clouds have them. A certificate it gives is used as long as we live. */
+/** Runs a credential plugin, as clouds provide them. Its certificate is used until this process ends. */
 async function startPlugin(plugin: ExecPlugin) {
   const ask = async () => Credential.parse(JSON.parse(await runPlugin(plugin))).status
   const first = await ask()

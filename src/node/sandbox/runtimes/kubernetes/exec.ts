@@ -11,7 +11,7 @@ import { encodeFrame, OPCODES, readMessages } from './frames.ts'
 const CHANNELS = { stdin: 0, stdout: 1, stderr: 2, status: 3 } as const
 const PIECE_BYTES = 64 * 1024
 const TEXT_BYTES = 64 * 1024
-/** A connection on which nothing moves is asked whether it is there, and given up after some silence. */
+/** An idle connection gets a ping, and is closed after this silence. */
 const PING_MS = 20_000
 const SILENCE_MS = 60_000
 
@@ -22,21 +22,21 @@ export interface ContainerTarget {
 }
 
 export interface ExecHandlers {
-  /** The server is read on only when they have resolved. */
+  /** Reading continues when the promise has resolved. */
   stdout(data: Buffer): Promise<void> | void
   stderr(data: Buffer): Promise<void> | void
 }
 
-/** How it ended: by itself, or because it could not be started, or nobody knows because the connection broke. */
+/** `exit`: the program ended; `refused`: it could not be started; `lost`: unknown, because the connection broke. */
 export type ExecEnd =
   | { kind: 'exit'; exitCode: number }
   | { kind: 'refused'; message: string }
   | { kind: 'lost'; message: string }
 
 export interface ExecStream {
-  /** Resolves when it may be followed by more. What comes after the end is thrown away. */
+  /** Resolves when more can be written. Data after the end is dropped. */
   write(data: string | Uint8Array): Promise<void>
-  /** Never rejects; all output has been handled then. */
+  /** Never rejects. Resolves after all output has been handled. */
   ended: Promise<ExecEnd>
   close(): void
 }
@@ -52,7 +52,7 @@ const Status = z.looseObject({
     .nullish(),
 })
 
-/** Starts a program in a container. Throws when the server refuses; one that is not there ends with `refused`. */
+/** Starts a program in a container. Throws if the server rejects the request; a missing program ends with `refused`. */
 export async function openExec(
   cluster: Cluster,
   { namespace, pod, container }: ContainerTarget,
@@ -103,7 +103,7 @@ async function receive(
       if (opcode === OPCODES.ping) send(OPCODES.pong, data)
       if (opcode !== OPCODES.binary && opcode !== OPCODES.text) continue
       const content = data.subarray(1)
-      // The server begins with an empty piece for each of them.
+      // The server sends an empty piece for each channel first.
       if (content.length === 0) continue
       isHandling = true
       if (data[0] === CHANNELS.stdout) await handlers.stdout(content)
@@ -133,7 +133,10 @@ function toEnd(text: string): ExecEnd {
   return { kind: 'refused', message }
 }
 
-/** Runs a tool of ours to its end; one that cannot be started, or whose connection breaks, is one that failed. */
+/**
+ * Runs a helper program and waits for its end. A program that cannot be started, or whose connection breaks, counts as
+ * failed.
+ */
 export async function runTool(
   cluster: Cluster,
   target: ContainerTarget,
@@ -154,7 +157,7 @@ export async function runTool(
   return { exitCode: 255, stdout: texts.stdout, stderr: `${texts.stderr}${end.message}` }
 }
 
-/** The same with streams. Its input has no end: what reads it must know how much comes. */
+/** Starts a helper program with streams. Its input has no end, so the program must know its length. */
 export function startHelper(cluster: Cluster, target: ContainerTarget, command: readonly string[]): HelperProcess {
   const stdout = new PassThrough()
   const closed = new Promise<void>((resolve) => stdout.once('close', resolve))
@@ -200,9 +203,9 @@ export function startHelper(cluster: Cluster, target: ContainerTarget, command: 
         )
     },
   })
-  // Why it broke is in how it ended.
+  // `ended` has the reason.
   stdin.on('error', () => {})
-  // A program that ends without reading all of it is not waited for.
+  // A program may end without reading all of its input.
   void ended.then(() => stdin.destroy())
   return {
     stdin,

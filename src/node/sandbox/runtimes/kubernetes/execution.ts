@@ -14,16 +14,19 @@ import { fetchScript, launchScript, sweepScript } from './scripts.ts'
 
 const OUTPUT_BYTES = 16 * 1024 * 1024
 const READY_MS = 60_000
-/** One that was brought in at the wrong moment, or whose server was restarted just then, is brought in again. */
+/** Attempts to start a command, for example if the API server restarts. */
 const ATTEMPTS = 3
-/** How long what stays behind may still be heard, once the first process is gone. */
+/** Longest time to wait for output of remaining processes after the first process has ended. */
 const LEAVE_MS = 100
 const FETCH_MS = 1000
-/** An API server that is being replaced answers again within minutes; until then nobody knows how a command ended. */
+/** A replaced API server responds again within minutes; until then the state of a command is unknown. */
 const UNREACHABLE_MS = 300_000
-/** For a command's end over its own connection; after that it is done over another, and what it wrote is fetched. */
+/**
+ * Time limit for ending a command over its own connection; after that, another connection is used and the output is
+ * fetched.
+ */
 const END_MS = 5000
-/** For all of a command's processes to be ended; a busy machine is no reason to give the pod up. */
+/** Time limit for killing all processes of a command; long, because a busy machine is no reason to remove the pod. */
 const SWEEP_MS = 60_000
 
 export interface PodExecutionDeps {
@@ -31,13 +34,13 @@ export interface PodExecutionDeps {
   target: ContainerTarget
   processes: PodProcesses
   id: string
-  /** For what it writes. */
+  /** Folder of the output files. */
   folder: string
-  /** Whether the sandbox is being stopped, so that nothing is worth asking for any more. */
+  /** Whether the sandbox is being stopped, so that no request is useful any more. */
   isStopping(): boolean
-  /** Takes the whole pod away, when nothing else helps. */
+  /** Removes the whole pod as the last resort. */
   abandon(): Promise<void>
-  /** Whether the pod itself ran out of memory and is gone with it. */
+  /** Whether the pod was ended for lack of memory. */
   ranOutOfMemory(): Promise<boolean>
   now(): number
 }
@@ -98,16 +101,16 @@ export async function startInPod(spec: CompleteExecSpec, deps: PodExecutionDeps)
   }
 }
 
-/** One command in a pod, over one connection as long as that lasts and over many short ones after that. */
+/** One command in a pod: over one connection while it lasts, then over many short ones. */
 class Command {
-  /** How its first process ended. Never rejects. */
+  /** Exit status of the first process. Never rejects. */
   readonly ending: Promise<Ending>
   readonly #spec: CompleteExecSpec
   readonly #deps: PodExecutionDeps
   readonly #spools: Record<'stdout' | 'stderr', Spool>
   readonly #maxBytes: number
   readonly #mark = new MarkedMessages(`polar-${randomUUID()}`)
-  /** Bytes of the command's own, as it wrote them; where to go on after a connection broke. */
+  /** Bytes of the command's output that have arrived; offset after a connection broke. */
   readonly #got = { stdout: 0, stderr: 0 }
   #settle!: (ending: Ending) => void
   #stream: ExecStream | undefined
@@ -147,13 +150,13 @@ class Command {
     await this.#tool(['/bin/sh', '-c', 'kill -s "$1" "$2"', 'sh', short, String(this.#first)])
   }
 
-  /** Ends all of it; resolves when nothing is left and all it wrote is here. */
+  /** Ends all processes; resolves when none is left and all output has arrived. */
   end(): Promise<void> {
     this.#ended ??= this.#end()
     return this.#ended
   }
 
-  /** Its first process has ended; what it left behind may stay. */
+  /** Called when the first process has ended and its remaining processes may stay. */
   async leave(): Promise<void> {
     const { processes, id } = this.#deps
     const roots = processes.rootsBeside(id)
@@ -186,7 +189,7 @@ class Command {
       this.#mark.rest()
     }
     if (!this.#deps.isStopping()) {
-      // Something forks faster than it can be ended, or lets nothing of ours be started.
+      // Processes fork faster than they can be killed, or prevent our programs from starting.
       if (!(await this.#sweep(roots))) await this.#deps.abandon()
       else await this.#fetch()
     }
@@ -209,7 +212,7 @@ class Command {
     this.#settle(KILLED)
   }
 
-  /** Brings it in; resolves once it runs, with the reason when it does not. */
+  /** Starts the command; resolves when it runs, with the reason if it does not. */
   async #launch(): Promise<string | undefined> {
     const { cluster, target, processes, id } = this.#deps
     const name = `${id}-${randomUUID().slice(0, 8)}`
@@ -269,10 +272,10 @@ class Command {
     return undefined
   }
 
-  /** The connection is gone; when the command is not, it is asked for what it did. */
+  /** After the connection broke: fetches output and exit status of the command until it ends. */
   async #goOn(stream: ExecStream): Promise<void> {
     if (this.#stream === stream) this.#stream = undefined
-    // What was held back is not counted yet, and comes again.
+    // These bytes are not counted yet and will be fetched again.
     if (this.#ended === undefined) this.#mark.rest()
     let unreachableSince: number | undefined
     while (!this.#isOver && this.#ended === undefined) {
@@ -310,14 +313,14 @@ class Command {
         ? 'ended'
         : 'running'
     } catch (error) {
-      // A pod that has ended takes no commands; one that was removed is not found.
+      // The server rejects commands for a pod that has ended, and does not find a removed pod.
       return error instanceof ClusterError && error.status < 500 ? 'gone' : 'unreachable'
     }
   }
 
   async #take(name: 'stdout' | 'stderr', data: Buffer): Promise<void> {
     this.#got[name] += data.length
-    // A full disk of ours must not stop the command; the count shows that something is missing.
+    // A full disk of this machine must not stop the command; the byte count shows that output is missing.
     if (!this.#isOver && data.length > 0) await this.#spools[name].write(data).catch(() => {})
   }
 
@@ -348,7 +351,7 @@ export function sweepTool(mode: 'kill' | 'list', doomed: readonly number[], root
   return ['/bin/sh', '-c', sweepScript(), 'sh', mode, doomed.join(' '), ...roots.map(String)]
 }
 
-/** What comes in on the input, not as arguments: these are in the server's logs, and in everybody's list of processes. */
+/** Sent as input, not as arguments, because arguments appear in the server's logs and in process lists. */
 function toStartScript(spec: CompleteExecSpec, mark: string): string {
   return `mark=${mark}; become() { ${renderExec(spec)}; }`
 }

@@ -11,13 +11,13 @@ const FILE_TIMEOUT_MS = 30_000
 const OWNER = { uid: 0, gid: 0 }
 
 /**
- * Unpacks beside the place and moves it there. Its input has no end that it could see, so it is told how much comes.
- * What lies in the way is replaced by what comes; links are not followed.
+ * Unpacks beside the target and renames the result. The input has no visible end, so its length is an argument. An
+ * existing target is replaced; links are not followed.
  */
 const UNPACK = `mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1" && d=$(mktemp -d -- "$1.XXXXXX") || exit 1
 head -c "$3" | tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
 
-/** A pod's files, by tools of its image: a shell, \`tar\`, \`head\`. What it sends is read as something hostile. */
+/** Accesses a pod's files with programs of its image: a shell, `tar`, `head`. Treats their output as hostile. */
 export class PodFiles {
   readonly #start: (command: readonly string[]) => HelperProcess
 
@@ -82,7 +82,7 @@ export class PodFiles {
   }
 }
 
-/** False when nobody reads any more. */
+/** Returns false if the input is closed. */
 function write({ stdin }: HelperProcess, chunk: Uint8Array): Promise<boolean> {
   if (stdin.destroyed) return Promise.resolve(false)
   return new Promise((resolve) => {
@@ -95,7 +95,7 @@ function write({ stdin }: HelperProcess, chunk: Uint8Array): Promise<boolean> {
   })
 }
 
-/** How long what `packTree` gives will be, unless somebody changes the tree meanwhile. */
+/** Returns the length of `packTree`'s output, unless the tree changes meanwhile. */
 async function measureTree(source: string, name: string): Promise<number> {
   const stats = await lstat(source)
   const entry = { name, mode: 0, ...OWNER }

@@ -7,12 +7,10 @@ export interface WebSocketMessage {
   data: Buffer
 }
 
-/** A server's pieces are tens of kilobytes; whoever sends more than this is no server we know. */
+/** A server's messages have tens of kilobytes. */
 const MAX_BYTES = 32 * 1024 * 1024
 
-/**
- * One WebSocket frame (RFC 6455, section 5.2), whole and final. A client masks what it sends, a server does not.
- */
+/** Encodes one final WebSocket frame (RFC 6455, section 5.2). Clients mask their frames, servers do not. */
 export function encodeFrame(opcode: number, data: Uint8Array, isMasked: boolean): Buffer {
   const { length } = data
   const lead = Buffer.alloc(2 + (length < 126 ? 0 : length < 65_536 ? 2 : 8))
@@ -33,7 +31,7 @@ export function encodeFrame(opcode: number, data: Uint8Array, isMasked: boolean)
   return frame
 }
 
-/** Whole messages, in order; one that came in fragments is put together, and control frames come between as they are. */
+/** Yields complete messages in order. Joins fragments; control frames may come between them. */
 export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerator<WebSocketMessage, void, undefined> {
   let rest: Buffer = Buffer.alloc(0)
   let fragments: Buffer[] = []
@@ -64,12 +62,12 @@ interface Head {
   opcode: number
   isFinal: boolean
   mask: Buffer | undefined
-  /** Where the payload is. */
+  /** Offset of the payload. */
   start: number
   end: number
 }
 
-/** Undefined as long as it is not all there. */
+/** Returns undefined if the header is incomplete. */
 function parseHead(bytes: Buffer): Head | undefined {
   if (bytes.length < 2) return undefined
   const [first, second] = [bytes[0]!, bytes[1]!]

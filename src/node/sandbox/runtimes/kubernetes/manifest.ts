@@ -7,14 +7,14 @@ export const SANDBOX = 'sandbox'
 export const RELAY_CONTAINER = 'relay'
 export const SCOPE_LABEL = 'polar-scope'
 const NAME_LABEL = 'polar-sandbox'
-/** What `list` tells, as JSON. */
+/** Annotation with the data of `list`, as JSON. */
 export const RECORD = 'polar-record'
 
-/** Somebody who is neither root nor any user commands run as. */
+/** Neither root nor a user of commands. */
 const RELAY_USER = 65_534
 const SEED = `${STATE}-seed`
 
-/** What of the runtime's config goes into a pod. */
+/** The part of the runtime's config that a pod depends on. */
 export interface ManifestSettings {
   pull: 'never' | 'missing' | 'always'
   pullSecrets: readonly string[]
@@ -36,7 +36,7 @@ export interface PodNames {
   scope: string
 }
 
-/** One pod for one sandbox: nothing in it may become more than it is, and it is nobody to the API server. */
+/** Returns one pod for one sandbox: without privilege escalation, and without access to the API server. */
 export function toPod(
   spec: SandboxSpec,
   image: string,
@@ -57,9 +57,9 @@ export function toPod(
     ...(spec.limits.diskMb !== undefined && { 'ephemeral-storage': `${spec.limits.diskMb}Mi` }),
   }
   const mapped = spec.mounts.map((mount, index) => toVolume(mount, index, settings))
-  // A user that is not the image's own cannot write where the image's own put the work; so it gets a copy of it.
+  // A user other than the image's cannot write to the image's workdir, so it gets a copy.
   const hasWorkVolume = uid !== undefined && uid !== 0
-  // A volume cannot be removed by a command, so the workdir has none of its own where the folder above it has one.
+  // A command cannot remove a volume, so the workdir has no volume of its own if a folder above it has one.
   const top = spec.folders?.[0]
   const isWorkBelowTop = top !== undefined && `${spec.workdir}/`.startsWith(`${top}/`)
   const work = isWorkBelowTop ? 'folders' : 'work'
@@ -148,7 +148,7 @@ export function toPod(
   }
 }
 
-/** Nobody in, nobody out, names neither. What may be reached with `allow` is reached through us. */
+/** Denies all traffic, including DNS. Hosts of `allow` are reached through the node. */
 export function toPolicy({ name, scope }: PodNames, settings: ManifestSettings): object {
   return {
     apiVersion: 'networking.k8s.io/v1',

@@ -1,10 +1,10 @@
-/** Finds what was said between a mark and a semicolon in a stream that is somebody else's, however it was cut. */
+/** Extracts messages between a mark and a semicolon from a stream of other data, however the stream is split. */
 export class MarkedMessages {
   readonly text: string
-  /** What was said last; undefined before that. */
+  /** The last message; undefined before the first. */
   last: string | undefined
   readonly #bytes: Buffer
-  /** What may be the beginning of it. */
+  /** Bytes that may be the beginning of a message. */
   #held: Buffer = Buffer.alloc(0)
 
   constructor(text: string) {
@@ -32,14 +32,14 @@ export class MarkedMessages {
     }
   }
 
-  /** What was its beginning only. */
+  /** Returns bytes that were only the beginning of a message. */
   rest(): Buffer {
     const held = this.#held
     this.#held = Buffer.alloc(0)
     return held
   }
 
-  /** Where the end of it could be the mark's beginning. */
+  /** Returns the offset at which the mark may begin. */
   #begunAt(all: Buffer): number {
     let length = Math.min(all.length, this.#bytes.length - 1)
     while (length > 0 && !all.subarray(-length).equals(this.#bytes.subarray(0, length))) length -= 1

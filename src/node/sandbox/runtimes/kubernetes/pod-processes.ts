@@ -1,20 +1,20 @@
 interface TrackedCommand {
-  /** Of its folder in the pod. */
+  /** Name of the command's folder in the pod. */
   name: string
-  /** Below it is the command. */
+  /** Parent of the command's first process. */
   waiter: number
   recorders: readonly number[]
 }
 
 /**
- * Which processes of a pod belong to which command, told apart by who started whom; kept here, where nothing in the pod
- * can change it. A process that cut that link belongs to nobody, and ends with the next command that ends; where two
- * commands run at once, it may have been the other's.
+ * Assigns processes of a pod to commands by their ancestors. The data is kept outside of the pod, where no command can
+ * change it. An orphan belongs to no command and ends with the next command that ends, even if it belonged to a
+ * concurrent one.
  */
 export class PodProcesses {
   readonly #live = new Map<string, TrackedCommand>()
   readonly #names = new Map<string, string>()
-  /** Left behind by commands that may leave something. */
+  /** Processes that commands were permitted to leave behind. */
   readonly #kept = new Set<number>()
   readonly #finished = new Set<string>()
 
@@ -27,12 +27,12 @@ export class PodProcesses {
     return this.#names.get(id) ?? id
   }
 
-  /** Of all commands that run. */
+  /** Waiters of all running commands. */
   get waiters(): number[] {
     return [...this.#live.values()].map(({ waiter }) => waiter)
   }
 
-  /** What must stay when that one ends: all others, and what takes down the end of its output. */
+  /** Returns the processes that must survive the end of a command: all others, and its own output recorders. */
   rootsBeside(id: string): number[] {
     const own = this.#live.get(id)?.recorders ?? []
     const others = [...this.#live].filter(([other]) => other !== id).map(([, command]) => command)
@@ -45,13 +45,13 @@ export class PodProcesses {
     this.#finished.add(command.name)
   }
 
-  /** What it left behind may stay, and what takes down what that says. */
+  /** Keeps the remaining processes of a command and the recorders of their output. */
   leave(id: string, pids: readonly number[]): void {
     for (const pid of [...(this.#live.get(id)?.recorders ?? []), ...pids]) this.#kept.add(pid)
     this.close(id)
   }
 
-  /** Folders that nobody needs any more, each told once. */
+  /** Returns the folders of finished commands, each once. */
   takeFinished(): string[] {
     const names = [...this.#finished]
     this.#finished.clear()

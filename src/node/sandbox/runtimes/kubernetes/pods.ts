@@ -4,7 +4,7 @@ import { RolloutError } from '../../../../model/failure.ts'
 import type { Cluster } from './cluster.ts'
 
 const POLL_MS = [50, 100, 200, 300, 500] as const
-/** Why a container waits that will not come up by waiting. */
+/** Reasons for waiting that do not resolve by themselves. */
 const IMAGE_REASONS = new Set(['ErrImagePull', 'ImagePullBackOff', 'InvalidImageName', 'ErrImageNeverPull'])
 const FATAL_REASONS = new Set([
   'CreateContainerConfigError',
@@ -48,7 +48,7 @@ export function podPath(namespace: string, name = ''): string {
   return `/api/v1/namespaces/${namespace}/pods${name === '' ? '' : `/${name}`}`
 }
 
-/** Until all its containers run; throws what keeps them from it. */
+/** Waits until all containers run. Throws the reason if they cannot. */
 export async function awaitRunning(
   cluster: Cluster,
   name: string,
@@ -56,7 +56,7 @@ export async function awaitRunning(
 ): Promise<void> {
   const deadline = performance.now() + timeoutMs
   for (let attempt = 0; ; attempt += 1) {
-    // From the server's memory, not its database: many pods may be waited for at once.
+    // Served from the API server's cache instead of its database: many pods may be polled at once.
     const query = { resourceVersion: '0' }
     const path = podPath(cluster.access.namespace, name)
     const pod = Pod.parse(await cluster.call('GET', path, { query: attempt < 2 ? {} : query, signal }))

@@ -11,7 +11,7 @@ import { relayProtocol } from './relay-protocol.ts'
 
 const { headerBytes, windowBytes, kinds } = relayProtocol
 const relayProgram = loadProgram(new URL('./relay.cjs', import.meta.url))
-/** Checks whether an address can be reached. */
+/** Tests whether an address is reachable. */
 export const probe = loadProgram(new URL('./probe.cjs', import.meta.url))
 
 const READY_MS = 60_000
@@ -23,15 +23,14 @@ interface Connection {
 }
 
 /**
- * The handlers of a pod. A program of ours listens inside, in a container beside the sandbox's that shares nothing with it but
- * the network, and hands connections on over the exec it was started by. So no packet of the sandbox has to leave its pod,
- * a policy that denies everything can stay as it is, no address of ours is reachable from any pod, and where we run (in the
- * cluster, beside it, behind a NAT) does not matter. The other way, an address of ours that the policy allows, would need a
- * route to us from every pod, rules for where policies and address translation meet, and a listener that pods of others
- * can try.
+ * The sockets of a pod. A relay program listens in a container of its own, which shares only the network namespace with
+ * the sandbox, and forwards connections over the exec stream that started it. So no packet of the sandbox leaves its
+ * pod, the policy can deny all traffic, no address of the node is reachable from any pod, and the node can run in the
+ * cluster, beside it, or behind a NAT. The alternative, an address of the node that the policy allows, would need a
+ * route from every pod, rules for where policies and address translation meet, and a listener that pods of others can
+ * reach.
  *
- * A connection that breaks takes the handler's connections with it, as a restarted server would; the program is started again
- * and the port is there again.
+ * When the exec stream breaks, all connections break, as with a restarted server; the relay is then started again.
  */
 export class Relay implements AsyncDisposable {
   readonly #cluster: Cluster
@@ -170,7 +169,7 @@ export class Relay implements AsyncDisposable {
   }
 }
 
-/** Puts frames together, however they were cut. */
+/** Joins frames, however they are split. */
 class FrameInput {
   readonly #take: (id: number, kind: number, data: Buffer) => void
   #rest: Buffer = Buffer.alloc(0)

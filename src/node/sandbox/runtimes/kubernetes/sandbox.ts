@@ -13,7 +13,7 @@ import { PodProcesses } from './pod-processes.ts'
 import { statsScript } from './scripts.ts'
 
 const TOOL_TIMEOUT_MS = 60_000
-/** How long a stop waits for its processes to be ended from inside; the pod is removed in any case. */
+/** Longest time that a stop waits for processes to be killed from inside; the pod is removed in any case. */
 const SWEEP_MS = 1000
 
 export interface KubernetesSandboxParts {
@@ -23,11 +23,11 @@ export interface KubernetesSandboxParts {
   records: Records
   folder: string
   workdir: string
-  /** All that commands find in their environment, but for their own. */
+  /** Environment of all commands. */
   env: Readonly<Record<string, string>>
   socketPort: number | undefined
   closeSockets(): Promise<void>
-  /** Takes the pod away, and all that belongs to it. */
+  /** Removes the pod and everything that belongs to it. */
   remove(): Promise<void>
   now(): number
 }
@@ -111,7 +111,7 @@ export class KubernetesSandbox implements Sandbox {
     return this.#files.readFile(this.#path(path), options.maxBytes)
   }
 
-  /** As the pod's own control group tells, where the image may read it. */
+  /** Reads the pod's own control group, if the image permits it. */
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
     const { exitCode, stdout, stderr } = await this.#tool(['/bin/sh', '-c', statsScript(), 'sh', this.workdir])
@@ -168,7 +168,7 @@ export class KubernetesSandbox implements Sandbox {
       throw new RolloutError('runtime.gone', `Cannot end what runs in sandbox ${this.id}: ${stderr.slice(-500)}`)
   }
 
-  /** A pod's object is gone before its processes are, which only the machine it was on ends; so that is done first. */
+  /** The pod's object disappears before its processes, which only its machine ends; so they are killed first. */
   async #stop(): Promise<void> {
     await this.#parts.closeSockets()
     const { cluster, target } = this.#parts
