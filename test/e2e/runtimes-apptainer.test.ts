@@ -76,7 +76,7 @@ function describeOptions({ program, image }: Apptainer): void {
       await using without = open({ program: ['no-such-apptainer'] })
       expect(await without.check(signal)).toMatchObject({
         isUsable: false,
-        reason: expect.stringMatching('no-such-apptainer cannot be run'),
+        reason: expect.stringMatching('no-such-apptainer cannot be started'),
       })
       await using imageless = open({ image: join(dir, 'no-image') })
       expect(await imageless.check(signal)).toMatchObject({

@@ -12,13 +12,13 @@ export const HostAccess = z.strictObject({
     .array(z.string().refine(isAbsolute, 'must be an absolute path'))
     .default([])
     .describe(
-      'Folders that tasks may copy from, mount read-only, check out, or take as an image; links are followed first',
+      'Folders that tasks may copy from, mount read-only, check out, or use as an image; links are resolved first',
     ),
   hosts: z
     .array(z.string().min(1))
     .default([])
     .describe(
-      'Hosts that evaluators may call: `judge.example`, `judge.example:8443`, `*.example` for all below it, `*`',
+      'Hosts that evaluators may call: `judge.example`, `judge.example:8443`, `*.example` for all subdomains, `*` for all',
     ),
   secrets: z
     .array(z.string().min(1))
@@ -27,9 +27,7 @@ export const HostAccess = z.strictObject({
   runtimes: z
     .array(z.string().min(1))
     .optional()
-    .describe(
-      'Kinds of sandbox that tasks may ask for; absent: all but `local`, and that too where it is the usual one',
-    ),
+    .describe('Runtimes that tasks may request; absent: all except `local`, which is allowed if it is the default'),
 })
 export type HostAccess = z.infer<typeof HostAccess>
 
@@ -69,7 +67,7 @@ export async function openHostGate({ access, defaultRuntime, modules }: HostGate
       const folder = isAbsolute(source) ? await realpath(dirname(source)).catch(() => undefined) : undefined
       const allowed = [...gradable, ...(await realPaths([submission]))]
       if (folder === undefined || !isBelow(join(folder, basename(source)), allowed))
-        throw refused('A file of the evaluator', source, access.paths)
+        throw refused('File of the evaluator', source, access.paths)
     },
     mayCall: (url) => access.hosts.some((host) => matches(url, host)),
     maySee: (secret) => access.secrets.includes(secret) || access.secrets.includes('*'),
@@ -123,7 +121,7 @@ function assertRuntime({ runtime }: TaskRequest, allowed: readonly string[] | un
   if (runtime?.import_path != null) return
   const kind = backendOf(runtime) ?? usual
   if (isRuntimeAllowed(kind, allowed, usual)) return
-  throw new RolloutError('config.invalid', `runtime.backend: "${kind}" may not be asked for on this node.`)
+  throw new RolloutError('config.invalid', `runtime.backend: "${kind}" is not allowed on this node.`)
 }
 
 /** `local` isolates nothing, so a task cannot request it unless it is allowed or the default. */
@@ -167,7 +165,7 @@ function missing(what: string, path: string): RolloutError {
 
 /** The message is the same for existing and missing files, so that tasks cannot probe for files. */
 function refused(what: string, path: string, paths: readonly string[]): RolloutError {
-  const allowed = paths.length === 0 ? 'none is set' : paths.join(', ')
+  const allowed = paths.length === 0 ? 'none configured' : paths.join(', ')
   const message = `${what}: ${path} is not in a folder that tasks may use on this node (${allowed}).`
   return new RolloutError('config.invalid', message)
 }

@@ -19,7 +19,7 @@ export async function loadRuntime(path: string, { allowed }: { allowed: readonly
   const kind = kindOf(plug)
   if (!runtimes.kinds.includes(kind)) return plug
   // The two runtimes would find each other's sandboxes.
-  throw new RolloutError('config.invalid', `Runtime module ${path}: "${kind}" is a kind of polar's; call it otherwise.`)
+  throw new RolloutError('config.invalid', `Runtime module ${path}: "${kind}" is a built-in kind; use another name.`)
 }
 
 export function kindOf(plug: RuntimePlug): string {
@@ -35,7 +35,7 @@ export function createCustomRuntime(
   const kind = kindOf(plug)
   const config = plug.config.safeParse({ ...settings, kind })
   if (!config.success)
-    throw new RolloutError('config.invalid', `The settings of the runtime ${kind}: ${z.prettifyError(config.error)}`)
+    throw new RolloutError('config.invalid', `Settings of the runtime ${kind}: ${z.prettifyError(config.error)}`)
   const runtime = plug.create(config.data, deps)
   const missing = lacksFields(runtime, FIELDS)
   if (missing.length === 0) return runtime

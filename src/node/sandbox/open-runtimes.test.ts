@@ -27,7 +27,7 @@ test('the default runtime is refused with a remedy when its configured program d
   const refused = assertDefaultRuntime(opened)
   await expect(refused).rejects.toMatchObject({ code: 'runtime.unavailable' })
   await expect(refused).rejects.toThrow(
-    /bubblewrap cannot run here: \/no\/such\/bwrap is not installed[\s\S]*node\.runtimes\.bubblewrap\.program[\s\S]*--runtime[\s\S]*"local"/,
+    /bubblewrap does not work on this machine: \/no\/such\/bwrap is not installed[\s\S]*node\.runtimes\.bubblewrap\.program[\s\S]*--runtime[\s\S]*"local"/,
   )
 })
 

@@ -86,7 +86,7 @@ export class OpenRuntimes implements AsyncDisposable {
     const runtime = owned.use(await create())
     const check = await runtime.check(AbortSignal.timeout(CHECK_MS))
     if (!check.isUsable) {
-      throw new RolloutError('runtime.unavailable', `${runtime.kind} cannot run here: ${check.reason}`)
+      throw new RolloutError('runtime.unavailable', `${runtime.kind} does not work on this machine: ${check.reason}`)
     }
     owned.move()
     return { runtime, starts: new WarmStarts(runtime, this.#options.prepare) }
@@ -142,7 +142,7 @@ export async function assertDefaultRuntime(opened: Pick<OpenRuntimes, 'open'>): 
     if (!(error instanceof RolloutError) || error.code !== 'runtime.unavailable') throw error
     const others = runtimes.kinds.filter((kind) => kind !== DEFAULT_RUNTIME && kind !== 'local').join(', ')
     const message = [
-      `There is no isolation for agents on this machine: ${error.message}`,
+      `No isolation for agents is available on this machine: ${error.message}`,
       `${BUBBLEWRAP_REMEDY}, or choose another runtime with --runtime or node.runtime: ${others}.`,
       'The runtime "local" runs agents as your own user, without any isolation.',
     ].join('\n')

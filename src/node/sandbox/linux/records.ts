@@ -35,7 +35,8 @@ export class Records {
   }
 
   folderOf(id: string): string {
-    if (!ID.test(id)) throw new RolloutError('runtime.unsupported', 'A sandbox id is letters, digits and dashes')
+    if (!ID.test(id))
+      throw new RolloutError('runtime.unsupported', 'A sandbox id may contain only letters, digits and dashes')
     return join(this.#dir, id)
   }
 
@@ -64,7 +65,7 @@ export class Records {
       await removeTree(draft)
       const code = errnoOf(error)
       if (code !== 'EEXIST' && code !== 'ENOTEMPTY') throw error
-      throw new RolloutError('runtime.start-failed', `There is a sandbox ${spec.id} already`, { cause: error })
+      throw new RolloutError('runtime.start-failed', `Sandbox ${spec.id} already exists`, { cause: error })
     }
     return record
   }
@@ -151,7 +152,7 @@ async function removeSmallTree(path: string): Promise<boolean> {
   let left = SMALL_ENTRIES
   const remove = async (place: string, device: number, depth: number): Promise<void> => {
     const stats = await lstat(place)
-    if ((left -= 1) < 0 || depth > SMALL_DEPTH || stats.dev !== device) throw new RangeError('more than a little')
+    if ((left -= 1) < 0 || depth > SMALL_DEPTH || stats.dev !== device) throw new RangeError('too large')
     if (!stats.isDirectory()) return unlink(place)
     for (const name of await readdir(place)) await remove(join(place, name), device, depth + 1)
     await rmdir(place)

@@ -101,7 +101,7 @@ export class Checkouts {
       await this.#git(signal, ['-C', folder, 'fetch', ...FETCH, '--no-tags', '--', repository, spec], repository)
     } catch (cause) {
       signal.throwIfAborted()
-      const message = `There is no commit ${commit} in ${withoutLogin(repository)}, or it may not be read.`
+      const message = `${withoutLogin(repository)} has no commit ${commit}, or it cannot be read.`
       throw new RolloutError('config.invalid', message, { cause })
     }
   }

@@ -22,7 +22,10 @@ export function accessTo(repository: string | undefined, credentials: readonly G
   const url = URL.parse(repository)
   if (url?.protocol === 'https:') return accessByToken(url, credentials)
   if (url?.protocol === 'ssh:') return accessByKey(url, credentials)
-  throw new RolloutError('config.invalid', 'A checkout comes from an https or ssh URL or from a path of the node.')
+  throw new RolloutError(
+    'config.invalid',
+    'The repository of a checkout must be an https or ssh URL or a path of the node.',
+  )
 }
 
 function accessByToken(url: URL, credentials: readonly GitCredential[]): GitAccess {

@@ -41,7 +41,7 @@ export async function prepareSandbox(
         break
       case 'checkout':
         if (checkouts === undefined)
-          throw new RolloutError('config.invalid', `Prepare step ${index + 1}: no repositories can be had here.`)
+          throw new RolloutError('config.invalid', `Prepare step ${index + 1}: checkouts are not available here.`)
         await checkouts.upload(action, sandbox, signal)
         break
       case 'exec':
@@ -92,7 +92,7 @@ async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSigna
     signal.throwIfAborted()
     if (exitCode === 0) return undefined
     const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
-    return `${JSON.stringify(action.command)} ${how}: ${(await lastWords(execution)) || 'it said nothing'}`
+    return `${JSON.stringify(action.command)} ${how}: ${(await lastWords(execution)) || 'no output'}`
   } finally {
     signal.removeEventListener('abort', kill)
   }

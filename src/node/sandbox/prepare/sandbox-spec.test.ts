@@ -89,7 +89,7 @@ test.each([{ allow_internet: false }, { allow_hosts: ['pypi.org'] }])(
   'a network that the runtime cannot keep is refused: %j',
   (runtime) => {
     expect(codeOf(() => specOf(runtime, { capabilities: unable }))).toBe('runtime.unsupported')
-    expect(() => specOf(runtime, { capabilities: unable })).toThrow('The runtime box knows the networks open only')
+    expect(() => specOf(runtime, { capabilities: unable })).toThrow('The runtime box supports the networks open only')
   },
 )
 

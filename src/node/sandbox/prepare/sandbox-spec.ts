@@ -74,7 +74,7 @@ function assertFolders(spec: RuntimeSpec | null | undefined, runtime: Pick<Runti
   const step = spec == null || runtime.capabilities.isolatesFiles ? undefined : stepWithSessionDir(spec)
   if (step === undefined) return
   const { SESSION_DIR: path } = FOLDER_VARIABLES
-  throw unsupported(runtime, `has no ${path}, which prepare step ${step} names; $SESSION_DIR names the folder there`)
+  throw unsupported(runtime, `has no ${path}, which prepare step ${step} names; use $SESSION_DIR`)
 }
 
 function toLimits(
@@ -89,7 +89,7 @@ function toLimits(
     ...(spec?.storage_mb == null ? {} : { diskMb: spec.storage_mb }),
     ...(spec?.pids == null ? {} : { pids: spec.pids }),
   }
-  if ((spec?.gpus ?? 0) > 0) throw unsupported(runtime, 'gives no sandbox a GPU')
+  if ((spec?.gpus ?? 0) > 0) throw unsupported(runtime, 'does not support GPUs')
   const missing = Object.keys(asked).filter((limit) => !able.some((known) => known === limit))
   if (missing.length > 0) throw unsupported(runtime, `cannot limit ${missing.join(', ')} on this machine`)
   return {
@@ -113,13 +113,13 @@ function toNetwork(
   // Default: the strictest policy of the runtime. `local`, which isolates nothing, has `open` only.
   if (asked === undefined) return { kind: able.includes('none') ? 'none' : 'open' }
   if (able.includes(asked.kind)) return asked
-  throw unsupported(runtime, `knows the networks ${able.join(', ')} only, not ${asked.kind}`)
+  throw unsupported(runtime, `supports the networks ${able.join(', ')} only, not ${asked.kind}`)
 }
 
 /** Parses NVIDIA's volumes: `SOURCE:/TARGET[:ro|rw]`. */
 function toMounts(field: string, given: unknown): Mount[] {
   const volumes = given ?? []
-  if (!Array.isArray(volumes)) throw invalid(`${field} is a list of SOURCE:/TARGET`)
+  if (!Array.isArray(volumes)) throw invalid(`${field} must be a list of SOURCE:/TARGET`)
   return volumes.map((volume) => {
     const [source = '', target = '', mode = 'rw', ...more] = String(volume).split(':')
     if (!posix.isAbsolute(source) || !posix.isAbsolute(target) || more.length > 0 || !['ro', 'rw'].includes(mode)) {
@@ -130,7 +130,10 @@ function toMounts(field: string, given: unknown): Mount[] {
 }
 
 function unsupported({ kind }: { kind: string }, what: string): RolloutError {
-  return new RolloutError('runtime.unsupported', `The runtime ${kind} ${what}; change the task, or choose another.`)
+  return new RolloutError(
+    'runtime.unsupported',
+    `The runtime ${kind} ${what}; change the task, or choose another runtime.`,
+  )
 }
 
 function invalid(message: string): RolloutError {

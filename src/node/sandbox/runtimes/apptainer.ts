@@ -32,23 +32,23 @@ const ApptainerConfig = z.strictObject({
   program: z
     .tuple([z.string().min(1)], z.string())
     .default(['apptainer'])
-    .describe('How Apptainer is started: a program, and what comes before its own arguments'),
-  image: z.string().optional().describe('SIF file, root folder or name of an image, where a task names none'),
+    .describe('Command that starts Apptainer: a program and its first arguments'),
+  image: z.string().optional().describe('SIF file, root folder or name of the image of tasks that name none'),
   pull: z
     .enum(['never', 'missing'])
     .default('missing')
-    .describe('When an image that is named by docker://, oras:// or docker-daemon: is fetched and unpacked'),
+    .describe('When to fetch and unpack an image named by docker://, oras:// or docker-daemon:'),
   dockerSocket: z
     .string()
     .default('/var/run/docker.sock')
-    .describe("Unix socket of the Docker engine, or of Podman's service, that docker-daemon: names images of"),
+    .describe("Unix socket of the Docker engine, or of Podman's service, for images named by docker-daemon:"),
   uid: z
     .int()
     .min(1)
     .max(2 ** 31)
     .default(1_900_000)
     .describe(
-      'Owner of the files of snapshots when we are root, and first of the 17408 user numbers that sandboxes run as; these users should own nothing else',
+      'If the node runs as root: owner of the files of snapshots, and first of the 17408 user ids that sandboxes run as; these users should own no other files',
     ),
   ...snapshotConfig,
 })
@@ -96,7 +96,8 @@ class ApptainerRuntime implements Runtime {
   async check(signal: AbortSignal): Promise<RuntimeCheck> {
     const { program, image, uid } = this.#config
     const architecture = findArchitecture()
-    if (architecture === undefined) return { isUsable: false, reason: `its steps are not known on ${process.arch}` }
+    if (architecture === undefined)
+      return { isUsable: false, reason: `the architecture ${process.arch} is not supported` }
     for (const tool of ['perl', 'nsenter', 'tar', 'mkfifo', ...(this.#host.cgroups === undefined ? ['prlimit'] : [])]) {
       const { exitCode } = await runProgram([tool, '--version'], { env: HOST_ENV, signal })
       if (exitCode !== 0) return { isUsable: false, reason: `${tool} is not installed` }
@@ -104,20 +105,20 @@ class ApptainerRuntime implements Runtime {
     const asked = await runProgram([...program, 'version'], { env: HOST_ENV, signal })
     if (asked.exitCode !== 0) {
       const said = asked.stderr.trim().split('\n').at(-1) || `it ended with ${asked.exitCode}`
-      const reason = said.includes('ENOENT') ? 'it is not installed; install it, or set runtime.program' : said
-      return { isUsable: false, reason: `${program.join(' ')} cannot be run: ${reason}` }
+      const reason = said.includes('ENOENT') ? 'it is not installed: install it, or set runtime.program' : said
+      return { isUsable: false, reason: `${program.join(' ')} cannot be started: ${reason}` }
     }
     const notes = [
       `apptainer ${asked.stdout.trim()}`,
       process.getuid?.() === 0
-        ? `we are root; the commands of each sandbox have a user of their own from ${uid} up, or ${uid} with a snapshot or a writable mount`
-        : 'we are not root; sandboxes are our own user, without capabilities, keep its groups, and have a share of its limits (inotify, signals, processes)',
+        ? `the node runs as root; each sandbox has a user of its own from ${uid} up, or ${uid} with a snapshot or a writable mount`
+        : 'the node does not run as root; sandboxes run as its user, without capabilities, keep its groups, and have a share of its limits (inotify, signals, processes)',
       this.#host.limitsNote,
-      'a disk limit keeps what is written in memory; without one it is on disk',
-      'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
+      'with a disk limit, written files are kept in memory; otherwise on disk',
+      'allow uses a proxy for HTTP and CONNECT; open is the network of the machine, including its own services',
     ]
     if (image === undefined)
-      return { isUsable: true, notes: [...notes, 'none was started: set runtime.image to have that tried'] }
+      return { isUsable: true, notes: [...notes, 'no sandbox was started: set runtime.image to test one'] }
     const failure = await trySandbox(this, { image, now: this.#deps.now() }, signal)
     return failure === undefined ? { isUsable: true, notes } : { isUsable: false, reason: failure }
   }
@@ -213,14 +214,17 @@ class ApptainerRuntime implements Runtime {
   async #imageOf(spec: SandboxSpec, signal: AbortSignal): Promise<string> {
     const given = spec.image ?? this.#config.image
     if (given !== undefined) return imageAt(isImageName(given) ? await this.#images.require(given, signal) : given)
-    throw new RolloutError('runtime.unsupported', 'Apptainer needs an image; name one, or set runtime.image')
+    throw new RolloutError(
+      'runtime.unsupported',
+      'Apptainer needs an image: name one in the task, or set runtime.image',
+    )
   }
 
   #privilegesOf(user: SandboxUser | undefined): Privileges {
     const architecture = findArchitecture()
     const own = process.getuid?.()
     if (architecture === undefined || own === undefined)
-      throw new RolloutError('runtime.unsupported', `Apptainer's sandboxes are not known on ${process.arch}`)
+      throw new RolloutError('runtime.unsupported', `Apptainer is not supported on the architecture ${process.arch}`)
     if (user !== undefined)
       return { architecture, isRoot: true, owner: user.uid, inside: { user: INSIDE_ID, group: INSIDE_ID } }
     return { architecture, isRoot: false, owner: own, inside: { user: own, group: process.getgid?.() ?? own } }

@@ -94,14 +94,14 @@ class BubblewrapRuntime implements Runtime {
       isUsable: true,
       notes: [
         this.#isRoot
-          ? `we are root; each sandbox has a user of its own from ${this.#config.uid} up, or ${this.#config.uid} with a writable mount`
-          : 'we are not root; sandboxes are our own user, without capabilities, and have a share of its limits (inotify, signals, processes)',
+          ? `the node runs as root; each sandbox has a user of its own from ${this.#config.uid} up, or ${this.#config.uid} with a writable mount`
+          : 'the node does not run as root; sandboxes run as its user, without capabilities, and have a share of its limits (inotify, signals, processes)',
         this.#host.limitsNote,
         (await this.#seccompPrefix) === undefined
-          ? 'system calls are not filtered, for want of perl: keyrings of the login are in reach'
+          ? 'system calls are not filtered, because perl is missing: sandboxes can access the keyrings of the login'
           : 'system calls are filtered',
-        'a disk limit keeps what is written in memory; without one it is on disk',
-        'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
+        'with a disk limit, written files are kept in memory; otherwise on disk',
+        'allow uses a proxy for HTTP and CONNECT; open is the network of the machine, including its own services',
       ],
     }
   }
@@ -196,7 +196,10 @@ class BubblewrapRuntime implements Runtime {
   async #layersOf(spec: SandboxSpec, tree: MachineTree, below: readonly string[]): Promise<string[]> {
     const bottom = spec.image ?? tree.base
     if ((await stat(bottom).catch(() => undefined))?.isDirectory() !== true)
-      throw new RolloutError('runtime.image-missing', `${bottom} is not a folder; an image is the root of a tree`)
+      throw new RolloutError(
+        'runtime.image-missing',
+        `${bottom} is not a folder: an image must be the root folder of a tree`,
+      )
     return [...below.map((name) => join(this.#host.snapshots.folderOf(name), 'layer')), bottom]
   }
 
@@ -266,7 +269,8 @@ class BubblewrapRuntime implements Runtime {
       const monitor = await identify(child.pid!)
       const first = await firstOf(child.pid!, Number(users))
       const holder = await identify(Number(users))
-      if (monitor === undefined || first === undefined || holder === undefined) throw new Error('it ended at once')
+      if (monitor === undefined || first === undefined || holder === undefined)
+        throw new Error('the process ended at once')
       return { child, monitor, first, holder }
     } catch (cause) {
       child.kill('SIGKILL')

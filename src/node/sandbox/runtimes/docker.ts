@@ -38,26 +38,23 @@ import type {
 const DockerConfig = z.strictObject({
   kind: z.literal('docker'),
   socket: z.string().default('/var/run/docker.sock').describe("Unix socket of Docker, or of Podman's service"),
-  image: z.string().optional().describe('Image of sandboxes that name none'),
-  pull: z
-    .enum(['never', 'missing', 'always'])
-    .default('missing')
-    .describe('When an image is fetched from its registry'),
+  image: z.string().optional().describe('Image of tasks that name none'),
+  pull: z.enum(['never', 'missing', 'always']).default('missing').describe('When to pull an image from its registry'),
   logins: z
     .array(z.strictObject({ registry: z.string(), username: z.string(), password: z.string() }))
     .default([])
-    .describe('Credentials for registries; docker.io is the one of names without a registry'),
+    .describe('Credentials for registries; docker.io is the registry of names without one'),
   user: z
     .string()
     .regex(/^(?:\d+(?::\d+)?|image)$/)
     .default('1000:1000')
-    .describe("User, or user:group, by number, that commands run as; `image` for the image's own, which may be root"),
+    .describe("User, or user:group, of commands, as numbers; `image` for the image's user, which may be root"),
   readOnly: z
     .boolean()
     .default(false)
-    .describe('Whether only the workdir can be written to, and folders in memory such as /tmp; no snapshots then'),
+    .describe('Whether only the workdir and folders in memory such as /tmp are writable; disables snapshots'),
   capabilities: z.array(z.string()).default([]).describe('Linux capabilities to keep; all others are dropped'),
-  network: z.string().default('bridge').describe('The engine network of sandboxes that may talk to everybody'),
+  network: z.string().default('bridge').describe('Network of the engine for sandboxes with an open network'),
   userNamespace: z
     .string()
     .regex(/^(?:auto|keep-id|private|host)(?::.*)?$/)
@@ -65,17 +62,19 @@ const DockerConfig = z.strictObject({
     .describe(
       "User namespace mode of the engine. `auto` of Podman gives each container users of its own, so that per-user limits of the kernel (inotify, signals) are not shared; absent: the engine's default",
     ),
-  nofile: z.int().positive().default(16_384).describe('Most open files of a process'),
-  nproc: z.int().positive().default(32_768).describe('Most processes of a user, over all containers'),
+  nofile: z.int().positive().default(16_384).describe('Limit of open files per process'),
+  nproc: z.int().positive().default(32_768).describe('Limit of processes per user, over all containers'),
   diskQuota: z
     .boolean()
     .default(false)
-    .describe('Whether the storage of the engine can limit a container: overlay on xfs with pquota, btrfs, zfs'),
-  startsPerSecond: z.number().positive().default(10).describe('Containers are started no faster than that'),
+    .describe("Whether the engine's storage supports disk limits: overlay on xfs with pquota, btrfs, zfs"),
+  startsPerSecond: z.number().positive().default(10).describe('Limit of container starts per second'),
   reach: z
     .enum(['host', 'inside'])
     .optional()
-    .describe('Whether processes and networks of containers are entered from this machine; absent: when we are root'),
+    .describe(
+      'Whether the node enters containers from this machine (`host`) or through the engine (`inside`); absent: `host` if it runs as root',
+    ),
   ...snapshotConfig,
 })
 type DockerConfig = z.infer<typeof DockerConfig>
@@ -182,19 +181,19 @@ class DockerRuntime implements Runtime {
       const info = await this.#learn(signal)
       const missing = KERNEL_LIMITS.filter((limit) => !this.#limits.includes(limit))
       if (image !== undefined && pull === 'never' && (await this.#images.find(image)) === undefined)
-        return { isUsable: false, reason: `image ${image} is not here and runtime.pull is never` }
+        return { isUsable: false, reason: `image ${image} is not on this node and runtime.pull is never` }
       return {
         isUsable: true,
         notes: [
           `engine ${info.ServerVersion} at ${socket}${isRootless(info) ? ', rootless' : ''}, control groups v${info.CgroupVersion}`,
-          ...(missing.length === 0 ? [] : [`this engine cannot limit ${missing.join(', ')}`]),
+          ...(missing.length === 0 ? [] : [`the engine cannot limit ${missing.join(', ')}`]),
           this.#entersHost
-            ? 'commands are told apart by control groups of this machine'
-            : 'commands are told apart inside the container, by who started whom',
+            ? 'processes of commands are tracked by control groups of this machine'
+            : 'processes of commands are tracked inside the container, by their parents',
           diskQuota
             ? `disk limits by ${info.Driver}`
             : `no disk limit: set runtime.diskQuota where the storage (${info.Driver}) has quotas`,
-          'allow is a proxy for HTTP and CONNECT; open is the engine network of runtime.network',
+          "allow uses a proxy for HTTP and CONNECT; open is the engine's network in runtime.network",
         ],
       }
     } catch (error) {
@@ -211,7 +210,7 @@ class DockerRuntime implements Runtime {
     if (missing.length > 0)
       throw new RolloutError(
         'runtime.unsupported',
-        `The engine at ${this.#config.socket} cannot limit ${missing.join(', ')}; it needs control groups v2 to do so for a user who is not root`,
+        `The engine at ${this.#config.socket} cannot limit ${missing.join(', ')}; without root, the engine needs control groups v2 for that`,
       )
     const name = this.#imageFor(spec)
     const image = await this.#requireImage(spec, name, signal)
@@ -321,7 +320,7 @@ class DockerRuntime implements Runtime {
       await asked.catch((cause: unknown) => {
         this.#info = undefined
         const reason = cause instanceof Error ? cause.message : String(cause)
-        throw new RolloutError('runtime.start-failed', `The engine does not answer: ${reason}`, { cause })
+        throw new RolloutError('runtime.start-failed', `The container engine does not respond: ${reason}`, { cause })
       }),
     )
     const hasGroups = canUseGroups(info)
@@ -360,7 +359,10 @@ class DockerRuntime implements Runtime {
     }
     const name = spec.image ?? this.#config.image
     if (name === undefined)
-      throw new RolloutError('runtime.unsupported', 'A container needs an image; name one, or set runtime.image')
+      throw new RolloutError(
+        'runtime.unsupported',
+        'A container needs an image: name one in the task, or set runtime.image',
+      )
     return name
   }
 
@@ -368,7 +370,7 @@ class DockerRuntime implements Runtime {
     if (spec.snapshot === undefined) return this.#images.require(name, signal)
     const image = await this.#images.find(name)
     if (image !== undefined) return image
-    throw new RolloutError('runtime.image-missing', `There is no snapshot ${spec.snapshot} here`)
+    throw new RolloutError('runtime.image-missing', `Snapshot ${spec.snapshot} does not exist on this node`)
   }
 
   async #createContainer(spec: SandboxSpec, image: string, ownMounts: readonly Mount[]): Promise<string> {
@@ -446,7 +448,7 @@ class DockerRuntime implements Runtime {
     if (tracker !== undefined) return tracker
     throw new RolloutError(
       'runtime.start-failed',
-      'The container does not run on this machine, or not where we can see it; set runtime.reach to inside',
+      "The container's processes are not visible on this machine; set runtime.reach to inside",
     )
   }
 
@@ -468,7 +470,7 @@ class DockerRuntime implements Runtime {
     })
     const [uid, gid, home, path] = stdout.split('\n')
     if (exitCode !== 0 || home === undefined || path === undefined)
-      throw new RolloutError('runtime.start-failed', `No shell that works is in the image: ${stderr.slice(-500)}`)
+      throw new RolloutError('runtime.start-failed', `The image has no working shell: ${stderr.slice(-500)}`)
     const fromImage = (image.Config?.Env ?? []).map((line): [string, string] => {
       const at = line.indexOf('=')
       return [line.slice(0, at), line.slice(at + 1)]
@@ -490,9 +492,9 @@ class DockerRuntime implements Runtime {
       const command = ['/bin/sh', '-c', 'mkdir -p -- "$@" && chmod 0777 -- "$@"', 'sh', ...paths]
       const { exitCode, stderr } = await runInside(this.#engine, containerId, { command, user: '0:0' })
       if (exitCode === 0) return
-      throw new RolloutError('runtime.start-failed', `Cannot give out ${spec.workdir}: ${stderr.slice(-500)}`)
+      throw new RolloutError('runtime.start-failed', `Cannot make ${spec.workdir} writable: ${stderr.slice(-500)}`)
     }
-    const nothing = () => Promise.reject(new RolloutError('internal.bug', 'Nothing is replaced here'))
+    const nothing = () => Promise.reject(new RolloutError('internal.bug', 'A new folder replaces no file'))
     const files = new ContainerFiles({ engine: this.#engine, containerId, owner, runInside: nothing })
     if (owner.uid !== 0) await files.makeDirectory(spec.workdir)
     await files.makeDirectories(folders)

@@ -33,53 +33,65 @@ const KubernetesConfig = z.strictObject({
   kubeconfig: z
     .string()
     .optional()
-    .describe('How the cluster is reached; absent: the service account of our own pod, or ~/.kube/config'),
-  context: z.string().optional().describe('Of the kubeconfig; absent: its current one'),
-  namespace: z.string().optional().describe('Where pods are made; absent: that of the context or of our own pod'),
-  image: z.string().optional().describe('Image of sandboxes that name none'),
-  pull: z.enum(['never', 'missing', 'always']).default('missing').describe('When an image is fetched by a machine'),
+    .describe("Kubeconfig of the cluster; absent: the service account of the node's pod, or ~/.kube/config"),
+  context: z.string().optional().describe('Context of the kubeconfig; absent: its current context'),
+  namespace: z.string().optional().describe("Namespace of pods; absent: that of the context or of the node's pod"),
+  image: z.string().optional().describe('Image of tasks that name none'),
+  pull: z
+    .enum(['never', 'missing', 'always'])
+    .default('missing')
+    .describe('When a machine of the cluster pulls an image'),
   pullSecrets: z.array(z.string()).default([]).describe('Secrets of the namespace with credentials for registries'),
   user: z
     .string()
     .regex(/^(?:\d+(?::\d+)?|image)$/)
     .default('1000:1000')
-    .describe("User, or user:group, by number, that commands run as; `image` for the image's own, which may be root"),
+    .describe("User, or user:group, of commands, as numbers; `image` for the image's user, which may be root"),
   relayImage: z
     .string()
     .default('docker.io/library/node:24-alpine')
-    .describe('Image with `node` and a shell for the container beside the sandbox that holds its socket'),
+    .describe('Image with `node` and a shell, for the container beside the sandbox that serves its socket'),
   volumes: z
     .array(
       z.strictObject({
         from: z.string().startsWith('/').describe('A folder of this machine'),
-        source: z.record(z.string(), z.unknown()).describe('The volume of the cluster that has the same, as in a pod'),
-        path: z.string().optional().describe('Where in the volume it is; absent: its root'),
+        source: z.record(z.string(), z.unknown()).describe('Volume of the cluster with the same files, as in a pod'),
+        path: z.string().optional().describe('Path in the volume; absent: its root'),
       }),
     )
     .default([])
-    .describe('Where folders of this machine that are mounted into sandboxes are found by pods'),
-  nodeSelector: z.record(z.string(), z.string()).default({}).describe('Labels of the machines pods may run on'),
-  tolerations: z.array(z.record(z.string(), z.unknown())).default([]).describe('As in a pod'),
-  runtimeClass: z.string().optional().describe('Such as gvisor or kata, for a kernel of its own'),
-  priorityClass: z.string().optional().describe('As in a pod'),
-  serviceAccount: z.string().optional().describe('Whose pull secrets and policies apply; its token is never mounted'),
-  labels: z.record(z.string(), z.string()).default({}).describe('Labels of pods and policies, besides our own'),
+    .describe('Volumes of the cluster for folders of this machine that are mounted into sandboxes'),
+  nodeSelector: z.record(z.string(), z.string()).default({}).describe('Labels of the machines that pods may run on'),
+  tolerations: z.array(z.record(z.string(), z.unknown())).default([]).describe('As in the spec of a pod'),
+  runtimeClass: z.string().optional().describe('Runtime class with a kernel of its own, such as gvisor or kata'),
+  priorityClass: z.string().optional().describe('As in the spec of a pod'),
+  serviceAccount: z
+    .string()
+    .optional()
+    .describe('Service account for pull secrets and policies; its token is never mounted'),
+  labels: z.record(z.string(), z.string()).default({}).describe('Additional labels of pods and policies'),
   owner: z
     .strictObject({ name: z.string(), uid: z.string() })
     .optional()
-    .describe('Our own pod: what we made goes when it goes'),
+    .describe("The node's own pod: its pods and policies are removed with it"),
   scope: z
     .string()
     .regex(/^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$/)
     .optional()
-    .describe('Whose sandboxes we see; absent: made of the name of this machine and the folder'),
-  lifetimeSeconds: z.int().positive().default(86_400).describe('The cluster ends a pod after that, whoever cares'),
-  startTimeoutMs: z.int().positive().default(300_000).describe('For a machine to be found, and images to be fetched'),
-  startsPerSecond: z.number().positive().default(20).describe('Pods are started no faster than that'),
+    .describe(
+      'Nodes with the same scope share sandboxes; absent: derived from the name of this machine and the folder',
+    ),
+  lifetimeSeconds: z.int().positive().default(86_400).describe('The cluster ends a pod after this time in any case'),
+  startTimeoutMs: z
+    .int()
+    .positive()
+    .default(300_000)
+    .describe('Time limit for scheduling a pod and pulling its images'),
+  startsPerSecond: z.number().positive().default(20).describe('Limit of pod starts per second'),
   verifyNetwork: z
     .boolean()
     .default(true)
-    .describe('Whether every sandbox without a network is seen to have none; not all clusters keep network policies'),
+    .describe('Whether to test that a sandbox without network has none; not all clusters enforce network policies'),
 })
 type KubernetesConfig = z.infer<typeof KubernetesConfig>
 
@@ -151,16 +163,16 @@ class KubernetesRuntime implements Runtime {
       if (refused.length > 0)
         return {
           isUsable: false,
-          reason: `we may not ${refused.join(', ')} in namespace ${namespace} of ${server.host}`,
+          reason: `no permission to ${refused.join(', ')} in namespace ${namespace} of ${server.host}`,
         }
       return {
         isUsable: true,
         notes: [
           `Kubernetes ${gitVersion} at ${server.host}, namespace ${namespace}`,
-          'no limit on processes: set podPidsLimit of the kubelet; a pod over its disk limit is ended by the cluster',
+          'processes are not limited: set podPidsLimit of the kubelet; the cluster ends a pod over its disk limit',
           this.#config.verifyNetwork
-            ? 'none and allow are network policies; every sandbox is seen to have no network before it is used'
-            : 'none and allow are network policies, which only some networks of clusters keep; nothing checks that',
+            ? 'none and allow are network policies, which are tested for every sandbox before it is used'
+            : 'none and allow are network policies, which only some cluster networks enforce; this is not tested',
         ],
       }
     } catch (error) {
@@ -174,7 +186,7 @@ class KubernetesRuntime implements Runtime {
     const names = this.#namesOf(spec.id)
     const image = spec.image ?? this.#config.image
     if (image === undefined || spec.snapshot !== undefined)
-      throw new RolloutError('runtime.unsupported', 'A pod starts from an image; name one, or set runtime.image')
+      throw new RolloutError('runtime.unsupported', 'A pod needs an image: name one in the task, or set runtime.image')
     const { handlers, proxyPort } = planSockets(spec)
     const isClosed = spec.network.kind !== 'open'
     const hasRelay = handlers.size > 0 || (isClosed && this.#config.verifyNetwork)
@@ -309,7 +321,7 @@ class KubernetesRuntime implements Runtime {
     const limit = AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)])
     const { exitCode, stdout, stderr } = await runTool(cluster, target, command, { signal: limit })
     if (exitCode !== 0)
-      throw new RolloutError('runtime.start-failed', `The pod is of no use: ${stderr.trim().slice(-500)}`)
+      throw new RolloutError('runtime.start-failed', `The pod cannot be used: ${stderr.trim().slice(-500)}`)
     const [, , home, ...rest] = Buffer.from(stdout, 'latin1').toString().split('\n')
     const pairs = rest
       .join('\n')
@@ -346,7 +358,7 @@ class KubernetesRuntime implements Runtime {
       if (this.#deps.now() > deadline)
         throw new RolloutError(
           'runtime.start-failed',
-          'This cluster does not keep network policies: a pod that may talk to nobody reached the API server; install a network that does (Calico, Cilium), or set runtime.verifyNetwork to false where something else keeps pods in',
+          'This cluster does not enforce network policies: a pod whose policy denies all traffic reached the API server. Install a network that enforces them (Calico, Cilium), or set runtime.verifyNetwork to false if another mechanism isolates pods',
         )
       await sleep(500, undefined, { signal })
     }

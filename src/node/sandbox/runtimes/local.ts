@@ -41,7 +41,7 @@ const LocalConfig = z.strictObject({
   allowUnenforced: z
     .boolean()
     .default(false)
-    .describe('Whether a sandbox may ask for a network policy all the same, which then nobody keeps it to'),
+    .describe('Whether to accept network policies other than open, which are then not enforced'),
   ...snapshotConfig,
 })
 type LocalConfig = z.infer<typeof LocalConfig>
@@ -91,13 +91,13 @@ class LocalRuntime implements Runtime {
     return {
       isUsable: true,
       notes: [
-        'nothing is kept apart: commands have our rights to files, processes and network',
+        "nothing is isolated: commands have the node's access to files, processes and network",
         ...(this.#config.allowUnenforced
-          ? ['whatever network is asked for, commands have the one of the machine']
+          ? ['network policies are not enforced: commands have the network of the machine']
           : []),
         hasNamespaces
-          ? 'each command has a process namespace, so nothing outlives it'
-          : 'no process namespaces here: a program that hides from its environment can outlive its command',
+          ? 'each command has a process namespace, so no process outlives it'
+          : 'process namespaces are not available: a program that changes its environment can outlive its command',
       ],
     }
   }
@@ -108,7 +108,7 @@ class LocalRuntime implements Runtime {
     if (spec.network.kind !== 'open' && !this.#config.allowUnenforced)
       throw new RolloutError(
         'runtime.unsupported',
-        `local cannot keep sandbox ${spec.id} to the network policy ${spec.network.kind}: commands have the machine's own network; ask for open, use another runtime, or set runtime.allowUnenforced`,
+        `local cannot enforce the network policy ${spec.network.kind} for sandbox ${spec.id}: commands have the machine's network; use open, another runtime, or set runtime.allowUnenforced`,
       )
     if (spec.mounts.some(({ source, target }) => source !== target)) throw unsupported('mounts under another path')
     this.#hasNamespaces ??= canMakeNamespaces()
@@ -286,16 +286,16 @@ async function firstOf(child: SpawnedProcess): Promise<ProcessRef> {
   try {
     await new Promise<void>((resolve, reject) => {
       child.stdout!.once('data', () => resolve())
-      child.once('error', reject).once('exit', () => reject(new Error('it ended at once')))
-      setTimeout(() => reject(new Error('it took too long')), START_MS).unref()
+      child.once('error', reject).once('exit', () => reject(new Error('the process ended at once')))
+      setTimeout(() => reject(new Error('no response in time')), START_MS).unref()
     })
     const [pid] = await childrenOf(child.pid!)
     const first = pid === undefined ? undefined : await identify(pid)
-    if (first === undefined) throw new Error('it ended at once')
+    if (first === undefined) throw new Error('the process ended at once')
     return first
   } catch (cause) {
     child.kill('SIGKILL')
-    throw new RolloutError('runtime.start-failed', 'Cannot make a process namespace', { cause })
+    throw new RolloutError('runtime.start-failed', 'Cannot create a process namespace', { cause })
   }
 }
 
@@ -321,5 +321,5 @@ function toPlaces(env: Readonly<Record<string, string>>, places: ReadonlyMap<str
 }
 
 function unsupported(what: string): RolloutError {
-  return new RolloutError('runtime.unsupported', `local has no ${what}; use another runtime`)
+  return new RolloutError('runtime.unsupported', `local does not support ${what}; use another runtime`)
 }

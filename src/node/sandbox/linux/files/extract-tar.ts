@@ -36,8 +36,8 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
     }
   } catch (error) {
     if (error instanceof TarError) throw unsafe(error.message, error)
-    if (errnoOf(error) === 'EEXIST') throw unsafe('the archive has two things of one name', error)
-    if (errnoOf(error) === 'ENAMETOOLONG') throw unsafe('a path is longer than this machine can say', error)
+    if (errnoOf(error) === 'EEXIST') throw unsafe('two entries of the archive have the same name', error)
+    if (errnoOf(error) === 'ENAMETOOLONG') throw unsafe('a path exceeds the length limit of this machine', error)
     throw error
   } finally {
     await file?.close()
@@ -50,7 +50,7 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
     const path = name === '' ? target : join(target, name)
     const parent = name.includes('/') ? name.slice(0, name.lastIndexOf('/')) : ''
     if (name === '' ? made.size > 0 && entry.kind !== 'directory' : made.get(parent) !== 'directory')
-      throw unsafe(`${quote(entry.name)} has no directory to be in`)
+      throw unsafe(`the parent of ${quote(entry.name)} is no directory of the archive`)
     // Owner and group are not kept, so the setuid, setgid and sticky bits are dropped.
     const mode = entry.mode & 0o777
     switch (entry.kind) {
@@ -72,7 +72,7 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
         return undefined
       case 'hardlink': {
         const original = toName(entry.target)
-        if (made.get(original) !== 'file') throw unsafe(`${quote(entry.name)} is a hard link to something else`)
+        if (made.get(original) !== 'file') throw unsafe(`${quote(entry.name)} is a hard link to no file of the archive`)
         await link(join(target, original), path)
         made.set(name, 'file')
         return undefined
@@ -88,9 +88,9 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
  * a path that leaves the root entry.
  */
 function toName(name: string): string {
-  if (name.startsWith('/') || name.includes('\0')) throw unsafe(`${quote(name)} leads elsewhere`)
+  if (name.startsWith('/') || name.includes('\0')) throw unsafe(`${quote(name)} leaves the archive's root`)
   const parts = name.split('/').filter((part) => part !== '' && part !== '.')
-  if (parts.includes('..')) throw unsafe(`${quote(name)} leads elsewhere`)
+  if (parts.includes('..')) throw unsafe(`${quote(name)} leaves the archive's root`)
   return parts.slice(1).join('/')
 }
 
@@ -103,11 +103,11 @@ export async function lstatIfThere(path: string): Promise<Stats | undefined> {
 }
 
 function unsafe(message: string, cause?: unknown): RolloutError {
-  return new RolloutError('workspace.unsafe-file', `Refused to copy from the sandbox: ${message}`, { cause })
+  return new RolloutError('workspace.unsafe-file', `Rejected a copy from the sandbox: ${message}`, { cause })
 }
 
 function tooMuch(what: string): RolloutError {
-  return new RolloutError('workspace.too-large', `Refused to copy from the sandbox: ${what}`)
+  return new RolloutError('workspace.too-large', `Rejected a copy from the sandbox: ${what}`)
 }
 
 function quote(name: string): string {

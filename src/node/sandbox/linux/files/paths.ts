@@ -18,12 +18,12 @@ export function insidePath(path: string): string {
   const isFine =
     path.startsWith('/') && path !== '/' && !parts.some((part) => part === '..' || part === '.' || part === '')
   if (isFine && !/[\0\n]/.test(path)) return path
-  throw new RolloutError('runtime.unsupported', `${JSON.stringify(path)} is not an absolute path in its simplest form`)
+  throw new RolloutError('runtime.unsupported', `${JSON.stringify(path)} is not a normalized absolute path`)
 }
 
 /** Returns the path of a mount source without symbolic links. */
 export async function resolveMountSource(source: string): Promise<string> {
   return realpath(source).catch((cause: unknown) => {
-    throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it is not there`, { cause })
+    throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it does not exist`, { cause })
   })
 }

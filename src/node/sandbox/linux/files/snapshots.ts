@@ -18,12 +18,12 @@ export const snapshotConfig = {
     .number()
     .positive()
     .default(50)
-    .describe('Most that prepared workspaces may take on disk; those unused for longest are removed first'),
+    .describe('Disk limit of prepared workspaces; the least recently used ones are removed first'),
   snapshotsMaxDays: z
     .number()
     .positive()
     .default(14)
-    .describe('Prepared workspaces that nobody has started from for so long are removed'),
+    .describe('Prepared workspaces that were not used for this long are removed'),
 }
 
 export interface SnapshotLimits {
@@ -71,7 +71,7 @@ export class Snapshots implements AsyncDisposable {
 
   folderOf(name: string): string {
     if (NAME.test(name)) return join(this.#dir, name)
-    throw new RolloutError('runtime.unsupported', 'The name of a snapshot is letters, digits and dashes')
+    throw new RolloutError('runtime.unsupported', 'The name of a snapshot may contain only letters, digits and dashes')
   }
 
   async has(name: string): Promise<boolean> {
@@ -84,7 +84,7 @@ export class Snapshots implements AsyncDisposable {
    */
   async use(name: string): Promise<string[]> {
     const missing = (cause?: unknown) =>
-      new RolloutError('runtime.image-missing', `There is no snapshot ${name} here`, { cause })
+      new RolloutError('runtime.image-missing', `Snapshot ${name} does not exist on this node`, { cause })
     const about = await this.#load(this.folderOf(name))
     if (about === undefined) throw missing()
     const names = [name, ...about.below]

@@ -55,7 +55,7 @@ export async function uploadTo(start: StartHelper, source: string, target: strin
     packer.once('close', (code) => resolve(code ?? 128)).once('error', () => resolve(127))
   })
   await feed(helper, packer.stdout, signal)
-  if ((await packed) !== 0) throw new RolloutError('runtime.copy-failed', `Cannot read all of ${source}`)
+  if ((await packed) !== 0) throw new RolloutError('runtime.copy-failed', `Cannot read ${source} completely`)
 }
 
 export async function writeFileTo(
@@ -85,7 +85,7 @@ export async function downloadFrom(
   signal: AbortSignal,
 ): Promise<void> {
   if ((await lstatIfThere(target)) !== undefined)
-    throw new RolloutError('runtime.copy-failed', `${target} exists already; copy to a name that is free`)
+    throw new RolloutError('runtime.copy-failed', `${target} already exists; choose another target`)
   const script = `[ -e "$1" ] || [ -L "$1" ] || exit ${MISSING}; cd -- "$(dirname -- "$1")" && exec tar -cf - -- "$(basename -- "$1")"`
   const helper = start(['/bin/sh', '-c', script, 'sh', source])
   helper.stdin.destroy()
@@ -129,7 +129,7 @@ async function feed(
   await pipeline(source, helper.stdin).catch(() => {})
   await helper.ended
   signal.throwIfAborted()
-  await check(helper, 'what was uploaded')
+  await check(helper, 'the upload')
 }
 
 function killWhen(signal: AbortSignal, helper: HelperProcess): Disposable {
@@ -152,7 +152,7 @@ async function check(helper: HelperProcess, path: string, codes?: readonly numbe
   )
     return
   const reason = stderr.trim().slice(-500)
-  if (exitCode === MISSING) throw new RolloutError('workspace.file-missing', `There is no ${path} in the sandbox`)
+  if (exitCode === MISSING) throw new RolloutError('workspace.file-missing', `${path} does not exist in the sandbox`)
   if (exitCode === NOT_A_FILE) throw new RolloutError('workspace.unsafe-file', `${path} is not a file`)
   if (/No space left|Disk quota/.test(reason)) throw new RolloutError('runtime.out-of-disk', `${path}: ${reason}`)
   throw new RolloutError('runtime.copy-failed', `Copying ${path} failed: ${reason || `exit code ${exitCode}`}`)

@@ -68,7 +68,7 @@ async function listenBy(
       })
       child.once('error', reject)
       // Not on exit: messages may still be in transit.
-      child.once('disconnect', () => reject(new Error(stderr.trim() || 'the helper ended early')))
+      child.once('disconnect', () => reject(new Error(stderr.trim() || 'the helper process ended early')))
     })
     child.disconnect()
     // Until the helper has closed its copy of the socket, the kernel could give connections to it.

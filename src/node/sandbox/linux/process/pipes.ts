@@ -70,7 +70,7 @@ export class Pipes implements AsyncDisposable {
     if (this.#count === 0) await this.#sweep()
     const paths = Array.from({ length: BATCH }, () => join(this.#dir, `pipe-${process.pid}-${(this.#count += 1)}`))
     const { exitCode, stderr } = await runProgram(['mkfifo', '-m', '666', ...paths], { env: { PATH: '/usr/bin:/bin' } })
-    if (exitCode !== 0) throw new RolloutError('runtime.start-failed', `Cannot make pipes in ${this.#dir}: ${stderr}`)
+    if (exitCode !== 0) throw new RolloutError('runtime.start-failed', `Cannot create pipes in ${this.#dir}: ${stderr}`)
     this.#ready = paths
   }
 

@@ -141,7 +141,7 @@ export class Spawner implements AsyncDisposable {
 
   /** Reports all children as failed: they ended with the helper or can no longer be observed. */
   #giveUp(): void {
-    for (const [id, child] of this.#children) child.hear({ type: 'failed', id, message: 'its parent was lost' })
+    for (const [id, child] of this.#children) child.hear({ type: 'failed', id, message: 'its parent process ended' })
     this.#children.clear()
   }
 

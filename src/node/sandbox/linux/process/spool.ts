@@ -87,7 +87,11 @@ class Reader implements AsyncDisposable {
   async read(offset: number, size: number): Promise<Buffer> {
     clearTimeout(this.#idle)
     this.#file ??= await open(this.#path, 'r').catch((cause: unknown) => {
-      throw new RolloutError('runtime.gone', 'The output went with its sandbox; read it before stopping', { cause })
+      throw new RolloutError(
+        'runtime.gone',
+        'The output was removed with its sandbox; read it before the sandbox stops',
+        { cause },
+      )
     })
     const { bytesRead, buffer } = await this.#file.read(Buffer.allocUnsafe(size), 0, size, offset)
     this.#idle = setTimeout(() => void this[Symbol.asyncDispose](), IDLE_MS).unref()

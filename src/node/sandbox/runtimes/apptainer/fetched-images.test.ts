@@ -62,7 +62,7 @@ describe('require()', () => {
     expect(await readdir(join(dir, 'images'))).toEqual([])
     await expect(require(open(), 'docker-daemon:other:latest')).rejects.toThrow('is not in the engine')
     await expect(require(open({ dockerSocket: join(dir, 'nothing') }), 'docker-daemon:local:latest')).rejects.toThrow(
-      'does not answer',
+      'does not respond',
     )
     await expect(require(open({ pull: 'never' }), 'docker://python:3.12')).rejects.toThrow(
       'set runtime.pull to missing',

@@ -86,7 +86,7 @@ export class FetchedImages {
     const { dockerSocket } = this.#options
     const answer = await askEngine(dockerSocket, `/images/${encodeURI(local)}/json`).catch((cause: unknown) => {
       const reason = cause instanceof Error ? cause.message : String(cause)
-      const message = `Image ${name}: the engine at ${dockerSocket} does not answer: ${reason}; see runtime.dockerSocket`
+      const message = `Image ${name}: the engine at ${dockerSocket} does not respond: ${reason}; check runtime.dockerSocket`
       throw new RolloutError('runtime.image-missing', message, { cause })
     })
     const id = answer.status === 200 ? (JSON.parse(answer.body) as { Id?: unknown }).Id : undefined
@@ -107,7 +107,7 @@ function askEngine(socketPath: string, path: string): Promise<{ status: number; 
         .on('end', () => resolve({ status: response.statusCode ?? 0, body }))
         .on('error', reject)
     })
-    asked.on('timeout', () => asked.destroy(new Error('it took too long'))).on('error', reject)
+    asked.on('timeout', () => asked.destroy(new Error('no response in time'))).on('error', reject)
     asked.end()
   })
 }

@@ -89,7 +89,7 @@ export async function launch(
     await readyLines(child, ['ready'], deadline)
     const monitor = await identify(child.pid!)
     const { first, helpers } = await familyOf(child.pid!)
-    if (monitor === undefined || first === undefined) throw new Error('it ended at once')
+    if (monitor === undefined || first === undefined) throw new Error('the process ended at once')
     users = await holdUsers(options, first, deadline)
     const kinds = mounts.flatMap(({ target, isReadOnly }) => [isReadOnly ? 'readonly' : 'writable', target])
     const hide = mounts.flatMap(({ source, target }) => hiddenBelow(source, target, options.hidden))
@@ -97,7 +97,7 @@ export async function launch(
     const parts = isRoot ? ['', ''] : [PARTS, options.layers.length]
     const finish = [first, isRoot, owner, inside.user, markOf(record), given, INSIDE_HOME, ...parts, ...kinds, ...hide]
     const { exitCode, stderr } = await runProgram(step(architecture, 'finish', ...finish), { env: HOST_ENV })
-    if (exitCode !== 0) throw new Error(stderr.trim() || `the last step ended with ${exitCode}`)
+    if (exitCode !== 0) throw new Error(stderr.trim() || `finish.pl exited with ${exitCode}`)
     return { processes: { child, monitor, first, users, helpers }, env: await environmentOf(first) }
   } catch (cause) {
     if (users !== undefined) await signalProcess(users, 'SIGKILL')
@@ -189,7 +189,7 @@ async function holdUsers(
     await readyLines(child, ['ready'], signal)
     const ref = await identify(child.pid!)
     if (ref !== undefined) return ref
-    throw new Error('it ended at once')
+    throw new Error('the process ended at once')
   } catch (cause) {
     child.kill('SIGKILL')
     const reason = cause instanceof Error ? cause.message : String(cause)

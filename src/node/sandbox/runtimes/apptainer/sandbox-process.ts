@@ -103,7 +103,7 @@ export class ApptainerSandboxProcess implements SandboxProcess {
       const copy = ['cp', '-a', '--reflink=auto', '--', join(this.folder, 'rw', 'upper'), upper]
       const { exitCode, stderr } = await this.#runOutside(copy)
       if (exitCode !== 0)
-        throw new RolloutError('runtime.copy-failed', `Cannot keep ${name}: ${stderr.trim().slice(-500)}`)
+        throw new RolloutError('runtime.copy-failed', `Cannot store snapshot ${name}: ${stderr.trim().slice(-500)}`)
       await removeTree(join(upper, 'tmp'))
       await chmod(upper, 0o755)
       if (user !== undefined) await shareTree(upper, user)
@@ -137,12 +137,12 @@ export class ApptainerSandboxProcess implements SandboxProcess {
       await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
       const [pid] = await childrenOf(child.pid!)
       const first = pid === undefined ? undefined : await identify(pid)
-      if (first === undefined) throw new Error('it ended at once')
+      if (first === undefined) throw new Error('the process ended at once')
       return new HostedNamespace({ child, first, canTell: true })
     } catch (cause) {
       child.kill('SIGKILL')
       const reason = cause instanceof Error ? cause.message : String(cause)
-      throw new RolloutError('runtime.gone', `Nothing can be started in sandbox ${this.record.id}: ${reason}`, {
+      throw new RolloutError('runtime.gone', `Cannot start a command in sandbox ${this.record.id}: ${reason}`, {
         cause,
       })
     }

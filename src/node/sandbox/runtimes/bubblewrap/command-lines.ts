@@ -9,20 +9,20 @@ export const BubblewrapConfig = z.strictObject({
   program: z
     .string()
     .default('bwrap')
-    .describe('The bwrap program: a path or a name in PATH. Not set and none installed: one is fetched'),
+    .describe('Path of bwrap, or its name in PATH; absent: bwrap is searched, and fetched if it is not installed'),
   visible: z
     .array(z.string().regex(/^(?:\/[\w.-]+)+$/))
     .default(['/usr', '/opt'])
-    .describe('Folders of the machine that are visible, read-only, in a sandbox without an image'),
+    .describe('Folders of the machine that a sandbox without an image can read'),
   uid: z
     .int()
     .min(1)
     .max(2 ** 31)
     .default(1_900_000)
     .describe(
-      'Owner of the files of snapshots when we are root, and first of the 17408 user numbers that sandboxes run as; these users should own nothing else',
+      'If the node runs as root: owner of the files of snapshots, and first of the 17408 user ids that sandboxes run as; these users should own no other files',
     ),
-  userNamespaces: z.boolean().default(false).describe('Whether a sandbox may make user namespaces of its own'),
+  userNamespaces: z.boolean().default(false).describe('Whether commands may create user namespaces'),
   ...snapshotConfig,
 })
 export type BubblewrapConfig = z.infer<typeof BubblewrapConfig>

@@ -118,7 +118,7 @@ export class BubblewrapSandboxProcess implements SandboxProcess {
       const upper = `/proc/${processes.monitor.pid}/root/sys/rw/upper`
       const { exitCode, stderr } = await this.#runOutside(['cp', '-a', '--reflink=auto', '--', upper, layer])
       if (exitCode !== 0)
-        throw new RolloutError('runtime.copy-failed', `Cannot keep ${name}: ${stderr.trim().slice(-500)}`)
+        throw new RolloutError('runtime.copy-failed', `Cannot store snapshot ${name}: ${stderr.trim().slice(-500)}`)
       await removeTree(join(layer, 'tmp'))
       await chmod(layer, 0o755)
       if (user !== undefined) await shareTree(layer, user)
@@ -156,13 +156,13 @@ export class BubblewrapSandboxProcess implements SandboxProcess {
     try {
       await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
       const first = await firstOf(child.pid!)
-      if (first === undefined) throw new Error('it ended at once')
+      if (first === undefined) throw new Error('the process ended at once')
       const [idle] = await childrenOf(first.pid)
       const canTell = seccompPrefix.length > 0 && !config.userNamespaces
       return new HostedNamespace({ child, first, idle: idle === undefined ? undefined : await identify(idle), canTell })
     } catch (cause) {
       child.kill('SIGKILL')
-      throw new RolloutError('runtime.gone', `Nothing can be started in sandbox ${this.record.id}`, { cause })
+      throw new RolloutError('runtime.gone', `Cannot start a command in sandbox ${this.record.id}`, { cause })
     }
   }
 

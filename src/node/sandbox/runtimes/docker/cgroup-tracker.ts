@@ -67,7 +67,7 @@ export class CgroupTracker implements ProcessTracker {
     const line = await lineOf(pid)
     const [waiter, first] = [await identify(pid), await identify(line.at(-1) ?? pid)]
     if (waiter === undefined || first === undefined || (await insideNumber(first.pid)) !== insidePid)
-      throw new RolloutError('runtime.gone', 'The command was gone before it began')
+      throw new RolloutError('runtime.gone', 'The command ended before it was started')
     const folder = join(this.#parent.folder, `polar-${(this.#count += 1)}-${execId.slice(0, 12)}`)
     const group = new Cgroup({ pids: { ...this.#parent, folder } })
     await group.create({})
@@ -100,7 +100,7 @@ export class CgroupTracker implements ProcessTracker {
       if (pid > 0) return pid
       await sleep(Math.min(2 ** attempt, 100))
     }
-    throw new RolloutError('runtime.gone', 'The command was gone before it began')
+    throw new RolloutError('runtime.gone', 'The command ended before it was started')
   }
 
   countOutOfMemory(): Promise<number | undefined> {

@@ -122,10 +122,14 @@ export class ContainerEngine implements AsyncDisposable {
 
   #unreachable(cause: unknown): RolloutError {
     const reason = describeError(cause)
-    const advice = 'start it, or set runtime.socket to where it listens'
-    return new RolloutError('runtime.unavailable', `No container engine at ${this.#socketPath}: ${reason}; ${advice}`, {
-      cause,
-    })
+    const advice = 'start it, or set runtime.socket to its socket'
+    return new RolloutError(
+      'runtime.unavailable',
+      `Cannot reach a container engine at ${this.#socketPath}: ${reason}; ${advice}`,
+      {
+        cause,
+      },
+    )
   }
 }
 

@@ -161,8 +161,8 @@ async function readGate(frames: AsyncGenerator<OutputFrame, void, undefined>): P
     else stdout += value.data.toString('latin1')
     if (stdout.endsWith('\n')) return Number.parseInt(stdout, 10)
   }
-  const reason = stderr.trim() || 'no /bin/sh that works is in its image'
-  throw new RolloutError('runtime.gone', `Nothing can be started in the sandbox: ${reason}`)
+  const reason = stderr.trim() || 'its image has no working /bin/sh'
+  throw new RolloutError('runtime.gone', `Cannot start a command in the sandbox: ${reason}`)
 }
 
 /**

@@ -43,7 +43,8 @@ export class ContainerFiles {
   async upload(source: string, target: string, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     const stats = await lstatIfThere(source)
-    if (stats === undefined) throw new RolloutError('runtime.copy-failed', `There is no ${source} to upload`)
+    if (stats === undefined)
+      throw new RolloutError('runtime.copy-failed', `${source} cannot be uploaded: it does not exist`)
     await this.#put(target, packTree(source, basename(target), this.#deps.owner), {
       isReplaced: stats.isDirectory(),
       signal,
@@ -63,7 +64,7 @@ export class ContainerFiles {
   async download(source: string, target: string, limits: CopyLimits, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     if ((await lstatIfThere(target)) !== undefined)
-      throw new RolloutError('runtime.copy-failed', `${target} exists already; copy to a name that is free`)
+      throw new RolloutError('runtime.copy-failed', `${target} already exists; choose another target`)
     const answer = await this.#get(source, signal).catch(async (error: unknown) => {
       const isMissing = error instanceof RolloutError && error.code === 'workspace.file-missing'
       if (isMissing && (await this.#copyBrokenLink(source, target))) return undefined
@@ -102,7 +103,7 @@ export class ContainerFiles {
         body.destroy()
       }
     }
-    throw new RolloutError('workspace.unsafe-file', `${path} is a link that leads to links only`)
+    throw new RolloutError('workspace.unsafe-file', `${path} is a chain of too many links`)
   }
 
   /** Creates a directory and its parents; sets the owner of the last one even if it existed. */
@@ -244,8 +245,8 @@ function toRolloutError(error: unknown, path: string): RolloutError {
   const reason = error instanceof Error ? error.message : String(error)
   if (error instanceof ContainerEngineError && error.status === 404) {
     if (/no such container|no container with/i.test(reason))
-      return new RolloutError('runtime.gone', `The sandbox has vanished: ${reason}`, { cause: error })
-    return new RolloutError('workspace.file-missing', `There is no ${path} in the sandbox`, { cause: error })
+      return new RolloutError('runtime.gone', `The sandbox no longer exists: ${reason}`, { cause: error })
+    return new RolloutError('workspace.file-missing', `${path} does not exist in the sandbox`, { cause: error })
   }
   if (/no space left|disk quota/i.test(reason) || errnoOf(error) === 'ENOSPC')
     return new RolloutError('runtime.out-of-disk', `${path}: ${reason}`, { cause: error })

@@ -79,7 +79,7 @@ export class DockerSandbox implements Sandbox {
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
     if (this.#freezing !== undefined)
-      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
     const { engine, containerId, user, tracker, env } = this.#parts
     const folder = join(this.#parts.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -203,7 +203,7 @@ export class DockerSandbox implements Sandbox {
 
   #toGone(error: unknown): unknown {
     if (!(error instanceof ContainerEngineError)) return error
-    return new RolloutError('runtime.gone', `Sandbox ${this.id} does not answer any more: ${error.message}`, {
+    return new RolloutError('runtime.gone', `Sandbox ${this.id} no longer responds: ${error.message}`, {
       cause: error,
     })
   }

@@ -61,7 +61,9 @@ test('a token comes from the kubeconfig, from a file, or from a program', async 
 })
 
 test('what is missing is said', async () => {
-  await expect(loadAccess({ kubeconfig: join(dir, 'none') })).rejects.toThrow('No Kubernetes cluster: no such file')
+  await expect(loadAccess({ kubeconfig: join(dir, 'none') })).rejects.toThrow(
+    'Cannot access a Kubernetes cluster: no such file',
+  )
   const kubeconfig = await write({})
   await expect(loadAccess({ kubeconfig, context: 'b' })).rejects.toThrow('has no context b')
   const exec = { apiVersion: 'v1', command: 'sh', args: ['-c', 'echo not logged in >&2; exit 3'] }

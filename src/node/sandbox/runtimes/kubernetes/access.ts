@@ -183,5 +183,5 @@ function cached(load: () => Promise<Fresh>): () => Promise<string | undefined> {
 }
 
 function unavailable(reason: string, cause?: unknown): RolloutError {
-  return new RolloutError('runtime.unavailable', `No Kubernetes cluster: ${reason}`, { cause })
+  return new RolloutError('runtime.unavailable', `Cannot access a Kubernetes cluster: ${reason}`, { cause })
 }

@@ -101,12 +101,12 @@ export class Cluster implements AsyncDisposable {
     }
     return new Promise((resolve, reject) => {
       const call = server.protocol === 'https:' ? requestHttps({ ...options, ...tls }) : requestHttp(options)
-      call.setTimeout(ANSWER_MS, () => call.destroy(new Error('it did not answer in time')))
+      call.setTimeout(ANSWER_MS, () => call.destroy(new Error('no response in time')))
       call.once('upgrade', (answer: IncomingMessage, socket: Duplex, head: Buffer) => {
         call.setTimeout(0)
         if (answer.headers['sec-websocket-protocol'] !== PROTOCOL) {
           socket.destroy()
-          return reject(new ClusterError(500, 'The server does not speak the protocol of exec over WebSockets'))
+          return reject(new ClusterError(500, 'The server does not support exec over WebSockets'))
         }
         if (head.length > 0) socket.unshift(head)
         resolve(socket)
@@ -142,7 +142,11 @@ export class Cluster implements AsyncDisposable {
   #unreachable(cause: unknown): RolloutError {
     if (cause instanceof RolloutError) return cause
     const { origin } = this.access.server
-    return new RolloutError('runtime.unavailable', `No Kubernetes API at ${origin}: ${describeError(cause)}`, { cause })
+    return new RolloutError(
+      'runtime.unavailable',
+      `Cannot reach the Kubernetes API at ${origin}: ${describeError(cause)}`,
+      { cause },
+    )
   }
 }
 

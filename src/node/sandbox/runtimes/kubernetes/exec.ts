@@ -126,7 +126,7 @@ async function receive(
 function toEnd(text: string): ExecEnd {
   const parsed = Status.safeParse(parseJson(text))
   if (!parsed.success) return { kind: 'refused', message: text.slice(0, 2000) }
-  const { status, reason, message = reason ?? 'it could not be started', details } = parsed.data
+  const { status, reason, message = reason ?? 'the program could not be started', details } = parsed.data
   if (status === 'Success') return { kind: 'exit', exitCode: 0 }
   const code = details?.causes?.find((cause) => cause.reason === 'ExitCode')?.message
   if (reason === 'NonZeroExitCode' && code !== undefined) return { kind: 'exit', exitCode: Number(code) }

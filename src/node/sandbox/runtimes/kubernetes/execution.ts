@@ -139,7 +139,7 @@ class Command {
       const failure = await this.#launch()
       if (failure === undefined) return
       if (attempt === ATTEMPTS || this.#deps.isStopping())
-        throw new RolloutError('runtime.gone', `Nothing can be started in the sandbox: ${failure}`)
+        throw new RolloutError('runtime.gone', `Cannot start a command in the sandbox: ${failure}`)
     }
   }
 
@@ -254,7 +254,7 @@ class Command {
     const line = await Promise.race([
       ready,
       stream.ended.then((end) => end),
-      sleep(READY_MS, { kind: 'lost', message: 'it took too long' } as const, { ref: false }),
+      sleep(READY_MS, { kind: 'lost', message: 'no response in time' } as const, { ref: false }),
     ])
     if (typeof line !== 'string') {
       stream.close()

@@ -28,7 +28,7 @@ export class PodFiles {
   async upload(source: string, target: string, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     if ((await lstatIfThere(source)) === undefined)
-      throw new RolloutError('runtime.copy-failed', `There is no ${source} to upload`)
+      throw new RolloutError('runtime.copy-failed', `${source} cannot be uploaded: it does not exist`)
     const name = basename(target)
     const size = await measureTree(source, name)
     await this.#send(packTree(source, name, OWNER), size, target, signal)

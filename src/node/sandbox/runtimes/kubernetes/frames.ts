@@ -50,7 +50,8 @@ export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerat
       }
       if (head.opcode !== OPCODES.continuation) opcode = head.opcode
       fragments.push(data)
-      if (fragments.reduce((sum, { length }) => sum + length, 0) > MAX_BYTES) throw new Error('a message is too long')
+      if (fragments.reduce((sum, { length }) => sum + length, 0) > MAX_BYTES)
+        throw new Error('a WebSocket message is too long')
       if (!head.isFinal) continue
       yield { opcode, data: fragments.length === 1 ? data : Buffer.concat(fragments) }
       fragments = []
@@ -78,7 +79,7 @@ function parseHead(bytes: Buffer): Head | undefined {
   if (bytes.length < start) return undefined
   const length =
     lengthBytes === 0 ? short : lengthBytes === 2 ? bytes.readUInt16BE(2) : Number(bytes.readBigUInt64BE(2))
-  if (length > MAX_BYTES) throw new Error('a frame is too long')
+  if (length > MAX_BYTES) throw new Error('a WebSocket frame is too long')
   return {
     opcode: first & 0x0f,
     isFinal: (first & 0x80) !== 0,

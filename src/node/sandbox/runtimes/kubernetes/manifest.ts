@@ -186,7 +186,7 @@ function toVolume(
   if (found === undefined || !isAbsolute(source))
     throw new RolloutError(
       'runtime.unsupported',
-      `${source} is a folder of this machine, which pods do not see; put it into a volume and name that in runtime.volumes`,
+      `${source} is a folder of this machine, which pods cannot access; put it into a volume and name the volume in runtime.volumes`,
     )
   const name = `mount-${index}`
   const subPath = join(found.path ?? '', relative(found.from, source))

@@ -81,7 +81,7 @@ function assertHopeful(pod: Pod): void {
     if (IMAGE_REASONS.has(waiting.reason))
       throw new RolloutError(
         'runtime.image-missing',
-        `Pod ${name} cannot have its image (${waiting.reason}): ${waiting.message ?? ''}; check runtime.pull and runtime.pullSecrets`,
+        `Pod ${name} cannot pull its image (${waiting.reason}): ${waiting.message ?? ''}; check runtime.pull and runtime.pullSecrets`,
       )
     if (FATAL_REASONS.has(waiting.reason))
       throw new RolloutError('runtime.start-failed', `Pod ${name}: ${waiting.reason}: ${waiting.message ?? ''}`)
@@ -94,7 +94,7 @@ function assertHopeful(pod: Pod): void {
       ended === undefined ? '' : `; ${ended[0]} ended with ${ended[1]?.exitCode} ${ended[1]?.reason ?? ''}`
     throw new RolloutError(
       'runtime.start-failed',
-      `Pod ${name} ended at once: ${message ?? reason ?? phase ?? 'it is being deleted'}${details}; its image needs /bin/sh and sleep`,
+      `Pod ${name} ended at once: ${message ?? reason ?? phase ?? 'the pod is being deleted'}${details}; its image needs /bin/sh and sleep`,
     )
   }
 }
@@ -102,7 +102,7 @@ function assertHopeful(pod: Pod): void {
 function whyNot(pod: Pod): string {
   const unmet = pod.status?.conditions?.find(({ status, message }) => status === 'False' && message !== undefined)
   const waiting = pod.status?.containerStatuses?.find(({ state }) => state?.waiting != null)?.state?.waiting
-  return unmet?.message ?? waiting?.message ?? waiting?.reason ?? pod.status?.phase ?? 'nobody says why'
+  return unmet?.message ?? waiting?.message ?? waiting?.reason ?? pod.status?.phase ?? 'unknown reason'
 }
 
 export function ranOutOfMemory(pod: Pod, container: string): boolean {

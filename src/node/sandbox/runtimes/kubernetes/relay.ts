@@ -110,7 +110,9 @@ export class Relay implements AsyncDisposable {
       for (const { socket } of live.values()) socket.destroy()
       return complaint.trim() || (end.kind === 'exit' ? `it ended with ${end.exitCode}` : end.message)
     })
-    const timeout = sleep(READY_MS, 'it was not ready in time', { ref: false, signal }).catch(() => 'it was cut short')
+    const timeout = sleep(READY_MS, 'the relay was not ready in time', { ref: false, signal }).catch(
+      () => 'the start was aborted',
+    )
     const failure = await Promise.race([ready, ended, timeout])
     if (failure !== undefined || this.#isClosed) {
       stream.close()

@@ -62,7 +62,7 @@ export class KubernetesSandbox implements Sandbox {
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
     if (this.#freezing !== undefined)
-      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
     const { cluster, target, env } = this.#parts
     const folder = join(this.#parts.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -142,7 +142,7 @@ export class KubernetesSandbox implements Sandbox {
   }
 
   snapshot(): Promise<void> {
-    return Promise.reject(new RolloutError('runtime.unsupported', 'What a pod wrote cannot be kept as an image'))
+    return Promise.reject(new RolloutError('runtime.unsupported', 'Pods do not support snapshots'))
   }
 
   freeze(): Promise<void> {
@@ -165,7 +165,7 @@ export class KubernetesSandbox implements Sandbox {
     await Promise.all([...this.#running].map((execution) => execution.kill()))
     const { exitCode, stderr } = await this.#tool(sweepTool('kill', this.#processes.waiters, []))
     if (exitCode !== 0)
-      throw new RolloutError('runtime.gone', `Cannot end what runs in sandbox ${this.id}: ${stderr.slice(-500)}`)
+      throw new RolloutError('runtime.gone', `Cannot end the processes of sandbox ${this.id}: ${stderr.slice(-500)}`)
   }
 
   /** The pod's object disappears before its processes, which only its machine ends; so they are killed first. */
@@ -212,7 +212,7 @@ export class KubernetesSandbox implements Sandbox {
 
   #toGone(error: unknown): unknown {
     if (!(error instanceof ClusterError)) return error
-    return new RolloutError('runtime.gone', `Sandbox ${this.id} does not answer any more: ${error.message}`, {
+    return new RolloutError('runtime.gone', `Sandbox ${this.id} no longer responds: ${error.message}`, {
       cause: error,
     })
   }
