@@ -108,7 +108,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const opened = owned.use(
     new OpenRuntimes({
       dir: sandboxes,
-      usual: runtime,
+      defaultRuntime: runtime,
       settingsOf,
       modules,
       prepare: { checkouts },

@@ -117,16 +117,16 @@ function localRepository(repository: string): string | undefined {
   return repository.startsWith('file://') ? repository.slice('file://'.length) : undefined
 }
 
-function assertRuntime({ runtime }: TaskRequest, allowed: readonly string[] | undefined, usual: string): void {
+function assertRuntime({ runtime }: TaskRequest, allowed: readonly string[] | undefined, defaultKind: string): void {
   if (runtime?.import_path != null) return
-  const kind = backendOf(runtime) ?? usual
-  if (isRuntimeAllowed(kind, allowed, usual)) return
+  const kind = backendOf(runtime) ?? defaultKind
+  if (isRuntimeAllowed(kind, allowed, defaultKind)) return
   throw new RolloutError('config.invalid', `runtime.backend: "${kind}" is not allowed on this node.`)
 }
 
 /** `local` isolates nothing, so a task cannot request it unless it is allowed or the default. */
-export function isRuntimeAllowed(kind: string, allowed: readonly string[] | undefined, usual: string): boolean {
-  return allowed === undefined ? kind !== 'local' || usual === 'local' : allowed.includes(kind)
+export function isRuntimeAllowed(kind: string, allowed: readonly string[] | undefined, defaultKind: string): boolean {
+  return allowed === undefined ? kind !== 'local' || defaultKind === 'local' : allowed.includes(kind)
 }
 
 function isBelow(path: string, roots: readonly string[]): boolean {
@@ -140,11 +140,11 @@ async function realPaths(paths: readonly string[]): Promise<string[]> {
 }
 
 function matches(url: URL, host: string): boolean {
-  const wanted = host.toLowerCase()
-  if (wanted === '*') return true
-  if (wanted.startsWith('*.')) return url.hostname.endsWith(wanted.slice(1))
+  const pattern = host.toLowerCase()
+  if (pattern === '*') return true
+  if (pattern.startsWith('*.')) return url.hostname.endsWith(pattern.slice(1))
   const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port
-  return url.hostname === wanted || `${url.hostname}:${port}` === wanted
+  return url.hostname === pattern || `${url.hostname}:${port}` === pattern
 }
 
 /** Returns the real path of the deepest existing folder of a path; empty for a dangling link. */

@@ -15,11 +15,14 @@ afterEach(() => rm(dir, { recursive: true, force: true }))
 
 function openRuntimes(
   settingsOf: OpenRuntimesOptions['settingsOf'],
-  { usual = DEFAULT_RUNTIME, allowsLocal = false }: Partial<Pick<OpenRuntimesOptions, 'usual' | 'allowsLocal'>> = {},
+  {
+    defaultRuntime = DEFAULT_RUNTIME,
+    allowsLocal = false,
+  }: Partial<Pick<OpenRuntimesOptions, 'defaultRuntime' | 'allowsLocal'>> = {},
 ): OpenRuntimes {
   const now = (): number => 0
   const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: { maxBytes: 1, maxAgeMs: 1 }, env: {}, now })
-  return new OpenRuntimes({ dir, usual, settingsOf, modules: [], prepare: { checkouts }, allowsLocal, now })
+  return new OpenRuntimes({ dir, defaultRuntime, settingsOf, modules: [], prepare: { checkouts }, allowsLocal, now })
 }
 
 test('the default runtime is refused with a remedy when its configured program does not exist', async () => {
@@ -39,7 +42,7 @@ test('the default runtime is refused with the reason why bwrap cannot be fetched
 })
 
 test('a task that names no runtime gets the runtime that the operator chose', async () => {
-  await using opened = openRuntimes(async () => ({}), { usual: 'local' })
+  await using opened = openRuntimes(async () => ({}), { defaultRuntime: 'local' })
   expect((await opened.open(undefined)).runtime.kind).toBe('local')
 })
 
@@ -57,6 +60,6 @@ test('a task that asks for local gets it only where the operator allows local or
   })
   await using allowing = openRuntimes(async () => ({}), { allowsLocal: true })
   expect((await allowing.open(asked)).runtime.kind).toBe('local')
-  await using usual = openRuntimes(async () => ({}), { usual: 'local' })
+  await using usual = openRuntimes(async () => ({}), { defaultRuntime: 'local' })
   expect((await usual.open(asked)).runtime.kind).toBe('local')
 })

@@ -16,7 +16,7 @@ export interface OpenRuntimesOptions {
   /** Parent of the folders of all kinds. */
   dir: string
   /** Runtime of tasks that name none. */
-  usual: string
+  defaultRuntime: string
   /** Returns the settings of a kind, except for `kind`. May throw `runtime.unavailable` if a program is missing. */
   settingsOf(kind: string): Promise<Readonly<Record<string, unknown>>>
   /** Real paths of trusted modules. */
@@ -49,12 +49,12 @@ export class OpenRuntimes implements AsyncDisposable {
    */
   async open(spec: RuntimeSpec | null | undefined): Promise<OpenRuntime> {
     if (spec?.import_path != null) return this.#openModule(spec.import_path, spec.kwargs)
-    const kind = backendOf(spec) ?? this.#options.usual
+    const kind = backendOf(spec) ?? this.#options.defaultRuntime
     if (!runtimes.kinds.includes(kind)) {
       const kinds = runtimes.kinds.join(', ')
       throw new RolloutError('config.invalid', `runtime.backend: "${kind}" is none of ${kinds}.`)
     }
-    if (kind === 'local' && this.#options.usual !== 'local' && !this.#options.allowsLocal)
+    if (kind === 'local' && this.#options.defaultRuntime !== 'local' && !this.#options.allowsLocal)
       throw new RolloutError('config.invalid', `runtime.backend: ${LOCAL_REFUSAL}`)
     return this.#once(kind, () => this.#create(kind))
   }
@@ -99,7 +99,7 @@ export class OpenRuntimes implements AsyncDisposable {
 
   #depsOf(kind: string) {
     const { dir, sandboxes } = this.#options
-    return { dir: join(dir, kind), now: () => this.#options.now(), ...(sandboxes === undefined ? {} : { sandboxes }) }
+    return { dir: join(dir, kind), now: () => this.#options.now(), sandboxes }
   }
 
   /** Returns the runtimes that were used with this folder before and can be opened now. */

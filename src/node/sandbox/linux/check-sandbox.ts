@@ -26,7 +26,7 @@ export async function trySandbox(
     await removeLeftChecks(runtime)
     const spec: SandboxSpec = {
       id: checkId(),
-      ...(image !== undefined && { image }),
+      image,
       workdir: '/work',
       env: {},
       limits: {},

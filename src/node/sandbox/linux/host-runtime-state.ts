@@ -15,7 +15,7 @@ import { divideLimits, readUserLimits, type UserLimits } from './limits/user-quo
 
 /** Longest time that a stop waits for the removal of files; the removal then continues in the background. */
 const REMOVE_MS = 1500
-const USUAL_SANDBOXES = 8
+const DEFAULT_SANDBOXES = 8
 
 /**
  * State of a runtime whose sandboxes are processes of this machine: records, snapshots, limits, and the processes that
@@ -37,7 +37,7 @@ export class HostRuntimeState implements AsyncDisposable {
 
   constructor(deps: RuntimeDeps, limits: SnapshotLimits) {
     this.#now = () => deps.now()
-    this.#quotas = divideLimits(readUserLimits(), deps.sandboxes ?? USUAL_SANDBOXES)
+    this.#quotas = divideLimits(readUserLimits(), deps.sandboxes ?? DEFAULT_SANDBOXES)
     this.records = new Records(deps.dir)
     this.pipes = new Pipes(deps.dir)
     const inUse = () => this.records.snapshotsInUse()

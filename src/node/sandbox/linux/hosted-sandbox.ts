@@ -57,7 +57,7 @@ export async function readStats({ cgroup, memory }: Counters, du: string): Promi
   return {
     ...counted,
     ...(memoryBytes !== undefined && { memoryBytes }),
-    ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }),
+    diskBytes: Number.isSafeInteger(kilobytes) ? kilobytes * 1024 : undefined,
   }
 }
 

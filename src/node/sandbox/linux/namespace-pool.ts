@@ -48,7 +48,7 @@ interface Idle<P extends ProcessNamespace> {
 export class NamespacePool<P extends ProcessNamespace> {
   readonly #deps: PoolDeps<P>
   readonly #idle: Idle<P>[] = []
-  #wanted = 1
+  #targetIdle = 1
   #isClosed = false
 
   constructor(deps: PoolDeps<P>) {
@@ -63,7 +63,7 @@ export class NamespacePool<P extends ProcessNamespace> {
       this.#idle.findIndex(({ isReady }) => isReady),
     )
     const [found] = this.#idle.splice(at, 1)
-    if (found?.isReady !== true) this.#wanted = MAX_IDLE
+    if (found?.isReady !== true) this.#targetIdle = MAX_IDLE
     const ready = await found?.prepared
     const isUsable = ready !== undefined && ready.shell.child.exitCode === null && ready.shell.child.signalCode === null
     if (ready !== undefined && !isUsable) await discard(ready)
@@ -104,7 +104,7 @@ export class NamespacePool<P extends ProcessNamespace> {
   }
 
   #fill(): void {
-    while (!this.#isClosed && this.#idle.length < this.#wanted) this.#keep(this.#deps.make())
+    while (!this.#isClosed && this.#idle.length < this.#targetIdle) this.#keep(this.#deps.make())
   }
 
   #keep(making: Promise<P>): void {

@@ -55,7 +55,7 @@ export class Records {
       leaseUntil,
       startedAt: now,
       processes: [],
-      ...(snapshot !== undefined && { snapshot }),
+      snapshot,
     }
     await makeDirectories(draft, 0o700)
     await writeFile(join(draft, FILE), JSON.stringify(record), { mode: 0o600 })

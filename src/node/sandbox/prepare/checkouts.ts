@@ -19,7 +19,7 @@ export interface CheckoutsDeps {
   now(): number
 }
 
-type Wanted = Pick<CheckoutAction, 'repository' | 'commit' | 'depth'>
+type CheckoutSource = Pick<CheckoutAction, 'repository' | 'commit' | 'depth'>
 
 /**
  * Copies repositories into sandboxes. Each repository has a local mirror, and each requested commit stays checked out,
@@ -39,20 +39,24 @@ export class Checkouts {
    * Throws RolloutError `config.invalid` for a commit that the repository does not have, `runtime.prepare-failed` if
    * the repository cannot be reached.
    */
-  async upload(wanted: Wanted & Pick<CheckoutAction, 'target'>, sandbox: Sandbox, signal: AbortSignal): Promise<void> {
-    const name = `tree-${digest([wanted.repository, wanted.commit, wanted.depth ?? null])}`
+  async upload(
+    source: CheckoutSource & Pick<CheckoutAction, 'target'>,
+    sandbox: Sandbox,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const name = `tree-${digest([source.repository, source.commit, source.depth ?? null])}`
     await this.#cache.using(name, async () => {
       // Another process may have evicted the entry meanwhile.
       while (!(await this.#cache.has(name))) {
         await this.#cache.exclusively(name, signal, async () => {
-          if (!(await this.#cache.has(name))) await this.#checkOut(name, wanted, signal)
+          if (!(await this.#cache.has(name))) await this.#checkOut(name, source, signal)
         })
       }
-      await sandbox.upload(this.#cache.pathOf(name), wanted.target, signal)
+      await sandbox.upload(this.#cache.pathOf(name), source.target, signal)
     })
   }
 
-  async #checkOut(name: string, { repository, commit, depth }: Wanted, signal: AbortSignal): Promise<void> {
+  async #checkOut(name: string, { repository, commit, depth }: CheckoutSource, signal: AbortSignal): Promise<void> {
     // Throws for a repository that git may not reach, before anything is created for it.
     accessTo(repository, this.#deps.credentials ?? [])
     const mirror = `mirror-${digest([repository])}`
@@ -73,7 +77,7 @@ export class Checkouts {
   /** Fetches from the repository only if the mirror does not have the commit. */
   async #updateMirror(
     mirror: string,
-    { repository, commit }: Pick<Wanted, 'repository' | 'commit'>,
+    { repository, commit }: Pick<CheckoutSource, 'repository' | 'commit'>,
     signal: AbortSignal,
   ): Promise<void> {
     const folder = this.#cache.pathOf(mirror)
@@ -93,7 +97,7 @@ export class Checkouts {
   /** Fetches a commit that no branch or tag contains, such as of a pull request; most servers permit that. */
   async #fetchAlone(
     folder: string,
-    { repository, commit }: Pick<Wanted, 'repository' | 'commit'>,
+    { repository, commit }: Pick<CheckoutSource, 'repository' | 'commit'>,
     signal: AbortSignal,
   ): Promise<void> {
     const spec = `${commit}:refs/polar/${commit}`
@@ -117,7 +121,7 @@ export class Checkouts {
   /** `remote` is the only repository that git may access. */
   async #git(signal: AbortSignal, args: readonly string[], remote?: string): Promise<string> {
     const { env, credentials = [] } = this.#deps
-    return runGit(args, { env, signal, credentials, ...(remote !== undefined && { remote }) })
+    return runGit(args, { env, signal, credentials, remote })
   }
 }
 

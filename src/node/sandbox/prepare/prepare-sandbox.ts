@@ -80,8 +80,8 @@ async function execWithRetries(
 async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSignal): Promise<string | undefined> {
   const execution = await sandbox.exec({
     command: ['/bin/sh', '-c', action.command],
-    ...(action.cwd == null ? {} : { cwd: action.cwd }),
-    ...(action.env == null ? {} : { env: action.env }),
+    cwd: action.cwd ?? undefined,
+    env: action.env ?? undefined,
     // A server that a step starts serves the harness.
     leftovers: 'keep',
   })

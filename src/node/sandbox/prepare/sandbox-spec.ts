@@ -19,7 +19,7 @@ import type {
 export const LEASE_MS = 5 * 60_000
 
 /** Limit of processes unless a task sets another. */
-const USUAL_PIDS = 4096
+const DEFAULT_PIDS = 4096
 
 export interface SandboxSpecOptions {
   role: 'agent' | 'grader'
@@ -49,13 +49,13 @@ export function toSandboxSpec(
   return {
     // Random, because two attempts at the same session may run on one machine.
     id: `${role}-${randomUUID()}`,
-    ...(spec?.image == null ? {} : { image: spec.image }),
+    image: spec?.image ?? undefined,
     workdir: spec?.workdir ?? '/workspace',
     folders: Object.values(FOLDER_VARIABLES),
     env: { ...FOLDER_VARIABLES, ...spec?.env },
     limits: toLimits(spec, runtime, parts.defaultMemoryMb),
     network,
-    ...(socket === undefined ? {} : { socket }),
+    socket,
     mounts: [
       ...parts.mounts,
       ...toMounts('runtime.kwargs.volumes', spec?.kwargs['volumes']),
@@ -82,23 +82,23 @@ function toLimits(
   runtime: Pick<Runtime, 'kind' | 'capabilities'>,
   defaultMemoryMb: number | undefined,
 ): SandboxLimits {
-  const { limits: able } = runtime.capabilities
-  const asked = {
+  const { limits: supported } = runtime.capabilities
+  const requested = {
     ...(spec?.cpus == null ? {} : { cpus: spec.cpus }),
     ...(spec?.memory_mb == null ? {} : { memoryMb: spec.memory_mb }),
     ...(spec?.storage_mb == null ? {} : { diskMb: spec.storage_mb }),
     ...(spec?.pids == null ? {} : { pids: spec.pids }),
   }
   if ((spec?.gpus ?? 0) > 0) throw unsupported(runtime, 'does not support GPUs')
-  const missing = Object.keys(asked).filter((limit) => !able.some((known) => known === limit))
+  const missing = Object.keys(requested).filter((limit) => !supported.some((known) => known === limit))
   if (missing.length > 0) throw unsupported(runtime, `cannot limit ${missing.join(', ')} on this machine`)
   return {
-    ...(able.includes('pids') ? { pids: USUAL_PIDS } : {}),
+    ...(supported.includes('pids') ? { pids: DEFAULT_PIDS } : {}),
     // Some runtimes keep files of a sandbox with a disk limit in memory, and the kernel counts them as memory.
-    ...(able.includes('memoryMb') && defaultMemoryMb !== undefined
-      ? { memoryMb: defaultMemoryMb + (asked.diskMb ?? 0) }
+    ...(supported.includes('memoryMb') && defaultMemoryMb !== undefined
+      ? { memoryMb: defaultMemoryMb + (requested.diskMb ?? 0) }
       : {}),
-    ...asked,
+    ...requested,
   }
 }
 
@@ -106,14 +106,14 @@ function toNetwork(
   spec: RuntimeSpec | null | undefined,
   runtime: { kind: string; capabilities: RuntimeCapabilities },
 ): NetworkPolicy {
-  const able = runtime.capabilities.networks
+  const supported = runtime.capabilities.networks
   const kind = askedNetwork(spec)
-  const asked: NetworkPolicy | undefined =
+  const requested: NetworkPolicy | undefined =
     kind === undefined ? undefined : kind === 'allow' ? { kind, hosts: spec?.allow_hosts ?? [] } : { kind }
   // Default: the strictest policy of the runtime. `local`, which isolates nothing, has `open` only.
-  if (asked === undefined) return { kind: able.includes('none') ? 'none' : 'open' }
-  if (able.includes(asked.kind)) return asked
-  throw unsupported(runtime, `supports the networks ${able.join(', ')} only, not ${asked.kind}`)
+  if (requested === undefined) return { kind: supported.includes('none') ? 'none' : 'open' }
+  if (supported.includes(requested.kind)) return requested
+  throw unsupported(runtime, `supports the networks ${supported.join(', ')} only, not ${requested.kind}`)
 }
 
 /** Parses NVIDIA's volumes: `SOURCE:/TARGET[:ro|rw]`. */

@@ -102,14 +102,14 @@ class ApptainerRuntime implements Runtime {
       const { exitCode } = await runProgram([tool, '--version'], { env: HOST_ENV, signal })
       if (exitCode !== 0) return { isUsable: false, reason: `${tool} is not installed` }
     }
-    const asked = await runProgram([...program, 'version'], { env: HOST_ENV, signal })
-    if (asked.exitCode !== 0) {
-      const said = asked.stderr.trim().split('\n').at(-1) || `it ended with ${asked.exitCode}`
-      const reason = said.includes('ENOENT') ? 'it is not installed: install it, or set runtime.program' : said
+    const version = await runProgram([...program, 'version'], { env: HOST_ENV, signal })
+    if (version.exitCode !== 0) {
+      const lastLine = version.stderr.trim().split('\n').at(-1) || `exit code ${version.exitCode}`
+      const reason = lastLine.includes('ENOENT') ? 'it is not installed: install it, or set runtime.program' : lastLine
       return { isUsable: false, reason: `${program.join(' ')} cannot be started: ${reason}` }
     }
     const notes = [
-      `apptainer ${asked.stdout.trim()}`,
+      `apptainer ${version.stdout.trim()}`,
       process.getuid?.() === 0
         ? `the node runs as root; each sandbox has a user of its own from ${uid} up, or ${uid} with a snapshot or a writable mount`
         : 'the node does not run as root; sandboxes run as its user, without capabilities, keep its groups, and have a share of its limits (inotify, signals, processes)',

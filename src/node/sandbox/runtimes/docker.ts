@@ -115,7 +115,7 @@ const Info = z.looseObject({
 type Info = z.infer<typeof Info>
 
 /** User and environment of commands, which depend on image and user only. */
-interface Surroundings {
+interface CommandBase {
   owner: { uid: number; gid: number }
   env: Readonly<Record<string, string>>
 }
@@ -141,7 +141,7 @@ class DockerRuntime implements Runtime {
   /** Distinguishes our containers from those of nodes with another folder. */
   readonly #scope: string
   readonly #spawn = createCleanSpawn()
-  readonly #surroundings = new Map<string, Promise<Surroundings>>()
+  readonly #bases = new Map<string, Promise<CommandBase>>()
   readonly #pacer: StartPacer
   #securityOptions: Promise<readonly string[]> | undefined
 
@@ -178,7 +178,7 @@ class DockerRuntime implements Runtime {
   async check(signal: AbortSignal): Promise<RuntimeCheck> {
     const { socket, image, pull, diskQuota } = this.#config
     try {
-      const info = await this.#learn(signal)
+      const info = await this.#readInfo(signal)
       const missing = KERNEL_LIMITS.filter((limit) => !this.#limits.includes(limit))
       if (image !== undefined && pull === 'never' && (await this.#images.find(image)) === undefined)
         return { isUsable: false, reason: `image ${image} is not on this node and runtime.pull is never` }
@@ -204,7 +204,7 @@ class DockerRuntime implements Runtime {
 
   async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
-    this.#info ??= this.#learn()
+    this.#info ??= this.#readInfo()
     const hasGroups = canUseGroups(await this.#info)
     const missing = KERNEL_LIMITS.filter((limit) => spec.limits[limit] !== undefined && !this.#limits.includes(limit))
     if (missing.length > 0)
@@ -235,8 +235,8 @@ class DockerRuntime implements Runtime {
       await this.#engine.call('POST', `/containers/${containerId}/start`)
       const tracker = await this.#createTracker(containerId, user)
       signal.throwIfAborted()
-      const surroundings = await this.#surroundingsOf(image, { containerId, user, tracker })
-      await this.#makeWorkdir(spec, { containerId, user, tracker }, surroundings)
+      const base = await this.#baseOf(image, { containerId, user, tracker })
+      await this.#makeWorkdir(spec, { containerId, user, tracker }, base)
       const servers = await this.#openSockets(handlers, { containerId, user, tracker, forwarded }, signal)
       undo.defer(() => servers.forEach((socket) => socket.close()))
       signal.throwIfAborted()
@@ -250,11 +250,11 @@ class DockerRuntime implements Runtime {
         folder,
         workdir: spec.workdir,
         env: {
-          ...surroundings.env,
+          ...base.env,
           ...proxyVariables({ proxyPort }),
           ...spec.env,
         },
-        owner: surroundings.owner,
+        owner: base.owner,
         tracker,
         servers,
         socketPort: spec.socket?.port,
@@ -314,10 +314,10 @@ class DockerRuntime implements Runtime {
   }
 
   /** Reads the abilities of the engine. */
-  async #learn(signal?: AbortSignal): Promise<Info> {
-    const asked = this.#engine.call('GET', '/info', { signal })
+  async #readInfo(signal?: AbortSignal): Promise<Info> {
+    const response = this.#engine.call('GET', '/info', { signal })
     const info = Info.parse(
-      await asked.catch((cause: unknown) => {
+      await response.catch((cause: unknown) => {
         this.#info = undefined
         const reason = cause instanceof Error ? cause.message : String(cause)
         throw new RolloutError('runtime.start-failed', `The container engine does not respond: ${reason}`, { cause })
@@ -392,7 +392,7 @@ class DockerRuntime implements Runtime {
         StopSignal: 'SIGKILL',
         StopTimeout: 0,
         Hostname: 'sandbox',
-        ...(config.readOnly && { Volumes: Object.fromEntries(volumesOf(spec).map((path) => [path, {}])) }),
+        Volumes: config.readOnly ? Object.fromEntries(volumesOf(spec).map((path) => [path, {}])) : undefined,
         HostConfig: {
           NetworkMode: spec.network.kind === 'open' ? config.network : 'none',
           CapDrop: ['ALL'],
@@ -400,12 +400,13 @@ class DockerRuntime implements Runtime {
           SecurityOpt: securityOptions,
           IpcMode: 'private',
           // With swap, a program over its limit would become slow instead of being killed.
-          ...(memory !== undefined && { Memory: memory, MemorySwap: memory }),
+          Memory: memory,
+          MemorySwap: memory,
           // Files in /dev/shm count as memory: if they used all of it, no process could be started any more.
-          ...(memory !== undefined && { ShmSize: Math.min(SHARED_MEMORY_BYTES, memory / 2) }),
+          ShmSize: memory === undefined ? undefined : Math.min(SHARED_MEMORY_BYTES, memory / 2),
           ...(cpus !== undefined && { CpuPeriod: CPU_PERIOD_US, CpuQuota: Math.round(cpus * CPU_PERIOD_US) }),
-          ...(pids !== undefined && { PidsLimit: pids }),
-          ...(diskMb !== undefined && config.diskQuota && { StorageOpt: { size: `${diskMb}m` } }),
+          PidsLimit: pids,
+          StorageOpt: diskMb !== undefined && config.diskQuota ? { size: `${diskMb}m` } : undefined,
           // Podman sets its own default for a missing limit, which it may not be permitted to set.
           Ulimits: [
             { Name: 'nofile', Soft: config.nofile, Hard: config.nofile },
@@ -414,7 +415,7 @@ class DockerRuntime implements Runtime {
           ],
           // The kernel's out-of-memory killer chooses processes of sandboxes first.
           OomScoreAdj: SANDBOX_OOM_SCORE,
-          ...(config.userNamespace !== undefined && { UsernsMode: config.userNamespace }),
+          UsernsMode: config.userNamespace,
           ...(config.readOnly && {
             ReadonlyRootfs: true,
             Tmpfs: { '/tmp': `rw,nosuid,nodev,mode=1777${memoryMb === undefined ? '' : `,size=${memoryMb}m`}` },
@@ -452,20 +453,20 @@ class DockerRuntime implements Runtime {
     )
   }
 
-  #surroundingsOf(image: Image, container: Container): Promise<Surroundings> {
-    const known = this.#surroundings.get(image.Id)
+  #baseOf(image: Image, container: Container): Promise<CommandBase> {
+    const known = this.#bases.get(image.Id)
     if (known !== undefined) return known
-    const asked = this.#askSurroundings(image, container)
-    this.#surroundings.set(image.Id, asked)
-    asked.catch(() => this.#surroundings.delete(image.Id))
-    return asked
+    const base = this.#readBase(image, container)
+    this.#bases.set(image.Id, base)
+    base.catch(() => this.#bases.delete(image.Id))
+    return base
   }
 
-  async #askSurroundings(image: Image, { containerId, user, tracker }: Container): Promise<Surroundings> {
+  async #readBase(image: Image, { containerId, user, tracker }: Container): Promise<CommandBase> {
     using _ = await tracker.expect()
-    const ask = 'id -u && id -g && echo "$HOME" && echo "$PATH"'
+    const script = 'id -u && id -g && echo "$HOME" && echo "$PATH"'
     const { exitCode, stdout, stderr } = await runInside(this.#engine, containerId, {
-      command: ['/bin/sh', '-c', ask],
+      command: ['/bin/sh', '-c', script],
       user,
     })
     const [uid, gid, home, path] = stdout.split('\n')
@@ -482,7 +483,7 @@ class DockerRuntime implements Runtime {
   }
 
   /** The engine creates the workdir, but as root's. */
-  async #makeWorkdir(spec: SandboxSpec, { containerId, tracker }: Container, { owner }: Surroundings): Promise<void> {
+  async #makeWorkdir(spec: SandboxSpec, { containerId, tracker }: Container, { owner }: CommandBase): Promise<void> {
     const folders = spec.folders ?? []
     if (this.#config.readOnly) {
       if (owner.uid === 0 && folders.length === 0) return

@@ -109,7 +109,7 @@ const FOREIGN = /^(?:KUBERNETES_.*|HOSTNAME|TERM|PWD|OLDPWD|SHLVL|_|container)$/
 const Listed = z.looseObject({ items: z.array(Pod) })
 const Version = z.looseObject({ gitVersion: z.string() })
 const Review = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }).optional() })
-const Told = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
+const StoredInfo = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
 
 /** The required permissions in RBAC terms. */
 export const NEEDED = [
@@ -250,7 +250,7 @@ class KubernetesRuntime implements Runtime {
     const known = await this.#records.list()
     const { items } = Listed.parse(await cluster.call('GET', podPath(cluster.access.namespace), { query }))
     const found = items.flatMap(({ metadata }): SandboxInfo[] => {
-      const parsed = Told.safeParse(parseJson(metadata.annotations?.[RECORD] ?? ''))
+      const parsed = StoredInfo.safeParse(parseJson(metadata.annotations?.[RECORD] ?? ''))
       if (!parsed.success || metadata.deletionTimestamp !== undefined) return []
       return [{ ...parsed.data, startedAt: Date.parse(metadata.creationTimestamp ?? '') || 0 }]
     })
@@ -296,7 +296,7 @@ class KubernetesRuntime implements Runtime {
 
   async #findRefused(cluster: Cluster, signal: AbortSignal): Promise<string[]> {
     const { namespace } = cluster.access
-    const asked = NEEDED.map(async ([verb, group, resource, subresource]) => {
+    const reviews = NEEDED.map(async ([verb, group, resource, subresource]) => {
       const resourceAttributes = { namespace, verb, group, resource, subresource }
       const json = {
         apiVersion: 'authorization.k8s.io/v1',
@@ -307,7 +307,7 @@ class KubernetesRuntime implements Runtime {
       const review = Review.parse(await cluster.call('POST', path, { json, signal }))
       return review.status?.allowed === true ? [] : [`${verb} ${resource}${subresource && `/${subresource}`}`]
     })
-    return (await Promise.all(asked)).flat()
+    return (await Promise.all(reviews)).flat()
   }
 
   /** Creates the workdir and reads the environment of the image, which the API does not return. */

@@ -113,16 +113,12 @@ export class Cgroup {
     const nanoseconds = await this.#read('cpuacct', { 1: 'cpuacct.usage' })
     const cpu = await this.#read('cpu', { 2: 'cpu.stat' })
     const microseconds = cpu === undefined ? undefined : numberAfter(cpu, 'usage_usec')
-    const cpuMs =
-      nanoseconds === undefined
-        ? microseconds === undefined
-          ? undefined
-          : microseconds / 1e3
-        : Number(nanoseconds) / 1e6
+    const fallbackMs = microseconds === undefined ? undefined : microseconds / 1e3
+    const cpuMs = nanoseconds === undefined ? fallbackMs : Number(nanoseconds) / 1e6
     return {
-      ...(memory !== undefined && { memoryBytes: Number(memory) }),
-      ...(processes !== undefined && { processes: Number(processes) }),
-      ...(cpuMs !== undefined && { cpuMs }),
+      memoryBytes: memory === undefined ? undefined : Number(memory),
+      processes: processes === undefined ? undefined : Number(processes),
+      cpuMs,
     }
   }
 

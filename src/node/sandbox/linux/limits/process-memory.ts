@@ -6,7 +6,7 @@ import type { ProcessRef } from '../process/processes.ts'
 const AT_ONCE = 64
 /** `AT_PAGESZ` of `linux/auxvec.h`. */
 const PAGE_SIZE_KEY = 6n
-const USUAL_PAGE_BYTES = 4096
+const DEFAULT_PAGE_BYTES = 4096
 
 export interface ProcessMemory extends ProcessRef {
   parent: number
@@ -43,7 +43,7 @@ function readPageBytes(): number {
   const pairs = readAuxiliary()
   for (let at = 0; at + 16 <= pairs.length; at += 16)
     if (pairs.readBigUInt64LE(at) === PAGE_SIZE_KEY) return Number(pairs.readBigUInt64LE(at + 8))
-  return USUAL_PAGE_BYTES
+  return DEFAULT_PAGE_BYTES
 }
 
 /** A process that was root before may not read this file. */

@@ -23,7 +23,7 @@ export interface SandboxUser {
  */
 export class SandboxUsers {
   readonly #shared: number
-  readonly #taken = new Set<number>()
+  readonly #used = new Set<number>()
 
   constructor(shared: number) {
     this.#shared = shared
@@ -39,9 +39,9 @@ export class SandboxUsers {
       return { uid: shared, shared, release: () => {} }
     // Random, because other processes of this machine may allocate from the same range.
     let uid = shared + DISTANCE + randomInt(COUNT)
-    while (this.#taken.has(uid) && this.#taken.size < COUNT) uid = shared + DISTANCE + randomInt(COUNT)
-    this.#taken.add(uid)
-    return { uid, shared, release: () => void this.#taken.delete(uid) }
+    while (this.#used.has(uid) && this.#used.size < COUNT) uid = shared + DISTANCE + randomInt(COUNT)
+    this.#used.add(uid)
+    return { uid, shared, release: () => void this.#used.delete(uid) }
   }
 }
 

@@ -167,7 +167,7 @@ export function buildSeccompFilter(machine: Architecture, { mayMount }: { mayMou
     })),
     ...numbersOf(ABSENT).map((value): Instruction => ({ code: JUMP_IF_EQUAL, value, yes: 'unknown' })),
     { code: JUMP_IF_EQUAL, value: socket, yes: 'sockets' },
-    { code: JUMP_IF_EQUAL, value: socketpair, yes: 'sockets', ...(mayMount ? ({ no: 'allow' } as const) : {}) },
+    { code: JUMP_IF_EQUAL, value: socketpair, yes: 'sockets', no: mayMount ? 'allow' : undefined },
     ...(mayMount ? [] : cloning),
     ...socketRules(mayMount),
   ])

@@ -85,10 +85,12 @@ async function listenBy(
 
 /** Listens on this machine's loopback interface; on another port if the port is in use. */
 export async function listenHere(port: number, handler: SocketHandler): Promise<SocketServer> {
-  const listen = (wanted: number) =>
+  const listen = (requested: number) =>
     new Promise<Server>((resolve, reject) => {
       const server = createServer()
-      server.once('error', reject).listen({ port: wanted, host: '127.0.0.1', backlog: BACKLOG }, () => resolve(server))
+      server
+        .once('error', reject)
+        .listen({ port: requested, host: '127.0.0.1', backlog: BACKLOG }, () => resolve(server))
     })
   const server = await listen(port).catch(() => listen(0))
   const address = server.address()

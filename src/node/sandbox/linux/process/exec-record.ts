@@ -75,7 +75,7 @@ export class ExecRecord {
     return {
       ...ending,
       isTimedOut: this.#isTimedOut,
-      ...(kills !== undefined && this.#killsBefore !== undefined && { isOutOfMemory: kills > this.#killsBefore }),
+      isOutOfMemory: kills === undefined || this.#killsBefore === undefined ? undefined : kills > this.#killsBefore,
       stdoutBytes: this.spools.stdout.bytes,
       stderrBytes: this.spools.stderr.bytes,
       durationMs: this.#durationMs,

@@ -40,7 +40,7 @@ export type ToSpawner =
 export type FromSpawner =
   | { type: 'ready' }
   | { type: 'spawned'; id: number; pid: number }
-  | { type: 'said'; id: number; stream: 'stdout' | 'stderr'; text: string }
+  | { type: 'output'; id: number; stream: 'stdout' | 'stderr'; text: string }
   | { type: 'exited'; id: number; code: number | null; signal: NodeJS.Signals | null }
   | { type: 'failed'; id: number; message: string }
 
@@ -59,22 +59,22 @@ export type RemoteSpawn = (
 export class Spawner implements AsyncDisposable {
   #helper: ChildProcess | undefined
   /** Handles requests: the helper when it is ready, otherwise this process. */
-  #doer: ((message: ToSpawner) => void) | undefined
+  #send: ((message: ToSpawner) => void) | undefined
   #waiting: ToSpawner[] = []
   #count = 0
   readonly #children = new Map<number, RemoteChild>()
 
   readonly spawn: RemoteSpawn = (file, args, { env, stdio }) => {
     const id = (this.#count += 1)
-    const child = new RemoteChild((signal) => this.#tell({ type: 'kill', id, signal }))
+    const child = new RemoteChild((signal) => this.#request({ type: 'kill', id, signal }))
     this.#children.set(id, child)
-    this.#holdOn()
-    this.#tell({ type: 'spawn', id, file, args: [...args], env, stdio: [...stdio] })
+    this.#updateRefs()
+    this.#request({ type: 'spawn', id, file, args: [...args], env, stdio: [...stdio] })
     return child
   }
 
-  #tell(message: ToSpawner): void {
-    if (this.#doer !== undefined) return this.#doer(message)
+  #request(message: ToSpawner): void {
+    if (this.#send !== undefined) return this.#send(message)
     this.#waiting.push(message)
     this.#helper ??= this.#start()
   }
@@ -92,70 +92,70 @@ export class Spawner implements AsyncDisposable {
     })
     helper.on('message', (message: FromSpawner) => {
       if (message.type === 'ready') this.#begin((order) => void helper.send(order, () => {}))
-      else this.#hear(message)
+      else this.#receive(message)
     })
-    helper.once('error', () => this.#lose(helper))
-    helper.once('exit', () => this.#lose(helper))
+    helper.once('error', () => this.#handleExit(helper))
+    helper.once('exit', () => this.#handleExit(helper))
     return helper
   }
 
   /** Children keep this process alive, as usual; the helper itself does not. */
-  #holdOn(): void {
+  #updateRefs(): void {
     const isNeeded = this.#children.size > 0
     const { channel } = this.#helper ?? {}
     this.#helper?.[isNeeded ? 'ref' : 'unref']()
     channel?.[isNeeded ? 'ref' : 'unref']()
   }
 
-  #begin(doer: (message: ToSpawner) => void): void {
-    this.#doer = doer
-    for (const message of this.#waiting.splice(0)) doer(message)
+  #begin(send: (message: ToSpawner) => void): void {
+    this.#send = send
+    for (const message of this.#waiting.splice(0)) send(message)
   }
 
-  #hear(message: Exclude<FromSpawner, { type: 'ready' }>): void {
+  #receive(message: Exclude<FromSpawner, { type: 'ready' }>): void {
     const child = this.#children.get(message.id)
     if (message.type === 'exited' || message.type === 'failed') {
       this.#children.delete(message.id)
-      this.#holdOn()
+      this.#updateRefs()
     }
-    child?.hear(message)
+    child?.receive(message)
   }
 
   /**
    * If the helper could not be started, for example because the user cannot read our program files, this process starts
    * children itself.
    */
-  #lose(helper: ChildProcess): void {
+  #handleExit(helper: ChildProcess): void {
     if (this.#helper !== helper) return
-    if (this.#doer === undefined) {
+    if (this.#send === undefined) {
       const start = startChildren((message) => {
-        if (message.type !== 'ready') this.#hear(message)
+        if (message.type !== 'ready') this.#receive(message)
       })
       this.#begin(start)
       return
     }
     this.#helper = undefined
-    this.#doer = undefined
-    this.#giveUp()
+    this.#send = undefined
+    this.#failChildren()
   }
 
   /** Reports all children as failed: they ended with the helper or can no longer be observed. */
-  #giveUp(): void {
-    for (const [id, child] of this.#children) child.hear({ type: 'failed', id, message: 'its parent process ended' })
+  #failChildren(): void {
+    for (const [id, child] of this.#children) child.receive({ type: 'failed', id, message: 'its parent process ended' })
     this.#children.clear()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     const helper = this.#helper
     this.#helper = undefined
-    this.#doer = undefined
+    this.#send = undefined
     if (helper?.connected) {
       const ended = new Promise((resolve) => helper.once('exit', resolve))
       helper.ref()
       helper.disconnect()
       await ended
     }
-    this.#giveUp()
+    this.#failChildren()
   }
 }
 
@@ -180,13 +180,13 @@ class RemoteChild extends EventEmitter implements SpawnedProcess {
     return true
   }
 
-  hear(message: Exclude<FromSpawner, { type: 'ready' }>): void {
+  receive(message: Exclude<FromSpawner, { type: 'ready' }>): void {
     switch (message.type) {
       case 'spawned':
         this.pid = message.pid
         this.emit('spawn')
         break
-      case 'said':
+      case 'output':
         this[message.stream].write(message.text)
         break
       case 'exited':

@@ -7,7 +7,7 @@ import type { FromSpawner, RemoteStdio, ToSpawner } from './spawner.ts'
 const RELAYED_BYTES = 256 * 1024
 
 /** Starts and kills processes as requested, and reports their output and exit. */
-export function startChildren(tell: (message: FromSpawner) => void): (message: ToSpawner) => void {
+export function startChildren(report: (message: FromSpawner) => void): (message: ToSpawner) => void {
   const children = new Map<number, ChildProcess>()
   const spawn = createCleanSpawn()
 
@@ -16,7 +16,7 @@ export function startChildren(tell: (message: FromSpawner) => void): (message: T
     try {
       const child = spawn(file, args, { env, detached: true, stdio: stdio.map((each) => toStdio(each, opened)) })
       children.set(id, child)
-      child.once('spawn', () => tell({ type: 'spawned', id, pid: child.pid! }))
+      child.once('spawn', () => report({ type: 'spawned', id, pid: child.pid! }))
       child.once('error', (error) => end({ type: 'failed', id, message: error.message }))
       child.once('exit', (code, signal) => end({ type: 'exited', id, code, signal }))
       relay(id, 'stdout', child)
@@ -31,7 +31,7 @@ export function startChildren(tell: (message: FromSpawner) => void): (message: T
   function relay(id: number, stream: 'stdout' | 'stderr', child: ChildProcess): void {
     let left = RELAYED_BYTES
     child[stream]?.setEncoding('utf8').on('data', (text: string) => {
-      if (left > 0) tell({ type: 'said', id, stream, text: text.slice(0, left) })
+      if (left > 0) report({ type: 'output', id, stream, text: text.slice(0, left) })
       left -= text.length
     })
   }
@@ -39,7 +39,7 @@ export function startChildren(tell: (message: FromSpawner) => void): (message: T
   function end(message: Extract<FromSpawner, { type: 'exited' | 'failed' }>): void {
     children.delete(message.id)
     // The last output must be reported before the exit.
-    setImmediate(() => tell(message))
+    setImmediate(() => report(message))
   }
 
   return (message) => {

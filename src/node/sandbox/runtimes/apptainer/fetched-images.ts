@@ -84,7 +84,7 @@ export class FetchedImages {
     const local = localImageName(name)
     if (local === undefined) return undefined
     const { dockerSocket } = this.#options
-    const answer = await askEngine(dockerSocket, `/images/${encodeURI(local)}/json`).catch((cause: unknown) => {
+    const answer = await requestEngine(dockerSocket, `/images/${encodeURI(local)}/json`).catch((cause: unknown) => {
       const reason = cause instanceof Error ? cause.message : String(cause)
       const message = `Image ${name}: the engine at ${dockerSocket} does not respond: ${reason}; check runtime.dockerSocket`
       throw new RolloutError('runtime.image-missing', message, { cause })
@@ -97,9 +97,9 @@ export class FetchedImages {
 
 const ENGINE_MS = 10_000
 
-function askEngine(socketPath: string, path: string): Promise<{ status: number; body: string }> {
+function requestEngine(socketPath: string, path: string): Promise<{ status: number; body: string }> {
   return new Promise((resolve, reject) => {
-    const asked = request({ socketPath, path, timeout: ENGINE_MS }, (response) => {
+    const call = request({ socketPath, path, timeout: ENGINE_MS }, (response) => {
       let body = ''
       response
         .setEncoding('utf8')
@@ -107,8 +107,8 @@ function askEngine(socketPath: string, path: string): Promise<{ status: number; 
         .on('end', () => resolve({ status: response.statusCode ?? 0, body }))
         .on('error', reject)
     })
-    asked.on('timeout', () => asked.destroy(new Error('no response in time'))).on('error', reject)
-    asked.end()
+    call.on('timeout', () => call.destroy(new Error('no response in time'))).on('error', reject)
+    call.end()
   })
 }
 

@@ -64,14 +64,14 @@ export class CgroupTracker implements ProcessTracker {
 
   async open({ execId, insidePid, mayLeave }: TrackedCommand): Promise<CommandProcesses> {
     const pid = await this.#pidOf(execId)
-    const line = await lineOf(pid)
-    const [waiter, first] = [await identify(pid), await identify(line.at(-1) ?? pid)]
-    if (waiter === undefined || first === undefined || (await insideNumber(first.pid)) !== insidePid)
+    const chain = await chainOf(pid)
+    const [waiter, first] = [await identify(pid), await identify(chain.at(-1) ?? pid)]
+    if (waiter === undefined || first === undefined || (await pidInside(first.pid)) !== insidePid)
       throw new RolloutError('runtime.gone', 'The command ended before it was started')
     const folder = join(this.#parent.folder, `polar-${(this.#count += 1)}-${execId.slice(0, 12)}`)
     const group = new Cgroup({ pids: { ...this.#parent, folder } })
     await group.create({})
-    for (const each of line) await writeFile(join(folder, 'cgroup.procs'), String(each))
+    for (const each of chain) await writeFile(join(folder, 'cgroup.procs'), String(each))
     const end = async () => {
       await stopForking(group, this.#parent, folder)
       await group.remove()
@@ -126,13 +126,13 @@ export class CgroupTracker implements ProcessTracker {
 }
 
 /** Returns the process, its only child, the child's only child, and so on. */
-async function lineOf(pid: number): Promise<number[]> {
+async function chainOf(pid: number): Promise<number[]> {
   const [child] = await childrenOf(pid)
-  return [pid, ...(child === undefined ? [] : await lineOf(child))]
+  return [pid, ...(child === undefined ? [] : await chainOf(child))]
 }
 
 /** Pid in the innermost namespace. */
-async function insideNumber(pid: number): Promise<number> {
+async function pidInside(pid: number): Promise<number> {
   const status = await readFile(`/proc/${pid}/status`, 'latin1').catch(() => '')
   return Number(/^NSpid:.*\s(\d+)$/m.exec(status)?.[1])
 }

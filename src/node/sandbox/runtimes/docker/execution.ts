@@ -16,7 +16,7 @@ const DRAIN_MS = 2000
 /** Longest time to wait for output of remaining processes after the first process has ended. */
 const LEAVE_MS = 100
 /** Time limit for the shell that starts the command to report its pid. */
-const GATE_MS = 30_000
+const READY_MS = 30_000
 /** A restarted engine needs a while until it responds. */
 const INSPECT_ATTEMPTS = 20
 
@@ -47,7 +47,7 @@ export async function startInContainer(spec: CompleteExecSpec, deps: ContainerEx
   const { engine, tracker, id } = deps
   const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => tracker.countOutOfMemory() })
   const mark = new MarkFilter(`polar-exit-${randomUUID()}`)
-  const { execId, socket, frames, processes } = await bringIn(spec, mark, deps).catch(async (error: unknown) => {
+  const { execId, socket, frames, processes } = await startShell(spec, mark, deps).catch(async (error: unknown) => {
     await record.end()
     throw error
   })
@@ -102,7 +102,7 @@ export async function startInContainer(spec: CompleteExecSpec, deps: ContainerEx
   }
 }
 
-interface Begun {
+interface StartedShell {
   execId: string
   socket: Duplex
   frames: AsyncGenerator<OutputFrame, void, undefined>
@@ -110,15 +110,15 @@ interface Begun {
 }
 
 /** Starts the shell that waits for a line before it executes the command. */
-async function bringIn(
+async function startShell(
   { command, cwd, env, leftovers }: CompleteExecSpec,
   mark: MarkFilter,
   { engine, containerId, user, tracker }: ContainerExecutionDeps,
-): Promise<Begun> {
+): Promise<StartedShell> {
   using _ = await tracker.expect()
   const values = Object.entries(env).map(([name, value], index) => [`POLAR_ENV_${index}`, `${name}=${value}`] as const)
   const execId = await createExec(engine, containerId, {
-    command: [...WAITER, ...gate(values.map(([name]) => name)), cwd, ...command],
+    command: [...WAITER, ...waitingShell(values.map(([name]) => name)), cwd, ...command],
     env: { POLAR_MARK: mark.text, ...Object.fromEntries(values) },
     user,
   })
@@ -126,9 +126,9 @@ async function bringIn(
   // A command may end without reading all of its input.
   socket.on('error', () => {})
   const frames = readFrames(socket)
-  const timer = setTimeout(() => socket.destroy(), GATE_MS)
+  const timer = setTimeout(() => socket.destroy(), READY_MS)
   try {
-    const insidePid = await readGate(frames)
+    const insidePid = await readPid(frames)
     const processes = await tracker.open({ execId, insidePid, mayLeave: leftovers === 'keep' })
     return { execId, socket, frames, processes }
   } catch (error) {
@@ -144,14 +144,14 @@ async function bringIn(
  * Shell that prints its pid, waits for a line and executes the command. The environment is passed under other names,
  * because variables such as LD_PRELOAD would also affect the shells.
  */
-function gate(names: readonly string[]): string[] {
+function waitingShell(names: readonly string[]): string[] {
   const pairs = names.map((name) => `"$${name}"`).join(' ')
   const script = `echo "$$"; IFS= read -r go || exit 125; cd -- "$1" || exit 126; shift; umask 022; exec env -i ${pairs} "$@"`
   return ['/bin/sh', '-c', script, 'sh']
 }
 
 /** Pid of the waiting shell inside the container. */
-async function readGate(frames: AsyncGenerator<OutputFrame, void, undefined>): Promise<number> {
+async function readPid(frames: AsyncGenerator<OutputFrame, void, undefined>): Promise<number> {
   let stdout = ''
   let stderr = ''
   for (;;) {

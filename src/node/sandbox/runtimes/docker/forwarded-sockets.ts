@@ -74,14 +74,17 @@ export class ForwardedSockets implements AsyncDisposable {
     const socket = await startExec(engine, execId)
     socket.on('error', () => socket.destroy())
     const timer = setTimeout(() => socket.destroy(), READY_MS)
-    let said = ''
+    let output = ''
     for await (const { data } of readFrames(socket)) {
-      said = (said + data.toString('latin1')).slice(-500)
-      if (said.includes('ready')) break
+      output = (output + data.toString('latin1')).slice(-500)
+      if (output.includes('ready')) break
     }
     clearTimeout(timer)
     socket.destroy()
-    if (said.includes('ready')) return await tracker.open({ execId, insidePid: 0, mayLeave: true })
-    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's socket with ${process.execPath}: ${said}`)
+    if (output.includes('ready')) return await tracker.open({ execId, insidePid: 0, mayLeave: true })
+    throw new RolloutError(
+      'runtime.start-failed',
+      `Cannot open the sandbox's socket with ${process.execPath}: ${output}`,
+    )
   }
 }

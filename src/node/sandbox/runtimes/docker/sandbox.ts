@@ -119,7 +119,7 @@ export class DockerSandbox implements Sandbox {
     this.#assertAlive()
     const diskBytes = await this.#writtenBytes().catch((error: unknown) => this.#throwGone(error))
     const counted = this.#freezing === undefined ? await this.#parts.tracker.stats() : {}
-    return { ...counted, ...(diskBytes !== undefined && { diskBytes }) }
+    return { ...counted, diskBytes }
   }
 
   async renew(leaseUntil: number): Promise<void> {

@@ -75,9 +75,9 @@ export class TreeTracker implements ProcessTracker {
     const { cpu_stats: cpu, memory_stats: memory, pids_stats: pids } = Stats.parse(answer)
     const nanoseconds = cpu?.cpu_usage?.total_usage
     return {
-      ...(nanoseconds !== undefined && { cpuMs: nanoseconds / 1e6 }),
-      ...(memory?.usage !== undefined && { memoryBytes: memory.usage }),
-      ...(pids?.current !== undefined && { processes: pids.current }),
+      cpuMs: nanoseconds === undefined ? undefined : nanoseconds / 1e6,
+      memoryBytes: memory?.usage,
+      processes: pids?.current,
     }
   }
 

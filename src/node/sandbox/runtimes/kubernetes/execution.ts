@@ -219,8 +219,8 @@ class Command {
     const script = ['/bin/sh', '-c', launchScript(), 'sh', name, String(this.#maxBytes), ...processes.takeFinished()]
     const start = Buffer.from(toStartScript(this.#spec, this.#mark.text))
     const input = Buffer.from(this.#spec.stdin ?? '')
-    let said = ''
-    let complaint = ''
+    let output = ''
+    let stderrText = ''
     let toReady!: (line: string) => void
     const ready = new Promise<string>((resolve) => (toReady = resolve))
     let isReady = false
@@ -231,19 +231,19 @@ class Command {
       {
         stdout: async (data) => {
           if (isReady) return this.#take('stdout', data)
-          said += data.toString('latin1')
-          const line = /^ready .*\n/m.exec(said)
+          output += data.toString('latin1')
+          const line = /^ready .*\n/m.exec(output)
           if (line === null) {
-            if (said === 'send\n') void stream.write(input)
+            if (output === 'send\n') void stream.write(input)
             return
           }
           isReady = true
           toReady(line[0])
-          const rest = Buffer.from(said.slice(line.index + line[0].length), 'latin1')
+          const rest = Buffer.from(output.slice(line.index + line[0].length), 'latin1')
           if (rest.length > 0) await this.#take('stdout', rest)
         },
         stderr: async (data) => {
-          if (!isReady) complaint = (complaint + data.toString('latin1')).slice(-500)
+          if (!isReady) stderrText = (stderrText + data.toString('latin1')).slice(-500)
           await this.#takeStderr(data)
         },
       },
@@ -260,7 +260,7 @@ class Command {
       stream.close()
       this.#got.stderr = 0
       const reason = line.kind === 'exit' ? `a shell ended with ${line.exitCode}` : line.message
-      return complaint.trim() || reason
+      return stderrText.trim() || reason
     }
     const [, out, err, waiter, first, oom] = line.trim().split(' ').map(Number)
     this.#waiter = waiter!
@@ -268,12 +268,12 @@ class Command {
     this.#oomBefore = oom
     processes.open(id, { name, waiter: waiter!, recorders: [out!, err!] })
     this.#stream = stream
-    void stream.ended.then(() => this.#goOn(stream))
+    void stream.ended.then(() => this.#pollAfterBreak(stream))
     return undefined
   }
 
   /** After the connection broke: fetches output and exit status of the command until it ends. */
-  async #goOn(stream: ExecStream): Promise<void> {
+  async #pollAfterBreak(stream: ExecStream): Promise<void> {
     if (this.#stream === stream) this.#stream = undefined
     // These bytes are not counted yet and will be fetched again.
     if (this.#ended === undefined) this.#mark.rest()
@@ -281,17 +281,17 @@ class Command {
     while (!this.#isOver && this.#ended === undefined) {
       const outcome = this.#deps.isStopping() ? 'gone' : await this.#fetch()
       if (outcome === 'ended') return
-      if (outcome === 'gone') return this.#vanish()
+      if (outcome === 'gone') return this.#settleLost()
       if (outcome === 'unreachable') {
         unreachableSince ??= this.#deps.now()
-        if (this.#deps.now() - unreachableSince > UNREACHABLE_MS) return this.#vanish()
+        if (this.#deps.now() - unreachableSince > UNREACHABLE_MS) return this.#settleLost()
       } else unreachableSince = undefined
       await sleep(FETCH_MS, undefined, { ref: false })
     }
   }
 
-  async #vanish(): Promise<void> {
-    this.#settle({ ...KILLED, ...((await this.#deps.ranOutOfMemory()) && { isOutOfMemory: true }) })
+  async #settleLost(): Promise<void> {
+    this.#settle({ ...KILLED, isOutOfMemory: (await this.#deps.ranOutOfMemory()) || undefined })
   }
 
   async #fetch(): Promise<'running' | 'ended' | 'gone' | 'unreachable'> {
@@ -327,14 +327,14 @@ class Command {
   async #takeStderr(data: Buffer): Promise<void> {
     const { content, words } = this.#mark.take(data)
     await this.#take('stderr', content)
-    for (const said of words) {
-      const [kind, ...rest] = said.split(' ').filter(Boolean)
+    for (const output of words) {
+      const [kind, ...rest] = output.split(' ').filter(Boolean)
       if (kind === 'kept') this.#kept?.(rest.map(Number))
       if (kind !== 'ended' || rest.length < 2) continue
       const [how, code, oom] = rest
       const isOutOfMemory =
         oom === undefined || this.#oomBefore === undefined ? undefined : Number(oom) > this.#oomBefore
-      this.#settle({ ...toEnding(how!, Number(code)), ...(isOutOfMemory !== undefined && { isOutOfMemory }) })
+      this.#settle({ ...toEnding(how!, Number(code)), isOutOfMemory })
     }
   }
 

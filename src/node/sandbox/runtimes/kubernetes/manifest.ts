@@ -51,10 +51,11 @@ export function toPod(
     ...confined,
     ...(uid !== undefined && { runAsUser: uid, runAsGroup: gid ?? uid, runAsNonRoot: uid !== 0 }),
   }
+  const { cpus, memoryMb, diskMb } = spec.limits
   const limits = {
-    ...(spec.limits.cpus !== undefined && { cpu: `${Math.round(spec.limits.cpus * 1000)}m` }),
-    ...(spec.limits.memoryMb !== undefined && { memory: `${spec.limits.memoryMb}Mi` }),
-    ...(spec.limits.diskMb !== undefined && { 'ephemeral-storage': `${spec.limits.diskMb}Mi` }),
+    cpu: cpus === undefined ? undefined : `${Math.round(cpus * 1000)}m`,
+    memory: memoryMb === undefined ? undefined : `${memoryMb}Mi`,
+    'ephemeral-storage': diskMb === undefined ? undefined : `${diskMb}Mi`,
   }
   const mapped = spec.mounts.map((mount, index) => toVolume(mount, index, settings))
   // A user other than the image's cannot write to the image's workdir, so it gets a copy.
@@ -78,9 +79,7 @@ export function toPod(
       name,
       labels: toLabels({ name, scope }, settings),
       annotations: { [RECORD]: toRecord(spec) },
-      ...(settings.owner !== undefined && {
-        ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', ...settings.owner, blockOwnerDeletion: false }],
-      }),
+      ownerReferences: ownersOf(settings),
     },
     spec: {
       restartPolicy: 'Never',
@@ -93,9 +92,9 @@ export function toPod(
       nodeSelector: settings.nodeSelector,
       tolerations: settings.tolerations,
       imagePullSecrets: settings.pullSecrets.map((secret) => ({ name: secret })),
-      ...(settings.runtimeClass !== undefined && { runtimeClassName: settings.runtimeClass }),
-      ...(settings.priorityClass !== undefined && { priorityClassName: settings.priorityClass }),
-      ...(settings.serviceAccount !== undefined && { serviceAccountName: settings.serviceAccount }),
+      runtimeClassName: settings.runtimeClass,
+      priorityClassName: settings.priorityClass,
+      serviceAccountName: settings.serviceAccount,
       initContainers: hasWorkVolume
         ? [
             {
@@ -156,9 +155,7 @@ export function toPolicy({ name, scope }: PodNames, settings: ManifestSettings):
     metadata: {
       name,
       labels: toLabels({ name, scope }, settings),
-      ...(settings.owner !== undefined && {
-        ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', ...settings.owner, blockOwnerDeletion: false }],
-      }),
+      ownerReferences: ownersOf(settings),
     },
     spec: {
       podSelector: { matchLabels: { [NAME_LABEL]: name } },
@@ -177,6 +174,10 @@ function toLabels({ name, scope }: PodNames, { labels }: ManifestSettings): Reco
   return { ...labels, 'app.kubernetes.io/managed-by': 'polar', [SCOPE_LABEL]: scope, [NAME_LABEL]: name }
 }
 
+function ownersOf({ owner }: ManifestSettings): object[] | undefined {
+  return owner === undefined ? undefined : [{ apiVersion: 'v1', kind: 'Pod', ...owner, blockOwnerDeletion: false }]
+}
+
 function toVolume(
   { source, target, isReadOnly }: Mount,
   index: number,
@@ -190,8 +191,9 @@ function toVolume(
     )
   const name = `mount-${index}`
   const subPath = join(found.path ?? '', relative(found.from, source))
+  const isRoot = subPath === '' || subPath === '.'
   return {
     volume: { name, ...found.source },
-    mount: { name, mountPath: target, readOnly: isReadOnly, ...(subPath !== '' && subPath !== '.' && { subPath }) },
+    mount: { name, mountPath: target, readOnly: isReadOnly, subPath: isRoot ? undefined : subPath },
   }
 }

@@ -84,7 +84,7 @@ export class Relay implements AsyncDisposable {
   async #start(signal: AbortSignal): Promise<void> {
     const ports = [...this.#handlers.keys()].map(String)
     const live = new Map<number, Connection>()
-    let complaint = ''
+    let stderrText = ''
     let toReady!: (reason: string | undefined) => void
     const ready = new Promise<string | undefined>((resolve) => (toReady = resolve))
     const frames = new FrameInput((id, kind, data) => {
@@ -100,7 +100,7 @@ export class Relay implements AsyncDisposable {
       {
         stdout: (data) => frames.push(data),
         stderr: (data) => {
-          complaint = (complaint + data.toString()).slice(-500)
+          stderrText = (stderrText + data.toString()).slice(-500)
         },
       },
       signal,
@@ -108,7 +108,7 @@ export class Relay implements AsyncDisposable {
     this.#stream = stream
     const ended = stream.ended.then((end) => {
       for (const { socket } of live.values()) socket.destroy()
-      return complaint.trim() || (end.kind === 'exit' ? `it ended with ${end.exitCode}` : end.message)
+      return stderrText.trim() || (end.kind === 'exit' ? `exit code ${end.exitCode}` : end.message)
     })
     const timeout = sleep(READY_MS, 'the relay was not ready in time', { ref: false, signal }).catch(
       () => 'the start was aborted',
@@ -149,16 +149,16 @@ export class Relay implements AsyncDisposable {
     socket.on('close', () => {
       if (live.delete(id)) send(kinds.close)
     })
-    this.#taken.set(socket, (bytes) => send(kinds.credit, toNumber(bytes)))
+    this.#acknowledge.set(socket, (bytes) => send(kinds.credit, toNumber(bytes)))
   }
 
-  readonly #taken = new WeakMap<Socket, (bytes: number) => void>()
+  readonly #acknowledge = new WeakMap<Socket, (bytes: number) => void>()
 
   #handle(live: Map<number, Connection>, id: number, kind: number, data: Buffer): void {
     const connection = live.get(id)
     if (connection === undefined) return
     const { socket } = connection
-    if (kind === kinds.data) socket.write(data, () => this.#taken.get(socket)?.(data.length))
+    if (kind === kinds.data) socket.write(data, () => this.#acknowledge.get(socket)?.(data.length))
     if (kind === kinds.end) socket.end()
     if (kind === kinds.close) {
       live.delete(id)

@@ -116,14 +116,14 @@ export class KubernetesSandbox implements Sandbox {
     this.#assertAlive()
     const { exitCode, stdout, stderr } = await this.#tool(['/bin/sh', '-c', statsScript(), 'sh', this.workdir])
     if (exitCode === 255) throw this.#toGone(new ClusterError(500, stderr))
-    const told = new Map(stdout.split('\n').map((line) => line.split(' ') as [string, string]))
-    const number = (key: string) => (told.has(key) ? Number(told.get(key)) : undefined)
+    const values = new Map(stdout.split('\n').map((line) => line.split(' ') as [string, string]))
+    const number = (key: string) => (values.has(key) ? Number(values.get(key)) : undefined)
     const [cpuUs, memoryBytes, processes, diskKb] = ['cpu', 'memory', 'processes', 'disk'].map(number)
     return {
-      ...(cpuUs !== undefined && { cpuMs: cpuUs / 1000 }),
-      ...(memoryBytes !== undefined && { memoryBytes }),
-      ...(processes !== undefined && { processes }),
-      ...(diskKb !== undefined && { diskBytes: diskKb * 1024 }),
+      cpuMs: cpuUs === undefined ? undefined : cpuUs / 1000,
+      memoryBytes,
+      processes,
+      diskBytes: diskKb === undefined ? undefined : diskKb * 1024,
     }
   }
 
