@@ -8,7 +8,7 @@ const GB = 1024 ** 3
 test.each([
   [24 * GB, { run: 4, postrun: 4 }, 2304],
   [2048 * GB, { run: 64, postrun: 32 }, 16_384],
-  // The least that harnesses need, though four of them then exceed the machine.
+  // The minimum for harnesses, although four such sandboxes exceed the machine's memory.
   [4 * GB, { run: 4, postrun: 4 }, 1024],
   [GB, { run: 1, postrun: 1 }, 768],
 ])('a sandbox of a machine with %d bytes and widths %j gets %d MB', (bytes, widths, expected) => {

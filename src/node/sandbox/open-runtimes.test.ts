@@ -25,7 +25,7 @@ function openRuntimes(
   return new OpenRuntimes({ dir, defaultRuntime, settingsOf, modules: [], prepare: { checkouts }, allowsLocal, now })
 }
 
-test('the default runtime is refused with a remedy when its configured program does not exist', async () => {
+test('the default runtime is rejected with a remedy if its configured program does not exist', async () => {
   await using opened = openRuntimes(async () => ({ program: '/no/such/bwrap' }))
   const refused = assertDefaultRuntime(opened)
   await expect(refused).rejects.toMatchObject({ code: 'runtime.unavailable' })
@@ -34,7 +34,7 @@ test('the default runtime is refused with a remedy when its configured program d
   )
 })
 
-test('the default runtime is refused with the reason why bwrap cannot be fetched', async () => {
+test('the default runtime is rejected with the reason why bwrap cannot be fetched', async () => {
   await using opened = openRuntimes(async () => {
     throw new RolloutError('runtime.unavailable', 'bwrap is not installed, and cannot be fetched: offline')
   })
@@ -51,7 +51,7 @@ test('a task without a runtime never falls back to local', async () => {
   await expect(opened.open(undefined)).rejects.toMatchObject({ code: 'runtime.unavailable' })
 })
 
-test('a task that asks for local gets it only where the operator allows local or chose it', async () => {
+test('a task that requests local gets it only if the operator allows local or chose it', async () => {
   const asked = RuntimeSpec.parse({ backend: 'local' })
   await using refusing = openRuntimes(async () => ({}))
   await expect(refusing.open(asked)).rejects.toMatchObject({

@@ -13,7 +13,7 @@ const able: RuntimeCapabilities = {
   images: 'optional',
   supportsSnapshots: true,
 }
-/** As `local` is: whatever the machine has. */
+/** Like `local`: the machine's network, no limits. */
 const unable: RuntimeCapabilities = { ...able, networks: ['open'], limits: [] }
 
 const parts: SandboxSpecOptions = { role: 'agent', nodeId: 'node-1', mounts: [], now: 1000 }
@@ -44,7 +44,7 @@ function codeOf(call: () => unknown): string {
   return 'nothing thrown'
 }
 
-test('a task that says nothing gets a workdir, a bound on processes, nobody to talk to, and a lease', () => {
+test('a task without settings gets a workdir, a limit of processes, no network, and a lease', () => {
   expect(specOf()).toEqual({
     id: expect.stringMatching(/^agent-[0-9a-f-]{36}$/),
     workdir: '/workspace',
@@ -93,7 +93,7 @@ test.each([{ allow_internet: false }, { allow_hosts: ['pypi.org'] }])(
   },
 )
 
-test('a task that names no memory gets the usual limit, and its disk limit on top', () => {
+test('a task without a memory limit gets the default limit plus its disk limit', () => {
   expect(specOf({}, { defaultMemoryMb: 2000 }).limits).toEqual({ pids: 4096, memoryMb: 2000 })
   expect(specOf({ storage_mb: 500 }, { defaultMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 2500, diskMb: 500 })
   expect(specOf({ memory_mb: 64, storage_mb: 500 }, { defaultMemoryMb: 2000 }).limits).toMatchObject({ memoryMb: 64 })
@@ -105,14 +105,14 @@ test('limits are those of the task', () => {
   expect(specOf(runtime).limits).toEqual({ cpus: 0.5, memoryMb: 512, diskMb: 1024, pids: 50 })
 })
 
-test('limits that this machine cannot keep are refused, all in one sentence; what was not asked for is left out', () => {
+test('limits that cannot be enforced are rejected in one message; unset limits are left out', () => {
   const runtime = { cpus: 1, memory_mb: 512 }
   expect(codeOf(() => specOf(runtime, { capabilities: unable }))).toBe('runtime.unsupported')
   expect(() => specOf(runtime, { capabilities: unable })).toThrow('cannot limit cpus, memoryMb')
   expect(specOf({}, { capabilities: unable }).limits).toEqual({})
 })
 
-test('volumes are mounted after what the node mounts, writable unless it is said', () => {
+test("volumes are mounted after the node's mounts, writable unless read-only is set", () => {
   const own = { source: '/harness', target: '/polar/harness', isReadOnly: true }
   const runtime = { kwargs: { volumes: ['/data:/data', '/cache:/cache:ro', '/scratch:/scratch:rw'] } }
   expect(specOf(runtime, { mounts: [own] }).mounts).toEqual([
@@ -127,11 +127,11 @@ test.each([
   [{ allow_internet: true }, [{ source: '/proxy', target: '/polar/proxy', isReadOnly: true }]],
   [{ allow_internet: false }, []],
   [{}, []],
-])('internet_volumes are mounted where the internet may be used: %j', (runtime, mounts) => {
+])('internet_volumes are mounted if the network is open: %j', (runtime, mounts) => {
   expect(specOf({ ...runtime, internet_volumes: ['/proxy:/polar/proxy:ro'] }).mounts).toEqual(mounts)
 })
 
-test('a step that names the path of the session folder is refused where files are not isolated', () => {
+test('a step that names the path of the session folder is rejected if files are not isolated', () => {
   const open: RuntimeCapabilities = { ...unable, isolatesFiles: false }
   const prepare = [
     { type: 'exec', command: 'true' },
@@ -149,11 +149,11 @@ test.each<unknown>(['data:/data', '/data', '/data:data', '/data:/data:rx', '/a:/
   },
 )
 
-test('volumes that are no list are refused', () => {
+test('volumes that are no list are rejected', () => {
   expect(codeOf(() => specOf({ kwargs: { volumes: '/data:/data' } }))).toBe('config.invalid')
 })
 
-test('image, workdir, environment and socket are passed on; a very long name is cut for the label', () => {
+test('image, workdir, environment and socket are passed on; a long task id is truncated in the label', () => {
   const socket = { port: 8080, accept: () => {} }
   const order = orderOf({ image: 'python:3.13', workdir: '/testbed', env: { A: '1', LOGS_DIR: '/logs' } })
   order.task.task_id = 'x'.repeat(300)

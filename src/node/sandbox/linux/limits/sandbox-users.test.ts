@@ -3,7 +3,7 @@ import { SandboxUsers } from './sandbox-users.ts'
 
 const readOnly = { source: '/a', target: '/a', isReadOnly: true }
 
-test('sandboxes have different users, none of which is the shared one', () => {
+test('sandboxes have different users, none of which is the shared user', () => {
   const numbers = new SandboxUsers(1_900_000)
   const users = Array.from({ length: 2000 }, () => numbers.acquire({ mounts: [readOnly] }, false))
   expect(new Set(users.map(({ uid }) => uid)).size).toBe(2000)
@@ -14,7 +14,7 @@ test('sandboxes have different users, none of which is the shared one', () => {
   }
 })
 
-test('a sandbox that finds files of the shared user runs as that user', () => {
+test('a sandbox that needs files of the shared user runs as that user', () => {
   const numbers = new SandboxUsers(500)
   const writable = { mounts: [readOnly, { ...readOnly, isReadOnly: false }] }
   expect(numbers.acquire({ snapshot: 's', mounts: [] }, false)).toMatchObject({ uid: 500, shared: 500 })
@@ -23,7 +23,7 @@ test('a sandbox that finds files of the shared user runs as that user', () => {
   expect(numbers.acquire(writable, true)).toMatchObject({ uid: 500, shared: 500 })
 })
 
-test('more sandboxes than numbers still get one', () => {
+test('acquire() returns a user even if all user ids are in use', () => {
   const numbers = new SandboxUsers(500)
   for (let taken = 0; taken < 16_384; taken += 1) numbers.acquire({ mounts: [] }, false)
   const one = numbers.acquire({ mounts: [] }, false)

@@ -7,7 +7,7 @@ const ENOSYS = 0x0005_0026
 const EAFNOSUPPORT = 0x0005_0061
 const EPROTONOSUPPORT = 0x0005_005d
 
-/** What the kernel would do with the program, as far as ours goes. */
+/** Interprets the instructions that our filters use. */
 function decide(program: Buffer, call: { number: number; machine: number; argument?: number; third?: number }): number {
   let loaded = Number.NaN
   for (let at = 0; at < program.length / 8; at += 1) {
@@ -57,7 +57,7 @@ test.each([
   }
 })
 
-test('numbers of another machine, which mean other calls, are all refused', () => {
+test('all calls of another architecture are rejected', () => {
   const program = buildSeccompFilter('x64', { mayMount: false })
   expect(decide(program, { number: 4, machine: 0x4000_0003 })).toBe(EPERM)
   expect(decide(program, { number: 0x4000_0001, machine: 0xc000_003e })).toBe(EPERM)
@@ -90,7 +90,7 @@ test.each(MACHINES)('on %s only the listed protocols of a family can be used', (
     for (let third = 0; third < 300; third += 1) {
       const expected = (allowed as readonly number[]).includes(third) ? ALLOW : EPROTONOSUPPORT
       expect(decide(strict, { number, machine, argument: family, third }), `${family} ${third}`).toBe(expected)
-      // Containers in a sandbox set up their network by other protocols of netlink.
+      // Containers in a sandbox use further protocols of netlink.
       const inNested = family === 16 ? ALLOW : expected
       expect(decide(nested, { number, machine, argument: family, third }), `${family} ${third}`).toBe(inNested)
     }

@@ -17,7 +17,7 @@ async function freePort(): Promise<number> {
 test.each([
   ['as fast as this machine can', []],
   ['where there is no Perl', ['/usr/bin/env', 'PATH=/nowhere']],
-])('a helper opens several doors, and connections arrive here: %s', async (_, prefix) => {
+])('listenInside() opens several ports, and their connections arrive in this process: %s', async (_, prefix) => {
   const ports = [await freePort(), await freePort()]
   const accepts = new Map(
     ports.map((port) => [port, { accept: (socket: Socket) => void socket.end(`door ${port}`) }] as const),
@@ -29,7 +29,7 @@ test.each([
   await expect(text(connect(ports[0]!, '127.0.0.1'))).rejects.toMatchObject({ code: 'ECONNREFUSED' })
 })
 
-test('a port that is taken is told', async () => {
+test('listenInside() reports a port that is in use', async () => {
   const server = createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   const { port } = server.address() as AddressInfo

@@ -7,7 +7,7 @@ const frame = fc.record({
   data: fc.uint8Array({ maxLength: 40 }),
 })
 
-test('readFrames() gives each stream its bytes however they are cut', async () => {
+test('readFrames() returns the bytes of each stream, however the input is split', async () => {
   await fc.assert(
     fc.asyncProperty(fc.array(frame, { maxLength: 8 }), fc.integer({ min: 1, max: 30 }), async (frames, cut) => {
       const wire = Buffer.concat(frames.map(({ stream, data }) => encode(stream === 'stdout' ? 1 : 2, data)))
@@ -17,7 +17,7 @@ test('readFrames() gives each stream its bytes however they are cut', async () =
   )
 })
 
-test('readFrames() throws away what is neither', async () => {
+test('readFrames() drops frames of unknown streams', async () => {
   const wire = Buffer.concat([encode(0, Buffer.from('input')), encode(1, Buffer.from('output'))])
   expect(bytesOf(await collect(inPieces(wire, 3)), 'stdout').toString()).toBe('output')
 })

@@ -56,11 +56,11 @@ test('a token comes from the kubeconfig, from a file, or from a program', async 
   }
   const access = await loadAccess({ kubeconfig: await write({ exec }) })
   expect(await access.token()).toBe('made')
-  // It has expired at once, so the program is asked again.
+  // The token expires at once, so the program runs again.
   expect(await access.token()).toBe('made')
 })
 
-test('what is missing is said', async () => {
+test('loadAccess() reports what is missing', async () => {
   await expect(loadAccess({ kubeconfig: join(dir, 'none') })).rejects.toThrow(
     'Cannot access a Kubernetes cluster: no such file',
   )

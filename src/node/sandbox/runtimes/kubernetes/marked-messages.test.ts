@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { MarkedMessages } from './marked-messages.ts'
 
-test('a mark is found and taken out, however the stream is cut, and what only looks like its beginning stays', () => {
+test('messages are removed from the stream, however it is split, and partial marks stay', () => {
   const text = Buffer.from('errpolar-x polar-xyz ended exit 3 0;rest polar-xy polar-xyz kept 1 2;')
   for (let size = 1; size <= text.length; size += 1) {
     const mark = new MarkedMessages('polar-xyz')
