@@ -10,5 +10,5 @@ echo "$USER_NAMESPACES" > /proc/sys/user/max_user_namespaces
 for quota in $QUOTAS; do
   if [ -e "/proc/sys/user/${quota%=*}" ]; then echo "${quota#*=}" > "/proc/sys/user/${quota%=*}"; fi
 done
-$QUOTA_LEAD unshare --user --map-user="$INSIDE_ID" --map-group="$INSIDE_ID" -- setpriv --pdeathsig KILL /bin/sh -c 'echo "users $$"; exec sleep infinity >/dev/null 2>&1' &
+$QUOTA_PREFIX unshare --user --map-user="$INSIDE_ID" --map-group="$INSIDE_ID" -- setpriv --pdeathsig KILL /bin/sh -c 'echo "users $$"; exec sleep infinity >/dev/null 2>&1' &
 exec "$@"
