@@ -324,7 +324,7 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
       running.on('error', () => running.destroy())
       void pump(connection, running)
       for await (const { stream, data } of readFrames(running)) {
-        const content = stream === 'stdout' ? data : mark.take(data).content
+        const content = stream === 'stdout' ? data : mark.extract(data).content
         if (content.length > 0) await write(stream === 'stdout' ? 1 : 2, content)
       }
       running.destroy()

@@ -6,7 +6,7 @@ import { LEASE_MS } from './prepare/sandbox-spec.ts'
 export class SandboxLeases implements Disposable {
   readonly #clock: Clock
   readonly #problem: (error: unknown) => void
-  readonly #held = new Set<Sandbox>()
+  readonly #sandboxes = new Set<Sandbox>()
   #stop: () => void
 
   constructor(clock: Clock, problem: (error: unknown) => void) {
@@ -15,15 +15,15 @@ export class SandboxLeases implements Disposable {
     this.#stop = this.#schedule()
   }
 
-  hold(sandbox: Sandbox): Disposable {
-    this.#held.add(sandbox)
-    return { [Symbol.dispose]: () => void this.#held.delete(sandbox) }
+  add(sandbox: Sandbox): Disposable {
+    this.#sandboxes.add(sandbox)
+    return { [Symbol.dispose]: () => void this.#sandboxes.delete(sandbox) }
   }
 
   #schedule(): () => void {
     return this.#clock.after(LEASE_MS / 4, () => {
       const until = this.#clock.now() + LEASE_MS
-      for (const sandbox of this.#held) sandbox.renew(until).catch(this.#problem)
+      for (const sandbox of this.#sandboxes) sandbox.renew(until).catch(this.#problem)
       this.#stop = this.#schedule()
     })
   }

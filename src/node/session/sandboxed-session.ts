@@ -215,7 +215,7 @@ export class RealWork implements SessionWork<SessionBuild> {
 
   /** One that came up after the end goes at once, so nobody has to ask for it. */
   #hold(sandbox: Sandbox): Sandbox {
-    if (!this.#owned.disposed) this.#owned.use(toAsync(this.#deps.leases.hold(sandbox)))
+    if (!this.#owned.disposed) this.#owned.use(toAsync(this.#deps.leases.add(sandbox)))
     return sandbox
   }
 

@@ -212,8 +212,8 @@ class ApptainerRuntime implements Runtime {
   }
 
   async #imageOf(spec: SandboxSpec, signal: AbortSignal): Promise<string> {
-    const given = spec.image ?? this.#config.image
-    if (given !== undefined) return imageAt(isImageName(given) ? await this.#images.require(given, signal) : given)
+    const image = spec.image ?? this.#config.image
+    if (image !== undefined) return imageAt(isImageName(image) ? await this.#images.require(image, signal) : image)
     throw new RolloutError(
       'runtime.unsupported',
       'Apptainer needs an image: name one in the task, or set runtime.image',

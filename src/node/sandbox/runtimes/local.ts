@@ -123,7 +123,7 @@ class LocalRuntime implements Runtime {
     await mkdir(home, { mode: 0o755 })
     if (spec.snapshot === undefined) await mkdir(workdir, { mode: 0o755 })
     else await copyTree(await this.#treeOf(spec.snapshot), workdir)
-    const places = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
+    const actualPaths = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
     const cgroup = await this.#host.createCgroup(spec, record)
     const { socket } = spec
     const socketServer = socket === undefined ? undefined : await listenHere(socket.port, socket)
@@ -135,7 +135,7 @@ class LocalRuntime implements Runtime {
       record,
       folder,
       workdir,
-      env: { PATH: HOST_PATH, HOME: home, ...toPlaces(spec.env, places) },
+      env: { PATH: HOST_PATH, HOME: home, ...withActualPaths(spec.env, actualPaths) },
       hasNamespaces,
       cgroup,
       memory,
@@ -312,12 +312,15 @@ async function makeFolders(base: string, folders: readonly string[]): Promise<Re
 }
 
 /** Replaces the path of a folder by its actual path in values that name it or a path below it. */
-function toPlaces(env: Readonly<Record<string, string>>, places: ReadonlyMap<string, string>): Record<string, string> {
-  const toPlace = (value: string): string => {
-    const top = [...places.keys()].find((folder) => `${value}/`.startsWith(`${folder}/`))
-    return top === undefined ? value : `${places.get(top)}${value.slice(top.length)}`
+function withActualPaths(
+  env: Readonly<Record<string, string>>,
+  actualPaths: ReadonlyMap<string, string>,
+): Record<string, string> {
+  const toActual = (value: string): string => {
+    const top = [...actualPaths.keys()].find((folder) => `${value}/`.startsWith(`${folder}/`))
+    return top === undefined ? value : `${actualPaths.get(top)}${value.slice(top.length)}`
   }
-  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, toPlace(value)]))
+  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, toActual(value)]))
 }
 
 function unsupported(what: string): RolloutError {

@@ -30,7 +30,7 @@ const CHANGED =
   /^[^\n]*: (?:file changed as we read it|File removed before we read it|File shrank by \d+ bytes; padding with zeros)$/
 
 /** Creates the parent directory of the target and removes an existing target. */
-const MAKE_ROOM = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'
+const CLEAR_TARGET = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'
 
 /** Handles a target folder that can be emptied but not removed, such as a workdir whose parent is not writable. */
 const FILL_FIXED =
@@ -44,7 +44,7 @@ export async function uploadTo(start: StartHelper, source: string, target: strin
     await writeWith(start, createReadStream(source), { path: target, mode, signal })
     return
   }
-  const unpack = `${FILL_FIXED}${MAKE_ROOM} && d=$(mktemp -d -- "$1.XXXXXX") || exit 1; tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
+  const unpack = `${FILL_FIXED}${CLEAR_TARGET} && d=$(mktemp -d -- "$1.XXXXXX") || exit 1; tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
   const helper = start(['/bin/sh', '-c', unpack, 'sh', target, basename(source)])
   const packer = spawn('tar', ['-C', dirname(source), '-cf', '-', '--', basename(source)], {
     stdio: ['ignore', 'pipe', 'ignore'],
@@ -73,7 +73,7 @@ async function writeWith(
   source: Readable | Iterable<string | Uint8Array>,
   { path, mode, signal }: { path: string; mode: string; signal: AbortSignal },
 ): Promise<void> {
-  const script = `${MAKE_ROOM} && umask 077 && cat > "$1" && chmod "$2" "$1"`
+  const script = `${CLEAR_TARGET} && umask 077 && cat > "$1" && chmod "$2" "$1"`
   await feed(start(['/bin/sh', '-c', script, 'sh', path, mode]), source, signal)
 }
 

@@ -40,7 +40,7 @@ export class Pipes implements AsyncDisposable {
   }
 
   async fromChild(): Promise<Pipe> {
-    const path = await this.#take()
+    const path = await this.#acquirePath()
     const oursFd = openSync(path, O_RDONLY | O_NONBLOCK)
     // Without a writer, reading would return the end of the pipe.
     const placeholder = openSync(path, O_WRONLY | O_NONBLOCK)
@@ -49,7 +49,7 @@ export class Pipes implements AsyncDisposable {
   }
 
   async toChild(): Promise<Pipe> {
-    const path = await this.#take()
+    const path = await this.#acquirePath()
     // The child's end must block, and opening it would wait for our end, which cannot be opened without a reader.
     const placeholder = openSync(path, O_RDONLY | O_NONBLOCK)
     const oursFd = openSync(path, O_WRONLY | O_NONBLOCK)
@@ -57,16 +57,16 @@ export class Pipes implements AsyncDisposable {
     return { ours, oursFd, childEnd: { path, isRead: true }, settle: settler(path, placeholder) }
   }
 
-  async #take(): Promise<string> {
+  async #acquirePath(): Promise<string> {
     for (;;) {
       const path = this.#ready.pop()
       if (path !== undefined) return path
-      this.#refill ??= this.#make().finally(() => (this.#refill = undefined))
+      this.#refill ??= this.#create().finally(() => (this.#refill = undefined))
       await this.#refill
     }
   }
 
-  async #make(): Promise<void> {
+  async #create(): Promise<void> {
     if (this.#count === 0) await this.#sweep()
     const paths = Array.from({ length: BATCH }, () => join(this.#dir, `pipe-${process.pid}-${(this.#count += 1)}`))
     const { exitCode, stderr } = await runProgram(['mkfifo', '-m', '666', ...paths], { env: { PATH: '/usr/bin:/bin' } })

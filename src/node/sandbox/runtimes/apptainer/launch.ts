@@ -93,9 +93,20 @@ export async function launch(
     users = await holdUsers(options, first, deadline)
     const kinds = mounts.flatMap(({ target, isReadOnly }) => [isReadOnly ? 'readonly' : 'writable', target])
     const hide = mounts.flatMap(({ source, target }) => hiddenBelow(source, target, options.hidden))
-    const given = spec.snapshot === undefined ? workdir : ''
+    const ownedWorkdir = spec.snapshot === undefined ? workdir : ''
     const parts = isRoot ? ['', ''] : [PARTS, options.layers.length]
-    const finish = [first, isRoot, owner, inside.user, markOf(record), given, INSIDE_HOME, ...parts, ...kinds, ...hide]
+    const finish = [
+      first,
+      isRoot,
+      owner,
+      inside.user,
+      markOf(record),
+      ownedWorkdir,
+      INSIDE_HOME,
+      ...parts,
+      ...kinds,
+      ...hide,
+    ]
     const { exitCode, stderr } = await runProgram(step(architecture, 'finish', ...finish), { env: HOST_ENV })
     if (exitCode !== 0) throw new Error(stderr.trim() || `finish.pl exited with ${exitCode}`)
     return { processes: { child, monitor, first, users, helpers }, env: await environmentOf(first) }

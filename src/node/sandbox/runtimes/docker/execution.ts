@@ -28,7 +28,7 @@ const INSPECT_ATTEMPTS = 20
 const WAITER = [
   '/bin/sh',
   '-c',
-  'exec 3>&1 4>&2; said=$(exec 2>&1; (exec >&3 2>&4 3>&- 4>&-; exec "$@"); echo "=$?"); code=${said##*=}; [ "$code" -gt 128 ] && [ "$said" = "=$code" ] && printf %s "$POLAR_MARK" >&4; exit "$code"',
+  'exec 3>&1 4>&2; report=$(exec 2>&1; (exec >&3 2>&4 3>&- 4>&-; exec "$@"); echo "=$?"); code=${report##*=}; [ "$code" -gt 128 ] && [ "$report" = "=$code" ] && printf %s "$POLAR_MARK" >&4; exit "$code"',
   'sh',
 ]
 
@@ -63,7 +63,7 @@ export async function startInContainer(spec: CompleteExecSpec, deps: ContainerEx
         // Later output is dropped, so that a process that still writes does not block.
         if (isFinished) continue
         // A full disk of this machine must not stop the command; the byte count shows that output is missing.
-        await record.spools[stream].write(stream === 'stderr' ? mark.take(data) : data).catch(() => {})
+        await record.spools[stream].write(stream === 'stderr' ? mark.extract(data) : data).catch(() => {})
       }
     } catch {
       // The connection broke. The exit status is still known; output since then is lost.
@@ -215,7 +215,7 @@ class MarkFilter {
     this.#bytes = Buffer.from(text)
   }
 
-  take(data: Buffer): Buffer {
+  extract(data: Buffer): Buffer {
     const all = this.#held.length === 0 ? data : Buffer.concat([this.#held, data])
     const at = all.indexOf(this.#bytes)
     if (at >= 0) {

@@ -142,11 +142,11 @@ function find(list: readonly Record<string, unknown>[], name: string, kind: stri
 
 /** Runs a credential plugin, as clouds provide them. Its certificate is used until this process ends. */
 async function startPlugin(plugin: ExecPlugin) {
-  const ask = async () => Credential.parse(JSON.parse(await runPlugin(plugin))).status
-  const first = await ask()
+  const load = async () => Credential.parse(JSON.parse(await runPlugin(plugin))).status
+  const first = await load()
   let held: typeof first | undefined = first
   const token = cached(async () => {
-    const status = held ?? (await ask())
+    const status = held ?? (await load())
     held = undefined
     const until = status.expirationTimestamp === undefined ? Infinity : Date.parse(status.expirationTimestamp)
     return { value: status.token, until: until - EARLY_MS }

@@ -167,7 +167,7 @@ class Command {
       await stream.write(`leave ${roots.join(' ')}\n`)
       pids = await Promise.race([kept, stream.ended.then(() => [])])
       await Promise.race([stream.ended, sleep(LEAVE_MS)])
-      await this.#take('stderr', this.#mark.rest())
+      await this.#append('stderr', this.#mark.rest())
       this.#isOver = true
       stream.close()
     } else {
@@ -206,7 +206,7 @@ class Command {
   }
 
   async #finish(): Promise<void> {
-    await this.#take('stderr', this.#mark.rest())
+    await this.#append('stderr', this.#mark.rest())
     this.#isOver = true
     this.#deps.processes.close(this.#deps.id)
     this.#settle(KILLED)
@@ -230,7 +230,7 @@ class Command {
       script,
       {
         stdout: async (data) => {
-          if (isReady) return this.#take('stdout', data)
+          if (isReady) return this.#append('stdout', data)
           output += data.toString('latin1')
           const line = /^ready .*\n/m.exec(output)
           if (line === null) {
@@ -240,11 +240,11 @@ class Command {
           isReady = true
           toReady(line[0])
           const rest = Buffer.from(output.slice(line.index + line[0].length), 'latin1')
-          if (rest.length > 0) await this.#take('stdout', rest)
+          if (rest.length > 0) await this.#append('stdout', rest)
         },
         stderr: async (data) => {
           if (!isReady) stderrText = (stderrText + data.toString('latin1')).slice(-500)
-          await this.#takeStderr(data)
+          await this.#appendStderr(data)
         },
       },
       AbortSignal.timeout(READY_MS),
@@ -303,7 +303,7 @@ class Command {
         cluster,
         target,
         ['/bin/sh', '-c', fetchScript(), 'sh', ...args],
-        { stdout: (data) => this.#take('stdout', data), stderr: (data) => this.#takeStderr(data) },
+        { stdout: (data) => this.#append('stdout', data), stderr: (data) => this.#appendStderr(data) },
         AbortSignal.timeout(READY_MS),
       )
       const end = await stream.ended
@@ -318,16 +318,16 @@ class Command {
     }
   }
 
-  async #take(name: 'stdout' | 'stderr', data: Buffer): Promise<void> {
+  async #append(name: 'stdout' | 'stderr', data: Buffer): Promise<void> {
     this.#got[name] += data.length
     // A full disk of this machine must not stop the command; the byte count shows that output is missing.
     if (!this.#isOver && data.length > 0) await this.#spools[name].write(data).catch(() => {})
   }
 
-  async #takeStderr(data: Buffer): Promise<void> {
-    const { content, words } = this.#mark.take(data)
-    await this.#take('stderr', content)
-    for (const output of words) {
+  async #appendStderr(data: Buffer): Promise<void> {
+    const { content, messages } = this.#mark.extract(data)
+    await this.#append('stderr', content)
+    for (const output of messages) {
       const [kind, ...rest] = output.split(' ').filter(Boolean)
       if (kind === 'kept') this.#kept?.(rest.map(Number))
       if (kind !== 'ended' || rest.length < 2) continue

@@ -13,21 +13,21 @@ const MAX_BYTES = 32 * 1024 * 1024
 /** Encodes one final WebSocket frame (RFC 6455, section 5.2). Clients mask their frames, servers do not. */
 export function encodeFrame(opcode: number, data: Uint8Array, isMasked: boolean): Buffer {
   const { length } = data
-  const lead = Buffer.alloc(2 + (length < 126 ? 0 : length < 65_536 ? 2 : 8))
-  lead[0] = 0x80 | opcode
-  if (lead.length === 2) lead[1] = length
-  else if (lead.length === 4) {
-    lead[1] = 126
-    lead.writeUInt16BE(length, 2)
+  const header = Buffer.alloc(2 + (length < 126 ? 0 : length < 65_536 ? 2 : 8))
+  header[0] = 0x80 | opcode
+  if (header.length === 2) header[1] = length
+  else if (header.length === 4) {
+    header[1] = 126
+    header.writeUInt16BE(length, 2)
   } else {
-    lead[1] = 127
-    lead.writeBigUInt64BE(BigInt(length), 2)
+    header[1] = 127
+    header.writeBigUInt64BE(BigInt(length), 2)
   }
-  if (!isMasked) return Buffer.concat([lead, data])
-  lead.writeUInt8((lead[1] ?? 0) | 0x80, 1)
+  if (!isMasked) return Buffer.concat([header, data])
+  header.writeUInt8((header[1] ?? 0) | 0x80, 1)
   const mask = randomBytes(4)
-  const frame = Buffer.concat([lead, mask, data])
-  applyMask(frame.subarray(lead.length + 4), mask)
+  const frame = Buffer.concat([header, mask, data])
+  applyMask(frame.subarray(header.length + 4), mask)
   return frame
 }
 

@@ -23,15 +23,15 @@ record "$d/err" < "$d/e" 1>&2 5<&- 6<&- 7<&- & r2=$!
 (
   exec > "$d/o" 2> "$d/e" < "$d/in" 5<&- 8> "$d/alive"; rm -f "$d/o" "$d/e" "$d/in"
   exec 3>&1 4>&2
-  said=$(exec 2>&1; (
+  report=$(exec 2>&1; (
     exec >&3 2>&4 3>&- 4>&- 8>&-
     read -r first rest < /proc/self/stat; echo "first $first" >&6
     read -r go <&7; exec 6>&- 7>&-
     become
   ); echo "=$?")
-  case "$said" in *=[0-9]*) ;; *) said="Killed=137";; esac
-  code=${said##*=} how=exit
-  [ "$code" -gt 128 ] && [ "$said" != "=$code" ] && how=signal
+  case "$report" in *=[0-9]*) ;; *) report="Killed=137";; esac
+  code=${report##*=} how=exit
+  [ "$code" -gt 128 ] && [ "$report" != "=$code" ] && how=signal
   exec > /dev/null 2>&1 3>&- 4>&-
   echo "$how $code" > "$d/draft"; mv "$d/draft" "$d/code"
   echo "ended $how $code" >&6
@@ -39,7 +39,7 @@ record "$d/err" < "$d/e" 1>&2 5<&- 6<&- 7<&- & r2=$!
 (read -r nothing < "$d/alive"; echo gone >&6) 5<&- 7<&- &
 read -r word first <&6
 oom; echo "ready $r1 $r2 $w $first $killed"
-(while read -r line; do echo "ask $line" >&6; done; echo "ask nothing" >&6) <&5 5<&- 7<&- &
+(while read -r line; do echo "request $line" >&6; done; echo "request nothing" >&6) <&5 5<&- 7<&- &
 reader=$!; exec 5<&-
 echo >&7; exec 7<&-
 ending=
@@ -47,12 +47,12 @@ while read -r word what rest <&6; do
   case "$word $what" in
     "ended "*) ending="$what $rest"; oom; printf '%s' "$mark ended $ending $killed;" >&2;;
     "gone "*) [ -n "$ending" ] || { ending="signal 137"; oom; printf '%s' "$mark ended $ending $killed;" >&2; };;
-    "ask signal") kill -s "$rest" "$first" 2>/dev/null;;
-    "ask leave") sweep list "$w" $rest; printf '%s' "$mark kept$found;" >&2;;
-    "ask end")
+    "request signal") kill -s "$rest" "$first" 2>/dev/null;;
+    "request leave") sweep list "$w" $rest; printf '%s' "$mark kept$found;" >&2;;
+    "request end")
       sweep kill "$w" $rest || exit 3
       [ -n "$ending" ] || { oom; printf '%s' "$mark ended signal 137 $killed;" >&2; }
       kill "$reader" 2>/dev/null; wait "$r1" "$r2"; exit 0;;
-    "ask nothing") exit 0;;
+    "request nothing") exit 0;;
   esac
 done

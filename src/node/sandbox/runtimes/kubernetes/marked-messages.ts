@@ -12,10 +12,10 @@ export class MarkedMessages {
     this.#bytes = Buffer.from(`${text} `)
   }
 
-  take(data: Buffer): { content: Buffer; words: string[] } {
+  extract(data: Buffer): { content: Buffer; messages: string[] } {
     let all = this.#held.length === 0 ? data : Buffer.concat([this.#held, data])
     const content: Buffer[] = []
-    const words: string[] = []
+    const messages: string[] = []
     for (;;) {
       const at = all.indexOf(this.#bytes)
       const end = at < 0 ? -1 : all.indexOf(0x3b, at)
@@ -23,11 +23,11 @@ export class MarkedMessages {
         const keep = at < 0 ? this.#begunAt(all) : at
         content.push(all.subarray(0, keep))
         this.#held = Buffer.from(all.subarray(keep))
-        return { content: Buffer.concat(content), words }
+        return { content: Buffer.concat(content), messages }
       }
       content.push(all.subarray(0, at))
       this.last = all.subarray(at + this.#bytes.length, end).toString('latin1')
-      words.push(this.last)
+      messages.push(this.last)
       all = all.subarray(end + 1)
     }
   }

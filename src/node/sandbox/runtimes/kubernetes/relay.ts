@@ -173,11 +173,11 @@ export class Relay implements AsyncDisposable {
 
 /** Joins frames, however they are split. */
 class FrameInput {
-  readonly #take: (id: number, kind: number, data: Buffer) => void
+  readonly #onFrame: (id: number, kind: number, data: Buffer) => void
   #rest: Buffer = Buffer.alloc(0)
 
-  constructor(take: (id: number, kind: number, data: Buffer) => void) {
-    this.#take = take
+  constructor(onFrame: (id: number, kind: number, data: Buffer) => void) {
+    this.#onFrame = onFrame
   }
 
   push(chunk: Buffer): void {
@@ -187,7 +187,7 @@ class FrameInput {
       if (this.#rest.length < end) break
       const frame = this.#rest.subarray(0, end)
       this.#rest = this.#rest.subarray(end)
-      this.#take(frame.readUInt32BE(0), frame[4]!, frame.subarray(headerBytes))
+      this.#onFrame(frame.readUInt32BE(0), frame[4]!, frame.subarray(headerBytes))
     }
   }
 }
