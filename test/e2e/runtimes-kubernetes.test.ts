@@ -220,7 +220,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
       fake.setKeepsPolicies(false)
       try {
         await expect(runtime.start(toSpec(), AbortSignal.timeout(60_000))).rejects.toThrow(
-          'does not keep network policies',
+          'does not enforce network policies',
         )
       } finally {
         fake.setKeepsPolicies(true)

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { childrenOf, isAlive, type ProcessRef, signalProcess } from './process/processes.ts'
 import type { ProcessNamespace } from './namespace-pool.ts'
 import type { SpawnedProcess } from './process/spawner.ts'
-import { endOf } from './process/started.ts'
+import { untilExit } from './process/started.ts'
 
 interface NamespaceParts {
   /** The process outside that created the namespace. */
@@ -26,7 +26,7 @@ export class HostedNamespace implements ProcessNamespace {
   constructor(parts: NamespaceParts) {
     this.first = parts.first
     this.#parts = parts
-    this.#ended = endOf(parts.child)
+    this.#ended = untilExit(parts.child)
   }
 
   /**

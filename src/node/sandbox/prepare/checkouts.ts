@@ -4,7 +4,7 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { CheckoutAction } from '../../../model/task.ts'
 import { BoundedCache, type CacheLimits } from './bounded-cache.ts'
 import { accessTo, type GitCredential } from './git-access.ts'
-import { runGit, withoutLogin } from './git.ts'
+import { runUntrustedGit, withoutLogin } from './git.ts'
 import type { Sandbox } from '../runtimes/runtime.ts'
 
 export interface CheckoutsDeps {
@@ -121,7 +121,7 @@ export class Checkouts {
   /** `remote` is the only repository that git may access. */
   async #git(signal: AbortSignal, args: readonly string[], remote?: string): Promise<string> {
     const { env, credentials = [] } = this.#deps
-    return runGit(args, { env, signal, credentials, remote })
+    return runUntrustedGit(args, { env, signal, credentials, remote })
   }
 }
 

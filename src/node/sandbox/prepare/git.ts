@@ -22,7 +22,7 @@ const TOLD_CHARACTERS = 2000
  * `config.invalid` for a remote that git must not access. When the signal is aborted, all processes of git have ended
  * before this rejects.
  */
-export async function runGit(args: readonly string[], options: GitOptions): Promise<string> {
+export async function runUntrustedGit(args: readonly string[], options: GitOptions): Promise<string> {
   const { env, signal } = options
   signal.throwIfAborted()
   const access = accessTo(options.remote, options.credentials ?? [])

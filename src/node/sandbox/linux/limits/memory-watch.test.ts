@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { membersOf, MemoryWatch, type WatchDeps, type Watched } from './memory-watch.ts'
+import { processTreeOf, MemoryWatch, type WatchDeps, type Watched } from './memory-watch.ts'
 import type { ProcessMemory } from './process-memory.ts'
 
 const MB = 1024 * 1024
@@ -117,7 +117,7 @@ test('after a scan no sandbox is over its limit, and no process outside of sandb
       const { deps, killed } = createMachine(all)
       const watch = new MemoryWatch(deps)
       using memory = watch.add(watched(limitMb, [3]))
-      const members = new Set(membersOf([3], await deps.readProcesses()).map(({ pid }) => pid))
+      const members = new Set(processTreeOf([3], await deps.readProcesses()).map(({ pid }) => pid))
       await watch.scan()
       expect(killed.every((pid) => members.has(pid))).toBe(true)
       expect(memory.kills).toBe(killed.length)

@@ -123,7 +123,7 @@ export class MemoryWatch {
 
   async #enforce(entry: WatchEntry, processes: readonly ProcessMemory[]): Promise<void> {
     const { watched, limitBytes } = entry
-    const members = membersOf(watched.roots(), processes)
+    const members = processTreeOf(watched.roots(), processes)
     const resident = members.reduce((sum, { residentBytes }) => sum + residentBytes, 0)
     // Resident sizes count shared pages several times: an upper bound that is cheap to read.
     if (resident + (await watched.storedBytes()) <= limitBytes) return
@@ -142,7 +142,7 @@ export class MemoryWatch {
     processes: readonly ProcessMemory[],
   ): Promise<{ totalBytes: number; shares: { member: ProcessMemory; bytes: number }[] }> {
     const shares = await Promise.all(
-      membersOf(watched.roots(), processes).map(async (member) => ({
+      processTreeOf(watched.roots(), processes).map(async (member) => ({
         member,
         bytes: (await this.#deps.readPss(member.pid)) ?? member.residentBytes,
       })),
@@ -153,7 +153,7 @@ export class MemoryWatch {
 }
 
 /** Returns the root processes and all their descendants. */
-export function membersOf(roots: Iterable<number>, processes: readonly ProcessMemory[]): ProcessMemory[] {
+export function processTreeOf(roots: Iterable<number>, processes: readonly ProcessMemory[]): ProcessMemory[] {
   const children = Map.groupBy(processes, ({ parent }) => parent)
   const members = new Set<number>(roots)
   // Iteration over a set includes elements that are added meanwhile.

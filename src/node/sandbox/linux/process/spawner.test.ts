@@ -12,7 +12,7 @@ function createSpawner(): Spawner {
   return spawner
 }
 
-function endOf(child: SpawnedProcess): Promise<[number | null, NodeJS.Signals | null]> {
+function untilExit(child: SpawnedProcess): Promise<[number | null, NodeJS.Signals | null]> {
   return new Promise((resolve) => child.once('exit', (code, signal) => resolve([code, signal])))
 }
 
@@ -28,7 +28,7 @@ test('output and exit of a process are reported in order', async () => {
     env: { ...env, WORD: 'yes' },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
-  const [end, stdout, stderr] = await Promise.all([endOf(child), text(child.stdout!), text(child.stderr!)])
+  const [end, stdout, stderr] = await Promise.all([untilExit(child), text(child.stdout!), text(child.stderr!)])
   expect([end, stdout, stderr]).toEqual([[3, null], 'yes\n', 'no\n'])
   expect(child.exitCode).toBe(3)
   expect(child.kill('SIGKILL')).toBe(false)
@@ -36,14 +36,14 @@ test('output and exit of a process are reported in order', async () => {
 
 test('kill() delivers a signal and reports it as the exit signal', async () => {
   const child = createSpawner().spawn('sleep', ['60'], { env, stdio: ['ignore', 'ignore', 'ignore'] })
-  const end = endOf(child)
+  const end = untilExit(child)
   child.kill('SIGKILL')
   expect(await end).toEqual([null, 'SIGKILL'])
 })
 
 test('a program that cannot be started exits with 127', async () => {
   const child = createSpawner().spawn('/no/such/program', [], { env, stdio: ['ignore', 'ignore', 'ignore'] })
-  expect(await endOf(child)).toEqual([127, null])
+  expect(await untilExit(child)).toEqual([127, null])
 })
 
 test('the helper process starts children, and children with a parent-death signal end with it', async () => {
@@ -56,7 +56,7 @@ test('the helper process starts children, and children with a parent-death signa
   expect(await parentOf(child.pid!)).not.toBe(process.pid)
   // Until setpriv has set the parent-death signal.
   await sleep(200)
-  const end = endOf(child)
+  const end = untilExit(child)
   await spawner[Symbol.asyncDispose]()
   expect(await end).toEqual([127, null])
   await expect.poll(() => parentOf(child.pid!)).toBe('gone')

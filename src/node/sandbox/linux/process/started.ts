@@ -27,7 +27,7 @@ export function readyLines<Word extends string>(
   })
 }
 
-export function endOf(child: SpawnedProcess): Promise<void> {
+export function untilExit(child: SpawnedProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Promise.resolve()
   return new Promise((resolve) => child.once('exit', () => resolve()))
 }

@@ -8,7 +8,7 @@ import type { CleanSpawn } from '../../linux/process/clean-spawn.ts'
 import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, resolveMountSource } from '../../linux/files/paths.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
 import type { SandboxRecord } from '../../linux/records.ts'
-import { endOf, readyLines, START_MS } from '../../linux/process/started.ts'
+import { untilExit, readyLines, START_MS } from '../../linux/process/started.ts'
 import { toSysctls, type UserLimits } from '../../linux/limits/user-quotas.ts'
 import type { SandboxSpec } from '../runtime.ts'
 import { step, type Architecture } from './steps.ts'
@@ -222,7 +222,7 @@ async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string,
 }
 
 export async function endApptainer({ child, monitor, first, users, helpers }: ApptainerProcesses): Promise<void> {
-  const ended = endOf(child)
+  const ended = untilExit(child)
   const all = [first, monitor, users, ...helpers]
   for (const ref of all) await signalProcess(ref, 'SIGKILL')
   await ended

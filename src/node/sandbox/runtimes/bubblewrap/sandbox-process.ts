@@ -14,7 +14,7 @@ import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '.
 import { removeTree, type SandboxRecord } from '../../linux/records.ts'
 import { NamespacePool } from '../../linux/namespace-pool.ts'
 import type { Snapshots } from '../../linux/files/snapshots.ts'
-import { endOf, readyLines, START_MS } from '../../linux/process/started.ts'
+import { untilExit, readyLines, START_MS } from '../../linux/process/started.ts'
 import { shareTree, type SandboxUser } from '../../linux/limits/sandbox-users.ts'
 import { bwrapLine, enterUsers, firstOf, type BubblewrapConfig } from './command-lines.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
@@ -223,7 +223,7 @@ export async function endBubblewrap({
   first,
   holder,
 }: Pick<BubblewrapProcesses, 'child' | 'first' | 'holder'>): Promise<void> {
-  const ended = endOf(child)
+  const ended = untilExit(child)
   await signalProcess(holder, 'SIGKILL')
   while (await isAlive(holder)) await sleep(1)
   await signalProcess(first, 'SIGKILL')

@@ -26,7 +26,7 @@ export interface ClusterAccess {
   token(): Promise<string | undefined>
 }
 
-export interface AccessOptions {
+export interface ClusterAccessOptions {
   kubeconfig?: string | undefined
   context?: string | undefined
   namespace?: string | undefined
@@ -75,7 +75,7 @@ const Credential = z.looseObject({
 })
 
 /** Loads the configured kubeconfig, else the service account of our pod, else the user's kubeconfig. */
-export async function loadAccess(options: AccessOptions): Promise<ClusterAccess> {
+export async function loadAccess(options: ClusterAccessOptions): Promise<ClusterAccess> {
   try {
     if (options.kubeconfig === undefined) {
       const inside = await loadServiceAccount(SERVICE_ACCOUNT)
@@ -99,7 +99,7 @@ async function loadServiceAccount(folder: string): Promise<ClusterAccess | undef
   }
 }
 
-async function loadKubeconfig(path: string, options: AccessOptions): Promise<ClusterAccess> {
+async function loadKubeconfig(path: string, options: ClusterAccessOptions): Promise<ClusterAccess> {
   const config = Kubeconfig.parse(parse(await readFile(path, 'utf8')))
   const name = options.context ?? config['current-context']
   if (name === undefined) throw unavailable(`${path} has no current context; set runtime.context`)
