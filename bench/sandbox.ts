@@ -229,7 +229,7 @@ function toSpec({ runtime, provision: { image } }: Subject): SandboxSpec {
     env: {},
     limits: {},
     network: { kind: runtime.capabilities.networks.includes('none') ? 'none' : 'open' },
-    door: { port: DOOR_PORT, accept: (socket) => socket.destroy() },
+    socket: { port: DOOR_PORT, accept: (socket) => socket.destroy() },
     mounts: [],
     labels: {},
     leaseUntil: Date.now() + 600_000,

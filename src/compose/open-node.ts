@@ -18,7 +18,7 @@ import { assertDefaultRuntime, DEFAULT_RUNTIME, OpenRuntimes } from '../node/san
 import { runtimes } from '../node/sandbox/runtimes/index.ts'
 import { sessionsFolder } from '../node/session/session-folder.ts'
 import type { StageWidths } from '../node/session/stages.ts'
-import { machineMemory, usualMemoryMb } from '../node/sandbox/usual-memory.ts'
+import { machineMemory, defaultMemoryMb } from '../node/sandbox/default-memory.ts'
 import { findLabels } from '../node/server-link/find-labels.ts'
 import { WarmImages } from '../node/server-link/warm-images.ts'
 import { createBuilder } from '../trajectory/create-builder.ts'
@@ -108,7 +108,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   const opened = owned.use(
     new OpenRuntimes({
       dir: sandboxes,
-      usual: runtime,
+      defaultRuntime: runtime,
       settingsOf,
       modules,
       prepare: { checkouts },
@@ -123,11 +123,11 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   own.add(gateway.url)
   choice.starting?.throwIfAborted()
   const places = harnessPlaces(choice.harnessDir, env)
-  const usualMemory = choice.sandboxMemoryMb ?? usualMemoryMb(machineMemory(), widths)
+  const usualMemory = choice.sandboxMemoryMb ?? defaultMemoryMb(machineMemory(), widths)
   const gate =
     member === undefined || member === 'all'
       ? undefined
-      : await openHostGate({ access: member, usualRuntime: runtime, modules })
+      : await openHostGate({ access: member, defaultRuntime: runtime, modules })
   const warmth = new WarmImages()
   const settings: BuildSettings = { sessions: sessionsFolder(dir), modules }
   const program = new URL(`./build-process${extname(import.meta.url)}`, import.meta.url)
@@ -165,7 +165,7 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
       onPrepared: ({ task }) => warmth.add(task),
       clock,
       outputBytes: choice.artifacts.fileMb * 1024 * 1024,
-      ...(usualMemory === 0 ? {} : { usualMemoryMb: usualMemory }),
+      ...(usualMemory === 0 ? {} : { defaultMemoryMb: usualMemory }),
       widths,
       budgets: choice.budgets,
       artifacts: choice.artifacts,
@@ -176,7 +176,9 @@ export async function openNode(choice: NodeChoice): Promise<OpenNode> {
   choice.starting?.throwIfAborted()
   const allowed = member === 'all' ? runtimes.kinds : member?.runtimes
   const labels =
-    member === undefined ? [] : await findLabels({ runtimes: opened, allowed, usualRuntime: runtime, folders: places })
+    member === undefined
+      ? []
+      : await findLabels({ runtimes: opened, allowed, defaultRuntime: runtime, folders: places })
   const all = owned.move()
   return {
     node,

@@ -10,7 +10,7 @@ import type { SessionOrder } from '../model/session-order.ts'
 import type { SessionOutcome } from '../model/session-outcome.ts'
 import type { SessionStatus } from '../model/session.ts'
 import type { TaskRequest } from '../model/task.ts'
-import { Leases } from './sandbox/keep-alive.ts'
+import { SandboxLeases } from './sandbox/keep-alive.ts'
 import type { Runtime } from './sandbox/runtimes/runtime.ts'
 import { recoverSession, type Recovered } from './session/recover-session.ts'
 import { runSession } from './session/run-session.ts'
@@ -89,7 +89,7 @@ export class SessionNode implements AsyncDisposable {
   readonly #options: NodeOptions
   readonly #stages: Stages
   readonly #deps: SandboxedSessionDeps
-  readonly #leases: Leases
+  readonly #leases: SandboxLeases
   readonly #lock: LockFile
   readonly #running = new Map<string, Running>()
   /** The last operation on the folder of each session. */
@@ -103,7 +103,7 @@ export class SessionNode implements AsyncDisposable {
     this.#lock = lock
     this.recovered = recovered
     this.#stages = new Stages(options.widths)
-    this.#leases = new Leases(options.clock, (error) => this.#logError(error))
+    this.#leases = new SandboxLeases(options.clock, (error) => this.#logError(error))
     this.#deps = {
       ...options,
       leases: this.#leases,

@@ -178,7 +178,7 @@ for (const kind of ['local', 'bubblewrap'] as const) {
       const missing = 'a'.repeat(40)
       await expect(prepared([step(missing)])).rejects.toMatchObject({
         code: 'config.invalid',
-        message: expect.stringContaining(`There is no commit ${missing} in ${example.path}`),
+        message: expect.stringContaining(`${example.path} has no commit ${missing}`),
       })
       const repository = 'https://127.0.0.1:9/x.git'
       const refused = await prepared([step(missing, { repository })]).catch((error: unknown) => error)

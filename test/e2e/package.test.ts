@@ -1,5 +1,15 @@
 import { execFile, execFileSync, spawnSync } from 'node:child_process'
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  cpSync,
+  existsSync,
+  globSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
@@ -51,6 +61,12 @@ describe('the published packages', () => {
       'README.md',
       'package.json',
     ])
+  })
+
+  test('the tarball holds the programs in other languages', () => {
+    const programs = globSync('**/*.{cjs,mjs,pl,py,sh}', { cwd: join(root, 'src') })
+    expect(files).toEqual(expect.arrayContaining(programs.map((file) => `dist/${file}`)))
+    expect(programs).toContain('node/sandbox/linux/network/listen.pl')
   })
 
   test('the tarball holds no tests', () => {

@@ -76,7 +76,7 @@ function describeOptions({ program, image }: Apptainer): void {
       await using without = open({ program: ['no-such-apptainer'] })
       expect(await without.check(signal)).toMatchObject({
         isUsable: false,
-        reason: expect.stringMatching('no-such-apptainer cannot be run'),
+        reason: expect.stringMatching('no-such-apptainer cannot be started'),
       })
       await using imageless = open({ image: join(dir, 'no-image') })
       expect(await imageless.check(signal)).toMatchObject({
@@ -205,11 +205,11 @@ console.log(exitCode, before, count())`
 
     test('with an open network the door is on the loopback of the machine', async () => {
       const http = createServer((request, response) => response.end(`you asked for ${request.url}`))
-      const door = { port: 0, accept: (incoming: Socket) => void http.emit('connection', incoming) }
+      const socket = { port: 0, accept: (incoming: Socket) => void http.emit('connection', incoming) }
       await using runtime = open({ image })
-      const spec = toSpec({ network: { kind: 'open' }, door })
+      const spec = toSpec({ network: { kind: 'open' }, socket })
       await using sandbox = await runtime.start(spec, AbortSignal.timeout(30_000))
-      const get = `exec 3<>/dev/tcp/127.0.0.1/${sandbox.doorPort}; printf "GET /x HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n" >&3; cat <&3`
+      const get = `exec 3<>/dev/tcp/127.0.0.1/${sandbox.socketPort}; printf "GET /x HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n" >&3; cat <&3`
       expect((await run(sandbox, get)).stdout).toContain('you asked for /x')
       http.closeAllConnections()
     })

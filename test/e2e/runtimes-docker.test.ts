@@ -119,8 +119,8 @@ function describeInside(engine: string, { socket, image }: Podman): void {
 
     test('the door is brought by a forwarder of ours, and nothing else is reachable', async () => {
       const http = createServer((request, response) => response.end(`you asked for ${request.url}`))
-      const door = { port: 18_080, accept: (incoming: Socket) => void http.emit('connection', incoming) }
-      await using own = await start({ door })
+      const modelSocket = { port: 18_080, accept: (incoming: Socket) => void http.emit('connection', incoming) }
+      await using own = await start({ socket: modelSocket })
       const get =
         'exec 3<>/dev/tcp/127.0.0.1/18080; printf "GET /x HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n" >&3; cat <&3'
       for (const round of [1, 2])

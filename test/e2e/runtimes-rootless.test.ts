@@ -25,7 +25,7 @@ if (typeof podman === 'string') {
     {
       image,
       exceptions: {
-        'leftovers that are kept live on, do not hold up the result, and end with the sandbox':
+        'kept leftovers survive the command, do not delay its result, and end with the sandbox':
           'Podman closes the output of a command with its first process, and what stays behind ends when it writes',
         'a sandbox that uses up what the kernel counts per user leaves enough to another':
           'containers share a user of this machine unless the engine gives each a user namespace',

@@ -98,7 +98,7 @@ export function describeEscapes(prison: Prison): void {
       stack = await Stack.start({ script: 'default: { text: "well" }' })
       shared = await start({
         limits: { pids: 200 },
-        door: { port: DOOR_PORT, accept: (socket) => stack.gateway.accept(stack.session.id, socket) },
+        socket: { port: DOOR_PORT, accept: (socket) => stack.gateway.accept(stack.session.id, socket) },
       })
     })
     afterEach(async () => {
@@ -625,7 +625,7 @@ await runtime[Symbol.asyncDispose]()`
     attempt('another session, by its own door or by ours', async () => {
       const other = await stack.gateway.openSession()
       await using neighbour = await start({
-        door: {
+        socket: {
           port: DOOR_PORT + 1,
           accept: (socket) => (strangers.push(socket), stack.gateway.accept(other.id, socket)),
         },

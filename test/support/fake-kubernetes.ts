@@ -6,12 +6,12 @@ import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
-import { Engine, EngineError } from '../../src/node/sandbox/runtimes/docker/engine.ts'
+import { ContainerEngine, ContainerEngineError } from '../../src/node/sandbox/runtimes/docker/container-engine.ts'
 import { readFrames } from '../../src/node/sandbox/runtimes/docker/frames.ts'
 import { createExec, startExec } from '../../src/node/sandbox/runtimes/docker/inside.ts'
 import { writePodmanProfile } from '../../src/node/sandbox/runtimes/docker/seccomp.ts'
 import { encodeFrame, OPCODES, readMessages } from '../../src/node/sandbox/runtimes/kubernetes/frames.ts'
-import { Mark } from '../../src/node/sandbox/runtimes/kubernetes/mark.ts'
+import { MarkedMessages } from '../../src/node/sandbox/runtimes/kubernetes/marked-messages.ts'
 import type { Podman } from './podman.ts'
 
 const WEBSOCKET = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11'
@@ -71,7 +71,7 @@ export interface FakeKubernetes extends AsyncDisposable {
  */
 export async function startFakeKubernetes({ socket, image }: Podman): Promise<FakeKubernetes> {
   const dir = mkdtempSync(join(tmpdir(), 'polar-kube-'))
-  const engine = new Engine(socket)
+  const engine = new ContainerEngine(socket)
   const seccomp = await writePodmanProfile(dir)
   const pods = new Map<string, PodEntry>()
   const policies = new Map<string, PolicyObject>()
@@ -261,7 +261,7 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
         () => undefined,
         (reason: unknown) => reason,
       )
-      if (error === undefined || (error instanceof EngineError && error.status === 404)) return
+      if (error === undefined || (error instanceof ContainerEngineError && error.status === 404)) return
     }
   }
 
@@ -317,14 +317,14 @@ export async function startFakeKubernetes({ socket, image }: Podman): Promise<Fa
     let end: object
     try {
       // The engine forgets how a command ended a second after that; a shell beside it tells in time.
-      const mark = new Mark(randomUUID())
+      const mark = new MarkedMessages(randomUUID())
       const tell = ['/bin/sh', '-c', '"$@"; printf %s "$0 $?;" >&2', mark.text]
       const execId = await createExec(engine, id, { command: [...tell, ...url.searchParams.getAll('command')], user })
       const running = await startExec(engine, execId)
       running.on('error', () => running.destroy())
       void pump(connection, running)
       for await (const { stream, data } of readFrames(running)) {
-        const content = stream === 'stdout' ? data : mark.take(data).content
+        const content = stream === 'stdout' ? data : mark.extract(data).content
         if (content.length > 0) await write(stream === 'stdout' ? 1 : 2, content)
       }
       running.destroy()
@@ -406,7 +406,7 @@ function toExecStatus(outcome: number | string): object {
 
 function toFailedStatus({ spec }: PodObject, error: unknown): Record<string, unknown> {
   const message = error instanceof Error ? error.message : String(error)
-  const isImage = error instanceof EngineError && error.status === 404
+  const isImage = error instanceof ContainerEngineError && error.status === 404
   if (!isImage) return { phase: 'Failed', reason: 'Error', message }
   const { name, image, imagePullPolicy } = spec.containers[0]!
   const reason = imagePullPolicy === 'Never' ? 'ErrImageNeverPull' : 'ErrImagePull'

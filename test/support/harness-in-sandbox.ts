@@ -44,7 +44,7 @@ export async function runInSandbox(
       env: {},
       limits: {},
       network: { kind: 'none' },
-      door: { port: DOOR, accept: (socket) => stack.gateway.accept(session.id, socket) },
+      socket: { port: DOOR, accept: (socket) => stack.gateway.accept(session.id, socket) },
       mounts: [{ source: found.folder, target: BUNDLE, isReadOnly: true }],
       labels: { harness: harness.name },
       leaseUntil: Date.now() + 180_000,
@@ -61,7 +61,7 @@ export async function runInSandbox(
     },
     {
       sessionId: session.id,
-      baseUrl: `http://127.0.0.1:${sandbox.doorPort}/s/${session.id}`,
+      baseUrl: `http://127.0.0.1:${sandbox.socketPort}/s/${session.id}`,
       key: session.key,
       model: 'tiny',
       contextTokens: 200_000,

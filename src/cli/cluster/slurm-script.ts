@@ -1,3 +1,4 @@
+import { loadProgram } from '../../lib/process/load-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { shellWord } from '../../lib/process/shell-word.ts'
 
@@ -55,7 +56,8 @@ export function renderNodeScript(plan: NodeScriptPlan): string {
     `requeue=${plan.requeue ? 'yes' : ''}`,
     words('polar', plan.polar),
     words('arguments', plan.nodeArguments),
-    NODE_BODY,
+    '',
+    nodeBody(),
   ].join('\n')
 }
 
@@ -73,7 +75,8 @@ export function renderServerScript(plan: ServerScriptPlan): string {
     `work=${shellWord(plan.workDir)}`,
     words('polar', plan.polar),
     words('arguments', plan.serverArguments),
-    SERVER_BODY,
+    '',
+    serverBody(),
   ].join('\n')
 }
 
@@ -87,84 +90,8 @@ export function stopFile(workDir: string, jobId: string): string {
   return `${workDir}/stop-${jobId}`
 }
 
-/**
- * Runs the node, and the node again if it crashes. Each start of the job has a folder of its own: when Slurm gives the
- * task to another machine, the process on the first one may still be alive, and write. What it finished and could not
- * deliver is found by the next, in the earlier folders.
- */
-const NODE_BODY = String.raw`
-mkdir -p "$work/nodes/$id" || exit 1
-turn=0
-until mkdir "$work/nodes/$id/$turn" 2>/dev/null; do
-  turn=$((turn + 1))
-  if [ "$turn" -gt 9999 ]; then echo "polar: cannot make a folder in $work/nodes/$id" >&2; exit 1; fi
-done
-dir="$work/nodes/$id/$turn"
-# As bash before 4.4 needs it: an empty array counts as unset there.
-adopt=()
-for ((earlier = 0; earlier < turn; earlier += 1)); do adopt+=(--adopt "$work/nodes/$id/$earlier"); done
-
-ending=''
-node=''
-# Only this shell hears that the time is up; when the job is ended, Slurm tells every process of it.
-trap 'ending=time; if [ -n "$node" ]; then kill -TERM "$node"; fi' USR1
-trap 'ending=told' TERM INT
-
-crashes=0
-while :; do
-  echo "polar: $(date -u +%FT%TZ) node $id starts on $(hostname), turn $turn"
-  started=$SECONDS
-  "\${polar[@]}" node "\${arguments[@]}" --id "$id" --dir "$dir" \${adopt[@]+"\${adopt[@]}"} &
-  node=$!
-  if [ -n "$ending" ]; then kill -TERM "$node"; fi
-  while :; do
-    wait "$node"
-    code=$?
-    kill -0 "$node" 2>/dev/null || break
-  done
-  node=''
-  echo "polar: $(date -u +%FT%TZ) node $id ended with $code"
-  # Done, told to end, or called wrongly: once more would change nothing.
-  if [ "$code" -eq 0 ] || [ "$code" -eq 2 ] || [ -n "$ending" ] || [ -e "$work/stop-$SLURM_ARRAY_JOB_ID" ]; then break; fi
-  # This task runs elsewhere already, and we are what Slurm has lost sight of.
-  if [ -e "$work/nodes/$id/$((turn + 1))" ]; then break; fi
-  if [ $((SECONDS - started)) -gt 600 ]; then crashes=0; fi
-  crashes=$((crashes + 1))
-  if [ "$crashes" -gt 3 ]; then break; fi
-  sleep $((crashes * crashes)) &
-  wait $!
-done
-if [ "$ending" = time ] && [ -n "$requeue" ] && [ ! -e "$work/stop-$SLURM_ARRAY_JOB_ID" ]; then
-  # Not SLURM_JOB_ID: of one task of an array that is the number of all. Slurm ends this process when it has taken note.
-  scontrol requeue "$SLURM_ARRAY_JOB_ID"_"$SLURM_ARRAY_TASK_ID" && exec sleep 60
-fi
-exit "$code"
-`.replaceAll('\\${', '${')
-
-const SERVER_BODY = String.raw`
-host=$(hostname -f 2>/dev/null || hostname)
-server=''
-trap 'if [ -n "$server" ]; then kill -TERM "$server"; fi' USR1 TERM INT
-address="$work/server-$SLURM_JOB_ID.url"
-ready() {
-  while IFS= read -r line; do
-    printf '%s\n' "$line"
-    if [[ $line =~ \"url\":\"(https?)://[^\"]*:([0-9]+)\" ]]; then
-      printf '%s://%s:%s\n' "\${BASH_REMATCH[1]}" "$host" "\${BASH_REMATCH[2]}" > "$address.new"
-      mv "$address.new" "$address"
-    fi
-  done
-}
-"\${polar[@]}" server "\${arguments[@]}" --json > >(ready) &
-server=$!
-while :; do
-  wait "$server"
-  code=$?
-  kill -0 "$server" 2>/dev/null || break
-done
-rm -f "$address"
-exit "$code"
-`.replaceAll('\\${', '${')
+const nodeBody = loadProgram(new URL('./slurm-node.sh', import.meta.url))
+const serverBody = loadProgram(new URL('./slurm-server.sh', import.meta.url))
 
 function head({ rawOptions, setup }: ScriptPlan, options: readonly string[]): string[] {
   for (const line of [...rawOptions, ...setup]) assertOneLine(line)

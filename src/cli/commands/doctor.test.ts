@@ -31,7 +31,7 @@ describe('polar doctor', () => {
     expect(stdout).toMatch(/✓ polar +\d+\.\d+/)
     expect(stdout).toContain(`✓ node            ${process.versions.node}`)
     expect(stdout).toMatch(/disk +[\d.]+ [GM]iB free for \//)
-    expect(stdout).toMatch(/✓ local +sandboxes can be started\n +nothing is kept apart/)
+    expect(stdout).toMatch(/✓ local +sandboxes can be started\n +nothing is isolated/)
     expect(stdout).toMatch(/[✓!] bubblewrap +(sandboxes can be started|no sandboxes of this kind)/)
     expect(stdout).toMatch(/model +(native onnxruntime|onnxruntime in WebAssembly)/)
   })

@@ -9,7 +9,7 @@ import { RolloutError, type Failure } from '../../model/failure.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
 import type { RuntimeCheck } from '../../node/sandbox/runtimes/runtime.ts'
 import { StageWidths } from '../../node/session/stages.ts'
-import { machineMemory, usualMemoryMb } from '../../node/sandbox/usual-memory.ts'
+import { machineMemory, defaultMemoryMb } from '../../node/sandbox/default-memory.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { ENGINE_FLAG, openEngine } from '../../compose/open-engine.ts'
 import { DEFAULT_OUT } from '../views/session-view.ts'
@@ -83,7 +83,7 @@ function checkNode(version: string): Check {
 /** What a node with the default widths gives its sandboxes, and whether the kernel would rather kill those than the node. */
 function checkMemory(): Check {
   const bytes = machineMemory()
-  const share = usualMemoryMb(bytes, StageWidths.parse({}))
+  const share = defaultMemoryMb(bytes, StageWidths.parse({}))
   const note = mayProtectFromOutOfMemory()
     ? 'When memory runs out, the kernel kills sandboxes first and the node last.'
     : 'When memory runs out, the kernel kills sandboxes first; making the node its last choice needs root.'

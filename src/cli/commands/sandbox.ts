@@ -139,11 +139,11 @@ async function runShell(runtime: Runtime, spec: SandboxSpec): Promise<number> {
   const accept = (socket: Socket): void => (isTaken ? void socket.destroy() : ((isTaken = true), resolve(socket)))
   let isTaken = false
   const { stdin, stdout } = process
-  return withSandbox(runtime, { ...spec, door: { port: 18_080, accept } }, async (box, signal) => {
+  return withSandbox(runtime, { ...spec, socket: { port: 18_080, accept } }, async (box, signal) => {
     const isTerminal = stdin.isTTY && stdout.isTTY && (await hasProgram(box, 'script'))
     const size = `stty rows ${stdout.rows} cols ${stdout.columns} 2>/dev/null; `
     const shell = isTerminal ? `script -qefc '${size}exec bash -i' /dev/null` : 'bash'
-    const script = `exec 3<>/dev/tcp/127.0.0.1/${box.doorPort} && ${shell} <&3 >&3 2>&3`
+    const script = `exec 3<>/dev/tcp/127.0.0.1/${box.socketPort} && ${shell} <&3 >&3 2>&3`
     const env = { TERM: process.env['TERM'] ?? 'dumb' }
     const execution = await box.exec({ command: ['bash', '-c', script], env, leftovers: 'end' })
     const ended = execution.result.then(() => undefined)

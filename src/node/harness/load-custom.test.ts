@@ -43,7 +43,11 @@ const config = `{ shape: { kind: { value: 'mine' } }, safeParse: (data) => ({ su
 test.each([
   ['is no plug', '{}', 'lacks config, an object, a function create()'],
   ['has no kind', '{ config: {}, create() {} }', 'a config with a kind'],
-  ['has a kind of ours', `{ config: { shape: { kind: { value: 'local' } } }, create() {} }`, '"local" is a kind of'],
+  [
+    'has a kind of ours',
+    `{ config: { shape: { kind: { value: 'local' } } }, create() {} }`,
+    '"local" is a built-in kind',
+  ],
 ])('loadRuntime() rejects a runtime that %s', async (_case, value, message) => {
   const path = await moduleOf(`export const runtime = ${value}`)
   await expect(loadRuntime(path, { allowed: [path] })).rejects.toThrow(message)

@@ -30,10 +30,10 @@ beforeAll(async () => {
 afterAll(() => rm(scratch, { recursive: true, force: true }))
 
 function open(access: Record<string, unknown>, modules: readonly string[] = []): Promise<HostGate> {
-  return openHostGate({ access: HostAccess.parse(access), usualRuntime: 'bubblewrap', modules })
+  return openHostGate({ access: HostAccess.parse(access), defaultRuntime: 'bubblewrap', modules })
 }
 
-/** All the ways in which a task names what is on the node's disk. */
+/** All fields of a task that name paths of the node. */
 const ways: [how: string, task: (path: string) => Record<string, unknown>][] = [
   ['upload_file', (source) => ({ runtime: { prepare: [{ type: 'upload_file', source, target: '/x' }] } })],
   ['upload_dir', (source) => ({ runtime: { prepare: [{ type: 'upload_dir', source, target: '/x' }] } })],
@@ -56,7 +56,7 @@ const ways: [how: string, task: (path: string) => Record<string, unknown>][] = [
   ['skills', (skills_path) => ({ agent: { harness: 'codex', skills_path } })],
 ]
 
-test.each(ways)('%s may be what is allowed, and nothing else', async (_, task) => {
+test.each(ways)('%s may name an allowed path, and no other', async (_, task) => {
   const admit = (path: string, by = gate): Promise<void> => by.admit(shellTask('true', task(path)))
   await admit(join(allowed, 'data', 'file'))
   await admit(join(allowed, 'data'))
@@ -78,12 +78,12 @@ test.each(ways)('%s may be what is allowed, and nothing else', async (_, task) =
   await expect(admit(join(allowed, 'data'), closed)).rejects.toMatchObject({ code: 'config.invalid' })
 })
 
-test('a path that is not absolute is refused: nobody knows where the node was started', async () => {
+test("a relative path is rejected, because the node's working directory is unknown", async () => {
   const task = shellTask('true', { runtime: { prepare: [{ type: 'upload_dir', source: '.', target: '/x' }] } })
   await expect((await open({ paths: ['/'] })).admit(task)).rejects.toMatchObject({ code: 'config.invalid' })
 })
 
-test('what is not there is refused in the same words as what is', async () => {
+test('the rejection is the same for existing and missing files', async () => {
   const refusal = async (source: string): Promise<string> => {
     const task = shellTask('true', { runtime: { prepare: [{ type: 'upload_file', source, target: '/x' }] } })
     const error = (await gate.admit(task).catch((thrown: unknown) => thrown)) as Error
@@ -92,7 +92,7 @@ test('what is not there is refused in the same words as what is', async () => {
   expect(await refusal('/etc/shadow')).toBe(await refusal('/etc/no-such-file'))
 })
 
-test('a path in an allowed folder that does not exist is called missing, not forbidden', async () => {
+test('a missing path in an allowed folder is reported as missing, not as forbidden', async () => {
   await symlink('/no/such/place', join(allowed, 'dangling'))
   const refusal = async (by: HostGate, source: string): Promise<string> => {
     const task = shellTask('true', { runtime: { prepare: [{ type: 'upload_file', source, target: '/x' }] } })
@@ -103,26 +103,26 @@ test('a path in an allowed folder that does not exist is called missing, not for
     'runtime.prepare[0].source: /no/such/file does not exist on this node, or cannot be read.',
   )
   expect(await refusal(gate, join(allowed, 'data', 'none'))).toContain('does not exist')
-  // Whether a file outside exists stays unknown.
+  // The message does not reveal whether a file outside exists.
   for (const source of [join(allowed, 'up', 'allowed-not', 'none'), join(allowed, 'dangling'), '/etc/no-such-file'])
     expect(await refusal(gate, source), source).toContain('is not in a folder that tasks may use')
 })
 
-test('a volume that can be written to is refused even where it may be read', async () => {
+test('a writable volume is rejected even in an allowed folder', async () => {
   for (const volume of [`${allowed}:/x`, `${allowed}:/x:rw`]) {
     const task = shellTask('true', { runtime: { kwargs: { volumes: [volume] } } })
     await expect(gate.admit(task)).rejects.toMatchObject({ code: 'config.invalid' })
   }
 })
 
-test('names of images in a registry, and repositories elsewhere, are no paths', async () => {
+test('image names and remote repositories are no paths', async () => {
   await closed.admit(shellTask('true', { runtime: { image: 'python:3.13' } }))
   const repository = 'https://example.com/a/b.git'
   const prepare = [{ type: 'checkout', repository, commit: 'a'.repeat(40), target: '/x' }]
   await closed.admit(shellTask('true', { runtime: { prepare } }))
 })
 
-test('a task gets no sandbox that keeps nothing apart unless the operator chose it', async () => {
+test('a task gets no runtime without isolation unless the operator chose it', async () => {
   const local = shellTask('true', { runtime: { backend: 'local' } })
   await expect(closed.admit(local)).rejects.toMatchObject({ code: 'config.invalid' })
   await (await open({ runtimes: ['local'] })).admit(local)
@@ -130,7 +130,7 @@ test('a task gets no sandbox that keeps nothing apart unless the operator chose 
   await expect(only.admit(shellTask('true'))).rejects.toMatchObject({ code: 'config.invalid' })
 })
 
-test('evaluators call the hosts they may, on the ports they may', () => {
+test('evaluators may call the allowed hosts and ports only', () => {
   const may = (url: string): boolean => gate.mayCall(new URL(url))
   expect(may('https://judge.example/v1')).toBe(true)
   expect(may('http://JUDGE.example:9000/v1')).toBe(true)
@@ -149,13 +149,13 @@ test('evaluators call the hosts they may, on the ports they may', () => {
   expect(closed.mayCall(new URL('https://judge.example'))).toBe(false)
 })
 
-test('evaluators see the secrets they may, and no other variable', () => {
+test('evaluators see the allowed secrets and no other variable', () => {
   expect(gate.maySee('JUDGE_KEY')).toBe(true)
   expect(gate.maySee('AWS_SECRET_ACCESS_KEY')).toBe(false)
   expect(closed.maySee('PATH')).toBe(false)
 })
 
-test('an evaluator brings what was submitted, what lies beside its module, and what is allowed', async () => {
+test('an evaluator may use submitted files, files beside its module, and allowed files', async () => {
   const submission = join(scratch, 'submission')
   await mkdir(submission)
   await writeFile(join(submission, 'patch.diff'), '')

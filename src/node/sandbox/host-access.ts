@@ -3,22 +3,22 @@ import { basename, dirname, isAbsolute, join, sep } from 'node:path'
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { PrepareAction, TaskRequest } from '../../model/task.ts'
-import { backendOf } from './prepare/sandbox-order.ts'
+import { backendOf } from './prepare/sandbox-spec.ts'
 import { isImageName } from './linux/files/image-names.ts'
 
-/** What of this machine others' tasks may use. Nothing, unless it is said here. */
+/** Resources of this machine that other people's tasks may use; by default none. */
 export const HostAccess = z.strictObject({
   paths: z
     .array(z.string().refine(isAbsolute, 'must be an absolute path'))
     .default([])
     .describe(
-      'Folders that tasks may copy from, mount read-only, check out, or take as an image; links are followed first',
+      'Folders that tasks may copy from, mount read-only, check out, or use as an image; links are resolved first',
     ),
   hosts: z
     .array(z.string().min(1))
     .default([])
     .describe(
-      'Hosts that evaluators may call: `judge.example`, `judge.example:8443`, `*.example` for all below it, `*`',
+      'Hosts that evaluators may call: `judge.example`, `judge.example:8443`, `*.example` for all subdomains, `*` for all',
     ),
   secrets: z
     .array(z.string().min(1))
@@ -27,17 +27,15 @@ export const HostAccess = z.strictObject({
   runtimes: z
     .array(z.string().min(1))
     .optional()
-    .describe(
-      'Kinds of sandbox that tasks may ask for; absent: all but `local`, and that too where it is the usual one',
-    ),
+    .describe('Runtimes that tasks may request; absent: all except `local`, which is allowed if it is the default'),
 })
 export type HostAccess = z.infer<typeof HostAccess>
 
-/** Asked before a task of others is begun, and by what it brings while it runs. Refusals are `config.invalid`. */
+/** Checks other people's tasks before they start, and requests of their evaluators. Rejects with `config.invalid`. */
 export interface HostGate {
-  /** Throws for a task that names what it may not have. */
+  /** Throws for a task that names a resource that is not allowed. */
   admit(task: TaskRequest): Promise<void>
-  /** Throws for a file or folder that must not get into a sandbox in which a session is graded. */
+  /** Throws for a file or folder that must not enter a sandbox in which a session is graded. */
   assertGradable(source: string, submission: string): Promise<void>
   mayCall(url: URL): boolean
   maySee(secret: string): boolean
@@ -45,19 +43,19 @@ export interface HostGate {
 
 export interface HostGateOptions {
   access: HostAccess
-  /** The kind of sandbox for tasks that do not say. */
-  usualRuntime: string
-  /** Files whose code is trusted; evaluators among them may bring what lies beside them. */
+  /** Runtime of tasks that name none. */
+  defaultRuntime: string
+  /** Files of trusted code; evaluators among them may use files in the same folder. */
   modules: readonly string[]
 }
 
-/** Where the allowed folders lead is found out now: a link that is changed later allows nothing new. */
-export async function openHostGate({ access, usualRuntime, modules }: HostGateOptions): Promise<HostGate> {
+/** Resolves links of the allowed folders once: a link that changes later allows nothing new. */
+export async function openHostGate({ access, defaultRuntime, modules }: HostGateOptions): Promise<HostGate> {
   const roots = await realPaths(access.paths)
   const gradable = [...roots, ...(await realPaths(modules.map((path) => dirname(path))))]
   return {
     async admit(task) {
-      assertRuntime(task, access.runtimes, usualRuntime)
+      assertRuntime(task, access.runtimes, defaultRuntime)
       for (const { what, path } of hostPathsOf(task)) {
         const real = isAbsolute(path) ? await realpath(path).catch(() => undefined) : undefined
         if (real === undefined && isAbsolute(path) && isBelow(await nearestOf(path), roots)) throw missing(what, path)
@@ -65,18 +63,18 @@ export async function openHostGate({ access, usualRuntime, modules }: HostGateOp
       }
     },
     async assertGradable(source, submission) {
-      // What it is itself is copied as it is, also a link; what leads there is followed.
+      // The file itself is copied as it is, also if it is a link; links in its folder's path are followed.
       const folder = isAbsolute(source) ? await realpath(dirname(source)).catch(() => undefined) : undefined
       const allowed = [...gradable, ...(await realPaths([submission]))]
       if (folder === undefined || !isBelow(join(folder, basename(source)), allowed))
-        throw refused('A file of the evaluator', source, access.paths)
+        throw refused('File of the evaluator', source, access.paths)
     },
     mayCall: (url) => access.hosts.some((host) => matches(url, host)),
     maySee: (secret) => access.secrets.includes(secret) || access.secrets.includes('*'),
   }
 }
 
-/** All that a task wants from the disk of the node, and by which of its words. */
+/** Returns all paths of the node that a task names, with the names of the fields. */
 export function hostPathsOf({ runtime, agent }: TaskRequest): { what: string; path: string }[] {
   const named: { what: string; path: string }[] = []
   const add = (what: string, path: string): void => void named.push({ what, path })
@@ -97,7 +95,7 @@ export function hostPathsOf({ runtime, agent }: TaskRequest): { what: string; pa
   const addVolumes = (what: string, volumes: unknown): void => {
     for (const volume of Array.isArray(volumes) ? volumes : []) {
       const [source = '', , mode] = String(volume).split(':')
-      // What a sandbox can write to, it could turn into a link between the look and the use.
+      // A sandbox could replace a file in a writable mount by a link between check and use.
       if (mode !== 'ro') throw new RolloutError('config.invalid', `${what}: "${volume}" must end in :ro on this node.`)
       add(what, source)
     }
@@ -115,41 +113,41 @@ function isNamed(image: string, backend: string | undefined): boolean {
 
 function localRepository(repository: string): string | undefined {
   if (repository.startsWith('/')) return repository
-  // As git reads it: nothing in it is decoded.
+  // Git decodes nothing in such a URL.
   return repository.startsWith('file://') ? repository.slice('file://'.length) : undefined
 }
 
-function assertRuntime({ runtime }: TaskRequest, allowed: readonly string[] | undefined, usual: string): void {
+function assertRuntime({ runtime }: TaskRequest, allowed: readonly string[] | undefined, defaultKind: string): void {
   if (runtime?.import_path != null) return
-  const kind = backendOf(runtime) ?? usual
-  if (isRuntimeAllowed(kind, allowed, usual)) return
-  throw new RolloutError('config.invalid', `runtime.backend: "${kind}" may not be asked for on this node.`)
+  const kind = backendOf(runtime) ?? defaultKind
+  if (isRuntimeAllowed(kind, allowed, defaultKind)) return
+  throw new RolloutError('config.invalid', `runtime.backend: "${kind}" is not allowed on this node.`)
 }
 
-/** `local` keeps nothing apart, so nobody gets it by asking for it. */
-export function isRuntimeAllowed(kind: string, allowed: readonly string[] | undefined, usual: string): boolean {
-  return allowed === undefined ? kind !== 'local' || usual === 'local' : allowed.includes(kind)
+/** `local` isolates nothing, so a task cannot request it unless it is allowed or the default. */
+export function isRuntimeAllowed(kind: string, allowed: readonly string[] | undefined, defaultKind: string): boolean {
+  return allowed === undefined ? kind !== 'local' || defaultKind === 'local' : allowed.includes(kind)
 }
 
 function isBelow(path: string, roots: readonly string[]): boolean {
   return roots.some((root) => path === root || path.startsWith(root.endsWith(sep) ? root : root + sep))
 }
 
-/** Those that are not there allow nothing. */
+/** Paths that do not exist are left out. */
 async function realPaths(paths: readonly string[]): Promise<string[]> {
   const found = await Promise.all(paths.map((path) => realpath(path).catch(() => undefined)))
   return found.filter((path) => path !== undefined)
 }
 
 function matches(url: URL, host: string): boolean {
-  const wanted = host.toLowerCase()
-  if (wanted === '*') return true
-  if (wanted.startsWith('*.')) return url.hostname.endsWith(wanted.slice(1))
+  const pattern = host.toLowerCase()
+  if (pattern === '*') return true
+  if (pattern.startsWith('*.')) return url.hostname.endsWith(pattern.slice(1))
   const port = url.port === '' ? (url.protocol === 'https:' ? '443' : '80') : url.port
-  return url.hostname === wanted || `${url.hostname}:${port}` === wanted
+  return url.hostname === pattern || `${url.hostname}:${port}` === pattern
 }
 
-/** The real path of the last folder of a path that exists; empty for a link that leads nowhere. */
+/** Returns the real path of the deepest existing folder of a path; empty for a dangling link. */
 async function nearestOf(path: string): Promise<string> {
   const real = await realpath(path).catch(() => undefined)
   if (real !== undefined) return real
@@ -160,14 +158,14 @@ async function nearestOf(path: string): Promise<string> {
   return isLink || path === dirname(path) ? '' : nearestOf(dirname(path))
 }
 
-/** Only of a path in an allowed folder: what else is on the machine is not for tasks to find out. */
+/** Only for a path in an allowed folder: tasks must not learn which other files exist. */
 function missing(what: string, path: string): RolloutError {
   return new RolloutError('config.invalid', `${what}: ${path} does not exist on this node, or cannot be read.`)
 }
 
-/** Says the same of what is not there and of what is: nobody finds out by asking. */
+/** The message is the same for existing and missing files, so that tasks cannot probe for files. */
 function refused(what: string, path: string, paths: readonly string[]): RolloutError {
-  const allowed = paths.length === 0 ? 'none is set' : paths.join(', ')
+  const allowed = paths.length === 0 ? 'none configured' : paths.join(', ')
   const message = `${what}: ${path} is not in a folder that tasks may use on this node (${allowed}).`
   return new RolloutError('config.invalid', message)
 }

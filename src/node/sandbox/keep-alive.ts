@@ -1,12 +1,12 @@
 import type { Clock } from '../../lib/async/clock.ts'
 import type { Sandbox } from './runtimes/runtime.ts'
-import { LEASE_MS } from './prepare/sandbox-order.ts'
+import { LEASE_MS } from './prepare/sandbox-spec.ts'
 
-/** Says for every sandbox of a node, as long as it is wanted, that it is. */
-export class Leases implements Disposable {
+/** Renews the lease of every live sandbox of this node. */
+export class SandboxLeases implements Disposable {
   readonly #clock: Clock
   readonly #problem: (error: unknown) => void
-  readonly #held = new Set<Sandbox>()
+  readonly #sandboxes = new Set<Sandbox>()
   #stop: () => void
 
   constructor(clock: Clock, problem: (error: unknown) => void) {
@@ -15,15 +15,15 @@ export class Leases implements Disposable {
     this.#stop = this.#schedule()
   }
 
-  hold(sandbox: Sandbox): Disposable {
-    this.#held.add(sandbox)
-    return { [Symbol.dispose]: () => void this.#held.delete(sandbox) }
+  add(sandbox: Sandbox): Disposable {
+    this.#sandboxes.add(sandbox)
+    return { [Symbol.dispose]: () => void this.#sandboxes.delete(sandbox) }
   }
 
   #schedule(): () => void {
     return this.#clock.after(LEASE_MS / 4, () => {
       const until = this.#clock.now() + LEASE_MS
-      for (const sandbox of this.#held) sandbox.renew(until).catch(this.#problem)
+      for (const sandbox of this.#sandboxes) sandbox.renew(until).catch(this.#problem)
       this.#stop = this.#schedule()
     })
   }

@@ -5,13 +5,12 @@ import { RolloutError } from '../../model/failure.ts'
 import { runtimes } from './runtimes/index.ts'
 import type { Runtime, RuntimeDeps } from './runtimes/runtime.ts'
 
-/** A kind of sandbox as a module of the user's brings it. */
+/** A runtime that a user's module exports. */
 export type RuntimePlug = Plug<z.ZodObject<{ kind: z.ZodLiteral<string> }>, RuntimeDeps, Runtime>
 
 /**
- * A runtime from a module of the user's: it exports `runtime`, the config it takes and how to make one. A module may do
- * anything this process may, so its real path must be on the list of those that were allowed beforehand. Throws
- * RolloutError `config.invalid`.
+ * Loads a runtime from a user's module: its export `runtime` has the config schema and a create function. A module can
+ * do anything that this process can, so its real path must be in `allowed`. Throws RolloutError `config.invalid`.
  */
 export async function loadRuntime(path: string, { allowed }: { allowed: readonly string[] }): Promise<RuntimePlug> {
   const loaded = await loadExport(path, { what: 'Runtime', name: 'runtime', lacks: lacksOfPlug, allowed })
@@ -19,15 +18,15 @@ export async function loadRuntime(path: string, { allowed }: { allowed: readonly
   const plug = loaded.value as RuntimePlug
   const kind = kindOf(plug)
   if (!runtimes.kinds.includes(kind)) return plug
-  // They would find each other's sandboxes.
-  throw new RolloutError('config.invalid', `Runtime module ${path}: "${kind}" is a kind of polar's; call it otherwise.`)
+  // The two runtimes would find each other's sandboxes.
+  throw new RolloutError('config.invalid', `Runtime module ${path}: "${kind}" is a built-in kind; use another name.`)
 }
 
 export function kindOf(plug: RuntimePlug): string {
   return plug.config.shape.kind.value
 }
 
-/** `settings`: what its config takes besides the kind, `kwargs` of a task. Throws RolloutError `config.invalid`. */
+/** `settings` are the fields of the config besides `kind`: `kwargs` of a task. Throws RolloutError `config.invalid`. */
 export function createCustomRuntime(
   plug: RuntimePlug,
   settings: Readonly<Record<string, unknown>>,
@@ -36,7 +35,7 @@ export function createCustomRuntime(
   const kind = kindOf(plug)
   const config = plug.config.safeParse({ ...settings, kind })
   if (!config.success)
-    throw new RolloutError('config.invalid', `The settings of the runtime ${kind}: ${z.prettifyError(config.error)}`)
+    throw new RolloutError('config.invalid', `Settings of the runtime ${kind}: ${z.prettifyError(config.error)}`)
   const runtime = plug.create(config.data, deps)
   const missing = lacksFields(runtime, FIELDS)
   if (missing.length === 0) return runtime

@@ -15,23 +15,26 @@ afterEach(() => rm(dir, { recursive: true, force: true }))
 
 function openRuntimes(
   settingsOf: OpenRuntimesOptions['settingsOf'],
-  { usual = DEFAULT_RUNTIME, allowsLocal = false }: Partial<Pick<OpenRuntimesOptions, 'usual' | 'allowsLocal'>> = {},
+  {
+    defaultRuntime = DEFAULT_RUNTIME,
+    allowsLocal = false,
+  }: Partial<Pick<OpenRuntimesOptions, 'defaultRuntime' | 'allowsLocal'>> = {},
 ): OpenRuntimes {
   const now = (): number => 0
   const checkouts = new Checkouts({ dir: join(dir, 'checkouts'), limits: { maxBytes: 1, maxAgeMs: 1 }, env: {}, now })
-  return new OpenRuntimes({ dir, usual, settingsOf, modules: [], prepare: { checkouts }, allowsLocal, now })
+  return new OpenRuntimes({ dir, defaultRuntime, settingsOf, modules: [], prepare: { checkouts }, allowsLocal, now })
 }
 
-test('the default runtime is refused with a remedy when its configured program does not exist', async () => {
+test('the default runtime is rejected with a remedy if its configured program does not exist', async () => {
   await using opened = openRuntimes(async () => ({ program: '/no/such/bwrap' }))
   const refused = assertDefaultRuntime(opened)
   await expect(refused).rejects.toMatchObject({ code: 'runtime.unavailable' })
   await expect(refused).rejects.toThrow(
-    /bubblewrap cannot run here: \/no\/such\/bwrap is not installed[\s\S]*node\.runtimes\.bubblewrap\.program[\s\S]*--runtime[\s\S]*"local"/,
+    /bubblewrap does not work on this machine: \/no\/such\/bwrap is not installed[\s\S]*node\.runtimes\.bubblewrap\.program[\s\S]*--runtime[\s\S]*"local"/,
   )
 })
 
-test('the default runtime is refused with the reason why bwrap cannot be fetched', async () => {
+test('the default runtime is rejected with the reason why bwrap cannot be fetched', async () => {
   await using opened = openRuntimes(async () => {
     throw new RolloutError('runtime.unavailable', 'bwrap is not installed, and cannot be fetched: offline')
   })
@@ -39,7 +42,7 @@ test('the default runtime is refused with the reason why bwrap cannot be fetched
 })
 
 test('a task that names no runtime gets the runtime that the operator chose', async () => {
-  await using opened = openRuntimes(async () => ({}), { usual: 'local' })
+  await using opened = openRuntimes(async () => ({}), { defaultRuntime: 'local' })
   expect((await opened.open(undefined)).runtime.kind).toBe('local')
 })
 
@@ -48,7 +51,7 @@ test('a task without a runtime never falls back to local', async () => {
   await expect(opened.open(undefined)).rejects.toMatchObject({ code: 'runtime.unavailable' })
 })
 
-test('a task that asks for local gets it only where the operator allows local or chose it', async () => {
+test('a task that requests local gets it only if the operator allows local or chose it', async () => {
   const asked = RuntimeSpec.parse({ backend: 'local' })
   await using refusing = openRuntimes(async () => ({}))
   await expect(refusing.open(asked)).rejects.toMatchObject({
@@ -57,6 +60,6 @@ test('a task that asks for local gets it only where the operator allows local or
   })
   await using allowing = openRuntimes(async () => ({}), { allowsLocal: true })
   expect((await allowing.open(asked)).runtime.kind).toBe('local')
-  await using usual = openRuntimes(async () => ({}), { usual: 'local' })
+  await using usual = openRuntimes(async () => ({}), { defaultRuntime: 'local' })
   expect((await usual.open(asked)).runtime.kind).toBe('local')
 })

@@ -8,34 +8,34 @@ import { createCustomRuntime, kindOf, loadRuntime } from './load-runtime.ts'
 import type { PrepareDeps } from './prepare/prepare-sandbox.ts'
 import { runtimes } from './runtimes/index.ts'
 import type { Runtime } from './runtimes/runtime.ts'
-import { backendOf } from './prepare/sandbox-order.ts'
+import { backendOf } from './prepare/sandbox-spec.ts'
 import type { OpenRuntime } from '../session/session-deps.ts'
 import { WarmStarts } from './prepare/warm-start.ts'
 
 export interface OpenRuntimesOptions {
-  /** Each kind keeps its sandboxes in a folder of its own below. */
+  /** Parent of the folders of all kinds. */
   dir: string
-  /** For tasks that do not say. */
-  usual: string
-  /** Settings of a kind, besides its name. May throw `runtime.unavailable`: a program of it cannot be had. */
+  /** Runtime of tasks that name none. */
+  defaultRuntime: string
+  /** Returns the settings of a kind, except for `kind`. May throw `runtime.unavailable` if a program is missing. */
   settingsOf(kind: string): Promise<Readonly<Record<string, unknown>>>
-  /** Real paths of the modules whose code is trusted. */
+  /** Real paths of trusted modules. */
   modules: readonly string[]
   prepare: PrepareDeps
-  /** Whether tasks may ask for `local`. Where it is the usual kind, they may in any case. */
+  /** Whether tasks may request `local`. They always may if it is the default. */
   allowsLocal: boolean
-  /** Most sandboxes with running commands at a time; absent: see `RuntimeDeps`. */
+  /** Most sandboxes that run commands at the same time; absent: see `RuntimeDeps`. */
   sandboxes?: number
   now(): number
 }
 
 const CHECK_MS = 30_000
 
-/** Why a task does not get `local` by asking for it. */
+/** Reason why a task cannot request `local`. */
 const LOCAL_REFUSAL =
   '"local" isolates nothing, and this node runs as root: the agent could do anything on this machine. Choose local for the node with --runtime local or node.runtime, or run the node as an ordinary user.'
 
-/** The kinds of sandbox a node has, each opened when it is first wanted and found to work. */
+/** The runtimes of a node. Each is opened and checked at its first use. */
 export class OpenRuntimes implements AsyncDisposable {
   readonly #options: OpenRuntimesOptions
   readonly #open = new Map<string, Promise<OpenRuntime>>()
@@ -44,15 +44,17 @@ export class OpenRuntimes implements AsyncDisposable {
     this.#options = options
   }
 
-  /** Throws `config.invalid` for a kind there is not, `runtime.unavailable` for one that cannot run here. */
+  /**
+   * Throws `config.invalid` for an unknown kind, `runtime.unavailable` for a kind that does not work on this machine.
+   */
   async open(spec: RuntimeSpec | null | undefined): Promise<OpenRuntime> {
     if (spec?.import_path != null) return this.#openModule(spec.import_path, spec.kwargs)
-    const kind = backendOf(spec) ?? this.#options.usual
+    const kind = backendOf(spec) ?? this.#options.defaultRuntime
     if (!runtimes.kinds.includes(kind)) {
       const kinds = runtimes.kinds.join(', ')
       throw new RolloutError('config.invalid', `runtime.backend: "${kind}" is none of ${kinds}.`)
     }
-    if (kind === 'local' && this.#options.usual !== 'local' && !this.#options.allowsLocal)
+    if (kind === 'local' && this.#options.defaultRuntime !== 'local' && !this.#options.allowsLocal)
       throw new RolloutError('config.invalid', `runtime.backend: ${LOCAL_REFUSAL}`)
     return this.#once(kind, () => this.#create(kind))
   }
@@ -73,7 +75,7 @@ export class OpenRuntimes implements AsyncDisposable {
     if (open === undefined) {
       open = this.#check(create)
       this.#open.set(key, open)
-      // What is missing may be there the next time.
+      // A missing program may be installed later.
       open.catch(() => this.#open.delete(key))
     }
     return open
@@ -84,7 +86,7 @@ export class OpenRuntimes implements AsyncDisposable {
     const runtime = owned.use(await create())
     const check = await runtime.check(AbortSignal.timeout(CHECK_MS))
     if (!check.isUsable) {
-      throw new RolloutError('runtime.unavailable', `${runtime.kind} cannot run here: ${check.reason}`)
+      throw new RolloutError('runtime.unavailable', `${runtime.kind} does not work on this machine: ${check.reason}`)
     }
     owned.move()
     return { runtime, starts: new WarmStarts(runtime, this.#options.prepare) }
@@ -97,10 +99,10 @@ export class OpenRuntimes implements AsyncDisposable {
 
   #depsOf(kind: string) {
     const { dir, sandboxes } = this.#options
-    return { dir: join(dir, kind), now: () => this.#options.now(), ...(sandboxes === undefined ? {} : { sandboxes }) }
+    return { dir: join(dir, kind), now: () => this.#options.now(), sandboxes }
   }
 
-  /** Kinds that were used with this folder before, whether or not they can be used now. */
+  /** Returns the runtimes that were used with this folder before and can be opened now. */
   async used(): Promise<Runtime[]> {
     const names = await readdir(this.#options.dir).catch((error: unknown) => {
       if (errnoOf(error) === 'ENOENT') return []
@@ -126,12 +128,12 @@ export class OpenRuntimes implements AsyncDisposable {
   }
 }
 
-/** For tasks that name no runtime, unless the operator chooses another one. */
+/** Runtime of tasks that name none, unless the operator chooses another. */
 export const DEFAULT_RUNTIME = 'bubblewrap'
 
 /**
- * Checks that the default runtime works on this machine. `local` never takes its place: it isolates nothing. Throws
- * `runtime.unavailable` that says why and what to do.
+ * Checks that the default runtime works on this machine. `local` is no substitute, because it isolates nothing. Throws
+ * `runtime.unavailable` with the reason and the remedy.
  */
 export async function assertDefaultRuntime(opened: Pick<OpenRuntimes, 'open'>): Promise<void> {
   try {
@@ -140,7 +142,7 @@ export async function assertDefaultRuntime(opened: Pick<OpenRuntimes, 'open'>): 
     if (!(error instanceof RolloutError) || error.code !== 'runtime.unavailable') throw error
     const others = runtimes.kinds.filter((kind) => kind !== DEFAULT_RUNTIME && kind !== 'local').join(', ')
     const message = [
-      `There is no isolation for agents on this machine: ${error.message}`,
+      `No isolation for agents is available on this machine: ${error.message}`,
       `${BUBBLEWRAP_REMEDY}, or choose another runtime with --runtime or node.runtime: ${others}.`,
       'The runtime "local" runs agents as your own user, without any isolation.',
     ].join('\n')

@@ -9,13 +9,13 @@ export interface LabelDeps {
   runtimes: Pick<OpenRuntimes, 'open'>
   /** Runtime kinds that tasks may request; absent: see `HostAccess`. */
   allowed: readonly string[] | undefined
-  usualRuntime: string
+  defaultRuntime: string
   folders: Pick<HarnessFolders, 'dir'>
 }
 
 /** Returns the labels of a node: runtimes that can be opened here, and harnesses that are installed here. */
-export async function findLabels({ runtimes: opened, allowed, usualRuntime, folders }: LabelDeps): Promise<string[]> {
-  const kinds = runtimes.kinds.filter((kind) => isRuntimeAllowed(kind, allowed, usualRuntime))
+export async function findLabels({ runtimes: opened, allowed, defaultRuntime, folders }: LabelDeps): Promise<string[]> {
+  const kinds = runtimes.kinds.filter((kind) => isRuntimeAllowed(kind, allowed, defaultRuntime))
   const working = await Promise.all(
     kinds.map((kind) =>
       opened.open({ backend: kind, prepare: [], env: {}, gpus: 0, kwargs: {} }).then(

@@ -28,7 +28,7 @@ import { launchInSandbox } from '../harness/launch-in-sandbox.ts'
 import { reportSession } from './report-session.ts'
 import type { SessionEnd, SessionSteps } from './run-session.ts'
 import type { Execution, ExecResult, Mount, Runtime, Sandbox } from '../sandbox/runtimes/runtime.ts'
-import { toSandboxSpec } from '../sandbox/prepare/sandbox-order.ts'
+import { toSandboxSpec } from '../sandbox/prepare/sandbox-spec.ts'
 import type { OpenRuntime, SandboxedSessionDeps } from './session-deps.ts'
 import { identityVariables } from './session-environment.ts'
 import type { SessionFolder } from './session-folder.ts'
@@ -109,7 +109,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
     const spec = toSandboxSpec(this.#order, runtime, {
       ...this.#sandboxParts('agent'),
       mounts: bundleMounts(runnable, runtime),
-      door: { port: GATEWAY_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
+      socket: { port: GATEWAY_PORT, isPaused: true, accept: (socket) => gateway.accept(sessionId, socket) },
     })
     const startedAt = clock.monotonic()
     if (spec.network.kind === 'none') this.#warnings.push(...noticesOf(task))
@@ -155,7 +155,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
   #renewLease(sandbox: Sandbox): Sandbox {
     // A sandbox that starts after the session ended is stopped at once, so its lease needs no renewal.
     if (!this.#owned.disposed) {
-      const lease = this.#deps.leases.hold(sandbox)
+      const lease = this.#deps.leases.add(sandbox)
       this.#owned.defer(() => lease[Symbol.dispose]())
     }
     return sandbox
@@ -182,8 +182,8 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
   }
 
   #sandboxParts(role: 'agent' | 'grader') {
-    const { nodeId, usualMemoryMb, clock } = this.#deps
-    return { role, nodeId, usualMemoryMb, now: clock.now() }
+    const { nodeId, defaultMemoryMb, clock } = this.#deps
+    return { role, nodeId, defaultMemoryMb, now: clock.now() }
   }
 
   async run(signal: AbortSignal): Promise<AgentRun> {
@@ -218,7 +218,7 @@ export class SandboxedSession implements SessionSteps<SessionBuild, SessionOutco
     const sandbox = this.#sandbox!
     const { harness, bundle } = runnable
     const { isolatesFiles } = runtime.capabilities
-    const baseUrl = `http://127.0.0.1:${sandbox.doorPort}/s/${sessionId}`
+    const baseUrl = `http://127.0.0.1:${sandbox.socketPort}/s/${sessionId}`
     return planLaunch(
       harness,
       {

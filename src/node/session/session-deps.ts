@@ -9,7 +9,7 @@ import type { Evaluator } from '../../trajectory/evaluators/evaluator.ts'
 import type { SessionBuilds } from '../build/session-build.ts'
 import type { RunnableHarness } from '../harness/find-runnable.ts'
 import type { HostGate } from '../sandbox/host-access.ts'
-import type { Leases } from '../sandbox/keep-alive.ts'
+import type { SandboxLeases } from '../sandbox/keep-alive.ts'
 import type { WarmStarts } from '../sandbox/prepare/warm-start.ts'
 import type { Runtime } from '../sandbox/runtimes/runtime.ts'
 import type { ArtifactPolicy } from './artifacts.ts'
@@ -39,7 +39,7 @@ export interface SandboxedSessionDeps {
   /** Restricts what tasks may use of this machine. Absent: tasks are not restricted. */
   host?: Pick<HostGate, 'admit' | 'assertGradable'>
   clock: MonotonicClock
-  leases: Leases
+  leases: SandboxLeases
   runTimes: RunTimes
   startTimes: RunTimes
   /** Limits the graders of all sessions that are started before they are needed. */
@@ -49,7 +49,7 @@ export interface SandboxedSessionDeps {
   /** Size limit of each of the harness's stdout and stderr. */
   outputBytes: number
   /** Memory limit of a sandbox whose task sets none, in MB. Absent: no limit. */
-  usualMemoryMb?: number
+  defaultMemoryMb?: number
   artifacts: ArtifactPolicy
   /** `report`: the session also writes a result file, for delivery to a server. */
   recovery?: 'again' | 'report'

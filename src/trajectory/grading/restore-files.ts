@@ -1,6 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { cp, lstat, mkdir, rename, rm } from 'node:fs/promises'
 import { dirname, join, posix } from 'node:path'
+import { loadProgram } from '../../lib/process/load-program.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { LeftOut, Workspace } from '../../model/workspace.ts'
 import { tail } from './run-grading.ts'
@@ -108,23 +109,16 @@ async function makeParents(root: string, below: string): Promise<void> {
   }
 }
 
+const replaceEntries = loadProgram(new URL('./replace-folder.sh', import.meta.url))
+
 /**
  * Makes a folder what another one of this machine is. The folder itself stays: it may be a mount, which cannot be removed.
  */
 export async function replaceFolder(workspace: Workspace, source: string, target: string): Promise<void> {
   const staging = `.polar-${randomBytes(8).toString('hex')}`
   await workspace.upload(source, posix.join(target, staging))
-  const script = `
-cd -- "$1" || exit 1
-for f in * .[!.]* ..?*; do
-  [ "$f" = "$2" ] || [ ! -e "$f" ] && [ ! -L "$f" ] || rm -rf -- "./$f" || exit 1
-done
-for f in "$2"/* "$2"/.[!.]* "$2"/..?*; do
-  [ ! -e "$f" ] && [ ! -L "$f" ] || mv -- "$f" . || exit 1
-done
-rmdir -- "$2"`
   const moved = await workspace.run({
-    command: ['/bin/sh', '-c', script, 'sh', target, staging],
+    command: ['/bin/sh', '-c', replaceEntries(), 'sh', target, staging],
     cwd: '/',
     timeoutMs: 120_000,
   })

@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { loadProgram } from '../../../lib/process/load-program.ts'
 import { mergeTrees } from '../../../lib/fs/merge-trees.ts'
 import { answerTokens, defineHarness, extraConfig, toJsonFile } from './harness.ts'
 
@@ -17,26 +18,7 @@ const MiniSweAgentSettings = z.strictObject({
 })
 
 /** The command `mini` accepts the task only as an argument. This program reads it from a file and maps endings to exit codes. */
-const RUNNER = `import os
-import sys
-from pathlib import Path
-
-from minisweagent.agents import get_agent
-from minisweagent.config import builtin_config_dir, get_config_from_spec
-from minisweagent.environments import get_environment
-from minisweagent.models import get_model
-from minisweagent.utils.serialize import recursive_merge
-
-own = Path(__file__).with_name("mini.yaml")
-config = recursive_merge(get_config_from_spec(str(builtin_config_dir / "mini.yaml")), get_config_from_spec(str(own)))
-model = get_model(config=config["model"])
-environment = get_environment(config.get("environment", {}), default_type="local")
-agent = get_agent(model, environment, config["agent"], default_type="default")
-result = agent.run(Path(os.environ["POLAR_INSTRUCTION_FILE"]).read_text(encoding="utf-8"))
-status = result.get("exit_status", "")
-print(result.get("submission") or status)
-sys.exit(0 if status == "Submitted" else 53 if "Exceeded" in status else 1)
-`
+const runner = loadProgram(new URL('./run-mini-swe-agent.py', import.meta.url))
 
 export const miniSweAgent = defineHarness({
   name: 'mini_swe_agent',
@@ -86,7 +68,7 @@ export const miniSweAgent = defineHarness({
     }
     return {
       files: {
-        '.polar/run-mini.py': RUNNER,
+        '.polar/run-mini.py': runner(),
         '.polar/mini.yaml': toJsonFile(mergeTrees(config, settings.config ?? {})),
       },
       env: {

@@ -3,19 +3,19 @@ import { join } from 'node:path'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import type { IndexDeps } from './python-index.ts'
 
-/** Where the program is in the unpacked package. Its libraries belong to Debian's base system. */
+/** Path of the program in the unpacked package. Its libraries belong to Debian's base system. */
 export const DEB_PROGRAM = 'usr/bin/bwrap'
 
 /**
- * Fetches the distribution's own package with apt-get and unpacks it into an empty folder, which needs no root and installs
- * nothing. apt-get checks the distribution's signature. Throws an Error in words.
+ * Fetches the distribution's own package with apt-get and unpacks it into an empty folder, which needs no root and
+ * installs nothing. apt-get checks the distribution's signature. Throws an Error with a readable message.
  */
-export async function placeDeb(folder: string, deps: IndexDeps): Promise<void> {
+export async function unpackDeb(folder: string, deps: IndexDeps): Promise<void> {
   const scratch = join(folder, '.apt')
   await mkdir(scratch)
   let fetched = await runProgram(['apt-get', '-qq', 'download', 'bubblewrap'], { ...deps, cwd: scratch })
   if (fetched.exitCode !== 0 && fetched.exitCode !== 127) {
-    // The machine has no package lists; these are kept apart from the system's, which only root may write.
+    // The machine has no package lists. These lists are separate from the system's, which only root may write.
     for (const name of ['lists/partial', 'cache']) await mkdir(join(scratch, name), { recursive: true })
     const own = ['-o', `Dir::State::Lists=${join(scratch, 'lists')}`, '-o', `Dir::Cache=${join(scratch, 'cache')}`]
     await runProgram(['apt-get', '-qq', ...own, 'update'], { ...deps, cwd: scratch })

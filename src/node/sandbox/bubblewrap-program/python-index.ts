@@ -7,13 +7,16 @@ export interface IndexDeps {
   signal: AbortSignal
 }
 
-/** Prints the index that this pip asks when its settings name none. */
+/** Prints pip's default index. */
 const PIP_DEFAULT = 'from pip._internal.models.index import PyPI; print(PyPI.simple_url)'
 
-/** URL of the Python package index of this machine: the user's, pip's settings', or pip's default. Undefined: unknown. */
+/**
+ * Returns the URL of this machine's Python package index: the user's, that of pip's settings, or pip's default.
+ * Undefined if unknown.
+ */
 export async function findPythonIndex({ env, signal }: IndexDeps): Promise<string | undefined> {
   for (const name of ['PIP_INDEX_URL', 'UV_DEFAULT_INDEX', 'UV_INDEX_URL']) {
-    // uv takes a name before the URL: `company=https://…`.
+    // uv accepts a name before the URL: `company=https://…`.
     const url = env[name]?.replace(/^[\w-]+=(?=https?:)/, '')
     if (url !== undefined && isWebUrl(url)) return url
   }
@@ -27,7 +30,7 @@ export async function findPythonIndex({ env, signal }: IndexDeps): Promise<strin
   return pip.exitCode === 0 && isWebUrl(url) ? url : undefined
 }
 
-/** Where pip reads its settings on Linux, the strongest first. */
+/** Files of pip's settings on Linux, highest precedence first. */
 function configFiles(env: IndexDeps['env']): string[] {
   const home = env['HOME'] === undefined ? [] : [env['HOME']]
   const ofUser =

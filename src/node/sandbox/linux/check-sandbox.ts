@@ -3,12 +3,12 @@ import type { Runtime, SandboxSpec } from '../runtimes/runtime.ts'
 import { identify } from './process/processes.ts'
 import { START_MS } from './process/started.ts'
 
-/** For a sandbox that only shows whether one can be made; it names the process that made it. */
+/** Returns the id of a sandbox that only tests whether sandboxes work. The id contains the pid of this process. */
 export function checkId(): string {
   return `check-${process.pid}-${randomUUID()}`
 }
 
-/** Those of processes that were killed meanwhile: they belong to no session, so nobody else removes them. */
+/** Removes test sandboxes of dead processes. They belong to no session, so no other code removes them. */
 export async function removeLeftChecks(runtime: Pick<Runtime, 'list' | 'remove'>): Promise<void> {
   for (const { id } of await runtime.list()) {
     const [, owner] = /^check-(\d+)-/.exec(id) ?? []
@@ -16,8 +16,8 @@ export async function removeLeftChecks(runtime: Pick<Runtime, 'list' | 'remove'>
   }
 }
 
-/** Makes a sandbox and runs a command that does nothing; what went wrong with it. */
-export async function tryOne(
+/** Starts a sandbox and runs `true` in it. Returns the reason of a failure. */
+export async function trySandbox(
   runtime: Pick<Runtime, 'list' | 'remove' | 'start'>,
   { image, now }: { image?: string; now: number },
   signal: AbortSignal,
@@ -26,7 +26,7 @@ export async function tryOne(
     await removeLeftChecks(runtime)
     const spec: SandboxSpec = {
       id: checkId(),
-      ...(image !== undefined && { image }),
+      image,
       workdir: '/work',
       env: {},
       limits: {},
@@ -38,7 +38,7 @@ export async function tryOne(
     await using sandbox = await runtime.start(spec, signal)
     const execution = await sandbox.exec({ command: ['true'], leftovers: 'end', timeoutMs: START_MS })
     const { exitCode } = await execution.result
-    return exitCode === 0 ? undefined : `a command in it ended with ${exitCode}`
+    return exitCode === 0 ? undefined : `a command in the sandbox exited with ${exitCode}`
   } catch (error) {
     signal.throwIfAborted()
     return error instanceof Error ? error.message : String(error)

@@ -3,30 +3,33 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import type { RuntimeDeps, Sandbox, SandboxLimits, SandboxSpec } from '../runtimes/runtime.ts'
 import { type Cgroup, Cgroups } from './limits/cgroups.ts'
 import { createCleanSpawn } from './process/clean-spawn.ts'
-import { type Cell, HostedSandbox } from './hosted-sandbox.ts'
+import { type SandboxProcess, HostedSandbox } from './hosted-sandbox.ts'
 import { MemoryWatch, type WatchedMemory } from './limits/memory-watch.ts'
 import { Pipes } from './process/pipes.ts'
 import { Records, type SandboxRecord } from './records.ts'
 import { type SnapshotLimits, Snapshots } from './files/snapshots.ts'
 import { type RemoteSpawn, Spawner } from './process/spawner.ts'
 import { trackSpawns } from './process/track-spawns.ts'
-import type { SandboxUser } from './limits/user-numbers.ts'
+import type { SandboxUser } from './limits/sandbox-users.ts'
 import { divideLimits, readUserLimits, type UserLimits } from './limits/user-quotas.ts'
 
-/** How long a stop waits for the disk; what takes longer goes on without it. */
+/** Longest time that a stop waits for the removal of files; the removal then continues in the background. */
 const REMOVE_MS = 1500
-const USUAL_SANDBOXES = 8
+const DEFAULT_SANDBOXES = 8
 
-/** What a runtime needs whose sandboxes are processes of this machine: where they are written down, and what they share. */
-export class Premises implements AsyncDisposable {
-  /** Undefined where none can be made. */
+/**
+ * State of a runtime whose sandboxes are processes of this machine: records, snapshots, limits, and the processes that
+ * start others.
+ */
+export class HostRuntimeState implements AsyncDisposable {
+  /** Undefined if this process cannot create control groups. */
   readonly cgroups = Cgroups.detect()
   readonly records: Records
   readonly snapshots: Snapshots
   readonly pipes: Pipes
   readonly spawn = createCleanSpawn()
   readonly spawner = new Spawner()
-  /** The part of its user's limits that one of several sandboxes may use. */
+  /** The share of its user's limits that one sandbox may use. */
   readonly #quotas: UserLimits
   readonly #watch = new MemoryWatch()
   readonly #now: () => number
@@ -34,37 +37,38 @@ export class Premises implements AsyncDisposable {
 
   constructor(deps: RuntimeDeps, limits: SnapshotLimits) {
     this.#now = () => deps.now()
-    this.#quotas = divideLimits(readUserLimits(), deps.sandboxes ?? USUAL_SANDBOXES)
+    this.#quotas = divideLimits(readUserLimits(), deps.sandboxes ?? DEFAULT_SANDBOXES)
     this.records = new Records(deps.dir)
     this.pipes = new Pipes(deps.dir)
     const inUse = () => this.records.snapshotsInUse()
     this.snapshots = new Snapshots(deps.dir, limits, { now: this.#now, inUse })
   }
 
-  /** For operators. */
+  /** Note for operators about how limits are enforced. */
   get limitsNote(): string {
     const { cgroups } = this
     if (cgroups === undefined)
-      return 'no control groups can be made here: memory is limited by a watch of this process, which kills after the fact; processes are counted by user namespace; cpu is not limited'
-    const memory = cgroups.limits.includes('memoryMb') ? '' : '; memory by a watch of this process'
+      return 'control groups are not available: this process measures memory and kills processes over the limit with a delay; processes are counted per user namespace; cpu is not limited'
+    const memory = cgroups.limits.includes('memoryMb') ? '' : '; memory is measured and limited by this process'
     return `limits by control groups ${cgroups.version}: ${cgroups.limits.join(', ')}${memory}`
   }
 
-  /** Which limits hold for the processes of every sandbox here. */
+  /** The limits that are enforced for every sandbox. */
   get limits(): (keyof SandboxLimits)[] {
     return [...new Set([...(this.cgroups?.limits ?? []), 'memoryMb'] as const)]
   }
 
   /**
-   * How a sandbox starts what runs in it. Without a control group for memory, what it starts is measured and watched. `storage` is a
-   * path in its file system that is kept in memory.
+   * Returns the function that starts processes of a sandbox. Without a memory control group, the memory of these
+   * processes is measured and limited by this process. `storage` is a path in a file system of the sandbox that is kept
+   * in memory.
    */
   guardMemory(
     { limits: { memoryMb } }: SandboxSpec,
     cgroup: Cgroup | undefined,
     storage?: string,
   ): { spawn: RemoteSpawn; memory: WatchedMemory | undefined } {
-    if (cgroup?.places.memory !== undefined) return { spawn: this.spawner.spawn, memory: undefined }
+    if (cgroup?.folders.memory !== undefined) return { spawn: this.spawner.spawn, memory: undefined }
     const tracked = trackSpawns(this.spawner.spawn)
     const storedBytes = async (): Promise<number> => {
       const stats = storage === undefined ? undefined : await statfs(storage).catch(() => undefined)
@@ -75,30 +79,32 @@ export class Premises implements AsyncDisposable {
     return { spawn: tracked.spawn, memory }
   }
 
-  /** Most processes of a sandbox's user namespace; undefined where a control group counts them, or nothing does. */
+  /**
+   * Limit of processes of the sandbox's user namespace; undefined if a control group counts them or there is no limit.
+   */
   maxProcesses({ limits: { pids } }: SandboxSpec, cgroup: Cgroup | undefined): number | undefined {
-    if (pids === undefined || cgroup?.places.pids !== undefined) return undefined
+    if (pids === undefined || cgroup?.folders.pids !== undefined) return undefined
     return Math.min(pids, this.#quotas.processes ?? pids)
   }
 
-  /** Nothing for a sandbox with a user of its own. Undefined is our own user. */
+  /** Returns no limits for a sandbox with a user of its own. `user` is undefined for our own user. */
   quotasOf(user: SandboxUser | undefined): UserLimits {
     return user !== undefined && user.uid !== user.shared ? {} : this.#quotas
   }
 
-  /** Undefined where limits cannot be kept so. */
+  /** Returns undefined if this process cannot create control groups. */
   async createCgroup({ id, limits }: SandboxSpec, record: SandboxRecord): Promise<Cgroup | undefined> {
-    return this.cgroups?.create(`polar-${id}`, limits, async (places) => {
-      record.cgroup = places
+    return this.cgroups?.create(`polar-${id}`, limits, async (folders) => {
+      record.cgroup = folders
       await this.records.write(record)
     })
   }
 
-  openSandbox(cell: Cell): Sandbox {
-    return new HostedSandbox(cell, { records: this.records, spawn: this.spawn, now: this.#now })
+  openSandbox(sandboxProcess: SandboxProcess): Sandbox {
+    return new HostedSandbox(sandboxProcess, { records: this.records, spawn: this.spawn, now: this.#now })
   }
 
-  /** Takes away the files of one that has ended. */
+  /** Removes the files of a sandbox that has ended. */
   async discard(id: string): Promise<void> {
     const removing = this.records.remove(id).finally(() => this.#removing.delete(removing))
     this.#removing.add(removing)

@@ -6,47 +6,50 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtimes/runtime.ts'
 import type { Cgroup } from './limits/cgroups.ts'
 import type { WatchedMemory } from './limits/memory-watch.ts'
-import { discardEntry, startExecution, type Room } from './process/execution.ts'
+import { discardShell, startInNamespace, type CommandNamespace } from './process/execution.ts'
 import type { CleanSpawn } from './process/clean-spawn.ts'
 import { RAISE_OOM_SCORE } from './limits/oom-score.ts'
 import { HOST_ENV } from './files/paths.ts'
 import { childrenOf, identify, signalProcess } from './process/processes.ts'
 import type { Records, SandboxRecord } from './records.ts'
-import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type Helper } from './files/transfers.ts'
+import { downloadFrom, readFileFrom, uploadTo, writeFileTo, type HelperProcess } from './files/transfers.ts'
 
 const STDERR_BYTES = 8 * 1024
 
-/** What differs between kinds of sandboxes whose processes are processes of this machine. */
-export interface Cell {
-  /** Written down, and kept up to date by `renew`. */
+/** Operations that differ between kinds of sandboxes whose processes are processes of this machine. */
+export interface SandboxProcess {
+  /** Stored on disk; `renew` updates it. */
   record: SandboxRecord
   folder: string
   workdir: string
-  doorPort: number | undefined
-  /** Of every command. */
+  socketPort: number | undefined
+  /** Environment of every command. */
   env: Readonly<Record<string, string>>
   isAlive(): boolean
-  /** A place for one command and all it starts. */
-  openRoom(): Promise<Room>
-  /** What leads a tool of ours inside, out of reach of what runs there; undefined where there is no inside. */
-  toolLead(): readonly string[] | undefined
+  /** Creates the namespace of one command and all its descendants. */
+  openNamespace(): Promise<CommandNamespace>
+  /**
+   * Command prefix that runs a helper program inside, where no command can signal it; undefined if the sandbox has no
+   * file system of its own.
+   */
+  toolPrefix(): readonly string[] | undefined
   countOutOfMemory(): Promise<number | undefined>
   stats(): Promise<SandboxStats>
-  /** Closes the door too. */
+  /** Ends all processes and closes the socket. */
   freeze(): Promise<void>
   snapshot(name: string): Promise<void>
-  /** Ends all of it and takes it away. Called once. */
+  /** Ends all processes and removes the sandbox. Called once. */
   close(): Promise<void>
 }
 
-/** What counts the resources of a sandbox. */
+/** Measures the resources of a sandbox. */
 export interface Counters {
   cgroup: Cgroup | undefined
-  /** Present where memory is limited without a control group. */
+  /** Present if memory is limited without a control group. */
   memory: WatchedMemory | undefined
 }
 
-/** What its counters have counted, and what `du -sk` says of its files. */
+/** Combines the counters and the output of `du -sk`. */
 export async function readStats({ cgroup, memory }: Counters, du: string): Promise<SandboxStats> {
   const kilobytes = Number.parseInt(du, 10)
   const counted = await cgroup?.stats()
@@ -54,11 +57,11 @@ export async function readStats({ cgroup, memory }: Counters, du: string): Promi
   return {
     ...counted,
     ...(memoryBytes !== undefined && { memoryBytes }),
-    ...(Number.isSafeInteger(kilobytes) && { diskBytes: kilobytes * 1024 }),
+    diskBytes: Number.isSafeInteger(kilobytes) ? kilobytes * 1024 : undefined,
   }
 }
 
-/** How many processes were killed for want of memory; undefined where that cannot be known. */
+/** Number of processes that were killed for lack of memory; undefined if unknown. */
 export async function countKills({ cgroup, memory }: Counters): Promise<number | undefined> {
   return memory === undefined ? cgroup?.countOutOfMemory() : memory.kills
 }
@@ -69,65 +72,65 @@ export interface HostedDeps {
   now(): number
 }
 
-/** A sandbox whose processes this machine can see and end, wherever their files and network are. */
+/** A sandbox whose processes this machine can see and signal. */
 export class HostedSandbox implements Sandbox {
-  readonly #cell: Cell
+  readonly #process: SandboxProcess
   readonly #deps: HostedDeps
-  readonly #rooms = new Set<Room>()
+  readonly #namespaces = new Set<CommandNamespace>()
   #execs = 0
   #isFrozen = false
   #stopping: Promise<void> | undefined
 
-  constructor(cell: Cell, deps: HostedDeps) {
-    this.#cell = cell
+  constructor(process: SandboxProcess, deps: HostedDeps) {
+    this.#process = process
     this.#deps = deps
   }
 
   get id(): string {
-    return this.#cell.record.id
+    return this.#process.record.id
   }
 
   get workdir(): string {
-    return this.#cell.workdir
+    return this.#process.workdir
   }
 
-  get doorPort(): number | undefined {
-    return this.#cell.doorPort
+  get socketPort(): number | undefined {
+    return this.#process.socketPort
   }
 
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
-    if (this.#isFrozen) throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
-    const folder = join(this.#cell.folder, 'exec')
+    if (this.#isFrozen) throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
+    const folder = join(this.#process.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
-    const room = await this.#cell.openRoom()
-    this.#rooms.add(room)
-    const tracked: Room = {
-      ...room,
+    const namespace = await this.#process.openNamespace()
+    this.#namespaces.add(namespace)
+    const tracked: CommandNamespace = {
+      ...namespace,
       close: async () => {
-        await room.close()
-        this.#rooms.delete(room)
+        await namespace.close()
+        this.#namespaces.delete(namespace)
       },
       reclaim: async () => {
-        const isReclaimed = (await room.reclaim?.()) === true
-        if (isReclaimed) this.#rooms.delete(room)
+        const isReclaimed = (await namespace.reclaim?.()) === true
+        if (isReclaimed) this.#namespaces.delete(namespace)
         return isReclaimed
       },
     }
-    // It may have been stopped while the room was made.
+    // The sandbox may have been stopped while the namespace was created.
     if (this.#stopping !== undefined || this.#isFrozen) {
       await tracked.close()
-      discardEntry(room.entry)
+      discardShell(namespace.shell)
       this.#assertAlive()
-      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
     }
-    return startExecution(
-      { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...this.#cell.env, ...spec.env } },
+    return startInNamespace(
+      { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...this.#process.env, ...spec.env } },
       {
         id: `x${(this.#execs += 1)}`,
         folder,
-        room: tracked,
-        countOutOfMemory: () => this.#cell.countOutOfMemory(),
+        namespace: tracked,
+        countOutOfMemory: () => this.#process.countOutOfMemory(),
         now: () => this.#deps.now(),
       },
     )
@@ -146,7 +149,7 @@ export class HostedSandbox implements Sandbox {
   async writeFile(path: string, data: string | Uint8Array, options: { mode?: number } = {}): Promise<void> {
     this.#assertAlive()
     const [place, mode] = [this.#path(path), options.mode ?? 0o644]
-    if (this.#cell.toolLead() === undefined) await replaceFile(place, data, mode)
+    if (this.#process.toolPrefix() === undefined) await replaceFile(place, data, mode)
     else await writeFileTo(this.#startHelper, place, data, mode)
   }
 
@@ -157,26 +160,26 @@ export class HostedSandbox implements Sandbox {
 
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
-    return this.#cell.stats()
+    return this.#process.stats()
   }
 
   async renew(leaseUntil: number): Promise<void> {
     this.#assertAlive()
-    this.#cell.record.leaseUntil = leaseUntil
-    await this.#deps.records.write(this.#cell.record)
+    this.#process.record.leaseUntil = leaseUntil
+    await this.#deps.records.write(this.#process.record)
   }
 
   async snapshot(name: string): Promise<void> {
     this.#assertAlive()
-    await this.#cell.snapshot(name)
+    await this.#process.snapshot(name)
   }
 
   async freeze(): Promise<void> {
     this.#assertAlive()
     this.#isFrozen = true
-    await Promise.all([...this.#rooms].map((room) => room.close()))
-    this.#rooms.clear()
-    await this.#cell.freeze()
+    await Promise.all([...this.#namespaces].map((namespace) => namespace.close()))
+    this.#namespaces.clear()
+    await this.#process.freeze()
   }
 
   stop(): Promise<void> {
@@ -185,8 +188,8 @@ export class HostedSandbox implements Sandbox {
   }
 
   async #end(): Promise<void> {
-    await Promise.all([...this.#rooms].map((room) => room.close()))
-    await this.#cell.close()
+    await Promise.all([...this.#namespaces].map((namespace) => namespace.close()))
+    await this.#process.close()
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -194,16 +197,16 @@ export class HostedSandbox implements Sandbox {
   }
 
   #path(path: string): string {
-    return isAbsolute(path) ? normalize(path) : join(this.#cell.workdir, path)
+    return isAbsolute(path) ? normalize(path) : join(this.#process.workdir, path)
   }
 
   #assertAlive(): void {
     if (this.#stopping !== undefined) throw new RolloutError('runtime.gone', `Sandbox ${this.id} was stopped`)
-    if (!this.#cell.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has vanished`)
+    if (!this.#process.isAlive()) throw new RolloutError('runtime.gone', `Sandbox ${this.id} has ended unexpectedly`)
   }
 
-  readonly #startHelper = (command: readonly [string, ...string[]]): Helper => {
-    const [file, ...args] = [...(this.#cell.toolLead() ?? []), ...command]
+  readonly #startHelper = (command: readonly [string, ...string[]]): HelperProcess => {
+    const [file, ...args] = [...(this.#process.toolPrefix() ?? []), ...command]
     const stdio: 'pipe'[] = ['pipe', 'pipe', 'pipe']
     const child = this.#deps.spawn(file!, args, { stdio, env: HOST_ENV, detached: true })
     const { stdin, stdout } = child as ChildProcessWithoutNullStreams
@@ -215,7 +218,7 @@ export class HostedSandbox implements Sandbox {
       child.once('error', (error) => resolve({ exitCode: 127, stderr: error.message }))
     })
     const kill = () => {
-      // Nobody reads it any more, and it would not end before it was read.
+      // The output has no reader any more, and the helper would wait for one.
       stdout.destroy()
       void killWithChildren(child.pid)
     }
@@ -223,7 +226,9 @@ export class HostedSandbox implements Sandbox {
   }
 }
 
-/** The same as `writeFileTo`, for files of this machine. What was there is taken away first, links too, not written to. */
+/**
+ * Does the same as `writeFileTo`, for files of this machine. Removes an existing file or link instead of writing to it.
+ */
 async function replaceFile(path: string, data: string | Uint8Array, mode: number): Promise<void> {
   try {
     await mkdir(dirname(path), { recursive: true })
@@ -236,7 +241,7 @@ async function replaceFile(path: string, data: string | Uint8Array, mode: number
   }
 }
 
-/** The tool itself is a child of what led into the sandbox. */
+/** The helper program is a child of the process that entered the sandbox. */
 async function killWithChildren(pid: number | undefined): Promise<void> {
   if (pid === undefined) return
   for (const each of [...(await childrenOf(pid)), pid]) {
@@ -245,8 +250,8 @@ async function killWithChildren(pid: number | undefined): Promise<void> {
   }
 }
 
-/** Raises the out-of-memory score of what follows, and leads into accounting groups. */
-export function joinLead(files: readonly string[]): string[] {
+/** Command prefix that raises the out-of-memory score and joins control groups. */
+export function joinPrefix(files: readonly string[]): string[] {
   const enter = 'while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 125; shift; n=$((n-1)); done'
   const script = `n=$1; shift; ${RAISE_OOM_SCORE}; ${enter}; exec "$@"`
   return ['/bin/sh', '-c', script, 'sh', String(files.length), ...files]

@@ -1,45 +1,54 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { discardEntry, type Entry, type Room } from './process/execution.ts'
+import { discardShell, type WaitingShell, type CommandNamespace } from './process/execution.ts'
 
-/** When the next place is made after one was taken: not while the command that took it starts. */
+/**
+ * Delay until the next namespace is created after one was acquired, so that it does not slow down the start of a
+ * command.
+ */
 const FILL_MS = 20
-/** When a place is made ready again: not before its last command's result is on its way, which starting a program delays. */
+/**
+ * Delay until a reclaimed namespace gets its next shell, so that starting a program does not delay the last command's
+ * result.
+ */
 const RENEW_MS = 3
-/** An agent that runs one command after the other needs one to run in and one that is being made ready. */
+/** An agent that runs one command after the other needs one namespace in use and one in preparation. */
 const MAX_IDLE = 2
 
-/** Where one command at a time can run, and nothing of it can hide. */
-export interface Place {
-  /** Whether nothing is left of what ran there; false whenever that is not certain. Asked when its first process has ended. */
+/** Runs one command at a time; no process of the command can leave it. */
+export interface ProcessNamespace {
+  /**
+   * Whether no process of the last command is left; false if that is not certain. Called after the command's first
+   * process ended.
+   */
   isEmpty(): Promise<boolean>
-  /** Ends it, with all that is there; resolves when nothing is left. */
+  /** Kills all processes; resolves when none is left. */
   end(): Promise<void>
 }
 
-interface PoolDeps<P extends Place> {
+interface PoolDeps<P extends ProcessNamespace> {
   make(): Promise<P>
-  /** Brings a shell to a place where nobody else is. */
-  enter(place: P): Promise<Entry>
+  /** Starts a shell in an empty namespace. */
+  enter(namespace: P): Promise<WaitingShell>
 }
 
-interface Furnished<P extends Place> {
-  place: P
-  entry: Entry
+interface Prepared<P extends ProcessNamespace> {
+  namespace: P
+  shell: WaitingShell
 }
 
-interface Idle<P extends Place> {
-  furnished: Promise<Furnished<P> | undefined>
+interface Idle<P extends ProcessNamespace> {
+  prepared: Promise<Prepared<P> | undefined>
   isReady: boolean
 }
 
 /**
- * Rooms that are ready before a command needs one. Making a place takes longer than most commands, so one that a command
- * left as it found it serves the next; where anything was left, or may have been, the place ends with the command.
+ * Keeps process namespaces ready. Creating a namespace takes longer than most commands, so a namespace that a command
+ * left empty is reused; a namespace that is not certainly empty ends with its command.
  */
-export class RoomPool<P extends Place> {
+export class NamespacePool<P extends ProcessNamespace> {
   readonly #deps: PoolDeps<P>
   readonly #idle: Idle<P>[] = []
-  #wanted = 1
+  #targetIdle = 1
   #isClosed = false
 
   constructor(deps: PoolDeps<P>) {
@@ -47,88 +56,88 @@ export class RoomPool<P extends Place> {
     this.#fill()
   }
 
-  async take(): Promise<Room> {
-    // Taken at once: whoever comes next must not get the same.
+  async acquire(): Promise<CommandNamespace> {
+    // Removed from the list at once, so that no other caller gets the same namespace.
     const at = Math.max(
       0,
       this.#idle.findIndex(({ isReady }) => isReady),
     )
     const [found] = this.#idle.splice(at, 1)
-    if (found?.isReady !== true) this.#wanted = MAX_IDLE
-    const ready = await found?.furnished
-    const isUsable = ready !== undefined && ready.entry.child.exitCode === null && ready.entry.child.signalCode === null
+    if (found?.isReady !== true) this.#targetIdle = MAX_IDLE
+    const ready = await found?.prepared
+    const isUsable = ready !== undefined && ready.shell.child.exitCode === null && ready.shell.child.signalCode === null
     if (ready !== undefined && !isUsable) await discard(ready)
-    const furnished = isUsable ? ready : await this.#furnish(await this.#deps.make())
+    const prepared = isUsable ? ready : await this.#addShell(await this.#deps.make())
     setTimeout(() => this.#fill(), FILL_MS).unref()
-    return this.#toRoom(furnished)
+    return this.#toCommandNamespace(prepared)
   }
 
-  /** Ends those that nobody has taken. */
+  /** Ends the namespaces that are not in use. */
   async close(): Promise<void> {
     this.#isClosed = true
     await Promise.all(
-      this.#idle.splice(0).map(async ({ furnished }) => {
-        const each = await furnished
+      this.#idle.splice(0).map(async ({ prepared }) => {
+        const each = await prepared
         if (each !== undefined) await discard(each)
       }),
     )
   }
 
-  #toRoom({ place, entry }: Furnished<P>): Room {
+  #toCommandNamespace({ namespace, shell }: Prepared<P>): CommandNamespace {
     let closing: Promise<void> | undefined
     let isReclaimed = false
     return {
-      entry,
+      shell,
       close: async () => {
-        if (!isReclaimed) await (closing ??= place.end())
+        if (!isReclaimed) await (closing ??= namespace.end())
       },
       reclaim: async () => {
-        if (this.#isClosed || closing !== undefined || !(await place.isEmpty())) return false
-        // Somebody may have wanted its end meanwhile.
+        if (this.#isClosed || closing !== undefined || !(await namespace.isEmpty())) return false
+        // `close` may have been called meanwhile.
         if (closing !== undefined) return false
         if (this.#isClosed || this.#idle.length >= MAX_IDLE) return false
         isReclaimed = true
-        this.#keep(sleep(RENEW_MS, place, { ref: false }))
+        this.#keep(sleep(RENEW_MS, namespace, { ref: false }))
         return true
       },
     }
   }
 
   #fill(): void {
-    while (!this.#isClosed && this.#idle.length < this.#wanted) this.#keep(this.#deps.make())
+    while (!this.#isClosed && this.#idle.length < this.#targetIdle) this.#keep(this.#deps.make())
   }
 
   #keep(making: Promise<P>): void {
-    const idle: Idle<P> = { isReady: false, furnished: this.#prepare(making) }
+    const idle: Idle<P> = { isReady: false, prepared: this.#prepare(making) }
     this.#idle.push(idle)
-    void idle.furnished.then((furnished) => {
-      idle.isReady = furnished !== undefined
+    void idle.prepared.then((prepared) => {
+      idle.isReady = prepared !== undefined
     })
   }
 
-  /** Undefined where it cannot be done; whoever wants it then tries again and is told why. */
-  async #prepare(making: Promise<P>): Promise<Furnished<P> | undefined> {
+  /** Undefined if preparation fails; `acquire` then tries again and throws the reason. */
+  async #prepare(making: Promise<P>): Promise<Prepared<P> | undefined> {
     try {
-      const place = await making
-      if (!this.#isClosed) return await this.#furnish(place)
-      await place.end()
+      const namespace = await making
+      if (!this.#isClosed) return await this.#addShell(namespace)
+      await namespace.end()
     } catch {
-      // As said above.
+      // See above.
     }
     return undefined
   }
 
-  async #furnish(place: P): Promise<Furnished<P>> {
+  async #addShell(namespace: P): Promise<Prepared<P>> {
     try {
-      return { place, entry: await this.#deps.enter(place) }
+      return { namespace, shell: await this.#deps.enter(namespace) }
     } catch (error) {
-      await place.end()
+      await namespace.end()
       throw error
     }
   }
 }
 
-async function discard({ place, entry }: Furnished<Place>): Promise<void> {
-  await place.end()
-  discardEntry(entry)
+async function discard({ namespace, shell }: Prepared<ProcessNamespace>): Promise<void> {
+  await namespace.end()
+  discardShell(shell)
 }

@@ -1,35 +1,38 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { childrenOf, isAlive, type ProcessRef, signalProcess } from './process/processes.ts'
-import type { Place } from './namespace-pool.ts'
+import type { ProcessNamespace } from './namespace-pool.ts'
 import type { SpawnedProcess } from './process/spawner.ts'
-import { endOf } from './process/started.ts'
+import { untilExit } from './process/started.ts'
 
-interface PlaceParts {
-  /** What made it, outside. */
+interface NamespaceParts {
+  /** The process outside that created the namespace. */
   child: SpawnedProcess
   first: ProcessRef
-  /** What the first process waits for, if anything. */
+  /** The child that the first process waits for, if any. */
   idle?: ProcessRef | undefined
-  /** Whether no command can make children that are not its own: else no place can be told to be empty. */
+  /**
+   * Whether commands cannot create processes that are not their own descendants; otherwise the namespace cannot be
+   * known to be empty.
+   */
   canTell: boolean
 }
 
-/** A process namespace. */
-export class HostedPlace implements Place {
+/** A process namespace of this machine. */
+export class HostedNamespace implements ProcessNamespace {
   readonly first: ProcessRef
-  readonly #parts: PlaceParts
+  readonly #parts: NamespaceParts
   readonly #ended: Promise<void>
 
-  constructor(parts: PlaceParts) {
+  constructor(parts: NamespaceParts) {
     this.first = parts.first
     this.#parts = parts
-    this.#ended = endOf(parts.child)
+    this.#ended = untilExit(parts.child)
   }
 
   /**
-   * Whoever outlives his parent here becomes a child of the first process, in the same step in which the parent ends; and
-   * there is no child of anybody outside, which the filter of system calls refuses. So when the command is gone, and the
-   * first process has no child but its own, nobody is there.
+   * A process whose parent ends becomes a child of the first process in the same step, and the seccomp filter rejects
+   * CLONE_PARENT, so no process has a parent outside. Therefore, when the command has ended and the first process has
+   * no child but its own, the namespace is empty.
    */
   async isEmpty(): Promise<boolean> {
     const { canTell, idle } = this.#parts
@@ -39,7 +42,7 @@ export class HostedPlace implements Place {
     return (idle === undefined || (await isAlive(idle))) && (await isAlive(this.first))
   }
 
-  /** The first process of a process namespace is gone only after all others. */
+  /** The first process of a process namespace ends after all others. */
   async end(): Promise<void> {
     await signalProcess(this.first, 'SIGKILL')
     await this.#ended

@@ -10,7 +10,7 @@ import { Records } from './records.ts'
 const dir = await mkdtemp(join(tmpdir(), 'polar-records-'))
 afterAll(() => rm(dir, { recursive: true, force: true }))
 
-test('what a process that is gone was making or removing is removed, and nobody else’s', async () => {
+test('list() removes drafts of dead processes only', async () => {
   const { pid: gone } = spawnSync('true')
   const folders = [gone, process.pid].map((pid) => join(dir, 'sandboxes', `.${pid}-${crypto.randomUUID()}`))
   for (const folder of folders) {
@@ -21,7 +21,7 @@ test('what a process that is gone was making or removing is removed, and nobody 
   expect(folders.map((folder) => existsSync(folder))).toEqual([false, true])
 })
 
-test('sandboxes that only showed whether one can be made are removed once their process is gone', async () => {
+test('removeLeftChecks() removes test sandboxes of dead processes', async () => {
   const { pid: gone } = spawnSync('true')
   const removed: string[] = []
   const ids = [`check-${gone}-1`, checkId(), `agent-${gone}-1`]

@@ -6,27 +6,27 @@ import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { SandboxInfo, SandboxSpec } from '../runtimes/runtime.ts'
-import type { CgroupPlaces } from './limits/cgroups.ts'
+import type { CgroupFolders } from './limits/cgroups.ts'
 import { identify, type ProcessRef } from './process/processes.ts'
 
 const FILE = 'sandbox.json'
 const ID = /^[A-Za-z0-9][A-Za-z0-9-]{0,62}$/
-/** A folder that is not one yet or not any more, by the process that makes or removes it. */
+/** Name of a folder that is being created or removed by the process with this pid. */
 const UNNAMED = /^\.(\d+)-[0-9a-f-]{36}$/
 
-/** What is written down about a sandbox, so that a process that knows nothing of it can take it away. */
+/** Stored data of a sandbox, with which another process can remove it. */
 export interface SandboxRecord extends SandboxInfo {
   schemaVersion: 1
-  /** Tells it from one of the same id elsewhere or at another time. */
+  /** Distinguishes sandboxes with the same id. */
   token: string
-  /** Ending these ends all of it. */
+  /** Killing these processes ends all others. */
   processes: readonly ProcessRef[]
-  cgroup?: CgroupPlaces
-  /** What it was started from, which must stay as long as it is there. */
+  cgroup?: CgroupFolders
+  /** Snapshot that the sandbox uses; it must not be removed. */
   snapshot?: string
 }
 
-/** The folders of one runtime's sandboxes: `sandboxes/<id>` for each, with its record. */
+/** The folders of one runtime's sandboxes: `sandboxes/<id>`, each with a record. */
 export class Records {
   readonly #dir: string
 
@@ -35,15 +35,16 @@ export class Records {
   }
 
   folderOf(id: string): string {
-    if (!ID.test(id)) throw new RolloutError('runtime.unsupported', 'A sandbox id is letters, digits and dashes')
+    if (!ID.test(id))
+      throw new RolloutError('runtime.unsupported', 'A sandbox id may contain only letters, digits and dashes')
     return join(this.#dir, id)
   }
 
-  /** Makes the folder and its record; the id must not be in use. */
+  /** Creates the folder and its record. Throws if the id is in use. */
   async create(spec: SandboxSpec, now: number): Promise<SandboxRecord> {
     const folder = this.folderOf(spec.id)
     await makeDirectories(this.#dir, 0o700)
-    // Complete before it has its name, so that nobody finds one that is half there.
+    // Renamed when complete, so that no process finds an incomplete folder.
     const draft = this.#unnamed()
     const { id, labels, leaseUntil, snapshot } = spec
     const record: SandboxRecord = {
@@ -54,7 +55,7 @@ export class Records {
       leaseUntil,
       startedAt: now,
       processes: [],
-      ...(snapshot !== undefined && { snapshot }),
+      snapshot,
     }
     await makeDirectories(draft, 0o700)
     await writeFile(join(draft, FILE), JSON.stringify(record), { mode: 0o600 })
@@ -64,7 +65,7 @@ export class Records {
       await removeTree(draft)
       const code = errnoOf(error)
       if (code !== 'EEXIST' && code !== 'ENOTEMPTY') throw error
-      throw new RolloutError('runtime.start-failed', `There is a sandbox ${spec.id} already`, { cause: error })
+      throw new RolloutError('runtime.start-failed', `Sandbox ${spec.id} already exists`, { cause: error })
     }
     return record
   }
@@ -76,7 +77,7 @@ export class Records {
     await rename(draft, path)
   }
 
-  /** Undefined when there is none. */
+  /** Returns undefined if there is no such sandbox. */
   async load(id: string): Promise<SandboxRecord | undefined> {
     try {
       return JSON.parse(await readFile(join(this.folderOf(id), FILE), 'utf8'))
@@ -86,19 +87,19 @@ export class Records {
     }
   }
 
-  /** Removes, too, what processes that are gone were just making or removing: nothing runs in those. */
+  /** Also removes folders that dead processes were creating or removing; no process runs in those. */
   async list(): Promise<SandboxInfo[]> {
     await this.#sweep()
     const records = await this.#all()
     return records.map(({ id, labels, leaseUntil, startedAt }) => ({ id, labels, leaseUntil, startedAt }))
   }
 
-  /** What sandboxes were started from. */
+  /** Names of the snapshots that sandboxes use. */
   async snapshotsInUse(): Promise<ReadonlySet<string>> {
     return new Set((await this.#all()).map(({ snapshot }) => snapshot).filter((name) => name !== undefined))
   }
 
-  /** Takes the folder away under another name, so that the id is free at once, and then removes it. */
+  /** Renames the folder first, so that the id is free at once. */
   async remove(id: string): Promise<void> {
     const trash = this.#unnamed()
     try {
@@ -129,8 +130,8 @@ export class Records {
 }
 
 /**
- * Removes a tree that a hostile program may have made: directories nobody may enter, and deeper than a path can say. No
- * process may be left that could still change it.
+ * Removes a tree of a hostile program: folders without permissions, and paths longer than the system's limit. No
+ * process may be left that could change the tree.
  */
 export async function removeTree(path: string): Promise<void> {
   if (await removeSmallTree(path)) return
@@ -142,16 +143,16 @@ export async function removeTree(path: string): Promise<void> {
   if (second.exitCode !== 0) throw new RolloutError('runtime.start-failed', `Cannot remove ${path}: ${second.stderr}`)
 }
 
-/** What a process of its own would cost more for. */
+/** Limits of a tree that this process removes by itself; a larger one is removed by `rm`. */
 const SMALL_ENTRIES = 64
 const SMALL_DEPTH = 8
 
-/** False where there is more than a little, or anything that is not plain: then the rest is for others to remove. */
+/** Returns false for a large or unusual tree; `rm` then removes the rest. */
 async function removeSmallTree(path: string): Promise<boolean> {
   let left = SMALL_ENTRIES
   const remove = async (place: string, device: number, depth: number): Promise<void> => {
     const stats = await lstat(place)
-    if ((left -= 1) < 0 || depth > SMALL_DEPTH || stats.dev !== device) throw new RangeError('more than a little')
+    if ((left -= 1) < 0 || depth > SMALL_DEPTH || stats.dev !== device) throw new RangeError('too large')
     if (!stats.isDirectory()) return unlink(place)
     for (const name of await readdir(place)) await remove(join(place, name), device, depth + 1)
     await rmdir(place)

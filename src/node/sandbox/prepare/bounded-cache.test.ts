@@ -28,7 +28,7 @@ async function make(name: string): Promise<void> {
 const folders = async (): Promise<string[]> =>
   (await readdir(dir, { withFileTypes: true })).filter((file) => file.isDirectory()).map(({ name }) => name)
 
-test('the least recently used go when there is too much, but none that was used in the last minutes', async () => {
+test('keep() evicts the least recently used entries over the size limit, but none that was used in the last minutes', async () => {
   await make('a')
   now += MINUTE
   await make('b')
@@ -41,14 +41,14 @@ test('the least recently used go when there is too much, but none that was used 
   expect([await cache.has('a'), await cache.has('b')]).toEqual([true, false])
 })
 
-test('what nobody has used for long goes, however small', async () => {
+test('keep() evicts entries that were not used for long, whatever their size', async () => {
   await make('a')
   now += 25 * 60 * MINUTE
   await make('b')
   expect(await folders()).toEqual(['b'])
 })
 
-test('what is in use or being made stays, and what a process left half done goes', async () => {
+test('keep() keeps entries in use and in creation, and removes incomplete entries of dead processes', async () => {
   await make('used')
   await make('made')
   await mkdir(cache.pathOf('half'))
@@ -61,7 +61,7 @@ test('what is in use or being made stays, and what a process left half done goes
   expect(await folders()).toEqual(['made', 'new', 'other', 'used'])
 })
 
-test('two who want the same take turns, and one that gives up meanwhile leaves the turn to others', async () => {
+test('exclusively() runs one caller at a time, and an aborted caller does not block the others', async () => {
   const done: string[] = []
   const begun = Promise.withResolvers<void>()
   const { promise: first, resolve } = Promise.withResolvers<void>()

@@ -7,20 +7,23 @@ import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 
 export interface CacheLimits {
-  /** Of all entries together. Those of the last minutes stay all the same: somebody may be reading them. */
+  /**
+   * Limit of all entries together. Entries that were used in the last minutes are kept in any case, because they may be
+   * in use.
+   */
   maxBytes: number
-  /** Since an entry was used last. */
+  /** Maximum time since the last use of an entry. */
   maxAgeMs: number
 }
 
-/** What was used this lately may be in use still, perhaps by another process. */
+/** An entry that was used within this time may still be in use, possibly by another process. */
 const IN_USE_MS = 15 * 60_000
 const LOCK_POLL_MS = 100
 
 /**
- * Folders that can be made again, in one folder, the least recently used of which go when there are too many. Any number of
- * processes may share it. An entry `x` is the folder `x` and the file `x.json`, which says how large it is and, by its time
- * of change, when it was used last; without that file the folder is not whole.
+ * Folders that can be recreated; the least recently used ones are removed when they exceed the limits. Several
+ * processes may share the cache. An entry `x` is the folder `x` and the file `x.json`, which holds its size; the
+ * modification time of that file is the time of the last use. Without the file, the folder is incomplete.
  */
 export class BoundedCache {
   readonly #dir: string
@@ -39,7 +42,7 @@ export class BoundedCache {
     return join(this.#dir, name)
   }
 
-  /** Marks it as used for as long as the work takes; before anything is known of whether it is there. */
+  /** Marks an entry as in use during `work`, whether or not it exists yet. */
   async using<T>(name: string, work: () => Promise<T>): Promise<T> {
     this.#inUse.set(name, (this.#inUse.get(name) ?? 0) + 1)
     try {
@@ -54,11 +57,11 @@ export class BoundedCache {
   }
 
   async has(name: string): Promise<boolean> {
-    // The file is written last, and taken away first.
+    // The file is written last and removed first.
     return (await stat(this.#noteOf(name)).catch(() => undefined)) !== undefined
   }
 
-  /** One at a time for each entry, whichever process; waits for whoever is at it. */
+  /** Runs `work` while holding the lock of an entry, over all processes. */
   async exclusively<T>(name: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
     await makeDirectories(this.#dir, 0o700)
     let lock: LockFile | undefined
@@ -74,7 +77,7 @@ export class BoundedCache {
     }
   }
 
-  /** Notes that the folder is whole, and how large it is by now; then others make room for it. */
+  /** Marks the folder as complete and stores its size; then removes entries over the limits. */
   async keep(name: string): Promise<void> {
     const { stdout } = await runProgram(['du', '-sk', '--', this.pathOf(name)], { env: { PATH: '/usr/bin:/bin' } })
     const bytes = (Number.parseInt(stdout, 10) || 0) * 1024
@@ -99,7 +102,7 @@ export class BoundedCache {
     }
   }
 
-  /** Whether it is gone; one that somebody works on, or has just used, stays. */
+  /** Returns whether the entry was removed. Keeps an entry that is locked or was just used. */
   async #remove(name: string, usedAt: number): Promise<boolean> {
     const lock = await this.#tryLock(name)
     if (lock === undefined) return false
@@ -125,7 +128,7 @@ export class BoundedCache {
           const { bytes } = JSON.parse(await readFile(path, 'utf8')) as { bytes: number }
           return { name: file.slice(0, -'.json'.length), bytes, usedAt: (await stat(path)).mtimeMs }
         } catch {
-          // Somebody else has just removed it.
+          // Another process has just removed the entry.
           return undefined
         }
       }),
@@ -133,7 +136,7 @@ export class BoundedCache {
     return entries.filter((entry) => entry !== undefined)
   }
 
-  /** Of processes that died; those that somebody is making are locked. */
+  /** Returns incomplete folders: those of dead processes, and those that are locked and being created. */
   async #listUnfinished(): Promise<string[]> {
     const files = await readdir(this.#dir, { withFileTypes: true })
     const names = new Set(files.map(({ name }) => name))

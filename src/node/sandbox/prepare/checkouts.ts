@@ -4,14 +4,14 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { CheckoutAction } from '../../../model/task.ts'
 import { BoundedCache, type CacheLimits } from './bounded-cache.ts'
 import { accessTo, type GitCredential } from './git-access.ts'
-import { runGit, withoutLogin } from './git.ts'
+import { runUntrustedGit, withoutLogin } from './git.ts'
 import type { Sandbox } from '../runtimes/runtime.ts'
 
 export interface CheckoutsDeps {
-  /** Where mirrors and checkouts are kept. Processes with the same folder share them. */
+  /** Folder of mirrors and checkouts. Processes with the same folder share them. */
   dir: string
   limits: CacheLimits
-  /** Ours: where git and certificates are found. */
+  /** Environment of this process, for git and certificates. */
   env: Readonly<Record<string, string | undefined>>
   /** The only credentials for repositories; absent: none. */
   credentials?: readonly GitCredential[]
@@ -19,12 +19,12 @@ export interface CheckoutsDeps {
   now(): number
 }
 
-type Wanted = Pick<CheckoutAction, 'repository' | 'commit' | 'depth'>
+type CheckoutSource = Pick<CheckoutAction, 'repository' | 'commit' | 'depth'>
 
 /**
- * Puts repositories into sandboxes. Of each there is a mirror on this machine, which is asked first, and each commit that
- * was wanted is kept checked out, so that the next sandbox costs a copy. A sandbox sees neither mirror nor network, and
- * in its copy there are that commit and those before it only: no branches, no tags, no address.
+ * Copies repositories into sandboxes. Each repository has a local mirror, and each requested commit stays checked out,
+ * so that the next sandbox costs one copy. A sandbox sees neither mirror nor network; its copy contains the commit and
+ * its ancestors only, without branches, tags or remotes.
  */
 export class Checkouts {
   readonly #deps: CheckoutsDeps
@@ -36,24 +36,28 @@ export class Checkouts {
   }
 
   /**
-   * Throws RolloutError `config.invalid` for a commit that the repository does not have, `runtime.prepare-failed` when it
-   * cannot be reached.
+   * Throws RolloutError `config.invalid` for a commit that the repository does not have, `runtime.prepare-failed` if
+   * the repository cannot be reached.
    */
-  async upload(wanted: Wanted & Pick<CheckoutAction, 'target'>, sandbox: Sandbox, signal: AbortSignal): Promise<void> {
-    const name = `tree-${digest([wanted.repository, wanted.commit, wanted.depth ?? null])}`
+  async upload(
+    source: CheckoutSource & Pick<CheckoutAction, 'target'>,
+    sandbox: Sandbox,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const name = `tree-${digest([source.repository, source.commit, source.depth ?? null])}`
     await this.#cache.using(name, async () => {
-      // Somebody who cleans up may have come between.
+      // Another process may have evicted the entry meanwhile.
       while (!(await this.#cache.has(name))) {
         await this.#cache.exclusively(name, signal, async () => {
-          if (!(await this.#cache.has(name))) await this.#checkOut(name, wanted, signal)
+          if (!(await this.#cache.has(name))) await this.#checkOut(name, source, signal)
         })
       }
-      await sandbox.upload(this.#cache.pathOf(name), wanted.target, signal)
+      await sandbox.upload(this.#cache.pathOf(name), source.target, signal)
     })
   }
 
-  async #checkOut(name: string, { repository, commit, depth }: Wanted, signal: AbortSignal): Promise<void> {
-    // Refuses a repository that git may not reach before anything is made for it.
+  async #checkOut(name: string, { repository, commit, depth }: CheckoutSource, signal: AbortSignal): Promise<void> {
+    // Throws for a repository that git may not reach, before anything is created for it.
     accessTo(repository, this.#deps.credentials ?? [])
     const mirror = `mirror-${digest([repository])}`
     const folder = this.#cache.pathOf(name)
@@ -70,10 +74,10 @@ export class Checkouts {
     await this.#cache.keep(name)
   }
 
-  /** Asks the repository itself only for what is not there. */
+  /** Fetches from the repository only if the mirror does not have the commit. */
   async #updateMirror(
     mirror: string,
-    { repository, commit }: Pick<Wanted, 'repository' | 'commit'>,
+    { repository, commit }: Pick<CheckoutSource, 'repository' | 'commit'>,
     signal: AbortSignal,
   ): Promise<void> {
     const folder = this.#cache.pathOf(mirror)
@@ -90,10 +94,10 @@ export class Checkouts {
     })
   }
 
-  /** One that no branch or tag leads to, as of a pull request; most servers give it to who knows its name. */
+  /** Fetches a commit that no branch or tag contains, such as of a pull request; most servers permit that. */
   async #fetchAlone(
     folder: string,
-    { repository, commit }: Pick<Wanted, 'repository' | 'commit'>,
+    { repository, commit }: Pick<CheckoutSource, 'repository' | 'commit'>,
     signal: AbortSignal,
   ): Promise<void> {
     const spec = `${commit}:refs/polar/${commit}`
@@ -101,7 +105,7 @@ export class Checkouts {
       await this.#git(signal, ['-C', folder, 'fetch', ...FETCH, '--no-tags', '--', repository, spec], repository)
     } catch (cause) {
       signal.throwIfAborted()
-      const message = `There is no commit ${commit} in ${withoutLogin(repository)}, or it may not be read.`
+      const message = `${withoutLogin(repository)} has no commit ${commit}, or it cannot be read.`
       throw new RolloutError('config.invalid', message, { cause })
     }
   }
@@ -114,10 +118,10 @@ export class Checkouts {
     )
   }
 
-  /** `remote`: the only repository that this command may talk to. */
+  /** `remote` is the only repository that git may access. */
   async #git(signal: AbortSignal, args: readonly string[], remote?: string): Promise<string> {
     const { env, credentials = [] } = this.#deps
-    return runGit(args, { env, signal, credentials, ...(remote !== undefined && { remote }) })
+    return runUntrustedGit(args, { env, signal, credentials, remote })
   }
 }
 

@@ -24,7 +24,7 @@ describe('accessTo()', () => {
       expect(() => accessTo(repository, credentials), repository).toThrow(/https or ssh/)
   })
 
-  test('gives the token of the very host and port', () => {
+  test('returns the token of exactly the host and port', () => {
     expect(tokenFor('https://github.com/x')).toBe('github-token')
     expect(tokenFor('https://github.com:443/x')).toBe('github-token')
     expect(tokenFor('https://git.example:8443/x')).toBe('example-token')
@@ -32,7 +32,7 @@ describe('accessTo()', () => {
       expect(tokenFor(`https://${host}/x`), host).toBeUndefined()
   })
 
-  test('gives the key of an ssh host, quoted for ssh and for the shell', () => {
+  test('returns the key of an ssh host, quoted for ssh and for the shell', () => {
     const { env } = accessTo('ssh://git@git.example:22/x', credentials)
     expect(env['GIT_SSH_COMMAND']).toContain(String.raw`'IdentityFile="/k/100%%\""'`)
     expect(env['POLAR_GIT_TOKEN']).toBeUndefined()

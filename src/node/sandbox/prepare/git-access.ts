@@ -1,20 +1,20 @@
 import { shellWord } from '../../../lib/process/shell-word.ts'
 import { RolloutError } from '../../../model/failure.ts'
 
-/** A login for the repositories of one host, as the operator's configuration names it. */
+/** A credential for the repositories of one host, from the operator's configuration. */
 export type GitCredential =
   | { kind: 'token'; host: string; user: string; token: string }
   | { kind: 'ssh'; host: string; keyFile: string; knownHostsFile: string }
 
-/** Settings and environment variables that git is started with. Secrets are in the environment, which `ps` does not show. */
+/** Settings and environment variables of git. Secrets are in the environment, which `ps` does not show. */
 export interface GitAccess {
   settings: readonly string[]
   env: Readonly<Record<string, string>>
 }
 
 /**
- * What git may use to reach a repository: the one transport of its URL, and the credential of its host where there is one.
- * Without a repository git may use no transport at all. Throws `config.invalid` for an ssh host without a key.
+ * Returns what git may use to reach a repository: only the transport of its URL, and the credential of its host if
+ * there is one. Without a repository, git may use no transport. Throws `config.invalid` for an ssh host without a key.
  */
 export function accessTo(repository: string | undefined, credentials: readonly GitCredential[]): GitAccess {
   if (repository === undefined) return { settings: NO_TRANSPORT, env: {} }
@@ -22,13 +22,16 @@ export function accessTo(repository: string | undefined, credentials: readonly G
   const url = URL.parse(repository)
   if (url?.protocol === 'https:') return accessByToken(url, credentials)
   if (url?.protocol === 'ssh:') return accessByKey(url, credentials)
-  throw new RolloutError('config.invalid', 'A checkout comes from an https or ssh URL or from a path of the node.')
+  throw new RolloutError(
+    'config.invalid',
+    'The repository of a checkout must be an https or ssh URL or a path of the node.',
+  )
 }
 
 function accessByToken(url: URL, credentials: readonly GitCredential[]): GitAccess {
   const found = credentials.find((one) => one.kind === 'token' && isHost(one.host, url))
   if (found?.kind !== 'token') return { settings: only('https'), env: {} }
-  // Git asks the helper only for the very host and port in the name of the setting, also after a redirect.
+  // Git uses the helper only for exactly this host and port, also after a redirect.
   const settings = [
     ['credential.helper', ''],
     [`credential.https://${url.host}.helper`, HELPER],
@@ -73,7 +76,7 @@ function only(transport: 'https' | 'ssh' | 'file'): string[] {
 const HELPER =
   '!f() { test "$1" = get && printf "username=%s\\npassword=%s\\n" "$POLAR_GIT_USER" "$POLAR_GIT_TOKEN"; }; f'
 
-/** One key and one list of known hosts; no agent, no other way to log in, no questions. */
+/** One key and one list of known hosts; no agent, no other authentication, no prompts. */
 const SSH_OPTIONS = [
   'BatchMode=yes',
   'ConnectTimeout=30',
@@ -95,7 +98,7 @@ function isHost(host: string, url: URL): boolean {
   return own.hostname.toLowerCase() === url.hostname.toLowerCase() && portOf(own) === portOf(url)
 }
 
-/** In the configuration of ssh, `%` begins a variable and white space ends a path without quotes. */
+/** In ssh's configuration, `%` begins a variable, and white space ends a path without quotes. */
 function sshPath(path: string): string {
   return `"${path.replaceAll('%', '%%').replaceAll(/["\\]/g, String.raw`\$&`)}"`
 }

@@ -3,35 +3,36 @@ import { RolloutError } from '../../../model/failure.ts'
 import { accessTo, type GitCredential } from './git-access.ts'
 
 export interface GitOptions {
-  /** Ours, of which git sees only what it takes to reach a repository. */
+  /** Environment of this process; git sees only the variables that it needs to reach a repository. */
   env: Readonly<Record<string, string | undefined>>
   signal: AbortSignal
-  /** The only repository that git may talk to; absent: none. */
+  /** The only repository that git may access; absent: none. */
   remote?: string
   /** Absent: none. */
   credentials?: readonly GitCredential[]
 }
 
-/** How much of what a failed command wrote is told. */
+/** Length of a failed command's output in messages. */
 const TOLD_CHARACTERS = 2000
 
 /**
- * Runs git on an untrusted repository: no hooks, no settings of the machine or the user, no transport but that of `remote`,
- * no credentials but those given (no credential helper, `.netrc`, ssh agent, ssh configuration or Kerberos ticket of the
- * user), no questions. Returns what git printed. Throws RolloutError `runtime.prepare-failed`, or `config.invalid` for a
- * remote that git must not talk to. When the signal fires, all processes of git have ended before this rejects.
+ * Runs git on an untrusted repository: no hooks, no settings of the machine or the user, no transport but that of
+ * `remote`, no credentials but the given ones (no credential helper, `.netrc`, ssh agent, ssh configuration or Kerberos
+ * ticket of the user), no prompts. Returns the output. Throws RolloutError `runtime.prepare-failed`, or
+ * `config.invalid` for a remote that git must not access. When the signal is aborted, all processes of git have ended
+ * before this rejects.
  */
-export async function runGit(args: readonly string[], options: GitOptions): Promise<string> {
+export async function runUntrustedGit(args: readonly string[], options: GitOptions): Promise<string> {
   const { env, signal } = options
   signal.throwIfAborted()
   const access = accessTo(options.remote, options.credentials ?? [])
-  // Others than we must be able to read what is checked out, whatever our own mask is.
+  // Other users must be able to read the checkout, whatever our umask is.
   const settings = [...SETTINGS, ...access.settings]
   const command = ['-c', 'umask 022; exec git "$@"', 'git', ...settings.flatMap((one) => ['-c', one]), ...args]
   const child = spawn('/bin/sh', command, {
     env: { ...pick(env, KEPT), ...VARIABLES, ...access.env },
     stdio: ['ignore', 'pipe', 'pipe'],
-    // A group, by which what fetches on git's behalf ends with it.
+    // A process group, so that git's helper processes can be killed too.
     detached: true,
   })
   let [stdout, stderr] = ['', '']
@@ -52,7 +53,7 @@ export async function runGit(args: readonly string[], options: GitOptions): Prom
   }
 }
 
-/** A URL, or text with some, without names and passwords. */
+/** Removes user names and passwords from URLs in a text. */
 export function withoutLogin(text: string): string {
   return text.replaceAll(/(\w+:\/\/)[^\s/@']*@/g, '$1')
 }
@@ -66,14 +67,14 @@ const SETTINGS = [
   'submodule.recurse=false',
   'fetch.recurseSubmodules=false',
   'protocol.version=2',
-  // With a Kerberos ticket of the user, git could log in without any credential.
+  // With a Kerberos ticket of the user, git could authenticate without a credential.
   'http.emptyAuth=false',
-  // Nothing goes on in the background, and what is not referred to stays.
+  // No background jobs, and no removal of unreferenced objects.
   'gc.auto=0',
   'maintenance.auto=false',
   'advice.detachedHead=false',
   'init.defaultBranch=main',
-  // A server that goes silent is given up.
+  // A server that sends nothing is abandoned.
   'http.lowSpeedLimit=1000',
   'http.lowSpeedTime=60',
 ]
@@ -84,9 +85,9 @@ const VARIABLES = {
   GIT_ATTR_NOSYSTEM: '1',
   GIT_TERMINAL_PROMPT: '0',
   GIT_ASKPASS: '/bin/false',
-  // Replaced where a key is named.
+  // Replaced if there is a key.
   GIT_SSH_COMMAND: '/bin/false',
-  // Not a folder: there is no `.netrc` in it, and no other file of the user.
+  // Not a folder, so it contains no `.netrc` and no other file of the user.
   HOME: '/dev/null',
   KRB5CCNAME: 'FILE:/dev/null',
   LC_ALL: 'C',
@@ -112,6 +113,6 @@ function killGroup(pid: number): void {
   try {
     process.kill(-pid, 'SIGKILL')
   } catch {
-    // It is gone already.
+    // The group has already ended.
   }
 }

@@ -3,7 +3,7 @@ import { PrepareAction } from '../../../model/task.ts'
 import { prepareSandbox } from './prepare-sandbox.ts'
 import type { ExecSpec, Execution, Sandbox } from '../runtimes/runtime.ts'
 
-/** Only what preparing asks of a sandbox; each command ends with the next of the exit codes. */
+/** Only the members that prepareSandbox() uses; each command exits with the next of the exit codes. */
 function sandboxOf(exitCodes: number[]): { sandbox: Sandbox; done: string[] } {
   const done: string[] = []
   const exec = async ({ command, leftovers }: ExecSpec): Promise<Execution> => {
@@ -36,13 +36,13 @@ const steps = [
   { type: 'exec', command: 'install', max_attempts: 3 },
 ].map((step) => PrepareAction.parse(step))
 
-test('steps run in order; one that fails is tried again, and what it starts is kept', async () => {
+test('steps run in order; a failed step is retried, and processes that a step starts are kept', async () => {
   const { sandbox, done } = sandboxOf([1, 1, 0])
   await prepareSandbox(sandbox, steps, AbortSignal.timeout(1000))
   expect(done).toEqual(['/data/repo to /work', 'install (keep)', 'install (keep)', 'install (keep)'])
 })
 
-test('a step that never succeeds is named with its last words, and nothing after it runs', async () => {
+test('a step that never succeeds is named with its last output, and no later step runs', async () => {
   const { sandbox, done } = sandboxOf([7, 7, 7])
   const after = PrepareAction.parse({ type: 'exec', command: 'never' })
   await expect(prepareSandbox(sandbox, [...steps, after], AbortSignal.timeout(1000))).rejects.toMatchObject({
@@ -52,7 +52,7 @@ test('a step that never succeeds is named with its last words, and nothing after
   expect(done).not.toContain('never (keep)')
 })
 
-test('a session that ends meanwhile is not kept waiting by a step that waits to be tried again', async () => {
+test('a session that ends does not wait for the retry of a step', async () => {
   const { sandbox } = sandboxOf([1, 1, 1])
   const slow = PrepareAction.parse({ type: 'exec', command: 'install', max_attempts: 3, retry_backoff_seconds: 60 })
   await expect(prepareSandbox(sandbox, [slow], AbortSignal.timeout(20))).rejects.toMatchObject({ name: 'AbortError' })

@@ -13,16 +13,16 @@ type ExecAction = Extract<PrepareAction, { type: 'exec' }>
 const LONGEST_BACKOFF_MS = 5000
 
 export interface PrepareOptions {
-  /** In the environment of every command, under what the step itself says. */
+  /** Environment of every command; variables of a step take precedence. */
   env?: Readonly<Record<string, string>>
 }
 
 export interface PrepareDeps {
-  /** Who puts repositories into sandboxes; absent: a step that wants one is refused. */
+  /** Uploads repositories; absent: checkout steps are rejected. */
   checkouts?: Pick<Checkouts, 'upload'>
 }
 
-/** Makes a sandbox ready, step by step. Throws `runtime.prepare-failed` with what the step said. */
+/** Runs the prepare steps in order. Throws `runtime.prepare-failed` with the output of the failed step. */
 export async function prepareSandbox(
   sandbox: Sandbox,
   actions: readonly PrepareAction[],
@@ -41,7 +41,7 @@ export async function prepareSandbox(
         break
       case 'checkout':
         if (checkouts === undefined)
-          throw new RolloutError('config.invalid', `Prepare step ${index + 1}: no repositories can be had here.`)
+          throw new RolloutError('config.invalid', `Prepare step ${index + 1}: checkouts are not available here.`)
         await checkouts.upload(action, sandbox, signal)
         break
       case 'exec':
@@ -76,13 +76,13 @@ async function execWithRetries(
   }
 }
 
-/** Why it failed; undefined when it did not. */
+/** Returns the reason of a failure. */
 async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSignal): Promise<string | undefined> {
   const execution = await sandbox.exec({
     command: ['/bin/sh', '-c', action.command],
-    ...(action.cwd == null ? {} : { cwd: action.cwd }),
-    ...(action.env == null ? {} : { env: action.env }),
-    // A server that a step starts is there for the harness.
+    cwd: action.cwd ?? undefined,
+    env: action.env ?? undefined,
+    // A server that a step starts serves the harness.
     leftovers: 'keep',
   })
   const kill = (): void => void execution.kill()
@@ -92,7 +92,7 @@ async function execOnce(sandbox: Sandbox, action: ExecAction, signal: AbortSigna
     signal.throwIfAborted()
     if (exitCode === 0) return undefined
     const how = exitCode === null ? `was ended by ${by}` : `exited with ${exitCode}`
-    return `${JSON.stringify(action.command)} ${how}: ${(await readOutputEnd(execution)) || 'it said nothing'}`
+    return `${JSON.stringify(action.command)} ${how}: ${(await readOutputEnd(execution)) || 'no output'}`
   } finally {
     signal.removeEventListener('abort', kill)
   }

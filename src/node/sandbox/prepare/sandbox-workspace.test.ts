@@ -14,7 +14,7 @@ afterEach(() => rm(dir, { recursive: true, force: true }))
 
 const LIMITS = { maxBytes: 1000, maxFiles: 10 }
 
-/** A sandbox whose copies are what `make` makes. */
+/** A sandbox whose downloads are created by `make`. */
 function workspaceOf(make: (target: string) => Promise<void>) {
   const sandbox: Pick<Sandbox, 'workdir' | 'download'> = {
     workdir: '/workspace',
@@ -23,7 +23,7 @@ function workspaceOf(make: (target: string) => Promise<void>) {
   return toWorkspace(sandbox as Sandbox, new AbortController().signal)
 }
 
-test('download() refuses a link in place of a file, so that reading the copy reads nothing of this machine', async () => {
+test('download() rejects a link in place of a file, so that reading the copy reads no file of this machine', async () => {
   const workspace = workspaceOf((target) => symlink(join(dir, 'secret'), target))
   const target = join(dir, 'answer.txt')
   await expect(workspace.download('answer.txt', target, LIMITS)).rejects.toMatchObject({
@@ -33,7 +33,7 @@ test('download() refuses a link in place of a file, so that reading the copy rea
   expect(await readFile(join(dir, 'secret'), 'utf8')).toBe('a file of this machine')
 })
 
-test('download() gives a tree without links and reports those it leaves out; it keeps links when asked to', async () => {
+test('download() returns a tree without links and reports the omitted links; it keeps links with links: keep', async () => {
   const workspace = workspaceOf(async (target) => {
     await mkdir(target)
     await writeFile(join(target, 'a'), 'one')

@@ -5,9 +5,9 @@ import type { CommandResult, DownloadOptions, LeftOut, Workspace, WorkspaceComma
 import { toPlainTree } from '../../../trajectory/grading/plain-tree.ts'
 import type { Sandbox } from '../runtimes/runtime.ts'
 
-const USUAL_OUTPUT_BYTES = 4 * 1024 * 1024
+const DEFAULT_OUTPUT_BYTES = 4 * 1024 * 1024
 
-/** A sandbox as evaluators see it. All that is under way ends when the signal fires. */
+/** Adapts a sandbox for evaluators. All operations end when the signal is aborted. */
 export function toWorkspace(sandbox: Sandbox, signal: AbortSignal): Workspace {
   return {
     workdir: sandbox.workdir,
@@ -39,7 +39,7 @@ async function download(
 
 async function run(sandbox: Sandbox, command: WorkspaceCommand, signal: AbortSignal): Promise<CommandResult> {
   signal.throwIfAborted()
-  const execution = await sandbox.exec({ outputBytes: USUAL_OUTPUT_BYTES, ...command, leftovers: 'end' })
+  const execution = await sandbox.exec({ outputBytes: DEFAULT_OUTPUT_BYTES, ...command, leftovers: 'end' })
   const kill = (): void => void execution.kill()
   signal.addEventListener('abort', kill, { once: true })
   try {

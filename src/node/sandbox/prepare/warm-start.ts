@@ -1,4 +1,5 @@
 import { createHash } from 'node:crypto'
+import { orAborted } from '../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { PrepareAction } from '../../../model/task.ts'
 import { digestTree } from '../../harness/install/digest-tree.ts'
@@ -6,28 +7,30 @@ import { prepareSandbox, type PrepareDeps, type PrepareOptions } from './prepare
 import type { Runtime, Sandbox, SandboxSpec } from '../runtimes/runtime.ts'
 import { namesSession } from '../../session/session-environment.ts'
 
-/** A sandbox that is ready, and whether its preparation was found done. */
+/** A prepared sandbox, and whether it was started from a snapshot. */
 export interface PreparedSandbox {
   sandbox: Sandbox
   isWarm: boolean
 }
 
 export interface StartOptions extends PrepareOptions {
-  /** Whether the steps start processes, which no snapshot keeps. Absent: no. */
+  /** Whether the steps start processes, which a snapshot does not contain. Absent: no. */
   startsProcesses?: boolean
 }
 
 /**
- * Starts sandboxes that have been prepared. The first of a kind pays for the preparation; what it left on disk is kept
- * under a name made of the steps, the files they bring and the image, and the next ones begin there. Two that come at the
- * same time prepare once. Steps that start a process or depend on more than their words must not be warmed.
+ * Starts prepared sandboxes. The first sandbox runs the prepare steps; its files are stored as a snapshot, named by the
+ * steps, the uploaded files and the image, and later sandboxes start from it. Concurrent starts prepare once. Steps
+ * that start a process or depend on the session cannot be reused.
  */
 export class WarmStarts {
   readonly #runtime: Runtime
   readonly #deps: PrepareDeps
-  /** Snapshots that are being looked for or made; they settle when somebody else may try, and never reject. */
+  /**
+   * Snapshots that are being looked up or created. The promises resolve when another caller may try, and never reject.
+   */
   readonly #underway = new Map<string, Promise<void>>()
-  /** Those that were there the last time. */
+  /** Snapshots that existed at their last use. */
   readonly #ready = new Set<string>()
 
   constructor(runtime: Runtime, deps: PrepareDeps = {}) {
@@ -54,11 +57,11 @@ export class WarmStarts {
       }
       const underway = this.#underway.get(snapshot)
       if (underway === undefined) return this.#startFirst(spec, { snapshot, actions, options }, signal)
-      await untilAborted(underway, signal)
+      await orAborted(underway, signal)
     }
   }
 
-  /** Others wait meanwhile. Called without a pause since nobody was found to be underway. */
+  /** Other callers wait meanwhile. Must be called in the same tick in which no promise was found in `#underway`. */
   async #startFirst(
     spec: SandboxSpec,
     { snapshot, actions, options }: { snapshot: string; actions: readonly PrepareAction[]; options: PrepareOptions },
@@ -103,7 +106,7 @@ export class WarmStarts {
   }
 }
 
-/** Being slower next time is no reason to fail now. */
+/** A failed snapshot only makes the next start slower. */
 function isKept(sandbox: Sandbox, snapshot: string): Promise<boolean> {
   return sandbox.snapshot(snapshot).then(
     () => true,
@@ -111,22 +114,12 @@ function isKept(sandbox: Sandbox, snapshot: string): Promise<boolean> {
   )
 }
 
-async function untilAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
-  signal.throwIfAborted()
-  const { promise, resolve } = Promise.withResolvers<void>()
-  const stop = (): void => resolve()
-  signal.addEventListener('abort', stop, { once: true })
-  await Promise.race([work, promise])
-  signal.removeEventListener('abort', stop)
-  signal.throwIfAborted()
-}
-
 async function snapshotName(spec: SandboxSpec, actions: readonly PrepareAction[]): Promise<string> {
   const hash = createHash('sha256')
   hash.update(JSON.stringify([spec.image ?? null, spec.workdir, spec.snapshot ?? null, spec.env, spec.mounts]))
   for (const action of actions) {
     hash.update(JSON.stringify(action))
-    // What a commit is does not change, and a command is its words.
+    // A commit never changes, and a command is identified by its text.
     if (action.type === 'upload_file' || action.type === 'upload_dir') hash.update(await digestTree(action.source))
   }
   return `prepared-${hash.digest('hex').slice(0, 40)}`

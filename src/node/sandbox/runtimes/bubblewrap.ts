@@ -4,23 +4,28 @@ import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import type { Plug } from '../../../lib/plug.ts'
 import { runProgram } from '../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import { findCallFilter } from '../linux/limits/seccomp-filter.ts'
+import { findSeccompPrefix } from '../linux/limits/seccomp-filter.ts'
 import { Cgroup } from '../linux/limits/cgroups.ts'
-import { tryOne } from '../linux/check-sandbox.ts'
-import { findHold, HOLD_ANYWHERE } from '../linux/hold.ts'
-import { canMapLayers, MAP_LAYERS, mapVariables } from '../linux/files/map-layers.ts'
-import { closeDoors, openDoors } from '../linux/network/open-sockets.ts'
-import { HOST_ENV, INSIDE_HOME, insidePath, placeOf } from '../linux/files/paths.ts'
-import { Premises } from '../linux/host-runtime-state.ts'
+import { trySandbox } from '../linux/check-sandbox.ts'
+import { findInit, PORTABLE_INIT } from '../linux/init.ts'
+import { canMapLayers, mapVariables } from '../linux/files/map-layers.ts'
+import { closeSockets, openSockets } from '../linux/network/open-sockets.ts'
+import { HOST_ENV, INSIDE_HOME, INSIDE_ID, insidePath, resolveMountSource } from '../linux/files/paths.ts'
+import { HostRuntimeState } from '../linux/host-runtime-state.ts'
 import { endProcesses, identify, signalProcess } from '../linux/process/processes.ts'
 import type { SandboxRecord } from '../linux/records.ts'
 import { readyLines, START_MS } from '../linux/process/started.ts'
-import { type SandboxUser, UserNumbers } from '../linux/limits/user-numbers.ts'
+import { type SandboxUser, SandboxUsers } from '../linux/limits/sandbox-users.ts'
 import { toSysctls } from '../linux/limits/user-quotas.ts'
-import { becomeOptions, BubblewrapCell, endSandbox, type Processes } from './bubblewrap/sandbox-process.ts'
-import { BubblewrapConfig, bwrapLine, enterUsers, firstOf } from './bubblewrap/lines.ts'
-import { placeProgram, type PlacedProgram } from './bubblewrap/program.ts'
-import { ASSEMBLE, GATHER, prepareMachineTree, type MachineTree } from './bubblewrap-tree.ts'
+import {
+  becomeOptions,
+  BubblewrapSandboxProcess,
+  endBubblewrap,
+  type BubblewrapProcesses,
+} from './bubblewrap/sandbox-process.ts'
+import { BubblewrapConfig, bwrapLine, enterUsers, firstOf } from './bubblewrap/command-lines.ts'
+import { locateProgram, type ReachableProgram } from './bubblewrap/program.ts'
+import { addUserNamespace, mountTree, prepareMachineTree, type MachineTree } from './bubblewrap/machine-tree.ts'
 import type {
   Runtime,
   RuntimeCapabilities,
@@ -37,32 +42,32 @@ export const bubblewrap: Plug<typeof BubblewrapConfig, RuntimeDeps, Runtime> = {
 }
 
 /**
- * Namespaces without a daemon. A sandbox is three processes that do nothing: bwrap, the first process of its process
- * namespace, and one that holds its user namespace. Commands are brought in from outside, each with a process namespace
- * of its own, so that ending the first process of that ends all of it. Everything ends when we do.
+ * Namespaces without a daemon. A sandbox has three idle processes: bwrap, the first process of its process namespace,
+ * and the holder of its inner user namespace. Commands enter from outside, each in a process namespace of its own, so
+ * that killing the first process of that namespace ends all of it. All sandboxes end with this process.
  *
- * There are two user namespaces. All others belong to the outer one, whose root is an unprivileged user of the machine:
- * ours, or one of `UserNumbers` when we are root. Commands run in the inner one, as a user without any capability, and cannot
- * make a third.
+ * There are two user namespaces. The outer one owns all other namespaces; its root is an unprivileged user of the
+ * machine: our own user, or one of `SandboxUsers` if we are root. Commands run in the inner one, as a user without
+ * capabilities, and cannot create a third.
  */
 class BubblewrapRuntime implements Runtime {
   readonly kind = 'bubblewrap'
   readonly #config: BubblewrapConfig
   readonly #deps: RuntimeDeps
-  readonly #premises: Premises
+  readonly #host: HostRuntimeState
   readonly #isRoot = process.getuid?.() === 0
-  readonly #users: UserNumbers
+  readonly #users: SandboxUsers
   #tree: Promise<MachineTree> | undefined
-  #callFilter: ReturnType<typeof findCallFilter> | undefined
-  #hold: Promise<string> | undefined
-  #program: Promise<PlacedProgram> | undefined
+  #seccompPrefix: ReturnType<typeof findSeccompPrefix> | undefined
+  #init: Promise<string> | undefined
+  #program: Promise<ReachableProgram> | undefined
   #canMap: Promise<boolean> | undefined
 
   constructor(config: BubblewrapConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
-    this.#premises = new Premises(deps, config)
-    this.#users = new UserNumbers(config.uid)
+    this.#host = new HostRuntimeState(deps, config)
+    this.#users = new SandboxUsers(config.uid)
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -70,8 +75,8 @@ class BubblewrapRuntime implements Runtime {
       isolatesFiles: true,
       isolatesProcesses: true,
       networks: ['none', 'allow', 'open'],
-      // Without groups a count of processes can still be kept, per user namespace.
-      limits: [...new Set(['pids', 'diskMb', ...this.#premises.limits] as const)],
+      // Without control groups, the number of processes can still be limited, per user namespace.
+      limits: [...new Set(['pids', 'diskMb', ...this.#host.limits] as const)],
       images: 'optional',
       supportsSnapshots: true,
     }
@@ -83,20 +88,20 @@ class BubblewrapRuntime implements Runtime {
       const { exitCode } = await runProgram([tool, '--version'], { env: HOST_ENV, signal })
       if (exitCode !== 0) return { isUsable: false, reason: `${tool} is not installed` }
     }
-    const failure = await tryOne(this, { now: this.#deps.now() }, signal)
+    const failure = await trySandbox(this, { now: this.#deps.now() }, signal)
     if (failure !== undefined) return { isUsable: false, reason: failure }
     return {
       isUsable: true,
       notes: [
         this.#isRoot
-          ? `we are root; each sandbox has a user of its own from ${this.#config.uid} up, or ${this.#config.uid} with a writable mount`
-          : 'we are not root; sandboxes are our own user, without capabilities, and have a share of its limits (inotify, signals, processes)',
-        this.#premises.limitsNote,
-        (await this.#callFilter) === undefined
-          ? 'system calls are not filtered, for want of perl: keyrings of the login are in reach'
+          ? `the node runs as root; each sandbox has a user of its own from ${this.#config.uid} up, or ${this.#config.uid} with a writable mount`
+          : 'the node does not run as root; sandboxes run as its user, without capabilities, and have a share of its limits (inotify, signals, processes)',
+        this.#host.limitsNote,
+        (await this.#seccompPrefix) === undefined
+          ? 'system calls are not filtered, because perl is missing: sandboxes can access the keyrings of the login'
           : 'system calls are filtered',
-        'a disk limit keeps what is written in memory; without one it is on disk',
-        'allow is a proxy for HTTP and CONNECT; open is the network of the machine, its own services included',
+        'with a disk limit, written files are kept in memory; otherwise on disk',
+        'allow uses a proxy for HTTP and CONNECT; open is the network of the machine, including its own services',
       ],
     }
   }
@@ -106,34 +111,34 @@ class BubblewrapRuntime implements Runtime {
     await makeDirectories(this.#deps.dir, 0o700)
     this.#tree ??= prepareMachineTree(this.#deps.dir, this.#config.visible)
     const tree = await this.#tree
-    this.#callFilter ??= findCallFilter(HOST_ENV, { mayMount: this.#config.userNamespaces })
-    const callFilter = await this.#callFilter
-    this.#hold ??= findHold(HOST_ENV)
-    this.#program ??= placeProgram(this.#config.program)
+    this.#seccompPrefix ??= findSeccompPrefix(HOST_ENV, { mayMount: this.#config.userNamespaces })
+    const seccompPrefix = await this.#seccompPrefix
+    this.#init ??= findInit(HOST_ENV)
+    this.#program ??= locateProgram(this.#config.program)
     const program = await this.#program
     const config = { ...this.#config, program: program.path }
-    // An image's programs may be of another make.
-    const hold = spec.image === undefined ? await this.#hold : HOLD_ANYWHERE
-    const record = await this.#premises.records.create(spec, this.#deps.now())
+    // An image may have other implementations of these programs.
+    const init = spec.image === undefined ? await this.#init : PORTABLE_INIT
+    const record = await this.#host.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
-    const user = await this.#takeUser(spec)
-    undo.defer(() => user?.giveBack())
-    const below = spec.snapshot === undefined ? [] : await this.#premises.snapshots.use(spec.snapshot)
+    const user = await this.#acquireUser(spec)
+    undo.defer(() => user?.release())
+    const below = spec.snapshot === undefined ? [] : await this.#host.snapshots.use(spec.snapshot)
     const layers = await this.#layersOf(spec, tree, below)
-    const folder = this.#premises.records.folderOf(spec.id)
+    const folder = this.#host.records.folderOf(spec.id)
     await mkdir(join(folder, 'rw'), { mode: 0o755 })
-    const cgroup = await this.#premises.createCgroup(spec, record)
-    const processes = await this.#launch(spec, { record, folder, layers, tree, hold, config, program, user }, signal)
-    undo.defer(() => endSandbox(processes))
+    const cgroup = await this.#host.createCgroup(spec, record)
+    const processes = await this.#launch(spec, { record, folder, layers, tree, init, config, program, user }, signal)
+    undo.defer(() => endBubblewrap(processes))
     record.processes = [processes.monitor, processes.first, processes.holder]
-    await this.#premises.records.write(record)
-    const doors = await openDoors(spec, { spawn: this.#premises.spawn, lead: this.#toNetwork(processes) }, signal)
-    undo.defer(() => closeDoors(doors))
+    await this.#host.records.write(record)
+    const sockets = await openSockets(spec, { spawn: this.#host.spawn, prefix: this.#toNetwork(processes) }, signal)
+    undo.defer(() => closeSockets(sockets))
     signal.throwIfAborted()
     const storage = spec.limits.diskMb === undefined ? undefined : `/proc/${processes.monitor.pid}/root/sys/rw`
-    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup, storage)
-    const cell = new BubblewrapCell({
+    const { spawn, memory } = this.#host.guardMemory(spec, cgroup, storage)
+    const sandboxProcess = new BubblewrapSandboxProcess({
       spec,
       config,
       record,
@@ -141,74 +146,78 @@ class BubblewrapRuntime implements Runtime {
       processes,
       cgroup,
       memory,
-      maxProcesses: this.#premises.maxProcesses(spec, cgroup),
-      doors,
-      callFilter: callFilter ?? [],
+      maxProcesses: this.#host.maxProcesses(spec, cgroup),
+      sockets,
+      seccompPrefix: seccompPrefix ?? [],
       user,
       home: INSIDE_HOME,
       below,
-      snapshots: this.#premises.snapshots,
-      hold,
+      snapshots: this.#host.snapshots,
+      init,
       spawn,
-      pipes: this.#premises.pipes,
+      pipes: this.#host.pipes,
       discard: async () => {
-        user?.giveBack()
-        await this.#premises.discard(spec.id)
+        user?.release()
+        await this.#host.discard(spec.id)
       },
     })
     undo.move()
-    return this.#premises.openSandbox(cell)
+    return this.#host.openSandbox(sandboxProcess)
   }
 
   list(): Promise<SandboxInfo[]> {
-    return this.#premises.records.list()
+    return this.#host.records.list()
   }
 
   async remove(id: string): Promise<void> {
-    const record = await this.#premises.records.load(id)
+    const record = await this.#host.records.load(id)
     if (record === undefined) return
     for (const ref of record.processes) await signalProcess(ref, 'SIGKILL')
-    // Commands are not in the record, nor is anything of one whose start was cut short; but all see its root.
+    // Processes of commands, and of a start that was interrupted, are not in the record, but all have the sandbox's root
+    // among their mounts.
     await endProcesses(`${rootName(record)} `, 'mounts')
     if (record.cgroup !== undefined) await new Cgroup(record.cgroup).remove()
-    await this.#premises.records.remove(id)
+    await this.#host.records.remove(id)
   }
 
   removeOldSnapshots(): Promise<string[]> {
-    return this.#premises.snapshots.prune()
+    return this.#host.snapshots.prune()
   }
 
   removeSnapshot(name: string): Promise<void> {
-    return this.#premises.snapshots.remove(name)
+    return this.#host.snapshots.remove(name)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#premises[Symbol.asyncDispose]()
+    await this.#host[Symbol.asyncDispose]()
   }
 
-  /** The uppermost first. */
+  /** Returns the uppermost layer first. */
   async #layersOf(spec: SandboxSpec, tree: MachineTree, below: readonly string[]): Promise<string[]> {
     const bottom = spec.image ?? tree.base
     if ((await stat(bottom).catch(() => undefined))?.isDirectory() !== true)
-      throw new RolloutError('runtime.image-missing', `${bottom} is not a folder; an image is the root of a tree`)
-    return [...below.map((name) => join(this.#premises.snapshots.folderOf(name), 'layer')), bottom]
+      throw new RolloutError(
+        'runtime.image-missing',
+        `${bottom} is not a folder: an image must be the root folder of a tree`,
+      )
+    return [...below.map((name) => join(this.#host.snapshots.folderOf(name), 'layer')), bottom]
   }
 
-  /** Brings up the processes; none of them is left when this throws. */
+  /** Starts the processes; none is left when this throws. */
   async #launch(
     spec: SandboxSpec,
-    { record, folder, layers, tree, hold, config, program, user }: Foundations,
+    { record, folder, layers, tree, init, config, program, user }: LaunchOptions,
     signal: AbortSignal,
-  ): Promise<Processes> {
+  ): Promise<BubblewrapProcesses> {
     const namespaces = ['--user', '--map-root-user', '--mount', '--propagation', 'private']
     const drop = user === undefined ? [] : ['setpriv', ...becomeOptions(user), 'unshare', ...namespaces]
     const network = spec.network.kind === 'open' ? [] : ['--unshare-net']
-    const sandbox = bwrapLine(config, hold, ['--unshare-ipc', '--unshare-uts', '--hostname', 'sandbox', ...network])
-    const assemble = [...drop, '/bin/sh', '-c', ASSEMBLE, 'sh', ...sandbox]
+    const sandbox = bwrapLine(config, init, ['--unshare-ipc', '--unshare-uts', '--hostname', 'sandbox', ...network])
+    const assemble = [...drop, '/bin/sh', '-c', addUserNamespace(), 'sh', ...sandbox]
     const outer = this.#isRoot ? ['--mount', '--propagation', 'private'] : namespaces
-    const child = this.#premises.spawner.spawn(
+    const child = this.#host.spawner.spawn(
       'setpriv',
-      ['--pdeathsig', 'KILL', 'unshare', ...outer, '/bin/sh', '-c', GATHER, 'sh', ...assemble],
+      ['--pdeathsig', 'KILL', 'unshare', ...outer, '/bin/sh', '-c', mountTree(), 'sh', ...assemble],
       {
         stdio: ['ignore', 'pipe', 'pipe'],
         env: {
@@ -220,13 +229,13 @@ class BubblewrapRuntime implements Runtime {
           DISK_MB: spec.limits.diskMb === undefined ? '' : String(spec.limits.diskMb),
           WORKDIR: insidePath(spec.workdir),
           HOME_DIR: INSIDE_HOME,
+          INSIDE_ID: String(INSIDE_ID),
           ...numbered('OWNED', (spec.folders ?? []).map(insidePath)),
           OWNED: String(spec.folders?.length ?? 0),
           OWNER: user === undefined ? '' : `${user.uid}:${user.shared}`,
           ...this.#quotas(user),
-          // Snapshots come before what they were made on, whose files are never the shared user's.
+          // Layers of snapshots precede the bottom layer, whose files never belong to the shared user.
           ...mapVariables(user?.shared ?? 0, user?.uid ?? 0, user?.uid === user?.shared ? 0 : layers.length - 1),
-          MAP_LAYERS,
           OVERLAY: this.#isRoot ? '' : ',userxattr',
           SEED: this.#isRoot && spec.image !== undefined && spec.snapshot === undefined ? '1' : '',
           RESOLVE: spec.network.kind === 'open' ? '1' : '',
@@ -236,8 +245,8 @@ class BubblewrapRuntime implements Runtime {
           LAYERS: String(layers.length),
           ...numbered(
             'SOURCE',
-            // As the folder that is hidden is named: by no link.
-            await Promise.all(spec.mounts.map(({ source }) => placeOf(source))),
+            // Without symbolic links, like the path of the hidden folder.
+            await Promise.all(spec.mounts.map(({ source }) => resolveMountSource(source))),
           ),
           ...numbered(
             'TARGET',
@@ -260,7 +269,8 @@ class BubblewrapRuntime implements Runtime {
       const monitor = await identify(child.pid!)
       const first = await firstOf(child.pid!, Number(users))
       const holder = await identify(Number(users))
-      if (monitor === undefined || first === undefined || holder === undefined) throw new Error('it ended at once')
+      if (monitor === undefined || first === undefined || holder === undefined)
+        throw new Error('the process ended at once')
       return { child, monitor, first, holder }
     } catch (cause) {
       child.kill('SIGKILL')
@@ -270,17 +280,17 @@ class BubblewrapRuntime implements Runtime {
     }
   }
 
-  /** Undefined for our own. */
-  async #takeUser(spec: SandboxSpec): Promise<SandboxUser | undefined> {
+  /** Returns undefined for our own user. */
+  async #acquireUser(spec: SandboxSpec): Promise<SandboxUser | undefined> {
     if (!this.#isRoot) return undefined
-    if (spec.snapshot === undefined) return this.#users.take(spec, false)
+    if (spec.snapshot === undefined) return this.#users.acquire(spec, false)
     this.#canMap ??= canMapLayers(this.#deps.dir, this.#config.uid)
-    return this.#users.take(spec, await this.#canMap)
+    return this.#users.acquire(spec, await this.#canMap)
   }
 
-  /** For `ASSEMBLE`. */
-  #quotas(user: SandboxUser | undefined): { QUOTAS: string; QUOTA_LEAD: string } {
-    const quotas = this.#premises.quotasOf(user)
+  /** Variables of add-user-namespace.sh. */
+  #quotas(user: SandboxUser | undefined): { QUOTAS: string; QUOTA_PREFIX: string } {
+    const quotas = this.#host.quotasOf(user)
     const { pendingSignals: signals, messageQueueBytes: bytes } = quotas
     const limits = [
       ...(signals === undefined ? [] : [`--sigpending=${signals}:${signals}`]),
@@ -288,34 +298,33 @@ class BubblewrapRuntime implements Runtime {
     ]
     return {
       QUOTAS: toSysctls(quotas).join(' '),
-      QUOTA_LEAD: limits.length === 0 ? '' : ['prlimit', ...limits].join(' '),
+      QUOTA_PREFIX: limits.length === 0 ? '' : ['prlimit', ...limits].join(' '),
     }
   }
 
-  /** Root may enter at once; and the helper must be able to read our own program's files. */
-  #toNetwork({ monitor, first }: Processes): string[] {
+  /** Root can enter directly, and the helper must be able to read our program files. */
+  #toNetwork({ monitor, first }: BubblewrapProcesses): string[] {
     const enter = ['nsenter', '--preserve-credentials', '-t', String(first.pid), '-n']
     return this.#isRoot ? enter : [...enterUsers(monitor), ...enter]
   }
 }
 
-/** What a sandbox is put together from. */
-interface Foundations {
+interface LaunchOptions {
   record: SandboxRecord
   folder: string
   /** The uppermost first. */
   layers: readonly string[]
   tree: MachineTree
-  /** What its first process does. */
-  hold: string
-  /** With the program as it is called in there. */
+  /** Script of the first process. */
+  init: string
+  /** `program` is the path at which the assembled tree has it. */
   config: BubblewrapConfig
-  program: PlacedProgram
-  /** Undefined for our own. */
+  program: ReachableProgram
+  /** Undefined for our own user. */
   user: SandboxUser | undefined
 }
 
-/** What its root is called in a list of mounts, so that whatever runs in it can be found. */
+/** Name of the root mount, by which the sandbox's processes are found. */
 function rootName({ token }: SandboxRecord): string {
   return `polar-${token}`
 }

@@ -4,21 +4,23 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
 import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import type { Plug } from '../../../lib/plug.ts'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import { AllowProxy } from '../linux/network/allow-proxy.ts'
+import { planSockets, proxyVariables } from '../linux/network/open-sockets.ts'
 import { createCleanSpawn } from '../linux/process/clean-spawn.ts'
-import { listenInside, type DoorServer, type DoorUse } from '../linux/network/sandbox-sockets.ts'
+import { listenInside, type SocketServer, type SocketHandler } from '../linux/network/sandbox-sockets.ts'
 import { signalProcess } from '../linux/process/processes.ts'
 import { Records } from '../linux/records.ts'
+import { StartPacer } from '../linux/start-pacer.ts'
 import { snapshotConfig, Snapshots } from '../linux/files/snapshots.ts'
-import { ForwardedDoors } from './docker/doors.ts'
-import { Engine, EngineError, ignoreStatus } from './docker/engine.ts'
+import { ForwardedSockets } from './docker/forwarded-sockets.ts'
+import { ContainerEngine, ContainerEngineError, ignoreStatus } from './docker/container-engine.ts'
 import { ContainerFiles } from './docker/files.ts'
-import { HostRooms } from './docker/host-rooms.ts'
+import { CgroupTracker } from './docker/cgroup-tracker.ts'
 import { Images, type Image } from './docker/images.ts'
 import { runInside } from './docker/inside.ts'
-import { InsideRooms } from './docker/inside-rooms.ts'
-import type { Rooms } from './docker/rooms.ts'
+import { TreeTracker } from './docker/tree-tracker.ts'
+import type { ProcessTracker } from './docker/process-tracker.ts'
 import { DockerSandbox, type ImageTag } from './docker/sandbox.ts'
 import { writePodmanProfile } from './docker/seccomp.ts'
 import type {
@@ -36,26 +38,23 @@ import type {
 const DockerConfig = z.strictObject({
   kind: z.literal('docker'),
   socket: z.string().default('/var/run/docker.sock').describe("Unix socket of Docker, or of Podman's service"),
-  image: z.string().optional().describe('Image of sandboxes that name none'),
-  pull: z
-    .enum(['never', 'missing', 'always'])
-    .default('missing')
-    .describe('When an image is fetched from its registry'),
+  image: z.string().optional().describe('Image of tasks that name none'),
+  pull: z.enum(['never', 'missing', 'always']).default('missing').describe('When to pull an image from its registry'),
   logins: z
     .array(z.strictObject({ registry: z.string(), username: z.string(), password: z.string() }))
     .default([])
-    .describe('Credentials for registries; docker.io is the one of names without a registry'),
+    .describe('Credentials for registries; docker.io is the registry of names without one'),
   user: z
     .string()
     .regex(/^(?:\d+(?::\d+)?|image)$/)
     .default('1000:1000')
-    .describe("User, or user:group, by number, that commands run as; `image` for the image's own, which may be root"),
+    .describe("User, or user:group, of commands, as numbers; `image` for the image's user, which may be root"),
   readOnly: z
     .boolean()
     .default(false)
-    .describe('Whether only the workdir can be written to, and folders in memory such as /tmp; no snapshots then'),
+    .describe('Whether only the workdir and folders in memory such as /tmp are writable; disables snapshots'),
   capabilities: z.array(z.string()).default([]).describe('Linux capabilities to keep; all others are dropped'),
-  network: z.string().default('bridge').describe('The engine network of sandboxes that may talk to everybody'),
+  network: z.string().default('bridge').describe('Network of the engine for sandboxes with an open network'),
   userNamespace: z
     .string()
     .regex(/^(?:auto|keep-id|private|host)(?::.*)?$/)
@@ -63,17 +62,19 @@ const DockerConfig = z.strictObject({
     .describe(
       "User namespace mode of the engine. `auto` of Podman gives each container users of its own, so that per-user limits of the kernel (inotify, signals) are not shared; absent: the engine's default",
     ),
-  nofile: z.int().positive().default(16_384).describe('Most open files of a process'),
-  nproc: z.int().positive().default(32_768).describe('Most processes of a user, over all containers'),
+  nofile: z.int().positive().default(16_384).describe('Limit of open files per process'),
+  nproc: z.int().positive().default(32_768).describe('Limit of processes per user, over all containers'),
   diskQuota: z
     .boolean()
     .default(false)
-    .describe('Whether the storage of the engine can limit a container: overlay on xfs with pquota, btrfs, zfs'),
-  startsPerSecond: z.number().positive().default(10).describe('Containers are started no faster than that'),
+    .describe("Whether the engine's storage supports disk limits: overlay on xfs with pquota, btrfs, zfs"),
+  startsPerSecond: z.number().positive().default(10).describe('Limit of container starts per second'),
   reach: z
     .enum(['host', 'inside'])
     .optional()
-    .describe('Whether processes and networks of containers are entered from this machine; absent: when we are root'),
+    .describe(
+      'Whether the node enters containers from this machine (`host`) or through the engine (`inside`); absent: `host` if it runs as root',
+    ),
   ...snapshotConfig,
 })
 type DockerConfig = z.infer<typeof DockerConfig>
@@ -84,16 +85,15 @@ export const docker: Plug<typeof DockerConfig, RuntimeDeps, Runtime> = {
 }
 
 /**
- * What a first process does: nothing, but reap what others leave behind. Being first, and another user's than commands
- * are, nobody inside can end it.
+ * Command of the first process, which only reaps orphans. No process inside can kill it, because it is process 1 and
+ * belongs to another user than commands.
  */
-const HOLD = ['/bin/sh', '-c', 'while :; do sleep 2147483647 & wait; done']
-const PROXY_PORTS = [3128, 3129] as const
+const INIT = ['/bin/sh', '-c', 'while :; do sleep 2147483647 & wait; done']
 const LABEL = 'polar.sandbox'
 const CPU_PERIOD_US = 100_000
 const REMOVE_ATTEMPTS = 20
 const SANDBOX_OOM_SCORE = 1000
-/** The default of engines. */
+/** Default of container engines. */
 const SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 const KERNEL_LIMITS = ['cpus', 'memoryMb', 'pids'] as const
 
@@ -109,13 +109,13 @@ const Info = z.looseObject({
   MemoryLimit: z.boolean().default(true),
   PidsLimit: z.boolean().default(true),
   SecurityOptions: z.array(z.string()).nullish(),
-  /** Said by Podman. */
+  /** Reported by Podman. */
   Rootless: z.boolean().nullish(),
 })
 type Info = z.infer<typeof Info>
 
-/** What commands find before anything is said: depends on the image and the user only. */
-interface Surroundings {
+/** User and environment of commands, which depend on image and user only. */
+interface CommandBase {
   owner: { uid: number; gid: number }
   env: Readonly<Record<string, string>>
 }
@@ -123,33 +123,34 @@ interface Surroundings {
 interface Container {
   containerId: string
   user: string
-  rooms: Rooms
+  tracker: ProcessTracker
 }
 
-/** A container a sandbox, on any engine that speaks Docker's API. */
+/** One container per sandbox, on any engine with Docker's API. */
 class DockerRuntime implements Runtime {
   readonly kind = 'docker'
   readonly #config: DockerConfig
   readonly #deps: RuntimeDeps
-  readonly #engine: Engine
+  readonly #engine: ContainerEngine
   readonly #images: Images
   readonly #snapshots: Snapshots
-  /** Until the engine has said otherwise. */
+  /** Assumed until the engine has reported its abilities. */
   #limits: readonly (keyof SandboxLimits)[]
   #info: Promise<Info> | undefined
   readonly #records: Records
-  /** Tells our containers from those of others with another folder. */
+  /** Distinguishes our containers from those of nodes with another folder. */
   readonly #scope: string
   readonly #spawn = createCleanSpawn()
-  readonly #surroundings = new Map<string, Promise<Surroundings>>()
-  #nextStart = 0
+  readonly #bases = new Map<string, Promise<CommandBase>>()
+  readonly #pacer: StartPacer
   #securityOptions: Promise<readonly string[]> | undefined
 
   constructor(config: DockerConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
+    this.#pacer = new StartPacer(config.startsPerSecond, () => deps.now())
     this.#limits = [...KERNEL_LIMITS, ...diskLimit(config)]
-    this.#engine = new Engine(config.socket)
+    this.#engine = new ContainerEngine(config.socket)
     this.#images = new Images(this.#engine, config)
     this.#records = new Records(deps.dir)
     this.#scope = createHash('sha256').update(deps.dir).digest('hex').slice(0, 10)
@@ -177,22 +178,22 @@ class DockerRuntime implements Runtime {
   async check(signal: AbortSignal): Promise<RuntimeCheck> {
     const { socket, image, pull, diskQuota } = this.#config
     try {
-      const info = await this.#learn(signal)
+      const info = await this.#readInfo(signal)
       const missing = KERNEL_LIMITS.filter((limit) => !this.#limits.includes(limit))
       if (image !== undefined && pull === 'never' && (await this.#images.find(image)) === undefined)
-        return { isUsable: false, reason: `image ${image} is not here and runtime.pull is never` }
+        return { isUsable: false, reason: `image ${image} is not on this node and runtime.pull is never` }
       return {
         isUsable: true,
         notes: [
           `engine ${info.ServerVersion} at ${socket}${isRootless(info) ? ', rootless' : ''}, control groups v${info.CgroupVersion}`,
-          ...(missing.length === 0 ? [] : [`this engine cannot limit ${missing.join(', ')}`]),
+          ...(missing.length === 0 ? [] : [`the engine cannot limit ${missing.join(', ')}`]),
           this.#entersHost
-            ? 'commands are told apart by control groups of this machine'
-            : 'commands are told apart inside the container, by who started whom',
+            ? 'processes of commands are tracked by control groups of this machine'
+            : 'processes of commands are tracked inside the container, by their parents',
           diskQuota
             ? `disk limits by ${info.Driver}`
             : `no disk limit: set runtime.diskQuota where the storage (${info.Driver}) has quotas`,
-          'allow is a proxy for HTTP and CONNECT; open is the engine network of runtime.network',
+          "allow uses a proxy for HTTP and CONNECT; open is the engine's network in runtime.network",
         ],
       }
     } catch (error) {
@@ -203,18 +204,18 @@ class DockerRuntime implements Runtime {
 
   async start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox> {
     signal.throwIfAborted()
-    this.#info ??= this.#learn()
+    this.#info ??= this.#readInfo()
     const hasGroups = canUseGroups(await this.#info)
     const missing = KERNEL_LIMITS.filter((limit) => spec.limits[limit] !== undefined && !this.#limits.includes(limit))
     if (missing.length > 0)
       throw new RolloutError(
         'runtime.unsupported',
-        `The engine at ${this.#config.socket} cannot limit ${missing.join(', ')}; it needs control groups v2 to do so for a user who is not root`,
+        `The engine at ${this.#config.socket} cannot limit ${missing.join(', ')}; without root, the engine needs control groups v2 for that`,
       )
     const name = this.#imageFor(spec)
     const image = await this.#requireImage(spec, name, signal)
     const user = this.#config.user === 'image' ? image.Config?.User || '0:0' : this.#config.user
-    await this.#awaitTurn(signal)
+    await this.#pacer.wait(signal)
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
@@ -222,22 +223,23 @@ class DockerRuntime implements Runtime {
     const below = spec.snapshot === undefined ? [] : await this.#snapshots.use(spec.snapshot)
     const folder = this.#records.folderOf(spec.id)
     try {
-      const { ports, accepts } = planDoors(spec)
+      const { handlers, proxyPort } = planSockets(spec)
       const forwarded =
-        accepts.size === 0 || this.#entersHost ? undefined : await ForwardedDoors.create(join(folder, 'doors'), accepts)
+        handlers.size === 0 || this.#entersHost
+          ? undefined
+          : await ForwardedSockets.create(join(folder, 'sockets'), handlers)
       if (forwarded !== undefined) undo.use(forwarded)
-      // None of these is given the signal: what was asked for would come to be after we had taken it back.
+      // These requests are not aborted by the signal: the engine could still execute them after the sandbox was removed.
       const containerId = await this.#createContainer(spec, name, forwarded?.mounts ?? [])
       signal.throwIfAborted()
       await this.#engine.call('POST', `/containers/${containerId}/start`)
-      const rooms = await this.#roomsOf(containerId, user)
+      const tracker = await this.#createTracker(containerId, user)
       signal.throwIfAborted()
-      const surroundings = await this.#surroundingsOf(image, { containerId, user, rooms })
-      await this.#makeWorkdir(spec, { containerId, user, rooms }, surroundings)
-      const doors = await this.#openDoors(accepts, { containerId, user, rooms, forwarded }, signal)
-      undo.defer(() => doors.forEach((door) => door.close()))
+      const base = await this.#baseOf(image, { containerId, user, tracker })
+      await this.#makeWorkdir(spec, { containerId, user, tracker }, base)
+      const servers = await this.#openSockets(handlers, { containerId, user, tracker, forwarded }, signal)
+      undo.defer(() => servers.forEach((socket) => socket.close()))
       signal.throwIfAborted()
-      const proxy = ports.proxy === undefined ? undefined : `http://127.0.0.1:${ports.proxy}`
       undo.move()
       return new DockerSandbox({
         engine: this.#engine,
@@ -248,27 +250,27 @@ class DockerRuntime implements Runtime {
         folder,
         workdir: spec.workdir,
         env: {
-          ...surroundings.env,
-          ...(proxy !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+          ...base.env,
+          ...proxyVariables({ proxyPort }),
           ...spec.env,
         },
-        owner: surroundings.owner,
-        rooms,
-        doors,
-        doorPort: ports.door,
+        owner: base.owner,
+        tracker,
+        servers,
+        socketPort: spec.socket?.port,
         canPause: hasGroups,
         keep: (snapshot, commit) => this.#keep(snapshot, below, commit),
-        remove: () => this.#end(spec.id, rooms),
+        remove: () => this.#end(spec.id, tracker),
         now: () => this.#deps.now(),
       })
     } catch (cause) {
       signal.throwIfAborted()
-      if (!(cause instanceof EngineError)) throw cause
+      if (!(cause instanceof ContainerEngineError)) throw cause
       throw new RolloutError('runtime.start-failed', `Cannot start sandbox ${spec.id}: ${cause.message}`, { cause })
     }
   }
 
-  /** Those that have a record, and containers that have lost theirs. */
+  /** Returns sandboxes with a record, and containers whose record was lost. */
   async list(): Promise<SandboxInfo[]> {
     const filters = JSON.stringify({ label: [`${LABEL}.scope=${this.#scope}`] })
     const known = await this.#records.list()
@@ -290,8 +292,8 @@ class DockerRuntime implements Runtime {
         await this.#engine.call('DELETE', `/containers/${this.#nameOf(id)}`, { query }).catch(ignoreStatus(404))
         break
       } catch (error) {
-        // One that has just ended, or that somebody else is about to remove, is refused for a moment.
-        if (!(error instanceof EngineError) || attempt === REMOVE_ATTEMPTS) throw error
+        // The engine rejects the removal of a container that has just ended or is being removed.
+        if (!(error instanceof ContainerEngineError) || attempt === REMOVE_ATTEMPTS) throw error
         await sleep(50)
       }
     }
@@ -311,14 +313,14 @@ class DockerRuntime implements Runtime {
     await this.#engine[Symbol.asyncDispose]()
   }
 
-  /** What the engine can do, as it says itself. */
-  async #learn(signal?: AbortSignal): Promise<Info> {
-    const asked = this.#engine.call('GET', '/info', { signal })
+  /** Reads the abilities of the engine. */
+  async #readInfo(signal?: AbortSignal): Promise<Info> {
+    const response = this.#engine.call('GET', '/info', { signal })
     const info = Info.parse(
-      await asked.catch((cause: unknown) => {
+      await response.catch((cause: unknown) => {
         this.#info = undefined
         const reason = cause instanceof Error ? cause.message : String(cause)
-        throw new RolloutError('runtime.start-failed', `The engine does not answer: ${reason}`, { cause })
+        throw new RolloutError('runtime.start-failed', `The container engine does not respond: ${reason}`, { cause })
       }),
     )
     const hasGroups = canUseGroups(info)
@@ -345,7 +347,7 @@ class DockerRuntime implements Runtime {
   async #keep(snapshot: string, below: readonly string[], commit: (tag: ImageTag) => Promise<number>): Promise<void> {
     const { repo, tag } = this.#snapshotImage(snapshot)
     const isThere = (await this.#images.find(`${repo}:${tag}`)) !== undefined
-    // Images can be removed by whoever may use the engine.
+    // Other users of the engine can remove images.
     if (!isThere) await this.#snapshots.forget(snapshot)
     await this.#snapshots.add(snapshot, below, () => commit({ repo, tag }))
   }
@@ -357,7 +359,10 @@ class DockerRuntime implements Runtime {
     }
     const name = spec.image ?? this.#config.image
     if (name === undefined)
-      throw new RolloutError('runtime.unsupported', 'A container needs an image; name one, or set runtime.image')
+      throw new RolloutError(
+        'runtime.unsupported',
+        'A container needs an image: name one in the task, or set runtime.image',
+      )
     return name
   }
 
@@ -365,14 +370,7 @@ class DockerRuntime implements Runtime {
     if (spec.snapshot === undefined) return this.#images.require(name, signal)
     const image = await this.#images.find(name)
     if (image !== undefined) return image
-    throw new RolloutError('runtime.image-missing', `There is no snapshot ${spec.snapshot} here`)
-  }
-
-  async #awaitTurn(signal: AbortSignal): Promise<void> {
-    const now = this.#deps.now()
-    const turn = Math.max(now, this.#nextStart)
-    this.#nextStart = turn + 1000 / this.#config.startsPerSecond
-    if (turn > now) await sleep(turn - now, undefined, { signal })
+    throw new RolloutError('runtime.image-missing', `Snapshot ${spec.snapshot} does not exist on this node`)
   }
 
   async #createContainer(spec: SandboxSpec, image: string, ownMounts: readonly Mount[]): Promise<string> {
@@ -386,7 +384,7 @@ class DockerRuntime implements Runtime {
       query: { name: this.#nameOf(spec.id) },
       json: {
         Image: image,
-        Entrypoint: HOLD,
+        Entrypoint: INIT,
         Cmd: [],
         User: '0:0',
         WorkingDir: spec.workdir,
@@ -394,29 +392,30 @@ class DockerRuntime implements Runtime {
         StopSignal: 'SIGKILL',
         StopTimeout: 0,
         Hostname: 'sandbox',
-        ...(config.readOnly && { Volumes: Object.fromEntries(volumesOf(spec).map((path) => [path, {}])) }),
+        Volumes: config.readOnly ? Object.fromEntries(volumesOf(spec).map((path) => [path, {}])) : undefined,
         HostConfig: {
           NetworkMode: spec.network.kind === 'open' ? config.network : 'none',
           CapDrop: ['ALL'],
           CapAdd: config.capabilities,
           SecurityOpt: securityOptions,
           IpcMode: 'private',
-          // Swap would only make a program that exceeds its share slow instead of ending it.
-          ...(memory !== undefined && { Memory: memory, MemorySwap: memory }),
-          // Files in /dev/shm count as memory: they must not take all of it, or nothing could be started any more.
-          ...(memory !== undefined && { ShmSize: Math.min(SHARED_MEMORY_BYTES, memory / 2) }),
+          // With swap, a program over its limit would become slow instead of being killed.
+          Memory: memory,
+          MemorySwap: memory,
+          // Files in /dev/shm count as memory: if they used all of it, no process could be started any more.
+          ShmSize: memory === undefined ? undefined : Math.min(SHARED_MEMORY_BYTES, memory / 2),
           ...(cpus !== undefined && { CpuPeriod: CPU_PERIOD_US, CpuQuota: Math.round(cpus * CPU_PERIOD_US) }),
-          ...(pids !== undefined && { PidsLimit: pids }),
-          ...(diskMb !== undefined && config.diskQuota && { StorageOpt: { size: `${diskMb}m` } }),
-          // Podman adds its own for one that is missing, which it may not be allowed to set.
+          PidsLimit: pids,
+          StorageOpt: diskMb !== undefined && config.diskQuota ? { size: `${diskMb}m` } : undefined,
+          // Podman sets its own default for a missing limit, which it may not be permitted to set.
           Ulimits: [
             { Name: 'nofile', Soft: config.nofile, Hard: config.nofile },
             { Name: 'nproc', Soft: config.nproc, Hard: config.nproc },
             { Name: 'core', Soft: 0, Hard: 0 },
           ],
-          // The first choice of the kernel's out-of-memory killer.
+          // The kernel's out-of-memory killer chooses processes of sandboxes first.
           OomScoreAdj: SANDBOX_OOM_SCORE,
-          ...(config.userNamespace !== undefined && { UsernsMode: config.userNamespace }),
+          UsernsMode: config.userNamespace,
           ...(config.readOnly && {
             ReadonlyRootfs: true,
             Tmpfs: { '/tmp': `rw,nosuid,nodev,mode=1777${memoryMb === undefined ? '' : `,size=${memoryMb}m`}` },
@@ -441,38 +440,38 @@ class DockerRuntime implements Runtime {
     return ['no-new-privileges', ...(profile === undefined ? [] : [`seccomp=${profile}`])]
   }
 
-  async #roomsOf(containerId: string, user: string): Promise<Rooms> {
-    if (!this.#entersHost) return new InsideRooms(this.#engine, containerId, user)
+  async #createTracker(containerId: string, user: string): Promise<ProcessTracker> {
+    if (!this.#entersHost) return new TreeTracker(this.#engine, containerId, user)
     const { State: state } = Inspected.parse(await this.#engine.call('GET', `/containers/${containerId}/json`))
     if (!state.Running)
       throw new RolloutError('runtime.start-failed', 'The container ended at once; its image needs /bin/sh and sleep')
-    const rooms = await HostRooms.find(this.#engine, containerId, state.Pid)
-    if (rooms !== undefined) return rooms
+    const tracker = await CgroupTracker.find(this.#engine, containerId, state.Pid)
+    if (tracker !== undefined) return tracker
     throw new RolloutError(
       'runtime.start-failed',
-      'The container does not run on this machine, or not where we can see it; set runtime.reach to inside',
+      "The container's processes are not visible on this machine; set runtime.reach to inside",
     )
   }
 
-  #surroundingsOf(image: Image, container: Container): Promise<Surroundings> {
-    const known = this.#surroundings.get(image.Id)
+  #baseOf(image: Image, container: Container): Promise<CommandBase> {
+    const known = this.#bases.get(image.Id)
     if (known !== undefined) return known
-    const asked = this.#askSurroundings(image, container)
-    this.#surroundings.set(image.Id, asked)
-    asked.catch(() => this.#surroundings.delete(image.Id))
-    return asked
+    const base = this.#readBase(image, container)
+    this.#bases.set(image.Id, base)
+    base.catch(() => this.#bases.delete(image.Id))
+    return base
   }
 
-  async #askSurroundings(image: Image, { containerId, user, rooms }: Container): Promise<Surroundings> {
-    using _ = await rooms.expect()
-    const ask = 'id -u && id -g && echo "$HOME" && echo "$PATH"'
+  async #readBase(image: Image, { containerId, user, tracker }: Container): Promise<CommandBase> {
+    using _ = await tracker.expect()
+    const script = 'id -u && id -g && echo "$HOME" && echo "$PATH"'
     const { exitCode, stdout, stderr } = await runInside(this.#engine, containerId, {
-      command: ['/bin/sh', '-c', ask],
+      command: ['/bin/sh', '-c', script],
       user,
     })
     const [uid, gid, home, path] = stdout.split('\n')
     if (exitCode !== 0 || home === undefined || path === undefined)
-      throw new RolloutError('runtime.start-failed', `No shell that works is in the image: ${stderr.slice(-500)}`)
+      throw new RolloutError('runtime.start-failed', `The image has no working shell: ${stderr.slice(-500)}`)
     const fromImage = (image.Config?.Env ?? []).map((line): [string, string] => {
       const at = line.indexOf('=')
       return [line.slice(0, at), line.slice(at + 1)]
@@ -483,45 +482,47 @@ class DockerRuntime implements Runtime {
     }
   }
 
-  /** The engine makes it, but as its own. */
-  async #makeWorkdir(spec: SandboxSpec, { containerId, rooms }: Container, { owner }: Surroundings): Promise<void> {
+  /** The engine creates the workdir, but as root's. */
+  async #makeWorkdir(spec: SandboxSpec, { containerId, tracker }: Container, { owner }: CommandBase): Promise<void> {
     const folders = spec.folders ?? []
     if (this.#config.readOnly) {
       if (owner.uid === 0 && folders.length === 0) return
-      // A volume, whose owner Docker lets nobody change; but its first user may open it to everybody.
-      using _ = await rooms.expect()
+      // Docker cannot change the owner of a volume, but root inside can open it for all users.
+      using _ = await tracker.expect()
       const paths = [spec.workdir, ...folders]
       const command = ['/bin/sh', '-c', 'mkdir -p -- "$@" && chmod 0777 -- "$@"', 'sh', ...paths]
       const { exitCode, stderr } = await runInside(this.#engine, containerId, { command, user: '0:0' })
       if (exitCode === 0) return
-      throw new RolloutError('runtime.start-failed', `Cannot give out ${spec.workdir}: ${stderr.slice(-500)}`)
+      throw new RolloutError('runtime.start-failed', `Cannot make ${spec.workdir} writable: ${stderr.slice(-500)}`)
     }
-    const nothing = () => Promise.reject(new RolloutError('internal.bug', 'Nothing is replaced here'))
+    const nothing = () => Promise.reject(new RolloutError('internal.bug', 'A new folder replaces no file'))
     const files = new ContainerFiles({ engine: this.#engine, containerId, owner, runInside: nothing })
     if (owner.uid !== 0) await files.makeDirectory(spec.workdir)
     await files.makeDirectories(folders)
   }
 
-  async #openDoors(
-    accepts: ReadonlyMap<number, DoorUse>,
-    { containerId, user, rooms, forwarded }: Container & { forwarded: ForwardedDoors | undefined },
+  async #openSockets(
+    handlers: ReadonlyMap<number, SocketHandler>,
+    { containerId, user, tracker, forwarded }: Container & { forwarded: ForwardedSockets | undefined },
     signal: AbortSignal,
-  ): Promise<readonly DoorServer[]> {
-    if (accepts.size === 0) return []
-    if (forwarded !== undefined) return forwarded.open(this.#engine, { containerId, user, rooms })
-    if (!(rooms instanceof HostRooms)) return []
-    const lead = ['nsenter', '-t', String(rooms.first.pid), '-n']
-    return listenInside({ spawn: this.#spawn, lead }, accepts, signal)
+  ): Promise<readonly SocketServer[]> {
+    if (handlers.size === 0) return []
+    if (forwarded !== undefined) return forwarded.open(this.#engine, { containerId, user, tracker })
+    if (!(tracker instanceof CgroupTracker)) return []
+    const prefix = ['nsenter', '-t', String(tracker.first.pid), '-n']
+    return listenInside({ spawn: this.#spawn, prefix }, handlers, signal)
   }
 
-  async #end(id: string, rooms: Rooms): Promise<void> {
-    // Ends everything at once, however busy the engine is.
-    if (rooms instanceof HostRooms) await signalProcess(rooms.first, 'SIGKILL')
+  async #end(id: string, tracker: ProcessTracker): Promise<void> {
+    // Ends all processes at once, even if the engine is busy.
+    if (tracker instanceof CgroupTracker) await signalProcess(tracker.first, 'SIGKILL')
     await this.remove(id)
   }
 }
 
-/** The folders of a read-only container that are volumes. A volume cannot be removed, so none is within another. */
+/**
+ * Folders of a read-only container that are volumes. A command cannot remove a volume, so no volume is below another.
+ */
 function volumesOf({ workdir, folders = [] }: SandboxSpec): string[] {
   const [top] = folders
   if (top === undefined) return [workdir]
@@ -532,33 +533,11 @@ function isRootless({ Rootless: isSaid, SecurityOptions: options }: Info): boole
   return isSaid === true || options?.some((option) => option.includes('rootless')) === true
 }
 
-/** Groups of version 1 are root's alone; Podman then leaves out, without a word, what it cannot set. */
+/** Only root can use control groups v1; Podman then silently omits limits that it cannot set. */
 function canUseGroups(info: Info): boolean {
   return !(isRootless(info) && info.CgroupVersion === '1')
 }
 
 function diskLimit({ diskQuota }: DockerConfig): (keyof SandboxLimits)[] {
   return diskQuota ? ['diskMb'] : []
-}
-
-interface DoorPlan {
-  ports: { door: number | undefined; proxy: number | undefined }
-  accepts: ReadonlyMap<number, DoorUse>
-}
-
-function planDoors({ door, network }: SandboxSpec): DoorPlan {
-  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
-  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const accepts = new Map<number, DoorUse>()
-  if (door !== undefined) accepts.set(door.port, door)
-  if (proxy !== undefined && proxyPort !== undefined) accepts.set(proxyPort, proxy)
-  return { ports: { door: door?.port, proxy: proxyPort }, accepts }
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

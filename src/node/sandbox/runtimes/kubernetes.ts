@@ -5,19 +5,19 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import * as z from 'zod'
 import { makeDirectories } from '../../../lib/fs/make-directories.ts'
 import type { Plug } from '../../../lib/plug.ts'
+import { parseJson } from '../../../lib/json/json-text.ts'
 import { RolloutError } from '../../../model/failure.ts'
-import { AllowProxy } from '../linux/network/allow-proxy.ts'
-import type { DoorUse } from '../linux/network/sandbox-sockets.ts'
+import { planSockets, proxyVariables } from '../linux/network/open-sockets.ts'
 import { Records } from '../linux/records.ts'
+import { StartPacer } from '../linux/start-pacer.ts'
 import { loadAccess } from './kubernetes/access.ts'
 import { Cluster, ClusterError, ignoreMissing } from './kubernetes/cluster.ts'
-import { runTool, type Target } from './kubernetes/exec.ts'
-import { RECORD, RELAY_CONTAINER, SANDBOX, SCOPE_LABEL, toPod, toPolicy, type Names } from './kubernetes/manifest.ts'
+import { runTool, type ContainerTarget } from './kubernetes/exec.ts'
+import { RECORD, RELAY_CONTAINER, SANDBOX, SCOPE_LABEL, toPod, toPolicy, type PodNames } from './kubernetes/manifest.ts'
 import { awaitRunning, Pod, podPath } from './kubernetes/pods.ts'
-import { Relay } from './kubernetes/relay.ts'
-import { PROBE } from './kubernetes/relay-program.ts'
+import { probe, Relay } from './kubernetes/relay.ts'
 import { KubernetesSandbox } from './kubernetes/sandbox.ts'
-import { PREPARE } from './kubernetes/scripts.ts'
+import { prepareScript } from './kubernetes/scripts.ts'
 import type {
   Runtime,
   RuntimeCapabilities,
@@ -33,53 +33,65 @@ const KubernetesConfig = z.strictObject({
   kubeconfig: z
     .string()
     .optional()
-    .describe('How the cluster is reached; absent: the service account of our own pod, or ~/.kube/config'),
-  context: z.string().optional().describe('Of the kubeconfig; absent: its current one'),
-  namespace: z.string().optional().describe('Where pods are made; absent: that of the context or of our own pod'),
-  image: z.string().optional().describe('Image of sandboxes that name none'),
-  pull: z.enum(['never', 'missing', 'always']).default('missing').describe('When an image is fetched by a machine'),
+    .describe("Kubeconfig of the cluster; absent: the service account of the node's pod, or ~/.kube/config"),
+  context: z.string().optional().describe('Context of the kubeconfig; absent: its current context'),
+  namespace: z.string().optional().describe("Namespace of pods; absent: that of the context or of the node's pod"),
+  image: z.string().optional().describe('Image of tasks that name none'),
+  pull: z
+    .enum(['never', 'missing', 'always'])
+    .default('missing')
+    .describe('When a machine of the cluster pulls an image'),
   pullSecrets: z.array(z.string()).default([]).describe('Secrets of the namespace with credentials for registries'),
   user: z
     .string()
     .regex(/^(?:\d+(?::\d+)?|image)$/)
     .default('1000:1000')
-    .describe("User, or user:group, by number, that commands run as; `image` for the image's own, which may be root"),
+    .describe("User, or user:group, of commands, as numbers; `image` for the image's user, which may be root"),
   relayImage: z
     .string()
     .default('docker.io/library/node:24-alpine')
-    .describe('Image with `node` and a shell for the container beside the sandbox that holds its door'),
+    .describe('Image with `node` and a shell, for the container beside the sandbox that serves its socket'),
   volumes: z
     .array(
       z.strictObject({
         from: z.string().startsWith('/').describe('A folder of this machine'),
-        source: z.record(z.string(), z.unknown()).describe('The volume of the cluster that has the same, as in a pod'),
-        path: z.string().optional().describe('Where in the volume it is; absent: its root'),
+        source: z.record(z.string(), z.unknown()).describe('Volume of the cluster with the same files, as in a pod'),
+        path: z.string().optional().describe('Path in the volume; absent: its root'),
       }),
     )
     .default([])
-    .describe('Where folders of this machine that are mounted into sandboxes are found by pods'),
-  nodeSelector: z.record(z.string(), z.string()).default({}).describe('Labels of the machines pods may run on'),
-  tolerations: z.array(z.record(z.string(), z.unknown())).default([]).describe('As in a pod'),
-  runtimeClass: z.string().optional().describe('Such as gvisor or kata, for a kernel of its own'),
-  priorityClass: z.string().optional().describe('As in a pod'),
-  serviceAccount: z.string().optional().describe('Whose pull secrets and policies apply; its token is never mounted'),
-  labels: z.record(z.string(), z.string()).default({}).describe('Labels of pods and policies, besides our own'),
+    .describe('Volumes of the cluster for folders of this machine that are mounted into sandboxes'),
+  nodeSelector: z.record(z.string(), z.string()).default({}).describe('Labels of the machines that pods may run on'),
+  tolerations: z.array(z.record(z.string(), z.unknown())).default([]).describe('As in the spec of a pod'),
+  runtimeClass: z.string().optional().describe('Runtime class with a kernel of its own, such as gvisor or kata'),
+  priorityClass: z.string().optional().describe('As in the spec of a pod'),
+  serviceAccount: z
+    .string()
+    .optional()
+    .describe('Service account for pull secrets and policies; its token is never mounted'),
+  labels: z.record(z.string(), z.string()).default({}).describe('Additional labels of pods and policies'),
   owner: z
     .strictObject({ name: z.string(), uid: z.string() })
     .optional()
-    .describe('Our own pod: what we made goes when it goes'),
+    .describe("The node's own pod: its pods and policies are removed with it"),
   scope: z
     .string()
     .regex(/^[a-z0-9]([a-z0-9-]{0,18}[a-z0-9])?$/)
     .optional()
-    .describe('Whose sandboxes we see; absent: made of the name of this machine and the folder'),
-  lifetimeSeconds: z.int().positive().default(86_400).describe('The cluster ends a pod after that, whoever cares'),
-  startTimeoutMs: z.int().positive().default(300_000).describe('For a machine to be found, and images to be fetched'),
-  startsPerSecond: z.number().positive().default(20).describe('Pods are started no faster than that'),
+    .describe(
+      'Nodes with the same scope share sandboxes; absent: derived from the name of this machine and the folder',
+    ),
+  lifetimeSeconds: z.int().positive().default(86_400).describe('The cluster ends a pod after this time in any case'),
+  startTimeoutMs: z
+    .int()
+    .positive()
+    .default(300_000)
+    .describe('Time limit for scheduling a pod and pulling its images'),
+  startsPerSecond: z.number().positive().default(20).describe('Limit of pod starts per second'),
   verifyNetwork: z
     .boolean()
     .default(true)
-    .describe('Whether every sandbox without a network is seen to have none; not all clusters keep network policies'),
+    .describe('Whether to test that a sandbox without network has none; not all clusters enforce network policies'),
 })
 type KubernetesConfig = z.infer<typeof KubernetesConfig>
 
@@ -88,19 +100,18 @@ export const kubernetes: Plug<typeof KubernetesConfig, RuntimeDeps, Runtime> = {
   create: (config, deps) => new KubernetesRuntime(config, deps),
 }
 
-const PROXY_PORTS = [3128, 3129] as const
 const TOOL_MS = 60_000
 /** A policy may take effect a moment after the pod has started. */
 const POLICY_MS = 10_000
-/** Of the engine and the cluster, not of the image. */
+/** Variables of the container engine and the cluster, which the image does not set. */
 const FOREIGN = /^(?:KUBERNETES_.*|HOSTNAME|TERM|PWD|OLDPWD|SHLVL|_|container)$/
 
 const Listed = z.looseObject({ items: z.array(Pod) })
 const Version = z.looseObject({ gitVersion: z.string() })
 const Review = z.looseObject({ status: z.looseObject({ allowed: z.boolean() }).optional() })
-const Told = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
+const StoredInfo = z.object({ id: z.string(), leaseUntil: z.number(), labels: z.record(z.string(), z.string()) })
 
-/** What we need, as RBAC names it. */
+/** The required permissions in RBAC terms. */
 export const NEEDED = [
   ['create', '', 'pods', ''],
   ['get', '', 'pods', ''],
@@ -113,14 +124,17 @@ export const NEEDED = [
   ['delete', 'networking.k8s.io', 'networkpolicies', ''],
 ] as const
 
-/** A pod a sandbox, on any cluster. All that is known of one is in the cluster, so that any of us can take it away. */
+/**
+ * One pod per sandbox. All data about it is stored in the cluster, so that any node with the same scope can remove it.
+ */
 class KubernetesRuntime implements Runtime {
   readonly kind = 'kubernetes'
   readonly capabilities: RuntimeCapabilities = {
     isolatesFiles: true,
     isolatesProcesses: true,
     networks: ['none', 'allow', 'open'],
-    // A pod that uses more disk than it may is ended, not refused; processes can be limited for whole machines only.
+    // The cluster ends a pod over its disk limit instead of failing its writes; processes can only be limited for whole
+    // machines.
     limits: ['cpus', 'memoryMb'],
     images: 'required',
     supportsSnapshots: false,
@@ -130,11 +144,12 @@ class KubernetesRuntime implements Runtime {
   readonly #records: Records
   readonly #scope: string
   #connecting: Promise<Cluster> | undefined
-  #nextStart = 0
+  readonly #pacer: StartPacer
 
   constructor(config: KubernetesConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
+    this.#pacer = new StartPacer(config.startsPerSecond, () => deps.now())
     this.#records = new Records(deps.dir)
     this.#scope = config.scope ?? createHash('sha256').update(`${hostname()}\0${deps.dir}`).digest('hex').slice(0, 10)
   }
@@ -148,16 +163,16 @@ class KubernetesRuntime implements Runtime {
       if (refused.length > 0)
         return {
           isUsable: false,
-          reason: `we may not ${refused.join(', ')} in namespace ${namespace} of ${server.host}`,
+          reason: `no permission to ${refused.join(', ')} in namespace ${namespace} of ${server.host}`,
         }
       return {
         isUsable: true,
         notes: [
           `Kubernetes ${gitVersion} at ${server.host}, namespace ${namespace}`,
-          'no limit on processes: set podPidsLimit of the kubelet; a pod over its disk limit is ended by the cluster',
+          'processes are not limited: set podPidsLimit of the kubelet; the cluster ends a pod over its disk limit',
           this.#config.verifyNetwork
-            ? 'none and allow are network policies; every sandbox is seen to have no network before it is used'
-            : 'none and allow are network policies, which only some networks of clusters keep; nothing checks that',
+            ? 'none and allow are network policies, which are tested for every sandbox before it is used'
+            : 'none and allow are network policies, which only some cluster networks enforce; this is not tested',
         ],
       }
     } catch (error) {
@@ -171,22 +186,22 @@ class KubernetesRuntime implements Runtime {
     const names = this.#namesOf(spec.id)
     const image = spec.image ?? this.#config.image
     if (image === undefined || spec.snapshot !== undefined)
-      throw new RolloutError('runtime.unsupported', 'A pod starts from an image; name one, or set runtime.image')
-    const { doors, proxyPort } = planDoors(spec)
+      throw new RolloutError('runtime.unsupported', 'A pod needs an image: name one in the task, or set runtime.image')
+    const { handlers, proxyPort } = planSockets(spec)
     const isClosed = spec.network.kind !== 'open'
-    const hasRelay = doors.size > 0 || (isClosed && this.#config.verifyNetwork)
+    const hasRelay = handlers.size > 0 || (isClosed && this.#config.verifyNetwork)
     const pod = toPod(spec, image, names, this.#config, hasRelay)
     const cluster = await this.#connect()
-    await this.#awaitTurn(signal)
+    await this.#pacer.wait(signal)
     await makeDirectories(this.#deps.dir, 0o700)
     const record = await this.#records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
     const { namespace } = cluster.access
-    const target: Target = { namespace, pod: names.name, container: SANDBOX }
+    const target: ContainerTarget = { namespace, pod: names.name, container: SANDBOX }
     try {
-      // Before the pod, so that it is never without. None of these is given the signal: what was asked for would come to
-      // be after we had taken it back.
+      // The policy is created before the pod, so that the pod never runs without it. The requests are not aborted by the
+      // signal: the cluster could still execute them after the sandbox was removed.
       if (isClosed) await cluster.call('POST', policyPath(namespace), { json: toPolicy(names, this.#config) })
       signal.throwIfAborted()
       await cluster.call('POST', podPath(namespace), { json: pod })
@@ -198,10 +213,11 @@ class KubernetesRuntime implements Runtime {
       ])
       const folder = this.#records.folderOf(spec.id)
       const relay =
-        doors.size === 0 ? undefined : await Relay.open(cluster, relayTarget, doors, join(folder, 'doors'), signal)
+        handlers.size === 0
+          ? undefined
+          : await Relay.open(cluster, relayTarget, handlers, join(folder, 'sockets'), signal)
       if (relay !== undefined) undo.use(relay)
       signal.throwIfAborted()
-      const proxy = proxyPort === undefined ? undefined : `http://127.0.0.1:${proxyPort}`
       undo.move()
       return new KubernetesSandbox({
         cluster,
@@ -212,11 +228,11 @@ class KubernetesRuntime implements Runtime {
         workdir: spec.workdir,
         env: {
           ...env,
-          ...(proxy !== undefined && { HTTP_PROXY: proxy, HTTPS_PROXY: proxy, http_proxy: proxy, https_proxy: proxy }),
+          ...proxyVariables({ proxyPort }),
           ...spec.env,
         },
-        doorPort: spec.door?.port,
-        closeDoors: async () => relay?.[Symbol.asyncDispose](),
+        socketPort: spec.socket?.port,
+        closeSockets: async () => relay?.[Symbol.asyncDispose](),
         remove: () => this.remove(spec.id),
         now: () => this.#deps.now(),
       })
@@ -227,14 +243,14 @@ class KubernetesRuntime implements Runtime {
     }
   }
 
-  /** Those of the cluster, and those whose pod somebody else has taken away but of which there is something here. */
+  /** Returns the sandboxes of the cluster, and records whose pod no longer exists. */
   async list(): Promise<SandboxInfo[]> {
     const cluster = await this.#connect()
     const query = { labelSelector: `${SCOPE_LABEL}=${this.#scope}` }
     const known = await this.#records.list()
     const { items } = Listed.parse(await cluster.call('GET', podPath(cluster.access.namespace), { query }))
     const found = items.flatMap(({ metadata }): SandboxInfo[] => {
-      const parsed = Told.safeParse(parseJson(metadata.annotations?.[RECORD] ?? ''))
+      const parsed = StoredInfo.safeParse(parseJson(metadata.annotations?.[RECORD] ?? ''))
       if (!parsed.success || metadata.deletionTimestamp !== undefined) return []
       return [{ ...parsed.data, startedAt: Date.parse(metadata.creationTimestamp ?? '') || 0 }]
     })
@@ -270,8 +286,8 @@ class KubernetesRuntime implements Runtime {
     return connecting
   }
 
-  /** An id may have capitals and be longer than the name of a pod. */
-  #namesOf(id: string): Names {
+  /** An id may have upper-case letters and be longer than the name of a pod. */
+  #namesOf(id: string): PodNames {
     this.#records.folderOf(id)
     const digest = createHash('sha256').update(id).digest('hex').slice(0, 8)
     const readable = id.toLowerCase().slice(0, 24).replace(/-+$/, '')
@@ -280,7 +296,7 @@ class KubernetesRuntime implements Runtime {
 
   async #findRefused(cluster: Cluster, signal: AbortSignal): Promise<string[]> {
     const { namespace } = cluster.access
-    const asked = NEEDED.map(async ([verb, group, resource, subresource]) => {
+    const reviews = NEEDED.map(async ([verb, group, resource, subresource]) => {
       const resourceAttributes = { namespace, verb, group, resource, subresource }
       const json = {
         apiVersion: 'authorization.k8s.io/v1',
@@ -291,28 +307,21 @@ class KubernetesRuntime implements Runtime {
       const review = Review.parse(await cluster.call('POST', path, { json, signal }))
       return review.status?.allowed === true ? [] : [`${verb} ${resource}${subresource && `/${subresource}`}`]
     })
-    return (await Promise.all(asked)).flat()
+    return (await Promise.all(reviews)).flat()
   }
 
-  async #awaitTurn(signal: AbortSignal): Promise<void> {
-    const now = this.#deps.now()
-    const turn = Math.max(now, this.#nextStart)
-    this.#nextStart = turn + 1000 / this.#config.startsPerSecond
-    if (turn > now) await sleep(turn - now, undefined, { signal })
-  }
-
-  /** Makes the workdir, and asks for the environment of the image, which the API does not tell. */
+  /** Creates the workdir and reads the environment of the image, which the API does not return. */
   async #prepare(
     cluster: Cluster,
-    target: Target,
+    target: ContainerTarget,
     { workdir, folders = [] }: SandboxSpec,
     signal: AbortSignal,
   ): Promise<Record<string, string>> {
-    const command = ['/bin/sh', '-c', PREPARE, 'sh', workdir, ...folders]
+    const command = ['/bin/sh', '-c', prepareScript(), 'sh', workdir, ...folders]
     const limit = AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)])
     const { exitCode, stdout, stderr } = await runTool(cluster, target, command, { signal: limit })
     if (exitCode !== 0)
-      throw new RolloutError('runtime.start-failed', `The pod is of no use: ${stderr.trim().slice(-500)}`)
+      throw new RolloutError('runtime.start-failed', `The pod cannot be used: ${stderr.trim().slice(-500)}`)
     const [, , home, ...rest] = Buffer.from(stdout, 'latin1').toString().split('\n')
     const pairs = rest
       .join('\n')
@@ -324,8 +333,8 @@ class KubernetesRuntime implements Runtime {
     return { PATH: path, ...Object.fromEntries(pairs), HOME: home === undefined || home === '' ? '/' : home }
   }
 
-  /** The API server is somebody every pod could reach if it were allowed to reach anybody. */
-  async #verify(cluster: Cluster, target: Target, signal: AbortSignal): Promise<void> {
+  /** Tests whether the API server is reachable, which every pod can reach without a network policy. */
+  async #verify(cluster: Cluster, target: ContainerTarget, signal: AbortSignal): Promise<void> {
     const { hostname: host, port, protocol } = cluster.access.server
     const addresses = [
       ['kubernetes.default.svc', '443'],
@@ -334,7 +343,7 @@ class KubernetesRuntime implements Runtime {
     const deadline = this.#deps.now() + POLICY_MS
     for (;;) {
       const probes = addresses.map(([name, number]) =>
-        runTool(cluster, target, ['node', '-e', PROBE, name, number], {
+        runTool(cluster, target, ['node', '-e', probe(), name, number], {
           signal: AbortSignal.any([signal, AbortSignal.timeout(TOOL_MS)]),
         }),
       )
@@ -349,33 +358,13 @@ class KubernetesRuntime implements Runtime {
       if (this.#deps.now() > deadline)
         throw new RolloutError(
           'runtime.start-failed',
-          'This cluster does not keep network policies: a pod that may talk to nobody reached the API server; install a network that does (Calico, Cilium), or set runtime.verifyNetwork to false where something else keeps pods in',
+          'This cluster does not enforce network policies: a pod whose policy denies all traffic reached the API server. Install a network that enforces them (Calico, Cilium), or set runtime.verifyNetwork to false if another mechanism isolates pods',
         )
       await sleep(500, undefined, { signal })
     }
   }
 }
 
-function planDoors({ door, network }: SandboxSpec): {
-  doors: ReadonlyMap<number, DoorUse>
-  proxyPort: number | undefined
-} {
-  const proxy = network.kind === 'allow' ? new AllowProxy(network.hosts) : undefined
-  const proxyPort = proxy === undefined ? undefined : PROXY_PORTS.find((port) => port !== door?.port)
-  const doors = new Map<number, DoorUse>()
-  if (door !== undefined) doors.set(door.port, door)
-  if (proxy !== undefined && proxyPort !== undefined) doors.set(proxyPort, proxy)
-  return { doors, proxyPort }
-}
-
 function policyPath(namespace: string): string {
   return `/apis/networking.k8s.io/v1/namespaces/${namespace}/networkpolicies`
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

@@ -7,13 +7,13 @@ import { runProgram } from '../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import { Cgroup } from '../linux/limits/cgroups.ts'
 import { START_MS } from '../linux/process/started.ts'
-import { listenHere, type DoorServer } from '../linux/network/sandbox-sockets.ts'
-import { openEntry, type Room } from '../linux/process/execution.ts'
-import { findHold } from '../linux/hold.ts'
-import { countKills, joinLead, readStats, type Cell, type Counters } from '../linux/hosted-sandbox.ts'
+import { listenHere, type SocketServer } from '../linux/network/sandbox-sockets.ts'
+import { startShell, type CommandNamespace } from '../linux/process/execution.ts'
+import { findInit } from '../linux/init.ts'
+import { countKills, joinPrefix, readStats, type SandboxProcess, type Counters } from '../linux/hosted-sandbox.ts'
 import { HOST_ENV, HOST_PATH } from '../linux/files/paths.ts'
 import type { Pipes } from '../linux/process/pipes.ts'
-import { Premises } from '../linux/host-runtime-state.ts'
+import { HostRuntimeState } from '../linux/host-runtime-state.ts'
 import {
   childrenOf,
   endProcesses,
@@ -41,7 +41,7 @@ const LocalConfig = z.strictObject({
   allowUnenforced: z
     .boolean()
     .default(false)
-    .describe('Whether a sandbox may ask for a network policy all the same, which then nobody keeps it to'),
+    .describe('Whether to accept network policies other than open, which are then not enforced'),
   ...snapshotConfig,
 })
 type LocalConfig = z.infer<typeof LocalConfig>
@@ -52,27 +52,26 @@ export const local: Plug<typeof LocalConfig, RuntimeDeps, Runtime> = {
 }
 
 const MARK = 'POLAR_SANDBOX'
-/** Of what is in the folder of a snapshot. */
+/** Folder of the files in the folder of a snapshot. */
 const TREE = 'tree'
 
 /**
- * No sandbox at all: a folder, a clean environment, and our own rights to everything on the machine. For trying things
- * out, and for programs that are trusted. What it does promise is that a command ends with all that it started: each has
- * a process namespace, where the machine lets us make one. Elsewhere its processes are found by a mark in their
- * environment, which a program that means to can rub out.
+ * No isolation: a folder, a clean environment, and the privileges of this process. For tests and trusted programs. It
+ * guarantees that a command ends with all its descendants: each command has a process namespace if the machine permits
+ * it. Otherwise processes are found by a variable in their environment, which a hostile program can remove.
  */
 class LocalRuntime implements Runtime {
   readonly kind = 'local'
   readonly #config: LocalConfig
   readonly #deps: RuntimeDeps
-  readonly #premises: Premises
+  readonly #host: HostRuntimeState
   #hasNamespaces: Promise<boolean> | undefined
-  #hold: Promise<string> | undefined
+  #init: Promise<string> | undefined
 
   constructor(config: LocalConfig, deps: RuntimeDeps) {
     this.#config = config
     this.#deps = deps
-    this.#premises = new Premises(deps, config)
+    this.#host = new HostRuntimeState(deps, config)
   }
 
   get capabilities(): RuntimeCapabilities {
@@ -80,7 +79,7 @@ class LocalRuntime implements Runtime {
       isolatesFiles: false,
       isolatesProcesses: false,
       networks: ['open'],
-      limits: this.#premises.limits,
+      limits: this.#host.limits,
       images: 'none',
       supportsSnapshots: true,
     }
@@ -92,13 +91,13 @@ class LocalRuntime implements Runtime {
     return {
       isUsable: true,
       notes: [
-        'nothing is kept apart: commands have our rights to files, processes and network',
+        "nothing is isolated: commands have the node's access to files, processes and network",
         ...(this.#config.allowUnenforced
-          ? ['whatever network is asked for, commands have the one of the machine']
+          ? ['network policies are not enforced: commands have the network of the machine']
           : []),
         hasNamespaces
-          ? 'each command has a process namespace, so nothing outlives it'
-          : 'no process namespaces here: a program that hides from its environment can outlive its command',
+          ? 'each command has a process namespace, so no process outlives it'
+          : 'process namespaces are not available: a program that changes its environment can outlive its command',
       ],
     }
   }
@@ -109,111 +108,111 @@ class LocalRuntime implements Runtime {
     if (spec.network.kind !== 'open' && !this.#config.allowUnenforced)
       throw new RolloutError(
         'runtime.unsupported',
-        `local cannot keep sandbox ${spec.id} to the network policy ${spec.network.kind}: commands have the machine's own network; ask for open, use another runtime, or set runtime.allowUnenforced`,
+        `local cannot enforce the network policy ${spec.network.kind} for sandbox ${spec.id}: commands have the machine's network; use open, another runtime, or set runtime.allowUnenforced`,
       )
     if (spec.mounts.some(({ source, target }) => source !== target)) throw unsupported('mounts under another path')
     this.#hasNamespaces ??= canMakeNamespaces()
     const hasNamespaces = await this.#hasNamespaces
-    this.#hold ??= findHold(HOST_ENV)
-    const hold = await this.#hold
-    const record = await this.#premises.records.create(spec, this.#deps.now())
+    this.#init ??= findInit(HOST_ENV)
+    const init = await this.#init
+    const record = await this.#host.records.create(spec, this.#deps.now())
     await using undo = new AsyncDisposableStack()
     undo.defer(() => this.remove(spec.id))
-    const folder = this.#premises.records.folderOf(spec.id)
+    const folder = this.#host.records.folderOf(spec.id)
     const [workdir, home] = [join(folder, 'work'), join(folder, 'home')]
     await mkdir(home, { mode: 0o755 })
     if (spec.snapshot === undefined) await mkdir(workdir, { mode: 0o755 })
     else await copyTree(await this.#treeOf(spec.snapshot), workdir)
-    const places = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
-    const cgroup = await this.#premises.createCgroup(spec, record)
-    const { door } = spec
-    const doorServer = door === undefined ? undefined : await listenHere(door.port, door)
-    undo.defer(() => doorServer?.close())
+    const actualPaths = await makeFolders(join(folder, 'folders'), spec.folders ?? [])
+    const cgroup = await this.#host.createCgroup(spec, record)
+    const { socket } = spec
+    const socketServer = socket === undefined ? undefined : await listenHere(socket.port, socket)
+    undo.defer(() => socketServer?.close())
     signal.throwIfAborted()
     undo.move()
-    const { spawn, memory } = this.#premises.guardMemory(spec, cgroup)
-    const cell = new LocalCell({
+    const { spawn, memory } = this.#host.guardMemory(spec, cgroup)
+    const sandboxProcess = new LocalSandboxProcess({
       record,
       folder,
       workdir,
-      env: { PATH: HOST_PATH, HOME: home, ...toPlaces(spec.env, places) },
+      env: { PATH: HOST_PATH, HOME: home, ...withActualPaths(spec.env, actualPaths) },
       hasNamespaces,
       cgroup,
       memory,
-      door: doorServer,
-      snapshot: (name) => this.#premises.snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
-      hold,
+      socket: socketServer,
+      snapshot: (name) => this.#host.snapshots.add(name, [], (draft) => copyTree(workdir, join(draft, TREE))),
+      init,
       spawn,
-      pipes: this.#premises.pipes,
-      // Where commands have namespaces, all of them have ended with those by then, and nobody has to be looked for.
+      pipes: this.#host.pipes,
+      // With namespaces, all commands have already ended with their namespaces, so no process has to be searched.
       discard: () => (hasNamespaces ? this.#forget(record) : this.remove(spec.id)),
     })
-    return this.#premises.openSandbox(cell)
+    return this.#host.openSandbox(sandboxProcess)
   }
 
   list(): Promise<SandboxInfo[]> {
-    return this.#premises.records.list()
+    return this.#host.records.list()
   }
 
   async remove(id: string): Promise<void> {
-    const record = await this.#premises.records.load(id)
+    const record = await this.#host.records.load(id)
     if (record === undefined) return
-    await endProcesses(`${MARK}=${this.#premises.records.folderOf(id)}#`, 'environ')
+    await endProcesses(`${MARK}=${this.#host.records.folderOf(id)}#`, 'environ')
     await this.#forget(record)
   }
 
   async #forget({ id, cgroup }: SandboxRecord): Promise<void> {
     if (cgroup !== undefined) await new Cgroup(cgroup).remove()
-    await this.#premises.records.remove(id)
+    await this.#host.records.remove(id)
   }
 
   removeOldSnapshots(): Promise<string[]> {
-    return this.#premises.snapshots.prune()
+    return this.#host.snapshots.prune()
   }
 
   removeSnapshot(name: string): Promise<void> {
-    return this.#premises.snapshots.remove(name)
+    return this.#host.snapshots.remove(name)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#premises[Symbol.asyncDispose]()
+    await this.#host[Symbol.asyncDispose]()
   }
 
   async #treeOf(snapshot: string): Promise<string> {
-    await this.#premises.snapshots.use(snapshot)
-    return join(this.#premises.snapshots.folderOf(snapshot), TREE)
+    await this.#host.snapshots.use(snapshot)
+    return join(this.#host.snapshots.folderOf(snapshot), TREE)
   }
 }
 
-interface CellOptions extends Counters {
+interface LocalProcessOptions extends Counters {
   record: SandboxRecord
   folder: string
   workdir: string
   env: Readonly<Record<string, string>>
   hasNamespaces: boolean
-  door: DoorServer | undefined
+  socket: SocketServer | undefined
   snapshot: (name: string) => Promise<void>
-  /** What the first process of a room does. */
-  hold: string
+  /** Script of a namespace's first process. */
+  init: string
   spawn: RemoteSpawn
   pipes: Pipes
   discard(): Promise<void>
 }
 
-class LocalCell implements Cell {
+class LocalSandboxProcess implements SandboxProcess {
   readonly record: SandboxRecord
   readonly folder: string
   readonly workdir: string
-  readonly doorPort: number | undefined
+  readonly socketPort: number | undefined
   readonly env: Readonly<Record<string, string>>
   readonly snapshot: (name: string) => Promise<void>
-  readonly #options: CellOptions
+  readonly #options: LocalProcessOptions
 
-  constructor(options: CellOptions) {
+  constructor(options: LocalProcessOptions) {
     this.record = options.record
     this.folder = options.folder
     this.workdir = options.workdir
-    this.doorPort = options.door?.port
+    this.socketPort = options.socket?.port
     this.env = { ...options.env, ...(!options.hasNamespaces && { [MARK]: `${options.folder}#` }) }
     this.snapshot = (name) => options.snapshot(name)
     this.#options = options
@@ -223,31 +222,31 @@ class LocalCell implements Cell {
     return true
   }
 
-  async openRoom(): Promise<Room> {
-    const { folder, hasNamespaces, hold, spawn, pipes } = this.#options
+  async openNamespace(): Promise<CommandNamespace> {
+    const { folder, hasNamespaces, init, spawn, pipes } = this.#options
     const mark = `${folder}#`
-    const joined = joinLead(this.#options.cgroup?.joinFiles ?? [])
+    const joined = joinPrefix(this.#options.cgroup?.joinFiles ?? [])
     const env = { ...HOST_ENV, [MARK]: mark }
     if (!hasNamespaces) {
-      // One mark for all: without namespaces a command that ends takes those beside it along.
-      const entry = await openEntry(joined, { spawn, pipes, env, hasWaiter: false })
-      return { entry, close: () => endProcesses(`${MARK}=${mark}`, 'environ') }
+      // One mark for all commands: without namespaces, the end of a command also kills concurrent commands.
+      const shell = await startShell(joined, { spawn, pipes, env, hasWaiter: false })
+      return { shell, close: () => endProcesses(`${MARK}=${mark}`, 'environ') }
     }
-    const holder = ['--pdeathsig', 'KILL', 'unshare', ...namespaceOptions(), '/bin/sh', '-c', hold]
+    const holder = ['--pdeathsig', 'KILL', 'unshare', ...namespaceOptions(), '/bin/sh', '-c', init]
     const child = spawn('setpriv', holder, { stdio: ['ignore', 'pipe', 'ignore'], env })
     const ended = new Promise((resolve) => child.once('exit', resolve))
     const first = await firstOf(child)
     const enter = process.getuid?.() === 0 ? [] : ['-U', '--preserve-credentials']
-    const lead = [...joined, 'nsenter', ...enter, '-t', String(first.pid), '-p', '-m']
+    const prefix = [...joined, 'nsenter', ...enter, '-t', String(first.pid), '-p', '-m']
     const close = async (): Promise<void> => {
       await signalProcess(first, 'SIGKILL')
       await ended
       while (await isAlive(first)) await sleep(2)
     }
-    return { entry: await openEntry(lead, { spawn, pipes, env, hasWaiter: true }), close }
+    return { shell: await startShell(prefix, { spawn, pipes, env, hasWaiter: true }), close }
   }
 
-  toolLead(): undefined {
+  toolPrefix(): undefined {
     return undefined
   }
 
@@ -261,12 +260,12 @@ class LocalCell implements Cell {
   }
 
   async freeze(): Promise<void> {
-    this.#options.door?.close()
+    this.#options.socket?.close()
     await endProcesses(`${MARK}=${this.folder}#`, 'environ')
   }
 
   async close(): Promise<void> {
-    this.#options.door?.close()
+    this.#options.socket?.close()
     this.#options.memory?.[Symbol.dispose]()
     await this.#options.discard()
   }
@@ -282,21 +281,21 @@ async function canMakeNamespaces(): Promise<boolean> {
   return exitCode === 0
 }
 
-/** The first process of the room, once it says that it is there. */
+/** Returns the first process of the namespace when it has reported that it is ready. */
 async function firstOf(child: SpawnedProcess): Promise<ProcessRef> {
   try {
     await new Promise<void>((resolve, reject) => {
       child.stdout!.once('data', () => resolve())
-      child.once('error', reject).once('exit', () => reject(new Error('it ended at once')))
-      setTimeout(() => reject(new Error('it took too long')), START_MS).unref()
+      child.once('error', reject).once('exit', () => reject(new Error('the process ended at once')))
+      setTimeout(() => reject(new Error('no response in time')), START_MS).unref()
     })
     const [pid] = await childrenOf(child.pid!)
     const first = pid === undefined ? undefined : await identify(pid)
-    if (first === undefined) throw new Error('it ended at once')
+    if (first === undefined) throw new Error('the process ended at once')
     return first
   } catch (cause) {
     child.kill('SIGKILL')
-    throw new RolloutError('runtime.start-failed', 'Cannot make a process namespace', { cause })
+    throw new RolloutError('runtime.start-failed', 'Cannot create a process namespace', { cause })
   }
 }
 
@@ -305,22 +304,25 @@ async function copyTree(from: string, to: string): Promise<void> {
   if (exitCode !== 0) throw new RolloutError('runtime.copy-failed', `Cannot copy ${from}: ${stderr.trim()}`)
 }
 
-/** Makes each folder below `base`, and gives the place of the first, by its name. */
+/** Creates each folder below `base`. Returns a map from the first folder to its actual path. */
 async function makeFolders(base: string, folders: readonly string[]): Promise<ReadonlyMap<string, string>> {
   for (const folder of folders) await mkdir(join(base, folder), { recursive: true, mode: 0o755 })
   const [top] = folders
   return new Map(top === undefined ? [] : [[top, join(base, top)]])
 }
 
-/** Values that name a folder, or a path in it, with the place of that folder instead. */
-function toPlaces(env: Readonly<Record<string, string>>, places: ReadonlyMap<string, string>): Record<string, string> {
-  const toPlace = (value: string): string => {
-    const top = [...places.keys()].find((folder) => `${value}/`.startsWith(`${folder}/`))
-    return top === undefined ? value : `${places.get(top)}${value.slice(top.length)}`
+/** Replaces the path of a folder by its actual path in values that name it or a path below it. */
+function withActualPaths(
+  env: Readonly<Record<string, string>>,
+  actualPaths: ReadonlyMap<string, string>,
+): Record<string, string> {
+  const toActual = (value: string): string => {
+    const top = [...actualPaths.keys()].find((folder) => `${value}/`.startsWith(`${folder}/`))
+    return top === undefined ? value : `${actualPaths.get(top)}${value.slice(top.length)}`
   }
-  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, toPlace(value)]))
+  return Object.fromEntries(Object.entries(env).map(([name, value]) => [name, toActual(value)]))
 }
 
 function unsupported(what: string): RolloutError {
-  return new RolloutError('runtime.unsupported', `local has no ${what}; use another runtime`)
+  return new RolloutError('runtime.unsupported', `local does not support ${what}; use another runtime`)
 }

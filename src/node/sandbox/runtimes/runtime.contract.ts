@@ -27,23 +27,26 @@ import type { Runtime, RuntimeCheck, Sandbox, SandboxSpec } from './runtime.ts'
 import { PROMPTLY_MS, processesWith, readText, runCommand, runScript, toProbeSpec } from './sandbox-probe.contract.ts'
 
 export interface RuntimeContract {
-  /** A program for `node --input-type=module -e`: starts a sandbox named by its last argument in the folder before it. */
+  /**
+   * A program for `node --input-type=module -e`: starts a sandbox whose id is its last argument, in the folder before
+   * it.
+   */
   orphanScript: string
-  /** What a sandbox starts from, where the runtime needs it. */
+  /** Image of sandboxes, if the runtime needs one. */
   image?: string
-  /** Tests that do not hold as it is set up here, by name, and why. */
+  /** Names of tests that fail in this setup, with the reasons. */
   exceptions?: Readonly<Record<string, string>>
 }
 
 const MB = 1024 * 1024
 const LIMITS = { maxBytes: 100 * MB, maxFiles: 10_000 }
-/** A program that does what it can to outlive its end: forks twice, leaves its session, ignores every polite signal. */
+/** A program that tries to survive: forks twice, leaves its session, ignores all signals that can be ignored. */
 const hostile = (token: string) =>
   `(setsid bash -c 'trap "" TERM HUP INT QUIT; (setsid bash -c "trap \\"\\" TERM HUP; while :; do sleep 0.05; done" ${token} &) ; while :; do sleep 0.05; done' ${token} >/dev/null 2>&1 &) ; trap "" TERM; echo up; while :; do sleep 0.05; done`
 
 /** Numbers of inotify_init1 and rt_sigqueueinfo. */
 const [INOTIFY_INIT, SEND_SIGNAL] = process.arch === 'arm64' ? [26, 138] : [294, 129]
-/** Takes inotify instances and queues signals to itself, as many as it is told and gets, says how many, and keeps them. */
+/** Creates inotify instances and queues signals to itself, up to the given number, prints how many, and keeps them. */
 const TAKE_ALL = `
 use POSIX;
 $| = 1;
@@ -57,7 +60,10 @@ print "inotify $instances, signals $signals\\n";
 sleep 25 if $wanted > 2;
 `
 
-/** What a kind of sandbox owes its callers, shown on the real thing. What it does not claim to do is skipped, and says so. */
+/**
+ * Tests the contract of a runtime with real sandboxes. Tests of capabilities that the runtime does not claim are
+ * skipped with a reason.
+ */
 export function describeRuntime(
   name: string,
   createRuntime: (dir: string) => Runtime,
@@ -94,7 +100,7 @@ export function describeRuntime(
     function start(more: Partial<SandboxSpec> = {}): Promise<Sandbox> {
       return runtime.start(toSpec(more), AbortSignal.timeout(30_000))
     }
-    /** A test that says why it does not run. */
+    /** Registers a test that is skipped with a reason if `claim` returns one. */
     function when(claim: () => string | undefined, title: string, work: (context: TestContext) => Promise<void>): void {
       test(title, async (context) => {
         if (!checked.isUsable) return context.skip(checked.reason)
@@ -115,27 +121,27 @@ export function describeRuntime(
 
     // --- commands -----------------------------------------------------------------------------------------------------
 
-    it('exec() keeps stdout and stderr apart and gives the exit code', async () => {
+    it('exec() separates stdout and stderr and returns the exit code', async () => {
       const ran = await runScript(shared, 'echo out; echo err >&2; exit 7')
       expect(ran).toMatchObject({ stdout: 'out\n', stderr: 'err\n', exitCode: 7, signal: null, isTimedOut: false })
       expect(ran).toMatchObject({ stdoutBytes: 4, stderrBytes: 4 })
       expect(ran.durationMs).toBeGreaterThan(0)
     })
 
-    it('exec() tells a signal from a code that looks like one', async () => {
+    it('exec() distinguishes a signal from an exit code above 128', async () => {
       expect(await runScript(shared, 'kill -9 $$')).toMatchObject({ exitCode: null, signal: 'SIGKILL' })
       expect(await runScript(shared, 'kill -TERM $$')).toMatchObject({ exitCode: null, signal: 'SIGTERM' })
       expect(await runScript(shared, 'exit 137')).toMatchObject({ exitCode: 137, signal: null })
     })
 
-    it('exec() ends with 127 for a command that is not there, and with a failure for a directory that is not', async () => {
+    it('exec() exits with 127 for a missing command, and fails for a missing directory', async () => {
       expect(await runCommand(shared, { command: ['no-such-program'] })).toMatchObject({ exitCode: 127 })
       const ran = await runCommand(shared, { command: ['true'], cwd: '/no/such/place' })
       expect(ran.exitCode).toBe(126)
       expect(ran.stderr).not.toBe('')
     })
 
-    it('output() comes while the command runs, to any number of readers, from any offset', async () => {
+    it('output() yields output while the command runs, to any number of readers, from any offset', async () => {
       await runScript(shared, 'mkfifo gate')
       const gated = await shared.exec({
         command: ['bash', '-c', 'echo one; read -r _ < gate; echo two'],
@@ -156,7 +162,7 @@ export function describeRuntime(
       expect(await readText(gated.output('stdout', 100))).toBe('')
     })
 
-    it('exec() passes bytes in and out unchanged, more of them than a pipe holds', async () => {
+    it('exec() passes more bytes than a pipe holds in and out unchanged', async () => {
       const bytes = randomBytes(3 * MB)
       const execution = await shared.exec({ command: ['cat'], stdin: bytes, leftovers: 'end', timeoutMs: 20_000 })
       const chunks: Buffer[] = []
@@ -166,7 +172,7 @@ export function describeRuntime(
       expect(await runScript(shared, 'cat')).toMatchObject({ stdout: '', exitCode: 0 })
     })
 
-    it('exec() gives exactly the environment it was given', async () => {
+    it('exec() sets exactly the given environment', async () => {
       await using sandbox = await start({ env: { FROM_SPEC: 'a b\n"$x"', BOTH: 'spec' } })
       const env = { BOTH: 'exec', LD_PRELOAD: '/nonexistent.so', 'odd.name': '1', EMPTY: '' }
       const ran = await runCommand(sandbox, { command: ['env', '-0'], env })
@@ -180,7 +186,7 @@ export function describeRuntime(
       })
     })
 
-    it('exec() lets nobody on the machine read the environment from a command line', async () => {
+    it('exec() exposes no environment variable in a command line', async () => {
       const token = `secret-${randomBytes(8).toString('hex')}`
       const execution = await shared.exec({ command: ['sleep', '30'], env: { KEY: token }, leftovers: 'end' })
       await sleep(300)
@@ -188,7 +194,7 @@ export function describeRuntime(
       await execution.kill()
     })
 
-    it('exec() runs in the workdir, which can be written to, or in cwd', async () => {
+    it('exec() runs in the writable workdir, or in cwd', async () => {
       expect(await runScript(shared, 'pwd && touch here && mkdir -p sub')).toMatchObject({
         stdout: `${shared.workdir}\n`,
       })
@@ -196,7 +202,7 @@ export function describeRuntime(
       expect(await runScript(shared, 'pwd', { cwd: '/' })).toMatchObject({ stdout: '/\n' })
     })
 
-    it('start() makes the folders it is given, which commands can write to, empty and replace', async () => {
+    it('start() creates the given folders, which commands can write to, empty and replace', async () => {
       const folders = ['/polar/session', '/polar/session/logs', '/polar/session/logs/agent']
       await using sandbox = await start({
         workdir: '/polar/session/workspace',
@@ -216,20 +222,20 @@ export function describeRuntime(
       expect(await runScript(sandbox, 'touch here && ls')).toMatchObject({ stdout: 'here\n' })
     })
 
-    it('exec() gives real pipes, which scripts can open by name', async () => {
+    it('exec() connects real pipes, which scripts can open by path', async () => {
       expect(await runScript(shared, 'echo a > /dev/stderr; echo b | tee /dev/stderr')).toMatchObject({
         stdout: 'b\n',
         stderr: 'a\nb\n',
       })
     })
 
-    it('exec() leaves no file descriptor of ours open in a command', async () => {
+    it('exec() passes no file descriptor of the node to a command', async () => {
       const { stdout } = await runScript(shared, 'ls -l /proc/self/fd; true')
       const others = stdout.split('\n').filter((line) => Number(/ (\d+) -> /.exec(line)?.[1]) > 2)
       expect(others.filter((line) => !/ -> (\/dev\/null|\/proc\/\d+\/fd)$/.test(line))).toEqual([])
     })
 
-    it('signal() reaches the first process, and nothing else', async () => {
+    it('signal() signals the first process only', async () => {
       const execution = await shared.exec({
         command: ['bash', '-c', 'trap "echo got; exit 3" USR1; echo up; while :; do sleep 0.02; done'],
         leftovers: 'end',
@@ -242,12 +248,12 @@ export function describeRuntime(
       await execution.signal('SIGTERM')
     })
 
-    it('exec() runs many commands at once', async () => {
+    it('exec() runs many commands concurrently', async () => {
       const all = await Promise.all(Array.from({ length: 20 }, (_, index) => runScript(shared, `echo ${index}`)))
       expect(all.map(({ stdout }) => stdout)).toEqual(all.map((_, index) => `${index}\n`))
     })
 
-    it('exec() keeps as much output as it was told, and counts a flood without growing', async () => {
+    it('exec() stores output up to its limit, and counts further output without using memory', async () => {
       const size = 1024 * MB
       const before = process.memoryUsage().rss
       let highest = 0
@@ -256,13 +262,13 @@ export function describeRuntime(
       clearInterval(watch)
       expect(ran).toMatchObject({ exitCode: 0, stdoutBytes: size })
       expect(ran.stdout.length).toBe(2 * MB)
-      // The collector takes its time; but most of it was never here at once.
+      // Garbage collection is late, but most of the output was never in memory at once.
       expect(highest - before).toBeLessThan(size / 4)
     })
 
     // --- ending -------------------------------------------------------------------------------------------------------
 
-    it('exec() ends in time, with all it started, however it hid', async () => {
+    it('exec() ends at its time limit with all descendants, however they hide', async () => {
       const token = toToken()
       const began = performance.now()
       const ran = await runScript(shared, hostile(token), { timeoutMs: 500 })
@@ -271,7 +277,7 @@ export function describeRuntime(
       expect(processesWith(token)).toEqual([])
     })
 
-    it('kill() ends all of it', async () => {
+    it('kill() ends all processes of the command', async () => {
       const token = toToken()
       const execution = await shared.exec({ command: ['bash', '-c', hostile(token)], leftovers: 'keep' })
       await execution.output('stdout')[Symbol.asyncIterator]().next()
@@ -291,23 +297,23 @@ export function describeRuntime(
       expect(processesWith(token)).toEqual([])
     })
 
-    it('leftovers end with their command, whoever they made their parent', async () => {
+    it('leftovers end with their command, even with another parent', async () => {
       const token = toToken()
       const clone = process.arch === 'arm64' ? 220 : 56
       const adopted = `perl -e 'my $pid = syscall(${clone}, 0x8000 | 17, 0, 0, 0, 0); exec "bash", "-c", "while :; do sleep 0.05; done", "${token}" if $pid == 0; exit 6'`
       for (let round = 0; round < 5; round += 1) {
-        // As the command itself, as its child, and as one that has outlived it.
+        // Run by the command itself, by its child, and by an orphan.
         for (const script of [`exec ${adopted}`, `${adopted}; exit 6`, `(setsid ${adopted} &); exit 6`])
           expect(await runScript(shared, script), script).toMatchObject({ exitCode: 6 })
         expect(processesWith(token)).toEqual([])
       }
     })
 
-    it('a command finds nothing of those before it, whether they left something or not', async () => {
+    it('a command finds no process of earlier commands', async () => {
       const list = 'set -- /proc/[0-9]*; echo $#'
       await using sandbox = await start()
       const countProcesses = async (): Promise<number> => Number((await runScript(sandbox, list)).stdout)
-      // What a daemon starts sandboxes and commands with may take a moment to be gone after them.
+      // Processes of a daemon may end a moment after the sandbox.
       const first = await countProcesses()
       for (let round = 0; round < 10; round += 1) {
         await runScript(sandbox, round % 3 === 0 ? '(setsid sleep 30 &); true' : 'true')
@@ -316,7 +322,7 @@ export function describeRuntime(
       }
     })
 
-    it('leftovers that are kept live on, do not hold up the result, and end with the sandbox', async () => {
+    it('kept leftovers survive the command, do not delay its result, and end with the sandbox', async () => {
       await using sandbox = await start()
       const token = toToken()
       const ran = await runScript(sandbox, `setsid bash -c 'while :; do echo x; sleep 0.05; done' ${token} & exit 5`, {
@@ -329,9 +335,9 @@ export function describeRuntime(
       expect(processesWith(token)).toEqual([])
     })
 
-    it('what a command leaves behind does not stay as a zombie, however much it is', async () => {
+    it('orphans of a command are reaped', async () => {
       await using sandbox = await start()
-      // Each forks twice and outlives its parent; the last thing it does is to say so.
+      // Each forks twice and survives its parent; its last action is to write a line.
       const fork = 'for i in $(seq 200); do (setsid sh -c "echo >> ended" & ) ; done'
       const wait = 'while [ "$(wc -l < ended)" -lt 200 ]; do sleep 0.02; done'
       const zombies = 'cat /proc/[0-9]*/stat 2>/dev/null | sed "s/.*) //" | grep -c "^Z"'
@@ -342,7 +348,7 @@ export function describeRuntime(
       }
     })
 
-    it('stop() ends everything promptly, however often and at once it is called', async () => {
+    it('stop() ends all processes promptly, also if called several times', async () => {
       const sandbox = await start()
       const token = toToken()
       const execution = await sandbox.exec({ command: ['bash', '-c', hostile(token)], leftovers: 'keep' })
@@ -357,12 +363,12 @@ export function describeRuntime(
       expect((await runtime.list()).map(({ id }) => id)).not.toContain(sandbox.id)
     })
 
-    it('start() leaves nothing behind when it is cut short', async () => {
+    it('start() leaves nothing behind when it is aborted', async () => {
       await sleep(500)
       const before = traces(dir)
       for (const delay of [0, 5, 20, 60, 120]) {
         const controller = new AbortController()
-        const spec = toSpec({ door: { port: 18_181, accept: (socket) => socket.destroy() } })
+        const spec = toSpec({ socket: { port: 18_181, accept: (socket) => socket.destroy() } })
         const starting = runtime.start(spec, controller.signal).then(
           (sandbox) => sandbox.stop(),
           () => undefined,
@@ -374,13 +380,13 @@ export function describeRuntime(
       await until(() => traces(dir).every((trace) => before.includes(trace)))
     })
 
-    it('start() refuses an id that is in use, and one that is no id', async () => {
+    it('start() rejects an id in use and an invalid id', async () => {
       await expectFailure(start({ id: shared.id }), 'runtime.start-failed')
       await expectFailure(start({ id: '../x' }), 'runtime.unsupported')
       expect(await runScript(shared, 'echo still here')).toMatchObject({ stdout: 'still here\n' })
     })
 
-    it('start() refuses a network that it does not keep anybody to', async () => {
+    it('start() rejects a network policy that it cannot enforce', async () => {
       for (const network of [{ kind: 'none' }, { kind: 'allow', hosts: ['example.com'] }] as const) {
         if (runtime.capabilities.networks.includes(network.kind)) continue
         const spec = toSpec({ network })
@@ -391,7 +397,7 @@ export function describeRuntime(
 
     // --- files --------------------------------------------------------------------------------------------------------
 
-    it('upload() and download() keep a tree: modes, links, names, empty directories', async () => {
+    it('upload() and download() preserve modes, links, names and empty directories', async () => {
       const tree = join(dir, 'tree ü')
       await mkdir(join(tree, 'empty'), { recursive: true })
       await mkdir(join(tree, 'déép', '日本語'), { recursive: true })
@@ -413,7 +419,7 @@ export function describeRuntime(
       expect((await stat(join(dir, 'one.sh'))).mode & 0o777).toBe(0o751)
     })
 
-    it('writeFile() and readFile() know modes, sizes and what is missing', async () => {
+    it('writeFile() and readFile() handle modes, size limits and missing files', async () => {
       await shared.writeFile('notes/a b.txt', 'grüße', { mode: 0o600 })
       expect(String(await shared.readFile('notes/a b.txt', { maxBytes: 100 }))).toBe('grüße')
       expect(await runScript(shared, 'stat -c %a "notes/a b.txt"')).toMatchObject({ stdout: '600\n' })
@@ -431,7 +437,7 @@ export function describeRuntime(
       try {
         await shared.download(source, target, limits, AbortSignal.timeout(20_000))
       } catch (error) {
-        // Whatever goes wrong, nothing is left that somebody could take for a copy.
+        // A failure leaves no file that could be mistaken for a copy.
         await expect(lstat(target)).rejects.toThrow('ENOENT')
         throw error
       }
@@ -452,7 +458,7 @@ export function describeRuntime(
       expect((await lstat(link)).isSymbolicLink()).toBe(true)
     })
 
-    it('download() keeps hard links within a tree, and gives no rights away', async () => {
+    it('download() keeps hard links within a tree, and drops setuid bits', async () => {
       await runScript(
         shared,
         'rm -rf hl && mkdir hl && echo one > hl/a && ln hl/a hl/b && cp /bin/true hl/s && chmod 6755 hl/s',
@@ -462,7 +468,7 @@ export function describeRuntime(
       expect((await stat(join(copy, 's'))).mode & 0o7777).toBe(0o755)
     })
 
-    it('download() refuses what is no file, and what is too much, quickly', async () => {
+    it('download() quickly rejects special files and trees over the limits', async () => {
       await runScript(
         shared,
         'mkdir -p f && mkfifo f/pipe; mkdir -p huge && truncate -s 1T huge/sparse; mkdir -p many && cd many && seq 20000 | xargs touch',
@@ -475,7 +481,7 @@ export function describeRuntime(
       await runScript(shared, 'rm -rf f huge many')
     })
 
-    it('download() does not write over anything, and ends with its signal', async () => {
+    it('download() overwrites no file, and ends when the signal is aborted', async () => {
       const target = join(dir, 'taken')
       await writeFile(target, 'mine')
       await expectFailure(shared.download('.', target, LIMITS, AbortSignal.timeout(5000)), 'runtime.copy-failed')
@@ -483,7 +489,7 @@ export function describeRuntime(
       await expect(shared.download('.', join(dir, 'never'), LIMITS, AbortSignal.abort())).rejects.toThrow(/abort/i)
     })
 
-    when(isolated, 'files of the machine are out of reach', async () => {
+    when(isolated, 'files of the machine are inaccessible', async () => {
       const secret = join(dir, 'secret-file')
       await writeFile(secret, 'x', { mode: 0o644 })
       const paths = [
@@ -499,7 +505,7 @@ export function describeRuntime(
         expect(await runScript(shared, `cat ${path} || ls -A ${path}/`), path).toMatchObject({ stdout: '' })
       for (const path of ['/proc/sys/kernel/hostname', '/proc/sysrq-trigger'])
         expect((await runScript(shared, `echo x > ${path}`)).exitCode, path).not.toBe(0)
-      // A sandbox of a user's own image may write there; the file is the sandbox's.
+      // A sandbox with a user's own image may write there; the file is inside the sandbox.
       for (const path of ['/usr/polar-x', '/opt/polar-x']) {
         await runScript(shared, `echo x > ${path}`)
         expect(existsSync(path), path).toBe(false)
@@ -538,7 +544,7 @@ export function describeRuntime(
       },
     )
 
-    when(isolated, 'mounts appear where they were asked for, read-only unless said otherwise', async () => {
+    when(isolated, 'mounts appear at their targets, read-only unless writable', async () => {
       const [source, writable] = [join(dir, 'mount'), join(dir, 'mount-rw')]
       await mkdir(source)
       await mkdir(writable)
@@ -563,9 +569,9 @@ export function describeRuntime(
 
     // --- limits -------------------------------------------------------------------------------------------------------
 
-    when(limited('memoryMb'), 'memory is limited, and running out of it is seen', async () => {
+    when(limited('memoryMb'), 'memory is limited, and exceeding the limit is reported', async () => {
       await using sandbox = await start({ limits: { memoryMb: 64 } })
-      // Where no control group limits it, it is killed only after it has taken the memory.
+      // Without a memory control group, the process is killed only after it has allocated the memory.
       const ran = await runScript(sandbox, 'exec perl -e \'$x = "x" x (200 * 1024 * 1024); sleep 25; print length $x\'')
       expect(ran).toMatchObject({ stdout: '', isOutOfMemory: true })
       expect(ran.exitCode).not.toBe(0)
@@ -602,7 +608,7 @@ export function describeRuntime(
         const taken = await greedy.exec({ command: ['perl', '-e', TAKE_ALL, '1000000'], leftovers: 'end' })
         const first = await taken.output('stdout')[Symbol.asyncIterator]().next()
         expect(String(first.value)).toMatch(/^inotify [1-9]\d*, signals [1-9]\d*\n$/)
-        // That the limit was reached: the same sandbox gets none any more.
+        // The limit was reached: the same sandbox gets no more.
         expect(await runCommand(greedy, { command: ['perl', '-e', TAKE_ALL, '2'] })).toMatchObject({
           stdout: 'inotify 0, signals 0\n',
         })
@@ -640,7 +646,7 @@ export function describeRuntime(
       expect(cpuMs).toBeLessThan(900)
     })
 
-    when(limited('diskMb'), 'what is written is limited, wherever it is written', async () => {
+    when(limited('diskMb'), 'written data is limited in all folders', async () => {
       await using sandbox = await start({ limits: { diskMb: 16 } })
       for (const path of ['big', '/tmp/big', '/dev/shm/big', '/var/tmp/big']) {
         const ran = await runScript(
@@ -657,7 +663,7 @@ export function describeRuntime(
 
     // --- network ------------------------------------------------------------------------------------------------------
 
-    when(offline, 'nothing of the network is reachable but loopback', async () => {
+    when(offline, 'only the loopback interface is reachable', async () => {
       const accepted: Socket[] = []
       const server = createServer((socket) => accepted.push(socket.on('error', () => {})))
       await once(server.listen(0, '127.0.0.1'), 'listening')
@@ -688,14 +694,14 @@ export function describeRuntime(
         } else response.end(`you asked for ${request.url}`)
       })
       const accept = (socket: Socket) => void http.emit('connection', socket)
-      await using sandbox = await start({ door: { port: 18_080, accept } })
+      await using sandbox = await start({ socket: { port: 18_080, accept } })
       await work(sandbox, http)
       http.closeAllConnections()
     }
 
-    it('the door leads to us: requests, streams, many at once', async () => {
+    it('the socket carries requests and streams concurrently', async () => {
       await withDoor(async (sandbox) => {
-        const port = sandbox.doorPort!
+        const port = sandbox.socketPort!
         expect((await runScript(sandbox, get(port, '/x'))).stdout).toContain('you asked for /x')
         const execution = await sandbox.exec({ command: ['bash', '-c', get(port, '/slow')], leftovers: 'end' })
         const times: number[] = []
@@ -707,18 +713,18 @@ export function describeRuntime(
       })
     })
 
-    it('the door can be closed on one side only', async () => {
+    it('a connection of the socket can be half-closed', async () => {
       const accept = (socket: Socket) => {
         let received = 0
         socket.on('data', (chunk: Buffer) => (received += chunk.length))
         socket.once('end', () => setTimeout(() => socket.end(`got ${received}`), 100))
       }
-      await using sandbox = await start({ door: { port: 18_080, accept } })
-      const script = `use IO::Socket::INET; $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => ${sandbox.doorPort}) or die; print $s "x" x 100000; $s->flush; shutdown($s, 1); print <$s>`
+      await using sandbox = await start({ socket: { port: 18_080, accept } })
+      const script = `use IO::Socket::INET; $s = IO::Socket::INET->new(PeerAddr => "127.0.0.1", PeerPort => ${sandbox.socketPort}) or die; print $s "x" x 100000; $s->flush; shutdown($s, 1); print <$s>`
       expect(await runCommand(sandbox, { command: ['perl', '-e', script] })).toMatchObject({ stdout: 'got 100000' })
     })
 
-    when(offline, 'the door is one port of one sandbox', async () => {
+    when(offline, 'the socket is reachable on one port of one sandbox only', async () => {
       await withDoor(async (sandbox) => {
         expect(await runScript(sandbox, tryConnect('127.0.0.1', 18_081))).toMatchObject({ stdout: 'no\n' })
         expect(await runScript(shared, tryConnect('127.0.0.1', 18_080))).toMatchObject({ stdout: 'no\n' })
@@ -742,7 +748,7 @@ export function describeRuntime(
 
     // --- upkeep -------------------------------------------------------------------------------------------------------
 
-    it('list() tells labels, start and lease, which can be renewed', async () => {
+    it('list() returns labels, start and lease, and renew() extends the lease', async () => {
       const leaseUntil = Date.now() + 5000
       await using sandbox = await start({ labels: { session: 's-1' }, leaseUntil })
       const find = async () => (await runtime.list()).find(({ id }) => id === sandbox.id)
@@ -752,7 +758,7 @@ export function describeRuntime(
       expect(await find()).toMatchObject({ leaseUntil: leaseUntil + 60_000 })
     })
 
-    it('remove() takes away a sandbox of a process that was killed, and all of it', async () => {
+    it('remove() removes everything of a sandbox whose process was killed', async () => {
       await sleep(500)
       const before = traces(dir)
       const token = toToken()
@@ -773,7 +779,7 @@ export function describeRuntime(
       await until(() => traces(dir).every((trace) => before.includes(trace)))
     })
 
-    it('remove() takes away a sandbox that is alive', async () => {
+    it('remove() removes a running sandbox', async () => {
       const sandbox = await start()
       const token = toToken()
       const execution = await sandbox.exec({ command: ['bash', '-c', hostile(token)], leftovers: 'keep' })
@@ -784,7 +790,7 @@ export function describeRuntime(
       await sandbox.stop()
     })
 
-    it('stats() counts what was used', async () => {
+    it('stats() returns the resource usage', async () => {
       await using sandbox = await start()
       await runScript(sandbox, 'head -c 3M /dev/urandom > file')
       const running = await sandbox.exec({ command: ['bash', '-c', 'echo up; sleep 30'], leftovers: 'end' })
@@ -797,7 +803,7 @@ export function describeRuntime(
       if (runtime.capabilities.limits.includes('memoryMb')) expect(stats.memoryBytes).toBeGreaterThan(0)
     })
 
-    it('freeze() ends what runs and leaves the files to be read', async () => {
+    it('freeze() ends all processes and keeps the files readable', async () => {
       await using sandbox = await start()
       const token = toToken()
       const execution = await sandbox.exec({
@@ -814,22 +820,29 @@ export function describeRuntime(
       await expectFailure(sandbox.exec({ command: ['true'], leftovers: 'end' }), 'runtime.gone')
     })
 
-    when(snapshots, 'a sandbox can start from what another one wrote, and neither sees the other', async () => {
-      await using first = await start()
-      await runScript(first, 'mkdir -p a && echo one > a/file && echo gone > gone && ln -s file a/link && chmod 700 a')
-      await first.snapshot(`snap-${process.pid}`)
-      await runScript(first, 'echo changed > a/file')
-      await using second = await start({ snapshot: `snap-${process.pid}` })
-      expect(await runScript(second, 'cat a/link; stat -c %a a; rm gone; echo two > a/file; ls')).toMatchObject({
-        stdout: 'one\n700\na\n',
-      })
-      await second.snapshot(`snap2-${process.pid}`)
-      await using third = await start({ snapshot: `snap2-${process.pid}` })
-      await using again = await start({ snapshot: `snap-${process.pid}`, limits: { diskMb: 32 } })
-      expect(await runScript(third, 'cat a/file; ls')).toMatchObject({ stdout: 'two\na\n' })
-      expect(await runScript(again, 'cat a/file; ls')).toMatchObject({ stdout: 'one\na\ngone\n' })
-      await expectFailure(start({ snapshot: 'no-such' }), 'runtime.image-missing')
-    })
+    when(
+      snapshots,
+      "a sandbox can start from another one's snapshot, and neither sees the other's changes",
+      async () => {
+        await using first = await start()
+        await runScript(
+          first,
+          'mkdir -p a && echo one > a/file && echo gone > gone && ln -s file a/link && chmod 700 a',
+        )
+        await first.snapshot(`snap-${process.pid}`)
+        await runScript(first, 'echo changed > a/file')
+        await using second = await start({ snapshot: `snap-${process.pid}` })
+        expect(await runScript(second, 'cat a/link; stat -c %a a; rm gone; echo two > a/file; ls')).toMatchObject({
+          stdout: 'one\n700\na\n',
+        })
+        await second.snapshot(`snap2-${process.pid}`)
+        await using third = await start({ snapshot: `snap2-${process.pid}` })
+        await using again = await start({ snapshot: `snap-${process.pid}`, limits: { diskMb: 32 } })
+        expect(await runScript(third, 'cat a/file; ls')).toMatchObject({ stdout: 'two\na\n' })
+        expect(await runScript(again, 'cat a/file; ls')).toMatchObject({ stdout: 'one\na\ngone\n' })
+        await expectFailure(start({ snapshot: 'no-such' }), 'runtime.image-missing')
+      },
+    )
   })
 }
 
@@ -837,7 +850,7 @@ function toToken(): string {
   return `token${randomBytes(8).toString('hex')}`
 }
 
-/** All that a sandbox could leave on the machine: folders of ours, mounts, control groups, idle processes. */
+/** Everything that a sandbox could leave on the machine: folders, mounts, control groups, idle processes. */
 function traces(dir: string): string[] {
   const list = (folder: string) => {
     try {
@@ -850,7 +863,7 @@ function traces(dir: string): string[] {
     .split('\n')
     .filter((line) => / cgroup2? /.test(line))
     .flatMap((line) => list(line.split(' ')[1]!).filter((entry) => entry.startsWith('polar-')))
-    // Another run of these tests may be under way on this machine.
+    // These tests may run twice on this machine at the same time.
     .filter((entry) => entry.includes(String(process.pid)))
   const mounts = readFileSync('/proc/self/mounts', 'utf8')
     .split('\n')
@@ -860,7 +873,7 @@ function traces(dir: string): string[] {
     ...groups,
     ...mounts,
     ...processesWith('sleep\0')
-      // Nor are other people's sandboxes of interest: ours have our folder in their environment or among their mounts.
+      // Only our own sandboxes count: these have our folder in their environment or among their mounts.
       .filter((pid) =>
         ['environ', 'mountinfo'].some((file) => readIfAllowed(`/proc/${pid}/${file}`).includes(basename(dir))),
       )
@@ -893,7 +906,7 @@ async function until(isSo: () => boolean): Promise<void> {
   }
 }
 
-/** Everything about a tree but times and owners. */
+/** Returns everything about a tree except times and owners. */
 async function listing(root: string): Promise<Record<string, string>> {
   const found: Record<string, string> = {}
   for (const entry of await readdir(root, { recursive: true, withFileTypes: true })) {

@@ -1,49 +1,60 @@
 import type { Socket } from 'node:net'
 
 /**
- * One kind of sandbox: how a hostile program with a shell is kept apart from everything else. Says nothing of sessions,
- * harnesses or rewards. All times are limits given as signals or milliseconds; nothing waits for ever.
+ * One kind of sandbox: isolates a hostile program with a shell. Knows nothing of sessions, harnesses or rewards. Every
+ * operation has a time limit, given as a signal or in milliseconds.
  */
 export interface Runtime extends AsyncDisposable {
   readonly kind: string
   readonly capabilities: RuntimeCapabilities
-  /** Whether it can run here, and what is missing; for `polar doctor` and for tests that must say why they skip. */
+  /**
+   * Whether this runtime works on this machine, and what is missing. For `polar doctor`, and for tests that must give a
+   * reason for skipping.
+   */
   check(signal: AbortSignal): Promise<RuntimeCheck>
-  /** Ready for exec when it resolves. What was begun is taken back when it rejects or the signal fires. */
+  /**
+   * Resolves when the sandbox can execute commands. Everything that was created is removed when this rejects or the
+   * signal is aborted.
+   */
   start(spec: SandboxSpec, signal: AbortSignal): Promise<Sandbox>
-  /** Sandboxes of this kind on this machine, also those of processes that died. */
+  /** Returns the sandboxes of this kind on this machine, including those of dead processes. */
   list(): Promise<SandboxInfo[]>
-  /** Removes one that `list` named, and all that belongs to it. Nothing to remove is no error. */
+  /** Removes a sandbox that `list` returned, with everything that belongs to it. An unknown id is no error. */
   remove(id: string): Promise<void>
   /**
-   * Removes snapshots that its config does not keep, and gives their names: the least recently used first, and never one
-   * that a sandbox stands on. Happens by itself whenever one is made. Absent without `supportsSnapshots`.
+   * Removes the snapshots that exceed the limits of the config, least recently used first, and returns their names.
+   * Keeps snapshots that a sandbox uses. Also runs whenever a snapshot is made. Absent without `supportsSnapshots`.
    */
   removeOldSnapshots?(): Promise<string[]>
-  /** Removes one that nobody will start from again, unless something stands on it. Absent as above. */
+  /**
+   * Removes a snapshot that will not be used again; keeps it if a sandbox or another snapshot uses it. Absent without
+   * `supportsSnapshots`.
+   */
   removeSnapshot?(name: string): Promise<void>
 }
 
 export interface RuntimeDeps {
-  /** Where it keeps what belongs to its sandboxes. Processes with the same folder see each other's. */
+  /** Folder of the runtime's own files. Processes with the same folder see each other's sandboxes. */
   dir: string
   /** Unix milliseconds. */
   now(): number
-  /** Most sandboxes with running commands at a time, over all kinds; absent: 8. */
+  /** Most sandboxes that run commands at the same time, over all kinds; absent: 8. */
   sandboxes?: number
 }
 
-/** What a kind of sandbox really does; shared code asks this and never for the kind. */
+/** What a runtime enforces. Shared code reads these fields and never tests for the kind. */
 export interface RuntimeCapabilities {
-  /** Whether the file system of the machine is out of its reach, but for its mounts. */
+  /** Whether commands cannot reach the file system of the machine, except for mounts. */
   isolatesFiles: boolean
-  /** Whether processes of the machine are out of its reach and sight. */
+  /** Whether commands cannot see or signal processes of the machine. */
   isolatesProcesses: boolean
-  /** Which network policies are enforced, not merely asked for. */
+  /** The network policies that are enforced. */
   networks: readonly NetworkPolicy['kind'][]
-  /** Which limits are enforced here, by the kernel or, for memory without control groups, by this process. */
+  /**
+   * The limits that are enforced on this machine, by the kernel or, for memory without control groups, by this process.
+   */
   limits: readonly (keyof SandboxLimits)[]
-  /** Whether it starts from an image, from the machine's own files, or can do either. */
+  /** Whether a sandbox starts from an image, from the machine's own files, or from either. */
   images: 'required' | 'optional' | 'none'
   supportsSnapshots: boolean
 }
@@ -51,59 +62,62 @@ export interface RuntimeCapabilities {
 export type RuntimeCheck = { isUsable: true; notes: readonly string[] } | { isUsable: false; reason: string }
 
 export interface SandboxSpec {
-  /** Letters, digits and dashes. Names of containers, folders and control groups come from it. */
+  /** Letters, digits and dashes. Part of the names of containers, folders and control groups. */
   id: string
-  /** Image or root folder; absent where the machine's own files serve, seen read-only. */
+  /** Image or root folder; absent: the machine's own files, read-only. */
   image?: string
-  /** Where commands run; made if it is not there, and writable. */
+  /** Working directory of commands. Created if absent; writable. */
   workdir: string
   /**
-   * Folders besides the workdir that commands can write to, made if absent; each is at or below the first. Not mount
-   * points: a command can remove those below the first. A runtime that does not isolate files makes them elsewhere, and
-   * `env` values that name one of them, or a path in one, name that place.
+   * Folders besides the workdir that commands can write to. Created if absent; each is at or below the first. They are
+   * no mount points: a command can remove those below the first. A runtime that does not isolate files creates them
+   * elsewhere and replaces their paths in the values of `env`.
    */
   folders?: readonly string[]
-  /** All that is in the environment, besides PATH and HOME where absent, and a proxy's address with `allow`. */
+  /** The whole environment, besides PATH and HOME if absent, and the address of the proxy with `allow`. */
   env: Readonly<Record<string, string>>
   limits: SandboxLimits
   network: NetworkPolicy
-  /** How the model is reached, whatever the network policy. */
-  door?: Door
+  /** How commands reach the model, independent of the network policy. */
+  socket?: SandboxSocket
   mounts: readonly Mount[]
-  /** What the workdir starts as: the result of an earlier `snapshot`. */
+  /** Name of the snapshot that the workdir starts from. */
   snapshot?: string
-  /** For people and for sweeping: session, task, node. */
+  /** Session, task and node, for people and for the removal of expired sandboxes. */
   labels: Readonly<Record<string, string>>
-  /** Unix milliseconds until which somebody cares for it; a sweep removes it afterwards. Renewed with `renew`. */
+  /** Unix milliseconds at which the lease ends; an expired sandbox is removed. `renew` extends the lease. */
   leaseUntil: number
 }
 
-/** Absent: none of ours, whatever the machine has. */
+/** Absent: not limited by this runtime. */
 export interface SandboxLimits {
   cpus?: number
   memoryMb?: number
   pids?: number
-  /** Of what it writes. */
+  /** Limit of written data. */
   diskMb?: number
 }
 
 /**
- * Whom it may talk to besides its door. `none`: nobody. `allow`: those hosts, by name, on any port. `open`: everybody the
- * machine reaches, which includes services on the machine where the runtime cannot tell them apart.
+ * What commands can reach besides the socket. `none`: nothing. `allow`: these host names, on any port. `open`:
+ * everything that the machine reaches, including services of the machine if the runtime cannot separate them.
  */
 export type NetworkPolicy = { kind: 'none' } | { kind: 'allow'; hosts: readonly string[] } | { kind: 'open' }
 
 /**
- * The one way out: a TCP port on the sandbox's own loopback whose connections are handed to us here. Nothing else of the
- * machine is reachable by it, so whoever accepts decides what can be asked for.
+ * The only connection out of an isolated sandbox: a TCP port on its own loopback interface, whose connections the node
+ * accepts. Nothing else of the machine is reachable through it, so `accept` decides what a sandbox can request.
  */
-export interface Door {
-  /** On 127.0.0.1 inside. A wish where the sandbox shares the machine's network; `doorPort` says what it became. */
+export interface SandboxSocket {
+  /**
+   * On 127.0.0.1 inside. Only a preference if the sandbox shares the machine's network; `socketPort` is the actual
+   * port.
+   */
   port: number
   accept(socket: Socket): void
   /**
-   * Sockets arrive paused, and no byte has been read from them: such a socket can be passed to another process. Whoever
-   * reads it here has to call `resume()`. Absent: sockets arrive as usual.
+   * Sockets arrive paused, and no byte has been read from them, so that they can be passed to another process. A reader
+   * in this process must call `resume()`. Absent: sockets are not paused.
    */
   isPaused?: boolean
 }
@@ -116,32 +130,33 @@ export interface Mount {
 
 export interface Sandbox extends AsyncDisposable {
   readonly id: string
-  /** Where commands run, as commands see it; not what was asked for where a sandbox sees the machine's own files. */
+  /** Working directory as commands see it. Differs from the spec if the runtime does not isolate files. */
   readonly workdir: string
-  /** Where its door is; undefined without one. */
-  readonly doorPort: number | undefined
-  /** A command that cannot be found ends with 127, one whose `cwd` cannot be entered with 126. */
+  /** Port of the socket; undefined without a socket. */
+  readonly socketPort: number | undefined
+  /** A command that is not found exits with 127, a command whose `cwd` cannot be entered with 126. */
   exec(spec: ExecSpec): Promise<Execution>
-  /** A file or a whole tree from this machine, modes kept, links as links. `target` is what it will be called there. */
+  /** Copies a file or a tree from this machine to the path `target`; keeps modes and copies links as links. */
   upload(source: string, target: string, signal: AbortSignal): Promise<void>
   /**
-   * The other way. Nothing the sandbox prepared can make this write outside of `target`, which must not exist yet, or
-   * exceed the limits: links are not followed, devices and names that lead elsewhere are refused.
+   * Copies a file or a tree to `target` on this machine, which must not exist. No file of the sandbox can make this
+   * write outside of `target` or exceed the limits: links are not followed; devices and paths that leave the tree are
+   * rejected.
    */
   download(source: string, target: string, limits: CopyLimits, signal: AbortSignal): Promise<void>
   writeFile(path: string, data: string | Uint8Array, options?: { mode?: number }): Promise<void>
-  /** Throws `workspace.too-large` for a file larger than that. */
+  /** Throws `workspace.too-large` for a file of more than `maxBytes`. */
   readFile(path: string, options: { maxBytes: number }): Promise<Buffer>
   stats(): Promise<SandboxStats>
   renew(leaseUntil: number): Promise<void>
   /**
-   * Keeps what was written so far under a name that a later spec can start from; a name that is taken stays what it is.
-   * Only with `supportsSnapshots`.
+   * Stores the files written so far under a name that a later spec can start from. An existing snapshot stays
+   * unchanged. Only with `supportsSnapshots`.
    */
   snapshot(name: string): Promise<void>
-  /** Nothing in it runs any more, but its files can still be read. Idempotent. */
+  /** Ends all processes; the files stay readable. Idempotent. */
   freeze(): Promise<void>
-  /** Ends all of it, for good, within two seconds, and removes what it wrote. Idempotent. */
+  /** Ends all processes within two seconds and removes all files. Idempotent. */
   stop(): Promise<void>
 }
 
@@ -152,46 +167,46 @@ export interface CopyLimits {
 
 export interface ExecSpec {
   command: readonly [string, ...string[]]
-  /** Absolute, or relative to the workdir, as are all paths inside. */
+  /** Absolute, or relative to the workdir, like all paths inside. */
   cwd?: string
-  /** On top of the sandbox's. */
+  /** Added to the environment of the sandbox. */
   env?: Readonly<Record<string, string>>
   /** Absent: empty. */
   stdin?: string | Uint8Array
   timeoutMs?: number
-  /** Most of each of stdout and stderr that is kept; what comes after is counted and thrown away. Absent: 16 MiB. */
+  /** Limit of stored output, for each of stdout and stderr; further output is counted and dropped. Absent: 16 MiB. */
   outputBytes?: number
   /**
-   * What becomes of processes it leaves behind, however they hid. `end`: they end with it. `keep`: they live as long as the
-   * sandbox, for servers that a preparing step starts.
+   * What happens to processes that the command leaves behind, however they hide. `end`: they end with the command.
+   * `keep`: they live as long as the sandbox, for servers that a prepare step starts.
    */
   leftovers: 'end' | 'keep'
 }
 
-/** A command that runs, or has run. */
+/** A running or finished command. */
 export interface Execution {
   readonly id: string
   /**
-   * What it wrote, from that byte on, until it ends. Kept on disk, not in memory: any number of readers may come, go and
-   * come back with the offset they had reached.
+   * Yields the output from the byte `from` until the command ends. The output is stored on disk, so any number of
+   * readers can resume at an offset.
    */
   output(stream: 'stdout' | 'stderr', from?: number): AsyncIterable<Buffer>
-  /** Never rejects: what went wrong is in the result. */
+  /** Never rejects: failures are part of the result. */
   readonly result: Promise<ExecResult>
-  /** To its first process only. */
+  /** Sends a signal to the command's first process only. */
   signal(name: NodeJS.Signals): Promise<void>
-  /** All of its processes, at once; resolves when they are gone. */
+  /** Kills all processes of the command; resolves when they are gone. */
   kill(): Promise<void>
 }
 
 export interface ExecResult {
-  /** Null when a signal ended it. */
+  /** Null if a signal ended the command. */
   exitCode: number | null
   signal: NodeJS.Signals | null
   isTimedOut: boolean
-  /** It, or one of its children, was killed for want of memory; undefined where that cannot be known. */
+  /** Whether the command or a descendant was killed for lack of memory; undefined if unknown. */
   isOutOfMemory?: boolean
-  /** Bytes written, kept or not. */
+  /** Bytes written, stored or not. */
   stdoutBytes: number
   stderrBytes: number
   durationMs: number

@@ -2,10 +2,10 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import type { ExecResult, ExecSpec, Sandbox, SandboxSpec } from './runtime.ts'
 
-/** Limit for what takes two seconds at most on an idle machine, and would never end if it did not work. */
+/** Limit for operations that take at most two seconds on an idle machine and would never end if they were broken. */
 export const PROMPTLY_MS = 20_000
 
-/** What every test of a sandbox needs: one to ask for, something to run in it, and a look at the machine. */
+/** Result of a command, with its output. */
 export interface Ran extends ExecResult {
   stdout: string
   stderr: string
@@ -13,7 +13,7 @@ export interface Ran extends ExecResult {
 
 let count = 0
 
-/** A sandbox with nothing special, of a name that no other has. */
+/** Returns a plain spec with a unique id. */
 export function toProbeSpec(name: string, more: Partial<SandboxSpec> = {}): SandboxSpec {
   return {
     id: `${name}-${process.pid}-${(count += 1)}`,
@@ -44,7 +44,7 @@ export async function readText(chunks: AsyncIterable<Buffer>): Promise<string> {
   return Buffer.concat(all).toString()
 }
 
-/** Of this machine, whoever's they are, whose command line has that word; those waiting to be reaped have none. */
+/** Returns the pids of this machine's processes whose command line contains the word; zombies have no command line. */
 export function processesWith(word: string): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
@@ -58,7 +58,7 @@ export function processesWith(word: string): number[] {
     })
 }
 
-/** The `orphanScript` of the contract, for a runtime of the registry. */
+/** The `orphanScript` of the contract, for a built-in runtime. */
 export function toOrphanScript(config: { kind: string }, more: Partial<SandboxSpec> = {}): string {
   const index = fileURLToPath(new URL('./index.ts', import.meta.url))
   const { id: _, ...spec } = toProbeSpec('orphan', { leaseUntil: 0, ...more })

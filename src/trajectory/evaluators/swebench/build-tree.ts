@@ -1,3 +1,4 @@
+import { loadProgram } from '../../../lib/process/load-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { CommandResult } from '../../../model/workspace.ts'
 import type { Change, Rules } from '../../grading/change-policy.ts'
@@ -11,51 +12,15 @@ import {
 } from '../../grading/choose-changes.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
-import { ADD_ALL, runGit, type GitPlace } from './git.ts'
+import { runGit, type GitPlace } from './git.ts'
 
 const GIT_MS = 300_000
 const LIST_BYTES = 64 * 1024 * 1024
 
-/** The repository as it is in the grader, as a tree, and the files of the base commit. */
-const START = `[ -n "$base" ] || exit 3
-ours start
-git read-tree "$base"
-${ADD_ALL}
-git write-tree
-git ls-tree -r -z --name-only "$base"
-`
-
-/** The base commit with a patch; patch(1) is more lenient than git. */
-const WITH_PATCH = String.raw`cat > "$room/patch"
-ours agent
-git read-tree "$base"
-if ! git apply --cached --whitespace=nowarn "$room/patch" 2> "$room/said"; then
-  mkdir "$room/tree"
-  git --work-tree="$room/tree" checkout-index -a -f
-  (cd "$room/tree" && patch --batch --forward --fuzz=5 -p1 -s < "$room/patch") >> "$room/said" 2>&1 || { tail -c 2000 "$room/said" >&2; exit 5; }
-  (cd "$room/tree" && find . \( -name '*.orig' -o -name '*.rej' \) -delete && GIT_WORK_TREE="$room/tree" git add -A -f .)
-fi
-git diff-tree -r -z --no-renames --no-abbrev "$1" "$(git write-tree)"
-`
-
-/** The tree of the grader with the test patch. */
-const WITH_TESTS = `cat > "$room/tests"
-ours tests
-git read-tree "$1"
-if [ -s "$room/tests" ]; then git apply --cached --whitespace=nowarn "$room/tests"; fi
-git diff-tree -r -z --no-renames --no-abbrev "$1" "$(git write-tree)"
-`
-
-/** Puts chosen files into the tree of the grader and brings the work tree to it. */
-const WRITE = String.raw`cat > "$room/entries"
-ours final
-git read-tree "$1"
-git update-index --replace -z --index-info < "$room/entries"
-final=$(git write-tree)
-git diff-tree -r -z --no-renames --name-only --diff-filter=D "$1" "$final" | xargs -0 -r rm -f --
-git diff-tree -r -z --no-renames --name-only --diff-filter=d "$1" "$final" | git checkout-index -f -z --stdin
-git diff-tree -p --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color "$1" "$final"
-`
+const readStart = loadProgram(new URL('./read-start.sh', import.meta.url))
+const applyPatch = loadProgram(new URL('./apply-patch.sh', import.meta.url))
+const applyTests = loadProgram(new URL('./apply-tests.sh', import.meta.url))
+const writeTree = loadProgram(new URL('./write-changes.sh', import.meta.url))
 
 export interface Start {
   tree: string
@@ -65,7 +30,7 @@ export interface Start {
 /** The grader's own state. Throws when it has no such base: then no session of this instance can be graded. */
 export async function loadStart(place: GitPlace, exclude: readonly string[]): Promise<Start> {
   const result = await runGit(place, {
-    script: START,
+    script: readStart(),
     args: toExcludingPathspecs(exclude),
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
@@ -92,7 +57,7 @@ export async function loadAgentChanges(
   start: Start,
   patch: Uint8Array,
 ): Promise<{ changes: Change[] } | { changes: undefined; why: string }> {
-  const options = { script: WITH_PATCH, args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
+  const options = { script: applyPatch(), args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   const result = await runGit(place, options)
   if (result.exitCode === 0) return { changes: parseChanges(result.stdout) }
   assertEnded(result)
@@ -102,7 +67,7 @@ export async function loadAgentChanges(
 /** What the test patch makes different. It is the dataset's, and nothing of the agent is there yet. */
 export async function loadTestChanges(place: GitPlace, start: Start, testPatch: string): Promise<Change[]> {
   const options = {
-    script: WITH_TESTS,
+    script: applyTests(),
     args: [start.tree],
     stdin: testPatch,
     outputBytes: LIST_BYTES,
@@ -128,16 +93,16 @@ function toStore(place: GitPlace): ChangeStore {
   return {
     repo: place.repo,
     async readBlobs(names) {
-      const script = 'ours final; git cat-file --batch'
+      const script = 'use_index final; git cat-file --batch'
       return parseBlobs((await runGit(place, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
     },
     async writeBlob(text) {
-      const script = 'ours final; git hash-object -w --stdin'
+      const script = 'use_index final; git hash-object -w --stdin'
       const written = await runGit(place, { script, stdin: text, timeoutMs: GIT_MS })
       return written.exitCode === 0 ? written.stdout.toString('utf8').trim() : undefined
     },
     async listAgentFiles() {
-      return parseIndex((await runGit(place, { script: 'ours agent; git ls-files -s -z', ...limits })).stdout)
+      return parseIndex((await runGit(place, { script: 'use_index agent; git ls-files -s -z', ...limits })).stdout)
     },
   }
 }
@@ -152,7 +117,7 @@ export async function writeChanges(
     status === 'D' ? `0 ${blob}\t${path}\0` : `${mode} ${blob}\t${path}\0`,
   )
   const options = { args: [start.tree], stdin: entries.join(''), outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
-  const result = await runGit(place, { script: WRITE, ...options })
+  const result = await runGit(place, { script: writeTree(), ...options })
   if (result.exitCode === 0) return { patch: result.stdout }
   assertEnded(result)
   return { patch: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }

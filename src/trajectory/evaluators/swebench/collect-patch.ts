@@ -1,35 +1,20 @@
 import { randomBytes } from 'node:crypto'
 import { readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { loadProgram } from '../../../lib/process/load-program.ts'
 import { RolloutError } from '../../../model/failure.ts'
 import type { Workspace } from '../../../model/workspace.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
-import { ADD_ALL, findRepo, runGit } from './git.ts'
+import { findRepo, runGit } from './git.ts'
 
 const COLLECT_MS = 300_000
 
-/** What ends the script early, and says why. */
+/** Exit codes of collect-patch.sh. */
 const NO_BASE = 3
 const TOO_LARGE = 4
 
-/**
- * Everything in the work tree: committed or not, staged or not, tracked or not; ignored files only where the agent made git
- * track them. A file over the limit is refused before it is read.
- */
-const COLLECT = String.raw`limit=$1; shift
-trap 'rm -rf -- "$room"' EXIT
-[ -n "$base" ] || exit ${NO_BASE}
-git diff --cached --no-ext-diff --name-only --no-renames --diff-filter=A -z "$base" > "$room/tracked" 2> /dev/null || :
-ours all
-git read-tree "$base"
-big=$(find . -name .git -prune -o -type f -size +"$limit"c -print0 |
-  GIT_LITERAL_PATHSPECS=1 xargs -0 -r git ls-files -o -m --exclude-standard -- | head -n 1)
-[ -z "$big" ] || { printf '%s' "$big" >&2; exit ${TOO_LARGE}; }
-${ADD_ALL}
-git update-index --add --remove -z --stdin < "$room/tracked" 2> /dev/null || :
-git diff-index --cached -p --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/ "$base"
-`
+const collect = loadProgram(new URL('./collect-patch.sh', import.meta.url))
 
 export interface CollectOptions {
   repo?: string
@@ -52,7 +37,7 @@ export async function collectPatch(agent: Workspace, submission: string, options
   const result = await runGit(
     { workspace: agent, repo, room, base: options.base },
     {
-      script: COLLECT,
+      script: collect(),
       args: [String(options.maxBytes), ...toExcludingPathspecs(options.exclude)],
       outputBytes: options.maxBytes + 1,
       timeoutMs: COLLECT_MS,

@@ -26,7 +26,7 @@ interface Member {
   mode?: number
 }
 
-/** An archive of anything, as no tar would make it. */
+/** Builds an archive that no tar would produce. */
 function archive(...members: Member[]): Buffer {
   const blocks = members.flatMap(({ name, type, target = '', content = '', size = content.length, mode = 0o644 }) => {
     const header = Buffer.alloc(512)
@@ -110,11 +110,11 @@ test.each<[string, Member[]]>([
   ['a file in a directory nobody made', [root, { name: 'x/none/f', type: '0' }]],
   ['a device', [root, { name: 'x/d', type: '3' }]],
   ['a pipe', [root, { name: 'x/p', type: '6' }]],
-])('extractTar() refuses %s', async (_, members) => {
+])('extractTar() rejects %s', async (_, members) => {
   expect(await codeOf(...members)).toBe('workspace.unsafe-file')
 })
 
-test('extractTar() refuses too many bytes before it has read them, and too many files', async () => {
+test('extractTar() rejects too many bytes before reading them, and too many files', async () => {
   expect(await codeOf(root, { name: 'x/big', type: '0', size: 2 ** 33 - 1 })).toBe('workspace.too-large')
   const many = Array.from({ length: 11 }, (_, index): Member => ({ name: `x/${index}`, type: '0' }))
   expect(await codeOf(root, ...many)).toBe('workspace.too-large')

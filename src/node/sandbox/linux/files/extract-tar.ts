@@ -9,14 +9,14 @@ import type { CopyLimits } from '../../runtimes/runtime.ts'
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_WRONLY } = constants
 
 /**
- * Writes an archive that a hostile program may have made to `target`, which must not exist. What it puts there is only
- * what it has made itself: every parent is a directory of this very archive, every file is new, a hard link is one to a
- * file of this archive. Symbolic links are copied as they are and never followed; who reads the copy must not follow
- * them either. Whoever calls removes `target` when this throws.
+ * Extracts an archive of a hostile program to `target`, which must not exist. Writes only below entries of this
+ * archive: every parent is a directory of the archive, every file is new, and a hard link points to a file of the
+ * archive. Symbolic links are copied and never followed; readers of the copy must not follow them either. The caller
+ * removes `target` when this throws.
  */
 export async function extractTar(source: AsyncIterable<Uint8Array>, target: string, limits: CopyLimits): Promise<void> {
   const made = new Map<string, 'directory' | 'file' | 'link'>()
-  /** Given at the end: one that may not be written to must still be filled. */
+  /** Set at the end, because entries of a read-only directory must still be written. */
   const directoryModes = new Map<string, number>()
   let bytes = 0
   let file: Awaited<ReturnType<typeof open>> | undefined
@@ -36,8 +36,8 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
     }
   } catch (error) {
     if (error instanceof TarError) throw unsafe(error.message, error)
-    if (errnoOf(error) === 'EEXIST') throw unsafe('the archive has two things of one name', error)
-    if (errnoOf(error) === 'ENAMETOOLONG') throw unsafe('a path is longer than this machine can say', error)
+    if (errnoOf(error) === 'EEXIST') throw unsafe('two entries of the archive have the same name', error)
+    if (errnoOf(error) === 'ENAMETOOLONG') throw unsafe('a path exceeds the length limit of this machine', error)
     throw error
   } finally {
     await file?.close()
@@ -50,8 +50,8 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
     const path = name === '' ? target : join(target, name)
     const parent = name.includes('/') ? name.slice(0, name.lastIndexOf('/')) : ''
     if (name === '' ? made.size > 0 && entry.kind !== 'directory' : made.get(parent) !== 'directory')
-      throw unsafe(`${quote(entry.name)} has no directory to be in`)
-    // Neither owner nor group are kept, so bits that would lend their rights are not either.
+      throw unsafe(`the parent of ${quote(entry.name)} is no directory of the archive`)
+    // Owner and group are not kept, so the setuid, setgid and sticky bits are dropped.
     const mode = entry.mode & 0o777
     switch (entry.kind) {
       case 'directory':
@@ -72,7 +72,7 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
         return undefined
       case 'hardlink': {
         const original = toName(entry.target)
-        if (made.get(original) !== 'file') throw unsafe(`${quote(entry.name)} is a hard link to something else`)
+        if (made.get(original) !== 'file') throw unsafe(`${quote(entry.name)} is a hard link to no file of the archive`)
         await link(join(target, original), path)
         made.set(name, 'file')
         return undefined
@@ -84,17 +84,17 @@ export async function extractTar(source: AsyncIterable<Uint8Array>, target: stri
 }
 
 /**
- * The path below the one thing the archive is of, whose own path is the empty one and whose name does not matter; throws
- * for one that leads out of it.
+ * Returns the path below the archive's single root entry, whose own path is empty and whose name is ignored. Throws for
+ * a path that leaves the root entry.
  */
 function toName(name: string): string {
-  if (name.startsWith('/') || name.includes('\0')) throw unsafe(`${quote(name)} leads elsewhere`)
+  if (name.startsWith('/') || name.includes('\0')) throw unsafe(`${quote(name)} leaves the archive's root`)
   const parts = name.split('/').filter((part) => part !== '' && part !== '.')
-  if (parts.includes('..')) throw unsafe(`${quote(name)} leads elsewhere`)
+  if (parts.includes('..')) throw unsafe(`${quote(name)} leaves the archive's root`)
   return parts.slice(1).join('/')
 }
 
-/** Undefined when there is nothing of that name. */
+/** Returns undefined if the path does not exist. */
 export async function lstatIfThere(path: string): Promise<Stats | undefined> {
   return lstat(path).catch((error: unknown) => {
     if (errnoOf(error) === 'ENOENT') return undefined
@@ -103,11 +103,11 @@ export async function lstatIfThere(path: string): Promise<Stats | undefined> {
 }
 
 function unsafe(message: string, cause?: unknown): RolloutError {
-  return new RolloutError('workspace.unsafe-file', `Refused to copy from the sandbox: ${message}`, { cause })
+  return new RolloutError('workspace.unsafe-file', `Rejected a copy from the sandbox: ${message}`, { cause })
 }
 
 function tooMuch(what: string): RolloutError {
-  return new RolloutError('workspace.too-large', `Refused to copy from the sandbox: ${what}`)
+  return new RolloutError('workspace.too-large', `Rejected a copy from the sandbox: ${what}`)
 }
 
 function quote(name: string): string {

@@ -1,29 +1,29 @@
 import { realpath } from 'node:fs/promises'
 import { RolloutError } from '../../../../model/failure.ts'
 
-/** Where we look for tools of the machine, whatever our own environment says. */
+/** Search path for programs of the machine, independent of the environment of this process. */
 export const HOST_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 export const HOST_ENV = { PATH: HOST_PATH }
-/** Where commands look for programs, unless their image says otherwise. */
+/** Search path of commands, unless their image sets another. */
 export const INSIDE_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
-/** The user inside. Never 0: harnesses refuse it, and unpacking an archive as root would try to give files away. */
+/** User id inside. Not 0: harnesses refuse to run as root, and tar as root tries to change owners. */
 export const INSIDE_ID = 1000
 export const INSIDE_HOME = '/home/agent'
-/** Tells of the machine, not of the sandbox: names of keys, kernel memory, what every processor is about to do. */
+/** Files with data of the machine: names of keys, kernel memory, timers of every processor. */
 export const COVERED = ['/proc/keys', '/proc/key-users', '/proc/kcore', '/proc/timer_list']
 
-/** Checked before it is put behind another path: it must not lead out of that. */
+/** Validates a path before it is appended to another path: it must not leave that path. */
 export function insidePath(path: string): string {
   const parts = path.split('/').slice(1)
   const isFine =
     path.startsWith('/') && path !== '/' && !parts.some((part) => part === '..' || part === '.' || part === '')
   if (isFine && !/[\0\n]/.test(path)) return path
-  throw new RolloutError('runtime.unsupported', `${JSON.stringify(path)} is not an absolute path in its simplest form`)
+  throw new RolloutError('runtime.unsupported', `${JSON.stringify(path)} is not a normalized absolute path`)
 }
 
-/** What is to be mounted, by no link. */
-export async function placeOf(source: string): Promise<string> {
+/** Returns the path of a mount source without symbolic links. */
+export async function resolveMountSource(source: string): Promise<string> {
   return realpath(source).catch((cause: unknown) => {
-    throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it is not there`, { cause })
+    throw new RolloutError('runtime.start-failed', `${source} cannot be mounted: it does not exist`, { cause })
   })
 }

@@ -23,7 +23,7 @@ function open(more: { maxMb?: number; discard?(name: string): Promise<boolean> }
   const limits = { snapshotsMaxGb: maxMb / 1024, snapshotsMaxDays: 10 }
   return new Snapshots(dir, limits, { now: () => now, inUse: async () => inUse, ...deps })
 }
-/** A megabyte, a minute after the one before. */
+/** Adds a snapshot of a megabyte, a minute after the previous one. */
 async function add(snapshots: Snapshots, name: string, below: readonly string[] = []): Promise<void> {
   now += 60_000
   await snapshots.add(name, below, (draft) => writeFile(join(draft, 'file'), Buffer.alloc(MB)))
@@ -31,7 +31,7 @@ async function add(snapshots: Snapshots, name: string, below: readonly string[] 
 }
 const names = async () => (await readdir(join(dir, 'snapshots'))).toSorted()
 
-test('those unused for longest go when there is too much', async () => {
+test('prune() removes the least recently used snapshots over the size limit', async () => {
   await using snapshots = open({ maxMb: 3.5 })
   for (const name of ['a', 'b', 'c']) await add(snapshots, name)
   now += 60_000
@@ -41,7 +41,7 @@ test('those unused for longest go when there is too much', async () => {
   await expect(snapshots.use('b')).rejects.toMatchObject({ code: 'runtime.image-missing' })
 })
 
-test('those that nobody used for too long go, however little they are', async () => {
+test('prune() removes snapshots that were not used for too long, whatever their size', async () => {
   await using snapshots = open()
   for (const name of ['a', 'b']) await add(snapshots, name)
   now += 9 * DAY_MS
@@ -53,7 +53,7 @@ test('those that nobody used for too long go, however little they are', async ()
   expect(await snapshots.prune()).toEqual(['b'])
 })
 
-test('none goes that a sandbox or another one stands on', async () => {
+test('prune() keeps snapshots that a sandbox or another snapshot uses', async () => {
   await using snapshots = open({ maxMb: 0.1 })
   inUse.add('used').add('top')
   for (const name of ['used', 'free', 'bottom']) await add(snapshots, name)
@@ -66,7 +66,7 @@ test('none goes that a sandbox or another one stands on', async () => {
   expect(await names()).toEqual([])
 })
 
-test('one that somebody starts from at that very moment stays', async () => {
+test('prune() keeps a snapshot that a sandbox starts from at the same time', async () => {
   await using snapshots = open({ maxMb: 0.1 })
   await add(snapshots, 'a')
   let asked = 0
@@ -79,7 +79,7 @@ test('one that somebody starts from at that very moment stays', async () => {
   expect(await names()).toEqual(['a'])
 })
 
-test('what cannot be taken away yet stays, and goes later', async () => {
+test('prune() keeps a snapshot whose data is still in use, and removes it later', async () => {
   let isFree = false
   await using snapshots = open({ maxMb: 0.1, discard: async () => isFree })
   await add(snapshots, 'a')
@@ -88,7 +88,7 @@ test('what cannot be taken away yet stays, and goes later', async () => {
   expect(await snapshots.prune()).toEqual(['a'])
 })
 
-test('a name that is taken stays what it is, and a failure leaves nothing', async () => {
+test('add() keeps an existing snapshot, and a failed add() leaves no files', async () => {
   await using snapshots = open()
   await add(snapshots, 'a')
   await snapshots.add('a', [], () => Promise.reject(new Error('not asked')))

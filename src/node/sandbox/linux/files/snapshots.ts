@@ -12,18 +12,18 @@ const NAME = /^[A-Za-z0-9][\w-]{0,127}$/
 const FILE = 'snapshot.json'
 const DAY_MS = 24 * 60 * 60 * 1000
 
-/** Keys of a runtime's config. */
+/** Config keys that every runtime with snapshots has. */
 export const snapshotConfig = {
   snapshotsMaxGb: z
     .number()
     .positive()
     .default(50)
-    .describe('Most that prepared workspaces may take on disk; those unused for longest are removed first'),
+    .describe('Disk limit of prepared workspaces; the least recently used ones are removed first'),
   snapshotsMaxDays: z
     .number()
     .positive()
     .default(14)
-    .describe('Prepared workspaces that nobody has started from for so long are removed'),
+    .describe('Prepared workspaces that were not used for this long are removed'),
 }
 
 export interface SnapshotLimits {
@@ -33,9 +33,9 @@ export interface SnapshotLimits {
 
 const About = z.object({
   schemaVersion: z.literal(1),
-  /** Of its own; what it stands on is counted there. */
+  /** Size without the snapshots below. */
   bytes: z.number(),
-  /** Names of the snapshots it stands on. */
+  /** Names of the snapshots that this one is based on. */
   below: z.array(z.string()),
 })
 type About = z.infer<typeof About>
@@ -47,15 +47,15 @@ interface Known extends About {
 
 interface SnapshotsDeps {
   now(): number
-  /** The names that sandboxes stand on, also those of processes that died. */
+  /** Names of the snapshots that sandboxes use, including sandboxes of dead processes. */
   inUse(): Promise<ReadonlySet<string>>
-  /** Takes away what is not in its folder. False: it cannot go yet. */
+  /** Removes data of the snapshot outside of its folder. False if it is still in use. */
   discard?(name: string): Promise<boolean>
 }
 
 /**
- * What a runtime keeps for later sandboxes to start from: `snapshots/<name>` for each. How much and how long is limited:
- * whenever one is added, those that were not used for longest go, but never one that a sandbox or another one stands on.
+ * Snapshots of a runtime: `snapshots/<name>`. Number and age are limited: adding a snapshot removes the least recently
+ * used ones, except those that a sandbox or another snapshot uses.
  */
 export class Snapshots implements AsyncDisposable {
   readonly #dir: string
@@ -71,17 +71,20 @@ export class Snapshots implements AsyncDisposable {
 
   folderOf(name: string): string {
     if (NAME.test(name)) return join(this.#dir, name)
-    throw new RolloutError('runtime.unsupported', 'The name of a snapshot is letters, digits and dashes')
+    throw new RolloutError('runtime.unsupported', 'The name of a snapshot may contain only letters, digits and dashes')
   }
 
   async has(name: string): Promise<boolean> {
     return (await this.#load(this.folderOf(name))) !== undefined
   }
 
-  /** The names it consists of, itself first, all of which count as used now. Its user must be on record already. */
+  /**
+   * Returns the names of the snapshot and of those it is based on, and marks all of them as used. The sandbox must have
+   * a record before, so that the snapshot is not removed meanwhile.
+   */
   async use(name: string): Promise<string[]> {
     const missing = (cause?: unknown) =>
-      new RolloutError('runtime.image-missing', `There is no snapshot ${name} here`, { cause })
+      new RolloutError('runtime.image-missing', `Snapshot ${name} does not exist on this node`, { cause })
     const about = await this.#load(this.folderOf(name))
     if (about === undefined) throw missing()
     const names = [name, ...about.below]
@@ -94,8 +97,8 @@ export class Snapshots implements AsyncDisposable {
   }
 
   /**
-   * Keeps what `fill` puts into the folder it is given, or elsewhere: then it says how many bytes that is. A name that is
-   * taken stays what it is.
+   * Stores what `fill` writes to the draft folder. `fill` returns the size if it writes elsewhere. An existing snapshot
+   * stays unchanged.
    */
   async add(name: string, below: readonly string[], fill: (draft: string) => Promise<number | void>): Promise<void> {
     const folder = this.folderOf(name)
@@ -112,26 +115,29 @@ export class Snapshots implements AsyncDisposable {
       await rename(draft, folder)
     } catch (error) {
       await removeTree(draft)
-      // Somebody else kept the same meanwhile.
+      // Another process stored the same snapshot meanwhile.
       if (!['EEXIST', 'ENOTEMPTY'].includes(errnoOf(error) ?? '')) throw error
     }
-    // Being tidy must neither hold up whoever kept something nor fail for him.
+    // The caller does not wait for the removal, and its failure is not the caller's.
     this.prune(name).catch(() => {})
   }
 
-  /** For one of which nothing is left but its name. */
+  /** Removes the folder of a snapshot whose data is gone. */
   async forget(name: string): Promise<void> {
     await removeTree(this.folderOf(name))
   }
 
-  /** Removes one before its time, unless something stands on it. Nothing to remove is no error. */
+  /** Removes a snapshot unless something uses it. An unknown name is no error. */
   async remove(name: string): Promise<void> {
     if (!(await this.has(name))) return
     const needed = new Set([...(await this.#deps.inUse()), ...(await this.#list()).flatMap(({ below }) => below)])
     if (!needed.has(name)) await this.#remove(name)
   }
 
-  /** Removes what is too old or too much, and says what. `newest` has not been started from yet and stays. */
+  /**
+   * Removes snapshots that are too old or exceed the size limit, and returns their names. Keeps `newest`, which no
+   * sandbox has used yet.
+   */
   prune(newest?: string): Promise<string[]> {
     const pruning = this.#pruning.catch(() => []).then(() => this.#prune(newest))
     this.#pruning = pruning
@@ -154,7 +160,7 @@ export class Snapshots implements AsyncDisposable {
     }
   }
 
-  /** Out of the way first: whoever starts from it from now on finds none. Who was quicker is on record by then. */
+  /** Renames the snapshot first, so that no new sandbox can use it. A sandbox that was faster has a record by then. */
   async #remove(name: string): Promise<boolean> {
     const trash = join(this.#dir, `.${randomUUID()}`)
     await rename(this.folderOf(name), trash)
@@ -167,7 +173,7 @@ export class Snapshots implements AsyncDisposable {
     return true
   }
 
-  /** The least recently used first. */
+  /** Returns the least recently used first. */
   async #list(): Promise<Known[]> {
     const names = await readdir(this.#dir).catch(() => [])
     const all = names
@@ -181,7 +187,7 @@ export class Snapshots implements AsyncDisposable {
     return known.toSorted((a, b) => a.usedAt - b.usedAt || b.below.length - a.below.length)
   }
 
-  /** What a process that died was making or removing. */
+  /** Removes folders that dead processes were creating or removing. */
   async #sweepDrafts(now: number): Promise<void> {
     for (const name of await readdir(this.#dir).catch(() => [])) {
       if (!name.startsWith('.')) continue
@@ -200,7 +206,7 @@ export class Snapshots implements AsyncDisposable {
   }
 }
 
-/** What it takes on disk. */
+/** Returns the disk usage in bytes. */
 async function sizeOf(folder: string): Promise<number> {
   const { stdout } = await runProgram(['du', '-sk', '--', folder], { env: { PATH: '/usr/bin:/bin' } })
   const kilobytes = Number.parseInt(stdout, 10)

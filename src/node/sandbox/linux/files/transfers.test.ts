@@ -15,7 +15,7 @@ afterEach(() => rm(dir, { recursive: true, force: true }))
 const LIMITS = { maxBytes: 1000, maxFiles: 10 }
 const OWNER = { uid: 0, gid: 0, modifiedAt: 0 }
 
-/** A sandbox whose tar sends one file of three bytes and ends like that. */
+/** A sandbox whose tar sends one file of three bytes and exits with this code and message. */
 function tarThatSays(exitCode: number, stderr: string): StartHelper {
   const header = tarHeader({ name: 'file', kind: 'file', mode: 0o6755, size: 3, ...OWNER })
   return () => ({
@@ -29,7 +29,7 @@ function tarThatSays(exitCode: number, stderr: string): StartHelper {
 const download = (start: StartHelper) =>
   downloadFrom(start, '/workspace/file', join(dir, 'copy'), LIMITS, AbortSignal.timeout(5000))
 
-test('downloadFrom() takes a file that changed, shrank or vanished beside it while tar read it', async () => {
+test('downloadFrom() accepts an archive if a file changed, shrank or vanished while tar read it', async () => {
   const warnings = [
     'tar: file: File shrank by 2 bytes; padding with zeros',
     'tar: file: file changed as we read it\ntar: other: File removed before we read it',
@@ -42,7 +42,7 @@ test('downloadFrom() takes a file that changed, shrank or vanished beside it whi
   }
 })
 
-test('downloadFrom() refuses what tar could not read, and leaves nothing', async () => {
+test('downloadFrom() rejects an archive of unreadable files and leaves no files', async () => {
   for (const [exitCode, stderr] of [
     [2, 'tar: file: Cannot open: Permission denied'],
     [1, 'tar: file: File shrank by 2 bytes; padding with zeros\ntar: something else'],

@@ -8,31 +8,31 @@ import { RolloutError } from '../../../../model/failure.ts'
 import type { CopyLimits } from '../../runtimes/runtime.ts'
 import { extractTar, lstatIfThere } from './extract-tar.ts'
 
-/** A helper program of ours inside the sandbox, whose input and output are streams here. */
-export interface Helper {
+/** A helper program inside the sandbox, with its input and output as streams. */
+export interface HelperProcess {
   stdin: Writable
   stdout: Readable
-  /** How it ended. Never rejects. */
+  /** Never rejects. */
   ended: Promise<{ exitCode: number; stderr: string }>
   kill(): void
 }
-export type StartHelper = (command: readonly [string, ...string[]]) => Helper
+export type StartHelper = (command: readonly [string, ...string[]]) => HelperProcess
 
-/** Of a helper that has gone on its own, or waits on a file that never answers. */
+/** Limit for a helper that hangs, for example on a file that cannot be read. */
 const FILE_TIMEOUT_MS = 30_000
 const MISSING = 66
 const NOT_A_FILE = 65
 /**
- * What GNU tar ends with 1 for. What it sent is whole; a file system in layers changes a directory by reading it, and a server
- * that a preparing step started may write while its files are copied.
+ * Messages for which GNU tar exits with 1 although the archive is complete. An overlay file system changes a directory
+ * when it is read, and a server that a prepare step started may write while its files are copied.
  */
 const CHANGED =
   /^[^\n]*: (?:file changed as we read it|File removed before we read it|File shrank by \d+ bytes; padding with zeros)$/
 
-/** Makes the directory of what is to be written, and takes away what is there under that name. */
-const MAKE_ROOM = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'
+/** Creates the parent directory of the target and removes an existing target. */
+const CLEAR_TARGET = 'mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1"'
 
-/** A folder that can be emptied but not taken away, as the workdir of one who may not write to what it lies in. */
+/** Handles a target folder that can be emptied but not removed, such as a workdir whose parent is not writable. */
 const FILL_FIXED =
   'rm -rf -- "$1" 2>/dev/null; if [ -d "$1" ] && [ ! -L "$1" ] && [ -z "$(ls -A -- "$1")" ]; then exec tar -xpof - --strip-components=1 -C "$1"; fi; '
 
@@ -44,7 +44,7 @@ export async function uploadTo(start: StartHelper, source: string, target: strin
     await writeWith(start, createReadStream(source), { path: target, mode, signal })
     return
   }
-  const unpack = `${FILL_FIXED}${MAKE_ROOM} && d=$(mktemp -d -- "$1.XXXXXX") || exit 1; tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
+  const unpack = `${FILL_FIXED}${CLEAR_TARGET} && d=$(mktemp -d -- "$1.XXXXXX") || exit 1; tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
   const helper = start(['/bin/sh', '-c', unpack, 'sh', target, basename(source)])
   const packer = spawn('tar', ['-C', dirname(source), '-cf', '-', '--', basename(source)], {
     stdio: ['ignore', 'pipe', 'ignore'],
@@ -55,7 +55,7 @@ export async function uploadTo(start: StartHelper, source: string, target: strin
     packer.once('close', (code) => resolve(code ?? 128)).once('error', () => resolve(127))
   })
   await feed(helper, packer.stdout, signal)
-  if ((await packed) !== 0) throw new RolloutError('runtime.copy-failed', `Cannot read all of ${source}`)
+  if ((await packed) !== 0) throw new RolloutError('runtime.copy-failed', `Cannot read ${source} completely`)
 }
 
 export async function writeFileTo(
@@ -73,7 +73,7 @@ async function writeWith(
   source: Readable | Iterable<string | Uint8Array>,
   { path, mode, signal }: { path: string; mode: string; signal: AbortSignal },
 ): Promise<void> {
-  const script = `${MAKE_ROOM} && umask 077 && cat > "$1" && chmod "$2" "$1"`
+  const script = `${CLEAR_TARGET} && umask 077 && cat > "$1" && chmod "$2" "$1"`
   await feed(start(['/bin/sh', '-c', script, 'sh', path, mode]), source, signal)
 }
 
@@ -85,7 +85,7 @@ export async function downloadFrom(
   signal: AbortSignal,
 ): Promise<void> {
   if ((await lstatIfThere(target)) !== undefined)
-    throw new RolloutError('runtime.copy-failed', `${target} exists already; copy to a name that is free`)
+    throw new RolloutError('runtime.copy-failed', `${target} already exists; choose another target`)
   const script = `[ -e "$1" ] || [ -L "$1" ] || exit ${MISSING}; cd -- "$(dirname -- "$1")" && exec tar -cf - -- "$(basename -- "$1")"`
   const helper = start(['/bin/sh', '-c', script, 'sh', source])
   helper.stdin.destroy()
@@ -119,28 +119,28 @@ export async function readFileFrom(start: StartHelper, path: string, maxBytes: n
 }
 
 async function feed(
-  helper: Helper,
+  helper: HelperProcess,
   source: Readable | Iterable<string | Uint8Array>,
   signal: AbortSignal,
 ): Promise<void> {
   helper.stdout.resume()
   using _ = killWhen(signal, helper)
-  // A helper that cannot write closes its input; why, it says itself.
+  // A helper that cannot write closes its input; its stderr has the reason.
   await pipeline(source, helper.stdin).catch(() => {})
   await helper.ended
   signal.throwIfAborted()
-  await check(helper, 'what was uploaded')
+  await check(helper, 'the upload')
 }
 
-function killWhen(signal: AbortSignal, helper: Helper): Disposable {
+function killWhen(signal: AbortSignal, helper: HelperProcess): Disposable {
   const kill = () => helper.kill()
   signal.addEventListener('abort', kill, { once: true })
   if (signal.aborted) kill()
   return { [Symbol.dispose]: () => signal.removeEventListener('abort', kill) }
 }
 
-/** Throws what a helper's ending means; with `codes`, only for those. */
-async function check(helper: Helper, path: string, codes?: readonly number[]): Promise<void> {
+/** Throws the error that a helper's exit code stands for; with `codes`, only for these codes. */
+async function check(helper: HelperProcess, path: string, codes?: readonly number[]): Promise<void> {
   const { exitCode, stderr } = await helper.ended
   if (exitCode === 0 || codes?.includes(exitCode) === false) return
   if (
@@ -152,7 +152,7 @@ async function check(helper: Helper, path: string, codes?: readonly number[]): P
   )
     return
   const reason = stderr.trim().slice(-500)
-  if (exitCode === MISSING) throw new RolloutError('workspace.file-missing', `There is no ${path} in the sandbox`)
+  if (exitCode === MISSING) throw new RolloutError('workspace.file-missing', `${path} does not exist in the sandbox`)
   if (exitCode === NOT_A_FILE) throw new RolloutError('workspace.unsafe-file', `${path} is not a file`)
   if (/No space left|Disk quota/.test(reason)) throw new RolloutError('runtime.out-of-disk', `${path}: ${reason}`)
   throw new RolloutError('runtime.copy-failed', `Copying ${path} failed: ${reason || `exit code ${exitCode}`}`)

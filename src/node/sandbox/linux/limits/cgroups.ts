@@ -1,75 +1,76 @@
-import { accessSync, constants, existsSync, readFileSync } from 'node:fs'
+import { accessSync, constants, existsSync } from 'node:fs'
 import { mkdir, readFile, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errnoOf } from '../../../../lib/fs/errno.ts'
 import type { SandboxLimits, SandboxStats } from '../../runtimes/runtime.ts'
+import { readIfExists } from '../files/read-if-exists.ts'
 import { identify, signalProcess } from '../process/processes.ts'
 
 type Controller = 'memory' | 'pids' | 'cpu' | 'cpuacct'
 
 const CONTROLLERS: readonly Controller[] = ['memory', 'pids', 'cpu', 'cpuacct']
 const PERIOD_US = 100_000
-/** Older kernels let go of a group only a moment after its last process. */
+/** Older kernels release a group only a moment after its last process has ended. */
 const REMOVE_ATTEMPTS = 50
 
-interface Place {
+interface CgroupFolder {
   version: 1 | 2
   folder: string
 }
 
-/** Where a group is, for whoever has to remove it when its maker is dead. */
-export type CgroupPlaces = Partial<Record<Controller, Place>>
+/** Folders of a group by controller; stored, so that another process can remove the group. */
+export type CgroupFolders = Partial<Record<Controller, CgroupFolder>>
 
-/** The kernel's accounting groups, where this process may make some: version 1, version 2, or both at once. */
+/** Creates control groups if this process may: version 1, version 2, or both. */
 export class Cgroups {
-  /** The folders below which groups are made. */
-  readonly #places: ReadonlyMap<Controller, Place>
+  /** The folders below which groups are created. */
+  readonly #roots: ReadonlyMap<Controller, CgroupFolder>
 
-  private constructor(places: ReadonlyMap<Controller, Place>) {
-    this.#places = places
+  private constructor(folders: ReadonlyMap<Controller, CgroupFolder>) {
+    this.#roots = folders
   }
 
-  /** What can be used here; undefined when nothing can. */
+  /** Returns undefined if this process cannot create groups. */
   static detect(): Cgroups | undefined {
-    const places = new Map<Controller, Place>()
-    const mounts = readIfThere('/proc/self/mounts').split('\n')
-    const own = readIfThere('/proc/self/cgroup').split('\n')
+    const folders = new Map<Controller, CgroupFolder>()
+    const mounts = readIfExists('/proc/self/mounts').split('\n')
+    const own = readIfExists('/proc/self/cgroup').split('\n')
     for (const line of mounts) {
       const [, folder, type, options] = line.split(' ')
       if (folder === undefined || options === undefined) continue
       if (type === 'cgroup') {
         for (const controller of CONTROLLERS.filter((name) => options.split(',').includes(name))) {
-          // Below the group we are in ourselves, so that what limits us limits them too.
+          // Below this process's own group, so that its limits also apply to sandboxes.
           const group = own.find((entry) => entry.split(':')[1]?.split(',').includes(controller))?.split(':')[2] ?? '/'
           const nested = join(folder, group)
-          places.set(controller, { version: 1, folder: existsSync(nested) ? nested : folder })
+          folders.set(controller, { version: 1, folder: existsSync(nested) ? nested : folder })
         }
       } else if (type === 'cgroup2') {
-        const enabled = readIfThere(join(folder, 'cgroup.subtree_control')).split(/\s/)
+        const enabled = readIfExists(join(folder, 'cgroup.subtree_control')).split(/\s/)
         for (const controller of CONTROLLERS.filter((name) => enabled.includes(name)))
-          if (!places.has(controller)) places.set(controller, { version: 2, folder })
+          if (!folders.has(controller)) folders.set(controller, { version: 2, folder })
       }
     }
-    for (const [controller, { folder }] of places) if (!isWritable(folder)) places.delete(controller)
-    return places.size === 0 ? undefined : new Cgroups(places)
+    for (const [controller, { folder }] of folders) if (!isWritable(folder)) folders.delete(controller)
+    return folders.size === 0 ? undefined : new Cgroups(folders)
   }
 
-  /** Which limits can be set. */
+  /** The limits that can be set. */
   get limits(): (keyof SandboxLimits)[] {
     const limits: Partial<Record<Controller, keyof SandboxLimits>> = { memory: 'memoryMb', pids: 'pids', cpu: 'cpus' }
-    return [...this.#places.keys()].map((controller) => limits[controller]).filter((limit) => limit !== undefined)
+    return [...this.#roots.keys()].map((controller) => limits[controller]).filter((limit) => limit !== undefined)
   }
 
   get version(): string {
-    return [...new Set([...this.#places.values()].map(({ version }) => `v${version}`))].join(' and ')
+    return [...new Set([...this.#roots.values()].map(({ version }) => `v${version}`))].join(' and ')
   }
 
-  /** `note` writes down where they will be, before they are: whoever finds that after a crash can remove them. */
-  async create(name: string, limits: SandboxLimits, note: (places: CgroupPlaces) => Promise<void>): Promise<Cgroup> {
-    const places = [...this.#places].map(([key, { version, folder }]) => [key, { version, folder: join(folder, name) }])
-    const group = new Cgroup(Object.fromEntries(places))
-    await note(group.places)
+  /** Calls `note` with the folders before they are created, so that another process can remove them after a crash. */
+  async create(name: string, limits: SandboxLimits, note: (folders: CgroupFolders) => Promise<void>): Promise<Cgroup> {
+    const folders = [...this.#roots].map(([key, { version, folder }]) => [key, { version, folder: join(folder, name) }])
+    const group = new Cgroup(Object.fromEntries(folders))
+    await note(group.folders)
     try {
       await group.create(limits)
     } catch (error) {
@@ -81,13 +82,13 @@ export class Cgroups {
 }
 
 export class Cgroup {
-  readonly places: CgroupPlaces
+  readonly folders: CgroupFolders
 
-  constructor(places: CgroupPlaces) {
-    this.places = places
+  constructor(folders: CgroupFolders) {
+    this.folders = folders
   }
 
-  /** A process that writes 0 to each of these belongs to the group, with all that it starts. */
+  /** A process that writes 0 to each of these files joins the group, with all its descendants. */
   get joinFiles(): string[] {
     return this.#all().map((folder) => join(folder, 'cgroup.procs'))
   }
@@ -96,7 +97,7 @@ export class Cgroup {
     for (const folder of this.#all()) await mkdir(folder, { mode: 0o755 }).catch(ignore('EEXIST'))
     const bytes = memoryMb === undefined ? undefined : String(memoryMb * 1024 * 1024)
     await this.#set('memory', bytes, { 1: 'memory.limit_in_bytes', 2: 'memory.max' })
-    // Swap would only make a program that exceeds its share slow instead of ending it. Absent where there is none.
+    // With swap, a program over its limit would become slow instead of being killed. The files are absent without swap.
     await this.#set('memory', bytes, { 1: 'memory.memsw.limit_in_bytes' }).catch(() => {})
     await this.#set('memory', bytes === undefined ? undefined : '0', { 2: 'memory.swap.max' }).catch(() => {})
     await this.#set('pids', pids === undefined ? undefined : String(pids), { 1: 'pids.max', 2: 'pids.max' })
@@ -112,26 +113,22 @@ export class Cgroup {
     const nanoseconds = await this.#read('cpuacct', { 1: 'cpuacct.usage' })
     const cpu = await this.#read('cpu', { 2: 'cpu.stat' })
     const microseconds = cpu === undefined ? undefined : numberAfter(cpu, 'usage_usec')
-    const cpuMs =
-      nanoseconds === undefined
-        ? microseconds === undefined
-          ? undefined
-          : microseconds / 1e3
-        : Number(nanoseconds) / 1e6
+    const fallbackMs = microseconds === undefined ? undefined : microseconds / 1e3
+    const cpuMs = nanoseconds === undefined ? fallbackMs : Number(nanoseconds) / 1e6
     return {
-      ...(memory !== undefined && { memoryBytes: Number(memory) }),
-      ...(processes !== undefined && { processes: Number(processes) }),
-      ...(cpuMs !== undefined && { cpuMs }),
+      memoryBytes: memory === undefined ? undefined : Number(memory),
+      processes: processes === undefined ? undefined : Number(processes),
+      cpuMs,
     }
   }
 
-  /** How often the kernel has killed in it for want of memory; undefined where it does not say. */
+  /** Number of processes of the group that the kernel killed for lack of memory; undefined if unknown. */
   async countOutOfMemory(): Promise<number | undefined> {
     const events = await this.#read('memory', { 1: 'memory.oom_control', 2: 'memory.events' })
     return events === undefined ? undefined : numberAfter(events, 'oom_kill')
   }
 
-  /** Ends whatever is in it, and removes it. Nothing to remove is no error. */
+  /** Kills all processes of the group and removes it. An absent group is no error. */
   async remove(): Promise<void> {
     for (const folder of this.#all()) {
       for (let attempt = 0; attempt < REMOVE_ATTEMPTS && existsSync(folder); attempt += 1) {
@@ -143,21 +140,21 @@ export class Cgroup {
   }
 
   #all(): string[] {
-    return [...new Set(Object.values(this.places).map(({ folder }) => folder))]
+    return [...new Set(Object.values(this.folders).map(({ folder }) => folder))]
   }
 
   async #set(controller: Controller, value: string | undefined, files: Partial<Record<1 | 2, string>>): Promise<void> {
-    const place = this.places[controller]
-    const file = place === undefined ? undefined : files[place.version]
-    if (place !== undefined && file !== undefined && value !== undefined)
-      await writeFile(join(place.folder, file), value)
+    const entry = this.folders[controller]
+    const file = entry === undefined ? undefined : files[entry.version]
+    if (entry !== undefined && file !== undefined && value !== undefined)
+      await writeFile(join(entry.folder, file), value)
   }
 
   async #read(controller: Controller, files: Partial<Record<1 | 2, string>>): Promise<string | undefined> {
-    const place = this.places[controller]
-    const file = place === undefined ? undefined : files[place.version]
-    if (place === undefined || file === undefined) return undefined
-    return readFile(join(place.folder, file), 'utf8').catch(() => undefined)
+    const entry = this.folders[controller]
+    const file = entry === undefined ? undefined : files[entry.version]
+    if (entry === undefined || file === undefined) return undefined
+    return readFile(join(entry.folder, file), 'utf8').catch(() => undefined)
   }
 }
 
@@ -180,14 +177,6 @@ function isWritable(folder: string): boolean {
     return true
   } catch {
     return false
-  }
-}
-
-function readIfThere(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
   }
 }
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { membersOf, MemoryWatch, type WatchDeps, type Watched } from './memory-watch.ts'
+import { processTreeOf, MemoryWatch, type WatchDeps, type Watched } from './memory-watch.ts'
 import type { ProcessMemory } from './process-memory.ts'
 
 const MB = 1024 * 1024
@@ -9,11 +9,11 @@ interface Fake {
   pid: number
   parent: number
   residentMb: number
-  /** Absent: the kernel does not tell. */
+  /** Absent: the kernel does not report it. */
   pssMb?: number
 }
 
-/** A machine whose processes are a list; a process that is killed leaves the list. */
+/** A machine with a list of processes; killing a process removes it from the list. */
 function createMachine(list: Fake[]): { deps: WatchDeps; killed: number[]; processes: Fake[] } {
   const killed: number[] = []
   const processes = [...list]
@@ -54,7 +54,7 @@ test('a sandbox within its limit keeps all of its processes', async () => {
   expect([killed, memory.kills]).toEqual([[], 0])
 })
 
-test('of a sandbox over its limit the largest processes are killed until the rest fits', async () => {
+test('the largest processes of a sandbox over its limit are killed until the rest fits', async () => {
   const { deps, killed } = createMachine([
     { pid: 10, parent: 1, residentMb: 5 },
     { pid: 11, parent: 10, residentMb: 30 },
@@ -65,7 +65,7 @@ test('of a sandbox over its limit the largest processes are killed until the res
   const watch = new MemoryWatch(deps)
   using memory = watch.add(watched(100, [10]))
   await watch.scan()
-  // 5 + 30 + 90 + 80 are 105 too many: without the largest there are still 15 too many.
+  // 5 + 30 + 90 + 80 exceed the limit by 105: without the largest process, by 15.
   expect([killed, memory.kills]).toEqual([[12, 13], 2])
 })
 
@@ -106,7 +106,7 @@ test('a sandbox that is no longer watched keeps its processes', async () => {
   expect(killed).toEqual([])
 })
 
-test('after a scan no sandbox is over its limit, and no process of anybody else was killed', async () => {
+test('after a scan no sandbox is over its limit, and no process outside of sandboxes was killed', async () => {
   const process = fc.record({
     parent: fc.integer({ min: 0, max: 30 }),
     residentMb: fc.integer({ min: 0, max: 200 }),
@@ -117,7 +117,7 @@ test('after a scan no sandbox is over its limit, and no process of anybody else 
       const { deps, killed } = createMachine(all)
       const watch = new MemoryWatch(deps)
       using memory = watch.add(watched(limitMb, [3]))
-      const members = new Set(membersOf([3], await deps.readProcesses()).map(({ pid }) => pid))
+      const members = new Set(processTreeOf([3], await deps.readProcesses()).map(({ pid }) => pid))
       await watch.scan()
       expect(killed.every((pid) => members.has(pid))).toBe(true)
       expect(memory.kills).toBe(killed.length)

@@ -3,32 +3,32 @@ import { readProcesses, type ProcessMemory } from './process-memory.ts'
 import { signalProcess, type ProcessRef } from '../process/processes.ts'
 
 const TICK_MS = 200
-/** A scan without any other reason. */
+/** Ticks between two regular scans. */
 const TICKS_PER_SCAN = 5
-/** A scan is due as soon as this much of the machine's free memory is gone. */
+/** A scan also runs when the machine's free memory has dropped by this much. */
 const SUDDEN_BYTES = 64 * 1024 * 1024
 
 /** A sandbox whose memory the kernel does not limit. */
 export interface Watched {
-  /** Undefined: measured only. */
+  /** Undefined: the memory is only measured. */
   limitBytes: number | undefined
-  /** Processes that were started for the sandbox; their descendants belong to it as well. */
+  /** Processes that were started for the sandbox; their descendants belong to it too. */
   roots(): Iterable<number>
-  /** Bytes in its file systems that are kept in memory. */
+  /** Bytes of the sandbox's file systems that are kept in memory. */
   storedBytes(): Promise<number>
 }
 
-/** What the watch knows about a sandbox. Disposing of it ends the watch. */
+/** Disposing of it ends the watch. */
 export interface WatchedMemory extends Disposable {
-  /** How many processes were killed for the limit; undefined without one. */
+  /** Number of processes killed for the limit; undefined without a limit. */
   readonly kills: number | undefined
-  /** Proportional set size of its processes and `storedBytes`, measured now. */
+  /** Returns the proportional set size of the processes plus `storedBytes`. */
   measure(): Promise<number>
 }
 
 export interface WatchDeps {
   readProcesses(): Promise<readonly ProcessMemory[]>
-  /** Proportional set size in bytes; undefined where the kernel does not tell. */
+  /** Proportional set size in bytes; undefined if the kernel does not report it. */
   readPss(pid: number): Promise<number | undefined>
   readAvailable(): Promise<number>
   kill(ref: ProcessRef): Promise<void>
@@ -48,21 +48,21 @@ const SYSTEM: WatchDeps = {
   kill: (ref) => signalProcess(ref, 'SIGKILL'),
 }
 
-interface Entry {
+interface WatchEntry {
   watched: Watched
   limitBytes: number
   kills: number
 }
 
 /**
- * Substitute for memory control groups, where this process may not make any: sums up the memory of each sandbox's processes
- * and kills the largest of them while the sum is over the limit, as the kernel would. It acts after the fact, within a second
- * or as soon as the machine's free memory falls; it does not see memory of the kernel, nor files in memory that no process
- * has mapped (`memfd_create`). For those the out-of-memory killer prefers processes of sandboxes.
+ * Replaces memory control groups if this process cannot create any: sums up the memory of each sandbox's processes and
+ * kills the largest ones while the sum exceeds the limit, as the kernel would. It reacts late: within a second, or when
+ * the machine's free memory drops. It does not count kernel memory or files in memory that no process has mapped
+ * (`memfd_create`); against those, the out-of-memory killer prefers processes of sandboxes.
  */
 export class MemoryWatch {
   readonly #deps: WatchDeps
-  readonly #entries = new Set<Entry>()
+  readonly #entries = new Set<WatchEntry>()
   #timer: NodeJS.Timeout | undefined
   #ticks = 0
   #available = 0
@@ -86,13 +86,13 @@ export class MemoryWatch {
     }
   }
 
-  #enter(entry: Entry): Entry {
+  #enter(entry: WatchEntry): WatchEntry {
     this.#entries.add(entry)
     this.#timer ??= setInterval(() => void this.#tick(), TICK_MS).unref()
     return entry
   }
 
-  #leave(entry: Entry): void {
+  #leave(entry: WatchEntry): void {
     this.#entries.delete(entry)
     if (this.#entries.size > 0) return
     clearInterval(this.#timer)
@@ -115,17 +115,17 @@ export class MemoryWatch {
       this.#available = isDue ? available : Math.max(this.#available, available)
       if (isDue) await this.scan()
     } catch {
-      // As without a free file descriptor: the next tick tries again.
+      // For example, no file descriptor was free. The next tick tries again.
     } finally {
       this.#isScanning = false
     }
   }
 
-  async #enforce(entry: Entry, processes: readonly ProcessMemory[]): Promise<void> {
+  async #enforce(entry: WatchEntry, processes: readonly ProcessMemory[]): Promise<void> {
     const { watched, limitBytes } = entry
-    const members = membersOf(watched.roots(), processes)
+    const members = processTreeOf(watched.roots(), processes)
     const resident = members.reduce((sum, { residentBytes }) => sum + residentBytes, 0)
-    // Pages that processes share are in the resident size of each: an upper bound, and cheap to read.
+    // Resident sizes count shared pages several times: an upper bound that is cheap to read.
     if (resident + (await watched.storedBytes()) <= limitBytes) return
     const { totalBytes, shares } = await this.#measure(watched, processes)
     let excess = totalBytes - limitBytes
@@ -142,7 +142,7 @@ export class MemoryWatch {
     processes: readonly ProcessMemory[],
   ): Promise<{ totalBytes: number; shares: { member: ProcessMemory; bytes: number }[] }> {
     const shares = await Promise.all(
-      membersOf(watched.roots(), processes).map(async (member) => ({
+      processTreeOf(watched.roots(), processes).map(async (member) => ({
         member,
         bytes: (await this.#deps.readPss(member.pid)) ?? member.residentBytes,
       })),
@@ -152,11 +152,11 @@ export class MemoryWatch {
   }
 }
 
-/** The roots and all of their descendants. */
-export function membersOf(roots: Iterable<number>, processes: readonly ProcessMemory[]): ProcessMemory[] {
+/** Returns the root processes and all their descendants. */
+export function processTreeOf(roots: Iterable<number>, processes: readonly ProcessMemory[]): ProcessMemory[] {
   const children = Map.groupBy(processes, ({ parent }) => parent)
   const members = new Set<number>(roots)
-  // A set hands out what is added while it is walked through.
+  // Iteration over a set includes elements that are added meanwhile.
   for (const pid of members) for (const child of children.get(pid) ?? []) members.add(child.pid)
   return processes.filter(({ pid }) => members.has(pid))
 }

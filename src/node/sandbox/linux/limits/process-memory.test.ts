@@ -6,7 +6,7 @@ import { parseStat, readProcesses } from './process-memory.ts'
 const stat = (name: string, state: string): string =>
   `12 (${name}) ${state} 7 12 12 0 -1 4194560 100 0 0 0 1 2 0 0 20 0 1 0 5555 1000000 250 18446744073709551615 1`
 
-test('parseStat() reads parent, start and memory whatever the command is called', () => {
+test('parseStat() reads parent, start and memory for any command name', () => {
   fc.assert(
     fc.property(fc.string({ unit: 'binary-ascii' }), (name) => {
       expect(parseStat(12, stat(name, 'S'), 4096)).toEqual({
@@ -19,7 +19,7 @@ test('parseStat() reads parent, start and memory whatever the command is called'
   )
 })
 
-test.each(['Z', 'X'])('parseStat() leaves out a process in the state %s', (state) => {
+test.each(['Z', 'X'])('parseStat() returns undefined for a process in the state %s', (state) => {
   expect(parseStat(12, stat('sh', state), 4096)).toBeUndefined()
 })
 

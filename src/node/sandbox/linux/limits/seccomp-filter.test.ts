@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { buildCallFilter } from './seccomp-filter.ts'
+import { buildSeccompFilter } from './seccomp-filter.ts'
 
 const ALLOW = 0x7fff_0000
 const EPERM = 0x0005_0001
@@ -7,7 +7,7 @@ const ENOSYS = 0x0005_0026
 const EAFNOSUPPORT = 0x0005_0061
 const EPROTONOSUPPORT = 0x0005_005d
 
-/** What the kernel would do with the program, as far as ours goes. */
+/** Interprets the instructions that our filters use. */
 function decide(program: Buffer, call: { number: number; machine: number; argument?: number; third?: number }): number {
   let loaded = Number.NaN
   for (let at = 0; at < program.length / 8; at += 1) {
@@ -27,8 +27,8 @@ test.each([
   ['x64', 0xc000_003e, { keyctl: 250, mount: 165, bpf: 321, openat: 257, clone3: 435, write: 1, iopl: 172 }],
   ['arm64', 0xc000_00b7, { keyctl: 219, mount: 40, bpf: 280, openat: 56, clone3: 435, write: 64, iopl: 172 }],
 ] as const)('on %s keys, mounts and the like are refused, and what programs need is not', (name, machine, numbers) => {
-  const strict = buildCallFilter(name, { mayMount: false })
-  const nested = buildCallFilter(name, { mayMount: true })
+  const strict = buildSeccompFilter(name, { mayMount: false })
+  const nested = buildSeccompFilter(name, { mayMount: true })
   const on = (program: Buffer, number: number) => decide(program, { number, machine })
   for (const number of [numbers.keyctl, numbers.bpf]) {
     expect(on(strict, number)).toBe(EPERM)
@@ -45,8 +45,8 @@ test.each([
   ['x64', 0xc000_003e, 56],
   ['arm64', 0xc000_00b7, 220],
 ] as const)('on %s nobody makes a child of its parent, but for containers in a sandbox', (name, machine, clone) => {
-  const strict = buildCallFilter(name, { mayMount: false })
-  const nested = buildCallFilter(name, { mayMount: true })
+  const strict = buildSeccompFilter(name, { mayMount: false })
+  const nested = buildSeccompFilter(name, { mayMount: true })
   for (const [number, argument, expected] of [
     [clone, 17, ALLOW],
     [clone, 0x8000 | 17, EPERM],
@@ -57,8 +57,8 @@ test.each([
   }
 })
 
-test('numbers of another machine, which mean other calls, are all refused', () => {
-  const program = buildCallFilter('x64', { mayMount: false })
+test('all calls of another architecture are rejected', () => {
+  const program = buildSeccompFilter('x64', { mayMount: false })
   expect(decide(program, { number: 4, machine: 0x4000_0003 })).toBe(EPERM)
   expect(decide(program, { number: 0x4000_0001, machine: 0xc000_003e })).toBe(EPERM)
 })
@@ -69,7 +69,7 @@ const MACHINES = [
 ] as const
 
 test.each(MACHINES)('on %s only the listed families of sockets can be opened', (name, machine, numbers) => {
-  const strict = buildCallFilter(name, { mayMount: false })
+  const strict = buildSeccompFilter(name, { mayMount: false })
   const allowed = [1, 2, 10, 16]
   for (const number of [numbers.socket, numbers.socketpair]) {
     for (let family = 0; family < 64; family += 1) {
@@ -80,8 +80,8 @@ test.each(MACHINES)('on %s only the listed families of sockets can be opened', (
 })
 
 test.each(MACHINES)('on %s only the listed protocols of a family can be used', (name, machine, { socket: number }) => {
-  const strict = buildCallFilter(name, { mayMount: false })
-  const nested = buildCallFilter(name, { mayMount: true })
+  const strict = buildSeccompFilter(name, { mayMount: false })
+  const nested = buildSeccompFilter(name, { mayMount: true })
   for (const [family, allowed] of [
     [2, [0, 1, 6, 17]],
     [10, [0, 6, 17, 58]],
@@ -90,7 +90,7 @@ test.each(MACHINES)('on %s only the listed protocols of a family can be used', (
     for (let third = 0; third < 300; third += 1) {
       const expected = (allowed as readonly number[]).includes(third) ? ALLOW : EPROTONOSUPPORT
       expect(decide(strict, { number, machine, argument: family, third }), `${family} ${third}`).toBe(expected)
-      // Containers in a sandbox set up their network by other protocols of netlink.
+      // Containers in a sandbox use further protocols of netlink.
       const inNested = family === 16 ? ALLOW : expected
       expect(decide(nested, { number, machine, argument: family, third }), `${family} ${third}`).toBe(inNested)
     }
@@ -101,6 +101,6 @@ test.each(MACHINES)(
   'on %s there is no asynchronous I/O context, which all of the machine share',
   (name, machine, numbers) => {
     for (const mayMount of [true, false])
-      expect(decide(buildCallFilter(name, { mayMount }), { number: numbers.io_setup, machine })).toBe(ENOSYS)
+      expect(decide(buildSeccompFilter(name, { mayMount }), { number: numbers.io_setup, machine })).toBe(ENOSYS)
   },
 )

@@ -1,19 +1,20 @@
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 
-/** The number of each system call that no command needs, on x86_64 and on arm64; null where there is none. */
+/** System calls that no command needs, with their numbers on x86_64 and arm64; null if absent. */
 const REFUSED: Readonly<Record<string, readonly [x64: number, arm64: number | null]>> = {
-  // Keys of whoever started us, which belong to no namespace.
+  // Keyrings of the login belong to no namespace.
   add_key: [248, 217],
   request_key: [249, 218],
   keyctl: [250, 219],
-  // Large and often broken parts of the kernel.
+  // Large parts of the kernel with many vulnerabilities.
   bpf: [321, 280],
   perf_event_open: [298, 241],
   userfaultfd: [323, 282],
   io_uring_setup: [425, 425],
   io_uring_enter: [426, 426],
   io_uring_register: [427, 427],
-  // What only root may do in any case.
+  // Only root may call these.
   init_module: [175, 105],
   finit_module: [313, 273],
   delete_module: [176, 106],
@@ -30,21 +31,21 @@ const REFUSED: Readonly<Record<string, readonly [x64: number, arm64: number | nu
   syslog: [103, 116],
   iopl: [172, null],
   ioperm: [173, null],
-  // A file by its number, whatever leads there: how containers were left before.
+  // Opens a file by its inode, independent of its path; used for container escapes.
   open_by_handle_at: [304, 265],
   fanotify_init: [300, 262],
   vhangup: [153, 58],
 }
 
 /**
- * Calls that fail as on a kernel without them. The number of asynchronous I/O contexts is limited for the whole machine, so
- * one sandbox could use up the contexts of all others; libraries fall back to threads.
+ * Calls that fail as on a kernel without them. The number of asynchronous I/O contexts is limited for the whole
+ * machine, so one sandbox could use up the contexts of all others; libraries fall back to threads.
  */
 const ABSENT: typeof REFUSED = {
   io_setup: [206, 0],
 }
 
-/** Of use only to one that has a user namespace of its own. */
+/** Only useful in a user namespace of its own. */
 const REFUSED_MOUNTS: typeof REFUSED = {
   mount: [165, 40],
   umount2: [166, 39],
@@ -59,21 +60,22 @@ const REFUSED_MOUNTS: typeof REFUSED = {
   open_tree_attr: [467, 467],
 }
 
-/** Numbers of `linux/audit.h`, and of the system calls that the filter names or looks into. */
+/** Numbers of `linux/audit.h`, and of system calls that the filter names or inspects. */
 const MACHINES = {
   x64: { index: 0, audit: 0xc000_003e, prctl: 157, keyctl: 250, clone: 56, socket: 41, socketpair: 53 },
   arm64: { index: 1, audit: 0xc000_00b7, prctl: 167, keyctl: 219, clone: 220, socket: 198, socketpair: 199 },
 } as const
 
-/** A family of sockets, by number, and the protocols of it that may be used; absent: all. */
+/** Number of a socket family and its allowed protocols; absent: all. */
 interface SocketFamily {
   family: number
   protocols?: readonly number[]
 }
 
 /**
- * The sockets that commands may open. Every other family reaches the machine or its hypervisor past the network namespace
- * (AF_VSOCK), or is a large and rarely tested part of the kernel (AF_ALG, AF_PACKET, AF_XDP, AF_TIPC, AF_RDS, AF_BLUETOOTH).
+ * The sockets that commands may open. All other families reach the machine or its hypervisor past the network namespace
+ * (AF_VSOCK), or are large and rarely tested parts of the kernel (AF_ALG, AF_PACKET, AF_XDP, AF_TIPC, AF_RDS,
+ * AF_BLUETOOTH).
  */
 export const SOCKET_FAMILIES: readonly SocketFamily[] = [
   // AF_UNIX
@@ -86,14 +88,17 @@ export const SOCKET_FAMILIES: readonly SocketFamily[] = [
 ]
 const AF_NETLINK = 16
 
-/** Its flags are in memory, where a filter cannot look. */
+/** Its flags are in memory, which a filter cannot read. */
 const CLONE3 = 435
-/** A child of one's parent instead of one's own: of whoever brought the command in, outside of what it can reach. */
+/**
+ * Creates a sibling instead of a child: a child of the process that started the command, outside of the command's
+ * namespace.
+ */
 const CLONE_PARENT = 0x8000
 
-type Machine = keyof typeof MACHINES
+type Architecture = keyof typeof MACHINES
 
-/** From here on numbers mean the same calls once more, with shorter pointers. */
+/** From this number on, the x32 variants of the calls begin. */
 const X32_CALLS = 0x4000_0000
 
 const LOAD_WORD = 0x20
@@ -102,8 +107,8 @@ const JUMP_IF_AT_LEAST = 0x35
 const JUMP_IF_ANY_BIT = 0x45
 const RETURN = 0x06
 /**
- * Results of a call: allowed, EPERM, ENOSYS, EAFNOSUPPORT, EPROTONOSUPPORT. No call ends the process: programs ask for
- * io_uring and do well without.
+ * Results of a call: allowed, EPERM, ENOSYS, EAFNOSUPPORT, EPROTONOSUPPORT. No call kills the process: programs try
+ * io_uring and fall back.
  */
 const ENDINGS = {
   allow: 0x7fff_0000,
@@ -115,13 +120,15 @@ const ENDINGS = {
 type Ending = keyof typeof ENDINGS
 /** A jump target inside the program. */
 type Label = 'sockets' | `family ${number}`
-/** Of `struct seccomp_data`; of an argument, the lower half, which is all that the kernel reads of an `int`. */
+/**
+ * Offsets in `struct seccomp_data`. For an argument, the lower half, which is all that the kernel reads of an `int`.
+ */
 const NUMBER_OFFSET = 0
 const MACHINE_OFFSET = 4
 const FIRST_ARGUMENT_OFFSET = 16
 const THIRD_ARGUMENT_OFFSET = 32
 
-/** An instruction, and its jump targets when its test holds or fails; absent: the next instruction. */
+/** An instruction with its jump targets if its test holds or fails; absent: the next instruction. */
 interface Instruction {
   code: number
   value: number
@@ -130,14 +137,18 @@ interface Instruction {
   no?: Ending | Label
 }
 
-/** A program of `linux/filter.h`, for `prctl(PR_SET_SECCOMP)`. Calls of another machine, as of 32 bits, are refused. */
-export function buildCallFilter(machine: Machine, { mayMount }: { mayMount: boolean }): Buffer {
+/**
+ * Returns a program of `linux/filter.h` for `prctl(PR_SET_SECCOMP)`. Rejects calls of another architecture, such as
+ * 32-bit calls.
+ */
+export function buildSeccompFilter(machine: Architecture, { mayMount }: { mayMount: boolean }): Buffer {
   const { index, audit, clone, socket, socketpair } = MACHINES[machine]
   const numbersOf = (calls: typeof REFUSED): number[] =>
     Object.values(calls)
       .map((call) => call[index])
       .filter((number) => number !== null)
-  // Without clone3 libraries use clone, whose flags a filter can read; containers in the sandbox need both as they are.
+  // Without clone3, libraries use clone, whose flags a filter can read. Containers in the sandbox need both calls
+  // unfiltered.
   const cloning: Instruction[] = [
     { code: JUMP_IF_EQUAL, value: CLONE3, yes: 'unknown' },
     { code: JUMP_IF_EQUAL, value: clone, no: 'allow' },
@@ -156,13 +167,13 @@ export function buildCallFilter(machine: Machine, { mayMount }: { mayMount: bool
     })),
     ...numbersOf(ABSENT).map((value): Instruction => ({ code: JUMP_IF_EQUAL, value, yes: 'unknown' })),
     { code: JUMP_IF_EQUAL, value: socket, yes: 'sockets' },
-    { code: JUMP_IF_EQUAL, value: socketpair, yes: 'sockets', ...(mayMount ? ({ no: 'allow' } as const) : {}) },
+    { code: JUMP_IF_EQUAL, value: socketpair, yes: 'sockets', no: mayMount ? 'allow' : undefined },
     ...(mayMount ? [] : cloning),
     ...socketRules(mayMount),
   ])
 }
 
-/** Containers in the sandbox set up their network by further protocols of netlink. */
+/** Containers in the sandbox use further protocols of netlink to set up their network. */
 function socketRules(mayMount: boolean): Instruction[] {
   const families = SOCKET_FAMILIES.map(({ family, protocols }) => ({
     family,
@@ -190,17 +201,17 @@ function socketRules(mayMount: boolean): Instruction[] {
   ]
 }
 
-/** The bytes of a program. Jumps lead forward only, by at most 255 instructions. */
+/** Encodes a program. Jumps go forward only, by at most 255 instructions. */
 function assemble(instructions: readonly Instruction[]): Buffer {
   const endings = Object.keys(ENDINGS) as Ending[]
   const lines = [...instructions, ...endings.map((each): Instruction => ({ code: RETURN, value: ENDINGS[each] }))]
-  const placeOf = (target: Ending | Label): number =>
+  const indexOf = (target: Ending | Label): number =>
     target in ENDINGS
       ? instructions.length + endings.indexOf(target as Ending)
       : instructions.findIndex(({ label }) => label === target)
   const program = Buffer.alloc(lines.length * 8)
   for (const [at, { code, value, yes, no }] of lines.entries()) {
-    const jump = (target: Ending | Label | undefined) => (target === undefined ? 0 : placeOf(target) - at - 1)
+    const jump = (target: Ending | Label | undefined) => (target === undefined ? 0 : indexOf(target) - at - 1)
     program.writeUInt16LE(code, at * 8)
     program.writeUInt8(jump(yes), at * 8 + 2)
     program.writeUInt8(jump(no), at * 8 + 3)
@@ -209,29 +220,18 @@ function assemble(instructions: readonly Instruction[]): Buffer {
   return program
 }
 
-/**
- * Leaves the keyring of our login for an empty one, gives up gaining rights, and puts the filter in its place. All that
- * it starts keeps the filter. Having no such keyring, or too many already, does no harm: the filter refuses them all.
- */
-const APPLY = `
-my ($prctl, $keyctl, $filter) = (shift() + 0, shift() + 0, pack("H*", shift));
-my $program = pack("Sx![P]P", length($filter) / 8, $filter);
-syscall($keyctl, 1, 0);
-syscall($prctl, 38, 1, 0, 0, 0) == 0 or die "no_new_privs: $!";
-syscall($prctl, 22, 2, $program) == 0 or die "seccomp: $!";
-exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!";
-`
+const applySeccomp = loadProgram(new URL('./apply-seccomp.pl', import.meta.url))
 
-/** What a command line begins with to have the filter; undefined where it cannot be put in place. */
-export async function findCallFilter(
+/** Returns the command prefix that installs the filter; undefined if it cannot be installed. */
+export async function findSeccompPrefix(
   env: Readonly<Record<string, string>>,
   options: { mayMount: boolean },
 ): Promise<readonly string[] | undefined> {
   const machine = process.arch
   if (machine !== 'x64' && machine !== 'arm64') return undefined
   const { prctl, keyctl } = MACHINES[machine]
-  const filter = buildCallFilter(machine, options).toString('hex')
-  const lead = ['perl', '-e', APPLY, String(prctl), String(keyctl), filter] as const
-  const { exitCode } = await runProgram([...lead, 'true'], { env })
-  return exitCode === 0 ? lead : undefined
+  const filter = buildSeccompFilter(machine, options).toString('hex')
+  const prefix = ['perl', '-e', applySeccomp(), String(prctl), String(keyctl), filter] as const
+  const { exitCode } = await runProgram([...prefix, 'true'], { env })
+  return exitCode === 0 ? prefix : undefined
 }

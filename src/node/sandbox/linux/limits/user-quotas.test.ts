@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { divideLimits, readUserLimits, toSysctls } from './user-quotas.ts'
 
-test('divideLimits() gives each sandbox its part of three quarters', () => {
+test('divideLimits() returns a share of three quarters for each sandbox', () => {
   const limits = {
     inotifyInstances: 128,
     inotifyWatches: 65_536,
@@ -19,7 +19,7 @@ test('divideLimits() gives each sandbox its part of three quarters', () => {
   })
 })
 
-test('one sandbox never gets more than its user has, and leaves a part of it where there is more than the least', () => {
+test("one sandbox never gets more than its user's limit, and leaves a part of a limit above the minimum", () => {
   fc.assert(
     fc.property(fc.integer({ min: 1, max: 2 ** 31 }), fc.integer({ min: 1, max: 1000 }), (limit, sandboxes) => {
       const { inotifyInstances } = divideLimits({ inotifyInstances: limit }, sandboxes)
@@ -30,12 +30,12 @@ test('one sandbox never gets more than its user has, and leaves a part of it whe
   )
 })
 
-test('a limit that is not finite is left alone', () => {
+test('an infinite limit stays undefined', () => {
   expect(Object.values(divideLimits({}, 4)).every((value) => value === undefined)).toBe(true)
   expect(toSysctls({})).toEqual([])
 })
 
-test('the limits of this process are found', () => {
+test('readUserLimits() returns the limits of this process', () => {
   expect(readUserLimits().inotifyInstances).toBeGreaterThan(0)
   expect(toSysctls({ inotifyInstances: 3, inotifyWatches: 5 })).toEqual([
     'max_inotify_instances=3',

@@ -1,13 +1,13 @@
-import { readFileSync } from 'node:fs'
+import { readIfExists } from '../files/read-if-exists.ts'
 
-/** What sandboxes of one user may use together; the rest is for the node and other programs of that user. */
+/** Share of a user's limits for all sandboxes together; the rest is for the node and other programs of that user. */
 const SHARED = 0.75
 /** Enough for one message queue with the kernel's default attributes. */
 const LEAST_QUEUE_BYTES = 128 * 1024
 const LEAST_INSTANCES = 2
 const LEAST_PROCESSES = 64
 
-/** Limits that the kernel counts per user of the machine, as far as they are finite. */
+/** Finite limits that the kernel counts per user of the machine. */
 export interface UserLimits {
   inotifyInstances?: number
   inotifyWatches?: number
@@ -17,8 +17,8 @@ export interface UserLimits {
 }
 
 /**
- * The part of a user's limits that one sandbox may use, so that sandboxes of the same user leave something for each other.
- * The kernel counts per user namespace as well, and each sandbox has its own; the smallest count on the way up decides.
+ * Returns the share of a user's limits for one sandbox. The kernel also counts per user namespace, and each sandbox has
+ * its own; the lowest limit on the path to the root namespace applies.
  */
 export function divideLimits(limits: UserLimits, sandboxes: number): UserLimits {
   const share = (limit: number | undefined, least: number): number | undefined =>
@@ -32,9 +32,9 @@ export function divideLimits(limits: UserLimits, sandboxes: number): UserLimits 
   }
 }
 
-/** The limits of the user that this process runs as. */
+/** Limits of the user that this process runs as. */
 export function readUserLimits(): UserLimits {
-  const own = readIfThere('/proc/self/limits')
+  const own = readIfExists('/proc/self/limits')
   const soft = (name: string): number | undefined => {
     const value = new RegExp(`^${name}\\s+(\\d+)`, 'm').exec(own)?.[1]
     return value === undefined ? undefined : Number(value)
@@ -48,21 +48,13 @@ export function readUserLimits(): UserLimits {
   }
 }
 
-/** For the files of `/proc/sys/user` in the sandbox's own user namespace, as `name=value`. */
+/** Returns `name=value` for the files of `/proc/sys/user` in the sandbox's own user namespace. */
 export function toSysctls({ inotifyInstances, inotifyWatches }: UserLimits): string[] {
   const values = { max_inotify_instances: inotifyInstances, max_inotify_watches: inotifyWatches }
   return Object.entries(values).flatMap(([name, value]) => (value === undefined ? [] : [`${name}=${value}`]))
 }
 
 function smallest(...paths: string[]): number | undefined {
-  const values = paths.map((path) => Number.parseInt(readIfThere(path), 10)).filter((value) => Number.isFinite(value))
+  const values = paths.map((path) => Number.parseInt(readIfExists(path), 10)).filter((value) => Number.isFinite(value))
   return values.length === 0 ? undefined : Math.min(...values)
-}
-
-function readIfThere(path: string): string {
-  try {
-    return readFileSync(path, 'utf8')
-  } catch {
-    return ''
-  }
 }

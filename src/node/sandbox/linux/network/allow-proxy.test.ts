@@ -20,15 +20,15 @@ test.each([
   '::ffff:127.0.0.1',
   '64:ff9b::7f00:1',
   'nonsense',
-])('%s is not outside', (address) => {
+])('%s is a private address', (address) => {
   expect(isPrivateAddress(address)).toBe(true)
 })
 
-test.each(['1.1.1.1', '93.184.216.34', '172.32.0.1', '2606:4700::1111'])('%s is outside', (address) => {
+test.each(['1.1.1.1', '93.184.216.34', '172.32.0.1', '2606:4700::1111'])('%s is a public address', (address) => {
   expect(isPrivateAddress(address)).toBe(false)
 })
 
-test('AllowProxy refuses hosts that are not named, and names that lead inside, with one look', async () => {
+test('AllowProxy rejects hosts that are not allowed, and names with private addresses, with one lookup', async () => {
   const asked: string[] = []
   const proxy = new AllowProxy(['inside.example', 'mixed.example'], {
     resolve: async (host) => {
@@ -62,7 +62,7 @@ test('AllowProxy refuses hosts that are not named, and names that lead inside, w
   server.close()
 })
 
-test('AllowProxy has one lookup of a name under way, however many requests name it', async () => {
+test('AllowProxy runs one lookup per name for concurrent requests', async () => {
   const gate = Promise.withResolvers<void>()
   let underWay = 0
   let most = 0
@@ -86,7 +86,7 @@ test('AllowProxy has one lookup of a name under way, however many requests name 
     return String(chunk)
   }
   const answers = Array.from({ length: 50 }, (_, index) => ask(index % 2 === 0 ? 'slow.example' : 'SLOW.example'))
-  // Those before it have been read by the time that another name is refused.
+  // The earlier requests have been read when another name is rejected.
   await ask('other.example')
   gate.resolve()
   expect(new Set(await Promise.all(answers))).toEqual(new Set(['HTTP/1.1 403 Forbidden\r\n\r\n']))
@@ -118,7 +118,7 @@ async function startProxy(
   const { port } = server.address() as AddressInfo
   return {
     peerPort: (peer.address() as AddressInfo).port,
-    /** Gives everything the proxy sent until it closed the connection. */
+    /** Returns all bytes that the proxy sent until it closed the connection. */
     async send(bytes) {
       const socket = connect(port, '127.0.0.1')
       socket.on('error', () => {})
@@ -133,7 +133,7 @@ async function startProxy(
 
 const OK = 'HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok'
 
-test('AllowProxy forwards a request and its answer', async () => {
+test('AllowProxy forwards a request and its response', async () => {
   let seen = ''
   const { peerPort, send } = await startProxy((socket) =>
     socket.setEncoding('utf8').on('data', (text: string) => {
@@ -178,7 +178,7 @@ test.each([
 ])('AllowProxy survives %s', async (_, request, answer) => {
   const { peerPort, send } = await startProxy((socket) => socket.once('data', () => socket.end(answer)))
   await send(request(peerPort))
-  // An exception in a listener fails the test run; and the proxy still serves the next connection.
+  // An exception in a listener would fail the test run; the proxy still serves the next connection.
   const next = await send('GET http://other.example/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n')
   expect(next).toMatch(/^HTTP\/1\.1 403 /)
 })

@@ -22,7 +22,7 @@ interface ProxyDeps {
 
 const systemResolve: Resolve = (host) => lookup(host, { all: true })
 
-/** Addresses nobody outside has: this machine, its neighbours, and whoever gives out a cloud's keys. */
+/** Whether an address is not public: this machine, its local networks, the metadata services of clouds. */
 export function isPrivateAddress(address: string): boolean {
   const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
   if (mapped !== undefined) return isPrivateAddress(mapped)
@@ -64,7 +64,7 @@ export class AllowProxy {
   readonly #resolve: Resolve
   readonly #isPrivate: (address: string) => boolean
   readonly #server: Server
-  /** Lookups under way. They occupy threads that the file operations of all sessions need, so there is one per name. */
+  /** Lookups in progress, one per name: lookups occupy threads that the file operations of all sessions need. */
   readonly #lookups = new Map<string, ReturnType<Resolve>>()
 
   constructor(hosts: readonly string[], { resolve = systemResolve, isPrivate = isPrivateAddress }: ProxyDeps = {}) {
@@ -117,7 +117,7 @@ export class AllowProxy {
       headers: {
         ...endToEndHeaders(incoming.headers),
         host: url.host,
-        // Node adds the framing of a body by itself only for methods that usually have a body.
+        // Node adds the framing of a body only for methods that usually have a body.
         ...(isChunked ? { 'transfer-encoding': 'chunked' } : {}),
       },
       agent: false,
@@ -142,12 +142,12 @@ export class AllowProxy {
     incoming.pipe(upstream)
   }
 
-  /** An address to connect to; undefined when it may not be had. */
+  /** Returns an address to connect to; undefined if the host is not allowed. */
   async #find(host: string): Promise<string | undefined> {
     const name = host.toLowerCase()
     if (!this.#hosts.has(name)) return undefined
     const addresses = await this.#lookUp(name)
-    // One private address among others is how a name is made to lead inside; none of them is used then.
+    // DNS rebinding mixes private addresses into a response, so one private address rejects all.
     return addresses.some(({ address }) => this.#isPrivate(address)) ? undefined : addresses[0]?.address
   }
 

@@ -1,89 +1,54 @@
 import { once } from 'node:events'
 import { createServer, type Server, type Socket } from 'node:net'
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { Door } from '../../runtimes/runtime.ts'
+import type { SandboxSocket } from '../../runtimes/runtime.ts'
 import type { CleanSpawn } from '../process/clean-spawn.ts'
 
-/** A hostile program can open as many connections as it likes; each costs us a file descriptor. */
+/** A hostile program can open any number of connections; each costs this process a file descriptor. */
 const MAX_CONNECTIONS = 512
 const BACKLOG = 511
 
-/** Runs in the sandbox's network, but is our own: listens, sends the listening socket back, and goes when it is told. */
-const LISTEN = `
-const ports = process.argv.slice(1).map(Number)
-for (const port of ports) {
-  const server = require('node:net').createServer()
-  server.on('error', (error) => process.send({ port, error: error.message }, () => process.exit(1)))
-  server.listen({ port, host: '127.0.0.1', backlog: ${BACKLOG} }, () => {
-    process.send({ port }, server)
-  })
-}
-setTimeout(() => process.exit(1), 20000)
-process.on('disconnect', () => process.exit(0))
-`
+const listenInNode = loadProgram(new URL('./listen.cjs', import.meta.url))
+const listenInPerl = loadProgram(new URL('./listen.pl', import.meta.url))
 
-/**
- * The same in Perl, which is there in a few milliseconds where Node takes a tenth of a second. It sends each socket as a
- * child process of Node would: one line of JSON, with the file descriptor beside it.
- */
-const LISTEN_IN_PERL = `
-use Socket;
-my ($sendmsg, @ports) = map { $_ + 0 } @ARGV;
-alarm 5;
-open(my $channel, "+<&=", $ENV{NODE_CHANNEL_FD}) or die "channel: $!";
-my @open;
-for my $port (@ports) {
-  socket(my $server, PF_INET, SOCK_STREAM, 0) or die "socket: $!";
-  setsockopt($server, SOL_SOCKET, SO_REUSEADDR, 1);
-  bind($server, sockaddr_in($port, INADDR_LOOPBACK)) or die "port $port: $!";
-  listen($server, ${BACKLOG}) or die "port $port: $!";
-  push @open, $server;
-  my $line = qq({"cmd":"NODE_HANDLE","type":"net.Server","msg":{"port":$port}}\\n);
-  my $vector = pack("PQ", $line, length $line);
-  my $rights = pack("Qlllx4", 20, 1, 1, fileno $server);
-  my $message = pack("QQPQPQQ", 0, 0, $vector, 1, $rights, length $rights, 0);
-  syscall($sendmsg, fileno $channel, $message, 0) == length $line or die "sendmsg: $!";
-}
-1 while sysread($channel, my $answer, 4096);
-`
-
-/** The number of that system call, where we know it. */
+/** Number of the system call sendmsg. */
 const SENDMSG: Partial<Record<NodeJS.Architecture, number>> = { x64: 46, arm64: 211 }
 
-/** What becomes of the connections of a door. */
-export type DoorUse = Pick<Door, 'accept' | 'isPaused'>
+/** Handles the connections of one port. */
+export type SocketHandler = Pick<SandboxSocket, 'accept' | 'isPaused'>
 
-export interface DoorServer {
+export interface SocketServer {
   readonly port: number
-  /** Closes it, with all connections. */
+  /** Closes the server and all connections. */
   close(): void
 }
 
 /**
- * Listens in another network namespace, without a process that stays there: `lead` is what enters it. Connections arrive
- * in this process directly.
+ * Listens in another network namespace without leaving a process there; `prefix` is the command prefix that enters it.
+ * Connections arrive in this process directly.
  */
 export async function listenInside(
-  { spawn, lead }: { spawn: CleanSpawn; lead: readonly string[] },
-  doors: ReadonlyMap<number, DoorUse>,
+  { spawn, prefix }: { spawn: CleanSpawn; prefix: readonly string[] },
+  handlers: ReadonlyMap<number, SocketHandler>,
   signal: AbortSignal,
-): Promise<DoorServer[]> {
-  const ports = [...doors.keys()].map(String)
-  const inNode = [...lead, process.execPath, '-e', LISTEN, ...ports]
+): Promise<SocketServer[]> {
+  const ports = [BACKLOG, ...handlers.keys()].map(String)
+  const inNode = [...prefix, process.execPath, '-e', listenInNode(), ...ports]
   const sendmsg = SENDMSG[process.arch]
-  if (sendmsg === undefined) return listenBy(inNode, spawn, doors, signal)
-  const inPerl = [...lead, 'perl', '-e', LISTEN_IN_PERL, String(sendmsg), ...ports]
-  // Perl may not be there, and how Node talks to its children is Node's own affair.
-  return listenBy(inPerl, spawn, doors, signal).catch(() => listenBy(inNode, spawn, doors, signal))
+  if (sendmsg === undefined) return listenBy(inNode, spawn, handlers, signal)
+  const inPerl = [...prefix, 'perl', '-e', listenInPerl(), String(sendmsg), ...ports]
+  // Perl may be absent, and the format of Node's IPC channel is not documented.
+  return listenBy(inPerl, spawn, handlers, signal).catch(() => listenBy(inNode, spawn, handlers, signal))
 }
 
 async function listenBy(
   [file, ...args]: readonly string[],
   spawn: CleanSpawn,
-  doors: ReadonlyMap<number, DoorUse>,
+  handlers: ReadonlyMap<number, SocketHandler>,
   signal: AbortSignal,
-): Promise<DoorServer[]> {
+): Promise<SocketServer[]> {
   signal.throwIfAborted()
   const child = spawn(file!, args, {
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
@@ -91,64 +56,76 @@ async function listenBy(
     signal,
     killSignal: 'SIGKILL',
   })
-  const opened: DoorServer[] = []
+  const opened: SocketServer[] = []
   let stderr = ''
   child.stderr!.setEncoding('utf8').on('data', (text: string) => (stderr = (stderr + text).slice(-2000)))
   try {
     await new Promise<void>((resolve, reject) => {
       child.on('message', (message: { port: number; error?: string }, handle) => {
         if (message.error !== undefined) return reject(new Error(message.error))
-        opened.push(serve(handle as Server, message.port, doors.get(message.port)!))
-        if (opened.length === doors.size) resolve()
+        opened.push(serve(handle as Server, message.port, handlers.get(message.port)!))
+        if (opened.length === handlers.size) resolve()
       })
       child.once('error', reject)
-      // Not when it exits: what it has sent may still be on its way.
-      child.once('disconnect', () => reject(new Error(stderr.trim() || 'the helper ended early')))
+      // Not on exit: messages may still be in transit.
+      child.once('disconnect', () => reject(new Error(stderr.trim() || 'the helper process ended early')))
     })
     child.disconnect()
-    // As long as it has the socket too, connections could end up there.
+    // Until the helper has closed its copy of the socket, the kernel could give connections to it.
     if (child.exitCode === null && child.signalCode === null) await once(child, 'exit')
     return opened
   } catch (cause) {
     child.kill('SIGKILL')
-    for (const door of opened) door.close()
+    for (const server of opened) server.close()
     signal.throwIfAborted()
     const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's door: ${reason}`, { cause })
+    throw new RolloutError('runtime.start-failed', `Cannot open the sandbox's socket: ${reason}`, { cause })
   }
 }
 
-/** Listens on this machine's own loopback; on another port when that one is taken. */
-export async function listenHere(port: number, door: DoorUse): Promise<DoorServer> {
-  const listen = (wanted: number) =>
+/** Listens on this machine's loopback interface; on another port if the port is in use. */
+export async function listenHere(port: number, handler: SocketHandler): Promise<SocketServer> {
+  const listen = (requested: number) =>
     new Promise<Server>((resolve, reject) => {
       const server = createServer()
-      server.once('error', reject).listen({ port: wanted, host: '127.0.0.1', backlog: BACKLOG }, () => resolve(server))
+      server
+        .once('error', reject)
+        .listen({ port: requested, host: '127.0.0.1', backlog: BACKLOG }, () => resolve(server))
     })
   const server = await listen(port).catch(() => listen(0))
   const address = server.address()
-  return serve(server, typeof address === 'object' && address !== null ? address.port : port, door)
+  return serve(server, typeof address === 'object' && address !== null ? address.port : port, handler)
 }
 
-function serve(server: Server, port: number, door: DoorUse): DoorServer {
+function serve(server: Server, port: number, handler: SocketHandler): SocketServer {
+  return { port, close: serveConnections(server, handler) }
+}
+
+/** Passes the connections of a server to a handler. Returns a function that closes the server and its connections. */
+export function serveConnections(server: Server, handler: SocketHandler): () => void {
   const sockets = new Set<Socket>()
-  // Who is done with asking may still want to read the answer.
-  Object.assign(server, { allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false })
+  // A client that has sent its request may close its side before it reads the response.
+  Object.assign(server, { allowHalfOpen: true, pauseOnConnect: handler.isPaused ?? false })
   server.maxConnections = MAX_CONNECTIONS
   scopeConnections(server)
-  // A connection that cannot be accepted: its sandbox tries again.
+  // A connection could not be accepted; the sandbox retries.
   server.on('error', () => {})
   server.on('connection', (socket) => {
     sockets.add(socket)
     socket.on('error', () => socket.destroy())
     socket.once('close', () => sockets.delete(socket))
-    door.accept(socket)
+    handler.accept(socket)
   })
-  return {
-    port,
-    close() {
-      server.close()
-      for (const socket of sockets) socket.destroy()
-    },
+  return () => {
+    server.close()
+    for (const socket of sockets) socket.destroy()
   }
+}
+
+/** Creates a server at the path of a unix socket. Returns a function that closes it. */
+export async function listenAtPath(path: string, handler: SocketHandler): Promise<() => void> {
+  const server = createServer()
+  const close = serveConnections(server, handler)
+  await new Promise<void>((resolve, reject) => server.once('error', reject).listen(path, resolve))
+  return close
 }

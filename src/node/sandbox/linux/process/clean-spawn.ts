@@ -5,7 +5,7 @@ const CLOEXEC = 0o2000000
 
 type Stdio = 'ignore' | 'pipe' | 'ipc' | number
 
-/** Starts a program with nothing but what it is given: no environment, no file descriptors but its first ones. */
+/** Starts a program with only the given environment and file descriptors. */
 export type CleanSpawn = (
   file: string,
   args: readonly string[],
@@ -13,8 +13,8 @@ export type CleanSpawn = (
 ) => ChildProcess
 
 /**
- * What node opens itself is closed in a child, but what this process was started with is passed on, and that may be
- * anything. A child gets /dev/null in its place.
+ * Node closes its own file descriptors in a child process, but passes on those that this process inherited. A child
+ * process gets /dev/null in their place.
  */
 export function createCleanSpawn(): CleanSpawn {
   const inherited = findInherited()

@@ -6,14 +6,14 @@ const OUTPUT_BYTES = 16 * 1024 * 1024
 
 export interface RecordDeps {
   id: string
-  /** For what it writes. */
+  /** Folder of the output files. */
   folder: string
-  /** How often the kernel has killed for want of memory so far; undefined where that cannot be known. */
+  /** Number of processes that the kernel has killed for lack of memory; undefined if unknown. */
   countOutOfMemory(): Promise<number | undefined>
   now(): number
 }
 
-/** What is kept of a command, whatever runs it: its output, and all that its result says besides how it ended. */
+/** Output, duration and resource counters of a command, independent of what runs it. */
 export class ExecRecord {
   readonly spools: Readonly<Record<'stdout' | 'stderr', Spool>>
   readonly #deps: RecordDeps
@@ -49,7 +49,7 @@ export class ExecRecord {
     return this.#isTimedOut
   }
 
-  /** The command begins now; `onTimeout` is called when its time is up. */
+  /** Starts the clock. Calls `onTimeout` at the time limit. */
   begin(onTimeout: () => void): void {
     this.#startedAt = performance.now()
     if (this.#timeoutMs === undefined) return
@@ -59,13 +59,13 @@ export class ExecRecord {
     }, this.#timeoutMs)
   }
 
-  /** Its first process has ended. */
+  /** Called when the command's first process has ended. */
   stopClock(): void {
     clearTimeout(this.#timer)
     this.#durationMs = performance.now() - this.#startedAt
   }
 
-  /** Nothing more is written. */
+  /** Called when no more output follows. */
   async end(): Promise<void> {
     await Promise.all([this.spools.stdout.end(), this.spools.stderr.end()])
   }
@@ -75,7 +75,7 @@ export class ExecRecord {
     return {
       ...ending,
       isTimedOut: this.#isTimedOut,
-      ...(kills !== undefined && this.#killsBefore !== undefined && { isOutOfMemory: kills > this.#killsBefore }),
+      isOutOfMemory: kills === undefined || this.#killsBefore === undefined ? undefined : kills > this.#killsBefore,
       stdoutBytes: this.spools.stdout.bytes,
       stderrBytes: this.spools.stderr.bytes,
       durationMs: this.#durationMs,

@@ -1,41 +1,43 @@
 import { readSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { errnoOf } from '../../../../lib/fs/errno.ts'
-import { RolloutError } from '../../../../model/failure.ts'
-import type { ExecResult, Execution, ExecSpec } from '../../runtimes/runtime.ts'
+import type { ExecResult, Execution } from '../../runtimes/runtime.ts'
 import { ExecRecord, type RecordDeps } from './exec-record.ts'
 import type { Pipe, Pipes } from './pipes.ts'
 import { childrenOf, identify, signalProcess } from './processes.ts'
+import { renderExec, type CompleteExecSpec } from './render-exec.ts'
 import type { RemoteSpawn, SpawnedProcess } from './spawner.ts'
 import type { Spool } from './spool.ts'
 
-/** How long output may still come once every process is gone. */
+/** Longest time to wait for output after all processes have ended. */
 const DRAIN_MS = 2000
-/** More than a pipe holds, so that one that is being filled all the time comes to an end too. */
+/** More than the capacity of a pipe, so that reading a pipe that is refilled all the time ends. */
 const PIPE_BYTES = 1024 * 1024
 
-/** Where a command runs together with all that it starts, so that all of it can be ended. */
-export interface Room {
-  entry: Entry
-  /** Ends all of it; resolves when nothing is left. Idempotent. */
+/**
+ * The process namespace of one command and its descendants, so that all of them can be ended. Without namespaces, the
+ * set of processes with the sandbox's mark.
+ */
+export interface CommandNamespace {
+  shell: WaitingShell
+  /** Kills all processes; resolves when none is left. Idempotent. */
   close(): Promise<void>
   /**
-   * Takes it back for another command where the one that ended by itself left nothing at all; says whether. From then on
-   * `close` does nothing.
+   * Returns the namespace to the pool if the command ended by itself and left no process. Returns whether it did;
+   * `close` then has no effect.
    */
   reclaim?(): Promise<boolean>
 }
 
 /**
- * A shell that has gone all the way into the room and waits to be told what to become. Getting there takes most of the
- * time a command needs to start, so it is done ahead where it can be. The environment comes in the same way: what leads
- * inside runs with one of its own, because names such as LD_PRELOAD would work on it too, and arguments can be read by
- * everybody on the machine.
+ * A shell inside the namespace that waits for a script that executes the command. Entering takes most of a command's
+ * start time, so it is done in advance. The environment is part of the script: variables such as LD_PRELOAD would also
+ * affect the programs that enter, and every user of the machine can read arguments.
  */
-export interface Entry {
+export interface WaitingShell {
   child: SpawnedProcess
   ended: Promise<Pick<ExecResult, 'exitCode' | 'signal'>>
-  /** Whether what was spawned only waits for the first process, which is then its child. */
+  /** Whether the spawned process only waits for the command's first process, which is its child. */
   hasWaiter: boolean
   control: Pipe
   stdin: Pipe
@@ -43,69 +45,51 @@ export interface Entry {
   stderr: Pipe
 }
 
-/** `lead` is what leads inside. */
-export async function openEntry(
-  lead: readonly string[],
+/** Starts a shell. `prefix` is the command prefix that enters the namespace. */
+export async function startShell(
+  prefix: readonly string[],
   {
     spawn,
     pipes,
     env,
     hasWaiter,
   }: { spawn: RemoteSpawn; pipes: Pipes; env: Record<string, string>; hasWaiter: boolean },
-): Promise<Entry> {
+): Promise<WaitingShell> {
   const [control, stdin] = [await pipes.toChild(), await pipes.toChild()]
   const [stdout, stderr] = [await pipes.fromChild(), await pipes.fromChild()]
-  // Its input is what it is told; what will be the command's comes as the next free one.
-  const [file, args] = lead.length === 0 ? ['/bin/sh', []] : [lead[0]!, [...lead.slice(1), '/bin/sh']]
+  // Standard input is the control pipe; file descriptor 3 becomes the command's input.
+  const [file, args] = prefix.length === 0 ? ['/bin/sh', []] : [prefix[0]!, [...prefix.slice(1), '/bin/sh']]
   const all = [control, stdout, stderr, stdin]
   const child = spawn(file, args, { stdio: all.map(({ childEnd }) => childEnd), env })
-  const ended = endOf(child)
+  const ended = exitOf(child)
   await Promise.race([new Promise((resolve) => child.once('spawn', resolve)), ended])
   for (const pipe of all) pipe.settle()
   for (const pipe of [control, stdin]) pipe.ours.on('error', () => pipe.ours.destroy())
   return { child, ended, hasWaiter, control, stdin, stdout, stderr }
 }
 
-/** Lets go of one that was never told anything. */
-export function discardEntry({ control, stdin, stdout, stderr }: Entry): void {
+/** Closes a shell that got no script. */
+export function discardShell({ control, stdin, stdout, stderr }: WaitingShell): void {
   for (const pipe of [control, stdin, stdout, stderr]) pipe.ours.destroy()
 }
 
-/** What the shell is told: where, with what environment, and which program to become. */
-function toOrder({ command, cwd, env }: Order): string {
-  const values = Object.entries(env).map(([name, value]) => quote(`${name}=${value}`))
-  const line = [...values, ...command.map(quote)].join(' ')
-  return `ulimit -c 0; umask 022; cd -- ${quote(cwd)} || exit 126; exec env -i ${line} <&3 3<&-\n`
+export interface NamespaceExecutionDeps extends RecordDeps {
+  namespace: CommandNamespace
 }
 
-interface Order {
-  command: readonly string[]
-  cwd: string
-  env: Readonly<Record<string, string>>
-}
-
-function quote(text: string): string {
-  if (text.includes('\0')) throw new RolloutError('runtime.unsupported', 'A command cannot contain the character NUL')
-  return `'${text.replaceAll("'", "'\\''")}'`
-}
-
-export interface ExecutionDeps extends RecordDeps {
-  room: Room
-}
-
-export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps): Promise<Execution> {
-  const { room, id } = deps
-  const { child, ended, hasWaiter, control, stdin, stdout, stderr } = room.entry
-  const order = toOrder(spec)
+export async function startInNamespace(spec: CompleteExecSpec, deps: NamespaceExecutionDeps): Promise<Execution> {
+  const { namespace, id } = deps
+  const { child, ended, hasWaiter, control, stdin, stdout, stderr } = namespace.shell
+  const script = `${renderExec(spec)} <&3 3<&-\n`
   const record = await ExecRecord.create(spec, deps)
   record.begin(() => void kill())
-  control.ours.end(order)
+  control.ours.end(script)
   stdin.ours.end(spec.stdin ?? '')
   const copies = [copy(stdout, record.spools.stdout), copy(stderr, record.spools.stderr)] as const
 
   async function kill(): Promise<void> {
-    await room.close()
-    // What led into the sandbox ends with its child; this is for one that had not got so far.
+    await namespace.close()
+    // The process that entered ends with its child; this kills one that had not entered yet.
     child.kill('SIGKILL')
     await result
   }
@@ -114,9 +98,9 @@ export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps
     const ending = await ended
     record.stopClock()
     stdin.ours.destroy()
-    const isReclaimed = !record.isTimedOut && ending.signal === null && (await room.reclaim?.()) === true
+    const isReclaimed = !record.isTimedOut && ending.signal === null && (await namespace.reclaim?.()) === true
     if (isReclaimed || spec.leftovers === 'end' || record.isTimedOut) {
-      await room.close()
+      await namespace.close()
       await Promise.race([Promise.all(copies.map(({ done }) => done)), sleep(DRAIN_MS, undefined, { ref: false })])
     }
     await Promise.all(copies.map((each) => each.finish()))
@@ -138,17 +122,17 @@ export async function startExecution(spec: ExecSpec & Order, deps: ExecutionDeps
   }
 }
 
-function endOf(child: SpawnedProcess): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
+function exitOf(child: SpawnedProcess): Promise<Pick<ExecResult, 'exitCode' | 'signal'>> {
   return new Promise((resolve) => {
-    // One that cannot be started ends with 127, as shells report it.
+    // A program that cannot be started ends with 127, as in shells.
     child.once('exit', (exitCode: number | null, signal: NodeJS.Signals | null) => resolve({ exitCode, signal }))
   })
 }
 
 interface Copy {
-  /** When every process has closed its end. */
+  /** Resolves when every process has closed its end. */
   done: Promise<void>
-  /** Takes what is there by now. What comes later is thrown away, so that nobody who still writes has to stop. */
+  /** Reads what the pipe contains and drops later output, so that a process that still writes does not block. */
   finish(): Promise<void>
 }
 
@@ -160,7 +144,7 @@ function copy({ ours, oursFd }: Pipe, spool: Spool): Copy {
     ours.pause()
     writing = spool
       .write(chunk)
-      // A full disk of ours must not stop the command; the count shows that something is missing.
+      // A full disk of this machine must not stop the command; the byte count shows that output is missing.
       .catch(() => {})
       .finally(() => ours.resume())
   })
@@ -180,7 +164,7 @@ function copy({ ours, oursFd }: Pipe, spool: Spool): Copy {
   }
 }
 
-/** What the pipe holds at this moment. */
+/** Returns what the pipe contains at this moment. */
 function readNow(fd: number): Buffer[] {
   const chunks: Buffer[] = []
   let total = 0

@@ -11,20 +11,23 @@ import type { PipePath } from './spawner.ts'
 const { O_RDONLY, O_WRONLY, O_NONBLOCK } = constants
 const BATCH = 128
 
-/** One end for us, the other for a child, opened by whoever starts it; then the name has to go. */
+/**
+ * One end for this process, one for a child process. The starter of the child opens the child's end; then the name is
+ * removed.
+ */
 export interface Pipe {
   ours: Socket
-  /** Does not block, so that what is in the pipe can be told from what is still to come. */
+  /** Non-blocking, so that reading returns when the pipe is empty. */
   oursFd: number
   childEnd: PipePath
-  /** Once the child has its end, or there will be none. */
+  /** Called when the child has opened its end, or failed to start. */
   settle(): void
 }
 
 /**
- * Real pipes for children. What node itself connects to a child are sockets, and a program that opens /dev/stdout or
- * /dev/stderr, as shell scripts do, cannot open a socket. So these are named ones, whose name goes as soon as both ends
- * are open. The folder must be out of everybody's reach, because the pipes themselves are not.
+ * Named pipes for child processes. Node connects children by sockets, and a program that opens /dev/stdout or
+ * /dev/stderr, as shell scripts do, cannot open a socket. A name is removed when both ends are open. Other users must
+ * not be able to enter the folder, because the pipes themselves are writable for all.
  */
 export class Pipes implements AsyncDisposable {
   readonly #dir: string
@@ -37,41 +40,41 @@ export class Pipes implements AsyncDisposable {
   }
 
   async fromChild(): Promise<Pipe> {
-    const path = await this.#take()
+    const path = await this.#acquirePath()
     const oursFd = openSync(path, O_RDONLY | O_NONBLOCK)
-    // Without a writer it would look ended.
+    // Without a writer, reading would return the end of the pipe.
     const placeholder = openSync(path, O_WRONLY | O_NONBLOCK)
     const ours = new Socket({ fd: oursFd, readable: true, writable: false })
     return { ours, oursFd, childEnd: { path, isRead: false }, settle: settler(path, placeholder) }
   }
 
   async toChild(): Promise<Pipe> {
-    const path = await this.#take()
-    // The child's end must block, and opening it would wait for ours, which cannot be opened without a reader.
+    const path = await this.#acquirePath()
+    // The child's end must block, and opening it would wait for our end, which cannot be opened without a reader.
     const placeholder = openSync(path, O_RDONLY | O_NONBLOCK)
     const oursFd = openSync(path, O_WRONLY | O_NONBLOCK)
     const ours = new Socket({ fd: oursFd, readable: false, writable: true })
     return { ours, oursFd, childEnd: { path, isRead: true }, settle: settler(path, placeholder) }
   }
 
-  async #take(): Promise<string> {
+  async #acquirePath(): Promise<string> {
     for (;;) {
       const path = this.#ready.pop()
       if (path !== undefined) return path
-      this.#refill ??= this.#make().finally(() => (this.#refill = undefined))
+      this.#refill ??= this.#create().finally(() => (this.#refill = undefined))
       await this.#refill
     }
   }
 
-  async #make(): Promise<void> {
+  async #create(): Promise<void> {
     if (this.#count === 0) await this.#sweep()
     const paths = Array.from({ length: BATCH }, () => join(this.#dir, `pipe-${process.pid}-${(this.#count += 1)}`))
     const { exitCode, stderr } = await runProgram(['mkfifo', '-m', '666', ...paths], { env: { PATH: '/usr/bin:/bin' } })
-    if (exitCode !== 0) throw new RolloutError('runtime.start-failed', `Cannot make pipes in ${this.#dir}: ${stderr}`)
+    if (exitCode !== 0) throw new RolloutError('runtime.start-failed', `Cannot create pipes in ${this.#dir}: ${stderr}`)
     this.#ready = paths
   }
 
-  /** Those that processes which are gone had ready. */
+  /** Removes pipes of dead processes. */
   async #sweep(): Promise<void> {
     await makeDirectories(this.#dir, 0o700)
     for (const name of await readdir(this.#dir)) {

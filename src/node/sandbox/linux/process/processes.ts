@@ -5,18 +5,18 @@ import { errnoOf } from '../../../../lib/fs/errno.ts'
 const SWEEPS = 100
 const SWEEP_MS = 5
 
-/** A process of this machine, told apart from a later one that was given the same number. */
+/** Identifies a process of this machine, also after its pid was reused. */
 export interface ProcessRef {
   pid: number
-  /** In the kernel's own unit since the machine started. */
+  /** Clock ticks since the machine started. */
   started: string
 }
 
-/** Undefined when there is no such process, or it is only waiting to be reaped. */
+/** Returns undefined if the process does not exist or is a zombie. */
 export async function identify(pid: number): Promise<ProcessRef | undefined> {
   const stat = await readFile(`/proc/${pid}/stat`, 'latin1').catch(() => undefined)
   if (stat === undefined) return undefined
-  // The command's name stands in brackets and may contain anything; the fields after it are numbers and one letter.
+  // The command name is in brackets and may contain any character; the fields after it are numbers and one letter.
   const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
   return fields[0] === 'Z' || fields[0] === 'X' ? undefined : { pid, started: fields[19] ?? '' }
 }
@@ -25,7 +25,7 @@ export async function isAlive(ref: ProcessRef): Promise<boolean> {
   return (await identify(ref.pid))?.started === ref.started
 }
 
-/** Sends a signal to that process and no other. One that is gone is no error. */
+/** Sends a signal to exactly this process. A process that has ended is no error. */
 export async function signalProcess(ref: ProcessRef, signal: NodeJS.Signals): Promise<void> {
   if (!(await isAlive(ref))) return
   try {
@@ -35,13 +35,13 @@ export async function signalProcess(ref: ProcessRef, signal: NodeJS.Signals): Pr
   }
 }
 
-/** The children of a process's first thread, oldest first. */
+/** Returns the children of a process's first thread, oldest first. */
 export async function childrenOf(pid: number): Promise<number[]> {
   const list = await readFile(`/proc/${pid}/task/${pid}/children`, 'latin1').catch(() => '')
   return list.split(' ').filter(Boolean).map(Number)
 }
 
-/** Every process of this machine whose environment or mounts, as far as we may read them, contain the text. */
+/** Returns the processes whose environment or mounts contain the text, as far as this process may read them. */
 async function findProcesses(text: string, place: 'environ' | 'mounts'): Promise<ProcessRef[]> {
   const names = await readdir('/proc')
   const found = names
@@ -53,7 +53,7 @@ async function findProcesses(text: string, place: 'environ' | 'mounts'): Promise
   return (await Promise.all(found)).filter((ref) => ref !== undefined)
 }
 
-/** Ends every such process but ourselves, until there is none. */
+/** Kills these processes, except this one, until none is left. */
 export async function endProcesses(text: string, place: 'environ' | 'mounts'): Promise<void> {
   for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
     const found = await findProcesses(text, place)

@@ -1,13 +1,13 @@
-// The small process of `Spawner`. Ends when the larger one does.
+// The helper process of `Spawner`. Ends with its parent.
 import type { FromSpawner, ToSpawner } from './spawner.ts'
 import { startChildren } from './start-children.ts'
 
-const tell = (message: FromSpawner): void => {
+const report = (message: FromSpawner): void => {
   if (process.connected) process.send!(message)
 }
-const start = startChildren(tell)
+const start = startChildren(report)
 process.on('message', (message: ToSpawner) => start(message))
 process.on('disconnect', () => process.exit())
-// An interrupt from a terminal is for whoever started us.
+// A signal from the terminal is meant for the parent.
 for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
-tell({ type: 'ready' })
+report({ type: 'ready' })

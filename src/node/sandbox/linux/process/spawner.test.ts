@@ -12,41 +12,41 @@ function createSpawner(): Spawner {
   return spawner
 }
 
-function endOf(child: SpawnedProcess): Promise<[number | null, NodeJS.Signals | null]> {
+function untilExit(child: SpawnedProcess): Promise<[number | null, NodeJS.Signals | null]> {
   return new Promise((resolve) => child.once('exit', (code, signal) => resolve([code, signal])))
 }
 
 async function parentOf(pid: number): Promise<number | 'gone'> {
   const stat = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '')
   const [state, parent] = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
-  // Not every machine has somebody who reaps the children of others.
+  // A machine may have no process that reaps orphans.
   return parent === undefined || state === 'Z' ? 'gone' : Number(parent)
 }
 
-test('what a process says, and how it ends, comes in order', async () => {
+test('output and exit of a process are reported in order', async () => {
   const child = createSpawner().spawn('sh', ['-c', 'echo "$WORD"; echo no >&2; exit 3'], {
     env: { ...env, WORD: 'yes' },
     stdio: ['ignore', 'pipe', 'pipe'],
   })
-  const [end, stdout, stderr] = await Promise.all([endOf(child), text(child.stdout!), text(child.stderr!)])
+  const [end, stdout, stderr] = await Promise.all([untilExit(child), text(child.stdout!), text(child.stderr!)])
   expect([end, stdout, stderr]).toEqual([[3, null], 'yes\n', 'no\n'])
   expect(child.exitCode).toBe(3)
   expect(child.kill('SIGKILL')).toBe(false)
 })
 
-test('a signal gets there, and is told of', async () => {
+test('kill() delivers a signal and reports it as the exit signal', async () => {
   const child = createSpawner().spawn('sleep', ['60'], { env, stdio: ['ignore', 'ignore', 'ignore'] })
-  const end = endOf(child)
+  const end = untilExit(child)
   child.kill('SIGKILL')
   expect(await end).toEqual([null, 'SIGKILL'])
 })
 
-test('one that cannot be started has ended with 127', async () => {
+test('a program that cannot be started exits with 127', async () => {
   const child = createSpawner().spawn('/no/such/program', [], { env, stdio: ['ignore', 'ignore', 'ignore'] })
-  expect(await endOf(child)).toEqual([127, null])
+  expect(await untilExit(child)).toEqual([127, null])
 })
 
-test('it is not this process that starts them, and they end with what does, if they asked to', async () => {
+test('the helper process starts children, and children with a parent-death signal end with it', async () => {
   const spawner = new Spawner()
   const child = spawner.spawn('setpriv', ['--pdeathsig', 'KILL', 'sleep', '60'], {
     env,
@@ -54,9 +54,9 @@ test('it is not this process that starts them, and they end with what does, if t
   })
   await new Promise((resolve) => child.once('spawn', resolve))
   expect(await parentOf(child.pid!)).not.toBe(process.pid)
-  // Until setpriv has said what it wants.
+  // Until setpriv has set the parent-death signal.
   await sleep(200)
-  const end = endOf(child)
+  const end = untilExit(child)
   await spawner[Symbol.asyncDispose]()
   expect(await end).toEqual([127, null])
   await expect.poll(() => parentOf(child.pid!)).toBe('gone')

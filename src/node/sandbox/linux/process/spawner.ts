@@ -5,9 +5,9 @@ import { fileURLToPath } from 'node:url'
 import { createCleanSpawn } from './clean-spawn.ts'
 import { startChildren } from './start-children.ts'
 
-/** What is needed of a process that was started; one of Node's own will do. */
+/** The members of `ChildProcess` that are used. */
 export interface SpawnedProcess extends EventEmitter {
-  /** Undefined until it runs, and when it could not be started. */
+  /** Undefined until the process runs, and if it could not be started. */
   readonly pid?: number | undefined
   readonly exitCode: number | null
   readonly signalCode: NodeJS.Signals | null
@@ -16,14 +16,14 @@ export interface SpawnedProcess extends EventEmitter {
   kill(signal?: NodeJS.Signals): boolean
 }
 
-/** A named pipe that the other side opens for the child. */
+/** A named pipe that the starter opens for the child. */
 export interface PipePath {
   path: string
-  /** The child reads from it. */
+  /** Whether the child reads from the pipe. */
   isRead: boolean
 }
 
-/** `pipe`: for the few words by which a process says that it is ready. */
+/** `pipe`: for the lines that a process prints when it is ready. */
 export type RemoteStdio = 'ignore' | 'pipe' | PipePath
 
 export type ToSpawner =
@@ -40,7 +40,7 @@ export type ToSpawner =
 export type FromSpawner =
   | { type: 'ready' }
   | { type: 'spawned'; id: number; pid: number }
-  | { type: 'said'; id: number; stream: 'stdout' | 'stderr'; text: string }
+  | { type: 'output'; id: number; stream: 'stdout' | 'stderr'; text: string }
   | { type: 'exited'; id: number; code: number | null; signal: NodeJS.Signals | null }
   | { type: 'failed'; id: number; message: string }
 
@@ -51,30 +51,30 @@ export type RemoteSpawn = (
 ) => SpawnedProcess
 
 /**
- * Starts processes without holding this one up, in sessions of their own, with nothing but what they are given: the system
- * copies the page tables of whoever starts a process, which takes milliseconds for each hundred megabytes, and nothing else
- * happens here meanwhile. So a small helper does it, where one can be had. It ends when this process does, however that
- * ends; and one of its children that asked to be killed with its parent (`setpriv --pdeathsig`) ends then too.
+ * Starts processes in sessions of their own, with only the given environment and file descriptors, without blocking
+ * this process: fork copies the page tables, which blocks for milliseconds per hundred megabytes. A small helper
+ * process forks instead, if it can be started. The helper ends with this process, and so do its children that were
+ * started with `setpriv --pdeathsig`.
  */
 export class Spawner implements AsyncDisposable {
   #helper: ChildProcess | undefined
-  /** Takes what has to be done: the helper, once it is there, or this process. */
-  #doer: ((message: ToSpawner) => void) | undefined
+  /** Handles requests: the helper when it is ready, otherwise this process. */
+  #send: ((message: ToSpawner) => void) | undefined
   #waiting: ToSpawner[] = []
   #count = 0
   readonly #children = new Map<number, RemoteChild>()
 
   readonly spawn: RemoteSpawn = (file, args, { env, stdio }) => {
     const id = (this.#count += 1)
-    const child = new RemoteChild((signal) => this.#tell({ type: 'kill', id, signal }))
+    const child = new RemoteChild((signal) => this.#request({ type: 'kill', id, signal }))
     this.#children.set(id, child)
-    this.#holdOn()
-    this.#tell({ type: 'spawn', id, file, args: [...args], env, stdio: [...stdio] })
+    this.#updateRefs()
+    this.#request({ type: 'spawn', id, file, args: [...args], env, stdio: [...stdio] })
     return child
   }
 
-  #tell(message: ToSpawner): void {
-    if (this.#doer !== undefined) return this.#doer(message)
+  #request(message: ToSpawner): void {
+    if (this.#send !== undefined) return this.#send(message)
     this.#waiting.push(message)
     this.#helper ??= this.#start()
   }
@@ -92,71 +92,74 @@ export class Spawner implements AsyncDisposable {
     })
     helper.on('message', (message: FromSpawner) => {
       if (message.type === 'ready') this.#begin((order) => void helper.send(order, () => {}))
-      else this.#hear(message)
+      else this.#receive(message)
     })
-    helper.once('error', () => this.#lose(helper))
-    helper.once('exit', () => this.#lose(helper))
+    helper.once('error', () => this.#handleExit(helper))
+    helper.once('exit', () => this.#handleExit(helper))
     return helper
   }
 
-  /** As any child does, those of the helper keep this process from ending; the helper itself does not. */
-  #holdOn(): void {
+  /** Children keep this process alive, as usual; the helper itself does not. */
+  #updateRefs(): void {
     const isNeeded = this.#children.size > 0
     const { channel } = this.#helper ?? {}
     this.#helper?.[isNeeded ? 'ref' : 'unref']()
     channel?.[isNeeded ? 'ref' : 'unref']()
   }
 
-  #begin(doer: (message: ToSpawner) => void): void {
-    this.#doer = doer
-    for (const message of this.#waiting.splice(0)) doer(message)
+  #begin(send: (message: ToSpawner) => void): void {
+    this.#send = send
+    for (const message of this.#waiting.splice(0)) send(message)
   }
 
-  #hear(message: Exclude<FromSpawner, { type: 'ready' }>): void {
+  #receive(message: Exclude<FromSpawner, { type: 'ready' }>): void {
     const child = this.#children.get(message.id)
     if (message.type === 'exited' || message.type === 'failed') {
       this.#children.delete(message.id)
-      this.#holdOn()
+      this.#updateRefs()
     }
-    child?.hear(message)
+    child?.receive(message)
   }
 
-  /** One that never came to be, as for a user who may not read our program: we do it ourselves. */
-  #lose(helper: ChildProcess): void {
+  /**
+   * If the helper could not be started, for example because the user cannot read our program files, this process starts
+   * children itself.
+   */
+  #handleExit(helper: ChildProcess): void {
     if (this.#helper !== helper) return
-    if (this.#doer === undefined) {
+    if (this.#send === undefined) {
       const start = startChildren((message) => {
-        if (message.type !== 'ready') this.#hear(message)
+        if (message.type !== 'ready') this.#receive(message)
       })
       this.#begin(start)
       return
     }
     this.#helper = undefined
-    this.#doer = undefined
-    this.#giveUp()
+    this.#send = undefined
+    this.#failChildren()
   }
 
-  /** All that the helper had started ended with it, or is as good as lost. */
-  #giveUp(): void {
-    for (const [id, child] of this.#children) child.hear({ type: 'failed', id, message: 'its parent was lost' })
+  /** Reports all children as failed: they ended with the helper or can no longer be observed. */
+  #failChildren(): void {
+    for (const [id, child] of this.#children) child.receive({ type: 'failed', id, message: 'its parent process ended' })
     this.#children.clear()
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     const helper = this.#helper
     this.#helper = undefined
-    this.#doer = undefined
+    this.#send = undefined
     if (helper?.connected) {
       const ended = new Promise((resolve) => helper.once('exit', resolve))
       helper.ref()
       helper.disconnect()
       await ended
     }
-    this.#giveUp()
+    this.#failChildren()
   }
 }
 
-/** One of its processes, as seen from here. */
+/** A process that the helper started. */
 class RemoteChild extends EventEmitter implements SpawnedProcess {
   pid: number | undefined
   exitCode: number | null = null
@@ -177,13 +180,13 @@ class RemoteChild extends EventEmitter implements SpawnedProcess {
     return true
   }
 
-  hear(message: Exclude<FromSpawner, { type: 'ready' }>): void {
+  receive(message: Exclude<FromSpawner, { type: 'ready' }>): void {
     switch (message.type) {
       case 'spawned':
         this.pid = message.pid
         this.emit('spawn')
         break
-      case 'said':
+      case 'output':
         this[message.stream].write(message.text)
         break
       case 'exited':
@@ -193,7 +196,7 @@ class RemoteChild extends EventEmitter implements SpawnedProcess {
         break
       case 'failed':
         this.exitCode = 127
-        // Nobody has to listen: what failed to start has ended.
+        // Without a listener, the exit event reports the failure.
         if (this.listenerCount('error') > 0) this.emit('error', new Error(message.message))
         this.#end()
         break

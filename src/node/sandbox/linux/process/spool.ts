@@ -2,12 +2,12 @@ import { open, type FileHandle } from 'node:fs/promises'
 import { RolloutError } from '../../../../model/failure.ts'
 
 const PIECE_BYTES = 64 * 1024
-/** A reader that asks for nothing for so long may never come back; its file is opened again when it does. */
+/** The file of an idle reader is closed after this time and opened again when needed. */
 const IDLE_MS = 1000
 
 /**
- * What a command wrote, on disk: one writer, any number of readers, each with an offset of its own. Keeps the first bytes
- * up to its size; the rest is only counted.
+ * Stores the output of a command on disk: one writer, any number of readers with offsets of their own. Stores the first
+ * `maxBytes` and counts the rest.
  */
 export class Spool {
   readonly #path: string
@@ -28,7 +28,7 @@ export class Spool {
     this.#file = file
   }
 
-  /** Bytes written, kept or not. */
+  /** Bytes written, stored or not. */
   get bytes(): number {
     return this.#seen
   }
@@ -44,7 +44,7 @@ export class Spool {
     }
   }
 
-  /** Nothing more comes. */
+  /** Called when no more output follows. */
   async end(): Promise<void> {
     if (this.#isEnded) return
     this.#isEnded = true
@@ -74,7 +74,7 @@ export class Spool {
   }
 }
 
-/** A file that is open while it is being read from, and not much longer. */
+/** Closes its file when it is idle. */
 class Reader implements AsyncDisposable {
   readonly #path: string
   #file: FileHandle | undefined
@@ -87,7 +87,11 @@ class Reader implements AsyncDisposable {
   async read(offset: number, size: number): Promise<Buffer> {
     clearTimeout(this.#idle)
     this.#file ??= await open(this.#path, 'r').catch((cause: unknown) => {
-      throw new RolloutError('runtime.gone', 'The output went with its sandbox; read it before stopping', { cause })
+      throw new RolloutError(
+        'runtime.gone',
+        'The output was removed with its sandbox; read it before the sandbox stops',
+        { cause },
+      )
     })
     const { bytesRead, buffer } = await this.#file.read(Buffer.allocUnsafe(size), 0, size, offset)
     this.#idle = setTimeout(() => void this[Symbol.asyncDispose](), IDLE_MS).unref()

@@ -3,11 +3,11 @@ import { closeSync, constants, openSync } from 'node:fs'
 import { createCleanSpawn } from './clean-spawn.ts'
 import type { FromSpawner, RemoteStdio, ToSpawner } from './spawner.ts'
 
-/** More than anybody says who is to be waited for; what comes after is thrown away. */
+/** More than any message of a starting process; further output is dropped. */
 const RELAYED_BYTES = 256 * 1024
 
-/** Starts what it is told to, and tells what becomes of it. */
-export function startChildren(tell: (message: FromSpawner) => void): (message: ToSpawner) => void {
+/** Starts and kills processes as requested, and reports their output and exit. */
+export function startChildren(report: (message: FromSpawner) => void): (message: ToSpawner) => void {
   const children = new Map<number, ChildProcess>()
   const spawn = createCleanSpawn()
 
@@ -16,7 +16,7 @@ export function startChildren(tell: (message: FromSpawner) => void): (message: T
     try {
       const child = spawn(file, args, { env, detached: true, stdio: stdio.map((each) => toStdio(each, opened)) })
       children.set(id, child)
-      child.once('spawn', () => tell({ type: 'spawned', id, pid: child.pid! }))
+      child.once('spawn', () => report({ type: 'spawned', id, pid: child.pid! }))
       child.once('error', (error) => end({ type: 'failed', id, message: error.message }))
       child.once('exit', (code, signal) => end({ type: 'exited', id, code, signal }))
       relay(id, 'stdout', child)
@@ -31,15 +31,15 @@ export function startChildren(tell: (message: FromSpawner) => void): (message: T
   function relay(id: number, stream: 'stdout' | 'stderr', child: ChildProcess): void {
     let left = RELAYED_BYTES
     child[stream]?.setEncoding('utf8').on('data', (text: string) => {
-      if (left > 0) tell({ type: 'said', id, stream, text: text.slice(0, left) })
+      if (left > 0) report({ type: 'output', id, stream, text: text.slice(0, left) })
       left -= text.length
     })
   }
 
   function end(message: Extract<FromSpawner, { type: 'exited' | 'failed' }>): void {
     children.delete(message.id)
-    // What it said last is on its way, and comes before its end.
-    setImmediate(() => tell(message))
+    // The last output must be reported before the exit.
+    setImmediate(() => report(message))
   }
 
   return (message) => {

@@ -1,10 +1,10 @@
 import { createInterface } from 'node:readline'
 import type { SpawnedProcess } from './spawner.ts'
 
-/** How long a runtime may take to start a sandbox, or a place in one. */
+/** Time limit for the start of a sandbox, or of a namespace in it. */
 export const START_MS = 30_000
 
-/** Waits until the program has printed a line for each word; gives what follows the words. */
+/** Waits until the program has printed a line with each word. Returns what follows the words. */
 export function readyLines<Word extends string>(
   child: SpawnedProcess,
   words: readonly Word[],
@@ -20,14 +20,14 @@ export function readyLines<Word extends string>(
       if (words.every((each) => found.has(each))) resolve(Object.fromEntries(found) as Record<Word, string>)
     })
     child.once('error', reject)
-    child.once('close', () => reject(new Error(stderr.trim() || 'it ended without a word')))
-    const late = (): void => reject(new Error('it took too long'))
+    child.once('close', () => reject(new Error(stderr.trim() || 'the process ended without a message')))
+    const late = (): void => reject(new Error('no response in time'))
     signal.addEventListener('abort', late, { once: true })
     if (signal.aborted) late()
   })
 }
 
-export function endOf(child: SpawnedProcess): Promise<void> {
+export function untilExit(child: SpawnedProcess): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null || child.pid === undefined) return Promise.resolve()
   return new Promise((resolve) => child.once('exit', () => resolve()))
 }

@@ -1,6 +1,6 @@
 import type { RemoteSpawn, SpawnedProcess } from './spawner.ts'
 
-/** Starts processes as `spawn` does, and knows those that run. */
+/** Starts processes and lists those that run. */
 export interface TrackedSpawn {
   spawn: RemoteSpawn
   pids(): number[]

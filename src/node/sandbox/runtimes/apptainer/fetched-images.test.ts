@@ -7,12 +7,12 @@ import { FetchedImages } from './fetched-images.ts'
 
 let dir: string
 let engine: Server
-/** What the engine says of the one image that it has. */
+/** Id of the engine's only image. */
 let imageId = 'sha256:one'
 
 beforeEach(async () => {
   dir = await mkdtemp(join(tmpdir(), 'polar-images-'))
-  // In the place of Apptainer: makes the folder, and writes down what it was asked for.
+  // Replaces Apptainer: creates the folder and logs its arguments.
   const script = `echo "$*" >> ${dir}/asked; shift 4; [ "$2" = docker://missing ] && { echo no such image >&2; exit 1; }; mkdir -p "$1" && echo "$2" > "$1/name"`
   await writeFile(join(dir, 'apptainer.sh'), script)
   engine = createServer((request, response) => {
@@ -34,7 +34,7 @@ const require = (images: FetchedImages, name: string) => images.require(name, Ab
 const asked = async () => (await readFile(join(dir, 'asked'), 'utf8')).trim().split('\n')
 
 describe('require()', () => {
-  test('unpacks an image once, for all who want it, and for later processes', async () => {
+  test('unpacks an image once, for concurrent callers and for later processes', async () => {
     const images = open()
     const folders = await Promise.all([1, 2, 3].map(() => require(images, 'docker://python:3.12')))
     expect(new Set(folders).size).toBe(1)
@@ -45,7 +45,7 @@ describe('require()', () => {
     expect(await readFile(join(folders[0]!, 'name'), 'utf8')).toBe('docker://python:3.12\n')
   })
 
-  test('unpacks an image of the local engine again when it was built again', async () => {
+  test('unpacks a rebuilt image of the local engine again', async () => {
     const images = open()
     const first = await require(images, 'docker-daemon:local:latest')
     expect(await require(images, 'docker-daemon:local:latest')).toBe(first)
@@ -54,7 +54,7 @@ describe('require()', () => {
     expect(await asked()).toHaveLength(2)
   })
 
-  test('an image that cannot be had is image-missing, and leaves nothing behind', async () => {
+  test('an image that cannot be fetched is image-missing, and leaves no files', async () => {
     await expect(require(open(), 'docker://missing')).rejects.toMatchObject({
       code: 'runtime.image-missing',
       message: expect.stringContaining('no such image') as unknown,
@@ -62,7 +62,7 @@ describe('require()', () => {
     expect(await readdir(join(dir, 'images'))).toEqual([])
     await expect(require(open(), 'docker-daemon:other:latest')).rejects.toThrow('is not in the engine')
     await expect(require(open({ dockerSocket: join(dir, 'nothing') }), 'docker-daemon:local:latest')).rejects.toThrow(
-      'does not answer',
+      'does not respond',
     )
     await expect(require(open({ pull: 'never' }), 'docker://python:3.12')).rejects.toThrow(
       'set runtime.pull to missing',

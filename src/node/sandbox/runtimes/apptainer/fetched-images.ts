@@ -2,6 +2,7 @@ import { createHash, randomUUID } from 'node:crypto'
 import { chmod, mkdir, rename, stat } from 'node:fs/promises'
 import { request } from 'node:http'
 import { join } from 'node:path'
+import { orAborted } from '../../../../lib/async/until-aborted.ts'
 import { errnoOf } from '../../../../lib/fs/errno.ts'
 import { makeDirectories } from '../../../../lib/fs/make-directories.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
@@ -13,14 +14,14 @@ import { removeTree } from '../../linux/records.ts'
 export interface FetchedImagesOptions {
   dir: string
   program: readonly [string, ...string[]]
-  /** Unix socket of the Docker engine, or of Podman's service, that `docker-daemon:` names images of. */
+  /** Unix socket of the Docker engine, or of Podman's service, for images named by `docker-daemon:`. */
   dockerSocket: string
   pull: 'never' | 'missing'
 }
 
 /**
- * Images that tasks name by `docker://`, `oras://` or `docker-daemon:`, as folders that Apptainer unpacks once. An image of
- * the local engine is known by its id, so an image that was built again under the same name is unpacked again.
+ * Images named by `docker://`, `oras://` or `docker-daemon:`, as folders that Apptainer unpacks once. The key of an
+ * image of the local engine includes its id, so a rebuilt image is unpacked again.
  */
 export class FetchedImages {
   readonly #options: FetchedImagesOptions
@@ -30,7 +31,7 @@ export class FetchedImages {
     this.#options = options
   }
 
-  /** The root folder of an image. Throws `runtime.image-missing`. */
+  /** Returns the root folder of an image. Throws `runtime.image-missing`. */
   async require(name: string, signal: AbortSignal): Promise<string> {
     const { dir, pull } = this.#options
     const key = createHash('sha256')
@@ -43,7 +44,7 @@ export class FetchedImages {
     const underway =
       this.#underway.get(folder) ?? this.#unpack(name, folder).finally(() => this.#underway.delete(folder))
     this.#underway.set(folder, underway)
-    await untilAborted(underway, signal)
+    await orAborted(underway, signal)
     return folder
   }
 
@@ -70,7 +71,7 @@ export class FetchedImages {
       }
       await chmod(root, 0o755)
       await rename(root, folder).catch((error: unknown) => {
-        // Another process has unpacked the same image meanwhile.
+        // Another process unpacked the same image meanwhile.
         if (!['EEXIST', 'ENOTEMPTY'].includes(errnoOf(error) ?? '')) throw error
       })
     } finally {
@@ -78,14 +79,14 @@ export class FetchedImages {
     }
   }
 
-  /** Undefined for an image that is not of the local engine. */
+  /** Returns undefined for an image that does not come from the local engine. */
   async #idOf(name: string): Promise<string | undefined> {
     const local = localImageName(name)
     if (local === undefined) return undefined
     const { dockerSocket } = this.#options
-    const answer = await askEngine(dockerSocket, `/images/${encodeURI(local)}/json`).catch((cause: unknown) => {
+    const answer = await requestEngine(dockerSocket, `/images/${encodeURI(local)}/json`).catch((cause: unknown) => {
       const reason = cause instanceof Error ? cause.message : String(cause)
-      const message = `Image ${name}: the engine at ${dockerSocket} does not answer: ${reason}; see runtime.dockerSocket`
+      const message = `Image ${name}: the engine at ${dockerSocket} does not respond: ${reason}; check runtime.dockerSocket`
       throw new RolloutError('runtime.image-missing', message, { cause })
     })
     const id = answer.status === 200 ? (JSON.parse(answer.body) as { Id?: unknown }).Id : undefined
@@ -96,9 +97,9 @@ export class FetchedImages {
 
 const ENGINE_MS = 10_000
 
-function askEngine(socketPath: string, path: string): Promise<{ status: number; body: string }> {
+function requestEngine(socketPath: string, path: string): Promise<{ status: number; body: string }> {
   return new Promise((resolve, reject) => {
-    const asked = request({ socketPath, path, timeout: ENGINE_MS }, (response) => {
+    const call = request({ socketPath, path, timeout: ENGINE_MS }, (response) => {
       let body = ''
       response
         .setEncoding('utf8')
@@ -106,24 +107,11 @@ function askEngine(socketPath: string, path: string): Promise<{ status: number; 
         .on('end', () => resolve({ status: response.statusCode ?? 0, body }))
         .on('error', reject)
     })
-    asked.on('timeout', () => asked.destroy(new Error('it took too long'))).on('error', reject)
-    asked.end()
+    call.on('timeout', () => call.destroy(new Error('no response in time'))).on('error', reject)
+    call.end()
   })
 }
 
 async function isFolder(path: string): Promise<boolean> {
   return (await stat(path).catch(() => undefined))?.isDirectory() === true
-}
-
-/** Work that others wait for too goes on when one of them gives up. */
-async function untilAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
-  signal.throwIfAborted()
-  const { promise, reject } = Promise.withResolvers<never>()
-  const abort = (): void => reject(signal.reason as Error)
-  signal.addEventListener('abort', abort, { once: true })
-  try {
-    await Promise.race([work, promise])
-  } finally {
-    signal.removeEventListener('abort', abort)
-  }
 }

@@ -5,71 +5,71 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { CleanSpawn } from '../../linux/process/clean-spawn.ts'
-import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, placeOf } from '../../linux/files/paths.ts'
+import { HOST_ENV, INSIDE_HOME, INSIDE_PATH, insidePath, resolveMountSource } from '../../linux/files/paths.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
 import type { SandboxRecord } from '../../linux/records.ts'
-import { endOf, readyLines, START_MS } from '../../linux/process/started.ts'
+import { untilExit, readyLines, START_MS } from '../../linux/process/started.ts'
 import { toSysctls, type UserLimits } from '../../linux/limits/user-quotas.ts'
 import type { SandboxSpec } from '../runtime.ts'
-import { step, type Machine } from './steps.ts'
+import { step, type Architecture } from './steps.ts'
 
-/** Keeps the sandbox there until we let go of its input, or are gone: then all of it ends, whoever we were started by. */
-const HOLD = 'echo ready; exec >/dev/null 2>&1; read -r _'
-/** Where an ordinary user's sandbox has what its root is made of, until it is made. */
+/** Keeps the sandbox running until its input closes, which also happens when this process ends. */
+const INIT = 'echo ready; exec >/dev/null 2>&1; read -r _'
+/** Without root: folder of the parts from which finish.pl assembles the root folder. */
 const PARTS = '/.polar'
-/** Apptainer's own, not the image's. */
+/** Variables that Apptainer sets, not the image. */
 const OWN_VARIABLE =
   /^(?:(?:APPTAINER|SINGULARITY)_.*|HOME|LD_LIBRARY_PATH|OLDPWD|PROMPT_COMMAND|PS1|PWD|SHLVL|TERM|_)$/
 
-/** Who we are to the kernel. As root, sandboxes are `owner`'s; as anybody else they are our own. */
-export interface Rights {
-  machine: Machine
+/** Who this process is to the kernel. As root, sandboxes belong to `owner`; otherwise to our own user. */
+export interface Privileges {
+  architecture: Architecture
   isRoot: boolean
-  /** Of the machine. */
+  /** User id on the machine. */
   owner: number
-  /** The same user and group as commands see them. */
+  /** The same user and group inside. */
   inside: { user: number; group: number }
 }
 
-export interface Processes {
-  /** Apptainer itself, outside: the sandbox ends when it does. */
+export interface ApptainerProcesses {
+  /** Apptainer itself, outside; the sandbox ends with it. */
   child: ChildProcess
   monitor: ProcessRef
   /** The sandbox's first process. */
   first: ProcessRef
   /** Holds the user namespace of commands. */
   users: ProcessRef
-  /** Apptainer's own, as what mounts an image for one who may not ask the kernel to. They do not end by themselves. */
+  /** Apptainer's helpers, such as the mount helper for images without root. They do not end by themselves. */
   helpers: readonly ProcessRef[]
 }
 
 export interface LaunchOptions {
   program: readonly [string, ...string[]]
-  rights: Rights
+  privileges: Privileges
   image: string
-  /** Of the snapshots that it starts from, the uppermost first. */
+  /** Layers of the snapshots that the sandbox is based on, the uppermost first. */
   layers: readonly string[]
   record: SandboxRecord
   folder: string
-  /** Where sandboxes are kept, which none of them may see. */
+  /** Folder of all sandboxes, which no sandbox may see. */
   hidden: string
-  /** What the sandbox may use of its user's limits. */
+  /** Share of the user's limits for this sandbox. */
   quotas: UserLimits
   spawn: CleanSpawn
 }
 
-/** Brings up the processes; none of them is left when this throws. */
+/** Starts the processes; none is left when this throws. */
 export async function launch(
   spec: SandboxSpec,
   options: LaunchOptions,
   signal: AbortSignal,
-): Promise<{ processes: Processes; env: Readonly<Record<string, string>> }> {
-  const { rights, folder, record, spawn } = options
-  const { machine, isRoot, owner, inside } = rights
+): Promise<{ processes: ApptainerProcesses; env: Readonly<Record<string, string>> }> {
+  const { privileges, folder, record, spawn } = options
+  const { architecture, isRoot, owner, inside } = privileges
   const mounts = await Promise.all(
     spec.mounts.map(async (mount) => ({
       ...mount,
-      source: await placeOf(mount.source),
+      source: await resolveMountSource(mount.source),
       target: insidePath(mount.target),
     })),
   )
@@ -79,7 +79,7 @@ export async function launch(
   const place = [markOf(record), folder, sharedOf(spec), diskMb ?? '', memoryMb ?? ''] as const
   const folders = (spec.folders ?? []).map(insidePath)
   const owned = [workdir, INSIDE_HOME, owner, isRoot, targets.length, folders.length, ...targets, ...folders]
-  const [file, ...args] = step(machine, 'launch', ...place, ...owned, ...apptainerLine(spec, options, mounts))
+  const [file, ...args] = step(architecture, 'launch', ...place, ...owned, ...apptainerLine(spec, options, mounts))
   const deadline = AbortSignal.any([signal, AbortSignal.timeout(START_MS)])
   const env = { ...HOST_ENV, HOME: '/nonexistent', APPTAINER_CONFIGDIR: join(folder, 'apptainer'), LC_ALL: 'C.UTF-8' }
   const child = spawn(file, args, { stdio: ['pipe', 'pipe', 'pipe'], env, detached: true })
@@ -89,15 +89,26 @@ export async function launch(
     await readyLines(child, ['ready'], deadline)
     const monitor = await identify(child.pid!)
     const { first, helpers } = await familyOf(child.pid!)
-    if (monitor === undefined || first === undefined) throw new Error('it ended at once')
+    if (monitor === undefined || first === undefined) throw new Error('the process ended at once')
     users = await holdUsers(options, first, deadline)
     const kinds = mounts.flatMap(({ target, isReadOnly }) => [isReadOnly ? 'readonly' : 'writable', target])
     const hide = mounts.flatMap(({ source, target }) => hiddenBelow(source, target, options.hidden))
-    const given = spec.snapshot === undefined ? workdir : ''
+    const ownedWorkdir = spec.snapshot === undefined ? workdir : ''
     const parts = isRoot ? ['', ''] : [PARTS, options.layers.length]
-    const finish = [first, isRoot, owner, inside.user, markOf(record), given, INSIDE_HOME, ...parts, ...kinds, ...hide]
-    const { exitCode, stderr } = await runProgram(step(machine, 'finish', ...finish), { env: HOST_ENV })
-    if (exitCode !== 0) throw new Error(stderr.trim() || `the last step ended with ${exitCode}`)
+    const finish = [
+      first,
+      isRoot,
+      owner,
+      inside.user,
+      markOf(record),
+      ownedWorkdir,
+      INSIDE_HOME,
+      ...parts,
+      ...kinds,
+      ...hide,
+    ]
+    const { exitCode, stderr } = await runProgram(step(architecture, 'finish', ...finish), { env: HOST_ENV })
+    if (exitCode !== 0) throw new Error(stderr.trim() || `finish.pl exited with ${exitCode}`)
     return { processes: { child, monitor, first, users, helpers }, env: await environmentOf(first) }
   } catch (cause) {
     if (users !== undefined) await signalProcess(users, 'SIGKILL')
@@ -128,7 +139,7 @@ async function childrenOfAllThreads(pid: number): Promise<number[]> {
 
 function apptainerLine(
   spec: SandboxSpec,
-  { program, rights, image, layers, folder }: LaunchOptions,
+  { program, privileges, image, layers, folder }: LaunchOptions,
   mounts: SandboxSpec['mounts'],
 ): string[] {
   const rw = join(folder, 'rw')
@@ -144,28 +155,28 @@ function apptainerLine(
     'exec',
     '--containall',
     '--no-privs',
-    ...(rights.isRoot ? [] : ['--userns']),
+    ...(privileges.isRoot ? [] : ['--userns']),
     '--no-mount',
     'home,tmp,sys,cwd,bind-paths',
     '--no-eval',
     '--hostname',
     'sandbox',
     ...(spec.network.kind === 'open' ? [] : ['--net', '--network', 'none']),
-    ...(rights.isRoot ? overlays.flatMap((overlay) => ['--overlay', overlay]) : []),
-    ...[...(rights.isRoot ? [] : parts), shared, ...mounts].flatMap((mount) => ['--mount', toMount(mount)]),
+    ...(privileges.isRoot ? overlays.flatMap((overlay) => ['--overlay', overlay]) : []),
+    ...[...(privileges.isRoot ? [] : parts), shared, ...mounts].flatMap((mount) => ['--mount', toMount(mount)]),
     image,
     '/bin/sh',
     '-c',
-    HOLD,
+    INIT,
   ]
 }
 
-/** What /dev/shm is. Counted with all else that is written, where that is limited. */
+/** Source of /dev/shm. With a disk limit, it counts as written data. */
 function sharedOf({ limits }: SandboxSpec): string {
   return limits.diskMb === undefined ? 'shm' : 'rw/shm'
 }
 
-/** A line of comma-separated values, as Apptainer reads them. */
+/** Renders comma-separated values in Apptainer's format. */
 function toMount({ source, target, isReadOnly }: SandboxSpec['mounts'][number]): string {
   const fields = ['type=bind', `source=${source}`, `destination=${target}`, ...(isReadOnly ? ['ro'] : [])]
   return fields.map((field) => (/[",\n]/.test(field) ? `"${field.replaceAll('"', '""')}"` : field)).join(',')
@@ -177,19 +188,19 @@ function hiddenBelow(source: string, target: string, hidden: string): string[] {
 }
 
 async function holdUsers(
-  { rights, quotas, spawn }: LaunchOptions,
+  { privileges, quotas, spawn }: LaunchOptions,
   first: ProcessRef,
   signal: AbortSignal,
 ): Promise<ProcessRef> {
-  const { machine, isRoot, owner, inside } = rights
+  const { architecture, isRoot, owner, inside } = privileges
   const limits = [quotas.pendingSignals ?? '', quotas.messageQueueBytes ?? '', ...toSysctls(quotas)]
-  const [file, ...args] = step(machine, 'holdUsers', first, isRoot, owner, inside.user, inside.group, ...limits)
+  const [file, ...args] = step(architecture, 'holdUsers', first, isRoot, owner, inside.user, inside.group, ...limits)
   const child = spawn(file, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV, detached: true })
   try {
     await readyLines(child, ['ready'], signal)
     const ref = await identify(child.pid!)
     if (ref !== undefined) return ref
-    throw new Error('it ended at once')
+    throw new Error('the process ended at once')
   } catch (cause) {
     child.kill('SIGKILL')
     const reason = cause instanceof Error ? cause.message : String(cause)
@@ -197,7 +208,7 @@ async function holdUsers(
   }
 }
 
-/** What the image sets; Apptainer has put it together for the process that keeps the sandbox there. */
+/** Returns the variables that the image sets; Apptainer passes them to the first process's child. */
 async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string, string>>> {
   const [holder] = await childrenOf(first.pid)
   const text = holder === undefined ? '' : await readFile(`/proc/${holder}/environ`, 'utf8').catch(() => '')
@@ -205,26 +216,26 @@ async function environmentOf(first: ProcessRef): Promise<Readonly<Record<string,
     .split('\0')
     .filter((pair) => pair.includes('='))
     .map((pair): [string, string] => [pair.slice(0, pair.indexOf('=')), pair.slice(pair.indexOf('=') + 1)])
-    // It gives every container a LANG of its own.
+    // Apptainer sets LANG for every container.
     .filter(([name, value]) => !OWN_VARIABLE.test(name) && !(name === 'LANG' && value === 'C'))
   return { PATH: INSIDE_PATH, ...Object.fromEntries(pairs), HOME: INSIDE_HOME }
 }
 
-export async function endSandbox({ child, monitor, first, users, helpers }: Processes): Promise<void> {
-  const ended = endOf(child)
+export async function endApptainer({ child, monitor, first, users, helpers }: ApptainerProcesses): Promise<void> {
+  const ended = untilExit(child)
   const all = [first, monitor, users, ...helpers]
   for (const ref of all) await signalProcess(ref, 'SIGKILL')
   await ended
-  // The first process is gone when all others are; until then the machine still has something of the sandbox.
+  // The first process ends after all others.
   for (const ref of all) while (await isAlive(ref)) await sleep(2)
 }
 
-/** The folder of a snapshot's layer, which is as Apptainer wants an overlay: with an `upper` in it. */
+/** Folder of a snapshot's layer in Apptainer's overlay format: with an `upper` in it. */
 export function layerOf(snapshot: string): string {
   return join(snapshot, 'layer')
 }
 
-/** What its memory file system is called in a list of mounts, so that whatever runs in it can be found. */
+/** Name of the memory file system, by which the sandbox's processes are found. */
 export function markOf({ token }: SandboxRecord): string {
   return `polar-${token}`
 }
@@ -233,7 +244,7 @@ async function kindOf(source: string): Promise<'d' | 'f'> {
   return (await stat(source)).isDirectory() ? 'd' : 'f'
 }
 
-/** An image is a file or the root of a tree. */
+/** An image is a file or the root folder of a tree. */
 export async function imageAt(path: string): Promise<string> {
   const stats = await stat(path).catch(() => undefined)
   if (stats?.isFile() === true || stats?.isDirectory() === true) return realpath(path)

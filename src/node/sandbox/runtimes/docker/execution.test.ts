@@ -3,9 +3,9 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { Duplex } from 'node:stream'
 import { expect, test } from 'vitest'
-import type { Engine } from './engine.ts'
-import { startExecution } from './execution.ts'
-import type { Rooms } from './rooms.ts'
+import type { ContainerEngine } from './container-engine.ts'
+import { startInContainer } from './execution.ts'
+import type { ProcessTracker } from './process-tracker.ts'
 
 function frame(text: string): Buffer {
   const head = Buffer.alloc(8)
@@ -28,7 +28,7 @@ function connection(): Duplex {
   return duplex
 }
 
-test('an exit code is kept though the engine forgets the command while its leftovers are ended', async () => {
+test('startInContainer() keeps the exit code if the engine forgets the command while leftover processes are ended', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'polar-execution-'))
   let isForgotten = false
   const engine = {
@@ -38,8 +38,8 @@ test('an exit code is kept though the engine forgets the command while its lefto
       return { Running: false, ExitCode: 3, Pid: 0 }
     },
     hijack: async () => connection(),
-  } as unknown as Engine
-  const rooms: Rooms = {
+  } as unknown as ContainerEngine
+  const tracker: ProcessTracker = {
     expect: async () => ({ [Symbol.dispose]() {} }),
     open: async () => ({
       isRunning: async () => false,
@@ -51,9 +51,9 @@ test('an exit code is kept though the engine forgets the command while its lefto
     stats: async () => ({}),
   }
   const spec = { command: ['false'] as const, cwd: '/', env: {}, leftovers: 'end' as const }
-  const deps = { engine, containerId: 'c', user: '0:0', id: 'exec-1', folder, rooms, now: Date.now }
+  const deps = { engine, containerId: 'c', user: '0:0', id: 'exec-1', folder, tracker, now: Date.now }
   try {
-    const execution = await startExecution(spec, deps)
+    const execution = await startInContainer(spec, deps)
     expect(await execution.result).toMatchObject({ exitCode: 3, signal: null })
   } finally {
     await rm(folder, { recursive: true, force: true })

@@ -4,51 +4,50 @@ import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
 import { ExecRecord } from '../../linux/process/exec-record.ts'
-import type { ExecResult, Execution, ExecSpec } from '../runtime.ts'
-import type { Engine } from './engine.ts'
-import { readFrames, type Frame } from './frames.ts'
+import type { CompleteExecSpec } from '../../linux/process/render-exec.ts'
+import type { ExecResult, Execution } from '../runtime.ts'
+import type { ContainerEngine } from './container-engine.ts'
+import { readFrames, type OutputFrame } from './frames.ts'
 import { createExec, inspectExec, startExec } from './inside.ts'
-import type { Room, Rooms } from './rooms.ts'
+import type { CommandProcesses, ProcessTracker } from './process-tracker.ts'
 
-/** How long output may still come once every process is gone. */
+/** Longest time to wait for output after all processes have ended. */
 const DRAIN_MS = 2000
-/** How long it may come from what stays behind, once the first process is gone. */
+/** Longest time to wait for output of remaining processes after the first process has ended. */
 const LEAVE_MS = 100
-/** For the shell that leads to the command to say that it is there. */
-const GATE_MS = 30_000
-/** An engine that was restarted answers again after a while. */
+/** Time limit for the shell that starts the command to report its pid. */
+const READY_MS = 30_000
+/** A restarted engine needs a while until it responds. */
 const INSPECT_ATTEMPTS = 20
 
 /**
- * The engine gives one number, in which a signal looks like an exit code of 128 and more. A shell knows better: it says
- * something, to its own stderr, when a signal ended what it waits for (but for SIGINT and SIGPIPE). So one waits outside
- * the command, and adds a mark to the command's stderr after a code that is none of a signal's.
+ * The engine reports one number, in which a signal looks like an exit code above 128. A shell prints a message to its
+ * own stderr if a signal ended its child (except for SIGINT and SIGPIPE). So a shell waits outside of the command and
+ * appends a mark to the command's stderr after an exit code above 128 that is no signal.
  */
 const WAITER = [
   '/bin/sh',
   '-c',
-  'exec 3>&1 4>&2; said=$(exec 2>&1; (exec >&3 2>&4 3>&- 4>&-; exec "$@"); echo "=$?"); code=${said##*=}; [ "$code" -gt 128 ] && [ "$said" = "=$code" ] && printf %s "$POLAR_MARK" >&4; exit "$code"',
+  'exec 3>&1 4>&2; report=$(exec 2>&1; (exec >&3 2>&4 3>&- 4>&-; exec "$@"); echo "=$?"); code=${report##*=}; [ "$code" -gt 128 ] && [ "$report" = "=$code" ] && printf %s "$POLAR_MARK" >&4; exit "$code"',
   'sh',
 ]
 
-export interface ExecutionDeps {
-  engine: Engine
+export interface ContainerExecutionDeps {
+  engine: ContainerEngine
   containerId: string
   user: string
   id: string
-  /** For what it writes. */
+  /** Folder of the output files. */
   folder: string
-  rooms: Rooms
+  tracker: ProcessTracker
   now(): number
 }
 
-type FullSpec = ExecSpec & { cwd: string; env: Readonly<Record<string, string>> }
-
-export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promise<Execution> {
-  const { engine, rooms, id } = deps
-  const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => rooms.countOutOfMemory() })
-  const mark = new Mark(`polar-exit-${randomUUID()}`)
-  const { execId, socket, frames, room } = await bringIn(spec, mark, deps).catch(async (error: unknown) => {
+export async function startInContainer(spec: CompleteExecSpec, deps: ContainerExecutionDeps): Promise<Execution> {
+  const { engine, tracker, id } = deps
+  const record = await ExecRecord.create(spec, { ...deps, countOutOfMemory: () => tracker.countOutOfMemory() })
+  const mark = new MarkFilter(`polar-exit-${randomUUID()}`)
+  const { execId, socket, frames, processes } = await startShell(spec, mark, deps).catch(async (error: unknown) => {
     await record.end()
     throw error
   })
@@ -61,31 +60,31 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
   async function copy(): Promise<void> {
     try {
       for await (const { stream, data } of frames) {
-        // What comes later is thrown away, so that nobody who still writes has to stop.
+        // Later output is dropped, so that a process that still writes does not block.
         if (isFinished) continue
-        // A full disk of ours must not stop the command; the count shows that something is missing.
-        await record.spools[stream].write(stream === 'stderr' ? mark.take(data) : data).catch(() => {})
+        // A full disk of this machine must not stop the command; the byte count shows that output is missing.
+        await record.spools[stream].write(stream === 'stderr' ? mark.extract(data) : data).catch(() => {})
       }
     } catch {
-      // The connection broke. How the command ended is still known, what it wrote since is not.
+      // The connection broke. The exit status is still known; output since then is lost.
     }
   }
 
   async function kill(): Promise<void> {
-    await room.close().catch(() => {})
+    await processes.close().catch(() => {})
     await result
   }
 
   async function run(): Promise<ExecResult> {
-    await ended(room, copying)
+    await ended(processes, copying)
     record.stopClock()
     // Podman forgets a command some time after its end, and ending what it left behind can take longer than that.
     const early = await exitCodeOf(engine, execId)
     if (spec.leftovers === 'end' || record.isTimedOut) {
-      await room.close().catch(() => {})
+      await processes.close().catch(() => {})
       await Promise.race([copying, sleep(DRAIN_MS)])
     } else {
-      await room.leave()
+      await processes.leave()
       await Promise.race([copying, sleep(LEAVE_MS)])
     }
     isFinished = true
@@ -102,41 +101,41 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
     result,
     output: (stream, from = 0) => record.spools[stream].read(from),
     kill,
-    signal: (name) => room.signal(name),
+    signal: (name) => processes.signal(name),
   }
 }
 
-interface Begun {
+interface StartedShell {
   execId: string
   socket: Duplex
-  frames: AsyncGenerator<Frame, void, undefined>
-  room: Room
+  frames: AsyncGenerator<OutputFrame, void, undefined>
+  processes: CommandProcesses
 }
 
-/** Up to the point where only a word is missing. */
-async function bringIn(
-  { command, cwd, env, leftovers }: FullSpec,
-  mark: Mark,
-  { engine, containerId, user, rooms }: ExecutionDeps,
-): Promise<Begun> {
-  using _ = await rooms.expect()
+/** Starts the shell that waits for a line before it executes the command. */
+async function startShell(
+  { command, cwd, env, leftovers }: CompleteExecSpec,
+  mark: MarkFilter,
+  { engine, containerId, user, tracker }: ContainerExecutionDeps,
+): Promise<StartedShell> {
+  using _ = await tracker.expect()
   const values = Object.entries(env).map(([name, value], index) => [`POLAR_ENV_${index}`, `${name}=${value}`] as const)
   const execId = await createExec(engine, containerId, {
-    command: [...WAITER, ...gate(values.map(([name]) => name)), cwd, ...command],
+    command: [...WAITER, ...waitingShell(values.map(([name]) => name)), cwd, ...command],
     env: { POLAR_MARK: mark.text, ...Object.fromEntries(values) },
     user,
   })
   const socket = await startExec(engine, execId)
-  // A command that does not read its input to the end is no failure.
+  // A command may end without reading all of its input.
   socket.on('error', () => {})
   const frames = readFrames(socket)
-  const timer = setTimeout(() => socket.destroy(), GATE_MS)
+  const timer = setTimeout(() => socket.destroy(), READY_MS)
   try {
-    const insidePid = await readGate(frames)
-    const room = await rooms.open({ execId, insidePid, mayLeave: leftovers === 'keep' })
-    return { execId, socket, frames, room }
+    const insidePid = await readPid(frames)
+    const processes = await tracker.open({ execId, insidePid, mayLeave: leftovers === 'keep' })
+    return { execId, socket, frames, processes }
   } catch (error) {
-    // Whoever waits at the gate reads the end of its input, and its command is never known to anybody.
+    // The shell reads the end of its input and exits without executing the command.
     socket.destroy()
     throw error
   } finally {
@@ -145,17 +144,17 @@ async function bringIn(
 }
 
 /**
- * Says its number, waits until its room is ready, and becomes the command. The environment comes under other names,
- * because names such as LD_PRELOAD would work on the shells as well.
+ * Shell that prints its pid, waits for a line and executes the command. The environment is passed under other names,
+ * because variables such as LD_PRELOAD would also affect the shells.
  */
-function gate(names: readonly string[]): string[] {
+function waitingShell(names: readonly string[]): string[] {
   const pairs = names.map((name) => `"$${name}"`).join(' ')
   const script = `echo "$$"; IFS= read -r go || exit 125; cd -- "$1" || exit 126; shift; umask 022; exec env -i ${pairs} "$@"`
   return ['/bin/sh', '-c', script, 'sh']
 }
 
-/** The number of the process that waits, in the container's own count. */
-async function readGate(frames: AsyncGenerator<Frame, void, undefined>): Promise<number> {
+/** Pid of the waiting shell inside the container. */
+async function readPid(frames: AsyncGenerator<OutputFrame, void, undefined>): Promise<number> {
   let stdout = ''
   let stderr = ''
   for (;;) {
@@ -165,29 +164,32 @@ async function readGate(frames: AsyncGenerator<Frame, void, undefined>): Promise
     else stdout += value.data.toString('latin1')
     if (stdout.endsWith('\n')) return Number.parseInt(stdout, 10)
   }
-  const reason = stderr.trim() || 'no /bin/sh that works is in its image'
-  throw new RolloutError('runtime.gone', `Nothing can be started in the sandbox: ${reason}`)
+  const reason = stderr.trim() || 'its image has no working /bin/sh'
+  throw new RolloutError('runtime.gone', `Cannot start a command in the sandbox: ${reason}`)
 }
 
-/** The end of the output tells, unless somebody else still holds it, or the command let go of it early. */
-async function ended(room: Room, copying: Promise<void>): Promise<void> {
+/**
+ * Waits for the end of the first process. The end of the output is a hint: another process may hold it open, or the
+ * command may have closed it early.
+ */
+async function ended(processes: CommandProcesses, copying: Promise<void>): Promise<void> {
   let isDrained = false
   let wait = 50
   const drained = copying.then(() => {
     isDrained = true
     wait = 2
   })
-  while (await room.isRunning().catch(() => false)) {
+  while (await processes.isRunning().catch(() => false)) {
     const rest = sleep(wait, undefined, { ref: false })
     await (isDrained ? rest : Promise.race([drained, rest]))
     wait = Math.min(wait * 2, 500)
   }
 }
 
-/** Of a command whose container has gone with what the engine knew of it. */
+/** The ending of a command whose container is gone, and with it the engine's data about the command. */
 const GONE = { exitCode: null, signal: 'SIGKILL' } as const
 
-async function untilExitCode(engine: Engine, execId: string): Promise<number | undefined> {
+async function untilExitCode(engine: ContainerEngine, execId: string): Promise<number | undefined> {
   for (let attempt = 0; attempt < INSPECT_ATTEMPTS; attempt += 1) {
     const code = await exitCodeOf(engine, execId)
     if (code !== undefined) return code
@@ -196,8 +198,8 @@ async function untilExitCode(engine: Engine, execId: string): Promise<number | u
   return undefined
 }
 
-/** Undefined while the command runs, and where the engine does not know. */
-async function exitCodeOf(engine: Engine, execId: string): Promise<number | undefined> {
+/** Undefined while the command runs, and if the engine does not know it. */
+async function exitCodeOf(engine: ContainerEngine, execId: string): Promise<number | undefined> {
   const known = await inspectExec(engine, execId).catch(() => undefined)
   return known?.Running === false ? (known.ExitCode ?? undefined) : undefined
 }
@@ -207,12 +209,12 @@ function toEnding(code: number, isExit: boolean): Pick<ExecResult, 'exitCode' | 
   return found === undefined ? { exitCode: code, signal: null } : { exitCode: null, signal: found[0] as NodeJS.Signals }
 }
 
-/** Finds a word in a stream, however it was cut, and takes it out. */
-class Mark {
+/** Removes a mark from a stream, however the stream is split. */
+class MarkFilter {
   readonly text: string
   isSeen = false
   readonly #bytes: Buffer
-  /** What may be its beginning. */
+  /** Bytes that may be the beginning of the mark. */
   #held = Buffer.alloc(0)
 
   constructor(text: string) {
@@ -220,7 +222,7 @@ class Mark {
     this.#bytes = Buffer.from(text)
   }
 
-  take(data: Buffer): Buffer {
+  extract(data: Buffer): Buffer {
     const all = this.#held.length === 0 ? data : Buffer.concat([this.#held, data])
     const at = all.indexOf(this.#bytes)
     if (at >= 0) {
@@ -234,7 +236,7 @@ class Mark {
     return all.subarray(0, all.length - length)
   }
 
-  /** What was its beginning only. */
+  /** Returns bytes that were only the beginning of the mark. */
   rest(): Buffer {
     const held = this.#held
     this.#held = Buffer.alloc(0)

@@ -8,11 +8,11 @@ import { packTree, TAR_END, tarHeader, tarPadding } from '../../../../lib/archiv
 import { RolloutError } from '../../../../model/failure.ts'
 import { extractTar, lstatIfThere } from '../../linux/files/extract-tar.ts'
 import type { CopyLimits } from '../runtime.ts'
-import { EngineError, ignoreStatus, type Engine } from './engine.ts'
+import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
 
 const FILE_TIMEOUT_MS = 30_000
 const MAX_LINKS = 10
-/** Of Go's file modes. */
+/** Bits of Go's file modes. */
 const MODE_DIRECTORY = 2 ** 31
 const MODE_SYMLINK = 2 ** 27
 
@@ -20,17 +20,18 @@ const PathStat = z.looseObject({ mode: z.number(), linkTarget: z.string().defaul
 type PathStat = z.infer<typeof PathStat>
 
 export interface FilesDeps {
-  engine: Engine
+  engine: ContainerEngine
   containerId: string
-  /** To whom what is written belongs. */
+  /** Owner of written files. */
   owner: { uid: number; gid: number }
-  /** Runs a tool of the container's; it fails when nothing can run there any more. */
+  /** Runs a program of the container; fails if the container has stopped. */
   runInside(command: readonly string[]): Promise<{ exitCode: number; stdout: string; stderr: string }>
 }
 
 /**
- * A container's files through the engine, which finds them inside the container's own root: nothing of this machine is
- * reached by a name the container made up, and no program of the container has a part in it. Works when it has stopped.
+ * Accesses a container's files through the engine, which resolves paths inside the container's root: no path of the
+ * container can reach a file of this machine, and no program of the container is involved. Works for a stopped
+ * container.
  */
 export class ContainerFiles {
   readonly #deps: FilesDeps
@@ -42,7 +43,8 @@ export class ContainerFiles {
   async upload(source: string, target: string, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     const stats = await lstatIfThere(source)
-    if (stats === undefined) throw new RolloutError('runtime.copy-failed', `There is no ${source} to upload`)
+    if (stats === undefined)
+      throw new RolloutError('runtime.copy-failed', `${source} cannot be uploaded: it does not exist`)
     await this.#put(target, packTree(source, basename(target), this.#deps.owner), {
       isReplaced: stats.isDirectory(),
       signal,
@@ -62,7 +64,7 @@ export class ContainerFiles {
   async download(source: string, target: string, limits: CopyLimits, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     if ((await lstatIfThere(target)) !== undefined)
-      throw new RolloutError('runtime.copy-failed', `${target} exists already; copy to a name that is free`)
+      throw new RolloutError('runtime.copy-failed', `${target} already exists; choose another target`)
     const answer = await this.#get(source, signal).catch(async (error: unknown) => {
       const isMissing = error instanceof RolloutError && error.code === 'workspace.file-missing'
       if (isMissing && (await this.#copyBrokenLink(source, target))) return undefined
@@ -71,7 +73,7 @@ export class ContainerFiles {
     if (answer === undefined) return
     const { body, headers } = answer
     try {
-      // Podman sends what such a link leads to, Docker the link.
+      // Podman sends the target of such a link, Docker the link itself.
       const stat = statOf(headers)
       if (stat !== undefined && isLink(stat)) await symlink(stat.linkTarget, target)
       else await extractTar(body as AsyncIterable<Buffer>, target, limits)
@@ -101,15 +103,15 @@ export class ContainerFiles {
         body.destroy()
       }
     }
-    throw new RolloutError('workspace.unsafe-file', `${path} is a link that leads to links only`)
+    throw new RolloutError('workspace.unsafe-file', `${path} is a chain of too many links`)
   }
 
-  /** Makes a directory and those above it; the last one belongs to the owner even when it was there. */
+  /** Creates a directory and its parents; sets the owner of the last one even if it existed. */
   makeDirectory(path: string): Promise<void> {
     return this.makeDirectories([path])
   }
 
-  /** The same for several, in one request. Each is at or below the first, and all of them belong to the owner. */
+  /** Creates several directories in one request. Each is at or below the first, and all get the owner. */
   async makeDirectories(paths: readonly string[]): Promise<void> {
     const [top] = paths
     if (top === undefined) return
@@ -135,7 +137,7 @@ export class ContainerFiles {
     const existing = await this.#stat(target)
     if (existing === undefined) {
       if ((await this.#stat(parent)) === undefined) await this.makeDirectory(parent)
-      // A link becomes what is written; a directory would be merged, or be in the way.
+      // An existing link is replaced; an existing directory would be merged or block the file.
     } else if (isReplaced || isDirectory(existing) || isLink(existing)) await this.#removeInside(target)
     await this.#send(parent, entries, signal)
   }
@@ -157,7 +159,7 @@ export class ContainerFiles {
       }
     }
     try {
-      // Podman gives everything to the container's first user otherwise.
+      // Otherwise Podman sets the container's first user as the owner of all files.
       const query = { path: folder, copyUIDGID: 'false' }
       await engine.call('PUT', `/containers/${containerId}/archive`, { query, tar: archive(), signal })
     } catch (error) {
@@ -172,7 +174,7 @@ export class ContainerFiles {
     throw new RolloutError('runtime.copy-failed', `Cannot replace ${path}: ${stderr.trim().slice(-500)}`)
   }
 
-  /** Podman does not find a link that leads nowhere. */
+  /** Podman does not find a dangling link. */
   async #copyBrokenLink(path: string, target: string): Promise<boolean> {
     const { exitCode, stdout } = await this.#deps.runInside(['readlink', '-n', '--', path])
     if (exitCode !== 0 || stdout === '') return false
@@ -200,13 +202,13 @@ export class ContainerFiles {
   }
 }
 
-/** What the kernel makes up is not on the container's disk; Podman finds empty files in its place. */
+/** Virtual files of the kernel are not on the container's disk; Podman returns empty files for them. */
 function assertOnDisk(path: string): void {
   if (/^\/(?:dev|proc|sys)(?:\/|$)/.test(path))
     throw new RolloutError('workspace.unsafe-file', `${path} is not a file on a disk`)
 }
 
-/** The content of the one file the archive is of. */
+/** Returns the content of an archive's single file. */
 async function readOnly(source: AsyncIterable<Buffer>, path: string, maxBytes: number): Promise<Buffer | 'link'> {
   const chunks: Buffer[] = []
   let entries = 0
@@ -241,10 +243,10 @@ function isLink({ mode }: PathStat): boolean {
 function toRolloutError(error: unknown, path: string): RolloutError {
   if (error instanceof RolloutError) return error
   const reason = error instanceof Error ? error.message : String(error)
-  if (error instanceof EngineError && error.status === 404) {
+  if (error instanceof ContainerEngineError && error.status === 404) {
     if (/no such container|no container with/i.test(reason))
-      return new RolloutError('runtime.gone', `The sandbox has vanished: ${reason}`, { cause: error })
-    return new RolloutError('workspace.file-missing', `There is no ${path} in the sandbox`, { cause: error })
+      return new RolloutError('runtime.gone', `The sandbox no longer exists: ${reason}`, { cause: error })
+    return new RolloutError('workspace.file-missing', `${path} does not exist in the sandbox`, { cause: error })
   }
   if (/no space left|disk quota/i.test(reason) || errnoOf(error) === 'ENOSPC')
     return new RolloutError('runtime.out-of-disk', `${path}: ${reason}`, { cause: error })

@@ -1,18 +1,18 @@
-export interface Frame {
+export interface OutputFrame {
   stream: 'stdout' | 'stderr'
   data: Buffer
 }
 
 const HEADER_BYTES = 8
-const STREAMS: Readonly<Record<number, Frame['stream']>> = { 1: 'stdout', 2: 'stderr' }
+const STREAMS: Readonly<Record<number, OutputFrame['stream']>> = { 1: 'stdout', 2: 'stderr' }
 
 /**
- * Takes apart what a command writes, as the engine sends it: eight bytes (whose it is, three zeros, how long) before each
- * piece. A piece is passed on as it comes, so that a long one is never held in memory.
+ * Parses the output of a command as the engine sends it: eight bytes (stream, three zeros, length) before each piece.
+ * Yields parts of a piece as they arrive, so that a long piece is never held in memory.
  */
-export async function* readFrames(source: AsyncIterable<Buffer>): AsyncGenerator<Frame, void, undefined> {
+export async function* readFrames(source: AsyncIterable<Buffer>): AsyncGenerator<OutputFrame, void, undefined> {
   let header = Buffer.alloc(0)
-  let stream: Frame['stream'] | undefined
+  let stream: OutputFrame['stream'] | undefined
   let left = 0
   for await (const chunk of source) {
     let rest = chunk

@@ -3,12 +3,12 @@ import { createServer, type Server } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, test } from 'vitest'
-import { Engine } from './engine.ts'
+import { ContainerEngine } from './container-engine.ts'
 import { Images, registryOf, type PullPolicy } from './images.ts'
 
 let dir: string
 let server: Server
-let engine: Engine
+let engine: ContainerEngine
 let present: Set<string>
 let pulls: { name: string; auth: unknown }[]
 let lastLine: object
@@ -36,7 +36,7 @@ beforeEach(async () => {
     setTimeout(() => response.end(`${JSON.stringify(lastLine)}\n`), 20)
   })
   await new Promise<void>((resolve) => server.listen(join(dir, 'engine.sock'), resolve))
-  engine = new Engine(join(dir, 'engine.sock'))
+  engine = new ContainerEngine(join(dir, 'engine.sock'))
 })
 afterEach(async () => {
   await engine[Symbol.asyncDispose]()
@@ -49,7 +49,7 @@ const signal = AbortSignal.timeout(10_000)
 const login = { registry: 'ghcr.io', username: 'me', password: 'secret' }
 const images = (pull: PullPolicy) => new Images(engine, { pull, logins: [login] })
 
-test('require() follows the policy', async () => {
+test('require() follows the pull policy', async () => {
   await expect(images('never').require('a', signal)).rejects.toMatchObject({ code: 'runtime.image-missing' })
   expect(pulls).toEqual([])
   expect(await images('missing').require('a', signal)).toMatchObject({ Id: 'sha256:a' })
@@ -59,7 +59,7 @@ test('require() follows the policy', async () => {
   expect(pulls).toHaveLength(2)
 })
 
-test('require() logs in to the registry of the image only', async () => {
+test('require() sends credentials to the registry of the image only', async () => {
   await images('missing').require('ghcr.io/me/x:1', signal)
   await images('missing').require('me/x:1', signal)
   expect(pulls.map(({ auth }) => auth)).toEqual([
@@ -68,7 +68,7 @@ test('require() logs in to the registry of the image only', async () => {
   ])
 })
 
-test('require() pulls once for all who wait, and one who leaves does not stop the others', async () => {
+test('require() pulls once for concurrent callers, and an aborted caller does not stop the others', async () => {
   const all = images('missing')
   const leaver = new AbortController()
   const left = all.require('a', leaver.signal)
@@ -79,7 +79,7 @@ test('require() pulls once for all who wait, and one who leaves does not stop th
   expect(pulls).toHaveLength(1)
 })
 
-test('require() says what the registry said', async () => {
+test("require() throws the registry's message", async () => {
   lastLine = { error: 'denied: 403' }
   await expect(images('missing').require('a', signal)).rejects.toMatchObject({
     code: 'runtime.image-missing',
@@ -87,8 +87,8 @@ test('require() says what the registry said', async () => {
   })
 })
 
-test('an engine that is not there is said to be', async () => {
-  await using nobody = new Engine(join(dir, 'nobody.sock'))
+test('an unreachable engine is runtime.unavailable', async () => {
+  await using nobody = new ContainerEngine(join(dir, 'nobody.sock'))
   await expect(nobody.call('GET', '/info')).rejects.toMatchObject({ code: 'runtime.unavailable' })
 })
 

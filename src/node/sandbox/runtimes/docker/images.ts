@@ -1,7 +1,8 @@
 import { createInterface } from 'node:readline'
 import * as z from 'zod'
+import { orAborted } from '../../../../lib/async/until-aborted.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import { EngineError, ignoreStatus, type Engine } from './engine.ts'
+import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
 
 const Image = z.looseObject({
   Id: z.string(),
@@ -12,20 +13,20 @@ export type Image = z.infer<typeof Image>
 export type PullPolicy = 'never' | 'missing' | 'always'
 
 export interface RegistryLogin {
-  /** As in the image's name: `ghcr.io`, `localhost:5000`; `docker.io` for names without one. */
+  /** As in the image's name: `ghcr.io`, `localhost:5000`; `docker.io` for names without a registry. */
   registry: string
   username: string
   password: string
 }
 
-/** The images an engine has, and how it gets others. */
+/** Finds, pulls and removes images of an engine. */
 export class Images {
-  readonly #engine: Engine
+  readonly #engine: ContainerEngine
   readonly #pull: PullPolicy
   readonly #logins: readonly RegistryLogin[]
   readonly #pulling = new Map<string, Promise<void>>()
 
-  constructor(engine: Engine, options: { pull: PullPolicy; logins: readonly RegistryLogin[] }) {
+  constructor(engine: ContainerEngine, options: { pull: PullPolicy; logins: readonly RegistryLogin[] }) {
     this.#engine = engine
     this.#pull = options.pull
     this.#logins = options.logins
@@ -36,41 +37,33 @@ export class Images {
     return answer === undefined ? undefined : Image.parse(answer)
   }
 
-  /** False when something still needs it. */
+  /** Returns false if the image is in use. */
   async remove(name: string): Promise<boolean> {
     try {
       await this.#engine.call('DELETE', `/images/${encodeURI(name)}`).catch(ignoreStatus(404))
       return true
     } catch (error) {
-      if (error instanceof EngineError && error.status === 409) return false
+      if (error instanceof ContainerEngineError && error.status === 409) return false
       throw error
     }
   }
 
-  /** What a container can be made from, brought here first where the policy says so. */
+  /** Returns an image, and pulls it first if the policy requires it. */
   async require(name: string, signal: AbortSignal): Promise<Image> {
     const here = this.#pull === 'always' ? undefined : await this.find(name)
     if (here !== undefined) return here
-    if (this.#pull !== 'never') await this.#bring(name, signal)
+    if (this.#pull !== 'never') await this.#fetch(name, signal)
     const found = await this.find(name)
     if (found !== undefined) return found
     const advice = this.#pull === 'never' ? 'load it, or set runtime.pull to missing' : 'check its name'
     throw new RolloutError('runtime.image-missing', `Image ${name} is not on this node; ${advice}`)
   }
 
-  /** Once for all who want it at the moment; who goes away leaves the others' be. */
-  async #bring(name: string, signal: AbortSignal): Promise<void> {
+  /** Concurrent callers share one download; a caller that aborts does not stop it. */
+  #fetch(name: string, signal: AbortSignal): Promise<void> {
     const pulling = this.#pulling.get(name) ?? this.#download(name).finally(() => this.#pulling.delete(name))
     this.#pulling.set(name, pulling)
-    const aborted = Promise.withResolvers<never>()
-    const abort = () => aborted.reject(signal.reason as Error)
-    signal.addEventListener('abort', abort, { once: true })
-    try {
-      signal.throwIfAborted()
-      await Promise.race([pulling, aborted.promise])
-    } finally {
-      signal.removeEventListener('abort', abort)
-    }
+    return orAborted(pulling, signal)
   }
 
   async #download(name: string): Promise<void> {
@@ -79,13 +72,13 @@ export class Images {
       login === undefined ? {} : { 'x-registry-auth': Buffer.from(JSON.stringify(toAuth(login))).toString('base64url') }
     try {
       const { body } = await this.#engine.open('POST', '/images/create', { query: { fromImage: name }, headers })
-      // The status came before the work: what went wrong is the last line.
+      // The status precedes the download; an error is the last line.
       for await (const line of createInterface({ input: body })) {
         const { error } = parseLine(line)
-        if (error !== undefined) throw new EngineError(500, error)
+        if (error !== undefined) throw new ContainerEngineError(500, error)
       }
     } catch (cause) {
-      if (!(cause instanceof EngineError)) throw cause
+      if (!(cause instanceof ContainerEngineError)) throw cause
       throw new RolloutError(
         'runtime.image-missing',
         `Image ${name} is not on this node and cannot be pulled: ${cause.message}; log in with runtime.logins, or load it and set runtime.pull to never`,
@@ -99,7 +92,7 @@ function toAuth({ registry, username, password }: RegistryLogin): object {
   return { username, password, serveraddress: registry }
 }
 
-/** The first part of a name is a registry when it looks like a host: with a dot, a port, or `localhost`. */
+/** The first part of a name is a registry if it looks like a host: with a dot, a port, or `localhost`. */
 export function registryOf(name: string): string {
   const first = name.includes('/') ? name.slice(0, name.indexOf('/')) : ''
   return /[.:]/.test(first) || first === 'localhost' ? first : 'docker.io'

@@ -1,5 +1,5 @@
 import * as z from 'zod'
-import type { Engine } from './engine.ts'
+import type { ContainerEngine } from './container-engine.ts'
 import { readFrames } from './frames.ts'
 
 const OUTPUT_BYTES = 64 * 1024
@@ -13,7 +13,11 @@ export interface ExecCreation {
   env?: Readonly<Record<string, string>>
 }
 
-export async function createExec(engine: Engine, containerId: string, creation: ExecCreation): Promise<string> {
+export async function createExec(
+  engine: ContainerEngine,
+  containerId: string,
+  creation: ExecCreation,
+): Promise<string> {
   const answer = await engine.call('POST', `/containers/${containerId}/exec`, {
     json: {
       AttachStdin: true,
@@ -29,17 +33,17 @@ export async function createExec(engine: Engine, containerId: string, creation: 
   return Created.parse(answer).Id
 }
 
-export function startExec(engine: Engine, execId: string): ReturnType<Engine['hijack']> {
+export function startExec(engine: ContainerEngine, execId: string): ReturnType<ContainerEngine['hijack']> {
   return engine.hijack(`/exec/${execId}/start`, { Detach: false, Tty: false })
 }
 
-export async function inspectExec(engine: Engine, execId: string): Promise<z.infer<typeof Inspected>> {
+export async function inspectExec(engine: ContainerEngine, execId: string): Promise<z.infer<typeof Inspected>> {
   return Inspected.parse(await engine.call('GET', `/exec/${execId}/json`))
 }
 
-/** Runs a tool of ours inside to its end, with what the container has: a shell and little else. */
+/** Runs a helper program inside and waits for its end. The container has a shell and few other programs. */
 export async function runInside(
-  engine: Engine,
+  engine: ContainerEngine,
   containerId: string,
   creation: ExecCreation,
   signal?: AbortSignal,
@@ -56,7 +60,7 @@ export async function runInside(
     for await (const { stream, data } of readFrames(socket))
       if (texts[stream].length < OUTPUT_BYTES) texts[stream] += data.toString('latin1')
   } catch {
-    // The connection broke; how the tool ended says the rest.
+    // The connection broke; the exit code tells whether the program succeeded.
   } finally {
     signal?.removeEventListener('abort', stop)
   }

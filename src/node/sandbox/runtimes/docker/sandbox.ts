@@ -2,14 +2,14 @@ import { mkdir } from 'node:fs/promises'
 import { isAbsolute, join, normalize } from 'node:path/posix'
 import * as z from 'zod'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { DoorServer } from '../../linux/network/sandbox-sockets.ts'
+import type { SocketServer } from '../../linux/network/sandbox-sockets.ts'
 import type { Records, SandboxRecord } from '../../linux/records.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtime.ts'
-import { EngineError, ignoreStatus, type Engine } from './engine.ts'
-import { startExecution } from './execution.ts'
+import { ContainerEngineError, ignoreStatus, type ContainerEngine } from './container-engine.ts'
+import { startInContainer } from './execution.ts'
 import { ContainerFiles } from './files.ts'
 import { runInside } from './inside.ts'
-import type { Rooms } from './rooms.ts'
+import type { ProcessTracker } from './process-tracker.ts'
 
 const TOOL_TIMEOUT_MS = 60_000
 
@@ -20,38 +20,40 @@ export interface ImageTag {
   tag: string
 }
 
-export interface SandboxParts {
-  engine: Engine
+export interface DockerSandboxParts {
+  engine: ContainerEngine
   containerId: string
-  /** As the engine takes it. */
+  /** In the format of the engine. */
   user: string
   record: SandboxRecord
   records: Records
   folder: string
   workdir: string
-  /** All that commands find in their environment, but for their own. */
+  /** Environment of all commands. */
   env: Readonly<Record<string, string>>
   owner: { uid: number; gid: number }
-  rooms: Rooms
-  doors: readonly DoorServer[]
-  doorPort: number | undefined
-  /** Whether the engine can halt it for a moment; for a user who is not root that takes control groups v2. */
+  tracker: ProcessTracker
+  servers: readonly SocketServer[]
+  socketPort: number | undefined
+  /** Whether the engine can pause the container; without root, that needs control groups v2. */
   canPause: boolean
-  /** Keeps a snapshot under that name, unless it is there: `commit` makes the image, and says how many bytes it adds. */
+  /**
+   * Stores a snapshot under the name, unless it exists. `commit` creates the image and returns its additional bytes.
+   */
   keep(snapshot: string, commit: (tag: ImageTag) => Promise<number>): Promise<void>
-  /** Ends all of it and takes it away. */
+  /** Ends all processes and removes the container. */
   remove(): Promise<void>
   now(): number
 }
 
 export class DockerSandbox implements Sandbox {
-  readonly #parts: SandboxParts
+  readonly #parts: DockerSandboxParts
   readonly #files: ContainerFiles
   #execs = 0
   #freezing: Promise<void> | undefined
   #stopping: Promise<void> | undefined
 
-  constructor(parts: SandboxParts) {
+  constructor(parts: DockerSandboxParts) {
     this.#parts = parts
     const { engine, containerId, owner } = parts
     this.#files = new ContainerFiles({
@@ -70,22 +72,22 @@ export class DockerSandbox implements Sandbox {
     return this.#parts.workdir
   }
 
-  get doorPort(): number | undefined {
-    return this.#parts.doorPort
+  get socketPort(): number | undefined {
+    return this.#parts.socketPort
   }
 
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
     if (this.#freezing !== undefined)
-      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
-    const { engine, containerId, user, rooms, env } = this.#parts
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
+    const { engine, containerId, user, tracker, env } = this.#parts
     const folder = join(this.#parts.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
     const id = `x${(this.#execs += 1)}`
     try {
-      return await startExecution(
+      return await startInContainer(
         { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...env, ...spec.env } },
-        { engine, containerId, user, rooms, id, folder, now: () => this.#parts.now() },
+        { engine, containerId, user, tracker, id, folder, now: () => this.#parts.now() },
       )
     } catch (error) {
       this.#assertAlive()
@@ -116,8 +118,8 @@ export class DockerSandbox implements Sandbox {
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
     const diskBytes = await this.#writtenBytes().catch((error: unknown) => this.#throwGone(error))
-    const counted = this.#freezing === undefined ? await this.#parts.rooms.stats() : {}
-    return { ...counted, ...(diskBytes !== undefined && { diskBytes }) }
+    const counted = this.#freezing === undefined ? await this.#parts.tracker.stats() : {}
+    return { ...counted, diskBytes }
   }
 
   async renew(leaseUntil: number): Promise<void> {
@@ -157,33 +159,33 @@ export class DockerSandbox implements Sandbox {
     return bytes ?? 0
   }
 
-  /** Undefined where the engine does not say. */
+  /** Returns undefined if the engine does not report it. */
   async #writtenBytes(): Promise<number | undefined> {
     const { engine, containerId } = this.#parts
     const answer = await engine.call('GET', `/containers/${containerId}/json`, { query: { size: 'true' } })
     return Sized.parse(answer).SizeRw ?? undefined
   }
 
-  /** A container that has ended has no processes, and still has its files. */
+  /** A stopped container has no processes, but keeps its files. */
   async #freeze(): Promise<void> {
-    const { engine, containerId, doors } = this.#parts
-    for (const door of doors) door.close()
+    const { engine, containerId, servers } = this.#parts
+    for (const server of servers) server.close()
     const query = { signal: 'SIGKILL' }
-    // Refused when it has ended already.
+    // The engine rejects this for a container that has stopped.
     await engine.call('POST', `/containers/${containerId}/kill`, { query }).catch(ignoreStatus(409, 500))
     await engine.call('POST', `/containers/${containerId}/wait`).catch((error: unknown) => this.#throwGone(error))
   }
 
   async #stop(): Promise<void> {
-    for (const door of this.#parts.doors) door.close()
+    for (const server of this.#parts.servers) server.close()
     await this.#parts.remove()
   }
 
-  /** A tool of the container's, as its user. */
+  /** Runs a program of the container as its user. */
   async #runInside(command: readonly string[]): ReturnType<typeof runInside> {
-    const { engine, containerId, user, rooms } = this.#parts
+    const { engine, containerId, user, tracker } = this.#parts
     if (this.#freezing !== undefined) return { exitCode: 255, stdout: '', stderr: 'the sandbox is frozen' }
-    using _ = await rooms.expect()
+    using _ = await tracker.expect()
     return await runInside(engine, containerId, { command, user }, AbortSignal.timeout(TOOL_TIMEOUT_MS))
   }
 
@@ -200,8 +202,8 @@ export class DockerSandbox implements Sandbox {
   }
 
   #toGone(error: unknown): unknown {
-    if (!(error instanceof EngineError)) return error
-    return new RolloutError('runtime.gone', `Sandbox ${this.id} does not answer any more: ${error.message}`, {
+    if (!(error instanceof ContainerEngineError)) return error
+    return new RolloutError('runtime.gone', `Sandbox ${this.id} no longer responds: ${error.message}`, {
       cause: error,
     })
   }

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { narrowProfile } from './seccomp.ts'
 
-test('narrowProfile() removes the calls that make namespaces and keeps the rest', () => {
+test('narrowProfile() removes the calls that create namespaces and keeps the rest', () => {
   const { syscalls, ...rest } = narrowProfile({
     defaultAction: 'SCMP_ACT_ERRNO',
     syscalls: [
@@ -25,7 +25,7 @@ test('narrowProfile() removes the calls that make namespaces and keeps the rest'
   expect(sockets.every(({ names }) => names.includes('socket'))).toBe(true)
 })
 
-test('narrowProfile() allows the listed families of sockets, whatever the profile allows or refuses', () => {
+test('narrowProfile() allows the listed socket families, whatever the profile allows or rejects', () => {
   const { syscalls } = narrowProfile({
     syscalls: [
       { names: ['socket'], action: 'SCMP_ACT_ALLOW', args: [{ index: 2, value: 9, valueTwo: 0, op: 'SCMP_CMP_NE' }] },

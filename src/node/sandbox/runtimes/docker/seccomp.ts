@@ -4,12 +4,13 @@ import { join } from 'node:path'
 import * as z from 'zod'
 import { SOCKET_FAMILIES } from '../../linux/limits/seccomp-filter.ts'
 
-/** Where Podman has the profile it uses by itself; the administrator's before the distribution's. */
+/** Paths of Podman's default profile; the administrator's before the distribution's. */
 const PLACES = ['/etc/containers/seccomp.json', '/usr/share/containers/seccomp.json']
 
 /**
- * Docker refuses these to a container without capabilities, Podman leaves it to the kernel. But the kernel gives every
- * capability to who makes a user namespace, inside of that, and with them all code it guards: mounts, packet filters.
+ * Docker rejects these calls for a container without capabilities; Podman leaves the decision to the kernel. The kernel
+ * grants all capabilities inside a new user namespace, and with them access to all code that they protect: mounts,
+ * packet filters.
  */
 const REFUSED = new Set(
   (
@@ -17,7 +18,7 @@ const REFUSED = new Set(
     'fsopen fsconfig fsmount fspick keyctl add_key request_key io_setup'
   ).split(' '),
 )
-/** `socketcall` is `socket` of 32-bit programs, with its arguments in memory, where no filter can read them. */
+/** `socketcall` is `socket` of 32-bit programs, with arguments in memory, which no filter can read. */
 const SOCKETS = new Set(['socket', 'socketpair', 'socketcall'])
 /** Every CLONE_NEW flag. */
 const NAMESPACES = 0x7e020000
@@ -26,7 +27,7 @@ const ENOSYS = 38
 const Profile = z.looseObject({ syscalls: z.array(z.looseObject({ names: z.array(z.string()), action: z.string() })) })
 type Profile = z.infer<typeof Profile>
 
-/** A file with Podman's own profile, narrowed; undefined where Podman has no profile. */
+/** Writes Podman's own profile without these calls to a file; undefined if Podman has no profile. */
 export async function writePodmanProfile(dir: string): Promise<string | undefined> {
   for (const place of PLACES) {
     const text = await readFile(place, 'utf8').catch(() => undefined)
@@ -40,7 +41,7 @@ export async function writePodmanProfile(dir: string): Promise<string | undefine
   return undefined
 }
 
-/** The profile without the calls that make namespaces, and with no sockets but those of `SOCKET_FAMILIES`. */
+/** Returns the profile without calls that create namespaces, and with the sockets of `SOCKET_FAMILIES` only. */
 export function narrowProfile(profile: Profile): Profile {
   const syscalls = profile.syscalls.map((rule) => {
     const names = rule.names.filter((name) => !SOCKETS.has(name))
@@ -53,14 +54,14 @@ export function narrowProfile(profile: Profile): Profile {
     syscalls: [
       ...syscalls.filter(({ names }) => names.length > 0),
       { names: ['clone'], action: 'SCMP_ACT_ALLOW', args: [plainClone] },
-      // Its flags are where no filter can see them; told that there is no such call, libraries use the other.
+      // A filter cannot read its flags; if the call is reported as unknown, libraries use clone.
       { names: ['clone3'], action: 'SCMP_ACT_ERRNO', errnoRet: ENOSYS, errno: 'ENOSYS' },
       ...socketRules(),
     ],
   }
 }
 
-/** A rule for each protocol of each family: Podman allows a call that any of the rules allows. */
+/** One rule for each protocol of each family: Podman allows a call that any rule allows. */
 function socketRules(): Profile['syscalls'] {
   const isEqual = (index: number, value: number) => ({ index, value, valueTwo: 0, op: 'SCMP_CMP_EQ' })
   return SOCKET_FAMILIES.flatMap(({ family, protocols }) => {

@@ -56,12 +56,14 @@ test('a token comes from the kubeconfig, from a file, or from a program', async 
   }
   const access = await loadAccess({ kubeconfig: await write({ exec }) })
   expect(await access.token()).toBe('made')
-  // It has expired at once, so the program is asked again.
+  // The token expires at once, so the program runs again.
   expect(await access.token()).toBe('made')
 })
 
-test('what is missing is said', async () => {
-  await expect(loadAccess({ kubeconfig: join(dir, 'none') })).rejects.toThrow('No Kubernetes cluster: no such file')
+test('loadAccess() reports what is missing', async () => {
+  await expect(loadAccess({ kubeconfig: join(dir, 'none') })).rejects.toThrow(
+    'Cannot access a Kubernetes cluster: no such file',
+  )
   const kubeconfig = await write({})
   await expect(loadAccess({ kubeconfig, context: 'b' })).rejects.toThrow('has no context b')
   const exec = { apiVersion: 'v1', command: 'sh', args: ['-c', 'echo not logged in >&2; exit 3'] }

@@ -7,26 +7,26 @@ import { describeError } from '../../../../lib/fs/errno.ts'
 import { runProgram } from '../../../../lib/process/run-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 
-/** Where every pod that may talk to its cluster finds what it needs for it. */
+/** Folder of a pod's credentials for its cluster. */
 const SERVICE_ACCOUNT = '/var/run/secrets/kubernetes.io/serviceaccount'
 const IN_CLUSTER = 'https://kubernetes.default.svc'
-/** Tokens in files are replaced well before they expire; one is read again after this. */
+/** Token files are replaced well before they expire; they are read again after this time. */
 const TOKEN_MS = 60_000
-/** Where programs that give credentials are; what else they need from the environment, the kubeconfig names. */
+/** Search path for credential plugins; the kubeconfig names their other variables. */
 const PLUGIN_PATH = '/usr/local/bin:/usr/bin:/bin'
-/** A token that says when it expires is replaced this long before. */
+/** A token with an expiry time is replaced this long before. */
 const EARLY_MS = 60_000
 
-/** How the API server is reached and who we are there. */
-export interface Access {
+/** Address of the API server and our credentials. */
+export interface ClusterAccess {
   server: URL
   tls: { ca?: string; cert?: string; key?: string; servername?: string; rejectUnauthorized?: false }
   namespace: string
-  /** For the Authorization header; undefined where a certificate says it all. */
+  /** Returns the bearer token; undefined if a certificate authenticates us. */
   token(): Promise<string | undefined>
 }
 
-export interface AccessWishes {
+export interface ClusterAccessOptions {
   kubeconfig?: string | undefined
   context?: string | undefined
   namespace?: string | undefined
@@ -42,7 +42,7 @@ const ExecPlugin = z.looseObject({
   env: z.array(z.looseObject({ name: z.string(), value: z.string() })).nullish(),
 })
 type ExecPlugin = z.infer<typeof ExecPlugin>
-const Cluster = z.looseObject({
+const ClusterEntry = z.looseObject({
   server: z.url(),
   'certificate-authority': text,
   'certificate-authority-data': text,
@@ -74,21 +74,21 @@ const Credential = z.looseObject({
   }),
 })
 
-/** From the kubeconfig that was named, or our pod's service account, or the kubeconfig of whoever runs this. */
-export async function loadAccess(wishes: AccessWishes): Promise<Access> {
+/** Loads the configured kubeconfig, else the service account of our pod, else the user's kubeconfig. */
+export async function loadAccess(options: ClusterAccessOptions): Promise<ClusterAccess> {
   try {
-    if (wishes.kubeconfig === undefined) {
+    if (options.kubeconfig === undefined) {
       const inside = await loadServiceAccount(SERVICE_ACCOUNT)
-      if (inside !== undefined) return { ...inside, namespace: wishes.namespace ?? inside.namespace }
+      if (inside !== undefined) return { ...inside, namespace: options.namespace ?? inside.namespace }
     }
-    return await loadKubeconfig(wishes.kubeconfig ?? join(homedir(), '.kube', 'config'), wishes)
+    return await loadKubeconfig(options.kubeconfig ?? join(homedir(), '.kube', 'config'), options)
   } catch (cause) {
     if (cause instanceof RolloutError) throw cause
     throw unavailable(describeError(cause), cause)
   }
 }
 
-async function loadServiceAccount(folder: string): Promise<Access | undefined> {
+async function loadServiceAccount(folder: string): Promise<ClusterAccess | undefined> {
   const ca = await readFile(join(folder, 'ca.crt'), 'utf8').catch(() => undefined)
   if (ca === undefined) return undefined
   return {
@@ -99,14 +99,14 @@ async function loadServiceAccount(folder: string): Promise<Access | undefined> {
   }
 }
 
-async function loadKubeconfig(path: string, wishes: AccessWishes): Promise<Access> {
+async function loadKubeconfig(path: string, options: ClusterAccessOptions): Promise<ClusterAccess> {
   const config = Kubeconfig.parse(parse(await readFile(path, 'utf8')))
-  const name = wishes.context ?? config['current-context']
+  const name = options.context ?? config['current-context']
   if (name === undefined) throw unavailable(`${path} has no current context; set runtime.context`)
   const context = Context.parse(find(config.contexts, name, 'context', path))
-  const cluster = Cluster.parse(find(config.clusters, context.cluster, 'cluster', path))
+  const cluster = ClusterEntry.parse(find(config.clusters, context.cluster, 'cluster', path))
   const user = User.parse(find(config.users, context.user, 'user', path))
-  /** Of a file that is named relative to the kubeconfig, or of what is in it as base64. */
+  /** Reads inline base64 data or a file that is named relative to the kubeconfig. */
   const load = async (data: string | undefined, file: string | undefined) => {
     if (data !== undefined) return Buffer.from(data, 'base64').toString()
     return file === undefined ? undefined : readFile(resolve(dirname(path), file), 'utf8')
@@ -129,7 +129,7 @@ async function loadKubeconfig(path: string, wishes: AccessWishes): Promise<Acces
       ...(cluster['tls-server-name'] !== undefined && { servername: cluster['tls-server-name'] }),
       ...(cluster['insecure-skip-tls-verify'] === true && { rejectUnauthorized: false as const }),
     },
-    namespace: wishes.namespace ?? context.namespace ?? 'default',
+    namespace: options.namespace ?? context.namespace ?? 'default',
     token: plugin?.token ?? (tokenFile === undefined ? async () => user.token : cached(fromFile)),
   }
 }
@@ -140,13 +140,13 @@ function find(list: readonly Record<string, unknown>[], name: string, kind: stri
   return found[kind]
 }
 
-/** A program that gives credentials, as clouds have them. A certificate it gives is used as long as we live. */
+/** Runs a credential plugin, as clouds provide them. Its certificate is used until this process ends. */
 async function startPlugin(plugin: ExecPlugin) {
-  const ask = async () => Credential.parse(JSON.parse(await runPlugin(plugin))).status
-  const first = await ask()
+  const load = async () => Credential.parse(JSON.parse(await runPlugin(plugin))).status
+  const first = await load()
   let held: typeof first | undefined = first
   const token = cached(async () => {
-    const status = held ?? (await ask())
+    const status = held ?? (await load())
     held = undefined
     const until = status.expirationTimestamp === undefined ? Infinity : Date.parse(status.expirationTimestamp)
     return { value: status.token, until: until - EARLY_MS }
@@ -183,5 +183,5 @@ function cached(load: () => Promise<Fresh>): () => Promise<string | undefined> {
 }
 
 function unavailable(reason: string, cause?: unknown): RolloutError {
-  return new RolloutError('runtime.unavailable', `No Kubernetes cluster: ${reason}`, { cause })
+  return new RolloutError('runtime.unavailable', `Cannot access a Kubernetes cluster: ${reason}`, { cause })
 }

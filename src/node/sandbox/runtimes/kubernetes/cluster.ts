@@ -6,14 +6,14 @@ import { Agent, type Dispatcher } from 'undici'
 import * as z from 'zod'
 import { describeError } from '../../../../lib/fs/errno.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { Access } from './access.ts'
+import type { ClusterAccess } from './access.ts'
 
-/** Longest silence before an answer. */
+/** Longest wait for a response. */
 const ANSWER_MS = 60_000
 const CONNECTIONS = 64
 /**
- * Understood by every server there is. The fifth version differs in one thing: input can be closed; everything we send
- * says its length first instead.
+ * Supported by all servers. Version 5 only adds closing the input; everything we send is preceded by its length
+ * instead.
  */
 const PROTOCOL = 'v4.channel.k8s.io'
 
@@ -22,21 +22,21 @@ const Status = z.looseObject({ message: z.string().optional(), reason: z.string(
 export interface ClusterCall {
   query?: Readonly<Record<string, string>>
   json?: unknown
-  /** Of the body; absent: application/json. */
+  /** Content type of the body; absent: application/json. */
   type?: string
   signal?: AbortSignal
 }
 
 /**
- * The API server, for the dozen calls we make: pods, their exec, network policies. The official client does the same over
- * the same HTTP and brings some sixty packages; its WebSocket has no way to slow a sender down, and a command that floods
- * us would fill our memory.
+ * Client of the API server for the dozen calls that we use: pods, exec, network policies. The official client does the
+ * same over the same HTTP and brings about sixty packages; its WebSocket has no back-pressure, so a command with much
+ * output would fill our memory.
  */
 export class Cluster implements AsyncDisposable {
-  readonly access: Access
+  readonly access: ClusterAccess
   readonly #agent: Agent
 
-  constructor(access: Access) {
+  constructor(access: ClusterAccess) {
     this.access = access
     this.#agent = new Agent({
       connect: access.tls,
@@ -46,7 +46,7 @@ export class Cluster implements AsyncDisposable {
     })
   }
 
-  /** The answer's JSON. Throws ClusterError for a status from 400. */
+  /** Returns the JSON of the response. Throws ClusterError for a status from 400. */
   async call(method: Dispatcher.HttpMethod, path: string, call: ClusterCall = {}): Promise<unknown> {
     const { json, type = 'application/json', query, signal } = call
     let status: number
@@ -78,7 +78,7 @@ export class Cluster implements AsyncDisposable {
     }
   }
 
-  /** A WebSocket's connection, once the server has agreed to it. */
+  /** Returns the connection of a WebSocket after the server has accepted it. */
   async upgrade(path: string, query: readonly (readonly [string, string])[], signal?: AbortSignal): Promise<Duplex> {
     const { server, tls } = this.access
     const authorization = await this.#authorization()
@@ -101,13 +101,12 @@ export class Cluster implements AsyncDisposable {
     }
     return new Promise((resolve, reject) => {
       const call = server.protocol === 'https:' ? requestHttps({ ...options, ...tls }) : requestHttp(options)
-      call.setTimeout(ANSWER_MS, () => call.destroy(new Error('it did not answer in time')))
+      call.setTimeout(ANSWER_MS, () => call.destroy(new Error('no response in time')))
       call.once('upgrade', (answer: IncomingMessage, socket: Duplex, head: Buffer) => {
         call.setTimeout(0)
-        // An abort later on is the reader's affair.
         if (answer.headers['sec-websocket-protocol'] !== PROTOCOL) {
           socket.destroy()
-          return reject(new ClusterError(500, 'The server does not speak the protocol of exec over WebSockets'))
+          return reject(new ClusterError(500, 'The server does not support exec over WebSockets'))
         }
         if (head.length > 0) socket.unshift(head)
         resolve(socket)
@@ -143,15 +142,19 @@ export class Cluster implements AsyncDisposable {
   #unreachable(cause: unknown): RolloutError {
     if (cause instanceof RolloutError) return cause
     const { origin } = this.access.server
-    return new RolloutError('runtime.unavailable', `No Kubernetes API at ${origin}: ${describeError(cause)}`, { cause })
+    return new RolloutError(
+      'runtime.unavailable',
+      `Cannot reach the Kubernetes API at ${origin}: ${describeError(cause)}`,
+      { cause },
+    )
   }
 }
 
-/** What the API server itself refused. */
+/** An error response of the API server. */
 export class ClusterError extends Error {
   override readonly name = 'ClusterError'
   readonly status: number
-  /** A word such as `AlreadyExists`; undefined where it gave none. */
+  /** A reason such as `AlreadyExists`; undefined if the server sent none. */
   readonly reason: string | undefined
 
   constructor(status: number, body: string) {
@@ -162,7 +165,7 @@ export class ClusterError extends Error {
   }
 }
 
-/** Lets a missing thing be. */
+/** Ignores status 404. */
 export function ignoreMissing(error: unknown): undefined {
   if (error instanceof ClusterError && error.status === 404) return undefined
   throw error

@@ -2,40 +2,41 @@ import { PassThrough, Writable } from 'node:stream'
 import type { Duplex } from 'node:stream'
 import { once } from 'node:events'
 import * as z from 'zod'
+import { parseJson } from '../../../../lib/json/json-text.ts'
 import { describeError } from '../../../../lib/fs/errno.ts'
-import type { Helper } from '../../linux/files/transfers.ts'
+import type { HelperProcess } from '../../linux/files/transfers.ts'
 import type { Cluster } from './cluster.ts'
 import { encodeFrame, OPCODES, readMessages } from './frames.ts'
 
 const CHANNELS = { stdin: 0, stdout: 1, stderr: 2, status: 3 } as const
 const PIECE_BYTES = 64 * 1024
 const TEXT_BYTES = 64 * 1024
-/** A connection on which nothing moves is asked whether it is there, and given up after some silence. */
+/** An idle connection gets a ping, and is closed after this silence. */
 const PING_MS = 20_000
 const SILENCE_MS = 60_000
 
-export interface Target {
+export interface ContainerTarget {
   namespace: string
   pod: string
   container: string
 }
 
 export interface ExecHandlers {
-  /** The server is read on only when they have resolved. */
+  /** Reading continues when the promise has resolved. */
   stdout(data: Buffer): Promise<void> | void
   stderr(data: Buffer): Promise<void> | void
 }
 
-/** How it ended: by itself, or because it could not be started, or nobody knows because the connection broke. */
+/** `exit`: the program ended; `refused`: it could not be started; `lost`: unknown, because the connection broke. */
 export type ExecEnd =
   | { kind: 'exit'; exitCode: number }
   | { kind: 'refused'; message: string }
   | { kind: 'lost'; message: string }
 
 export interface ExecStream {
-  /** Resolves when it may be followed by more. What comes after the end is thrown away. */
+  /** Resolves when more can be written. Data after the end is dropped. */
   write(data: string | Uint8Array): Promise<void>
-  /** Never rejects; all output has been handled then. */
+  /** Never rejects. Resolves after all output has been handled. */
   ended: Promise<ExecEnd>
   close(): void
 }
@@ -51,10 +52,10 @@ const Status = z.looseObject({
     .nullish(),
 })
 
-/** Starts a program in a container. Throws when the server refuses; one that is not there ends with `refused`. */
+/** Starts a program in a container. Throws if the server rejects the request; a missing program ends with `refused`. */
 export async function openExec(
   cluster: Cluster,
-  { namespace, pod, container }: Target,
+  { namespace, pod, container }: ContainerTarget,
   command: readonly string[],
   handlers: ExecHandlers,
   signal?: AbortSignal,
@@ -102,7 +103,7 @@ async function receive(
       if (opcode === OPCODES.ping) send(OPCODES.pong, data)
       if (opcode !== OPCODES.binary && opcode !== OPCODES.text) continue
       const content = data.subarray(1)
-      // The server begins with an empty piece for each of them.
+      // The server sends an empty piece for each channel first.
       if (content.length === 0) continue
       isHandling = true
       if (data[0] === CHANNELS.stdout) await handlers.stdout(content)
@@ -125,17 +126,20 @@ async function receive(
 function toEnd(text: string): ExecEnd {
   const parsed = Status.safeParse(parseJson(text))
   if (!parsed.success) return { kind: 'refused', message: text.slice(0, 2000) }
-  const { status, reason, message = reason ?? 'it could not be started', details } = parsed.data
+  const { status, reason, message = reason ?? 'the program could not be started', details } = parsed.data
   if (status === 'Success') return { kind: 'exit', exitCode: 0 }
   const code = details?.causes?.find((cause) => cause.reason === 'ExitCode')?.message
   if (reason === 'NonZeroExitCode' && code !== undefined) return { kind: 'exit', exitCode: Number(code) }
   return { kind: 'refused', message }
 }
 
-/** Runs a tool of ours to its end; one that cannot be started, or whose connection breaks, is one that failed. */
+/**
+ * Runs a helper program and waits for its end. A program that cannot be started, or whose connection breaks, counts as
+ * failed.
+ */
 export async function runTool(
   cluster: Cluster,
-  target: Target,
+  target: ContainerTarget,
   command: readonly string[],
   { stdin, signal }: { stdin?: string; signal?: AbortSignal } = {},
 ): Promise<{ exitCode: number; stdout: string; stderr: string }> {
@@ -153,8 +157,8 @@ export async function runTool(
   return { exitCode: 255, stdout: texts.stdout, stderr: `${texts.stderr}${end.message}` }
 }
 
-/** The same with streams. Its input has no end: what reads it must know how much comes. */
-export function startHelper(cluster: Cluster, target: Target, command: readonly string[]): Helper {
+/** Starts a helper program with streams. Its input has no end, so the program must know its length. */
+export function startHelper(cluster: Cluster, target: ContainerTarget, command: readonly string[]): HelperProcess {
   const stdout = new PassThrough()
   const closed = new Promise<void>((resolve) => stdout.once('close', resolve))
   const controller = new AbortController()
@@ -199,9 +203,9 @@ export function startHelper(cluster: Cluster, target: Target, command: readonly 
         )
     },
   })
-  // Why it broke is in how it ended.
+  // `ended` has the reason.
   stdin.on('error', () => {})
-  // A program that ends without reading all of it is not waited for.
+  // A program may end without reading all of its input.
   void ended.then(() => stdin.destroy())
   return {
     stdin,
@@ -226,12 +230,4 @@ function drained(socket: Duplex): Promise<void> {
     }
     socket.once('drain', done).once('close', done)
   })
-}
-
-function parseJson(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }

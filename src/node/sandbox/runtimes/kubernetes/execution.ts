@@ -3,50 +3,53 @@ import { constants } from 'node:os'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { RolloutError } from '../../../../model/failure.ts'
+import { renderExec, type CompleteExecSpec } from '../../linux/process/render-exec.ts'
 import { Spool } from '../../linux/process/spool.ts'
-import type { ExecResult, Execution, ExecSpec } from '../runtime.ts'
+import type { ExecResult, Execution } from '../runtime.ts'
 import { ClusterError, type Cluster } from './cluster.ts'
-import { openExec, runTool, type ExecStream, type Target } from './exec.ts'
-import { Mark } from './mark.ts'
-import type { Rooms } from './rooms.ts'
-import { FETCH, LAUNCH, SWEEP_TOOL } from './scripts.ts'
+import { openExec, runTool, type ExecStream, type ContainerTarget } from './exec.ts'
+import { MarkedMessages } from './marked-messages.ts'
+import type { PodProcesses } from './pod-processes.ts'
+import { fetchScript, launchScript, sweepScript } from './scripts.ts'
 
 const OUTPUT_BYTES = 16 * 1024 * 1024
 const READY_MS = 60_000
-/** One that was brought in at the wrong moment, or whose server was restarted just then, is brought in again. */
+/** Attempts to start a command, for example if the API server restarts. */
 const ATTEMPTS = 3
-/** How long what stays behind may still be heard, once the first process is gone. */
+/** Longest time to wait for output of remaining processes after the first process has ended. */
 const LEAVE_MS = 100
 const FETCH_MS = 1000
-/** An API server that is being replaced answers again within minutes; until then nobody knows how a command ended. */
+/** A replaced API server responds again within minutes; until then the state of a command is unknown. */
 const UNREACHABLE_MS = 300_000
-/** For a command's end over its own connection; after that it is done over another, and what it wrote is fetched. */
+/**
+ * Time limit for ending a command over its own connection; after that, another connection is used and the output is
+ * fetched.
+ */
 const END_MS = 5000
-/** For all of a command's processes to be ended; a busy machine is no reason to give the pod up. */
+/** Time limit for killing all processes of a command; long, because a busy machine is no reason to remove the pod. */
 const SWEEP_MS = 60_000
 
-export interface ExecutionDeps {
+export interface PodExecutionDeps {
   cluster: Cluster
-  target: Target
-  rooms: Rooms
+  target: ContainerTarget
+  processes: PodProcesses
   id: string
-  /** For what it writes. */
+  /** Folder of the output files. */
   folder: string
-  /** Whether the sandbox is being stopped, so that nothing is worth asking for any more. */
+  /** Whether the sandbox is being stopped, so that no request is useful any more. */
   isStopping(): boolean
-  /** Takes the whole pod away, when nothing else helps. */
+  /** Removes the whole pod as the last resort. */
   abandon(): Promise<void>
-  /** Whether the pod itself ran out of memory and is gone with it. */
+  /** Whether the pod was ended for lack of memory. */
   ranOutOfMemory(): Promise<boolean>
   now(): number
 }
 
-type FullSpec = ExecSpec & { cwd: string; env: Readonly<Record<string, string>> }
 type Ending = Pick<ExecResult, 'exitCode' | 'signal'> & { isOutOfMemory?: boolean }
 
 const KILLED: Ending = { exitCode: null, signal: 'SIGKILL' }
 
-export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promise<Execution> {
+export async function startInPod(spec: CompleteExecSpec, deps: PodExecutionDeps): Promise<Execution> {
   const maxBytes = spec.outputBytes ?? OUTPUT_BYTES
   const spools = {
     stdout: await Spool.create(join(deps.folder, `${deps.id}.stdout`), maxBytes),
@@ -98,16 +101,16 @@ export async function startExecution(spec: FullSpec, deps: ExecutionDeps): Promi
   }
 }
 
-/** One command in a pod, over one connection as long as that lasts and over many short ones after that. */
+/** One command in a pod: over one connection while it lasts, then over many short ones. */
 class Command {
-  /** How its first process ended. Never rejects. */
+  /** Exit status of the first process. Never rejects. */
   readonly ending: Promise<Ending>
-  readonly #spec: FullSpec
-  readonly #deps: ExecutionDeps
+  readonly #spec: CompleteExecSpec
+  readonly #deps: PodExecutionDeps
   readonly #spools: Record<'stdout' | 'stderr', Spool>
   readonly #maxBytes: number
-  readonly #mark = new Mark(`polar-${randomUUID()}`)
-  /** Bytes of the command's own, as it wrote them; where to go on after a connection broke. */
+  readonly #mark = new MarkedMessages(`polar-${randomUUID()}`)
+  /** Bytes of the command's output that have arrived; offset after a connection broke. */
   readonly #got = { stdout: 0, stderr: 0 }
   #settle!: (ending: Ending) => void
   #stream: ExecStream | undefined
@@ -118,7 +121,12 @@ class Command {
   #ended: Promise<void> | undefined
   #kept: ((pids: number[]) => void) | undefined
 
-  constructor(spec: FullSpec, deps: ExecutionDeps, spools: Record<'stdout' | 'stderr', Spool>, maxBytes: number) {
+  constructor(
+    spec: CompleteExecSpec,
+    deps: PodExecutionDeps,
+    spools: Record<'stdout' | 'stderr', Spool>,
+    maxBytes: number,
+  ) {
     this.#spec = spec
     this.#deps = deps
     this.#spools = spools
@@ -131,7 +139,7 @@ class Command {
       const failure = await this.#launch()
       if (failure === undefined) return
       if (attempt === ATTEMPTS || this.#deps.isStopping())
-        throw new RolloutError('runtime.gone', `Nothing can be started in the sandbox: ${failure}`)
+        throw new RolloutError('runtime.gone', `Cannot start a command in the sandbox: ${failure}`)
     }
   }
 
@@ -142,16 +150,16 @@ class Command {
     await this.#tool(['/bin/sh', '-c', 'kill -s "$1" "$2"', 'sh', short, String(this.#first)])
   }
 
-  /** Ends all of it; resolves when nothing is left and all it wrote is here. */
+  /** Ends all processes; resolves when none is left and all output has arrived. */
   end(): Promise<void> {
     this.#ended ??= this.#end()
     return this.#ended
   }
 
-  /** Its first process has ended; what it left behind may stay. */
+  /** Called when the first process has ended and its remaining processes may stay. */
   async leave(): Promise<void> {
-    const { rooms, id } = this.#deps
-    const roots = rooms.rootsBeside(id)
+    const { processes, id } = this.#deps
+    const roots = processes.rootsBeside(id)
     let pids: number[] = []
     const stream = this.#stream
     if (stream !== undefined) {
@@ -159,19 +167,19 @@ class Command {
       await stream.write(`leave ${roots.join(' ')}\n`)
       pids = await Promise.race([kept, stream.ended.then(() => [])])
       await Promise.race([stream.ended, sleep(LEAVE_MS)])
-      await this.#take('stderr', this.#mark.rest())
+      await this.#append('stderr', this.#mark.rest())
       this.#isOver = true
       stream.close()
     } else {
       const { stdout } = await this.#tool(sweepTool('list', [this.#waiter], roots))
       pids = stdout.trim().split(' ').filter(Boolean).map(Number)
     }
-    rooms.leave(id, pids)
+    processes.leave(id, pids)
   }
 
   async #end(): Promise<void> {
-    const { rooms, id } = this.#deps
-    const roots = rooms.rootsBeside(id)
+    const { processes, id } = this.#deps
+    const roots = processes.rootsBeside(id)
     const stream = this.#stream
     if (stream !== undefined) {
       void stream.write(`end ${roots.join(' ')}\n`)
@@ -181,7 +189,7 @@ class Command {
       this.#mark.rest()
     }
     if (!this.#deps.isStopping()) {
-      // Something forks faster than it can be ended, or lets nothing of ours be started.
+      // Processes fork faster than they can be killed, or prevent our programs from starting.
       if (!(await this.#sweep(roots))) await this.#deps.abandon()
       else await this.#fetch()
     }
@@ -198,21 +206,21 @@ class Command {
   }
 
   async #finish(): Promise<void> {
-    await this.#take('stderr', this.#mark.rest())
+    await this.#append('stderr', this.#mark.rest())
     this.#isOver = true
-    this.#deps.rooms.close(this.#deps.id)
+    this.#deps.processes.close(this.#deps.id)
     this.#settle(KILLED)
   }
 
-  /** Brings it in; resolves once it runs, with the reason when it does not. */
+  /** Starts the command; resolves when it runs, with the reason if it does not. */
   async #launch(): Promise<string | undefined> {
-    const { cluster, target, rooms, id } = this.#deps
+    const { cluster, target, processes, id } = this.#deps
     const name = `${id}-${randomUUID().slice(0, 8)}`
-    const script = ['/bin/sh', '-c', LAUNCH, 'sh', name, String(this.#maxBytes), ...rooms.takeFinished()]
-    const order = Buffer.from(toOrder(this.#spec, this.#mark.text))
+    const script = ['/bin/sh', '-c', launchScript(), 'sh', name, String(this.#maxBytes), ...processes.takeFinished()]
+    const start = Buffer.from(toStartScript(this.#spec, this.#mark.text))
     const input = Buffer.from(this.#spec.stdin ?? '')
-    let said = ''
-    let complaint = ''
+    let output = ''
+    let stderrText = ''
     let toReady!: (line: string) => void
     const ready = new Promise<string>((resolve) => (toReady = resolve))
     let isReady = false
@@ -222,80 +230,80 @@ class Command {
       script,
       {
         stdout: async (data) => {
-          if (isReady) return this.#take('stdout', data)
-          said += data.toString('latin1')
-          const line = /^ready .*\n/m.exec(said)
+          if (isReady) return this.#append('stdout', data)
+          output += data.toString('latin1')
+          const line = /^ready .*\n/m.exec(output)
           if (line === null) {
-            if (said === 'send\n') void stream.write(input)
+            if (output === 'send\n') void stream.write(input)
             return
           }
           isReady = true
           toReady(line[0])
-          const rest = Buffer.from(said.slice(line.index + line[0].length), 'latin1')
-          if (rest.length > 0) await this.#take('stdout', rest)
+          const rest = Buffer.from(output.slice(line.index + line[0].length), 'latin1')
+          if (rest.length > 0) await this.#append('stdout', rest)
         },
         stderr: async (data) => {
-          if (!isReady) complaint = (complaint + data.toString('latin1')).slice(-500)
-          await this.#takeStderr(data)
+          if (!isReady) stderrText = (stderrText + data.toString('latin1')).slice(-500)
+          await this.#appendStderr(data)
         },
       },
       AbortSignal.timeout(READY_MS),
     )
-    void stream.write(`${order.length} ${input.length}\n`)
-    void stream.write(order)
+    void stream.write(`${start.length} ${input.length}\n`)
+    void stream.write(start)
     const line = await Promise.race([
       ready,
       stream.ended.then((end) => end),
-      sleep(READY_MS, { kind: 'lost', message: 'it took too long' } as const, { ref: false }),
+      sleep(READY_MS, { kind: 'lost', message: 'no response in time' } as const, { ref: false }),
     ])
     if (typeof line !== 'string') {
       stream.close()
       this.#got.stderr = 0
       const reason = line.kind === 'exit' ? `a shell ended with ${line.exitCode}` : line.message
-      return complaint.trim() || reason
+      return stderrText.trim() || reason
     }
     const [, out, err, waiter, first, oom] = line.trim().split(' ').map(Number)
     this.#waiter = waiter!
     this.#first = first!
     this.#oomBefore = oom
-    rooms.open(id, { name, waiter: waiter!, recorders: [out!, err!] })
+    processes.open(id, { name, waiter: waiter!, recorders: [out!, err!] })
     this.#stream = stream
-    void stream.ended.then(() => this.#goOn(stream))
+    void stream.ended.then(() => this.#pollAfterBreak(stream))
     return undefined
   }
 
-  /** The connection is gone; when the command is not, it is asked for what it did. */
-  async #goOn(stream: ExecStream): Promise<void> {
+  /** After the connection broke: fetches output and exit status of the command until it ends. */
+  async #pollAfterBreak(stream: ExecStream): Promise<void> {
     if (this.#stream === stream) this.#stream = undefined
-    // What was held back is not counted yet, and comes again.
+    // These bytes are not counted yet and will be fetched again.
     if (this.#ended === undefined) this.#mark.rest()
     let unreachableSince: number | undefined
     while (!this.#isOver && this.#ended === undefined) {
       const outcome = this.#deps.isStopping() ? 'gone' : await this.#fetch()
       if (outcome === 'ended') return
-      if (outcome === 'gone') return this.#vanish()
+      if (outcome === 'gone') return this.#settleLost()
       if (outcome === 'unreachable') {
         unreachableSince ??= this.#deps.now()
-        if (this.#deps.now() - unreachableSince > UNREACHABLE_MS) return this.#vanish()
+        if (this.#deps.now() - unreachableSince > UNREACHABLE_MS) return this.#settleLost()
       } else unreachableSince = undefined
       await sleep(FETCH_MS, undefined, { ref: false })
     }
   }
 
-  async #vanish(): Promise<void> {
-    this.#settle({ ...KILLED, ...((await this.#deps.ranOutOfMemory()) && { isOutOfMemory: true }) })
+  async #settleLost(): Promise<void> {
+    this.#settle({ ...KILLED, isOutOfMemory: (await this.#deps.ranOutOfMemory()) || undefined })
   }
 
   async #fetch(): Promise<'running' | 'ended' | 'gone' | 'unreachable'> {
-    const { cluster, target, rooms, id } = this.#deps
+    const { cluster, target, processes, id } = this.#deps
     const { stdout, stderr } = this.#got
-    const args = [rooms.nameOf(id), this.#mark.text, stdout, stderr, this.#waiter].map(String)
+    const args = [processes.nameOf(id), this.#mark.text, stdout, stderr, this.#waiter].map(String)
     try {
       const stream = await openExec(
         cluster,
         target,
-        ['/bin/sh', '-c', FETCH, 'sh', ...args],
-        { stdout: (data) => this.#take('stdout', data), stderr: (data) => this.#takeStderr(data) },
+        ['/bin/sh', '-c', fetchScript(), 'sh', ...args],
+        { stdout: (data) => this.#append('stdout', data), stderr: (data) => this.#appendStderr(data) },
         AbortSignal.timeout(READY_MS),
       )
       const end = await stream.ended
@@ -305,28 +313,28 @@ class Command {
         ? 'ended'
         : 'running'
     } catch (error) {
-      // A pod that has ended takes no commands; one that was removed is not found.
+      // The server rejects commands for a pod that has ended, and does not find a removed pod.
       return error instanceof ClusterError && error.status < 500 ? 'gone' : 'unreachable'
     }
   }
 
-  async #take(name: 'stdout' | 'stderr', data: Buffer): Promise<void> {
+  async #append(name: 'stdout' | 'stderr', data: Buffer): Promise<void> {
     this.#got[name] += data.length
-    // A full disk of ours must not stop the command; the count shows that something is missing.
+    // A full disk of this machine must not stop the command; the byte count shows that output is missing.
     if (!this.#isOver && data.length > 0) await this.#spools[name].write(data).catch(() => {})
   }
 
-  async #takeStderr(data: Buffer): Promise<void> {
-    const { content, words } = this.#mark.take(data)
-    await this.#take('stderr', content)
-    for (const said of words) {
-      const [kind, ...rest] = said.split(' ').filter(Boolean)
+  async #appendStderr(data: Buffer): Promise<void> {
+    const { content, messages } = this.#mark.extract(data)
+    await this.#append('stderr', content)
+    for (const output of messages) {
+      const [kind, ...rest] = output.split(' ').filter(Boolean)
       if (kind === 'kept') this.#kept?.(rest.map(Number))
       if (kind !== 'ended' || rest.length < 2) continue
       const [how, code, oom] = rest
       const isOutOfMemory =
         oom === undefined || this.#oomBefore === undefined ? undefined : Number(oom) > this.#oomBefore
-      this.#settle({ ...toEnding(how!, Number(code)), ...(isOutOfMemory !== undefined && { isOutOfMemory }) })
+      this.#settle({ ...toEnding(how!, Number(code)), isOutOfMemory })
     }
   }
 
@@ -340,19 +348,12 @@ class Command {
 }
 
 export function sweepTool(mode: 'kill' | 'list', doomed: readonly number[], roots: readonly number[]): string[] {
-  return ['/bin/sh', '-c', SWEEP_TOOL, 'sh', mode, doomed.join(' '), ...roots.map(String)]
+  return ['/bin/sh', '-c', sweepScript(), 'sh', mode, doomed.join(' '), ...roots.map(String)]
 }
 
-/** What comes in on the input, not as arguments: these are in the server's logs, and in everybody's list of processes. */
-function toOrder({ command, cwd, env }: FullSpec, mark: string): string {
-  const values = Object.entries(env).map(([name, value]) => quote(`${name}=${value}`))
-  const line = [...values, ...command.map(quote)].join(' ')
-  return `mark=${mark}; become() { ulimit -c 0; umask 022; cd -- ${quote(cwd)} || exit 126; exec env -i ${line}; }`
-}
-
-function quote(text: string): string {
-  if (text.includes('\0')) throw new RolloutError('runtime.unsupported', 'A command cannot contain the character NUL')
-  return `'${text.replaceAll("'", "'\\''")}'`
+/** Sent as input, not as arguments, because arguments appear in the server's logs and in process lists. */
+function toStartScript(spec: CompleteExecSpec, mark: string): string {
+  return `mark=${mark}; become() { ${renderExec(spec)}; }`
 }
 
 function toEnding(how: string, code: number): Ending {

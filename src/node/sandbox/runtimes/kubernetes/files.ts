@@ -4,31 +4,31 @@ import { basename } from 'node:path/posix'
 import { packTree, TAR_END, tarHeader, tarPadding } from '../../../../lib/archive/tar-writer.ts'
 import { RolloutError } from '../../../../model/failure.ts'
 import { lstatIfThere } from '../../linux/files/extract-tar.ts'
-import { downloadFrom, readFileFrom, type Helper } from '../../linux/files/transfers.ts'
+import { downloadFrom, readFileFrom, type HelperProcess } from '../../linux/files/transfers.ts'
 import type { CopyLimits } from '../runtime.ts'
 
 const FILE_TIMEOUT_MS = 30_000
 const OWNER = { uid: 0, gid: 0 }
 
 /**
- * Unpacks beside the place and moves it there. Its input has no end that it could see, so it is told how much comes.
- * What lies in the way is replaced by what comes; links are not followed.
+ * Unpacks beside the target and renames the result. The input has no visible end, so its length is an argument. An
+ * existing target is replaced; links are not followed.
  */
 const UNPACK = `mkdir -p -- "$(dirname -- "$1")" && rm -rf -- "$1" && d=$(mktemp -d -- "$1.XXXXXX") || exit 1
 head -c "$3" | tar -xpof - -C "$d" && mv -- "$d/$2" "$1"; s=$?; rm -rf -- "$d"; exit $s`
 
-/** A pod's files, by tools of its image: a shell, \`tar\`, \`head\`. What it sends is read as something hostile. */
+/** Accesses a pod's files with programs of its image: a shell, `tar`, `head`. Treats their output as hostile. */
 export class PodFiles {
-  readonly #start: (command: readonly string[]) => Helper
+  readonly #start: (command: readonly string[]) => HelperProcess
 
-  constructor(start: (command: readonly string[]) => Helper) {
+  constructor(start: (command: readonly string[]) => HelperProcess) {
     this.#start = start
   }
 
   async upload(source: string, target: string, signal: AbortSignal): Promise<void> {
     signal.throwIfAborted()
     if ((await lstatIfThere(source)) === undefined)
-      throw new RolloutError('runtime.copy-failed', `There is no ${source} to upload`)
+      throw new RolloutError('runtime.copy-failed', `${source} cannot be uploaded: it does not exist`)
     const name = basename(target)
     const size = await measureTree(source, name)
     await this.#send(packTree(source, name, OWNER), size, target, signal)
@@ -82,8 +82,8 @@ export class PodFiles {
   }
 }
 
-/** False when nobody reads any more. */
-function write({ stdin }: Helper, chunk: Uint8Array): Promise<boolean> {
+/** Returns false if the input is closed. */
+function write({ stdin }: HelperProcess, chunk: Uint8Array): Promise<boolean> {
   if (stdin.destroyed) return Promise.resolve(false)
   return new Promise((resolve) => {
     const closed = () => resolve(false)
@@ -95,7 +95,7 @@ function write({ stdin }: Helper, chunk: Uint8Array): Promise<boolean> {
   })
 }
 
-/** How long what `packTree` gives will be, unless somebody changes the tree meanwhile. */
+/** Returns the length of `packTree`'s output, unless the tree changes meanwhile. */
 async function measureTree(source: string, name: string): Promise<number> {
   const stats = await lstat(source)
   const entry = { name, mode: 0, ...OWNER }

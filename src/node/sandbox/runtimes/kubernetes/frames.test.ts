@@ -6,7 +6,7 @@ import type { Duplex } from 'node:stream'
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { WebSocket } from 'undici'
-import { encodeFrame, OPCODES, readMessages, type Message } from './frames.ts'
+import { encodeFrame, OPCODES, readMessages, type WebSocketMessage } from './frames.ts'
 
 async function* cut(bytes: Buffer, sizes: readonly number[]): AsyncGenerator<Buffer, void, undefined> {
   let at = 0
@@ -17,13 +17,13 @@ async function* cut(bytes: Buffer, sizes: readonly number[]): AsyncGenerator<Buf
   }
 }
 
-async function all(source: AsyncIterable<Message>): Promise<Message[]> {
-  const messages: Message[] = []
+async function all(source: AsyncIterable<WebSocketMessage>): Promise<WebSocketMessage[]> {
+  const messages: WebSocketMessage[] = []
   for await (const { opcode, data } of source) messages.push({ opcode, data: Buffer.from(data) })
   return messages
 }
 
-test('readMessages() gives what encodeFrame() was given, masked or not, however the bytes are cut', async () => {
+test('readMessages() returns what encodeFrame() encoded, masked or not, however the bytes are split', async () => {
   const payload = fc.oneof(fc.uint8Array({ maxLength: 300 }), fc.constant(new Uint8Array(70_000).fill(7)))
   await fc.assert(
     fc.asyncProperty(
@@ -39,7 +39,7 @@ test('readMessages() gives what encodeFrame() was given, masked or not, however 
   )
 })
 
-test('readMessages() puts fragments together, with what came between them', async () => {
+test('readMessages() joins fragments and yields control frames between them', async () => {
   const first = encodeFrame(OPCODES.binary, Buffer.from('one '), false)
   first[0]! &= 0x7f
   const ping = encodeFrame(OPCODES.ping, Buffer.from('?'), false)
@@ -50,12 +50,12 @@ test('readMessages() puts fragments together, with what came between them', asyn
   ])
 })
 
-test('readMessages() refuses a frame that claims to be enormous', async () => {
+test('readMessages() rejects a frame with an excessive length', async () => {
   const frame = Buffer.from([0x82, 127, 0, 0, 1, 0, 0, 0, 0, 0])
   await expect(all(readMessages(cut(frame, [10])))).rejects.toThrow('too long')
 })
 
-test('another WebSocket understands our frames, and we its', async () => {
+test('frames are compatible with another WebSocket implementation', async () => {
   const server = createServer()
   const serve = async (request: IncomingMessage, socket: Duplex) => {
     const key = `${request.headers['sec-websocket-key']}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`

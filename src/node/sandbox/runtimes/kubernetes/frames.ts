@@ -2,39 +2,37 @@ import { randomBytes } from 'node:crypto'
 
 export const OPCODES = { continuation: 0, text: 1, binary: 2, close: 8, ping: 9, pong: 10 } as const
 
-export interface Message {
+export interface WebSocketMessage {
   opcode: number
   data: Buffer
 }
 
-/** A server's pieces are tens of kilobytes; whoever sends more than this is no server we know. */
+/** A server's messages have tens of kilobytes. */
 const MAX_BYTES = 32 * 1024 * 1024
 
-/**
- * One WebSocket frame (RFC 6455, section 5.2), whole and final. A client masks what it sends, a server does not.
- */
+/** Encodes one final WebSocket frame (RFC 6455, section 5.2). Clients mask their frames, servers do not. */
 export function encodeFrame(opcode: number, data: Uint8Array, isMasked: boolean): Buffer {
   const { length } = data
-  const lead = Buffer.alloc(2 + (length < 126 ? 0 : length < 65_536 ? 2 : 8))
-  lead[0] = 0x80 | opcode
-  if (lead.length === 2) lead[1] = length
-  else if (lead.length === 4) {
-    lead[1] = 126
-    lead.writeUInt16BE(length, 2)
+  const header = Buffer.alloc(2 + (length < 126 ? 0 : length < 65_536 ? 2 : 8))
+  header[0] = 0x80 | opcode
+  if (header.length === 2) header[1] = length
+  else if (header.length === 4) {
+    header[1] = 126
+    header.writeUInt16BE(length, 2)
   } else {
-    lead[1] = 127
-    lead.writeBigUInt64BE(BigInt(length), 2)
+    header[1] = 127
+    header.writeBigUInt64BE(BigInt(length), 2)
   }
-  if (!isMasked) return Buffer.concat([lead, data])
-  lead.writeUInt8((lead[1] ?? 0) | 0x80, 1)
+  if (!isMasked) return Buffer.concat([header, data])
+  header.writeUInt8((header[1] ?? 0) | 0x80, 1)
   const mask = randomBytes(4)
-  const frame = Buffer.concat([lead, mask, data])
-  applyMask(frame.subarray(lead.length + 4), mask)
+  const frame = Buffer.concat([header, mask, data])
+  applyMask(frame.subarray(header.length + 4), mask)
   return frame
 }
 
-/** Whole messages, in order; one that came in fragments is put together, and control frames come between as they are. */
-export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerator<Message, void, undefined> {
+/** Yields complete messages in order. Joins fragments; control frames may come between them. */
+export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerator<WebSocketMessage, void, undefined> {
   let rest: Buffer = Buffer.alloc(0)
   let fragments: Buffer[] = []
   let opcode = 0
@@ -52,7 +50,8 @@ export async function* readMessages(source: AsyncIterable<Buffer>): AsyncGenerat
       }
       if (head.opcode !== OPCODES.continuation) opcode = head.opcode
       fragments.push(data)
-      if (fragments.reduce((sum, { length }) => sum + length, 0) > MAX_BYTES) throw new Error('a message is too long')
+      if (fragments.reduce((sum, { length }) => sum + length, 0) > MAX_BYTES)
+        throw new Error('a WebSocket message is too long')
       if (!head.isFinal) continue
       yield { opcode, data: fragments.length === 1 ? data : Buffer.concat(fragments) }
       fragments = []
@@ -64,12 +63,12 @@ interface Head {
   opcode: number
   isFinal: boolean
   mask: Buffer | undefined
-  /** Where the payload is. */
+  /** Offset of the payload. */
   start: number
   end: number
 }
 
-/** Undefined as long as it is not all there. */
+/** Returns undefined if the header is incomplete. */
 function parseHead(bytes: Buffer): Head | undefined {
   if (bytes.length < 2) return undefined
   const [first, second] = [bytes[0]!, bytes[1]!]
@@ -80,7 +79,7 @@ function parseHead(bytes: Buffer): Head | undefined {
   if (bytes.length < start) return undefined
   const length =
     lengthBytes === 0 ? short : lengthBytes === 2 ? bytes.readUInt16BE(2) : Number(bytes.readBigUInt64BE(2))
-  if (length > MAX_BYTES) throw new Error('a frame is too long')
+  if (length > MAX_BYTES) throw new Error('a WebSocket frame is too long')
   return {
     opcode: first & 0x0f,
     isFinal: (first & 0x80) !== 0,

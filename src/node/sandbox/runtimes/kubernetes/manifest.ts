@@ -1,20 +1,20 @@
 import { isAbsolute, join, relative } from 'node:path/posix'
 import { RolloutError } from '../../../../model/failure.ts'
 import type { Mount, SandboxSpec } from '../runtime.ts'
-import { HOLD, STATE } from './scripts.ts'
+import { INIT, STATE } from './scripts.ts'
 
 export const SANDBOX = 'sandbox'
 export const RELAY_CONTAINER = 'relay'
 export const SCOPE_LABEL = 'polar-scope'
 const NAME_LABEL = 'polar-sandbox'
-/** What `list` tells, as JSON. */
+/** Annotation with the data of `list`, as JSON. */
 export const RECORD = 'polar-record'
 
-/** Somebody who is neither root nor any user commands run as. */
+/** Neither root nor a user of commands. */
 const RELAY_USER = 65_534
 const SEED = `${STATE}-seed`
 
-/** What of the runtime's config goes into a pod. */
+/** The part of the runtime's config that a pod depends on. */
 export interface ManifestSettings {
   pull: 'never' | 'missing' | 'always'
   pullSecrets: readonly string[]
@@ -31,16 +31,16 @@ export interface ManifestSettings {
   lifetimeSeconds: number
 }
 
-export interface Names {
+export interface PodNames {
   name: string
   scope: string
 }
 
-/** One pod for one sandbox: nothing in it may become more than it is, and it is nobody to the API server. */
+/** Returns one pod for one sandbox: without privilege escalation, and without access to the API server. */
 export function toPod(
   spec: SandboxSpec,
   image: string,
-  { name, scope }: Names,
+  { name, scope }: PodNames,
   settings: ManifestSettings,
   hasRelay: boolean,
 ): object {
@@ -51,15 +51,16 @@ export function toPod(
     ...confined,
     ...(uid !== undefined && { runAsUser: uid, runAsGroup: gid ?? uid, runAsNonRoot: uid !== 0 }),
   }
+  const { cpus, memoryMb, diskMb } = spec.limits
   const limits = {
-    ...(spec.limits.cpus !== undefined && { cpu: `${Math.round(spec.limits.cpus * 1000)}m` }),
-    ...(spec.limits.memoryMb !== undefined && { memory: `${spec.limits.memoryMb}Mi` }),
-    ...(spec.limits.diskMb !== undefined && { 'ephemeral-storage': `${spec.limits.diskMb}Mi` }),
+    cpu: cpus === undefined ? undefined : `${Math.round(cpus * 1000)}m`,
+    memory: memoryMb === undefined ? undefined : `${memoryMb}Mi`,
+    'ephemeral-storage': diskMb === undefined ? undefined : `${diskMb}Mi`,
   }
   const mapped = spec.mounts.map((mount, index) => toVolume(mount, index, settings))
-  // A user that is not the image's own cannot write where the image's own put the work; so it gets a copy of it.
+  // A user other than the image's cannot write to the image's workdir, so it gets a copy.
   const hasWorkVolume = uid !== undefined && uid !== 0
-  // A volume cannot be removed by a command, so the workdir has none of its own where the folder above it has one.
+  // A command cannot remove a volume, so the workdir has no volume of its own if a folder above it has one.
   const top = spec.folders?.[0]
   const isWorkBelowTop = top !== undefined && `${spec.workdir}/`.startsWith(`${top}/`)
   const work = isWorkBelowTop ? 'folders' : 'work'
@@ -78,9 +79,7 @@ export function toPod(
       name,
       labels: toLabels({ name, scope }, settings),
       annotations: { [RECORD]: toRecord(spec) },
-      ...(settings.owner !== undefined && {
-        ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', ...settings.owner, blockOwnerDeletion: false }],
-      }),
+      ownerReferences: ownersOf(settings),
     },
     spec: {
       restartPolicy: 'Never',
@@ -93,9 +92,9 @@ export function toPod(
       nodeSelector: settings.nodeSelector,
       tolerations: settings.tolerations,
       imagePullSecrets: settings.pullSecrets.map((secret) => ({ name: secret })),
-      ...(settings.runtimeClass !== undefined && { runtimeClassName: settings.runtimeClass }),
-      ...(settings.priorityClass !== undefined && { priorityClassName: settings.priorityClass }),
-      ...(settings.serviceAccount !== undefined && { serviceAccountName: settings.serviceAccount }),
+      runtimeClassName: settings.runtimeClass,
+      priorityClassName: settings.priorityClass,
+      serviceAccountName: settings.serviceAccount,
       initContainers: hasWorkVolume
         ? [
             {
@@ -114,7 +113,7 @@ export function toPod(
           name: SANDBOX,
           image,
           imagePullPolicy: pullPolicy,
-          command: ['/bin/sh', '-c', HOLD],
+          command: ['/bin/sh', '-c', INIT],
           securityContext: asUser,
           resources: { limits },
           volumeMounts: mounts,
@@ -125,7 +124,7 @@ export function toPod(
                 name: RELAY_CONTAINER,
                 image: settings.relayImage,
                 imagePullPolicy: pullPolicy === 'Always' ? 'IfNotPresent' : pullPolicy,
-                command: ['/bin/sh', '-c', HOLD],
+                command: ['/bin/sh', '-c', INIT],
                 securityContext: {
                   ...confined,
                   runAsUser: RELAY_USER,
@@ -148,17 +147,15 @@ export function toPod(
   }
 }
 
-/** Nobody in, nobody out, names neither. What may be reached with `allow` is reached through us. */
-export function toPolicy({ name, scope }: Names, settings: ManifestSettings): object {
+/** Denies all traffic, including DNS. Hosts of `allow` are reached through the node. */
+export function toPolicy({ name, scope }: PodNames, settings: ManifestSettings): object {
   return {
     apiVersion: 'networking.k8s.io/v1',
     kind: 'NetworkPolicy',
     metadata: {
       name,
       labels: toLabels({ name, scope }, settings),
-      ...(settings.owner !== undefined && {
-        ownerReferences: [{ apiVersion: 'v1', kind: 'Pod', ...settings.owner, blockOwnerDeletion: false }],
-      }),
+      ownerReferences: ownersOf(settings),
     },
     spec: {
       podSelector: { matchLabels: { [NAME_LABEL]: name } },
@@ -173,8 +170,12 @@ export function toRecord({ id, labels, leaseUntil }: Pick<SandboxSpec, 'id' | 'l
   return JSON.stringify({ id, labels, leaseUntil })
 }
 
-function toLabels({ name, scope }: Names, { labels }: ManifestSettings): Record<string, string> {
+function toLabels({ name, scope }: PodNames, { labels }: ManifestSettings): Record<string, string> {
   return { ...labels, 'app.kubernetes.io/managed-by': 'polar', [SCOPE_LABEL]: scope, [NAME_LABEL]: name }
+}
+
+function ownersOf({ owner }: ManifestSettings): object[] | undefined {
+  return owner === undefined ? undefined : [{ apiVersion: 'v1', kind: 'Pod', ...owner, blockOwnerDeletion: false }]
 }
 
 function toVolume(
@@ -186,12 +187,13 @@ function toVolume(
   if (found === undefined || !isAbsolute(source))
     throw new RolloutError(
       'runtime.unsupported',
-      `${source} is a folder of this machine, which pods do not see; put it into a volume and name that in runtime.volumes`,
+      `${source} is a folder of this machine, which pods cannot access; put it into a volume and name the volume in runtime.volumes`,
     )
   const name = `mount-${index}`
   const subPath = join(found.path ?? '', relative(found.from, source))
+  const isRoot = subPath === '' || subPath === '.'
   return {
     volume: { name, ...found.source },
-    mount: { name, mountPath: target, readOnly: isReadOnly, ...(subPath !== '' && subPath !== '.' && { subPath }) },
+    mount: { name, mountPath: target, readOnly: isReadOnly, subPath: isRoot ? undefined : subPath },
   }
 }

@@ -4,7 +4,7 @@ import { RolloutError } from '../../../../model/failure.ts'
 import type { Cluster } from './cluster.ts'
 
 const POLL_MS = [50, 100, 200, 300, 500] as const
-/** Why a container waits that will not come up by waiting. */
+/** Reasons for waiting that do not resolve by themselves. */
 const IMAGE_REASONS = new Set(['ErrImagePull', 'ImagePullBackOff', 'InvalidImageName', 'ErrImageNeverPull'])
 const FATAL_REASONS = new Set([
   'CreateContainerConfigError',
@@ -48,7 +48,7 @@ export function podPath(namespace: string, name = ''): string {
   return `/api/v1/namespaces/${namespace}/pods${name === '' ? '' : `/${name}`}`
 }
 
-/** Until all its containers run; throws what keeps them from it. */
+/** Waits until all containers run. Throws the reason if they cannot. */
 export async function awaitRunning(
   cluster: Cluster,
   name: string,
@@ -56,7 +56,7 @@ export async function awaitRunning(
 ): Promise<void> {
   const deadline = performance.now() + timeoutMs
   for (let attempt = 0; ; attempt += 1) {
-    // From the server's memory, not its database: many pods may be waited for at once.
+    // Served from the API server's cache instead of its database: many pods may be polled at once.
     const query = { resourceVersion: '0' }
     const path = podPath(cluster.access.namespace, name)
     const pod = Pod.parse(await cluster.call('GET', path, { query: attempt < 2 ? {} : query, signal }))
@@ -81,7 +81,7 @@ function assertHopeful(pod: Pod): void {
     if (IMAGE_REASONS.has(waiting.reason))
       throw new RolloutError(
         'runtime.image-missing',
-        `Pod ${name} cannot have its image (${waiting.reason}): ${waiting.message ?? ''}; check runtime.pull and runtime.pullSecrets`,
+        `Pod ${name} cannot pull its image (${waiting.reason}): ${waiting.message ?? ''}; check runtime.pull and runtime.pullSecrets`,
       )
     if (FATAL_REASONS.has(waiting.reason))
       throw new RolloutError('runtime.start-failed', `Pod ${name}: ${waiting.reason}: ${waiting.message ?? ''}`)
@@ -94,7 +94,7 @@ function assertHopeful(pod: Pod): void {
       ended === undefined ? '' : `; ${ended[0]} ended with ${ended[1]?.exitCode} ${ended[1]?.reason ?? ''}`
     throw new RolloutError(
       'runtime.start-failed',
-      `Pod ${name} ended at once: ${message ?? reason ?? phase ?? 'it is being deleted'}${details}; its image needs /bin/sh and sleep`,
+      `Pod ${name} ended at once: ${message ?? reason ?? phase ?? 'the pod is being deleted'}${details}; its image needs /bin/sh and sleep`,
     )
   }
 }
@@ -102,7 +102,7 @@ function assertHopeful(pod: Pod): void {
 function whyNot(pod: Pod): string {
   const unmet = pod.status?.conditions?.find(({ status, message }) => status === 'False' && message !== undefined)
   const waiting = pod.status?.containerStatuses?.find(({ state }) => state?.waiting != null)?.state?.waiting
-  return unmet?.message ?? waiting?.message ?? waiting?.reason ?? pod.status?.phase ?? 'nobody says why'
+  return unmet?.message ?? waiting?.message ?? waiting?.reason ?? pod.status?.phase ?? 'unknown reason'
 }
 
 export function ranOutOfMemory(pod: Pod, container: string): boolean {

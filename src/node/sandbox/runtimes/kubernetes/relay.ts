@@ -1,13 +1,18 @@
 import { mkdir } from 'node:fs/promises'
-import { connect, createServer, type Server, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { scopeConnections } from '../../../../lib/async/fault-scope.ts'
+import { loadProgram } from '../../../../lib/process/load-program.ts'
 import { RolloutError } from '../../../../model/failure.ts'
-import type { DoorUse } from '../../linux/network/sandbox-sockets.ts'
+import { listenAtPath, type SocketHandler } from '../../linux/network/sandbox-sockets.ts'
 import type { Cluster } from './cluster.ts'
-import { openExec, type ExecStream, type Target } from './exec.ts'
-import { HEADER_BYTES, KINDS, MAX_CONNECTIONS, RELAY, WINDOW_BYTES } from './relay-program.ts'
+import { openExec, type ExecStream, type ContainerTarget } from './exec.ts'
+import { relayProtocol } from './relay-protocol.ts'
+
+const { headerBytes, windowBytes, kinds } = relayProtocol
+const relayProgram = loadProgram(new URL('./relay.cjs', import.meta.url))
+/** Tests whether an address is reachable. */
+export const probe = loadProgram(new URL('./probe.cjs', import.meta.url))
 
 const READY_MS = 60_000
 const RETRY_MS = [200, 500, 1000, 2000, 5000] as const
@@ -18,37 +23,37 @@ interface Connection {
 }
 
 /**
- * The doors of a pod. A program of ours listens inside, in a container beside the sandbox's that shares nothing with it but
- * the network, and hands connections on over the exec it was started by. So no packet of the sandbox has to leave its pod,
- * a policy that denies everything can stay as it is, no address of ours is reachable from any pod, and where we run (in the
- * cluster, beside it, behind a NAT) does not matter. The other way, an address of ours that the policy allows, would need a
- * route to us from every pod, rules for where policies and address translation meet, and a listener that pods of others
- * can try.
+ * The sockets of a pod. A relay program listens in a container of its own, which shares only the network namespace with
+ * the sandbox, and forwards connections over the exec stream that started it. So no packet of the sandbox leaves its
+ * pod, the policy can deny all traffic, no address of the node is reachable from any pod, and the node can run in the
+ * cluster, beside it, or behind a NAT. The alternative, an address of the node that the policy allows, would need a
+ * route from every pod, rules for where policies and address translation meet, and a listener that pods of others can
+ * reach.
  *
- * A connection that breaks takes the door's connections with it, as a restarted server would; the program is started again
- * and the port is there again.
+ * When the exec stream breaks, all connections break, as with a restarted server; the relay is then started again.
  */
 export class Relay implements AsyncDisposable {
   readonly #cluster: Cluster
-  readonly #target: Target
-  readonly #doors: ReadonlyMap<number, DoorUse>
+  readonly #target: ContainerTarget
+  readonly #handlers: ReadonlyMap<number, SocketHandler>
   readonly #folder: string
-  readonly #servers: Server[] = []
-  readonly #accepted = new Set<Socket>()
+  readonly #closers: (() => void)[] = []
   #stream: ExecStream | undefined
   #isClosed = false
 
   static async open(
     cluster: Cluster,
-    target: Target,
-    doors: ReadonlyMap<number, DoorUse>,
+    target: ContainerTarget,
+    handlers: ReadonlyMap<number, SocketHandler>,
     folder: string,
     signal: AbortSignal,
   ): Promise<Relay> {
-    const relay = new Relay(cluster, target, doors, folder)
+    const relay = new Relay(cluster, target, handlers, folder)
     try {
       await mkdir(folder, { mode: 0o700 })
-      for (const [port, door] of doors) await relay.#listen(port, door)
+      // Connections become real sockets, so that a handler can use every feature of these.
+      for (const [port, handler] of handlers)
+        relay.#closers.push(await listenAtPath(join(folder, String(port)), handler))
       await relay.#start(signal)
       return relay
     } catch (error) {
@@ -58,58 +63,44 @@ export class Relay implements AsyncDisposable {
     }
   }
 
-  private constructor(cluster: Cluster, target: Target, doors: ReadonlyMap<number, DoorUse>, folder: string) {
+  private constructor(
+    cluster: Cluster,
+    target: ContainerTarget,
+    handlers: ReadonlyMap<number, SocketHandler>,
+    folder: string,
+  ) {
     this.#cluster = cluster
     this.#target = target
-    this.#doors = doors
+    this.#handlers = handlers
     this.#folder = folder
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true
     this.#stream?.close()
-    for (const server of this.#servers) server.close()
-    for (const socket of this.#accepted) socket.destroy()
-  }
-
-  /** Connections arrive as real sockets: whoever accepts may rely on all that these can do. */
-  async #listen(port: number, door: DoorUse): Promise<void> {
-    const server = createServer({ allowHalfOpen: true, pauseOnConnect: door.isPaused ?? false }, (socket) => {
-      this.#accepted.add(socket)
-      socket.on('error', () => socket.destroy())
-      socket.once('close', () => this.#accepted.delete(socket))
-      door.accept(socket)
-    })
-    server.maxConnections = MAX_CONNECTIONS
-    scopeConnections(server)
-    // A connection that cannot be accepted: its sandbox tries again.
-    server.on('error', () => {})
-    this.#servers.push(server)
-    await new Promise<void>((resolve, reject) =>
-      server.once('error', reject).listen(join(this.#folder, String(port)), resolve),
-    )
+    for (const close of this.#closers) close()
   }
 
   async #start(signal: AbortSignal): Promise<void> {
-    const ports = [...this.#doors.keys()].map(String)
+    const ports = [...this.#handlers.keys()].map(String)
     const live = new Map<number, Connection>()
-    let complaint = ''
+    let stderrText = ''
     let toReady!: (reason: string | undefined) => void
     const ready = new Promise<string | undefined>((resolve) => (toReady = resolve))
     const frames = new FrameInput((id, kind, data) => {
-      if (kind === KINDS.ready) toReady(undefined)
-      else if (kind === KINDS.failed) toReady(data.toString())
-      else if (kind === KINDS.open) this.#connect(stream, live, id, data.readUInt32BE(0))
+      if (kind === kinds.ready) toReady(undefined)
+      else if (kind === kinds.failed) toReady(data.toString())
+      else if (kind === kinds.open) this.#connect(stream, live, id, data.readUInt32BE(0))
       else this.#handle(live, id, kind, data)
     })
     const stream = await openExec(
       this.#cluster,
       this.#target,
-      ['node', '-e', RELAY, ...ports],
+      ['node', '-e', relayProgram(), JSON.stringify(relayProtocol), ...ports],
       {
         stdout: (data) => frames.push(data),
         stderr: (data) => {
-          complaint = (complaint + data.toString()).slice(-500)
+          stderrText = (stderrText + data.toString()).slice(-500)
         },
       },
       signal,
@@ -117,15 +108,17 @@ export class Relay implements AsyncDisposable {
     this.#stream = stream
     const ended = stream.ended.then((end) => {
       for (const { socket } of live.values()) socket.destroy()
-      return complaint.trim() || (end.kind === 'exit' ? `it ended with ${end.exitCode}` : end.message)
+      return stderrText.trim() || (end.kind === 'exit' ? `exit code ${end.exitCode}` : end.message)
     })
-    const timeout = sleep(READY_MS, 'it was not ready in time', { ref: false, signal }).catch(() => 'it was cut short')
+    const timeout = sleep(READY_MS, 'the relay was not ready in time', { ref: false, signal }).catch(
+      () => 'the start was aborted',
+    )
     const failure = await Promise.race([ready, ended, timeout])
     if (failure !== undefined || this.#isClosed) {
       stream.close()
       throw new RolloutError(
         'runtime.start-failed',
-        `Cannot open the sandbox's door with runtime.relayImage: ${failure}`,
+        `Cannot open the sandbox's socket with runtime.relayImage: ${failure}`,
       )
     }
     void ended.then(() => this.#restart())
@@ -143,64 +136,64 @@ export class Relay implements AsyncDisposable {
 
   #connect(stream: ExecStream, live: Map<number, Connection>, id: number, port: number): void {
     const socket = connect({ path: join(this.#folder, String(port)), allowHalfOpen: true })
-    const connection: Connection = { socket, credit: WINDOW_BYTES }
+    const connection: Connection = { socket, credit: windowBytes }
     live.set(id, connection)
     const send = (kind: number, data?: Buffer) => void stream.write(toFrame(id, kind, data))
     socket.on('data', (chunk: Buffer) => {
       connection.credit -= chunk.length
       if (connection.credit <= 0) socket.pause()
-      send(KINDS.data, chunk)
+      send(kinds.data, chunk)
     })
-    socket.on('end', () => send(KINDS.end))
+    socket.on('end', () => send(kinds.end))
     socket.on('error', () => socket.destroy())
     socket.on('close', () => {
-      if (live.delete(id)) send(KINDS.close)
+      if (live.delete(id)) send(kinds.close)
     })
-    this.#taken.set(socket, (bytes) => send(KINDS.credit, toNumber(bytes)))
+    this.#acknowledge.set(socket, (bytes) => send(kinds.credit, toNumber(bytes)))
   }
 
-  readonly #taken = new WeakMap<Socket, (bytes: number) => void>()
+  readonly #acknowledge = new WeakMap<Socket, (bytes: number) => void>()
 
   #handle(live: Map<number, Connection>, id: number, kind: number, data: Buffer): void {
     const connection = live.get(id)
     if (connection === undefined) return
     const { socket } = connection
-    if (kind === KINDS.data) socket.write(data, () => this.#taken.get(socket)?.(data.length))
-    if (kind === KINDS.end) socket.end()
-    if (kind === KINDS.close) {
+    if (kind === kinds.data) socket.write(data, () => this.#acknowledge.get(socket)?.(data.length))
+    if (kind === kinds.end) socket.end()
+    if (kind === kinds.close) {
       live.delete(id)
       socket.destroy()
     }
-    if (kind === KINDS.credit) {
+    if (kind === kinds.credit) {
       connection.credit += data.readUInt32BE(0)
       if (connection.credit > 0) socket.resume()
     }
   }
 }
 
-/** Puts frames together, however they were cut. */
+/** Joins frames, however they are split. */
 class FrameInput {
-  readonly #take: (id: number, kind: number, data: Buffer) => void
+  readonly #onFrame: (id: number, kind: number, data: Buffer) => void
   #rest: Buffer = Buffer.alloc(0)
 
-  constructor(take: (id: number, kind: number, data: Buffer) => void) {
-    this.#take = take
+  constructor(onFrame: (id: number, kind: number, data: Buffer) => void) {
+    this.#onFrame = onFrame
   }
 
   push(chunk: Buffer): void {
     this.#rest = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk])
-    while (this.#rest.length >= HEADER_BYTES) {
-      const end = HEADER_BYTES + this.#rest.readUInt32BE(5)
+    while (this.#rest.length >= headerBytes) {
+      const end = headerBytes + this.#rest.readUInt32BE(5)
       if (this.#rest.length < end) break
       const frame = this.#rest.subarray(0, end)
       this.#rest = this.#rest.subarray(end)
-      this.#take(frame.readUInt32BE(0), frame[4]!, frame.subarray(HEADER_BYTES))
+      this.#onFrame(frame.readUInt32BE(0), frame[4]!, frame.subarray(headerBytes))
     }
   }
 }
 
 function toFrame(id: number, kind: number, data: Buffer = Buffer.alloc(0)): Buffer {
-  const head = Buffer.alloc(HEADER_BYTES)
+  const head = Buffer.alloc(headerBytes)
   head.writeUInt32BE(id, 0)
   head[4] = kind
   head.writeUInt32BE(data.length, 5)

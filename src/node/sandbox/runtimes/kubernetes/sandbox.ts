@@ -4,44 +4,44 @@ import { RolloutError } from '../../../../model/failure.ts'
 import type { Records, SandboxRecord } from '../../linux/records.ts'
 import type { CopyLimits, Execution, ExecSpec, Sandbox, SandboxStats } from '../runtime.ts'
 import { ClusterError, type Cluster } from './cluster.ts'
-import { runTool, startHelper, type Target } from './exec.ts'
-import { startExecution, sweepTool } from './execution.ts'
+import { runTool, startHelper, type ContainerTarget } from './exec.ts'
+import { startInPod, sweepTool } from './execution.ts'
 import { PodFiles } from './files.ts'
 import { RECORD, toRecord } from './manifest.ts'
 import { Pod, podPath, ranOutOfMemory } from './pods.ts'
-import { Rooms } from './rooms.ts'
-import { STATS } from './scripts.ts'
+import { PodProcesses } from './pod-processes.ts'
+import { statsScript } from './scripts.ts'
 
 const TOOL_TIMEOUT_MS = 60_000
-/** How long a stop waits for its processes to be ended from inside; the pod is removed in any case. */
+/** Longest time that a stop waits for processes to be killed from inside; the pod is removed in any case. */
 const SWEEP_MS = 1000
 
-export interface SandboxParts {
+export interface KubernetesSandboxParts {
   cluster: Cluster
-  target: Target
+  target: ContainerTarget
   record: SandboxRecord
   records: Records
   folder: string
   workdir: string
-  /** All that commands find in their environment, but for their own. */
+  /** Environment of all commands. */
   env: Readonly<Record<string, string>>
-  doorPort: number | undefined
-  closeDoors(): Promise<void>
-  /** Takes the pod away, and all that belongs to it. */
+  socketPort: number | undefined
+  closeSockets(): Promise<void>
+  /** Removes the pod and everything that belongs to it. */
   remove(): Promise<void>
   now(): number
 }
 
 export class KubernetesSandbox implements Sandbox {
-  readonly #parts: SandboxParts
+  readonly #parts: KubernetesSandboxParts
   readonly #files: PodFiles
-  readonly #rooms = new Rooms()
+  readonly #processes = new PodProcesses()
   readonly #running = new Set<Execution>()
   #execs = 0
   #freezing: Promise<void> | undefined
   #stopping: Promise<void> | undefined
 
-  constructor(parts: SandboxParts) {
+  constructor(parts: KubernetesSandboxParts) {
     this.#parts = parts
     const { cluster, target } = parts
     this.#files = new PodFiles((command) => startHelper(cluster, target, command))
@@ -55,25 +55,25 @@ export class KubernetesSandbox implements Sandbox {
     return this.#parts.workdir
   }
 
-  get doorPort(): number | undefined {
-    return this.#parts.doorPort
+  get socketPort(): number | undefined {
+    return this.#parts.socketPort
   }
 
   async exec(spec: ExecSpec): Promise<Execution> {
     this.#assertAlive()
     if (this.#freezing !== undefined)
-      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen; nothing runs in it`)
+      throw new RolloutError('runtime.gone', `Sandbox ${this.id} is frozen and runs no commands`)
     const { cluster, target, env } = this.#parts
     const folder = join(this.#parts.folder, 'exec')
     await mkdir(folder, { recursive: true, mode: 0o700 })
     const id = `x${(this.#execs += 1)}`
     try {
-      const execution = await startExecution(
+      const execution = await startInPod(
         { ...spec, cwd: this.#path(spec.cwd ?? '.'), env: { ...env, ...spec.env } },
         {
           cluster,
           target,
-          rooms: this.#rooms,
+          processes: this.#processes,
           id,
           folder,
           isStopping: () => this.#stopping !== undefined,
@@ -111,19 +111,19 @@ export class KubernetesSandbox implements Sandbox {
     return this.#files.readFile(this.#path(path), options.maxBytes)
   }
 
-  /** As the pod's own control group tells, where the image may read it. */
+  /** Reads the pod's own control group, if the image permits it. */
   async stats(): Promise<SandboxStats> {
     this.#assertAlive()
-    const { exitCode, stdout, stderr } = await this.#tool(['/bin/sh', '-c', STATS, 'sh', this.workdir])
+    const { exitCode, stdout, stderr } = await this.#tool(['/bin/sh', '-c', statsScript(), 'sh', this.workdir])
     if (exitCode === 255) throw this.#toGone(new ClusterError(500, stderr))
-    const told = new Map(stdout.split('\n').map((line) => line.split(' ') as [string, string]))
-    const number = (key: string) => (told.has(key) ? Number(told.get(key)) : undefined)
+    const values = new Map(stdout.split('\n').map((line) => line.split(' ') as [string, string]))
+    const number = (key: string) => (values.has(key) ? Number(values.get(key)) : undefined)
     const [cpuUs, memoryBytes, processes, diskKb] = ['cpu', 'memory', 'processes', 'disk'].map(number)
     return {
-      ...(cpuUs !== undefined && { cpuMs: cpuUs / 1000 }),
-      ...(memoryBytes !== undefined && { memoryBytes }),
-      ...(processes !== undefined && { processes }),
-      ...(diskKb !== undefined && { diskBytes: diskKb * 1024 }),
+      cpuMs: cpuUs === undefined ? undefined : cpuUs / 1000,
+      memoryBytes,
+      processes,
+      diskBytes: diskKb === undefined ? undefined : diskKb * 1024,
     }
   }
 
@@ -142,7 +142,7 @@ export class KubernetesSandbox implements Sandbox {
   }
 
   snapshot(): Promise<void> {
-    return Promise.reject(new RolloutError('runtime.unsupported', 'What a pod wrote cannot be kept as an image'))
+    return Promise.reject(new RolloutError('runtime.unsupported', 'Pods do not support snapshots'))
   }
 
   freeze(): Promise<void> {
@@ -161,18 +161,18 @@ export class KubernetesSandbox implements Sandbox {
   }
 
   async #freeze(): Promise<void> {
-    await this.#parts.closeDoors()
+    await this.#parts.closeSockets()
     await Promise.all([...this.#running].map((execution) => execution.kill()))
-    const { exitCode, stderr } = await this.#tool(sweepTool('kill', this.#rooms.waiters, []))
+    const { exitCode, stderr } = await this.#tool(sweepTool('kill', this.#processes.waiters, []))
     if (exitCode !== 0)
-      throw new RolloutError('runtime.gone', `Cannot end what runs in sandbox ${this.id}: ${stderr.slice(-500)}`)
+      throw new RolloutError('runtime.gone', `Cannot end the processes of sandbox ${this.id}: ${stderr.slice(-500)}`)
   }
 
-  /** A pod's object is gone before its processes are, which only the machine it was on ends; so that is done first. */
+  /** The pod's object disappears before its processes, which only its machine ends; so they are killed first. */
   async #stop(): Promise<void> {
-    await this.#parts.closeDoors()
+    await this.#parts.closeSockets()
     const { cluster, target } = this.#parts
-    const sweep = sweepTool('kill', this.#rooms.waiters, [])
+    const sweep = sweepTool('kill', this.#processes.waiters, [])
     await runTool(cluster, target, sweep, { signal: AbortSignal.timeout(SWEEP_MS) }).catch(() => {})
     await this.#parts.remove()
   }
@@ -212,7 +212,7 @@ export class KubernetesSandbox implements Sandbox {
 
   #toGone(error: unknown): unknown {
     if (!(error instanceof ClusterError)) return error
-    return new RolloutError('runtime.gone', `Sandbox ${this.id} does not answer any more: ${error.message}`, {
+    return new RolloutError('runtime.gone', `Sandbox ${this.id} no longer responds: ${error.message}`, {
       cause: error,
     })
   }
