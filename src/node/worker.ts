@@ -1,6 +1,6 @@
 import type { Logger } from 'pino'
 import { pause } from '../client/send.ts'
-import { Bell } from '../lib/async/notifier.ts'
+import { Notifier } from '../lib/async/notifier.ts'
 import type { Clock } from '../lib/async/clock.ts'
 import { untilAborted } from '../lib/async/until-aborted.ts'
 import type { RolloutError } from '../model/failure.ts'
@@ -88,7 +88,7 @@ export class Worker implements AsyncDisposable {
   readonly #brake: Brake
   readonly #renewals: RenewalClock
   /** Rung when there may be room for more. */
-  readonly #room: Bell
+  readonly #room: Notifier
   /** Aborted when no more work is to be waited for. */
   readonly #noMore = new AbortController()
   /** Aborted when what is unfinished is to be given back. */
@@ -107,7 +107,7 @@ export class Worker implements AsyncDisposable {
     this.#options = options
     this.#node = node
     this.#random = options.random ?? Math.random
-    this.#room = new Bell(clock)
+    this.#room = new Notifier(clock)
     this.#renewals = new RenewalClock(clock, monotonic, this.#random)
     this.#line = new ServerLine(options)
     this.#brake = new Brake(monotonic, logger)
@@ -128,9 +128,9 @@ export class Worker implements AsyncDisposable {
       random: this.#random,
       logger,
       brake: this.#brake,
-      onRoom: () => this.#room.ring(),
+      onRoom: () => this.#room.notify(),
       onChanged: (held) => {
-        this.#room.ring()
+        this.#room.notify()
         if (this.#hands.has(held)) this.#renewals.changed(held)
       },
     })
@@ -301,7 +301,7 @@ export class Worker implements AsyncDisposable {
 
   async #finishAndLeave(): Promise<void> {
     const { clock } = this.#options
-    this.#room.ring()
+    this.#room.notify()
     const stop = clock.after(PARTING_MS, () => this.#noMore.abort())
     this.#hurry.signal.addEventListener('abort', () => this.#noMore.abort(), { once: true })
     if (this.#hurry.signal.aborted) this.#noMore.abort()
@@ -338,7 +338,7 @@ export class Worker implements AsyncDisposable {
     this.#stop.abort(new Error('The worker has ended.'))
     this.#line.close()
     this.#hands[Symbol.dispose]()
-    this.#room.ring()
+    this.#room.notify()
     this.#renewals.stop()
     this.#ended.resolve()
   }

@@ -152,5 +152,5 @@ test('a trainer is called back with the whole task; one that is not there can be
   await expect(unknown).rejects.toMatchObject(refusal('request.not-found', 404))
   server.close()
   const said = at.problems.splice(0).map(({ msg }) => msg)
-  expect(said).toEqual(['a callback was given up; it can be sent again by hand'])
+  expect(said).toEqual(['callback is dead; it can be resent with the API'])
 })

@@ -4,7 +4,7 @@ import { usualNodeId } from '../../config/node-section.ts'
 import { OwnAddresses } from '../../lib/net/own-addresses.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { speaksFor } from '../../server/listen/node-pattern.ts'
+import { mayActFor } from '../../server/listen/node-pattern.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
 import {
   ENGINE_FLAGS,
@@ -126,7 +126,7 @@ function assertNodeToken({ server: { tokens }, node }: Config): void {
   if (tokens.length === 0) return
   const ofNodes = tokens.filter(({ scopes }) => scopes.includes('node'))
   const nodeId = node.id ?? usualNodeId()
-  if (ofNodes.some(({ nodes }) => speaksFor(nodes, nodeId))) return
+  if (ofNodes.some(({ nodes }) => mayActFor(nodes, nodeId))) return
   const why =
     ofNodes.length === 0
       ? 'none has the scope node, which the node of polar up needs.'

@@ -1,5 +1,5 @@
 import type { Clock } from '../../lib/async/clock.ts'
-import { Bell } from '../../lib/async/notifier.ts'
+import { Notifier } from '../../lib/async/notifier.ts'
 import type { HeldLease } from './lease-book.ts'
 
 /** Those who watch a session see within this what it does; and no server is asked more often for it. */
@@ -9,7 +9,7 @@ const CHANGES_MS = 1000
 export class RenewalClock {
   readonly #monotonic: () => number
   readonly #random: () => number
-  readonly #bell: Bell
+  readonly #notifier: Notifier
   #changed = new Set<HeldLease>()
   #everyMs = Infinity
   #allAt = Infinity
@@ -20,7 +20,7 @@ export class RenewalClock {
   constructor(clock: Clock, monotonic: () => number, random: () => number) {
     this.#monotonic = monotonic
     this.#random = random
-    this.#bell = new Bell(clock)
+    this.#notifier = new Notifier(clock)
   }
 
   /** The last time nobody was reached. */
@@ -32,17 +32,17 @@ export class RenewalClock {
   every(ms: number): void {
     this.#everyMs = ms
     this.#allAt = this.#monotonic() + ms * this.#random()
-    this.#bell.ring()
+    this.#notifier.notify()
   }
 
   changed(held: HeldLease): void {
     this.#changed.add(held)
-    if (this.#changed.size === 1) this.#bell.ring()
+    if (this.#changed.size === 1) this.#notifier.notify()
   }
 
   stop(): void {
     this.#isStopped = true
-    this.#bell.ring()
+    this.#notifier.notify()
   }
 
   /** Resolves when some are due, with which. */
@@ -53,7 +53,7 @@ export class RenewalClock {
       if (now >= this.#allAt) return this.#begin('all')
       const due = this.#changed.size > 0 ? Math.min(this.#allAt, this.#changesAt) : this.#allAt
       if (now >= due) return this.#begin([...this.#changed])
-      await this.#bell.wait(due - now)
+      await this.#notifier.wait(due - now)
     }
   }
 

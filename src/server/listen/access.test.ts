@@ -135,7 +135,7 @@ describe('a token of some nodes', () => {
   test.each(['cpu-1', 'solo-2', 'xgpu-1', '', undefined])('and for no other: %s', (id) => {
     const failure = failureOf(() => access.authorizeNode(as(rack, lease), lease, id))
     expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
-    expect(failure.message).toMatch(/^The token "rack" speaks for the nodes gpu-\*, solo only.*use a name that fits/)
+    expect(failure.message).toMatch(/^The token "rack" is only for the nodes gpu-\*, solo,.*use a node id that matches/)
   })
 
   test('one that names none speaks for all', () => {
@@ -215,15 +215,30 @@ describe('settings that make no sense', () => {
     ['a public address without tokens', { tokens: [] }, '0.0.0.0', /no tokens.*other machines/],
     ['a public address that is open', { tokens: [], isOpen: true }, '192.168.1.4', /cannot be open/],
     ['every address of IPv6', { tokens: [], isOpen: true }, '::', /cannot be open/],
-    ['loopback with neither', { tokens: [] }, '127.0.0.1', /no tokens, and nobody could use it/],
-    ['both', { tokens, isOpen: true }, '127.0.0.1', /asks for no tokens/],
+    [
+      'loopback with neither',
+      { tokens: [] },
+      '127.0.0.1',
+      /no tokens are configured, and no client could use the server/,
+    ],
+    ['both', { tokens, isOpen: true }, '127.0.0.1', /uses no tokens/],
     ['a short token', { tokens: [{ ...trainer, token: 'fifteen-letters' }] }, '127.0.0.1', /"lab" is shorter than 16/],
     ['a token with a space', { tokens: [{ ...trainer, token: 'sixteen letters!' }] }, '127.0.0.1', /cannot be sent/],
     ['a token without a scope', { tokens: [{ ...trainer, scopes: [] }] }, '127.0.0.1', /no scope/],
-    ['nodes of a trainer', { tokens: [{ ...trainer, nodes: ['a'] }] }, '127.0.0.1', /"lab" names nodes, and has not/],
-    ['no nodes at all', { tokens: [{ ...node, nodes: [] }] }, '127.0.0.1', /"nodes" may speak for no node/],
-    ['one name twice', { tokens: [trainer, { ...node, name: 'lab' }] }, '127.0.0.1', /two tokens are named "lab"/],
-    ['one token twice', { tokens: [trainer, { ...node, token: trainer.token }] }, '127.0.0.1', /the same as another/],
+    [
+      'nodes of a trainer',
+      { tokens: [{ ...trainer, nodes: ['a'] }] },
+      '127.0.0.1',
+      /"lab" lists nodes, but does not have/,
+    ],
+    ['no nodes at all', { tokens: [{ ...node, nodes: [] }] }, '127.0.0.1', /"nodes" has an empty list of nodes/],
+    ['one name twice', { tokens: [trainer, { ...node, name: 'lab' }] }, '127.0.0.1', /two tokens have the name "lab"/],
+    [
+      'one token twice',
+      { tokens: [trainer, { ...node, token: trainer.token }] },
+      '127.0.0.1',
+      /the same value as another/,
+    ],
   ]
   test.each(rows)('%s', (_, options, host, message) => {
     const failure = failureOf(() => createAccess(options, host))

@@ -5,7 +5,7 @@ import { createApp } from '../app.ts'
 import type { ServerDeps } from '../deps.ts'
 
 function appWhoseDatabaseThrows(error: Error) {
-  const db = new Proxy(
+  const dispatch = new Proxy(
     {},
     {
       get() {
@@ -13,7 +13,7 @@ function appWhoseDatabaseThrows(error: Error) {
       },
     },
   )
-  const deps = { database: { db }, clock: { now: () => 0 }, monotonic: () => 0, logger: pino({ level: 'silent' }) }
+  const deps = { dispatch, clock: { now: () => 0 }, monotonic: () => 0, logger: pino({ level: 'silent' }) }
   return createApp(deps as unknown as ServerDeps, { access: createAccess({ tokens: [], isOpen: true }, '127.0.0.1') })
 }
 

@@ -390,17 +390,17 @@ describe('TLS', () => {
 
     const junk = join(dir, 'junk.pem')
     await writeFile(junk, 'not a key', { mode: 0o600 })
-    await failing({ ...files, keyFile: junk }, /no certificate with its key in PEM/)
+    await failing({ ...files, keyFile: junk }, /not a certificate and its key in PEM/)
 
     const [otherCert, otherKey] = [join(dir, 'other-cert.pem'), join(dir, 'other-key.pem')]
     makeCertificate(otherCert, otherKey)
-    await failing({ certFile: files.certFile, keyFile: otherKey }, /no certificate with its key/)
+    await failing({ certFile: files.certFile, keyFile: otherKey }, /not a certificate and its key/)
 
     await chmod(otherKey, 0o644)
-    await failing({ certFile: otherCert, keyFile: otherKey }, /can be read or written by everybody.*chmod 600/)
+    await failing({ certFile: otherCert, keyFile: otherKey }, /readable or writable by every user.*chmod 600/)
     const link = join(dir, 'link.pem')
     await symlink(otherKey, link)
-    await failing({ certFile: otherCert, keyFile: link }, /everybody/)
+    await failing({ certFile: otherCert, keyFile: link }, /every user/)
     await chmod(otherKey, 0o640)
     await (await start({ certFile: otherCert, keyFile: link })).close()
 

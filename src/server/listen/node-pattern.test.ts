@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { matchesNode, speaksFor } from './node-pattern.ts'
+import { matchesNode, mayActFor } from './node-pattern.ts'
 
 test.each([
   ['gpu-1', 'gpu-1', true],
@@ -40,8 +40,8 @@ test('matchesNode() agrees with a regular expression that says the same', () => 
   )
 })
 
-test('speaksFor() takes any of several patterns, and all names where there are none', () => {
-  expect(speaksFor(['a', 'b-*'], 'b-1')).toBe(true)
-  expect(speaksFor(['a', 'b-*'], 'c')).toBe(false)
-  expect(speaksFor(undefined, 'c')).toBe(true)
+test('mayActFor() takes any of several patterns, and all names where there are none', () => {
+  expect(mayActFor(['a', 'b-*'], 'b-1')).toBe(true)
+  expect(mayActFor(['a', 'b-*'], 'c')).toBe(false)
+  expect(mayActFor(undefined, 'c')).toBe(true)
 })

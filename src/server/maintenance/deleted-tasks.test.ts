@@ -14,7 +14,7 @@ import { type Clock, systemClock } from '../../lib/async/clock.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import type { SessionOrder } from '../../model/session-order.ts'
 import { openDatabase } from '../../store/database.ts'
-import { createDispatch } from '../../store/dispatch/port.ts'
+import { Dispatch } from '../../store/dispatch/port.ts'
 
 const byTask = (id: string) => ({ params: { task_id: id } })
 const bySession = ({ sessionId }: SessionOrder) => ({ params: { session_id: sessionId } })
@@ -214,7 +214,7 @@ describe('retention', () => {
     {
       await using database = await openDatabase(place)
       const monotonic = () => performance.now()
-      const dispatch = createDispatch({ database, clock: systemClock, monotonic, ids: randomIds(Date.now) })
+      const dispatch = new Dispatch({ database, clock: systemClock, monotonic, ids: randomIds(Date.now) })
       expect(await dispatch.deleteTask('half')).toMatchObject({ kind: 'deleted' })
     }
     expect(await filesOf(at.dir)).toHaveLength(9)

@@ -25,7 +25,7 @@ test('long results are looked at as closely as short ones, several at a time', a
   const wrong = check(long({ loss_mask: [1] }))
   await expect(wrong).rejects.toMatchObject({ failure: { code: 'request.malformed', status: 422 } })
   const other = checker.check(long(), { ...outcome, sessionId: 'ses_2' }, PARAM)
-  await expect(other).rejects.toThrow('is that of session ses_1')
+  await expect(other).rejects.toThrow('belongs to session ses_1')
 })
 
 test('others are served while a long one is looked at', async () => {

@@ -7,14 +7,14 @@ import { holdsMoreMembersThan } from '../../lib/json/json-depth.ts'
 import { type Failure, RolloutError } from '../../model/failure.ts'
 import { type PostedOutcome, toOutcome } from './to-outcome.ts'
 
-/** A result as it is posted by nodes that are not ours: what the server needs of it, or why it is not one. */
+/** A result posted by an NVIDIA Polar node: the fields that the server uses, or why the body is invalid. */
 export type PostedReading =
   | {
       kind: 'read'
-      /** Absent or empty: the result does not say. */
+      /** Undefined or empty if the result has none. */
       nodeId: string | undefined
       outcome: PostedOutcome
-      /** The JSON of the whole result, with the defaults filled in, as it is stored. */
+      /** JSON of the whole result with defaults filled in, as it is stored. */
       compressed: Uint8Array<ArrayBuffer>
     }
   | { kind: 'invalid'; problems: Problem[] }
@@ -22,7 +22,7 @@ export type PostedReading =
 
 const compress = promisify(zstdCompress)
 
-/** Parses, checks and compresses a posted result. Runs in a thread for all but short ones. */
+/** Parses, validates and compresses a posted result. Runs in a worker thread for long ones. */
 export async function readPostedResult(text: Buffer): Promise<PostedReading> {
   try {
     if (holdsMoreMembersThan(text, MOST_RESULT_MEMBERS)) {

@@ -18,7 +18,7 @@ await copyDatabase(join(dir, 'database'))
 const database = await openDatabase({ dir: join(dir, 'database') })
 const files = await openFileStore({ dir: join(dir, 'files'), clock: systemClock })
 const desk = new DispatchDesk(database)
-const deps = { database, files, logger: pino({ level: 'silent' }) }
+const deps = { dispatch: desk.dispatch, files, logger: pino({ level: 'silent' }) }
 afterAll(async () => {
   await database[Symbol.asyncDispose]()
   await rm(dir, { recursive: true, force: true })

@@ -345,7 +345,7 @@ describe('results', () => {
       { session_id: orders[0]!.sessionId, status: 'ERROR', failure: { code: 'store.corrupt' } },
       { session_id: orders[1]!.sessionId, status: 'COMPLETED' },
     ])
-    expect(at.problems.splice(0).map(({ msg }) => msg)).toEqual(['the result of a session cannot be read'])
+    expect(at.problems.splice(0).map(({ msg }) => msg)).toEqual(['stored session result cannot be read'])
   })
 
   test('of an unknown task are not found', async () => {

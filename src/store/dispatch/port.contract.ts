@@ -10,22 +10,23 @@ import {
 } from '../../../test/support/dispatch-desk.ts'
 import { anySteps, playSteps } from '../../../test/support/dispatch-random.ts'
 import type { Database } from '../database.ts'
-import { describeAsking } from './contracts/asking.contract.ts'
-import { reviveCallback, settleCallback, takeCallbacks } from './commands/callbacks.ts'
-import { describeDeleting } from './contracts/deleting.contract.ts'
+import { claimCallbacks, requeueCallback, settleCallback } from './commands/callbacks.ts'
+import { drainNode, putNode, removeIdleNode, touchNode } from './commands/nodes.ts'
+import { describeDeletion } from './contracts/deletion.contract.ts'
+import { describeNodes } from './contracts/nodes.contract.ts'
+import { describeQueries } from './contracts/queries.contract.ts'
+import { describeTaskCommands } from './contracts/task-commands.contract.ts'
 import { readEvents } from './queries/events.ts'
-import { drainNode, findNode, listNodes, putNode, removeIdleNode, touchNode } from './queries/nodes.ts'
-import { describeNodes } from './queries/nodes.contract.ts'
+import { findNode, listNodes } from './queries/nodes.ts'
 import { countOpen, listTaskSessions } from './queries/sessions.ts'
 import { findTask, listTasks } from './queries/tasks.ts'
-import { describeReading } from './contracts/reading.contract.ts'
 
 const held = (lease: object) => ({ ...lease, kind: 'held' })
 const accepted = { kind: 'accepted', isRefilled: false, taskStatus: 'running' }
 const completed = { ...accepted, taskStatus: 'completed' }
 const stale = { kind: 'refused', reason: 'stale' }
 
-/** What every database must make of it. */
+/** Behaviour of Dispatch on every database. */
 export function describeDispatch(name: string, open: () => Promise<Database>): void {
   describe(`dispatch on ${name}`, () => {
     let database: Database
@@ -38,10 +39,10 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       await desk.clear()
     })
     afterAll(() => database?.[Symbol.asyncDispose]())
-    describeAsking(() => database)
-    describeDeleting(() => database)
+    describeTaskCommands(() => database)
+    describeDeletion(() => database)
     describeNodes(() => database)
-    describeReading(() => database)
+    describeQueries(() => database)
 
     const statusOf = async (id: string) => {
       const { status, ended, valid, failed, cancelled, refills } = (await findTask(database.db, id))!
@@ -190,7 +191,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(answers.slice(60)).toEqual(Array.from({ length: 20 }, () => stale))
         expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 4, valid: 4 })
         expect(await database.db.selectFrom('results').selectAll().execute()).toHaveLength(4)
-        expect(await takeCallbacks(database.db, { claimMs: 10, limit: 10 }, desk.wall)).toHaveLength(1)
+        expect(await claimCallbacks(database.db, { claimMs: 10, limit: 10 }, desk.wall)).toHaveLength(1)
       })
 
       test('the same result again is known; of another node, session or attempt it is refused', async () => {
@@ -267,7 +268,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.end(leased!)).toEqual({ kind: 'refused', reason: 'cancelled' })
         expect(await desk.dispatch.release('n1', [leased!])).toEqual([])
         expect(await desk.take(4)).toEqual([])
-        expect(await takeCallbacks(database.db, { claimMs: 1, limit: 9 }, desk.wall)).toHaveLength(1)
+        expect(await claimCallbacks(database.db, { claimMs: 1, limit: 9 }, desk.wall)).toHaveLength(1)
       })
 
       test('a session ends alone, and the task with its last one', async () => {
@@ -422,7 +423,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       test('a callback is one server’s at a time, comes again when it is not settled, and may be given up', async () => {
         await desk.submit('t', 1, { callback_url: 'http://trainer.test/' })
         await desk.end((await desk.take(1))[0]!)
-        const take = (now: number) => takeCallbacks(database.db, { claimMs: 100, limit: 5 }, now)
+        const take = (now: number) => claimCallbacks(database.db, { claimMs: 100, limit: 5 }, now)
         const [due] = await take(desk.wall)
         expect(due).toMatchObject({ taskId: 't', url: 'http://trainer.test/', tries: 1 })
         expect(await take(desk.wall + 99)).toEqual([])
@@ -432,8 +433,8 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await take(desk.wall + 1000)).toMatchObject([{ tries: 3 }])
         await settleCallback(database.db, due!.id, { kind: 'dead', error: 'gone' })
         expect(await take(desk.wall + 1e9)).toEqual([])
-        expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(true)
-        expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(false)
+        expect(await requeueCallback(database.db, due!.id, desk.wall)).toBe(true)
+        expect(await requeueCallback(database.db, due!.id, desk.wall)).toBe(false)
         expect(await take(desk.wall)).toMatchObject([{ tries: 1 }])
         // The clock was ahead, and has been set back.
         expect(await take(desk.wall - 3_600_000)).toMatchObject([{ tries: 2 }])

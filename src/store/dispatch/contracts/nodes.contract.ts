@@ -9,14 +9,15 @@ import {
   toLease,
 } from '../../../../test/support/dispatch-desk.ts'
 import type { Database } from '../../database.ts'
-import type { Lease } from '../port.ts'
-import { readEvents } from './events.ts'
-import { findKnownFiles } from './known-files.ts'
-import { drainNode, findNode } from './nodes.ts'
-import { countOpen, findArtifact, findSession, listArtifacts } from './sessions.ts'
-import { findTask, listEndings } from './tasks.ts'
+import { drainNode } from '../commands/nodes.ts'
+import { readEvents } from '../queries/events.ts'
+import { findKnownFiles } from '../queries/known-files.ts'
+import { findNode } from '../queries/nodes.ts'
+import { countOpen, findArtifact, findSession, listArtifacts } from '../queries/sessions.ts'
+import { findTask, listEndings } from '../queries/tasks.ts'
+import type { Lease } from '../types.ts'
 
-/** What nodes say, and what becomes of it. */
+/** Joining, leasing, renewing, failures, results and affinity. */
 export function describeNodes(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk

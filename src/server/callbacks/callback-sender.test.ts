@@ -14,7 +14,7 @@ import { DispatchDesk } from '../../../test/support/dispatch-desk.ts'
 import { type Clock, systemClock } from '../../lib/async/clock.ts'
 import { OwnAddresses } from '../../lib/net/own-addresses.ts'
 import { openDatabase } from '../../store/database.ts'
-import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCallbacks } from './callback-pump.ts'
+import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCallbacks } from './callback-sender.ts'
 
 const SECRET = 'whsec-of-the-test'
 const dir = await mkdtemp(join(tmpdir(), 'polar-callbacks-'))
@@ -88,7 +88,7 @@ function resultOf(taskId: string): Buffer {
 
 function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) {
   const deps = {
-    db: database.db,
+    dispatch: desk.dispatch,
     clock: fast,
     logger: pino({ level: 'silent' }),
     random: () => 0.5,
@@ -242,7 +242,7 @@ describe('a trainer that fails', () => {
     await end('t', trainer.url)
     await expectState('t', 'dead')
     expect(trainer.received).toHaveLength(3)
-    expect(await rowOf('t')).toMatchObject({ tries: 3, last_error: `answered with ${status}` })
+    expect(await rowOf('t')).toMatchObject({ tries: 3, last_error: `responded with ${status}` })
   })
 
   test('by closing the connection, or not listening, is given up after all its attempts', async () => {
@@ -274,12 +274,12 @@ describe('a trainer that fails', () => {
     desk.wall = stopped.now()
     open(start({}, { clock: stopped }))
     await end('t', trainer.url)
-    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('answered with 503'), {
+    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('responded with 503'), {
       timeout: 20_000,
     })
     expect((await rowOf('t')).next_at).toBe(stopped.now() + 1_234_000)
     await database.db.updateTable('callbacks').set({ next_at: stopped.now(), last_error: null }).execute()
-    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('answered with 503'), {
+    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('responded with 503'), {
       timeout: 20_000,
     })
     expect((await rowOf('t')).next_at).toBe(stopped.now() + 1_500_000)
@@ -425,7 +425,7 @@ describe('a name', () => {
     await end('t', `http://a.lab.example:${trainer.port}/done`)
     await expectState('t', 'dead')
     expect(trainer.received).toEqual([])
-    expect((await rowOf('t')).last_error).toMatch(/not an allowed host: a\.lab\.example leads to/)
+    expect((await rowOf('t')).last_error).toMatch(/host is not allowed: a\.lab\.example resolves to/)
   })
 
   test('that nobody knows may be known later', async () => {
@@ -516,15 +516,15 @@ test('a task that is gone, or whose result cannot be read, is no fault of its tr
   await end('later', trainer.url)
   await expectState('gone', 'dead')
   await expectState('later', 'delivered')
-  expect((await rowOf('gone')).last_error).toBe('the task is not over, or not here any more')
+  expect((await rowOf('gone')).last_error).toBe('the task runs again or was deleted')
 })
 
 test('submit refuses what would never be called, and says what would', () => {
   expect(() => assertCallbackAllowed('http://127.0.0.1:1/x', {})).not.toThrow()
   expect(() => assertCallbackAllowed('http://10.0.0.1/', {})).toThrow(
-    /the address 10\.0\.0\.1 is not among them.*loopback/,
+    /address 10\.0\.0\.1 is not in the list.*loopback/,
   )
-  expect(() => assertCallbackAllowed('http://x/', { allowedHosts: [] })).toThrow(/Allowed are none/)
+  expect(() => assertCallbackAllowed('http://x/', { allowedHosts: [] })).toThrow(/Allowed hosts are none/)
 })
 
 test('a server that is killed after sending sends again when it is back, with the same delivery id', async () => {

@@ -2,13 +2,14 @@ import { beforeEach, describe, expect, test } from 'vitest'
 import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
 import { auditBooks } from '../../../../test/support/dispatch-books.ts'
 import type { Database } from '../../database.ts'
-import { settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import { claimCallbacks, settleCallback } from '../commands/callbacks.ts'
+import { putQuota } from '../commands/put-quota.ts'
 import { countOpen, findSession, listTaskSessions } from '../queries/sessions.ts'
 import { findTask, listEndings, listTasks } from '../queries/tasks.ts'
-import { listQuotas, putQuota } from '../queries/quotas.ts'
+import { listQuotas } from '../queries/quotas.ts'
 
-/** What a trainer may ask for besides submitting and cancelling. */
-export function describeAsking(open: () => Database): void {
+/** Retries, updates, quotas and tombstones. */
+export function describeTaskCommands(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk
   beforeEach(async () => {
@@ -20,7 +21,7 @@ export function describeAsking(open: () => Database): void {
     const { status, ended, valid, usable, failed, cancelled } = (await findTask(database.db, id))!
     return { status, ended, valid, usable, failed, cancelled }
   }
-  const calls = () => takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+  const calls = () => claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
 
   describe('making again', () => {
     test('what infrastructure spoilt is made again, the policy’s own endings stand, and the trainer is told twice', async () => {

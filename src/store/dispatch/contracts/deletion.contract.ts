@@ -3,8 +3,8 @@ import { beforeEach, describe, expect, test } from 'vitest'
 import { auditBooks } from '../../../../test/support/dispatch-books.ts'
 import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
 import type { Database } from '../../database.ts'
-import type { ArtifactReference } from '../port.ts'
-import { reviveCallback, settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import type { ArtifactReference } from '../types.ts'
+import { claimCallbacks, requeueCallback, settleCallback } from '../commands/callbacks.ts'
 import { readEvents } from '../queries/events.ts'
 import { findKnownFiles } from '../queries/known-files.ts'
 import { findSession, listSessions } from '../queries/sessions.ts'
@@ -13,8 +13,8 @@ import { findTask, listEndings, listTasks } from '../queries/tasks.ts'
 const DAY = 86_400_000
 const unknown = { kind: 'refused', reason: 'unknown-session' }
 
-/** What goes, what stays, and what is remembered. */
-export function describeDeleting(open: () => Database): void {
+/** Reruns, deletion and retention. */
+export function describeDeletion(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk
   beforeEach(async () => {
@@ -45,7 +45,7 @@ export function describeDeleting(open: () => Database): void {
       expect(await listEndings(database.db, 't~1', { limit: 9 })).toEqual(endings)
       expect(await listEndings(database.db, 't', { limit: 9 })).toEqual([])
       // A trainer that asks for new results is not told of the old ones.
-      expect(await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall + DAY)).toEqual([])
+      expect(await claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall + DAY)).toEqual([])
     })
 
     test('each run has a number, and ids that are taken are passed by', async () => {
@@ -258,7 +258,7 @@ export function describeDeleting(open: () => Database): void {
 
     test('leaves alone what runs, what was made to run again, and what a trainer has still to be told', async () => {
       await finish('told', 1, { callback: 'http://trainer.test/' })
-      const [call] = await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+      const [call] = await claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
       await settleCallback(database.db, call!.id, { kind: 'delivered' })
       await finish('owed', 1, { callback: 'http://trainer.test/' })
       await desk.submit('again', 1)
@@ -269,9 +269,9 @@ export function describeDeleting(open: () => Database): void {
       const policy = { olderThanMs: DAY, maxBytes: 0, keepAtLeastMs: 0 }
       expect(await desk.dispatch.retire(policy)).toEqual(['told'])
       expect(await desk.dispatch.retire(policy)).toEqual([])
-      const [owed] = await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+      const [owed] = await claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
       await settleCallback(database.db, owed!.id, { kind: 'dead', error: 'nobody there' })
-      expect(await reviveCallback(database.db, owed!.id, desk.wall)).toBe(true)
+      expect(await requeueCallback(database.db, owed!.id, desk.wall)).toBe(true)
       expect(await desk.dispatch.retire(policy)).toEqual([])
       await settleCallback(database.db, owed!.id, { kind: 'dead', error: 'nobody there' })
       expect(await desk.dispatch.retire(policy)).toEqual(['owed'])
@@ -316,7 +316,7 @@ export function describeDeleting(open: () => Database): void {
       const sizes: number[] = []
       for (let day = 0; day < 40; day += 1) {
         for (let i = 0; i < 5; i += 1) await finish(`d${day}-${i}`, 2, { callback: 'http://trainer.test/' })
-        for (const { id } of await takeCallbacks(database.db, { claimMs: 1e9, limit: 99 }, desk.wall)) {
+        for (const { id } of await claimCallbacks(database.db, { claimMs: 1e9, limit: 99 }, desk.wall)) {
           await settleCallback(database.db, id, { kind: 'delivered' })
         }
         while ((await desk.dispatch.retire(policy)).length > 0);

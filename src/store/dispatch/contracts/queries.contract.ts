@@ -1,15 +1,17 @@
 import { once } from 'node:events'
 import { beforeEach, describe, expect, test } from 'vitest'
 import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
-import { type Database, isAway } from '../../database.ts'
-import { findCallback, listCallbacks, settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import type { Database } from '../../database.ts'
+import { isUnavailable } from '../../store-errors.ts'
+import { claimCallbacks, settleCallback } from '../commands/callbacks.ts'
 import { openChanges } from '../internal/changes.ts'
+import { findCallback, listCallbacks } from '../queries/callbacks.ts'
 import { newestCursor, readEvents } from '../queries/events.ts'
 import { listSessions, listTaskSessions } from '../queries/sessions.ts'
 import { listRunning, listTasks } from '../queries/tasks.ts'
 
-/** What people and programs look at. */
-export function describeReading(open: () => Database): void {
+/** Lists, events and change notifications. */
+export function describeQueries(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk
   beforeEach(async () => {
@@ -93,7 +95,7 @@ export function describeReading(open: () => Database): void {
         await desk.submit(id, 1, { callback_url: `http://trainer.test/${id}` })
         await desk.end((await desk.take(1))[0]!)
       }
-      const due = await takeCallbacks(database.db, { claimMs: 5, limit: 9 }, desk.wall)
+      const due = await claimCallbacks(database.db, { claimMs: 5, limit: 9 }, desk.wall)
       await settleCallback(database.db, due[0]!.id, { kind: 'dead', error: 'gone' })
       await settleCallback(database.db, due[1]!.id, { kind: 'delivered' })
       expect(await listCallbacks(database.db, { state: 'dead', limit: 9 })).toEqual({
@@ -194,15 +196,15 @@ export function describeReading(open: () => Database): void {
     })
   })
 
-  test('isAway() tells a database that is gone from a statement that is wrong', async () => {
-    expect(isAway(Object.assign(new Error('x'), { code: 'ECONNREFUSED' }))).toBe(true)
-    expect(isAway(Object.assign(new Error('x'), { code: '57P01' }))).toBe(true)
-    expect(isAway(new Error('Connection terminated unexpectedly'))).toBe(true)
+  test('isUnavailable() tells a database that is gone from a statement that is wrong', async () => {
+    expect(isUnavailable(Object.assign(new Error('x'), { code: 'ECONNREFUSED' }))).toBe(true)
+    expect(isUnavailable(Object.assign(new Error('x'), { code: '57P01' }))).toBe(true)
+    expect(isUnavailable(new Error('Connection terminated unexpectedly'))).toBe(true)
     const wrong = await database.db
       .selectFrom('none' as 'tasks')
       .selectAll()
       .execute()
       .catch((error: unknown) => error)
-    expect(isAway(wrong)).toBe(false)
+    expect(isUnavailable(wrong)).toBe(false)
   })
 }
