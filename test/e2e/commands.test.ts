@@ -298,7 +298,7 @@ else
       }
       expect([misnamed.code, misnamed.stderr]).toEqual([
         3,
-        expect.stringMatching(/made out to another name: use that name/),
+        expect.stringMatching(/is for another host name: use that name/),
       ])
       expect([plain.code, plain.stderr]).toEqual([3, expect.stringMatching(/begins with https:\/\//)])
     })

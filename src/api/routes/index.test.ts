@@ -171,7 +171,7 @@ describe('every route', () => {
 })
 
 function unheardOf(where: string) {
-  return { loc: [where, 'unheard_of'], msg: 'there is no such field', type: 'extra_forbidden' }
+  return { loc: [where, 'unheard_of'], msg: 'unknown field', type: 'extra_forbidden' }
 }
 
 /** A valid body with one thing wrong somewhere. */

@@ -1,6 +1,6 @@
 import type { Logger } from 'pino'
 import { pause } from '../../client/send.ts'
-import { mistrustOf } from '../../client/server-error.ts'
+import { certificateHint } from '../../client/server-error.ts'
 import type { Clock } from '../../lib/async/clock.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { Backoff } from './backoff.ts'
@@ -89,7 +89,7 @@ export class Membership {
 
 /** Which authorities a process trusts is said when it starts, so waiting would not help. */
 function isMistrusted(error: unknown): boolean {
-  return error instanceof RolloutError && mistrustOf(error.cause) !== undefined
+  return error instanceof RolloutError && certificateHint(error.cause) !== undefined
 }
 
 function saysReplaced(error: unknown): error is RolloutError {

@@ -1,7 +1,7 @@
 import { zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { afterAll, expect, test } from 'vitest'
 import { makeOutcome, makeResult } from '../../../test/support/rollout-server.ts'
-import { MOST_RESULT_MEMBERS, PostedResult } from '../../api/routes/node-routes.ts'
+import { MAX_RESULT_MEMBERS, PostedResult } from '../../api/routes/node-routes.ts'
 import { TaskRequest } from '../../model/task.ts'
 import { createResultChecker } from './check-result.ts'
 
@@ -73,6 +73,6 @@ test('a posted result that is no JSON, nests too deep or holds too many lists is
   }
   expect(await failureOf('{')).toMatchObject({ code: 'request.malformed', status: 400 })
   expect(await failureOf('['.repeat(300_000))).toMatchObject({ message: expect.stringContaining('nests deeper') })
-  const many = `[${'[],'.repeat(MOST_RESULT_MEMBERS)}1]`
+  const many = `[${'[],'.repeat(MAX_RESULT_MEMBERS)}1]`
   expect(await failureOf(many)).toMatchObject({ message: expect.stringContaining('lists') })
 })

@@ -1,6 +1,6 @@
 import { promisify } from 'node:util'
 import { zstdDecompress } from 'node:zlib'
-import { MOST_RESULT_MEMBERS, MOST_RESULT_VALUES } from '../../api/routes/node-routes.ts'
+import { MAX_RESULT_MEMBERS, MAX_RESULT_VALUES } from '../../api/routes/node-routes.ts'
 import { holdsMoreMembersThan, holdsMoreValuesThan, nestsDeeperThan } from '../../lib/json/json-depth.ts'
 import { endsWithZstdFrame } from '../../lib/archive/zstd-frames.ts'
 import { SessionResult } from '../../model/session.ts'
@@ -38,9 +38,9 @@ export async function findResultProblem(
     return isLong ? 'too-long' : { wrong: 'is not compressed with zstd' }
   }
   if (nestsDeeperThan(text, MAX_JSON_DEPTH)) return { wrong: `nests deeper than ${MAX_JSON_DEPTH} levels` }
-  if (holdsMoreValuesThan(text, MOST_RESULT_VALUES)) return { wrong: `holds more than ${MOST_RESULT_VALUES} values` }
-  if (holdsMoreMembersThan(text, MOST_RESULT_MEMBERS)) {
-    return { wrong: `holds more than ${MOST_RESULT_MEMBERS} objects, lists and keys` }
+  if (holdsMoreValuesThan(text, MAX_RESULT_VALUES)) return { wrong: `holds more than ${MAX_RESULT_VALUES} values` }
+  if (holdsMoreMembersThan(text, MAX_RESULT_MEMBERS)) {
+    return { wrong: `holds more than ${MAX_RESULT_MEMBERS} objects, lists and keys` }
   }
   let value: unknown
   try {

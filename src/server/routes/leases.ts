@@ -1,5 +1,5 @@
 import { MIB } from '../../api/route.ts'
-import { MOST_INLINE_BYTES } from '../../api/routes/lease-routes.ts'
+import { MAX_INLINE_BYTES } from '../../api/routes/lease-routes.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { Lease, LeaseResponse, NodeMembership, RenewalOutcome } from '../../store/dispatch/port.ts'
 import type { ServerDeps, Some } from '../deps.ts'
@@ -33,7 +33,7 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
         lease_ms: leaseMs,
         outcomes: joined.outcomes.map(toOutcome),
         max_part_bytes: PART_BYTES,
-        max_inline_bytes: MOST_INLINE_BYTES,
+        max_inline_bytes: MAX_INLINE_BYTES,
       }
     },
     async leaseSessions({ params, body, signal }) {
