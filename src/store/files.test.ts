@@ -188,7 +188,7 @@ describe('an upload', () => {
     await expect(append(0, cutBody(bytes, 2_000_000))).rejects.toMatchObject({ code: 'request.malformed' })
     expect(await store.find('n1', uploadId)).toMatchObject({ offset: 0 })
     await append(0, bodyOf(bytes.subarray(0, 1_000_000)))
-    await expect(append(1_000_000, cutBody(bytes.subarray(1_000_000), 1_500_000))).rejects.toThrow(/cut off/)
+    await expect(append(1_000_000, cutBody(bytes.subarray(1_000_000), 1_500_000))).rejects.toThrow(/truncated/)
     const wrong = append(1_000_000, bodyOf(randomBytes(1_500_000)), digestOf(bytes))
     expect(await failureOf(wrong)).toMatchObject({ code: 'request.malformed', status: 422 })
     const long = append(1_000_000, bodyOf(randomBytes(2_000_001)))
@@ -203,7 +203,10 @@ describe('an upload', () => {
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(randomBytes(500)))
     const last = await failureOf(store.append('n1', uploadId, 500, bodyOf(bytes.subarray(500))))
-    expect(last).toMatchObject({ code: 'request.conflict', message: expect.stringMatching(/begins anew/) })
+    expect(last).toMatchObject({
+      code: 'request.conflict',
+      message: expect.stringMatching(/send it again from byte 0/),
+    })
     expect(await store.find('n1', uploadId)).toMatchObject({ offset: 0, isComplete: false })
     expect((await failureOf(store.keep('n1', uploadId, { kind: 'result' }))).code).toBe('request.conflict')
     await upload(bytes)

@@ -128,7 +128,7 @@ test('what comes after the close is not lost in silence, except a delivery', asy
     expect(log.broken).toMatchObject({ code: 'internal.bug' })
     await expect
       .poll(async () => (await createCallLogReader({ dir }).load(OPENING.id)).incompleteReasons)
-      .toEqual([expect.stringContaining('was closed before its last record came')])
+      .toEqual([expect.stringContaining('was closed before its last record was appended')])
   })
 })
 
