@@ -10,34 +10,10 @@ import { assertDigest, FOLDERS } from './files/layout.ts'
 import { openKept } from './files/read-file.ts'
 import { removeKept } from './files/remove.ts'
 import { sweepUnknown, sweepUploads } from './files/sweep.ts'
-import { toState, UploadTable, type UploadRecord } from './files/uploads.ts'
+import type { KeepAs, OpenFile, UploadInput, UploadState } from './files/types.ts'
+import { toState, type UploadRecord, UploadTable } from './files/uploads.ts'
 
-export interface UploadInput {
-  nodeId: string
-  sessionId: string
-  attempt: number
-  /** Size of the file. `digest`: `sha256:` and hexadecimal digits, of the whole file. */
-  bytes: number
-  digest: string
-}
-
-export interface UploadState extends UploadInput {
-  uploadId: string
-  /** Number of bytes on disk; the next part starts here. */
-  offset: number
-  /** All bytes are stored, and their digest matches. */
-  isComplete: boolean
-}
-
-export type KeepAs = { kind: 'result' } | { kind: 'artifact'; path: string }
-
-export interface OpenFile {
-  /** Size of the stream. */
-  bytes: number
-  /** Size of the whole file. */
-  totalBytes: number
-  stream: ReadableStream<Uint8Array>
-}
+export type { UploadState } from './files/types.ts'
 
 /**
  * Results, artifacts and unfinished uploads, in a directory that any number of servers may share. Stored data is on disk when a

@@ -24,7 +24,7 @@ export function describeSessionStore(
   create: (dir: string) => { store: SessionStore; reader: SessionReader },
 ): void {
   describe(name, () => {
-    test('gives back every session as it was appended', async () => {
+    test('load() returns every session as it was appended', async () => {
       await fc.assert(
         fc.asyncProperty(anySteps, async (steps) => {
           await inScratch(async (dir) => {
@@ -45,7 +45,7 @@ export function describeSessionStore(
       )
     })
 
-    test('shows a session that is not closed, without calling it complete', async () => {
+    test('load() returns an open session as incomplete', async () => {
       await inScratch(async (dir) => {
         const { store, reader } = create(dir)
         const log = await store.open(OPENING)
@@ -59,7 +59,7 @@ export function describeSessionStore(
       })
     })
 
-    test('lists sessions by when they were created', async () => {
+    test('list() orders sessions by creation time', async () => {
       await inScratch(async (dir) => {
         const { store, reader } = create(dir)
         expect(await reader.list()).toEqual([])
@@ -70,7 +70,7 @@ export function describeSessionStore(
       })
     })
 
-    test('closes what is still open when it is disposed, and closing twice is harmless', async () => {
+    test('disposing closes open logs, and closing twice is harmless', async () => {
       await inScratch(async (dir) => {
         const { store, reader } = create(dir)
         const log = await store.open(OPENING)
@@ -80,7 +80,7 @@ export function describeSessionStore(
       })
     })
 
-    test('refuses to load a session that is not there', async () => {
+    test('load() refuses an unknown session', async () => {
       await inScratch(async (dir) => {
         const { reader } = create(dir)
         await expect(reader.load('nobody')).rejects.toMatchObject({ failure: { code: 'store.unavailable' } })

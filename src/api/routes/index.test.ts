@@ -77,36 +77,39 @@ async function firstOf(result: unknown): Promise<unknown> {
 const RUNS = 12
 
 describe('every route', () => {
-  test.each(all)('%s: what a caller writes is what the handler sees, and back', async (name, route) => {
-    const exchange: Exchange = { seen: [], answer: undefined }
-    const { app, bugs } = createEcho(exchange)
-    const client = createClientOf(routes, {
-      baseUrl: 'http://polar.test',
-      fetch: async (request) => app.fetch(request),
-    })
-    const call = client[name] as (input: unknown) => unknown
-    await fc.assert(
-      fc.asyncProperty(anyCallOf(route), anyAnswerOf(route), async (input, answer) => {
-        Object.assign(exchange, { seen: [], answer })
-        const received = await firstOf(call(input))
-        expect(bugs).toEqual([])
-        expect(exchange.seen).toEqual([
-          {
-            params: route.params?.parse(input.params) ?? {},
-            query: route.query?.parse(input.query) ?? {},
-            body: route.body?.kind === 'json' ? route.body.schema.parse(input.body) : input.body,
-          },
-        ])
-        if (route.answer.kind === 'bytes') expect(received).toEqual(answer)
-        else if (route.answer.kind === 'sse')
-          expect(received).toEqual({ id: '1-1', data: route.answer.schema.parse(answer) })
-        else expect(received).toEqual(route.answer.schema.parse(answer))
-      }),
-      { numRuns: RUNS },
-    )
-  })
+  test.each(all)(
+    '%s: the handler gets what the client sends, and the client what the handler returns',
+    async (name, route) => {
+      const exchange: Exchange = { seen: [], answer: undefined }
+      const { app, bugs } = createEcho(exchange)
+      const client = createClientOf(routes, {
+        baseUrl: 'http://polar.test',
+        fetch: async (request) => app.fetch(request),
+      })
+      const call = client[name] as (input: unknown) => unknown
+      await fc.assert(
+        fc.asyncProperty(anyCallOf(route), anyAnswerOf(route), async (input, answer) => {
+          Object.assign(exchange, { seen: [], answer })
+          const received = await firstOf(call(input))
+          expect(bugs).toEqual([])
+          expect(exchange.seen).toEqual([
+            {
+              params: route.params?.parse(input.params) ?? {},
+              query: route.query?.parse(input.query) ?? {},
+              body: route.body?.kind === 'json' ? route.body.schema.parse(input.body) : input.body,
+            },
+          ])
+          if (route.answer.kind === 'bytes') expect(received).toEqual(answer)
+          else if (route.answer.kind === 'sse')
+            expect(received).toEqual({ id: '1-1', data: route.answer.schema.parse(answer) })
+          else expect(received).toEqual(route.answer.schema.parse(answer))
+        }),
+        { numRuns: RUNS },
+      )
+    },
+  )
 
-  test.each(all)('%s: nothing that is malformed is ever our failure', async (_, route) => {
+  test.each(all)('%s: a malformed request never causes a 500', async (_, route) => {
     const { app, bugs } = createEcho({ seen: [], answer: undefined, isEmpty: true })
     const anyPath = fc
       .tuple(fc.string({ unit: 'binary', maxLength: 20 }), fc.boolean())
@@ -152,7 +155,7 @@ describe('every route', () => {
     },
   )
 
-  test.each(all)('%s: its examples are as its schemas say', (_, route) => {
+  test.each(all)('%s: its examples match its schemas', (_, route) => {
     const { body, answer } = route.examples ?? {}
     if (body !== undefined && route.body?.kind === 'json') route.body.schema.parse(body)
     if (answer !== undefined && route.answer.kind !== 'bytes') {
@@ -160,7 +163,7 @@ describe('every route', () => {
     }
   })
 
-  test('names each path and method once, and its parameters as its path does', () => {
+  test('each path and method is unique, and parameters match the path', () => {
     const places = all.map(([, { method, path }]) => `${method} ${path}`)
     expect(new Set(places).size).toBe(places.length)
     for (const [name, { path, params }] of all) {

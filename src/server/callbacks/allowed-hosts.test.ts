@@ -4,7 +4,7 @@ import { createAllowedHosts } from './allowed-hosts.ts'
 const loopback = createAllowedHosts(['loopback'])
 const lab = createAllowedHosts(['trainer.lab', 'hooks.lab:8443', '*.example.com', '10.1.2.3', '10.9.0.0/16'])
 
-describe('loopback alone, as by default', () => {
+describe('with the default list (loopback)', () => {
   test.each([
     'http://127.0.0.1:9000/done',
     'http://localhost/done',
@@ -20,7 +20,7 @@ describe('loopback alone, as by default', () => {
     'http://[::ffff:127.0.0.1]/',
     'http://[0:0:0:0:0:0:0:1]/',
     'http://127.0.0.1./',
-  ])('%s is called', (url) => {
+  ])('%s is allowed', (url) => {
     expect(loopback.refuseUrl(url)).toBeUndefined()
   })
 
@@ -73,17 +73,17 @@ describe('loopback alone, as by default', () => {
     'http://',
     '',
     'http://local host/',
-  ])('%s is not', (url) => {
+  ])('%s is refused', (url) => {
     expect(loopback.refuseUrl(url)).toEqual(expect.any(String))
   })
 
-  test('full-width digits are the address that they look like', () => {
+  test('full-width digits are normalised to an address', () => {
     expect(loopback.refuseUrl('http://①⑥⑨.②⑤④.①⑥⑨.②⑤④/')).toMatch(/169\.254\.169\.254/)
     expect(loopback.refuseUrl('http://①②⑦.⓪.⓪.①/')).toBeUndefined()
   })
 })
 
-describe('a list', () => {
+describe('with a list', () => {
   test.each([
     'http://trainer.lab/',
     'http://trainer.lab:1234/x?y=z',
@@ -94,7 +94,7 @@ describe('a list', () => {
     'http://10.1.2.3:5000/',
     'http://[::ffff:10.1.2.3]/',
     'http://10.9.255.1/',
-  ])('%s is called', (url) => {
+  ])('%s is allowed', (url) => {
     expect(lab.refuseUrl(url)).toBeUndefined()
   })
 
@@ -111,12 +111,12 @@ describe('a list', () => {
     'http://10.10.0.1/',
     'http://127.0.0.1/',
     'http://localhost/',
-  ])('%s is not', (url) => {
+  ])('%s is refused', (url) => {
     expect(lab.refuseUrl(url)).toEqual(expect.any(String))
   })
 })
 
-describe('what a name leads to', () => {
+describe('resolved addresses', () => {
   const rows: [string, string[], boolean][] = [
     ['trainer.lab', ['93.184.216.34'], true],
     ['trainer.lab', ['10.0.0.5'], true],
@@ -148,7 +148,7 @@ describe('what a name leads to', () => {
     expect(lab.refuseAddresses(host, addresses) === undefined).toBe(isAllowed)
   })
 
-  test('localhost must lead to this machine', () => {
+  test('localhost must resolve to a loopback address', () => {
     expect(loopback.refuseAddresses('localhost', ['127.0.0.1', '::1'])).toBeUndefined()
     expect(loopback.refuseAddresses('localhost', ['93.184.216.34'])).toMatch(/resolves to 93/)
     expect(loopback.refuseAddresses('app.localhost', ['10.0.0.1'])).toMatch(/resolves to 10/)
@@ -168,11 +168,11 @@ test.each([
   'a b',
   'user@host',
   '10.0.0.0/',
-])('%j is no entry for the list', (entry) => {
+])('%j is not a valid entry', (entry) => {
   expect(() => createAllowedHosts([entry])).toThrow(/is not a valid entry of callback hosts/)
 })
 
-test('an address may be written in any way in the list, too', () => {
+test('list entries accept every notation of an address', () => {
   expect(createAllowedHosts(['[fd12::1]:8000']).refuseUrl('http://[fd12:0:0::1]:8000/')).toBeUndefined()
   expect(createAllowedHosts(['fd12::1']).refuseUrl('http://[fd12::1]:1/')).toBeUndefined()
   expect(createAllowedHosts(['169.254.1.1']).refuseUrl('http://169.254.1.1/')).toBeUndefined()

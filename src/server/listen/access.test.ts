@@ -27,14 +27,14 @@ describe('with tokens', () => {
   const access = createAccess({ tokens }, '0.0.0.0')
   const submit: Route = routes.submitTask
 
-  test('a bearer token says who asks', () => {
+  test('a bearer token identifies the caller', () => {
     expect(access.authorize(ask({ authorization: `Bearer ${trainer.token}` }), submit)).toEqual({
       name: 'lab',
       scopes: ['trainer'],
     })
   })
 
-  test('NVIDIA Polar’s header is taken as well, and the scheme in any case', () => {
+  test('NVIDIA Polar’s header is accepted too, and the scheme is case-insensitive', () => {
     expect(access.authorize(ask({ 'x-polar-control-token': trainer.token }), submit).name).toBe('lab')
     expect(access.authorize(ask({ authorization: `bearer  ${trainer.token}` }), submit).name).toBe('lab')
     // Something on the way may use the other header for itself.
@@ -46,7 +46,7 @@ describe('with tokens', () => {
     ['as password', `x:${trainer.token}`],
     ['as user', `${trainer.token}:`],
     ['alone', trainer.token],
-  ])('a token in the URL of the server comes as Basic credentials and is taken %s', (_, credentials) => {
+  ])('a token in the URL of the server arrives as Basic credentials and is accepted %s', (_, credentials) => {
     const authorization = `Basic ${Buffer.from(credentials).toString('base64')}`
     for (const route of [submit, routes.getTask, routes.cancelTask]) {
       expect(access.authorize(ask({ authorization }), route).name).toBe('lab')
@@ -68,19 +68,19 @@ describe('with tokens', () => {
     { authorization: trainer.token },
     { 'x-polar-control-token': 'wrong' },
     { cookie: trainer.token },
-  ])('%j is not let in', (headers) => {
+  ])('%j is unauthorized', (headers) => {
     const failure = failureOf(() => access.authorize(ask(headers), submit))
     expect([failure.code, failure.status]).toEqual(['request.unauthorized', 401])
     expect(failure.message).not.toContain('trainer-token')
   })
 
-  test('a token of another scope is told which one is needed', () => {
+  test('a token of another scope is refused with the required scope', () => {
     const failure = failureOf(() => access.authorize(ask({ authorization: `Bearer ${node.token}` }), submit))
     expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
     expect(failure.message).toMatch(/scope trainer; "nodes" has node/)
   })
 
-  test('a token opens exactly the routes that name its scope', () => {
+  test('a token allows exactly the routes that list its scope', () => {
     for (const route of Object.values(routes) as Route[]) {
       for (const { token, scopes } of tokens) {
         const isAllowed = route.scopes.length === 0 || route.scopes.some((scope) => scopes.includes(scope))
@@ -91,7 +91,7 @@ describe('with tokens', () => {
     }
   })
 
-  test('a route that asks for nothing is open also to a wrong token', () => {
+  test('a route without scopes accepts a wrong token', () => {
     const open: Route = { ...submit, scopes: [] }
     expect(access.authorize(ask({}), open).scopes).toEqual([])
     expect(access.authorize(ask({ authorization: 'Bearer nonsense' }), open).scopes).toEqual([])
@@ -103,13 +103,13 @@ describe('with tokens', () => {
       expect(failureOf(() => access.authorize(ask(headers), route)).code).toBe('request.forbidden')
   })
 
-  test('where a page comes from does not matter to whoever has a token', () => {
+  test('with a token the origin of a request does not matter', () => {
     const headers = { authorization: `Bearer ${trainer.token}`, origin: 'https://lab.example', host: 'polar.example' }
     expect(access.authorize(ask(headers), submit).name).toBe('lab')
   })
 })
 
-describe('a token of some nodes', () => {
+describe('a token with a list of nodes', () => {
   const rack = {
     name: 'rack',
     token: 'rack-token-0123456789-abc',
@@ -128,7 +128,7 @@ describe('a token of some nodes', () => {
   const lease: Route = routes.leaseSessions
   const drain: Route = routes.drainNode
 
-  test('speaks for these', () => {
+  test('may act for these nodes', () => {
     for (const id of ['gpu-1', 'gpu-', 'solo']) access.authorizeNode(as(rack, lease), lease, id)
   })
 
@@ -138,19 +138,19 @@ describe('a token of some nodes', () => {
     expect(failure.message).toMatch(/^The token "rack" is only for the nodes gpu-\*, solo,.*use a node id that matches/)
   })
 
-  test('one that names none speaks for all', () => {
+  test('a token without a list may act for all nodes', () => {
     access.authorizeNode(as(node, lease), lease, 'anything')
     expect(maySeeNode(as(node, lease), 'anything')).toBe(true)
   })
 
-  test('what a trainer may do with any node, it may as a trainer', () => {
+  test('the scope trainer is not limited by the list of nodes', () => {
     access.authorizeNode(as(trainer, drain), drain, 'b')
     access.authorizeNode(as(both, drain), drain, 'b')
     expect(failureOf(() => access.authorizeNode(as(both, lease), lease, 'b')).code).toBe('request.forbidden')
     expect([maySeeNode(as(both, lease), 'b'), maySeeNode(as(rack, lease), 'b')]).toEqual([true, false])
   })
 
-  test('every route says where it names the node it speaks for', () => {
+  test('every node route declares where its node id is', () => {
     const found = (Object.entries(routes) as [string, Route][]).flatMap(([name, { body, nodeField }]) => {
       if (body?.kind !== 'json') return []
       const fields = nodeFieldsOf(z.toJSONSchema(body.schema, { io: 'input', unrepresentable: 'any' }))
@@ -183,7 +183,7 @@ describe('an open server', () => {
     { host: '127.1.2.3' },
     { host: 'localhost:8080', origin: 'http://localhost:8080', 'sec-fetch-site': 'same-origin' },
     { host: 'localhost:8080', 'sec-fetch-site': 'none' },
-  ])('lets programs of this machine and its own pages do all: %j', (headers) => {
+  ])('accepts programs of this machine and its own pages: %j', (headers) => {
     expect(access.authorize(ask(headers), route).scopes).toEqual(['trainer', 'node', 'read'])
   })
 
@@ -204,13 +204,13 @@ describe('an open server', () => {
     { host: 'localhost:8080', 'sec-fetch-site': 'same-site' },
     // A callback or an evaluator of a task.
     { host: 'localhost:8080', 'x-polar-outbound': 'evaluator' },
-  ])('refuses what a web page or a task could send: %j', (headers) => {
+  ])('refuses requests that a web page or a task could send: %j', (headers) => {
     const failure = failureOf(() => access.authorize(ask(headers), route))
     expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
   })
 })
 
-describe('settings that make no sense', () => {
+describe('invalid settings', () => {
   const rows: [string, AccessOptions, string, RegExp][] = [
     ['a public address without tokens', { tokens: [] }, '0.0.0.0', /no tokens.*other machines/],
     ['a public address that is open', { tokens: [], isOpen: true }, '192.168.1.4', /cannot be open/],

@@ -51,10 +51,10 @@ export function createAccess({ tokens, isOpen = false }: AccessOptions, host: st
   return {
     authorize(request, route) {
       assertInbound(request)
-      const given = tokensOf(request.headers)
-      const caller = given.map((token) => findCaller(known, token)).find((found) => found !== undefined)
+      const sent = tokensOf(request.headers)
+      const caller = sent.map((token) => findCaller(known, token)).find((found) => found !== undefined)
       if (route.scopes.length === 0) return caller ?? ANONYMOUS
-      if (caller === undefined) throw unauthorized(given.length > 0)
+      if (caller === undefined) throw unauthorized(sent.length > 0)
       if (route.scopes.some((scope) => caller.scopes.includes(scope))) return caller
       throw forbidden(caller, route)
     },
@@ -96,8 +96,8 @@ function assertInbound({ headers }: Request): void {
   throw new RolloutError('request.forbidden', 'This server accepts no requests from callbacks or task evaluators.')
 }
 
-function unauthorized(isGiven: boolean): RolloutError {
-  const problem = isGiven ? 'The token is not known to this server' : 'The request has no token'
+function unauthorized(hasToken: boolean): RolloutError {
+  const problem = hasToken ? 'The token is not known to this server' : 'The request has no token'
   return new RolloutError('request.unauthorized', `${problem}; send a valid one as "Authorization: Bearer …".`)
 }
 

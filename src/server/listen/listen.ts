@@ -72,8 +72,8 @@ const BACKLOG = 4096
 
 /** Serves the app over HTTP to clients that may be slow, hostile or disconnected. */
 export async function listen(app: Fetcher, options: ListenOptions & Partial<ListenLimits>): Promise<Listener> {
-  const { host, port, tls, ...given } = options
-  const limits = { ...DEFAULTS, ...given }
+  const { host, port, tls, ...overrides } = options
+  const limits = { ...DEFAULTS, ...overrides }
   const connections = new Connections(limits)
   const listener = getRequestListener(async (request, env) => {
     const response = await app.fetch(request, env)

@@ -28,7 +28,7 @@ test.each([
   expect(matchesNode(pattern, nodeId)).toBe(expected)
 })
 
-test('matchesNode() agrees with a regular expression that says the same', () => {
+test('matchesNode() agrees with the equivalent regular expression', () => {
   const anyText = fc.string({ unit: fc.constantFrom('a', 'b', '*', '.'), maxLength: 8 })
   fc.assert(
     fc.property(anyText, anyText, (pattern, text) => {
@@ -40,7 +40,7 @@ test('matchesNode() agrees with a regular expression that says the same', () => 
   )
 })
 
-test('mayActFor() takes any of several patterns, and all names where there are none', () => {
+test('mayActFor() matches any of several patterns, and all ids without patterns', () => {
   expect(mayActFor(['a', 'b-*'], 'b-1')).toBe(true)
   expect(mayActFor(['a', 'b-*'], 'c')).toBe(false)
   expect(mayActFor(undefined, 'c')).toBe(true)

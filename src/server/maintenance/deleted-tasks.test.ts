@@ -86,7 +86,7 @@ describe('deleting a task', () => {
   })
   afterAll(() => at?.[Symbol.asyncDispose]())
 
-  test('takes its results and artifacts off the disk, and leaves those of others', async () => {
+  test('removes its results and artifacts from disk, and keeps those of other tasks', async () => {
     const [other] = await finishTask(node, 'other')
     const orders = await finishTask(node, 'gone', 2)
     expect(await filesOf(at.dir)).toHaveLength(9)
@@ -108,7 +108,7 @@ describe('deleting a task', () => {
     expect(at.problems).toEqual([])
   })
 
-  test('one that runs is to be cancelled first', async () => {
+  test('is refused while the task runs', async () => {
     await at.client.submitTask({ body: makeTask('running') })
     const refused = at.strict.deleteTask(byTask('running'))
     await expect(refused).rejects.toMatchObject({
@@ -119,7 +119,7 @@ describe('deleting a task', () => {
     await expect(at.strict.deleteTask(byTask('nobody-knows'))).rejects.toMatchObject(notFound)
   })
 
-  test('a repeat of the submit that comes late is refused, and so is what a node still brings', async () => {
+  test('makes a late repeat of the submit and late results fail', async () => {
     const idempotencyKey = 'the submit of late'
     const [order] = await finishTask(node, 'late', 1, {}, idempotencyKey)
     await at.client.deleteTask(byTask('late'))
@@ -140,7 +140,7 @@ describe('deleting a task', () => {
     expect(at.problems).toEqual([])
   })
 
-  test('who reads its results while it goes is cut off, and not told that this was all', async () => {
+  test('cuts a reader of its results instead of ending the stream normally', async () => {
     const orders = await finishTask(node, 'read', 3)
     const lines = at.strict.streamTaskResults(byTask('read'))
     expect((await lines.next()).value).toMatchObject({ session_id: orders[0]!.sessionId })
@@ -154,7 +154,7 @@ describe('deleting a task', () => {
     await expect(Array.fromAsync(at.strict.streamTaskResults(byTask('read')))).rejects.toMatchObject(notFound)
   })
 
-  test('files that cannot be removed are said in the log, and the task is gone all the same', async () => {
+  test('logs files that cannot be removed, and deletes the task anyway', async () => {
     const [order] = await finishTask(node, 'stuck')
     const { result_paths: paths } = await at.client.getTask({ ...byTask('stuck'), query: { results: 'reference' } })
     const path = join(at.dir, 'files', paths[0]!)
@@ -172,7 +172,7 @@ describe('deleting a task', () => {
 })
 
 describe('retention', () => {
-  test('old tasks go by themselves, with their files; running ones and those with a callback to come stay', async () => {
+  test('deletes old tasks with their files, but no running ones and none with a pending callback', async () => {
     const clock = handClock()
     await using at = await startTestServer({ clock, retention: { olderThanMs: 0, keepAtLeastMs: 0 } })
     const node = await TestNode.join(at.client, 'n1')
@@ -191,7 +191,7 @@ describe('retention', () => {
     expect(at.problems).toEqual([])
   })
 
-  test('nothing goes unless it was asked for', async () => {
+  test('deletes nothing without settings', async () => {
     const clock = handClock()
     await using at = await startTestServer({ clock })
     const node = await TestNode.join(at.client, 'n1')
@@ -204,7 +204,7 @@ describe('retention', () => {
     expect(await filesOf(at.dir)).toHaveLength(3)
   })
 
-  test('what a crash left of a deleted task is taken away by whoever starts next', async () => {
+  test('the next server removes what a crash left of a deleted task', async () => {
     const clock = handClock()
     await using at = await startTestServer()
     const node = await TestNode.join(at.client, 'n1')

@@ -34,7 +34,7 @@ async function* connect(query: string, headers: Record<string, string> = {}): As
 const next = async (events: AsyncGenerator<Heard>): Promise<Heard> => (await events.next()).value as Heard
 const words = ({ event: { type, data } }: Heard) => [type, data['status']]
 
-test('begins with hello and tells what happens to a task and its sessions, in order', async () => {
+test('the stream begins with hello and contains the events of a task and its sessions in order', async () => {
   const id = `t${++serial}`
   const events = connect(`?task_id=${id}`)
   const hello = await next(events)
@@ -59,7 +59,7 @@ test('begins with hello and tells what happens to a task and its sessions, in or
   await events.return(undefined)
 })
 
-test('a reader that comes back hears what it missed, by the header as by the query', async () => {
+test('a reader that reconnects gets the missed events, by header or query', async () => {
   const id = `t${++serial}`
   const before = connect(`?task_id=${id}`)
   const hello = await next(before)
@@ -78,7 +78,7 @@ test('a reader that comes back hears what it missed, by the header as by the que
   await second.return(undefined)
 })
 
-test('however often a reader is cut, it hears everything once and in order', async () => {
+test('a reader with many lost connections gets every event once and in order', async () => {
   const id = `cut${++serial}`
   const start = connect('')
   const origin = (await next(start)).id!
@@ -120,7 +120,7 @@ test('however often a reader is cut, it hears everything once and in order', asy
   )
 })
 
-test('the client’s own stream gives events as they happen, and ends when it is told to', async () => {
+test('the client streams events, and ends when its signal is aborted', async () => {
   const gone = new AbortController()
   const events = at.client.streamEvents({ signal: gone.signal })
   expect((await events.next()).value).toMatchObject({ data: { type: 'hello' } })

@@ -44,7 +44,7 @@ test('a log that its supervisor continues is complete: calls in flight are recor
   })
 })
 
-test('an unclean end before that is not forgotten', async () => {
+test('an earlier unclean end still makes the log incomplete', async () => {
   await inScratch(async (scratch) => {
     const first = join(scratch, 'first')
     const left = await begin(first)

@@ -40,7 +40,7 @@ const APPENDER = `${PRELUDE}
   await Promise.all([work(), work(), work(), work()])
 `
 
-test('kill -9 at any moment loses no turn whose end was said to be safe', { timeout: 60_000 }, async () => {
+test('kill -9 at any moment loses no turn whose appendEnd() had resolved', { timeout: 60_000 }, async () => {
   const rounds = Array.from({ length: 10 }, (_, round) => round)
   let seen = 0
   const lane = async (): Promise<void> => {
@@ -120,7 +120,7 @@ const FILLER = `${PRELUDE}
     againBroken: again.broken, continued })
 `
 
-test('a full disk breaks the log, keeps what was safe, and later room does not bring half records back', async (context) => {
+test('a full disk breaks the log, keeps the stored records, and free space later adds no partial records', async (context) => {
   await inScratch(async (dir) => {
     const script = 'mount -t tmpfs -o size=512k tmpfs "$1" && exec "$2" --input-type=module -e "$3" "$1"'
     const program = ['-rm', 'sh', '-c', script, 'sh', dir, process.execPath, FILLER]

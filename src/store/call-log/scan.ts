@@ -159,13 +159,13 @@ class FileWindow {
   }
 
   async #load(offset: number, length: number): Promise<void> {
-    const wanted = Math.min(Math.max(length, WINDOW_BYTES), this.size - offset)
-    if (wanted > this.#buffer.length) this.#buffer = Buffer.allocUnsafeSlow(wanted)
+    const loaded = Math.min(Math.max(length, WINDOW_BYTES), this.size - offset)
+    if (loaded > this.#buffer.length) this.#buffer = Buffer.allocUnsafeSlow(loaded)
     this.#start = offset
     this.#length = 0
-    while (this.#length < wanted) {
+    while (this.#length < loaded) {
       const position = offset + this.#length
-      const { bytesRead } = await this.#handle.read(this.#buffer, this.#length, wanted - this.#length, position)
+      const { bytesRead } = await this.#handle.read(this.#buffer, this.#length, loaded - this.#length, position)
       // The file was truncated since `stat`; the missing bytes count as a torn tail.
       if (bytesRead === 0) return
       this.#length += bytesRead

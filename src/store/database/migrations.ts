@@ -182,7 +182,7 @@ export async function migrate<T>(db: Kysely<T>): Promise<void> {
       cause: error,
     })
   }
-  throw new RolloutError('store.unavailable', 'The tables could not be brought up to date; see the cause.', {
+  throw new RolloutError('store.unavailable', 'The database migrations failed; see the cause.', {
     cause: error,
   })
 }

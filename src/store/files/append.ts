@@ -3,7 +3,7 @@ import { join } from 'node:path'
 import type { Clock } from '../../lib/async/clock.ts'
 import { errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { UploadState } from '../files.ts'
+import type { UploadState } from './types.ts'
 import { digestOf, joinSegments } from './complete.ts'
 import {
   APPEND,
@@ -56,7 +56,7 @@ export class Appender {
       )
     } catch (error) {
       // The folder was removed meanwhile.
-      if (error instanceof RolloutError && errnoOf(error.cause) === 'ENOENT') throw gone(record)
+      if (error instanceof RolloutError && errnoOf(error.cause) === 'ENOENT') throw removed(record)
       throw error
     }
   }
@@ -89,7 +89,7 @@ export class Appender {
     if (record.path !== undefined) return { isComplete: true, offset: 0, segments: [], names: [] }
     const own = this.#ownSegments.get(record.uploadId)
     const received = await this.#deps.uploads.readReceived(record, own)
-    if (received === undefined) throw gone(record)
+    if (received === undefined) throw removed(record)
     if (own !== undefined && !received.names.includes(own.name)) this.#ownSegments.delete(record.uploadId)
     return received
   }
@@ -187,7 +187,7 @@ export class Appender {
     const unused = [name, ...names].filter((file) => /\.(?:part|counts)$/.test(file))
     if (!isRenamed || names.length > 1) await Promise.all(unused.map((file) => unlinkIfThere(join(folder, file))))
     if (isRenamed) return toState(record, { isComplete: true, offset: record.bytes })
-    throw isMatch ? gone(record) : differs(record, digest)
+    throw isMatch ? removed(record) : differs(record, digest)
   }
 
   #remember(uploadId: string, own: OwnSegment): void {
@@ -203,7 +203,7 @@ function gap(record: UploadRecord, stored: number, offset: number): RolloutError
   return new RolloutError('request.conflict', message, { param: 'query.offset' })
 }
 
-function gone(record: UploadRecord): RolloutError {
+function removed(record: UploadRecord): RolloutError {
   const message = `Upload ${record.uploadId} was reset or removed meanwhile; begin it again.`
   return new RolloutError('request.conflict', message)
 }

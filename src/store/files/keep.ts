@@ -5,7 +5,7 @@ import { errnoOf } from '../../lib/fs/errno.ts'
 import { linkIfAbsent } from '../../lib/fs/link-if-absent.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { ResultReference } from '../dispatch/types.ts'
-import type { KeepAs } from '../files.ts'
+import type { KeepAs } from './types.ts'
 import { hashFile } from './complete.ts'
 import { CREATE, FILE_MODE, makeFolders, syncFolder, unless, unlinkIfThere, withFile, writeAll } from './disk.ts'
 import { keptMarker, pathsOf } from './layout.ts'
@@ -86,9 +86,9 @@ async function link(dir: string, source: string, content: Content, as: KeepAs): 
 }
 
 async function isSame(target: string, source: string, { bytes, digest }: Content): Promise<boolean> {
-  const [existing, wanted] = await Promise.all([stat(target), stat(source)])
+  const [existing, expected] = await Promise.all([stat(target), stat(source)])
   if (!existing.isFile() || existing.size !== bytes) return false
-  const isSameFile = existing.ino === wanted.ino && existing.dev === wanted.dev
+  const isSameFile = existing.ino === expected.ino && existing.dev === expected.dev
   if (!isSameFile && (await hashFile(target, bytes)) !== digest) return false
   // A new ctime keeps the sweep from removing the file before its row is written.
   await utimes(target, existing.atime, existing.mtime)

@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
-import type { KeepAs, UploadInput } from '../files.ts'
+import type { KeepAs, UploadInput } from './types.ts'
 
 /**
  * Paths relative to the store's directory:

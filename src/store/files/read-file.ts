@@ -2,7 +2,7 @@ import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { OpenFile } from '../files.ts'
+import type { OpenFile } from './types.ts'
 import { READ } from './disk.ts'
 import { assertKeptPath } from './layout.ts'
 

@@ -55,8 +55,8 @@ function mayArchive({ status, is_tombstone, deleted_at, submit_key }: OldTask, k
 async function freeId(tx: Transaction<Tables>, { id, run }: OldTask): Promise<string> {
   for (let mark = `~${run}`; ; mark += '~') {
     const free = `${id.slice(0, MAX_ID_LENGTH - mark.length)}${mark}`
-    const taken = await tx.selectFrom('tasks').select('id').where('id', '=', free).executeTakeFirst()
-    if (taken === undefined) return free
+    const existing = await tx.selectFrom('tasks').select('id').where('id', '=', free).executeTakeFirst()
+    if (existing === undefined) return free
   }
 }
 

@@ -160,8 +160,8 @@ function toEnding(row: EndingRow): Ending {
     status: row.status as SessionStatus,
     nodeId: row.node_id,
     reward: row.reward ?? undefined,
-    failure: parseStored<Failure>(row.failure),
-    timing: parseStored<SessionTiming>(row.timing),
+    failure: parseStored(row.failure) as Failure | undefined,
+    timing: parseStored(row.timing) as SessionTiming | undefined,
     isCurrent: row.is_current,
     result: toResult(row),
   }
