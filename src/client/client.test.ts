@@ -16,7 +16,7 @@ import type { SessionResult } from '../model/session.ts'
 import { type ClientOptions, createClient } from './client.ts'
 import { uploadFile } from './upload.ts'
 
-/** Waits are over at once and are written down. */
+/** A clock whose delays end at once and are recorded. */
 function createHurriedClock(): Clock & { waits: number[] } {
   const waits: number[] = []
   return {
@@ -61,7 +61,7 @@ function mount(handlers: Partial<Handlers<Routes, string>>): RequestListener {
   return (incoming, outgoing) => void listener(incoming, outgoing)
 }
 
-/** One answer a request, the last for all that follow. */
+/** One response per request; the last one repeats. */
 function script(...answers: ((outgoing: ServerResponse, incoming: IncomingMessage) => void)[]) {
   const seen: IncomingMessage[] = []
   const listener: RequestListener = (incoming, outgoing) => {
@@ -248,7 +248,7 @@ test('the types of a call are those of its route', () => {
   expectTypeOf(client.listTasks).toBeCallableWith({ query: { limit: 3 } })
   // @ts-expect-error: a task needs an id
   expectTypeOf(client.getTask).toBeCallableWith()
-  // @ts-expect-error: and a route takes only what it has
+  // @ts-expect-error: a route accepts only its own fields
   expectTypeOf(client.listTasks).toBeCallableWith({ query: { limmit: 3 } })
 })
 
@@ -301,7 +301,7 @@ describe('streams', () => {
       for await (const _ of client.streamEvents({ signal: stop.signal })) hello.resolve()
     })()
     await hello.promise
-    // The platform forgets the signal of a request that nobody holds any more.
+    // The platform loses the signal of a garbage-collected request.
     for (let round = 0; round < 10; round++) await collectGarbage()
     stop.abort(new Error('heard enough'))
     await expect(reading).rejects.toThrow('heard enough')
@@ -370,7 +370,7 @@ describe('streams', () => {
   })
 })
 
-/** A cut also loses what had come and was not read yet, so these wait until it was. */
+/** A cut connection also loses unread bytes, so these wait until they were read. */
 async function* twoEvents(after: number, heard: (id: string) => Promise<void>) {
   yield { data: { type: 'hello', ts: 1, data: {} } }
   for (const id of [after + 1, after + 2]) yield { id: String(id), data: { type: 'task.updated', ts: 1, data: {} } }
@@ -406,7 +406,7 @@ describe('uploadFile()', () => {
     read: async (offset: number, length: number) => file.slice(offset, offset + length),
   }
 
-  /** Keeps what it gets. With the part of that number it loses its answer, or what it had before. */
+  /** Stores parts. At the part with that number it loses its response, or the earlier bytes. */
   function createStore(trouble: { loseAnswer?: number; forget?: number } = {}) {
     let stored = new Uint8Array()
     let parts = 0

@@ -41,7 +41,7 @@ function inputOf(bytes: Uint8Array, more: Partial<UploadInput> = {}): UploadInpu
   return { nodeId: 'n1', sessionId: 'ses_1', attempt: 1, bytes: bytes.length, digest: digestOf(bytes), ...more }
 }
 
-/** In pieces of any size, as a connection gives them. */
+/** Splits the bytes in chunks of any size, like a connection. */
 function bodyOf(bytes: Uint8Array, pieceBytes = 65_536): ReadableStream<Uint8Array> {
   return ReadableStream.from(
     (function* () {
@@ -50,7 +50,7 @@ function bodyOf(bytes: Uint8Array, pieceBytes = 65_536): ReadableStream<Uint8Arr
   )
 }
 
-/** One whose sender goes away after so many bytes. */
+/** A body whose sender disconnects after `after` bytes. */
 function cutBody(bytes: Uint8Array, after: number): ReadableStream<Uint8Array> {
   return ReadableStream.from(
     (function* () {
@@ -217,7 +217,7 @@ describe('an upload', () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(bytes.subarray(0, 400)))
-    // As another server leaves it that was killed between the last count and the digest.
+    // State after a server was killed between the last count and the digest check.
     const folder = join(dir, 'uploads/n1', uploadId)
     const name = `400.${'0'.repeat(24)}`
     await writeFile(join(folder, `${name}.part`), bytes.subarray(400))
@@ -346,7 +346,7 @@ test('upload() stores exactly the source bytes or reports the file as incomplete
           if (isComplete) expect(offset).toBe(bytes.length)
         }
         const isComplete = (await servers[1]!.find('n1', uploadId))!.isComplete
-        // An honest sender gets to the end from wherever it was left.
+        // A correct sender can complete the upload from any state.
         let state = (await servers[2]!.find('n1', uploadId))!
         for (let tries = 0; !state.isComplete && tries < 4; tries++) {
           const rest = bodyOf(bytes.subarray(state.offset), 11)
@@ -405,7 +405,7 @@ describe('keep()', () => {
     const first = await store.keep('n1', await upload(bytes), { kind: 'result' })
     await rm(join(dir, 'kept'), { recursive: true })
     expect(await store.keep('n1', await upload(bytes), { kind: 'result' })).toEqual(first)
-    // And if somebody removed the file, it may be sent again.
+    // If the file was removed, it may be uploaded again.
     await rm(join(dir, first.path))
     expect(await store.begin(inputOf(bytes))).toMatchObject({ isComplete: false, offset: 0 })
     expect(await store.keep('n1', await upload(bytes), { kind: 'result' })).toEqual(first)
@@ -566,7 +566,7 @@ describe('limits', () => {
       code: 'request.over-quota',
       status: 429,
     })
-    // What it has begun it may finish, and other nodes are not concerned.
+    // The node may finish its open uploads, and other nodes are not limited.
     await store.keep('n1', await upload(three[0]!), { kind: 'result' })
     await store.begin(inputOf(randomBytes(4), { nodeId: 'n2' }))
     await (await open({ maxOpenUploads: 3 })).begin(inputOf(randomBytes(5)))
@@ -589,7 +589,7 @@ describe('limits', () => {
         message: expect.stringMatching(/MiB free/),
       })
     }
-    // What was there is there, and may be read, found and kept.
+    // Existing files can still be read, found and kept.
     expect(await full.find('n1', uploadId)).toMatchObject({ offset: 500 })
     expect(await store.append('n1', uploadId, 500, bodyOf(bytes.subarray(500)))).toMatchObject({ isComplete: true })
     expect(await read((await full.keep('n1', uploadId, { kind: 'result' })).path)).toEqual(bytes)
@@ -613,7 +613,7 @@ describe('sweep()', () => {
     await utimes(path, old, old)
   }
 
-  /** The change of a file’s own times cannot be set back, so the store looks at them from the future. */
+  /** The ctime of a file cannot be set, so the clock of the store is set to the future. */
   function inHours(hours: number): Promise<FileStore> {
     return open({ clock: { ...systemClock, now: () => Date.now() + hours * HOUR } })
   }
@@ -633,7 +633,7 @@ describe('sweep()', () => {
     expect(await readdir(join(dir, 'kept'))).toEqual([])
     expect(await readdir(join(dir, 'tmp'))).toEqual([])
     expect(await read(kept.path)).toHaveLength(30)
-    // Those who were in the middle of it are told, and begin again.
+    // A sender in the middle of an upload gets an error, and begins again.
     expect((await failureOf(store.append('n1', uploadId, 500, bodyOf(bytes.subarray(500))))).code).toBe(
       'request.not-found',
     )

@@ -18,7 +18,7 @@ export const OPENING = {
   origin: { command: 'test', nested: { a: [1, null] } },
 }
 
-/** What every store promises, whatever it keeps its records in. */
+/** Behaviour of every session store. */
 export function describeSessionStore(
   name: string,
   create: (dir: string) => { store: SessionStore; reader: SessionReader },
@@ -121,7 +121,7 @@ export function append(log: SessionLog, step: LogStep): Promise<void> | undefine
   }
 }
 
-/** The turns these steps amount to. */
+/** The expected turns after these steps. */
 export function turnsOf(steps: readonly LogStep[]): Turn[] {
   const turns = new Map<string, Turn>()
   for (const step of steps) {
@@ -140,7 +140,7 @@ export function turnsOf(steps: readonly LogStep[]): Turn[] {
   return [...turns.values()].sort((a, b) => a.index - b.index)
 }
 
-/** Arrays as their very bytes, so that one NaN is told from another and long arrays are compared quickly. */
+/** Arrays as bytes, so that NaN values are distinguished and long arrays are compared quickly. */
 export function comparable(turns: readonly Turn[]): unknown[] {
   return turns.map((turn) => ({
     ...turn,
@@ -174,7 +174,7 @@ export function intentOf(id: string, index: number, request: string): TurnIntent
   }
 }
 
-/** One turn to be made up. Numbers choose among what there is; arrays come from a seed, because they are long. */
+/** Plan of one generated turn. Numbers select among existing turns; arrays are generated from a seed, because they are long. */
 interface TurnPlan {
   seed: number
   /** Which earlier turn this one continues, and how much of it; beyond the earlier turns: none. */
@@ -233,7 +233,7 @@ export function toSteps(plans: readonly TurnPlan[]): LogStep[] {
   return [...steps, ...open.flatMap((ended) => ended.steps)]
 }
 
-/** As harnesses do: the history, something new, and the tools behind it. */
+/** A request like those of harnesses: the history, new text, and the tools after it. */
 function nextRequest(earlier: string, plan: TurnPlan): string {
   const tools = `],"tools":"${'ж🎉tool'.repeat(60)}"}`
   const history = earlier.endsWith(tools) ? earlier.slice(0, -tools.length) : earlier
@@ -298,7 +298,7 @@ function randomIds(random: () => number, length: number): Int32Array {
   return Int32Array.from({ length }, () => Math.floor(random() * 150_000))
 }
 
-/** Mulberry32: the same seed gives the same numbers. */
+/** Mulberry32, a seeded random generator. */
 export function createRandom(seed: number): () => number {
   let state = seed
   return () => {

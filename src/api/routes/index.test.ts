@@ -11,15 +11,15 @@ import { type Routes, routes } from './index.ts'
 
 const all = Object.entries(routes) as [keyof Routes, Route][]
 
-/** One call of a route, as its handler saw it, and what that answered. */
+/** One call of a route: the handler's input and its reply. */
 interface Exchange {
   seen: { params: unknown; query: unknown; body: unknown }[]
   answer: unknown
-  /** Answers nothing but that there is no such thing. */
+  /** The handler responds with request.not-found. */
   isEmpty?: boolean
 }
 
-/** A server whose every handler keeps what it was asked and answers with what it is told to. */
+/** A server whose handlers record their input and return a given reply. */
 function createEcho(exchange: Exchange) {
   const handlers = Object.fromEntries(
     all.map(([name, route]) => [
@@ -42,7 +42,7 @@ function createEcho(exchange: Exchange) {
   return { app, bugs }
 }
 
-/** A body that the handler gets as bytes is what a schema makes of them, wherever the handler does that. */
+/** Parses a raw body with the schema, as its handler does. */
 async function readBody(route: Route, body: unknown): Promise<unknown> {
   if (body instanceof ReadableStream) return new Uint8Array(await readAll(body))
   return route.body?.kind === 'json' && route.body.isRaw ? route.body.schema.parse(JSON.parse(String(body))) : body
@@ -177,7 +177,7 @@ function unheardOf(where: string) {
   return { loc: [where, 'unheard_of'], msg: 'unknown field', type: 'extra_forbidden' }
 }
 
-/** A valid body with one thing wrong somewhere. */
+/** A valid body with one invalid value. */
 function spoil(body: unknown): fc.Arbitrary<string> {
   const text = JSON.stringify(body) ?? ''
   return fc.oneof(

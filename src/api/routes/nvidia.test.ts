@@ -5,7 +5,7 @@ import { type Handlers, mountRoutes } from '../mount.ts'
 import { type Routes, routes } from './index.ts'
 import { RolloutError } from '../../model/failure.ts'
 
-/** The bodies below are what a client of NVIDIA Polar sends; nothing in them is ours. */
+/** The bodies below are those of NVIDIA Polar's clients. */
 const fullTask = {
   task_id: 'polar-slime-12-3',
   instruction: 'Resolve the issue.',

@@ -12,7 +12,7 @@ describe('with the default list (loopback)', () => {
     'http://localhost./',
     'http://app.localhost:3000/',
     'https://[::1]:9000/',
-    // Other ways to write the same address.
+    // Other notations of the same address.
     'http://127.1/',
     'http://2130706433/',
     'http://0x7f000001/',
@@ -51,7 +51,7 @@ describe('with the default list (loopback)', () => {
     'http://255.255.255.255/',
     'http://1.1.1.1/',
     'http://example.com/',
-    // The part before the sign is a user.
+    // The part before the @ is a user.
     'http://localhost@evil.example/',
     'http://127.0.0.1@evil.example/',
     'http://localhost:80@evil.example/',
@@ -138,7 +138,7 @@ describe('resolved addresses', () => {
     ['trainer.lab', [], false],
     ['a.example.com', ['93.184.216.34'], true],
     ['a.example.com', ['2606:4700::1111'], true],
-    // Anybody who may add a name to the zone could point it inside.
+    // An owner of a name in the zone could make it resolve to a private address.
     ['a.example.com', ['10.0.0.5'], false],
     ['a.example.com', ['93.184.216.34', '192.168.0.1'], false],
     ['a.example.com', ['10.9.1.1'], true],

@@ -26,7 +26,7 @@ afterAll(async () => {
   await rm(dir, { recursive: true, force: true })
 })
 
-/** Time passes a hundred times as fast, for whoever waits between tries. */
+/** Delays between tries pass a hundred times as fast. */
 const started = Date.now()
 const fast: Clock = {
   now: () => started + (Date.now() - started) * 100,
@@ -38,7 +38,7 @@ interface Received {
   body: Buffer
 }
 
-/** A trainer that does with each call what the test says, and remembers what came. */
+/** A trainer with a scripted response to each request; records the requests. */
 class Trainer implements AsyncDisposable {
   readonly received: Received[] = []
   readonly #server = createServer((request, response) => void this.#take(request, response))
@@ -98,7 +98,7 @@ function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) 
   return startCallbacks({ secret: SECRET, ...options }, deps)
 }
 
-/** A task that is over, and whose trainer wants to hear of it. */
+/** Creates an ended task with a callback. */
 async function end(id: string, url: string): Promise<void> {
   await desk.submit(id, 1, { callback_url: url })
   await desk.dispatch.cancelTask(id)
@@ -112,7 +112,7 @@ async function expectState(taskId: string, state: string): Promise<void> {
   await vi.waitFor(async () => expect((await rowOf(taskId)).state).toBe(state), { timeout: 20_000, interval: 20 })
 }
 
-/** As the docs tell a trainer to do it, and written from them alone. */
+/** Verifies the signature as described in the docs. */
 function isSigned({ headers, body }: Received, secret: string): boolean {
   const parts = new Map(
     String(headers['x-polar-signature'])
@@ -367,12 +367,12 @@ test('a hanging trainer does not delay other hosts, and gets few concurrent requ
   const begun = performance.now()
   open(start({ timeoutMs: 30_000, perHost: 3 }, { clock: systemClock, pollMs: 50 }))
   for (let i = 0; i < 20; i++) await expectState(`alive-${i}`, 'delivered')
-  // Far sooner than one call to the dead one takes.
+  // Much sooner than one request to the dead host takes.
   expect(performance.now() - begun).toBeLessThan(25_000)
   expect(alive.received).toHaveLength(20)
   expect(most).toBeLessThanOrEqual(3)
   const rows = await database.db.selectFrom('callbacks').selectAll().where('task_id', 'like', 'dead-%').execute()
-  // Those that were only looked at have lost none of their tries.
+  // Postponed callbacks have no tries counted.
   expect(rows.filter(({ tries }) => tries > 1)).toEqual([])
 })
 
@@ -404,7 +404,7 @@ describe('a host name', () => {
     const asked: string[] = []
     const resolve = async (name: string) => {
       asked.push(name)
-      // The second answer is what an attacker would want to be used.
+      // The second resolution is the attacker's address.
       return asked.length === 1 ? ['127.0.0.1'] : ['169.254.169.254']
     }
     open(start({ allowedHosts: ['trainer.lab', 'loopback'] }, { resolve }))
@@ -539,7 +539,7 @@ test('a server that is killed after sending sends again after restart, with the 
     )
   const trainer = open(
     await Trainer.start((response, count) => {
-      // It has all of the call, and no answer was read yet.
+      // The request was received completely, and no response was read yet.
       if (count === 1) server.kill('SIGKILL')
       else response.end()
     }),
@@ -556,7 +556,7 @@ test('a server that is killed after sending sends again after restart, with the 
   await once(server, 'exit')
   expect(trainer.received).toHaveLength(1)
   {
-    // Instead of waiting until the claim of the dead one has run out.
+    // Instead of waiting until the claim of the dead server expires.
     await using own = await openDatabase({ dir: place })
     const [row] = await own.db.selectFrom('callbacks').selectAll().execute()
     expect(row).toMatchObject({ state: 'waiting', tries: 1 })
@@ -594,7 +594,7 @@ test('the receiver in the docs accepts each signed callback once, and nothing el
   open(start({}, { clock: systemClock, pollMs: 50 }))
   await end('t', url)
   await expectState('t', 'delivered')
-  // Told again, as by a server that was killed: it is answered, and not handled twice.
+  // A repeat, as from a restarted server, gets a response and is not handled twice.
   await database.db.updateTable('callbacks').set({ state: 'waiting', next_at: 0 }).execute()
   await expectState('t', 'delivered')
   await end('u', url)

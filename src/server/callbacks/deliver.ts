@@ -168,7 +168,7 @@ export function judge(status: number, retryAfter: unknown, now: number): Deliver
   const error = `responded with ${status}`
   if (status === 408 || status === 425 || status === 429 || status >= 500) {
     const retryAfterMs = toDelayMs(retryAfter, now)
-    return { kind: 'failed', error, isHostDown: false, ...(retryAfterMs !== undefined && { retryAfterMs }) }
+    return { kind: 'failed', error, isHostDown: false, retryAfterMs }
   }
   if (status >= 300 && status < 400) return { kind: 'refused', error: `${error}: redirects are not followed` }
   return { kind: 'refused', error }

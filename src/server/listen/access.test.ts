@@ -37,7 +37,7 @@ describe('with tokens', () => {
   test('NVIDIA Polar’s header is accepted too, and the scheme is case-insensitive', () => {
     expect(access.authorize(ask({ 'x-polar-control-token': trainer.token }), submit).name).toBe('lab')
     expect(access.authorize(ask({ authorization: `bearer  ${trainer.token}` }), submit).name).toBe('lab')
-    // Something on the way may use the other header for itself.
+    // A proxy may use the other header.
     const both = { authorization: 'Basic dXNlcjpwYXNz', 'x-polar-control-token': trainer.token }
     expect(access.authorize(ask(both), submit).name).toBe('lab')
   })
@@ -164,7 +164,7 @@ describe('a token with a list of nodes', () => {
   })
 })
 
-/** Of objects in objects; what is in lists of them speaks for nobody. */
+/** Searches nested objects; node ids in lists do not act for a node. */
 function nodeFieldsOf(schema: z.core.JSONSchema.BaseSchema, at = ''): string[] {
   return Object.entries(schema.properties ?? {}).flatMap(([name, of]) => [
     ...(/^node_?id$/i.test(name) ? [`${at}${name}`] : []),
@@ -188,7 +188,7 @@ describe('an open server', () => {
   })
 
   test.each<Record<string, string>>([
-    // A name that an attacker had resolve to this machine.
+    // DNS rebinding: an attacker's name that resolves to this machine.
     { host: 'evil.example:8080' },
     { host: '127.0.0.1.evil.example' },
     { host: 'localhost.evil.example:8080' },
@@ -196,7 +196,7 @@ describe('an open server', () => {
     { host: 'localhost@evil.example' },
     { host: '[::1]x:8080' },
     { host: '' },
-    // A page that asks this machine by its right name.
+    // A web page that uses the correct host name.
     { host: 'localhost:8080', origin: 'https://evil.example' },
     { host: 'localhost:8080', origin: 'http://localhost:3000' },
     { host: 'localhost:8080', origin: 'null' },

@@ -20,7 +20,7 @@ afterEach(async () => {
   listener = undefined
 })
 
-/** What a request met on the server: `gate` is opened by the test. */
+/** State of a request on the server; the test opens `gate`. */
 function makeApp() {
   const gate = Promise.withResolvers<void>()
   const arrived = Promise.withResolvers<void>()
@@ -79,7 +79,7 @@ async function expectAnswers(url: string): Promise<void> {
   expect(await response.text()).toBe('here')
 }
 
-/** All that comes until the other side closes. */
+/** Reads until the server closes the connection. */
 async function readToEnd(socket: Socket): Promise<string> {
   let text = ''
   socket.on('data', (chunk) => void (text += chunk.toString()))
@@ -220,7 +220,7 @@ test('thousands of idle connections do not block new ones', async () => {
   for (let i = 0; i < 20; i++) await expectAnswers(url)
   const left = (): number => idle.filter((socket) => !socket.closed).length
   await expect.poll(left, { timeout: 30_000 }).toBeLessThanOrEqual(200)
-  // The one that was at work was not closed for it.
+  // The busy connection was not closed.
   gate.resolve()
   expect(await (await atWork).text()).toBe('done')
 })
@@ -311,7 +311,7 @@ describe('TLS', () => {
     return { ...made, url: listener.url, port: Number(new URL(listener.url).port) }
   }
 
-  /** By whoever has the certificate and checks it. */
+  /** Request of a client that verifies the certificate. */
   async function get(url: string): Promise<string> {
     const { readFileSync } = await import('node:fs')
     const agent = new Agent({ ca: readFileSync(files.certFile) })

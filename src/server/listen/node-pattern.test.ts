@@ -21,7 +21,7 @@ test.each([
   ['*a*b*', 'xaxbx', true],
   ['*a*b*', 'ba', false],
   ['*', 'anything', true],
-  // What means something in regular expressions means itself here.
+  // Regular expression characters are literal.
   ['gpu.1', 'gpuX1', false],
   ['gpu.1', 'gpu.1', true],
 ])('%s and %s: %s', (pattern, nodeId, expected) => {

@@ -30,7 +30,7 @@ async function filesOf(dir: string): Promise<string[]> {
   return [...(await below('results')), ...(await below('artifacts'))]
 }
 
-/** The chores of every minute are done when told to. */
+/** A clock whose one-minute jobs run on demand. */
 function handClock(): Clock & { minute: () => void } {
   const due = new Set<() => void>()
   return {
@@ -48,7 +48,7 @@ function handClock(): Clock & { minute: () => void } {
   }
 }
 
-/** A task that is over, with a result and two artifacts for each session. */
+/** An ended task with a result and two artifacts for each session. */
 async function finishTask(
   node: TestNode,
   id: string,
@@ -145,7 +145,7 @@ describe('deleting a task', () => {
     const lines = at.strict.streamTaskResults(byTask('read'))
     expect((await lines.next()).value).toMatchObject({ session_id: orders[0]!.sessionId })
     await at.client.deleteTask(byTask('read'))
-    // What was sent before it went may still come; an end in good order may not, unless all came.
+    // Results sent before the deletion may arrive; the stream may end normally only if all arrived.
     const rest = Array.fromAsync(lines).then(
       (more) => more.length,
       () => 'cut off',
@@ -158,7 +158,7 @@ describe('deleting a task', () => {
     const [order] = await finishTask(node, 'stuck')
     const { result_paths: paths } = await at.client.getTask({ ...byTask('stuck'), query: { results: 'reference' } })
     const path = join(at.dir, 'files', paths[0]!)
-    // A folder cannot be unlinked, whoever asks.
+    // A folder cannot be unlinked, also by root.
     await rm(path)
     await mkdir(path)
     expect(await at.client.deleteTask(byTask('stuck'))).toMatchObject({ deleted_sessions: 1 })
@@ -177,7 +177,7 @@ describe('retention', () => {
     await using at = await startTestServer({ clock, retention: { olderThanMs: 0, keepAtLeastMs: 0 } })
     const node = await TestNode.join(at.client, 'n1')
     for (let i = 0; i < 25; i += 1) await finishTask(node, `t${i}`)
-    // Nobody answers there, so it is tried again later.
+    // No server listens there, so the callback stays pending.
     await finishTask(node, 'owed', 1, { callback_url: 'http://127.0.0.1:9/' })
     await at.client.submitTask({ body: makeTask('running') })
     expect(await filesOf(at.dir)).toHaveLength(26 * 3)

@@ -233,7 +233,7 @@ test('a subscriber that reconnects with its last cursor gets every event exactly
           if (value === undefined) return
           cursor = value.kind === 'event' ? value.event.cursor : value.cursor
           if (value.kind === 'event') received.push(value.event.data['n'] as number)
-          // Nothing more for now.
+          // No more events for now.
           else if (value.kind === 'ping' && isLast === (table.hidden === 0)) return
         }
       }

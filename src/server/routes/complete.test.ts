@@ -172,7 +172,7 @@ describe('completing a session', () => {
       '['.repeat(100_000),
       Buffer.from('this is not zstd'),
       zstdCompressSync(JSON.stringify(result)).subarray(0, -5),
-      // All of the text is there, and only an empty frame after it is not whole.
+      // The text is complete, and only an empty frame after it is truncated.
       Buffer.concat([zstdCompressSync(JSON.stringify(result)), zstdCompressSync('')]).subarray(0, -1),
     ]
     for (const text of wrong) {

@@ -71,7 +71,7 @@ test('a reader that reconnects gets the missed events, by header or query', asyn
   expect(created.event.type).toBe('task.created')
   await first.return(undefined)
   await at.client.cancelTask({ params: { task_id: id } })
-  // What the header says is newer than what the URL does.
+  // The id in the header is newer than the one in the URL.
   const second = connect(`?task_id=${id}&last_event_id=0-0`, { 'last-event-id': created.id! })
   await next(second)
   expect(words(await next(second))).toEqual(['session.state_changed', 'CANCELLED'])
@@ -113,7 +113,7 @@ test('a reader with many lost connections gets every event once and in order', a
         if (event.type === 'task.completed') break
       }
       expect(heard).toEqual(whole)
-      // Four given out, four ended.
+      // Four leased, four ended.
       expect(heard.filter((each) => each.endsWith('session.state_changed'))).toHaveLength(8)
     }),
     { numRuns: 15 },
@@ -150,6 +150,6 @@ test('a closing server ends the streams and long polls at once', async () => {
   const [task, orders, , lines] = await ended
   expect(task).toMatchObject({ status: 'fulfilled', value: { status: 'running' } })
   expect(orders).toMatchObject({ status: 'fulfilled', value: [] })
-  // Had it ended in good order, the reader would take it for all there is.
+  // A normal end would mean that all results were sent.
   expect(lines).toMatchObject({ status: 'rejected' })
 })

@@ -222,7 +222,7 @@ function createFile(io: FileIo, deps: Partial<AppendFileDeps> = {}, fd = -1): Ap
   return new AppendFile(fd, 0, { io, ...rest, ...deps })
 }
 
-/** Writes that are taken only when they are released, each by one call. */
+/** Writes that complete only when released, one per call. */
 function heldIo(): { io: FileIo; release: () => void; writes: string[] } {
   const writes: string[] = []
   const held: (() => void)[] = []

@@ -6,7 +6,7 @@ import type { SessionLog } from '../store.ts'
 import { createCallLogReader } from './reader.ts'
 import { createCallLogStore } from './store.ts'
 
-/** The folder as a writer leaves it that is killed now. */
+/** Copies the folder as a killed writer would leave it. */
 async function crashed(dir: string, name: string): Promise<string> {
   const copy = join(dir, '..', name)
   await mkdir(join(copy, OPENING.id), { recursive: true })

@@ -154,7 +154,7 @@ test('damage before the end is an error with the byte offset; salvage returns th
     const message = expect.stringContaining(`byte ${damagedFrom}`)
     await expect(reader.load(OPENING.id)).rejects.toMatchObject({ failure: { code: 'store.corrupt', message } })
     const salvaged = await reader.load(OPENING.id, { salvage: true })
-    // The first turn has lost its end; the second one's prompt went on from it.
+    // The first turn has lost its end record, which the prompt of the second refers to.
     expect(salvaged.turns.map((turn) => turn.endedAt !== undefined)).toEqual([false, false, true, false])
     expect(salvaged.incompleteReasons).toEqual(
       expect.arrayContaining([
@@ -276,7 +276,7 @@ function expectCutAt(length: number, session: SessionRecord, steps: readonly Log
   if (length < (ends.at(-1) ?? 0)) expect(session).toMatchObject({ complete: false })
 }
 
-/** Every turn is one that was recorded, at most with its end or its delivery missing, and that is said. */
+/** Every turn is a recorded one, at most without its end or delivery, and with a reason for it. */
 function expectNothingWrong(session: SessionRecord): void {
   expect(session.complete).toBe(false)
   const originals = new Map(turnsOf(smallSession).map((turn) => [turn.id, turn]))

@@ -5,7 +5,7 @@ import { RecentPrompts } from './recent-prompts.ts'
 import { joinText, RecentTexts } from './recent-texts.ts'
 import { resolvePrompts, type StoredPrompt } from './resolve-prompts.ts'
 
-/** Few letters, so that texts share much by chance; some take two UTF-16 units and differ in only one of them. */
+/** Few letters, so that texts share long parts by chance; some are surrogate pairs that differ in one unit. */
 const anyText = fc
   .array(fc.constantFrom('a', 'b', 'é', '🎉', '🎊', '\u{1F989}', '\u{1F589}', 'a'.repeat(300), '🎉'.repeat(200)), {
     maxLength: 12,

@@ -184,7 +184,7 @@ test.each(['ENOSPC', 'EIO', 'EROFS', 'EACCES', 'EDQUOT'])(
       let healthy = true
       const io: FileIo = {
         ...nodeFileIo,
-        // Takes half of what it gets and then fails; later writes would succeed again.
+        // Writes half of the bytes and then fails; later writes would succeed again.
         async write(fd, bytes, position) {
           if (healthy) return nodeFileIo.write(fd, bytes, position)
           await nodeFileIo.write(fd, bytes.subarray(0, bytes.length / 2), position)

@@ -113,7 +113,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const ids: string[] = []
         for (let i = 0; i < 14; i += 1) ids.push(await next())
         expect(ids.filter((id) => id === 'late')).toHaveLength(6)
-        // And it does not take more than its turns either.
+        // And the late task does not get more than its turns.
         expect(ids.slice(0, 7).filter((id) => id === 'big').length).toBeGreaterThanOrEqual(3)
       })
 
@@ -131,7 +131,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
           ofBig += orders.filter(({ order }) => order.task.task_id === 'big').length
           await refill()
         }
-        // One of five, or so.
+        // About one in five.
         expect(ofBig).toBeGreaterThanOrEqual(64)
         expect(ofBig).toBeLessThanOrEqual(160)
       })
@@ -179,7 +179,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const leases = await desk.take(4)
         const reports = Array.from({ length: 80 }, (_, i) => {
           const lease = leases[i % 4]!
-          // The same result again, another one, and those of attempts that never were.
+          // Repeated results, other results, and results of attempts that do not exist.
           if (i < 40) return desk.end(lease)
           if (i < 60)
             return desk.dispatch.accept({ ...outcomeOf(lease), nodeId: 'n1' }, { path: 'x', digest: `${i}`, bytes: 1 })
@@ -336,7 +336,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         desk.wall += 1e10
         expect(await desk.pass(3000)).toBe(0)
         desk.wall -= 2e10
-        // Stopped for an hour: the node could not renew, so that does not count.
+        // A server that was stopped for an hour does not count that time, because nodes could not renew.
         desk.elapsed += 3_600_000
         expect(await desk.dispatch.expire()).toBe(0)
         const other = new DispatchDesk(database)

@@ -44,7 +44,7 @@ export function describeDeletion(open: () => Database): void {
       })
       expect(await listEndings(database.db, 't~1', { limit: 9 })).toEqual(endings)
       expect(await listEndings(database.db, 't', { limit: 9 })).toEqual([])
-      // A trainer that asks for new results is not told of the old ones.
+      // The pending callback of the older run is dropped.
       expect(await claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall + DAY)).toEqual([])
     })
 
@@ -88,7 +88,7 @@ export function describeDeletion(open: () => Database): void {
     })
   })
 
-  /** A task that is over, each session with a result of ten bytes and some artifacts of five. */
+  /** An ended task whose sessions have a result of ten bytes and some artifacts of five. */
   const finish = async (id: string, samples = 1, { artifacts = 1, callback = '' } = {}) => {
     await desk.submit(id, samples, callback === '' ? {} : { callback_url: callback })
     const leases = await desk.take(samples)
@@ -217,7 +217,7 @@ export function describeDeletion(open: () => Database): void {
       expect(kinds.filter((kind) => kind === 'unknown-task')).toHaveLength(12)
       const paths = (await Promise.all(Array.from({ length: 6 }, () => clearAll()))).flat()
       expect(new Set(paths).size).toBe(paths.length)
-      // Who passed over the last one that another had in hand may have gone.
+      // A clear that skipped a locked task may have ended before the others.
       paths.push(...(await clearAll()))
       expect(paths).toHaveLength(12 * 4 * 2)
       expect((await listSessions(database.db, { limit: 9 })).sessions).toEqual([])
@@ -284,7 +284,7 @@ export function describeDeletion(open: () => Database): void {
         desk.wall += 1000
       }
       const policy = { maxBytes: 100, keepAtLeastMs: 4500 }
-      // Six times thirty; the two oldest are old enough, and three would have to go.
+      // Six times thirty bytes; only the two oldest may be deleted, though three exceed the limit.
       expect(await desk.dispatch.retire(policy)).toEqual(['t0', 't1'])
       expect(await desk.dispatch.retire(policy)).toEqual([])
       desk.wall += 10_000

@@ -158,7 +158,7 @@ export function describeNodes(open: () => Database): void {
         const [lease] = await desk.take(1)
         expect(await desk.end(lease!, 'upstream.unreachable')).toMatchObject({ isRefilled: true })
         expect(await countOpen(database.db)).toEqual({ queued: 1, leased: 0 })
-        // The first look only begins to count.
+        // The first sweep starts the measurement.
         await desk.pass(1000)
         await desk.pass(restMs - 1000)
         expect(await desk.take(1), `failure ${failure + 1}`).toEqual([])

@@ -48,7 +48,7 @@ export function describeTaskCommands(open: () => Database): void {
       expect(await desk.end(again!)).toMatchObject({ kind: 'accepted', taskStatus: 'completed' })
       expect(await countsOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 3, failed: 0 })
       expect(await calls()).toHaveLength(1)
-      // Every ending has its place, also the one that does not count any more.
+      // Every ending keeps its place, also that of a retried session.
       const endings = await listEndings(database.db, 't', { limit: 9 })
       expect(endings.map(({ place, isCurrent }) => ({ place, isCurrent }))).toEqual([
         { place: 1, isCurrent: true },
@@ -227,7 +227,7 @@ export function describeTaskCommands(open: () => Database): void {
       const { dispatch } = new DispatchDesk(database, { clock: { now: () => (now += 1) } })
       await putQuota(database.db, 'ann', { maxQueued: null, maxRunning: 100 })
       await dispatch.enqueue([{ task: makeTask('a', 20) }], { owner: 'ann' })
-      // More than one transaction takes.
+      // More requests than one transaction handles.
       await Promise.all(Array.from({ length: 20 }, () => dispatch.lease('n1', { labels: [], freeSlots: 1 })))
       const rows = await database.db.selectFrom('sessions').select('leased_at').execute()
       const times = new Set(rows.map(({ leased_at }) => leased_at))
@@ -241,7 +241,7 @@ export function describeTaskCommands(open: () => Database): void {
       await desk.submit('one', 20, {}, 'bob')
       const first = await desk.orders(20)
       expect(first.filter(({ order }) => order.task.task_id === 'one')).toHaveLength(10)
-      // And one at a time, as nodes that are full ask.
+      // And with one free slot at a time.
       let ones = 0
       for (let i = 0; i < 20; i += 1) {
         const [next] = await desk.orders(1, 'n2')
