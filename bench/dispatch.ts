@@ -5,10 +5,10 @@ import { join } from 'node:path'
 import { systemClock } from '../src/lib/async/clock.ts'
 import { randomIds } from '../src/lib/random-ids.ts'
 import { type Database, openDatabase } from '../src/store/database.ts'
-import { createDispatch, type Dispatch } from '../src/store/dispatch/port.ts'
+import { Dispatch } from '../src/store/dispatch/port.ts'
 import { openChanges } from '../src/store/dispatch/internal/changes.ts'
-import { putNode } from '../src/store/dispatch/queries/nodes.ts'
-import { putQuota } from '../src/store/dispatch/queries/quotas.ts'
+import { putNode } from '../src/store/dispatch/commands/nodes.ts'
+import { putQuota } from '../src/store/dispatch/commands/put-quota.ts'
 import { WORK_CHANNEL } from '../src/store/dispatch/internal/work-channel.ts'
 import { DispatchDesk, makeOutcome, makeRegistration, makeTask, toLease } from '../test/support/dispatch-desk.ts'
 import { startPostgres, whyNoPostgres } from '../test/support/postgres.ts'
@@ -91,7 +91,7 @@ async function measure(open: Database, seconds: number): Promise<DispatchBench> 
   await using database = open
   await using changes = await openChanges(database)
   const deps = { database, changes, clock: systemClock, monotonic: () => performance.now(), ids: randomIds(Date.now) }
-  const dispatch = createDispatch(deps)
+  const dispatch = new Dispatch(deps)
   await clear(database)
   const wakes = await measureWakes(database, dispatch)
   const donePerSecond: Record<string, number> = {}
@@ -113,7 +113,7 @@ async function measure(open: Database, seconds: number): Promise<DispatchBench> 
     else if (load === LOADS[0]) warmShare.byChance = warm
   }
   await clear(database)
-  const kept = await measureLeases(dispatch, createDispatch({ ...deps, ...stillClock() }))
+  const kept = await measureLeases(dispatch, new Dispatch({ ...deps, ...stillClock() }))
   await clear(database)
   await fill(dispatch, 1, QUEUED)
   const before = await readHeldMemory()

@@ -10,7 +10,7 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
   gateway: ['model', 'lib', 'store/store.ts'],
   client: ['api', 'model', 'lib'],
   node: ['gateway', 'trajectory', 'store', 'client', 'model', 'lib'],
-  server: ['api', 'trajectory', 'store', 'model', 'lib'],
+  server: ['api', 'trajectory', 'model', 'lib', 'store/dispatch/port.ts', 'store/files.ts', 'store/store-errors.ts'],
   config: [
     'api/fields.ts',
     'node/session/stages.ts',

@@ -4,7 +4,7 @@ import { constants, createGzip, createZstdCompress } from 'node:zlib'
 
 type Coding = 'zstd' | 'gzip'
 
-/** With the best coding that the reader takes. Every chunk is flushed: a line that is ready must not wait for the next. */
+/** Compresses with the best coding that the client accepts. Flushes every chunk: a complete line must not wait for the next. */
 export function compress(
   stream: ReadableStream<Uint8Array>,
   request: Request,
@@ -17,18 +17,18 @@ export function compress(
     coding === 'zstd'
       ? createZstdCompress({ flush: constants.ZSTD_e_flush })
       : createGzip({ flush: constants.Z_SYNC_FLUSH, level: constants.Z_BEST_SPEED })
-  // A reader that goes away destroys the encoder, which is heard of by the source.
+  // A client that disconnects destroys the encoder; the source stream reports it.
   encoder.on('error', () => {})
   const pair = Duplex.toWeb(encoder) as unknown as ReadableWritablePair<Uint8Array, Uint8Array>
   return new Response(stream.pipeThrough(pair), { headers: { ...all, 'content-encoding': coding } })
 }
 
-export function chooseCoding(accepted: string): Coding | undefined {
-  const taken = new Set<string>()
-  for (const part of accepted.toLowerCase().split(',')) {
+export function chooseCoding(header: string): Coding | undefined {
+  const accepted = new Set<string>()
+  for (const part of header.toLowerCase().split(',')) {
     const [name = '', ...parameters] = part.split(';').map((text) => text.trim())
-    if (!parameters.some((text) => /^q=0(?:\.0*)?$/.test(text))) taken.add(name)
+    if (!parameters.some((text) => /^q=0(?:\.0*)?$/.test(text))) accepted.add(name)
   }
-  if (taken.has('zstd')) return 'zstd'
-  return taken.has('gzip') ? 'gzip' : undefined
+  if (accepted.has('zstd')) return 'zstd'
+  return accepted.has('gzip') ? 'gzip' : undefined
 }

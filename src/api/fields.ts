@@ -3,8 +3,8 @@ import { arrayOf } from '../lib/json/list-of.ts'
 import { SessionId } from '../model/ids.ts'
 
 /**
- * Free text in NVIDIA Polar. Ours must fit in a URL and a log line: no control characters, no half of a surrogate pair,
- * and not the two names that a URL takes for a way up.
+ * Free text in NVIDIA Polar. Ours must fit in a URL and a log line: no control characters, no lone surrogates, and not the
+ * path segments `.` and `..`.
  */
 export const TaskId = z
   .string()
@@ -12,22 +12,22 @@ export const TaskId = z
   .max(512)
   .regex(/^(?!\.{1,2}$)[^\p{Cc}\p{Cs}]+$/u, 'must have no control characters and must not be "." or ".."')
 
-/** Reaches file names, as the ids of sessions do. */
-export const NodeId = SessionId.describe('1-128 letters, digits, "_", "." or "-"; begins with a letter or digit.')
-export const UploadId = SessionId.describe('Given by the server when the upload was begun.')
+/** Used in file names, like session ids. */
+export const NodeId = SessionId.describe('1-128 letters, digits, "_", "." or "-"; starts with a letter or digit.')
+export const UploadId = SessionId.describe('Returned by the server when the upload begins.')
 
 export const Attempt = z
   .int()
   .min(1)
   .max(1_000_000)
-  .describe('The fencing token: it goes up when a session changes hands.')
+  .describe('Fencing token: incremented for each new lease of the session.')
 
 export const Digest = z
   .string()
   .regex(/^sha256:[0-9a-f]{64}$/, 'must be "sha256:" and 64 hexadecimal digits')
-  .describe('Of the bytes as they are stored.')
+  .describe('Digest of the stored bytes.')
 
-/** A file of a session: relative, with no way up, and printable. */
+/** A file of a session: a relative, printable path without `..`. */
 export const FilePath = z
   .string()
   .min(1)
@@ -40,25 +40,25 @@ export const FilePath = z
 export const Label = z
   .string()
   .regex(/^[A-Za-z0-9][A-Za-z0-9_.:/@=+-]{0,255}$/, 'must be 1-256 letters, digits or any of _.:/@=+-')
-  .describe('What a node has, or a session needs: `runtime:docker`, `image:swe-42`, `gpu`.')
+  .describe('Something that a node has or a session requires: `runtime:docker`, `image:swe-42`, `gpu`.')
 export const Labels = arrayOf(Label).max(1000)
 
-/** Where a page ended. Made by the server, and nobody else's business what is in it. */
-export const Cursor = z.string().regex(/^[A-Za-z0-9_.~-]{1,256}$/, 'must be a cursor that this API gave out')
+/** End of a page; opaque to clients. */
+export const Cursor = z.string().regex(/^[A-Za-z0-9_.~-]{1,256}$/, 'must be a cursor returned by this API')
 
 export const WaitSeconds = z
   .number()
   .min(0)
   .max(60)
   .default(0)
-  .describe('Long poll: seconds to wait for news before answering with what there is.')
+  .describe('Long poll: seconds to wait for a change before responding.')
 
 export const UnixSeconds = z.number().min(0).describe('Unix seconds.')
 export const Count = z.int().min(0)
 
-export function limit(max: number, byDefault: number) {
-  return z.int().min(1).max(max).default(byDefault)
+export function limit(max: number, defaultLimit: number) {
+  return z.int().min(1).max(max).default(defaultLimit)
 }
 
-/** Of a page: where to go on. Absent on the last one. */
+/** Cursor of the next page. Absent on the last page. */
 export const next = { next_cursor: Cursor.optional() }

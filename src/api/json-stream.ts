@@ -2,7 +2,7 @@ import { Duplex } from 'node:stream'
 import type { ReadableWritablePair } from 'node:stream/web'
 import { createZstdDecompress } from 'node:zlib'
 
-/** A JSON value that is too long to be held, as the bytes it comes in. Together they must be valid JSON. */
+/** A JSON value that is too long for memory, as chunks of bytes. Together they must be valid JSON. */
 export class JsonStream {
   readonly #chunks: AsyncIterable<Uint8Array>
 
@@ -10,16 +10,16 @@ export class JsonStream {
     this.#chunks = chunks
   }
 
-  /** To be read once. */
+  /** Can be read only once. */
   get chunks(): AsyncIterable<Uint8Array> {
     return this.#chunks
   }
 }
 
-/** The same as it lies in a file: compressed with zstd, which some readers take as it is. */
+/** A JSON value in a zstd-compressed file; clients that accept zstd get it without recompression. */
 export class StoredJson extends JsonStream {
   readonly compressed: ReadableStream<Uint8Array>
-  /** Of what is compressed. */
+  /** Compressed size. */
   readonly bytes: number
 
   constructor(compressed: ReadableStream<Uint8Array>, bytes: number) {
@@ -30,14 +30,14 @@ export class StoredJson extends JsonStream {
 
   override get chunks(): AsyncIterable<Uint8Array> {
     const decoder = createZstdDecompress()
-    // A reader that goes away destroys it, which is heard of by the source.
+    // A client that disconnects destroys the decoder; the source stream reports it.
     decoder.on('error', () => {})
     const pair = Duplex.toWeb(decoder) as unknown as ReadableWritablePair<Uint8Array, Uint8Array>
     return this.compressed.pipeThrough(pair)
   }
 }
 
-/** What it says, and the same to be read again. For tests: holds all of it. */
+/** Parses the value, and returns a copy of the stream. For tests: keeps all of it in memory. */
 export async function readJson(json: JsonStream): Promise<{ value: unknown; again: JsonStream }> {
   if (json instanceof StoredJson) {
     const held = await gather(json.compressed)

@@ -1,4 +1,4 @@
-/** The same bytes, until there are too many; then an error, to whoever reads. */
+/** Fails with an error after `maxBytes`. */
 export function limitStream(
   stream: ReadableStream<Uint8Array>,
   maxBytes: number,

@@ -11,7 +11,7 @@ function taken(body: unknown): { data: SubmitRequest; warnings: string[] } {
   return { data: SubmitRequest.parse(value), warnings }
 }
 
-test('loosen() leaves out unknown fields wherever they stand, and names each', () => {
+test('loosen() removes unknown fields at any depth, with a warning for each', () => {
   const body = {
     ...task,
     surprise: 1,
@@ -28,7 +28,7 @@ test('loosen() leaves out unknown fields wherever they stand, and names each', (
   expect(body.agent).toHaveProperty('mood')
 })
 
-test('loosen() reads numbers and booleans that are written as text', () => {
+test('loosen() converts numbers and booleans written as text', () => {
   const body = { ...task, num_samples: '4', timeout_seconds: '2.5e2', runtime: { allow_internet: 'true', gpus: '0' } }
   const { data, warnings } = taken(body)
   expect(data).toMatchObject({ num_samples: 4, timeout_seconds: 250, runtime: { allow_internet: true, gpus: 0 } })
@@ -36,7 +36,7 @@ test('loosen() reads numbers and booleans that are written as text', () => {
   expect(warnings).toContain('body.num_samples: "4" was read as 4')
 })
 
-test('loosen() takes null for absent, without a warning: model_dump() writes it everywhere', () => {
+test('loosen() treats null as absent without a warning: model_dump() writes it everywhere', () => {
   const upload = { type: 'upload_file', source: '/a', target: '/b', command: null, cwd: null, env: null }
   const exec = { type: 'exec', command: 'true', source: null, target: null, cwd: null, env: null }
   const { data, warnings } = taken({
@@ -60,12 +60,12 @@ test.each([
   [{ task_id: 't', instruction: '' }, 'agent'],
   ['text', ''],
   [null, ''],
-])('loosen() leaves what is wrong for the schema to refuse: %j', (body, place) => {
+])('loosen() leaves an invalid value for the schema to reject: %j', (body, place) => {
   const parsed = SubmitRequest.safeParse(loosen(SubmitRequest, body).value)
   expect(parsed.error?.issues[0]?.path.join('.')).toBe(place)
 })
 
-test('loosen() changes nothing that the schema takes, and ends for any value', () => {
+test('loosen() does not change a valid value, and terminates for any value', () => {
   const schema = z.strictObject({
     a: z.number().optional(),
     b: z.array(z.strictObject({ c: z.boolean() })).default([]),

@@ -2,39 +2,39 @@ import type * as z from 'zod'
 
 export interface Loosened {
   value: unknown
-  /** What was changed, and where. */
+  /** One for each change, with the path of the field. */
   warnings: string[]
 }
 
-/** Each round mends all problems of one kind of depth; a value that needs more is refused as it is. */
-const MOST_ROUNDS = 8
-const MOST_WARNINGS = 20
+/** A fix may reveal further problems; a value that needs more rounds is left to the schema to reject. */
+const MAX_ROUNDS = 8
+const MAX_WARNINGS = 20
 
 /**
- * Mends what FastAPI would take and a strict schema refuses: unknown fields are left out, null stands for a field that is
- * absent, numbers and booleans may be written as text. Each change is a warning, but for null. What else is wrong stays,
- * for the schema to refuse.
+ * Converts input that FastAPI accepts and a strict schema rejects: removes unknown fields, treats null as absent, and converts
+ * numbers and booleans written as text. Each change except null adds a warning. Other problems are left for the schema to
+ * reject.
  */
 export function loosen(schema: z.ZodType, input: unknown): Loosened {
   const warnings = new Warnings()
   let value = input
-  for (let round = 0; round < MOST_ROUNDS; round += 1) {
+  for (let round = 0; round < MAX_ROUNDS; round += 1) {
     const parsed = schema.safeParse(value, { reportInput: true })
     if (parsed.success) break
     if (round === 0) value = structuredClone(input)
-    const mended = parsed.error.issues.map((issue) => mend(value, issue, warnings))
-    if (!mended.includes(true)) break
+    const fixed = parsed.error.issues.map((issue) => fix(value, issue, warnings))
+    if (!fixed.includes(true)) break
   }
   return { value, warnings: warnings.toList() }
 }
 
-/** The first warnings, and the number of the others: a hostile body has a million unknown fields. */
+/** Keeps the first warnings and the number of the rest: a hostile body may have a million unknown fields. */
 class Warnings {
   readonly #first: string[] = []
   #more = 0
 
   add(toText: () => string): void {
-    if (this.#first.length < MOST_WARNINGS) this.#first.push(toText())
+    if (this.#first.length < MAX_WARNINGS) this.#first.push(toText())
     else this.#more += 1
   }
 
@@ -45,8 +45,8 @@ class Warnings {
 
 type Holder = Record<PropertyKey, unknown>
 
-/** Whether it changed anything. */
-function mend(root: unknown, issue: z.core.$ZodIssue, warnings: Warnings): boolean {
+/** Whether the value was changed. */
+function fix(root: unknown, issue: z.core.$ZodIssue, warnings: Warnings): boolean {
   if (issue.code === 'unrecognized_keys') {
     const holder = valueAt(root, issue.path) as Holder
     for (const key of issue.keys) {
@@ -66,7 +66,7 @@ function mend(root: unknown, issue: z.core.$ZodIssue, warnings: Warnings): boole
   return true
 }
 
-/** A hostile body may write a number in megabytes. */
+/** A hostile body may contain a number with millions of digits. */
 const SHOWN_CHARACTERS = 100
 
 function shown(input: unknown): string {
@@ -81,7 +81,7 @@ function nameOf(path: readonly PropertyKey[]): string {
   return ['body', ...path].map(String).join('.')
 }
 
-/** The words that pydantic takes. Undefined: it is not that type. */
+/** Accepts the same texts as pydantic. Undefined: not convertible. */
 function toType(expected: string, input: unknown): number | boolean | undefined {
   if (expected === 'boolean') {
     if (input === 1 || (typeof input === 'string' && /^(?:true|1|yes|on|t|y)$/i.test(input))) return true

@@ -91,7 +91,7 @@ function put(body: string, headers: Record<string, string> = { 'content-type': '
 }
 
 describe('mountRoutes()', () => {
-  test('gives handlers what was asked, with types and defaults, and who asked', async () => {
+  test('passes handlers the parsed request with defaults, and the caller', async () => {
     const { app } = mount()
     const response = await app.request('/things/7?deep=True&tags=a&tags=b')
     expect(await response.json()).toEqual({
@@ -99,12 +99,12 @@ describe('mountRoutes()', () => {
     })
   })
 
-  test('takes an empty query field for one that was left out', async () => {
+  test('treats an empty query field as absent', async () => {
     const { app } = mount()
     expect(await (await app.request('/things/7?deep=')).json()).toMatchObject({ said: { query: { deep: false } } })
   })
 
-  test('names all problems at once, each with its path, in both shapes', async () => {
+  test('reports all problems at once, each with its path, in both formats', async () => {
     const { app } = mount()
     const response = await app.request('/things/x?depp=1&deep=1&deep=0', { method: 'GET' })
     expect(response.status).toBe(422)
@@ -118,7 +118,7 @@ describe('mountRoutes()', () => {
     })
   })
 
-  test('refuses an unknown key with its path, however deep', async () => {
+  test('refuses an unknown key with its path, at any depth', async () => {
     const { app } = mount()
     const response = await app.request('/things/7', put('{"name":"a","parts":[{"size":1,"sise":2}]}'))
     expect(await response.json()).toMatchObject({
@@ -140,7 +140,7 @@ describe('mountRoutes()', () => {
     expect([response.status, bugs]).toEqual([status, []])
   })
 
-  test('bounds a raw body that did not say how long it is', async () => {
+  test('limits a raw body without content-length', async () => {
     const { app } = mount()
     const stream = ReadableStream.from([Buffer.from('12345678'), Buffer.from('12345678')])
     const response = await app.request('/bytes', { method: 'PUT', body: stream, duplex: 'half' })
@@ -148,7 +148,7 @@ describe('mountRoutes()', () => {
     expect(await (await app.request('/bytes', put('1234'))).json()).toEqual({ said: '1234' })
   })
 
-  test('asks who it is before it reads anything', async () => {
+  test('authorizes before it parses the request', async () => {
     const { app } = mount({}, () => {
       throw new RolloutError('request.unauthorized', 'A token is needed.')
     })
@@ -161,14 +161,14 @@ describe('mountRoutes()', () => {
     })
   })
 
-  test('tells other methods and other paths from each other', async () => {
+  test('distinguishes a wrong method from an unknown path', async () => {
     const { app } = mount()
     const wrong = await app.request('/things/7', { method: 'POST' })
     expect([wrong.status, wrong.headers.get('allow')]).toEqual([405, 'GET, PUT'])
     expect((await app.request('/thing')).status).toBe(404)
   })
 
-  test('shows a failure of ours as it is, and a defect not at all', async () => {
+  test('returns a RolloutError as it is, and hides a bug', async () => {
     const { app, bugs } = mount({
       getThing: async ({ params }) => {
         if (params.thing_id === 1) throw new RolloutError('request.over-quota', 'Enough.', { retryAfterSeconds: 2.5 })
@@ -183,7 +183,7 @@ describe('mountRoutes()', () => {
     expect(bugs).toHaveLength(1)
   })
 
-  test('hands JSON on as bytes, and compresses what is long', async () => {
+  test('sends JSON bytes, and compresses long responses', async () => {
     const text = JSON.stringify({ said: 'x'.repeat(20_000) })
     const { app } = mount({ getThing: async () => new JsonBytes([Buffer.from(text)]) })
     const get = async (accepted: string): Promise<Response> =>
@@ -193,14 +193,14 @@ describe('mountRoutes()', () => {
     expect(zstdDecompressSync(await (await get('gzip, zstd')).arrayBuffer()).toString()).toBe(text)
   })
 
-  test('sends lines and events as they come', async () => {
+  test('streams lines and events', async () => {
     const { app } = mount()
     expect(await (await app.request('/lines')).text()).toBe('0\n1\n2\n')
     const response = await app.request('/events?last_event_id=1-1', { headers: { 'last-event-id': '5-5' } })
     expect(await response.text()).toBe('id: 7-1\ndata: {"last_event_id":"5-5"}\n\ndata: "ping"\n\n')
   })
 
-  test.each(['identity', 'gzip', 'zstd'])('a reader that goes away (%s) aborts the handler', async (coding) => {
+  test.each(['identity', 'gzip', 'zstd'])('a client that disconnects (%s) aborts the handler', async (coding) => {
     const gone = Promise.withResolvers<void>()
     const { app } = mount({
       listLines: async ({ signal }) => {
@@ -215,13 +215,13 @@ describe('mountRoutes()', () => {
     await gone.promise
   })
 
-  test('a stream that fails is seen to be cut', async () => {
+  test('a failed stream ends with an error', async () => {
     const { app, bugs } = mount({ listLines: async () => failing() })
     await expect((await app.request('/lines')).text()).rejects.toThrow()
     expect(bugs).toHaveLength(1)
   })
 
-  test('a stream that fails on a connection ends that, and leaves no text for the HTTP server to send', async () => {
+  test('a failed stream closes the connection without sending the error text', async () => {
     const { app } = mount({ listLines: async () => failing() })
     const cut = Promise.withResolvers<string>()
     const outgoing = { destroy: () => cut.resolve('cut') }
@@ -251,7 +251,7 @@ test.each([
   expect(chooseCoding(accepted)).toBe(coding)
 })
 
-describe('nodes that a request speaks for', () => {
+describe('nodes that a request acts for', () => {
   const nodeTable = {
     renew: route({
       ...about,
@@ -294,7 +294,7 @@ describe('nodes that a request speaks for', () => {
   })
 })
 
-describe('answers that are too long to be held', () => {
+describe('streamed JSON responses', () => {
   const text = JSON.stringify({ said: ['é', 'x'.repeat(100_000)] })
 
   async function* inPieces(): AsyncGenerator<Uint8Array> {
@@ -307,14 +307,14 @@ describe('answers that are too long to be held', () => {
     return new StoredJson(new Blob([bytes]).stream(), bytes.length)
   }
 
-  test('are streamed as they come, and compressed for those who take that', async () => {
+  test('are streamed, and compressed for clients that accept it', async () => {
     const { app } = mount({ getThing: async () => new JsonStream(inPieces()) })
     expect(await (await app.request('/things/7')).text()).toBe(text)
     const zipped = await app.request('/things/7', { headers: { 'accept-encoding': 'gzip' } })
     expect(gunzipSync(await zipped.bytes()).toString()).toBe(text)
   })
 
-  test('go as they are stored to whoever takes that, and decompressed to others', async () => {
+  test('are sent as stored to clients that accept zstd, and decompressed to others', async () => {
     const { app } = mount({ getThing: async () => stored() })
     const packed = await app.request('/things/7', { headers: { 'accept-encoding': 'zstd' } })
     expect(packed.headers.get('content-encoding')).toBe('zstd')
@@ -325,7 +325,7 @@ describe('answers that are too long to be held', () => {
     expect(await plain.text()).toBe(text)
   })
 
-  test('are one line each in a stream of lines, however they were written', async () => {
+  test('are one line each in a stream of lines', async () => {
     const lines = async function* () {
       yield new JsonStream(new Blob(['{"said":\n', '\r\n1}']).stream())
       yield 7
@@ -334,7 +334,7 @@ describe('answers that are too long to be held', () => {
     expect(await (await app.request('/lines')).text()).toBe('{"said":   1}\n7\n')
   })
 
-  test('are cut, not ended, when they turn out to be damaged', async () => {
+  test('are cut, not ended, if the stored file is damaged', async () => {
     const bytes = zstdCompressSync(text)
     const damaged = () => new StoredJson(new Blob([bytes.subarray(0, -9)]).stream(), bytes.length)
     const { app } = mount({ getThing: async () => damaged() })
@@ -347,7 +347,7 @@ describe('answers that are too long to be held', () => {
     expect(isEnded).toBe(false)
   })
 
-  test('whose reader goes away before the first byte leave nothing open', async () => {
+  test('leave nothing open if the client disconnects before the first byte', async () => {
     let isCancelled = false
     const stream = new ReadableStream<Uint8Array>({ cancel: () => void (isCancelled = true) })
     const { app } = mount({ getThing: async () => new StoredJson(stream, 10) })
@@ -356,7 +356,7 @@ describe('answers that are too long to be held', () => {
     await expect.poll(() => isCancelled).toBe(true)
   })
 
-  test('are held against the schema in tests, and sent all the same', async () => {
+  test('are validated against the schema in tests, and still sent', async () => {
     const made = { getThing: async () => stored() }
     const { app } = mount(made, () => 'ann', { checkAnswers: true })
     expect(await (await app.request('/things/7')).text()).toBe(text)

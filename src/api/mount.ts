@@ -2,23 +2,23 @@ import { type Context, Hono } from 'hono'
 import { RolloutError, toFailure } from '../model/failure.ts'
 import { toErrorBody } from './error-body.ts'
 import { InvalidRequest, readCall } from './read-call.ts'
-import type { Body, Params, Query, Route, RouteTable } from './route.ts'
 import { type Reply, renderReply } from './render-reply.ts'
+import type { Body, Params, Query, Route, RouteTable } from './route.ts'
 
-/** A request that was let in and is as its route says. */
+/** An authorized and validated request. */
 export interface Call<R extends Route, Caller> {
   params: Params<R>
   query: Query<R>
   body: Body<R>
-  /** What of the body was not taken as it came, for the answer. */
+  /** Conversions of the body, for the response. */
   warnings: readonly string[]
-  /** The same for all tries of one call; absent: the caller gave none. */
+  /** The same for all tries of one request; undefined if the client sent none. */
   idempotencyKey: string | undefined
-  /** Who asks, as `authorize` said. */
+  /** Result of `authorize`. */
   caller: Caller
-  /** Throws `request.forbidden` when the caller may not speak for this node. For bodies that the handler reads itself. */
+  /** Throws `request.forbidden` if the caller may not act for this node. For bodies that the handler parses itself. */
   authorizeNode: (nodeId: string | undefined) => void
-  /** Aborted when nobody waits for the answer any more, also in the middle of a stream. */
+  /** Aborted when the client disconnects, also during a streamed response. */
   signal: AbortSignal
 }
 
@@ -29,30 +29,26 @@ export type Handlers<Table extends RouteTable, Caller> = {
 export interface MountOptions<Table extends RouteTable, Caller> {
   table: Table
   handlers: Handlers<Table, Caller>
-  /** Asked before anything else of a request is read. Throws `request.unauthorized` or `request.forbidden`. */
+  /** Called before the request is parsed. Throws `request.unauthorized` or `request.forbidden`. */
   authorize: (request: Request, route: Route) => Promise<Caller> | Caller
-  /**
-   * Asked for each node that the request speaks for, which is where one token may and another may not. That of the path
-   * before the body is read. Throws `request.forbidden`.
-   */
+  /** Called for each node that the request acts for; the node in the path before the body is read. Throws `request.forbidden`. */
   authorizeNode?: (caller: Caller, route: Route, nodeId: string | undefined) => void
-  /** Hears of what no handler should have thrown; the caller is told no more than that it happened. */
+  /** Called with errors that no handler should throw; the client gets no details. */
   onBug: (error: unknown, route: Route | undefined) => void
-  /** Called for each request; what it gives back hears how that was answered, once the answer begins. For a log. */
+  /** Called for each request; the returned function is called when the response begins. For a log. */
   onRequest?: (request: Request, route: Route) => (answered: Answered<Caller>) => void
-  /** Holds what handlers answer against the schemas as well. For tests: past the edges types are trusted. */
+  /** For tests: validates the responses of handlers against the schemas. */
   checkAnswers?: boolean
 }
 
 export interface Answered<Caller> {
   status: number
-  /** Absent when nobody was let in. */
+  /** Absent if the request was not authorized. */
   caller?: Caller
-  /** Why it is not what was asked for. */
   error?: unknown
 }
 
-/** The table as an app: every request is checked before a handler sees it, every error has the one shape. */
+/** Creates the app: validates every request before its handler runs, and renders every error as ErrorBody. */
 export function mountRoutes<Table extends RouteTable, Caller>(options: MountOptions<Table, Caller>): Hono {
   const app = new Hono()
   const methodsByPath = new Map<string, string[]>()
@@ -60,19 +56,19 @@ export function mountRoutes<Table extends RouteTable, Caller>(options: MountOpti
     const path = toHonoPath(route.path)
     const method = route.method.toUpperCase()
     methodsByPath.set(path, [...(methodsByPath.get(path) ?? []), method])
-    // The table and its handlers agree by their types; which entry this is, is only known by name here.
+    // The types of table and handlers match by name, which the compiler cannot follow through the loop.
     const handler = options.handlers[name] as unknown as (call: unknown) => Promise<Reply<Route>>
     app.on(method, path, (c) => answer(c, route, handler, options as unknown as AnyOptions))
   }
   for (const [path, methods] of methodsByPath) {
     app.all(path, (c) => {
       c.header('allow', methods.join(', '))
-      const message = `${c.req.path} does not take ${c.req.method}, only ${methods.join(' and ')}.`
+      const message = `${c.req.path} does not support ${c.req.method}, only ${methods.join(' and ')}.`
       return renderError(c, new RolloutError('request.wrong-method', message))
     })
   }
   app.notFound((c) => {
-    const message = `There is no ${c.req.method} ${c.req.path} in this API; GET /openapi.json names what there is.`
+    const message = `Route ${c.req.method} ${c.req.path} does not exist; GET /openapi.json lists all routes.`
     return renderError(c, new RolloutError('request.unknown-route', message))
   })
   app.onError((error, c) => {
@@ -84,7 +80,7 @@ export function mountRoutes<Table extends RouteTable, Caller>(options: MountOpti
 
 type AnyOptions = Omit<MountOptions<RouteTable, unknown>, 'table' | 'handlers'>
 
-/** What `@hono/node-server` hands along. */
+/** Provided by `@hono/node-server`. */
 interface NodeBindings {
   outgoing?: { destroy(): void }
 }
@@ -97,8 +93,8 @@ async function answer(
 ): Promise<Response> {
   const request = c.req.raw
   const { outgoing } = (c.env ?? {}) as NodeBindings
-  const unwanted = new AbortController()
-  const signal = AbortSignal.any([request.signal, unwanted.signal])
+  const cancelled = new AbortController()
+  const signal = AbortSignal.any([request.signal, cancelled.signal])
   const onAnswer = onRequest?.(request, route)
   let caller: unknown
   try {
@@ -112,7 +108,7 @@ async function answer(
     const response = await renderReply(route, reply, request, {
       checkAnswers,
       onCut: (error) => onBug(error, route),
-      onCancel: () => unwanted.abort(),
+      onCancel: () => cancelled.abort(),
       cut: outgoing && (() => outgoing.destroy()),
     })
     onAnswer?.({ status: response.status, caller })
@@ -141,9 +137,9 @@ function textAt(body: unknown, path: string): string | undefined {
 
 function renderError(c: Context, error: unknown): Response {
   const failure = toFailure(error)
-  // What a defect says of itself may quote anything, so only the log has it.
+  // The message of a bug may contain anything, so it goes only to the log.
   const isBug = !(error instanceof RolloutError)
-  const shown = isBug ? { ...failure, message: 'The server made a mistake; its log says which.' } : failure
+  const shown = isBug ? { ...failure, message: 'Internal server error; see the log of the server.' } : failure
   if (shown.status === 401) c.header('www-authenticate', 'Bearer')
   if (shown.retryAfterSeconds !== undefined) c.header('retry-after', String(Math.ceil(shown.retryAfterSeconds)))
   const problems = error instanceof InvalidRequest ? error.problems : undefined

@@ -15,13 +15,13 @@ function* refsIn(value: unknown): Generator<string> {
   }
 }
 
-test('every route is one operation, under its own name', () => {
+test('every route is one operation with its own name', () => {
   const ids = operations.map(({ operation }) => operation['operationId'])
   expect(new Set(ids).size).toBe(ids.length)
   expect(new Set(ids)).toEqual(new Set(Object.keys(routes)))
 })
 
-test('every reference leads somewhere, and every schema and response is referred to', () => {
+test('every reference resolves, and every schema and response is referenced', () => {
   const { schemas, responses } = document.components
   const names = [
     ...Object.keys(schemas).map((name) => `#/components/schemas/${name}`),
@@ -30,7 +30,7 @@ test('every reference leads somewhere, and every schema and response is referred
   expect(new Set(refsIn(document))).toEqual(new Set(names))
 })
 
-test('is plain JSON of version 3.1, without what only a single schema may have', () => {
+test('the document is plain JSON of version 3.1 without schema-level keywords', () => {
   expect(JSON.parse(JSON.stringify(document))).toEqual(document)
   expect(document).toMatchObject({ openapi: '3.1.0', info: { title: expect.any(String), version: '1.2.3' } })
   expect(JSON.stringify(document)).not.toMatch(/"\$defs"|"\$schema"|"id":"[A-Z]/)
@@ -46,7 +46,7 @@ test('every parameter of a path is declared, required and described by a schema'
   }
 })
 
-test('every operation says who may ask, what it answers and how it fails', () => {
+test('every operation declares its security, response and errors', () => {
   for (const { path, method, operation } of operations) {
     const responses = operation['responses'] as Record<string, unknown>
     expect(Object.keys(responses), `${method} ${path}`).toContain('200')
@@ -56,7 +56,7 @@ test('every operation says who may ask, what it answers and how it fails', () =>
   }
 })
 
-test('what is sent may leave out what has a default; what is received has it', () => {
+test('fields with a default are optional in requests and required in responses', () => {
   expect(document.components.schemas['SubmitRequest']).toMatchObject({
     required: ['task_id', 'instruction', 'agent'],
     additionalProperties: false,
@@ -66,6 +66,6 @@ test('what is sent may leave out what has a default; what is received has it', (
   })
 })
 
-test('says of answers that more may be in them', () => {
+test('responses allow additional properties', () => {
   expect(document.components.schemas['TaskStatus']).not.toHaveProperty('additionalProperties')
 })

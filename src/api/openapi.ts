@@ -8,8 +8,8 @@ import { SessionResult, SessionTiming } from '../model/session.ts'
 import { AgentSpec, EvaluatorSpec, RuntimeSpec, StrategySpec, TaskRequest, TaskStatus } from '../model/task.ts'
 import { Trace } from '../model/trajectory.ts'
 import { ErrorBody } from './error-body.ts'
-import { NodeInfo } from './routes/node-routes.ts'
 import type { Route, RouteTable } from './route.ts'
+import { NodeInfo } from './routes/node-routes.ts'
 import { SessionSummary } from './routes/session-routes.ts'
 import { SubmitRequest } from './routes/submit-request.ts'
 import { TaskSummary } from './routes/task-routes.ts'
@@ -25,7 +25,7 @@ export interface OpenApi {
   components: { schemas: Record<string, JsonObject>; responses: JsonObject; securitySchemes: JsonObject }
 }
 
-/** Schemas that get a name of their own; all others are written where they are used. */
+/** Schemas in `components`; all others are inlined. */
 const named = {
   AgentSpec,
   ErrorBody,
@@ -47,39 +47,39 @@ const named = {
   Trace,
 }
 
-/** Statuses that any route may answer with; some only where there is a body. */
-const ANYWHERE = [413, 415, 422, 503]
+/** Error statuses of every route; some only with a body. */
+const COMMON_STATUSES = [413, 415, 422, 503]
 
 const MEANINGS: Readonly<Record<number, string>> = {
   400: 'The body is not JSON.',
-  401: 'A token is needed, or it is not known.',
-  403: 'The token is not for this.',
-  404: 'There is no such thing.',
-  409: 'It does not fit what is already there.',
+  401: 'The token is missing or unknown.',
+  403: 'The token does not allow this request.',
+  404: 'The resource does not exist.',
+  409: 'The request conflicts with the current state.',
   413: 'The body is too long.',
-  415: 'The body is not sent as what this takes, or is compressed.',
-  416: 'There are no such bytes in it.',
-  422: 'The request is not what this takes; `detail` names all that is wrong.',
-  429: 'The caller has as much under way as it may have; `Retry-After` says when to come back.',
-  503: 'Not now; `Retry-After` may say when.',
+  415: 'The content type or encoding is not supported.',
+  416: 'The requested range is outside the file.',
+  422: 'The request is invalid; `detail` lists all problems.',
+  429: 'A quota is exceeded; `Retry-After` contains the time to wait.',
+  503: 'Temporarily unavailable; `Retry-After` may contain the time to wait.',
 }
 
-/** The table as an OpenAPI 3.1 document. */
+/** Renders the route table as an OpenAPI 3.1 document. */
 export function toOpenApi(table: RouteTable, version: string): OpenApi {
-  const schemas = new SchemaBook()
+  const schemas = new SchemaWriter()
   const responses = toErrors(schemas)
   const paths: OpenApi['paths'] = {}
   for (const [name, route] of Object.entries(table)) {
     paths[route.path] = { ...paths[route.path], [route.method]: toOperation(name, route, schemas) }
   }
-  return joinTwins({
+  return mergeEqualSchemas({
     openapi: '3.1.0',
     info: {
       title: 'Polar rollout server',
       version,
       description:
-        'Trainers ask for tasks, nodes take sessions of them and bring back results. Paths, fields and status words that ' +
-        'trainers see are those of NVIDIA Polar; operations with `x-origin: polar` are additions.',
+        'Trainers submit tasks; nodes lease their sessions and upload results. Trainer-facing paths, fields and statuses are ' +
+        'those of NVIDIA Polar; operations with `x-origin: polar` are additions.',
       license: { name: 'Apache-2.0', identifier: 'Apache-2.0' },
     },
     tags: [...new Set(Object.values(table).map(({ tag }) => tag))].map((tag) => ({ name: tag })),
@@ -92,7 +92,7 @@ export function toOpenApi(table: RouteTable, version: string): OpenApi {
   })
 }
 
-function toOperation(name: string, route: Route, schemas: SchemaBook): JsonObject {
+function toOperation(name: string, route: Route, schemas: SchemaWriter): JsonObject {
   const description = [route.description, route.idempotency && `Idempotency: ${route.idempotency}`].filter(Boolean)
   return {
     operationId: name,
@@ -101,7 +101,7 @@ function toOperation(name: string, route: Route, schemas: SchemaBook): JsonObjec
     tags: [route.tag],
     'x-origin': route.origin,
     'x-idempotent': route.isIdempotent,
-    // One of them is enough.
+    // One of the scopes is enough.
     security: route.scopes.map((scope) => ({ token: [scope] })),
     parameters: [
       ...toParameters('path', route.params, schemas),
@@ -113,7 +113,7 @@ function toOperation(name: string, route: Route, schemas: SchemaBook): JsonObjec
   }
 }
 
-function toParameters(where: 'path' | 'query', schema: z.ZodObject | undefined, schemas: SchemaBook): JsonObject[] {
+function toParameters(where: 'path' | 'query', schema: z.ZodObject | undefined, schemas: SchemaWriter): JsonObject[] {
   if (schema === undefined) return []
   const { properties = {}, required = [] } = schemas.write(schema, 'input') as {
     properties?: Record<string, JsonObject>
@@ -130,11 +130,11 @@ function toParameters(where: 'path' | 'query', schema: z.ZodObject | undefined, 
 
 function toHeaders({ answer }: Route): JsonObject[] {
   if (answer.kind !== 'sse') return []
-  const description = 'The id of the last event that was heard: what follows it is sent. Goes before `last_event_id`.'
+  const description = 'Id of the last received event; the stream starts after it. Has precedence over `last_event_id`.'
   return [{ name: 'Last-Event-ID', in: 'header', required: false, description, schema: { type: 'string' } }]
 }
 
-function toRequestBody({ body, examples }: Route, schemas: SchemaBook): JsonObject {
+function toRequestBody({ body, examples }: Route, schemas: SchemaWriter): JsonObject {
   if (body?.kind !== 'json') return { required: true, content: { 'application/octet-stream': {} } }
   const example: JsonObject = examples?.body === undefined ? {} : { example: examples.body as Json }
   return {
@@ -143,8 +143,8 @@ function toRequestBody({ body, examples }: Route, schemas: SchemaBook): JsonObje
   }
 }
 
-function toResponses(route: Route, schemas: SchemaBook): JsonObject {
-  const statuses = new Set<number>([...ANYWHERE, ...(route.errors ?? [])])
+function toResponses(route: Route, schemas: SchemaWriter): JsonObject {
+  const statuses = new Set<number>([...COMMON_STATUSES, ...(route.errors ?? [])])
   if (route.body?.kind === 'json') statuses.add(400)
   if (route.body === undefined) for (const status of [413, 415]) statuses.delete(status)
   if (route.body === undefined && !route.params && !route.query) statuses.delete(422)
@@ -152,16 +152,16 @@ function toResponses(route: Route, schemas: SchemaBook): JsonObject {
   const errors = [...statuses]
     .sort((a, b) => a - b)
     .map((status) => [String(status), { $ref: `#/components/responses/Error${status}` }])
-  return { '200': { description: 'Done.', content: toContent(route, schemas) }, ...Object.fromEntries(errors) }
+  return { '200': { description: 'Success.', content: toContent(route, schemas) }, ...Object.fromEntries(errors) }
 }
 
-function toErrors(schemas: SchemaBook): JsonObject {
+function toErrors(schemas: SchemaWriter): JsonObject {
   const content = { 'application/json': { schema: schemas.write(ErrorBody, 'output') } }
   const errors = Object.entries(MEANINGS).map(([status, description]) => [`Error${status}`, { description, content }])
   return Object.fromEntries(errors) as JsonObject
 }
 
-function toContent({ answer, examples }: Route, schemas: SchemaBook): JsonObject {
+function toContent({ answer, examples }: Route, schemas: SchemaWriter): JsonObject {
   const example: JsonObject = examples?.answer === undefined ? {} : { example: examples.answer as Json }
   switch (answer.kind) {
     case 'json':
@@ -175,25 +175,25 @@ function toContent({ answer, examples }: Route, schemas: SchemaBook): JsonObject
   }
 }
 
-/** `XInput` is plain `X` where there is no other, or no difference. */
-function joinTwins(document: OpenApi): OpenApi {
+/** Renames `XInput` to `X` if there is no `X`, or both are equal. */
+function mergeEqualSchemas(document: OpenApi): OpenApi {
   const { schemas } = document.components
-  const joined = Object.keys(named).filter((id) => {
+  const merged = Object.keys(named).filter((id) => {
     const { [id]: output, [`${id}Input`]: input } = schemas
     if (input === undefined || (output !== undefined && !isDeepStrictEqual(input, output))) return false
     schemas[id] = input
     delete schemas[`${id}Input`]
     return true
   })
-  const toJoined = (text: string, id: string): string => text.replaceAll(`/schemas/${id}Input"`, `/schemas/${id}"`)
-  return JSON.parse(joined.reduce(toJoined, JSON.stringify(document))) as OpenApi
+  const rename = (text: string, id: string): string => text.replaceAll(`/schemas/${id}Input"`, `/schemas/${id}"`)
+  return JSON.parse(merged.reduce(rename, JSON.stringify(document))) as OpenApi
 }
 
 /**
- * Writes schemas and collects those with a name. What is sent and what is received differ by the fields that may be left
- * out, so a schema that is used both ways and has such fields is there twice: as what is received, and as what is sent.
+ * Renders schemas and collects the named ones. Requests and responses differ in the fields that may be absent, so a schema
+ * that is used in both and has defaults is rendered twice: `XInput` for requests, `X` for responses.
  */
-class SchemaBook {
+class SchemaWriter {
   readonly #registry = z.registry<{ id: string }>()
   readonly #inputs = new Map<string, JsonObject>()
   readonly #outputs = new Map<string, JsonObject>()
@@ -203,16 +203,16 @@ class SchemaBook {
   }
 
   write(schema: z.ZodType, io: 'input' | 'output'): JsonObject {
-    const made = z.toJSONSchema(schema, {
+    const rendered = z.toJSONSchema(schema, {
       io,
       metadata: this.#registry,
       unrepresentable: 'any',
       override({ jsonSchema }) {
-        // Answers may grow: whoever reads them takes fields that it does not know.
+        // Responses may get new fields, so clients must accept unknown ones.
         if (io === 'output' && jsonSchema.additionalProperties === false) delete jsonSchema.additionalProperties
       },
     }) as JsonObject
-    const { $schema: _, $defs = {}, ...rest } = made
+    const { $schema: _, $defs = {}, ...rest } = rendered
     const known = io === 'input' ? this.#inputs : this.#outputs
     for (const [id, definition] of Object.entries($defs as Record<string, JsonObject>)) known.set(id, definition)
     const own = this.#registry.get(schema)?.id
@@ -234,7 +234,7 @@ function pointToComponents<T extends Json>(value: T, io: 'input' | 'output'): T 
   if (Array.isArray(value)) return value.map((item) => pointToComponents(item, io)) as T
   if (typeof value !== 'object' || value === null) return value
   const entries = Object.entries(value).flatMap(([key, item]): [string, Json][] => {
-    // Its name, which the key in `components` says already.
+    // The registry adds the name as `id`; the key in `components` already holds it.
     if (key === 'id' && typeof item === 'string' && Object.hasOwn(named, item)) return []
     if (key !== '$ref' || typeof item !== 'string') return [[key, pointToComponents(item, io)]]
     const id = item.slice('#/$defs/'.length)

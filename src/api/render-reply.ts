@@ -5,7 +5,7 @@ import { chooseCoding, compress } from './compress.ts'
 import { JsonStream, readJson, StoredJson } from './json-stream.ts'
 import type { AnswerInput, Route } from './route.ts'
 
-/** One event; `id` is what a reader comes back with. Absent for those that nobody needs to hear again. */
+/** `id`: a client reconnects with it. Absent for events that need no replay. */
 export interface EventReply<Data> {
   id?: string
   data: Data
@@ -13,12 +13,12 @@ export interface EventReply<Data> {
 
 export interface BytesReply {
   stream: ReadableStream<Uint8Array>
-  /** Absent when it is not known beforehand. */
+  /** Absent if unknown. */
   bytes?: number
   mediaType?: string
 }
 
-/** What a handler gives back. JSON that lies in a file may be handed on as its bytes, however many. */
+/** Return value of a handler. JSON in a file can be returned as a stream of its bytes. */
 export type Reply<R extends Route> = R['answer'] extends { kind: infer Kind }
   ? {
       json: AnswerInput<R> | JsonBytes | JsonStream
@@ -30,11 +30,11 @@ export type Reply<R extends Route> = R['answer'] extends { kind: infer Kind }
 
 export interface ReplyOptions {
   checkAnswers: boolean
-  /** A stream that had begun ended by an error: the reader sees that it was cut. */
+  /** A response stream failed after it had begun; the client sees a cut connection. */
   onCut: (error: unknown) => void
-  /** The reader went away. */
+  /** The client disconnected. */
   onCancel: () => void
-  /** Ends the connection without a proper end. Absent where there is none, as in tests. */
+  /** Closes the connection without ending the response. Undefined without a connection, as in tests. */
   cut: (() => void) | undefined
 }
 
@@ -66,7 +66,7 @@ export async function renderReply(
       if (value instanceof JsonStream) return compress(toStream(value.chunks, options), request, headers)
       const pieces = toPieces(value)
       const bytes = pieces.reduce((sum, piece) => sum + piece.length, 0)
-      if (bytes >= LEAST_BYTES_TO_COMPRESS) return compress(ReadableStream.from(pieces), request, headers)
+      if (bytes >= MIN_BYTES_TO_COMPRESS) return compress(ReadableStream.from(pieces), request, headers)
       return new Response(Buffer.concat(pieces), { headers })
     }
     case 'ndjson': {
@@ -80,7 +80,7 @@ export async function renderReply(
     }
     case 'bytes': {
       const { stream, bytes, mediaType = 'application/octet-stream' } = reply as BytesReply
-      // What a sandbox wrote must not run as a page of this server, whatever it says it is.
+      // Files of a sandbox must not run as a web page of this server.
       const headers = new Headers({ 'content-type': mediaType, 'x-content-type-options': 'nosniff' })
       headers.set('content-disposition', 'attachment')
       headers.set('content-security-policy', 'sandbox')
@@ -90,8 +90,8 @@ export async function renderReply(
   }
 }
 
-/** Below this a compressed answer is hardly a shorter packet. */
-const LEAST_BYTES_TO_COMPRESS = 8192
+/** Compressing a shorter response hardly saves a packet. */
+const MIN_BYTES_TO_COMPRESS = 8192
 const NEWLINE = Buffer.from('\n')
 const LF = 10
 const CR = 13
@@ -116,7 +116,7 @@ async function* toLines(
   }
 }
 
-/** Between the tokens of JSON a line may end, within them it cannot: a space does as well. */
+/** Line breaks can only occur between JSON tokens, where a space is equivalent. */
 function toOneLine(chunk: Uint8Array): Uint8Array {
   if (!chunk.includes(LF) && !chunk.includes(CR)) return chunk
   return chunk.map((byte) => (byte === LF || byte === CR ? SPACE : byte))
@@ -132,7 +132,7 @@ async function* toFrames(
   }
 }
 
-/** Pulled one by one, so a slow reader holds the handler back. */
+/** Pulls chunk by chunk, so that a slow client slows down the handler. */
 function toStream(
   source: AsyncIterable<Uint8Array>,
   { onCut, onCancel, cut }: ReplyOptions,
@@ -150,7 +150,7 @@ function toStream(
         } catch (error) {
           if (isCancelled) return
           if (!(error instanceof RolloutError)) onCut(error)
-          // The HTTP server would print the error, and might send its text after what was sent before.
+          // Passing the error on would make the HTTP server print it, and possibly append its text to the response.
           if (cut === undefined) controller.error(error)
           else cut()
         }
@@ -158,7 +158,7 @@ function toStream(
       cancel() {
         isCancelled = true
         onCancel()
-        // A handler that waits for something ends when its signal says so, and not sooner; nobody need wait for that.
+        // A waiting handler ends when its signal is aborted; the cancel need not wait for it.
         void chunks.return?.(undefined).catch(() => {})
       },
     },

@@ -1,7 +1,7 @@
 import type * as z from 'zod'
 import type { Loosened } from './loosen.ts'
 
-/** What a token may be for. A route names those of which one is enough; a route that names none is open to everybody. */
+/** Scope of a token. A route lists the scopes of which one is enough; a route without scopes needs no token. */
 export type Scope = 'trainer' | 'node' | 'read'
 
 export type Method = 'get' | 'post' | 'put' | 'patch' | 'delete'
@@ -11,45 +11,42 @@ export type RequestBody =
       kind: 'json'
       schema: z.ZodType
       maxBytes: number
-      /** Values in the whole body. Absent: MOST_VALUES. */
+      /** Limit on values in the whole body. Absent: MAX_VALUES. */
       maxValues?: number
       /**
-       * The handler gets the bytes and checks them against the schema itself, in another thread: a body of this route may
-       * take too long to parse on the event loop. The handler also authorizes the node that the body names.
+       * The handler gets the bytes and validates them itself, in another thread: parsing may take too long for the event loop.
+       * The handler also authorizes the node in the body.
        */
       isRaw?: true
       /**
-       * Bodies of clients that were written for NVIDIA Polar: translated by this, then loosened (see loosen.ts), unless the
-       * caller asks for strictness. Absent: the schema alone decides.
+       * Translates bodies of NVIDIA Polar's clients; afterwards loosen.ts converts the rest. Skipped if the client sends the
+       * strict header. Absent: only the schema applies.
        */
       adapt?: (value: unknown) => Loosened
     }
-  /** Raw, and never held in memory as a whole by the table's own code. */
+  /** Streamed, never buffered as a whole. */
   | { kind: 'bytes'; maxBytes: number }
 
-/** Values that a JSON body may hold unless its route says otherwise: far more than any batch of tasks has. */
-export const MOST_VALUES = 1_000_000
+/** Default limit on values in a JSON body: far more than any batch of tasks has. */
+export const MAX_VALUES = 1_000_000
 
 export type AnswerBody =
   | { kind: 'json'; schema: z.ZodType }
-  /** One JSON value a line. `resumeBy` names the query field that takes the number of lines to leave out. */
+  /** One JSON value per line. `resumeBy`: query field with the number of lines to skip. */
   | { kind: 'ndjson'; schema: z.ZodType; resumeBy: string }
-  /** Server-sent events whose data is JSON, each with an id to come back with in `Last-Event-ID`. */
+  /** Server-sent events with JSON data, each with an id for `Last-Event-ID`. */
   | { kind: 'sse'; schema: z.ZodType }
   | { kind: 'bytes' }
 
-/** Statuses a route may answer with besides success; 400, 401, 403, 413, 415, 422 and 503 go without saying. */
+/** Error statuses of a route; 400, 401, 403, 413, 415, 422 and 503 are implied. */
 export type ErrorStatus = 404 | 409 | 416 | 429
 
-/**
- * One endpoint: the single source of its validation, its client, its page in OpenAPI. It says what goes over the wire
- * and who may ask; it knows nothing of how the answer is found.
- */
+/** One endpoint: the source of its validation, client and OpenAPI entry. Contains no implementation. */
 export interface Route {
   method: Method
   /** Parameters in braces: `/tasks/{task_id}`. */
   path: `/${string}`
-  /** `nvidia`: paths, fields and words are NVIDIA Polar's, and clients written for it must work. */
+  /** `nvidia`: path, fields and values are NVIDIA Polar's, and its clients must work. */
   origin: 'nvidia' | 'polar'
   tag: 'tasks' | 'sessions' | 'nodes' | 'leases' | 'uploads' | 'callbacks' | 'server'
   summary: string
@@ -58,18 +55,15 @@ export interface Route {
   params?: z.ZodObject
   query?: z.ZodObject
   body?: RequestBody
-  /**
-   * The field of the body that says for which node it speaks: `outcome.nodeId`. What is called `node_id` in the path
-   * says so without this.
-   */
+  /** Field of the body with the node that the request acts for: `outcome.nodeId`. A `node_id` in the path needs no entry. */
   nodeField?: string
   answer: AnswerBody
   errors?: readonly ErrorStatus[]
-  /** Takes an `Idempotency-Key`: the same for all tries of one call. Our client sends one. */
+  /** Accepts an `Idempotency-Key`, the same for all tries of one request. Our client sends one. */
   takesKey?: boolean
-  /** Asking twice does what asking once does, so a client may ask again when no answer came. */
+  /** A repeated request has no further effect, so a client may retry without a response. */
   isIdempotent: boolean
-  /** Why it is, or what to do where it is not. */
+  /** Details for the OpenAPI description. */
   idempotency?: string
   /** Checked against the schemas, and shown in OpenAPI. */
   examples?: { body?: unknown; answer?: unknown }
@@ -77,7 +71,7 @@ export interface Route {
 
 export type RouteTable = Readonly<Record<string, Route>>
 
-/** Keeps the schemas' own types, and has the compiler compare parameters with the path. */
+/** Keeps the literal types, and makes the compiler check the parameters against the path. */
 export function route<const R extends Route>(value: R & ParamsOf<R>): R {
   return value
 }
@@ -100,7 +94,7 @@ export function jsonBody<S extends z.ZodType>(schema: S, maxBytes: number = MIB)
 
 type Shape<S> = S extends z.ZodType ? S : never
 
-/** As the one who answers gets it: checked, with the defaults filled in. */
+/** Types for handlers: validated, with defaults filled in. */
 export type Params<R extends Route> = R extends { params: infer S } ? z.output<Shape<S>> : Record<string, never>
 export type Query<R extends Route> = R extends { query: infer S } ? z.output<Shape<S>> : Record<string, never>
 export type Body<R extends Route> = R extends { body: { kind: 'json'; isRaw: true } }
@@ -111,7 +105,7 @@ export type Body<R extends Route> = R extends { body: { kind: 'json'; isRaw: tru
       ? ReadableStream<Uint8Array>
       : undefined
 
-/** As the one who asks may write it: what has a default may be left out. */
+/** Types for clients: fields with a default are optional. */
 export type ParamsInput<R extends Route> = R extends { params: infer S } ? z.input<Shape<S>> : undefined
 export type QueryInput<R extends Route> = R extends { query: infer S } ? z.input<Shape<S>> : undefined
 export type BodyInput<R extends Route> = R extends { body: { kind: 'json'; schema: infer S } }
@@ -120,6 +114,6 @@ export type BodyInput<R extends Route> = R extends { body: { kind: 'json'; schem
     ? Uint8Array<ArrayBuffer>
     : undefined
 
-/** One item of an answer: the whole of it, a line, or an event. */
+/** One item of a response: the whole body, a line, or an event. */
 export type Answer<R extends Route> = R['answer'] extends { schema: infer S } ? z.output<Shape<S>> : Uint8Array
 export type AnswerInput<R extends Route> = R['answer'] extends { schema: infer S } ? z.input<Shape<S>> : Uint8Array

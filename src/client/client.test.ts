@@ -16,7 +16,7 @@ import type { SessionResult } from '../model/session.ts'
 import { type ClientOptions, createClient } from './client.ts'
 import { uploadFile } from './upload.ts'
 
-/** Waits are over at once and are written down. */
+/** A clock whose delays end at once and are recorded. */
 function createHurriedClock(): Clock & { waits: number[] } {
   const waits: number[] = []
   return {
@@ -61,7 +61,7 @@ function mount(handlers: Partial<Handlers<Routes, string>>): RequestListener {
   return (incoming, outgoing) => void listener(incoming, outgoing)
 }
 
-/** One answer a request, the last for all that follow. */
+/** One response per request; the last one repeats. */
 function script(...answers: ((outgoing: ServerResponse, incoming: IncomingMessage) => void)[]) {
   const seen: IncomingMessage[] = []
   const listener: RequestListener = (incoming, outgoing) => {
@@ -87,7 +87,7 @@ async function collectGarbage(): Promise<void> {
 }
 
 describe('createClient()', () => {
-  test('sends its token, and gives back what the server says', async () => {
+  test('sends its token, and returns the response', async () => {
     const policies: unknown[] = []
     const listener = mount({
       putPolicy: async ({ body, caller }) => {
@@ -100,7 +100,7 @@ describe('createClient()', () => {
     expect(policies).toEqual([[{ version: 3 }, 'Bearer s3cret']])
   })
 
-  test('asks for strictness and sends one idempotency key with all tries of a submit, another with the next', async () => {
+  test('sends the strict header, and one idempotency key with all tries of a submit', async () => {
     const seen: (string | null)[][] = []
     const fetch = async (request: Request): Promise<Response> => {
       seen.push([request.headers.get('idempotency-key'), request.headers.get('x-polar-strict')])
@@ -140,12 +140,12 @@ describe('createClient()', () => {
     [404, '<html>nginx</html>', 'request.not-found', 'nginx'],
     [418, { error: { code: 'of.the-future', message: 'teapot' } }, 'request.malformed', 'teapot'],
     [500, 'oops', 'server.failed', 'oops'],
-  ])('reads an error %i of another server', async (code, body, failure, text) => {
+  ])('maps an error %i of another server', async (code, body, failure, text) => {
     const { client } = await connect(script(status(code, body)).listener)
     await expect(client.getHealth()).rejects.toMatchObject({ code: failure, message: expect.stringContaining(text) })
   })
 
-  test('asks again, later and later, when no whole answer came', async () => {
+  test('retries with growing delays without a complete response', async () => {
     const { listener, seen } = script(hangUp, status(503), status(502), healthy)
     const { client, clock } = await connect(listener)
     expect(await client.getHealth()).toEqual({ status: 'ok', nodes: 1 })
@@ -153,7 +153,7 @@ describe('createClient()', () => {
     expect(clock.waits).toEqual([200, 400, 800])
   })
 
-  test('asks again when the body of an answer was cut', async () => {
+  test('retries when the body of a response was cut', async () => {
     const cut = (outgoing: ServerResponse): void => {
       outgoing.writeHead(200, { 'content-length': 25 }).write('{"status"')
       setImmediate(() => outgoing.destroy())
@@ -162,13 +162,13 @@ describe('createClient()', () => {
     expect(await client.getHealth()).toEqual({ status: 'ok', nodes: 1 })
   })
 
-  test('waits as long as the server asks for', async () => {
+  test('waits for retry-after', async () => {
     const { client, clock } = await connect(script(status(429, '', { 'retry-after': '7' }), healthy).listener)
     await client.getHealth()
     expect(clock.waits).toEqual([7000])
   })
 
-  test('gives up after so many tries, and says where it knocked', async () => {
+  test('fails after the maximum number of tries, with the URL', async () => {
     const { listener, seen } = script(hangUp)
     const { client } = await connect(listener, { attempts: 3 })
     await expect(client.getHealth()).rejects.toMatchObject({
@@ -178,7 +178,7 @@ describe('createClient()', () => {
     expect(seen).toHaveLength(3)
   })
 
-  test('does not ask twice for what might be done twice', async () => {
+  test('does not retry a request that is not idempotent', async () => {
     const { listener, seen } = script(hangUp)
     const { client } = await connect(listener)
     await expect(client.retrySession({ params: { session_id: 's' } })).rejects.toMatchObject({
@@ -187,7 +187,7 @@ describe('createClient()', () => {
     expect(seen).toHaveLength(1)
   })
 
-  test('asks for anything again where nobody was at home', async () => {
+  test('retries any request that was never sent', async () => {
     const clock = createHurriedClock()
     const server = createServer().listen(0, '127.0.0.1')
     await once(server, 'listening')
@@ -202,7 +202,7 @@ describe('createClient()', () => {
     expect(clock.waits).toHaveLength(4)
   })
 
-  test('stops when told to, also while it waits', async () => {
+  test('stops when the signal is aborted, also during a delay', async () => {
     const hung = new AbortController()
     const { client } = await connect(script(() => hung.abort(new Error('enough'))).listener)
     await expect(client.getHealth({ signal: hung.signal })).rejects.toThrow('enough')
@@ -216,7 +216,7 @@ describe('createClient()', () => {
     await expect(patient.getHealth({ signal: waiting.signal })).rejects.toThrow('stop')
   })
 
-  test('takes its token to nobody else', async () => {
+  test('does not send its token to another host', async () => {
     const elsewhere = script(healthy)
     const target = await listen(elsewhere.listener)
     const { client } = await connect(script(status(307, '', { location: `${target}/health` })).listener, {
@@ -227,12 +227,12 @@ describe('createClient()', () => {
     expect(elsewhere.seen).toHaveLength(0)
   })
 
-  test('does not believe an answer that is not of this API', async () => {
+  test('rejects a response that does not match the API', async () => {
     const { client } = await connect(script(status(200, { status: 'ok' })).listener)
     await expect(client.getHealth()).rejects.toMatchObject({ code: 'server.bad-answer', message: /nodes/ })
   })
 
-  test('does not let an id become another path', () => {
+  test('rejects an id that would change the path', () => {
     const client = createClient({ baseUrl: 'http://127.0.0.1:1' })
     return expect(client.cancelTask({ params: { task_id: '..' } })).rejects.toMatchObject({ code: 'request.malformed' })
   })
@@ -248,12 +248,12 @@ test('the types of a call are those of its route', () => {
   expectTypeOf(client.listTasks).toBeCallableWith({ query: { limit: 3 } })
   // @ts-expect-error: a task needs an id
   expectTypeOf(client.getTask).toBeCallableWith()
-  // @ts-expect-error: and a route takes only what it has
+  // @ts-expect-error: a route accepts only its own fields
   expectTypeOf(client.listTasks).toBeCallableWith({ query: { limmit: 3 } })
 })
 
 describe('streams', () => {
-  test('events go on where they were cut, and end when told to', async () => {
+  test('events resume after a lost connection, and end when the signal is aborted', async () => {
     const asked: unknown[] = []
     const ids: unknown[] = []
     const news = new EventEmitter()
@@ -301,13 +301,13 @@ describe('streams', () => {
       for await (const _ of client.streamEvents({ signal: stop.signal })) hello.resolve()
     })()
     await hello.promise
-    // The platform forgets the signal of a request that nobody holds any more.
+    // The platform loses the signal of a garbage-collected request.
     for (let round = 0; round < 10; round++) await collectGarbage()
     stop.abort(new Error('heard enough'))
     await expect(reading).rejects.toThrow('heard enough')
   })
 
-  test('events that fall silent are asked for again', async () => {
+  test('an event stream without data is reconnected', async () => {
     const silences: (() => void)[] = []
     const clock: Clock = {
       now: Date.now,
@@ -327,7 +327,7 @@ describe('streams', () => {
     expect(hellos).toBe(3)
   })
 
-  test('lines go on where they were cut, and come once each', async () => {
+  test('lines resume after a lost connection, each once', async () => {
     const skips: number[] = []
     const ids: string[] = []
     const news = new EventEmitter()
@@ -350,7 +350,7 @@ describe('streams', () => {
     expect(clock.waits).toHaveLength(2)
   })
 
-  test('a server that fails in the middle says no more of it', async () => {
+  test('a stream that the server cuts fails after all tries', async () => {
     const baseUrl = await listen(mount({ streamTaskResults: async () => results(0, 1, async () => {}) }))
     const response = await fetch(`${baseUrl}/tasks/t/results`, { headers: { 'accept-encoding': 'identity' } })
     let text = ''
@@ -361,7 +361,7 @@ describe('streams', () => {
     expect(text).not.toContain('the connection is cut here')
   })
 
-  test('bytes come as they are', async () => {
+  test('bytes are passed through', async () => {
     const bytes = Uint8Array.from({ length: 100_000 }, (_, i) => i % 251)
     const listener = mount({ getArtifact: async () => ({ stream: new Blob([bytes]).stream(), bytes: bytes.length }) })
     const { client } = await connect(listener)
@@ -370,7 +370,7 @@ describe('streams', () => {
   })
 })
 
-/** A cut also loses what had come and was not read yet, so these wait until it was. */
+/** A cut connection also loses unread bytes, so these wait until they were read. */
 async function* twoEvents(after: number, heard: (id: string) => Promise<void>) {
   yield { data: { type: 'hello', ts: 1, data: {} } }
   for (const id of [after + 1, after + 2]) yield { id: String(id), data: { type: 'task.updated', ts: 1, data: {} } }
@@ -406,7 +406,7 @@ describe('uploadFile()', () => {
     read: async (offset: number, length: number) => file.slice(offset, offset + length),
   }
 
-  /** Keeps what it gets. With the part of that number it loses its answer, or what it had before. */
+  /** Stores parts. At the part with that number it loses its response, or the earlier bytes. */
   function createStore(trouble: { loseAnswer?: number; forget?: number } = {}) {
     let stored = new Uint8Array()
     let parts = 0
@@ -445,7 +445,7 @@ describe('uploadFile()', () => {
     expect([store.stored(), store.parts()]).toEqual([file, 4])
   })
 
-  test('goes on where an earlier try ended', async () => {
+  test('resumes at the offset of an earlier try', async () => {
     const store = createStore()
     store.begin(file.subarray(0, 650))
     const { client } = await connect(store.listener)
@@ -453,14 +453,14 @@ describe('uploadFile()', () => {
     expect([store.stored(), store.parts()]).toEqual([file, 2])
   })
 
-  test.each([{ loseAnswer: 2 }, { forget: 3 }])('finds its place again after %o', async (trouble) => {
+  test.each([{ loseAnswer: 2 }, { forget: 3 }])('finds its offset again after %o', async (trouble) => {
     const store = createStore(trouble)
     const { client } = await connect(store.listener)
     await uploadFile(client, source)
     expect(store.stored()).toEqual(file)
   })
 
-  test('gives up on a server that never gets further', async () => {
+  test('fails on a server that makes no progress', async () => {
     const upload = { upload_id: 'u', offset: 0, bytes: file.length, digest, is_complete: false }
     const same = async () => upload
     const { client } = await connect(mount({ beginUpload: same, getUpload: same, putPart: same }))

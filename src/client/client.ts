@@ -1,4 +1,3 @@
-import { systemClock } from '../lib/async/clock.ts'
 import {
   type Answer,
   type BodyInput,
@@ -8,24 +7,22 @@ import {
   type RouteTable,
 } from '../api/route.ts'
 import { type Routes, routes } from '../api/routes/index.ts'
+import { systemClock } from '../lib/async/clock.ts'
 import { type ClientDeps, type Outgoing, readAnswer, send } from './send.ts'
 import { readEvents, readLines, type ServerSentEvent } from './streams.ts'
 
 export interface ClientOptions extends Partial<Omit<ClientDeps, 'baseUrl'>> {
-  /** Where the server is; a path in it goes before those of the routes. */
+  /** URL of the server; its path is a prefix of all routes. */
   baseUrl: string
 }
 
-/** What one call takes. A part is there when its route has one, and may be left out when all in it may. */
+/** Input of a call: the parts that its route has; a part is optional if all its fields are. */
 export type CallInput<R extends Route> = Part<'params', ParamsInput<R>> &
   Part<'query', QueryInput<R>> &
   Part<'body', BodyInput<R>> & {
-    /** Ends the call, its retries and its stream; what is thrown then is the signal's reason. */
+    /** Ends the call, its retries and its stream with the signal's reason. */
     signal?: AbortSignal
-    /**
-     * For routes that take one, such as `submitTask`: calls with the same key are one call. Default: a new one for each
-     * call, the same for all of its tries.
-     */
+    /** For routes with `takesKey`, such as `submitTask`: calls with the same key are one call. Default: a new key for each call. */
     idempotencyKey?: string
   }
 
@@ -38,9 +35,9 @@ type Part<Name extends string, Value> = [Value] extends [undefined]
 export type CallAnswer<R extends Route> = R['answer'] extends { kind: infer Kind }
   ? {
       json: Promise<Answer<R>>
-      /** Goes on where it was cut. */
+      /** Resumes after a lost connection. */
       ndjson: AsyncGenerator<Answer<R>, void, undefined>
-      /** Connects again whenever it ends, from the last event on. */
+      /** Reconnects whenever the stream ends, after the last event. */
       sse: AsyncGenerator<ServerSentEvent<Answer<R>>, void, undefined>
       bytes: Promise<ReadableStream<Uint8Array>>
     }[Kind & ('json' | 'ndjson' | 'sse' | 'bytes')]
@@ -53,17 +50,17 @@ type CallOf<R extends Route> =
 
 export type ClientOf<Table extends RouteTable> = { [Name in keyof Table]: CallOf<Table[Name]> }
 
-/** The rollout server, one function a route. Failures are `RolloutError`s with the server's own code. */
+/** Client of the rollout server, one function per route. Throws `RolloutError` with the server's failure code. */
 export type Client = ClientOf<Routes>
 
 export function createClient(options: ClientOptions): Client {
   return createClientOf(routes, options)
 }
 
-/** The same for any table of routes. */
+/** Creates a client for any route table. */
 export function createClientOf<Table extends RouteTable>(table: Table, options: ClientOptions): ClientOf<Table> {
   const deps: ClientDeps = {
-    // Looked up at each call, as others may put theirs in its place.
+    // Reads the global at each call: programs may replace it.
     fetch: (request, init) => fetch(request, init),
     clock: systemClock,
     random: Math.random,
@@ -75,7 +72,7 @@ export function createClientOf<Table extends RouteTable>(table: Table, options: 
     baseUrl: options.baseUrl.replace(/\/+$/, ''),
   }
   const calls = Object.entries(table).map(([name, route]) => [name, (input: Outgoing = {}) => call(route, input, deps)])
-  // Each entry is its route's own function; that a loop made them is what the compiler cannot follow.
+  // The cast is safe: each entry has the type of its route, which the compiler cannot follow through the loop.
   return Object.fromEntries(calls) as ClientOf<Table>
 }
 

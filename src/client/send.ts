@@ -3,38 +3,38 @@ import type { Route } from '../api/route.ts'
 import type { Clock } from '../lib/async/clock.ts'
 import { jitteredDelay } from '../lib/async/jittered-delay.ts'
 import { failureClasses, RolloutError } from '../model/failure.ts'
-import { mistrustOf, toServerError, unreachable } from './server-error.ts'
+import { certificateHint, toServerError, unreachable } from './server-error.ts'
 
 export interface ClientDeps {
-  /** Without a slash at its end. */
+  /** Without a trailing slash. */
   baseUrl: string
-  /** Sent as a bearer token; absent for a server that asks for none. */
+  /** Bearer token; absent for a server without tokens. */
   token?: string
-  /** The signal is given apart as well: the one of a request is lost once nobody has the request any more. */
+  /** The signal is also passed separately: a request's own signal is lost when the request is garbage collected. */
   fetch: (request: Request, init: { signal?: AbortSignal }) => Promise<Response>
   clock: Clock
-  /** Different each time, such as `crypto.randomUUID`. */
+  /** Returns a unique key, such as `crypto.randomUUID`. */
   newKey: () => string
-  /** From 0 up to 1: spreads the retries of many callers. */
+  /** In [0, 1): spreads the retries of many clients. */
   random: () => number
-  /** How often a call is tried in all, and how often in a row a stream is opened in vain. */
+  /** Maximum tries of a call, and maximum consecutive failures of a stream. */
   attempts: number
   baseDelayMs: number
   maxDelayMs: number
 }
 
-/** A call before it is one: what is in it was checked by the compiler, and is again by the server. */
+/** Input of a request; checked by the compiler, and validated by the server. */
 export interface Outgoing {
   params?: Readonly<Record<string, unknown>>
   query?: Readonly<Record<string, unknown>>
   body?: unknown
   signal?: AbortSignal
   headers?: Readonly<Record<string, string>>
-  /** For routes that take one. Default: a new one for each call, the same for all of its tries. */
+  /** For routes with `takesKey`. Default: a new key for each call. */
   idempotencyKey?: string
 }
 
-/** Sends, and has the answer read; again when that is safe and may help. */
+/** Sends the request and reads the response; retries where that is safe and may help. */
 export async function send<T>(
   route: Route,
   input: Outgoing,
@@ -88,14 +88,14 @@ export function parseAnswer(schema: z.ZodType, text: string): unknown {
   try {
     value = JSON.parse(text)
   } catch (error) {
-    throw new RolloutError('server.bad-answer', `The server answered with what is not JSON: ${text.slice(0, 200)}`, {
+    throw new RolloutError('server.bad-answer', `The response of the server is not JSON: ${text.slice(0, 200)}`, {
       cause: error,
     })
   }
   const parsed = schema.safeParse(value)
   if (parsed.success) return parsed.data
   const [issue] = parsed.error.issues
-  const message = `The server answered with something else than its API says: ${issue?.path.join('.')}: ${issue?.message}`
+  const message = `The response of the server does not match its API: ${issue?.path.join('.')}: ${issue?.message}`
   throw new RolloutError('server.bad-answer', message, { cause: parsed.error })
 }
 
@@ -107,21 +107,21 @@ function toRequest(route: Route, input: Outgoing, { baseUrl, token }: ClientDeps
   let body: string | Uint8Array<ArrayBuffer> | undefined
   if (route.body?.kind === 'json') {
     headers.set('content-type', 'application/json')
-    // What the compiler checked must not be changed on the way: a difference is a mistake of one of us.
+    // The compiler has checked the body, so the server must not convert it: a difference is a bug.
     if (route.body.adapt !== undefined) headers.set('x-polar-strict', 'true')
     body = JSON.stringify(input.body)
   } else if (route.body?.kind === 'bytes') {
     headers.set('content-type', 'application/octet-stream')
     body = input.body as Uint8Array<ArrayBuffer>
   }
-  // A redirect would take the token elsewhere, and a body sent on might be done twice.
+  // A redirect would send the token to another host, and might repeat the request.
   const init: RequestInit = { method: route.method.toUpperCase(), headers, redirect: 'error' }
   if (body !== undefined) init.body = body
   if (input.signal !== undefined) init.signal = input.signal
   return new Request(`${baseUrl}${path}${search}`, init)
 }
 
-/** A URL takes these two for the way up, however they are written, and would ask for something else. */
+/** URLs resolve the segments `.` and `..`, also percent-encoded, and would address another path. */
 function toSegment(name: string, value: unknown): string {
   const text = String(value)
   if (text !== '' && text !== '.' && text !== '..' && text.isWellFormed()) return encodeURIComponent(text)
@@ -131,16 +131,16 @@ function toSegment(name: string, value: unknown): string {
 function toSearch(query: Outgoing['query'] = {}): string {
   const search = new URLSearchParams()
   for (const [name, value] of Object.entries(query)) {
-    for (const one of Array.isArray(value) ? value : [value]) if (one != null) search.append(name, String(one))
+    for (const item of Array.isArray(value) ? value : [value]) if (item != null) search.append(name, String(item))
   }
   return search.size === 0 ? '' : `?${search.toString()}`
 }
 
-/** Either nothing was done, or doing it again changes nothing. */
+/** Whether the request had no effect, or repeating it has none. */
 export function mayRetry(route: Route, error: unknown): boolean {
   if (!(error instanceof RolloutError)) return false
   const { status, retryAfterSeconds } = error.failure
-  if (mistrustOf(error.cause) !== undefined) return false
+  if (certificateHint(error.cause) !== undefined) return false
   if (status === 429) return retryAfterSeconds !== undefined
   if (error.code === 'server.unreachable' && wasNeverSent(error.cause)) return true
   return route.isIdempotent && failureClasses[error.code].retryable && status >= 502
@@ -153,15 +153,15 @@ function wasNeverSent(error: unknown): boolean {
   return typeof cause?.code === 'string' && NEVER_SENT.has(cause.code)
 }
 
-/** Never sooner than the server asked for. */
+/** At least the server's `retry-after`. */
 export function delayBefore(
   attempt: number,
   error: unknown,
   { baseDelayMs, maxDelayMs, random }: Pick<ClientDeps, 'baseDelayMs' | 'maxDelayMs' | 'random'>,
 ): number {
-  const usual = jitteredDelay(attempt, { baseMs: baseDelayMs, maxMs: maxDelayMs }, random())
-  const asked = error instanceof RolloutError ? (error.failure.retryAfterSeconds ?? 0) * 1000 : 0
-  return Math.max(asked, usual)
+  const delay = jitteredDelay(attempt, { baseMs: baseDelayMs, maxMs: maxDelayMs }, random())
+  const retryAfter = error instanceof RolloutError ? (error.failure.retryAfterSeconds ?? 0) * 1000 : 0
+  return Math.max(retryAfter, delay)
 }
 
 export async function pause(ms: number, signal: AbortSignal | undefined, clock: Clock): Promise<void> {

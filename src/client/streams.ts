@@ -4,17 +4,17 @@ import { RolloutError } from '../model/failure.ts'
 import { type ClientDeps, delayBefore, type Outgoing, mayRetry, parseAnswer, pause, send } from './send.ts'
 
 export interface ServerSentEvent<Data> {
-  /** Absent for an event that has no place in the order, such as a ping. */
+  /** Absent for an event without a position, such as a ping. */
   id?: string
   data: Data
 }
 
 type AnswerOf<Kind> = Extract<AnswerBody, { kind: Kind }>
 
-/** The server says something every 15 s; a connection that is silent for longer is one that nobody told us has ended. */
-const LONGEST_SILENCE_MS = 60_000
+/** The server sends a ping every 15 s; a connection without data for this time is dead. */
+const MAX_SILENCE_MS = 60_000
 
-/** Never ends by itself: a server that ends it is asked again, for what came after the last event. */
+/** Never ends by itself: reconnects after the last event when the server ends the stream. */
 export async function* readEvents(
   route: Route,
   { schema }: AnswerOf<'sse'>,
@@ -26,7 +26,7 @@ export async function* readEvents(
     const headers: Record<string, string> = lastId === undefined ? {} : { 'last-event-id': lastId }
     try {
       const parser = new SseParser()
-      for await (const chunk of readChunks(route, { ...input, headers }, deps, LONGEST_SILENCE_MS)) {
+      for await (const chunk of readChunks(route, { ...input, headers }, deps, MAX_SILENCE_MS)) {
         for (const { id, data } of parser.push(chunk)) {
           input.signal?.throwIfAborted()
           const event = parseAnswer(schema, data)
@@ -42,7 +42,7 @@ export async function* readEvents(
   }
 }
 
-/** A line that has come whole is not asked for again. Ends when the server has sent all. */
+/** Resumes after the last complete line. Ends when the server has sent all lines. */
 export async function* readLines(
   route: Route,
   { schema, resumeBy }: AnswerOf<'ndjson'>,
@@ -74,7 +74,7 @@ export async function* readLines(
   }
 }
 
-/** How many failures in a row that makes; throws where another try is of no use. */
+/** Returns the number of consecutive failures; throws if a retry is not useful. */
 async function waitAfter(
   error: unknown,
   failures: number,
@@ -89,7 +89,7 @@ async function waitAfter(
   return next
 }
 
-/** One connection. Leaving the loop closes it; whatever ends it early is `server.unreachable`. */
+/** Reads one connection; leaving the loop closes it. Throws `server.unreachable` if it ends early. */
 async function* readChunks(
   route: Route,
   input: Outgoing,
@@ -99,18 +99,23 @@ async function* readChunks(
   const silence = new AbortController()
   const signals = input.signal === undefined ? [silence.signal] : [input.signal, silence.signal]
   let stopTimer: (() => void) | undefined
-  const heard = (): void => {
+  const restartTimer = (): void => {
     stopTimer?.()
     if (silenceMs !== undefined) stopTimer = deps.clock.after(silenceMs, () => silence.abort(cut(route)))
   }
   try {
-    // Trying again is for whoever knows where the stream is to go on.
+    // The caller retries, because it knows where to resume the stream.
     const once = { ...deps, attempts: 1 }
-    const { body } = await send(route, { ...input, signal: AbortSignal.any(signals) }, once, async (answer) => answer)
+    const { body } = await send(
+      route,
+      { ...input, signal: AbortSignal.any(signals) },
+      once,
+      async (response) => response,
+    )
     if (body === null) return
-    heard()
+    restartTimer()
     for await (const chunk of body) {
-      heard()
+      restartTimer()
       yield chunk
     }
   } catch (error) {
@@ -122,5 +127,5 @@ async function* readChunks(
 }
 
 function cut(route: Route, cause?: unknown): RolloutError {
-  return new RolloutError('server.unreachable', `The stream of ${route.path} was cut before its end.`, { cause })
+  return new RolloutError('server.unreachable', `The stream of ${route.path} ended too early.`, { cause })
 }

@@ -6,22 +6,22 @@ export interface UploadSource {
   nodeId: string
   sessionId: string
   attempt: number
-  /** All of it, and the digest of all of it: `sha256:` and hexadecimal digits. */
+  /** Size of the file. `digest`: `sha256:` and hexadecimal digits, of the whole file. */
   bytes: number
   digest: string
-  /** Exactly these bytes; asked for again when a part was lost. */
+  /** Must return exactly these bytes; called again for a lost part. */
   read: (offset: number, length: number) => Promise<Uint8Array<ArrayBuffer>>
-  /** Of one part; what the server said when the node joined. */
+  /** Size of one part, from the join response. */
   partBytes: number
   signal?: AbortSignal
 }
 
-/** How often in a row the server may lose what it had, or be of another mind about it, before somebody should look. */
-const MOST_SETBACKS = 3
+/** Consecutive times that the server may lose or reject bytes before the upload fails. */
+const MAX_SETBACKS = 3
 
 /**
- * Sends a file in parts, from wherever an earlier try ended, also one of an earlier process. What it returns is whole on
- * the server and belongs to nobody until the session is completed with it.
+ * Uploads a file in parts, and resumes an earlier try, also of an earlier process. The returned upload is complete, and is used
+ * once a session is completed with it.
  */
 export async function uploadFile(
   client: Pick<Client, 'beginUpload' | 'getUpload' | 'putPart'>,
@@ -39,29 +39,30 @@ export async function uploadFile(
     const { offset, upload_id } = upload
     const params = { node_id: nodeId, upload_id }
     try {
-      // An empty file has one part, too: it is what the server takes as the end.
+      // An empty file has one empty part, which completes the upload.
       const part = await read(offset, Math.min(partBytes, bytes - offset))
       upload = await client.putPart({ params, query: { offset }, body: part, signal })
     } catch (error) {
       if (!(error instanceof RolloutError)) throw error
-      // The second: nobody added to it for so long that it was swept.
-      if (error.code === 'request.conflict') upload = await client.getUpload({ params, signal }).catch(beginAnew(begin))
+      // `request.not-found`: the server has swept an upload without progress.
+      if (error.code === 'request.conflict')
+        upload = await client.getUpload({ params, signal }).catch(beginAgain(begin))
       else if (error.code === 'request.not-found') upload = await begin()
       else throw error
     }
-    // Going over the same bytes again is no progress, or a file that changed would be sent for ever.
+    // Sending the same bytes again is no progress: a changed file would be sent forever.
     if (upload.is_complete || upload.offset > furthest) {
       furthest = upload.offset
       setbacks = 0
-    } else if (upload.offset <= offset && ++setbacks > MOST_SETBACKS) {
-      const message = `Upload ${upload_id} of ${sessionId} does not get beyond byte ${furthest} of ${bytes}; has the file changed?`
+    } else if (upload.offset <= offset && ++setbacks > MAX_SETBACKS) {
+      const message = `Upload ${upload_id} of ${sessionId} makes no progress beyond byte ${furthest} of ${bytes}; the file may have changed.`
       throw new RolloutError('request.conflict', message)
     }
   }
   return upload
 }
 
-function beginAnew(begin: () => Promise<Upload>): (error: unknown) => Promise<Upload> {
+function beginAgain(begin: () => Promise<Upload>): (error: unknown) => Promise<Upload> {
   return (error) => {
     if (error instanceof RolloutError && error.code === 'request.not-found') return begin()
     throw error

@@ -11,9 +11,9 @@ import { randomIds } from '../lib/random-ids.ts'
 import { RolloutError } from '../model/failure.ts'
 import { checkTask } from '../node/check-task.ts'
 import type { AccessToken } from '../server/listen/access.ts'
-import { speaksFor } from '../server/listen/node-pattern.ts'
+import { mayActFor } from '../server/listen/node-pattern.ts'
 import { RolloutServer, type ServerOptions } from '../server/server.ts'
-import type { DatabasePlace } from '../store/database.ts'
+import type { DatabaseLocation } from '../store/database.ts'
 import { obtainTokens, removeServerNote, tokensFile, writeServerNote } from './data-folder.ts'
 import { readVersion } from './version.ts'
 import { assertWritable } from './writable.ts'
@@ -98,7 +98,7 @@ export async function openServer(
     throw error
   }
   const nodeId = config.node.id ?? usualNodeId()
-  const nodeToken = access.find(({ scopes, nodes }) => scopes.includes('node') && speaksFor(nodes, nodeId))
+  const nodeToken = access.find(({ scopes, nodes }) => scopes.includes('node') && mayActFor(nodes, nodeId))
   const trainerToken = access.find(({ scopes }) => scopes.includes('trainer'))
   return {
     url,
@@ -161,7 +161,7 @@ function toAccess(own: Awaited<ReturnType<typeof obtainTokens>>): AccessToken[] 
   ]
 }
 
-async function findDatabase(section: ServerConfig, data: string, env: Env): Promise<DatabasePlace> {
+async function findDatabase(section: ServerConfig, data: string, env: Env): Promise<DatabaseLocation> {
   const url =
     (await loadSecret('server.database', sourceOf(section, 'database'), env)) ?? section.database ?? 'embedded'
   if (url === 'embedded') return { dir: join(data, 'database') }

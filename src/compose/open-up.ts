@@ -6,7 +6,7 @@ import { loadConfig, type LoadedConfig } from '../config/load-config.ts'
 import { usualNodeId } from '../config/node-section.ts'
 import { OwnAddresses } from '../lib/net/own-addresses.ts'
 import { RolloutError } from '../model/failure.ts'
-import { speaksFor } from '../server/listen/node-pattern.ts'
+import { mayActFor } from '../server/listen/node-pattern.ts'
 import { createLogger } from './create-logger.ts'
 import { openServer, type OpenServer } from './open-server.ts'
 import { openWorker, type OpenWorker } from './open-worker.ts'
@@ -74,7 +74,7 @@ function assertNodeToken({ server: { tokens }, node }: Config): void {
   if (tokens.length === 0) return
   const ofNodes = tokens.filter(({ scopes }) => scopes.includes('node'))
   const nodeId = node.id ?? usualNodeId()
-  if (ofNodes.some(({ nodes }) => speaksFor(nodes, nodeId))) return
+  if (ofNodes.some(({ nodes }) => mayActFor(nodes, nodeId))) return
   const why =
     ofNodes.length === 0
       ? 'none has the scope node, which the node of polar up needs.'

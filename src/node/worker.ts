@@ -1,6 +1,6 @@
 import type { Logger } from 'pino'
 import { pause } from '../client/send.ts'
-import { Bell } from '../lib/async/notifier.ts'
+import { Notifier } from '../lib/async/notifier.ts'
 import type { Clock } from '../lib/async/clock.ts'
 import { untilAborted } from '../lib/async/until-aborted.ts'
 import type { RolloutError } from '../model/failure.ts'
@@ -88,7 +88,7 @@ export class Worker implements AsyncDisposable {
   readonly #failurePause: FailurePause
   readonly #renewals: RenewalClock
   /** Notified when there may be capacity for more sessions. */
-  readonly #capacityChanged: Bell
+  readonly #capacityChanged: Notifier
   /** Aborted to end the lease request that waits for sessions. */
   readonly #stopLeasing = new AbortController()
   /** Aborted to release the leases of all unfinished sessions. */
@@ -107,7 +107,7 @@ export class Worker implements AsyncDisposable {
     this.#options = options
     this.#node = node
     this.#random = options.random ?? Math.random
-    this.#capacityChanged = new Bell(clock)
+    this.#capacityChanged = new Notifier(clock)
     this.#renewals = new RenewalClock(clock, monotonic, this.#random)
     this.#server = new ServerClient(options)
     this.#failurePause = new FailurePause(monotonic, logger)
@@ -128,9 +128,9 @@ export class Worker implements AsyncDisposable {
       random: this.#random,
       logger,
       failurePause: this.#failurePause,
-      onCapacity: () => this.#capacityChanged.ring(),
+      onCapacity: () => this.#capacityChanged.notify(),
       onChanged: (held) => {
-        this.#capacityChanged.ring()
+        this.#capacityChanged.notify()
         if (this.#sessions.has(held)) this.#renewals.changed(held)
       },
     })
@@ -307,7 +307,7 @@ export class Worker implements AsyncDisposable {
 
   async #finishAndLeave(): Promise<void> {
     const { clock } = this.#options
-    this.#capacityChanged.ring()
+    this.#capacityChanged.notify()
     const stop = clock.after(LEAVE_MS, () => this.#stopLeasing.abort())
     this.#releaseNow.signal.addEventListener('abort', () => this.#stopLeasing.abort(), { once: true })
     if (this.#releaseNow.signal.aborted) this.#stopLeasing.abort()
@@ -344,7 +344,7 @@ export class Worker implements AsyncDisposable {
     this.#stop.abort(new Error('The worker ended.'))
     this.#server.close()
     this.#sessions[Symbol.dispose]()
-    this.#capacityChanged.ring()
+    this.#capacityChanged.notify()
     this.#renewals.stop()
     this.#ended.resolve()
   }

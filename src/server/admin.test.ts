@@ -41,7 +41,7 @@ afterAll(async () => {
 
 const refusal = (code: string, status: number) => ({ failure: { code, status } })
 
-test('anybody may ask whether it is there and what it can do', async () => {
+test('health and OpenAPI need no token', async () => {
   expect(await at.client.getHealth()).toEqual({ status: 'ok', nodes: 0 })
   const document = await at.client.getOpenApi()
   expect(document['info']).toMatchObject({ version: '1.2.3' })
@@ -49,7 +49,7 @@ test('anybody may ask whether it is there and what it can do', async () => {
   expect(operations).toHaveLength(Object.keys(routes).length)
 })
 
-test('whoever has no token, or one for something else, is refused', async () => {
+test('a request without a token, or with a token of another scope, is refused', async () => {
   await expect(at.client.listTasks()).rejects.toMatchObject(refusal('request.unauthorized', 401))
   const stranger = at.as({ token: 'a-token-that-nobody-knows' })
   await expect(stranger.listTasks()).rejects.toMatchObject(refusal('request.unauthorized', 401))
@@ -58,7 +58,7 @@ test('whoever has no token, or one for something else, is refused', async () => 
   await expect(TestNode.join(trainer, 'n')).rejects.toMatchObject(refusal('request.forbidden', 403))
 })
 
-test('the status shows what runs, what waits and who is there', async () => {
+test('the status shows running tasks, queued sessions and nodes', async () => {
   await trainer.submitTask({ body: makeTask('status', 3) })
   const worker = await TestNode.join(node, 'n1')
   const orders = await worker.lease(1)
@@ -71,7 +71,7 @@ test('the status shows what runs, what waits and who is there', async () => {
   await trainer.cancelTask({ params: { task_id: 'status' } })
 })
 
-test('quotas are those of the settings until somebody changes them', async () => {
+test('quotas are those of the settings until a request changes them', async () => {
   const { quotas } = await read.listQuotas()
   expect(quotas.find(({ token }) => token === 'slime')).toMatchObject({ max_queued_sessions: 5 })
   const tooMany = trainer.submitTask({ body: makeTask('many', 6) })
@@ -94,7 +94,7 @@ test('quotas are those of the settings until somebody changes them', async () =>
   })
 })
 
-test('a policy only goes up, and takes tasks with it that are too old then', async () => {
+test('the policy version only increases, and cancels stale tasks', async () => {
   expect(await read.getPolicy()).toEqual({ version: 0 })
   await trainer.submitTask({ body: { ...makeTask('old'), policy_version: 1, staleness_limit: 1 } })
   expect(await trainer.putPolicy({ body: { version: 3 } })).toEqual({
@@ -111,7 +111,7 @@ test('a policy only goes up, and takes tasks with it that are too old then', asy
   expect(outcomes).toEqual([{ task_id: 'late', outcome: 'stale' }])
 })
 
-test('a trainer is called back with the whole task; one that is not there can be called again later', async () => {
+test('the callback contains the whole task; a dead callback can be resent', async () => {
   const bodies: unknown[] = []
   let isUp = false
   const server = createServer((request, response) => {
@@ -152,5 +152,5 @@ test('a trainer is called back with the whole task; one that is not there can be
   await expect(unknown).rejects.toMatchObject(refusal('request.not-found', 404))
   server.close()
   const said = at.problems.splice(0).map(({ msg }) => msg)
-  expect(said).toEqual(['a callback was given up; it can be sent again by hand'])
+  expect(said).toEqual(['callback is dead; it can be resent with the API'])
 })

@@ -3,16 +3,16 @@ import { type Handlers, mountRoutes } from '../api/mount.ts'
 import type { Route } from '../api/route.ts'
 import { type Routes, routes } from '../api/routes/index.ts'
 import { RolloutError } from '../model/failure.ts'
-import { isAway, isFull } from '../store/database.ts'
-import type { Access, Caller } from './listen/access.ts'
-import { callbackHandlers } from './routes/callback-list.ts'
-import { completionHandlers } from './routes/complete.ts'
+import { isOutOfSpace, isUnavailable } from '../store/store-errors.ts'
 import type { ServerDeps } from './deps.ts'
+import type { Access, Caller } from './listen/access.ts'
+import { createRequestLog } from './listen/request-log.ts'
+import { callbackHandlers } from './routes/callbacks.ts'
+import { completionHandlers } from './routes/complete.ts'
 import { eventHandlers } from './routes/events.ts'
 import { leaseHandlers } from './routes/leases.ts'
 import { nodeHandlers } from './routes/nodes.ts'
 import { policyHandlers } from './routes/policy.ts'
-import { createRequestLog } from './listen/request-log.ts'
 import { sessionHandlers } from './routes/sessions.ts'
 import { statusHandlers } from './routes/status.ts'
 import { taskResultHandlers } from './routes/task-results.ts'
@@ -21,11 +21,11 @@ import { uploadHandlers } from './routes/uploads.ts'
 
 export interface AppOptions {
   access: Access
-  /** For tests: holds every answer against its schema. */
+  /** For tests: validates every response against its schema. */
   checkAnswers?: boolean
 }
 
-/** The whole API. */
+/** Mounts the handlers of all API routes. */
 export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions): Hono {
   const { logger } = deps
   const handlers: Handlers<Routes, Caller> = {
@@ -43,14 +43,15 @@ export function createApp(deps: ServerDeps, { access, checkAnswers }: AppOptions
   }
   return mountRoutes({
     table: routes,
-    handlers: mapValues(handlers, inWords),
+    handlers: mapValues(handlers, withShownErrors),
     authorize: (request, route) => access.authorize(request, route),
     authorizeNode: (caller, route, nodeId) => access.authorizeNode(caller, route, nodeId),
     checkAnswers,
     onBug(error, route) {
-      // A stream that had begun was cut; whoever reads it asks again.
-      if (isAway(error)) logger.warn({ err: error, route: nameOf(route) }, 'the database went away during an answer')
-      else logger.error({ err: error, route: nameOf(route) }, 'a request failed on a defect')
+      // A response stream that had begun was cut; its reader sends the request again.
+      if (isUnavailable(error))
+        logger.warn({ err: error, route: nameOf(route) }, 'database unavailable during a response')
+      else logger.error({ err: error, route: nameOf(route) }, 'request failed because of a bug')
     },
     onRequest: createRequestLog(deps),
   })
@@ -62,7 +63,7 @@ function nameOf(route: Route | undefined): string | undefined {
 
 type AnyHandler = (call: never) => Promise<unknown>
 
-function inWords<H extends AnyHandler>(handler: H): H {
+function withShownErrors<H extends AnyHandler>(handler: H): H {
   return (async (call: never) => {
     try {
       return await handler(call)
@@ -72,28 +73,29 @@ function inWords<H extends AnyHandler>(handler: H): H {
   }) as H
 }
 
-/** What database and disk say of themselves is for the log; a caller is told whether it may help to ask again. */
+/** Errors of the database and the disk go to the log; the client only gets whether to retry. */
 function toShown(cause: unknown): unknown {
-  if (!isAway(cause)) {
+  if (!isUnavailable(cause)) {
     if (!(cause instanceof RolloutError) || cause.boundary !== 'store') return cause
-    return new RolloutError(cause.code, 'What is stored of this cannot be read; the server’s log says why.', { cause })
+    return new RolloutError(cause.code, 'The stored data cannot be read; see the log of the server.', { cause })
   }
-  const { what, usualSeconds } = describeAway(cause)
-  const { retryAfterSeconds = usualSeconds } = cause instanceof RolloutError ? cause.failure : {}
-  return new RolloutError('store.unavailable', `${what}; ask again in a moment.`, {
+  const { problem, defaultSeconds } = describeUnavailable(cause)
+  const { retryAfterSeconds = defaultSeconds } = cause instanceof RolloutError ? cause.failure : {}
+  return new RolloutError('store.unavailable', `${problem}; retry in a moment.`, {
     status: 503,
     retryAfterSeconds,
     cause,
   })
 }
 
-function describeAway(cause: unknown): { what: string; usualSeconds: number } {
-  if (cause instanceof RolloutError) return { what: 'The server cannot store files just now', usualSeconds: 1 }
-  if (isFull(cause)) return { what: 'The disk of the server’s database is full', usualSeconds: 30 }
-  return { what: 'The database does not answer', usualSeconds: 1 }
+function describeUnavailable(cause: unknown): { problem: string; defaultSeconds: number } {
+  if (cause instanceof RolloutError)
+    return { problem: 'The file store of the server is unavailable', defaultSeconds: 1 }
+  if (isOutOfSpace(cause)) return { problem: 'The disk of the server’s database is full', defaultSeconds: 30 }
+  return { problem: 'The database is unavailable', defaultSeconds: 1 }
 }
 
-/** Each entry keeps its own type; that a loop made them is what the compiler cannot follow. */
+/** The cast is safe: each entry keeps its type, which the compiler cannot follow through the loop. */
 function mapValues<T extends object>(values: T, map: <H extends AnyHandler>(handler: H) => H): T {
   return Object.fromEntries(Object.entries(values).map(([name, value]) => [name, map(value as AnyHandler)])) as T
 }

@@ -2,42 +2,40 @@ import type { Logger } from 'pino'
 import type { Handlers } from '../api/mount.ts'
 import type { Routes } from '../api/routes/index.ts'
 import type { Clock } from '../lib/async/clock.ts'
-import type { Database } from '../store/database.ts'
 import type { Dispatch, RetentionPolicy } from '../store/dispatch/port.ts'
 import type { FileStore } from '../store/files.ts'
+import type { CallbackOptions } from './callbacks/callback-sender.ts'
 import type { Caller } from './listen/access.ts'
-import type { CheckTask } from './routes/assert-tasks.ts'
-import type { NamedBells } from './notify/notifier.ts'
-import type { CallbackOptions } from './callbacks/callback-pump.ts'
 import type { EventFeed } from './notify/event-feed.ts'
-import type { LeaseDesk } from './notify/lease-queue.ts'
+import type { KeyedNotifier } from './notify/keyed-notifier.ts'
+import type { LeaseQueue } from './notify/lease-queue.ts'
+import type { LongPolls } from './notify/long-polls.ts'
 import type { ResultChecker } from './results/check-result.ts'
-import type { Waits } from './notify/long-polls.ts'
+import type { CheckTask } from './routes/assert-tasks.ts'
 
-/** What answers are made from. */
+/** Dependencies of the route handlers. */
 export interface ServerDeps {
-  database: Database
   dispatch: Dispatch
   files: FileStore
   feed: EventFeed
-  /** Rings the id of a task when a session of it may have ended, or anything else of it have changed. */
-  bell: NamedBells
-  /** The same only when the task itself may be over. Whoever waits for that need not look at every session that ends. */
-  overBell: NamedBells
-  desk: LeaseDesk
-  waits: Waits
+  /** Notifies a task id when a session of the task may have ended, or the task may have changed otherwise. */
+  taskChanges: KeyedNotifier
+  /** Notifies a task id only when the task itself may have ended, so that its waiters need not read every session's end. */
+  taskEnds: KeyedNotifier
+  leaseQueue: LeaseQueue
+  longPolls: LongPolls
   checker: ResultChecker
   callbacks: CallbackOptions
-  /** Absent: tasks are checked by nodes only. */
+  /** Absent: only nodes check tasks. */
   checkTask?: CheckTask
-  /** A trainer may be to be called now. */
+  /** A callback may be due now. */
   wakeCallbacks: () => void
-  /** Of all tokens there are. */
+  /** Names of all access tokens. */
   tokenNames: ReadonlySet<string>
-  /** Of Polar. */
+  /** Version of Polar. */
   version: string
   leaseMs: number
-  /** Absent: tasks are kept until somebody deletes them. */
+  /** Absent: tasks are kept until a request deletes them. */
   retention?: RetentionPolicy
   clock: Clock
   monotonic: () => number

@@ -10,31 +10,31 @@ import { BY_INDEX } from './database/statement-names.ts'
 import type { Tables } from './database/tables.ts'
 
 /**
- * Where the tables are. In a directory, PostgreSQL runs inside this process: nothing to install, one server. It survives
- * the end of the process at any moment, but not a loss of power, because it never waits for the disk.
+ * `dir`: PostgreSQL runs inside this process (PGlite): nothing to install, one server. The data survives a killed process at
+ * any moment, but not a loss of power, because commits do not wait for the disk.
  */
-export type DatabasePlace = { dir: string } | { url: string; connections?: number }
+export type DatabaseLocation = { dir: string } | { url: string; connections?: number }
 
 export interface Database extends AsyncDisposable {
   kind: 'embedded' | 'postgres'
   db: Kysely<Tables>
   /**
-   * Calls back when something was announced with `pg_notify`, by any server, with what was said; also, with an empty text,
-   * when anything may have been while it could not hear. What it resolves with ends that.
+   * Calls the listener with the payload of each `pg_notify` on the channel, from any server; after a lost connection with an
+   * empty payload, because notifications may have been missed. Resolves with the function that stops listening.
    */
-  listen(channel: string, call: (payload: string) => void): Promise<() => Promise<void>>
-  /** To be called every few minutes: frees the room of rows that were written over, where nobody else does. */
+  listen(channel: string, listener: (payload: string) => void): Promise<() => Promise<void>>
+  /** Must be called every few minutes: frees the space of updated rows where no autovacuum does. */
   maintain(): Promise<void>
 }
 
 export type Sql = Kysely<Tables> | Transaction<Tables>
 
-/** A 64-bit integer; ours stay far below 2^53. */
+/** Type id of 64-bit integers; stored values stay far below 2^53. */
 const INT8 = 20
 
-/** Opens the database and brings its tables up to date. */
-export async function openDatabase(place: DatabasePlace): Promise<Database> {
-  const database = 'dir' in place ? await openEmbedded(place.dir) : await openPostgres(place)
+/** Opens the database and runs the migrations. */
+export async function openDatabase(location: DatabaseLocation): Promise<Database> {
+  const database = 'dir' in location ? await openEmbedded(location.dir) : await openPostgres(location)
   try {
     await migrate(database.db)
     return database
@@ -42,26 +42,6 @@ export async function openDatabase(place: DatabasePlace): Promise<Database> {
     await database[Symbol.asyncDispose]()
     throw error
   }
-}
-
-/** Of the operating system and of PostgreSQL: there is no connection, or the server is starting or going down. */
-const AWAY = /^(?:ECONN|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENETUNREACH|ENOTFOUND|EAI_AGAIN|ENOENT|08|57P0|53300)/
-/** The same: the disk or the quota has no space left. */
-const FULL = /^(?:ENOSPC|EDQUOT|53100)$/
-/** The driver's own have no code. */
-const AWAY_WORDS = /connection terminated|timeout exceeded when trying to connect|connection error|not queryable/i
-
-/** Whether an error means that the database cannot be reached now, and the same may work later. */
-export function isAway(error: unknown): boolean {
-  if (error instanceof RolloutError) return error.code === 'store.unavailable'
-  if (!(error instanceof Error)) return false
-  if (!('code' in error) || typeof error.code !== 'string') return AWAY_WORDS.test(error.message)
-  return AWAY.test(error.code) || FULL.test(error.code)
-}
-
-/** Whether an error means that the database has no space left to write to. */
-export function isFull(error: unknown): boolean {
-  return error instanceof Error && 'code' in error && FULL.test(String(error.code))
 }
 
 async function openEmbedded(dir: string): Promise<Database> {
@@ -75,10 +55,11 @@ async function openEmbedded(dir: string): Promise<Database> {
     return {
       kind: 'embedded',
       db,
-      // Between transactions: within one that fails it would be undone.
-      listen: (channel, call) => db.connection().execute(() => pglite.listen(channel, call)),
-      // There is no background worker in it that would.
-      maintain: () => db.connection().execute(async (one) => void (await sql`vacuum (analyze)`.execute(one))),
+      // On a connection of its own: a rolled back transaction would undo the LISTEN.
+      listen: (channel, listener) => db.connection().execute(() => pglite.listen(channel, listener)),
+      // PGlite has no autovacuum worker.
+      maintain: () =>
+        db.connection().execute(async (connection) => void (await sql`vacuum (analyze)`.execute(connection))),
       async [Symbol.asyncDispose]() {
         await db.destroy()
         await lock.release()
@@ -90,13 +71,14 @@ async function openEmbedded(dir: string): Promise<Database> {
   }
 }
 
-/** PGlite takes no lock: two processes would write over each other's rows without a word. */
+/** PGlite takes no lock: two processes would silently overwrite each other's rows. */
 async function lockDirectory(dir: string): Promise<LockFile> {
   const outcome = await acquireLockFile(join(dir, 'LOCK'), await identifyProcess())
   if ('lock' in outcome) return outcome.lock
-  const who = outcome.heldBy === undefined ? 'somebody' : `process ${outcome.heldBy.pid} on ${outcome.heldBy.host}`
+  const holder =
+    outcome.heldBy === undefined ? 'Another process' : `Process ${outcome.heldBy.pid} on ${outcome.heldBy.host}`
   throw new RolloutError(
     'store.unavailable',
-    `${who} has the database in ${dir} open; stop it, choose another directory, or use PostgreSQL for several servers.`,
+    `${holder} has the database in ${dir} open; stop that process, choose another directory, or use PostgreSQL for several servers.`,
   )
 }

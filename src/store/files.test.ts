@@ -18,7 +18,8 @@ import fc from 'fast-check'
 import { afterEach, beforeEach, describe, expect, test } from 'vitest'
 import { systemClock } from '../lib/async/clock.ts'
 import { RolloutError } from '../model/failure.ts'
-import { type FileStore, type FileStoreOptions, openFileStore, type UploadInput } from './files.ts'
+import { type FileStore, type FileStoreOptions, openFileStore } from './files.ts'
+import type { UploadInput } from './files/types.ts'
 
 let dir: string
 let store: FileStore
@@ -40,7 +41,7 @@ function inputOf(bytes: Uint8Array, more: Partial<UploadInput> = {}): UploadInpu
   return { nodeId: 'n1', sessionId: 'ses_1', attempt: 1, bytes: bytes.length, digest: digestOf(bytes), ...more }
 }
 
-/** In pieces of any size, as a connection gives them. */
+/** Splits the bytes in chunks of any size, like a connection. */
 function bodyOf(bytes: Uint8Array, pieceBytes = 65_536): ReadableStream<Uint8Array> {
   return ReadableStream.from(
     (function* () {
@@ -49,7 +50,7 @@ function bodyOf(bytes: Uint8Array, pieceBytes = 65_536): ReadableStream<Uint8Arr
   )
 }
 
-/** One whose sender goes away after so many bytes. */
+/** A body whose sender disconnects after `after` bytes. */
 function cutBody(bytes: Uint8Array, after: number): ReadableStream<Uint8Array> {
   return ReadableStream.from(
     (function* () {
@@ -89,7 +90,7 @@ async function filesBelow(folder: string): Promise<string[]> {
 }
 
 describe('an upload', () => {
-  test('in parts is whole at the end, and kept where results lie', async () => {
+  test('in parts is complete at the end, and stored under results', async () => {
     const bytes = randomBytes(3_000_000)
     const begun = await store.begin(inputOf(bytes))
     expect(begun).toMatchObject({ offset: 0, isComplete: false, bytes: bytes.length, sessionId: 'ses_1', attempt: 1 })
@@ -111,14 +112,14 @@ describe('an upload', () => {
     expect((await stat(join(dir, kept.path))).mode & 0o777).toBe(0o600)
   })
 
-  test('of nothing is one empty part', async () => {
+  test('of an empty file is one empty part', async () => {
     const { uploadId } = await store.begin(inputOf(Buffer.alloc(0)))
     expect(await store.find('n1', uploadId)).toMatchObject({ isComplete: false })
     expect(await store.append('n1', uploadId, 0, bodyOf(Buffer.alloc(0)))).toMatchObject({ isComplete: true })
     expect(await read((await store.keep('n1', uploadId, { kind: 'artifact', path: 'a/b.log' })).path)).toHaveLength(0)
   })
 
-  test('begun twice is one upload, and goes on where it was, also for another server', async () => {
+  test('begun twice is one upload, and continues at its offset, also on another server', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(bytes.subarray(0, 400)))
@@ -129,7 +130,7 @@ describe('an upload', () => {
     expect(await read((await other.keep('n1', uploadId, { kind: 'result' })).path)).toEqual(bytes)
   })
 
-  test('that is another in any way has another name', async () => {
+  test('with any different field has another id', async () => {
     const bytes = randomBytes(10)
     const inputs = [
       {},
@@ -144,7 +145,7 @@ describe('an upload', () => {
     expect(await store.find('n2', ids[0]!)).toBeUndefined()
   })
 
-  test('takes a part again that it has, and changes nothing', async () => {
+  test('ignores a repeated part', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(bytes.subarray(0, 600)))
@@ -162,7 +163,7 @@ describe('an upload', () => {
     expect(await store.append('n1', uploadId, 0, bodyOf(bytes))).toMatchObject({ isComplete: true, offset: 1000 })
   })
 
-  test('refuses a part that begins elsewhere than where it ends', async () => {
+  test('refuses a part that does not start at its offset', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(bytes.subarray(0, 600)))
@@ -180,7 +181,7 @@ describe('an upload', () => {
     expect(await store.find('n1', uploadId)).toMatchObject({ offset: 600 })
   })
 
-  test('counts nothing of a part that was cut off, differs from its digest, or is too long', async () => {
+  test('stores nothing of a part that is truncated, does not match its digest, or is too long', async () => {
     const bytes = randomBytes(3_000_000)
     const { uploadId } = await store.begin(inputOf(bytes))
     const append = (offset: number, body: ReadableStream<Uint8Array>, digest?: string) =>
@@ -188,7 +189,7 @@ describe('an upload', () => {
     await expect(append(0, cutBody(bytes, 2_000_000))).rejects.toMatchObject({ code: 'request.malformed' })
     expect(await store.find('n1', uploadId)).toMatchObject({ offset: 0 })
     await append(0, bodyOf(bytes.subarray(0, 1_000_000)))
-    await expect(append(1_000_000, cutBody(bytes.subarray(1_000_000), 1_500_000))).rejects.toThrow(/cut off/)
+    await expect(append(1_000_000, cutBody(bytes.subarray(1_000_000), 1_500_000))).rejects.toThrow(/truncated/)
     const wrong = append(1_000_000, bodyOf(randomBytes(1_500_000)), digestOf(bytes))
     expect(await failureOf(wrong)).toMatchObject({ code: 'request.malformed', status: 422 })
     const long = append(1_000_000, bodyOf(randomBytes(2_000_001)))
@@ -198,22 +199,25 @@ describe('an upload', () => {
     expect(await read((await store.keep('n1', uploadId, { kind: 'result' })).path)).toEqual(bytes)
   })
 
-  test('whose bytes are not those of its digest begins anew', async () => {
+  test('that does not match its digest starts again', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(randomBytes(500)))
     const last = await failureOf(store.append('n1', uploadId, 500, bodyOf(bytes.subarray(500))))
-    expect(last).toMatchObject({ code: 'request.conflict', message: expect.stringMatching(/begins anew/) })
+    expect(last).toMatchObject({
+      code: 'request.conflict',
+      message: expect.stringMatching(/send it again from byte 0/),
+    })
     expect(await store.find('n1', uploadId)).toMatchObject({ offset: 0, isComplete: false })
     expect((await failureOf(store.keep('n1', uploadId, { kind: 'result' }))).code).toBe('request.conflict')
     await upload(bytes)
   })
 
-  test('whose digest could not be looked at before a crash is looked at when asked', async () => {
+  test('that a crash interrupted before the digest check is checked at the next request', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(bytes.subarray(0, 400)))
-    // As another server leaves it that was killed between the last count and the digest.
+    // State after a server was killed between the last count and the digest check.
     const folder = join(dir, 'uploads/n1', uploadId)
     const name = `400.${'0'.repeat(24)}`
     await writeFile(join(folder, `${name}.part`), bytes.subarray(400))
@@ -223,7 +227,7 @@ describe('an upload', () => {
     expect(await read((await store.keep('n1', uploadId, { kind: 'result' })).path)).toEqual(bytes)
   })
 
-  test('counts only whole lines of what a crash left', async () => {
+  test('counts only complete lines after a crash', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     const folder = join(dir, 'uploads/n1', uploadId)
@@ -248,7 +252,7 @@ describe('an upload', () => {
   })
 })
 
-test('a part that stands still is given up when it is sent again over another connection', async () => {
+test('a stalled part is aborted when it is sent again over another connection', async () => {
   const started = Date.now()
   const now = (): number => started + (Date.now() - started) * 100
   store = await open({ clock: { now, after: (ms, call) => systemClock.after(ms / 100, call) } })
@@ -276,7 +280,7 @@ test('a part that stands still is given up when it is sent again over another co
   expect(cancelled).toBe(true)
 })
 
-test('many who send the same at once get the same, and the file is whole', async () => {
+test('concurrent uploads of the same file get the same result, and the file is complete', async () => {
   const bytes = randomBytes(500_000)
   const stores = [store, await open(), await open()]
   const { uploadId } = await store.begin(inputOf(bytes))
@@ -298,7 +302,7 @@ function failureOfThrown(error: unknown): { code: string } {
   throw error
 }
 
-test('whatever is sent, cut, repeated and reordered, by whichever server: it is the source, or it is not complete', async () => {
+test('upload() stores exactly the source bytes or reports the file as incomplete', async () => {
   const step = fc.record({
     server: fc.nat(2),
     offset: fc.oneof({ weight: 4, arbitrary: fc.constant('next' as const) }, { weight: 1, arbitrary: fc.nat(300) }),
@@ -342,7 +346,7 @@ test('whatever is sent, cut, repeated and reordered, by whichever server: it is 
           if (isComplete) expect(offset).toBe(bytes.length)
         }
         const isComplete = (await servers[1]!.find('n1', uploadId))!.isComplete
-        // An honest sender gets to the end from wherever it was left.
+        // A correct sender can complete the upload from any state.
         let state = (await servers[2]!.find('n1', uploadId))!
         for (let tries = 0; !state.isComplete && tries < 4; tries++) {
           const rest = bodyOf(bytes.subarray(state.offset), 11)
@@ -359,7 +363,7 @@ test('whatever is sent, cut, repeated and reordered, by whichever server: it is 
 })
 
 describe('keep()', () => {
-  test('again, and by another server, is the same reference', async () => {
+  test('returns the same reference again, also on another server', async () => {
     const uploadId = await upload(randomBytes(100))
     const first = await store.keep('n1', uploadId, { kind: 'result' })
     const other = await open()
@@ -371,7 +375,7 @@ describe('keep()', () => {
     })
   })
 
-  test('gives equal files of a session each their name', async () => {
+  test('stores equal files of a session under each path', async () => {
     const bytes = Buffer.from('the same')
     const uploadId = await upload(bytes)
     for (const path of ['logs/stdout.txt', 'logs/stderr.txt', 'a', 'ümläut/日本 1.txt']) {
@@ -381,7 +385,7 @@ describe('keep()', () => {
     }
   })
 
-  test('never writes over what has a name: other bytes of the same attempt go elsewhere', async () => {
+  test('never overwrites a file: other bytes of the same attempt get another path', async () => {
     const [one, two] = [Buffer.from('one'), Buffer.from('two')]
     const first = await store.keep('n1', await upload(one), { kind: 'result' })
     const second = await store.keep('n1', await upload(two), { kind: 'result' })
@@ -396,19 +400,19 @@ describe('keep()', () => {
     for (const { path } of [below, over, long]) expect(await read(path)).toEqual(two)
   })
 
-  test('finds what was sent again after the upload was swept', async () => {
+  test('returns the stored file after the upload was swept and sent again', async () => {
     const bytes = randomBytes(100)
     const first = await store.keep('n1', await upload(bytes), { kind: 'result' })
     await rm(join(dir, 'kept'), { recursive: true })
     expect(await store.keep('n1', await upload(bytes), { kind: 'result' })).toEqual(first)
-    // And if somebody removed the file, it may be sent again.
+    // If the file was removed, it may be uploaded again.
     await rm(join(dir, first.path))
     expect(await store.begin(inputOf(bytes))).toMatchObject({ isComplete: false, offset: 0 })
     expect(await store.keep('n1', await upload(bytes), { kind: 'result' })).toEqual(first)
     expect(await read(first.path)).toEqual(bytes)
   })
 
-  test('of what was never begun, or is not complete, is refused', async () => {
+  test('refuses an unknown or incomplete upload', async () => {
     expect(await failureOf(store.keep('n1', 'upl_none', { kind: 'result' }))).toMatchObject({
       code: 'request.not-found',
     })
@@ -417,7 +421,7 @@ describe('keep()', () => {
   })
 })
 
-test('put() stores a result in one piece, the same one once', async () => {
+test('put() stores a result, the same one once', async () => {
   const first = await store.put('ses_9', 3, Buffer.from('result'))
   expect(first.path).toMatch(/^results\/[0-9a-f]{2}\/ses_9\.3\.json\.zst$/)
   expect(await store.put('ses_9', 3, Buffer.from('result'))).toEqual(first)
@@ -428,7 +432,7 @@ test('put() stores a result in one piece, the same one once', async () => {
 })
 
 describe('open()', () => {
-  test('gives ranges, and says how long they are', async () => {
+  test('returns ranges with their length', async () => {
     const bytes = randomBytes(1_000_000)
     const { path } = await store.put('ses_1', 1, bytes)
     for (const range of [
@@ -447,7 +451,7 @@ describe('open()', () => {
     expect(await failureOf(store.open(path, { offset: 1_000_001 }))).toMatchObject({ status: 416 })
   })
 
-  test('holds little of a file in memory, and closes it when nobody reads on', async () => {
+  test('buffers little of a file, and closes it when cancelled', async () => {
     const bytes = Buffer.alloc(64 * 2 ** 20, 'x')
     const { path } = await store.put('ses_1', 1, bytes)
     const countOpen = async () => (await readdir('/proc/self/fd')).length
@@ -461,7 +465,7 @@ describe('open()', () => {
     expect(await countOpen()).toBeLessThan(before + 5)
   })
 
-  test('gives nothing but what was kept', async () => {
+  test('opens only stored files', async () => {
     await writeFile(join(dir, 'secret'), 'secret')
     const { path } = await store.put('ses_1', 1, Buffer.from('x'))
     const shard = path.split('/')[1]!
@@ -488,7 +492,7 @@ describe('open()', () => {
   })
 })
 
-test('ids and paths that could lead elsewhere are refused', async () => {
+test('ids and paths outside of the store are refused', async () => {
   const bytes = Buffer.from('x')
   for (const more of [
     { nodeId: '../n' },
@@ -533,7 +537,7 @@ test('ids and paths that could lead elsewhere are refused', async () => {
   }
 })
 
-test('a link that somebody planted is not written through', async () => {
+test('a planted symbolic link is not followed', async () => {
   const target = join(dir, 'target')
   await writeFile(target, 'untouched')
   const bytes = randomBytes(1000)
@@ -550,7 +554,7 @@ test('a link that somebody planted is not written through', async () => {
 })
 
 describe('limits', () => {
-  test('of one upload, and of a node’s uploads that no session was completed with', async () => {
+  test('of upload size, and of unfinished uploads per node', async () => {
     store = await open({ maxUploadBytes: 100, maxOpenUploads: 3 })
     expect(await failureOf(store.begin(inputOf(randomBytes(101))))).toMatchObject({
       code: 'request.too-large',
@@ -562,13 +566,13 @@ describe('limits', () => {
       code: 'request.over-quota',
       status: 429,
     })
-    // What it has begun it may finish, and other nodes are not concerned.
+    // The node may finish its open uploads, and other nodes are not limited.
     await store.keep('n1', await upload(three[0]!), { kind: 'result' })
     await store.begin(inputOf(randomBytes(4), { nodeId: 'n2' }))
     await (await open({ maxOpenUploads: 3 })).begin(inputOf(randomBytes(5)))
   })
 
-  test('of the disk: nothing is begun, added or put that leaves too little', async () => {
+  test('of free disk space apply to begin, append and put', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(bytes.subarray(0, 500)))
@@ -585,13 +589,13 @@ describe('limits', () => {
         message: expect.stringMatching(/MiB free/),
       })
     }
-    // What was there is there, and may be read, found and kept.
+    // Existing files can still be read, found and kept.
     expect(await full.find('n1', uploadId)).toMatchObject({ offset: 500 })
     expect(await store.append('n1', uploadId, 500, bodyOf(bytes.subarray(500)))).toMatchObject({ isComplete: true })
     expect(await read((await full.keep('n1', uploadId, { kind: 'result' })).path)).toEqual(bytes)
   })
 
-  test('of permission are told as what they are', async (context) => {
+  test('of permission are reported as such', async (context) => {
     if (process.getuid?.() === 0) context.skip('to root nothing is forbidden')
     await chmod(join(dir, 'tmp'), 0o500)
     expect(await failureOf(store.put('ses_1', 1, Buffer.from('x')))).toMatchObject({
@@ -609,12 +613,12 @@ describe('sweep()', () => {
     await utimes(path, old, old)
   }
 
-  /** The change of a file’s own times cannot be set back, so the store looks at them from the future. */
+  /** The ctime of a file cannot be set, so the clock of the store is set to the future. */
   function inHours(hours: number): Promise<FileStore> {
     return open({ clock: { ...systemClock, now: () => Date.now() + hours * HOUR } })
   }
 
-  test('removes uploads that nobody added to, and nothing else', async () => {
+  test('removes only uploads without progress', async () => {
     const bytes = randomBytes(1000)
     const { uploadId } = await store.begin(inputOf(bytes))
     await store.append('n1', uploadId, 0, bodyOf(bytes.subarray(0, 500)))
@@ -629,21 +633,21 @@ describe('sweep()', () => {
     expect(await readdir(join(dir, 'kept'))).toEqual([])
     expect(await readdir(join(dir, 'tmp'))).toEqual([])
     expect(await read(kept.path)).toHaveLength(30)
-    // Those who were in the middle of it are told, and begin again.
+    // A sender in the middle of an upload gets an error, and begins again.
     expect((await failureOf(store.append('n1', uploadId, 500, bodyOf(bytes.subarray(500))))).code).toBe(
       'request.not-found',
     )
     await upload(bytes)
   })
 
-  test('leaves one alone that a part has come for, however old its beginning', async () => {
+  test('keeps an old upload with recent progress', async () => {
     const { uploadId } = await store.begin(inputOf(randomBytes(1000)))
     await makeOld(join(dir, 'uploads/n1', uploadId, 'meta.json'))
     await store.append('n1', uploadId, 0, bodyOf(randomBytes(10)))
     expect(await store.sweep(HOUR)).toBe(0)
   })
 
-  test('of what is kept removes what is old and nobody knows', async () => {
+  test('sweepKept() removes old files without a row', async () => {
     const known = await store.put('ses_1', 1, Buffer.from('known'))
     const unknown = await store.put('ses_2', 1, Buffer.from('unknown'))
     const log = await store.keep('n1', await upload(Buffer.from('log')), { kind: 'artifact', path: 'a/b/c.log' })

@@ -19,13 +19,13 @@ export const OPENING = {
   origin: { command: 'test', nested: { a: [1, null] } },
 }
 
-/** What every store promises, whatever it keeps its records in. */
+/** Behaviour of every session store. */
 export function describeSessionStore(
   name: string,
   create: (dir: string) => { store: SessionStore; reader: SessionReader },
 ): void {
   describe(name, () => {
-    test('gives back every session as it was appended', async () => {
+    test('load() returns every session as it was appended', async () => {
       await fc.assert(
         fc.asyncProperty(anySteps, async (steps) => {
           await inScratch(async (dir) => {
@@ -46,7 +46,7 @@ export function describeSessionStore(
       )
     })
 
-    test('shows a session that is not closed, without calling it complete', async () => {
+    test('load() returns an open session as incomplete', async () => {
       await inScratch(async (dir) => {
         const { store, reader } = create(dir)
         const log = await store.open(OPENING)
@@ -60,7 +60,7 @@ export function describeSessionStore(
       })
     })
 
-    test('lists sessions by when they were created', async () => {
+    test('list() orders sessions by creation time', async () => {
       await inScratch(async (dir) => {
         const { store, reader } = create(dir)
         expect(await reader.list()).toEqual([])
@@ -71,7 +71,7 @@ export function describeSessionStore(
       })
     })
 
-    test('closes what is still open when it is disposed, and closing twice is harmless', async () => {
+    test('disposing closes open logs, and closing twice is harmless', async () => {
       await inScratch(async (dir) => {
         const { store, reader } = create(dir)
         const log = await store.open(OPENING)
@@ -81,7 +81,7 @@ export function describeSessionStore(
       })
     })
 
-    test('refuses to load a session that is not there', async () => {
+    test('load() refuses an unknown session', async () => {
       await inScratch(async (dir) => {
         const { reader } = create(dir)
         await expect(reader.load('nobody')).rejects.toMatchObject({ failure: { code: 'store.unavailable' } })
@@ -122,7 +122,7 @@ export function append(log: SessionLog, step: LogStep): Promise<void> | undefine
   }
 }
 
-/** The turns these steps amount to. */
+/** The expected turns after these steps. */
 export function turnsOf(steps: readonly LogStep[]): Turn[] {
   const turns = new Map<string, Turn>()
   for (const step of steps) {
@@ -141,7 +141,7 @@ export function turnsOf(steps: readonly LogStep[]): Turn[] {
   return [...turns.values()].sort((a, b) => a.index - b.index)
 }
 
-/** Arrays as their very bytes, so that one NaN is told from another and long arrays are compared quickly. */
+/** Arrays as bytes, so that NaN values are distinguished and long arrays are compared quickly. */
 export function comparable(turns: readonly Turn[]): unknown[] {
   return turns.map((turn) => ({
     ...turn,
@@ -175,7 +175,7 @@ export function intentOf(id: string, index: number, request: string): TurnIntent
   }
 }
 
-/** One turn to be made up. Numbers choose among what there is; arrays come from a seed, because they are long. */
+/** Plan of one generated turn. Numbers select among existing turns; arrays are generated from a seed, because they are long. */
 interface TurnPlan {
   seed: number
   /** Which earlier turn this one continues, and how much of it; beyond the earlier turns: none. */
@@ -234,7 +234,7 @@ export function toSteps(plans: readonly TurnPlan[]): LogStep[] {
   return [...steps, ...open.flatMap((ended) => ended.steps)]
 }
 
-/** As harnesses do: the history, something new, and the tools behind it. */
+/** A request like those of harnesses: the history, new text, and the tools after it. */
 function nextRequest(earlier: string, plan: TurnPlan): string {
   const tools = `],"tools":"${'ж🎉tool'.repeat(60)}"}`
   const history = earlier.endsWith(tools) ? earlier.slice(0, -tools.length) : earlier
@@ -299,7 +299,7 @@ function randomIds(random: () => number, length: number): Int32Array {
   return Int32Array.from({ length }, () => Math.floor(random() * 150_000))
 }
 
-/** Mulberry32: the same seed gives the same numbers. */
+/** Mulberry32, a seeded random generator. */
 export function createRandom(seed: number): () => number {
   let state = seed
   return () => {

@@ -3,49 +3,49 @@ import type { SessionRecord } from '../model/session.ts'
 import type { TurnSampling } from '../model/turn-sampling.ts'
 import type { Delivery, Turn, TurnResponse } from '../model/turn.ts'
 
-/** What is known of a turn before the engine is called. */
+/** The fields of a turn that are known before the engine is called. */
 export type TurnIntent = Pick<
   Turn,
   'id' | 'index' | 'dialect' | 'startedAt' | 'model' | 'stream' | 'request' | 'headers' | 'retryOf'
 >
 
-/** What is known once the call is over, however it ended. */
+/** The fields of a turn that are known after the call ended, successfully or not. */
 export interface TurnEnd {
   turnId: string
   firstTokenAt?: number
   endedAt: number
-  /** What the gateway set or changed on the way to the engine; empty when the call never got that far. */
+  /** Fields that the gateway set or changed in the request to the engine; empty if the engine was not called. */
   forced: Readonly<Record<string, unknown>>
-  /** Absent when the request steered nothing. */
+  /** Absent if the request steered nothing. */
   steeredBy?: Turn['steeredBy']
-  /** Absent when the engine got every field of the request, or was never asked. */
+  /** Absent if the engine got every field of the request, or was not called. */
   droppedFields?: Turn['droppedFields']
-  /** Absent when the engine never began to answer. */
+  /** Absent if the engine did not begin a response. */
   sampling?: TurnSampling
-  /** Absent when nothing usable came back. Partial answers are kept, with `failure` beside them. */
+  /** Absent if there is no usable response. Partial responses are stored together with `failure`. */
   response?: TurnResponse
   failure?: Failure
 }
 
 /**
- * Where one session's turns go, in the order of the calls below. Appends never throw: a log that cannot be written is
- * remembered in `broken`, the session is incomplete from then on, and the harness's call goes on.
+ * Records the turns of one session, in the order of the methods below. Appends never throw: a failed write sets `broken`, the
+ * session is incomplete from then on, and the harness's call continues.
  */
 export interface SessionLog {
   readonly sessionId: string
-  /** The first write that failed; undefined while all is well. */
+  /** The first failed write; undefined if none failed. */
   readonly broken: Failure | undefined
-  /** Turns begun in this log so far, those of an earlier writer included: the index of the next one. */
+  /** Number of turns in the log, including those of an earlier writer: the index of the next one. */
   readonly turns: number
-  /** Bytes that the log takes, those of an earlier writer included. */
+  /** Size of the log, including bytes of an earlier writer. */
   readonly bytes: number
-  /** Queued at once; on disk before any later `appendEnd` of this log resolves. */
+  /** Queues the record; written before any later `appendEnd` of this log resolves. */
   appendIntent(intent: TurnIntent): void
-  /** Resolves when the record would survive `kill -9` of this process (or has failed and `broken` says so). */
+  /** Resolves when the record survives `kill -9` of this process, or when `broken` is set. */
   appendEnd(end: TurnEnd): Promise<void>
-  /** Whether the harness got the whole answer. Queued; nobody waits for it. */
+  /** Records whether the harness got the whole response. Queues the record. */
   appendDelivery(turnId: string, delivery: Delivery): void
-  /** Flushes to the disk, and states that nothing is missing, unless something is. Idempotent. */
+  /** Flushes to the disk and writes the close record, which states whether the log is complete. Idempotent. */
   close(): Promise<void>
 }
 
@@ -55,8 +55,8 @@ export interface SessionOpening {
   createdAt: number
   origin: Readonly<Record<string, unknown>>
   /**
-   * The process that wrote this log has ended, and its supervisor lets another one go on with it. Every answer whose end
-   * a harness has seen was stored before, so only calls in flight are lost: they are recorded as failed, and the log can
+   * The process that wrote this log has ended, and its supervisor started another one to continue it. Every response that a
+   * harness has received was stored before, so only calls in flight are lost: they are recorded as failed, and the log can
    * still be complete.
    */
   isContinued?: boolean
@@ -64,29 +64,29 @@ export interface SessionOpening {
 
 /** All recorded sessions of one directory. */
 export interface SessionStore extends AsyncDisposable {
-  /** Never throws for an unwritable place: the log comes back already `broken`. */
+  /** Does not throw if the directory is not writable: the returned log is `broken`. */
   open(session: SessionOpening): Promise<SessionLog>
 }
 
 export interface LoadOptions {
-  /** Skip what is damaged and give what is whole, with reasons, instead of throwing `store.corrupt`. */
+  /** Skip damaged records, with reasons, instead of throwing `store.corrupt`. */
   salvage?: boolean
 }
 
-/** Reading side. A record that was cut off is not an error; damage in the middle is. */
 export interface SessionOrigin {
   id: string
   origin: SessionRecord['origin']
 }
 
+/** Reads call logs. A truncated last record is not an error; damage before the end is. */
 export interface SessionReader {
-  /** Ids of all sessions, the oldest first. */
+  /** Ids of all sessions, oldest first. */
   list(): Promise<string[]>
-  /** The same sessions with what their logs begin with; the origin is empty where a log cannot be read. */
+  /** The same sessions with the origin from their opening record; empty if a log cannot be read. */
   listOrigins(): Promise<SessionOrigin[]>
   /**
-   * Throws RolloutError `store.corrupt`, `store.newer-schema` or `store.unavailable` (no such session). Turns come in the
-   * order of their `index`. Their id arrays may be views of the same memory: read them, do not write to them.
+   * Throws RolloutError `store.corrupt`, `store.newer-schema` or `store.unavailable` (no such session). Turns are ordered by
+   * `index`. Their id arrays may be views of the same memory: do not write to them.
    */
   load(sessionId: string, options?: LoadOptions): Promise<SessionRecord>
 }

@@ -290,8 +290,8 @@ else
         polar(nodeWords('--token-file', 'gpus.token', '--id', 'cpu-1'), asNode),
       ])
       for (const { code, stderr } of [trainer, stranger])
-        expect([code, stderr]).toEqual([1, expect.stringMatching(/does not know the token.*--token-file FILE/)])
-      const mine = /"gpus" speaks for the node gpu-\* only, not for "cpu-1"; use a name that fits/
+        expect([code, stderr]).toEqual([1, expect.stringMatching(/token is not known.*--token-file FILE/)])
+      const mine = /"gpus" is only for the node gpu-\*, not for "cpu-1"; use a node id that matches/
       expect([otherNode.code, otherNode.stderr]).toEqual([1, expect.stringMatching(mine)])
 
       const [untrusted, wrong, suspicious, misnamed, plain] = await Promise.all([
@@ -307,7 +307,7 @@ else
       }
       expect([misnamed.code, misnamed.stderr]).toEqual([
         3,
-        expect.stringMatching(/made out to another name: use that name/),
+        expect.stringMatching(/is for another host name: use that name/),
       ])
       expect([plain.code, plain.stderr]).toEqual([3, expect.stringMatching(/begins with https:\/\//)])
     })

@@ -38,7 +38,7 @@ test('polar task rm deletes what is over, and says of the others why not', async
     /^one: deleted, with 2 sessions and 0\.\d MB\ntwo: deleted, with 2 sessions and 0\.\d MB\n$/,
   )
   expect(removed.stderr).toMatch(
-    /^busy: not deleted\. Task "busy" is running; cancel it first.*\nnobody: not deleted\. There is no task "nobody".*\n$/,
+    /^busy: not deleted\. Task "busy" is running; cancel it first.*\nnobody: not deleted\. Task "nobody" does not exist.*\n$/,
   )
   const files = await readdir(join(at.dir, 'files/results'), { recursive: true })
   expect(files.filter((name) => name.endsWith('.zst'))).toEqual([])

@@ -339,7 +339,7 @@ describe('polar server and polar node', { timeout: 400_000 }, () => {
     const { code, stderr } = await polar(cwd, 'task', 'ls', '--server', ready.url, '--token-file', 'wrong.token')
     expect([code, stderr]).toEqual([
       1,
-      expect.stringMatching(/does not know the token.*request\.unauthorized.*--token-file/),
+      expect.stringMatching(/token is not known.*request\.unauthorized.*--token-file/),
     ])
     const nothing = await polar(cwd, 'task', 'ls', '--server', 'http://127.0.0.1:9')
     expect([nothing.code, nothing.stderr]).toEqual([3, expect.stringMatching(/server\.unreachable/)])

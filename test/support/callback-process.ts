@@ -1,15 +1,17 @@
 /** A server's sender of callbacks, until it is killed. */
 import pino from 'pino'
 import { systemClock } from '../../src/lib/async/clock.ts'
-import { startCallbacks } from '../../src/server/callbacks/callback-pump.ts'
-import { openDatabase } from '../../src/store/database.ts'
+import { startCallbacks } from '../../src/server/callbacks/callback-sender.ts'
+import { randomIds } from '../../src/lib/random-ids.ts'
+import { Dispatch } from '../../src/store/dispatch/port.ts'
 
 const [dir = '', body = ''] = process.argv.slice(2)
-const database = await openDatabase({ dir })
+const monotonic = () => performance.now()
+const dispatch = await Dispatch.open({ dir }, { clock: systemClock, monotonic, ids: randomIds(Date.now) })
 startCallbacks(
   { secret: 'whsec-of-the-test' },
   {
-    db: database.db,
+    dispatch,
     clock: systemClock,
     logger: pino({ level: 'silent' }),
     openTaskResult: async () =>

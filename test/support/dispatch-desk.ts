@@ -5,16 +5,15 @@ import { RolloutError } from '../../src/model/failure.ts'
 import type { SessionOutcome } from '../../src/model/session-outcome.ts'
 import { TaskRequest } from '../../src/model/task.ts'
 import type { Database } from '../../src/store/database.ts'
-import { putNode } from '../../src/store/dispatch/queries/nodes.ts'
+import { putNode } from '../../src/store/dispatch/commands/nodes.ts'
 import {
   type Acceptance,
   type ArtifactReference,
-  createDispatch,
-  type Dispatch,
+  Dispatch,
   type DispatchDeps,
   type Lease,
   type LeasedOrder,
-  type LeaseRoom,
+  type LeaseRequest,
   type Renewal,
   type RenewalOutcome,
 } from '../../src/store/dispatch/port.ts'
@@ -31,7 +30,7 @@ export class DispatchDesk {
 
   constructor(database: Database, options: Partial<DispatchDeps> = {}) {
     this.database = database
-    this.dispatch = createDispatch({
+    this.dispatch = new Dispatch({
       database,
       clock: { now: () => this.wall },
       monotonic: () => this.elapsed,
@@ -69,7 +68,7 @@ export class DispatchDesk {
     return (await this.orders(freeSlots, nodeId, { labels })).map(toLease)
   }
 
-  async orders(freeSlots: number, nodeId = 'n1', room: Partial<LeaseRoom> = {}): Promise<LeasedOrder[]> {
+  async orders(freeSlots: number, nodeId = 'n1', room: Partial<LeaseRequest> = {}): Promise<LeasedOrder[]> {
     await this.know(nodeId)
     return (await this.dispatch.lease(nodeId, { labels: [], freeSlots, ...room })).orders
   }

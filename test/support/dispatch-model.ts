@@ -1,6 +1,6 @@
 import { failureClasses, type FailureCode } from '../../src/model/failure.ts'
 import type {
-  JoinAnswer,
+  JoinResponse,
   Acceptance,
   DeleteOutcome,
   EnqueueOutcome,
@@ -8,7 +8,7 @@ import type {
   RenewalOutcome,
   RetriedStatus,
   SessionRetry,
-  TaskChange,
+  TaskUpdate,
   TaskRetry,
   UpdateOutcome,
 } from '../../src/store/dispatch/port.ts'
@@ -147,7 +147,7 @@ export class DispatchModel {
     }
   }
 
-  join(node: string, bootId: string, replaces: string | undefined, holding: readonly Lease[]): JoinAnswer {
+  join(node: string, bootId: string, replaces: string | undefined, holding: readonly Lease[]): JoinResponse {
     const before = this.boots.get(node)
     if (before !== undefined && before !== bootId && before !== replaces) return { kind: 'taken', bootId: before }
     const lost = before === bootId ? 0 : this.loseNode(node, holding)
@@ -199,7 +199,7 @@ export class DispatchModel {
     return true
   }
 
-  update(id: string, { priority, earlyStop }: TaskChange): UpdateOutcome {
+  update(id: string, { priority, earlyStop }: TaskUpdate): UpdateOutcome {
     const task = this.tasks.get(id)
     if (task === undefined) return 'unknown-task'
     if (task.status !== 'running') return 'over'

@@ -1,4 +1,4 @@
-import type { Acceptance, LeaseAnswer, LeasedOrder, LeaseRoom } from '../../../src/store/dispatch/port.ts'
+import type { Acceptance, LeaseResponse, LeasedOrder, LeaseRequest } from '../../../src/store/dispatch/port.ts'
 import type { SessionStatus } from '../../../src/model/session.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { Ledger } from '../ledger.ts'
@@ -95,7 +95,7 @@ export class Books {
     this.waiting += rows.length
   }
 
-  leased(nodeId: string, { freeSlots, labels = [] }: LeaseRoom, { orders, node }: LeaseAnswer): void {
+  leased(nodeId: string, { freeSlots, labels = [] }: LeaseRequest, { orders, node }: LeaseResponse): void {
     if (node !== 'member') throw new Error(`${nodeId} is ${node}`)
     if (orders.length > freeSlots)
       throw new Error(`${nodeId} requested ${freeSlots} sessions and leased ${orders.length}`)

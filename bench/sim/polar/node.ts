@@ -4,7 +4,7 @@ import type { SessionOrder } from '../../../src/model/session-order.ts'
 import type { SessionOutcome } from '../../../src/model/session-outcome.ts'
 import { isTerminal, type SessionStatus } from '../../../src/model/session.ts'
 import { runSession, type SessionEnd } from '../../../src/node/session/run-session.ts'
-import type { DeskRoom } from '../../../src/server/notify/lease-queue.ts'
+import type { QueuedLeaseRequest } from '../../../src/server/notify/lease-queue.ts'
 import { Stages } from '../../../src/node/session/stages.ts'
 import type { Lease, LeasedOrder } from '../../../src/store/dispatch/port.ts'
 import type { VirtualClock } from '../clock.ts'
@@ -19,7 +19,7 @@ import { createWork } from './work.ts'
 export interface ServerDoor {
   join(node: FleetNode, bootId: string): Promise<true | undefined>
   /** `gone` is aborted when the node stops waiting. */
-  lease(node: FleetNode, room: DeskRoom, gone: AbortSignal): Promise<LeasedOrder[] | undefined>
+  lease(node: FleetNode, room: QueuedLeaseRequest, gone: AbortSignal): Promise<LeasedOrder[] | undefined>
   /** Returns the leases that the node still holds. */
   renew(
     node: FleetNode,

@@ -2,15 +2,9 @@ import { sql } from 'kysely'
 import type { SessionOutcome } from '../../../src/model/session-outcome.ts'
 import type { SessionStatus } from '../../../src/model/session.ts'
 import { TaskRequest } from '../../../src/model/task.ts'
-import { type DeskRoom, LeaseDesk } from '../../../src/server/notify/lease-queue.ts'
+import { type QueuedLeaseRequest, LeaseQueue } from '../../../src/server/notify/lease-queue.ts'
 import type { Database } from '../../../src/store/database.ts'
-import {
-  createDispatch,
-  type Dispatch,
-  type Lease,
-  type LeaseAnswer,
-  type LeaseRoom,
-} from '../../../src/store/dispatch/port.ts'
+import { Dispatch, type Lease, type LeaseResponse, type LeaseRequest } from '../../../src/store/dispatch/port.ts'
 import { WORK_CHANNEL } from '../../../src/store/dispatch/internal/work-channel.ts'
 import type { VirtualClock } from '../clock.ts'
 import type { FleetNode } from '../fleet.ts'
@@ -44,7 +38,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
   readonly thread: ServerThread
   #stopListening: (() => Promise<void>) | undefined
   #dispatch: Dispatch | undefined
-  #desk: LeaseDesk | undefined
+  #leaseQueue: LeaseQueue | undefined
   /** State of one server process. */
   #life = new AbortController()
 
@@ -58,7 +52,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     const { clock, scenario } = this.#deps
     await this.#boot()
     this.#every(scenario.expireEveryMs, () => this.#expire())
-    this.#every(RING_EVERY_MS, () => Promise.resolve(this.#desk?.ring()))
+    this.#every(RING_EVERY_MS, () => Promise.resolve(this.#leaseQueue?.notify()))
     this.#every(MAINTAIN_EVERY_MS, async () => {
       await this.thread.do('maintain', 0, () => this.#database.maintain())
     })
@@ -72,16 +66,21 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     const { clock, scenario } = this.#deps
     let ids = this.#deps.books.sessions.size
     this.#life = new AbortController()
-    this.#dispatch = createDispatch({
+    this.#dispatch = new Dispatch({
       database: this.#database,
       clock,
       monotonic: () => clock.elapsed,
       ids: { next: (prefix) => `${prefix}_${String(ids++).padStart(8, '0')}` },
       leaseMs: scenario.leaseMs,
     })
-    const lease = (nodeId: string, room: LeaseRoom) => this.#leaseNow(nodeId, room)
-    this.#desk = new LeaseDesk({ clock, lease, monotonic: () => clock.elapsed, longestSilenceMs: scenario.leaseMs / 2 })
-    this.#stopListening = await this.#database.listen(WORK_CHANNEL, () => this.#desk?.ring())
+    const lease = (nodeId: string, room: LeaseRequest) => this.#leaseNow(nodeId, room)
+    this.#leaseQueue = new LeaseQueue({
+      clock,
+      lease,
+      monotonic: () => clock.elapsed,
+      maxSilenceMs: scenario.leaseMs / 2,
+    })
+    this.#stopListening = await this.#database.listen(WORK_CHANNEL, () => this.#leaseQueue?.notify())
     this.thread.isUp = true
   }
 
@@ -151,13 +150,17 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     })
   }
 
-  async lease(node: FleetNode, room: DeskRoom, gone: AbortSignal): Promise<LeaseAnswer['orders'] | undefined> {
+  async lease(
+    node: FleetNode,
+    room: QueuedLeaseRequest,
+    gone: AbortSignal,
+  ): Promise<LeaseResponse['orders'] | undefined> {
     const { clock } = this.#deps
     await clock.sleep(this.thread.travel())
     if (!this.thread.isUp) return undefined
     const life = this.#life.signal
     try {
-      const { orders } = await this.#desk!.take(node.id, room, POLL_MS, AbortSignal.any([life, gone]))
+      const { orders } = await this.#leaseQueue!.lease(node.id, room, POLL_MS, AbortSignal.any([life, gone]))
       // The answer of a server that went down does not arrive; the lease of its sessions expires.
       if (life.aborted) return undefined
       await clock.sleep(this.thread.travel())
@@ -168,7 +171,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     }
   }
 
-  async #leaseNow(nodeId: string, room: LeaseRoom): Promise<LeaseAnswer> {
+  async #leaseNow(nodeId: string, room: LeaseRequest): Promise<LeaseResponse> {
     const answer = await this.thread.do('lease', room.freeSlots, async () => {
       const leased = await this.#dispatch!.lease(nodeId, room)
       this.#deps.books.leased(nodeId, room, leased)
@@ -184,7 +187,7 @@ export class SimServer implements ServerDoor, AsyncDisposable {
     held: readonly (Lease & { status: SessionStatus })[],
   ): Promise<Lease[] | undefined> {
     const answer = await this.#there('renew', held.length, () => {
-      this.#desk?.hear(node.id)
+      this.#leaseQueue?.markAlive(node.id)
       return this.#dispatch!.renew(node.id, held, { bootId })
     })
     return answer?.outcomes.filter(({ kind }) => kind === 'held')

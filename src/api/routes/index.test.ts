@@ -12,15 +12,15 @@ import { anyCodePoint } from '../../../test/support/any-code-point.ts'
 
 const all = Object.entries(routes) as [keyof Routes, Route][]
 
-/** One call of a route, as its handler saw it, and what that answered. */
+/** One call of a route: the handler's input and its reply. */
 interface Exchange {
   seen: { params: unknown; query: unknown; body: unknown }[]
   answer: unknown
-  /** Answers nothing but that there is no such thing. */
+  /** The handler responds with request.not-found. */
   isEmpty?: boolean
 }
 
-/** A server whose every handler keeps what it was asked and answers with what it is told to. */
+/** A server whose handlers record their input and return a given reply. */
 function createEcho(exchange: Exchange) {
   const handlers = Object.fromEntries(
     all.map(([name, route]) => [
@@ -43,7 +43,7 @@ function createEcho(exchange: Exchange) {
   return { app, bugs }
 }
 
-/** A body that the handler gets as bytes is what a schema makes of them, wherever the handler does that. */
+/** Parses a raw body with the schema, as its handler does. */
 async function readBody(route: Route, body: unknown): Promise<unknown> {
   if (body instanceof ReadableStream) return new Uint8Array(await readAll(body))
   return route.body?.kind === 'json' && route.body.isRaw ? route.body.schema.parse(JSON.parse(String(body))) : body
@@ -78,36 +78,39 @@ async function firstOf(result: unknown): Promise<unknown> {
 const RUNS = 12
 
 describe('every route', () => {
-  test.each(all)('%s: what a caller writes is what the handler sees, and back', async (name, route) => {
-    const exchange: Exchange = { seen: [], answer: undefined }
-    const { app, bugs } = createEcho(exchange)
-    const client = createClientOf(routes, {
-      baseUrl: 'http://polar.test',
-      fetch: async (request) => app.fetch(request),
-    })
-    const call = client[name] as (input: unknown) => unknown
-    await fc.assert(
-      fc.asyncProperty(anyCallOf(route), anyAnswerOf(route), async (input, answer) => {
-        Object.assign(exchange, { seen: [], answer })
-        const received = await firstOf(call(input))
-        expect(bugs).toEqual([])
-        expect(exchange.seen).toEqual([
-          {
-            params: route.params?.parse(input.params) ?? {},
-            query: route.query?.parse(input.query) ?? {},
-            body: route.body?.kind === 'json' ? route.body.schema.parse(input.body) : input.body,
-          },
-        ])
-        if (route.answer.kind === 'bytes') expect(received).toEqual(answer)
-        else if (route.answer.kind === 'sse')
-          expect(received).toEqual({ id: '1-1', data: route.answer.schema.parse(answer) })
-        else expect(received).toEqual(route.answer.schema.parse(answer))
-      }),
-      { numRuns: RUNS },
-    )
-  })
+  test.each(all)(
+    '%s: the handler gets what the client sends, and the client what the handler returns',
+    async (name, route) => {
+      const exchange: Exchange = { seen: [], answer: undefined }
+      const { app, bugs } = createEcho(exchange)
+      const client = createClientOf(routes, {
+        baseUrl: 'http://polar.test',
+        fetch: async (request) => app.fetch(request),
+      })
+      const call = client[name] as (input: unknown) => unknown
+      await fc.assert(
+        fc.asyncProperty(anyCallOf(route), anyAnswerOf(route), async (input, answer) => {
+          Object.assign(exchange, { seen: [], answer })
+          const received = await firstOf(call(input))
+          expect(bugs).toEqual([])
+          expect(exchange.seen).toEqual([
+            {
+              params: route.params?.parse(input.params) ?? {},
+              query: route.query?.parse(input.query) ?? {},
+              body: route.body?.kind === 'json' ? route.body.schema.parse(input.body) : input.body,
+            },
+          ])
+          if (route.answer.kind === 'bytes') expect(received).toEqual(answer)
+          else if (route.answer.kind === 'sse')
+            expect(received).toEqual({ id: '1-1', data: route.answer.schema.parse(answer) })
+          else expect(received).toEqual(route.answer.schema.parse(answer))
+        }),
+        { numRuns: RUNS },
+      )
+    },
+  )
 
-  test.each(all)('%s: nothing that is malformed is ever our failure', async (_, route) => {
+  test.each(all)('%s: a malformed request never causes a 500', async (_, route) => {
     const { app, bugs } = createEcho({ seen: [], answer: undefined, isEmpty: true })
     const anyPath = fc
       .tuple(fc.string({ unit: anyCodePoint, maxLength: 20 }), fc.boolean())
@@ -153,7 +156,7 @@ describe('every route', () => {
     },
   )
 
-  test.each(all)('%s: its examples are as its schemas say', (_, route) => {
+  test.each(all)('%s: its examples match its schemas', (_, route) => {
     const { body, answer } = route.examples ?? {}
     if (body !== undefined && route.body?.kind === 'json') route.body.schema.parse(body)
     if (answer !== undefined && route.answer.kind !== 'bytes') {
@@ -161,7 +164,7 @@ describe('every route', () => {
     }
   })
 
-  test('names each path and method once, and its parameters as its path does', () => {
+  test('each path and method is unique, and parameters match the path', () => {
     const places = all.map(([, { method, path }]) => `${method} ${path}`)
     expect(new Set(places).size).toBe(places.length)
     for (const [name, { path, params }] of all) {
@@ -172,10 +175,10 @@ describe('every route', () => {
 })
 
 function unheardOf(where: string) {
-  return { loc: [where, 'unheard_of'], msg: 'there is no such field', type: 'extra_forbidden' }
+  return { loc: [where, 'unheard_of'], msg: 'unknown field', type: 'extra_forbidden' }
 }
 
-/** A valid body with one thing wrong somewhere. */
+/** A valid body with one invalid value. */
 function spoil(body: unknown): fc.Arbitrary<string> {
   const text = JSON.stringify(body) ?? ''
   return fc.oneof(

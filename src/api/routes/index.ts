@@ -6,8 +6,8 @@ import { taskRoutes } from './task-routes.ts'
 import { uploadRoutes } from './upload-routes.ts'
 
 /**
- * The rollout server's HTTP contract. Validation, the typed client and `docs/openapi.json` are all made from this. The
- * trainer-facing paths, fields and status words are NVIDIA Polar's; all that is `origin: 'polar'` is ours.
+ * The rollout server's HTTP contract: source of validation, typed client and `docs/openapi.json`. Trainer-facing paths, fields
+ * and statuses are NVIDIA Polar's; routes with `origin: 'polar'` are ours.
  */
 export const routes = {
   ...taskRoutes,

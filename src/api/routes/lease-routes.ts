@@ -5,12 +5,12 @@ import { NodeRegistrationRequest, NodeStageMetrics } from '../../model/node.ts'
 import { SessionOrder } from '../../model/session-order.ts'
 import { SessionOutcome } from '../../model/session-outcome.ts'
 import { SessionStatus } from '../../model/session.ts'
-import { TaskWord } from './task-routes.ts'
 import { Attempt, Count, FilePath, Labels, NodeId, UploadId, WaitSeconds } from '../fields.ts'
-import { byNode, exampleNode, exampleRegistration, NodeInfo } from './node-routes.ts'
 import { json, jsonBody, MIB, route } from '../route.ts'
+import { byNode, exampleNode, exampleRegistration, NodeInfo } from './node-routes.ts'
+import { ApiTaskState } from './task-routes.ts'
 
-/** One attempt in the hands of a node. */
+/** One attempt that a node holds. */
 const Lease = z.strictObject({ session_id: SessionId, attempt: Attempt })
 const Leases = arrayOf(Lease).max(10_000)
 
@@ -19,36 +19,36 @@ const Renewal = Lease.extend({
   progress: z.strictObject({ calls: Count, tokens: Count }).optional(),
 })
 
-/** All but `held` mean: stop it. `accepted`: its result is here. `lost`: somebody else has it, or nobody knows it. */
+/** All but `held` mean: stop the session. `accepted`: its result is stored. `lost`: leased to another node, or unknown. */
 const RenewalKind = z.enum(['held', 'accepted', 'cancelled', 'lost'])
 
 const Acceptance = z.object({
-  /** `duplicate`: this very result had been accepted before; the node may forget it. */
+  /** `duplicate`: the same result was accepted before; the node may delete its copy. */
   kind: z.enum(['accepted', 'duplicate']),
-  /** Infrastructure had spoilt it, and the session is queued again. Absent for a duplicate. */
+  /** The attempt failed because of infrastructure, and the session is queued again. Absent for a duplicate. */
   is_refilled: z.boolean().optional(),
-  task_status: TaskWord.optional(),
+  task_status: ApiTaskState.optional(),
 })
 
-/** Two processes may believe to be the same node: the one that joined first is told so (409) and should stop. */
+/** Identifies a process: if two processes join as the same node, requests of the first are rejected (409). */
 const BootId = z.string().min(1).max(128)
-const byProcess = { boot_id: BootId.optional().describe('As it joined with. Absent: not checked.') }
+const byProcess = { boot_id: BootId.optional().describe('The boot id of the join request. Absent: not checked.') }
 
-/** What a result may be, as it is stored, to come with the completion itself. */
-export const MOST_INLINE_BYTES = 64 * 1024
+/** Limit on a compressed result that is sent inline in the completion request. */
+export const MAX_INLINE_BYTES = 64 * 1024
 
 const BASE64 = /^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/
-/** Nothing that is longer is held against the pattern: it could not be, if it were very long. */
+/** `abort`: a longer text is not matched against the pattern, which fails for very long ones. */
 const InlineResult = z
   .string()
-  .max(Math.ceil(MOST_INLINE_BYTES / 3) * 4, { abort: true })
+  .max(Math.ceil(MAX_INLINE_BYTES / 3) * 4, { abort: true })
   .regex(BASE64, 'must be base64, with padding')
 
 const exampleLease = { session_id: 'ses_1', attempt: 1 }
 
 /**
- * How our nodes work: they ask, the server never calls them. Every order carries an attempt number; whatever a node says
- * of an attempt that has passed to another node is refused, so a node that was cut off can do no harm when it is back.
+ * Protocol of our nodes: nodes send requests, the server never calls them. Every order has an attempt number; requests for an
+ * attempt that another node has leased since are rejected, so a node that was disconnected can do no harm.
  */
 export const leaseRoutes = {
   joinNode: route({
@@ -56,22 +56,22 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/join',
     origin: 'polar',
     tag: 'leases',
-    summary: 'A node is ready to take work.',
+    summary: 'Register a node that leases sessions.',
     description:
-      'Who begins anew takes the place of the process before by naming it in `replaces`: an answer `taken` says which one ' +
-      'that is, and nothing has changed. So a call of a process that has died, and that arrives late, cannot put out its ' +
-      'successor. Who had joined before and hears `taken` was replaced, and should stop.',
+      'A restarted node names its previous process in `replaces`. Without it the response is `taken` with the boot id of ' +
+      'that process, and nothing changes: so a delayed join request from a dead process cannot evict its successor. A ' +
+      'process that had joined before and gets `taken` was replaced and must stop.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
       NodeRegistrationRequest.omit({ node_id: true }).extend({
         labels: Labels.default([]),
-        version: z.string().min(1).max(64).describe('Of Polar, on the node.'),
+        version: z.string().min(1).max(64).describe('Version of Polar on the node.'),
         boot_id: BootId.describe(
-          'Another one than last time: the node has begun anew, and what it does not hold any more is queued.',
+          'Identifies the process. If it changes, the node has restarted, and sessions that `holding` does not list are requeued.',
         ),
-        replaces: BootId.optional().describe('The process whose place it takes, as an answer `taken` has named it.'),
-        holding: Leases.default([]).describe('What it still works on, or has finished and not delivered.'),
+        replaces: BootId.optional().describe('Boot id of the replaced process, as reported by `taken`.'),
+        holding: Leases.default([]).describe('Attempts that are running, or finished and not delivered.'),
       }),
       4 * MIB,
     ),
@@ -80,20 +80,22 @@ export const leaseRoutes = {
         z.object({
           kind: z.literal('joined'),
           node: NodeInfo,
-          /** Renew within this time, and rather three times in it. */
+          /** The node must renew within this time, and should renew three times as often. */
           lease_ms: z.int().min(1),
-          /** Of `holding`: all but `held` are to be stopped. */
+          /** One for each entry of `holding`: stop all but `held`. */
           outcomes: z.array(Lease.extend({ kind: RenewalKind })),
-          max_part_bytes: z.int().min(1).describe('Of one part of an upload.'),
+          max_part_bytes: z.int().min(1).describe('Size limit of one part of an upload.'),
           max_inline_bytes: z
             .int()
             .min(0)
             .optional()
-            .describe('Of a result that comes with `complete` and need not be uploaded. Absent: none may.'),
+            .describe(
+              'Size limit of a result that is sent inline in `complete`. Absent: inline results are not accepted.',
+            ),
         }),
         z.object({
           kind: z.literal('taken'),
-          boot_id: BootId.describe('The process that has the name, and was not named in `replaces`.'),
+          boot_id: BootId.describe('Boot id of the process that holds the node id.'),
         }),
       ]),
     ),
@@ -106,7 +108,7 @@ export const leaseRoutes = {
         lease_ms: 60_000,
         outcomes: [],
         max_part_bytes: 8 * MIB,
-        max_inline_bytes: MOST_INLINE_BYTES,
+        max_inline_bytes: MAX_INLINE_BYTES,
       },
     },
   }),
@@ -115,11 +117,11 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/lease',
     origin: 'polar',
     tag: 'leases',
-    summary: 'Take work for free slots; waits for some if asked to.',
+    summary: 'Lease sessions for free slots; with `wait`, long-poll until some are available.',
     description:
-      'One call at a time. `holding` is all that the node has: what the server gave it and that it does not name was ' +
-      'lost on the way, and is given out again at once. 404: the node should join. 409 `request.stale`: another process ' +
-      'has joined under its name.',
+      'A node sends one lease request at a time. `holding` lists all attempts of the node: leases that are not listed ' +
+      'and were never renewed did not reach the node, and are requeued at once. 404: the node must join. 409 ' +
+      '`request.stale`: another process has joined under this node id.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
@@ -130,9 +132,11 @@ export const leaseRoutes = {
           .min(0)
           .max(1000)
           .default(0)
-          .describe('How many of them would only wait at the node: nodes with idle slots come before it.'),
-        labels: Labels.optional().describe('Absent: those it joined with.'),
-        affinity: Labels.default([]).describe('Images and workspaces that are warm here: preferred, not demanded.'),
+          .describe('How many of the free slots would only prefetch; nodes with idle slots are served first.'),
+        labels: Labels.optional().describe('Absent: the labels of the join request.'),
+        affinity: Labels.default([]).describe(
+          'Images and workspaces that are cached on the node: a preference, not a requirement.',
+        ),
         holding: Leases.optional(),
         wait: WaitSeconds,
         ...byProcess,
@@ -142,13 +146,13 @@ export const leaseRoutes = {
     answer: json(
       z.object({
         orders: z.array(z.object({ order: SessionOrder, lease_ms: z.int().min(1) })),
-        /** Nothing more will come: finish what is there, and leave. */
+        /** The node gets no more leases: it must finish its sessions and leave. */
         draining: z.boolean(),
       }),
     ),
     errors: [404, 409],
     isIdempotent: true,
-    idempotency: 'With `holding`: orders whose answer was lost are taken back by the next call.',
+    idempotency: 'With `holding`: the next request requeues leases whose response was lost.',
     examples: {
       body: { free_slots: 4, wait: 30, holding: [exampleLease] },
       answer: { orders: [], draining: false },
@@ -159,7 +163,7 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/renew',
     origin: 'polar',
     tag: 'leases',
-    summary: 'The node still works on these, and they are so far.',
+    summary: 'Renew leases and report each session’s status.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
@@ -179,20 +183,21 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/complete',
     origin: 'polar',
     tag: 'leases',
-    summary: 'A session is over: how it ended, its result if that is short, and which uploads belong to it.',
+    summary: 'Complete a session: its outcome, its result (inline or uploaded) and its artifacts.',
     description:
-      'Accepted means stored for good; the node may delete its copy. 409 `request.stale`: the attempt has passed to ' +
-      'another node or was cancelled. 404: nobody knows the session. Both mean that it will never be taken.',
+      'Once accepted, the result is durable, and the node may delete its copy. 409 `request.stale`: the attempt was ' +
+      'cancelled, or another node has leased the session. 404: the session does not exist. In both cases a retry has the ' +
+      'same outcome.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(
       z.strictObject({
         outcome: SessionOutcome,
         result: InlineResult.optional().describe(
-          'The result itself, the bytes that would be uploaded in base64, where the server takes so many when a node joins.',
+          'The compressed result in base64, up to `max_inline_bytes` of the join response.',
         ),
         result_upload_id: UploadId.optional().describe(
-          'Else the upload that holds it. Neither: the attempt brought none.',
+          'The upload that holds the result. Neither field: the attempt has no result.',
         ),
         artifacts: arrayOf(z.strictObject({ path: FilePath, upload_id: UploadId }))
           .max(10_000)
@@ -204,7 +209,7 @@ export const leaseRoutes = {
     answer: json(Acceptance),
     errors: [404, 409],
     isIdempotent: true,
-    idempotency: 'The same result again, in either way, answers `duplicate`.',
+    idempotency: 'The same result again, inline or uploaded, returns `duplicate`.',
     examples: { answer: { kind: 'accepted', is_refilled: false, task_status: 'running' } },
   }),
   releaseLeases: route({
@@ -212,7 +217,7 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/release',
     origin: 'polar',
     tag: 'leases',
-    summary: 'Give work back that the node will not do; that is nobody’s failure.',
+    summary: 'Release leases that the node will not run; not counted as a failure.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(z.strictObject({ leases: Leases.min(1), ...byProcess }), 4 * MIB),
@@ -225,7 +230,7 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/drain',
     origin: 'polar',
     tag: 'leases',
-    summary: 'Give a node nothing new. It hears of it when it next asks, finishes, and leaves.',
+    summary: 'Drain a node: it gets no new leases, finishes its sessions and leaves.',
     scopes: ['node', 'trainer'],
     params: byNode,
     answer: json(NodeInfo),
@@ -238,14 +243,14 @@ export const leaseRoutes = {
     path: '/nodes/{node_id}/leave',
     origin: 'polar',
     tag: 'leases',
-    summary: 'The node is going away. What it still holds is given to others at once.',
+    summary: 'Remove a node and requeue its sessions at once.',
     scopes: ['node'],
     params: byNode,
     query: z.strictObject(byProcess),
     answer: json(z.object({ node_id: NodeId, requeued_sessions: Count })),
     errors: [409],
     isIdempotent: true,
-    idempotency: 'A node that is gone already has left.',
+    idempotency: 'Has no effect if the node does not exist.',
     examples: { answer: { node_id: 'node-0', requeued_sessions: 0 } },
   }),
 }

@@ -5,12 +5,12 @@ import { Trajectory } from '../../model/trajectory.ts'
 import { Count, Labels, NodeId } from '../fields.ts'
 import { json, jsonBody, MIB, route } from '../route.ts'
 
-/** NVIDIA Polar's GatewayNodeInfo, and what our dispatch knows besides. Readers of it take fields they do not know. */
+/** NVIDIA Polar's GatewayNodeInfo with our own fields; its readers ignore unknown fields. */
 export const NodeInfo = z.object({
   ...GatewayNodeInfo.shape,
   node_id: NodeId,
   labels: Labels.default([]),
-  /** Sessions in its hands. */
+  /** Number of leases that the node holds. */
   leased_sessions: Count.default(0),
 })
 export type NodeInfo = z.infer<typeof NodeInfo>
@@ -44,31 +44,31 @@ export const exampleNode = {
   leased_sessions: 4,
 }
 
-/** Values in a posted result: one of the longest size has about 40 million tokens, mask bits and log probabilities. */
-export const MOST_RESULT_VALUES = 64_000_000
-/** Objects, arrays and keys in a result. With all limits together a result needs less than 4 GB of memory to read. */
-export const MOST_RESULT_MEMBERS = 8_000_000
+/** Values in a posted result: the largest one has about 40 million tokens, mask bits and log probabilities. */
+export const MAX_RESULT_VALUES = 64_000_000
+/** Objects, arrays and keys in a result. With all limits, parsing a result needs less than 4 GB of memory. */
+export const MAX_RESULT_MEMBERS = 8_000_000
 
-/** Others than our own nodes post it: what we do not know of it is kept. */
+/** Posted by NVIDIA Polar's nodes: unknown fields are kept. */
 export const PostedResult = SessionResult.loose().extend({
   timing: SessionTiming.loose().default({}),
   trajectory: Trajectory.loose(),
 })
 
-/** Nodes as NVIDIA Polar has them. Ours join, and take work, by the routes in lease-routes.ts. */
+/** NVIDIA Polar's node routes. Our nodes join and lease by the routes in lease-routes.ts. */
 export const nodeRoutes = {
   registerNode: route({
     method: 'post',
     path: '/nodes/register',
     origin: 'nvidia',
     tag: 'nodes',
-    summary: 'Make a node known.',
+    summary: 'Register a node.',
     scopes: ['node'],
     body: jsonBody(NodeRegistrationRequest.extend({ node_id: NodeId })),
     nodeField: 'node_id',
     answer: json(NodeInfo),
     isIdempotent: true,
-    idempotency: 'A node that registers again takes the place of what was known of it.',
+    idempotency: 'A repeated registration replaces the previous one.',
     examples: { body: exampleRegistration, answer: exampleNode },
   }),
   heartbeatNode: route({
@@ -76,7 +76,7 @@ export const nodeRoutes = {
     path: '/nodes/{node_id}/heartbeat',
     origin: 'nvidia',
     tag: 'nodes',
-    summary: 'A node is there, and so busy. 404: it should register again.',
+    summary: 'Send a heartbeat with the load of the node. 404: the node must register again.',
     scopes: ['node'],
     params: byNode,
     body: jsonBody(z.object({ metrics: NodeStageMetrics.prefault({}) })),
@@ -90,7 +90,7 @@ export const nodeRoutes = {
     path: '/nodes',
     origin: 'nvidia',
     tag: 'nodes',
-    summary: 'All nodes.',
+    summary: 'List all nodes.',
     scopes: ['read', 'trainer', 'node'],
     answer: json(z.array(NodeInfo)),
     isIdempotent: true,
@@ -101,7 +101,7 @@ export const nodeRoutes = {
     path: '/nodes/{node_id}',
     origin: 'nvidia',
     tag: 'nodes',
-    summary: 'One node.',
+    summary: 'Get a node.',
     scopes: ['read', 'trainer', 'node'],
     params: byNode,
     answer: json(NodeInfo),
@@ -114,7 +114,7 @@ export const nodeRoutes = {
     path: '/nodes/{node_id}',
     origin: 'nvidia',
     tag: 'nodes',
-    summary: 'Give a node nothing new; it leaves the table once it holds nothing.',
+    summary: 'Drain a node and remove it once it holds no leases.',
     scopes: ['node', 'trainer'],
     params: byNode,
     answer: json(NodeInfo),
@@ -127,17 +127,17 @@ export const nodeRoutes = {
     path: '/callbacks/session_result',
     origin: 'nvidia',
     tag: 'nodes',
-    summary: 'The result of a session, in one piece.',
+    summary: 'Post the result of a session in one request.',
     description:
-      'Accepted means stored. 404: nobody knows the session; 409: it is over, or in other hands. Both mean that the ' +
-      'result was not taken and will never be.',
+      'Once accepted, the result is durable. 404: the session does not exist. 409: the session has ended, or another node ' +
+      'has leased it. In both cases a retry has the same outcome.',
     scopes: ['node'],
-    body: { ...jsonBody(PostedResult, 256 * MIB), maxValues: MOST_RESULT_VALUES, isRaw: true },
+    body: { ...jsonBody(PostedResult, 256 * MIB), maxValues: MAX_RESULT_VALUES, isRaw: true },
     nodeField: 'node_id',
     answer: json(z.object({ status: z.literal('accepted') })),
     errors: [404, 409],
     isIdempotent: true,
-    idempotency: 'The same result again is accepted again, and stored once.',
+    idempotency: 'The same result again is accepted, and stored once.',
     examples: {
       body: {
         session_id: 'sk-polar-5b0c',

@@ -4,8 +4,8 @@ import type { Loosened } from '../loosen.ts'
 type Fields = Readonly<Record<string, unknown>>
 
 /**
- * Fields of NVIDIA Polar's tasks that we have no field for, and that change what a session does: each is translated, or the
- * task is refused with a reason. Unknown fields of other kinds are ignored with a warning.
+ * Translates fields of NVIDIA Polar's tasks that our schema does not have and that change what a session does, or rejects the
+ * task. Other unknown fields are ignored with a warning.
  */
 export function adaptNvidiaTask(task: unknown): Loosened {
   if (!isFields(task) || !isFields(task['runtime'])) return { value: task, warnings: [] }
@@ -16,13 +16,13 @@ export function adaptNvidiaTask(task: unknown): Loosened {
   return { value: { ...task, runtime: mounted }, warnings }
 }
 
-/** NVIDIA Polar runs it only for Apptainer without an instance; its Docker sandboxes ignore it. */
+/** NVIDIA Polar runs the command only for Apptainer without an instance; its Docker sandboxes ignore it. */
 function readInitCommand({ backend }: Fields): string {
   if (backend == null || backend === 'docker') {
     return 'body.runtime.direct_exec_init_command: ignored, as NVIDIA Polar does for docker'
   }
   const message =
-    'runtime.direct_exec_init_command is not supported: sandboxes here have no shell that lives as long as the session. ' +
+    'runtime.direct_exec_init_command is not supported: sandboxes have no shell that runs for the whole session. ' +
     'Put the command into runtime.prepare, or into the command of the agent.'
   throw new RolloutError('request.malformed', message, {
     status: 422,
@@ -30,7 +30,7 @@ function readInitCommand({ backend }: Fields): string {
   })
 }
 
-/** They are mounted only where the internet is allowed. */
+/** NVIDIA Polar mounts these volumes only if internet access is allowed. */
 function withVolumes(runtime: Fields, volumes: readonly unknown[], warnings: string[]): Fields {
   if (runtime['allow_internet'] === false) {
     warnings.push('body.runtime.internet_volumes: not mounted, because allow_internet is false')

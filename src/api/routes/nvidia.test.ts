@@ -5,7 +5,7 @@ import { type Handlers, mountRoutes } from '../mount.ts'
 import { type Routes, routes } from './index.ts'
 import { RolloutError } from '../../model/failure.ts'
 
-/** The bodies below are what a client of NVIDIA Polar sends; nothing in them is ours. */
+/** The bodies below are those of NVIDIA Polar's clients. */
 const fullTask = {
   task_id: 'polar-slime-12-3',
   instruction: 'Resolve the issue.',
@@ -129,7 +129,7 @@ describe("NVIDIA Polar's contract", () => {
     expect(seen).toHaveProperty(name)
   })
 
-  test('unknown fields, null, and numbers as text are taken with warnings; strictly they are refused', async () => {
+  test('unknown fields, null, and numbers as text are accepted with warnings, and refused in strict mode', async () => {
     const body = { task_id: 't', instruction: 'go', agent: { harness: 'pi' }, num_samples: '2', rollout_hint: 1 }
     await ask('POST', '/rollout/task/submit', body)
     expect(seen['submitTask']).toMatchObject({
@@ -165,7 +165,7 @@ describe("NVIDIA Polar's contract", () => {
     expect(seen['submitTask']).toMatchObject({ warnings: [expect.stringContaining('direct_exec_init_command')] })
   })
 
-  test('a task has its defaults', async () => {
+  test('a task has NVIDIA’s defaults', async () => {
     await ask('POST', '/rollout/task/submit', { task_id: 't', instruction: 'go', agent: { harness: 'pi' } })
     expect(seen['submitTask']).toMatchObject({
       body: {
@@ -179,12 +179,12 @@ describe("NVIDIA Polar's contract", () => {
     })
   })
 
-  test.each([0, -1, '5', true])('an agent_timeout of %j is refused, as it would be there', async (agent_timeout) => {
+  test.each([0, -1, '5', true])('an agent_timeout of %j is refused, as in NVIDIA Polar', async (agent_timeout) => {
     const response = await ask('POST', '/rollout/task/submit', { ...fullTask, metadata: { agent_timeout } })
     expect(ErrorBody.parse(await response.json()).error.param).toBe('body.metadata.agent_timeout')
   })
 
-  test('a node has its defaults', async () => {
+  test('a node has NVIDIA’s defaults', async () => {
     const workers = { max_init_workers: 8, max_run_workers: 8, max_postrun_workers: 8 }
     await ask('POST', '/nodes/register', { node_id: 'node-0', gateway_url: 'http://10.0.0.5:8100', ...workers })
     expect(seen['registerNode']).toMatchObject({ body: { heartbeat_interval_seconds: 30 } })
@@ -192,14 +192,14 @@ describe("NVIDIA Polar's contract", () => {
     expect(seen['heartbeatNode']).toMatchObject({ body: { metrics: { init_queue_depth: 0, postrun_inflight: 0 } } })
   })
 
-  test('a list of tasks has 200 of them unless told, and at most 1000', async () => {
+  test('a list of tasks has 200 by default, and at most 1000', async () => {
     await ask('GET', '/tasks')
     expect(seen['listTasks']).toMatchObject({ query: { limit: 200 } })
     expect((await ask('GET', '/tasks?limit=1001')).status).toBe(422)
     expect((await ask('GET', '/tasks?limit=0')).status).toBe(422)
   })
 
-  test('a 409 has a sentence in detail, a 422 a list of places', async () => {
+  test('a 409 has a sentence in detail, a 422 a list of problems', async () => {
     const conflict = await ask('POST', '/rollout/task/submit', fullTask)
     expect([conflict.status, ErrorBody.parse(await conflict.json()).detail]).toEqual([409, 'It is still running.'])
     const wrong = await ask('POST', '/rollout/task/submit', { task_id: 't', instruction: 'go' })
@@ -209,7 +209,7 @@ describe("NVIDIA Polar's contract", () => {
     ])
   })
 
-  test('its words and fields are in the answers', () => {
+  test('responses have NVIDIA’s fields and values', () => {
     expect(routes.getTask.answer.schema.shape.status.options).toEqual(
       expect.arrayContaining(['running', 'completed', 'failed', 'cancelling', 'cancelled']),
     )

@@ -1,8 +1,8 @@
 import * as z from 'zod'
 import { Count, Cursor, limit, next, TaskId, UnixSeconds } from '../fields.ts'
-import { exampleNode, NodeInfo } from './node-routes.ts'
 import { json, jsonBody, route } from '../route.ts'
-import { TaskWord } from './task-routes.ts'
+import { exampleNode, NodeInfo } from './node-routes.ts'
+import { ApiTaskState } from './task-routes.ts'
 
 const EVENT_TYPES = [
   'hello',
@@ -14,7 +14,7 @@ const EVENT_TYPES = [
   'session.state_changed',
 ] as const
 
-/** As in NVIDIA Polar. A reader leaves out types that it does not know: more may come. */
+/** NVIDIA Polar's event format. Readers must ignore unknown types: more may be added. */
 const ServerEvent = z.object({
   type: z.string().describe(`Such as ${EVENT_TYPES.map((type) => `\`${type}\``).join(', ')}.`),
   ts: UnixSeconds,
@@ -28,14 +28,14 @@ const Callback = z.object({
   callback_id: CallbackId,
   task_id: TaskId,
   url: z.string(),
-  /** `dead`: given up, and kept for a person to see. */
+  /** `dead`: not retried, and kept for an operator to inspect. */
   state: z.enum(['waiting', 'delivered', 'dead']),
   tries: Count,
   next_at: UnixSeconds.nullable(),
   last_error: z.string().nullable(),
 })
 
-/** Of one token: what it may have under way at once. Null: as much as it likes. */
+/** Limits of one token. Null: no limit. */
 const Quota = z.strictObject({
   max_queued_sessions: Count.nullable(),
   max_running_sessions: Count.nullable(),
@@ -51,7 +51,7 @@ export const serverRoutes = {
     path: '/health',
     origin: 'nvidia',
     tag: 'server',
-    summary: 'Whether the server is there, and how many nodes it knows.',
+    summary: 'Check that the server and its database respond; returns the number of nodes.',
     scopes: [],
     answer: json(z.object({ status: z.literal('ok'), nodes: Count })),
     isIdempotent: true,
@@ -62,7 +62,7 @@ export const serverRoutes = {
     path: '/openapi.json',
     origin: 'polar',
     tag: 'server',
-    summary: 'This document.',
+    summary: 'Get this document.',
     scopes: [],
     answer: json(z.record(z.string(), z.unknown())),
     isIdempotent: true,
@@ -72,11 +72,11 @@ export const serverRoutes = {
     path: '/rollout/status',
     origin: 'nvidia',
     tag: 'server',
-    summary: 'All tasks that are under way, the queue and the nodes, at a glance.',
+    summary: 'Get running tasks, queue length and nodes.',
     scopes: ['read', 'trainer'],
     answer: json(
       z.object({
-        tasks: z.record(z.string(), TaskWord),
+        tasks: z.record(z.string(), ApiTaskState),
         pipeline: z.object({ pending_sessions: Count, running_sessions: Count.default(0) }),
         nodes: z.object({ nodes: z.array(NodeInfo) }),
       }),
@@ -95,10 +95,10 @@ export const serverRoutes = {
     path: '/events',
     origin: 'nvidia',
     tag: 'server',
-    summary: 'What happens, as it happens.',
+    summary: 'Stream events of tasks and sessions.',
     description:
-      'Begins with `hello`; `ping` when nothing happened for 15 s. With `Last-Event-ID` (or `last_event_id`) it begins ' +
-      'right after that event, so nothing is missed across a reconnect.',
+      'The first event is `hello`; `ping` follows after 15 s without events. With `Last-Event-ID` (or `last_event_id`) the ' +
+      'stream starts after that event, so a reader that reconnects misses nothing.',
     scopes: ['read', 'trainer'],
     query: z.object({
       last_event_id: Cursor.optional(),
@@ -112,7 +112,7 @@ export const serverRoutes = {
     path: '/policy',
     origin: 'polar',
     tag: 'server',
-    summary: 'The version of the policy that is served now.',
+    summary: 'Get the current policy version.',
     scopes: ['read', 'trainer', 'node'],
     answer: json(Policy),
     isIdempotent: true,
@@ -123,10 +123,10 @@ export const serverRoutes = {
     path: '/policy',
     origin: 'polar',
     tag: 'server',
-    summary: 'The engines serve this version now: tasks that it makes too old are cancelled.',
+    summary: 'Set the policy version that the engines serve; cancels stale tasks.',
     description:
-      'Versions only go up; one that comes late changes nothing. The answer is the version that holds. Tokens are not ' +
-      'stamped with it, and `warnings` says so: the weight version of tokens is what the gateway of each node was told.',
+      'The version never decreases: an older one has no effect, and the response holds the current version. Tokens are not ' +
+      'stamped with it, as `warnings` states: the weight version of a token is set by the gateway of each node.',
     scopes: ['trainer'],
     body: jsonBody(z.strictObject({ version: Count })),
     answer: json(Policy.extend({ warnings: z.array(z.string()).optional() })),
@@ -138,7 +138,7 @@ export const serverRoutes = {
     path: '/quotas',
     origin: 'polar',
     tag: 'server',
-    summary: 'What each token may have under way, and has.',
+    summary: 'List quotas and their use by token.',
     scopes: ['read', 'trainer'],
     answer: json(z.object({ quotas: z.array(QuotaUse) })),
     isIdempotent: true,
@@ -161,7 +161,7 @@ export const serverRoutes = {
     path: '/quotas/{token}',
     origin: 'polar',
     tag: 'server',
-    summary: 'Change what a token may have under way.',
+    summary: 'Set the quota of a token.',
     scopes: ['trainer'],
     params: z.strictObject({ token: TokenName }),
     body: jsonBody(Quota),
@@ -175,7 +175,7 @@ export const serverRoutes = {
     path: '/callbacks',
     origin: 'polar',
     tag: 'callbacks',
-    summary: 'Calls to trainers that were not delivered, newest first.',
+    summary: 'List callbacks by state, newest first.',
     scopes: ['read', 'trainer'],
     query: z.strictObject({
       state: Callback.shape.state.default('dead'),
@@ -192,12 +192,12 @@ export const serverRoutes = {
     path: '/callbacks/{callback_id}/resend',
     origin: 'polar',
     tag: 'callbacks',
-    summary: 'Try a call again that was given up, from the beginning.',
+    summary: 'Resend a dead callback, with no tries counted.',
     scopes: ['trainer'],
     params: z.strictObject({ callback_id: CallbackId }),
     answer: json(Callback),
     errors: [404],
     isIdempotent: true,
-    idempotency: 'One that is waiting goes on waiting; one that was delivered is not sent again.',
+    idempotency: 'Has no effect on a waiting or delivered callback.',
   }),
 }

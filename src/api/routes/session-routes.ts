@@ -5,20 +5,20 @@ import { SessionResult, SessionStatus, SessionTiming } from '../../model/session
 import { Count, Cursor, Digest, FilePath, limit, next, NodeId, TaskId, UnixSeconds } from '../fields.ts'
 import { json, route } from '../route.ts'
 
-/** Field names are NVIDIA Polar's, down to `error`; those after it are ours. */
+/** The fields up to `error` are NVIDIA Polar's; those after it are ours. */
 export const SessionSummary = z.object({
   session_id: SessionId,
   task_id: TaskId,
   status: SessionStatus,
   node_id: NodeId.nullable(),
-  /** Null: there is none, which is not the same as zero. */
+  /** Null: no reward, which is not the same as zero. */
   reward: z.number().nullable(),
   timing: SessionTiming,
   error: z.string().nullable(),
   sample: Count,
-  attempt: Count.describe('0 until a node has taken it.'),
+  attempt: Count.describe('0 until a node has leased the session.'),
   failure: Failure.nullable(),
-  /** Calls and tokens so far, as the node last said. */
+  /** Model calls and tokens so far, as last reported by the node. */
   progress: z.object({ calls: Count, tokens: Count }).nullable(),
 })
 export type SessionSummary = z.infer<typeof SessionSummary>
@@ -28,7 +28,7 @@ const SessionDetail = SessionSummary.extend({
     z.object({
       attempt: Count,
       node_id: NodeId.nullable(),
-      /** How it ended: accepted, lost, released, failed, cancelled; null while it is under way. */
+      /** accepted, lost, released or cancelled; null while the attempt runs. */
       ending: z.string().nullable(),
       failure: Failure.nullable(),
       leased_at: UnixSeconds.nullable(),
@@ -45,7 +45,7 @@ export const sessionRoutes = {
     path: '/sessions',
     origin: 'polar',
     tag: 'sessions',
-    summary: 'Sessions of all tasks, newest first.',
+    summary: 'List sessions of all tasks, newest first.',
     scopes: ['read', 'trainer'],
     query: z.strictObject({
       status: z.array(SessionStatus).min(1).max(SessionStatus.options.length).optional(),
@@ -65,7 +65,7 @@ export const sessionRoutes = {
     path: '/sessions/{session_id}',
     origin: 'polar',
     tag: 'sessions',
-    summary: 'One session and all attempts at it.',
+    summary: 'Get a session with all its attempts.',
     scopes: ['read', 'trainer'],
     params: bySession,
     answer: json(SessionDetail),
@@ -77,14 +77,14 @@ export const sessionRoutes = {
     path: '/sessions/{session_id}',
     origin: 'polar',
     tag: 'sessions',
-    summary: 'Cancel one session; what it still brings is refused.',
+    summary: 'Cancel a session; its result is refused.',
     scopes: ['trainer'],
     params: bySession,
     answer: json(
       z.object({
         session_id: SessionId,
         status: SessionStatus,
-        /** False: it was over already. */
+        /** False: the session had already ended. */
         cancelled: z.boolean(),
       }),
     ),
@@ -97,22 +97,22 @@ export const sessionRoutes = {
     path: '/sessions/{session_id}/retry',
     origin: 'polar',
     tag: 'sessions',
-    summary: 'Make a session again that did not end by the policy’s own doing.',
-    description: '409: it is under way, or has a result that stands.',
+    summary: 'Retry a session whose end was not caused by the agent.',
+    description: '409: the session has not ended, or its result is final.',
     scopes: ['trainer'],
     params: bySession,
     answer: json(SessionSummary),
     errors: [404, 409, 429],
     isIdempotent: false,
-    idempotency: 'A second call finds the session queued and is refused with 409; look at the session to know.',
+    idempotency: 'A second request finds the session queued and is refused with 409; read the session to check.',
   }),
   getSessionResult: route({
     method: 'get',
     path: '/sessions/{session_id}/result',
     origin: 'polar',
     tag: 'sessions',
-    summary: 'The result of a session that is over.',
-    description: 'Compressed with zstd or gzip when asked for. 409: it is not over.',
+    summary: 'Get the result of an ended session.',
+    description: 'Compressed with zstd or gzip according to `Accept-Encoding`. 409: the session has not ended.',
     scopes: ['read', 'trainer'],
     params: bySession,
     answer: json(SessionResult),
@@ -124,7 +124,7 @@ export const sessionRoutes = {
     path: '/sessions/{session_id}/artifacts',
     origin: 'polar',
     tag: 'sessions',
-    summary: 'Files kept of a session: logs of its harness and grader, and what the task asked to keep.',
+    summary: 'List the stored files of a session: logs of harness and grader, and artifacts of the task.',
     scopes: ['read', 'trainer'],
     params: bySession,
     answer: json(
@@ -134,7 +134,7 @@ export const sessionRoutes = {
           z.object({
             path: FilePath,
             bytes: Count,
-            /** It was longer than the node keeps. */
+            /** The file exceeded the node’s size limit and was truncated. */
             is_cut: z.boolean(),
             digest: Digest.nullable(),
           }),
@@ -150,13 +150,13 @@ export const sessionRoutes = {
     path: '/sessions/{session_id}/artifact',
     origin: 'polar',
     tag: 'sessions',
-    summary: 'The bytes of one file of a session.',
+    summary: 'Get one file of a session.',
     scopes: ['read', 'trainer'],
     params: bySession,
     query: z.strictObject({
       path: FilePath,
-      offset: Count.default(0).describe('Bytes to leave out.'),
-      length: z.int().min(1).optional().describe('At most so many bytes; absent: to the end.'),
+      offset: Count.default(0).describe('Number of bytes to skip.'),
+      length: z.int().min(1).optional().describe('Maximum number of bytes; absent: to the end.'),
     }),
     answer: { kind: 'bytes' },
     errors: [404, 416],

@@ -3,31 +3,31 @@ import { findSeedProblem, SEED_BASE_FIELD } from '../../model/sample-seed.ts'
 import { TaskRequest } from '../../model/task.ts'
 import { Count, Labels, TaskId } from '../fields.ts'
 
-/** More than this in one task is a mistake, or a batch of tasks. */
-const MOST_SAMPLES = 10_000
+/** More samples in one task are a mistake. */
+const MAX_SAMPLES = 10_000
 
-/** A task as it is submitted: NVIDIA Polar's fields, and what our dispatch can be told besides. */
+/** A submitted task: NVIDIA Polar's fields, and fields for our dispatch. */
 export const SubmitRequest = TaskRequest.safeExtend({
   task_id: TaskId,
-  num_samples: z.int().min(1).max(MOST_SAMPLES).default(1),
-  requires: Labels.default([]).describe('Labels a node must have to be given its sessions.'),
+  num_samples: z.int().min(1).max(MAX_SAMPLES).default(1),
+  requires: Labels.default([]).describe('Labels that a node must have to lease sessions of the task.'),
   max_failures: z
     .int()
     .min(1)
     .max(100)
     .default(4)
-    .describe('How many attempts of one session infrastructure may spoil before the session has failed.'),
-  policy_version: Count.nullish().describe('The version of the policy that the task was made for.'),
+    .describe('How many attempts of one session may fail because of infrastructure before the session fails.'),
+  policy_version: Count.nullish().describe('Policy version that the task was made for.'),
   staleness_limit: Count.nullish().describe(
-    'The task is cancelled once the current version is more than this ahead of `policy_version`; absent: never.',
+    'The task is cancelled once the current version exceeds `policy_version` by more than this; absent: never.',
   ),
 })
   .refine((task) => task.staleness_limit == null || task.policy_version != null, {
     path: ['staleness_limit'],
-    message: 'needs a policy_version to count from',
+    message: 'requires policy_version',
   })
   .refine((task) => isAbsentOrPositive(task.metadata['agent_timeout']), {
-    // NVIDIA Polar reads this one field of what is otherwise the trainer's own.
+    // NVIDIA Polar reads this field of the metadata, which otherwise belongs to the trainer.
     path: ['metadata', 'agent_timeout'],
     message: 'must be a positive number of seconds',
   })

@@ -4,21 +4,21 @@ import { SessionId } from '../../model/ids.ts'
 import { SessionResult, SessionStatus } from '../../model/session.ts'
 import { TaskStatus } from '../../model/task.ts'
 import { Count, Cursor, Digest, limit, next, TaskId, UnixSeconds, WaitSeconds } from '../fields.ts'
-import { adaptNvidiaTask } from './nvidia-task.ts'
 import { json, jsonBody, MIB, route } from '../route.ts'
+import { adaptNvidiaTask } from './nvidia-task.ts'
 import { SessionSummary } from './session-routes.ts'
 import { exampleTask, SubmitRequest } from './submit-request.ts'
 
-/** Those of a task that is still there to be seen; `cancelling` is NVIDIA Polar's, between the request and the end. */
-export const TaskWord = TaskStatus.shape.status
+/** `cancelling` is NVIDIA Polar's state between the cancel request and the end; this server does not use it. */
+export const ApiTaskState = TaskStatus.shape.status
 
 const byTask = z.strictObject({ task_id: TaskId })
 
 const SubmitAnswer = z.object({
   task_id: TaskId,
-  /** `running` for a new task; a task that was there with this very body may have come further. */
-  status: TaskWord,
-  /** What a person should know: fields that were ignored or read in another type, an older run that was archived. */
+  /** `running` for a new task; a task that existed with the same contents may have ended. */
+  status: ApiTaskState,
+  /** Ignored fields, converted types, an archived older run, and other notices for people. */
   warnings: z.array(z.string()).optional(),
 })
 
@@ -29,15 +29,15 @@ const submitQuery = z.object({
     .enum(['refuse', 'queue'])
     .default('refuse')
     .describe(
-      'What to do with a task that no registered node can run, for the lack of a label: `queue` waits for such a node. ' +
-        'While no node is registered at all, tasks wait in any case.',
+      'How to handle a task whose required labels no registered node has: `queue` waits for such a node. While no node is ' +
+        'registered, tasks are always queued.',
     ),
 })
 
-/** Field names are NVIDIA Polar's, down to `source`; those after it are ours. */
+/** The fields up to `source` are NVIDIA Polar's; those after it are ours. */
 export const TaskSummary = z.object({
   task_id: TaskId,
-  status: TaskWord,
+  status: ApiTaskState,
   harness: z.string().nullable(),
   model: z.string().nullable(),
   num_samples: Count,
@@ -49,17 +49,17 @@ export const TaskSummary = z.object({
   created_at: UnixSeconds,
   updated_at: UnixSeconds,
   source: z.literal('live'),
-  /** Sessions that ended by the policy's own doing; of these, the ones with something to train on. */
+  /** Ended sessions whose result counts; `usable_sessions`: those of them with tokens to train on. */
   valid_sessions: Count,
   usable_sessions: Count,
   cancelled_sessions: Count,
-  /** Attempts that infrastructure spoilt and that were made again. */
+  /** Attempts that failed because of infrastructure and were retried. */
   refills: Count,
   dispatch_priority: Count,
   policy_version: Count.nullable(),
 })
 
-/** Where a result lies, for a reader that shares the server's storage, and how to know that it is whole. */
+/** Location and digest of a result file, for readers that share the server's storage. */
 const ResultReference = z.object({
   session_id: SessionId,
   attempt: z.int(),
@@ -83,13 +83,13 @@ export const taskRoutes = {
     path: '/rollout/task/submit',
     origin: 'nvidia',
     tag: 'tasks',
-    summary: 'Ask for a task: one instruction, `num_samples` sessions.',
+    summary: 'Submit a task: one instruction, `num_samples` sessions.',
     description:
-      'Answers once the task is stored. While a task with this id runs, the same body joins it and another body is refused ' +
-      '(409). Once it is over, a submit starts a new run under the id, and the older run moves to `<task_id>~<run>`. 409 ' +
-      'also: the id was cancelled before it was submitted, or the task was made for a policy that is too old by now. 429: ' +
-      'the caller has as much queued as it may have. 503: no registered node can run the task. Unknown fields, null, and ' +
-      'numbers and booleans as text are taken with `warnings`; with the header `X-Polar-Strict: true` they are refused.',
+      'Responds once the task is stored. While a task with this id runs, the same body returns that task, and a different ' +
+      'body is refused (409). After the task has ended, a submit starts a new run under the id, and the older run is renamed ' +
+      'to `<task_id>~<run>`. 409 also: the id was cancelled before it was submitted, or the policy version of the task is too ' +
+      'old. 429: the queue limit of the token is reached. 503: no registered node can run the task. Unknown fields, null, and ' +
+      'numbers and booleans as text are accepted with `warnings`; with the header `X-Polar-Strict: true` they are refused.',
     scopes: ['trainer'],
     query: submitQuery,
     body: { ...jsonBody(SubmitRequest, 16 * MIB), adapt: adaptNvidiaTask },
@@ -98,7 +98,7 @@ export const taskRoutes = {
     isIdempotent: true,
     takesKey: true,
     idempotency:
-      'With an `Idempotency-Key`: a repeat with the same key is the same task, also once it is over. Without: only while it runs.',
+      'With an `Idempotency-Key`, a repeated request returns the same task, also after it has ended; without, only while it runs.',
     examples: { body: exampleTask, answer: { task_id: 'polar-slime-7-0', status: 'running' } },
   }),
   submitBatch: route({
@@ -106,8 +106,8 @@ export const taskRoutes = {
     path: '/tasks/batch',
     origin: 'polar',
     tag: 'tasks',
-    summary: 'Ask for many tasks at once.',
-    description: 'Stored all together or not at all; `outcomes` are in the order of `tasks` and say what each came to.',
+    summary: 'Submit many tasks.',
+    description: 'All tasks are stored in one transaction; `outcomes` are in the order of `tasks`.',
     scopes: ['trainer'],
     query: z.strictObject(submitQuery.shape),
     body: jsonBody(z.strictObject({ tasks: arrayOf(SubmitRequest).min(1).max(1000) }), 64 * MIB),
@@ -121,7 +121,7 @@ export const taskRoutes = {
     errors: [429],
     isIdempotent: true,
     takesKey: true,
-    idempotency: 'As for one task, task by task.',
+    idempotency: 'As for `submitTask`, for each task.',
     examples: {
       body: { tasks: [exampleTask] },
       answer: { outcomes: [{ task_id: 'polar-slime-7-0', outcome: 'created' }] },
@@ -132,18 +132,18 @@ export const taskRoutes = {
     path: '/rollout/task/{task_id}',
     origin: 'nvidia',
     tag: 'tasks',
-    summary: 'How far a task is, with the results of the sessions that are over.',
+    summary: 'Get the progress of a task and the results of its ended sessions.',
     scopes: ['read', 'trainer'],
     params: byTask,
     query: z.object({
       wait: WaitSeconds,
       known_completed: Count.optional().describe(
-        'With `wait`: answer as soon as more sessions than this are over. Absent: only once the task is.',
+        'With `wait`: respond when more sessions than this have ended. Absent: when the task has ended.',
       ),
       results: z
         .enum(['inline', 'reference'])
         .default('inline')
-        .describe('`reference` leaves `results` empty and names the files in `result_paths`.'),
+        .describe('`reference`: `results` is empty, and `result_paths` lists the files.'),
     }),
     answer: json(TaskStatus),
     errors: [404],
@@ -162,7 +162,7 @@ export const taskRoutes = {
       register_if_missing: z
         .boolean()
         .default(false)
-        .describe('Remember an id that nobody has submitted, so that a submit that comes late is refused (409).'),
+        .describe('Reserve an id that does not exist, so that a later submit is refused (409).'),
     }),
     answer: json(TaskStatus),
     errors: [404],
@@ -174,7 +174,7 @@ export const taskRoutes = {
     path: '/tasks/{task_id}',
     origin: 'polar',
     tag: 'tasks',
-    summary: 'Change what may be changed of a task that is under way.',
+    summary: 'Change the priority or early stop of a running task.',
     scopes: ['trainer'],
     params: byTask,
     body: jsonBody(
@@ -185,7 +185,9 @@ export const taskRoutes = {
           .min(1)
           .nullable()
           .optional()
-          .describe('Null takes it back. Met already: the rest is cancelled at once.'),
+          .describe(
+            'Null: no early stop. If the value is already reached, the remaining sessions are cancelled at once.',
+          ),
       }),
     ),
     answer: json(TaskSummary),
@@ -198,16 +200,16 @@ export const taskRoutes = {
     path: '/tasks/{task_id}',
     origin: 'polar',
     tag: 'tasks',
-    summary: 'Delete a task that is over, with its sessions, results and artifacts.',
+    summary: 'Delete an ended task with its sessions, results and artifacts.',
     description:
-      'For good: callbacks that are still to come are dropped, too. 409: it is running; cancel it first. The id is ' +
-      'remembered for a day: a repeat of the submit that created it, with its `Idempotency-Key`, is refused (409).',
+      'The deletion is final and drops pending callbacks. 409: the task is running; cancel it first. The id stays reserved ' +
+      'for a day: a repeat of the submit that created the task, with its `Idempotency-Key`, is refused (409).',
     scopes: ['trainer'],
     params: byTask,
     answer: json(z.object({ task_id: TaskId, deleted_sessions: Count, deleted_bytes: Count })),
     errors: [404, 409],
     isIdempotent: true,
-    idempotency: 'One that was deleted is not there any more: 404.',
+    idempotency: 'A second request returns 404.',
     examples: { answer: { task_id: 'polar-slime-7-0', deleted_sessions: 8, deleted_bytes: 731_204 } },
   }),
   retryTask: route({
@@ -215,7 +217,7 @@ export const taskRoutes = {
     path: '/tasks/{task_id}/retry',
     origin: 'polar',
     tag: 'tasks',
-    summary: 'Make the sessions of a task again that did not end by the policy’s own doing.',
+    summary: 'Retry the sessions of a task whose end was not caused by the agent.',
     scopes: ['trainer'],
     params: byTask,
     body: jsonBody(
@@ -226,10 +228,10 @@ export const taskRoutes = {
           .default(['ERROR']),
       }),
     ),
-    answer: json(z.object({ task_id: TaskId, status: TaskWord, retried_sessions: Count })),
+    answer: json(z.object({ task_id: TaskId, status: ApiTaskState, retried_sessions: Count })),
     errors: [404, 409, 429],
     isIdempotent: true,
-    idempotency: 'A session that is queued again has none of these statuses any more.',
+    idempotency: 'A requeued session no longer has one of these statuses.',
     examples: { body: { statuses: ['ERROR'] }, answer: { task_id: 'a', status: 'running', retried_sessions: 2 } },
   }),
   listTasks: route({
@@ -237,14 +239,14 @@ export const taskRoutes = {
     path: '/tasks',
     origin: 'nvidia',
     tag: 'tasks',
-    summary: 'Tasks, newest first.',
+    summary: 'List tasks, last change first.',
     scopes: ['read', 'trainer'],
     query: z.object({
-      status: TaskWord.optional(),
+      status: ApiTaskState.optional(),
       harness: z.string().min(1).max(256).optional(),
       model: z.string().min(1).max(256).optional(),
-      search: z.string().min(1).max(256).optional().describe('Found in the id of the task.'),
-      since: UnixSeconds.optional().describe('Unix seconds; only those that changed since.'),
+      search: z.string().min(1).max(256).optional().describe('Substring of the task id.'),
+      since: UnixSeconds.optional().describe('Unix seconds: only tasks that changed since.'),
       limit: limit(1000, 200),
       cursor: Cursor.optional(),
     }),
@@ -257,7 +259,7 @@ export const taskRoutes = {
     path: '/tasks/{task_id}/sessions',
     origin: 'nvidia',
     tag: 'tasks',
-    summary: 'The sessions of a task, in order of their sample.',
+    summary: 'List the sessions of a task, in order of sample.',
     scopes: ['read', 'trainer'],
     params: byTask,
     query: z.object({ status: SessionStatus.optional(), limit: limit(10_000, 10_000), cursor: Cursor.optional() }),
@@ -265,7 +267,7 @@ export const taskRoutes = {
       z.object({
         task_id: TaskId,
         sessions: z.array(SessionSummary),
-        /** Why queued sessions do not start: no registered node has these labels. Null: some node can run them. */
+        /** Reason why queued sessions do not start (no registered node has the labels). Null: some node can run them. */
         unrunnable: z.string().nullable().default(null),
         ...next,
       }),
@@ -279,15 +281,15 @@ export const taskRoutes = {
     path: '/tasks/{task_id}/results',
     origin: 'polar',
     tag: 'tasks',
-    summary: 'The results of a task, one a line, in the order in which they were accepted.',
+    summary: 'Stream the results of a task, one per line, in the order of acceptance.',
     description:
-      'Compressed with zstd or gzip when asked for. A result keeps its place: `skip` what is there already. A session that ' +
-      'was made again has a line for each time it ended; the last one counts.',
+      'Compressed with zstd or gzip according to `Accept-Encoding`. The position of a result never changes: `skip` the lines ' +
+      'that were already received. A retried session has one line for each end; the last one counts.',
     scopes: ['read', 'trainer'],
     params: byTask,
     query: z.strictObject({
-      skip: Count.default(0).describe('Lines to leave out, counted from the first.'),
-      follow: z.boolean().default(false).describe('Go on until the task is over.'),
+      skip: Count.default(0).describe('Number of lines to skip.'),
+      follow: z.boolean().default(false).describe('Continue until the task has ended.'),
     }),
     answer: { kind: 'ndjson', schema: SessionResult, resumeBy: 'skip' },
     errors: [404],
@@ -298,7 +300,7 @@ export const taskRoutes = {
     path: '/tasks/{task_id}/results/references',
     origin: 'polar',
     tag: 'tasks',
-    summary: 'Where the results of a task lie.',
+    summary: 'List the result files of a task.',
     scopes: ['read', 'trainer'],
     params: byTask,
     query: z.strictObject({ limit: limit(10_000, 1000), cursor: Cursor.optional() }),

@@ -3,16 +3,16 @@ import { SessionId } from '../../model/ids.ts'
 import { Attempt, Count, Digest, NodeId, UploadId } from '../fields.ts'
 import { json, jsonBody, MIB, route } from '../route.ts'
 
-/** What the longest part may be that any server takes; one may ask for less when a node joins. */
-export const MOST_PART_BYTES = 64 * MIB
+/** Upper limit for one part; the join response may set a lower one. */
+export const MAX_PART_BYTES = 64 * MIB
 
 const Upload = z.object({
   upload_id: UploadId,
-  /** How many bytes are safely here; the next part begins at this. */
+  /** Number of stored bytes; the next part starts here. */
   offset: Count,
   bytes: Count,
   digest: Digest,
-  /** All bytes are here and their digest is right. */
+  /** All bytes are stored, and their digest matches. */
   is_complete: z.boolean(),
 })
 export type Upload = z.infer<typeof Upload>
@@ -28,8 +28,8 @@ const exampleUpload = {
 }
 
 /**
- * Results and artifacts travel in parts, so that a cut connection costs one part and not the result. An upload that no
- * session was completed with is deleted after some time.
+ * Results and artifacts are uploaded in parts, so that a lost connection costs one part and not the whole file. An upload that
+ * no completed session uses is deleted later.
  */
 export const uploadRoutes = {
   beginUpload: route({
@@ -37,8 +37,8 @@ export const uploadRoutes = {
     path: '/nodes/{node_id}/uploads',
     origin: 'polar',
     tag: 'uploads',
-    summary: 'Begin to send a file, or find out how much of it is here.',
-    description: '409 `request.stale`: the attempt is not this node’s any more, and nothing of it will be taken.',
+    summary: 'Begin an upload, or get its offset.',
+    description: '409 `request.stale`: the node no longer holds the attempt, so uploads for it are refused.',
     scopes: ['node'],
     params: z.strictObject({ node_id: NodeId }),
     body: jsonBody(
@@ -52,7 +52,7 @@ export const uploadRoutes = {
     answer: json(Upload),
     errors: [404, 409],
     isIdempotent: true,
-    idempotency: 'The same attempt and digest is the same upload.',
+    idempotency: 'The same attempt and digest return the same upload.',
     examples: {
       body: { session_id: 'ses_1', attempt: 1, bytes: 1024, digest: exampleUpload.digest },
       answer: exampleUpload,
@@ -63,7 +63,7 @@ export const uploadRoutes = {
     path: '/nodes/{node_id}/uploads/{upload_id}',
     origin: 'polar',
     tag: 'uploads',
-    summary: 'How much of an upload is here.',
+    summary: 'Get the offset of an upload.',
     scopes: ['node'],
     params: byUpload,
     answer: json(Upload),
@@ -76,21 +76,21 @@ export const uploadRoutes = {
     path: '/nodes/{node_id}/uploads/{upload_id}',
     origin: 'polar',
     tag: 'uploads',
-    summary: 'Send the next part.',
+    summary: 'Upload the next part.',
     description:
-      'Stored when answered. 409 `request.conflict`: the part does not begin where the upload ends, or the last one made ' +
-      'the whole differ from its digest, which begins the upload anew; ask for the offset and go on from there.',
+      'The part is durable once the response is sent. 409 `request.conflict`: the part does not start at the offset of the ' +
+      'upload, or the complete file does not match its digest, which resets the upload; get the offset and continue from it.',
     scopes: ['node'],
     params: byUpload,
     query: z.strictObject({
       offset: Count,
-      digest: Digest.optional().describe('Of this part; a part that differs is refused with 422.'),
+      digest: Digest.optional().describe('Digest of this part; a part that does not match is refused with 422.'),
     }),
-    body: { kind: 'bytes', maxBytes: MOST_PART_BYTES },
+    body: { kind: 'bytes', maxBytes: MAX_PART_BYTES },
     answer: json(Upload),
     errors: [404, 409],
     isIdempotent: true,
-    idempotency: 'A part that is here already is taken again and changes nothing.',
+    idempotency: 'A part that is already stored is accepted and has no effect.',
     examples: { answer: { ...exampleUpload, offset: 1024, is_complete: true } },
   }),
 }

@@ -1,4 +1,4 @@
-import { TaskWord } from '../../api/routes/task-routes.ts'
+import { ApiTaskState } from '../../api/routes/task-routes.ts'
 import { shellWord } from '../../lib/process/shell-word.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { endWithOutput } from '../views/closed-output.ts'
@@ -43,7 +43,7 @@ export const task = defineCommand({
       default: PATIENCE_SECONDS,
       description: 'wait: how long the server may be away',
     },
-    status: { type: 'string', hint: 'WORD', choices: TaskWord.options, description: 'ls: only those' },
+    status: { type: 'string', hint: 'WORD', choices: ApiTaskState.options, description: 'ls: only those' },
     search: { type: 'string', hint: 'TEXT', description: 'ls: only those with this in their name' },
     limit: { type: 'string', hint: 'N', default: '50', description: 'ls: at most so many' },
     session: { type: 'string', hint: 'ID', description: 'show: this session, and all attempts at it' },
@@ -168,7 +168,7 @@ async function list(words: readonly string[], flags: TaskFlags, find: Find): Pro
   const most = parseNumber('task', 'limit', flags.limit, { min: 1, max: 1_000_000 })
   const { client } = await find()
   const query = {
-    ...(flags.status === undefined ? {} : { status: TaskWord.parse(flags.status) }),
+    ...(flags.status === undefined ? {} : { status: ApiTaskState.parse(flags.status) }),
     ...(flags.search === undefined ? {} : { search: flags.search }),
   }
   const tasks: TaskSummary[] = []

@@ -1,5 +1,5 @@
 import { createClient, type Client } from '../../client/client.ts'
-import { mistrustOf } from '../../client/server-error.ts'
+import { certificateHint } from '../../client/server-error.ts'
 import type { LoadedConfig } from '../../config/load-config.ts'
 import { loadSecret } from '../../config/load-secret.ts'
 import { RolloutError, type FailureCode } from '../../model/failure.ts'
@@ -81,7 +81,7 @@ const HINTS: Partial<Record<FailureCode, string>> = {
 /** The server's failure as one line: what happened, its code, what to try. */
 export function explainFailure(error: unknown): unknown {
   if (!(error instanceof RolloutError) || !/^(?:server|request)\./.test(error.code)) return error
-  const saysWhat = error.message.includes('polar up') || mistrustOf(error.cause) !== undefined
+  const saysWhat = error.message.includes('polar up') || certificateHint(error.cause) !== undefined
   const hint = saysWhat ? undefined : HINTS[error.code]
   const message = `${error.message.trim()} (${error.code})${hint === undefined ? '' : ` ${hint}`}`
   return new RolloutError(error.code, message, { cause: error, status: error.failure.status })

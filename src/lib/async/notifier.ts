@@ -1,23 +1,23 @@
 import type { Clock } from './clock.ts'
 
-/** Wakes one who waits. Rung while nobody does, it wakes the next at once. */
-export class Bell {
+/** Wakes one waiter. A notification that arrives while no one waits ends the next wait at once. */
+export class Notifier {
   readonly #clock: Clock
-  #isRung = false
+  #isNotified = false
   #wake: (() => void) | undefined
 
   constructor(clock: Clock) {
     this.#clock = clock
   }
 
-  ring(): void {
-    this.#isRung = true
+  notify(): void {
+    this.#isNotified = true
     this.#wake?.()
   }
 
-  /** Until it is rung, so much time has passed, or the signal is aborted. Only one may wait at a time. */
+  /** Resolves on notification, after `ms`, or when the signal is aborted. Only one caller may wait at a time. */
   async wait(ms = Infinity, signal?: AbortSignal): Promise<void> {
-    if (!this.#isRung && ms > 0 && !signal?.aborted) {
+    if (!this.#isNotified && ms > 0 && !signal?.aborted) {
       const { promise, resolve } = Promise.withResolvers<void>()
       const end = (): void => resolve()
       this.#wake = end
@@ -28,6 +28,6 @@ export class Bell {
       signal?.removeEventListener('abort', end)
       this.#wake = undefined
     }
-    this.#isRung = false
+    this.#isNotified = false
   }
 }

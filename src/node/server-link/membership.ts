@@ -1,6 +1,6 @@
 import type { Logger } from 'pino'
 import { pause } from '../../client/send.ts'
-import { mistrustOf } from '../../client/server-error.ts'
+import { certificateHint } from '../../client/server-error.ts'
 import type { Clock } from '../../lib/async/clock.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { Backoff } from './backoff.ts'
@@ -90,7 +90,7 @@ export class Membership {
 
 /** The trusted authorities of a process are fixed at its start, so a retry would fail as well. */
 function isUntrusted(error: unknown): boolean {
-  return error instanceof RolloutError && mistrustOf(error.cause) !== undefined
+  return error instanceof RolloutError && certificateHint(error.cause) !== undefined
 }
 
 function isReplaced(error: unknown): error is RolloutError {

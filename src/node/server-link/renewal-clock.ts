@@ -1,6 +1,6 @@
 import type { Clock } from '../../lib/async/clock.ts'
-import { Bell } from '../../lib/async/notifier.ts'
 import type { HeldLease } from './lease-table.ts'
+import { Notifier } from '../../lib/async/notifier.ts'
 
 /** Maximum delay of a status change, and minimum time between two requests that report changes. */
 const CHANGES_MS = 1000
@@ -9,7 +9,7 @@ const CHANGES_MS = 1000
 export class RenewalClock {
   readonly #monotonic: () => number
   readonly #random: () => number
-  readonly #rescheduled: Bell
+  readonly #rescheduled: Notifier
   #changed = new Set<HeldLease>()
   #everyMs = Infinity
   #allAt = Infinity
@@ -20,7 +20,7 @@ export class RenewalClock {
   constructor(clock: Clock, monotonic: () => number, random: () => number) {
     this.#monotonic = monotonic
     this.#random = random
-    this.#rescheduled = new Bell(clock)
+    this.#rescheduled = new Notifier(clock)
   }
 
   /** Whether the last renewal failed. */
@@ -32,17 +32,17 @@ export class RenewalClock {
   every(ms: number): void {
     this.#everyMs = ms
     this.#allAt = this.#monotonic() + ms * this.#random()
-    this.#rescheduled.ring()
+    this.#rescheduled.notify()
   }
 
   changed(held: HeldLease): void {
     this.#changed.add(held)
-    if (this.#changed.size === 1) this.#rescheduled.ring()
+    if (this.#changed.size === 1) this.#rescheduled.notify()
   }
 
   stop(): void {
     this.#isStopped = true
-    this.#rescheduled.ring()
+    this.#rescheduled.notify()
   }
 
   /** Resolves with the leases that are due, as soon as some are. */

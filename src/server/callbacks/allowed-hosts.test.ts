@@ -4,7 +4,7 @@ import { createAllowedHosts } from './allowed-hosts.ts'
 const loopback = createAllowedHosts(['loopback'])
 const lab = createAllowedHosts(['trainer.lab', 'hooks.lab:8443', '*.example.com', '10.1.2.3', '10.9.0.0/16'])
 
-describe('loopback alone, as by default', () => {
+describe('with the default list (loopback)', () => {
   test.each([
     'http://127.0.0.1:9000/done',
     'http://localhost/done',
@@ -12,7 +12,7 @@ describe('loopback alone, as by default', () => {
     'http://localhost./',
     'http://app.localhost:3000/',
     'https://[::1]:9000/',
-    // Other ways to write the same address.
+    // Other notations of the same address.
     'http://127.1/',
     'http://2130706433/',
     'http://0x7f000001/',
@@ -20,7 +20,7 @@ describe('loopback alone, as by default', () => {
     'http://[::ffff:127.0.0.1]/',
     'http://[0:0:0:0:0:0:0:1]/',
     'http://127.0.0.1./',
-  ])('%s is called', (url) => {
+  ])('%s is allowed', (url) => {
     expect(loopback.refuseUrl(url)).toBeUndefined()
   })
 
@@ -51,7 +51,7 @@ describe('loopback alone, as by default', () => {
     'http://255.255.255.255/',
     'http://1.1.1.1/',
     'http://example.com/',
-    // The part before the sign is a user.
+    // The part before the @ is a user.
     'http://localhost@evil.example/',
     'http://127.0.0.1@evil.example/',
     'http://localhost:80@evil.example/',
@@ -73,17 +73,17 @@ describe('loopback alone, as by default', () => {
     'http://',
     '',
     'http://local host/',
-  ])('%s is not', (url) => {
+  ])('%s is refused', (url) => {
     expect(loopback.refuseUrl(url)).toEqual(expect.any(String))
   })
 
-  test('full-width digits are the address that they look like', () => {
+  test('full-width digits are normalised to an address', () => {
     expect(loopback.refuseUrl('http://①⑥⑨.②⑤④.①⑥⑨.②⑤④/')).toMatch(/169\.254\.169\.254/)
     expect(loopback.refuseUrl('http://①②⑦.⓪.⓪.①/')).toBeUndefined()
   })
 })
 
-describe('a list', () => {
+describe('with a list', () => {
   test.each([
     'http://trainer.lab/',
     'http://trainer.lab:1234/x?y=z',
@@ -94,7 +94,7 @@ describe('a list', () => {
     'http://10.1.2.3:5000/',
     'http://[::ffff:10.1.2.3]/',
     'http://10.9.255.1/',
-  ])('%s is called', (url) => {
+  ])('%s is allowed', (url) => {
     expect(lab.refuseUrl(url)).toBeUndefined()
   })
 
@@ -111,12 +111,12 @@ describe('a list', () => {
     'http://10.10.0.1/',
     'http://127.0.0.1/',
     'http://localhost/',
-  ])('%s is not', (url) => {
+  ])('%s is refused', (url) => {
     expect(lab.refuseUrl(url)).toEqual(expect.any(String))
   })
 })
 
-describe('what a name leads to', () => {
+describe('resolved addresses', () => {
   const rows: [string, string[], boolean][] = [
     ['trainer.lab', ['93.184.216.34'], true],
     ['trainer.lab', ['10.0.0.5'], true],
@@ -138,7 +138,7 @@ describe('what a name leads to', () => {
     ['trainer.lab', [], false],
     ['a.example.com', ['93.184.216.34'], true],
     ['a.example.com', ['2606:4700::1111'], true],
-    // Anybody who may add a name to the zone could point it inside.
+    // An owner of a name in the zone could make it resolve to a private address.
     ['a.example.com', ['10.0.0.5'], false],
     ['a.example.com', ['93.184.216.34', '192.168.0.1'], false],
     ['a.example.com', ['10.9.1.1'], true],
@@ -148,10 +148,10 @@ describe('what a name leads to', () => {
     expect(lab.refuseAddresses(host, addresses) === undefined).toBe(isAllowed)
   })
 
-  test('localhost must lead to this machine', () => {
+  test('localhost must resolve to a loopback address', () => {
     expect(loopback.refuseAddresses('localhost', ['127.0.0.1', '::1'])).toBeUndefined()
-    expect(loopback.refuseAddresses('localhost', ['93.184.216.34'])).toMatch(/leads to 93/)
-    expect(loopback.refuseAddresses('app.localhost', ['10.0.0.1'])).toMatch(/leads to 10/)
+    expect(loopback.refuseAddresses('localhost', ['93.184.216.34'])).toMatch(/resolves to 93/)
+    expect(loopback.refuseAddresses('app.localhost', ['10.0.0.1'])).toMatch(/resolves to 10/)
   })
 })
 
@@ -168,11 +168,11 @@ test.each([
   'a b',
   'user@host',
   '10.0.0.0/',
-])('%j is no entry for the list', (entry) => {
-  expect(() => createAllowedHosts([entry])).toThrow(/is no host for callbacks/)
+])('%j is not a valid entry', (entry) => {
+  expect(() => createAllowedHosts([entry])).toThrow(/is not a valid entry of callback hosts/)
 })
 
-test('an address may be written in any way in the list, too', () => {
+test('list entries accept every notation of an address', () => {
   expect(createAllowedHosts(['[fd12::1]:8000']).refuseUrl('http://[fd12:0:0::1]:8000/')).toBeUndefined()
   expect(createAllowedHosts(['fd12::1']).refuseUrl('http://[fd12::1]:1/')).toBeUndefined()
   expect(createAllowedHosts(['169.254.1.1']).refuseUrl('http://169.254.1.1/')).toBeUndefined()

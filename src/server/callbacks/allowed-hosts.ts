@@ -11,11 +11,11 @@ type Rule =
   | { kind: 'domain'; suffix: string }
   | { kind: 'range'; range: BlockList }
 
-/** Where callbacks may go. A name is judged twice: as it is written, and by every address that it leads to. */
+/** Allow list for callbacks. A host name is checked twice: by name, and by every address that it resolves to. */
 export interface AllowedHosts {
-  /** Why this URL would not be called; undefined when it would. */
+  /** Reason why the URL is not allowed; undefined if it is. */
   refuseUrl(url: string): string | undefined
-  /** Why none of these is connected to; undefined when each may be. */
+  /** Reason why these addresses are not allowed; undefined if all are. */
   refuseAddresses(hostname: string, addresses: readonly string[]): string | undefined
 }
 
@@ -41,9 +41,9 @@ export function createAllowedHosts(entries: readonly string[]): AllowedHosts {
     const isNamed = rules.some(
       (rule) => rule.kind === 'host' && rule.host === address && (rule.port === undefined || rule.port === port),
     )
-    // Whoever wrote down this very address meant it; nothing listens on the address that stands for none.
+    // A listed address is allowed, except the unspecified address (0.0.0.0, ::).
     if (isNamed && !/^0\.|^::$/.test(address)) return undefined
-    return isAddressAllowed(address, false, false) ? undefined : `the address ${address} is not among them`
+    return isAddressAllowed(address, false, false) ? undefined : `address ${address} is not in the list`
   }
 
   return {
@@ -51,7 +51,7 @@ export function createAllowedHosts(entries: readonly string[]): AllowedHosts {
       const url = URL.canParse(text) ? new URL(text) : undefined
       if (url === undefined) return 'it is not a URL'
       if (url.protocol !== 'http:' && url.protocol !== 'https:') return `${url.protocol} is neither http nor https`
-      if (url.username !== '' || url.password !== '') return 'it has a user or password in it'
+      if (url.username !== '' || url.password !== '') return 'it contains a user or password'
       const port = url.port || (url.protocol === 'https:' ? '443' : '80')
       const address = toAddress(url.hostname)
       if (address !== undefined) return refuseLiteral(address, port)
@@ -60,18 +60,18 @@ export function createAllowedHosts(entries: readonly string[]): AllowedHosts {
         if (rule.kind === 'host') return rule.host === host && (rule.port === undefined || rule.port === port)
         return matchesName(rule, host)
       })
-      return isAllowed ? undefined : `the host ${host}:${port} is not among them`
+      return isAllowed ? undefined : `host ${host}:${port} is not in the list`
     },
     refuseAddresses(hostname, addresses) {
       const host = toName(hostname)
       const isNamed = rules.some((rule) => rule.kind === 'host' && rule.host === host)
       const isOpenName = rules.some((rule) => rule.kind === 'domain' && matchesName(rule, host))
       if (addresses.length === 0) return `${host} has no address`
-      const bad = addresses.find((one) => {
-        const address = toAddress(one)
+      const bad = addresses.find((text) => {
+        const address = toAddress(text)
         return address === undefined || !isAddressAllowed(address, isNamed, isOpenName)
       })
-      return bad === undefined ? undefined : `${host} leads to ${bad}, which is not among them`
+      return bad === undefined ? undefined : `${host} resolves to ${bad}, which is not in the list`
     },
   }
 }
@@ -89,7 +89,7 @@ function matchesName(rule: Rule, host: string): boolean {
   }
 }
 
-/** A dot at the end only says that the name is whole. */
+/** A trailing dot only marks the name as absolute. */
 function toName(hostname: string): string {
   return hostname.toLowerCase().replace(/\.$/, '')
 }
@@ -103,18 +103,18 @@ function parseRule(entry: string): Rule {
   const [, written, port] = /^(\[[0-9a-f:.]+\]|[^:/@?#[\]*]+)(?::(\d{1,5}))?$/i.exec(entry) ?? []
   const host = isIP(entry) === 6 ? entry : written
   if (host === undefined || !URL.canParse(`http://${bracketed(host)}/`)) throw invalid(entry)
-  // Read as URLs are, so that the two can be compared.
-  const read = new URL(`http://${bracketed(host)}/`).hostname
+  // Parsed like the host of a URL, so that the two compare equal.
+  const parsed = new URL(`http://${bracketed(host)}/`).hostname
   return {
     kind: 'host',
-    host: toAddress(read) ?? toName(read),
+    host: toAddress(parsed) ?? toName(parsed),
     port: port === undefined ? undefined : `${Number(port)}`,
   }
 }
 
 function parseRange(entry: string, net: string, bits: string): Rule {
-  const most = { 0: -1, 4: 32, 6: 128 }[isIP(net)] ?? -1
-  if (!/^\d{1,3}$/.test(bits) || Number(bits) > most) throw invalid(entry)
+  const maxBits = { 0: -1, 4: 32, 6: 128 }[isIP(net)] ?? -1
+  if (!/^\d{1,3}$/.test(bits) || Number(bits) > maxBits) throw invalid(entry)
   return { kind: 'range', range: rangesOf([entry]) }
 }
 
@@ -123,6 +123,6 @@ function bracketed(host: string): string {
 }
 
 function invalid(entry: string): RolloutError {
-  const message = `${JSON.stringify(entry)} is no host for callbacks; write a host, host:port, *.domain, a range such as 10.0.0.0/8, or loopback.`
+  const message = `${JSON.stringify(entry)} is not a valid entry of callback hosts; use a host, host:port, *.domain, a range such as 10.0.0.0/8, or loopback.`
   return new RolloutError('config.invalid', message)
 }

@@ -5,10 +5,10 @@ import { Agent, request } from 'undici'
 import { forbiddenIn, guardedConnect } from '../../lib/net/guarded-connect.ts'
 import { OUTBOUND_HEADER } from '../../lib/net/outbound-header.ts'
 import type { OwnAddresses } from '../../lib/net/own-addresses.ts'
-import type { DueCallback } from '../../store/dispatch/commands/callbacks.ts'
+import type { DueCallback } from '../../store/dispatch/port.ts'
 import type { AllowedHosts } from './allowed-hosts.ts'
 
-/** What became of one try. `refused`: the other side, or we, will most likely say the same next time. */
+/** Outcome of one try. `refused`: a retry will most likely have the same outcome. */
 export type Delivery =
   | { kind: 'delivered' }
   | { kind: 'failed'; error: string; isHostDown: boolean; retryAfterMs?: number }
@@ -23,18 +23,19 @@ export interface DeliverOptions {
   connectionsPerHost: number
   /** Unix milliseconds. */
   now: () => number
-  /** All addresses of a name; that of the system unless told. */
+  /** Resolves all addresses of a host name. Default: the system's resolver. */
   resolve?: (hostname: string) => Promise<string[]>
   openTaskResult: (taskId: string) => Promise<AsyncIterable<Uint8Array> | undefined>
 }
 
-/** Bodies up to here are kept from signing to sending; longer ones are read twice. */
-const MOST_KEPT_BYTES = 4 * 2 ** 20
-/** Longer answers are not read. */
-const MOST_ANSWER_BYTES = 64 * 1024
-const ANSWER_TIMEOUT_MS = 1000
+/** Bodies up to this size stay in memory between signing and sending; longer ones are read twice. */
+const MAX_BUFFERED_BYTES = 4 * 2 ** 20
+/** Longer responses are not read to their end. */
+const MAX_RESPONSE_BYTES = 64 * 1024
+const RESPONSE_TIMEOUT_MS = 1000
 
-export class Deliverer implements AsyncDisposable {
+/** Sends callbacks over HTTP. */
+export class CallbackHttp implements AsyncDisposable {
   readonly #options: DeliverOptions
   readonly #agent: Agent
 
@@ -44,13 +45,13 @@ export class Deliverer implements AsyncDisposable {
     this.#agent = new Agent({
       connect: guardedConnect({
         refuse(hostname, port, addresses) {
-          const mine = addresses.find((address) => own.has(address, port))
-          if (mine !== undefined) return `${hostname}:${port} is an address of Polar itself`
-          // An address in the URL was checked with the URL.
+          const ownAddress = addresses.find((address) => own.has(address, port))
+          if (ownAddress !== undefined) return `${hostname}:${port} is an address of Polar itself`
+          // An IP address in the URL was already checked with the URL.
           return isIP(hostname) === 0 ? allowed.refuseAddresses(hostname, addresses) : undefined
         },
         timeoutMs: connectTimeoutMs,
-        ...(options.resolve !== undefined && { resolve: options.resolve }),
+        resolve: options.resolve,
       }),
       connections: connectionsPerHost,
       pipelining: 1,
@@ -60,31 +61,31 @@ export class Deliverer implements AsyncDisposable {
     })
   }
 
-  /** Never throws but for the signal. */
+  /** Throws only if the signal is aborted. */
   async deliver(due: DueCallback, signal: AbortSignal): Promise<Delivery> {
     const refusal = refuseUrl(due.url, this.#options)
-    if (refusal !== undefined) return { kind: 'refused', error: `not an allowed host: ${refusal}` }
+    if (refusal !== undefined) return { kind: 'refused', error: `host is not allowed: ${refusal}` }
     let body: Body | undefined
     try {
       body = await this.#prepare(due.taskId)
     } catch (error) {
       return { kind: 'failed', error: `the result could not be read: ${describe(error)}`, isHostDown: false }
     }
-    if (body === undefined) return { kind: 'refused', error: 'the task is not over, or not here any more' }
+    if (body === undefined) return { kind: 'refused', error: 'the task runs again or was deleted' }
     try {
       return await this.#send(due, body, AbortSignal.any([signal, AbortSignal.timeout(this.#options.timeoutMs)]))
     } catch (error) {
       signal.throwIfAborted()
       const forbidden = forbiddenIn(error)
-      if (forbidden !== undefined) return { kind: 'refused', error: `not an allowed host: ${forbidden.message}` }
+      if (forbidden !== undefined) return { kind: 'refused', error: `host is not allowed: ${forbidden.message}` }
       return { kind: 'failed', error: describe(error), isHostDown: true }
     }
   }
 
   async #send(due: DueCallback, body: Body, signal: AbortSignal): Promise<Delivery> {
     const delivery = deliveryIdOf(due)
-    // A redirect is not followed: it would lead past the list of hosts.
-    const answer = await request(due.url, {
+    // Redirects are not followed: they would bypass the list of allowed hosts.
+    const response = await request(due.url, {
       method: 'POST',
       headers: {
         'content-type': 'application/json',
@@ -100,12 +101,12 @@ export class Deliverer implements AsyncDisposable {
       dispatcher: this.#agent,
       signal,
     })
-    const text = await readSome(answer.body)
-    const judged = judge(answer.statusCode, answer.headers['retry-after'], this.#options.now())
-    return judged.kind === 'delivered' && isRefusal(text) ? NOT_TAKEN : judged
+    const text = await readSome(response.body)
+    const judged = judge(response.statusCode, response.headers['retry-after'], this.#options.now())
+    return judged.kind === 'delivered' && isRefusal(text) ? NOT_ACCEPTED : judged
   }
 
-  /** Reads all of it once, to know its length and to sign it. */
+  /** Reads the whole body once, for its length and signature. */
   async #prepare(taskId: string): Promise<Body | undefined> {
     const { openTaskResult, secret, now } = this.#options
     const stream = await openTaskResult(taskId)
@@ -117,7 +118,7 @@ export class Deliverer implements AsyncDisposable {
     for await (const chunk of stream) {
       hmac?.update(chunk)
       bytes += chunk.length
-      if (bytes > MOST_KEPT_BYTES) kept = undefined
+      if (bytes > MAX_BUFFERED_BYTES) kept = undefined
       else kept?.push(chunk)
     }
     const whole = kept === undefined ? undefined : Buffer.concat(kept)
@@ -138,7 +139,7 @@ export class Deliverer implements AsyncDisposable {
   }
 }
 
-/** Why a URL would not be called; undefined when it would. */
+/** Reason why a URL is not allowed; undefined if it is. */
 export function refuseUrl(url: string, { allowed, own }: Pick<DeliverOptions, 'allowed' | 'own'>): string | undefined {
   const refusal = allowed.refuseUrl(url)
   if (refusal !== undefined) return refusal
@@ -151,12 +152,12 @@ interface Body {
   open(): Buffer | Readable
 }
 
-/** Headers take visible ASCII; the rest is written as in a URL. */
+/** Headers hold only visible ASCII; other characters are percent-encoded. */
 function toHeader(text: string): string {
   return text.replaceAll(/[^\x21-\x24\x26-\x7e]/gu, encodeURIComponent)
 }
 
-/** The same for every try, by whichever server. */
+/** The same for every try of every server. */
 export function deliveryIdOf({ id, taskId, url }: DueCallback): string {
   const hash = createHash('sha256').update(JSON.stringify([id, taskId, url]))
   return `dlv_${hash.digest('hex').slice(0, 32)}`
@@ -164,16 +165,16 @@ export function deliveryIdOf({ id, taskId, url }: DueCallback): string {
 
 export function judge(status: number, retryAfter: unknown, now: number): Delivery {
   if (status >= 200 && status < 300) return { kind: 'delivered' }
-  const error = `answered with ${status}`
+  const error = `responded with ${status}`
   if (status === 408 || status === 425 || status === 429 || status >= 500) {
     const retryAfterMs = toDelayMs(retryAfter, now)
-    return { kind: 'failed', error, isHostDown: false, ...(retryAfterMs !== undefined && { retryAfterMs }) }
+    return { kind: 'failed', error, isHostDown: false, retryAfterMs }
   }
   if (status >= 300 && status < 400) return { kind: 'refused', error: `${error}: redirects are not followed` }
   return { kind: 'refused', error }
 }
 
-/** Seconds, or a date. */
+/** The header holds seconds or a date. */
 function toDelayMs(header: unknown, now: number): number | undefined {
   if (typeof header !== 'string') return undefined
   if (/^\d{1,9}$/.test(header)) return Number(header) * 1000
@@ -183,12 +184,12 @@ function toDelayMs(header: unknown, now: number): number | undefined {
 
 async function* readAgain(open: () => Promise<AsyncIterable<Uint8Array> | undefined>): AsyncGenerator<Uint8Array> {
   const stream = await open()
-  if (stream === undefined) throw new Error('the task went away while its result was sent')
+  if (stream === undefined) throw new Error('the task was deleted while its result was sent')
   yield* stream
 }
 
-/** NVIDIA's trainer answers 200 with `{"ok": false}` to a result that it does not take. */
-const NOT_TAKEN: Delivery = { kind: 'failed', error: 'answered with 200 and {"ok": false}', isHostDown: false }
+/** NVIDIA's trainer responds with 200 and `{"ok": false}` to a result that it does not accept. */
+const NOT_ACCEPTED: Delivery = { kind: 'failed', error: 'responded with 200 and {"ok": false}', isHostDown: false }
 
 function isRefusal(text: string): boolean {
   try {
@@ -199,22 +200,22 @@ function isRefusal(text: string): boolean {
   }
 }
 
-/** The beginning of the answer. Read to its end, if that takes little, so that the connection can be used again. */
+/** Reads the start of the response; to its end if it is short, so that the connection can be reused. */
 async function readSome(
   body: AsyncIterable<Uint8Array> & { destroy(): unknown; on(event: 'error', call: () => void): unknown },
 ): Promise<string> {
   const chunks: Uint8Array[] = []
   body.on('error', () => {})
-  const late = setTimeout(() => body.destroy(), ANSWER_TIMEOUT_MS)
+  const late = setTimeout(() => body.destroy(), RESPONSE_TIMEOUT_MS)
   try {
     let bytes = 0
     for await (const chunk of body) {
       bytes += chunk.length
-      if (bytes > MOST_ANSWER_BYTES) break
+      if (bytes > MAX_RESPONSE_BYTES) break
       chunks.push(chunk)
     }
   } catch {
-    // Cut, or longer or shorter than it said.
+    // The response was cut, or its length did not match the header.
   } finally {
     clearTimeout(late)
   }
@@ -224,6 +225,6 @@ async function readSome(
 function describe(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   const { code } = error as { code?: unknown }
-  const what = error.name === 'TimeoutError' ? 'it took too long' : error.message
+  const what = error.name === 'TimeoutError' ? 'time limit exceeded' : error.message
   return typeof code === 'string' && !what.includes(code) ? `${what} (${code})` : what
 }

@@ -1,7 +1,7 @@
-import type { DueCallback } from '../../store/dispatch/commands/callbacks.ts'
-import { backoffMs, LONGEST_DELAY_MS } from './retry.ts'
+import type { DueCallback } from '../../store/dispatch/port.ts'
+import { backoffMs, MAX_DELAY_MS } from './retry.ts'
 
-/** In a row; one may be a single lost connection. */
+/** Consecutive failures; a single one may be a lost connection. */
 const FAILURES_TO_BE_DOWN = 3
 const WAITING_PER_SLOT = 4
 const BUSY_DELAY_MS = 5000
@@ -13,12 +13,12 @@ interface Host {
   downUntil: number
 }
 
-/** What to do with a callback that is due. */
-export type Placement = { kind: 'start' } | { kind: 'wait' } | { kind: 'postpone'; untilMs: number }
+/** `wait`: queued until a request to the host ends. */
+export type Admission = { kind: 'start' } | { kind: 'wait' } | { kind: 'postpone'; untilMs: number }
 
 /**
- * So many calls at a time to each host, and none to one that is down. Whoever is dead or slow holds up nobody else: what
- * does not fit goes back to the table, to a later time.
+ * Limits concurrent requests per host, and sends none to a host that is down. A slow or dead host does not delay other hosts:
+ * callbacks beyond its queue are postponed in the table.
  */
 export class HostQueue {
   readonly #hosts = new Map<string, Host>()
@@ -30,10 +30,10 @@ export class HostQueue {
     this.#random = random
   }
 
-  place(due: DueCallback, now: number): Placement {
+  admit(due: DueCallback, now: number): Admission {
     const host = this.#hostOf(due)
-    // Further off than that it was never put: the clock has been set back since.
-    const isDown = host.downUntil > now && host.downUntil <= now + LONGEST_DELAY_MS
+    // A later time than the maximum delay means that the clock was set back.
+    const isDown = host.downUntil > now && host.downUntil <= now + MAX_DELAY_MS
     if (isDown) return { kind: 'postpone', untilMs: host.downUntil + this.#random() * BUSY_DELAY_MS }
     if (host.running < this.#perHost) {
       host.running += 1
@@ -46,7 +46,7 @@ export class HostQueue {
     return { kind: 'wait' }
   }
 
-  /** One has ended; gives the next to the same host, which has taken its place. */
+  /** Ends a request; returns the next callback for the same host, which is then running. */
   end(due: DueCallback, isHostDown: boolean, now: number): DueCallback | undefined {
     const host = this.#hostOf(due)
     host.failures = isHostDown ? host.failures + 1 : 0
@@ -54,11 +54,11 @@ export class HostQueue {
     const next = host.waiting.shift()
     if (next === undefined) host.running -= 1
     if (host.running === 0 && host.failures === 0) this.#hosts.delete(keyOf(due))
-    this.#forgetOld(now)
+    this.#removeStale(now)
     return next
   }
 
-  /** Those that wait, which are then no longer here. */
+  /** Removes and returns all waiting callbacks. */
   clear(): DueCallback[] {
     return [...this.#hosts.values()].flatMap((host) => host.waiting.splice(0))
   }
@@ -70,7 +70,7 @@ export class HostQueue {
     return host
   }
 
-  #forgetOld(now: number): void {
+  #removeStale(now: number): void {
     if (this.#hosts.size < 1000) return
     for (const [key, { running, downUntil }] of this.#hosts) {
       if (running === 0 && downUntil <= now) this.#hosts.delete(key)

@@ -27,17 +27,17 @@ describe('with tokens', () => {
   const access = createAccess({ tokens }, '0.0.0.0')
   const submit: Route = routes.submitTask
 
-  test('a bearer token says who asks', () => {
+  test('a bearer token identifies the caller', () => {
     expect(access.authorize(ask({ authorization: `Bearer ${trainer.token}` }), submit)).toEqual({
       name: 'lab',
       scopes: ['trainer'],
     })
   })
 
-  test('NVIDIA Polar’s header is taken as well, and the scheme in any case', () => {
+  test('NVIDIA Polar’s header is accepted too, and the scheme is case-insensitive', () => {
     expect(access.authorize(ask({ 'x-polar-control-token': trainer.token }), submit).name).toBe('lab')
     expect(access.authorize(ask({ authorization: `bearer  ${trainer.token}` }), submit).name).toBe('lab')
-    // Something on the way may use the other header for itself.
+    // A proxy may use the other header.
     const both = { authorization: 'Basic dXNlcjpwYXNz', 'x-polar-control-token': trainer.token }
     expect(access.authorize(ask(both), submit).name).toBe('lab')
   })
@@ -46,7 +46,7 @@ describe('with tokens', () => {
     ['as password', `x:${trainer.token}`],
     ['as user', `${trainer.token}:`],
     ['alone', trainer.token],
-  ])('a token in the URL of the server comes as Basic credentials and is taken %s', (_, credentials) => {
+  ])('a token in the URL of the server arrives as Basic credentials and is accepted %s', (_, credentials) => {
     const authorization = `Basic ${Buffer.from(credentials).toString('base64')}`
     for (const route of [submit, routes.getTask, routes.cancelTask]) {
       expect(access.authorize(ask({ authorization }), route).name).toBe('lab')
@@ -68,19 +68,19 @@ describe('with tokens', () => {
     { authorization: trainer.token },
     { 'x-polar-control-token': 'wrong' },
     { cookie: trainer.token },
-  ])('%j is not let in', (headers) => {
+  ])('%j is unauthorized', (headers) => {
     const failure = failureOf(() => access.authorize(ask(headers), submit))
     expect([failure.code, failure.status]).toEqual(['request.unauthorized', 401])
     expect(failure.message).not.toContain('trainer-token')
   })
 
-  test('a token of another scope is told which one is needed', () => {
+  test('a token of another scope is refused with the required scope', () => {
     const failure = failureOf(() => access.authorize(ask({ authorization: `Bearer ${node.token}` }), submit))
     expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
     expect(failure.message).toMatch(/scope trainer; "nodes" has node/)
   })
 
-  test('a token opens exactly the routes that name its scope', () => {
+  test('a token allows exactly the routes that list its scope', () => {
     for (const route of Object.values(routes) as Route[]) {
       for (const { token, scopes } of tokens) {
         const isAllowed = route.scopes.length === 0 || route.scopes.some((scope) => scopes.includes(scope))
@@ -91,7 +91,7 @@ describe('with tokens', () => {
     }
   })
 
-  test('a route that asks for nothing is open also to a wrong token', () => {
+  test('a route without scopes accepts a wrong token', () => {
     const open: Route = { ...submit, scopes: [] }
     expect(access.authorize(ask({}), open).scopes).toEqual([])
     expect(access.authorize(ask({ authorization: 'Bearer nonsense' }), open).scopes).toEqual([])
@@ -103,13 +103,13 @@ describe('with tokens', () => {
       expect(failureOf(() => access.authorize(ask(headers), route)).code).toBe('request.forbidden')
   })
 
-  test('where a page comes from does not matter to whoever has a token', () => {
+  test('with a token the origin of a request does not matter', () => {
     const headers = { authorization: `Bearer ${trainer.token}`, origin: 'https://lab.example', host: 'polar.example' }
     expect(access.authorize(ask(headers), submit).name).toBe('lab')
   })
 })
 
-describe('a token of some nodes', () => {
+describe('a token with a list of nodes', () => {
   const rack = {
     name: 'rack',
     token: 'rack-token-0123456789-abc',
@@ -128,29 +128,29 @@ describe('a token of some nodes', () => {
   const lease: Route = routes.leaseSessions
   const drain: Route = routes.drainNode
 
-  test('speaks for these', () => {
+  test('may act for these nodes', () => {
     for (const id of ['gpu-1', 'gpu-', 'solo']) access.authorizeNode(as(rack, lease), lease, id)
   })
 
   test.each(['cpu-1', 'solo-2', 'xgpu-1', '', undefined])('and for no other: %s', (id) => {
     const failure = failureOf(() => access.authorizeNode(as(rack, lease), lease, id))
     expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
-    expect(failure.message).toMatch(/^The token "rack" speaks for the nodes gpu-\*, solo only.*use a name that fits/)
+    expect(failure.message).toMatch(/^The token "rack" is only for the nodes gpu-\*, solo,.*use a node id that matches/)
   })
 
-  test('one that names none speaks for all', () => {
+  test('a token without a list may act for all nodes', () => {
     access.authorizeNode(as(node, lease), lease, 'anything')
     expect(maySeeNode(as(node, lease), 'anything')).toBe(true)
   })
 
-  test('what a trainer may do with any node, it may as a trainer', () => {
+  test('the scope trainer is not limited by the list of nodes', () => {
     access.authorizeNode(as(trainer, drain), drain, 'b')
     access.authorizeNode(as(both, drain), drain, 'b')
     expect(failureOf(() => access.authorizeNode(as(both, lease), lease, 'b')).code).toBe('request.forbidden')
     expect([maySeeNode(as(both, lease), 'b'), maySeeNode(as(rack, lease), 'b')]).toEqual([true, false])
   })
 
-  test('every route says where it names the node it speaks for', () => {
+  test('every node route declares where its node id is', () => {
     const found = (Object.entries(routes) as [string, Route][]).flatMap(([name, { body, nodeField }]) => {
       if (body?.kind !== 'json') return []
       const fields = nodeFieldsOf(z.toJSONSchema(body.schema, { io: 'input', unrepresentable: 'any' }))
@@ -164,7 +164,7 @@ describe('a token of some nodes', () => {
   })
 })
 
-/** Of objects in objects; what is in lists of them speaks for nobody. */
+/** Searches nested objects; node ids in lists do not act for a node. */
 function nodeFieldsOf(schema: z.core.JSONSchema.BaseSchema, at = ''): string[] {
   return Object.entries(schema.properties ?? {}).flatMap(([name, of]) => [
     ...(/^node_?id$/i.test(name) ? [`${at}${name}`] : []),
@@ -183,12 +183,12 @@ describe('an open server', () => {
     { host: '127.1.2.3' },
     { host: 'localhost:8080', origin: 'http://localhost:8080', 'sec-fetch-site': 'same-origin' },
     { host: 'localhost:8080', 'sec-fetch-site': 'none' },
-  ])('lets programs of this machine and its own pages do all: %j', (headers) => {
+  ])('accepts programs of this machine and its own pages: %j', (headers) => {
     expect(access.authorize(ask(headers), route).scopes).toEqual(['trainer', 'node', 'read'])
   })
 
   test.each<Record<string, string>>([
-    // A name that an attacker had resolve to this machine.
+    // DNS rebinding: an attacker's name that resolves to this machine.
     { host: 'evil.example:8080' },
     { host: '127.0.0.1.evil.example' },
     { host: 'localhost.evil.example:8080' },
@@ -196,7 +196,7 @@ describe('an open server', () => {
     { host: 'localhost@evil.example' },
     { host: '[::1]x:8080' },
     { host: '' },
-    // A page that asks this machine by its right name.
+    // A web page that uses the correct host name.
     { host: 'localhost:8080', origin: 'https://evil.example' },
     { host: 'localhost:8080', origin: 'http://localhost:3000' },
     { host: 'localhost:8080', origin: 'null' },
@@ -204,26 +204,41 @@ describe('an open server', () => {
     { host: 'localhost:8080', 'sec-fetch-site': 'same-site' },
     // A callback or an evaluator of a task.
     { host: 'localhost:8080', 'x-polar-outbound': 'evaluator' },
-  ])('refuses what a web page or a task could send: %j', (headers) => {
+  ])('refuses requests that a web page or a task could send: %j', (headers) => {
     const failure = failureOf(() => access.authorize(ask(headers), route))
     expect([failure.code, failure.status]).toEqual(['request.forbidden', 403])
   })
 })
 
-describe('settings that make no sense', () => {
+describe('invalid settings', () => {
   const rows: [string, AccessOptions, string, RegExp][] = [
     ['a public address without tokens', { tokens: [] }, '0.0.0.0', /no tokens.*other machines/],
     ['a public address that is open', { tokens: [], isOpen: true }, '192.168.1.4', /cannot be open/],
     ['every address of IPv6', { tokens: [], isOpen: true }, '::', /cannot be open/],
-    ['loopback with neither', { tokens: [] }, '127.0.0.1', /no tokens, and nobody could use it/],
-    ['both', { tokens, isOpen: true }, '127.0.0.1', /asks for no tokens/],
+    [
+      'loopback with neither',
+      { tokens: [] },
+      '127.0.0.1',
+      /no tokens are configured, and no client could use the server/,
+    ],
+    ['both', { tokens, isOpen: true }, '127.0.0.1', /uses no tokens/],
     ['a short token', { tokens: [{ ...trainer, token: 'fifteen-letters' }] }, '127.0.0.1', /"lab" is shorter than 16/],
     ['a token with a space', { tokens: [{ ...trainer, token: 'sixteen letters!' }] }, '127.0.0.1', /cannot be sent/],
     ['a token without a scope', { tokens: [{ ...trainer, scopes: [] }] }, '127.0.0.1', /no scope/],
-    ['nodes of a trainer', { tokens: [{ ...trainer, nodes: ['a'] }] }, '127.0.0.1', /"lab" names nodes, and has not/],
-    ['no nodes at all', { tokens: [{ ...node, nodes: [] }] }, '127.0.0.1', /"nodes" may speak for no node/],
-    ['one name twice', { tokens: [trainer, { ...node, name: 'lab' }] }, '127.0.0.1', /two tokens are named "lab"/],
-    ['one token twice', { tokens: [trainer, { ...node, token: trainer.token }] }, '127.0.0.1', /the same as another/],
+    [
+      'nodes of a trainer',
+      { tokens: [{ ...trainer, nodes: ['a'] }] },
+      '127.0.0.1',
+      /"lab" lists nodes, but does not have/,
+    ],
+    ['no nodes at all', { tokens: [{ ...node, nodes: [] }] }, '127.0.0.1', /"nodes" has an empty list of nodes/],
+    ['one name twice', { tokens: [trainer, { ...node, name: 'lab' }] }, '127.0.0.1', /two tokens have the name "lab"/],
+    [
+      'one token twice',
+      { tokens: [trainer, { ...node, token: trainer.token }] },
+      '127.0.0.1',
+      /the same value as another/,
+    ],
   ]
   test.each(rows)('%s', (_, options, host, message) => {
     const failure = failureOf(() => createAccess(options, host))

@@ -5,27 +5,27 @@ import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 import { isOutbound } from '../../lib/net/outbound-header.ts'
 import { hashToken, tokenProblem, tokensOf } from '../../lib/net/request-tokens.ts'
 import { RolloutError } from '../../model/failure.ts'
-import { speaksFor } from './node-pattern.ts'
+import { mayActFor } from './node-pattern.ts'
 
 export interface AccessToken {
-  /** What logs, quotas and error messages call it. */
+  /** Shown in logs, quotas and error messages. */
   name: string
   token: string
   scopes: readonly Scope[]
-  /** Names of the nodes that it may speak for, see node-pattern.ts. Absent: all. */
+  /** Patterns of the node ids that the token may act for, see node-pattern.ts. Absent: all. */
   nodes?: readonly string[]
 }
 
 export interface AccessOptions {
   tokens: readonly AccessToken[]
-  /** Everybody may do everything: only on a loopback address. */
+  /** Every caller has all scopes: only on a loopback address. */
   isOpen?: boolean
 }
 
 export interface Caller {
   name: string
   scopes: readonly Scope[]
-  /** Absent: it may speak for any node. */
+  /** Absent: all nodes. */
   nodes?: readonly string[]
 }
 
@@ -33,20 +33,17 @@ export interface Access {
   /** Throws `request.unauthorized` or `request.forbidden`. */
   authorize(request: Request, route: Route): Caller
   /**
-   * Throws `request.forbidden` where all that lets the caller in is that it is a node, and not this one. It is the same
-   * whether there is such a node or not; undefined is a request that should name one and does not.
+   * Throws `request.forbidden` if the caller has access only by the scope `node`, and not for this node, whether the node
+   * exists or not. `nodeId` is undefined if the request should contain one and does not.
    */
   authorizeNode(caller: Caller, route: Route, nodeId: string | undefined): void
 }
 
 const ALL_SCOPES: readonly Scope[] = ['trainer', 'node', 'read']
-/** Of routes that ask for nothing. */
-const ANYBODY: Caller = { name: 'anybody', scopes: [] }
+/** Caller of routes that need no scope. */
+const ANONYMOUS: Caller = { name: 'anonymous', scopes: [] }
 
-/**
- * Who may do what. `host` is where the server listens: without tokens only this machine may reach it. Of the tokens
- * themselves nothing is kept but their hashes.
- */
+/** `host`: the address that the server listens on; without tokens it must be a loopback address. Keeps only hashes of tokens. */
 export function createAccess({ tokens, isOpen = false }: AccessOptions, host: string): Access {
   assertUsable(tokens, isOpen, host)
   if (isOpen) return { authorize: (request) => admitLocal(request, host), authorizeNode }
@@ -54,10 +51,10 @@ export function createAccess({ tokens, isOpen = false }: AccessOptions, host: st
   return {
     authorize(request, route) {
       assertInbound(request)
-      const given = tokensOf(request.headers)
-      const caller = given.map((token) => find(known, token)).find((found) => found !== undefined)
-      if (route.scopes.length === 0) return caller ?? ANYBODY
-      if (caller === undefined) throw unauthorized(given.length > 0)
+      const sent = tokensOf(request.headers)
+      const caller = sent.map((token) => findCaller(known, token)).find((found) => found !== undefined)
+      if (route.scopes.length === 0) return caller ?? ANONYMOUS
+      if (caller === undefined) throw unauthorized(sent.length > 0)
       if (route.scopes.some((scope) => caller.scopes.includes(scope))) return caller
       throw forbidden(caller, route)
     },
@@ -66,18 +63,19 @@ export function createAccess({ tokens, isOpen = false }: AccessOptions, host: st
 }
 
 function authorizeNode({ name, scopes, nodes }: Caller, route: Route, nodeId: string | undefined): void {
-  if (nodes === undefined || (nodeId !== undefined && speaksFor(nodes, nodeId))) return
+  if (nodes === undefined || (nodeId !== undefined && mayActFor(nodes, nodeId))) return
   if (route.scopes.some((scope) => scope !== 'node' && scopes.includes(scope))) return
-  const whom = nodeId === undefined ? 'not without saying for which' : `not for ${JSON.stringify(nodeId.slice(0, 128))}`
+  const problem =
+    nodeId === undefined ? 'and the request names no node' : `not for ${JSON.stringify(nodeId.slice(0, 128))}`
   const message =
-    `The token "${name}" speaks for the node${nodes.length === 1 ? '' : 's'} ${nodes.join(', ')} only, ${whom}; ` +
-    'use a name that fits, or another token.'
+    `The token "${name}" is only for the node${nodes.length === 1 ? '' : 's'} ${nodes.join(', ')}, ${problem}; ` +
+    'use a node id that matches, or another token.'
   throw new RolloutError('request.forbidden', message)
 }
 
-/** Whether it may see a node that it did not ask for by name, in a list of all. */
+/** Whether the caller may see the node in a list of all nodes. */
 export function maySeeNode({ scopes, nodes }: Caller, nodeId: string): boolean {
-  return scopes.some((scope) => scope !== 'node') || speaksFor(nodes, nodeId)
+  return scopes.some((scope) => scope !== 'node') || mayActFor(nodes, nodeId)
 }
 
 interface Known {
@@ -85,22 +83,22 @@ interface Known {
   caller: Caller
 }
 
-/** Looks at all of them, also after a match: how long it takes says nothing of which one it was, or how near. */
-function find(known: readonly Known[], token: string): Caller | undefined {
+/** Compares all tokens, also after a match, so that the time reveals nothing about the match. */
+function findCaller(known: readonly Known[], token: string): Caller | undefined {
   const hash = hashToken(token)
   let found: Caller | undefined
-  for (const one of known) if (timingSafeEqual(one.hash, hash)) found = one.caller
+  for (const entry of known) if (timingSafeEqual(entry.hash, hash)) found = entry.caller
   return found
 }
 
 function assertInbound({ headers }: Request): void {
   if (!isOutbound(headers)) return
-  throw new RolloutError('request.forbidden', 'This server answers neither callbacks nor evaluators of tasks.')
+  throw new RolloutError('request.forbidden', 'This server accepts no requests from callbacks or task evaluators.')
 }
 
-function unauthorized(isGiven: boolean): RolloutError {
-  const what = isGiven ? 'This server does not know the token it was given' : 'A token is needed, and none was given'
-  return new RolloutError('request.unauthorized', `${what}; send one as "Authorization: Bearer …".`)
+function unauthorized(hasToken: boolean): RolloutError {
+  const problem = hasToken ? 'The token is not known to this server' : 'The request has no token'
+  return new RolloutError('request.unauthorized', `${problem}; send a valid one as "Authorization: Bearer …".`)
 }
 
 function forbidden(caller: Caller, route: Route): RolloutError {
@@ -110,12 +108,12 @@ function forbidden(caller: Caller, route: Route): RolloutError {
   return new RolloutError('request.forbidden', message)
 }
 
-/** A server without tokens trusts every program on this machine, but no web page that is open there. */
+/** A server without tokens trusts every program on this machine, but no web page in a browser on it. */
 function admitLocal(request: Request, host: string): Caller {
   assertInbound(request)
   const why = whyForeign(request.headers, host)
   if (why === undefined) return { name: 'open', scopes: ALL_SCOPES }
-  const message = `This server has no tokens and answers this machine only, but ${why}; use 127.0.0.1 or localhost, or start it with tokens.`
+  const message = `This server has no tokens and accepts only requests from this machine, but ${why}; use 127.0.0.1 or localhost, or start it with tokens.`
   throw new RolloutError('request.forbidden', message)
 }
 
@@ -124,19 +122,23 @@ function assertUsable(tokens: readonly AccessToken[], isOpen: boolean, host: str
     const others = tokens.slice(0, at)
     return [
       tokenProblem(token) !== undefined && `token "${name}" ${tokenProblem(token)}`,
-      scopes.length === 0 && `token "${name}" has no scope, so it is good for nothing`,
-      nodes !== undefined && !scopes.includes('node') && `token "${name}" names nodes, and has not the scope node`,
-      nodes?.length === 0 && `token "${name}" may speak for no node; name some, or leave out the list`,
-      others.some((other) => other.name === name) && `two tokens are named "${name}"`,
-      others.some((other) => other.token === token) && `token "${name}" is the same as another`,
+      scopes.length === 0 && `token "${name}" has no scope, so it allows nothing`,
+      nodes !== undefined &&
+        !scopes.includes('node') &&
+        `token "${name}" lists nodes, but does not have the scope node`,
+      nodes?.length === 0 && `token "${name}" has an empty list of nodes; add some, or remove the list`,
+      others.some((other) => other.name === name) && `two tokens have the name "${name}"`,
+      others.some((other) => other.token === token) && `token "${name}" has the same value as another`,
     ].filter((problem) => problem !== false)
   })
   const isLocal = isLoopbackHost(host)
-  if (isOpen && tokens.length > 0) problems.push('a server that is open to everybody asks for no tokens; leave out one')
-  if (isOpen && !isLocal) problems.push(`${host} can be reached from other machines, so the server cannot be open`)
+  if (isOpen && tokens.length > 0) problems.push('an open server uses no tokens; remove the tokens or isOpen')
+  if (isOpen && !isLocal) problems.push(`${host} is reachable from other machines, so the server cannot be open`)
   if (!isOpen && tokens.length === 0) {
-    const why = isLocal ? 'nobody could use it' : `${host} can be reached from other machines`
-    problems.push(`there are no tokens, and ${why}; configure some${isLocal ? ', or open it to this machine' : ''}`)
+    const why = isLocal ? 'no client could use the server' : `${host} is reachable from other machines`
+    problems.push(
+      `no tokens are configured, and ${why}; configure some${isLocal ? ', or open the server to this machine' : ''}`,
+    )
   }
   if (problems.length > 0) throw new RolloutError('config.invalid', `Access to the server: ${problems.join('; ')}.`)
 }

@@ -6,24 +6,24 @@ interface Exchange {
   incoming: IncomingMessage
   outgoing: ServerResponse
   socket: Socket
-  /** At the last look. */
+  /** Counters at the last check. */
   bytesRead: number
   bytesWritten: number
-  /** Milliseconds, in a row, in which the body came too slowly, and in which the reader took nothing. */
+  /** Consecutive milliseconds in which the request body arrived too slowly, and in which the client read nothing. */
   slowMs: number
   stalledMs: number
 }
 
 /**
- * Who is connected, and whether they do anything. Node's own limits are on the time of a whole request, which a large
- * upload over a slow line would exceed and a sender of one byte a second could use up; here it is the speed that counts.
+ * Open connections and their transfer rates. Node.js limits the time of a whole request, which a large upload over a slow
+ * network would exceed and a client that sends one byte per second could use up; this class limits the rate instead.
  */
 export class Connections {
   readonly #limits: ListenLimits
-  /** Those without a request, longest first. */
+  /** Connections without a request, longest idle first. */
   readonly #idle = new Set<Socket>()
   readonly #exchanges = new Set<Exchange>()
-  /** Requests may come one behind the other without waiting for answers. */
+  /** Number of open requests; more than one with HTTP pipelining. */
   readonly #busy = new Map<Socket, number>()
   readonly #endless = new WeakSet<ServerResponse>()
   #count = 0
@@ -33,22 +33,22 @@ export class Connections {
     this.#limits = limits
   }
 
-  /** `event`: when a connection is ready to be used. */
+  /** `event`: emitted when a connection is ready. */
   watch(server: Server, event: 'connection' | 'secureConnection'): void {
     server.on(event, (socket: Socket) => this.#admit(socket))
     server.on('request', (incoming, outgoing) => this.#follow(incoming, outgoing))
   }
 
-  /** Those that asked for nothing make room for new ones; those that are at work do not. */
+  /** At the limit, closes the connection that was idle longest; without an idle one, the new connection. */
   #admit(socket: Socket): void {
     if (this.#count >= this.#limits.maxConnections) {
-      const [longest] = this.#idle
-      if (longest === undefined) {
+      const [longestIdle] = this.#idle
+      if (longestIdle === undefined) {
         socket.destroy()
         return
       }
-      this.#idle.delete(longest)
-      longest.destroy()
+      this.#idle.delete(longestIdle)
+      longestIdle.destroy()
     }
     this.#count += 1
     this.#idle.add(socket)
@@ -79,10 +79,10 @@ export class Connections {
     })
   }
 
-  /** To be called every so many milliseconds. */
+  /** Must be called every `everyMs` milliseconds. */
   check(everyMs: number): void {
     for (const exchange of this.#exchanges) {
-      if (this.#isSlow(exchange, everyMs)) refuse(exchange)
+      if (this.#isSlow(exchange, everyMs)) reject(exchange)
       else if (this.#isStalled(exchange, everyMs)) exchange.socket.destroy()
     }
   }
@@ -91,7 +91,7 @@ export class Connections {
     const { incoming, socket } = exchange
     const received = socket.bytesRead - exchange.bytesRead
     exchange.bytesRead = socket.bytesRead
-    // Bytes that lie here unread mean that the server is the slow one.
+    // Unread bytes in the buffer mean that the server is slow, not the client.
     const isAwaited = !incoming.complete && incoming.readableLength === 0
     const isTooFew = received < (this.#limits.minBytesPerSecond * everyMs) / 1000
     exchange.slowMs = isAwaited && isTooFew ? exchange.slowMs + everyMs : 0
@@ -100,18 +100,18 @@ export class Connections {
 
   #isStalled(exchange: Exchange, everyMs: number): boolean {
     const { socket } = exchange
-    const isTaking = socket.bytesWritten !== exchange.bytesWritten || socket.writableLength === 0
+    const isReading = socket.bytesWritten !== exchange.bytesWritten || socket.writableLength === 0
     exchange.bytesWritten = socket.bytesWritten
-    exchange.stalledMs = isTaking ? 0 : exchange.stalledMs + everyMs
+    exchange.stalledMs = isReading ? 0 : exchange.stalledMs + everyMs
     return exchange.stalledMs >= this.#limits.stalledReaderMs
   }
 
-  /** An answer that never ends by itself; it is ended when the server closes. */
+  /** Marks a response that does not end by itself; it is ended when the server closes. */
   markEndless(outgoing: ServerResponse): void {
     this.#endless.add(outgoing)
   }
 
-  /** Closes those that ask for nothing; from now on each answer is the last on its connection. */
+  /** Closes idle connections; from now on each response closes its connection. */
   endSoon(): void {
     this.#isClosing = true
     for (const socket of this.#idle) socket.destroy()
@@ -122,12 +122,12 @@ export class Connections {
   }
 }
 
-function refuse({ outgoing, socket }: Exchange): void {
+function reject({ outgoing, socket }: Exchange): void {
   if (outgoing.headersSent || !socket.writable) {
     socket.destroy()
     return
   }
   socket.end('HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n')
-  // An end is only an end when the other side agrees.
+  // Does not wait for the client to close its side.
   socket.destroySoon()
 }

@@ -5,7 +5,7 @@ import { createApp } from '../app.ts'
 import type { ServerDeps } from '../deps.ts'
 
 function appWhoseDatabaseThrows(error: Error) {
-  const db = new Proxy(
+  const dispatch = new Proxy(
     {},
     {
       get() {
@@ -13,11 +13,11 @@ function appWhoseDatabaseThrows(error: Error) {
       },
     },
   )
-  const deps = { database: { db }, clock: { now: () => 0 }, monotonic: () => 0, logger: pino({ level: 'silent' }) }
+  const deps = { dispatch, clock: { now: () => 0 }, monotonic: () => 0, logger: pino({ level: 'silent' }) }
   return createApp(deps as unknown as ServerDeps, { access: createAccess({ tokens: [], isOpen: true }, '127.0.0.1') })
 }
 
-test('a full disk of the database is a 503 that says when to come back', async () => {
+test('a full disk of the database returns 503 with retry-after', async () => {
   const error = Object.assign(new Error('could not extend file "base/5/16434": No space left on device'), {
     code: '53100',
   })
@@ -29,7 +29,7 @@ test('a full disk of the database is a 503 that says when to come back', async (
   expect(body.error.message).not.toContain('base/5')
 })
 
-test('any other error of the database is a defect', async () => {
+test('any other error of the database returns 500', async () => {
   const error = Object.assign(new Error('relation "tasks" does not exist'), { code: '42P01' })
   const answer = await appWhoseDatabaseThrows(error).request('/tasks', { headers: { host: '127.0.0.1:8080' } })
   expect(answer.status).toBe(500)

@@ -20,7 +20,7 @@ afterEach(async () => {
   listener = undefined
 })
 
-/** What a request met on the server: `gate` is opened by the test. */
+/** State of a request on the server; the test opens `gate`. */
 function makeApp() {
   const gate = Promise.withResolvers<void>()
   const arrived = Promise.withResolvers<void>()
@@ -79,7 +79,7 @@ async function expectAnswers(url: string): Promise<void> {
   expect(await response.text()).toBe('here')
 }
 
-/** All that comes until the other side closes. */
+/** Reads until the server closes the connection. */
 async function readToEnd(socket: Socket): Promise<string> {
   let text = ''
   socket.on('data', (chunk) => void (text += chunk.toString()))
@@ -87,20 +87,20 @@ async function readToEnd(socket: Socket): Promise<string> {
   return text
 }
 
-test('an app is served, and can cut the connection under its answer', async () => {
+test('listen() serves the app, which can close the connection during a response', async () => {
   const { url } = await open()
   await expectAnswers(url)
   expect(await (await fetch(`${url}/bindings`)).text()).toBe('function')
   expect(url).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/)
 })
 
-test('an address that stands for all of them is shown as one that can be called', async () => {
+test('the unspecified address is shown as a loopback URL', async () => {
   listener = await listen(makeApp().app, { host: '0.0.0.0', port: 0 })
   expect(listener.url).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/)
   await expectAnswers(listener.url)
 })
 
-test('a port that is taken, or an address that is not ours, is a mistake in the settings', async () => {
+test('a port in use or a foreign address throws config.invalid', async () => {
   const other = createServer().listen(0, '127.0.0.1')
   await once(other, 'listening')
   const { port } = other.address() as { port: number }
@@ -114,11 +114,11 @@ test('a port that is taken, or an address that is not ours, is a mistake in the 
   await new Promise((closed) => other.close(closed))
 })
 
-describe('a client that is slow on purpose', () => {
+describe('a deliberately slow client', () => {
   /** Bytes that arrive after the server closed reset the connection; the kernel then discards an answer not yet read. */
   const CLOSED = /^(?:HTTP\/1\.1 408 |$)/
 
-  test('with half of its headers is closed, and so is one that says nothing', async () => {
+  test('with incomplete headers is closed, and so is one that sends nothing', async () => {
     const { url, port } = await open({ headersTimeoutMs: 300 })
     const half = dial(port)
     half.write('GET / HTTP/1.1\r\nhost: x\r\nx-slow: ')
@@ -129,7 +129,7 @@ describe('a client that is slow on purpose', () => {
     await expectAnswers(url)
   })
 
-  test('with a header a moment, for ever, is closed', async () => {
+  test('that keeps sending headers is closed', async () => {
     const { port } = await open({ headersTimeoutMs: 400 })
     const socket = dial(port)
     socket.write('GET / HTTP/1.1\r\n')
@@ -138,7 +138,7 @@ describe('a client that is slow on purpose', () => {
     clearInterval(drip)
   })
 
-  test('with a byte of its body a moment is closed, while others are answered', async () => {
+  test('that sends its body byte by byte is closed, while others are served', async () => {
     const { url, port } = await open({ rateWindowMs: 600, minBytesPerSecond: 1024 })
     const socket = dial(port)
     socket.write('PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n')
@@ -150,7 +150,7 @@ describe('a client that is slow on purpose', () => {
     await expectAnswers(url)
   })
 
-  test('that reads nothing of its answer is closed', async () => {
+  test('that does not read its response is closed', async () => {
     const { url, port, aborted } = await open({ rateWindowMs: 300, stalledReaderMs: 600 })
     const socket = dial(port)
     socket.write('GET /flood HTTP/1.1\r\nhost: x\r\n\r\n')
@@ -160,7 +160,7 @@ describe('a client that is slow on purpose', () => {
   })
 })
 
-test('a large body that comes slowly but steadily may take longer than any of the limits', async () => {
+test('a large body that arrives slowly but steadily may exceed all time limits', async () => {
   const { port } = await open({ headersTimeoutMs: 200, rateWindowMs: 200, minBytesPerSecond: 1000 })
   const socket = dial(port)
   const parts = 20
@@ -172,7 +172,7 @@ test('a large body that comes slowly but steadily may take longer than any of th
   expect(await readToEnd(socket)).toMatch(/20000$/)
 })
 
-test('a body that waits because the server does not read it yet is not the client’s fault', async () => {
+test('a body that the server does not read yet does not count as slow', async () => {
   const { url, gate, arrived } = await open({ rateWindowMs: 150, minBytesPerSecond: 2 ** 20 })
   const sent = fetch(`${url}/lazy`, { method: 'PUT', body: new Uint8Array(8 * 2 ** 20) })
   await arrived
@@ -181,7 +181,7 @@ test('a body that waits because the server does not read it yet is not the clien
   expect(await (await sent).text()).toBe(String(8 * 2 ** 20))
 })
 
-test('headers longer than they may be are refused', async () => {
+test('too large headers are refused', async () => {
   const { url, port } = await open({ maxHeaderBytes: 8192 })
   const socket = dial(port)
   socket.write(`GET / HTTP/1.1\r\nhost: x\r\nx-much: ${'x'.repeat(20_000)}\r\n\r\n`)
@@ -192,7 +192,7 @@ test('headers longer than they may be are refused', async () => {
   await expectAnswers(url)
 })
 
-test('what is not HTTP is refused', async () => {
+test('input that is not HTTP is refused', async () => {
   const { url, port } = await open()
   for (const text of [
     '\0\0\0\0\r\n\r\n',
@@ -206,7 +206,7 @@ test('what is not HTTP is refused', async () => {
   await expectAnswers(url)
 })
 
-test('thousands of connections that ask for nothing keep nobody out', async () => {
+test('thousands of idle connections do not block new ones', async () => {
   const { url, port, arrived, gate } = await open({ maxConnections: 200 })
   const atWork = fetch(`${url}/wait`)
   await arrived
@@ -220,12 +220,12 @@ test('thousands of connections that ask for nothing keep nobody out', async () =
   for (let i = 0; i < 20; i++) await expectAnswers(url)
   const left = (): number => idle.filter((socket) => !socket.closed).length
   await expect.poll(left, { timeout: 30_000 }).toBeLessThanOrEqual(200)
-  // The one that was at work was not closed for it.
+  // The busy connection was not closed.
   gate.resolve()
   expect(await (await atWork).text()).toBe('done')
 })
 
-test('when all connections are at work a further one is closed at once, and the others go on', async () => {
+test('when all connections are busy a new one is closed, and the others continue', async () => {
   const { url, port, gate, waiting } = await open({ maxConnections: 3 })
   const calls = Array.from({ length: 3 }, () => fetch(`${url}/wait`))
   await expect.poll(() => waiting.count, { timeout: 10_000 }).toBe(3)
@@ -236,7 +236,7 @@ test('when all connections are at work a further one is closed at once, and the 
 })
 
 describe('close()', () => {
-  test('lets an answer under way end, and takes nothing new', async () => {
+  test('finishes open responses and accepts no new connections', async () => {
     const { url, gate, arrived } = await open()
     const call = fetch(`${url}/wait`)
     await arrived
@@ -256,7 +256,7 @@ describe('close()', () => {
     await closed
   })
 
-  test('ends streams of events properly, at once', async () => {
+  test('ends event streams properly, at once', async () => {
     const { url, arrived, aborted } = await open({ graceMs: 60_000 })
     const response = await fetch(`${url}/events`)
     await arrived
@@ -265,7 +265,7 @@ describe('close()', () => {
     await aborted
   })
 
-  test('cuts what does not end within its time', async () => {
+  test('closes connections that do not end within the grace time', async () => {
     const { url, arrived, gate } = await open({ graceMs: 100 })
     const call = fetch(`${url}/wait`).then(
       () => 'answered',
@@ -277,7 +277,7 @@ describe('close()', () => {
     gate.resolve()
   })
 
-  test('does not wait for connections that ask for nothing, or ask by halves', async () => {
+  test('does not wait for idle connections or incomplete requests', async () => {
     const { url, port } = await open({ graceMs: 60_000 })
     dial(port)
     dial(port).write('GET / HT')
@@ -311,7 +311,7 @@ describe('TLS', () => {
     return { ...made, url: listener.url, port: Number(new URL(listener.url).port) }
   }
 
-  /** By whoever has the certificate and checks it. */
+  /** Request of a client that verifies the certificate. */
   async function get(url: string): Promise<string> {
     const { readFileSync } = await import('node:fs')
     const agent = new Agent({ ca: readFileSync(files.certFile) })
@@ -320,7 +320,7 @@ describe('TLS', () => {
     return Buffer.concat(await Array.fromAsync(response)).toString()
   }
 
-  test('an app is served to those who check the certificate', async () => {
+  test('clients that verify the certificate are served', async () => {
     const { url } = await openTls()
     expect(url).toMatch(/^https:/)
     expect(await get(url)).toBe('here')
@@ -344,7 +344,7 @@ describe('TLS', () => {
     current.destroy()
   })
 
-  test('handshakes that never end, and plain HTTP, are closed', async () => {
+  test('unfinished handshakes and plain HTTP are closed', async () => {
     const { url, port } = await openTls({ headersTimeoutMs: 300 })
     const silent = dial(port)
     const plain = dial(port)
@@ -354,7 +354,7 @@ describe('TLS', () => {
     expect(await get(url)).toBe('here')
   })
 
-  test('limits and close() hold behind TLS as well', async () => {
+  test('limits and close() apply with TLS too', async () => {
     const { url, port, arrived, gate } = await openTls({ maxConnections: 5, rateWindowMs: 300, graceMs: 60_000 })
     const idle = Array.from({ length: 20 }, () => {
       const socket = tlsConnect({ port, host: '127.0.0.1', rejectUnauthorized: false })
@@ -376,7 +376,7 @@ describe('TLS', () => {
     await closed
   })
 
-  test('files that cannot be used are named, with what to do', async () => {
+  test('invalid files are reported with what to do', async () => {
     const app = makeApp().app
     const start = (tls: { certFile: string; keyFile: string }) => listen(app, { host: '127.0.0.1', port: 0, tls })
     const failing = async (tls: { certFile: string; keyFile: string }, message: RegExp) => {
@@ -390,17 +390,17 @@ describe('TLS', () => {
 
     const junk = join(dir, 'junk.pem')
     await writeFile(junk, 'not a key', { mode: 0o600 })
-    await failing({ ...files, keyFile: junk }, /no certificate with its key in PEM/)
+    await failing({ ...files, keyFile: junk }, /not a certificate and its key in PEM/)
 
     const [otherCert, otherKey] = [join(dir, 'other-cert.pem'), join(dir, 'other-key.pem')]
     makeCertificate(otherCert, otherKey)
-    await failing({ certFile: files.certFile, keyFile: otherKey }, /no certificate with its key/)
+    await failing({ certFile: files.certFile, keyFile: otherKey }, /not a certificate and its key/)
 
     await chmod(otherKey, 0o644)
-    await failing({ certFile: otherCert, keyFile: otherKey }, /can be read or written by everybody.*chmod 600/)
+    await failing({ certFile: otherCert, keyFile: otherKey }, /readable or writable by every user.*chmod 600/)
     const link = join(dir, 'link.pem')
     await symlink(otherKey, link)
-    await failing({ certFile: otherCert, keyFile: link }, /everybody/)
+    await failing({ certFile: otherCert, keyFile: link }, /every user/)
     await chmod(otherKey, 0o640)
     await (await start({ certFile: otherCert, keyFile: link })).close()
 

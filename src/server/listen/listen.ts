@@ -12,39 +12,39 @@ import { loadTls } from './tls-files.ts'
 export interface TlsFiles {
   /** PEM, with the chain. */
   certFile: string
-  /** PEM; must not be readable by everybody. */
+  /** PEM; must not be readable by other users. */
   keyFile: string
 }
 
 export interface ListenOptions {
-  /** An address or name of this machine. */
+  /** Address or host name of this machine. */
   host: string
-  /** 0: any that is free. */
+  /** 0: any free port. */
   port: number
   tls?: TlsFiles
 }
 
 export interface ListenLimits {
-  /** From the connection, or from the first byte of a further request, to the end of the headers. */
+  /** Time from the connection, or from the first byte of a further request, to the end of the headers. */
   headersTimeoutMs: number
-  /** How long a connection without a request is kept. */
+  /** How long an idle connection is kept open. */
   keepAliveMs: number
-  /** A body that comes more slowly than this, for so long and while we wait for it, is given up. */
+  /** A request is rejected if its body arrives more slowly for `rateWindowMs` while the server waits for it. */
   minBytesPerSecond: number
   rateWindowMs: number
-  /** How long a reader may take nothing of its answer. */
+  /** How long a client may read nothing of its response. */
   stalledReaderMs: number
   maxHeaderBytes: number
-  /** With more than that, those that ask for nothing are closed, the longest first. */
+  /** Beyond this number idle connections are closed, longest idle first. */
   maxConnections: number
-  /** At `close`: how long answers under way may take. */
+  /** How long open responses may take after `close`. */
   graceMs: number
 }
 
 export interface Listener {
-  /** As others on this machine reach it, without a slash at its end. */
+  /** Reachable from this machine, without a trailing slash. */
   url: string
-  /** Takes nothing new, lets answers end for a bounded time, then cuts. */
+  /** Accepts no new connections, waits `graceMs` for open responses, then closes all connections. */
   close(): Promise<void>
 }
 
@@ -54,7 +54,7 @@ interface Fetcher {
 
 const DEFAULTS: ListenLimits = {
   headersTimeoutMs: 15_000,
-  // Longer than the usual minute of a proxy, which would otherwise send into a connection that is just being closed.
+  // Longer than the usual 60 s of proxies, which would otherwise send requests into closing connections.
   keepAliveMs: 75_000,
   minBytesPerSecond: 1024,
   rateWindowMs: 15_000,
@@ -64,16 +64,16 @@ const DEFAULTS: ListenLimits = {
   graceMs: 5000,
 }
 
-/** TLS handshakes under way beyond the limit on connections, which only counts those that are through. */
-const MOST_HANDSHAKES = 1024
+/** Unfinished TLS handshakes in addition to `maxConnections`, which counts only established connections. */
+const MAX_HANDSHAKES = 1024
 
-/** After a restart all nodes come back at once; what the system does not queue of them waits for seconds. */
+/** After a restart all nodes reconnect at once; connections beyond the backlog are delayed by seconds. */
 const BACKLOG = 4096
 
-/** Serves the app over HTTP, to anybody who may be slow, hostile or gone. */
+/** Serves the app over HTTP to clients that may be slow, hostile or disconnected. */
 export async function listen(app: Fetcher, options: ListenOptions & Partial<ListenLimits>): Promise<Listener> {
-  const { host, port, tls, ...given } = options
-  const limits = { ...DEFAULTS, ...given }
+  const { host, port, tls, ...overrides } = options
+  const limits = { ...DEFAULTS, ...overrides }
   const connections = new Connections(limits)
   const listener = getRequestListener(async (request, env) => {
     const response = await app.fetch(request, env)
@@ -107,7 +107,7 @@ async function createHttpServer(
 ): Promise<Server> {
   const settings = {
     headersTimeout: limits.headersTimeoutMs,
-    // No limit on a whole request: its speed is what counts, see connections.ts.
+    // No limit on the whole request: connections.ts limits the transfer rate.
     requestTimeout: 0,
     keepAliveTimeout: limits.keepAliveMs,
     connectionsCheckingInterval: Math.max(Math.ceil(limits.headersTimeoutMs / 3), 1),
@@ -125,17 +125,17 @@ async function createHttpServer(
           },
           listener,
         )
-  server.maxConnections = limits.maxConnections + MOST_HANDSHAKES
+  server.maxConnections = limits.maxConnections + MAX_HANDSHAKES
   return server
 }
 
 function bind(server: Server, host: string, port: number): Promise<AddressInfo> {
   return new Promise((resolve, reject) => {
-    // Stays: a connection that cannot be accepted later is an error of the server too.
+    // Not removed after `listen`: the server also emits `error` when it cannot accept a connection later.
     server.on('error', (error) => {
       const hint =
         errnoOf(error) === 'EADDRINUSE'
-          ? 'another program listens there; stop it, or choose another port'
+          ? 'another program uses the port; stop it, or choose another port'
           : describeError(error)
       reject(
         new RolloutError('config.invalid', `The server cannot listen on ${host}:${port}: ${hint}.`, { cause: error }),

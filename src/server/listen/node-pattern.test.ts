@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
-import { matchesNode, speaksFor } from './node-pattern.ts'
+import { matchesNode, mayActFor } from './node-pattern.ts'
 
 test.each([
   ['gpu-1', 'gpu-1', true],
@@ -21,14 +21,14 @@ test.each([
   ['*a*b*', 'xaxbx', true],
   ['*a*b*', 'ba', false],
   ['*', 'anything', true],
-  // What means something in regular expressions means itself here.
+  // Regular expression characters are literal.
   ['gpu.1', 'gpuX1', false],
   ['gpu.1', 'gpu.1', true],
 ])('%s and %s: %s', (pattern, nodeId, expected) => {
   expect(matchesNode(pattern, nodeId)).toBe(expected)
 })
 
-test('matchesNode() agrees with a regular expression that says the same', () => {
+test('matchesNode() agrees with the equivalent regular expression', () => {
   const anyText = fc.string({ unit: fc.constantFrom('a', 'b', '*', '.'), maxLength: 8 })
   fc.assert(
     fc.property(anyText, anyText, (pattern, text) => {
@@ -40,8 +40,8 @@ test('matchesNode() agrees with a regular expression that says the same', () => 
   )
 })
 
-test('speaksFor() takes any of several patterns, and all names where there are none', () => {
-  expect(speaksFor(['a', 'b-*'], 'b-1')).toBe(true)
-  expect(speaksFor(['a', 'b-*'], 'c')).toBe(false)
-  expect(speaksFor(undefined, 'c')).toBe(true)
+test('mayActFor() matches any of several patterns, and all ids without patterns', () => {
+  expect(mayActFor(['a', 'b-*'], 'b-1')).toBe(true)
+  expect(mayActFor(['a', 'b-*'], 'c')).toBe(false)
+  expect(mayActFor(undefined, 'c')).toBe(true)
 })

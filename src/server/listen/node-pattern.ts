@@ -1,6 +1,6 @@
 /**
- * Whether a node may be called so. In a pattern `*` stands for any characters, or none; all else for itself, and nothing
- * may stand before or after. Linear in both, so that no name can make it slow.
+ * Whether the whole node id matches the pattern. `*` matches any characters, also none; all other characters match
+ * themselves. Runs in linear time, so that no node id can make it slow.
  */
 export function matchesNode(pattern: string, nodeId: string): boolean {
   const [first = '', ...rest] = pattern.split('*')
@@ -16,7 +16,7 @@ export function matchesNode(pattern: string, nodeId: string): boolean {
   return nodeId.length - last.length >= at && nodeId.endsWith(last)
 }
 
-/** Whether a token may speak for a node; one without patterns may for any. */
-export function speaksFor(patterns: readonly string[] | undefined, nodeId: string): boolean {
+/** Whether a token may act for a node; a token without patterns may act for any. */
+export function mayActFor(patterns: readonly string[] | undefined, nodeId: string): boolean {
   return patterns === undefined || patterns.some((pattern) => matchesNode(pattern, nodeId))
 }

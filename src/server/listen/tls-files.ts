@@ -10,33 +10,36 @@ export interface TlsMaterial {
   key: Buffer
 }
 
-const BY_OTHERS = 0o006
+const OTHERS_READ_WRITE = 0o006
 
-/** The certificate and its key, fit to be used; throws `config.invalid` with what to do where they are not. */
+/** Loads and validates the certificate and its key; throws `config.invalid` with what to do. */
 export async function loadTls({ certFile, keyFile }: TlsFiles): Promise<TlsMaterial> {
   const [cert, key] = await Promise.all([read(certFile, 'certificate'), read(keyFile, 'key')])
   const { mode } = await stat(keyFile)
-  if ((mode & BY_OTHERS) !== 0) {
-    throw invalid(`the key ${keyFile} can be read or written by everybody on this machine; chmod 600 it`)
+  if ((mode & OTHERS_READ_WRITE) !== 0) {
+    throw invalid(`the key ${keyFile} is readable or writable by every user of this machine; run chmod 600 on it`)
   }
   try {
     createSecureContext({ cert, key })
   } catch (error) {
-    throw invalid(`${certFile} and ${keyFile} are no certificate with its key in PEM (${describeError(error)})`, error)
+    throw invalid(
+      `${certFile} and ${keyFile} are not a certificate and its key in PEM format (${describeError(error)})`,
+      error,
+    )
   }
   const { validTo } = new X509Certificate(cert)
   if (new Date(validTo).getTime() < Date.now()) throw invalid(`the certificate ${certFile} expired on ${validTo}`)
   return { cert, key }
 }
 
-async function read(path: string, what: string): Promise<Buffer> {
+async function read(path: string, kind: string): Promise<Buffer> {
   try {
     return await readFile(path)
   } catch (error) {
-    throw invalid(`the ${what} ${path} cannot be read: ${describeError(error)}`, error)
+    throw invalid(`the ${kind} ${path} cannot be read: ${describeError(error)}`, error)
   }
 }
 
 function invalid(problem: string, cause?: unknown): RolloutError {
-  return new RolloutError('config.invalid', `TLS: ${problem}.`, cause === undefined ? {} : { cause })
+  return new RolloutError('config.invalid', `TLS: ${problem}.`, { cause })
 }

@@ -14,7 +14,7 @@ import { type Clock, systemClock } from '../../lib/async/clock.ts'
 import { randomIds } from '../../lib/random-ids.ts'
 import type { SessionOrder } from '../../model/session-order.ts'
 import { openDatabase } from '../../store/database.ts'
-import { createDispatch } from '../../store/dispatch/port.ts'
+import { Dispatch } from '../../store/dispatch/port.ts'
 
 const byTask = (id: string) => ({ params: { task_id: id } })
 const bySession = ({ sessionId }: SessionOrder) => ({ params: { session_id: sessionId } })
@@ -30,7 +30,7 @@ async function filesOf(dir: string): Promise<string[]> {
   return [...(await below('results')), ...(await below('artifacts'))]
 }
 
-/** The chores of every minute are done when told to. */
+/** A clock whose one-minute jobs run on demand. */
 function handClock(): Clock & { minute: () => void } {
   const due = new Set<() => void>()
   return {
@@ -48,7 +48,7 @@ function handClock(): Clock & { minute: () => void } {
   }
 }
 
-/** A task that is over, with a result and two artifacts for each session. */
+/** An ended task with a result and two artifacts for each session. */
 async function finishTask(
   node: TestNode,
   id: string,
@@ -86,7 +86,7 @@ describe('deleting a task', () => {
   })
   afterAll(() => at?.[Symbol.asyncDispose]())
 
-  test('takes its results and artifacts off the disk, and leaves those of others', async () => {
+  test('removes its results and artifacts from disk, and keeps those of other tasks', async () => {
     const [other] = await finishTask(node, 'other')
     const orders = await finishTask(node, 'gone', 2)
     expect(await filesOf(at.dir)).toHaveLength(9)
@@ -108,7 +108,7 @@ describe('deleting a task', () => {
     expect(at.problems).toEqual([])
   })
 
-  test('one that runs is to be cancelled first', async () => {
+  test('is refused while the task runs', async () => {
     await at.client.submitTask({ body: makeTask('running') })
     const refused = at.strict.deleteTask(byTask('running'))
     await expect(refused).rejects.toMatchObject({
@@ -119,7 +119,7 @@ describe('deleting a task', () => {
     await expect(at.strict.deleteTask(byTask('nobody-knows'))).rejects.toMatchObject(notFound)
   })
 
-  test('a repeat of the submit that comes late is refused, and so is what a node still brings', async () => {
+  test('makes a late repeat of the submit and late results fail', async () => {
     const idempotencyKey = 'the submit of late'
     const [order] = await finishTask(node, 'late', 1, {}, idempotencyKey)
     await at.client.deleteTask(byTask('late'))
@@ -140,12 +140,12 @@ describe('deleting a task', () => {
     expect(at.problems).toEqual([])
   })
 
-  test('who reads its results while it goes is cut off, and not told that this was all', async () => {
+  test('cuts a reader of its results instead of ending the stream normally', async () => {
     const orders = await finishTask(node, 'read', 3)
     const lines = at.strict.streamTaskResults(byTask('read'))
     expect((await lines.next()).value).toMatchObject({ session_id: orders[0]!.sessionId })
     await at.client.deleteTask(byTask('read'))
-    // What was sent before it went may still come; an end in good order may not, unless all came.
+    // Results sent before the deletion may arrive; the stream may end normally only if all arrived.
     const rest = Array.fromAsync(lines).then(
       (more) => more.length,
       () => 'cut off',
@@ -154,11 +154,11 @@ describe('deleting a task', () => {
     await expect(Array.fromAsync(at.strict.streamTaskResults(byTask('read')))).rejects.toMatchObject(notFound)
   })
 
-  test('files that cannot be removed are said in the log, and the task is gone all the same', async () => {
+  test('logs files that cannot be removed, and deletes the task anyway', async () => {
     const [order] = await finishTask(node, 'stuck')
     const { result_paths: paths } = await at.client.getTask({ ...byTask('stuck'), query: { results: 'reference' } })
     const path = join(at.dir, 'files', paths[0]!)
-    // A folder cannot be unlinked, whoever asks.
+    // A folder cannot be unlinked, also by root.
     await rm(path)
     await mkdir(path)
     expect(await at.client.deleteTask(byTask('stuck'))).toMatchObject({ deleted_sessions: 1 })
@@ -172,12 +172,12 @@ describe('deleting a task', () => {
 })
 
 describe('retention', () => {
-  test('old tasks go by themselves, with their files; running ones and those with a callback to come stay', async () => {
+  test('deletes old tasks with their files, but no running ones and none with a pending callback', async () => {
     const clock = handClock()
     await using at = await startTestServer({ clock, retention: { olderThanMs: 0, keepAtLeastMs: 0 } })
     const node = await TestNode.join(at.client, 'n1')
     for (let i = 0; i < 25; i += 1) await finishTask(node, `t${i}`)
-    // Nobody answers there, so it is tried again later.
+    // No server listens there, so the callback stays pending.
     await finishTask(node, 'owed', 1, { callback_url: 'http://127.0.0.1:9/' })
     await at.client.submitTask({ body: makeTask('running') })
     expect(await filesOf(at.dir)).toHaveLength(26 * 3)
@@ -191,7 +191,7 @@ describe('retention', () => {
     expect(at.problems).toEqual([])
   })
 
-  test('nothing goes unless it was asked for', async () => {
+  test('deletes nothing without settings', async () => {
     const clock = handClock()
     await using at = await startTestServer({ clock })
     const node = await TestNode.join(at.client, 'n1')
@@ -204,7 +204,7 @@ describe('retention', () => {
     expect(await filesOf(at.dir)).toHaveLength(3)
   })
 
-  test('what a crash left of a deleted task is taken away by whoever starts next', async () => {
+  test('the next server removes what a crash left of a deleted task', async () => {
     const clock = handClock()
     await using at = await startTestServer()
     const node = await TestNode.join(at.client, 'n1')
@@ -214,7 +214,7 @@ describe('retention', () => {
     {
       await using database = await openDatabase(place)
       const monotonic = () => performance.now()
-      const dispatch = createDispatch({ database, clock: systemClock, monotonic, ids: randomIds(Date.now) })
+      const dispatch = new Dispatch({ database, clock: systemClock, monotonic, ids: randomIds(Date.now) })
       expect(await dispatch.deleteTask('half')).toMatchObject({ kind: 'deleted' })
     }
     expect(await filesOf(at.dir)).toHaveLength(9)

@@ -4,8 +4,8 @@ import type { ServerDeps } from '../deps.ts'
 type DeletionDeps = Pick<ServerDeps, 'dispatch' | 'files' | 'logger'>
 
 /**
- * Takes away what deleted tasks have left, a little at a time, so that nobody else waits for it: first rows, then the files
- * they named. Whatever ends in between leaves files that no row names, which are swept; never a row without its file.
+ * Removes rows and then files of deleted tasks, in small steps, so that other statements do not wait long. A crash in between
+ * leaves files without a row, which are swept later, but never a row without its file.
  */
 export async function clearDeletedTasks(
   { dispatch, files, logger }: DeletionDeps,
@@ -25,7 +25,7 @@ export async function clearDeletedTasks(
   }
 }
 
-/** What is not to be kept any longer, and what a crash or a hurry left of earlier ones. */
+/** Deletes tasks that exceed the retention policy, after finishing interrupted deletions. */
 export async function retireTasks(
   deps: DeletionDeps,
   policy: RetentionPolicy | undefined,
@@ -40,5 +40,5 @@ export async function retireTasks(
     tasks += retired.length
     await clearDeletedTasks(deps, { signal })
   }
-  if (tasks > 0) deps.logger.info({ tasks }, 'old tasks were deleted, as server.retention says')
+  if (tasks > 0) deps.logger.info({ tasks }, 'old tasks were deleted because of server.retention')
 }

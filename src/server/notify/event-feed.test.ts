@@ -2,16 +2,16 @@ import fc from 'fast-check'
 import pino from 'pino'
 import { expect, test } from 'vitest'
 import { FakeClock } from '../../../test/support/fake-clock.ts'
-import type { EventPage, StoredEvent } from '../../store/dispatch/queries/events.ts'
+import type { EventPage, StoredEvent } from '../../store/dispatch/port.ts'
 import { EventFeed, type FeedItem } from './event-feed.ts'
 
-/** A table of events in memory. `hidden` are written, and wait for an older transaction. */
+/** An event table in memory. The last `hidden` events wait for an older transaction. */
 class Table {
   readonly events: StoredEvent[] = []
   hidden = 0
   reads = 0
   failures = 0
-  isAway = false
+  isUnavailable = false
   #txid = 10
 
   write(taskId = 't', count = 1): void {
@@ -31,7 +31,7 @@ class Table {
     this.reads += 1
     if (this.failures > 0) {
       this.failures -= 1
-      return Promise.reject(new Error('the database is away'))
+      return Promise.reject(new Error('the database is unavailable'))
     }
     const shown = this.events.slice(0, this.events.length - this.hidden)
     const rest = shown
@@ -72,8 +72,8 @@ async function setUp() {
   const table = new Table()
   const feed = await EventFeed.start({
     read: (query) => table.read(query),
-    newest: async () => {
-      if (table.isAway) throw new Error('the database is away')
+    newestCursor: async () => {
+      if (table.isUnavailable) throw new Error('the database is unavailable')
       return table.newest()
     },
     clock,
@@ -84,7 +84,7 @@ async function setUp() {
 
 const never = new AbortController().signal
 
-/** The next so many items, while time passes as it needs to. */
+/** Reads the next `count` items while the clock advances as needed. */
 async function take(clock: FakeClock, items: AsyncIterator<FeedItem, void>, count: number): Promise<FeedItem[]> {
   const taken: FeedItem[] = []
   while (taken.length < count) {
@@ -98,18 +98,18 @@ async function take(clock: FakeClock, items: AsyncIterator<FeedItem, void>, coun
 const numbers = (items: readonly FeedItem[]) =>
   items.flatMap((item) => (item.kind === 'event' ? [item.event.data['n'] as number] : []))
 
-test('a subscriber hears hello and then what happens from now on', async () => {
+test('a subscriber gets hello and then only new events', async () => {
   const { clock, table, feed } = await setUp()
   table.write()
   await clock.advance(3000)
   const items = feed.subscribe({ signal: never })
   expect(await take(clock, items, 1)).toEqual([{ kind: 'hello', cursor: '11-1' }])
   table.write()
-  feed.ring()
+  feed.notify()
   expect(numbers(await take(clock, items, 1))).toEqual([1])
 })
 
-test('hears a ping with its place after 15 s without news, also when news was of other tasks', async () => {
+test('a subscriber gets a ping with its cursor after 15 s without events of its task', async () => {
   const { clock, table, feed } = await setUp()
   const items = feed.subscribe({ taskId: 'mine', signal: never })
   await take(clock, items, 1)
@@ -120,23 +120,23 @@ test('hears a ping with its place after 15 s without news, also when news was of
   expect(await take(clock, items, 1)).toEqual([{ kind: 'ping', cursor: '11-1' }])
 })
 
-test('while nobody listens nothing is read, and whoever comes next misses nothing', async () => {
+test('without subscribers the table is not read, and later subscribers miss nothing', async () => {
   const { clock, table, feed } = await setUp()
   table.write('t', 1000)
-  feed.ring()
+  feed.notify()
   await clock.advance(60_000)
   expect(table.reads).toBe(0)
   const gone = new AbortController()
   const first = feed.subscribe({ signal: gone.signal })
   expect(await take(clock, first, 1)).toEqual([{ kind: 'hello', cursor: '11-1000' }])
   table.write()
-  feed.ring()
+  feed.notify()
   expect(numbers(await take(clock, first, 1))).toEqual([1000])
   gone.abort()
   expect(await take(clock, first, 1)).toEqual([])
   const { reads } = table
   table.write('t', 3)
-  feed.ring()
+  feed.notify()
   await clock.advance(60_000)
   expect(table.reads).toBe(reads)
   const back = feed.subscribe({ after: '12-1', signal: never })
@@ -144,50 +144,50 @@ test('while nobody listens nothing is read, and whoever comes next misses nothin
   expect(await take(clock, fresh, 1)).toEqual([{ kind: 'hello', cursor: '13-3' }])
   expect(numbers(await take(clock, back, 4))).toEqual([1001, 1002, 1003])
   table.write()
-  feed.ring()
+  feed.notify()
   expect(numbers(await take(clock, back, 1))).toEqual([1004])
   expect(numbers(await take(clock, fresh, 1))).toEqual([1004])
 })
 
-test('the first to listen while the database is away hears rather too much than too little', async () => {
+test('a first subscriber gets earlier events rather than a gap when the database is unavailable', async () => {
   const { clock, table, feed } = await setUp()
   table.write()
-  table.isAway = true
+  table.isUnavailable = true
   table.failures = 1
   const items = feed.subscribe({ signal: never })
   expect(await take(clock, items, 1)).toEqual([{ kind: 'hello', cursor: '10-0' }])
-  table.isAway = false
+  table.isUnavailable = false
   expect(numbers(await take(clock, items, 1))).toEqual([0])
 })
 
-test('an event that waits for an older transaction is heard soon after that ended, though nobody rings', async () => {
+test('an event is read soon after the older transaction has ended, without a notification', async () => {
   const { clock, table, feed } = await setUp()
   const items = feed.subscribe({ signal: never })
   await take(clock, items, 1)
   table.write()
   table.hidden = 1
-  feed.ring()
+  feed.notify()
   await clock.advance(10)
-  const heard = items.next()
+  const received = items.next()
   table.hidden = 0
   const before = clock.now()
-  await clock.run(heard)
+  await clock.run(received)
   expect(clock.now() - before).toBeLessThanOrEqual(100)
 })
 
-test('goes on by itself when the database was away, without asking all the time', async () => {
+test('the feed recovers from a failing database without reading continuously', async () => {
   const { clock, table, feed } = await setUp()
   const items = feed.subscribe({ signal: never })
   await take(clock, items, 1)
   table.failures = 5
   table.write()
-  feed.ring()
+  feed.notify()
   const { reads } = table
   expect(numbers(await take(clock, items, 1))).toEqual([0])
   expect(table.reads - reads).toBeLessThan(10)
 })
 
-test('a place of another database begins at the beginning', async () => {
+test('a cursor of another database starts at the first event', async () => {
   const { clock, table, feed } = await setUp()
   table.write('t', 3)
   await clock.advance(3000)
@@ -195,19 +195,19 @@ test('a place of another database begins at the beginning', async () => {
   expect(numbers(await take(clock, feed.subscribe({ after: 'nonsense', signal: never }), 4))).toEqual([0, 1, 2])
 })
 
-test('one who is far behind reads the table, and none is lost where it meets what was read lately', async () => {
+test('a subscriber that is far behind reads the table and misses no event at the switch to memory', async () => {
   const { clock, table, feed } = await setUp()
   const slow = feed.subscribe({ after: '10-0', signal: never })
   await take(clock, slow, 1)
   for (let i = 0; i < 12; i++) {
     table.write('t', 700)
-    feed.ring()
+    feed.notify()
     await clock.advance(1)
   }
   expect(numbers(await take(clock, slow, 8400))).toEqual(Array.from({ length: 8400 }, (_, i) => i))
 })
 
-test('ends when its signal is aborted, and when the feed is disposed', async () => {
+test('a subscription ends when its signal is aborted and when the feed is disposed', async () => {
   const { clock, feed } = await setUp()
   const gone = new AbortController()
   const items = feed.subscribe({ signal: gone.signal })
@@ -223,39 +223,39 @@ test('ends when its signal is aborted, and when the feed is disposed', async () 
   expect(clock.pending).toBe(0)
 })
 
-test('whoever comes back with the last place it heard misses nothing and hears nothing twice, wherever it was cut', async () => {
-  const step = fc.oneof(
+test('a subscriber that reconnects with its last cursor gets every event exactly once', async () => {
+  const anyStep = fc.oneof(
     fc.record({ kind: fc.constant('write'), task: fc.constantFrom('a', 'b'), count: fc.integer({ min: 1, max: 900 }) }),
     fc.record({ kind: fc.constant('hide'), count: fc.integer({ min: 0, max: 5 }) }),
     fc.record({ kind: fc.constant('read'), count: fc.integer({ min: 0, max: 1500 }) }),
     fc.constant({ kind: 'cut' }),
-    fc.constant({ kind: 'ring' }),
+    fc.constant({ kind: 'notify' }),
     fc.constant({ kind: 'wait' }),
   )
   await fc.assert(
-    fc.asyncProperty(fc.array(step, { maxLength: 40 }), fc.constantFrom(undefined, 'a'), async (steps, taskId) => {
+    fc.asyncProperty(fc.array(anyStep, { maxLength: 40 }), fc.constantFrom(undefined, 'a'), async (steps, taskId) => {
       const { clock, table, feed } = await setUp()
-      let place: string | undefined
-      const heard: number[] = []
-      const open = () => feed.subscribe({ ...(place !== undefined && { after: place }), taskId, signal: never })
+      let cursor: string | undefined
+      const received: number[] = []
+      const open = () => feed.subscribe({ after: cursor, taskId, signal: never })
       let items = open()
       const read = async (most: number, isLast: boolean): Promise<void> => {
         for (let i = 0; i < most; i++) {
           const { value } = await clock.run(items.next())
           if (value === undefined) return
-          place = value.kind === 'event' ? value.event.cursor : value.cursor
-          if (value.kind === 'event') heard.push(value.event.data['n'] as number)
-          // Nothing more for now.
+          cursor = value.kind === 'event' ? value.event.cursor : value.cursor
+          if (value.kind === 'event') received.push(value.event.data['n'] as number)
+          // No more events for now.
           else if (value.kind === 'ping' && isLast === (table.hidden === 0)) return
         }
       }
       await read(1, false)
-      for (const one of steps as { kind: string; task: string; count: number }[]) {
-        if (one.kind === 'write') table.write(one.task, one.count)
-        else if (one.kind === 'hide') table.hidden = Math.min(one.count, table.events.length)
-        else if (one.kind === 'read') await read(Math.min(one.count, table.events.length), false)
-        else if (one.kind === 'ring') feed.ring()
-        else if (one.kind === 'wait') await clock.advance(500)
+      for (const step of steps as { kind: string; task: string; count: number }[]) {
+        if (step.kind === 'write') table.write(step.task, step.count)
+        else if (step.kind === 'hide') table.hidden = Math.min(step.count, table.events.length)
+        else if (step.kind === 'read') await read(Math.min(step.count, table.events.length), false)
+        else if (step.kind === 'notify') feed.notify()
+        else if (step.kind === 'wait') await clock.advance(500)
         else {
           await items.return(undefined)
           items = open()
@@ -264,7 +264,7 @@ test('whoever comes back with the last place it heard misses nothing and hears n
       table.hidden = 0
       await read(Infinity, true)
       const expected = table.events.filter(({ data }) => taskId === undefined || data['task_id'] === taskId)
-      expect(heard).toEqual(expected.map(({ data }) => data['n']))
+      expect(received).toEqual(expected.map(({ data }) => data['n']))
       await feed[Symbol.asyncDispose]()
     }),
     { numRuns: 60 },

@@ -1,41 +1,41 @@
 import { expect, test } from 'vitest'
 import { FakeClock } from '../../../test/support/fake-clock.ts'
-import type { LeaseAnswer, LeasedOrder, LeaseRoom, NodeStanding } from '../../store/dispatch/port.ts'
-import { type DeskRoom, LeaseDesk } from './lease-queue.ts'
+import type { LeaseResponse, LeasedOrder, LeaseRequest, NodeMembership } from '../../store/dispatch/port.ts'
+import { LeaseQueue, type QueuedLeaseRequest } from './lease-queue.ts'
 
-/** A queue in memory, and a desk before it. */
+/** A LeaseQueue over sessions in memory. */
 function setUp() {
   const clock = new FakeClock()
   const queue: string[] = []
-  const asked: string[] = []
-  const rooms: LeaseRoom[] = []
-  let standing: NodeStanding = 'member'
+  const requested: string[] = []
+  const requests: LeaseRequest[] = []
+  let membership: NodeMembership = 'member'
   let gate: Promise<void> = Promise.resolve()
-  const desk = new LeaseDesk({
+  const leaseQueue = new LeaseQueue({
     clock,
     monotonic: () => clock.now(),
-    longestSilenceMs: 20_000,
-    async lease(nodeId, room): Promise<LeaseAnswer> {
-      asked.push(nodeId)
-      rooms.push(structuredClone(room))
+    maxSilenceMs: 20_000,
+    async lease(nodeId, request): Promise<LeaseResponse> {
+      requested.push(nodeId)
+      requests.push(structuredClone(request))
       await gate
-      const orders = queue.splice(0, room.freeSlots).map((id) => ({ order: { sessionId: id } }) as LeasedOrder)
-      return { orders, node: standing }
+      const orders = queue.splice(0, request.freeSlots).map((id) => ({ order: { sessionId: id } }) as LeasedOrder)
+      return { orders, node: membership }
     },
   })
   const never = new AbortController().signal
-  const take = (nodeId: string, more: Partial<DeskRoom> = {}, waitMs = 30_000, signal = never) =>
-    desk.take(nodeId, { freeSlots: 1, labels: ['a'], ...more }, waitMs, signal)
-  const ids = ({ orders }: LeaseAnswer) => orders.map(({ order }) => order.sessionId)
+  const lease = (nodeId: string, more: Partial<QueuedLeaseRequest> = {}, waitMs = 30_000, signal = never) =>
+    leaseQueue.lease(nodeId, { freeSlots: 1, labels: ['a'], ...more }, waitMs, signal)
+  const ids = ({ orders }: LeaseResponse) => orders.map(({ order }) => order.sessionId)
   return {
     clock,
     queue,
-    asked,
-    rooms,
-    desk,
-    take,
+    requested,
+    requests,
+    leaseQueue,
+    lease,
     ids,
-    setStanding: (value: NodeStanding) => void (standing = value),
+    setMembership: (value: NodeMembership) => void (membership = value),
     hold() {
       const { promise, resolve } = Promise.withResolvers<void>()
       gate = promise
@@ -44,62 +44,62 @@ function setUp() {
   }
 }
 
-test('a node that waits is given work as soon as there is some', async () => {
-  const { clock, queue, desk, take, ids } = setUp()
-  const waiting = take('n1')
+test('a waiting node gets a session as soon as one is queued', async () => {
+  const { clock, queue, leaseQueue, lease, ids } = setUp()
+  const waiting = lease('n1')
   await clock.advance(1000)
-  expect(desk.waiting).toBe(1)
+  expect(leaseQueue.waiting).toBe(1)
   queue.push('s1')
-  desk.ring()
+  leaseQueue.notify()
   expect(ids(await waiting)).toEqual(['s1'])
-  expect(desk.waiting).toBe(0)
+  expect(leaseQueue.waiting).toBe(0)
   expect(clock.pending).toBe(0)
 })
 
-test('nothing comes once the time is over, and nothing is waited for without one', async () => {
-  const { clock, take, ids, desk } = setUp()
-  expect(ids(await take('n1', {}, 0))).toEqual([])
-  expect(ids(await clock.run(take('n1', {}, 5000)))).toEqual([])
-  expect(desk.waiting).toBe(0)
+test('the response is empty after the wait, and immediate without a wait', async () => {
+  const { clock, lease, ids, leaseQueue } = setUp()
+  expect(ids(await lease('n1', {}, 0))).toEqual([])
+  expect(ids(await clock.run(lease('n1', {}, 5000)))).toEqual([])
+  expect(leaseQueue.waiting).toBe(0)
 })
 
-test('of a thousand nodes of one kind that wait in vain, one is asked for when it rings', async () => {
-  const { clock, asked, desk, take } = setUp()
-  const all = Array.from({ length: 1000 }, (_, i) => take(`n${i}`))
+test('a notification without work tries only a few of a thousand waiting nodes of one kind', async () => {
+  const { clock, requested, leaseQueue, lease } = setUp()
+  const all = Array.from({ length: 1000 }, (_, i) => lease(`n${i}`))
   await clock.advance(10)
-  expect(asked).toHaveLength(1000)
-  asked.length = 0
-  desk.ring()
+  expect(requested).toHaveLength(1000)
+  requested.length = 0
+  leaseQueue.notify()
   await clock.advance(10)
-  expect(asked.length).toBeLessThanOrEqual(4)
+  expect(requested.length).toBeLessThanOrEqual(4)
   await clock.run(Promise.all(all))
 })
 
-test('what there is goes to those who came first, and each kind is asked for', async () => {
-  const { clock, queue, desk, take, ids } = setUp()
-  const all = ['n1', 'n2', 'n3'].map((id) => take(id, { labels: [id] }))
+test('sessions go to nodes in order of arrival, and every kind is tried', async () => {
+  const { clock, queue, leaseQueue, lease, ids } = setUp()
+  const all = ['n1', 'n2', 'n3'].map((id) => lease(id, { labels: [id] }))
   await clock.advance(10)
   queue.push('s1', 's2')
-  desk.ring()
+  leaseQueue.notify()
   expect((await clock.run(Promise.all(all))).map(ids)).toEqual([['s1'], ['s2'], []])
 })
 
-test('work that comes while one is being looked after in vain is not missed', async () => {
-  const { clock, queue, desk, take, ids, hold } = setUp()
+test('work that arrives during an empty lease statement is not missed', async () => {
+  const { clock, queue, leaseQueue, lease, ids, hold } = setUp()
   const open = hold()
-  const waiting = take('n1')
+  const waiting = lease('n1')
   await clock.advance(10)
-  desk.ring()
+  leaseQueue.notify()
   open()
   queue.push('s1')
   expect(ids(await waiting)).toEqual(['s1'])
 })
 
-test('what is given out just as the node goes away is handed to the caller, who can give it back', async () => {
-  const { clock, queue, take, ids, hold } = setUp()
+test('sessions leased while the node disconnects are returned to the caller, who can release them', async () => {
+  const { clock, queue, lease, ids, hold } = setUp()
   const open = hold()
   const gone = new AbortController()
-  const waiting = take('n1', {}, 30_000, gone.signal)
+  const waiting = lease('n1', {}, 30_000, gone.signal)
   await clock.advance(10)
   queue.push('s1')
   gone.abort()
@@ -107,74 +107,74 @@ test('what is given out just as the node goes away is handed to the caller, who 
   expect(ids(await waiting)).toEqual(['s1'])
 })
 
-test('one whose signal is aborted ends at once and is served no more', async () => {
-  const { clock, queue, desk, take, ids } = setUp()
+test('an aborted request ends at once and leases nothing', async () => {
+  const { clock, queue, leaseQueue, lease, ids } = setUp()
   const gone = new AbortController()
-  const waiting = take('n1', {}, 30_000, gone.signal)
+  const waiting = lease('n1', {}, 30_000, gone.signal)
   await clock.advance(10)
   gone.abort()
   expect(ids(await waiting)).toEqual([])
   queue.push('s1')
-  desk.ring()
+  leaseQueue.notify()
   await clock.advance(10)
   expect(queue).toEqual(['s1'])
 })
 
-test('a second call of a node ends the first', async () => {
-  const { clock, take, ids, desk } = setUp()
-  const first = take('n1')
+test('a second request of a node ends the first', async () => {
+  const { clock, lease, ids, leaseQueue } = setUp()
+  const first = lease('n1')
   await clock.advance(10)
-  const second = take('n1')
+  const second = lease('n1')
   expect(ids(await first)).toEqual([])
   await clock.advance(10)
-  expect(desk.waiting).toBe(1)
+  expect(leaseQueue.waiting).toBe(1)
   await clock.run(second)
 })
 
-test('a node that drains or is unknown is told so at once, and keeps nobody else from work', async () => {
-  const { clock, queue, desk, take, ids, setStanding } = setUp()
-  setStanding('draining')
-  expect(await take('n1')).toEqual({ orders: [], node: 'draining' })
-  setStanding('member')
-  const waiting = take('n2')
+test('a draining node gets its response at once and does not delay other nodes', async () => {
+  const { clock, queue, leaseQueue, lease, ids, setMembership } = setUp()
+  setMembership('draining')
+  expect(await lease('n1')).toEqual({ orders: [], node: 'draining' })
+  setMembership('member')
+  const waiting = lease('n2')
   await clock.advance(10)
   queue.push('s1')
-  desk.ring()
+  leaseQueue.notify()
   expect(ids(await waiting)).toEqual(['s1'])
 })
 
-test('what the node holds is said once for each call', async () => {
-  const { clock, desk, rooms, take } = setUp()
-  const waiting = take('n1', { holding: [{ sessionId: 's0', attempt: 1 }] })
+test('a request passes on the held leases only in its first try', async () => {
+  const { clock, leaseQueue, requests, lease } = setUp()
+  const waiting = lease('n1', { holding: [{ sessionId: 's0', attempt: 1 }] })
   await clock.advance(10)
-  desk.ring()
+  leaseQueue.notify()
   await clock.run(waiting)
-  expect(rooms.map(({ holding }) => holding?.length)).toEqual([1, undefined])
+  expect(requests.map(({ holding }) => holding?.length)).toEqual([1, undefined])
 })
 
-test('a node with idle slots comes before one that would only take it in stock, and both get what they can use', async () => {
-  const { clock, queue, desk, take, ids, rooms } = setUp()
-  const stocking = take('full', { freeSlots: 4, ahead: 4 })
-  const idle = take('idle', { freeSlots: 4, ahead: 3 })
+test('a node with idle slots is served before one that prefetches, each with the slots it can use', async () => {
+  const { clock, queue, leaseQueue, lease, ids, requests } = setUp()
+  const prefetching = lease('full', { freeSlots: 4, ahead: 4 })
+  const idle = lease('idle', { freeSlots: 4, ahead: 3 })
   await clock.advance(10)
-  rooms.length = 0
+  requests.length = 0
   queue.push('s1', 's2')
-  desk.ring()
+  leaseQueue.notify()
   expect(ids(await idle)).toEqual(['s1'])
-  expect(ids(await stocking)).toEqual(['s2'])
-  expect(rooms.map(({ freeSlots }) => freeSlots)).toEqual([1, 4])
+  expect(ids(await prefetching)).toEqual(['s2'])
+  expect(requests.map(({ freeSlots }) => freeSlots)).toEqual([1, 4])
 })
 
-test('a node that is silent for long is given nothing by a call it may not hear the end of; one that renews is', async () => {
-  const { clock, queue, desk, take, ids } = setUp()
-  const frozen = take('frozen', {}, 60_000)
-  const alive = take('alive', {}, 60_000)
+test('a node without recent requests gets no lease from an old request; a node that renews does', async () => {
+  const { clock, queue, leaseQueue, lease, ids } = setUp()
+  const frozen = lease('frozen', {}, 60_000)
+  const alive = lease('alive', {}, 60_000)
   await clock.advance(15_000)
-  desk.hear('alive')
+  leaseQueue.markAlive('alive')
   await clock.advance(15_000)
   queue.push('s1', 's2')
-  desk.ring()
+  leaseQueue.notify()
   expect(ids(await frozen)).toEqual([])
   expect(ids(await alive)).toEqual(['s1'])
-  expect(ids(await take('frozen', {}, 60_000))).toEqual(['s2'])
+  expect(ids(await lease('frozen', {}, 60_000))).toEqual(['s2'])
 })

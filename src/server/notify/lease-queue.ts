@@ -1,56 +1,55 @@
 import type { Clock } from '../../lib/async/clock.ts'
-import type { LeaseAnswer, LeaseRoom } from '../../store/dispatch/port.ts'
+import type { LeaseRequest, LeaseResponse } from '../../store/dispatch/port.ts'
 
-export interface DeskRoom extends LeaseRoom {
-  /** How many of the free slots would only wait at the node, for another to be over there. Default 0. */
+export interface QueuedLeaseRequest extends LeaseRequest {
+  /** How many of the free slots would only prefetch: the session would wait on the node for a slot. Default 0. */
   ahead?: number
 }
 
-export interface LeaseDeskDeps {
-  lease(nodeId: string, room: LeaseRoom): Promise<LeaseAnswer>
+export interface LeaseQueueDeps {
+  lease(nodeId: string, request: LeaseRequest): Promise<LeaseResponse>
   clock: Clock
   monotonic: () => number
-  /** A node that was not heard of for longer is given nothing: it may be frozen, with its connection open. */
-  longestSilenceMs: number
+  /** A node that sent no request for longer gets no lease: its process may hang with the connection open. */
+  maxSilenceMs: number
 }
 
 interface Waiter {
   nodeId: string
-  room: LeaseRoom
-  /** It has slots that nobody works at; else it only takes in stock. */
+  request: LeaseRequest
+  /** The node has idle slots; otherwise it only prefetches. */
   isIdle: boolean
-  /** Nodes of one kind are served alike. */
+  /** Nodes of the same kind (same labels) can lease the same sessions. */
   kind: string
-  /** It has to be looked for work for this one. */
+  /** A lease must be tried for this node. */
   isDue: boolean
-  /** When the node last said anything here. */
-  heardAt: number
-  /** Has only just come: it is looked for this one whatever others found. */
+  /** Monotonic time of the last request of the node. */
+  seenAt: number
+  /** Not tried yet: tried even if other nodes of the kind found nothing. */
   isNew: boolean
-  /** Waits no longer; it may be that it is just being looked after. */
+  /** The wait has ended, possibly while a lease is being tried. */
   isOver: boolean
-  settle(answer: LeaseAnswer): void
+  settle(response: LeaseResponse): void
   fail(error: unknown): void
 }
 
-/** How many are looked after at once; the rest of the connections is for other things. */
-const WIDTH = 4
+/** Concurrent lease statements; the remaining connections serve other requests. */
+const MAX_CONCURRENT = 4
 
 /**
- * Nodes that wait for work. When there may be some they are served one after the other, those with slots that stand idle
- * before those that would only take it in stock, and of these whoever came first; where one was given nothing, others of
- * its kind are not even asked for. So a thousand that wait cost a few statements.
+ * Lease requests that wait for work. When sessions may have become leasable, the nodes are served one after the other: nodes
+ * with idle slots before nodes that prefetch, then in order of arrival. When a node gets nothing, other nodes of its kind
+ * are skipped, so a thousand waiting nodes cost a few statements.
  */
-export class LeaseDesk {
-  readonly #deps: LeaseDeskDeps
+export class LeaseQueue {
+  readonly #deps: LeaseQueueDeps
   readonly #waiters = new Set<Waiter>()
-  /** Kinds for which there was nothing since it last rang. */
+  /** Kinds that got nothing since the last notification. */
   readonly #emptyKinds = new Set<string>()
-  #serving = 0
-  /** How often it rang. */
-  #rings = 0
+  #active = 0
+  #notifications = 0
 
-  constructor(deps: LeaseDeskDeps) {
+  constructor(deps: LeaseQueueDeps) {
     this.#deps = deps
   }
 
@@ -58,100 +57,100 @@ export class LeaseDesk {
     return this.#waiters.size
   }
 
-  /** There may be work. */
-  ring(): void {
-    this.#rings += 1
+  /** Sessions may have become leasable. */
+  notify(): void {
+    this.#notifications += 1
     this.#emptyKinds.clear()
     for (const waiter of this.#waiters) waiter.isDue = true
     this.#serve()
   }
 
-  /** The node is there: it has renewed what it has. */
-  hear(nodeId: string): void {
-    for (const waiter of this.#waiters) if (waiter.nodeId === nodeId) waiter.heardAt = this.#deps.monotonic()
+  /** The node sent another request, so it is alive. */
+  markAlive(nodeId: string): void {
+    for (const waiter of this.#waiters) if (waiter.nodeId === nodeId) waiter.seenAt = this.#deps.monotonic()
   }
 
-  /** Something about this node has changed: whoever waits for it asks again. */
+  /** Ends the waiting requests of a node whose state changed; the node sends a new request. */
   dismiss(nodeId: string): void {
     for (const waiter of this.#waiters) if (waiter.nodeId === nodeId) waiter.settle(NOTHING)
   }
 
-  /** Work, as soon as there is some; nothing once the time is over or the signal is aborted. */
-  async take(nodeId: string, asked: DeskRoom, waitMs: number, signal: AbortSignal): Promise<LeaseAnswer> {
-    const { ahead = 0, ...room } = asked
-    // One call at a time: an earlier one that still waits has been given up by the node.
+  /** Resolves as soon as sessions are leased; empty after `waitMs` or when the signal is aborted. */
+  async lease(nodeId: string, queued: QueuedLeaseRequest, waitMs: number, signal: AbortSignal): Promise<LeaseResponse> {
+    const { ahead = 0, ...request } = queued
+    // A node sends one request at a time, so it has abandoned an earlier one that still waits.
     this.dismiss(nodeId)
-    if (waitMs === 0 || signal.aborted) return this.#deps.lease(nodeId, room)
-    const { promise, resolve, reject } = Promise.withResolvers<LeaseAnswer>()
-    const idle = room.freeSlots - ahead
+    if (waitMs === 0 || signal.aborted) return this.#deps.lease(nodeId, request)
+    const { promise, resolve, reject } = Promise.withResolvers<LeaseResponse>()
+    const idle = request.freeSlots - ahead
     const waiter: Waiter = {
       nodeId,
-      // What it would take in stock it asks for again, once it has nothing better to do.
-      room: idle > 0 ? { ...room, freeSlots: idle } : { ...room },
+      // The node requests sessions to prefetch again once its idle slots are filled.
+      request: idle > 0 ? { ...request, freeSlots: idle } : { ...request },
       isIdle: idle > 0,
-      heardAt: this.#deps.monotonic(),
-      kind: JSON.stringify(room.labels?.toSorted() ?? nodeId),
+      seenAt: this.#deps.monotonic(),
+      kind: JSON.stringify(request.labels?.toSorted() ?? nodeId),
       isDue: true,
       isNew: true,
       isOver: false,
       settle: resolve,
       fail: reject,
     }
-    const leave = (): void => {
+    const end = (): void => {
       waiter.isOver = true
       if (this.#waiters.has(waiter)) waiter.settle(NOTHING)
     }
     this.#waiters.add(waiter)
-    const stop = this.#deps.clock.after(waitMs, leave)
-    signal.addEventListener('abort', leave, { once: true })
+    const stop = this.#deps.clock.after(waitMs, end)
+    signal.addEventListener('abort', end, { once: true })
     this.#serve()
     try {
       return await promise
     } finally {
       this.#waiters.delete(waiter)
       stop()
-      signal.removeEventListener('abort', leave)
+      signal.removeEventListener('abort', end)
     }
   }
 
   #serve(): void {
-    while (this.#serving < WIDTH) {
+    while (this.#active < MAX_CONCURRENT) {
       const waiter = this.#nextDue()
       if (waiter === undefined) return
-      this.#serving += 1
-      void this.#lookFor(waiter).finally(() => {
-        this.#serving -= 1
+      this.#active += 1
+      void this.#tryLease(waiter).finally(() => {
+        this.#active -= 1
         this.#serve()
       })
     }
   }
 
   #nextDue(): Waiter | undefined {
-    let stocking: Waiter | undefined
+    let prefetching: Waiter | undefined
     for (const waiter of this.#waiters) {
       if (!waiter.isDue) continue
       if (!waiter.isNew && this.#emptyKinds.has(waiter.kind)) waiter.isDue = false
       else if (waiter.isIdle) return waiter
-      else stocking ??= waiter
+      else prefetching ??= waiter
     }
-    return stocking
+    return prefetching
   }
 
-  /** While it is being looked after nobody else may settle it, or what it was given would be lost. */
-  async #lookFor(waiter: Waiter): Promise<void> {
+  /** Removes the waiter from the set meanwhile: if another path settled it, the leased sessions would be lost. */
+  async #tryLease(waiter: Waiter): Promise<void> {
     waiter.isDue = false
     waiter.isNew = false
     this.#waiters.delete(waiter)
-    // One that is there asks again at once.
-    const { monotonic, longestSilenceMs } = this.#deps
-    if (monotonic() - waiter.heardAt > longestSilenceMs) return waiter.settle(NOTHING)
-    const ringsBefore = this.#rings
+    // A live node sends a new request at once.
+    const { monotonic, maxSilenceMs } = this.#deps
+    if (monotonic() - waiter.seenAt > maxSilenceMs) return waiter.settle(NOTHING)
+    const notificationsBefore = this.#notifications
     try {
-      const answer = await this.#deps.lease(waiter.nodeId, waiter.room)
-      // What was lost on the way was taken back now.
-      delete waiter.room.holding
-      if (answer.orders.length > 0 || answer.node !== 'member' || waiter.isOver) return waiter.settle(answer)
-      if (this.#rings === ringsBefore) this.#emptyKinds.add(waiter.kind)
+      const response = await this.#deps.lease(waiter.nodeId, waiter.request)
+      // The first try has released the leases that did not reach the node.
+      delete waiter.request.holding
+      if (response.orders.length > 0 || response.node !== 'member' || waiter.isOver) return waiter.settle(response)
+      if (this.#notifications === notificationsBefore) this.#emptyKinds.add(waiter.kind)
       else waiter.isDue = true
       this.#waiters.add(waiter)
     } catch (error) {
@@ -160,4 +159,4 @@ export class LeaseDesk {
   }
 }
 
-const NOTHING: LeaseAnswer = { orders: [], node: 'member' }
+const NOTHING: LeaseResponse = { orders: [], node: 'member' }

@@ -1,26 +1,26 @@
 import { expect, test } from 'vitest'
-import { Waits } from './long-polls.ts'
+import { LongPolls } from './long-polls.ts'
 
-test('beyond so many, callers are asked to come back; who is done makes room', async () => {
+test('a long poll beyond the limit is rejected with 503; an ended one frees its slot', async () => {
   const closing = new AbortController()
-  const waits = new Waits(closing.signal, 2)
+  const longPolls = new LongPolls(closing.signal, 2)
   const never = new AbortController().signal
-  const first = waits.enter(never)
-  waits.enter(never)
-  expect(() => waits.assertRoom()).toThrow('2 callers wait')
-  const third = waits.during(never, async () => 'never')
+  const first = longPolls.begin(never)
+  longPolls.begin(never)
+  expect(() => longPolls.assertCapacity()).toThrow('2 open long polls')
+  const third = longPolls.run(never, async () => 'never')
   await expect(third).rejects.toMatchObject({ failure: { status: 503, retryAfterSeconds: 1 } })
   first[Symbol.dispose]()
-  expect(await waits.during(never, async () => 'room')).toBe('room')
-  expect(waits.count).toBe(1)
+  expect(await longPolls.run(never, async () => 'free')).toBe('free')
+  expect(longPolls.count).toBe(1)
 })
 
-test('a closing server ends every wait, also one that only begins then', () => {
+test('a closing server ends every long poll, also one that begins afterwards', () => {
   const closing = new AbortController()
-  const waits = new Waits(closing.signal)
+  const longPolls = new LongPolls(closing.signal)
   const never = new AbortController().signal
-  const before = waits.enter(never)
+  const before = longPolls.begin(never)
   closing.abort()
   expect(before.signal.aborted).toBe(true)
-  expect(waits.enter(never).signal.aborted).toBe(true)
+  expect(longPolls.begin(never).signal.aborted).toBe(true)
 })

@@ -1,39 +1,39 @@
 import { RolloutError } from '../../model/failure.ts'
 
-/** Every one of them is a connection and a timer, no more; still somebody must say when it is enough. */
-const MOST_WAITERS = 20_000
+/** A long poll costs only a connection and a timer, but their number must be bounded. */
+const MAX_LONG_POLLS = 20_000
 
-/** Those who wait for news: how many they may be, and that all of them end when the server does. */
-export class Waits {
+/** Limits the number of long polls and event streams, and ends them when the server closes. */
+export class LongPolls {
   readonly #closing: AbortSignal
-  readonly #most: number
+  readonly #max: number
   #count = 0
 
-  constructor(closing: AbortSignal, most: number = MOST_WAITERS) {
+  constructor(closing: AbortSignal, max: number = MAX_LONG_POLLS) {
     this.#closing = closing
-    this.#most = most
+    this.#max = max
   }
 
   get count(): number {
     return this.#count
   }
 
-  /** The signal ends the wait: nobody is there to hear any more, or the server closes. */
-  async during<T>(signal: AbortSignal, wait: (signal: AbortSignal) => Promise<T>): Promise<T> {
-    using end = this.enter(signal)
-    return await wait(end.signal)
+  /** The signal passed to `poll` is aborted when the client disconnects or the server closes. */
+  async run<T>(signal: AbortSignal, poll: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    using end = this.begin(signal)
+    return await poll(end.signal)
   }
 
-  /** Throws when nobody else may wait. */
-  assertRoom(): void {
-    if (this.#count < this.#most) return
-    const message = `${this.#count} callers wait for news already; ask without waiting, or again in a moment.`
+  /** Throws `request.over-quota` at the limit. */
+  assertCapacity(): void {
+    if (this.#count < this.#max) return
+    const message = `The server has ${this.#count} open long polls; send the request without wait, or retry in a moment.`
     throw new RolloutError('request.over-quota', message, { status: 503, retryAfterSeconds: 1 })
   }
 
-  /** The same for what does not end with a promise. */
-  enter(signal: AbortSignal): Disposable & { signal: AbortSignal } {
-    this.assertRoom()
+  /** Like `run`, for a stream: disposing ends the poll. */
+  begin(signal: AbortSignal): Disposable & { signal: AbortSignal } {
+    this.assertCapacity()
     this.#count += 1
     return {
       signal: AbortSignal.any([signal, this.#closing]),

@@ -1,7 +1,7 @@
 import { zstdCompressSync, zstdDecompressSync } from 'node:zlib'
 import { afterAll, expect, test } from 'vitest'
 import { makeOutcome, makeResult } from '../../../test/support/rollout-server.ts'
-import { MOST_RESULT_MEMBERS, PostedResult } from '../../api/routes/node-routes.ts'
+import { MAX_RESULT_MEMBERS, PostedResult } from '../../api/routes/node-routes.ts'
 import { TaskRequest } from '../../model/task.ts'
 import { createResultChecker } from './check-result.ts'
 
@@ -20,15 +20,15 @@ const long = (more: object = {}) => {
   return zstdCompressSync(JSON.stringify({ ...result, trajectory }))
 }
 
-test('long results are looked at as closely as short ones, several at a time', async () => {
+test('long results are validated like short ones, several at a time', async () => {
   await Promise.all([check(long()), check(long()), check(long())])
   const wrong = check(long({ loss_mask: [1] }))
   await expect(wrong).rejects.toMatchObject({ failure: { code: 'request.malformed', status: 422 } })
   const other = checker.check(long(), { ...outcome, sessionId: 'ses_2' }, PARAM)
-  await expect(other).rejects.toThrow('is that of session ses_1')
+  await expect(other).rejects.toThrow('belongs to session ses_1')
 })
 
-test('others are served while a long one is looked at', async () => {
+test('the event loop is not blocked while a long result is checked', async () => {
   const work = check(long())
   let longest = 0
   let isDone = false
@@ -41,7 +41,7 @@ test('others are served while a long one is looked at', async () => {
   expect(longest).toBeLessThan(1000)
 })
 
-test('a few bytes that would be very many are refused without being held', async () => {
+test('a decompression bomb is refused without buffering it', async () => {
   const bomb = zstdCompressSync(Buffer.alloc(300 * 1024 * 1024))
   expect(bomb.length).toBeLessThan(100_000)
   await expect(check(bomb)).rejects.toMatchObject({
@@ -49,7 +49,7 @@ test('a few bytes that would be very many are refused without being held', async
   })
 })
 
-test('a posted result is read with what the server needs of it, long ones in a thread', async () => {
+test('a posted result is parsed, long ones in a thread', async () => {
   const result = { ...makeResult(outcome), metadata: { mine: 'x'.repeat(300_000) } }
   const reading = await checker.read(Buffer.from(JSON.stringify(result)))
   expect(reading).toMatchObject({ kind: 'read', nodeId: 'n1', outcome: { sessionId: 'ses_1', status: 'COMPLETED' } })
@@ -66,13 +66,13 @@ test.each(['trajectory', 'metadata'])('%s as millions of numbers is refused with
   expect(reading.kind === 'invalid' && reading.problems.length).toBeLessThanOrEqual(20)
 })
 
-test('a posted result that is no JSON, nests too deep or holds too many lists is refused', async () => {
+test('a posted result that is not JSON, nests too deep or holds too many lists is refused', async () => {
   const failureOf = async (text: string) => {
     const reading = await checker.read(Buffer.from(text))
     return reading.kind === 'failed' ? reading.failure : undefined
   }
   expect(await failureOf('{')).toMatchObject({ code: 'request.malformed', status: 400 })
   expect(await failureOf('['.repeat(300_000))).toMatchObject({ message: expect.stringContaining('nests deeper') })
-  const many = `[${'[],'.repeat(MOST_RESULT_MEMBERS)}1]`
+  const many = `[${'[],'.repeat(MAX_RESULT_MEMBERS)}1]`
   expect(await failureOf(many)).toMatchObject({ message: expect.stringContaining('lists') })
 })

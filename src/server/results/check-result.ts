@@ -7,30 +7,30 @@ import { RolloutError } from '../../model/failure.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { ResultAnswer, ResultJob } from './check-worker.ts'
 import { type PostedReading, readPostedResult } from './posted-result.ts'
-import { findResultProblem, MOST_RESULT_BYTES, type ResultProblem } from './result-problem.ts'
+import { findResultProblem, MAX_RESULT_BYTES, type ResultProblem } from './result-problem.ts'
 
 export interface ResultChecker extends AsyncDisposable {
   /**
-   * Throws `request.malformed` (422) for what is not the result of this very session, 413 for what is too long. `param`:
-   * where in the request it is, or is named.
+   * Throws `request.malformed` (422) if the bytes are not the result of this session, 413 if they are too long. `param`: field
+   * of the request that holds or names the result.
    */
   check(compressed: Uint8Array, outcome: SessionOutcome, param: string): Promise<void>
-  /** Reads a posted result. The memory of a long `text` passes to a thread: the caller must not read it afterwards. */
+  /** Parses a posted result. The memory of a long `text` is transferred to a thread: the caller must not read it afterwards. */
   read(text: Buffer<ArrayBuffer>): Promise<PostedReading>
 }
 
-/** What is shorter than this, decompressed, is looked at here: it takes less time than to hand it over. */
+/** Results up to this decompressed size are checked in this thread: passing them to another takes longer. */
 const SHORT_BYTES = 256 * 1024
-/** A result of the longest kind, parsed, and some more; a thread that needs more than this ends alone. */
+/** Enough for the largest result when parsed; a thread that needs more ends without affecting the server. */
 const HEAP_MB = 4096
-const MOST_THREADS = 4
+const MAX_THREADS = 4
 
 /**
- * Looks at every result before it is accepted: all of its numbers, so that a trainer need not. Long ones take long, so
- * they go to threads of their own, which are started when they are first needed.
+ * Validates every result before it is accepted, so that trainers need not. Long results are checked in worker threads, which
+ * start on first use.
  */
 export function createResultChecker(): ResultChecker {
-  const count = Math.min(Math.max(availableParallelism() >> 2, 1), MOST_THREADS)
+  const count = Math.min(Math.max(availableParallelism() >> 2, 1), MAX_THREADS)
   const limit = createLimit(count)
   const idle: Worker[] = []
   const all = new Set<Worker>()
@@ -47,7 +47,7 @@ export function createResultChecker(): ResultChecker {
   const inThread = async <Job extends ResultJob>(job: Job, transfer: ArrayBuffer[]): Promise<ResultAnswer<Job>> => {
     const worker = idle.pop() ?? start()
     worker.postMessage(job, transfer)
-    // Rejects when the thread ends instead, as one does that has no memory left.
+    // Rejects if the thread ends, for example because it is out of memory.
     const [answer] = (await once(worker, 'message')) as [ResultAnswer<Job>]
     idle.push(worker)
     return answer
@@ -78,18 +78,18 @@ export function createResultChecker(): ResultChecker {
   }
 }
 
-/** Of a posted result that needs more memory than a thread has. */
+/** A posted result that needs more memory than a thread has. */
 const TOO_LONG = new RolloutError(
   'request.too-large',
-  'The result needs more memory to read than the server has for one; let the task build fewer or shorter traces.',
+  'The result needs more memory than the server allows for one result; let the task build fewer or shorter traces.',
   { param: 'body' },
 ).failure
 
 function toError(problem: ResultProblem, { sessionId, attempt }: SessionOutcome, param: string): RolloutError {
-  const which = `The result of attempt ${attempt} at session ${sessionId}`
+  const which = `The result of attempt ${attempt} of session ${sessionId}`
   if (problem !== 'too-long') {
     return new RolloutError('request.malformed', `${which} ${problem.wrong}.`, { status: 422, param })
   }
-  const message = `${which} is longer than the ${MOST_RESULT_BYTES} bytes that a server looks at; let the task build fewer or shorter traces.`
+  const message = `${which} is longer than ${MAX_RESULT_BYTES} bytes; let the task build fewer or shorter traces.`
   return new RolloutError('request.too-large', message, { param })
 }

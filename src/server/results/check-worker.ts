@@ -2,7 +2,7 @@ import { parentPort } from 'node:worker_threads'
 import { type PostedReading, readPostedResult } from './posted-result.ts'
 import { findResultProblem, type ResultIdentity, type ResultProblem } from './result-problem.ts'
 
-/** A result that a thread checks or reads. */
+/** Work for one thread: check a compressed result, or parse a posted one. */
 export type ResultJob =
   | { kind: 'check'; compressed: Uint8Array; identity: ResultIdentity }
   | { kind: 'read'; text: Uint8Array<ArrayBuffer> }
@@ -11,7 +11,6 @@ export type ResultAnswer<Job extends ResultJob> = Job extends { kind: 'check' }
   ? ResultProblem | undefined
   : PostedReading
 
-/** A thread that does nothing but look at results, one after the other. */
 parentPort?.on('message', (job: ResultJob) => {
   void answer(job)
 })

@@ -7,7 +7,7 @@ import {
   toNvidiaTiming,
 } from '../../model/session.ts'
 import type { TaskRequest } from '../../model/task.ts'
-import { EARLY_STOP_FIELD } from '../../store/dispatch/internal/close-task.ts'
+import { EARLY_STOP_FIELD } from '../../store/dispatch/port.ts'
 
 export interface EndedSession {
   sessionId: string
@@ -20,8 +20,8 @@ export interface EndedSession {
 }
 
 /**
- * The result of a session that brought none: cancelled before it ran, or lost for good. Trainers want one for every
- * session that they asked for; it says what happened and has nothing to train on. `task`: absent when it is deleted.
+ * Generates the result of a session without a stored result: cancelled before it ran, or lost. Trainers expect one result for
+ * every session; this one holds the error and nothing to train on. `task`: undefined if it was deleted.
  */
 export function makeResult(session: EndedSession, task: TaskRequest | undefined): SessionResult {
   const { sessionId, taskId, attempt, status, nodeId, failure, timing = {} } = session
@@ -50,12 +50,12 @@ export function makeResult(session: EndedSession, task: TaskRequest | undefined)
     polar_timing: timing,
     node_id: nodeId,
     error,
-    ...(failure !== undefined && { failure }),
+    failure,
     metadata: { ...task?.metadata, ...flags, attempt, made_by: 'server' },
   }
 }
 
-/** NVIDIA Polar's trainer tells an early stop from a failure by these. */
+/** NVIDIA Polar's trainer distinguishes an early stop from a failure by these fields. */
 function earlyStopFlags(task: TaskRequest | undefined): Record<string, unknown> {
   return {
     early_stop_cancelled: true,
@@ -65,9 +65,9 @@ function earlyStopFlags(task: TaskRequest | undefined): Record<string, unknown> 
   }
 }
 
-/** In the place of one whose file is gone or cannot be read: one lost file must not keep all others from a trainer. */
+/** Replaces a result whose file is missing or damaged: one lost file must not make the results of the task unreadable. */
 export function makeUnreadable(session: EndedSession, task: TaskRequest | undefined, cause: unknown): SessionResult {
-  const message = `The result of session ${session.sessionId} was accepted, but its file cannot be read; see the server's log.`
+  const message = `The result of session ${session.sessionId} was accepted, but its file cannot be read; see the log of the server.`
   const { failure } = new RolloutError('store.corrupt', message, { cause })
   return makeResult({ ...session, status: 'ERROR', failure }, task)
 }

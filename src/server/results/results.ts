@@ -5,26 +5,23 @@ import { readAll } from '../../api/limit-stream.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { SessionResult } from '../../model/session.ts'
 import type { TaskRequest } from '../../model/task.ts'
-import type { ResultReference } from '../../store/dispatch/port.ts'
-import type { TaskWord } from '../../store/database/tables.ts'
-import { type Ending, findTaskRequest, listCurrentEndings, listEndings } from '../../store/dispatch/queries/tasks.ts'
+import type { Ending, ResultReference, TaskProgress, TaskState } from '../../store/dispatch/port.ts'
 import type { ServerDeps } from '../deps.ts'
 import { type EndedSession, makeResult, makeUnreadable } from './made-result.ts'
-import { findProgress, type TaskProgress } from '../routes/task-progress.ts'
 
-type ResultDeps = Pick<ServerDeps, 'database' | 'files' | 'logger'>
+type ResultDeps = Pick<ServerDeps, 'dispatch' | 'files' | 'logger'>
 type EndedResult = EndedSession & { result?: ResultReference }
 
 const PAGE = 200
 
-/** How the sessions of a task ended, in order, read page by page. */
+/** Reads the endings of a task in order, page by page. */
 export async function* readEndings(
-  { database }: Pick<ServerDeps, 'database'>,
+  { dispatch }: Pick<ServerDeps, 'dispatch'>,
   taskId: string,
   { after = 0 }: { after?: number } = {},
 ): AsyncGenerator<Ending> {
   for (let place = after; ;) {
-    const page = await listEndings(database.db, taskId, { after: place, limit: PAGE })
+    const page = await dispatch.tasks.listEndings(taskId, { after: place, limit: PAGE })
     for (const ending of page) {
       place = ending.place
       yield ending
@@ -33,14 +30,14 @@ export async function* readEndings(
   }
 }
 
-/** The last ending of each session of a task, in order of sample, read page by page. */
+/** Reads the last ending of each session of a task in order of sample, page by page. */
 async function* readCurrentEndings(
-  { database }: Pick<ServerDeps, 'database'>,
+  { dispatch }: Pick<ServerDeps, 'dispatch'>,
   taskId: string,
   upTo: number,
 ): AsyncGenerator<Ending> {
   for (let afterSample = -1; ;) {
-    const page = await listCurrentEndings(database.db, taskId, { afterSample, upTo, limit: PAGE })
+    const page = await dispatch.tasks.listCurrentEndings(taskId, { afterSample, upTo, limit: PAGE })
     for (const ending of page) {
       afterSample = ending.sample
       yield ending
@@ -49,33 +46,33 @@ async function* readCurrentEndings(
   }
 }
 
-/** Reads the task of made results at most once. */
+/** Reads the task at most once, for results that the server generates. */
 export type TaskReader = () => Promise<TaskRequest | undefined>
 
-export function createTaskReader({ database }: Pick<ServerDeps, 'database'>, taskId: string): TaskReader {
+export function createTaskReader({ dispatch }: Pick<ServerDeps, 'dispatch'>, taskId: string): TaskReader {
   let found: Promise<TaskRequest | undefined> | undefined
-  return () => (found ??= findTaskRequest(database.db, taskId))
+  return () => (found ??= dispatch.tasks.findRequest(taskId))
 }
 
-/** The JSON of one result: as the node wrote it, or as we have to make it. */
+/** Opens the JSON of one result: the stored file, or a result that the server generates. */
 export async function openResult(
   ending: EndedResult,
   deps: ResultDeps,
   readTask: TaskReader = createTaskReader(deps, ending.taskId),
 ): Promise<JsonStream> {
-  const { database, files, logger } = deps
+  const { dispatch, files, logger } = deps
   if (ending.result === undefined) return toStream(makeResult(ending, await readTask()))
   try {
     const { stream, bytes } = await files.open(ending.result.path)
     return new StoredJson(stream, bytes)
   } catch (error) {
-    if ((await findProgress(database.db, ending.taskId)) === undefined) throw deletedMeanwhile(ending.taskId)
-    logger.error({ err: error, sessionId: ending.sessionId }, 'the result of a session cannot be read')
+    if ((await dispatch.tasks.findProgress(ending.taskId)) === undefined) throw deletedMeanwhile(ending.taskId)
+    logger.error({ err: error, sessionId: ending.sessionId }, 'stored session result cannot be read')
     return toStream(makeUnreadable(ending, await readTask(), error))
   }
 }
 
-/** The same as text, opened when it is first asked for. */
+/** Reads one result as JSON text; opens the file on the first read. */
 export async function* readResult(
   ending: EndedResult,
   deps: ResultDeps,
@@ -86,14 +83,14 @@ export async function* readResult(
   else yield* json.chunks
 }
 
-/** Most are short, and a stream costs more than they do. */
+/** Most results are small, and decompressing a small file at once is cheaper than a stream. */
 const SHORT_BYTES = 64 * 1024
 const SHORT_TEXT_BYTES = 4 * 1024 * 1024
 const decompress = promisify(zstdDecompress)
 
 async function* readShort(compressed: Uint8Array<ArrayBuffer>): AsyncGenerator<Uint8Array> {
   const text = await decompress(compressed, { maxOutputLength: SHORT_TEXT_BYTES }).catch(() => undefined)
-  // Not so short after all, or damaged.
+  // The text is too long, or the file is damaged.
   if (text === undefined) yield* new StoredJson(new Blob([compressed]).stream(), compressed.length).chunks
   else yield text
 }
@@ -106,24 +103,18 @@ async function* once(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
   yield bytes
 }
 
-/**
- * The status as NVIDIA Polar's trainer reads it. It ends at `failed`, so a task that infrastructure spoilt is `completed`
- * there, with only ERROR sessions.
- */
-export function toNvidiaTaskStatus(status: TaskWord): Exclude<TaskWord, 'failed'> {
+/** NVIDIA Polar's trainer stops at `failed`, so a failed task is reported as `completed`, with only ERROR sessions. */
+export function toNvidiaTaskStatus(status: TaskState): Exclude<TaskState, 'failed'> {
   return status === 'failed' ? 'completed' : status
 }
 
 /**
- * A task as NVIDIA Polar shows it, with the results of its sessions in order of sample, spliced in as they are. One result
- * is read at a time, and of that only a piece, so a task of any size takes no memory. `polar_status` is our own status.
+ * Renders a task in NVIDIA Polar's format, with the stored results of its sessions in order of sample. Reads one result at a
+ * time in chunks, so memory use does not depend on the size of the task. `polar_status` is our own status.
  */
 export async function* renderTask(
   task: TaskProgress,
-  {
-    results,
-    counts,
-  }: { results: 'inline' | 'reference'; /** Absent from what a trainer is called back with. */ counts: boolean },
+  { results, counts }: { results: 'inline' | 'reference'; /** False for callbacks. */ counts: boolean },
   deps: ResultDeps,
 ): AsyncGenerator<Uint8Array> {
   const paths: string[] = []
@@ -133,7 +124,7 @@ export async function* renderTask(
   const readTask = createTaskReader(deps, task.taskId)
   let isFirst = true
   let current = 0
-  // Those that end from now on are not counted above, and so not shown.
+  // Sessions that end later are not included in the counts, and so not rendered.
   for await (const ending of readCurrentEndings(deps, task.taskId, task.endings)) {
     current += 1
     if (ending.result !== undefined) paths.push(ending.result.path)
@@ -142,35 +133,38 @@ export async function* renderTask(
     isFirst = false
     yield* readResult({ ...ending, taskId: task.taskId }, deps, readTask)
   }
-  if (current < task.ended) await assertNotGone(task, deps)
+  if (current < task.ended) await assertUnchanged(task, deps)
   const totals = counts ? `,"total_sessions":${task.need},"completed_sessions":${task.ended}` : ''
   yield Buffer.from(`],"result_paths":${JSON.stringify(paths)}${totals}}`)
 }
 
-/** Fewer sessions are over than before: the task was deleted, or some of its sessions were queued again. */
-async function assertNotGone({ taskId, status }: TaskProgress, { database }: ResultDeps): Promise<void> {
-  if ((await findProgress(database.db, taskId)) === undefined) throw deletedMeanwhile(taskId)
+/** Called when endings are missing: the task was deleted, or some of its sessions were retried. */
+async function assertUnchanged({ taskId, status }: TaskProgress, { dispatch }: ResultDeps): Promise<void> {
+  if ((await dispatch.tasks.findProgress(taskId)) === undefined) throw deletedMeanwhile(taskId)
   if (status !== 'running') throw reopenedMeanwhile(taskId)
 }
 
 const COMMA = Buffer.from(',')
 
-/** An end in good order would say that this was all. */
+/** A response that ends without an error would look complete. */
 export function deletedMeanwhile(taskId: string): RolloutError {
-  return new RolloutError('request.not-found', `Task ${JSON.stringify(taskId)} was deleted while it was read.`)
+  return new RolloutError('request.not-found', `Task ${JSON.stringify(taskId)} was deleted while it was being read.`)
 }
 
-/** It was over, and some of its sessions are made again: what was read of it is of no ending that there ever was. */
+/** Sessions of an ended task were retried during the read, so the response would mix two states. */
 function reopenedMeanwhile(taskId: string): RolloutError {
-  return new RolloutError('request.conflict', `Task ${JSON.stringify(taskId)} began again while it was read.`)
+  return new RolloutError(
+    'request.conflict',
+    `Task ${JSON.stringify(taskId)} was retried while it was being read; repeat the request.`,
+  )
 }
 
 /**
- * What a trainer is called back with; undefined when there is no such task, or it has begun again, since there will be
- * another callback at its end. The same bytes each time.
+ * Opens the body of a callback; undefined if the task does not exist, or runs again and so will have another callback. The
+ * bytes are the same each time.
  */
 export async function openTaskResult(taskId: string, deps: ResultDeps): Promise<AsyncIterable<Uint8Array> | undefined> {
-  const task = await findProgress(deps.database.db, taskId)
+  const task = await deps.dispatch.tasks.findProgress(taskId)
   if (task === undefined || task.status === 'running') return undefined
   return renderTask(task, { results: 'inline', counts: false }, deps)
 }

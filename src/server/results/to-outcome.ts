@@ -1,10 +1,10 @@
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import type { SessionResult } from '../../model/session.ts'
 
-/** The part of an outcome that a posted result holds; the server knows the rest. */
+/** The fields of an outcome that a posted result contains; the server adds the rest. */
 export type PostedOutcome = Omit<SessionOutcome, 'attempt' | 'nodeId' | 'endedAt'>
 
-/** How a session ended, read from a result as NVIDIA Polar's nodes post it: they say nothing else of it. */
+/** Derives the outcome from a result of an NVIDIA Polar node, which posts nothing else. */
 export function toOutcome(result: SessionResult): PostedOutcome {
   const { session_id, task_id, status, trajectory, timing, failure } = result
   const { traces } = trajectory
@@ -16,8 +16,8 @@ export function toOutcome(result: SessionResult): PostedOutcome {
     sessionId: session_id,
     taskId: task_id,
     status,
-    ...(failure != null && { failure }),
-    ...(rewards.length > 0 && { grade: { outcome_reward: mean(rewards), metadata: {} } }),
+    failure: failure ?? undefined,
+    grade: rewards.length > 0 ? { outcome_reward: mean(rewards), metadata: {} } : undefined,
     counts: {
       builder: 'unknown',
       turns: calls,
@@ -31,7 +31,7 @@ export function toOutcome(result: SessionResult): PostedOutcome {
   }
 }
 
-/** An outcome's reward is given to all of its traces, so they are usually the same. */
+/** All traces of a session usually have the same reward; then the mean must be exactly that value. */
 function mean(values: readonly number[]): number {
   const [first = 0] = values
   if (values.every((value) => value === first)) return first

@@ -8,7 +8,7 @@ const task = (harness: string): TaskRequest =>
 const checkTask = async ({ agent }: TaskRequest) =>
   agent.harness === 'pi' ? [] : [{ path: ['agent', 'harness'], message: `"${agent.harness}" is unknown.` }]
 
-test('assertTasks() refuses a request with the problems of all of its tasks, and where each is', async () => {
+test('assertTasks() throws with the problems of all tasks and their paths', async () => {
   const tasks = ['pi', 'a', 'b'].map((harness, index) => ({ task: task(harness), lead: ['tasks', index] }))
   await expect(assertTasks(tasks, checkTask)).rejects.toMatchObject({
     code: 'request.malformed',
@@ -20,7 +20,7 @@ test('assertTasks() refuses a request with the problems of all of its tasks, and
   })
 })
 
-test('assertTasks() takes tasks without problems, and all tasks where nothing checks them', async () => {
+test('assertTasks() accepts valid tasks, and all tasks without a checker', async () => {
   await assertTasks([{ task: task('pi'), lead: [] }], checkTask)
   await assertTasks([{ task: task('a'), lead: [] }], undefined)
 })

@@ -2,12 +2,12 @@ import { InvalidRequest } from '../../api/read-call.ts'
 import type { TaskRequest } from '../../model/task.ts'
 import { renderProblem, type TaskProblem } from '../../model/task-problem.ts'
 
-/** Finds every mistake in a task that needs no node to be seen. */
+/** Finds every problem of a task that can be found without a node. */
 export type CheckTask = (task: TaskRequest) => Promise<TaskProblem[]>
 
-const MOST_PROBLEMS_SHOWN = 20
+const MAX_PROBLEMS = 20
 
-/** Throws `request.malformed` with the problems of all tasks. `lead`: where the tasks are in the request. */
+/** Throws `request.malformed` with the problems of all tasks. `lead`: path of the task in the request body. */
 export async function assertTasks(
   tasks: readonly { task: TaskRequest; lead: TaskProblem['path'] }[],
   checkTask: CheckTask | undefined,
@@ -19,11 +19,11 @@ export async function assertTasks(
       return problems.map((problem) => ({ ...problem, lead }))
     }),
   )
-  const problems = found.flat().slice(0, MOST_PROBLEMS_SHOWN)
+  const problems = found.flat().slice(0, MAX_PROBLEMS)
   if (problems.length === 0) return
   const lines = problems.map((problem) => renderProblem(problem, problem.lead))
   throw new InvalidRequest(
-    `No task of this request was taken. ${lines.join('; ')}`,
+    `No task of this request was created. ${lines.join('; ')}`,
     problems.map(({ path, lead, message }) => ({ loc: ['body', ...lead, ...path], msg: message, type: 'value_error' })),
   )
 }

@@ -36,7 +36,7 @@ const digestOf = (bytes: Uint8Array) => `sha256:${createHash('sha256').update(by
 const bySession = ({ sessionId }: SessionOrder) => ({ params: { session_id: sessionId } })
 
 describe('completing a session', () => {
-  test('twice, or with all of it done again, is completing it once', async () => {
+  test('twice, or with repeated uploads, has the effect of once', async () => {
     const order = await leaseOne()
     expect(await node.complete(order)).toMatchObject({ kind: 'accepted' })
     expect(await node.complete(order)).toEqual({ kind: 'duplicate' })
@@ -44,14 +44,14 @@ describe('completing a session', () => {
     expect(results).toHaveLength(1)
   })
 
-  test('ten times at once is completing it once', async () => {
+  test('ten times concurrently has the effect of once', async () => {
     const order = await leaseOne()
     const kinds = (await Promise.all(Array.from({ length: 10 }, () => node.complete(order)))).map(({ kind }) => kind)
     expect(kinds.filter((kind) => kind === 'accepted')).toHaveLength(1)
     expect(kinds.filter((kind) => kind === 'duplicate')).toHaveLength(9)
   })
 
-  test('with a short result takes one call, and leaves what a result leaves that was uploaded', async () => {
+  test('with an inline result needs one request, and stores the same as an upload', async () => {
     const order = await leaseOne()
     expect(await node.completeInline(order)).toMatchObject({ kind: 'accepted' })
     const params = { task_id: order.task.task_id }
@@ -63,7 +63,7 @@ describe('completing a session', () => {
     expect(await at.client.getSessionResult(bySession(order))).toEqual(makeResult(makeOutcome(order, node.id)))
   })
 
-  test('again in the other way is completing it once', async () => {
+  test('again with the other transport has the effect of once', async () => {
     const [order, neighbour] = [await leaseOne(), await leaseOne()]
     await node.completeInline(order)
     expect(await node.complete(order)).toEqual({ kind: 'duplicate' })
@@ -74,7 +74,7 @@ describe('completing a session', () => {
     await expect(other).rejects.toMatchObject(refusal('request.stale', 409))
   })
 
-  test('in both ways at once, many times, is completing it once', async () => {
+  test('with both transports concurrently has the effect of once', async () => {
     const order = await leaseOne()
     const calls = Array.from({ length: 10 }, (_, i) =>
       i % 2 === 0 ? node.complete(order) : node.completeInline(order),
@@ -83,7 +83,7 @@ describe('completing a session', () => {
     expect(kinds.toSorted()).toEqual(['accepted', ...Array.from({ length: 9 }, () => 'duplicate')])
   })
 
-  test('with a result that is too long to come with it, is no base64, or is there twice is refused', async () => {
+  test('with an inline result that is too long, not base64, or also uploaded is refused', async () => {
     const order = await leaseOne()
     const outcome = makeOutcome(order, node.id)
     const complete = (body: object) => at.client.completeSession({ params: node.params, body: { outcome, ...body } })
@@ -106,7 +106,7 @@ describe('completing a session', () => {
     await expect(other).rejects.toMatchObject(refusal('request.stale', 409))
   })
 
-  test('without a result is taken, and a result is made for those who ask', async () => {
+  test('without a result is accepted, and the server generates a result', async () => {
     const order = await leaseOne({ max_failures: 1 })
     const failure = { code: 'runtime.gone', message: 'The sandbox is gone.', status: 500 } as const
     const outcome = makeOutcome(order, node.id, { status: 'ERROR', failure, grade: undefined, counts: undefined })
@@ -116,7 +116,7 @@ describe('completing a session', () => {
     expect(await at.client.getSessionResult(bySession(order))).toMatchObject({ status: 'ERROR', failure })
   })
 
-  test('that infrastructure spoilt has it made again', async () => {
+  test('that failed because of infrastructure queues a refill', async () => {
     const order = await leaseOne()
     const failure = { code: 'runtime.gone', message: 'gone', status: 500 } as const
     const spoilt = await node.complete(order, { status: 'ERROR', failure, grade: undefined })
@@ -130,7 +130,7 @@ describe('completing a session', () => {
     await at.client.cancelTask({ params: { task_id: order.task.task_id } })
   })
 
-  test('that was cancelled, is in other hands or is unknown is refused for good, and leaves no file', async () => {
+  test('that was cancelled, leased by another node or unknown is refused, and leaves no file', async () => {
     const files = async () => (await readdir(join(at.dir, 'files'), { recursive: true })).filter(isResult).length
     const isResult = (name: string) => name.startsWith('results') && name.endsWith('.zst')
     const [cancelled, released] = [await leaseOne(), await leaseOne()]
@@ -155,7 +155,7 @@ describe('completing a session', () => {
     await at.client.cancelTask({ params: { task_id: released.task.task_id } })
   })
 
-  test('with what is not the result of that session is refused, and the session is still to be done', async () => {
+  test('with a result of another session is refused, and the session stays leased', async () => {
     const order = await leaseOne()
     const outcome = makeOutcome(order, node.id)
     const result = makeResult(outcome)
@@ -172,7 +172,7 @@ describe('completing a session', () => {
       '['.repeat(100_000),
       Buffer.from('this is not zstd'),
       zstdCompressSync(JSON.stringify(result)).subarray(0, -5),
-      // All of the text is there, and only an empty frame after it is not whole.
+      // The text is complete, and only an empty frame after it is truncated.
       Buffer.concat([zstdCompressSync(JSON.stringify(result)), zstdCompressSync('')]).subarray(0, -1),
     ]
     for (const text of wrong) {
@@ -187,7 +187,7 @@ describe('completing a session', () => {
     expect(await node.complete(order)).toMatchObject({ kind: 'accepted' })
   })
 
-  test('is only for the node that has it, and only when it is over', async () => {
+  test('is allowed only for the node that holds it, and only with a final status', async () => {
     const order = await leaseOne()
     const complete = (outcome: object) =>
       at.client.completeSession({
@@ -205,7 +205,7 @@ describe('completing a session', () => {
     await node.complete(order)
   })
 
-  test('needs uploads that are whole, and its own', async () => {
+  test('needs complete uploads of the same attempt', async () => {
     const [order, neighbour] = [await leaseOne(), await leaseOne()]
     const body = (id: string) => ({ outcome: makeOutcome(order, node.id), result_upload_id: id })
     const complete = (id: string) => at.client.completeSession({ params: node.params, body: body(id) })
@@ -223,7 +223,7 @@ describe('completing a session', () => {
 })
 
 describe('artifacts', () => {
-  test('are kept with the session, and read as a whole or in part', async () => {
+  test('are stored with the session, and readable completely or in ranges', async () => {
     const order = await leaseOne()
     const log = Buffer.from('one\ntwo\nthree\n')
     const upload = await node.upload(order, log)
@@ -259,8 +259,8 @@ describe('artifacts', () => {
   })
 })
 
-describe('a result as NVIDIA Polar’s nodes post it', () => {
-  test('is taken, once, with what it says of the reward', async () => {
+describe('a result posted by an NVIDIA Polar node', () => {
+  test('is accepted once, with its reward', async () => {
     const order = await leaseOne()
     const { timing: _, ...result } = makeResult(makeOutcome(order, node.id))
     expect(await at.client.postSessionResult({ body: result })).toEqual({ status: 'accepted' })
@@ -270,7 +270,7 @@ describe('a result as NVIDIA Polar’s nodes post it', () => {
     await expect(other).rejects.toMatchObject(refusal('request.stale', 409))
   })
 
-  test('keeps fields that only its trainer knows', async () => {
+  test('keeps unknown fields', async () => {
     const order = await leaseOne()
     const result = makeResult(makeOutcome(order, node.id))
     const body = { ...result, timing: { init_ms: 1, container_start_ms: 2 }, extra: { a: 1 } }
@@ -279,7 +279,7 @@ describe('a result as NVIDIA Polar’s nodes post it', () => {
     expect(await response.json()).toMatchObject({ extra: { a: 1 }, timing: { container_start_ms: 2 } })
   })
 
-  test('of a session that nobody knows, or that is not over, is not said to be taken', async () => {
+  test('of an unknown or unfinished session is refused', async () => {
     const order = await leaseOne()
     const result = makeResult(makeOutcome(order, node.id))
     const unknown = at.client.postSessionResult({ body: { ...result, session_id: 'sk-polar-nobody' } })

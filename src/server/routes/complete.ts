@@ -1,25 +1,22 @@
+import { readAll } from '../../api/limit-stream.ts'
 import { invalidRequest } from '../../api/read-call.ts'
 import type { Body } from '../../api/route.ts'
 import { type Routes, routes } from '../../api/routes/index.ts'
-import { readAll } from '../../api/limit-stream.ts'
 import { createLimit } from '../../lib/async/limit.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
 import { isTerminal } from '../../model/session.ts'
 import type { Acceptance, ArtifactReference, ResultReference } from '../../store/dispatch/port.ts'
-import { findSession } from '../../store/dispatch/queries/sessions.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { findStanding } from './find-standing.ts'
-import { noSession } from './not-found.ts'
 import type { PostedReading } from '../results/posted-result.ts'
-import { MOST_RESULT_BYTES } from '../results/result-problem.ts'
-import { noUpload } from './uploads.ts'
+import { MAX_RESULT_BYTES } from '../results/result-problem.ts'
+import { noSession, noUpload } from './request-errors.ts'
 
 type Completion = Body<Routes['completeSession']>
 
 /**
- * The end of a session. Bytes first, then the row that names them: whatever is cut off in between is done again by the
- * node, to the same end, and bytes that no row names are swept.
+ * Stores the result files of a session first, then the row that refers to them. After a crash in between the node repeats the
+ * request with the same outcome; files without a row are swept.
  */
 export function completionHandlers(deps: ServerDeps): Some<'completeSession' | 'postSessionResult'> {
   return {
@@ -28,8 +25,8 @@ export function completionHandlers(deps: ServerDeps): Some<'completeSession' | '
       assertOutcome(outcome, params.node_id)
       assertOneResult(body)
       assertDistinct(body.artifacts)
-      // Most that comes too late is told so here, and leaves no file behind.
-      await assertWanted(outcome, deps)
+      // Rejects most late results before any file is stored.
+      await assertCurrent(outcome, deps)
       const result = await keepResult(body, deps)
       const artifacts = await keepArtifacts(body, deps)
       const acceptance = await deps.dispatch.accept(outcome, result, artifacts)
@@ -41,23 +38,23 @@ export function completionHandlers(deps: ServerDeps): Some<'completeSession' | '
       const { nodeId = '', outcome: posted, compressed } = assertRead(await deps.checker.read(body))
       authorizeNode(nodeId === '' ? undefined : nodeId)
       const { sessionId, taskId, status } = posted
-      const session = await findSession(deps.database.db, sessionId)
+      const session = await deps.dispatch.sessions.find(sessionId)
       if (session === undefined) throw noSession(sessionId)
       if (taskId !== session.taskId) {
-        const message = `Session ${sessionId} is of another task than ${JSON.stringify(taskId)}.`
+        const message = `Session ${sessionId} does not belong to task ${JSON.stringify(taskId)}.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.task_id' })
       }
       if (nodeId === '') {
-        // Without it anybody's would be taken for that of whoever has the session.
-        const message = `The result of session ${sessionId} does not say which node it is of.`
+        // Without the node id, a result of any node would count as the result of the node that holds the session.
+        const message = `The result of session ${sessionId} has no node_id.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.node_id' })
       }
       if (!isTerminal(status)) {
-        const message = `Session ${sessionId} is ${status}, so this cannot be its result.`
+        const message = `The result of session ${sessionId} has status ${status}; send the result when the session has ended.`
         throw new RolloutError('request.malformed', message, { status: 422, param: 'body.status' })
       }
       const now = deps.clock.now()
-      // It does not say which attempt it is of. The one before may have been taken already, and its answer lost.
+      // A posted result has no attempt number. It may repeat the previous attempt, whose response was lost.
       const post = async (attempt: number): Promise<Acceptance> => {
         const outcome = { ...posted, attempt, nodeId, endedAt: now }
         return deps.dispatch.accept(outcome, await deps.files.put(sessionId, attempt, compressed))
@@ -86,18 +83,18 @@ function assertRead(reading: PostedReading): Extract<PostedReading, { kind: 'rea
 
 function assertOutcome({ nodeId, sessionId, status }: SessionOutcome, callerId: string): void {
   if (nodeId !== callerId) {
-    const message = `The outcome of session ${sessionId} is of node ${nodeId}, and ${callerId} cannot speak for it.`
+    const message = `Node ${callerId} sent the outcome of session ${sessionId} for node ${nodeId}; a node may only send its own.`
     throw new RolloutError('request.malformed', message, { status: 422, param: 'body.outcome.nodeId' })
   }
   if (!isTerminal(status)) {
-    const message = `Session ${sessionId} is ${status}, so it is not over.`
+    const message = `The outcome of session ${sessionId} has status ${status}; send the outcome when the session has ended.`
     throw new RolloutError('request.malformed', message, { status: 422, param: 'body.outcome.status' })
   }
 }
 
 function assertOneResult({ outcome, result, result_upload_id: uploadId }: Completion): void {
   if (result === undefined || uploadId === undefined) return
-  const message = `Session ${outcome.sessionId} brings a result and the upload of one; it has only one.`
+  const message = `Session ${outcome.sessionId} has both result and result_upload_id; send one of them.`
   throw new RolloutError('request.malformed', message, { status: 422, param: 'body.result' })
 }
 
@@ -105,26 +102,26 @@ function assertDistinct(artifacts: Completion['artifacts']): void {
   const seen = new Set<string>()
   for (const { path } of artifacts) {
     if (seen.has(path)) {
-      const message = `Two artifacts are named ${JSON.stringify(path)}.`
+      const message = `Two artifacts have the path ${JSON.stringify(path)}; paths must be unique.`
       throw new RolloutError('request.malformed', message, { status: 422, param: 'body.artifacts' })
     }
     seen.add(path)
   }
 }
 
-async function assertWanted(outcome: SessionOutcome, { database }: ServerDeps): Promise<void> {
-  const standing = await findStanding(database.db, outcome)
-  if (standing === undefined) throw noSession(outcome.sessionId)
-  // A session that is over may have moved with an older run of its task, under another id.
-  if (standing.kind === 'held' && standing.taskId !== outcome.taskId) {
-    const message = `Session ${outcome.sessionId} is of another task than ${JSON.stringify(outcome.taskId)}.`
+async function assertCurrent(outcome: SessionOutcome, { dispatch }: ServerDeps): Promise<void> {
+  const state = await dispatch.sessions.findAttemptState(outcome)
+  if (state === undefined) throw noSession(outcome.sessionId)
+  // An ended session may belong to an archived run, which has another task id.
+  if (state.kind === 'held' && state.taskId !== outcome.taskId) {
+    const message = `Session ${outcome.sessionId} does not belong to task ${JSON.stringify(outcome.taskId)}.`
     throw new RolloutError('request.malformed', message, { status: 422, param: 'body.outcome.taskId' })
   }
-  if (standing.kind === 'held' || standing.kind === 'accepted') return
-  throw stale(outcome, standing.kind === 'cancelled')
+  if (state.kind === 'held' || state.kind === 'accepted') return
+  throw stale(outcome, state.kind === 'cancelled')
 }
 
-/** The same bytes come to the same name and digest in either way, so a duplicate is one whichever way it comes. */
+/** Inline and uploaded results get the same path and digest, so a duplicate is detected either way. */
 async function keepResult(
   { outcome, result, result_upload_id: uploadId }: Completion,
   deps: ServerDeps,
@@ -138,8 +135,8 @@ async function keepResult(
   await assertUpload(outcome, uploadId, deps)
   const param = 'body.result_upload_id'
   const reference = await deps.files.keep(outcome.nodeId, uploadId, { kind: 'result' })
-  if (reference.bytes > MOST_RESULT_BYTES) {
-    const message = `The result of session ${outcome.sessionId} is longer than ${MOST_RESULT_BYTES} bytes.`
+  if (reference.bytes > MAX_RESULT_BYTES) {
+    const message = `The result of session ${outcome.sessionId} is larger than ${MAX_RESULT_BYTES} bytes; let the task build fewer or shorter traces.`
     throw new RolloutError('request.too-large', message, { param })
   }
   const { stream } = await deps.files.open(reference.path)
@@ -147,11 +144,11 @@ async function keepResult(
   return reference
 }
 
-/** Each waits for the disk; some at a time wait for it together. */
-const FILES_AT_ONCE = 8
+/** Files that are flushed to disk in parallel. */
+const MAX_PARALLEL_FILES = 8
 
 async function keepArtifacts({ outcome, artifacts }: Completion, deps: ServerDeps): Promise<ArtifactReference[]> {
-  const limit = createLimit(FILES_AT_ONCE)
+  const limit = createLimit(MAX_PARALLEL_FILES)
   const cut = new Set(outcome.artifacts.flatMap(({ path, isCut }) => (isCut ? [path] : [])))
   const keep = async (path: string, uploadId: string): Promise<ArtifactReference> => {
     await assertUpload(outcome, uploadId, deps)
@@ -161,7 +158,7 @@ async function keepArtifacts({ outcome, artifacts }: Completion, deps: ServerDep
   return Promise.all(artifacts.map(({ path, upload_id: uploadId }) => limit(() => keep(path, uploadId))))
 }
 
-/** It must be whole, and of this very attempt. */
+/** The upload must be complete and belong to this attempt. */
 async function assertUpload(
   { sessionId, attempt, nodeId }: SessionOutcome,
   uploadId: string,
@@ -170,7 +167,7 @@ async function assertUpload(
   const upload = await files.find(nodeId, uploadId)
   if (upload === undefined) throw noUpload(uploadId)
   if (upload.sessionId !== sessionId || upload.attempt !== attempt) {
-    const message = `Upload ${uploadId} is of attempt ${upload.attempt} at session ${upload.sessionId}.`
+    const message = `Upload ${uploadId} belongs to attempt ${upload.attempt} of session ${upload.sessionId}.`
     throw new RolloutError('request.malformed', message, { status: 422 })
   }
   if (upload.isComplete) return
@@ -188,6 +185,9 @@ function assertAccepted(
 }
 
 function stale({ sessionId, attempt }: { sessionId: string; attempt: number }, isCancelled: boolean): RolloutError {
-  const why = isCancelled ? 'it was cancelled' : 'it is over, or in other hands'
-  return new RolloutError('request.stale', `Attempt ${attempt} at session ${sessionId} is not wanted any more: ${why}.`)
+  const why = isCancelled ? 'it was cancelled' : 'the session ended, or another node has leased it'
+  return new RolloutError(
+    'request.stale',
+    `The result of attempt ${attempt} of session ${sessionId} is refused: ${why}.`,
+  )
 }

@@ -34,7 +34,7 @@ async function* connect(query: string, headers: Record<string, string> = {}): As
 const next = async (events: AsyncGenerator<Heard>): Promise<Heard> => (await events.next()).value as Heard
 const words = ({ event: { type, data } }: Heard) => [type, data['status']]
 
-test('begins with hello and tells what happens to a task and its sessions, in order', async () => {
+test('the stream begins with hello and contains the events of a task and its sessions in order', async () => {
   const id = `t${++serial}`
   const events = connect(`?task_id=${id}`)
   const hello = await next(events)
@@ -59,7 +59,7 @@ test('begins with hello and tells what happens to a task and its sessions, in or
   await events.return(undefined)
 })
 
-test('a reader that comes back hears what it missed, by the header as by the query', async () => {
+test('a reader that reconnects gets the missed events, by header or query', async () => {
   const id = `t${++serial}`
   const before = connect(`?task_id=${id}`)
   const hello = await next(before)
@@ -71,14 +71,14 @@ test('a reader that comes back hears what it missed, by the header as by the que
   expect(created.event.type).toBe('task.created')
   await first.return(undefined)
   await at.client.cancelTask({ params: { task_id: id } })
-  // What the header says is newer than what the URL does.
+  // The id in the header is newer than the one in the URL.
   const second = connect(`?task_id=${id}&last_event_id=0-0`, { 'last-event-id': created.id! })
   await next(second)
   expect(words(await next(second))).toEqual(['session.state_changed', 'CANCELLED'])
   await second.return(undefined)
 })
 
-test('however often a reader is cut, it hears everything once and in order', async () => {
+test('a reader with many lost connections gets every event once and in order', async () => {
   const id = `cut${++serial}`
   const start = connect('')
   const origin = (await next(start)).id!
@@ -113,14 +113,14 @@ test('however often a reader is cut, it hears everything once and in order', asy
         if (event.type === 'task.completed') break
       }
       expect(heard).toEqual(whole)
-      // Four given out, four ended.
+      // Four leased, four ended.
       expect(heard.filter((each) => each.endsWith('session.state_changed'))).toHaveLength(8)
     }),
     { numRuns: 15 },
   )
 })
 
-test('the client’s own stream gives events as they happen, and ends when it is told to', async () => {
+test('the client streams events, and ends when its signal is aborted', async () => {
   const gone = new AbortController()
   const events = at.client.streamEvents({ signal: gone.signal })
   expect((await events.next()).value).toMatchObject({ data: { type: 'hello' } })
@@ -150,6 +150,6 @@ test('a closing server ends the streams and long polls at once', async () => {
   const [task, orders, , lines] = await ended
   expect(task).toMatchObject({ status: 'fulfilled', value: { status: 'running' } })
   expect(orders).toMatchObject({ status: 'fulfilled', value: [] })
-  // Had it ended in good order, the reader would take it for all there is.
+  // A normal end would mean that all results were sent.
   expect(lines).toMatchObject({ status: 'rejected' })
 })

@@ -33,7 +33,7 @@ const newNode = (labels: string[] = [], bootId = 'boot') => TestNode.join(at.cli
 const toLease = ({ sessionId, attempt }: SessionOrder) => ({ session_id: sessionId, attempt })
 
 describe('a node', () => {
-  test('that joins is told how to renew, and is listed with what it has', async () => {
+  test('that joins gets its lease time, and is listed with its labels', async () => {
     const node = new TestNode(at.client, `n${++serial}`)
     const joined = await node.join(['gpu', 'runtime:docker'])
     expect(joined).toMatchObject({ lease_ms: 60_000, outcomes: [], node: { healthy: true, draining: false } })
@@ -44,7 +44,7 @@ describe('a node', () => {
     expect(await at.client.getNode({ params: node.params })).toEqual(info)
   })
 
-  test('that nobody knows is told to join', async () => {
+  test('that is unknown must join', async () => {
     const stranger = new TestNode(at.client, 'stranger')
     const notFound = { failure: { code: 'request.not-found', status: 404 } }
     await expect(stranger.lease()).rejects.toMatchObject(notFound)
@@ -59,7 +59,7 @@ describe('a node', () => {
     expect(await at.client.leaveNode({ params: stranger.params })).toMatchObject({ requeued_sessions: 0 })
   })
 
-  test('as NVIDIA Polar has it registers, beats and is shown', async () => {
+  test('of NVIDIA Polar can register, send heartbeats and is listed', async () => {
     const node_id = `nv${++serial}`
     expect(await at.client.registerNode({ body: { ...registration, node_id } })).toMatchObject({
       node_id,
@@ -70,7 +70,7 @@ describe('a node', () => {
     expect(beat.metrics).toMatchObject({ run_inflight: 3, init_inflight: 0 })
   })
 
-  test('that drains is given nothing, hears of it at once while it waits, and leaves', async () => {
+  test('that drains gets no lease, learns of it at once while it waits, and leaves', async () => {
     const node = await newNode()
     const waiting = at.client.leaseSessions({ params: node.params, body: { free_slots: 1, wait: 60 } })
     await expect.poll(() => at.server.waiting).toBe(1)
@@ -86,13 +86,13 @@ describe('a node', () => {
     await expect(at.client.getNode({ params: node.params })).rejects.toMatchObject({ code: 'request.not-found' })
   })
 
-  test('that is removed while it lives stays until it leaves by itself', async () => {
+  test('that is removed while healthy stays until it leaves', async () => {
     const node = await newNode()
     expect(await at.client.removeNode({ params: node.params })).toMatchObject({ draining: true })
     expect(await at.client.getNode({ params: node.params })).toMatchObject({ draining: true })
   })
 
-  test('that leaves gives back what it has, and that is nobody’s failure', async () => {
+  test('that leaves requeues its sessions without a failure', async () => {
     await submit(2)
     const node = await newNode()
     const orders = await node.lease(2)
@@ -107,7 +107,7 @@ describe('a node', () => {
     ])
   })
 
-  test('whose name another process has taken is told to stop', async () => {
+  test('whose id another process has joined with is refused', async () => {
     const node = await newNode([], 'first')
     await node.join([], 'second')
     const stale = { failure: { code: 'request.stale', status: 409 } }
@@ -121,7 +121,7 @@ describe('a node', () => {
 })
 
 describe('leasing', () => {
-  test('waits for work, and is over as soon as there is some', async () => {
+  test('waits for work, and responds as soon as there is some', async () => {
     const node = await newNode()
     const waiting = node.lease(2, 60)
     await expect.poll(() => at.server.waiting).toBe(1)
@@ -130,12 +130,12 @@ describe('leasing', () => {
     expect(at.server.waiting).toBe(0)
   })
 
-  test('ends without work when the time is over', async () => {
+  test('responds without work after the wait', async () => {
     const node = await newNode()
     expect(await node.lease(1, 0.05)).toEqual([])
   })
 
-  test('of a node that went away gives nothing out that nobody hears of', async () => {
+  test('releases leases of a node that disconnected', async () => {
     const node = await newNode()
     const gone = new AbortController()
     const waiting = node.lease(1, 60, gone.signal)
@@ -148,7 +148,7 @@ describe('leasing', () => {
     expect(await other.lease(1, 5)).toHaveLength(1)
   })
 
-  test('takes back at once what was given out by an answer that got lost', async () => {
+  test('requeues leases whose response was lost', async () => {
     await submit(2)
     const node = await newNode()
     const [lost] = await node.lease(1)
@@ -159,7 +159,7 @@ describe('leasing', () => {
     expect(again?.order.attempt).toBe(2)
   })
 
-  test('many nodes that wait share what comes, each session going to one of them', async () => {
+  test('distributes sessions over waiting nodes, each to one node', async () => {
     const nodes = await Promise.all(Array.from({ length: 8 }, () => newNode()))
     const waiting = nodes.map((node) => node.lease(2, 60))
     await expect.poll(() => at.server.waiting).toBe(8)
@@ -172,7 +172,7 @@ describe('leasing', () => {
 })
 
 describe('renewing', () => {
-  test('says what became of each, and shows how far they are', async () => {
+  test('returns the outcome of each lease, and stores the progress', async () => {
     await submit(3)
     const node = await newNode()
     const orders = await node.lease(3)
@@ -192,7 +192,7 @@ describe('renewing', () => {
     expect((await at.client.getNode({ params: node.params })).metrics.run_inflight).toBe(1)
   })
 
-  test('a node that begins anew keeps what it still holds and loses the rest', async () => {
+  test('a restarted node keeps the attempts that it holds and loses the rest', async () => {
     await submit(2)
     const node = await newNode([], 'before')
     const orders = await node.lease(2)
@@ -202,7 +202,7 @@ describe('renewing', () => {
     await expect(node.complete(orders[1]!)).rejects.toMatchObject({ code: 'request.stale' })
   })
 
-  test('what is released can be had by others', async () => {
+  test('a released session can be leased by another node', async () => {
     await submit(1)
     const node = await newNode()
     const [order] = await node.lease(1)
@@ -213,7 +213,7 @@ describe('renewing', () => {
   })
 })
 
-test('a session whose node falls silent is given to another', async () => {
+test('a session whose node stops renewing is leased to another node', async () => {
   await using quick = await startTestServer({ leaseMs: 3000 })
   await quick.client.submitTask({ body: makeTask('t') })
   const silent = await TestNode.join(quick.client, 'silent')

@@ -1,19 +1,18 @@
-import { MOST_INLINE_BYTES } from '../../api/routes/lease-routes.ts'
 import { MIB } from '../../api/route.ts'
+import { MAX_INLINE_BYTES } from '../../api/routes/lease-routes.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { Lease, LeaseAnswer, NodeStanding, RenewalOutcome } from '../../store/dispatch/port.ts'
-import { findNode } from '../../store/dispatch/queries/nodes.ts'
+import type { Lease, LeaseResponse, NodeMembership, RenewalOutcome } from '../../store/dispatch/port.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { noNode } from './not-found.ts'
+import { noNode } from './request-errors.ts'
 import { toNodeInfo } from './views.ts'
 
 type LeaseRoutes = 'joinNode' | 'leaseSessions' | 'renewLeases' | 'releaseLeases' | 'leaveNode'
 
-/** Small enough that a cut connection costs little, large enough that most results are one part. */
+/** Small enough that a lost connection costs little, large enough that most results are one part. */
 const PART_BYTES = 8 * MIB
 
 export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
-  const { dispatch, desk, waits, leaseMs } = deps
+  const { dispatch, leaseQueue, longPolls, leaseMs } = deps
   return {
     async joinNode({ params, body: { labels, version: _, boot_id: bootId, replaces, holding, ...registration } }) {
       const nodeId = params.node_id
@@ -25,8 +24,8 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
         holding: holding.map(toLease),
       })
       if (joined.kind === 'taken') return { kind: 'taken', boot_id: joined.bootId }
-      desk.dismiss(nodeId)
-      const node = await findNode(deps.database.db, nodeId)
+      leaseQueue.dismiss(nodeId)
+      const node = await dispatch.nodes.find(nodeId)
       if (node === undefined) throw noNode(nodeId)
       return {
         kind: 'joined',
@@ -34,41 +33,26 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
         lease_ms: leaseMs,
         outcomes: joined.outcomes.map(toOutcome),
         max_part_bytes: PART_BYTES,
-        max_inline_bytes: MOST_INLINE_BYTES,
+        max_inline_bytes: MAX_INLINE_BYTES,
       }
     },
     async leaseSessions({ params, body, signal }) {
       const { free_slots: freeSlots, ahead, labels, affinity, holding, wait, boot_id: bootId } = body
-      const room = {
-        freeSlots,
-        ahead,
-        affinity,
-        labels,
-        holding: holding?.map(toLease),
-        bootId,
-      }
-      const answer = await waits.during(signal, (end) => desk.take(params.node_id, room, wait * 1000, end))
-      await giveBackUnheard(params.node_id, answer, signal, deps)
-      assertMember(params.node_id, answer.node)
+      const request = { freeSlots, ahead, affinity, labels, holding: holding?.map(toLease), bootId }
+      const response = await longPolls.run(signal, (end) => leaseQueue.lease(params.node_id, request, wait * 1000, end))
+      await releaseUndelivered(params.node_id, response, signal, deps)
+      assertMember(params.node_id, response.node)
       return {
-        orders: answer.orders.map(({ order, leaseMs: ms }) => ({ order, lease_ms: ms })),
-        draining: answer.node === 'draining',
+        orders: response.orders.map(({ order, leaseMs: ms }) => ({ order, lease_ms: ms })),
+        draining: response.node === 'draining',
       }
     },
     async renewLeases({ params, body: { renewals, metrics, boot_id: bootId } }) {
-      const asked = renewals.map(({ session_id, attempt, status, progress }) => ({
-        sessionId: session_id,
-        attempt,
-        status,
-        progress,
-      }))
-      const answer = await dispatch.renew(params.node_id, asked, {
-        metrics,
-        bootId,
-      })
-      assertMember(params.node_id, answer.node)
-      desk.hear(params.node_id)
-      return { outcomes: answer.outcomes.map(toOutcome), draining: answer.node === 'draining' }
+      const parsed = renewals.map(({ session_id: sessionId, ...rest }) => ({ sessionId, ...rest }))
+      const response = await dispatch.renew(params.node_id, parsed, { metrics, bootId })
+      assertMember(params.node_id, response.node)
+      leaseQueue.markAlive(params.node_id)
+      return { outcomes: response.outcomes.map(toOutcome), draining: response.node === 'draining' }
     },
     async releaseLeases({ params, body: { leases, boot_id: bootId } }) {
       const released = await dispatch.release(params.node_id, leases.map(toLease), bootId)
@@ -77,27 +61,27 @@ export function leaseHandlers(deps: ServerDeps): Some<LeaseRoutes> {
     async leaveNode({ params, query }) {
       const requeued = await dispatch.leave(params.node_id, query.boot_id)
       if (requeued === undefined) throw replaced(params.node_id)
-      desk.dismiss(params.node_id)
+      leaseQueue.dismiss(params.node_id)
       return { node_id: params.node_id, requeued_sessions: requeued }
     },
   }
 }
 
-/** The node went away while it was being given work: it will never know of it. */
-async function giveBackUnheard(
+/** The node disconnected while the request was served, so it does not know about its leases. */
+async function releaseUndelivered(
   nodeId: string,
-  { orders }: LeaseAnswer,
+  { orders }: LeaseResponse,
   signal: AbortSignal,
   { dispatch }: ServerDeps,
 ): Promise<void> {
   if (!signal.aborted || orders.length === 0) return
   const leases = orders.map(({ order: { sessionId, attempt } }) => ({ sessionId, attempt }))
   await dispatch.release(nodeId, leases)
-  throw new RolloutError('request.client-gone', `Node ${nodeId} did not wait for its work.`)
+  throw new RolloutError('request.client-gone', `Node ${nodeId} disconnected before the response.`)
 }
 
-function assertMember(nodeId: string, standing: NodeStanding): void {
-  switch (standing) {
+function assertMember(nodeId: string, membership: NodeMembership): void {
+  switch (membership) {
     case 'member':
     case 'draining':
       return
@@ -109,7 +93,7 @@ function assertMember(nodeId: string, standing: NodeStanding): void {
 }
 
 function replaced(nodeId: string): RolloutError {
-  const message = `Another process has joined as node ${nodeId}; this one should stop, or use a name of its own.`
+  const message = `Another process has joined as node ${nodeId}; stop this process, or give it another node id.`
   return new RolloutError('request.stale', message)
 }
 

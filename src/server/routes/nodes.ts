@@ -1,66 +1,48 @@
 import type { NodeInfo } from '../../api/routes/node-routes.ts'
-import {
-  drainNode,
-  findNode,
-  listNodes,
-  putNode,
-  removeIdleNode,
-  touchNode,
-} from '../../store/dispatch/queries/nodes.ts'
-import { maySeeNode } from '../listen/access.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { noNode } from './not-found.ts'
+import { maySeeNode } from '../listen/access.ts'
+import { noNode } from './request-errors.ts'
 import { isHealthy, toNodeInfo } from './views.ts'
 
 type NodeRoutes = 'registerNode' | 'heartbeatNode' | 'listNodes' | 'getNode' | 'removeNode' | 'drainNode'
 
-export function nodeHandlers({ database, clock, desk }: ServerDeps): Some<NodeRoutes> {
-  const { db } = database
+export function nodeHandlers({ dispatch, clock, leaseQueue }: ServerDeps): Some<NodeRoutes> {
   const show = async (nodeId: string): Promise<NodeInfo> => {
-    const node = await findNode(db, nodeId)
+    const node = await dispatch.nodes.find(nodeId)
     if (node === undefined) throw noNode(nodeId)
     return toNodeInfo(node, clock.now())
   }
   const drain = async (nodeId: string): Promise<void> => {
-    if (!(await drainNode(db, nodeId))) throw noNode(nodeId)
-    // It hears of it at once if it is waiting here, else when it next asks.
-    desk.dismiss(nodeId)
+    if (!(await dispatch.drainNode(nodeId))) throw noNode(nodeId)
+    // Ends a waiting lease request, so that the node learns of it at once.
+    leaseQueue.dismiss(nodeId)
   }
   return {
     async registerNode({ body }) {
-      await putNode(db, { registration: body, labels: [] }, clock.now())
+      await dispatch.putNode({ registration: body, labels: [] })
       return show(body.node_id)
     },
     async heartbeatNode({ params, body }) {
-      if (!(await touchNode(db, params.node_id, body.metrics, clock.now()))) throw noNode(params.node_id)
+      if (!(await dispatch.touchNode(params.node_id, body.metrics))) throw noNode(params.node_id)
       return show(params.node_id)
     },
     async listNodes({ caller }) {
-      const nodes = (await listNodes(db)).filter((node) => maySeeNode(caller, node.registration.node_id))
+      const nodes = (await dispatch.nodes.list()).filter((node) => maySeeNode(caller, node.registration.node_id))
       return nodes.map((node) => toNodeInfo(node, clock.now()))
     },
     getNode: ({ params }) => show(params.node_id),
     async removeNode({ params }) {
       await drain(params.node_id)
-      const node = await findNode(db, params.node_id)
+      const node = await dispatch.nodes.find(params.node_id)
       if (node === undefined) throw noNode(params.node_id)
-      // One that has joined and is there leaves by itself; would it be gone now, it would come back and be given work.
+      // A healthy node that joined leaves by itself when drained; if its row were removed now, it would join again.
       const leavesItself = node.bootId !== undefined && isHealthy(node, clock.now())
-      if (!leavesItself) await removeIdleNode(db, params.node_id)
+      if (!leavesItself) await dispatch.removeIdleNode(params.node_id)
       return toNodeInfo(node, clock.now())
     },
     async drainNode({ params }) {
       await drain(params.node_id)
       return show(params.node_id)
     },
-  }
-}
-
-/** Those that were told to go, hold nothing, and have not been heard of: nobody will come to say that they left. */
-export async function removeGoneNodes({ database, clock }: Pick<ServerDeps, 'database' | 'clock'>): Promise<void> {
-  for (const node of await listNodes(database.db)) {
-    if (node.draining && node.leased === 0 && !isHealthy(node, clock.now())) {
-      await removeIdleNode(database.db, node.registration.node_id)
-    }
   }
 }

@@ -1,41 +1,39 @@
 import { RolloutError } from '../../model/failure.ts'
-import { listQuotas, putQuota, type QuotaUse } from '../../store/dispatch/queries/quotas.ts'
+import type { QuotaUse } from '../../store/dispatch/port.ts'
 import type { ServerDeps, Some } from '../deps.ts'
 
-/** What is served now, and who may have how much of it. */
+/** Policy version and quotas. */
 export function policyHandlers({
   dispatch,
-  database,
   tokenNames,
 }: ServerDeps): Some<'getPolicy' | 'putPolicy' | 'listQuotas' | 'putQuota'> {
-  const { db } = database
   return {
     async getPolicy() {
-      return { version: await dispatch.getPolicy() }
+      return { version: await dispatch.policy.get() }
     },
     async putPolicy({ body }) {
       return { version: await dispatch.advancePolicy(body.version), warnings: [NOT_STAMPED] }
     },
     async listQuotas() {
-      return { quotas: (await listQuotas(db)).map(toView) }
+      return { quotas: (await dispatch.quotas.list()).map(toView) }
     },
     async putQuota({ params, body }) {
-      const known = (await listQuotas(db)).some(({ owner }) => owner === params.token)
+      const known = (await dispatch.quotas.list()).some(({ owner }) => owner === params.token)
       if (!known && !tokenNames.has(params.token)) {
-        throw new RolloutError('request.not-found', `There is no token named ${params.token}.`)
+        throw new RolloutError('request.not-found', `Token ${params.token} does not exist.`)
       }
       const { max_queued_sessions: maxQueued, max_running_sessions: maxRunning } = body
-      await putQuota(db, params.token, { maxQueued, maxRunning })
-      const use = (await listQuotas(db)).find(({ owner }) => owner === params.token)
+      await dispatch.putQuota(params.token, { maxQueued, maxRunning })
+      const use = (await dispatch.quotas.list()).find(({ owner }) => owner === params.token)
       return toView(use ?? { owner: params.token, maxQueued, maxRunning, queued: 0, running: 0 })
     },
   }
 }
 
-/** Trainers take a 200 for "tokens are stamped with it from now on". */
+/** Trainers read a 200 as "tokens are stamped with this version from now on". */
 const NOT_STAMPED =
-  'No token is stamped with this version. The server uses it to cancel tasks that are too old. The weight version of ' +
-  'tokens is what the gateway of each node was told.'
+  'No token is stamped with this version: the server only cancels stale tasks by it. The weight version of a token is set ' +
+  'by the gateway of each node.'
 
 function toView({ owner, maxQueued, maxRunning, queued, running }: QuotaUse) {
   return {

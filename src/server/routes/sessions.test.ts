@@ -25,7 +25,7 @@ async function leaseAll(samples: number, more: object = {}) {
   return { id, orders: await node.lease(samples) }
 }
 
-test('sessions are found by what they are, newest first and page by page', async () => {
+test('sessions can be filtered, newest first and in pages', async () => {
   const { id, orders } = await leaseAll(3, { max_failures: 1 })
   await node.complete(orders[0]!, { status: 'ERROR', failure, grade: undefined })
   await node.complete(orders[1]!)
@@ -43,7 +43,7 @@ test('sessions are found by what they are, newest first and page by page', async
   await node.complete(orders[2]!)
 })
 
-test('one session is shown with its attempts', async () => {
+test('getSession() includes all attempts', async () => {
   const { orders } = await leaseAll(1)
   await node.complete(orders[0]!)
   const session = await at.client.getSession(bySession(orders[0]!.sessionId))
@@ -53,7 +53,7 @@ test('one session is shown with its attempts', async () => {
   await expect(at.client.getSession(bySession('nobody'))).rejects.toMatchObject(refusal('request.not-found', 404))
 })
 
-test('a session is cancelled once; what is over stays as it is', async () => {
+test('a session is cancelled once; an ended session does not change', async () => {
   const { id, orders } = await leaseAll(2)
   const [first, second] = orders.map(({ sessionId }) => sessionId) as [string, string]
   expect(await at.client.cancelSession(bySession(first))).toMatchObject({ status: 'CANCELLED', cancelled: true })
@@ -64,7 +64,7 @@ test('a session is cancelled once; what is over stays as it is', async () => {
   expect(await at.client.getTask({ params: { task_id: id } })).toMatchObject({ status: 'completed' })
 })
 
-test('a session is made again when it did not end by the policy’s own doing', async () => {
+test('a session is retried unless the agent caused its end', async () => {
   const { orders } = await leaseAll(2, { max_failures: 1 })
   const [failed, good] = orders.map(({ sessionId }) => sessionId) as [string, string]
   const retry = (id: string) => at.strict.retrySession(bySession(id))
@@ -80,7 +80,7 @@ test('a session is made again when it did not end by the policy’s own doing', 
   await node.complete(again!)
 })
 
-test('a result is there once the session is over, and goes as it is stored to whoever takes zstd', async () => {
+test('the result is available once the session has ended, and is sent as stored to clients that accept zstd', async () => {
   const { orders } = await leaseAll(1)
   const { sessionId } = orders[0]!
   await expect(at.client.getSessionResult(bySession(sessionId))).rejects.toMatchObject(refusal('request.conflict', 409))

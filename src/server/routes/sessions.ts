@@ -1,17 +1,9 @@
 import { RolloutError } from '../../model/failure.ts'
 import { isTerminal } from '../../model/session.ts'
-import {
-  findArtifact,
-  findSession,
-  listArtifacts,
-  listSessions,
-  type AttemptSummary,
-  type SessionSummary,
-} from '../../store/dispatch/queries/sessions.ts'
+import type { AttemptSummary, SessionSummary } from '../../store/dispatch/port.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { noSession } from './not-found.ts'
-import { refusedRetry } from '../results/refused-retry.ts'
 import { openResult } from '../results/results.ts'
+import { noSession, refusedRetry } from './request-errors.ts'
 import { toSessionSummary } from './views.ts'
 
 type SessionRoutes =
@@ -25,15 +17,14 @@ type SessionRoutes =
 
 export function sessionHandlers(deps: ServerDeps): Some<SessionRoutes> {
   const { dispatch } = deps
-  const { db } = deps.database
   const find = async (sessionId: string): Promise<SessionSummary & { attempts: AttemptSummary[] }> => {
-    const session = await findSession(db, sessionId)
+    const session = await dispatch.sessions.find(sessionId)
     if (session === undefined) throw noSession(sessionId)
     return session
   }
   return {
     async listSessions({ query: { status, task_id, node_id, harness, failure, limit, cursor } }) {
-      const { sessions, next } = await listSessions(db, {
+      const { sessions, next } = await dispatch.sessions.list({
         limit,
         status,
         taskId: task_id,
@@ -70,28 +61,28 @@ export function sessionHandlers(deps: ServerDeps): Some<SessionRoutes> {
     async getSessionResult({ params }) {
       const session = await find(params.session_id)
       if (!isTerminal(session.status)) {
-        throw new RolloutError('request.conflict', `Session ${params.session_id} is ${session.status}, and not over.`)
+        throw new RolloutError(
+          'request.conflict',
+          `Session ${params.session_id} has status ${session.status}; its result is available when it has ended.`,
+        )
       }
       return openResult(session, deps)
     },
     async listArtifacts({ params }) {
       await find(params.session_id)
-      const artifacts = await listArtifacts(db, params.session_id)
+      const artifacts = await dispatch.sessions.listArtifacts(params.session_id)
       return {
         session_id: params.session_id,
         artifacts: artifacts.map(({ path, bytes, isCut, digest }) => ({ path, bytes, is_cut: isCut, digest })),
       }
     },
     async getArtifact({ params, query: { path, offset, length } }) {
-      const artifact = await findArtifact(db, params.session_id, path)
+      const artifact = await dispatch.sessions.findArtifact(params.session_id, path)
       if (artifact === undefined) {
         await find(params.session_id)
         throw new RolloutError('request.not-found', `Session ${params.session_id} has no file ${JSON.stringify(path)}.`)
       }
-      const { stream, bytes } = await deps.files.open(artifact.storedPath, {
-        offset,
-        length,
-      })
+      const { stream, bytes } = await deps.files.open(artifact.storedPath, { offset, length })
       return { stream, bytes }
     },
   }

@@ -1,19 +1,18 @@
 import { JsonStream } from '../../api/json-stream.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { noTask } from './not-found.ts'
 import { createTaskReader, deletedMeanwhile, readEndings, readResult } from '../results/results.ts'
-import { findProgress } from './task-progress.ts'
+import { noTask } from './request-errors.ts'
 
-/** The results of a task, other than all at once. */
+/** Streams and pages of the results of a task. */
 export function taskResultHandlers(deps: ServerDeps): Some<'streamTaskResults' | 'listTaskResults'> {
   const assertTask = async (taskId: string): Promise<void> => {
-    if ((await findProgress(deps.database.db, taskId)) === undefined) throw noTask(taskId)
+    if ((await deps.dispatch.tasks.findProgress(taskId)) === undefined) throw noTask(taskId)
   }
   return {
     async streamTaskResults({ params, query, signal }) {
       await assertTask(params.task_id)
-      deps.waits.assertRoom()
+      deps.longPolls.assertCapacity()
       return streamResults(params.task_id, query, signal, deps)
     },
     async listTaskResults({ params, query }) {
@@ -29,12 +28,12 @@ export function taskResultHandlers(deps: ServerDeps): Some<'streamTaskResults' |
         if (!ending.isCurrent || ending.result === undefined) continue
         results.push({ session_id: ending.sessionId, attempt: ending.attempt, ...ending.result })
       }
-      return { task_id: params.task_id, results, ...(isMore && { next_cursor: String(place) }) }
+      return { task_id: params.task_id, results, next_cursor: isMore ? String(place) : undefined }
     },
   }
 }
 
-/** When nobody rang: a notification may be lost. */
+/** Poll interval: a notification may be lost. */
 const RECHECK_MS = 5000
 
 async function* streamResults(
@@ -43,12 +42,12 @@ async function* streamResults(
   signal: AbortSignal,
   deps: ServerDeps,
 ): AsyncGenerator<JsonStream> {
-  using end = deps.waits.enter(signal)
-  using ear = deps.bell.listen(taskId)
+  using end = deps.longPolls.begin(signal)
+  using changes = deps.taskChanges.subscribe(taskId)
   const readTask = createTaskReader(deps, taskId)
   for (let place = skip; ;) {
-    // Looked at before the results are: when it is over then, there is nothing after what is read now.
-    const task = await findProgress(deps.database.db, taskId)
+    // Read before the results: if the task has ended by then, the results read next are all.
+    const task = await deps.dispatch.tasks.findProgress(taskId)
     for await (const ending of readEndings(deps, taskId, { after: place })) {
       place = ending.place
       yield new JsonStream(readResult({ ...ending, taskId }, deps, readTask))
@@ -56,11 +55,14 @@ async function* streamResults(
     if (task === undefined || place < task.endings) throw deletedMeanwhile(taskId)
     if (!follow || task.status !== 'running') return
     if (end.signal.aborted) throw closed()
-    await ear.next(RECHECK_MS, end.signal)
+    await changes.next(RECHECK_MS, end.signal)
   }
 }
 
-/** An end in good order would say that this was all. */
+/** A stream that ends without an error would mean that all results were sent. */
 function closed(): RolloutError {
-  return new RolloutError('server.unreachable', 'The server is closing; ask again, for what comes after the last line.')
+  return new RolloutError(
+    'server.unreachable',
+    'The server is closing; repeat the request with skip set to the number of results received.',
+  )
 }

@@ -34,7 +34,7 @@ describe('submitting', () => {
     await node.complete(orders[0]!)
   })
 
-  test('a repeat with the same idempotency key is the same task, also once it is over or deleted', async () => {
+  test('a repeat with the same idempotency key is the same task, also after it ended or was deleted', async () => {
     const id = newId()
     const submit = () => at.client.submitTask({ body: makeTask(id), idempotencyKey: 'once' })
     await submit()
@@ -46,7 +46,7 @@ describe('submitting', () => {
     expect(await node.lease(4)).toEqual([])
   })
 
-  test('a task that is over is run again, with this body or another, and the older run is kept under another id', async () => {
+  test('an ended task is run again with the same or another body, and the older run gets another id', async () => {
     const { id, orders } = await submitAndLease(2)
     for (const order of orders) await node.complete(order)
     const first = await at.client.getTask(byTask(id))
@@ -68,7 +68,7 @@ describe('submitting', () => {
     await at.client.cancelTask(byTask(id))
   })
 
-  test('a result of an older run that comes late is refused or known, and does not reach the new run', async () => {
+  test('a late result of an older run is refused or a duplicate, and does not affect the new run', async () => {
     const { id, orders } = await submitAndLease(2, { early_stop_min_usable_sessions: 1 })
     await node.completeInline(orders[0]!)
     await at.client.submitTask({ body: makeTask(id) })
@@ -78,7 +78,7 @@ describe('submitting', () => {
     await at.client.cancelTask(byTask(id))
   })
 
-  test('a task that was deleted can be submitted again', async () => {
+  test('a deleted task can be submitted again', async () => {
     const { id, orders } = await submitAndLease(1)
     await node.complete(orders[0]!)
     await at.client.deleteTask(byTask(id))
@@ -86,7 +86,7 @@ describe('submitting', () => {
     await at.client.cancelTask(byTask(id))
   })
 
-  test('the answer to a submit warns of steps that will have no network', async () => {
+  test('the response to a submit warns of steps that will have no network', async () => {
     const runtime = { prepare: [{ type: 'exec' as const, command: 'npm install' }] }
     const [id, other] = [newId(), newId()]
     const answer = await at.client.submitTask({ body: { ...makeTask(id), runtime } })
@@ -96,7 +96,7 @@ describe('submitting', () => {
     for (const each of [id, other]) await at.client.cancelTask(byTask(each))
   })
 
-  test('a task that no registered node can run is refused with 503, or waits and says for what', async () => {
+  test('a task that no registered node can run is refused with 503, or queued with the reason', async () => {
     const id = newId()
     const body = { ...makeTask(id), runtime: { backend: 'apptainer', image: 'a.sif' } }
     const refused = at.client.submitTask({ body })
@@ -112,7 +112,7 @@ describe('submitting', () => {
     await at.client.cancelTask(byTask(`${id}-other`))
   })
 
-  test('eval_sampling_seed_base gives each sample a seed of its own, and is refused when it is no seed', async () => {
+  test('eval_sampling_seed_base sets a different seed for each sample, and an invalid seed is refused', async () => {
     const { id, orders } = await submitAndLease(3, {
       sampling: { temperature: 0 },
       metadata: { eval_sampling_seed_base: 4_000_000_000 },
@@ -126,14 +126,14 @@ describe('submitting', () => {
     }
   })
 
-  test('another body under an id that is taken is refused with 409', async () => {
+  test('another body with the id of a running task is refused with 409', async () => {
     const { id, orders } = await submitAndLease(1)
     const body = { ...makeTask(id), instruction: 'Something else.' }
     await expect(at.client.submitTask({ body })).rejects.toMatchObject(refusal('request.conflict', 409))
     await node.complete(orders[0]!)
   })
 
-  test('the server keeps what is its own, and nodes are given the rest', async () => {
+  test('fields for the server are removed from the task that nodes get', async () => {
     const more = {
       requires: [],
       max_failures: 2,
@@ -148,7 +148,7 @@ describe('submitting', () => {
     await node.complete(orders[0]!)
   })
 
-  test('goes to nodes that have what the task says, and what follows from its sandbox', async () => {
+  test('a task requires its labels and those of its sandbox', async () => {
     const [plain, rich] = [newId(), newId()]
     const runtime = { backend: 'docker', image: 'swe:42', gpus: 1 }
     await at.client.submitTask({
@@ -165,14 +165,14 @@ describe('submitting', () => {
     await at.client.cancelTask(byTask(rich))
   })
 
-  test('a callback that would never be called is refused before anything is stored', async () => {
+  test('a callback URL that is not allowed is refused before anything is stored', async () => {
     const body = { ...makeTask(newId()), callback_url: 'http://example.com/' }
     const refused = at.client.submitTask({ body })
     await expect(refused).rejects.toMatchObject({ failure: { code: 'request.malformed', status: 422 } })
     await expect(at.client.getTask(byTask(body.task_id))).rejects.toMatchObject(refusal('request.not-found', 404))
   })
 
-  test('a batch says of each what it came to', async () => {
+  test('a batch returns the outcome of each task', async () => {
     const [a, b] = [newId(), newId()]
     await at.client.submitTask({ body: makeTask(a) })
     const tasks = [makeTask(a), { ...makeTask(a), instruction: 'Else.' }, makeTask(b)]
@@ -182,14 +182,14 @@ describe('submitting', () => {
     await at.client.cancelTask(byTask(b))
   })
 
-  test('of a batch with one bad callback nothing is stored', async () => {
+  test('a batch with one invalid callback URL stores nothing', async () => {
     const [a, b] = [newId(), newId()]
     const tasks = [makeTask(a), { ...makeTask(b), callback_url: 'http://example.com/' }]
     await expect(at.client.submitBatch({ body: { tasks } })).rejects.toMatchObject({ code: 'request.malformed' })
     await expect(at.client.getTask(byTask(a))).rejects.toMatchObject({ code: 'request.not-found' })
   })
 
-  test('what was cancelled before it came is refused when it comes', async () => {
+  test('a task that was cancelled before its submit is refused', async () => {
     const id = newId()
     await expect(at.client.cancelTask(byTask(id))).rejects.toMatchObject(refusal('request.not-found', 404))
     const cancelled = await at.client.cancelTask({ ...byTask(id), query: { register_if_missing: true } })
@@ -197,7 +197,7 @@ describe('submitting', () => {
     await expect(at.client.submitTask({ body: makeTask(id) })).rejects.toMatchObject(refusal('request.conflict', 409))
   })
 
-  test('is refused with 429 beyond the quota, and taken when there is room', async () => {
+  test('a submit beyond the quota is refused with 429, and accepted when sessions have ended', async () => {
     const quota = { max_queued_sessions: 2, max_running_sessions: null }
     const token = { params: { token: 'open' } }
     await at.client.putQuota({ ...token, body: quota })
@@ -218,7 +218,7 @@ describe('submitting', () => {
 })
 
 describe('waiting for a task', () => {
-  test('is over as soon as more sessions are, and when the task is', async () => {
+  test('responds when more sessions have ended, and when the task has', async () => {
     const { id, orders } = await submitAndLease(2)
     const more = at.client.getTask({ ...byTask(id), query: { wait: 60, known_completed: 0 } })
     const all = at.client.getTask({ ...byTask(id), query: { wait: 60 } })
@@ -228,13 +228,13 @@ describe('waiting for a task', () => {
     expect(await all).toMatchObject({ status: 'completed', completed_sessions: 2 })
   })
 
-  test('ends with what there is when the time is over', async () => {
+  test('responds with the current state after the wait', async () => {
     const { id, orders } = await submitAndLease(1)
     expect(await at.client.getTask({ ...byTask(id), query: { wait: 0.05 } })).toMatchObject({ status: 'running' })
     await node.complete(orders[0]!)
   })
 
-  test('a caller that goes away is waited for no longer', async () => {
+  test('ends when the client disconnects', async () => {
     const { id, orders } = await submitAndLease(1)
     const gone = new AbortController()
     const waiting = at.client.getTask({ ...byTask(id), query: { wait: 60 }, signal: gone.signal })
@@ -247,7 +247,7 @@ describe('waiting for a task', () => {
 })
 
 describe('results', () => {
-  test('come in order of sample, or as a stream in the order in which they were accepted, as the node wrote them', async () => {
+  test('come in order of sample, or as a stream in order of acceptance, exactly as the node wrote them', async () => {
     const { id, orders } = await submitAndLease(3)
     const turned = [orders[2]!, orders[0]!, orders[1]!]
     for (const order of turned) await node.complete(order, { result: { metadata: { by: order.sessionId } } })
@@ -258,7 +258,7 @@ describe('results', () => {
     expect(lines).toEqual(task.results.slice(0, 2))
   })
 
-  test('by reference names the files and leaves the results out', async () => {
+  test('by reference lists the files without the results', async () => {
     const { id, orders } = await submitAndLease(2)
     for (const order of orders) await node.complete(order)
     const task = await at.client.getTask({ ...byTask(id), query: { results: 'reference' } })
@@ -270,7 +270,7 @@ describe('results', () => {
     expect([...first.results, ...second.results].map(({ path }) => path)).toEqual(task.result_paths)
   })
 
-  test('are followed line by line until the task is over', async () => {
+  test('are streamed line by line until the task has ended', async () => {
     const { id, orders } = await submitAndLease(3)
     const lines = at.client.streamTaskResults({ ...byTask(id), query: { follow: true } })
     for (const order of orders) {
@@ -281,7 +281,7 @@ describe('results', () => {
     expect(await lines.next()).toMatchObject({ done: true })
   })
 
-  test('a result that is written over several lines is one line of the stream', async () => {
+  test('a result with line breaks is one line of the stream', async () => {
     const { id, orders } = await submitAndLease(1)
     const { sessionId, task } = orders[0]!
     const trajectory = { status: 'COMPLETED', metadata: { text: 'a\nb' }, traces: [] }
@@ -291,7 +291,7 @@ describe('results', () => {
     expect(lines).toMatchObject([{ trajectory: { metadata: { text: 'a\nb' } } }])
   })
 
-  test('of a task that infrastructure spoilt are ERROR, and the task is completed for NVIDIA’s trainer and failed for ours', async () => {
+  test('of a task that failed because of infrastructure are ERROR; the task is completed for NVIDIA’s trainer and failed for ours', async () => {
     const { id, orders } = await submitAndLease(1, { max_failures: 1 })
     const { failure } = new RolloutError('runtime.gone', 'The sandbox is gone.')
     await node.complete(orders[0]!, { status: 'ERROR', failure })
@@ -300,7 +300,7 @@ describe('results', () => {
     expect((await at.client.listTasks({ query: { search: id } })).tasks).toMatchObject([{ status: 'failed' }])
   })
 
-  test('of sessions that an early stop ended have NVIDIA’s marks and the words of the trainer', async () => {
+  test('of sessions cancelled by early stop have NVIDIA’s early-stop fields and the task metadata', async () => {
     const { id, orders } = await submitAndLease(3, { early_stop_min_usable_sessions: 1, metadata: { group_id: 7 } })
     await node.complete(orders[1]!)
     const { results } = await at.client.getTask(byTask(id))
@@ -314,7 +314,7 @@ describe('results', () => {
     })
   })
 
-  test('of sessions that brought none are made, so that there is one for each', async () => {
+  test('of sessions without a result are generated, so that there is one for each', async () => {
     const { id, orders } = await submitAndLease(2)
     await node.complete(orders[0]!)
     const cancelled = await at.client.cancelTask(byTask(id))
@@ -335,7 +335,7 @@ describe('results', () => {
     )
   })
 
-  test('one whose file is lost does not keep the others from being read', async () => {
+  test('a result with a lost file does not make the others unreadable', async () => {
     const { id, orders } = await submitAndLease(2)
     for (const order of orders) await node.complete(order)
     const { result_paths } = await at.client.getTask(byTask(id))
@@ -345,7 +345,7 @@ describe('results', () => {
       { session_id: orders[0]!.sessionId, status: 'ERROR', failure: { code: 'store.corrupt' } },
       { session_id: orders[1]!.sessionId, status: 'COMPLETED' },
     ])
-    expect(at.problems.splice(0).map(({ msg }) => msg)).toEqual(['the result of a session cannot be read'])
+    expect(at.problems.splice(0).map(({ msg }) => msg)).toEqual(['stored session result cannot be read'])
   })
 
   test('of an unknown task are not found', async () => {
@@ -359,8 +359,8 @@ describe('results', () => {
   })
 })
 
-describe('changing a task', () => {
-  test('enough usable sessions end it when that is asked for later', async () => {
+describe('updating a task', () => {
+  test('a later early stop that is reached ends the task', async () => {
     const { id, orders } = await submitAndLease(3)
     await node.complete(orders[0]!)
     const body = { dispatch_priority: 7, early_stop_min_usable_sessions: 1 }
@@ -370,7 +370,7 @@ describe('changing a task', () => {
     await expect(at.client.updateTask({ ...byTask('no'), body })).rejects.toMatchObject({ code: 'request.not-found' })
   })
 
-  test('sessions that failed are made again, and both endings keep their place in the stream', async () => {
+  test('failed sessions are retried, and both endings keep their position in the stream', async () => {
     const { id, orders } = await submitAndLease(2, { max_failures: 1 })
     const failure = { code: 'runtime.gone', message: 'gone', status: 500 } as const
     await node.complete(orders[0]!, { status: 'ERROR', failure, grade: undefined })
@@ -394,7 +394,7 @@ describe('changing a task', () => {
 })
 
 describe('lists', () => {
-  test('tasks are found by what they are, page by page', async () => {
+  test('tasks can be filtered, in pages', async () => {
     const prefix = `list-${newId()}`
     for (let i = 0; i < 5; i++) await at.client.submitTask({ body: makeTask(`${prefix}-${i}`, 2) })
     const seen: string[] = []

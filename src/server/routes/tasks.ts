@@ -1,19 +1,20 @@
 import { JsonStream } from '../../api/json-stream.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { noticesOf } from '../../model/task-notices.ts'
-import type { Sql } from '../../store/database.ts'
-import type { EnqueueOutcome, Submission } from '../../store/dispatch/port.ts'
-import { listTaskSessions } from '../../store/dispatch/queries/sessions.ts'
-import { findTask, listTasks, type TaskSummary } from '../../store/dispatch/queries/tasks.ts'
-import { assertTasks } from './assert-tasks.ts'
-import { assertCallbackAllowed } from '../callbacks/callback-pump.ts'
-import { clearDeletedTasks } from '../maintenance/deleted-tasks.ts'
+import type {
+  Dispatch,
+  EnqueueOutcome,
+  NodeFit,
+  Submission,
+  TaskProgress,
+  TaskSummary,
+} from '../../store/dispatch/port.ts'
+import { assertCallbackAllowed } from '../callbacks/callback-sender.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { noTask } from './not-found.ts'
-import { overQuota, refusedRetry } from '../results/refused-retry.ts'
+import { clearDeletedTasks } from '../maintenance/deleted-tasks.ts'
 import { renderTask, toNvidiaTaskStatus } from '../results/results.ts'
-import { findFit, findUnrunnable, type NodeFit } from './node-fit.ts'
-import { findProgress, type TaskProgress } from './task-progress.ts'
+import { assertTasks } from './assert-tasks.ts'
+import { noTask, overQuota, refusedRetry } from './request-errors.ts'
 import { toSubmission } from './to-submission.ts'
 import { toSessionSummary, toTaskSummary } from './views.ts'
 
@@ -30,9 +31,8 @@ type TaskRoutes =
 
 export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
   const { dispatch } = deps
-  const { db } = deps.database
   const find = async (taskId: string): Promise<TaskSummary> => {
-    const task = await findTask(db, taskId)
+    const task = await dispatch.tasks.find(taskId)
     if (task === undefined) throw noTask(taskId)
     return task
   }
@@ -40,22 +40,22 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
     for (const { task } of tasks) {
       if (task.callback_url != null) assertCallbackAllowed(task.callback_url, deps.callbacks)
     }
-    return dispatch.enqueue(tasks, { owner: name, isRerun: true, ...(key !== undefined && { key }) })
+    return dispatch.enqueue(tasks, { owner: name, isRerun: true, key })
   }
   return {
     async submitTask({ body, query, caller, warnings, idempotencyKey: key }) {
       await assertTasks([{ task: body, lead: [] }], deps.checkTask)
       const submission = toSubmission(body)
-      const fit = await findFit(db, submission.requires ?? [])
+      const fit = await dispatch.nodes.findFit(submission.requires ?? [])
       if (fit.isUnrunnable && query.unrunnable === 'refuse') throw noNode(body.task_id, fit.why!)
       const [outcome] = await submit([submission], { name: caller.name, key })
-      assertTaken(outcome!)
-      const progress = outcome!.kind === 'same' ? await findProgress(db, body.task_id) : undefined
-      const told = [...warnings, ...warningsOf(outcome!, fit), ...noticesOf(body)]
+      assertCreated(outcome!)
+      const progress = outcome!.kind === 'same' ? await dispatch.tasks.findProgress(body.task_id) : undefined
+      const allWarnings = [...warnings, ...warningsOf(outcome!, fit), ...noticesOf(body)]
       return {
         task_id: body.task_id,
         status: toNvidiaTaskStatus(progress?.status ?? 'running'),
-        ...(told.length > 0 && { warnings: told }),
+        warnings: nonEmpty(allWarnings),
       }
     },
     async submitBatch({ body, query, caller, idempotencyKey: key }) {
@@ -64,30 +64,30 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
         deps.checkTask,
       )
       const submissions = body.tasks.map(toSubmission)
-      const fits = await findFits(db, submissions)
-      const isLeftOut = (at: number): boolean => fits[at]!.isUnrunnable && query.unrunnable === 'refuse'
-      const taken = await submit(
-        submissions.filter((_, at) => !isLeftOut(at)),
+      const fits = await findFits(dispatch, submissions)
+      const isRefused = (at: number): boolean => fits[at]!.isUnrunnable && query.unrunnable === 'refuse'
+      const outcomes = await submit(
+        submissions.filter((_, at) => !isRefused(at)),
         { name: caller.name, key },
       )
       return {
         outcomes: body.tasks.map((task, at) => {
           const { task_id } = task
-          if (isLeftOut(at)) return { task_id, outcome: 'no-node' as const, warnings: [fits[at]!.why!] }
-          const outcome = taken.shift()!
+          if (isRefused(at)) return { task_id, outcome: 'no-node' as const, warnings: [fits[at]!.why!] }
+          const outcome = outcomes.shift()!
           if (outcome.kind === 'over-quota') throw overQuota()
-          const told = [...warningsOf(outcome, fits[at]!), ...noticesOf(task)]
-          return { task_id, outcome: outcome.kind, ...(told.length > 0 && { warnings: told }) }
+          const warnings = nonEmpty([...warningsOf(outcome, fits[at]!), ...noticesOf(task)])
+          return { task_id, outcome: outcome.kind, warnings }
         }),
       }
     },
     async getTask({ params, query, signal }) {
-      const task = await waitForNews(params.task_id, query, signal, deps)
+      const task = await waitForChange(params.task_id, query, signal, deps)
       return new JsonStream(renderTask(task, { results: query.results, counts: true }, deps))
     },
     async cancelTask({ params, query }) {
       const status = await dispatch.cancelTask(params.task_id, { registerIfMissing: query.register_if_missing })
-      const task = await findProgress(db, params.task_id)
+      const task = await dispatch.tasks.findProgress(params.task_id)
       if (task !== undefined) return new JsonStream(renderTask(task, { results: 'inline', counts: true }, deps))
       if (status === undefined) throw noTask(params.task_id)
       return {
@@ -104,7 +104,7 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
       const outcome = await dispatch.deleteTask(taskId)
       if (outcome.kind === 'unknown-task') throw noTask(taskId)
       if (outcome.kind === 'running') {
-        const message = `Task ${JSON.stringify(taskId)} is running; cancel it first, or wait until it is over.`
+        const message = `Task ${JSON.stringify(taskId)} is running; cancel it first, or wait until it ends.`
         throw new RolloutError('request.conflict', message)
       }
       await clearDeletedTasks(deps, { taskId, signal: AbortSignal.timeout(CLEARING_MS) })
@@ -112,13 +112,10 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
     },
     async updateTask({ params, body }) {
       const { dispatch_priority: priority, early_stop_min_usable_sessions: earlyStop } = body
-      const outcome = await dispatch.updateTask(params.task_id, {
-        priority,
-        earlyStop,
-      })
+      const outcome = await dispatch.updateTask(params.task_id, { priority, earlyStop })
       if (outcome === 'unknown-task') throw noTask(params.task_id)
       if (outcome === 'over') {
-        const message = `Task ${JSON.stringify(params.task_id)} is over, so nothing of it can be changed.`
+        const message = `Task ${JSON.stringify(params.task_id)} has ended and can no longer be changed.`
         throw new RolloutError('request.conflict', message)
       }
       return toTaskSummary(await find(params.task_id))
@@ -130,7 +127,7 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
     },
     async listTasks({ query: { status, harness, model, search, since, limit, cursor } }) {
       if (status === 'cancelling') return { tasks: [] }
-      const { tasks, next } = await listTasks(db, {
+      const { tasks, next } = await dispatch.tasks.list({
         limit,
         status,
         harness,
@@ -142,38 +139,38 @@ export function taskHandlers(deps: ServerDeps): Some<TaskRoutes> {
       return { tasks: tasks.map(toTaskSummary), next_cursor: next }
     },
     async listTaskSessions({ params, query: { status, limit, cursor } }) {
-      if ((await findProgress(db, params.task_id)) === undefined) throw noTask(params.task_id)
-      const { sessions, next } = await listTaskSessions(db, params.task_id, {
-        limit,
-        status,
-        cursor,
-      })
+      if ((await dispatch.tasks.findProgress(params.task_id)) === undefined) throw noTask(params.task_id)
+      const { sessions, next } = await dispatch.sessions.listOfTask(params.task_id, { limit, status, cursor })
       return {
         task_id: params.task_id,
         sessions: sessions.map(toSessionSummary),
-        unrunnable: (await findUnrunnable(db, params.task_id)) ?? null,
+        unrunnable: (await dispatch.tasks.findUnrunnable(params.task_id)) ?? null,
         next_cursor: next,
       }
     },
   }
 }
 
-/** Most tasks of a batch ask for the same. */
-async function findFits(db: Sql, submissions: readonly Submission[]): Promise<NodeFit[]> {
+/** Most tasks of a batch require the same labels. */
+async function findFits({ nodes }: Dispatch, submissions: readonly Submission[]): Promise<NodeFit[]> {
   const known = new Map<string, Promise<NodeFit>>()
   const found = submissions.map(({ requires = [] }) => {
     const key = JSON.stringify(requires)
-    const fit = known.get(key) ?? findFit(db, requires)
+    const fit = known.get(key) ?? nodes.findFit(requires)
     known.set(key, fit)
     return fit
   })
   return Promise.all(found)
 }
 
+function nonEmpty(texts: readonly string[]): string[] | undefined {
+  return texts.length > 0 ? [...texts] : undefined
+}
+
 function warningsOf({ taskId, kind, archivedAs }: EnqueueOutcome, { why }: NodeFit): string[] {
   const archived =
     archivedAs !== undefined &&
-    `Task ${JSON.stringify(taskId)} was over; this is a new run. The older run is task ${JSON.stringify(archivedAs)} now.`
+    `Task ${JSON.stringify(taskId)} had ended, so this is a new run. The older run is now task ${JSON.stringify(archivedAs)}.`
   return [archived, kind === 'created' && why].filter((text) => typeof text === 'string')
 }
 
@@ -182,7 +179,7 @@ function noNode(taskId: string, why: string): RolloutError {
   return new RolloutError('request.no-node', message)
 }
 
-function assertTaken({ taskId, kind }: EnqueueOutcome): void {
+function assertCreated({ taskId, kind }: EnqueueOutcome): void {
   const name = JSON.stringify(taskId)
   switch (kind) {
     case 'created':
@@ -191,51 +188,51 @@ function assertTaken({ taskId, kind }: EnqueueOutcome): void {
     case 'over-quota':
       throw overQuota()
     case 'conflict':
-      throw new RolloutError('request.conflict', `Task ${name} is running with another body; use another task_id.`)
+      throw new RolloutError(
+        'request.conflict',
+        `Task ${name} already exists with different contents. Use another task_id.`,
+      )
     case 'cancelled':
       throw new RolloutError('request.conflict', `Task ${name} was cancelled before it was submitted.`)
     case 'deleted': {
-      const message = `Task ${name} was created by this very submit and has been deleted; submit it anew, or use another task_id.`
+      const message = `Task ${name} was created by the same idempotency key and has been deleted; submit it with a new key, or use another task_id.`
       throw new RolloutError('request.conflict', message)
     }
     case 'stale':
-      throw new RolloutError(
-        'request.stale',
-        `Task ${name} was made for a version of the policy that is too old by now.`,
-      )
+      throw new RolloutError('request.stale', `The policy version of task ${name} is too old.`)
   }
 }
 
-/** For so long a caller waits for the files of what it deleted to be gone; the rest is a chore. */
+/** How long a delete request waits for the rows and files to be removed; a maintenance job removes the rest. */
 const CLEARING_MS = 10_000
 
-/** When nobody rang: a notification may be lost. */
+/** Poll interval: a notification may be lost. */
 const RECHECK_MS = 5000
 
-/** The task as soon as it is what the caller waits for, or as it is when the time is over. */
-async function waitForNews(
+/** Returns the task when it has ended or more than `known_completed` sessions have, or after `wait` seconds. */
+async function waitForChange(
   taskId: string,
   { wait, known_completed: known }: { wait: number; known_completed?: number | undefined },
   signal: AbortSignal,
-  { database, bell, overBell, waits, monotonic }: ServerDeps,
+  { dispatch, taskChanges, taskEnds, longPolls, monotonic }: ServerDeps,
 ): Promise<TaskProgress> {
-  const look = async (): Promise<TaskProgress> => {
-    const task = await findProgress(database.db, taskId)
+  const read = async (): Promise<TaskProgress> => {
+    const task = await dispatch.tasks.findProgress(taskId)
     if (task === undefined) throw noTask(taskId)
     return task
   }
-  const isNews = ({ status, ended }: TaskProgress): boolean =>
+  const isChanged = ({ status, ended }: TaskProgress): boolean =>
     status !== 'running' || (known !== undefined && ended > known)
-  const task = await look()
-  if (wait === 0 || isNews(task)) return task
-  return waits.during(signal, async (end) => {
+  const task = await read()
+  if (wait === 0 || isChanged(task)) return task
+  return longPolls.run(signal, async (end) => {
     const until = monotonic() + wait * 1000
-    using ear = (known === undefined ? overBell : bell).listen(taskId)
+    using changes = (known === undefined ? taskEnds : taskChanges).subscribe(taskId)
     for (;;) {
-      const found = await look()
+      const found = await read()
       const left = until - monotonic()
-      if (isNews(found) || left <= 0 || end.aborted) return found
-      await ear.next(Math.min(left, RECHECK_MS), end)
+      if (isChanged(found) || left <= 0 || end.aborted) return found
+      await changes.next(Math.min(left, RECHECK_MS), end)
     }
   })
 }

@@ -3,7 +3,7 @@ import { affinityOf } from '../../model/affinity.ts'
 import type { TaskRequest } from '../../model/task.ts'
 import type { Submission } from '../../store/dispatch/port.ts'
 
-/** What was submitted, as dispatch wants it: what is the server's own is taken off the task that nodes are given. */
+/** Separates the fields that only the server uses from the task that nodes receive. */
 export function toSubmission(request: SubmitRequest): Submission {
   const { requires, max_failures, policy_version, staleness_limit, ...task } = request
   return {
@@ -11,12 +11,12 @@ export function toSubmission(request: SubmitRequest): Submission {
     requires: toLabels(request, requires),
     affinity: affinityOf(request),
     maxFailures: max_failures,
-    ...(policy_version != null && { policyVersion: policy_version }),
-    ...(staleness_limit != null && { stalenessLimit: staleness_limit }),
+    policyVersion: policy_version ?? undefined,
+    stalenessLimit: staleness_limit ?? undefined,
   }
 }
 
-/** What a node must have: what the task says itself, and what follows from the sandbox it asks for. */
+/** Labels that a node must have: those of the task, and those that its sandbox requires. */
 function toLabels({ runtime }: SubmitRequest, requires: readonly string[]): string[] {
   const labels = new Set(requires)
   const backend = runtime?.import_path == null ? (runtime?.backend ?? (runtime?.image != null ? 'docker' : null)) : null
@@ -25,7 +25,7 @@ function toLabels({ runtime }: SubmitRequest, requires: readonly string[]): stri
   return [...labels].sort()
 }
 
-/** NVIDIA Polar keeps the agent's own time in the metadata; what our own field says comes first. */
+/** NVIDIA Polar stores the agent's time limit in the metadata; our own field has precedence. */
 function withAgentBudget(task: TaskRequest): TaskRequest {
   const agent = task.metadata['agent_timeout']
   if (typeof agent !== 'number' || task.budgets?.agent != null) return task

@@ -2,17 +2,16 @@ import type { Upload } from '../../api/routes/upload-routes.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { UploadState } from '../../store/files.ts'
 import type { ServerDeps, Some } from '../deps.ts'
-import { findStanding } from './find-standing.ts'
-import { noSession } from './not-found.ts'
+import { noSession, noUpload } from './request-errors.ts'
 
-export function uploadHandlers({ database, files }: ServerDeps): Some<'beginUpload' | 'getUpload' | 'putPart'> {
+export function uploadHandlers({ dispatch, files }: ServerDeps): Some<'beginUpload' | 'getUpload' | 'putPart'> {
   return {
     async beginUpload({ params, body }) {
       const { session_id: sessionId, attempt, bytes, digest } = body
-      const standing = await findStanding(database.db, { sessionId, attempt, nodeId: params.node_id })
-      if (standing === undefined) throw noSession(sessionId)
-      // What was accepted already may be asked for again: its node may not have heard of it.
-      if (standing.kind !== 'held' && standing.kind !== 'accepted') throw staleUpload(sessionId, attempt)
+      const state = await dispatch.sessions.findAttemptState({ sessionId, attempt, nodeId: params.node_id })
+      if (state === undefined) throw noSession(sessionId)
+      // The node repeats the upload of an accepted result if it did not receive the response.
+      if (state.kind !== 'held' && state.kind !== 'accepted') throw staleUpload(sessionId, attempt)
       return toUpload(await files.begin({ nodeId: params.node_id, sessionId, attempt, bytes, digest }))
     },
     async getUpload({ params }) {
@@ -26,12 +25,8 @@ export function uploadHandlers({ database, files }: ServerDeps): Some<'beginUplo
   }
 }
 
-export function noUpload(uploadId: string): RolloutError {
-  return new RolloutError('request.not-found', `There is no upload ${uploadId}; begin it.`)
-}
-
 function staleUpload(sessionId: string, attempt: number): RolloutError {
-  const message = `Attempt ${attempt} at session ${sessionId} is not this node’s any more; nothing of it will be taken.`
+  const message = `This node no longer holds attempt ${attempt} of session ${sessionId}, so uploads for it are refused.`
   return new RolloutError('request.stale', message)
 }
 

@@ -2,11 +2,8 @@ import type { z } from 'zod'
 import type { NodeInfo } from '../../api/routes/node-routes.ts'
 import type { SessionSummary as SessionView } from '../../api/routes/session-routes.ts'
 import type { TaskSummary as TaskSchema } from '../../api/routes/task-routes.ts'
-import type { StoredNode } from '../../store/dispatch/queries/nodes.ts'
-import type { SessionSummary } from '../../store/dispatch/queries/sessions.ts'
-import type { TaskSummary } from '../../store/dispatch/queries/tasks.ts'
+import type { SessionSummary, StoredNode, TaskSummary } from '../../store/dispatch/port.ts'
 
-/** What is kept, as the API shows it. */
 export function toTaskSummary(task: TaskSummary): z.infer<typeof TaskSchema> {
   return {
     task_id: task.taskId,
@@ -47,7 +44,7 @@ export function toSessionSummary(session: SessionSummary): SessionView {
   }
 }
 
-/** As NVIDIA Polar has it: so many intervals may pass. */
+/** NVIDIA Polar's limit, in heartbeat intervals. */
 const MISSED_HEARTBEATS = 2.5
 
 export function isHealthy({ registration, seenAt }: StoredNode, now: number): boolean {
@@ -58,7 +55,7 @@ export function toNodeInfo(node: StoredNode, now: number): NodeInfo {
   return {
     ...node.registration,
     metrics: node.metrics,
-    // NVIDIA Polar's guess at what is under way to a node; ours is in its hands once it has been given out.
+    // NVIDIA Polar estimates sessions on their way to a node here; with leases there are none.
     dispatch_reservations: 0,
     healthy: isHealthy(node, now),
     draining: node.draining,

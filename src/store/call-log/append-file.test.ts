@@ -6,7 +6,7 @@ import { inScratch } from '../store.contract.ts'
 import { AppendFile, type AppendFileDeps, type FileIo, nodeFileIo } from './append-file.ts'
 import { BufferPool } from './byte-writer.ts'
 
-test('what is appended while a write is under way goes out in one write', async () => {
+test('appends during a write are batched in one write', async () => {
   const { io, release, writes } = heldIo()
   const file = createFile(io)
   put(file, 'a')
@@ -23,7 +23,7 @@ test('what is appended while a write is under way goes out in one write', async 
   expect(writes).toEqual(['a', 'bcdefgh'])
 })
 
-test('a flush resolves after its own bytes were taken, and not before', async () => {
+test('a flush resolves after its own bytes were written, and not before', async () => {
   const { io, release } = heldIo()
   const file = createFile(io)
   const settled: string[] = []
@@ -40,7 +40,7 @@ test('a flush resolves after its own bytes were taken, and not before', async ()
   await b
 })
 
-test('records nobody waits for are written soon, and together', async () => {
+test('records that are not awaited are written soon, in one batch', async () => {
   const { io, release, writes } = heldIo()
   const file = createFile(io)
   put(file, 'a')
@@ -50,7 +50,7 @@ test('records nobody waits for are written soon, and together', async () => {
   release()
 })
 
-test('a write that takes only a part is continued', async () => {
+test('a partial write is continued', async () => {
   await inScratch(async (dir) => {
     await using handle = await open(join(dir, 'file'), 'w')
     const io = {
@@ -67,7 +67,7 @@ test('a write that takes only a part is continued', async () => {
   })
 })
 
-test('bytes that could not be encoded are taken back', async () => {
+test('bytes that could not be encoded are removed', async () => {
   const { io, release, writes } = heldIo()
   const file = createFile(io)
   put(file, 'a')
@@ -83,7 +83,7 @@ test('bytes that could not be encoded are taken back', async () => {
   expect(writes).toEqual(['ab'])
 })
 
-test('the first error ends it: all who wait go on, and nothing is written any more', async () => {
+test('after the first error all promises resolve, and nothing more is written', async () => {
   const errors: unknown[] = []
   const writes: string[] = []
   const io: FileIo = {
@@ -106,7 +106,7 @@ test('the first error ends it: all who wait go on, and nothing is written any mo
   expect(file.size).toBe(0)
 })
 
-test('a system that takes no bytes and reports no error is a failure, not a loop', async () => {
+test('a write of zero bytes without an error is a failure, not a loop', async () => {
   const errors: unknown[] = []
   const io = { ...nodeFileIo, write: () => Promise.resolve(0) }
   const file = createFile(io, { onFailure: (error) => errors.push(error) })
@@ -142,7 +142,7 @@ test('syncs run in the background, one for many writes', async () => {
   expect(synced()).toBe(2)
 })
 
-test('with durability "disk" whoever waits is covered by a sync, and those who wait together share it', async () => {
+test('with durability "disk" every awaited append is synced, and concurrent ones share a sync', async () => {
   const { io, synced } = countedIo()
   const file = createFile(io, { durability: 'disk' })
   put(file, 'a')
@@ -157,7 +157,7 @@ test('with durability "disk" whoever waits is covered by a sync, and those who w
   expect(synced()).toBeLessThanOrEqual(3)
 })
 
-test('a sync that fails ends it too', async () => {
+test('a failed sync is final too', async () => {
   const errors: unknown[] = []
   const io = {
     ...countedIo().io,
@@ -169,7 +169,7 @@ test('a sync that fails ends it too', async () => {
   expect(errors).toMatchObject([{ code: 'EIO' }])
 })
 
-test('end() waits for a write that is still under way after a failed sync', async () => {
+test('end() waits for a running write after a failed sync', async () => {
   const { io, release } = heldIo()
   let ended = false
   const failing = { ...io, datasync: () => Promise.reject(new Error('bad disk')) }
@@ -191,7 +191,7 @@ test('end() waits for a write that is still under way after a failed sync', asyn
   await end
 })
 
-test('end() waits for every sync that is under way, not only for the one that covers the end', async () => {
+test('end() waits for every running sync, not only for the one that covers the end', async () => {
   const held: (() => void)[] = []
   const io: FileIo = {
     write: (_fd, bytes) => Promise.resolve(bytes.length),
@@ -222,7 +222,7 @@ function createFile(io: FileIo, deps: Partial<AppendFileDeps> = {}, fd = -1): Ap
   return new AppendFile(fd, 0, { io, ...rest, ...deps })
 }
 
-/** Writes that are taken only when they are released, each by one call. */
+/** Writes that complete only when released, one per call. */
 function heldIo(): { io: FileIo; release: () => void; writes: string[] } {
   const writes: string[] = []
   const held: (() => void)[] = []

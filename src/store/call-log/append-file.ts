@@ -2,26 +2,28 @@ import { fdatasync, write } from 'node:fs'
 import type { Limit } from '../../lib/async/limit.ts'
 import { type BufferPool, ByteWriter } from './byte-writer.ts'
 
-/** How long a record that nobody waits for may wait for company; a write costs about 40 us whatever its size. */
+/** How long a record that no caller awaits is delayed for batching; a write costs about 40 us whatever its size. */
 const LINGER_MS = 5
-/** How long written bytes may stay in the memory of the kernel. */
+/** How long written bytes may stay in the kernel's page cache. */
 const SYNC_EVERY_MS = 50
 
-/** `process`: survives `kill -9` of the writer. `disk`: survives a power cut, and waits for the disk at every turn. */
+/** `process`: survives `kill -9` of the writer. `disk`: survives a loss of power, and syncs at every turn. */
 export type Durability = 'process' | 'disk'
 
-/** The system calls of an open log, so that a test can count them and let them fail. */
+/** System calls of an open log; tests count them or make them fail. */
 export interface FileIo {
-  /** Gives the number of bytes taken, which may be less than there are. */
+  /** Resolves with the number of bytes written, which may be fewer than given. */
   write(fd: number, bytes: Buffer, position: number): Promise<number>
   datasync(fd: number): Promise<void>
 }
 
-// The callback functions: an await on a FileHandle's own methods costs another 10 us a call.
+// Uses the callback functions: awaiting a FileHandle method costs another 10 us per call.
 export const nodeFileIo: FileIo = {
   write: (fd, bytes, position) =>
     new Promise((resolve, reject) => {
-      write(fd, bytes, 0, bytes.length, position, (error, taken) => (error === null ? resolve(taken) : reject(error)))
+      write(fd, bytes, 0, bytes.length, position, (error, written) =>
+        error === null ? resolve(written) : reject(error),
+      )
     }),
   datasync: (fd) =>
     new Promise((resolve, reject) => {
@@ -32,16 +34,16 @@ export const nodeFileIo: FileIo = {
 export interface AppendFileDeps {
   io: FileIo
   pool: BufferPool
-  /** Shared by all files of a store: syncs must not fill the thread pool that the writes go through. */
+  /** Shared by all files of a store: syncs must not occupy the thread pool that writes need. */
   syncLimit: Limit
   durability: Durability
-  /** Called once, before anyone who waits for the failed bytes goes on. */
+  /** Called once, before the promises for the failed bytes resolve. */
   onFailure: (error: unknown) => void
 }
 
 /**
- * A file that only grows. What is appended while a write is under way goes out together in the next one. The first
- * error ends it for good: nothing is written behind a record that may be half there.
+ * Append-only file. Bytes that are appended while a write runs are batched in the next write. The first error is final: nothing
+ * is written after a record that may be incomplete.
  */
 export class AppendFile {
   readonly #fd: number
@@ -50,12 +52,12 @@ export class AppendFile {
   #waiting: (() => void)[] = []
   #draining = false
   #failed = false
-  /** End of what the kernel has taken. */
+  /** End of the bytes passed to the kernel. */
   #written: number
-  /** End of what the disk has taken. */
+  /** End of the bytes synced to disk. */
   #synced: number
   #nextSync: Promise<void> | undefined
-  readonly #syncsUnderway = new Set<Promise<void>>()
+  readonly #runningSyncs = new Set<Promise<void>>()
   #lingerTimer: NodeJS.Timeout | undefined
   #syncTimer: NodeJS.Timeout | undefined
 
@@ -72,12 +74,12 @@ export class AppendFile {
     return this.#written
   }
 
-  /** Bytes in the file, and those that were appended since the last write began. */
+  /** Bytes in the file and in the next batch. */
   get length(): number {
     return this.#written + this.#pending.length
   }
 
-  /** Adds what `put` puts, wholly or (when it throws) not at all. Written within a few milliseconds. */
+  /** Appends what `put` writes; nothing if `put` throws. Written within a few milliseconds. */
   append(put: (writer: ByteWriter) => void): void {
     if (this.#failed) return
     const before = this.#pending.length
@@ -90,7 +92,7 @@ export class AppendFile {
     if (!this.#draining) this.#lingerTimer ??= setTimeout(() => this.#drain(), LINGER_MS)
   }
 
-  /** Resolves when all that was appended before has been written, or has failed to. Never rejects. */
+  /** Resolves when all earlier appends are written or failed. Never rejects. */
   flush(): Promise<void> {
     if (!this.#draining && (this.#failed || this.#pending.length === 0)) return Promise.resolve()
     return new Promise((resolve) => {
@@ -99,21 +101,21 @@ export class AppendFile {
     })
   }
 
-  /** As `flush`, and the disk has it too. */
+  /** Like `flush`, and synced to disk. */
   async sync(): Promise<void> {
     await this.flush()
     await this.#sync()
   }
 
-  /** Resolves when all that was appended before is as safe as was asked for, or has failed to. Never rejects. */
+  /** Resolves when all earlier appends have the configured durability or failed. Never rejects. */
   settle(): Promise<void> {
     return this.#deps.durability === 'disk' ? this.sync() : this.flush()
   }
 
-  /** Writes what is left and stops all activity. The descriptor stays the caller's, who may close it then. */
+  /** Writes the remaining bytes and stops all timers. The caller may close the descriptor afterwards. */
   async end(): Promise<void> {
     await this.sync()
-    await Promise.all(this.#syncsUnderway)
+    await Promise.all(this.#runningSyncs)
     clearTimeout(this.#syncTimer)
     this.#syncTimer = undefined
   }
@@ -146,9 +148,9 @@ export class AppendFile {
   async #writeWhole(bytes: Buffer): Promise<void> {
     let done = 0
     while (done < bytes.length && !this.#failed) {
-      const taken = await this.#deps.io.write(this.#fd, bytes.subarray(done), this.#written + done)
-      if (taken === 0) throw new Error('the system took no bytes')
-      done += taken
+      const written = await this.#deps.io.write(this.#fd, bytes.subarray(done), this.#written + done)
+      if (written === 0) throw new Error('the system wrote no bytes')
+      done += written
     }
     if (this.#failed) return
     this.#written += bytes.length
@@ -157,7 +159,7 @@ export class AppendFile {
 
   #syncLater(): void {
     this.#syncTimer ??= setTimeout(() => {
-      // Cleared when the sync is done, not when it starts: a slow disk is not asked twice at a time.
+      // Cleared when the sync ends, not when it starts: a slow disk gets no second sync meanwhile.
       void this.#sync().finally(() => {
         this.#syncTimer = undefined
         if (this.#synced < this.#written && !this.#failed) this.#syncLater()
@@ -165,7 +167,7 @@ export class AppendFile {
     }, SYNC_EVERY_MS).unref()
   }
 
-  /** A sync that has not begun covers whatever is written until it does, so one in waiting is enough. */
+  /** A waiting sync covers all bytes written until it starts, so one waiting sync is enough. */
   #sync(): Promise<void> {
     if (this.#failed || this.#synced >= this.#written) return Promise.resolve()
     if (this.#nextSync !== undefined) return this.#nextSync
@@ -175,10 +177,10 @@ export class AppendFile {
       this.#nextSync = undefined
       return this.#syncNow()
     })
-    // With a free slot it has begun before we get here.
+    // With a free slot the sync has already begun.
     if (!begun) this.#nextSync = sync
-    this.#syncsUnderway.add(sync)
-    return sync.finally(() => this.#syncsUnderway.delete(sync))
+    this.#runningSyncs.add(sync)
+    return sync.finally(() => this.#runningSyncs.delete(sync))
   }
 
   async #syncNow(): Promise<void> {

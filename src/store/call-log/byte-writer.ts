@@ -1,33 +1,33 @@
-const SMALLEST_BYTES = 16 * 1024
-const LARGEST_KEPT_BYTES = 1024 * 1024
-const KEPT_BYTES = 4 * 1024 * 1024
+const MIN_BUFFER_BYTES = 16 * 1024
+const MAX_POOLED_BUFFER_BYTES = 1024 * 1024
+const MAX_POOLED_BYTES = 4 * 1024 * 1024
 
 /**
- * Buffers that go round between the logs of one store. Allocating 50 KB costs more than filling it, and a buffer per
- * idle session would be the largest thing a session keeps.
+ * Buffers shared by the logs of one store. Allocating 50 KB costs more than filling it, and a buffer per idle session would
+ * dominate the memory of a session.
  */
 export class BufferPool {
   #free: Buffer[] = []
   #freeBytes = 0
 
-  take(atLeastBytes: number): Buffer {
+  acquire(atLeastBytes: number): Buffer {
     const fitting = this.#free.findIndex((buffer) => buffer.length >= atLeastBytes)
     if (fitting === -1) {
-      return Buffer.allocUnsafeSlow(2 ** Math.ceil(Math.log2(Math.max(atLeastBytes, SMALLEST_BYTES))))
+      return Buffer.allocUnsafeSlow(2 ** Math.ceil(Math.log2(Math.max(atLeastBytes, MIN_BUFFER_BYTES))))
     }
     const [buffer] = this.#free.splice(fitting, 1) as [Buffer]
     this.#freeBytes -= buffer.length
     return buffer
   }
 
-  give(buffer: Buffer): void {
-    if (buffer.length > LARGEST_KEPT_BYTES || this.#freeBytes + buffer.length > KEPT_BYTES) return
+  release(buffer: Buffer): void {
+    if (buffer.length > MAX_POOLED_BUFFER_BYTES || this.#freeBytes + buffer.length > MAX_POOLED_BYTES) return
     this.#free.push(buffer)
     this.#freeBytes += buffer.length
   }
 }
 
-/** Bytes put one after the other, in a buffer that grows. Holds none while it is empty. */
+/** Appends bytes to a growing buffer. Holds no buffer while empty. */
 export class ByteWriter {
   readonly #pool: BufferPool
   #buffer: Buffer | undefined
@@ -41,15 +41,15 @@ export class ByteWriter {
     return this.#length
   }
 
-  /** What was written so far; valid until the next call. */
+  /** The bytes so far; valid until the next call. */
   get bytes(): Buffer {
     return this.#buffer === undefined ? Buffer.alloc(0) : this.#buffer.subarray(0, this.#length)
   }
 
-  /** Room for `size` bytes, to be filled through `setUint8` and the like; their values are not defined before that. */
+  /** Reserves `size` bytes, which the caller fills with `setUint8` etc.; undefined before that. Returns their position. */
   skip(size: number): number {
     const at = this.#length
-    this.#room(size)
+    this.#reserve(size)
     this.#length += size
     return at
   }
@@ -66,48 +66,48 @@ export class ByteWriter {
     this.#written().writeUInt32LE(value, at)
   }
 
-  /** As UTF-8; gives the number of bytes. */
+  /** Writes UTF-8. Returns the number of bytes. */
   putText(text: string): number {
-    // Three bytes a UTF-16 unit is the worst case; a long text is measured instead of tripled.
-    const room = text.length < 64 * 1024 ? text.length * 3 : Buffer.byteLength(text)
-    const size = this.#room(room).write(text, this.#length, 'utf8')
-    this.#length += size
-    return size
+    // Three bytes per UTF-16 unit is the worst case; a long text is measured instead.
+    const size = text.length < 64 * 1024 ? text.length * 3 : Buffer.byteLength(text)
+    const written = this.#reserve(size).write(text, this.#length, 'utf8')
+    this.#length += written
+    return written
   }
 
   putBytes(bytes: Uint8Array): number {
-    this.#room(bytes.length).set(bytes, this.#length)
+    this.#reserve(bytes.length).set(bytes, this.#length)
     this.#length += bytes.length
     return bytes.length
   }
 
-  /** Zeros up to a multiple of four from the start of the buffer. */
+  /** Pads with zeros to a multiple of four. */
   align(): void {
     const padding = -this.#length & 3
-    this.#room(padding).fill(0, this.#length, this.#length + padding)
+    this.#reserve(padding).fill(0, this.#length, this.#length + padding)
     this.#length += padding
   }
 
-  /** Takes back everything from `length` on. */
+  /** Truncates to `length`. */
   cut(length: number): void {
     this.#length = length
     if (length === 0) this.release()
   }
 
-  /** Empties the writer and gives its buffer to the pool. */
+  /** Empties the writer and returns its buffer to the pool. */
   release(): void {
-    if (this.#buffer !== undefined) this.#pool.give(this.#buffer)
+    if (this.#buffer !== undefined) this.#pool.release(this.#buffer)
     this.#buffer = undefined
     this.#length = 0
   }
 
-  #room(size: number): Buffer {
+  #reserve(size: number): Buffer {
     const current = this.#buffer
     if (current !== undefined && this.#length + size <= current.length) return current
-    const larger = this.#pool.take(this.#length + size)
+    const larger = this.#pool.acquire(this.#length + size)
     if (current !== undefined) {
       current.copy(larger, 0, 0, this.#length)
-      this.#pool.give(current)
+      this.#pool.release(current)
     }
     this.#buffer = larger
     return larger

@@ -1,5 +1,6 @@
 import { type FileHandle, open, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import type { Limit } from '../../lib/async/limit.ts'
 import { describeError, errnoOf } from '../../lib/fs/errno.ts'
 import type { LockFile } from '../../lib/fs/lock-file.ts'
 import { type Failure, RolloutError } from '../../model/failure.ts'
@@ -8,7 +9,6 @@ import type { Delivery } from '../../model/turn.ts'
 import type { SessionLog, SessionOpening, TurnEnd, TurnIntent } from '../store.ts'
 import { AppendFile, type Durability, type FileIo } from './append-file.ts'
 import type { BufferPool } from './byte-writer.ts'
-import type { Limit } from '../../lib/async/limit.ts'
 import type { LogPaths } from './log-path.ts'
 import { packLog } from './pack.ts'
 import { unfinishedReason } from './problems.ts'
@@ -28,23 +28,23 @@ export interface CallLogDeps {
   onClosed: (log: CallLog) => void
 }
 
-/** What a file already holds when it is opened for writing. */
+/** Contents of an existing file that is opened for writing. */
 export interface LogState {
-  /** Whole records, and the bytes they take. */
+  /** Number of complete records. `size`: their bytes. */
   records: number
   size: number
   turns: number
   unfinished: Set<string>
   /** Undefined for a new file. */
   resumed?: { cleanly: boolean; droppedBytes: number }
-  /** Why the session cannot be complete any more, whatever comes. */
+  /** Reasons why the session is incomplete in any case. */
   reasons: string[]
 }
 
-/** Either a file under our lock, or why there is none. */
+/** A locked file, or the reason why it could not be opened. */
 export type LogFile = { handle: FileHandle; lock: LockFile; state: LogState } | { failure: Failure }
 
-/** One session's log. See `SessionLog` for what callers may rely on. */
+/** The log of one session. See `SessionLog` for its guarantees. */
 export class CallLog implements SessionLog, AsyncDisposable {
   readonly sessionId: string
   readonly #deps: CallLogDeps
@@ -56,7 +56,7 @@ export class CallLog implements SessionLog, AsyncDisposable {
   #broken: Failure | undefined
   #records = 0
   #turns = 0
-  /** Whether something that should be in the file is not. */
+  /** A record that should be in the file is missing. */
   #lost = false
   #closing: Promise<void> | undefined
 
@@ -77,8 +77,8 @@ export class CallLog implements SessionLog, AsyncDisposable {
     this.#records = state.records
     this.#turns = state.turns
     const { isContinued = false, ...opening } = session
-    const how = isContinued ? { isContinued } : {}
-    const resumed = state.resumed === undefined ? undefined : { at: deps.now(), ...state.resumed, ...how }
+    const continued = isContinued ? { isContinued } : {}
+    const resumed = state.resumed === undefined ? undefined : { at: deps.now(), ...state.resumed, ...continued }
     const header = { schemaVersion: SCHEMA_VERSION, ...opening, resumed }
     this.#append(RecordKind.open, () => ({ record: { kind: RecordKind.open, header } }))
     if (isContinued) this.#failUnfinished()
@@ -127,13 +127,13 @@ export class CallLog implements SessionLog, AsyncDisposable {
     this.#append(RecordKind.delivery, () => ({ record: { kind: RecordKind.delivery, header: { turnId, delivery } } }))
   }
 
-  /** Resolves when all appended so far has been written or has failed to. */
+  /** Resolves when all earlier appends are written or failed. */
   flush(): Promise<void> {
     return this.#file?.appends.flush() ?? Promise.resolve()
   }
 
   close(): Promise<void> {
-    // Runs up to the close record at once; what is appended after this line is late.
+    // Appends the close record synchronously; a later append is rejected as late.
     this.#closing ??= this.#close().finally(() => this.#deps.onClosed(this))
     return this.#closing
   }
@@ -148,24 +148,24 @@ export class CallLog implements SessionLog, AsyncDisposable {
     const counts = { turns: this.#turns, records: this.#records }
     const header = { closedAt: now(), complete: reasons.length === 0, reasons, ...counts }
     this.#append(RecordKind.close, () => ({ record: { kind: RecordKind.close, header } }))
-    this.#forget()
+    this.#clearRecent()
     const file = this.#file
     if (file !== undefined) {
       await file.appends.end()
       await file.handle.close().catch((error: unknown) => this.#break(writeFailure(paths.log, error)))
     }
-    if (this.#lost) await this.#leaveMark()
+    if (this.#lost) await this.#writeMark()
     if (file === undefined) return
     if (this.#broken === undefined) {
-      // A log that stays as it was written is as good, only larger.
+      // An uncompressed log is as valid, only larger.
       if (file.appends.size > packAboveBytes) await packLog(paths.log, this.#deps).catch(() => undefined)
       if (durability === 'process') await syncLimit(() => syncNames(paths))
     }
-    // A lock that cannot be removed is taken over by whoever comes after this process.
+    // A lock that cannot be removed is taken over by the next process.
     await file.lock.release().catch(() => undefined)
   }
 
-  /** The ends of calls that were in flight when the earlier writer ended. */
+  /** Ends the calls that were in flight when the earlier writer ended. */
   #failUnfinished(): void {
     const { failure } = new RolloutError('session.gateway-lost', 'The gateway process ended during this call.')
     const endedAt = this.#deps.now()
@@ -178,9 +178,9 @@ export class CallLog implements SessionLog, AsyncDisposable {
 
   #append(kind: RecordKind, build: () => { record: LogRecord; columns?: readonly Column[] }): void {
     if (this.#closing !== undefined) {
-      this.#refuseLate(kind)
+      this.#rejectLate(kind)
     } else if (this.#file === undefined || this.#broken !== undefined) {
-      // A missing close record speaks for itself, and a log we were refused may be whole without us.
+      // A missing close record already means incomplete, and a log that another process holds may be complete.
       if (kind !== RecordKind.close) this.#lost = true
     } else {
       try {
@@ -193,33 +193,33 @@ export class CallLog implements SessionLog, AsyncDisposable {
     }
   }
 
-  #refuseLate(kind: RecordKind): void {
-    // Without its delivery a turn reads as `unknown`, which is then the truth.
+  #rejectLate(kind: RecordKind): void {
+    // Without a delivery record the delivery reads as `unknown`, which is correct.
     if (kind === RecordKind.delivery) return
     this.#break(lateFailure(this.#deps.paths.log))
-    void this.#leaveMark()
+    void this.#writeMark()
   }
 
   #break(failure: Failure): void {
     this.#broken ??= failure
     this.#lost = true
-    this.#forget()
+    this.#clearRecent()
   }
 
-  /** Nothing will refer to earlier turns any more. */
-  #forget(): void {
+  /** No later record will refer to earlier turns. */
+  #clearRecent(): void {
     this.#texts = new RecentTexts()
     this.#prompts = new RecentPrompts()
   }
 
-  /** The last thing a log that lost records can do: the close record it has, or should have, is not the whole truth. */
-  async #leaveMark(): Promise<void> {
+  /** Marks the log as incomplete in a separate file, because its close record is missing or wrong. */
+  async #writeMark(): Promise<void> {
     if (!isId(this.sessionId)) return
     await writeFile(this.#deps.paths.mark, `${this.#broken?.message ?? ''}\n`, { mode: 0o600 }).catch(() => undefined)
   }
 }
 
-/** Makes the names of the files survive a power cut too. Where directories cannot be synced there is nothing to do. */
+/** Makes the directory entries survive a loss of power. File systems that cannot sync directories are ignored. */
 export async function syncNames({ directory }: LogPaths): Promise<void> {
   for (const path of [directory, dirname(directory)]) {
     const handle = await open(path, 'r').catch(() => undefined)
@@ -229,14 +229,14 @@ export async function syncNames({ directory }: LogPaths): Promise<void> {
 }
 
 const ADVICE: Readonly<Record<string, string>> = {
-  EACCES: 'Let this user write there',
+  EACCES: 'Allow this user to write there',
   EDQUOT: 'Free some space or raise the quota',
   EIO: 'Check the disk',
   EMFILE: 'Raise the limit on open files (ulimit -n)',
   ENOSPC: 'Free some space',
-  ENOTDIR: 'Move that file away',
-  EPERM: 'Let this user write there',
-  EROFS: 'Mount it for writing',
+  ENOTDIR: 'Move that file',
+  EPERM: 'Allow this user to write there',
+  EROFS: 'Mount the file system writable',
 }
 
 export function writeFailure(path: string, error: unknown): Failure {
@@ -245,20 +245,20 @@ export function writeFailure(path: string, error: unknown): Failure {
   const message =
     `The call log ${path} cannot be written: ${describeError(error)}. ` +
     `${advice === undefined ? 'Choose' : `${advice}, or choose`} another directory for the logs; ` +
-    'calls go on, but this session is incomplete.'
+    'calls continue, but this session is incomplete.'
   const isFull = FULL.has(errnoOf(error) ?? '')
   return new RolloutError('store.unavailable', message, { cause: error, ...(isFull && { status: 503 }) }).failure
 }
 
-/** Later calls of the session are refused: the disk is the same for them. */
+/** Status 503: later calls of the session are rejected, because the disk is still full. */
 const FULL: ReadonlySet<string> = new Set(['ENOSPC', 'EDQUOT'])
 
 function encodingFailure(path: string, error: unknown): Failure {
-  const message = `A record for the call log ${path} cannot be written down: ${describeError(error)}; this session is incomplete.`
+  const message = `A record for the call log ${path} cannot be encoded: ${describeError(error)}; this session is incomplete.`
   return new RolloutError('internal.bug', message, { cause: error }).failure
 }
 
 function lateFailure(path: string): Failure {
-  const message = `The call log ${path} was closed before its last record came; this session is incomplete.`
+  const message = `The call log ${path} was closed before its last record was appended; this session is incomplete.`
   return new RolloutError('internal.bug', message).failure
 }

@@ -6,7 +6,7 @@ import type { SessionLog } from '../store.ts'
 import { createCallLogReader } from './reader.ts'
 import { createCallLogStore } from './store.ts'
 
-/** The folder as a writer leaves it that is killed now. */
+/** Copies the folder as a killed writer would leave it. */
 async function crashed(dir: string, name: string): Promise<string> {
   const copy = join(dir, '..', name)
   await mkdir(join(copy, OPENING.id), { recursive: true })
@@ -44,7 +44,7 @@ test('a log that its supervisor continues is complete: calls in flight are recor
   })
 })
 
-test('an unclean end before that is not forgotten', async () => {
+test('an earlier unclean end still makes the log incomplete', async () => {
   await inScratch(async (scratch) => {
     const first = join(scratch, 'first')
     const left = await begin(first)

@@ -24,7 +24,7 @@ const PRELUDE = `
     ({ id, index, dialect: 'd', startedAt: 1, model: 'm', stream: false, request: id.repeat(100) })
 `
 
-/** Appends as fast as it can, several turns at a time, and prints each id once its end was said to be safe. */
+/** Appends several turns concurrently, and prints each id once appendEnd() has resolved. */
 const APPENDER = `${PRELUDE}
   const log = await createCallLogStore({ dir: process.argv[1] }).open(${JSON.stringify(OPENING)})
   let index = 0
@@ -40,7 +40,7 @@ const APPENDER = `${PRELUDE}
   await Promise.all([work(), work(), work(), work()])
 `
 
-test('kill -9 at any moment loses no turn whose end was said to be safe', { timeout: 60_000 }, async () => {
+test('kill -9 at any moment loses no turn whose appendEnd() had resolved', { timeout: 60_000 }, async () => {
   const rounds = Array.from({ length: 10 }, (_, round) => round)
   let seen = 0
   const lane = async (): Promise<void> => {
@@ -70,7 +70,7 @@ async function killOnce(dir: string, afterMs: number): Promise<number> {
   expect(session.complete).toBe(false)
   expect(session.incompleteReasons).toContain('the log was not closed')
 
-  // Its lock names a process that is gone, so the next writer goes on with the log.
+  // The lock names a dead process, so the next writer continues the log.
   const log = await createCallLogStore({ dir }).open(OPENING)
   expect(log.broken).toBeUndefined()
   expect(log.turns).toBe(session.turns.length)
@@ -81,7 +81,7 @@ async function killOnce(dir: string, afterMs: number): Promise<number> {
   return printed.length
 }
 
-/** Fills a small disk, makes room again, goes on, and tells what is on the disk after each step. */
+/** Fills a small disk, frees space, continues, and reports what is on the disk after each step. */
 const FILLER = `${PRELUDE}
   import { statSync, unlinkSync, writeFileSync, readdirSync } from 'node:fs'
   const [dir] = process.argv.slice(1)
@@ -120,7 +120,7 @@ const FILLER = `${PRELUDE}
     againBroken: again.broken, continued })
 `
 
-test('a full disk breaks the log, keeps what was safe, and later room does not bring half records back', async (context) => {
+test('a full disk breaks the log, keeps the stored records, and free space later adds no partial records', async (context) => {
   await inScratch(async (dir) => {
     const script = 'mount -t tmpfs -o size=512k tmpfs "$1" && exec "$2" --input-type=module -e "$3" "$1"'
     const program = ['-rm', 'sh', '-c', script, 'sh', dir, process.execPath, FILLER]

@@ -40,7 +40,7 @@ const smallSession = toSteps([
   { ...plan, added: 1, sampled: [], outcome: 'unfinished', delivery: 'none' },
 ])
 
-test('a file cut at any byte gives every record that was whole before the cut, and no part of another', async () => {
+test('a file cut at any byte yields every complete record before the cut, and no part of another', async () => {
   await inScratch(async (dir) => {
     const { path, ends } = await record(dir, smallSession)
     const size = ends.at(-1) ?? 0
@@ -100,7 +100,7 @@ test('a file cut at any byte can be continued, and is never complete again', asy
 test.each([
   ['as written', Infinity],
   ['packed', 0],
-])('a flipped bit never gives a wrong value, and never a complete session (%s)', async (_, packAboveBytes) => {
+])('a flipped bit never yields a wrong value or a complete session (%s)', async (_, packAboveBytes) => {
   await inScratch(async (dir) => {
     const { path } = await record(dir, smallSession, packAboveBytes)
     const bytes = await readFile(path)
@@ -116,14 +116,14 @@ test.each([
         const salvaged = await reader.load(OPENING.id, { salvage: true })
         expectNothingWrong(salvaged)
         const reasons = salvaged.incompleteReasons.join()
-        if (session instanceof RolloutError) expect(reasons).toMatch(/damaged|missing|left out/)
+        if (session instanceof RolloutError) expect(reasons).toMatch(/damaged|missing|was skipped/)
       }),
       { numRuns: 800 },
     )
   })
 })
 
-test('any number of changed bytes never gives a wrong value', async () => {
+test('any number of changed bytes never yields a wrong value', async () => {
   await inScratch(async (dir) => {
     const { path } = await record(dir, smallSession)
     const bytes = await readFile(path)
@@ -142,7 +142,7 @@ test('any number of changed bytes never gives a wrong value', async () => {
   })
 })
 
-test('damage in the middle is an error that names the byte; salvage gives what does not depend on it', async () => {
+test('damage before the end is an error with the byte offset; salvage returns the records that do not depend on it', async () => {
   await inScratch(async (dir) => {
     const { path, ends } = await record(dir, smallSession)
     const bytes = await readFile(path)
@@ -154,12 +154,12 @@ test('damage in the middle is an error that names the byte; salvage gives what d
     const message = expect.stringContaining(`byte ${damagedFrom}`)
     await expect(reader.load(OPENING.id)).rejects.toMatchObject({ failure: { code: 'store.corrupt', message } })
     const salvaged = await reader.load(OPENING.id, { salvage: true })
-    // The first turn has lost its end; the second one's prompt went on from it.
+    // The first turn has lost its end record, which the prompt of the second refers to.
     expect(salvaged.turns.map((turn) => turn.endedAt !== undefined)).toEqual([false, false, true, false])
     expect(salvaged.incompleteReasons).toEqual(
       expect.arrayContaining([
         expect.stringContaining(`at offset ${damagedFrom} were skipped`),
-        expect.stringContaining('turn-1 goes on from record'),
+        expect.stringContaining('turn-1 refers to record'),
         'turn turn-0 has a start but no end',
       ]),
     )
@@ -168,7 +168,7 @@ test('damage in the middle is an error that names the byte; salvage gives what d
   })
 })
 
-test('a record that is missing, doubled or out of place is an error, and salvage says so', async () => {
+test('a missing, duplicate or misplaced record is an error, and a reason with salvage', async () => {
   await inScratch(async (dir) => {
     const { path, ends } = await record(dir, smallSession)
     const bytes = await readFile(path)
@@ -186,7 +186,7 @@ test('a record that is missing, doubled or out of place is an error, and salvage
   })
 })
 
-test('of a long torn tail nothing is left when the log goes on', async () => {
+test('a long torn tail is removed when the log is continued', async () => {
   await inScratch(async (dir) => {
     const { path } = await record(dir, smallSession)
     const bytes = await readFile(path)
@@ -200,7 +200,7 @@ test('of a long torn tail nothing is left when the log goes on', async () => {
   })
 })
 
-test('records that are whole but cannot be right are damage too', async () => {
+test('records with a valid checksum and an invalid content are damage too', async () => {
   await inScratch(async (dir) => {
     const open: LogRecord = { kind: RecordKind.open, header: { ...OPENING, schemaVersion: SCHEMA_VERSION } }
     const close = (turns: number, records: number): LogRecord => ({
@@ -231,7 +231,7 @@ test('records that are whole but cannot be right are damage too', async () => {
   })
 })
 
-test('a request that looks like a record is not taken for one when the file is cut inside it', async () => {
+test('a request that looks like a record is not read as one when the file is cut inside it', async () => {
   await inScratch(async (dir) => {
     const { path, ends } = await record(dir, smallSession)
     const fake = (await readFile(path)).subarray(ends[0], ends[1]).toString('utf8')
@@ -276,7 +276,7 @@ function expectCutAt(length: number, session: SessionRecord, steps: readonly Log
   if (length < (ends.at(-1) ?? 0)) expect(session).toMatchObject({ complete: false })
 }
 
-/** Every turn is one that was recorded, at most with its end or its delivery missing, and that is said. */
+/** Every turn is a recorded one, at most without its end or delivery, and with a reason for it. */
 function expectNothingWrong(session: SessionRecord): void {
   expect(session.complete).toBe(false)
   const originals = new Map(turnsOf(smallSession).map((turn) => [turn.id, turn]))

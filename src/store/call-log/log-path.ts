@@ -1,11 +1,11 @@
 import { join } from 'node:path'
 
-/** The files of one session. The id must have been checked: it becomes part of a path. */
+/** Files of one session. The id must be validated: it is part of the paths. */
 export interface LogPaths {
   directory: string
   log: string
   lock: string
-  /** Says in words that records are missing, where the log itself could no longer be written. */
+  /** Contains the reason why records are missing, if the log itself could not be written. */
   mark: string
 }
 

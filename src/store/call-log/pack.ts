@@ -6,16 +6,16 @@ import { type BufferPool, ByteWriter } from './byte-writer.ts'
 import { FRAME_BYTES, RecordKind, readRecord, writeRecord } from './record.ts'
 import { scanFrames } from './scan.ts'
 
-/** Frames are packed in runs of about this size: large enough to compress well, small enough to hold and to lose. */
+/** Frames are compressed in runs of about this size: large enough to compress well, small enough for memory and damage. */
 const RUN_BYTES = 256 * 1024
 const LEVEL = { params: { [zlibConstants.ZSTD_c_compressionLevel]: 1 } }
 
 const zstdCompressAsync = promisify(zstdCompress)
 
 /**
- * Rewrites a finished log with its records compressed, in the thread pool. The new file takes the old one's place in one
- * step and only after it has reached the disk, so a reader, or a crash, sees either. The opening record stays as it is:
- * whoever lists sessions reads only that one. Throws when it could not be done; the log is as it was then.
+ * Rewrites a closed log with compressed records, in the thread pool. The new file replaces the old one atomically after it was
+ * synced, so a reader or a crash sees one of them. The opening record stays uncompressed: lists of sessions read only that one.
+ * If this throws, the log is unchanged.
  */
 export async function packLog(
   path: string,
@@ -59,7 +59,7 @@ async function copyPacked(source: FileHandle, target: FileHandle, pool: BufferPo
 
   try {
     for await (const event of scanFrames(source)) {
-      if (event.type !== 'frame') throw new Error(`The log is not whole at byte ${event.offset}`)
+      if (event.type !== 'frame') throw new Error(`The log is damaged at byte ${event.offset}`)
       const { kind, sequence } = readRecord(event.frame.subarray(FRAME_BYTES))
       if (kind === RecordKind.pack || event.offset === 0) {
         await writeRun()

@@ -1,19 +1,19 @@
 import { constants, type FileHandle, open, readdir, readFile } from 'node:fs/promises'
-import { describeError, errnoOf } from '../../lib/fs/errno.ts'
 import { createLimit } from '../../lib/async/limit.ts'
+import { describeError, errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { isId } from '../../model/ids.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import type { LoadOptions, SessionOrigin, SessionReader } from '../store.ts'
-import { SessionAssembly } from './session-assembly.ts'
 import { type LogPaths, logPaths } from './log-path.ts'
 import { corrupt } from './problems.ts'
 import { RecordKind } from './record.ts'
 import { scanRecords } from './scan.ts'
+import { SessionAssembly } from './session-assembly.ts'
 
-const FILES_AT_ONCE = 8
+const MAX_PARALLEL_FILES = 8
 
-/** Reads what `createCallLogStore` has written to the same directory, also while it is being written. */
+/** Reads logs of `createCallLogStore` in the same directory, also while they are written. */
 export function createCallLogReader({ dir }: { dir: string }): SessionReader {
   return {
     list: async () => (await listSessions(dir)).map(({ id }) => id),
@@ -27,9 +27,9 @@ async function listSessions(dir: string): Promise<SessionOrigin[]> {
     if (errnoOf(error) === 'ENOENT') return []
     throw unreadable(`The call logs in ${dir}`, error)
   })
-  const limit = createLimit(FILES_AT_ONCE)
+  const limit = createLimit(MAX_PARALLEL_FILES)
   const found = await Promise.all(
-    names.filter(isId).map((id) => limit(async () => ({ id, ...(await readBeginning(logPaths(dir, id))) }))),
+    names.filter(isId).map((id) => limit(async () => ({ id, ...(await readOpening(logPaths(dir, id))) }))),
   )
   return found
     .filter(({ createdAt }) => createdAt !== undefined)
@@ -37,8 +37,8 @@ async function listSessions(dir: string): Promise<SessionOrigin[]> {
     .map(({ id, origin = {} }) => ({ id, origin }))
 }
 
-/** Empty where there is no log; without an origin where its header cannot be read. */
-async function readBeginning({ log }: LogPaths): Promise<Partial<Pick<SessionRecord, 'createdAt' | 'origin'>>> {
+/** Empty if there is no log; without an origin if its opening record cannot be read. */
+async function readOpening({ log }: LogPaths): Promise<Partial<Pick<SessionRecord, 'createdAt' | 'origin'>>> {
   const handle = await openLog(log).catch(() => undefined)
   if (handle === undefined) return {}
   try {
@@ -64,7 +64,7 @@ async function loadSession(dir: string, sessionId: string, { salvage = false }: 
       if (event.type === 'record') assembly.add(event.record, event.offset)
       else if (event.type === 'torn') assembly.addReason(`a torn tail of ${event.bytes} bytes was dropped`)
       else if (salvage) assembly.addReason(`${event.bytes} damaged bytes at offset ${event.offset} were skipped`)
-      else throw corrupt(paths.log, event.offset, 'whole records follow, so this is not the end of a writer')
+      else throw corrupt(paths.log, event.offset, 'complete records follow, so this is not a truncated end')
     }
     const mark = await readMark(paths.mark)
     if (mark !== undefined) assembly.addReason(`a write failed: ${mark}`)
@@ -80,7 +80,7 @@ function openLog(path: string): Promise<FileHandle> {
   return open(path, constants.O_RDONLY | constants.O_NOFOLLOW)
 }
 
-/** Stands in for the time in a log whose opening record is not whole. */
+/** Replaces the creation time of a log whose opening record is damaged. */
 async function createdByFileSystem(handle: FileHandle): Promise<number> {
   const { birthtimeMs, mtimeMs } = await handle.stat()
   return Math.floor(birthtimeMs || mtimeMs)
@@ -95,7 +95,7 @@ async function readMark(path: string): Promise<string | undefined> {
   }
 }
 
-function unreadable(what: string, error: unknown): RolloutError {
-  const message = `${what} cannot be read: ${describeError(error)}. Check the directory and the session id.`
+function unreadable(subject: string, error: unknown): RolloutError {
+  const message = `${subject} cannot be read: ${describeError(error)}. Check the directory and the session id.`
   return new RolloutError('store.unavailable', message, { cause: error })
 }

@@ -1,14 +1,14 @@
 import { commonPrefixOfIds } from '../../lib/collections/common-prefix.ts'
 
-/** Less than this is not worth a reference. */
+/** A shorter common prefix is not worth a reference. */
 const MIN_SHARED_IDS = 64
 const MAX_CONVERSATIONS = 8
 const MAX_OLDER_IDS = 256 * 1024
-/** Room that even a short conversation gets when it goes on, so that it does not move at every turn. */
+/** Spare capacity of a continued conversation, so that its array is not reallocated at every turn. */
 const SPARE_IDS = 2048
 const NO_IDS = new Int32Array(0)
 
-/** The first `length` ids of what an earlier turn was asked, followed by what it sampled in one of its choices. */
+/** The first `length` ids of the prompt of an earlier turn followed by the sampled ids of one of its choices. */
 export interface PromptBase {
   /** Sequence of its end record. */
   record: number
@@ -20,22 +20,22 @@ export interface PromptBase {
 /** The latest turn of one conversation. */
 interface Conversation {
   record: number
-  /** Its prompt and its first choice, with room behind: the next prompt is usually just that and a little more. */
+  /** Prompt and first choice, with spare capacity: the next prompt usually extends them. */
   ids: Int32Array
   promptLength: number
-  /** By choice; the first is a view of `ids`. */
+  /** Sampled ids by choice; the first is a view of `ids`. */
   sampled: Int32Array[]
 }
 
 /**
- * The latest prompt of each conversation in a session, with what was sampled after it. Keeps copies, because the caller
- * may reuse its arrays: four to five bytes for each id.
+ * The latest prompt of each conversation in a session, with its sampled ids. Keeps copies, because the caller may reuse its
+ * arrays: four to five bytes per id.
  */
 export class RecentPrompts {
   /** Oldest first. */
   #conversations: Conversation[] = []
 
-  /** What of the prompt must be stored in this record, and remembers it for those to come. */
+  /** Returns the part of the prompt that this record must store, and remembers the prompt for later records. */
   share(record: number, prompt: Int32Array, sampled: readonly Int32Array[]): { tail: Int32Array; base?: PromptBase } {
     let best: { base: PromptBase; conversation: Conversation } | undefined
     for (const conversation of this.#conversations) {
@@ -54,12 +54,12 @@ export class RecentPrompts {
   ): void {
     const end = prompt.length + first.length
     if (end < MIN_SHARED_IDS) return
-    // A prompt that holds nearly all of an earlier one is the same conversation, further on, and takes its place. Much
-    // less than all is shared by conversations that have only their tools and instructions in common.
+    // A prompt that contains nearly all of an earlier one continues that conversation and replaces it. Conversations that
+    // share only tools and instructions have much less in common.
     const replaced = best !== undefined && best.base.length >= best.conversation.promptLength * 0.875
     if (replaced) this.#conversations.splice(this.#conversations.indexOf(best.conversation), 1)
     const reused = replaced && best.conversation.ids.length >= end ? best.conversation.ids : undefined
-    // One that has gone on before will go on again; of the others many are a single call.
+    // A continued conversation will likely continue again; many others are a single call.
     const ids = reused ?? new Int32Array(replaced ? Math.ceil(end * 1.25) + SPARE_IDS : end)
     const inPlace = reused === undefined || best === undefined ? 0 : lengthInPlace(best.conversation, best.base)
     ids.set(prompt.subarray(inPlace), inPlace)
@@ -87,7 +87,7 @@ function findShared(conversation: Conversation, prompt: Int32Array): PromptBase 
   return base
 }
 
-/** How many of the shared ids stand at the beginning of the conversation's array. */
+/** How many of the shared ids are at the start of the conversation's array. */
 function lengthInPlace({ promptLength }: Conversation, { choice, length }: PromptBase): number {
   return choice === 0 ? length : Math.min(length, promptLength)
 }

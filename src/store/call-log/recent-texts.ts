@@ -1,13 +1,13 @@
 import { commonPrefix, commonSuffix } from '../../lib/collections/common-prefix.ts'
 
-/** Less than this is not worth a reference. */
+/** A shorter overlap is not worth a reference. */
 const MIN_SHARED_UNITS = 256
 const MAX_TEXTS = 8
 const MAX_OLDER_UNITS = 1024 * 1024
-/** Longer texts are stored whole each time: a session could hold any amount of memory with them. */
+/** Longer texts are always stored completely, to bound the memory of a session. */
 const MAX_UNITS = 16 * 1024 * 1024
 
-/** Which earlier request of the session this one begins and ends like. Lengths count UTF-16 units, as strings do. */
+/** Reference to an earlier request with the same start and end. Lengths are UTF-16 units. */
 export interface TextBase {
   /** Sequence of its intent record. */
   record: number
@@ -16,14 +16,14 @@ export interface TextBase {
 }
 
 /**
- * The latest request of each conversation in a session. A harness sends its whole history with every call, and most
- * APIs have the tools behind the messages, so what is new stands between two long ends that were there before.
+ * The latest request of each conversation in a session. A harness sends its whole history with every call, and most APIs place
+ * the tools after the messages, so the new text is between a long common prefix and a long common suffix.
  */
 export class RecentTexts {
   /** Oldest first. */
   #texts: { record: number; text: string }[] = []
 
-  /** What of `text` must be stored in this record, and remembers it for those to come. */
+  /** Returns the part of `text` that this record must store, and remembers the text for later records. */
   share(record: number, text: string): { middle: string; base?: TextBase } {
     const base = this.#bestBase(text)
     this.#remember(record, text, base)
@@ -37,7 +37,7 @@ export class RecentTexts {
       const prefix = wholeCharacters(text, commonPrefix(earlier.text, text))
       const suffix = wholeCharactersFromEnd(
         text,
-        commonSuffix(earlier.text, text, smaller(earlier.text, text) - prefix),
+        commonSuffix(earlier.text, text, minLength(earlier.text, text) - prefix),
       )
       const shared = prefix + suffix
       if (shared < MIN_SHARED_UNITS || (best !== undefined && shared < best.prefix + best.suffix)) continue
@@ -48,8 +48,8 @@ export class RecentTexts {
 
   #remember(record: number, text: string, base: TextBase | undefined): void {
     if (text.length < MIN_SHARED_UNITS || text.length > MAX_UNITS) return
-    // A text that holds nearly all of its base is the same conversation, further on; the base has had its use. Much
-    // less than all is shared by conversations that have only their tools in common.
+    // A text that contains nearly all of its base continues that conversation and replaces it. Conversations that share only
+    // their tools have much less in common.
     this.#texts = this.#texts.filter(
       (earlier) => earlier.record !== base?.record || base.prefix + base.suffix < earlier.text.length * 0.875,
     )
@@ -62,17 +62,17 @@ export class RecentTexts {
   }
 }
 
-/** The text again. Throws when the base cannot be the one that was meant. */
+/** Restores the text. Throws if the base is too short. */
 export function joinText(base: string, { prefix, suffix }: TextBase, middle: string): string {
-  if (prefix + suffix > base.length) throw new RangeError('The base is shorter than what was shared with it')
+  if (prefix + suffix > base.length) throw new RangeError('The base is shorter than the shared parts')
   return base.slice(0, prefix) + middle + base.slice(base.length - suffix)
 }
 
-function smaller(a: string, b: string): number {
+function minLength(a: string, b: string): number {
   return Math.min(a.length, b.length)
 }
 
-/** Not between the halves of a surrogate pair: UTF-8 has no way to write one half. */
+/** Does not split a surrogate pair: UTF-8 cannot encode a lone surrogate. */
 function wholeCharacters(text: string, length: number): number {
   const last = length === 0 ? 0 : text.charCodeAt(length - 1)
   return last >= 0xd800 && last <= 0xdbff ? length - 1 : length

@@ -5,14 +5,14 @@ import { RecentPrompts } from './recent-prompts.ts'
 import { joinText, RecentTexts } from './recent-texts.ts'
 import { resolvePrompts, type StoredPrompt } from './resolve-prompts.ts'
 
-/** Few letters, so that texts share much by chance; some take two UTF-16 units and differ in only one of them. */
+/** Few letters, so that texts share long parts by chance; some are surrogate pairs that differ in one unit. */
 const anyText = fc
   .array(fc.constantFrom('a', 'b', 'é', '🎉', '🎊', '\u{1F989}', '\u{1F589}', 'a'.repeat(300), '🎉'.repeat(200)), {
     maxLength: 12,
   })
   .map((parts) => parts.join(''))
 
-test('a request is the same again from its middle and its base, and the middle survives UTF-8', () => {
+test('joinText() restores a request from its middle and base, and the middle survives UTF-8', () => {
   fc.assert(
     fc.property(fc.array(anyText, { maxLength: 20 }), (texts) => {
       const recent = new RecentTexts()
@@ -28,7 +28,7 @@ test('a request is the same again from its middle and its base, and the middle s
   )
 })
 
-test('of a request that repeats history and tools only what is new is stored, also with other conversations between', () => {
+test('only the new text of a request is stored, also with other conversations in between', () => {
   const recent = new RecentTexts()
   const tools = `"tools":${'tool'.repeat(500)}`
   const histories = ['main'.repeat(200), 'sub'.repeat(300), 'title'.repeat(100)]
@@ -42,7 +42,7 @@ test('of a request that repeats history and tools only what is new is stored, al
   }
 })
 
-test('a prompt is the same again from its tail and its base, whichever earlier turn it continues', () => {
+test('a prompt is restored from its tail and base, whichever earlier turn it continues', () => {
   const anyTurn = fc.record({
     parent: fc.nat(8),
     choice: fc.nat(2),
@@ -85,7 +85,7 @@ test('a prompt is the same again from its tail and its base, whichever earlier t
   )
 })
 
-test('what the caller does with its arrays afterwards does not matter', () => {
+test('the caller may reuse its arrays', () => {
   const recent = new RecentPrompts()
   const prompt = Int32Array.from({ length: 100 }, (_, n) => n)
   const sampled = new Int32Array(50).fill(1)
@@ -95,7 +95,7 @@ test('what the caller does with its arrays afterwards does not matter', () => {
   expect(recent.share(1, next, []).base).toEqual({ record: 0, choice: 0, length: 100 })
 })
 
-test('a turn that went on from its second choice is not taken for one that went on from the first', () => {
+test('a prompt that continues the second choice is not stored as one that continues the first', () => {
   const recent = new RecentPrompts()
   const ids = (from: number, length: number): number[] => Array.from({ length }, (_, n) => from + n)
   const share = (record: number, prompt: number[], ...sampled: number[][]): number | undefined => {
@@ -110,6 +110,6 @@ test('a turn that went on from its second choice is not taken for one that went 
   expect(share(3, [...prompt, ...ids(2000, 50)], ids(5000, 50))).toBe(150)
 })
 
-test('a base that cannot be right is refused', () => {
+test('a base that is too short is refused', () => {
   expect(() => joinText('short', { record: 0, prefix: 4, suffix: 3 }, '')).toThrow(RangeError)
 })

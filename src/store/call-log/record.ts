@@ -6,7 +6,7 @@ import type { PromptBase } from './recent-prompts.ts'
 import type { TextBase } from './recent-texts.ts'
 
 /*
- * The file is a run of frames, each starting at a multiple of four:
+ * The file is a sequence of frames, each aligned to four bytes:
  *
  *   u32 magic | u32 payload length | u32 CRC-32 of the payload | payload
  *
@@ -14,13 +14,13 @@ import type { TextBase } from './recent-texts.ts'
  *
  *   u8 kind | u8 zero | u16 columns | u32 sequence | columns x (u32 type, u32 bytes) | the columns, each padded to four
  *
- * Column 0 is the record's header as JSON; the others are arrays and long texts, in the order each kind says below.
+ * Column 0 is the record's header as JSON; the others are arrays and long texts, in the order documented for each kind.
  */
 
-/** What this code writes, and the newest it reads. */
+/** Version that this code writes, and the newest it reads. */
 export const SCHEMA_VERSION = 1
 
-/** F5 and FF occur in no UTF-8 text, zero in none of the four: neither text nor token ids can look like a frame. */
+/** F5 and FF do not occur in UTF-8, and no byte is zero: neither text nor token ids can look like a frame. */
 export const MAGIC = Buffer.from([0xf5, 0x50, 0x4c, 0xff])
 export const FRAME_BYTES = 12
 export const MAX_PAYLOAD_BYTES = 2 ** 30
@@ -35,22 +35,22 @@ const ColumnType = { text: 1, int32: 2, float32: 3, bytes: 4 } as const
 
 export type Column = string | Int32Array | Float32Array | Buffer
 
-/** No further columns. The first record of a file, and again whenever a writer went on with it. */
+/** No further columns. First record of a file, and of every writer that continues it. */
 export interface OpenHeader {
   schemaVersion: number
   id: string
   createdAt: number
   origin: Readonly<Record<string, unknown>>
-  /** Present when the file existed. `cleanly`: its last record was a close, so nothing can be missing before this one. `isContinued`: see `SessionOpening`. */
+  /** Present if the file existed. `cleanly`: its last record was a close, so no earlier record is missing. `isContinued`: see `SessionOpening`. */
   resumed?: { at: number; cleanly: boolean; droppedBytes: number; isContinued?: boolean }
 }
 
-/** One column: the request text, or its middle where `base` gives both ends. */
+/** One column: the request text, or its middle part if `base` refers to both ends. */
 export interface IntentHeader extends Omit<TurnIntent, 'request'> {
   base?: TextBase
 }
 
-/** Columns when there is a response: prompt ids or their tail, then ids and logprobs of every choice in turn. */
+/** Columns of a response: prompt ids or their tail, then ids and logprobs of each choice. */
 export interface EndHeader extends Omit<TurnEnd, 'response'> {
   response?: Omit<TurnResponse, 'promptIds' | 'choices'> & { choices: Omit<Choice, 'ids' | 'logprobs'>[] }
   base?: PromptBase
@@ -71,7 +71,7 @@ export interface CloseHeader {
   records: number
 }
 
-/** One column: `records` whole frames, `bytes` long, compressed as one piece. Its sequence is that of the first. */
+/** One column: `records` frames of `bytes` bytes, compressed together. Its sequence is that of the first. */
 export interface PackHeader {
   records: number
   bytes: number
@@ -85,7 +85,7 @@ export type LogRecord =
   | { kind: typeof RecordKind.close; header: CloseHeader }
   | { kind: typeof RecordKind.pack; header: PackHeader }
 
-/** A record as read. Its columns lie in the reader's buffer: copy what outlives the next read. */
+/** Its columns are views of the reader's buffer: copy what is needed after the next read. */
 export type StoredRecord = LogRecord & { sequence: number; columns: StoredColumn[] }
 
 export interface StoredColumn {
@@ -93,7 +93,7 @@ export interface StoredColumn {
   bytes: Buffer
 }
 
-/** Adds one frame. When it throws, what it has put must be cut off again. */
+/** Appends one frame. If this throws, the caller must truncate the writer. */
 export function writeRecord(
   writer: ByteWriter,
   record: LogRecord,
@@ -120,7 +120,7 @@ export function writeRecord(
   writer.setUint32(frame + 8, crc32(writer.bytes.subarray(payload)))
 }
 
-/** Reads a payload whose checksum was right. Throws when it is not a record all the same. */
+/** Reads a payload with a valid checksum. Throws if it is not a record. */
 export function readRecord(payload: Buffer): StoredRecord {
   const kind = payload.readUInt8(0)
   const count = payload.readUInt16LE(2)
@@ -135,7 +135,7 @@ export function readRecord(payload: Buffer): StoredRecord {
   }
   const header: unknown = JSON.parse(toText(columns.shift()))
   if (!isRecordKind(kind) || typeof header !== 'object' || header === null) throw new TypeError('Not a known record')
-  // The checksum was right, so this is what some writer of a schema we know has put there.
+  // The checksum is valid, so a writer of a supported schema has written this header.
   return { kind, header, sequence: payload.readUInt32LE(4), columns } as StoredRecord
 }
 
@@ -181,7 +181,7 @@ function putColumn(writer: ByteWriter, column: Column): number {
   return typeof column === 'string' ? writer.putText(column) : writer.putBytes(bytesOf(column))
 }
 
-/** The bytes as they lie in memory: little-endian on every machine the log runs on (the store refuses others). */
+/** The bytes in memory: little-endian, because the store rejects other machines. */
 function bytesOf(array: Int32Array | Float32Array | Buffer): Uint8Array {
   return new Uint8Array(array.buffer, array.byteOffset, array.byteLength)
 }

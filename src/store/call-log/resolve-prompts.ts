@@ -1,6 +1,6 @@
-/** A prompt as it is stored: what is new in it, and where the rest is. */
+/** A stored prompt: its new ids, and a reference to the rest. */
 export interface StoredPrompt {
-  /** The first `length` ids of that prompt followed by its sampled ids number `choice`. Absent: `tail` is all. */
+  /** The first `length` ids of that prompt followed by the sampled ids of `choice`. Absent: `tail` is the whole prompt. */
   base?: { prompt: StoredPrompt; choice: number; length: number }
   tail: Int32Array
   /** The ids of each choice. */
@@ -19,13 +19,13 @@ export function promptLength({ base, tail }: StoredPrompt): number {
 }
 
 /**
- * All prompts whole again; a base must come before those that refer to it. A prompt that goes on exactly where its base
- * ended lies in the same memory as the base: a session of many turns takes the room of its last prompt, not of the sum.
+ * Restores all prompts; a base must precede the prompts that refer to it. A prompt that continues exactly at the end of its base
+ * shares the memory of the base: a session of many turns needs the memory of its last prompt, not of the sum.
  */
 export function resolvePrompts(prompts: readonly StoredPrompt[]): Map<StoredPrompt, ResolvedPrompt> {
   const successors = new Map<StoredPrompt, StoredPrompt>()
   for (const prompt of prompts) {
-    if (prompt.base !== undefined && goesOn(prompt.base) && !successors.has(prompt.base.prompt)) {
+    if (prompt.base !== undefined && isContinuation(prompt.base) && !successors.has(prompt.base.prompt)) {
       successors.set(prompt.base.prompt, prompt)
     }
   }
@@ -37,12 +37,12 @@ export function resolvePrompts(prompts: readonly StoredPrompt[]): Map<StoredProm
   return resolved
 }
 
-/** Whether nothing that was sampled after the base is left out. */
-function goesOn({ prompt, choice, length }: NonNullable<StoredPrompt['base']>): boolean {
+/** Whether the reference includes all ids that were sampled after the base. */
+function isContinuation({ prompt, choice, length }: NonNullable<StoredPrompt['base']>): boolean {
   return length === promptLength(prompt) + (prompt.sampled[choice]?.length ?? 0)
 }
 
-/** One prompt and all that go on from it, in one array. */
+/** Writes one prompt and all that continue it into one array. */
 function layOut(
   first: StoredPrompt,
   successors: ReadonlyMap<StoredPrompt, StoredPrompt>,
@@ -73,7 +73,7 @@ function copyShared(
 ): void {
   if (base === undefined) return
   const source = resolved.get(base.prompt)
-  if (source === undefined) throw new Error('A prompt comes before its base')
+  if (source === undefined) throw new Error('A prompt precedes its base')
   memory.set(source.ids.subarray(0, base.length))
   const sampled = source.sampled[base.choice] ?? NO_IDS
   const rest = base.length - source.ids.length

@@ -16,8 +16,8 @@ import {
 const WINDOW_BYTES = 256 * 1024
 
 /**
- * One step through a file. `torn`: nothing whole follows, so this is where a writer was cut off. `damage`: something
- * whole follows, or the checksum is right and the content is not; either way bytes were changed after they were written.
+ * One step through a file. `torn`: no complete frame follows, so a writer was interrupted here. `damage`: a complete frame
+ * follows, or the checksum is valid and the content is not; bytes were changed after they were written.
  */
 export type FrameEvent =
   | { type: 'frame'; offset: number; frame: Buffer }
@@ -29,7 +29,7 @@ export type RecordEvent =
   | { type: 'damage'; offset: number; bytes: number }
   | { type: 'torn'; offset: number; bytes: number }
 
-/** Records in the order of the file, those in packs included. A record lives until the next one is asked for. */
+/** Reads records in the order of the file, including those in packs. A record is valid until the next one is read. */
 export async function* scanRecords(handle: FileHandle): AsyncGenerator<RecordEvent> {
   for await (const event of scanFrames(handle)) {
     if (event.type !== 'frame') {
@@ -44,7 +44,7 @@ export async function* scanRecords(handle: FileHandle): AsyncGenerator<RecordEve
   }
 }
 
-/** Whole frames in the order of the file as it is now. A frame lives until the next one is asked for. */
+/** Reads complete frames in the order of the file. A frame is valid until the next one is read. */
 export async function* scanFrames(handle: FileHandle): AsyncGenerator<FrameEvent> {
   const { size } = await handle.stat()
   const window = new FileWindow(handle, size)
@@ -109,7 +109,7 @@ async function readFrame(window: FileWindow, offset: number): Promise<Buffer | u
   return frame.length === length && isWhole(frame) ? frame : undefined
 }
 
-/** Where the next whole frame starts, at `from` or later. */
+/** Offset of the next complete frame, at `from` or later. */
 async function findFrame(window: FileWindow, from: number): Promise<number | undefined> {
   let offset = from
   while (offset < window.size) {
@@ -127,7 +127,7 @@ async function findFrame(window: FileWindow, from: number): Promise<number | und
   return undefined
 }
 
-/** Length of a frame with its head, if this is a head. */
+/** Length of the frame including its head; undefined if the bytes are not a head. */
 function frameLength(bytes: Buffer): number | undefined {
   if (bytes.length < FRAME_BYTES || bytes.readUInt32LE(0) !== MAGIC.readUInt32LE()) return undefined
   const length = bytes.readUInt32LE(4)
@@ -138,7 +138,7 @@ function isWhole(frame: Buffer): boolean {
   return frame.length >= FRAME_BYTES && crc32(frame.subarray(FRAME_BYTES)) === frame.readUInt32LE(8)
 }
 
-/** A piece of the file in memory, as large as the largest frame it had to show. */
+/** A part of the file in memory, as large as the largest frame so far. */
 class FileWindow {
   readonly size: number
   readonly #handle: FileHandle
@@ -151,7 +151,7 @@ class FileWindow {
     this.size = size
   }
 
-  /** Bytes from `offset` on; fewer than asked only where the file ends. Valid until the next call. */
+  /** Bytes from `offset`; fewer than `length` only at the end of the file. Valid until the next call. */
   async view(offset: number, length: number): Promise<Buffer> {
     if (offset < this.#start || offset + length > this.#start + this.#length) await this.#load(offset, length)
     const at = offset - this.#start
@@ -159,14 +159,14 @@ class FileWindow {
   }
 
   async #load(offset: number, length: number): Promise<void> {
-    const wanted = Math.min(Math.max(length, WINDOW_BYTES), this.size - offset)
-    if (wanted > this.#buffer.length) this.#buffer = Buffer.allocUnsafeSlow(wanted)
+    const loaded = Math.min(Math.max(length, WINDOW_BYTES), this.size - offset)
+    if (loaded > this.#buffer.length) this.#buffer = Buffer.allocUnsafeSlow(loaded)
     this.#start = offset
     this.#length = 0
-    while (this.#length < wanted) {
+    while (this.#length < loaded) {
       const position = offset + this.#length
-      const { bytesRead } = await this.#handle.read(this.#buffer, this.#length, wanted - this.#length, position)
-      // Someone has cut the file since we asked for its size; what is gone reads as a torn tail.
+      const { bytesRead } = await this.#handle.read(this.#buffer, this.#length, loaded - this.#length, position)
+      // The file was truncated since `stat`; the missing bytes count as a torn tail.
       if (bytesRead === 0) return
       this.#length += bytesRead
     }

@@ -27,20 +27,20 @@ interface TurnDraft {
 }
 
 /**
- * Puts the records of one log together, in the order of the file. With `salvage` records may be missing: those that
- * cannot be understood without them are named and left out. Without it that is an error.
+ * Assembles the records of one log, in the order of the file. With `salvage`, records may be missing: records that depend on
+ * them are skipped with a reason. Without it, a missing record is an error.
  */
 export class SessionAssembly {
   readonly #sessionId: string
   readonly #path: string
   readonly #salvage: boolean
   readonly #drafts = new Map<string, TurnDraft>()
-  /** By sequence, for those that refer to them. */
+  /** By sequence, for records that refer to them. */
   readonly #requests = new Map<number, string>()
   readonly #prompts = new Map<number, StoredPrompt>()
   readonly #reasons = new Set<string>()
   #opening: OpenHeader | undefined
-  /** The close record, while it is the last one, and what was found before it. */
+  /** The close record if it is the last record, and the counts before it. */
   #close: { header: CloseHeader; turns: number; records: number } | undefined
   #records = 0
   #turns = 0
@@ -56,20 +56,20 @@ export class SessionAssembly {
     this.#reasons.add(reason)
   }
 
-  /** Copies what it keeps of the record. */
+  /** Copies the data that it needs from the record. */
   add(record: StoredRecord, offset: number): void {
     try {
       this.#checkSequence(record.sequence)
-      this.#take(record)
+      this.#apply(record)
     } catch (error) {
       if (error instanceof RolloutError) throw error
       const problem = error instanceof Error ? error.message : String(error)
       if (!this.#salvage) throw corrupt(this.#path, offset, problem)
-      this.addReason(`record ${record.sequence} was left out: ${problem}`)
+      this.addReason(`record ${record.sequence} was skipped: ${problem}`)
     }
   }
 
-  /** `createdAt` is for a log that does not say so itself. */
+  /** `createdAt`: used if the log has no opening record. */
   finish(createdAt: number): SessionRecord {
     this.#checkClose()
     const resolved = resolvePrompts([...this.#prompts.values()])
@@ -86,7 +86,7 @@ export class SessionAssembly {
 
   #checkSequence(sequence: number): void {
     const expected = this.#nextSequence
-    if (sequence < expected) throw new Error(`record ${sequence} stands after record ${expected - 1}`)
+    if (sequence < expected) throw new Error(`record ${sequence} follows record ${expected - 1}`)
     this.#nextSequence = sequence + 1
     if (sequence === expected) return
     const missing = `records ${expected} to ${sequence - 1} are missing`
@@ -94,7 +94,7 @@ export class SessionAssembly {
     this.addReason(missing)
   }
 
-  #take(record: StoredRecord): void {
+  #apply(record: StoredRecord): void {
     const records = this.#records
     this.#records += 1
     this.#close = undefined
@@ -104,10 +104,10 @@ export class SessionAssembly {
         this.#opening ??= record.header
         break
       case RecordKind.intent:
-        this.#takeIntent(record)
+        this.#applyIntent(record)
         break
       case RecordKind.end:
-        this.#takeEnd(record)
+        this.#applyEnd(record)
         break
       case RecordKind.delivery: {
         const draft = this.#drafts.get(record.header.turnId)
@@ -122,12 +122,12 @@ export class SessionAssembly {
     }
   }
 
-  #takeIntent({ header, sequence, columns }: Recorded<typeof RecordKind.intent>): void {
+  #applyIntent({ header, sequence, columns }: Recorded<typeof RecordKind.intent>): void {
     this.#turns += 1
     const middle = toText(columns[0])
     const base = header.base === undefined ? undefined : this.#requests.get(header.base.record)
     if (header.base !== undefined && base === undefined) {
-      throw new Error(`the request of turn ${header.id} goes on from record ${header.base.record}, which is missing`)
+      throw new Error(`the request of turn ${header.id} refers to record ${header.base.record}, which is missing`)
     }
     const request = header.base === undefined ? middle : joinText(base ?? '', header.base, middle)
     this.#requests.set(sequence, request)
@@ -135,7 +135,7 @@ export class SessionAssembly {
     else this.#drafts.set(header.id, { intent: header, request })
   }
 
-  #takeEnd({ header, sequence, columns }: Recorded<typeof RecordKind.end>): void {
+  #applyEnd({ header, sequence, columns }: Recorded<typeof RecordKind.end>): void {
     let prompt: StoredPrompt | undefined
     const logprobs: Float32Array[] = []
     if (header.response !== undefined) {
@@ -157,13 +157,13 @@ export class SessionAssembly {
     if (base === undefined) return undefined
     const prompt = this.#prompts.get(base.record)
     if (prompt === undefined) {
-      throw new Error(`the prompt of turn ${turnId} goes on from record ${base.record}, which is missing`)
+      throw new Error(`the prompt of turn ${turnId} refers to record ${base.record}, which is missing`)
     }
-    if (base.length > longest(prompt, base)) throw new Error(`the prompt of turn ${turnId} does not fit its base`)
+    if (base.length > maxLength(prompt, base)) throw new Error(`the prompt of turn ${turnId} does not match its base`)
     return { prompt, choice: base.choice, length: base.length }
   }
 
-  /** Completeness must be stated by the writer and agree with what was read. */
+  /** The log is complete only if its close record says so and agrees with the records read. */
   #checkClose(): void {
     if (this.#opening === undefined) this.addReason('the opening record is missing')
     if (this.#close === undefined) {
@@ -213,6 +213,6 @@ function toResponse(
   return { ...about, promptIds: prompt.ids, choices: whole }
 }
 
-function longest(prompt: StoredPrompt, { choice }: PromptBase): number {
+function maxLength(prompt: StoredPrompt, { choice }: PromptBase): number {
   return promptLength(prompt) + (prompt.sampled[choice]?.length ?? 0)
 }

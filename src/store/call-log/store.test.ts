@@ -19,7 +19,7 @@ describeSessionStore('call log, packed', (dir) => ({
   reader: createCallLogReader({ dir }),
 }))
 
-test('only the user may read a log', async () => {
+test('a log is readable only by its user', async () => {
   await inScratch(async (scratch) => {
     const dir = join(scratch, 'new', 'logs')
     await using store = createCallLogStore({ dir, packAboveBytes: 0 })
@@ -32,7 +32,7 @@ test('only the user may read a log', async () => {
   })
 })
 
-test('an id that is no id never reaches the disk', async () => {
+test('an invalid id creates no file', async () => {
   await inScratch(async (dir) => {
     await mkdir(join(dir, 'evil'))
     await mkdir(join(dir, 'logs'))
@@ -67,7 +67,7 @@ test('a second writer is refused, in this process and in any other, until the fi
   })
 })
 
-test('a refused writer that was given records says that they are missing', async () => {
+test('a refused writer marks its records as missing', async () => {
   await inScratch(async (dir) => {
     await using store = createCallLogStore({ dir })
     const first = await store.open(OPENING)
@@ -116,7 +116,7 @@ test('a turn without an end, an end without a start and a second end make a sess
   })
 })
 
-test('what comes after the close is not lost in silence, except a delivery', async () => {
+test('an append after the close marks the log as incomplete, except a delivery', async () => {
   await inScratch(async (dir) => {
     const log = await createCallLogStore({ dir }).open(OPENING)
     log.appendIntent(intentOf('a', 0, 'x'))
@@ -128,11 +128,11 @@ test('what comes after the close is not lost in silence, except a delivery', asy
     expect(log.broken).toMatchObject({ code: 'internal.bug' })
     await expect
       .poll(async () => (await createCallLogReader({ dir }).load(OPENING.id)).incompleteReasons)
-      .toEqual([expect.stringContaining('was closed before its last record came')])
+      .toEqual([expect.stringContaining('was closed before its last record was appended')])
   })
 })
 
-test('a turn that is not what it should be breaks the log and not the call', async () => {
+test('an invalid turn breaks the log and not the call', async () => {
   await inScratch(async (dir) => {
     const log = await createCallLogStore({ dir }).open(OPENING)
     log.appendIntent({} as TurnIntent)
@@ -143,7 +143,7 @@ test('a turn that is not what it should be breaks the log and not the call', asy
   })
 })
 
-test('a value that cannot be written down breaks the log and not the call', async () => {
+test('a value that cannot be encoded breaks the log and not the call', async () => {
   await inScratch(async (dir) => {
     const log = await createCallLogStore({ dir }).open(OPENING)
     log.appendIntent(intentOf('a', 0, 'x'))
@@ -156,7 +156,7 @@ test('a value that cannot be written down breaks the log and not the call', asyn
   })
 })
 
-test('a place that cannot be written to gives a broken log that goes on', async () => {
+test('a directory that is not writable yields a broken log whose calls continue', async () => {
   await inScratch(async (scratch) => {
     await writeFile(join(scratch, 'file'), '')
     await mkdir(join(scratch, 'taken', OPENING.id, 'calls.plog'), { recursive: true })
@@ -184,7 +184,7 @@ test.each(['ENOSPC', 'EIO', 'EROFS', 'EACCES', 'EDQUOT'])(
       let healthy = true
       const io: FileIo = {
         ...nodeFileIo,
-        // Takes half of what it gets and then fails; later writes would succeed again.
+        // Writes half of the bytes and then fails; later writes would succeed again.
         async write(fd, bytes, position) {
           if (healthy) return nodeFileIo.write(fd, bytes, position)
           await nodeFileIo.write(fd, bytes.subarray(0, bytes.length / 2), position)
@@ -212,7 +212,7 @@ test.each(['ENOSPC', 'EIO', 'EROFS', 'EACCES', 'EDQUOT'])(
   },
 )
 
-test('a disk that is full from the start shows when the log is opened', async () => {
+test('a full disk breaks the log when it is opened', async () => {
   await inScratch(async (dir) => {
     const full = Object.assign(new Error('full'), { code: 'ENOSPC' })
     const log = await createCallLogStore({ dir, io: { ...nodeFileIo, write: () => Promise.reject(full) } }).open(
@@ -230,7 +230,7 @@ test('a disk that is full from the start shows when the log is opened', async ()
   })
 })
 
-test('a log of a newer schema is refused by reader and writer, in words', async () => {
+test('a log of a newer schema is refused by reader and writer', async () => {
   await inScratch(async (dir) => {
     const writer = new ByteWriter(new BufferPool())
     writeRecord(writer, { kind: RecordKind.open, header: { ...OPENING, schemaVersion: 99 } }, 0)
@@ -252,7 +252,7 @@ test('a log in the directory of another session is refused', async () => {
   })
 })
 
-test('a conversation takes the room of its new tokens and text, and is read back into shared memory', async () => {
+test('a conversation is stored with only its new tokens and text, and read into shared memory', async () => {
   await inScratch(async (dir) => {
     const log = await createCallLogStore({ dir, packAboveBytes: Infinity }).open(OPENING)
     const random = createRandom(3)
@@ -276,7 +276,7 @@ test('a conversation takes the room of its new tokens and text, and is read back
   })
 })
 
-test('a large log is packed when it is closed, and keeps its opening in front', async () => {
+test('a large log is packed when it is closed, with its opening record uncompressed', async () => {
   await inScratch(async (dir) => {
     const path = join(dir, OPENING.id, 'calls.plog')
     const log = await createCallLogStore({ dir }).open(OPENING)
@@ -297,7 +297,7 @@ test('a large log is packed when it is closed, and keeps its opening in front', 
   })
 })
 
-test('with durability "disk" a turn is on the disk before its end is said to be safe', async () => {
+test('with durability "disk" a turn is synced before appendEnd() resolves', async () => {
   await inScratch(async (dir) => {
     const calls: string[] = []
     const io: FileIo = {

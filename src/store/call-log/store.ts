@@ -1,8 +1,8 @@
 import { constants, type FileHandle, open, unlink } from 'node:fs/promises'
 import { endianness } from 'node:os'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { errnoOf } from '../../lib/fs/errno.ts'
 import { createLimit } from '../../lib/async/limit.ts'
+import { errnoOf } from '../../lib/fs/errno.ts'
 import {
   acquireLockFile,
   identifyProcess,
@@ -23,21 +23,21 @@ import { RecordKind } from './record.ts'
 import { scanRecords } from './scan.ts'
 
 const LOCK_POLL_MS = 50
-const NOT_CONTINUED = 'nothing is added to it'
-const UNCLEAN = 'an earlier writer stopped without closing the log; calls of its last moments may be missing'
+const NOT_CONTINUED = 'no records are added to it'
+const UNCLEAN = 'an earlier writer stopped without closing the log; its last calls may be missing'
 
 export interface CallLogOptions {
-  /** Holds one directory for each session; made when it is not there. */
+  /** Contains one directory per session; created if missing. */
   dir: string
-  /** What an awaited append survives. Default `process`: a crash of this process, not of the machine. */
+  /** Durability of an awaited append. Default `process`: survives a crash of this process, not of the machine. */
   durability?: Durability
   /** Unix milliseconds. */
   now?: () => number
   /** A closed log larger than this is compressed. Default 64 KiB. */
   packAboveBytes?: number
-  /** How long to wait for another process that is about to end and still has the log. Default 0. */
+  /** How long to wait for the lock of another process that is ending. Default 0. */
   lockWaitMs?: number
-  /** The system calls that write; another one counts them or lets them fail. */
+  /** System calls for writing; tests replace them. */
   io?: FileIo
 }
 
@@ -45,7 +45,7 @@ export interface CallLogStore extends SessionStore {
   open(session: SessionOpening): Promise<CallLog>
 }
 
-/** Sessions as files that only grow, one for each, under one directory. Several stores may share it. */
+/** Stores each session in an append-only file below one directory. Several stores may share it. */
 export function createCallLogStore(options: CallLogOptions): CallLogStore {
   if (endianness() !== 'LE') throw new RolloutError('config.invalid', 'Call logs need a little-endian machine.')
   const { durability = 'process', lockWaitMs = 0 } = options
@@ -55,8 +55,8 @@ export function createCallLogStore(options: CallLogOptions): CallLogStore {
     now: options.now ?? Date.now,
     packAboveBytes: options.packAboveBytes ?? 64 * 1024,
     pool: new BufferPool(),
-    // Waiting for the disk takes a thread for milliseconds, and node has four: enough must be left to write with.
-    // Those who wait at every turn get two, because a journalling disk serves two at once as fast as one.
+    // A sync occupies one of Node's four threads for milliseconds, and writes need the rest. With `disk` two syncs may
+    // run, because a journalling file system serves two as fast as one.
     syncLimit: createLimit(durability === 'disk' ? 2 : 1),
   }
   const logs = new Set<CallLog>()
@@ -68,11 +68,12 @@ export function createCallLogStore(options: CallLogOptions): CallLogStore {
       const deps: CallLogDeps = { ...shared, paths, onClosed: (closed) => logs.delete(closed) }
       identity ??= identifyProcess()
       const self = await identity
-      const how = { durability, self, lockWaitMs }
-      const file = isId(session.id) ? await openFile(paths, session, how) : notAnId(session.id)
+      const file = isId(session.id)
+        ? await openFile(paths, session, { durability, self, lockWaitMs })
+        : notAnId(session.id)
       const log = new CallLog(session, file, deps)
       logs.add(log)
-      // A full disk shows itself here, before the first call.
+      // Detects a full disk before the first call.
       await log.flush()
       return log
     },
@@ -117,7 +118,7 @@ async function acquireInTime(path: string, self: ProcessIdentity, waitMs: number
   }
 }
 
-/** Undefined when there is such a file already. */
+/** Undefined if the file exists. */
 async function createFile(path: string): Promise<FileHandle | undefined> {
   try {
     return await open(path, constants.O_CREAT | constants.O_EXCL | constants.O_WRONLY, 0o600)
@@ -132,8 +133,8 @@ function emptyState(): LogState {
 }
 
 /**
- * Goes on with a file that an earlier writer left: cuts off what is half there and counts the rest. A file with damage
- * in the middle is left alone, because cutting there would destroy what follows.
+ * Prepares a file of an earlier writer for appending: truncates an incomplete last record and counts the others. A file with
+ * damage before its end is not changed, because truncating it would destroy the records that follow.
  */
 async function resume(handle: FileHandle, paths: LogPaths, session: SessionOpening): Promise<LogState> {
   await unlink(`${paths.log}.packing`).catch(() => undefined)
@@ -153,7 +154,7 @@ async function resume(handle: FileHandle, paths: LogPaths, session: SessionOpeni
     if (record.kind === RecordKind.open) {
       checkOpening(record.header, session.id, paths.log)
       const { resumed } = record.header
-      // The writer of this record knew of an unclean end and may not have lived to say so in a close record.
+      // That writer found an unclean end, and may have ended before it could write so in a close record.
       if (resumed?.cleanly === false && resumed.isContinued !== true) state.reasons.push(UNCLEAN)
     }
     if (record.sequence !== state.records) throw corrupt(paths.log, event.offset, NOT_CONTINUED)
@@ -173,14 +174,14 @@ async function resume(handle: FileHandle, paths: LogPaths, session: SessionOpeni
 }
 
 function notAnId(id: string): { failure: Failure } {
-  const message = `${JSON.stringify(id)} is not a session id, so there is no call log for it; this session is incomplete.`
+  const message = `${JSON.stringify(id)} is not a valid session id, so no call log is written; this session is incomplete.`
   return { failure: new RolloutError('store.unavailable', message).failure }
 }
 
 function alreadyOpen(paths: LogPaths, sessionId: string, holder: ProcessIdentity | undefined): Failure {
-  const who = holder === undefined ? 'another process' : `process ${holder.pid} on ${holder.host}`
+  const process = holder === undefined ? 'another process' : `process ${holder.pid} on ${holder.host}`
   const message =
-    `Session ${sessionId} is being recorded by ${who}. Use another session id; ` +
-    `if that process is gone for good, delete ${paths.lock} and ${paths.lock}.takeover.`
+    `Session ${sessionId} is being recorded by ${process}. Use another session id; ` +
+    `if that process no longer exists, delete ${paths.lock} and ${paths.lock}.takeover.`
   return new RolloutError('store.unavailable', message).failure
 }

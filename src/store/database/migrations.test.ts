@@ -6,7 +6,7 @@ import { expect, onTestFinished, test } from 'vitest'
 import { DispatchDesk } from '../../../test/support/dispatch-desk.ts'
 import { openDatabase } from '../database.ts'
 
-test('tasks that were over before they could be deleted have the time of their end, and are counted', async () => {
+test('migration 0002 sets ended_at and bytes of tasks that had already ended', async () => {
   const dir = await mkdtemp(join(tmpdir(), 'polar-migrations-'))
   onTestFinished(() => rm(dir, { recursive: true, force: true }))
   {

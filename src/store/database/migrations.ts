@@ -2,10 +2,10 @@ import { type Kysely, sql } from 'kysely'
 import { Migrator } from 'kysely/migration'
 import { RolloutError } from '../../model/failure.ts'
 
-/** In order, and for ever: one that has been released is never changed, only followed by another. */
+/** In order. A released migration is never changed; changes need a new one. */
 const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
   '0001-tasks-and-sessions': [
-    // Room in each page, so that counts and renewals are written beside the old row and touch no index.
+    // Free space in each page allows updates of counts and renewals in the same page, without index writes (HOT).
     `create table tasks (
       id text primary key,
       seq bigserial not null,
@@ -149,14 +149,14 @@ const MIGRATIONS: Readonly<Record<string, readonly string[]>> = {
         + (select coalesce(sum(bytes), 0) from artifacts where session_id = sessions.id))
       from sessions where task_id = tasks.id
     ), 0) where status <> 'running' and not is_tombstone`,
-    // Of columns that change only with the status: an index on one that changes more often makes every change dearer.
+    // Only columns that change with the status: an index on a column that changes often makes every update slower.
     `create index tasks_ended on tasks (ended_at) include (bytes) where ended_at is not null`,
     `create index tasks_to_clear on tasks (id) where is_tombstone and need > 0`,
   ],
   '0003-runs-of-a-task': [`alter table tasks add column run int not null default 1, add column submit_key text`],
 }
 
-/** Brings the tables up to date. Servers may start at once: one does it under an advisory lock, the others wait. */
+/** Runs missing migrations. Servers may start at the same time: one migrates under an advisory lock, the others wait. */
 export async function migrate<T>(db: Kysely<T>): Promise<void> {
   const migrations = Object.entries(MIGRATIONS).map(
     ([name, statements]) =>
@@ -182,7 +182,7 @@ export async function migrate<T>(db: Kysely<T>): Promise<void> {
       cause: error,
     })
   }
-  throw new RolloutError('store.unavailable', 'The tables could not be brought up to date; see the cause.', {
+  throw new RolloutError('store.unavailable', 'The database migrations failed; see the cause.', {
     cause: error,
   })
 }

@@ -12,9 +12,8 @@ import {
 import { createStatementNames } from './statement-names.ts'
 
 /**
- * PGlite behind kysely. It has one connection, so whoever wants to use it waits for the one before, from the first
- * statement of a transaction to its last. kysely's own dialect for it does not wait: what others ask for while a
- * transaction is open becomes a part of it.
+ * kysely dialect for PGlite. PGlite has one connection, so a transaction waits until the previous one has finished. kysely's
+ * own dialect does not wait: statements of other callers become part of the open transaction.
  */
 export function pgliteDialect(pglite: PGlite): Dialect {
   return {
@@ -29,24 +28,24 @@ function createDriver(pglite: PGlite): Driver {
   const executeQuery = preparing(pglite)
   const connection: DatabaseConnection = {
     executeQuery,
-    // oxlint-disable-next-line require-yield -- the interface has it, and PGlite has no cursors
+    // oxlint-disable-next-line require-yield -- required by the interface; PGlite has no cursors
     async *streamQuery() {
       throw new Error('PGlite does not stream')
     },
   }
   const waiting: (() => void)[] = []
-  let isTaken = false
+  let isBusy = false
   const run = (statement: string) => connection.executeQuery(CompiledQuery.raw(statement)).then(() => undefined)
   return {
     async init() {},
     acquireConnection() {
-      if (isTaken) return new Promise((resolve) => waiting.push(() => resolve(connection)))
-      isTaken = true
+      if (isBusy) return new Promise((resolve) => waiting.push(() => resolve(connection)))
+      isBusy = true
       return Promise.resolve(connection)
     },
     async releaseConnection() {
       const next = waiting.shift()
-      if (next === undefined) isTaken = false
+      if (next === undefined) isBusy = false
       else next()
     },
     beginTransaction: () => run('begin'),
@@ -57,8 +56,8 @@ function createDriver(pglite: PGlite): Driver {
 }
 
 /**
- * Runs statements by name, so that each is read and planned once and not every time: that is most of the cost of a short
- * one. What is sent goes as text, as it is written in SQL; the casts in our statements say what it is.
+ * Runs named prepared statements: parsing and planning is most of the cost of a short statement. Parameters are sent as text;
+ * the casts in the statements define their types.
  */
 function preparing(pglite: PGlite): DatabaseConnection['executeQuery'] {
   const nameOf = createStatementNames()
@@ -82,7 +81,7 @@ function preparing(pglite: PGlite): DatabaseConnection['executeQuery'] {
   }
 }
 
-/** All that our statements are given. */
+/** Parameter types that our statements use. */
 type Value = string | number | boolean | null | undefined
 
 function toText(value: Value): string | null {

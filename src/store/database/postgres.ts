@@ -4,13 +4,13 @@ import type { Database } from '../database.ts'
 import { BY_INDEX, createStatementNames } from './statement-names.ts'
 import type { Tables } from './tables.ts'
 
-/** A 64-bit integer; ours stay far below 2^53. */
+/** Type id of 64-bit integers; stored values stay far below 2^53. */
 const INT8 = 20
 const DEFAULT_CONNECTIONS = 10
-/** To get a connection, be it a new one or one that another caller gives back. */
+/** Limit for getting a connection, new or released by another caller. */
 const CONNECT_TIMEOUT_MS = 10_000
 
-/** A server somewhere, which several of ours may share. */
+/** A PostgreSQL server that several Polar servers may share. */
 export async function openPostgres({ url, connections }: { url: string; connections?: number }): Promise<Database> {
   const { default: pg } = await import('pg')
   const types: typeof pg.types = Object.create(pg.types, {
@@ -25,23 +25,23 @@ export async function openPostgres({ url, connections }: { url: string; connecti
     connectionTimeoutMillis: CONNECT_TIMEOUT_MS,
     types,
   })
-  // One that breaks is replaced, and whoever waits for an answer on it is told; but each says so here as well, and an
-  // error that nobody hears ends the process.
+  // The pool replaces a broken connection and rejects its query, but also emits the error here, and an unhandled `error`
+  // event would end the process.
   pool.on('error', () => undefined)
   pool.on('connect', (client) => client.on('error', () => undefined))
   const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool: preparing(pool) }) })
   return {
     kind: 'postgres',
     db,
-    listen: (channel, call) => listenPostgres(() => new pg.Client({ connectionString: url }), channel, call),
+    listen: (channel, listener) => listenPostgres(() => new pg.Client({ connectionString: url }), channel, listener),
     maintain: () => Promise.resolve(),
     [Symbol.asyncDispose]: () => db.destroy(),
   }
 }
 
 /**
- * Statements by name, so that every connection reads and plans each of them once. A connection is always the same object:
- * kysely sets up each one that it has not seen before, which would be another round trip for every statement.
+ * Runs statements as named prepared statements, so that every connection parses and plans each of them once. Returns the same
+ * object for the same connection: kysely runs its setup for every object that it has not seen, which is a round trip.
  */
 function preparing(pool: Pool): PostgresPool {
   const nameOf = createStatementNames()
@@ -52,49 +52,49 @@ function preparing(pool: Pool): PostgresPool {
       const seen = known.get(client)
       if (seen !== undefined) return seen
       try {
-        // Not by kysely's hook for it, which keeps a connection for ever that breaks just then.
+        // Not in kysely's connection hook, which never releases a connection that breaks in it.
         await client.query(BY_INDEX)
       } catch (error) {
         client.release(true)
         throw error
       }
-      const made = {
+      const wrapped = {
         query: (text: string, values: readonly unknown[]) =>
           client.query({ name: nameOf(text), text, values: [...values] }),
         release: (destroy?: boolean) => client.release(destroy),
       } as unknown as PostgresPoolClient
-      known.set(client, made)
-      return made
+      known.set(client, wrapped)
+      return wrapped
     },
     end: () => pool.end(),
     options: pool.options,
   }
 }
 
-/** Waits between two tries to listen again. */
+/** Delay before listening again on a new connection. */
 const RELISTEN_MS = 500
 
-/** On a connection of its own, and on another one when that breaks. What was announced in between counts as announced. */
+/** Listens on a dedicated connection, and on a new one when it breaks; then calls the listener, as notifications were missed. */
 async function listenPostgres(
   createClient: () => Client,
   channel: string,
-  call: (payload: string) => void,
+  listener: (payload: string) => void,
 ): Promise<() => Promise<void>> {
   let isStopped = false
   let timer: NodeJS.Timeout | undefined
   let current: Client | undefined
-  const again = (): void => {
+  const reconnect = (): void => {
     current = undefined
-    if (!isStopped) timer ??= setTimeout(() => void connect().then(() => call(''), again), RELISTEN_MS)
+    if (!isStopped) timer ??= setTimeout(() => void connect().then(() => listener(''), reconnect), RELISTEN_MS)
   }
   const connect = async (): Promise<void> => {
     timer = undefined
     const client = createClient()
-    client.on('notification', ({ payload }) => call(payload ?? ''))
+    client.on('notification', ({ payload }) => listener(payload ?? ''))
     client.on('error', () => undefined)
     await client.connect()
     await client.query(`listen ${channel}`)
-    client.on('end', again)
+    client.on('end', reconnect)
     current = client
     if (isStopped) await client.end()
   }

@@ -1,16 +1,15 @@
 import type { Generated } from 'kysely'
 
 /**
- * The tables as kysely sees them. Times are Unix milliseconds of the server that wrote them, for people to read: nothing
- * is decided by them but when a callback is tried again. JSON that we only hand on is text: `jsonb` refuses NUL and lone
- * surrogates, and both occur in what models and programs print.
+ * Table types for kysely. Times are Unix milliseconds of the server that wrote them, for people to read; only the retry of
+ * callbacks depends on them. JSON that is only passed on has type `text`: `jsonb` refuses NUL and lone surrogates, which
+ * occur in the output of models and programs.
  */
 export interface Tables {
   tasks: TaskRow
   lanes: LaneRow
-  /** Of owners that have one. */
   quotas: { owner: string; max_queued: number | null; max_running: number | null }
-  /** One row: the version of the policy that is served now. */
+  /** One row: the current policy version. */
   policy: { id: number; version: number }
   sessions: SessionRow
   attempts: AttemptRow
@@ -21,55 +20,55 @@ export interface Tables {
   callbacks: CallbackRow
 }
 
-export type TaskWord = 'running' | 'completed' | 'failed' | 'cancelled'
+export type TaskState = 'running' | 'completed' | 'failed' | 'cancelled'
 
 interface TaskRow {
   id: string
-  /** In order of submission, for cursors. */
+  /** Order of submission, for cursors. */
   seq: Generated<number>
   body: string
   digest: string
-  /** Who submitted it; empty where nobody has a name. */
+  /** Name of the token that submitted the task; empty without tokens. */
   owner: string
-  status: TaskWord
-  /** It was deleted, or cancelled before it came, and is there to refuse it when it comes. Nobody is shown it. */
+  status: TaskState
+  /** The task was deleted, or cancelled before it was submitted: hidden, and rejects a late submission. */
   is_tombstone: Generated<boolean>
   priority: number
   harness: string
   model: string | null
   callback_url: string | null
-  /** Sessions asked for, and how many of them are over. */
+  /** Number of sessions, and how many of them have ended. */
   need: number
   ended: number
-  /** Of those that are over: the policy's own endings; of these, the ones with something to train on. */
+  /** Ended sessions whose result counts; `usable`: those of them with tokens to train on. */
   valid: number
   usable: number
   failed: number
   cancelled: number
-  /** Attempts that infrastructure spoilt and that were made again. */
+  /** Attempts that failed because of infrastructure and were retried. */
   refills: number
-  /** How often a session of it ended; never goes down, also when one is made again. */
+  /** Number of session ends; never decreases, also when sessions are retried. */
   endings: number
   early_stop: number | null
-  /** How many attempts of one session infrastructure may spoil before the session has failed. */
+  /** How many attempts of one session may fail because of infrastructure before the session fails. */
   max_failures: number
   policy_version: number | null
   staleness_limit: number | null
   created_at: number
   updated_at: number
-  /** Null while it runs, and once it is deleted. */
+  /** Null while the task runs, and after it is deleted. */
   ended_at: number | null
-  /** Of its results and artifacts, counted when it ends. */
+  /** Size of all results and artifacts, computed when the task ends. */
   bytes: Generated<number>
-  /** Null unless it was. It has `need` sessions left to be cleared away. */
+  /** Null unless deleted; then `need` is the number of sessions whose rows still exist. */
   deleted_at: number | null
-  /** Which run of its id it is, from 1. */
+  /** Number of the run of this task id, from 1. */
   run: Generated<number>
-  /** The idempotency key of the submit that created it; null when that had none. */
+  /** Idempotency key of the submit that created the task. */
   submit_key: string | null
 }
 
-/** An owner and a set of labels a node must have. Sessions with the same wait in the same lane. */
+/** Queue of the sessions of one owner with the same required labels. */
 interface LaneRow {
   id: Generated<number>
   owner: string
@@ -83,26 +82,26 @@ interface SessionRow {
   sample: number
   lane_id: number
   priority: number
-  /** Its place among those of other tasks: see enqueue.ts. Zero for what is given out again. */
+  /** Order among the tasks of a lane, see enqueue.ts. Zero for requeued sessions. */
   round: number
   affinity: string
-  /** `resting`: infrastructure spoilt it, and it is queued again in a while. */
+  /** `resting`: the last attempt failed because of infrastructure; queued again after a delay. */
   state: 'queued' | 'leased' | 'resting' | 'ended'
   status: string
-  /** The fencing token: it goes up whenever the session changes hands. */
+  /** Fencing token: incremented whenever a lease ends without ending the session. */
   attempt: number
   failures: number
-  /** Goes up with every renewal; a lease whose count stands still is lost. */
+  /** Incremented by every renewal; a lease whose count does not change is lost. */
   beat: number
-  /** The node has renewed it, so the answer that gave it out was not lost. */
+  /** The node has renewed the lease, so it received the lease response. */
   is_known_there: boolean
   node_id: string | null
   leased_at: number | null
   ended_at: number | null
-  /** As the node last said. */
+  /** Progress that the node last reported. */
   calls: number | null
   tokens: number | null
-  /** Of one that is over. */
+  /** Null until the session has ended. */
   verdict: 'valid' | 'failed' | 'cancelled' | null
   is_usable: boolean
   reward: number | null
@@ -113,14 +112,14 @@ interface SessionRow {
   timing: string | null
 }
 
-/** Every attempt that is over, and how. */
+/** Ended attempts. */
 interface AttemptRow {
   session_id: string
   attempt: number
   task_id: string
-  /** If its session ended with it: the how many-th ending of the task that was, for good. */
+  /** If the session ended with this attempt: position among the endings of the task, from 1. */
   place: number | null
-  /** Null: it was cancelled before anybody had it. */
+  /** Null: cancelled before a node leased it. */
   node_id: string | null
   ending: 'accepted' | 'lost' | 'released' | 'cancelled'
   status: string
@@ -131,7 +130,7 @@ interface AttemptRow {
   ended_at: number
 }
 
-/** Of every attempt that was accepted; its path is empty when it brought nothing. */
+/** One row for each accepted attempt; `path` is empty if the attempt delivered no result. */
 interface ResultRow {
   session_id: string
   attempt: number
@@ -154,7 +153,7 @@ interface NodeRow {
   id: string
   registration: string
   labels: string
-  /** Of the process that joined; null for one that did not say. */
+  /** Of the process that joined; null if the node only registered. */
   boot_id: string | null
   metrics: string
   draining: boolean
@@ -164,7 +163,7 @@ interface NodeRow {
 
 interface EventRow {
   id: Generated<number>
-  /** Of the transaction that wrote it: see events.ts. */
+  /** Id of the transaction that wrote the event, see events.ts. */
   txid: number
   type: string
   task_id: string

@@ -10,22 +10,23 @@ import {
 } from '../../../test/support/dispatch-desk.ts'
 import { anySteps, playSteps } from '../../../test/support/dispatch-random.ts'
 import type { Database } from '../database.ts'
-import { describeAsking } from './contracts/asking.contract.ts'
-import { reviveCallback, settleCallback, takeCallbacks } from './commands/callbacks.ts'
-import { describeDeleting } from './contracts/deleting.contract.ts'
+import { claimCallbacks, requeueCallback, settleCallback } from './commands/callbacks.ts'
+import { drainNode, putNode, removeIdleNode, touchNode } from './commands/nodes.ts'
+import { describeDeletion } from './contracts/deletion.contract.ts'
+import { describeNodes } from './contracts/nodes.contract.ts'
+import { describeQueries } from './contracts/queries.contract.ts'
+import { describeTaskCommands } from './contracts/task-commands.contract.ts'
 import { readEvents } from './queries/events.ts'
-import { drainNode, findNode, listNodes, putNode, removeIdleNode, touchNode } from './queries/nodes.ts'
-import { describeNodes } from './queries/nodes.contract.ts'
+import { findNode, listNodes } from './queries/nodes.ts'
 import { countOpen, listTaskSessions } from './queries/sessions.ts'
 import { findTask, listTasks } from './queries/tasks.ts'
-import { describeReading } from './contracts/reading.contract.ts'
 
 const held = (lease: object) => ({ ...lease, kind: 'held' })
 const accepted = { kind: 'accepted', isRefilled: false, taskStatus: 'running' }
 const completed = { ...accepted, taskStatus: 'completed' }
 const stale = { kind: 'refused', reason: 'stale' }
 
-/** What every database must make of it. */
+/** Behaviour of Dispatch on every database. */
 export function describeDispatch(name: string, open: () => Promise<Database>): void {
   describe(`dispatch on ${name}`, () => {
     let database: Database
@@ -38,10 +39,10 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       await desk.clear()
     })
     afterAll(() => database?.[Symbol.asyncDispose]())
-    describeAsking(() => database)
-    describeDeleting(() => database)
+    describeTaskCommands(() => database)
+    describeDeletion(() => database)
     describeNodes(() => database)
-    describeReading(() => database)
+    describeQueries(() => database)
 
     const statusOf = async (id: string) => {
       const { status, ended, valid, failed, cancelled, refills } = (await findTask(database.db, id))!
@@ -50,7 +51,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
     const sessionsOf = async (id: string) => (await listTaskSessions(database.db, id)).sessions
 
     describe('submitting', () => {
-      test('the same task twice is one task; another body under its id is a conflict', async () => {
+      test('the same task twice is one task; another body with its id is a conflict', async () => {
         const task = makeTask('t', 3, { metadata: { a: 1, b: [{ c: 2, d: 3 }] } })
         const reordered = { ...task, metadata: { b: [{ d: 3, c: 2 }], a: 1 } }
         const kinds = async (...tasks: (typeof task)[]) =>
@@ -61,7 +62,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await countOpen(database.db)).toEqual({ queued: 4, leased: 0 })
       })
 
-      test('forty that race to submit the same tasks make each of them once', async () => {
+      test('forty concurrent submits create each task once', async () => {
         const tasks = ['a', 'b', 'c'].map((id) => ({ task: makeTask(id, 2) }))
         const rounds = Array.from({ length: 40 }, (_, i) => desk.dispatch.enqueue(i % 2 ? tasks : tasks.toReversed()))
         const kinds = (await Promise.all(rounds)).flat().map(({ kind }) => kind)
@@ -70,7 +71,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await countOpen(database.db)).toEqual({ queued: 6, leased: 0 })
       })
 
-      test('what JSON can hold comes back unchanged; an id the database cannot hold is refused', async () => {
+      test('JSON text is stored unchanged; an id that the database cannot hold is refused', async () => {
         const instruction = 'NUL \0, half a pair \ud800, quotes \' " \\ and \u2028'
         await desk.submit('t', 1, { instruction })
         const [leased] = await desk.orders(1)
@@ -84,7 +85,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
     })
 
     describe('leasing', () => {
-      test('gives as much as there is room for, each session to one node', async () => {
+      test('leases at most the free slots, each session to one node', async () => {
         await desk.submit('t', 5)
         const nodes = await Promise.all(['n1', 'n2', 'n3', 'n4'].map((node) => desk.take(2, node)))
         const ids = nodes.flat().map(({ sessionId }) => sessionId)
@@ -93,14 +94,14 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.take(0)).toEqual([])
       })
 
-      test('the higher priority comes first', async () => {
+      test('leases the higher priority first', async () => {
         for (const priority of [0, 100, 7]) await desk.submit(`t${priority}`, 2, { dispatch_priority: priority })
         const orders = await desk.orders(6)
         const ids = orders.map(({ order }) => order.task.task_id)
         expect(ids).toEqual(['t100', 't100', 't7', 't7', 't0', 't0'])
       })
 
-      test('within one priority every task has its turn, also one that comes late', async () => {
+      test('serves every task in turn within one priority, also a late one', async () => {
         desk = new DispatchDesk(database, { samplesPerRound: 2 })
         await desk.submit('big', 1000)
         const next = async () => {
@@ -112,11 +113,11 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         const ids: string[] = []
         for (let i = 0; i < 14; i += 1) ids.push(await next())
         expect(ids.filter((id) => id === 'late')).toHaveLength(6)
-        // And it does not take more than its turns either.
+        // And the late task does not get more than its turns.
         expect(ids.slice(0, 7).filter((id) => id === 'big').length).toBeGreaterThanOrEqual(3)
       })
 
-      test('a task of many samples is not held up by others that keep coming', async () => {
+      test('new tasks do not starve a task with many samples', async () => {
         await desk.submit('big', 200)
         let newcomers = 0
         const refill = async () => {
@@ -130,12 +131,12 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
           ofBig += orders.filter(({ order }) => order.task.task_id === 'big').length
           await refill()
         }
-        // One of five, or so.
+        // About one in five.
         expect(ofBig).toBeGreaterThanOrEqual(64)
         expect(ofBig).toBeLessThanOrEqual(160)
       })
 
-      test('a lane that others have served for long does not hold up a newcomer in another lane', async () => {
+      test('a long-served lane does not delay a new task in another lane', async () => {
         await desk.dispatch.enqueue([{ task: makeTask('gpu-big', 400), requires: ['gpu'] }])
         await desk.submit('cpu-big', 800)
         await desk.take(600)
@@ -144,7 +145,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(orders.filter(({ order }) => order.task.task_id === 'gpu-new')).toHaveLength(16)
       })
 
-      test('a session goes only where its labels are, and does not block those behind it', async () => {
+      test('leases a session only to nodes with its labels, without blocking later sessions', async () => {
         await desk.dispatch.enqueue([
           { task: makeTask('gpu', 30, { dispatch_priority: 100 }), requires: ['gpu', 'runtime:docker'] },
           { task: makeTask('any', 1) },
@@ -155,7 +156,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await from(['runtime:docker', 'gpu', 'x'], 2)).toEqual(['gpu', 'gpu'])
       })
 
-      test('a node that drains is given nothing, and goes when it holds nothing', async () => {
+      test('a draining node gets no lease, and is removed when it holds none', async () => {
         const metrics = NodeStageMetrics.parse({ run_inflight: 1 })
         await putNode(database.db, { registration: makeRegistration('n1'), labels: ['gpu'] }, 1)
         await desk.submit('t', 2)
@@ -173,12 +174,12 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
     })
 
     describe('accepting', () => {
-      test('eighty that race for four samples: four are accepted, and the task ends once', async () => {
+      test('of eighty concurrent results for four samples four are accepted, and the task ends once', async () => {
         await desk.submit('t', 4, { callback_url: 'http://trainer.test/' })
         const leases = await desk.take(4)
         const reports = Array.from({ length: 80 }, (_, i) => {
           const lease = leases[i % 4]!
-          // The same result again, another one, and those of attempts that never were.
+          // Repeated results, other results, and results of attempts that do not exist.
           if (i < 40) return desk.end(lease)
           if (i < 60)
             return desk.dispatch.accept({ ...outcomeOf(lease), nodeId: 'n1' }, { path: 'x', digest: `${i}`, bytes: 1 })
@@ -190,10 +191,10 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(answers.slice(60)).toEqual(Array.from({ length: 20 }, () => stale))
         expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 4, valid: 4 })
         expect(await database.db.selectFrom('results').selectAll().execute()).toHaveLength(4)
-        expect(await takeCallbacks(database.db, { claimMs: 10, limit: 10 }, desk.wall)).toHaveLength(1)
+        expect(await claimCallbacks(database.db, { claimMs: 10, limit: 10 }, desk.wall)).toHaveLength(1)
       })
 
-      test('the same result again is known; of another node, session or attempt it is refused', async () => {
+      test('the same result again is a duplicate; a result of another node, session or attempt is refused', async () => {
         await desk.submit('t', 2)
         const [lease] = await desk.take(1)
         expect(await desk.end(lease!, undefined, { nodeId: 'n2' })).toEqual(stale)
@@ -209,7 +210,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.renew('n1', [lease!])).toEqual([{ ...lease, kind: 'accepted' }])
       })
 
-      test('what infrastructure spoilt is made again, up to a limit; what the policy did counts', async () => {
+      test('attempts that failed because of infrastructure are retried up to a limit; failures of the agent count', async () => {
         await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 3 }])
         const [first, second] = await desk.take(2)
         expect(await desk.end(first!, 'harness.exit-nonzero')).toEqual(accepted)
@@ -232,14 +233,14 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.take(1)).toEqual([])
       })
 
-      test('a task of which nothing is valid has failed; what the caller did wrong is not tried again', async () => {
+      test('a task without valid sessions has failed; a failure of the caller is not retried', async () => {
         await desk.submit('t', 1)
         const [lease] = await desk.take(1)
         expect(await desk.end(lease!, 'runtime.unsupported')).toEqual({ ...accepted, taskStatus: 'failed' })
         expect(await statusOf('t')).toMatchObject({ status: 'failed', failed: 1, refills: 0 })
       })
 
-      test('enough usable sessions end the task; one without trained tokens is not usable', async () => {
+      test('enough usable sessions end the task; a session without trained tokens is not usable', async () => {
         await desk.submit('t', 6, { early_stop_min_usable_sessions: 2 })
         const [a, b, c, d] = await desk.take(4)
         expect(await desk.end(a!)).toEqual(accepted)
@@ -253,7 +254,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
     })
 
     describe('cancelling', () => {
-      test('a task ends in whatever state its sessions are, once', async () => {
+      test('a task ends once, whatever the states of its sessions', async () => {
         await desk.submit('t', 4, { callback_url: 'http://trainer.test/' })
         const [done, again, leased] = await desk.take(3)
         await desk.end(done!)
@@ -267,10 +268,10 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.end(leased!)).toEqual({ kind: 'refused', reason: 'cancelled' })
         expect(await desk.dispatch.release('n1', [leased!])).toEqual([])
         expect(await desk.take(4)).toEqual([])
-        expect(await takeCallbacks(database.db, { claimMs: 1, limit: 9 }, desk.wall)).toHaveLength(1)
+        expect(await claimCallbacks(database.db, { claimMs: 1, limit: 9 }, desk.wall)).toHaveLength(1)
       })
 
-      test('a session ends alone, and the task with its last one', async () => {
+      test('a session is cancelled alone, and the task ends with its last session', async () => {
         await desk.submit('t', 3)
         const [done, leased] = await desk.take(2)
         await desk.end(done!)
@@ -284,7 +285,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await statusOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 1, cancelled: 2 })
       })
 
-      test('a task for a policy that is too old ends when the policy moves on, and cannot begin after', async () => {
+      test('a stale task is cancelled when the policy advances, and refused afterwards', async () => {
         const submit = (id: string, policyVersion: number) =>
           desk.dispatch.enqueue([{ task: makeTask(id, 1), policyVersion, stalenessLimit: 2 }])
         await submit('old', 1)
@@ -301,7 +302,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
     })
 
     describe('leases', () => {
-      test('one that is not renewed goes to another node, and the first one is refused', async () => {
+      test('an expired lease goes to another node, and the first node is refused', async () => {
         await desk.submit('t', 2)
         const [quiet, loud] = await desk.take(2)
         expect(await desk.pass(6000)).toBe(0)
@@ -319,7 +320,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         ])
       })
 
-      test('one that is lost again and again ends its session', async () => {
+      test('repeatedly lost leases end the session', async () => {
         await desk.submit('t', 1)
         for (let attempt = 1; attempt <= 4; attempt += 1) {
           expect(await desk.take(1)).toMatchObject([{ attempt }])
@@ -329,13 +330,13 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect((await sessionsOf('t'))[0]?.failure?.code).toBe('session.node-lost')
       })
 
-      test('neither a jump of the clock, nor a new server, nor one that stood still loses any', async () => {
+      test('neither a clock jump, nor a new server, nor a suspended one loses a lease', async () => {
         await desk.submit('t', 1)
         const [lease] = await desk.take(1)
         desk.wall += 1e10
         expect(await desk.pass(3000)).toBe(0)
         desk.wall -= 2e10
-        // Stopped for an hour: the node could not renew, so that does not count.
+        // A server that was stopped for an hour does not count that time, because nodes could not renew.
         desk.elapsed += 3_600_000
         expect(await desk.dispatch.expire()).toBe(0)
         const other = new DispatchDesk(database)
@@ -346,7 +347,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.end(lease!)).toEqual(completed)
       })
 
-      test('three thousand are renewed at once, each for the node that holds it', async () => {
+      test('three thousand leases are renewed in one call, only for the node that holds them', async () => {
         await desk.submit('t', 3000)
         const leases = await desk.take(3000)
         const renewals = leases.map((lease) => ({ ...lease, status: 'RUNNING' as const }))
@@ -357,7 +358,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await desk.renew('n2', renewals.slice(0, 1))).toMatchObject([{ kind: 'lost' }])
       })
 
-      test('a node gives work back, and it is nobody’s failure', async () => {
+      test('a released lease is not a failure', async () => {
         await desk.dispatch.enqueue([{ task: makeTask('t', 1), maxFailures: 1 }])
         for (let attempt = 1; attempt <= 3; attempt += 1) {
           const leases = await desk.take(1)
@@ -369,7 +370,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await statusOf('t')).toMatchObject({ status: 'running', refills: 0, failed: 0 })
       })
 
-      test('a node that is known to be dead loses all it held at once', async () => {
+      test('loseNode() ends all leases of a node at once', async () => {
         await desk.submit('t', 3)
         await desk.take(2)
         const [other] = await desk.take(1, 'n2')
@@ -379,7 +380,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       })
     })
 
-    test('any sequence of steps has the outcome it has in a simple model', { timeout: 180_000 }, async () => {
+    test('any sequence of steps has the same outcome as in a simple model', { timeout: 180_000 }, async () => {
       const property = fc.asyncProperty(anySteps, async (steps) => {
         await desk.clear()
         await playSteps(desk, steps)
@@ -387,8 +388,8 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
       await fc.assert(property, { numRuns: 40 })
     })
 
-    describe('what is told', () => {
-      test('events come in order, each once, from where a reader had come to', async () => {
+    describe('events, lists and callbacks', () => {
+      test('events are read in order, each once, from a cursor', async () => {
         await desk.submit('t', 2)
         for (const lease of await desk.take(2)) await desk.end(lease)
         const { events: all, next } = await readEvents(database.db, { limit: 100 })
@@ -408,7 +409,7 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         })
       })
 
-      test('lists come in pages, newest first', async () => {
+      test('lists are paged, newest first', async () => {
         for (const id of ['a', 'b', 'c', 'd', 'e']) await desk.submit(id, 1)
         const first = await listTasks(database.db, { limit: 2 })
         const second = await listTasks(database.db, { limit: 2, cursor: first.next })
@@ -419,10 +420,10 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect((await listTasks(database.db, { limit: 9, status: 'completed' })).tasks).toEqual([])
       })
 
-      test('a callback is one server’s at a time, comes again when it is not settled, and may be given up', async () => {
+      test('a callback is claimed by one server, is due again if not settled, and can end as dead', async () => {
         await desk.submit('t', 1, { callback_url: 'http://trainer.test/' })
         await desk.end((await desk.take(1))[0]!)
-        const take = (now: number) => takeCallbacks(database.db, { claimMs: 100, limit: 5 }, now)
+        const take = (now: number) => claimCallbacks(database.db, { claimMs: 100, limit: 5 }, now)
         const [due] = await take(desk.wall)
         expect(due).toMatchObject({ taskId: 't', url: 'http://trainer.test/', tries: 1 })
         expect(await take(desk.wall + 99)).toEqual([])
@@ -432,8 +433,8 @@ export function describeDispatch(name: string, open: () => Promise<Database>): v
         expect(await take(desk.wall + 1000)).toMatchObject([{ tries: 3 }])
         await settleCallback(database.db, due!.id, { kind: 'dead', error: 'gone' })
         expect(await take(desk.wall + 1e9)).toEqual([])
-        expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(true)
-        expect(await reviveCallback(database.db, due!.id, desk.wall)).toBe(false)
+        expect(await requeueCallback(database.db, due!.id, desk.wall)).toBe(true)
+        expect(await requeueCallback(database.db, due!.id, desk.wall)).toBe(false)
         expect(await take(desk.wall)).toMatchObject([{ tries: 1 }])
         // The clock was ahead, and has been set back.
         expect(await take(desk.wall - 3_600_000)).toMatchObject([{ tries: 2 }])

@@ -1,420 +1,389 @@
 import type { Clock } from '../../lib/async/clock.ts'
 import type { IdSource } from '../../model/ids.ts'
-import type { NodeRegistrationRequest, NodeStageMetrics } from '../../model/node.ts'
-import type { SessionOrder } from '../../model/session-order.ts'
+import type { NodeStageMetrics } from '../../model/node.ts'
 import type { SessionOutcome } from '../../model/session-outcome.ts'
-import type { SessionStatus } from '../../model/session.ts'
-import type { TaskRequest } from '../../model/task.ts'
-import type { Database } from '../database.ts'
-import type { TaskWord } from '../database/tables.ts'
+import { type Database, type DatabaseLocation, openDatabase, type Sql } from '../database.ts'
+import type { TaskState } from '../database/tables.ts'
 import { accept } from './commands/accept.ts'
-import { advancePolicy, cancelSession, cancelStale, cancelTask, getPolicy } from './commands/cancel.ts'
-import type { Changes, News } from './internal/changes.ts'
+import { advancePolicy, cancelStale } from './commands/advance-policy.ts'
+import { claimCallbacks, type ClaimOptions, requeueCallback, settleCallback } from './commands/callbacks.ts'
+import { cancelSession, cancelTask } from './commands/cancel.ts'
 import { clearDeleted } from './commands/clear-deleted.ts'
 import { deleteTask } from './commands/delete-task.ts'
 import { enqueue } from './commands/enqueue.ts'
 import { joinNode, leaveNode } from './commands/join.ts'
-import { createLeaseWatch } from './internal/lease-watch.ts'
-import { createLeaseMemory, lease } from './commands/lease.ts'
-import { loseNode } from './commands/lose.ts'
+import { createLeaseState, lease, type LeaseState } from './commands/lease.ts'
+import { loseNode } from './commands/lose-node.ts'
+import { drainNode, type NewNode, putNode, removeIdleNode, touchNode } from './commands/nodes.ts'
 import { prune } from './commands/prune.ts'
+import { putQuota } from './commands/put-quota.ts'
 import { release, releaseRest } from './commands/release.ts'
 import { renew } from './commands/renew.ts'
 import { retire } from './commands/retire.ts'
 import { retrySession, retryTask } from './commands/retry.ts'
-import { createSettleLanes } from './internal/settle-queue.ts'
 import { updateTask } from './commands/update-task.ts'
+import { type Changes, openChanges } from './internal/changes.ts'
+import { createLeaseWatch, type LeaseWatch } from './internal/lease-watch.ts'
+import { createSettleQueues, type Settle } from './internal/settle-queue.ts'
+import { WORK_CHANNEL } from './internal/work-channel.ts'
+import { createQueries, type Queries } from './queries/queries.ts'
+import type { Quota } from './queries/quotas.ts'
+import type {
+  Acceptance,
+  ArtifactReference,
+  CallbackEnd,
+  ChangeKind,
+  ChangeListener,
+  ClearedRows,
+  DeleteOutcome,
+  DueCallback,
+  EnqueueOptions,
+  EnqueueOutcome,
+  JoinRequest,
+  JoinResponse,
+  Lease,
+  LeaseRequest,
+  LeaseResponse,
+  PruneLimits,
+  Renewal,
+  RenewResponse,
+  ResultReference,
+  RetentionPolicy,
+  RetriedStatus,
+  SessionRetry,
+  Submission,
+  TaskRetry,
+  TaskUpdate,
+  UpdateOutcome,
+} from './types.ts'
 
-export interface Submission {
-  task: TaskRequest
-  /** Labels a node must have to be given its sessions. */
-  requires?: readonly string[]
-  /** What is better warm where they run, such as `image:swe-42`: preferred, not demanded. */
-  affinity?: readonly string[]
-  /** How many attempts of one session infrastructure may spoil before the session has failed. Default 4. */
-  maxFailures?: number
-  /** Made for this version of the policy; cancelled once the current one is more than the limit ahead. */
-  policyVersion?: number
-  stalenessLimit?: number
-}
+export { EARLY_STOP_FIELD } from './internal/close-task.ts'
+export type { DatabaseLocation } from '../database.ts'
+export type { TaskState } from '../database/tables.ts'
+export type { StoredCallback } from './queries/callbacks.ts'
+export type { EventPage, StoredEvent } from './queries/events.ts'
+export type { NodeFit } from './queries/node-fit.ts'
+export type { StoredNode } from './queries/nodes.ts'
+export type { QuotaUse } from './queries/quotas.ts'
+export type { AttemptSummary, SessionSummary } from './queries/sessions.ts'
+export type { TaskProgress } from './queries/task-progress.ts'
+export type { Ending, TaskSummary } from './queries/tasks.ts'
+export type * from './types.ts'
 
-export interface EnqueueOutcome {
-  taskId: string
-  /**
-   * `same`: it was there, with this very body. `conflict`: it was there, with another. `stale`: nobody wants it any more.
-   * `cancelled`: that was asked for before it came. `deleted`: it was there, and is over and deleted. `over-quota`: said
-   * of all of a batch, none of which was created.
-   */
-  kind: 'created' | 'same' | 'conflict' | 'stale' | 'cancelled' | 'deleted' | 'over-quota'
-  /** Of `created`: a task with this id was over, and has this id now. */
-  archivedAs?: string
-}
-
-export interface EnqueueOptions {
-  owner?: string
-  /** The same for all tries of one submit: a repeat finds the task it created, also when that is over. */
-  key?: string
-  /** A task that is over makes room for a new run of its id, unless `key` is its own. Default: it stays. */
-  isRerun?: boolean
-}
-
-/** One attempt in the hands of a node. The attempt number is the fencing token. */
-export interface Lease {
-  sessionId: string
-  attempt: number
-}
-
-export interface LeasedOrder {
-  order: SessionOrder
-  /** From now: the node must renew within it, and had better do so three times. */
-  leaseMs: number
-}
-
-/** `unknown`: it should join. `replaced`: another process has joined under its name, and it should stop. */
-export type NodeStanding = 'member' | 'draining' | 'unknown' | 'replaced'
-
-export interface LeaseRoom {
-  freeSlots: number
-  /** Absent: those it joined with. */
-  labels?: readonly string[]
-  /** What is warm there. */
-  affinity?: readonly string[]
-  /**
-   * All that the node has. What it was given, does not name and has never renewed was lost on the way, and is released.
-   * Only for nodes that make one such call at a time. Absent: nothing is taken back.
-   */
-  holding?: readonly Lease[]
-  /** Of the process that asks; one that was replaced is given nothing. Absent: not checked. */
-  bootId?: string
-}
-
-export interface LeaseAnswer {
-  orders: LeasedOrder[]
-  node: NodeStanding
-}
-
-export interface Renewal extends Lease {
-  /** What the session is doing, for people to see. */
-  status?: SessionStatus
-  progress?: SessionProgress
-}
-
-export interface SessionProgress {
-  calls: number
-  tokens: number
-}
-
-export interface RenewalOutcome extends Lease {
-  /** All but `held` mean: stop it. `accepted`: its result is here. `lost`: somebody else has it, or nobody knows it. */
-  kind: 'held' | 'accepted' | 'cancelled' | 'lost'
-}
-
-export interface RenewAnswer {
-  outcomes: RenewalOutcome[]
-  node: NodeStanding
-}
-
-export interface Joining {
-  registration: NodeRegistrationRequest
-  labels: readonly string[]
-  /** Of the process. Another one than before: what the node had and does not name is lost. */
-  bootId: string
-  /** The process whose place it takes, as it heard from us. */
-  replaces?: string
-  /** What it works on, or has finished and not delivered. */
-  holding: readonly Lease[]
-}
-
-export type JoinAnswer =
-  | {
-      kind: 'joined'
-      /** Of `holding`. */
-      outcomes: RenewalOutcome[]
-      /** Sessions of the process before that went back into the queue, or have failed. */
-      lost: number
-    }
-  /** Another process has the name, and was not named. Nothing has changed. */
-  | { kind: 'taken'; bootId: string }
-
-/** Where the bytes of a result lie. They are there, for good, before it is handed to `accept`. */
-export interface ResultReference {
-  path: string
-  digest: string
-  bytes: number
-}
-
-/** A file of a session: `path` is its name there, `storedPath` where it lies here. */
-export interface ArtifactReference {
-  path: string
-  storedPath: string
-  bytes: number
-  digest: string
-  isCut: boolean
-}
-
-export type Acceptance =
-  | { kind: 'accepted'; isRefilled: boolean; taskStatus: TaskWord }
-  /** This very result had been accepted before; the node may forget it. */
-  | { kind: 'duplicate' }
-  | { kind: 'refused'; reason: 'stale' | 'cancelled' | 'unknown-session' }
-
-export interface TaskChange {
-  priority?: number
-  /** Null: it is not to end early. Met already: it ends at once. */
-  earlyStop?: number | null
-}
-
-/** `over`: only a task that is under way can be changed. */
-export type UpdateOutcome = 'updated' | 'over' | 'unknown-task'
-
-export type RetriedStatus = 'ERROR' | 'TIMEOUT' | 'CANCELLED'
-
-/** `stale`: made for a policy that is too old by now. `enough`: early stop is met, and would end them at once. */
-type RetryRefusal = 'stale' | 'over-quota' | 'enough'
-
-export type TaskRetry =
-  | { kind: 'retried'; sessions: number; taskStatus: TaskWord }
-  | { kind: RetryRefusal | 'unknown-task' }
-
-/** `stands`: it ended by the policy's own doing, and that is its result. */
-export interface SessionRetry {
-  kind: 'retried' | RetryRefusal | 'under-way' | 'stands' | 'unknown-session'
-}
-
-/** Ages in milliseconds, by the clock of whoever wrote them. Absent: those are kept. */
-export interface PruneLimits {
-  eventsOlderThanMs?: number
-  /** Of tasks that were cancelled before they came. */
-  tombstonesOlderThanMs?: number
-  /** What is left of tasks that were deleted, so that they are not made anew. */
-  deletedOlderThanMs?: number
-  deliveredCallbacksOlderThanMs?: number
-}
-
-export type DeleteOutcome =
-  /** What it had. */
-  | { kind: 'deleted'; sessions: number; bytes: number }
-  /** Only one that is over can be deleted. */
-  | { kind: 'running' }
-  | { kind: 'unknown-task' }
-
-/** What is kept of tasks that are over. One whose trainer has still to be called back is kept in any case. */
-export interface RetentionPolicy {
-  /** Those that ended longer ago go. Absent: none for its age. */
-  olderThanMs?: number
-  /** Of the results and artifacts of tasks that are over; beyond it the oldest go. Absent: none for its size. */
-  maxBytes?: number
-  /** One that ended less long ago is not deleted for its size: it may not have been read yet. */
-  keepAtLeastMs: number
-}
-
-/** Rows that are gone, and the files they named, which nobody names any more. */
-export interface ClearedRows {
-  taskId: string
-  paths: string[]
-}
-
-/**
- * Who works on what. Every method is one step that has happened wholly or not at all, also when the process is killed,
- * and any number of servers may call them on one database. A session ends exactly once: only the attempt that holds it
- * can end it. Bytes of results, HTTP and the trainer's callbacks are the business of others.
- */
-export interface Dispatch {
-  /**
-   * Tasks with all their sessions, in one transaction. Asking twice for the same is the same as asking once. Owners have
-   * quotas, and an equal share of the nodes however many tasks they bring.
-   */
-  enqueue(submissions: readonly Submission[], more?: EnqueueOptions): Promise<EnqueueOutcome[]>
-  /**
-   * At most `freeSlots`. Highest priority first; within one, whoever of the owners has least under way, and of each of
-   * them a part of every task in turn.
-   */
-  lease(nodeId: string, room: LeaseRoom): Promise<LeaseAnswer>
-  /** Also says that the node is there, and how busy it is. */
-  renew(
-    nodeId: string,
-    renewals: readonly Renewal[],
-    more?: { metrics?: NodeStageMetrics; bootId?: string },
-  ): Promise<RenewAnswer>
-  /**
-   * A node begins, or begins again. It is not draining any more. Who takes the place of another process must name it: a
-   * call of a process that died may still be under way when its successor has joined.
-   */
-  join(joining: Joining): Promise<JoinAnswer>
-  accept(
-    outcome: SessionOutcome,
-    result?: ResultReference,
-    artifacts?: readonly ArtifactReference[],
-  ): Promise<Acceptance>
-  /** The node gives work back that it will not do; that is nobody's failure. Those that were its own to give. */
-  release(nodeId: string, leases: readonly Lease[], bootId?: string): Promise<Lease[]>
-  /** The node goes away, and gives all back. How many that were; undefined when it is not that process's to say. */
-  leave(nodeId: string, bootId?: string): Promise<number | undefined>
-  /** The node is known to be dead, or to have begun again: nobody need wait for its leases to run out. */
-  loseNode(nodeId: string): Promise<number>
-  /**
-   * What a cancelled session still brings is refused. Undefined: there is no such task. With `registerIfMissing` there is
-   * one then, cancelled, so that a submission which comes late is refused.
-   */
-  cancelTask(taskId: string, more?: { registerIfMissing?: boolean }): Promise<TaskWord | undefined>
-  /** Whether it was still to be done. */
-  cancelSession(sessionId: string): Promise<boolean>
-  updateTask(taskId: string, change: TaskChange): Promise<UpdateOutcome>
-  /**
-   * Makes sessions again that ended with one of these statuses, as new ones are made: their failures are forgotten. Not
-   * those that ended by the policy's own doing, but for `TIMEOUT`. The task runs again, and will be told of again.
-   */
-  retryTask(taskId: string, statuses: readonly RetriedStatus[]): Promise<TaskRetry>
-  retrySession(sessionId: string): Promise<SessionRetry>
-  /** The engines serve this version now: tasks that it makes too old are cancelled. The version that holds. */
-  advancePolicy(version: number): Promise<number>
-  getPolicy(): Promise<number>
-  /**
-   * To be called several times within the time of a lease, every second or so: finds those that are silent and gives them
-   * to others, and wakes those that rest after a failure. How long is counted here, between calls, on a clock that never
-   * jumps; see lease-watch.ts. How many were lost.
-   */
-  expire(): Promise<number>
-  /**
-   * A task that is over is not there any more for whoever asks, and its callbacks are dropped. Its id is remembered until
-   * `prune` forgets it, so that a submission that comes late does not run it again. Its rows are left to `clearDeleted`.
-   */
-  deleteTask(taskId: string): Promise<DeleteOutcome>
-  /** Deletes some tasks that are not to be kept any longer, oldest first. Which; none: there are no more. */
-  retire(policy: RetentionPolicy): Promise<string[]>
-  /**
-   * Takes away some rows of this deleted task, or of any. Their files are to be removed then, not before: a row must never
-   * name a file that is gone, and a file that no row names is swept. Undefined: there are no more, or others are at them.
-   */
-  clearDeleted(taskId?: string): Promise<ClearedRows | undefined>
-  /** Forgets what nobody asks for any more. How many rows. */
-  prune(limits: PruneLimits): Promise<number>
-}
-
-export interface DispatchDeps {
-  database: Database
+export interface DispatchOptions {
   clock: Pick<Clock, 'now'>
-  /** Milliseconds that only go forward, such as `performance.now`. */
+  /** Monotonic milliseconds, such as `performance.now`. */
   monotonic: () => number
   ids: IdSource
-  /** Told of every task that something happens to. */
-  changes?: Pick<Changes, 'announce'>
-  /** How long a lease lives without renewal. Default 60 s. */
+  /** How long a lease is valid without renewal. Default 60 s. */
   leaseMs?: number
-  /** How long a session rests after infrastructure has spoilt it once, before it is queued again. Default 1 s. */
+  /** Delay before a session is queued again after its first failure because of infrastructure. Default 1 s. */
   restMs?: number
-  /** Samples of a task that go out before it is another task's turn. Default 16, so that most groups stay together. */
+  /** Samples of a task that are leased before another task has its turn. Default 16, so that most groups stay together. */
   samplesPerRound?: number
+}
+
+export interface DispatchDeps extends DispatchOptions {
+  database: Database
+  /** Absent: changes are not announced. */
+  changes?: Changes
 }
 
 const DEFAULT_LEASE_MS = 60_000
 const DEFAULT_REST_MS = 1000
 const DEFAULT_SAMPLES_PER_ROUND = 16
-/** Fewer than there are connections: accepting must not keep nodes from renewing. */
-const SETTLE_LANES = 4
+/** Fewer than the connections of the pool, so that accepting results does not block renewals. */
+const SETTLE_QUEUES = 4
 
-export function createDispatch(deps: DispatchDeps): Dispatch {
-  const { db } = deps.database
-  const now = (): number => deps.clock.now()
-  const announce = (taskIds: Iterable<string>, news?: News): void => deps.changes?.announce(taskIds, news)
-  const {
-    leaseMs = DEFAULT_LEASE_MS,
-    restMs = DEFAULT_REST_MS,
-    samplesPerRound = DEFAULT_SAMPLES_PER_ROUND,
-    monotonic,
-    ids,
-  } = deps
-  // PGlite does one thing at a time anyhow.
-  const lanes = deps.database.kind === 'embedded' ? 1 : SETTLE_LANES
-  const settle = createSettleLanes(db, { lanes, now, isRestful: restMs > 0, announce })
-  const watch = createLeaseWatch({ db, settle, monotonic, leaseMs, restMs })
-  const memory = createLeaseMemory(monotonic, now)
-  return {
-    async enqueue(submissions, { owner = '', key, isRerun = false } = {}) {
-      const outcomes = await enqueue(db, submissions, { now: now(), ids, owner, samplesPerRound, key, isRerun })
-      announce(outcomes.filter(({ kind }) => kind === 'created').map(({ taskId }) => taskId))
-      return outcomes
-    },
-    async lease(nodeId, room) {
-      const { holding, bootId } = room
-      if (holding !== undefined) {
-        const released = await releaseRest(db, nodeId, { holding, bootId }, now())
-        announce(
-          released.map(({ taskId }) => taskId),
-          'moved',
-        )
-      }
-      const { orders, node } = await lease(db, nodeId, room, memory)
-      announce(
-        orders.map(({ task }) => task.task_id),
-        'moved',
-      )
-      return { orders: orders.map((order) => ({ order, leaseMs })), node }
-    },
-    async renew(nodeId, renewals, more = {}) {
-      const { outcomes, node, changed } = await renew(db, nodeId, renewals, more, now())
-      announce(changed, 'moved')
-      return { outcomes, node }
-    },
-    join: (joining) => joinNode(db, settle, joining, now()),
-    accept: (outcome, result, artifacts) => accept(db, outcome, { result, artifacts }, settle),
-    async release(nodeId, leases, bootId) {
-      const released = await release(db, nodeId, { leases, bootId }, now())
-      announce(released.map(({ taskId }) => taskId))
-      return released.map(({ sessionId, attempt }) => ({ sessionId, attempt }))
-    },
-    async leave(nodeId, bootId) {
-      const released = await leaveNode(db, nodeId, bootId, now())
-      announce(released?.map(({ taskId }) => taskId) ?? [])
-      return released?.length
-    },
-    loseNode: (nodeId) => loseNode(db, settle, nodeId),
-    async cancelTask(taskId, more) {
-      const status = await cancelTask(db, taskId, now(), more)
-      announce([taskId])
-      return status
-    },
-    async cancelSession(sessionId) {
-      const { isCancelled, taskId } = await cancelSession(db, sessionId, now())
-      if (taskId !== undefined) announce([taskId])
-      return isCancelled
-    },
-    async updateTask(taskId, change) {
-      const outcome = await updateTask(db, taskId, change, now())
-      announce([taskId])
-      return outcome
-    },
-    async retryTask(taskId, statuses) {
-      const outcome = await retryTask(db, taskId, statuses, { now: now(), samplesPerRound })
-      announce([taskId])
-      return outcome
-    },
-    async retrySession(sessionId) {
-      const { kind, taskId } = await retrySession(db, sessionId, { now: now(), samplesPerRound })
-      if (taskId !== undefined) announce([taskId])
-      return { kind }
-    },
-    async advancePolicy(version) {
-      const held = await advancePolicy(db, version)
-      announce(await cancelStale(db, now()))
-      return held
-    },
-    getPolicy: () => getPolicy(db),
-    async expire() {
-      announce(await cancelStale(db, now()))
-      return watch.sweep()
-    },
-    async deleteTask(taskId) {
-      const outcome = await deleteTask(db, taskId, now())
-      if (outcome.kind === 'deleted') announce([taskId])
-      return outcome
-    },
-    async retire(policy) {
-      const retired = await retire(db, policy, now())
-      announce(retired)
-      return retired
-    },
-    clearDeleted: (taskId) => clearDeleted(db, taskId),
-    prune: (limits) => prune(db, limits, now()),
+/**
+ * Tasks, sessions, leases, nodes and callbacks in the database. Every command is atomic, also when the process is killed, and
+ * any number of servers may share one database. A session ends exactly once: only the attempt that holds it can end it.
+ * Result files, HTTP and the delivery of callbacks are outside.
+ */
+export class Dispatch implements AsyncDisposable {
+  readonly tasks: Queries['tasks']
+  readonly sessions: Queries['sessions']
+  readonly nodes: Queries['nodes']
+  readonly events: Queries['events']
+  readonly callbacks: Queries['callbacks']
+  readonly quotas: Queries['quotas']
+  readonly policy: Queries['policy']
+  readonly files: Queries['files']
+  readonly #database: Database
+  readonly #db: Sql
+  readonly #changes: Changes | undefined
+  readonly #now: () => number
+  readonly #ids: IdSource
+  readonly #leaseMs: number
+  readonly #samplesPerRound: number
+  readonly #settle: Settle
+  readonly #leaseWatch: LeaseWatch
+  readonly #leaseState: LeaseState
+  readonly #owned = new AsyncDisposableStack()
+
+  constructor(deps: DispatchDeps) {
+    const { database, monotonic, leaseMs = DEFAULT_LEASE_MS, restMs = DEFAULT_REST_MS } = deps
+    const { db } = database
+    this.#database = database
+    this.#db = db
+    this.#changes = deps.changes
+    this.#now = () => deps.clock.now()
+    this.#ids = deps.ids
+    this.#leaseMs = leaseMs
+    this.#samplesPerRound = deps.samplesPerRound ?? DEFAULT_SAMPLES_PER_ROUND
+    this.#settle = createSettleQueues(db, {
+      // PGlite runs one statement at a time.
+      queues: database.kind === 'embedded' ? 1 : SETTLE_QUEUES,
+      now: this.#now,
+      hasRetryDelay: restMs > 0,
+      announce: (taskIds, kind) => this.#announce(taskIds, kind),
+    })
+    this.#leaseWatch = createLeaseWatch({ db, settle: this.#settle, monotonic, leaseMs, restMs })
+    this.#leaseState = createLeaseState(monotonic, this.#now)
+    const queries = createQueries(db)
+    this.tasks = queries.tasks
+    this.sessions = queries.sessions
+    this.nodes = queries.nodes
+    this.events = queries.events
+    this.callbacks = queries.callbacks
+    this.quotas = queries.quotas
+    this.policy = queries.policy
+    this.files = queries.files
   }
+
+  /** Opens the database; disposing closes it. */
+  static async open(location: DatabaseLocation, options: DispatchOptions): Promise<Dispatch> {
+    await using owned = new AsyncDisposableStack()
+    const database = owned.use(await openDatabase(location))
+    const changes = owned.use(await openChanges(database))
+    const dispatch = new Dispatch({ ...options, database, changes })
+    dispatch.#owned.use(owned.move())
+    return dispatch
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#owned.disposeAsync()
+  }
+
+  /** Calls the listener when sessions may have become leasable. Resolves with the function that stops it. */
+  onWork(listener: () => void): Promise<() => Promise<void>> {
+    return this.#database.listen(WORK_CHANNEL, listener)
+  }
+
+  /** Calls the listener when tasks may have changed. Returns the function that stops it. */
+  onTaskChange(listener: ChangeListener): () => void {
+    return this.#changes?.subscribe(listener) ?? (() => {})
+  }
+
+  /** Must be called every few minutes, see `Database`. */
+  maintain(): Promise<void> {
+    return this.#database.maintain()
+  }
+
+  /**
+   * Creates tasks with all their sessions in one transaction. Repeating the same call has no further effect. Each owner has a
+   * quota, and an equal share of the nodes, independent of its number of tasks.
+   */
+  async enqueue(submissions: readonly Submission[], options: EnqueueOptions = {}): Promise<EnqueueOutcome[]> {
+    const { owner = '', key, isRerun = false } = options
+    const deps = { now: this.#now(), ids: this.#ids, owner, samplesPerRound: this.#samplesPerRound, key, isRerun }
+    const outcomes = await enqueue(this.#db, submissions, deps)
+    this.#announce(outcomes.filter(({ kind }) => kind === 'created').map(({ taskId }) => taskId))
+    return outcomes
+  }
+
+  /**
+   * Leases at most `freeSlots` sessions. Highest priority first; within a priority the owner with the fewest running sessions
+   * first, and of each owner some samples of every task in turn.
+   */
+  async lease(nodeId: string, request: LeaseRequest): Promise<LeaseResponse> {
+    const { holding, bootId } = request
+    if (holding !== undefined) {
+      const released = await releaseRest(this.#db, nodeId, { holding, bootId }, this.#now())
+      this.#announce(toTaskIds(released), 'moved')
+    }
+    const { orders, node } = await lease(this.#db, nodeId, request, this.#leaseState)
+    const taskIds = orders.map(({ task }) => task.task_id)
+    this.#announce(taskIds, 'moved')
+    return { orders: orders.map((order) => ({ order, leaseMs: this.#leaseMs })), node }
+  }
+
+  /** Also stores when the node was last seen, and its metrics. */
+  async renew(
+    nodeId: string,
+    renewals: readonly Renewal[],
+    options: { metrics?: NodeStageMetrics; bootId?: string } = {},
+  ): Promise<RenewResponse> {
+    const { outcomes, node, changed } = await renew(this.#db, nodeId, renewals, options, this.#now())
+    this.#announce(changed, 'moved')
+    return { outcomes, node }
+  }
+
+  /**
+   * A node starts or restarts; it no longer drains. A process that replaces another must name it in `replaces`, so that a
+   * delayed join request from a dead process cannot evict its successor.
+   */
+  join(request: JoinRequest): Promise<JoinResponse> {
+    return joinNode(this.#db, this.#settle, request, this.#now())
+  }
+
+  accept(
+    outcome: SessionOutcome,
+    result?: ResultReference,
+    artifacts?: readonly ArtifactReference[],
+  ): Promise<Acceptance> {
+    return accept(this.#db, outcome, { result, artifacts }, this.#settle)
+  }
+
+  /** Requeues sessions that the node will not run; does not count as a failure. Returns those that the node held. */
+  async release(nodeId: string, leases: readonly Lease[], bootId?: string): Promise<Lease[]> {
+    const released = await release(this.#db, nodeId, { leases, bootId }, this.#now())
+    this.#announce(toTaskIds(released))
+    return released.map(({ sessionId, attempt }) => ({ sessionId, attempt }))
+  }
+
+  /** Removes the node and requeues its sessions. Returns their number; undefined if another process replaced this one. */
+  async leave(nodeId: string, bootId?: string): Promise<number | undefined> {
+    const released = await leaveNode(this.#db, nodeId, bootId, this.#now())
+    this.#announce(toTaskIds(released ?? []))
+    return released?.length
+  }
+
+  /** Ends all leases of a node that is known to be dead, without waiting for them to expire. Returns their number. */
+  loseNode(nodeId: string): Promise<number> {
+    return loseNode(this.#db, this.#settle, nodeId)
+  }
+
+  putNode(node: NewNode): Promise<void> {
+    return putNode(this.#db, node, this.#now())
+  }
+
+  /** Stores a heartbeat. False if the node does not exist. */
+  touchNode(nodeId: string, metrics: NodeStageMetrics): Promise<boolean> {
+    return touchNode(this.#db, nodeId, metrics, this.#now())
+  }
+
+  /** A draining node gets no new leases. False if the node does not exist. */
+  drainNode(nodeId: string): Promise<boolean> {
+    return drainNode(this.#db, nodeId)
+  }
+
+  /** Removes a node that holds no lease. Whether it was removed. */
+  removeIdleNode(nodeId: string): Promise<boolean> {
+    return removeIdleNode(this.#db, nodeId)
+  }
+
+  /**
+   * Results of cancelled sessions are refused. Undefined if the task does not exist; with `registerIfMissing` a tombstone is
+   * stored, which rejects a submission that arrives later.
+   */
+  async cancelTask(taskId: string, options?: { registerIfMissing?: boolean }): Promise<TaskState | undefined> {
+    const status = await cancelTask(this.#db, taskId, this.#now(), options)
+    this.#announce([taskId])
+    return status
+  }
+
+  /** Whether the session was unfinished. */
+  async cancelSession(sessionId: string): Promise<boolean> {
+    const { isCancelled, taskId } = await cancelSession(this.#db, sessionId, this.#now())
+    if (taskId !== undefined) this.#announce([taskId])
+    return isCancelled
+  }
+
+  async updateTask(taskId: string, update: TaskUpdate): Promise<UpdateOutcome> {
+    const outcome = await updateTask(this.#db, taskId, update, this.#now())
+    this.#announce([taskId])
+    return outcome
+  }
+
+  /**
+   * Queues sessions again that ended with one of these statuses, with no failures counted. Sessions whose end the agent caused
+   * are final, except `TIMEOUT`. The task runs again, and its callback is sent again.
+   */
+  async retryTask(taskId: string, statuses: readonly RetriedStatus[]): Promise<TaskRetry> {
+    const deps = { now: this.#now(), samplesPerRound: this.#samplesPerRound }
+    const outcome = await retryTask(this.#db, taskId, statuses, deps)
+    this.#announce([taskId])
+    return outcome
+  }
+
+  async retrySession(sessionId: string): Promise<SessionRetry> {
+    const deps = { now: this.#now(), samplesPerRound: this.#samplesPerRound }
+    const { kind, taskId } = await retrySession(this.#db, sessionId, deps)
+    if (taskId !== undefined) this.#announce([taskId])
+    return { kind }
+  }
+
+  /** Stores the policy version that the engines serve, and cancels tasks that are now stale. Returns the current version. */
+  async advancePolicy(version: number): Promise<number> {
+    const current = await advancePolicy(this.#db, version)
+    this.#announce(await cancelStale(this.#db, this.#now()))
+    return current
+  }
+
+  putQuota(owner: string, quota: Quota): Promise<void> {
+    return putQuota(this.#db, owner, quota)
+  }
+
+  /**
+   * Must be called several times within a lease, about every second: ends leases that are not renewed, and queues sessions
+   * again whose retry delay is over. Time is measured between calls on the monotonic clock; see lease-watch.ts. Returns the
+   * number of lost leases.
+   */
+  async expire(): Promise<number> {
+    this.#announce(await cancelStale(this.#db, this.#now()))
+    return this.#leaseWatch.sweep()
+  }
+
+  /**
+   * Hides a finished task from all queries and drops its callbacks. Its id stays reserved until `prune`, so that a late
+   * submission does not run it again. `clearDeleted` removes its rows.
+   */
+  async deleteTask(taskId: string): Promise<DeleteOutcome> {
+    const outcome = await deleteTask(this.#db, taskId, this.#now())
+    if (outcome.kind === 'deleted') this.#announce([taskId])
+    return outcome
+  }
+
+  /** Deletes some tasks that exceed the retention policy, oldest first. Returns their ids; empty if no more do. */
+  async retire(policy: RetentionPolicy): Promise<string[]> {
+    const retired = await retire(this.#db, policy, this.#now())
+    this.#announce(retired)
+    return retired
+  }
+
+  /**
+   * Deletes some rows of this deleted task, or of any. The caller must remove the files afterwards, not before: a row never
+   * refers to a missing file, and a file without a row is swept. Undefined if no more remain, or other servers clear them.
+   */
+  clearDeleted(taskId?: string): Promise<ClearedRows | undefined> {
+    return clearDeleted(this.#db, taskId)
+  }
+
+  /** Deletes old rows. Returns their number. */
+  prune(limits: PruneLimits): Promise<number> {
+    return prune(this.#db, limits, this.#now())
+  }
+
+  /** Claims due callbacks for this server. `now`: Unix milliseconds on the clock that `settleCallback` uses. */
+  claimCallbacks(options: ClaimOptions, now: number): Promise<DueCallback[]> {
+    return claimCallbacks(this.#db, options, now)
+  }
+
+  settleCallback(id: number, end: CallbackEnd): Promise<void> {
+    return settleCallback(this.#db, id, end)
+  }
+
+  /** Queues a dead callback again. False if the callback is not dead. */
+  requeueCallback(id: number): Promise<boolean> {
+    return requeueCallback(this.#db, id, this.#now())
+  }
+
+  #announce(taskIds: Iterable<string>, kind?: ChangeKind): void {
+    this.#changes?.announce(taskIds, kind)
+  }
+}
+
+function toTaskIds(released: readonly { taskId: string }[]): string[] {
+  return released.map(({ taskId }) => taskId)
 }

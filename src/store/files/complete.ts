@@ -2,15 +2,15 @@ import { createHash, type Hash } from 'node:crypto'
 import type { FileHandle } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CREATE, READ, unlinkIfThere, withFile, writeAll } from './disk.ts'
+import type { FileLock } from './file-mutex.ts'
 import { newSegmentName, type Segment } from './segments.ts'
-import type { Turn } from './file-mutex.ts'
 
 const CHUNK_BYTES = 2 ** 20
 
-/** Of a file's first bytes. */
+/** Digest of the first `bytes` bytes of a file. */
 export async function hashFile(path: string, bytes: number, onProgress: () => void = () => {}): Promise<string> {
   const hash = createHash('sha256')
-  await withFile(path, READ, (file) => readRange(file, 0, bytes, (chunk) => takeIn(hash, chunk, onProgress)))
+  await withFile(path, READ, (file) => readRange(file, 0, bytes, (chunk) => updateHash(hash, chunk, onProgress)))
   return digestOf(hash)
 }
 
@@ -19,14 +19,13 @@ export function digestOf(hash: Hash): string {
 }
 
 /**
- * Puts the segments of a chain together in a new file, which is on disk then. Its name is that of a segment without
- * counts, so one that a crash leaves behind holds nothing that counts. A segment that is shorter than was counted makes
- * the whole shorter, and its digest another.
+ * Joins the segments of a chain in a new, synced file. Its name is that of a segment without counts, so the bytes of a file
+ * that a crash leaves behind do not count. If a segment is shorter than its count, the file is shorter and its digest differs.
  */
 export async function joinSegments(
   folder: string,
   chain: readonly Segment[],
-  turn: Turn,
+  lock: FileLock,
 ): Promise<{ name: string; digest: string }> {
   const name = newSegmentName(0)
   const hash = createHash('sha256')
@@ -36,8 +35,8 @@ export async function joinSegments(
       for (const segment of chain) {
         await withFile(join(folder, segment.name), READ, (source) =>
           readRange(source, Math.max(at - segment.start, 0), segment.end - segment.start, async (chunk) => {
-            takeIn(hash, chunk, () => turn.progress())
-            turn.signal.throwIfAborted()
+            updateHash(hash, chunk, () => lock.progress())
+            lock.signal.throwIfAborted()
             await writeAll(target, [chunk], at)
             at += chunk.length
           }),
@@ -52,12 +51,12 @@ export async function joinSegments(
   return { name, digest: digestOf(hash) }
 }
 
-function takeIn(hash: Hash, chunk: Uint8Array, onProgress: () => void): void {
+function updateHash(hash: Hash, chunk: Uint8Array, onProgress: () => void): void {
   hash.update(chunk)
   onProgress()
 }
 
-/** The chunk is overwritten after `use`. Ends where the file does. */
+/** The chunk is overwritten after `use`. Stops at the end of the file. */
 async function readRange(
   file: FileHandle,
   from: number,

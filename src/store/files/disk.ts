@@ -6,7 +6,7 @@ import { RolloutError } from '../../model/failure.ts'
 
 const { O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR, O_WRONLY, O_APPEND } = constants
 
-/** How files are opened: never through a symbolic link, and what is made is made new. */
+/** Open flags: never follow a symbolic link; CREATE fails if the file exists. */
 export const READ = O_RDONLY | O_NOFOLLOW
 export const CHANGE = O_RDWR | O_NOFOLLOW
 export const CREATE = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW
@@ -24,12 +24,12 @@ export async function withFile<T>(path: string, flags: number, use: (file: FileH
   }
 }
 
-/** Whatever its entries were changed to is on disk then. */
+/** Makes changes of the folder's entries durable. */
 export function syncFolder(path: string): Promise<void> {
   return withFile(path, O_RDONLY, (folder) => folder.sync())
 }
 
-/** Whether it was made just now. */
+/** Whether the folder did not exist before. */
 export async function makeFolder(path: string): Promise<boolean> {
   try {
     await mkdir(path, { mode: FOLDER_MODE })
@@ -40,7 +40,7 @@ export async function makeFolder(path: string): Promise<boolean> {
   }
 }
 
-/** Makes the folders of a path below `root`, which is there; the entries of new ones are on disk then. */
+/** Creates the folders of a path below the existing `root`, and syncs the entries of new ones. */
 export async function makeFolders(root: string, path: string): Promise<void> {
   const made: string[] = []
   let at = root
@@ -51,13 +51,13 @@ export async function makeFolders(root: string, path: string): Promise<void> {
   await Promise.all(made.map(syncFolder))
 }
 
-/** All of it, however little the system takes at a time. */
+/** Repeats partial writes until all bytes are written. */
 export async function writeAll(file: FileHandle, chunks: readonly Uint8Array[], position: number): Promise<void> {
   let left = chunks.filter((chunk) => chunk.length > 0)
   let at = position
   while (left.length > 0) {
     const { bytesWritten } = await file.writev(left, at)
-    if (bytesWritten === 0) throw new Error('the system took no bytes')
+    if (bytesWritten === 0) throw new Error('the system wrote no bytes')
     at += bytesWritten
     left = dropBytes(left, bytesWritten)
   }
@@ -75,7 +75,7 @@ export async function unlinkIfThere(path: string): Promise<void> {
   await unlink(path).catch(unless('ENOENT'))
 }
 
-/** Whether there was something to rename. */
+/** Whether `from` existed. */
 export async function renameIfThere(from: string, to: string): Promise<boolean> {
   try {
     await rename(from, to)
@@ -86,7 +86,7 @@ export async function renameIfThere(from: string, to: string): Promise<boolean> 
   }
 }
 
-/** Swallows these, throws the others. */
+/** Ignores errors with these codes, throws the others. */
 export function unless(...codes: string[]): (error: unknown) => undefined {
   return (error) => {
     if (!codes.includes(errnoOf(error) ?? '')) throw error
@@ -96,13 +96,13 @@ export function unless(...codes: string[]): (error: unknown) => undefined {
 
 const RETRY_AFTER_SECONDS = 30
 
-/** Failures of the disk, as those who asked should see them: not now, perhaps later. */
-export async function onDisk<T>(what: string, work: () => Promise<T>): Promise<T> {
+/** Converts disk errors to `store.unavailable` with a retry time. */
+export async function onDisk<T>(problem: string, work: () => Promise<T>): Promise<T> {
   try {
     return await work()
   } catch (error) {
     if (error instanceof RolloutError || errnoOf(error) === undefined) throw error
-    const message = `${what}: ${describeError(error)}. Look at the disk of the server’s files.`
+    const message = `${problem}: ${describeError(error)}. Check the disk of the server’s files.`
     throw new RolloutError('store.unavailable', message, {
       cause: error,
       status: 503,
@@ -111,25 +111,25 @@ export async function onDisk<T>(what: string, work: () => Promise<T>): Promise<T
   }
 }
 
-/** The answer costs as much as a write. */
-const LOOK_AGAIN_MS = 500
+/** `statfs` costs as much as a write. */
+const RECHECK_MS = 500
 
-/** Throws unless so much may be written and something is left over for all others who use the disk. */
-export type AssertRoom = (bytes: number) => Promise<void>
+/** Throws unless `bytes` can be written and the configured space stays free. */
+export type AssertFreeSpace = (bytes: number) => Promise<void>
 
-export function createAssertRoom(dir: string, minFreeBytes: number, now: () => number): AssertRoom {
+export function createAssertFreeSpace(dir: string, minFreeBytes: number, now: () => number): AssertFreeSpace {
   let free = 0
-  let lookedAt = Number.NEGATIVE_INFINITY
+  let checkedAt = Number.NEGATIVE_INFINITY
   return async (bytes) => {
-    if (Math.abs(now() - lookedAt) >= LOOK_AGAIN_MS) {
+    if (Math.abs(now() - checkedAt) >= RECHECK_MS) {
       const { bavail, bsize } = await statfs(dir)
       free = bavail * bsize
-      lookedAt = now()
+      checkedAt = now()
     }
     if (free - bytes >= minFreeBytes) return
     const message =
-      `The disk of ${dir} has ${toMib(free)} MiB free, which is too little to take ${toMib(bytes)} MiB and leave ` +
-      `${toMib(minFreeBytes)} MiB; remove something, or lower what is to be left free.`
+      `The disk of ${dir} has ${toMib(free)} MiB free, too little to write ${toMib(bytes)} MiB and keep ` +
+      `${toMib(minFreeBytes)} MiB free; remove files, or lower the space to keep free.`
     throw new RolloutError('store.unavailable', message, { status: 503, retryAfterSeconds: RETRY_AFTER_SECONDS })
   }
 }

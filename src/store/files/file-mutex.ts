@@ -1,10 +1,11 @@
 import type { Clock } from '../../lib/async/clock.ts'
 import { RolloutError } from '../../model/failure.ts'
 
-export interface Turn extends Disposable {
-  /** Aborted when somebody else takes over. */
+/** Disposing releases the lock. */
+export interface FileLock extends Disposable {
+  /** Aborted when a waiter takes over. */
   signal: AbortSignal
-  /** Something happened: nobody takes over for another while. */
+  /** Delays a takeover. */
   progress(): void
 }
 
@@ -13,11 +14,11 @@ interface Queue {
   waiting: (() => void)[]
 }
 
-/** A sender that came back over a new connection must not wait for the old one to be noticed as dead. */
+/** A client that reconnects must not wait until its old connection is detected as dead. */
 const STALLED_MS = 5000
 
-/** One at a time for each key; one that does nothing for some seconds is sent away when others wait. */
-export class Turns {
+/** One holder per key; a holder without progress for some seconds is aborted if others wait. */
+export class FileMutex {
   readonly #queues = new Map<string, Queue>()
   readonly #clock: Clock
 
@@ -25,7 +26,7 @@ export class Turns {
     this.#clock = clock
   }
 
-  async take(key: string): Promise<Turn> {
+  async acquire(key: string): Promise<FileLock> {
     const queue = this.#queues.get(key) ?? { holder: undefined, waiting: [] }
     this.#queues.set(key, queue)
     if (queue.holder !== undefined) await this.#wait(queue)
@@ -37,7 +38,7 @@ export class Turns {
       progress: () => void (holder.lastProgress = this.#clock.now()),
       [Symbol.dispose]: () => {
         const next = queue.waiting.shift()
-        // Whoever is next holds it from here on, so that nobody who comes now gets in between.
+        // Passes the lock to the next waiter directly, so that a new caller cannot acquire it in between.
         if (next !== undefined) return next()
         queue.holder = undefined
         this.#queues.delete(key)
@@ -49,8 +50,8 @@ export class Turns {
     return new Promise((resolve) => {
       let stop: () => void
       const watch = (): void => {
-        const silent = this.#clock.now() - (queue.holder?.lastProgress ?? 0)
-        if (silent >= STALLED_MS) queue.holder?.abort.abort(takenOver())
+        const idleMs = this.#clock.now() - (queue.holder?.lastProgress ?? 0)
+        if (idleMs >= STALLED_MS) queue.holder?.abort.abort(takenOver())
         stop = this.#clock.after(STALLED_MS, watch)
       }
       queue.waiting.push(() => {
@@ -65,6 +66,6 @@ export class Turns {
 function takenOver(): RolloutError {
   return new RolloutError(
     'request.conflict',
-    'This part came to a standstill and was sent again; ask for the offset and go on from there.',
+    'The part stalled and was sent again; get the offset and continue from it.',
   )
 }

@@ -1,20 +1,20 @@
 import { createHash } from 'node:crypto'
-import { isId } from '../../model/ids.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { KeepAs, UploadInput } from '../files.ts'
+import { isId } from '../../model/ids.ts'
+import type { KeepAs, UploadInput } from './types.ts'
 
 /**
- * What lies where, relative to the store's directory:
+ * Paths relative to the store's directory:
  *
  *     uploads/<node>/<upload>/   meta.json, its segments, and `whole` once it is complete
- *     kept/<node>/<upload>.json  where an upload went, for those who ask again
+ *     kept/<node>/<upload>.json  final path of an upload, for repeated requests
  *     results/<2 hex>/<session>.<attempt>.json.zst
  *     artifacts/<2 hex>/<session>.<attempt>/<path>
- *     tmp/                       what is being made
+ *     tmp/                       files and folders that are being created
  */
 export const FOLDERS = ['uploads', 'kept', 'results', 'artifacts', 'tmp'] as const
 
-/** Made from all that is said of an upload, so every server gives it the same name and nobody need remember it. */
+/** Derived from all fields of an upload, so that every server computes the same id. */
 export function uploadIdOf({ nodeId, sessionId, attempt, bytes, digest }: UploadInput): string {
   const hash = createHash('sha256').update(JSON.stringify([nodeId, sessionId, attempt, bytes, digest]))
   return `upl_${hash.digest('hex').slice(0, 40)}`
@@ -32,8 +32,8 @@ export function keptMarker(nodeId: string, uploadId: string): string {
   return `kept/${nodeId}/${uploadId}.json`
 }
 
-/** Where it goes, and where else when that is taken by other bytes or cannot be a name on this disk. */
-export function placesOf(
+/** `other`: used if `usual` exists with different bytes, or is not a valid name on this disk. */
+export function pathsOf(
   { sessionId, attempt, digest }: Pick<UploadInput, 'sessionId' | 'attempt' | 'digest'>,
   as: KeepAs,
 ): { usual: string; other: string } {
@@ -69,21 +69,21 @@ function assertId(value: string, param: string): void {
   if (!isId(value)) throw malformed(param, '1-128 letters, digits, "_", "." or "-"')
 }
 
-/** Checked at the edge already; whoever writes files checks again. */
+/** The API validates paths too; code that writes files checks again. */
 function assertPath(path: string): void {
   const isSafe = path.split('/').every((part) => part !== '' && part !== '.' && part !== '..')
-  // oxlint-disable-next-line no-control-regex -- exactly those must not get into a name
+  // oxlint-disable-next-line no-control-regex -- these characters must not be in a name
   if (!isSafe || /[\u0000-\u001f\u007f\\]/.test(path) || !path.isWellFormed()) {
     throw malformed('path', 'a relative path without "." or ".."')
   }
 }
 
-/** Of a file that was kept: what a row of the database, or somebody who got at it, may ask for. */
+/** Path of a stored file. Also protects against a manipulated database row. */
 export function assertKeptPath(path: string): void {
-  if (!/^(?:results|artifacts)\/[0-9a-f]{2}\/[^/]/.test(path)) throw malformed('path', 'that of a kept file')
+  if (!/^(?:results|artifacts)\/[0-9a-f]{2}\/[^/]/.test(path)) throw malformed('path', 'the path of a stored file')
   assertPath(path)
 }
 
-function malformed(param: string, what: string): RolloutError {
-  return new RolloutError('request.malformed', `${param} must be ${what}.`, { status: 422, param })
+function malformed(param: string, expected: string): RolloutError {
+  return new RolloutError('request.malformed', `${param} must be ${expected}.`, { status: 422, param })
 }

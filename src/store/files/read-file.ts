@@ -2,13 +2,13 @@ import { type FileHandle, open, realpath } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errnoOf } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
-import type { OpenFile } from '../files.ts'
+import type { OpenFile } from './types.ts'
 import { READ } from './disk.ts'
 import { assertKeptPath } from './layout.ts'
 
 const CHUNK_BYTES = 256 * 1024
 
-/** A kept file, or a range of it; read as it is asked for, and closed at its end or when it is cancelled. */
+/** Opens a stored file or a range of it. The stream reads on demand, and closes the file at its end or when cancelled. */
 export async function openKept(
   dir: string,
   path: string,
@@ -27,7 +27,7 @@ export async function openKept(
   }
 }
 
-/** No part of its path may be a symbolic link; nobody but us writes here, and if somebody does, not through us. */
+/** No part of the path may be a symbolic link. */
 async function openPlain(dir: string, path: string): Promise<FileHandle> {
   try {
     const real = await realpath(join(dir, path))
@@ -48,12 +48,13 @@ function streamOf(file: FileHandle, from: number, to: number, path: string): Rea
     {
       async pull(controller) {
         try {
-          const wanted = Math.min(CHUNK_BYTES, to - at)
+          const length = Math.min(CHUNK_BYTES, to - at)
           const { bytesRead, buffer } =
-            wanted === 0
+            length === 0
               ? { bytesRead: 0, buffer: Buffer.alloc(0) }
-              : await file.read(Buffer.allocUnsafe(wanted), 0, wanted, at)
-          if (wanted > 0 && bytesRead === 0) throw new RolloutError('store.corrupt', `${path} ends before its end.`)
+              : await file.read(Buffer.allocUnsafe(length), 0, length, at)
+          if (length > 0 && bytesRead === 0)
+            throw new RolloutError('store.corrupt', `${path} was truncated while it was read.`)
           at += bytesRead
           if (bytesRead > 0) controller.enqueue(buffer.subarray(0, bytesRead))
           if (at < to) return
@@ -71,10 +72,10 @@ function streamOf(file: FileHandle, from: number, to: number, path: string): Rea
 }
 
 function notFound(path: string): RolloutError {
-  return new RolloutError('request.not-found', `There is no file ${path} here.`)
+  return new RolloutError('request.not-found', `File ${path} does not exist.`)
 }
 
 function outside(offset: number, size: number): RolloutError {
-  const message = `The file has ${size} bytes, so nothing of it begins at ${offset}.`
+  const message = `The offset ${offset} is outside the file of ${size} bytes.`
   return new RolloutError('request.malformed', message, { status: 416, param: 'query.offset' })
 }

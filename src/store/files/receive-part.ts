@@ -2,45 +2,49 @@ import { createHash, type Hash } from 'node:crypto'
 import type { FileHandle } from 'node:fs/promises'
 import { RolloutError } from '../../model/failure.ts'
 import { onDisk, writeAll } from './disk.ts'
-import type { Turn } from './file-mutex.ts'
+import type { FileLock } from './file-mutex.ts'
 
-/** A write costs a trip to another thread, whatever its size; what HTTP gives is 64 KiB at a time. */
+/** A write costs a switch to another thread, whatever its size; HTTP chunks have 64 KiB. */
 const WRITE_BYTES = 2 ** 20
 
-export interface PartPlace {
+export interface PartTarget {
   file: FileHandle
   position: number
-  /** More than that is not taken. */
+  /** A longer body is rejected. */
   maxBytes: number
-  /** Takes in the bytes, too. */
+  /** Updated with the bytes. */
   hash: Hash | undefined
-  /** Of this part alone, where the sender said it. */
+  /** Digest of this part; undefined if the client sent none. */
   digest: string | undefined
 }
 
-/** Writes a body into a file as it comes, holding little of it; returns how much it was. Nothing is synced. */
-export async function receivePart(body: ReadableStream<Uint8Array>, place: PartPlace, turn: Turn): Promise<number> {
-  const partHash = place.digest === undefined ? undefined : createHash('sha256')
+/** Streams a body into a file with little buffering, without sync. Returns the number of bytes. */
+export async function receivePart(
+  body: ReadableStream<Uint8Array>,
+  target: PartTarget,
+  lock: FileLock,
+): Promise<number> {
+  const partHash = target.digest === undefined ? undefined : createHash('sha256')
   let received = 0
   let pending: Uint8Array[] = []
   let pendingBytes = 0
-  // One write is under way while the next bytes come in.
+  // One write runs while the next bytes arrive.
   let writing: Promise<void> = Promise.resolve()
   const flush = async (): Promise<void> => {
     await writing
     const chunks = pending
-    const position = place.position + received - pendingBytes
+    const position = target.position + received - pendingBytes
     pending = []
     pendingBytes = 0
-    writing = onDisk('A part could not be written', () => writeAll(place.file, chunks, position))
-    // Whoever awaits it next sees the error; until then it must not count as unhandled.
+    writing = onDisk('A part could not be written', () => writeAll(target.file, chunks, position))
+    // The next await gets the error; until then it must not count as unhandled.
     writing.catch(() => {})
   }
   try {
-    for await (const chunk of read(body, turn.signal)) {
-      turn.progress()
-      if (received + chunk.length > place.maxBytes) throw tooLong(place.maxBytes)
-      place.hash?.update(chunk)
+    for await (const chunk of read(body, lock.signal)) {
+      lock.progress()
+      if (received + chunk.length > target.maxBytes) throw tooLong(target.maxBytes)
+      target.hash?.update(chunk)
       partHash?.update(chunk)
       pending.push(chunk)
       pendingBytes += chunk.length
@@ -49,19 +53,19 @@ export async function receivePart(body: ReadableStream<Uint8Array>, place: PartP
     }
     await flush()
   } finally {
-    // The file is the caller's again: nothing may be written to it after this.
+    // Nothing may be written to the file after this function returns.
     await writing.catch(() => {})
   }
   await writing
-  if (partHash !== undefined && `sha256:${partHash.digest('hex')}` !== place.digest) throw differs()
+  if (partHash !== undefined && `sha256:${partHash.digest('hex')}` !== target.digest) throw differs()
   return received
 }
 
-/** Reads to the end without keeping anything; how much it was. */
-export async function skipBody(body: ReadableStream<Uint8Array>, turn: Turn): Promise<number> {
+/** Reads and discards the body. Returns the number of bytes. */
+export async function skipBody(body: ReadableStream<Uint8Array>, lock: FileLock): Promise<number> {
   let skipped = 0
-  for await (const chunk of read(body, turn.signal)) {
-    turn.progress()
+  for await (const chunk of read(body, lock.signal)) {
+    lock.progress()
     skipped += chunk.length
   }
   return skipped
@@ -74,7 +78,7 @@ async function* read(body: ReadableStream<Uint8Array>, signal: AbortSignal): Asy
   try {
     for (;;) {
       const next = await reader.read().catch((error: unknown) => {
-        throw error instanceof RolloutError ? error : cutOff(error)
+        throw error instanceof RolloutError ? error : truncated(error)
       })
       signal.throwIfAborted()
       if (next.done) return
@@ -86,17 +90,17 @@ async function* read(body: ReadableStream<Uint8Array>, signal: AbortSignal): Asy
   }
 }
 
-function cutOff(cause: unknown): RolloutError {
-  const message = 'The part was cut off on its way, and nothing of it was kept; send it again.'
+function truncated(cause: unknown): RolloutError {
+  const message = 'The part was truncated, and nothing of it was stored; send it again.'
   return new RolloutError('request.malformed', message, { cause, param: 'body' })
 }
 
 function tooLong(maxBytes: number): RolloutError {
-  const message = `The part goes on after the end of the upload, which lacks ${maxBytes} bytes.`
+  const message = `The part is too long: the upload needs only ${maxBytes} more bytes.`
   return new RolloutError('request.malformed', message, { status: 422, param: 'body' })
 }
 
 function differs(): RolloutError {
-  const message = 'The part differs from its digest: it was damaged on its way, or the file changed. Send it again.'
+  const message = 'The part does not match its digest: it was damaged in transit, or the file changed. Send it again.'
   return new RolloutError('request.malformed', message, { status: 422, param: 'query.digest' })
 }

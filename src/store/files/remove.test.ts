@@ -18,7 +18,7 @@ async function write(...paths: string[]): Promise<void> {
 }
 const namesIn = async (): Promise<string[]> => (await readdir(dir, { recursive: true })).toSorted()
 
-test('files go, and folders that are empty without them, but not those that everybody uses', async () => {
+test('removes files and the folders that become empty, but no shared folders', async () => {
   await write('results/0a/s.1.json.zst', 'artifacts/0a/s.1/a/b/c', 'artifacts/0a/s.1/a/d', 'artifacts/0a/t.1/a')
   await removeKept(dir, ['results/0a/s.1.json.zst', 'artifacts/0a/s.1/a/b/c'])
   const left = ['artifacts', 'artifacts/0a', 'artifacts/0a/t.1', 'artifacts/0a/t.1/a', 'results', 'results/0a']
@@ -29,14 +29,14 @@ test('files go, and folders that are empty without them, but not those that ever
   expect(await namesIn()).toEqual(left)
 })
 
-test('one that is gone is as good as removed, and one that cannot be removed does not keep the others', async () => {
+test('ignores a missing file, and removes the others if one cannot be removed', async () => {
   await write('results/0a/folder/x', 'results/0a/s.1.json.zst')
   const removal = removeKept(dir, ['results/0a/none', 'results/0a/folder', 'results/0a/s.1.json.zst'])
   await expect(removal).rejects.toThrow(/EISDIR|EPERM/)
   expect(await namesIn()).toEqual(['results', 'results/0a', 'results/0a/folder', 'results/0a/folder/x'])
 })
 
-test('nothing outside of what is kept is ever removed', async () => {
+test('removes nothing outside of stored files', async () => {
   await write('uploads/0a/x', 'results/0a/x')
   for (const path of ['uploads/0a/x', 'results/0a/../../uploads/0a/x', '/etc/passwd', '../x', 'results', '']) {
     await expect(removeKept(dir, ['results/0a/x', path])).rejects.toMatchObject({ code: 'request.malformed' })

@@ -4,28 +4,28 @@ import { createLimit } from '../../lib/async/limit.ts'
 import { unless, unlinkIfThere } from './disk.ts'
 import { assertKeptPath } from './layout.ts'
 
-const FILES_AT_ONCE = 8
-/** `artifacts/<2 hex>` stays, and so does what is above. */
-const LASTING_DEPTH = 2
+const MAX_PARALLEL = 8
+/** `artifacts/<2 hex>` and the folders above it are kept. */
+const KEPT_DEPTH = 2
 
-/** Kept files, and the folders that are empty without them. One that is gone already is as good as removed. */
+/** Removes stored files and the folders that become empty. Missing files are ignored. */
 export async function removeKept(dir: string, paths: readonly string[]): Promise<void> {
   for (const path of paths) assertKeptPath(path)
-  const limit = createLimit(FILES_AT_ONCE)
+  const limit = createLimit(MAX_PARALLEL)
   const removed = await Promise.allSettled(
     paths.map((path) => limit(() => unlinkIfThere(join(dir, path)).catch(unless('ENOTDIR')))),
   )
   const folders = new Set(paths.flatMap(foldersOf))
-  // The deepest first: only what is empty goes.
+  // Deepest first: only empty folders are removed.
   for (const folder of [...folders].sort((a, b) => b.length - a.length)) {
     await rmdir(join(dir, folder)).catch(unless('ENOTEMPTY', 'EEXIST', 'ENOENT', 'ENOTDIR'))
   }
-  // One that cannot be removed does not keep the others.
+  // Reports a failure only after all other files were removed.
   for (const each of removed) if (each.status === 'rejected') throw each.reason
 }
 
 function foldersOf(path: string): string[] {
   const folders: string[] = []
-  for (let at = dirname(path); at.split('/').length > LASTING_DEPTH; at = dirname(at)) folders.push(at)
+  for (let at = dirname(path); at.split('/').length > KEPT_DEPTH; at = dirname(at)) folders.push(at)
   return folders
 }

@@ -5,20 +5,20 @@ import { join } from 'node:path'
 import { unless } from './disk.ts'
 
 /**
- * A run of an upload's bytes in one file that only its own process ever writes, and only at its end. Several servers may
- * thus receive the same upload at once, and nothing that was counted or checked is ever written over. Beside it lies a
- * file of counts, one a line: how long it is for certain. What goes beyond that may be half a part.
+ * Consecutive bytes of an upload in a file that only one process appends to. So several servers can receive the same upload at
+ * the same time, and counted bytes are never overwritten. A second file holds counts, one per line: the length that is certain.
+ * Bytes beyond it may be half a part.
  */
 export interface Segment {
   name: string
   start: number
-  /** End of what is safely on disk. */
+  /** End of the bytes that are synced to disk. */
   end: number
 }
 
-/** A segment of this process. */
-export interface Lane extends Segment {
-  /** Over all bytes from the first to `end`; absent when others received some of them. */
+/** A segment that this process writes. */
+export interface OwnSegment extends Segment {
+  /** Hash of all bytes of the upload up to `end`; undefined if another process received some of them. */
   hash: Hash | undefined
 }
 
@@ -36,14 +36,14 @@ export function countsOf(name: string): string {
 
 export interface Received {
   isComplete: boolean
-  /** Of the bytes from the first, without a gap. */
+  /** Length of the gapless prefix. */
   offset: number
   segments: Segment[]
   names: string[]
 }
 
-/** What is there of an upload. Undefined: there is no such upload. */
-export async function readReceived(folder: string, own: Lane | undefined): Promise<Received | undefined> {
+/** Reads the state of an upload. Undefined if the upload does not exist. */
+export async function readReceived(folder: string, own: OwnSegment | undefined): Promise<Received | undefined> {
   const names = await readdir(folder).catch(unless('ENOENT'))
   if (names === undefined) return undefined
   if (names.includes(WHOLE)) return { isComplete: true, offset: 0, segments: [], names }
@@ -61,7 +61,7 @@ export async function readReceived(folder: string, own: Lane | undefined): Promi
   return { isComplete: false, offset: chain.at(-1)?.end ?? 0, segments, names }
 }
 
-/** The fewest segments that give the bytes from the first on, each beginning before the one before it ends. */
+/** The fewest segments that cover the gapless prefix; neighbours may overlap. */
 export function chainOf(segments: readonly Segment[]): Segment[] {
   const chain: Segment[] = []
   for (let end = 0; ;) {
@@ -75,7 +75,7 @@ export function chainOf(segments: readonly Segment[]): Segment[] {
   }
 }
 
-/** The last whole line. One that a crash cut has no end, or is no number. */
+/** Reads the last complete line; a line truncated by a crash has no line break or is not a number. */
 async function readCount(path: string): Promise<number> {
   const text = (await readFile(path, 'latin1').catch(unless('ENOENT'))) ?? ''
   const lines = text.split('\n').slice(0, -1)

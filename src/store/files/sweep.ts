@@ -2,10 +2,10 @@ import { readdir, rm, rmdir, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { unless } from './disk.ts'
 
-/** Asked for at once; a question to the database costs about the same for one and for hundreds. */
-const PATHS_AT_ONCE = 500
+/** Paths per query: a query costs about the same for one path and for hundreds. */
+const MAX_BATCH = 500
 
-/** Uploads that nobody added to since, markers of old ones, and what a crash left half made. Counts the uploads. */
+/** Removes uploads without progress since `before`, old markers, and temporary files of crashes. Returns the number of uploads. */
 export async function sweepUploads(dir: string, before: number): Promise<number> {
   let swept = 0
   for await (const node of foldersIn(dir, 'uploads')) {
@@ -24,18 +24,18 @@ export async function sweepUploads(dir: string, before: number): Promise<number>
   return swept
 }
 
-/** Kept files that are old and that nobody knows: of attempts that were refused after all their bytes had come. */
+/** Removes old files without a row: those of attempts that were refused after their upload. */
 export async function sweepUnknown(
   dir: string,
   before: number,
-  isKnown: (paths: readonly string[]) => Promise<ReadonlySet<string>>,
+  findKnown: (paths: readonly string[]) => Promise<ReadonlySet<string>>,
 ): Promise<number> {
   let swept = 0
   let old: string[] = []
-  const judge = async (): Promise<void> => {
-    const known = await isKnown(old)
+  const removeBatch = async (): Promise<void> => {
+    const known = await findKnown(old)
     for (const path of old) {
-      // Looked at again: it may be wanted since, by somebody whom the answer does not know of yet.
+      // Checked again: `keep` may have touched the file since, before its row was written.
       if (known.has(path) || !(await isOlder(join(dir, path), before))) continue
       await rm(join(dir, path), { force: true })
       swept += 1
@@ -46,10 +46,10 @@ export async function sweepUnknown(
     for await (const path of filesBelow(dir, top)) {
       if (!(await isOlder(join(dir, path), before))) continue
       old.push(path)
-      if (old.length >= PATHS_AT_ONCE) await judge()
+      if (old.length >= MAX_BATCH) await removeBatch()
     }
   }
-  if (old.length > 0) await judge()
+  if (old.length > 0) await removeBatch()
   return swept
 }
 
@@ -60,7 +60,7 @@ async function removeOld(dir: string, folder: string, before: number): Promise<v
   }
 }
 
-/** A folder does not change when a file in it grows. */
+/** Checks the files too: a folder's time does not change when a file in it grows. */
 async function isUntouched(folder: string, before: number): Promise<boolean> {
   const names = (await readdir(folder).catch(unless('ENOENT'))) ?? []
   for (const path of [folder, ...names.map((name) => join(folder, name))]) {
@@ -69,7 +69,7 @@ async function isUntouched(folder: string, before: number): Promise<boolean> {
   return true
 }
 
-/** By its last change of any kind, a new name included. */
+/** By the last change of content or metadata. */
 async function isOlder(path: string, before: number): Promise<boolean> {
   const found = await stat(path).catch(unless('ENOENT'))
   return found === undefined || Math.max(found.mtimeMs, found.ctimeMs) < before

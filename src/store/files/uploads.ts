@@ -2,12 +2,12 @@ import { randomBytes } from 'node:crypto'
 import { readdir, readFile, rm, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { RolloutError } from '../../model/failure.ts'
-import type { UploadInput, UploadState } from '../files.ts'
-import { type AssertRoom, FILE_MODE, makeFolder, makeFolders, renameIfThere, unless } from './disk.ts'
+import type { UploadInput, UploadState } from './types.ts'
+import { type AssertFreeSpace, FILE_MODE, makeFolder, makeFolders, renameIfThere, unless } from './disk.ts'
 import { assertInput, keptMarker, uploadFolder, uploadIdOf } from './layout.ts'
-import { type Lane, type Received, readReceived } from './segments.ts'
+import { type OwnSegment, type Received, readReceived } from './segments.ts'
 
-/** An upload as it is written down. `path` is there once it was kept. */
+/** Stored form of an upload. `path`: final path, present after `keep`. */
 export interface UploadRecord extends UploadInput {
   uploadId: string
   path?: string
@@ -18,21 +18,21 @@ export interface UploadLimits {
   maxOpenUploads: number
 }
 
-/** Counting the uploads of a node means reading a folder, which may be a long one. */
-const COUNT_AGAIN_MS = 5000
+/** Counting the uploads of a node reads a folder, which may be large. */
+const RECOUNT_MS = 5000
 
-/** Finds out what there is of uploads, and begins new ones. */
-export class UploadBook {
+/** Reads and creates uploads. */
+export class UploadTable {
   readonly #dir: string
   readonly #limits: UploadLimits
-  readonly #assertRoom: AssertRoom
+  readonly #assertFreeSpace: AssertFreeSpace
   readonly #now: () => number
   readonly #open = new Map<string, { count: number; at: number }>()
 
-  constructor(dir: string, limits: UploadLimits, assertRoom: AssertRoom, now: () => number) {
+  constructor(dir: string, limits: UploadLimits, assertFreeSpace: AssertFreeSpace, now: () => number) {
     this.#dir = dir
     this.#limits = limits
-    this.#assertRoom = assertRoom
+    this.#assertFreeSpace = assertFreeSpace
     this.#now = now
   }
 
@@ -43,26 +43,26 @@ export class UploadBook {
     const known = await this.load(nodeId, record.uploadId)
     if (known !== undefined) return { record: known, isNew: false }
     if (bytes > this.#limits.maxUploadBytes) {
-      const message = `An upload may have ${this.#limits.maxUploadBytes} bytes; this one has ${bytes}.`
+      const message = `The upload has ${bytes} bytes; the limit is ${this.#limits.maxUploadBytes}.`
       throw new RolloutError('request.too-large', message, { param: 'body.bytes' })
     }
-    await this.#assertRoom(bytes)
-    await this.#countIn(nodeId)
+    await this.#assertFreeSpace(bytes)
+    await this.#countOpen(nodeId)
     return { record, isNew: await this.#create(record) }
   }
 
-  /** Undefined: it was never begun, or swept. */
+  /** Undefined if the upload was never begun, or was removed. */
   async load(nodeId: string, uploadId: string): Promise<UploadRecord | undefined> {
     const open = await this.#read(join(uploadFolder(nodeId, uploadId), 'meta.json'))
     if (open !== undefined) return open
     const kept = await this.#read(keptMarker(nodeId, uploadId))
     if (kept?.path === undefined) return undefined
-    // Whoever removed the file wants it no more; it may be sent again.
-    const isThere = await stat(join(this.#dir, kept.path)).catch(unless('ENOENT', 'ENOTDIR'))
-    return isThere === undefined ? undefined : kept
+    // If the file was removed, it may be uploaded again.
+    const file = await stat(join(this.#dir, kept.path)).catch(unless('ENOENT', 'ENOTDIR'))
+    return file === undefined ? undefined : kept
   }
 
-  async look(record: UploadRecord, own?: Lane): Promise<Received | undefined> {
+  async readReceived(record: UploadRecord, own?: OwnSegment): Promise<Received | undefined> {
     return readReceived(this.folderOf(record), own)
   }
 
@@ -70,34 +70,34 @@ export class UploadBook {
     return join(this.#dir, uploadFolder(nodeId, uploadId))
   }
 
-  /** Makes its folder with all that is in it appear at once. Another server that was quicker wrote the same: false. */
+  /** Creates the folder with its contents atomically. False if another server created the same upload first. */
   async #create(record: UploadRecord): Promise<boolean> {
-    const made = join(this.#dir, 'tmp', `upload-${randomBytes(12).toString('hex')}`)
-    await makeFolder(made)
+    const temporary = join(this.#dir, 'tmp', `upload-${randomBytes(12).toString('hex')}`)
+    await makeFolder(temporary)
     try {
-      await writeFile(join(made, 'meta.json'), JSON.stringify(record), { flag: 'wx', mode: FILE_MODE })
-      // The node's own folder is not there yet, or was swept because it was empty.
-      for (let tries = 3; !(await renameIfThere(made, this.folderOf(record))); tries--) {
-        if (tries === 0) throw new Error(`the folder of node ${record.nodeId} goes away as soon as it is made`)
+      await writeFile(join(temporary, 'meta.json'), JSON.stringify(record), { flag: 'wx', mode: FILE_MODE })
+      // The folder of the node does not exist yet, or was swept because it was empty.
+      for (let tries = 3; !(await renameIfThere(temporary, this.folderOf(record))); tries--) {
+        if (tries === 0) throw new Error(`the folder of node ${record.nodeId} is removed as soon as it is created`)
         await makeFolders(this.#dir, `uploads/${record.nodeId}`)
       }
       return true
     } catch (error) {
-      await rm(made, { recursive: true, force: true })
+      await rm(temporary, { recursive: true, force: true })
       unless('EEXIST', 'ENOTEMPTY')(error)
       return false
     }
   }
 
-  async #countIn(nodeId: string): Promise<void> {
+  async #countOpen(nodeId: string): Promise<void> {
     const known = this.#open.get(nodeId)
-    const isFresh = known !== undefined && this.#now() - known.at < COUNT_AGAIN_MS
+    const isFresh = known !== undefined && this.#now() - known.at < RECOUNT_MS
     const names = isFresh ? undefined : await readdir(join(this.#dir, 'uploads', nodeId)).catch(unless('ENOENT'))
     const count = isFresh ? known.count : (names?.length ?? 0)
     if (count >= this.#limits.maxOpenUploads) {
       const message =
-        `Node ${nodeId} has begun ${count} uploads that no session was completed with, which is as many as it may; ` +
-        'complete some, or wait until they are swept.'
+        `Node ${nodeId} has ${count} uploads that no completed session uses, which is the limit; ` +
+        'complete some sessions, or wait until the uploads expire.'
       throw new RolloutError('request.over-quota', message, { retryAfterSeconds: 60 })
     }
     if (this.#open.size > 10_000) this.#open.clear()
@@ -110,7 +110,7 @@ export class UploadBook {
     try {
       return JSON.parse(text) as UploadRecord
     } catch {
-      // Cut by a loss of power before anything of the upload was called stored: as if it had never begun.
+      // Truncated by a loss of power before any part was acknowledged: the upload counts as never begun.
       return undefined
     }
   }

@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { startEngine } from '../../../packages/tiny-engine/src/engine.ts'
-import type { DatabasePlace } from '../../../src/store/database.ts'
+import type { DatabaseLocation } from '../../../src/store/database.ts'
 import { bubblewrapSettings } from '../bubblewrap.ts'
 import { copyDatabase } from '../database-template.ts'
 import type { Postgres } from '../postgres.ts'
@@ -50,7 +50,7 @@ export class Cluster implements AsyncDisposable {
   readonly serverUrl: string
   readonly graderUrl: string
   readonly filesDir: string
-  readonly database: DatabasePlace
+  readonly database: DatabaseLocation
   readonly server: Program
   readonly nodes: readonly ClusterNode[]
   readonly postgres: Postgres | undefined
@@ -229,7 +229,7 @@ function nodeConfig(nodeId: string, { data, urls, tokenFile, graders }: NodePlac
 interface Parts extends Omit<ClusterOptions, 'nodes'> {
   serverUrl: string
   graderUrl: string
-  database: DatabasePlace
+  database: DatabaseLocation
   server: Program
   nodes: readonly ClusterNode[]
   whyShared: string | undefined

@@ -5,7 +5,7 @@ import { promisify } from 'node:util'
 import { zstdDecompress } from 'node:zlib'
 import { sql } from 'kysely'
 import { type Client, createClient } from '../../../src/client/client.ts'
-import { type DatabasePlace, openDatabase } from '../../../src/store/database.ts'
+import { type DatabaseLocation, openDatabase } from '../../../src/store/database.ts'
 import { auditBooks } from '../dispatch-books.ts'
 import type { FinalState, FinalTask, SeenEvent } from './history.ts'
 import { readEvents, toView } from './trainer.ts'
@@ -127,7 +127,7 @@ export async function readAllEvents({ serverUrl, token }: Reader): Promise<SeenE
 }
 
 /** The tables themselves, once no server has them open any more. */
-export async function readDatabase(place: DatabasePlace): Promise<FinalState['database']> {
+export async function readDatabase(place: DatabaseLocation): Promise<FinalState['database']> {
   await using database = await openDatabase(place)
   const { db } = database
   const results = await sql<{ session_id: string; attempt: number; digest: string }>`

@@ -1,9 +1,9 @@
 import type { SessionOutcome } from '../../../model/session-outcome.ts'
 import type { Sql } from '../../database.ts'
-import type { Acceptance, ArtifactReference, ResultReference } from '../port.ts'
 import type { Settle } from '../internal/settle-queue.ts'
+import type { Acceptance, ArtifactReference, ResultReference } from '../types.ts'
 
-/** Takes what a node brings, exactly once, and only from the attempt that holds the session. */
+/** Accepts the result of an attempt exactly once, and only from the attempt that holds the session. */
 export async function accept(
   db: Sql,
   outcome: SessionOutcome,
@@ -26,12 +26,12 @@ export async function accept(
     result,
     artifacts,
   })
-  if (settled === undefined) return whyNot(db, outcome, result)
+  if (settled === undefined) return explainRefusal(db, outcome, result)
   return { kind: 'accepted', isRefilled: settled.isRefilled, taskStatus: settled.taskStatus }
 }
 
-/** Also for an attempt that has been made again since. */
-async function whyNot(
+/** The session may have a newer attempt. */
+async function explainRefusal(
   db: Sql,
   { sessionId, attempt }: SessionOutcome,
   result: ResultReference | undefined,

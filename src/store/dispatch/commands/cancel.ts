@@ -1,36 +1,36 @@
 import { sql, type Transaction } from 'kysely'
 import { type Failure, RolloutError } from '../../../model/failure.ts'
 import type { Sql } from '../../database.ts'
-import type { Tables, TaskWord } from '../../database/tables.ts'
+import type { Tables, TaskState } from '../../database/tables.ts'
 import { closeRest, endTask } from '../internal/close-task.ts'
-import { toUpdate, writeEvents } from '../queries/events.ts'
 import { type LockedTask, lockTask } from '../internal/lock-task.ts'
+import { toUpdate, writeEvents } from '../internal/write-events.ts'
 
-const ASKED = 'Somebody asked for it to end.'
+const REQUESTED = 'A cancel request ended the session.'
 
-function cancelled(why: string): Failure {
-  return new RolloutError('session.cancelled', why).failure
+function cancelled(reason: string): Failure {
+  return new RolloutError('session.cancelled', reason).failure
 }
 
 export function cancelTask(
   db: Sql,
   taskId: string,
   now: number,
-  { registerIfMissing = false, why = ASKED }: { registerIfMissing?: boolean; why?: string } = {},
-): Promise<TaskWord | undefined> {
+  { registerIfMissing = false, reason = REQUESTED }: { registerIfMissing?: boolean; reason?: string } = {},
+): Promise<TaskState | undefined> {
   return db.transaction().execute(async (tx) => {
     if (registerIfMissing && (await putTombstone(tx, taskId, now))) return 'cancelled'
     const task = await lockTask(tx, taskId)
-    // One that was deleted is remembered as well, so that is as if it had been registered.
+    // A deleted task leaves a tombstone too, which rejects a late submission.
     if (task !== undefined && task.deleted_at !== null) return registerIfMissing ? 'cancelled' : undefined
     if (task === undefined || task.status !== 'running') return task?.status
-    await closeRest(tx, taskId, cancelled(why), now)
+    await closeRest(tx, taskId, cancelled(reason), now)
     await endTask(tx, taskId, 'cancelled', now)
     return 'cancelled'
   })
 }
 
-/** In the place where the task would be, so that only one of the two can come first. Whether it was we. */
+/** Inserts a row under the id of the task, so that a concurrent submission conflicts. Whether the row was inserted. */
 async function putTombstone(tx: Transaction<Tables>, taskId: string, now: number): Promise<boolean> {
   const { rows } = await sql`
     insert into tasks (id, body, digest, owner, status, is_tombstone, priority, harness, need, max_failures, created_at,
@@ -41,7 +41,7 @@ async function putTombstone(tx: Transaction<Tables>, taskId: string, now: number
   return rows.length > 0
 }
 
-/** Whether it was still to be done. `taskId` is absent when there is no such session. */
+/** `isCancelled`: the session was unfinished. `taskId` is absent if the session does not exist. */
 export async function cancelSession(
   db: Sql,
   sessionId: string,
@@ -52,7 +52,7 @@ export async function cancelSession(
   const taskId = session.task_id
   const isCancelled = await db.transaction().execute(async (tx) => {
     const task = await lockTask(tx, taskId)
-    if (task?.status !== 'running' || (await closeRest(tx, taskId, cancelled(ASKED), now, sessionId)) === 0)
+    if (task?.status !== 'running' || (await closeRest(tx, taskId, cancelled(REQUESTED), now, sessionId)) === 0)
       return false
     const ended = task.ended + 1
     if (ended < task.need) {
@@ -65,32 +65,8 @@ export async function cancelSession(
   return { isCancelled, taskId }
 }
 
-/** Nothing of it was done, and not because it could not be. */
-function toEnd({ valid, failed }: LockedTask): TaskWord {
+/** `cancelled` only if no session completed or failed. */
+function toEnd({ valid, failed }: LockedTask): TaskState {
   if (valid > 0) return 'completed'
   return failed > 0 ? 'failed' : 'cancelled'
-}
-
-export async function getPolicy(db: Sql): Promise<number> {
-  const { version } = await db.selectFrom('policy').select('version').executeTakeFirstOrThrow()
-  return version
-}
-
-/** Versions only go up; one that comes late changes nothing. The one that holds. */
-export async function advancePolicy(db: Sql, version: number): Promise<number> {
-  await db.updateTable('policy').set({ version }).where('version', '<', version).execute()
-  return getPolicy(db)
-}
-
-/** Each in a transaction of its own; what a crash leaves undone is found at the next call. Which they were. */
-export async function cancelStale(db: Sql, now: number): Promise<string[]> {
-  const { rows } = await sql<{ id: string; policy_version: number; version: number }>`
-    select tasks.id, policy_version, version from tasks, policy
-    where status = 'running' and policy_version is not null and policy_version + staleness_limit < version
-  `.execute(db)
-  for (const { id, policy_version, version } of rows) {
-    const why = `It was made for version ${policy_version} of the policy, which is too old now that it is ${version}.`
-    await cancelTask(db, id, now, { why })
-  }
-  return rows.map(({ id }) => id)
 }

@@ -1,15 +1,15 @@
 import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { ClearedRows } from '../port.ts'
+import type { ClearedRows } from '../types.ts'
 
-/** So that no transaction is long: on the embedded database everybody else waits for it. */
-const SESSIONS_AT_ONCE = 50
-const ARTIFACTS_AT_ONCE = 1000
+/** Keeps transactions short: on the embedded database all other statements wait. */
+const MAX_SESSIONS = 50
+const MAX_ARTIFACTS = 1000
 
 /**
- * Some rows of a deleted task. All of its sessions are over, so nobody changes anything of them any more; the lock on the
- * task keeps other servers away, who go on with another.
+ * Deletes some rows of a deleted task. All of its sessions have ended, so no other statement changes them; other servers
+ * skip the locked task and clear another.
  */
 export function clearDeleted(db: Sql, taskId?: string): Promise<ClearedRows | undefined> {
   return db.transaction().execute(async (tx) => {
@@ -28,19 +28,19 @@ async function clearSome(tx: Transaction<Tables>, taskId: string): Promise<strin
     .select('id')
     .where('task_id', '=', taskId)
     .orderBy('sample')
-    .limit(SESSIONS_AT_ONCE)
+    .limit(MAX_SESSIONS)
     .execute()
   const ids = JSON.stringify(sessions.map(({ id }) => id))
   const artifacts = await sql<{ path: string }>`
     delete from artifacts where ctid = any(array(
       select ctid from artifacts where session_id = any(array(select json_array_elements_text(${ids}::json)))
-      limit ${ARTIFACTS_AT_ONCE}::int
+      limit ${MAX_ARTIFACTS}::int
     )) returning stored_path as path
   `.execute(tx)
   const paths = artifacts.rows.map(({ path }) => path)
-  // There may be more of them, which still name their sessions.
-  if (paths.length === ARTIFACTS_AT_ONCE) return paths
-  const isRest = sessions.length < SESSIONS_AT_ONCE
+  // Remaining artifacts still refer to their sessions.
+  if (paths.length === MAX_ARTIFACTS) return paths
+  const isLast = sessions.length < MAX_SESSIONS
   const results = await sql<{ path: string }>`
     with r as (
       delete from results where session_id = any(array(select json_array_elements_text(${ids}::json))) returning path
@@ -49,7 +49,7 @@ async function clearSome(tx: Transaction<Tables>, taskId: string): Promise<strin
     ), s as (
       delete from sessions where id = any(array(select json_array_elements_text(${ids}::json)))
     ), t as (
-      update tasks set need = case when ${isRest}::boolean then 0 else need - ${sessions.length}::int end
+      update tasks set need = case when ${isLast}::boolean then 0 else need - ${sessions.length}::int end
       where id = ${taskId}
     )
     select path from r where path <> ''

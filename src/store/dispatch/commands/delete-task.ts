@@ -1,24 +1,24 @@
 import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { DeleteOutcome } from '../port.ts'
 import { lockTask } from '../internal/lock-task.ts'
+import type { DeleteOutcome } from '../types.ts'
 
 export function deleteTask(db: Sql, taskId: string, now: number): Promise<DeleteOutcome> {
   return db.transaction().execute(async (tx): Promise<DeleteOutcome> => {
     const task = await lockTask(tx, taskId)
     if (task === undefined || task.is_tombstone) return { kind: 'unknown-task' }
     if (task.status === 'running') return { kind: 'running' }
-    const [buried] = await bury(tx, [taskId], now)
-    return { kind: 'deleted', sessions: buried!.need, bytes: buried!.bytes }
+    const [deleted] = await markDeleted(tx, [taskId], now)
+    return { kind: 'deleted', sessions: deleted!.need, bytes: deleted!.bytes }
   })
 }
 
 /**
- * From here on nobody sees these tasks. That is all that has to happen at once: their sessions may be many, and are cleared
- * away after that, a few at a time, by whoever comes to it. The caller holds the locks on the tasks, which are over.
+ * Hides the tasks from all queries. `clearDeleted` deletes their sessions later, a few at a time. The caller holds the locks
+ * on the tasks, which have ended.
  */
-export async function bury(
+export async function markDeleted(
   tx: Transaction<Tables>,
   taskIds: readonly string[],
   now: number,

@@ -4,20 +4,20 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { IdSource } from '../../../model/ids.ts'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { EnqueueOutcome, Submission } from '../port.ts'
-import { type Archived, archiveOver } from './archive-task.ts'
-import { type NewEvent, writeEvents } from '../queries/events.ts'
-import { hasQueueRoom, lockQueueLimit } from '../queries/quotas.ts'
+import { type Archived, archiveFinished } from '../internal/archive-task.ts'
+import { fitsQueueLimit, lockQueueLimit } from '../internal/queue-limit.ts'
 import { WORK_CHANNEL } from '../internal/work-channel.ts'
+import { type NewEvent, writeEvents } from '../internal/write-events.ts'
+import type { EnqueueOutcome, Submission } from '../types.ts'
 
 interface EnqueueDeps {
   now: number
   ids: IdSource
   owner: string
   samplesPerRound: number
-  /** The idempotency key of the submit; absent: it has none. */
+  /** Idempotency key of the submit. */
   key?: string | undefined
-  /** A task that is over makes room for a new run. */
+  /** Archives a finished task with the same id. */
   isRerun: boolean
 }
 
@@ -30,10 +30,10 @@ interface Prepared {
 }
 
 /**
- * Fairness between the tasks of an owner is decided here, once: samples of a task are spread over rounds, a few to each,
- * beginning with the round after the one that is being served now. Who takes the lowest round first then serves every task
- * in turn, by an index and without looking at what is running. A newcomer waits for a round at most, and cannot make the
- * round that is being served any longer. What is given out again is in round zero, which newcomers do not count from.
+ * Decides fairness between the tasks of an owner at insertion: samples of a task are spread over rounds, a few per round,
+ * starting after the round that is being leased now. Leasing the lowest round first then serves every task in turn, by an
+ * index and without reading what runs. A new task waits for one round at most, and cannot make the current round longer.
+ * Requeued sessions are in round zero, which does not count as the current round.
  */
 export async function enqueue(
   db: Sql,
@@ -50,10 +50,10 @@ export async function enqueue(
       const limit = await lockQueueLimit(tx, deps.owner)
       const fresh = await withoutStale(tx, prepared)
       const ids = [...fresh].map(({ submission }) => submission.task.task_id)
-      const archived = deps.isRerun ? await archiveOver(tx, ids, deps.key) : new Map<string, Archived>()
+      const archived = deps.isRerun ? await archiveFinished(tx, ids, deps.key) : new Map<string, Archived>()
       const created = await insertTasks(tx, fresh, archived, deps)
       const sessions = [...created].reduce((sum, { submission: { task } }) => sum + task.num_samples, 0)
-      if (!(await hasQueueRoom(tx, deps.owner, limit, sessions))) throw overQuota
+      if (!(await fitsQueueLimit(tx, deps.owner, limit, sessions))) throw overQuota
       await insertSessions(tx, created, deps)
       await writeEvents(tx, [...created].map(toEvent), deps.now)
       if (created.size > 0) await sql`select pg_notify(${WORK_CHANNEL}, '')`.execute(tx)
@@ -73,22 +73,22 @@ export async function enqueue(
   }
 }
 
-/** Thrown to undo the transaction; never leaves this file. */
+/** Thrown to roll back the transaction; caught in this file. */
 class OverQuota extends Error {}
 
-/** PostgreSQL's text has no NUL and no half of a surrogate pair. Everything else that is free text is stored as JSON. */
+/** PostgreSQL's `text` cannot hold NUL or lone surrogates. All other free text is stored as JSON. */
 function assertStorable({ task, requires = [], affinity = [] }: Submission, owner: string): void {
   const texts = [task.task_id, task.callback_url ?? '', task.agent.harness ?? '', task.agent.model_name ?? '', owner]
   for (const text of [...texts, task.agent.import_path ?? '', ...requires, ...affinity]) {
     if (text.isWellFormed() && !text.includes('\0')) continue
     throw new RolloutError(
       'request.malformed',
-      `${JSON.stringify(text)} holds a NUL or half a character; leave it out.`,
+      `${JSON.stringify(text)} holds a NUL character or a lone surrogate; remove it.`,
     )
   }
 }
 
-/** The version cannot move on while we insert what is still fresh enough for it. */
+/** Locks the policy version, so that it cannot advance before the inserts commit. */
 async function withoutStale(db: Sql, prepared: readonly Prepared[]): Promise<Set<Prepared>> {
   if (prepared.every(({ submission }) => submission.stalenessLimit === undefined)) return new Set(prepared)
   const { rows } = await sql<{ version: number }>`select version from policy for share`.execute(db)
@@ -100,7 +100,7 @@ async function withoutStale(db: Sql, prepared: readonly Prepared[]): Promise<Set
   )
 }
 
-/** In the order of their ids: two batches that name the same tasks then wait for each other, and never both. */
+/** Inserts in order of id, so that two batches with the same tasks cannot deadlock. */
 async function insertTasks(
   db: Sql,
   fresh: ReadonlySet<Prepared>,
@@ -136,7 +136,7 @@ async function insertTasks(
     returning id
   `.execute(db)
   const ids = new Set(inserted.rows.map(({ id }) => id))
-  // The first of several with the same id is the one that was inserted.
+  // Of several entries with the same id the first was inserted.
   return new Set(entries.filter(({ submission }) => ids.delete(submission.task.task_id)))
 }
 
@@ -195,7 +195,7 @@ function toEvent({ submission: { task } }: Prepared): NewEvent {
   return { type: 'task.created', data: { task_id: task.task_id, status: 'running', num_samples: task.num_samples } }
 }
 
-/** The same for the same values, in whatever order their keys were written. */
+/** Does not depend on the order of keys. */
 function digestOf(value: unknown): string {
   return createHash('sha256').update(JSON.stringify(value, sortKeys)).digest('hex')
 }

@@ -1,30 +1,31 @@
 import type { Sql } from '../../database.ts'
-import type { JoinAnswer, Joining } from '../port.ts'
-import { loseNode } from './lose.ts'
-import { findBoot, putNodeOver, removeIdleNode } from '../queries/nodes.ts'
+import type { Settle } from '../internal/settle-queue.ts'
+import { findBoot } from '../queries/nodes.ts'
+import type { JoinRequest, JoinResponse } from '../types.ts'
+import { loseNode } from './lose-node.ts'
+import { removeIdleNode, replaceNode } from './nodes.ts'
 import { releaseRest, type Released } from './release.ts'
 import { renew } from './renew.ts'
-import type { Settle } from '../internal/settle-queue.ts'
 
 /**
- * What the process before had is lost before the new one is written down: should we be killed in between, the node joins
- * again and finds it so. From then on the old one is refused, should it still be there.
+ * Ends the attempts of the previous process before it writes the new boot id: after a crash in between, the node joins again
+ * with the same outcome. Once the new boot id is written, requests of the previous process are rejected.
  */
-export async function joinNode(db: Sql, settle: Settle, joining: Joining, now: number): Promise<JoinAnswer> {
-  const { registration, labels, bootId, replaces, holding } = joining
+export async function joinNode(db: Sql, settle: Settle, request: JoinRequest, now: number): Promise<JoinResponse> {
+  const { registration, labels, bootId, replaces, holding } = request
   const nodeId = registration.node_id
   const before = await findBoot(db, nodeId)
   const isSame = before === bootId
   if (typeof before === 'string' && !isSame && before !== replaces) return { kind: 'taken', bootId: before }
   const lost = isSame ? 0 : await loseNode(db, settle, nodeId, holding)
-  const isPut = await putNodeOver(db, { registration, labels, bootId }, { before, now })
-  // Somebody was faster.
-  if (!isPut) return joinNode(db, settle, joining, now)
+  const isPut = await replaceNode(db, { registration, labels, bootId }, { before, now })
+  // Another process joined in the meantime.
+  if (!isPut) return joinNode(db, settle, request, now)
   const { outcomes } = await renew(db, nodeId, holding, { bootId }, now)
   return { kind: 'joined', outcomes, lost }
 }
 
-/** Undefined when another process has taken its place. A node that is gone already has left. */
+/** Undefined if another process has replaced this one. A node that does not exist has already left. */
 export async function leaveNode(
   db: Sql,
   nodeId: string,

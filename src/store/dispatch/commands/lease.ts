@@ -1,107 +1,108 @@
 import { type RawBuilder, sql } from 'kysely'
+import { withSampleSeed } from '../../../model/sample-seed.ts'
 import type { SessionOrder } from '../../../model/session-order.ts'
 import type { TaskRequest } from '../../../model/task.ts'
 import type { Sql } from '../../database.ts'
-import type { LeaseRoom, NodeStanding } from '../port.ts'
-import { withSampleSeed } from '../../../model/sample-seed.ts'
-import { pickFirst, pickWarm } from '../internal/pick.ts'
-import { createRunning, type Running } from '../internal/running.ts'
+import { toMembership } from '../internal/membership.ts'
+import { pickByAffinity, pickFirst } from '../internal/pick.ts'
+import { createRunningCounts, type RunningCounts } from '../internal/running-counts.ts'
+import type { LeaseRequest, NodeMembership } from '../types.ts'
 
 export interface Leased {
   orders: SessionOrder[]
-  node: NodeStanding
+  node: NodeMembership
 }
 
-/** Others may take what we had chosen in the moment between; then we choose again, but not for ever. */
-const MOST_TRIES = 4
+/** Another server may lease the chosen sessions first; then the choice is repeated, up to this often. */
+const MAX_TRIES = 4
 
-/** Kept by the caller between calls. */
-export interface LeaseMemory {
-  /** Whether somebody has a limit on what runs. It need not be right: it only saves the way that is then not gone. */
+/** State of one server between calls. */
+export interface LeaseState {
+  /** Some owner has a limit on running sessions. May be outdated: then one statement runs in vain. */
   isLimited: boolean
   waiting: Waiting[]
   isBusy: boolean
-  running: Running
-  /** Unix milliseconds. Read for each statement: a lease may have waited for those before it. */
+  running: RunningCounts
+  /** Unix milliseconds. Read for each statement: a lease may have waited in the queue. */
   now: () => number
 }
 
 interface Waiting {
   nodeId: string
-  room: LeaseRoom
+  request: LeaseRequest
   resolve(round: Round): void
   reject(error: unknown): void
 }
 
-export function createLeaseMemory(monotonic: () => number, now: () => number): LeaseMemory {
-  return { isLimited: false, waiting: [], isBusy: false, running: createRunning(monotonic), now }
+export function createLeaseState(monotonic: () => number, now: () => number): LeaseState {
+  return { isLimited: false, waiting: [], isBusy: false, running: createRunningCounts(monotonic), now }
 }
 
-/** Takes the first that wait in the lanes this node can serve. */
-export async function lease(db: Sql, nodeId: string, room: LeaseRoom, memory: LeaseMemory): Promise<Leased> {
+/** Leases the first queued sessions of the lanes that this node can serve. */
+export async function lease(db: Sql, nodeId: string, request: LeaseRequest, state: LeaseState): Promise<Leased> {
   const orders: SessionOrder[] = []
-  let wanted = room.freeSlots
+  let freeSlots = request.freeSlots
   for (let tries = 0; ; tries += 1) {
-    const round = await leaseOnce(db, nodeId, { ...room, freeSlots: wanted }, memory)
+    const round = await leaseOnce(db, nodeId, { ...request, freeSlots }, state)
     orders.push(...round.orders)
-    wanted -= round.orders.length
-    const isMore = round.orders.length < round.chosen && wanted > 0
-    if (!isMore || tries >= MOST_TRIES) return { orders, node: round.node }
+    freeSlots -= round.orders.length
+    const isMore = round.orders.length < round.chosen && freeSlots > 0
+    if (!isMore || tries >= MAX_TRIES) return { orders, node: round.node }
   }
 }
 
 interface Round extends Leased {
-  /** How many there seemed to be for us. */
+  /** Sessions that were chosen before locking. */
   chosen: number
-  /** Of the orders. */
+  /** Lanes of the orders. */
   laneIds: number[]
 }
 
-async function leaseOnce(db: Sql, nodeId: string, room: LeaseRoom, memory: LeaseMemory): Promise<Round> {
-  if (!memory.isLimited) {
-    const counts = await memory.running.read(db)
-    const { isLimited, ...round } = await takeFrom(db, nodeId, room, { counts }, memory.now())
-    memory.isLimited = isLimited
-    memory.running.add(round.laneIds)
+async function leaseOnce(db: Sql, nodeId: string, request: LeaseRequest, state: LeaseState): Promise<Round> {
+  if (!state.isLimited) {
+    const counts = await state.running.read(db)
+    const { isLimited, ...round } = await leaseFrom(db, nodeId, request, { counts }, state.now())
+    state.isLimited = isLimited
+    state.running.add(round.laneIds)
     if (!isLimited) return round
   }
   return new Promise((resolve, reject) => {
-    memory.waiting.push({ nodeId, room, resolve, reject })
-    if (!memory.isBusy) void drain(db, memory)
+    state.waiting.push({ nodeId, request, resolve, reject })
+    if (!state.isBusy) void drain(db, state)
   })
 }
 
-/** More would make the first of them wait for the last. */
-const MOST_AT_ONCE = 16
+/** Limits how long the first request of a batch waits for the last. */
+const MAX_BATCH = 16
 
 /**
- * Where limits must be minded, leases of this process come one after the other, and those that came while a transaction
- * was under way share the next one: they would only wait for each other, each with a connection in its hands.
+ * With limits on running sessions, lease requests of this process run one after the other, and those that arrive while a
+ * transaction runs share the next one: in parallel they would wait for each other's locks, each holding a connection.
  */
-async function drain(db: Sql, memory: LeaseMemory): Promise<void> {
-  memory.isBusy = true
-  while (memory.waiting.length > 0) {
-    const batch = memory.waiting.splice(0, MOST_AT_ONCE)
+async function drain(db: Sql, state: LeaseState): Promise<void> {
+  state.isBusy = true
+  while (state.waiting.length > 0) {
+    const batch = state.waiting.splice(0, MAX_BATCH)
     try {
       const rounds = await db.transaction().execute(async (tx) => {
         const limited = JSON.stringify(await lockLimited(tx))
-        const now = memory.now()
-        const taken: (Round & { isLimited: boolean })[] = []
-        for (const { nodeId, room } of batch) taken.push(await takeFrom(tx, nodeId, room, { limited }, now))
-        return taken
+        const now = state.now()
+        const leased: (Round & { isLimited: boolean })[] = []
+        for (const { nodeId, request } of batch) leased.push(await leaseFrom(tx, nodeId, request, { limited }, now))
+        return leased
       })
-      memory.isLimited = rounds.at(-1)!.isLimited
+      state.isLimited = rounds.at(-1)!.isLimited
       for (const [i, each] of batch.entries()) each.resolve(rounds[i]!)
     } catch (error) {
       for (const each of batch) each.reject(error)
     }
   }
-  memory.isBusy = false
+  state.isBusy = false
 }
 
 /**
- * Of all owners with a limit on what runs and something to run. Whoever leases locks these first, holding nothing, and
- * counts only then, in a statement of its own: so the limit is never passed, however many ask at once.
+ * Locks the quotas of all owners with a limit on running sessions and a queued session. These are the first locks of the
+ * transaction, and the count follows in a separate statement: so concurrent requests never exceed the limit.
  */
 async function lockLimited(db: Sql): Promise<{ owner: string }[]> {
   const { rows } = await sql<{ owner: string }>`
@@ -114,25 +115,25 @@ async function lockLimited(db: Sql): Promise<{ owner: string }[]> {
 }
 
 /**
- * One statement, which never waits for anybody: rows that others are at are passed over.
+ * One statement that skips locked rows and so never waits.
  *
- * First it looks, without locking, at the heads of all lanes this node can serve, and shares the free slots out among
- * them: within a priority to the owner with least under way, and of its lanes to the one with least under way. Then it
- * takes that many from each lane. Without `limited`, the owners whose limits are locked, it takes nothing when anybody
- * has one.
+ * It reads the heads of all lanes that this node can serve without locking, and divides the free slots among them: within a
+ * priority to the owner with the fewest running sessions, and within the owner to the lane with the fewest. Then it leases
+ * that many sessions from each lane. Without `limited` (the owners whose limits are locked) it leases nothing if any owner
+ * has a limit.
  */
-async function takeFrom(
+async function leaseFrom(
   db: Sql,
   nodeId: string,
-  { freeSlots, labels, affinity = [], bootId }: LeaseRoom,
+  { freeSlots, labels, affinity = [], bootId }: LeaseRequest,
   { limited, counts }: { limited?: string; counts?: string },
   now: number,
 ): Promise<Round & { isLimited: boolean }> {
   const isOpen: RawBuilder<boolean> = limited === undefined ? sql`not (select is_limited from facts)` : sql`true`
-  const room: RawBuilder<boolean> =
+  const fitsLimit: RawBuilder<boolean> =
     limited === undefined
       ? sql`true`
-      : // An owner that we did not lock had nothing to run a moment ago; its turn is the next time.
+      : // An owner that is not locked had nothing queued before; the next lease serves it.
         sql`not exists (
           select 1 from quotas left join json_to_recordset(${limited}::json) as l(owner text) on l.owner = quotas.owner
           where quotas.owner = ranked.owner and max_running is not null
@@ -175,11 +176,11 @@ async function takeFrom(
             from heads
           ) loaded
         ) ranked
-        where ${room}
+        where ${fitsLimit}
         order by priority desc, owner_running + owner_turn, seq limit ${freeSlots}::int
       ) chosen group by lane_id
     ), picked as (
-      ${affinity.length === 0 ? pickFirst : pickWarm(nodeId, affinity)}
+      ${affinity.length === 0 ? pickFirst : pickByAffinity(nodeId, affinity)}
     ), taken as (
       update sessions set state = 'leased', node_id = ${nodeId}, leased_at = ${now}::float8, beat = beat + 1,
         is_known_there = false
@@ -202,7 +203,7 @@ async function takeFrom(
 
 interface LeaseRow {
   is_limited: boolean
-  /** These two are null when there is no such node. */
+  /** Null if the node does not exist, like `is_replaced`. */
   draining: boolean | null
   is_replaced: boolean | null
   chosen: number | null
@@ -220,12 +221,5 @@ function toRound(rows: readonly LeaseRow[]): Round & { isLimited: boolean } {
     return [{ schemaVersion: 1, sessionId: id, attempt, task: withSampleSeed(JSON.parse(body) as TaskRequest, sample) }]
   })
   const laneIds = rows.flatMap(({ id, lane_id }) => (id === null ? [] : [lane_id]))
-  return { orders, laneIds, isLimited, chosen: chosen ?? 0, node: toStanding(draining, is_replaced) }
-}
-
-/** Both are null when there is no such node. */
-export function toStanding(isDraining: boolean | null, isReplaced: boolean | null): NodeStanding {
-  if (isDraining === null) return 'unknown'
-  if (isReplaced) return 'replaced'
-  return isDraining ? 'draining' : 'member'
+  return { orders, laneIds, isLimited, chosen: chosen ?? 0, node: toMembership(draining, is_replaced) }
 }

@@ -1,14 +1,14 @@
 import { type RawBuilder, sql } from 'kysely'
 import type { Sql } from '../../database.ts'
-import type { PruneLimits } from '../port.ts'
+import type { PruneLimits } from '../types.ts'
 
-/** So that no transaction is long: a long one holds up whoever reads events. */
-const MOST_AT_ONCE = 5000
+/** Keeps transactions short: readers of events wait for the oldest running transaction. */
+const MAX_BATCH = 5000
 
 /**
- * Old rows that nothing is decided by. The age of a row is by the clock on the wall, so one that jumps makes readers lose
- * old events, or a submission that is a day late be taken; nothing else. Rows that somebody has in hand are passed over:
- * who deletes many must not wait for who deletes some of the same.
+ * Deletes old rows that no decision depends on. Ages are wall-clock times: a clock that jumps can only remove events too
+ * early or let a very late submission create its task again. Locked rows are skipped, so that two servers that prune at the
+ * same time do not wait for each other. Returns the number of deleted rows.
  */
 export async function prune(db: Sql, limits: PruneLimits, now: number): Promise<number> {
   const { eventsOlderThanMs, tombstonesOlderThanMs, deletedOlderThanMs, deliveredCallbacksOlderThanMs } = limits
@@ -19,16 +19,16 @@ export async function prune(db: Sql, limits: PruneLimits, now: number): Promise<
     pruned += await pruneTasks(db, sql`deleted_at is null and created_at < ${before}::float8`)
   }
   if (deletedOlderThanMs !== undefined) {
-    // Not before all of its sessions are gone: they name it.
+    // `need = 0`: all of its sessions are deleted; they refer to the task.
     pruned += await pruneTasks(db, sql`need = 0 and deleted_at < ${now - deletedOlderThanMs}::float8`)
   }
   if (deliveredCallbacksOlderThanMs !== undefined) {
-    pruned += await untilFewer(async () => {
+    pruned += await inBatches(async () => {
       const { rows } = await sql`
         delete from callbacks where id = any(array(
           select id from callbacks
           where state = 'delivered' and next_at < ${now - deliveredCallbacksOlderThanMs}::float8
-          limit ${MOST_AT_ONCE}::int for update skip locked
+          limit ${MAX_BATCH}::int for update skip locked
         )) returning id
       `.execute(db)
       return rows.length
@@ -38,22 +38,22 @@ export async function prune(db: Sql, limits: PruneLimits, now: number): Promise<
 }
 
 function pruneTasks(db: Sql, which: RawBuilder<unknown>): Promise<number> {
-  return untilFewer(async () => {
+  return inBatches(async () => {
     const { rows } = await sql`
       delete from tasks where id = any(array(
-        select id from tasks where is_tombstone and ${which} limit ${MOST_AT_ONCE}::int for update skip locked
+        select id from tasks where is_tombstone and ${which} limit ${MAX_BATCH}::int for update skip locked
       )) returning id
     `.execute(db)
     return rows.length
   })
 }
 
-/** From the oldest on, as far as they are too old: there is no index by time, and none is needed. */
+/** Starts at the oldest events and stops at the first that is recent enough, so no index by time is needed. */
 function pruneEvents(db: Sql, before: number): Promise<number> {
-  return untilFewer(async () => {
+  return inBatches(async () => {
     const { rows } = await sql`
       delete from events where (txid, id) in (
-        select txid, id from (select txid, id, ts from events order by txid, id limit ${MOST_AT_ONCE}::int) oldest
+        select txid, id from (select txid, id, ts from events order by txid, id limit ${MAX_BATCH}::int) oldest
         where ts < ${before}::float8
       ) returning id
     `.execute(db)
@@ -61,11 +61,11 @@ function pruneEvents(db: Sql, before: number): Promise<number> {
   })
 }
 
-/** Again and again, until there was no full batch any more. How many in all. */
-async function untilFewer(pruneSome: () => Promise<number>): Promise<number> {
+/** Repeats until a batch is not full. Returns the total. */
+async function inBatches(pruneSome: () => Promise<number>): Promise<number> {
   for (let pruned = 0; ;) {
     const some = await pruneSome()
     pruned += some
-    if (some < MOST_AT_ONCE) return pruned
+    if (some < MAX_BATCH) return pruned
   }
 }

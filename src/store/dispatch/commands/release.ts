@@ -1,13 +1,13 @@
 import { type RawBuilder, sql } from 'kysely'
 import type { Sql } from '../../database.ts'
-import type { Lease } from '../port.ts'
 import { WORK_CHANNEL } from '../internal/work-channel.ts'
+import type { Lease } from '../types.ts'
 
 export interface Released extends Lease {
   taskId: string
 }
 
-/** Those that a node names and that are its own to give. */
+/** Releases the listed attempts that the node holds. */
 export function release(
   db: Sql,
   nodeId: string,
@@ -16,13 +16,13 @@ export function release(
 ): Promise<Released[]> {
   if (leases.length === 0) return Promise.resolve([])
   const named = JSON.stringify(leases.map(({ sessionId, attempt }) => ({ id: sessionId, attempt })))
-  return giveBack(db, nodeId, bootId, now, {
+  return requeue(db, nodeId, bootId, now, {
     from: sql`json_to_recordset(${named}::json) as a(id text, attempt int) join sessions s on s.id = a.id`,
     where: sql`s.id = any(array(select json_array_elements(${named}::json)->>'id')) and s.attempt = a.attempt`,
   })
 }
 
-/** All that it has; with `holding`, only what it never renewed and does not name: see `LeaseRoom`. */
+/** Releases all attempts of the node; with `holding`, only those that it never renewed and does not list: see `LeaseRequest`. */
 export async function releaseRest(
   db: Sql,
   nodeId: string,
@@ -30,9 +30,9 @@ export async function releaseRest(
   now: number,
 ): Promise<Released[]> {
   const named = JSON.stringify((holding ?? []).map(({ sessionId, attempt }) => `${sessionId}/${attempt}`))
-  // Asked at every lease, and there is next to never any: to look is much cheaper.
+  // Runs at every lease and almost never finds any: reading is much cheaper than the update.
   if (holding !== undefined && !(await hasUnknown(db, nodeId, named))) return []
-  return giveBack(db, nodeId, bootId, now, {
+  return requeue(db, nodeId, bootId, now, {
     from: sql`sessions s`,
     where:
       holding === undefined
@@ -50,11 +50,8 @@ async function hasUnknown(db: Sql, nodeId: string, named: string): Promise<boole
   return rows.length > 0
 }
 
-/**
- * Back into the queue, before all others, for whoever comes next: the attempt that gives it up can no longer end it. One
- * statement, which never waits.
- */
-async function giveBack(
+/** Requeues sessions before all others with a new attempt number; the released attempt cannot end the session. Skips locked rows. */
+async function requeue(
   db: Sql,
   nodeId: string,
   bootId: string | undefined,

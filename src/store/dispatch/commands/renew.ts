@@ -1,8 +1,8 @@
 import { sql } from 'kysely'
 import type { NodeStageMetrics } from '../../../model/node.ts'
 import type { Sql } from '../../database.ts'
-import type { RenewAnswer, Renewal, RenewalOutcome } from '../port.ts'
-import { toStanding } from './lease.ts'
+import { toMembership } from '../internal/membership.ts'
+import type { Renewal, RenewalOutcome, RenewResponse } from '../types.ts'
 
 interface RenewRow {
   draining: boolean | null
@@ -13,18 +13,18 @@ interface RenewRow {
   changed_task: string | null
 }
 
-export interface Renewed extends RenewAnswer {
-  /** Tasks with a session that does something else now. */
+export interface Renewed extends RenewResponse {
+  /** Tasks with a session whose status changed. */
   changed: string[]
 }
 
 /**
- * One statement for all that a node holds, and for the node itself. It never waits for a session: a row that somebody
- * else is just changing is taken as held, and the next renewal tells what became of it. A node that nobody knows may renew,
- * but hears that it should join; a process whose place another one has taken may not.
+ * Renews all leases of a node, and the node itself, in one statement that skips locked rows: a locked session is reported as
+ * held, and the next renewal reports its new state. An unknown node may renew, and is told to join; a replaced process may
+ * not renew.
  *
- * `id = any(array(…))` finds rows by the index whatever the planner thinks of the size of a list: joined to it alone, it
- * may read all the sessions there ever were.
+ * `id = any(array(…))` makes the planner use the index whatever size it assumes for the list; a join alone may scan all
+ * sessions.
  */
 export async function renew(
   db: Sql,
@@ -83,5 +83,5 @@ export async function renew(
     return { sessionId, attempt, kind: kinds.get(`${sessionId}/${attempt}`) ?? 'lost' }
   })
   const changed = rows.flatMap(({ changed_task }) => (changed_task === null ? [] : [changed_task]))
-  return { outcomes, node: toStanding(draining, is_replaced), changed }
+  return { outcomes, node: toMembership(draining, is_replaced), changed }
 }

@@ -1,43 +1,40 @@
 import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { RetentionPolicy } from '../port.ts'
-import { bury } from './delete-task.ts'
+import type { RetentionPolicy } from '../types.ts'
+import { markDeleted } from './delete-task.ts'
 
-/** So that no transaction is long, and none keeps many tasks from those who would make them again. */
-const MOST_AT_ONCE = 20
+/** Keeps transactions short: a retry of one of the tasks waits. */
+const MAX_BATCH = 20
 
-/** Of all locks that programs take in this database by a number they agreed on, ours. */
+/** Key of our advisory lock in this database. */
 const SIZE_LOCK = 7_652_701_107
 
 /**
- * Some of the tasks that are to be kept no longer. Several servers may do it at once: each passes over what another has
- * in hand, and of several that find too many bytes one at a time says what goes, so that they do not all make room.
+ * Deletes some tasks that exceed the retention policy. Several servers may call this at the same time: each skips tasks that
+ * another has locked, and only one at a time deletes because of `maxBytes`, so that they do not all free the same excess.
  */
 export function retire(db: Sql, policy: RetentionPolicy, now: number): Promise<string[]> {
   const { olderThanMs, maxBytes, keepAtLeastMs } = policy
   return db.transaction().execute(async (tx) => {
     const clock = await earlierClock(tx, now)
-    const old = olderThanMs === undefined ? [] : await takeEnded(tx, clock - olderThanMs)
+    const old = olderThanMs === undefined ? [] : await lockEnded(tx, clock - olderThanMs)
     const ids = old.map(({ id }) => id)
     if (ids.length === 0 && maxBytes !== undefined) {
       let excess = await countExcess(tx, maxBytes)
-      const ended = excess > 0 ? await takeEnded(tx, clock - keepAtLeastMs) : []
+      const ended = excess > 0 ? await lockEnded(tx, clock - keepAtLeastMs) : []
       for (const { id, bytes } of ended) {
         if (excess <= 0) break
         ids.push(id)
         excess -= bytes
       }
     }
-    if (ids.length > 0) await bury(tx, ids, now)
+    if (ids.length > 0) await markDeleted(tx, ids, now)
     return ids
   })
 }
 
-/**
- * What goes is gone for good, so one machine whose clock is a month ahead must not decide it: where the database has
- * another clock, both have to say so.
- */
+/** A deletion is final, so a server whose clock is a month ahead must not decide it alone: the database's clock must agree. */
 async function earlierClock(tx: Transaction<Tables>, now: number): Promise<number> {
   const { rows } = await sql<{ now: number }>`
     select least(${now}::float8, extract(epoch from clock_timestamp())::float8 * 1000) as now
@@ -45,18 +42,18 @@ async function earlierClock(tx: Transaction<Tables>, now: number): Promise<numbe
   return rows[0]!.now
 }
 
-/** Locked for us, oldest first, but those that a trainer is still to hear of. */
-async function takeEnded(tx: Transaction<Tables>, before: number): Promise<{ id: string; bytes: number }[]> {
+/** Locks tasks that ended before a time, oldest first, without those that have a pending callback. */
+async function lockEnded(tx: Transaction<Tables>, before: number): Promise<{ id: string; bytes: number }[]> {
   const { rows } = await sql<{ id: string; bytes: number }>`
     select id, bytes from tasks
     where ended_at < ${before}::float8
       and not exists (select 1 from callbacks where task_id = tasks.id and state = 'waiting')
-    order by ended_at limit ${MOST_AT_ONCE}::int for no key update skip locked
+    order by ended_at limit ${MAX_BATCH}::int for no key update skip locked
   `.execute(tx)
   return rows
 }
 
-/** How many bytes there are too many; none where another server sees to it just now. */
+/** Bytes above the limit; 0 if another server is handling them. */
 async function countExcess(tx: Transaction<Tables>, maxBytes: number): Promise<number> {
   const { rows: locks } = await sql<{ mine: boolean }>`
     select pg_try_advisory_xact_lock(${SIZE_LOCK}::bigint) as mine

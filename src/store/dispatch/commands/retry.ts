@@ -1,19 +1,19 @@
 import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { RetriedStatus, SessionRetry, TaskRetry } from '../port.ts'
-import { toUpdate } from '../queries/events.ts'
 import { lockTask } from '../internal/lock-task.ts'
-import { hasQueueRoom, lockQueueLimit } from '../queries/quotas.ts'
+import { fitsQueueLimit, lockQueueLimit } from '../internal/queue-limit.ts'
 import { WORK_CHANNEL } from '../internal/work-channel.ts'
+import { toUpdate } from '../internal/write-events.ts'
+import type { RetriedStatus, SessionRetry, TaskRetry } from '../types.ts'
 
 interface RetryDeps {
   now: number
   samplesPerRound: number
 }
 
-/** Which sessions of a task that are over. */
-interface Wanted {
+/** Selects ended sessions of a task. */
+interface Selection {
   statuses?: readonly RetriedStatus[]
   sessionId?: string
 }
@@ -27,7 +27,7 @@ export async function retryTask(
   return retry(db, taskId, { statuses }, deps)
 }
 
-/** `taskId` is absent when there is no such session. */
+/** `taskId` is absent if the session does not exist. */
 export async function retrySession(
   db: Sql,
   sessionId: string,
@@ -47,41 +47,45 @@ function findState(db: Sql, sessionId: string) {
   return db.selectFrom('sessions').select(['task_id', 'verdict']).where('id', '=', sessionId).executeTakeFirst()
 }
 
-async function retry(db: Sql, taskId: string, wanted: Wanted, deps: RetryDeps): Promise<TaskRetry> {
+async function retry(db: Sql, taskId: string, selection: Selection, deps: RetryDeps): Promise<TaskRetry> {
   const found = await db.selectFrom('tasks').select('owner').where('id', '=', taskId).executeTakeFirst()
   if (found === undefined) return { kind: 'unknown-task' }
   return db.transaction().execute(async (tx): Promise<TaskRetry> => {
     const limit = await lockQueueLimit(tx, found.owner)
-    // The version cannot move on while we queue what is still fresh enough for it.
+    // Locks the policy version, so that it cannot advance before the sessions are queued.
     const { rows } = await sql<{ version: number }>`select version from policy for share`.execute(tx)
     const task = await lockTask(tx, taskId)
     if (task === undefined || task.is_tombstone) return { kind: 'unknown-task' }
-    const again = await findAgain(tx, taskId, wanted)
-    if (again.length === 0) return { kind: 'retried', sessions: 0, taskStatus: task.status }
+    const sessions = await findRetryable(tx, taskId, selection)
+    if (sessions.length === 0) return { kind: 'retried', sessions: 0, taskStatus: task.status }
     const { policy_version: made, staleness_limit: most } = task
     if (made !== null && most !== null && made + most < (rows[0]?.version ?? 0)) return { kind: 'stale' }
-    const usable = task.usable - again.filter(({ is_usable }) => is_usable).length
+    const usable = task.usable - sessions.filter(({ is_usable }) => is_usable).length
     if (task.early_stop !== null && usable >= task.early_stop) return { kind: 'enough' }
-    if (!(await hasQueueRoom(tx, found.owner, limit, again.length))) return { kind: 'over-quota' }
-    const told = {
-      ...toUpdate(taskId, { ...task, ended: task.ended - again.length }),
+    if (!(await fitsQueueLimit(tx, found.owner, limit, sessions.length))) return { kind: 'over-quota' }
+    const event = {
+      ...toUpdate(taskId, { ...task, ended: task.ended - sessions.length }),
       reopened: task.status !== 'running',
     }
-    await queueAgain(tx, taskId, again, { ...deps, told })
-    return { kind: 'retried', sessions: again.length, taskStatus: 'running' }
+    await queueAgain(tx, taskId, sessions, { ...deps, event })
+    return { kind: 'retried', sessions: sessions.length, taskStatus: 'running' }
   })
 }
 
-interface Again {
+interface RetryableSession {
   id: string
   is_usable: boolean
   verdict: 'valid' | 'failed' | 'cancelled'
 }
 
-/** What the policy did itself stands, unless its time ran out and more of it is asked for by name. */
-async function findAgain(tx: Transaction<Tables>, taskId: string, wanted: Wanted): Promise<Again[]> {
-  const { statuses, sessionId } = wanted
-  const { rows } = await sql<Again>`
+/** A result that the agent caused is final, except a timeout that the request lists. */
+async function findRetryable(
+  tx: Transaction<Tables>,
+  taskId: string,
+  selection: Selection,
+): Promise<RetryableSession[]> {
+  const { statuses, sessionId } = selection
+  const { rows } = await sql<RetryableSession>`
     select id, is_usable, verdict from sessions where task_id = ${taskId} and state = 'ended'
       and (${sessionId ?? null}::text is null or id = ${sessionId ?? null}::text)
       and case when ${statuses === undefined}::boolean then verdict <> 'valid' else (verdict <> 'valid' or status = 'TIMEOUT')
@@ -91,16 +95,16 @@ async function findAgain(tx: Transaction<Tables>, taskId: string, wanted: Wanted
   return rows
 }
 
-/** In the queue they are as those of a new task: a thousand of them must not hold up the others. */
+/** Queues the sessions like those of a new task: many retries must not delay other tasks. */
 async function queueAgain(
   tx: Transaction<Tables>,
   taskId: string,
-  again: readonly Again[],
-  { now, samplesPerRound, told }: RetryDeps & { told: object },
+  sessions: readonly RetryableSession[],
+  { now, samplesPerRound, event }: RetryDeps & { event: object },
 ): Promise<void> {
-  const count = (verdict: Again['verdict']) => again.filter((each) => each.verdict === verdict).length
-  const usable = again.filter(({ is_usable }) => is_usable).length
-  const rows = again.map(({ id }, i) => ({ id, round: Math.floor(i / samplesPerRound) }))
+  const count = (verdict: RetryableSession['verdict']) => sessions.filter((each) => each.verdict === verdict).length
+  const usable = sessions.filter(({ is_usable }) => is_usable).length
+  const rows = sessions.map(({ id }, i) => ({ id, round: Math.floor(i / samplesPerRound) }))
   await sql`
     with a as materialized (
       select * from json_to_recordset(${JSON.stringify(rows)}::json) as a(id text, round int)
@@ -119,18 +123,18 @@ async function queueAgain(
       from a, begin where sessions.id = a.id and sessions.id = any(array(select id from a))
       returning sessions.id, attempt
     ), t as (
-      update tasks set status = 'running', ended = ended - ${again.length}::int, valid = valid - ${count('valid')}::int,
+      update tasks set status = 'running', ended = ended - ${sessions.length}::int, valid = valid - ${count('valid')}::int,
         usable = usable - ${usable}::int, failed = failed - ${count('failed')}::int,
         cancelled = cancelled - ${count('cancelled')}::int, updated_at = ${now}::float8, ended_at = null
       where id = ${taskId}
     ), c as (
-      -- Of an ending that does not count any more; there will be another.
+      -- The task will end again, with a new callback.
       delete from callbacks where task_id = ${taskId} and state = 'waiting'
     ), e as (
       insert into events (type, task_id, data, ts)
       select 'session.state_changed', ${taskId}::text, json_build_object('session_id', id, 'task_id', ${taskId}::text,
         'attempt', attempt, 'status', 'REGISTERED')::text, ${now}::float8 from s
-      union all select 'task.updated', ${taskId}::text, ${JSON.stringify(told)}::text, ${now}::float8
+      union all select 'task.updated', ${taskId}::text, ${JSON.stringify(event)}::text, ${now}::float8
     )
     select pg_notify(${WORK_CHANNEL}, '')
   `.execute(tx)

@@ -1,18 +1,18 @@
 import { sql, type Transaction } from 'kysely'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { TaskChange, UpdateOutcome } from '../port.ts'
 import { closeRest, earlyStop, endTask } from '../internal/close-task.ts'
-import { toUpdate, writeEvents } from '../queries/events.ts'
 import { lockTask } from '../internal/lock-task.ts'
 import { WORK_CHANNEL } from '../internal/work-channel.ts'
+import { toUpdate, writeEvents } from '../internal/write-events.ts'
+import type { TaskUpdate, UpdateOutcome } from '../types.ts'
 
-export function updateTask(db: Sql, taskId: string, change: TaskChange, now: number): Promise<UpdateOutcome> {
+export function updateTask(db: Sql, taskId: string, update: TaskUpdate, now: number): Promise<UpdateOutcome> {
   return db.transaction().execute(async (tx): Promise<UpdateOutcome> => {
     const task = await lockTask(tx, taskId)
     if (task === undefined || task.is_tombstone) return 'unknown-task'
     if (task.status !== 'running') return 'over'
-    const { priority = task.priority, earlyStop: enough = task.early_stop } = change
+    const { priority = task.priority, earlyStop: enough = task.early_stop } = update
     await sql`
       update tasks set priority = ${priority}::int, early_stop = ${enough}::int, updated_at = ${now}::float8
       where id = ${taskId}
@@ -27,7 +27,7 @@ export function updateTask(db: Sql, taskId: string, change: TaskChange, now: num
   })
 }
 
-/** Also those that are in the hands of a node: they may come back. Among its new neighbours the task is a newcomer. */
+/** Moves leased sessions too: they may be requeued. At the new priority the task is queued like a new task. */
 async function movePriority(tx: Transaction<Tables>, taskId: string, priority: number): Promise<void> {
   await sql`
     with own as materialized (

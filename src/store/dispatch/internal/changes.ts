@@ -1,74 +1,66 @@
 import { sql } from 'kysely'
 import type { Database } from '../../database.ts'
+import type { ChangeKind, ChangeListener } from '../types.ts'
 
 /**
- * What may be new of a task. `moved`: what its sessions do. `ended`: one of them ended, too. `over`: anything, also that the
- * task itself is over.
- */
-export type News = 'moved' | 'ended' | 'over'
-
-/** Tasks of which something may be new; `all` after a break in which anything may have been missed. */
-export type ChangeCall = (taskIds: ReadonlySet<string> | 'all', news: News) => void
-
-/**
- * Who waits for news of a task hears here that there may be some. Never too late by much, but it can be missed when a
- * server dies in between: whoever waits looks now and then by itself as well.
+ * Notifies listeners that tasks may have changed, in this process and on other servers. Notifications arrive within
+ * milliseconds, but can be lost when a server dies: listeners also poll.
  */
 export interface Changes extends AsyncDisposable {
-  /** Without a word of what it is, anything may be new. */
-  announce(taskIds: Iterable<string>, news?: News): void
-  /** What it returns ends it. */
-  subscribe(call: ChangeCall): () => void
+  /** Default kind: `over`. */
+  announce(taskIds: Iterable<string>, kind?: ChangeKind): void
+  /** Returns the function that unsubscribes. */
+  subscribe(listener: ChangeListener): () => void
 }
 
 const CHANGE_CHANNEL = 'polar_changes'
-/** Announcements to the other servers are gathered for so long. */
-const GATHER_MS = 20
-/** PostgreSQL takes 8,000 bytes; with more, all are said to have changed. */
-const MOST_BYTES = 7000
+/** Announcements to other servers are batched for this long. */
+const BATCH_MS = 20
+/** PostgreSQL limits a payload to 8,000 bytes; a longer list of ids is sent as `all`. */
+const MAX_PAYLOAD_BYTES = 7000
 
 /**
- * Within this process at once. To other servers on the same database a few at a time, and beside the transactions: a
- * transaction that announces something keeps all others from committing until it is on the disk.
+ * Announces to this process at once. Announces to other servers on the same database in batches, outside the transactions:
+ * a transaction with a `pg_notify` holds a global lock while it commits.
  */
 export async function openChanges(database: Database): Promise<Changes> {
-  const calls = new Set<ChangeCall>()
-  const tell: ChangeCall = (taskIds, news) => {
-    for (const call of calls) call(taskIds, news)
+  const listeners = new Set<ChangeListener>()
+  const notify: ChangeListener = (taskIds, kind) => {
+    for (const listener of listeners) listener(taskIds, kind)
   }
   const sender = crypto.randomUUID()
-  let gathered = new Set<string>()
-  let most: News = 'moved'
+  let batch = new Set<string>()
+  let batchKind: ChangeKind = 'moved'
   let timer: NodeJS.Timeout | undefined
   let sending: Promise<unknown> = Promise.resolve()
   const send = (): void => {
     timer = undefined
-    const payload = toPayload(sender, gathered, most)
-    gathered = new Set()
-    most = 'moved'
-    // One that is lost is made good by whoever waits.
+    const payload = toPayload(sender, batch, batchKind)
+    batch = new Set()
+    batchKind = 'moved'
+    // Listeners poll, so a lost notification only delays them.
     sending = sql`select pg_notify(${CHANGE_CHANNEL}, ${payload})`.execute(database.db).catch(() => undefined)
   }
   const isShared = database.kind === 'postgres'
   const stop = isShared
     ? await database.listen(CHANGE_CHANNEL, (payload) => {
-        const [from, ids, news] = payload === '' ? [] : (JSON.parse(payload) as [string, string[] | 'all', News?])
-        if (from !== sender) tell(ids === undefined || ids === 'all' ? 'all' : new Set(ids), news ?? 'over')
+        const [from, ids, kind] = payload === '' ? [] : (JSON.parse(payload) as [string, string[] | 'all', ChangeKind?])
+        if (from !== sender) notify(ids === undefined || ids === 'all' ? 'all' : new Set(ids), kind ?? 'over')
       })
     : undefined
   return {
-    announce(taskIds, news = 'over') {
+    announce(taskIds, kind = 'over') {
       const ids = new Set(taskIds)
       if (ids.size === 0) return
-      tell(ids, news)
+      notify(ids, kind)
       if (!isShared) return
-      if (most === 'moved' || news === 'over') most = news
-      for (const id of ids) gathered.add(id)
-      timer ??= setTimeout(send, GATHER_MS)
+      if (batchKind === 'moved' || kind === 'over') batchKind = kind
+      for (const id of ids) batch.add(id)
+      timer ??= setTimeout(send, BATCH_MS)
     },
-    subscribe(call) {
-      calls.add(call)
-      return () => calls.delete(call)
+    subscribe(listener) {
+      listeners.add(listener)
+      return () => listeners.delete(listener)
     },
     async [Symbol.asyncDispose]() {
       clearTimeout(timer)
@@ -79,7 +71,7 @@ export async function openChanges(database: Database): Promise<Changes> {
   }
 }
 
-function toPayload(sender: string, ids: ReadonlySet<string>, news: News): string {
-  const payload = JSON.stringify([sender, [...ids], news])
-  return Buffer.byteLength(payload) <= MOST_BYTES ? payload : JSON.stringify([sender, 'all', news])
+function toPayload(sender: string, ids: ReadonlySet<string>, kind: ChangeKind): string {
+  const payload = JSON.stringify([sender, [...ids], kind])
+  return Buffer.byteLength(payload) <= MAX_PAYLOAD_BYTES ? payload : JSON.stringify([sender, 'all', kind])
 }

@@ -1,10 +1,10 @@
 import { sql, type Transaction } from 'kysely'
 import { type Failure, RolloutError } from '../../../model/failure.ts'
-import type { Tables, TaskWord } from '../../database/tables.ts'
+import type { Tables, TaskState } from '../../database/tables.ts'
 
 /**
- * Ends every session of a task that is not over yet. A node that is at one of them learns it when it next renews, and
- * what it still brings is refused. The caller holds the lock on the task.
+ * Cancels every unfinished session of a task, or only session `only`. A node that runs one is notified when it next renews,
+ * and its result is refused. The caller holds the lock on the task. Returns the number of cancelled sessions.
  */
 export async function closeRest(
   tx: Transaction<Tables>,
@@ -38,16 +38,16 @@ export async function closeRest(
   return rows.length
 }
 
-/** The field of the task that ended a session early; a reader tells an early stop from a cancel by it. */
+/** `param` of the failure: readers distinguish an early stop from a cancel by it. */
 export const EARLY_STOP_FIELD = 'early_stop_min_usable_sessions'
 
 export function earlyStop(usable: number): Failure {
-  const message = `${usable} usable sessions are enough for this task; the others were stopped.`
+  const message = `${usable} usable sessions are enough for this task; the remaining sessions were cancelled.`
   return new RolloutError('session.cancelled', message, { param: EARLY_STOP_FIELD }).failure
 }
 
-/** The task is over: that is told, and the trainer will be called back. */
-export async function endTask(tx: Transaction<Tables>, taskId: string, status: TaskWord, now: number): Promise<void> {
+/** Ends the task, writes the event and queues the callback to the trainer. */
+export async function endTask(tx: Transaction<Tables>, taskId: string, status: TaskState, now: number): Promise<void> {
   const event = JSON.stringify({ task_id: taskId, status })
   await sql`
     with t as (

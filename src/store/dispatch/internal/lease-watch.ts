@@ -1,23 +1,28 @@
 import { sql } from 'kysely'
 import type { Sql } from '../../database.ts'
-import { loseSessions } from '../commands/lose.ts'
+import { loseSessions } from './lose-sessions.ts'
 import type { Settle } from './settle-queue.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
+
+export interface LeaseWatch {
+  /** Returns the number of lost leases. */
+  sweep(): Promise<number>
+}
 
 interface WatchDeps {
   db: Sql
   settle: Settle
   monotonic: () => number
   leaseMs: number
-  /** How long one rests after its first failure. */
+  /** Delay before the retry after the first failure. */
   restMs: number
 }
 
-/** A wait between two looks counts for at most this part of a lease. */
-const LONGEST_STEP = 1 / 3
-/** With thousands of leases a look is not cheap, and one that comes a little later does no harm. */
-const SHORTEST_STEP = 1 / 12
-/** Each rest is longer than the one before by this, up to the time of a lease. */
+/** The time between two sweeps counts for at most this part of a lease. */
+const MAX_STEP = 1 / 3
+/** With thousands of leases a sweep is expensive, so sweeps that come sooner are skipped. */
+const MIN_STEP = 1 / 12
+/** Growth of the retry delay with each failure, up to the lease time. */
 const REST_FACTOR = 4
 
 interface Watched {
@@ -29,36 +34,36 @@ interface Watched {
 }
 
 /**
- * Finds leases that nobody renews, and sessions that have rested long enough after a failure. There is no time in either,
- * only a count of renewals and attempts, and whoever looks counts how long it has seen that stand still. So no two clocks
- * need agree, none may jump, and a server that comes back, or that was stopped or cut off from the database for an hour,
- * gives every node the time to renew first: it must have looked at least four times.
+ * Finds leases that are not renewed, and sessions whose retry delay is over. The rows hold no time, only counters of renewals
+ * and attempts; each server measures on its monotonic clock how long it has seen a counter unchanged. So clocks of servers
+ * need not agree and may jump, and a server that was stopped or disconnected for an hour gives every node time to renew: a
+ * lease expires only after at least four sweeps.
  *
- * A session rests so that an engine that is being restarted, or a node that is broken, does not use up all its attempts
- * within a second. One whose node fell silent does not: that has taken its time already.
+ * The retry delay (state `resting`) keeps an engine restart or a broken node from using up all attempts of a session within
+ * a second. A session whose node was lost has no delay: the lease time has already passed.
  */
-export function createLeaseWatch({ db, settle, monotonic, leaseMs, restMs }: WatchDeps): { sweep(): Promise<number> } {
-  const leased = createStillness()
-  const resting = createStillness()
-  let lookedAt = monotonic()
-  let restedAt = monotonic()
+export function createLeaseWatch({ db, settle, monotonic, leaseMs, restMs }: WatchDeps): LeaseWatch {
+  const leased = createIdleTimer()
+  const resting = createIdleTimer()
+  let leasesReadAt = monotonic()
+  let restingReadAt = monotonic()
   return {
     async sweep() {
       const at = monotonic()
       const { rows } = await sql<Watched>`
         select id, task_id, attempt, failures, 0 as beat from sessions where state = 'resting' order by id
       `.execute(db)
-      const rested = resting(rows, at - restedAt, ({ failures }) =>
+      const rested = resting(rows, at - restingReadAt, ({ failures }) =>
         Math.min(leaseMs, restMs * REST_FACTOR ** (failures - 1)),
       )
-      restedAt = at
-      await wake(db, rested)
-      if (at - lookedAt < leaseMs * SHORTEST_STEP) return 0
+      restingReadAt = at
+      await requeue(db, rested)
+      if (at - leasesReadAt < leaseMs * MIN_STEP) return 0
       const { rows: held } = await sql<Watched>`
         select id, task_id, attempt, failures, beat from sessions where state = 'leased' order by id
       `.execute(db)
-      const lost = leased(held, Math.min(at - lookedAt, leaseMs * LONGEST_STEP), () => leaseMs)
-      lookedAt = at
+      const lost = leased(held, Math.min(at - leasesReadAt, leaseMs * MAX_STEP), () => leaseMs)
+      leasesReadAt = at
       return loseSessions(
         settle,
         lost.map(({ id, task_id, attempt, beat }) => ({ sessionId: id, taskId: task_id, attempt, beat })),
@@ -67,17 +72,17 @@ export function createLeaseWatch({ db, settle, monotonic, leaseMs, restMs }: Wat
   }
 }
 
-/** Adds up how long each has stood still, from look to look; those that have done so for their time, and are then forgotten. */
-function createStillness(): (rows: readonly Watched[], step: number, limit: (row: Watched) => number) => Watched[] {
-  let seen = new Map<string, { row: Watched; stillMs: number }>()
+/** Measures how long each row has not changed. Returns the rows that reached their limit, and forgets them. */
+function createIdleTimer(): (rows: readonly Watched[], step: number, limit: (row: Watched) => number) => Watched[] {
+  let seen = new Map<string, { row: Watched; idleMs: number }>()
   return (rows, step, limit) => {
     const before = seen
     seen = new Map()
     return rows.filter((row) => {
       const known = before.get(row.id)
-      const stillMs = known !== undefined && isSame(known.row, row) ? known.stillMs + step : 0
-      if (stillMs >= limit(row)) return true
-      seen.set(row.id, { row, stillMs })
+      const idleMs = known !== undefined && isSame(known.row, row) ? known.idleMs + step : 0
+      if (idleMs >= limit(row)) return true
+      seen.set(row.id, { row, idleMs })
       return false
     })
   }
@@ -87,8 +92,8 @@ function isSame(a: Watched, b: Watched): boolean {
   return a.attempt === b.attempt && a.beat === b.beat
 }
 
-/** One statement, which never waits. */
-async function wake(db: Sql, rested: readonly Watched[]): Promise<void> {
+/** One statement that skips locked rows. */
+async function requeue(db: Sql, rested: readonly Watched[]): Promise<void> {
   if (rested.length === 0) return
   const named = JSON.stringify(rested.map(({ id, attempt }) => ({ id, attempt })))
   await sql`

@@ -1,8 +1,8 @@
 import { sql, type Transaction } from 'kysely'
-import type { Tables, TaskWord } from '../../database/tables.ts'
+import type { Tables, TaskState } from '../../database/tables.ts'
 
 export interface LockedTask {
-  status: TaskWord
+  status: TaskState
   is_tombstone: boolean
   priority: number
   need: number
@@ -16,7 +16,7 @@ export interface LockedTask {
   deleted_at: number | null
 }
 
-/** Whatever ends or begins anything of a task does this first, so all of that happens one after the other. */
+/** First statement of every transaction that starts or ends sessions of a task: serialises these transactions. */
 export async function lockTask(tx: Transaction<Tables>, taskId: string): Promise<LockedTask | undefined> {
   const { rows } = await sql<LockedTask>`
     select status, is_tombstone, priority, need, ended, valid, usable, failed, early_stop, policy_version,

@@ -1,6 +1,6 @@
 import { type RawBuilder, sql } from 'kysely'
 
-/** From each lane as many as its share, in their order; rows that others are at are passed over. */
+/** Picks from each lane as many sessions as its share, in queue order; skips locked rows. */
 export const pickFirst: RawBuilder<unknown> = sql`
   select s.id, s.priority, s.round, s.seq from shares cross join lateral (
     select id, priority, round, seq from sessions where state = 'queued' and lane_id = shares.lane_id
@@ -8,18 +8,18 @@ export const pickFirst: RawBuilder<unknown> = sql`
   ) s
 `
 
-/** How far into a lane we look for warm ones. */
+/** How many sessions of a lane beyond its share are compared by affinity. */
 const LOOK_AHEAD = 64
-/** A session is never overtaken by one that was queued so many later, so none waits for ever. */
+/** A session is never overtaken by one that was queued this many positions later, so no session starves. */
 const MOST_OVERTAKEN = 512
 
 /**
- * The same, but of those near the head of a lane first the ones that have most of what they like to have at hand. Where
- * that is the same, every node has its own favourites, by a hash: if all took the first, the samples of a task would be
- * gone to as many nodes before one of them is warm for it, and in the next epoch each would be elsewhere again. Only
- * within one priority and one round, so that every task keeps its turn.
+ * Like `pickFirst`, but among the sessions near the head of a lane prefers those with most affinity keys cached on the node.
+ * Ties are broken by a hash of node and key: if all nodes picked the first session, the samples of a task would spread over
+ * as many nodes before one node has the image cached, and over other nodes in the next epoch. Reorders only within one
+ * priority and one round, so that the order of tasks does not change.
  */
-export function pickWarm(nodeId: string, affinity: readonly string[]): RawBuilder<unknown> {
+export function pickByAffinity(nodeId: string, affinity: readonly string[]): RawBuilder<unknown> {
   return sql`
     select s.id, s.priority, s.round, s.seq from shares cross join lateral (
       select sessions.id, w.priority, w.round, w.seq from (

@@ -1,6 +1,7 @@
 import type { Sql } from '../../database.ts'
-import type { News } from './changes.ts'
-import { type AttemptEnding, type Settled, settle } from './settle.ts'
+import type { ChangeKind } from '../types.ts'
+import type { AttemptEnding } from './decision.ts'
+import { type Settled, settle } from './settle.ts'
 
 interface Waiting {
   ending: AttemptEnding
@@ -8,52 +9,50 @@ interface Waiting {
   reject(error: unknown): void
 }
 
-interface Lane {
+interface Queue {
   waiting: Waiting[]
   isBusy: boolean
 }
 
-/** More would make the first of them wait for the last. */
-const MOST_AT_ONCE = 32
+/** Limits how long the first ending of a batch waits for the last. */
+const MAX_BATCH = 32
 
 export type Settle = (taskId: string, ending: AttemptEnding) => Promise<Settled | undefined>
 
-interface LaneDeps {
-  lanes: number
+interface SettleDeps {
+  queues: number
   now: () => number
-  /** What infrastructure spoilt is not queued again at once. */
-  isRestful: boolean
-  /** These have changed. */
-  announce: (taskIds: readonly string[], news: News) => void
+  /** Attempts that failed because of infrastructure are queued again after a delay. */
+  hasRetryDelay: boolean
+  announce: (taskIds: readonly string[], kind: ChangeKind) => void
 }
 
 /**
- * Ends attempts together that come together. Those of one task would otherwise wait for each other, each for the disk;
- * here the ones that come while a transaction is under way share the next one. A task's always go down the same lane.
- * Nothing is ever held back to wait for company.
+ * Batches endings: those that arrive while a transaction runs share the next transaction, instead of waiting for each
+ * other's task lock and disk write. All endings of a task use the same queue. An ending never waits for a batch to fill.
  */
-export function createSettleLanes(db: Sql, deps: LaneDeps): Settle {
-  const lanes = Array.from({ length: deps.lanes }, (): Lane => ({ waiting: [], isBusy: false }))
+export function createSettleQueues(db: Sql, deps: SettleDeps): Settle {
+  const queues = Array.from({ length: deps.queues }, (): Queue => ({ waiting: [], isBusy: false }))
   return (taskId, ending) => {
-    const lane = lanes[spread(taskId, deps.lanes)]!
+    const queue = queues[hashOf(taskId) % deps.queues]!
     return new Promise((resolve, reject) => {
-      lane.waiting.push({ ending, resolve, reject })
-      if (!lane.isBusy) void drain(db, lane, deps)
+      queue.waiting.push({ ending, resolve, reject })
+      if (!queue.isBusy) void drain(db, queue, deps)
     })
   }
 }
 
-async function drain(db: Sql, lane: Lane, deps: LaneDeps): Promise<void> {
-  lane.isBusy = true
-  while (lane.waiting.length > 0) await settleTogether(db, lane.waiting.splice(0, MOST_AT_ONCE), deps)
-  lane.isBusy = false
+async function drain(db: Sql, queue: Queue, deps: SettleDeps): Promise<void> {
+  queue.isBusy = true
+  while (queue.waiting.length > 0) await settleBatch(db, queue.waiting.splice(0, MAX_BATCH), deps)
+  queue.isBusy = false
 }
 
-/** When that fails each is tried alone, so that one that cannot be written does not take its neighbours with it. */
-async function settleTogether(db: Sql, batch: readonly Waiting[], deps: LaneDeps): Promise<void> {
+/** If the batch fails, settles each ending alone, so that one that cannot be written does not fail the others. */
+async function settleBatch(db: Sql, batch: readonly Waiting[], deps: SettleDeps): Promise<void> {
   try {
     const endings = batch.map(({ ending }) => ending)
-    const answers = await settle(db, endings, { now: deps.now(), isRestful: deps.isRestful })
+    const answers = await settle(db, endings, { now: deps.now(), hasRetryDelay: deps.hasRetryDelay })
     const settled = answers.filter((answer) => answer !== undefined)
     const toIds = (isOver: boolean): string[] =>
       settled.filter(({ taskStatus }) => (taskStatus !== 'running') === isOver).map(({ taskId }) => taskId)
@@ -63,13 +62,12 @@ async function settleTogether(db: Sql, batch: readonly Waiting[], deps: LaneDeps
   } catch (error) {
     const [first, ...others] = batch
     if (others.length === 0) return first?.reject(error)
-    for (const each of batch) await settleTogether(db, [each], deps)
+    for (const each of batch) await settleBatch(db, [each], deps)
   }
 }
 
-/** The same lane for the same text, and all lanes about as often. */
-function spread(text: string, count: number): number {
+function hashOf(text: string): number {
   let hash = 0
   for (let i = 0; i < text.length; i += 1) hash = (hash * 31 + text.charCodeAt(i)) | 0
-  return Math.abs(hash) % count
+  return Math.abs(hash)
 }

@@ -1,2 +1,2 @@
-/** Announced with `pg_notify` when there may be something to lease that was not there before. */
+/** `pg_notify` channel: sessions may have become leasable. */
 export const WORK_CHANNEL = 'polar_work'

@@ -1,10 +1,10 @@
 import { sql, type Transaction } from 'kysely'
 import type { Tables } from '../../database/tables.ts'
-import { toUpdate } from '../queries/events.ts'
-import type { Decision } from './settle.ts'
+import type { Decision } from './decision.ts'
 import { WORK_CHANNEL } from './work-channel.ts'
+import { toUpdate } from './write-events.ts'
 
-/** All of them in one statement: sessions, attempts, results, the counts of their tasks, and what is told of it. */
+/** Writes sessions, attempts, results, task counts and events of all decisions in one statement. */
 export async function writeDecisions(
   tx: Transaction<Tables>,
   decisions: readonly Decision[],
@@ -58,10 +58,10 @@ export async function writeDecisions(
     from json_to_recordset(${JSON.stringify(toUpdates(decisions))}::json) as u(task_id text, event text)
   `.execute(tx)
   await writeArtifacts(tx, decisions)
-  const isNews = decisions.some(({ verdict, isResting, task }) => {
-    return verdict === 'refill' ? !isResting || task.is_limited : task.is_limited
+  const mayLeaseMore = decisions.some(({ verdict, isResting, task }) => {
+    return task.is_limited || (verdict === 'refill' && !isResting)
   })
-  if (isNews) await sql`select pg_notify(${WORK_CHANNEL}, '')`.execute(tx)
+  if (mayLeaseMore) await sql`select pg_notify(${WORK_CHANNEL}, '')`.execute(tx)
 }
 
 async function writeArtifacts(tx: Transaction<Tables>, decisions: readonly Decision[]): Promise<void> {
@@ -83,7 +83,7 @@ async function writeArtifacts(tx: Transaction<Tables>, decisions: readonly Decis
   `.execute(tx)
 }
 
-/** One for each task that goes on; of one that is over something else is told. */
+/** One event for each task that still runs; `endTask` writes the event of a task that ended. */
 function toUpdates(decisions: readonly Decision[]): { task_id: string; event: string }[] {
   const tasks = new Set(decisions.map(({ task }) => task))
   return [...tasks]

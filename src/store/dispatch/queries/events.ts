@@ -1,13 +1,8 @@
 import { sql } from 'kysely'
 import type { Sql } from '../../database.ts'
 
-export interface NewEvent {
-  type: 'task.created' | 'task.updated' | 'task.completed' | 'task.deleted' | 'session.state_changed'
-  data: Readonly<Record<string, unknown>> & { task_id: string }
-}
-
 export interface StoredEvent {
-  /** Goes up from event to event, as text; what a reader comes back with to hear what followed. */
+  /** Position of the event; a reader passes it to read the events that follow. */
   cursor: string
   type: string
   data: Readonly<Record<string, unknown>>
@@ -17,31 +12,16 @@ export interface StoredEvent {
 
 export interface EventPage {
   events: StoredEvent[]
-  /** Where to go on: behind the last of them, or behind all that was passed over. */
+  /** Cursor of the next page: after the last event, or after all events that the filter skipped. */
   next: string
-  /** There are more that cannot be given out yet, because an older transaction is under way; look again soon. */
+  /** There are more events, but an older transaction still runs; read again soon. */
   isBehind: boolean
 }
 
-/** What is told of a task that goes on: field names are NVIDIA Polar's. */
-export function toUpdate(taskId: string, { ended, need }: { ended: number; need: number }): NewEvent['data'] {
-  return { task_id: taskId, status: 'running', completed_sessions: ended, total_sessions: need }
-}
-
-export async function writeEvents(db: Sql, events: readonly NewEvent[], now: number): Promise<void> {
-  if (events.length === 0) return
-  const rows = events.map(({ type, data }) => ({ type, task_id: data.task_id, data: JSON.stringify(data) }))
-  await sql`
-    insert into events (type, task_id, data, ts)
-    select e.type, e.task_id, e.data, ${now}::float8
-    from json_to_recordset(${JSON.stringify(rows)}::json) as e(type text, task_id text, data text)
-  `.execute(db)
-}
-
 /**
- * What happened after a cursor, or from the beginning. Transactions do not end in the order in which they took their
- * numbers, so a reader that went by the events' own numbers would miss those that appear behind its back. These are
- * ordered by the transaction's number, and only given out once no older transaction is under way.
+ * Reads the events after a cursor, or from the beginning. Transactions do not commit in the order of their ids, so a reader
+ * that orders by event id would miss events of late commits. Events are ordered by transaction id, and an event is returned
+ * only when no older transaction is running.
  */
 export async function readEvents(
   db: Sql,
@@ -66,10 +46,10 @@ export async function readEvents(
   )
   const { last_txid: lastTxid, last_id: lastId, is_behind: isBehind } = rows[0]!
   if (events.length >= limit) return { events, next: events.at(-1)!.cursor, isBehind }
-  // Behind an event that is there, and never only behind the oldest transaction that is under way: numbers of those that
-  // wrote nothing that lasts are given out again after a crash of the database, and their events would not be heard.
-  const isPassed = lastTxid !== null && (lastTxid > from.txid || (lastTxid === from.txid && lastId > from.id))
-  return { events, next: isPassed ? `${lastTxid}-${lastId}` : `${from.txid}-${from.id}`, isBehind }
+  // The cursor points at an existing event, never at the oldest running transaction: after a crash PostgreSQL assigns ids of
+  // transactions that wrote nothing again, and their events would be skipped.
+  const isAhead = lastTxid !== null && (lastTxid > from.txid || (lastTxid === from.txid && lastId > from.id))
+  return { events, next: isAhead ? `${lastTxid}-${lastId}` : `${from.txid}-${from.id}`, isBehind }
 }
 
 interface PageRow {
@@ -83,7 +63,7 @@ interface PageRow {
   ts: number
 }
 
-/** For a reader that wants only what comes from now on. */
+/** Returns the cursor after the newest readable event. */
 export async function newestCursor(db: Sql): Promise<string> {
   const { rows } = await sql<{ txid: number; id: number }>`
     select txid, id from events where txid < pg_snapshot_xmin(pg_current_snapshot())::text::bigint
@@ -93,7 +73,7 @@ export async function newestCursor(db: Sql): Promise<string> {
   return last === undefined ? '0-0' : `${last.txid}-${last.id}`
 }
 
-/** One that is not ours reads from the beginning: a reader that hears too much loses nothing. */
+/** An unknown cursor reads from the beginning: duplicates are harmless, a gap is not. */
 function parseCursor(cursor = ''): { txid: number; id: number } {
   const [, txid, id] = /^(\d{1,15})-(\d{1,15})$/.exec(cursor) ?? []
   return { txid: Number(txid ?? 0), id: Number(id ?? 0) }

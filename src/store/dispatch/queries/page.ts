@@ -1,4 +1,4 @@
-/** Of a list that was read one further than the page is long: where to go on, if there is more. */
+/** Cuts rows that were read with one row more than the page holds; `next` is the cursor of the last row if there is more. */
 export function cutPage<Row>(
   rows: readonly Row[],
   limit: number,
@@ -6,10 +6,10 @@ export function cutPage<Row>(
 ): { page: Row[]; next?: string } {
   const page = rows.slice(0, limit)
   const last = page.at(-1)
-  return { page, ...(rows.length > limit && last !== undefined && { next: toCursor(last) }) }
+  return { page, next: rows.length > limit && last !== undefined ? toCursor(last) : undefined }
 }
 
-/** Zero for a cursor that is not ours, which makes an empty page, or a first one. */
+/** Zero for a malformed cursor, which yields an empty page or the first one. */
 export function toNumber(text: string): number {
   const number = Number(text)
   return Number.isFinite(number) ? number : 0

@@ -3,16 +3,17 @@ import type { Failure, FailureCode } from '../../../model/failure.ts'
 import type { SessionStatus, SessionTiming } from '../../../model/session.ts'
 import type { Sql } from '../../database.ts'
 import type { Tables } from '../../database/tables.ts'
-import type { ArtifactReference, ResultReference, SessionProgress } from '../port.ts'
+import type { ArtifactReference, ResultReference, SessionProgress } from '../types.ts'
 import { cutPage, toNumber } from './page.ts'
+import { parseStored, toResult } from './row-fields.ts'
 
 export interface SessionSummary {
   sessionId: string
   taskId: string
   sample: number
-  /** Of the attempt that is under way, was the last, or, for one that waits, will be next. */
+  /** The running attempt, the last one of an ended session, or the next one of a queued session. */
   attempt: number
-  /** `resting`: infrastructure spoilt it, and it is queued again in a while. */
+  /** `resting`: the last attempt failed because of infrastructure; the session is queued again after a delay. */
   state: 'queued' | 'leased' | 'resting' | 'ended'
   status: SessionStatus
   nodeId: string | null
@@ -20,18 +21,18 @@ export interface SessionSummary {
   failure?: Failure
   timing?: SessionTiming
   progress?: SessionProgress
-  /** Of the attempt that ended it; absent when that brought none. */
+  /** Of the attempt that ended the session; absent if that attempt delivered none. */
   result?: ResultReference
 }
 
 export interface AttemptSummary {
   attempt: number
-  /** Null: it was cancelled before anybody had it. */
+  /** Null: cancelled before a node leased it. */
   nodeId: string | null
-  /** Absent while it is under way. */
+  /** Absent while the attempt runs. */
   ending?: 'accepted' | 'lost' | 'released' | 'cancelled'
   failure?: Failure
-  /** What that attempt brought, also when it was spoilt. */
+  /** Also present for attempts that failed because of infrastructure. */
   result?: ResultReference
   /** Unix milliseconds. */
   leasedAt?: number
@@ -44,7 +45,7 @@ export interface SessionFilter {
   nodeId?: string
   harness?: string
   failure?: FailureCode
-  /** Where the page before ended. */
+  /** `next` of the previous page. */
   cursor?: string
   limit: number
 }
@@ -55,7 +56,7 @@ export interface SessionPage {
   next?: string
 }
 
-/** Of all tasks, newest first: ids sort by the time they were made at. */
+/** Lists sessions of all tasks, newest first: ids sort by creation time. */
 export async function listSessions(db: Sql, filter: SessionFilter): Promise<SessionPage> {
   const { status, taskId, nodeId, harness, failure, cursor, limit } = filter
   let query = selectSessions(db)
@@ -81,7 +82,7 @@ export async function listSessions(db: Sql, filter: SessionFilter): Promise<Sess
   return { sessions: page.map(toSummary), next }
 }
 
-/** Of one task, in order of their sample. */
+/** Lists sessions of one task, in order of sample. */
 export async function listTaskSessions(
   db: Sql,
   taskId: string,
@@ -97,14 +98,14 @@ export async function listTaskSessions(
   return { sessions: page.map(toSummary), next }
 }
 
-/** With all attempts at it, the one under way included. */
+/** Includes all attempts, also the running one. */
 export async function findSession(
   db: Sql,
   sessionId: string,
 ): Promise<(SessionSummary & { attempts: AttemptSummary[] }) | undefined> {
   const row = await selectSessions(db).where('sessions.id', '=', sessionId).executeTakeFirst()
   if (row === undefined) return undefined
-  const over = await db
+  const ended = await db
     .selectFrom('attempts')
     .leftJoin('results', (join) =>
       join.onRef('results.session_id', '=', 'attempts.session_id').onRef('results.attempt', '=', 'attempts.attempt'),
@@ -114,13 +115,13 @@ export async function findSession(
     .where('attempts.session_id', '=', sessionId)
     .orderBy('attempts.attempt')
     .execute()
-  const attempts = over.map((each): AttemptSummary => ({
+  const attempts = ended.map((each): AttemptSummary => ({
     attempt: each.attempt,
     nodeId: each.node_id,
     ending: each.ending,
-    ...(each.failure !== null && { failure: JSON.parse(each.failure) as Failure }),
-    ...(each.path && { result: { path: each.path, digest: each.digest!, bytes: each.bytes! } }),
-    ...(each.leased_at !== null && { leasedAt: each.leased_at }),
+    failure: parseStored(each.failure) as Failure | undefined,
+    result: toResult(each),
+    leasedAt: each.leased_at ?? undefined,
     endedAt: each.ended_at,
   }))
   if (row.state === 'leased') {
@@ -129,7 +130,7 @@ export async function findSession(
   return { ...toSummary(row), attempts }
 }
 
-/** Of the last attempt that brought any. */
+/** Lists the artifacts of the last attempt that delivered any. */
 export async function listArtifacts(db: Sql, sessionId: string): Promise<ArtifactReference[]> {
   const rows = await selectArtifacts(db, sessionId).orderBy('path').execute()
   return rows.map(toArtifact)
@@ -140,7 +141,7 @@ export async function findArtifact(db: Sql, sessionId: string, path: string): Pr
   return row && toArtifact(row)
 }
 
-/** How many sessions wait, for a node or to be queued again, and how many are being worked on. */
+/** `queued` includes sessions that wait for their retry delay. */
 export async function countOpen(db: Sql): Promise<{ queued: number; leased: number }> {
   const { rows } = await sql<{ queued: number; leased: number }>`
     select (select count(*) from sessions where state = 'queued')
@@ -171,11 +172,11 @@ function toSummary(row: SummaryRow): SessionSummary {
     state: row.state,
     status: row.status as SessionStatus,
     nodeId: row.node_id,
-    ...(row.reward !== null && { reward: row.reward }),
-    ...(row.failure !== null && { failure: JSON.parse(row.failure) as Failure }),
-    ...(row.timing !== null && { timing: JSON.parse(row.timing) as SessionTiming }),
-    ...(row.calls !== null && { progress: { calls: row.calls, tokens: row.tokens ?? 0 } }),
-    ...(row.path && { result: { path: row.path, digest: row.digest!, bytes: row.bytes! } }),
+    reward: row.reward ?? undefined,
+    failure: parseStored(row.failure) as Failure | undefined,
+    timing: parseStored(row.timing) as SessionTiming | undefined,
+    progress: row.calls === null ? undefined : { calls: row.calls, tokens: row.tokens ?? 0 },
+    result: toResult(row),
   }
 }
 

@@ -3,15 +3,16 @@ import type { Failure } from '../../../model/failure.ts'
 import type { SessionStatus, SessionTiming } from '../../../model/session.ts'
 import type { TaskRequest } from '../../../model/task.ts'
 import type { Sql } from '../../database.ts'
-import type { TaskWord } from '../../database/tables.ts'
-import type { ResultReference } from '../port.ts'
+import type { TaskState } from '../../database/tables.ts'
+import type { ResultReference } from '../types.ts'
 import { cutPage, toNumber } from './page.ts'
+import { parseStored, toResult } from './row-fields.ts'
 
 export interface TaskSummary {
   taskId: string
-  /** Who submitted it; empty where nobody has a name. */
+  /** Name of the token that submitted the task; empty without tokens. */
   owner: string
-  status: TaskWord
+  status: TaskState
   harness: string
   model: string | null
   priority: number
@@ -23,9 +24,9 @@ export interface TaskSummary {
   failed: number
   cancelled: number
   refills: number
-  /** How often a session of it has ended: the place of the last of `listEndings`. Never goes down. */
+  /** Number of endings, including those of retried sessions: the last place of `listEndings`. Never decreases. */
   endings: number
-  /** Of the sessions that have one; absent when none has. */
+  /** Mean over the sessions that have the value; absent if none has. */
   meanReward?: number
   meanTraces?: number
   meanCompletions?: number
@@ -35,14 +36,14 @@ export interface TaskSummary {
 }
 
 export interface TaskFilter {
-  status?: TaskWord
+  status?: TaskState
   harness?: string
   model?: string
-  /** Found in the id of the task. */
+  /** Substring of the task id. */
   search?: string
-  /** Unix milliseconds; only those that were touched since. */
+  /** Unix milliseconds: only tasks that changed since. */
   since?: number
-  /** Where the page before ended. */
+  /** `next` of the previous page. */
   cursor?: string
   limit: number
 }
@@ -53,8 +54,8 @@ export async function findTask(db: Sql, taskId: string): Promise<(TaskSummary & 
 }
 
 /**
- * The ones that changed last come first. One that changes while somebody turns the pages moves to the front, and is not
- * on a later page any more; no task is on two of them. `next` is absent on the last page.
+ * Lists tasks, last change first. A task that changes between two pages moves to the front and is missing on later pages; no
+ * task is on two pages. `next` is absent on the last page.
  */
 export async function listTasks(db: Sql, filter: TaskFilter): Promise<{ tasks: TaskSummary[]; next?: string }> {
   let query = selectTasks(db)
@@ -74,15 +75,15 @@ export async function listTasks(db: Sql, filter: TaskFilter): Promise<{ tasks: T
   return { tasks: page.map(toSummary), next }
 }
 
-/** The ids of all that are under way. */
+/** Lists the ids of all running tasks. */
 export async function listRunning(db: Sql): Promise<string[]> {
   const rows = await db.selectFrom('tasks').select('id').where('status', '=', 'running').orderBy('seq').execute()
   return rows.map(({ id }) => id)
 }
 
-/** A session of a task came to its end. */
+/** One end of a session; a retried session has several. */
 export interface Ending {
-  /** Which ending of its task, from one. A session that is made again has another when it ends again. */
+  /** Position among the endings of the task, from 1. */
   place: number
   sessionId: string
   attempt: number
@@ -91,13 +92,13 @@ export interface Ending {
   reward?: number
   failure?: Failure
   timing?: SessionTiming
-  /** It has not been made again since. */
+  /** The session was not retried since. */
   isCurrent: boolean
-  /** Absent when it brought none. */
+  /** Absent if the attempt delivered none. */
   result?: ResultReference
 }
 
-/** In their order; a place once given never changes, and nothing comes to be before it. */
+/** Lists endings by place. The list only grows at its end. */
 export async function listEndings(
   db: Sql,
   taskId: string,
@@ -107,7 +108,7 @@ export async function listEndings(
   return rows.map(toEnding)
 }
 
-/** The last ending of each session that is over, up to a place, in order of sample. */
+/** Lists the last ending of each ended session, up to a place, in order of sample. */
 export async function listCurrentEndings(
   db: Sql,
   taskId: string,
@@ -124,7 +125,7 @@ export async function listCurrentEndings(
   return rows.map((row) => ({ ...toEnding(row), sample: row.sample }))
 }
 
-/** The task as it was submitted; undefined when there is none, or it was deleted. */
+/** Returns the submitted task; undefined if it does not exist or was deleted. */
 export async function findTaskRequest(db: Sql, taskId: string): Promise<TaskRequest | undefined> {
   const row = await db
     .selectFrom('tasks')
@@ -158,11 +159,11 @@ function toEnding(row: EndingRow): Ending {
     attempt: row.attempt,
     status: row.status as SessionStatus,
     nodeId: row.node_id,
-    ...(row.reward !== null && { reward: row.reward }),
-    ...(row.failure !== null && { failure: JSON.parse(row.failure) as Failure }),
-    ...(row.timing !== null && { timing: JSON.parse(row.timing) as SessionTiming }),
+    reward: row.reward ?? undefined,
+    failure: parseStored(row.failure) as Failure | undefined,
+    timing: parseStored(row.timing) as SessionTiming | undefined,
     isCurrent: row.is_current,
-    ...(row.path && { result: { path: row.path, digest: row.digest!, bytes: row.bytes! } }),
+    result: toResult(row),
   }
 }
 
@@ -191,7 +192,7 @@ function toSummary(row: SummaryRow): TaskSummary {
     harness,
     model,
     priority,
-    ...(row.policy_version !== null && { policyVersion: row.policy_version }),
+    policyVersion: row.policy_version ?? undefined,
     need,
     ended,
     valid,
@@ -200,9 +201,9 @@ function toSummary(row: SummaryRow): TaskSummary {
     cancelled,
     refills,
     endings,
-    ...(row.mean_reward !== null && { meanReward: row.mean_reward }),
-    ...(row.mean_traces !== null && { meanTraces: row.mean_traces }),
-    ...(row.mean_completions !== null && { meanCompletions: row.mean_completions }),
+    meanReward: row.mean_reward ?? undefined,
+    meanTraces: row.mean_traces ?? undefined,
+    meanCompletions: row.mean_completions ?? undefined,
     createdAt: row.created_at,
     updatedAt: row.updated_at,
   }

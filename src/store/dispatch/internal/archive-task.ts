@@ -2,8 +2,8 @@ import { sql, type Transaction } from 'kysely'
 import type { TaskRequest } from '../../../model/task.ts'
 import type { Tables } from '../../database/tables.ts'
 
-/** The longest id of a task that the API takes. */
-const LONGEST_ID = 512
+/** Limit of the API on a task id, in characters. */
+const MAX_ID_LENGTH = 512
 
 interface OldTask {
   id: string
@@ -14,20 +14,20 @@ interface OldTask {
   run: number
 }
 
-/** A task that was over and made room for a new run of its id. */
+/** A finished task whose id was freed for a new run. */
 export interface Archived {
-  /** The id of the older run from now on. */
+  /** New id of the older run. */
   id: string
-  /** The number of the new run. */
+  /** Number of the new run. */
   nextRun: number
 }
 
 /**
- * Frees the ids of tasks that are over, so that they can be submitted again: the older run moves to `<id>~<run>`. A task
- * that runs, one that was cancelled before it came, and one that this very submit created (`key`) stay where they are.
- * Tasks are locked in the order of their ids, as everywhere.
+ * Frees the ids of finished tasks, so that they can be submitted again: the older run is renamed to `<id>~<run>`. A running
+ * task, a task that was cancelled before it was submitted, and the task that this submit created (`key`) keep their ids.
+ * Locks tasks in order of id, like every transaction.
  */
-export async function archiveOver(
+export async function archiveFinished(
   tx: Transaction<Tables>,
   ids: readonly string[],
   key: string | undefined,
@@ -54,13 +54,13 @@ function mayArchive({ status, is_tombstone, deleted_at, submit_key }: OldTask, k
 
 async function freeId(tx: Transaction<Tables>, { id, run }: OldTask): Promise<string> {
   for (let mark = `~${run}`; ; mark += '~') {
-    const free = `${id.slice(0, LONGEST_ID - mark.length)}${mark}`
-    const taken = await tx.selectFrom('tasks').select('id').where('id', '=', free).executeTakeFirst()
-    if (taken === undefined) return free
+    const free = `${id.slice(0, MAX_ID_LENGTH - mark.length)}${mark}`
+    const existing = await tx.selectFrom('tasks').select('id').where('id', '=', free).executeTakeFirst()
+    if (existing === undefined) return free
   }
 }
 
-/** Rows of sessions refer to the row of their task, so that is copied first and removed last. */
+/** Sessions have a foreign key to the task row, so the row is copied first and deleted last. */
 async function move(tx: Transaction<Tables>, from: string, to: string): Promise<void> {
   const { body, ...task } = await tx.selectFrom('tasks').selectAll().where('id', '=', from).executeTakeFirstOrThrow()
   const renamed = body === '' ? body : JSON.stringify({ ...(JSON.parse(body) as TaskRequest), task_id: to })
@@ -70,7 +70,7 @@ async function move(tx: Transaction<Tables>, from: string, to: string): Promise<
     .execute()
   await tx.updateTable('sessions').set({ task_id: to }).where('task_id', '=', from).execute()
   await tx.updateTable('attempts').set({ task_id: to }).where('task_id', '=', from).execute()
-  // The trainer asks for new results; the callback of the older run would bring it old ones under an id it does not know.
+  // The trainer expects new results; a callback of the older run would deliver old ones under an id it does not know.
   await tx.deleteFrom('callbacks').where('task_id', '=', from).where('state', '=', 'waiting').execute()
   await tx.updateTable('callbacks').set({ task_id: to }).where('task_id', '=', from).execute()
   await tx.deleteFrom('tasks').where('id', '=', from).execute()

@@ -14,7 +14,7 @@ import { DispatchDesk } from '../../../test/support/dispatch-desk.ts'
 import { type Clock, systemClock } from '../../lib/async/clock.ts'
 import { OwnAddresses } from '../../lib/net/own-addresses.ts'
 import { openDatabase } from '../../store/database.ts'
-import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCallbacks } from './callback-pump.ts'
+import { assertCallbackAllowed, type CallbackDeps, type CallbackOptions, startCallbacks } from './callback-sender.ts'
 
 const SECRET = 'whsec-of-the-test'
 const dir = await mkdtemp(join(tmpdir(), 'polar-callbacks-'))
@@ -26,7 +26,7 @@ afterAll(async () => {
   await rm(dir, { recursive: true, force: true })
 })
 
-/** Time passes a hundred times as fast, for whoever waits between tries. */
+/** Delays between tries pass a hundred times as fast. */
 const started = Date.now()
 const fast: Clock = {
   now: () => started + (Date.now() - started) * 100,
@@ -38,7 +38,7 @@ interface Received {
   body: Buffer
 }
 
-/** A trainer that does with each call what the test says, and remembers what came. */
+/** A trainer with a scripted response to each request; records the requests. */
 class Trainer implements AsyncDisposable {
   readonly received: Received[] = []
   readonly #server = createServer((request, response) => void this.#take(request, response))
@@ -88,7 +88,7 @@ function resultOf(taskId: string): Buffer {
 
 function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) {
   const deps = {
-    db: database.db,
+    dispatch: desk.dispatch,
     clock: fast,
     logger: pino({ level: 'silent' }),
     random: () => 0.5,
@@ -98,7 +98,7 @@ function start(options: CallbackOptions = {}, more: Partial<CallbackDeps> = {}) 
   return startCallbacks({ secret: SECRET, ...options }, deps)
 }
 
-/** A task that is over, and whose trainer wants to hear of it. */
+/** Creates an ended task with a callback. */
 async function end(id: string, url: string): Promise<void> {
   await desk.submit(id, 1, { callback_url: url })
   await desk.dispatch.cancelTask(id)
@@ -112,7 +112,7 @@ async function expectState(taskId: string, state: string): Promise<void> {
   await vi.waitFor(async () => expect((await rowOf(taskId)).state).toBe(state), { timeout: 20_000, interval: 20 })
 }
 
-/** As the docs tell a trainer to do it, and written from them alone. */
+/** Verifies the signature as described in the docs. */
 function isSigned({ headers, body }: Received, secret: string): boolean {
   const parts = new Map(
     String(headers['x-polar-signature'])
@@ -139,7 +139,7 @@ function open<T extends AsyncDisposable>(one: T): T {
   return one
 }
 
-test('an answer of 200 with {"ok": false} is a refusal, and the call is made again', async () => {
+test('a response of 200 with {"ok": false} counts as failed and is retried', async () => {
   const answers = ['{"ok": false}', '{ "ok" : false, "why": "unknown task" }', '{"ok": true}']
   const trainer = open(
     await Trainer.start((response, count) =>
@@ -163,7 +163,7 @@ test.each(['', 'not JSON', '{"ok": true}', '{"ok": "false"}', '[]', 'null', 'fal
   },
 )
 
-test('a task that ended is told to its trainer, signed, once', async () => {
+test('the callback of an ended task is sent once, signed', async () => {
   const trainer = open(await Trainer.start(ok))
   open(start())
   await end('lab/run 1 – é', trainer.url)
@@ -185,7 +185,7 @@ test('a task that ended is told to its trainer, signed, once', async () => {
   expect(Math.abs(seconds - fast.now() / 1000)).toBeLessThan(600)
 })
 
-test('without a secret nothing is signed', async () => {
+test('without a secret callbacks are not signed', async () => {
   const trainer = open(await Trainer.start(ok))
   open(start({ secret: undefined }))
   await end('t', trainer.url)
@@ -193,7 +193,7 @@ test('without a secret nothing is signed', async () => {
   expect(trainer.received[0]!.headers['x-polar-signature']).toBeUndefined()
 })
 
-test('a result longer than memory should hold is read twice, and comes whole and signed', async () => {
+test('a result above the buffer limit is read twice and sent completely and signed', async () => {
   const body = randomBytes(9 * 2 ** 20)
   let opens = 0
   const trainer = open(await Trainer.start(ok))
@@ -215,8 +215,8 @@ test('a result longer than memory should hold is read twice, and comes whole and
   expect(isSigned(trainer.received[0]!, SECRET)).toBe(true)
 })
 
-describe('a trainer that fails', () => {
-  test.each([500, 503, 408, 425, 429])('with %d is called again, with the same delivery id', async (status) => {
+describe('a failing trainer', () => {
+  test.each([500, 503, 408, 425, 429])('with status %d is retried with the same delivery id', async (status) => {
     const trainer = open(
       await Trainer.start((response, count) => {
         response.statusCode = count < 3 ? status : 204
@@ -231,7 +231,7 @@ describe('a trainer that fails', () => {
     expect(trainer.received.every((one) => isSigned(one, SECRET))).toBe(true)
   })
 
-  test.each([400, 401, 404, 410, 422])('with %d is given up after three tries', async (status) => {
+  test.each([400, 401, 404, 410, 422])('with status %d is dead after three tries', async (status) => {
     const trainer = open(
       await Trainer.start((response) => {
         response.statusCode = status
@@ -242,10 +242,10 @@ describe('a trainer that fails', () => {
     await end('t', trainer.url)
     await expectState('t', 'dead')
     expect(trainer.received).toHaveLength(3)
-    expect(await rowOf('t')).toMatchObject({ tries: 3, last_error: `answered with ${status}` })
+    expect(await rowOf('t')).toMatchObject({ tries: 3, last_error: `responded with ${status}` })
   })
 
-  test('by closing the connection, or not listening, is given up after all its attempts', async () => {
+  test('that closes the connection or does not listen gets all attempts, then the callback is dead', async () => {
     const trainer = open(await Trainer.start((response) => response.destroy()))
     open(start({ attempts: 4 }))
     await end('t', trainer.url)
@@ -256,7 +256,7 @@ describe('a trainer that fails', () => {
     expect((await rowOf('nobody')).last_error).toMatch(/ECONNREFUSED|refused/)
   })
 
-  test('by never answering is cut after its time, and called again', async () => {
+  test('that does not respond is disconnected after the time limit, and retried', async () => {
     const trainer = open(await Trainer.start((response, count) => (count === 1 ? undefined : response.end())))
     open(start({ timeoutMs: 300 }))
     await end('t', trainer.url)
@@ -264,7 +264,7 @@ describe('a trainer that fails', () => {
     expect(trainer.received).toHaveLength(2)
   })
 
-  test('is called again when it said, within bounds', async () => {
+  test('is retried after its retry-after, within limits', async () => {
     const trainer = open(
       await Trainer.start((response, count) => {
         response.writeHead(503, { 'retry-after': count === 1 ? '1234' : '99999999' }).end()
@@ -274,19 +274,19 @@ describe('a trainer that fails', () => {
     desk.wall = stopped.now()
     open(start({}, { clock: stopped }))
     await end('t', trainer.url)
-    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('answered with 503'), {
+    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('responded with 503'), {
       timeout: 20_000,
     })
     expect((await rowOf('t')).next_at).toBe(stopped.now() + 1_234_000)
     await database.db.updateTable('callbacks').set({ next_at: stopped.now(), last_error: null }).execute()
-    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('answered with 503'), {
+    await vi.waitFor(async () => expect((await rowOf('t')).last_error).toBe('responded with 503'), {
       timeout: 20_000,
     })
     expect((await rowOf('t')).next_at).toBe(stopped.now() + 1_500_000)
   })
 })
 
-test('a redirect is not followed, wherever it leads', async () => {
+test('a redirect is not followed', async () => {
   const inside = open(await Trainer.start(ok))
   const trainer = open(
     await Trainer.start((response) => {
@@ -300,7 +300,7 @@ test('a redirect is not followed, wherever it leads', async () => {
   expect((await rowOf('t')).last_error).toMatch(/307: redirects are not followed/)
 })
 
-describe('of the answer only the status counts', () => {
+describe('only the status of the response counts', () => {
   const answers: [string, (response: ServerResponse) => void][] = [
     ['one that never ends', (response) => endless(response)],
     [
@@ -328,7 +328,7 @@ describe('of the answer only the status counts', () => {
     expect(trainer.received).toHaveLength(1)
   })
 
-  test('one that has more headers than anybody needs is a failure', async () => {
+  test('a response with too large headers is a failure', async () => {
     const trainer = open(
       await Trainer.start((response, count) => {
         if (count === 1) response.setHeader('x-much', 'x'.repeat(60_000))
@@ -351,7 +351,7 @@ function endless(response: ServerResponse): void {
   more()
 }
 
-test('a trainer that hangs holds up nobody else, and is not called by hundreds at once', async () => {
+test('a hanging trainer does not delay other hosts, and gets few concurrent requests', async () => {
   let now = 0
   let most = 0
   const dead = open(
@@ -367,16 +367,16 @@ test('a trainer that hangs holds up nobody else, and is not called by hundreds a
   const begun = performance.now()
   open(start({ timeoutMs: 30_000, perHost: 3 }, { clock: systemClock, pollMs: 50 }))
   for (let i = 0; i < 20; i++) await expectState(`alive-${i}`, 'delivered')
-  // Far sooner than one call to the dead one takes.
+  // Much sooner than one request to the dead host takes.
   expect(performance.now() - begun).toBeLessThan(25_000)
   expect(alive.received).toHaveLength(20)
   expect(most).toBeLessThanOrEqual(3)
   const rows = await database.db.selectFrom('callbacks').selectAll().where('task_id', 'like', 'dead-%').execute()
-  // Those that were only looked at have lost none of their tries.
+  // Postponed callbacks have no tries counted.
   expect(rows.filter(({ tries }) => tries > 1)).toEqual([])
 })
 
-test('two servers share the work, and each callback is sent once', async () => {
+test('two servers share the callbacks, and each is sent once', async () => {
   const trainer = open(await Trainer.start(ok))
   for (let i = 0; i < 30; i++) await end(`t-${i}`, trainer.url)
   const senders = [open(start({}, { clock: systemClock })), open(start({}, { clock: systemClock }))]
@@ -386,7 +386,7 @@ test('two servers share the work, and each callback is sent once', async () => {
   expect(new Set(trainer.received.map(({ headers }) => headers['x-polar-delivery'])).size).toBe(30)
 })
 
-test('one that is stopped gives back what it had in hand, and another sends it at once', async () => {
+test('a stopped sender releases its callbacks, and another sends them at once', async () => {
   const trainer = open(await Trainer.start((response, count) => (count === 1 ? undefined : response.end())))
   const first = start({}, { clock: systemClock })
   desk.wall = Date.now()
@@ -398,13 +398,13 @@ test('one that is stopped gives back what it had in hand, and another sends it a
   await expectState('t', 'delivered')
 })
 
-describe('a name', () => {
-  test('is resolved once for a connection, which goes to the address that was checked', async () => {
+describe('a host name', () => {
+  test('is resolved once per connection, which uses the checked address', async () => {
     const trainer = open(await Trainer.start(ok))
     const asked: string[] = []
     const resolve = async (name: string) => {
       asked.push(name)
-      // The second answer is what an attacker would want to be used.
+      // The second resolution is the attacker's address.
       return asked.length === 1 ? ['127.0.0.1'] : ['169.254.169.254']
     }
     open(start({ allowedHosts: ['trainer.lab', 'loopback'] }, { resolve }))
@@ -419,16 +419,16 @@ describe('a name', () => {
     ['a metadata service', ['169.254.169.254']],
     ['one good and one bad address', ['93.184.216.34', '127.0.0.1']],
     ['an address within an address', ['::ffff:127.0.0.1']],
-  ])('that leads to %s is not connected to', async (_, addresses) => {
+  ])('that resolves to %s is refused', async (_, addresses) => {
     const trainer = open(await Trainer.start(ok))
     open(start({ allowedHosts: ['*.lab.example'] }, { resolve: async () => addresses }))
     await end('t', `http://a.lab.example:${trainer.port}/done`)
     await expectState('t', 'dead')
     expect(trainer.received).toEqual([])
-    expect((await rowOf('t')).last_error).toMatch(/not an allowed host: a\.lab\.example leads to/)
+    expect((await rowOf('t')).last_error).toMatch(/host is not allowed: a\.lab\.example resolves to/)
   })
 
-  test('that nobody knows may be known later', async () => {
+  test('that does not resolve is retried', async () => {
     const trainer = open(await Trainer.start(ok))
     let asked = 0
     const resolve = async () => {
@@ -442,7 +442,7 @@ describe('a name', () => {
   })
 })
 
-test('a host that is no longer allowed when its task ends is not called', async () => {
+test('a host that is no longer allowed when its task ends gets no callback', async () => {
   const trainer = open(await Trainer.start(ok))
   open(start({ allowedHosts: ['elsewhere.lab'] }))
   await end('t', trainer.url)
@@ -456,7 +456,7 @@ describe('an address of Polar itself', () => {
     ['in another spelling', 'http://[::ffff:7f00:1]', ['loopback']],
     ['that a name resolves to', 'http://trainer.lab', ['trainer.lab', 'loopback']],
     ['that one of several addresses of a name is', 'http://both.lab', ['both.lab', 'loopback']],
-  ])('%s is not called', async (_, origin, allowedHosts) => {
+  ])('%s is refused', async (_, origin, allowedHosts) => {
     const listener = open(await Trainer.start(ok))
     const own = new OwnAddresses()
     own.add(`http://127.0.0.1:${listener.port}`)
@@ -468,7 +468,7 @@ describe('an address of Polar itself', () => {
     expect(listener.received).toEqual([])
   })
 
-  test('is not called by way of a redirect, and the call says that it is a callback', async () => {
+  test('is not reached by a redirect, and the request has the outbound header', async () => {
     const listener = open(await Trainer.start(ok))
     const trainer = open(
       await Trainer.start((response) =>
@@ -496,7 +496,7 @@ describe('an address of Polar itself', () => {
   })
 })
 
-test('a task that is gone, or whose result cannot be read, is no fault of its trainer’s', async () => {
+test('a deleted task or an unreadable result does not count as a host failure', async () => {
   const trainer = open(await Trainer.start(ok))
   let reads = 0
   open(
@@ -516,18 +516,18 @@ test('a task that is gone, or whose result cannot be read, is no fault of its tr
   await end('later', trainer.url)
   await expectState('gone', 'dead')
   await expectState('later', 'delivered')
-  expect((await rowOf('gone')).last_error).toBe('the task is not over, or not here any more')
+  expect((await rowOf('gone')).last_error).toBe('the task runs again or was deleted')
 })
 
-test('submit refuses what would never be called, and says what would', () => {
+test('assertCallbackAllowed() rejects a URL that is not allowed and lists the allowed hosts', () => {
   expect(() => assertCallbackAllowed('http://127.0.0.1:1/x', {})).not.toThrow()
   expect(() => assertCallbackAllowed('http://10.0.0.1/', {})).toThrow(
-    /the address 10\.0\.0\.1 is not among them.*loopback/,
+    /address 10\.0\.0\.1 is not in the list.*loopback/,
   )
-  expect(() => assertCallbackAllowed('http://x/', { allowedHosts: [] })).toThrow(/Allowed are none/)
+  expect(() => assertCallbackAllowed('http://x/', { allowedHosts: [] })).toThrow(/Allowed hosts are none/)
 })
 
-test('a server that is killed after sending sends again when it is back, with the same delivery id', async () => {
+test('a server that is killed after sending sends again after restart, with the same delivery id', async () => {
   const place = join(dir, 'killed')
   const child = (): ReturnType<typeof spawn> =>
     spawn(
@@ -539,7 +539,7 @@ test('a server that is killed after sending sends again when it is back, with th
     )
   const trainer = open(
     await Trainer.start((response, count) => {
-      // It has all of the call, and no answer was read yet.
+      // The request was received completely, and no response was read yet.
       if (count === 1) server.kill('SIGKILL')
       else response.end()
     }),
@@ -556,7 +556,7 @@ test('a server that is killed after sending sends again when it is back, with th
   await once(server, 'exit')
   expect(trainer.received).toHaveLength(1)
   {
-    // Instead of waiting until the claim of the dead one has run out.
+    // Instead of waiting until the claim of the dead server expires.
     await using own = await openDatabase({ dir: place })
     const [row] = await own.db.selectFrom('callbacks').selectAll().execute()
     expect(row).toMatchObject({ state: 'waiting', tries: 1 })
@@ -573,7 +573,7 @@ test('a server that is killed after sending sends again when it is back, with th
   expect(isSigned(second!, SECRET)).toBe(true)
 })
 
-test('the receiver of the docs takes what is ours, once, and nothing else', async (context) => {
+test('the receiver in the docs accepts each signed callback once, and nothing else', async (context) => {
   if (spawnSync('python3', ['--version']).status !== 0)
     context.skip('python3 is not installed: apt-get install python3')
   const page = await readFile(join(import.meta.dirname, '../../../docs/callbacks.md'), 'utf8')
@@ -594,7 +594,7 @@ test('the receiver of the docs takes what is ours, once, and nothing else', asyn
   open(start({}, { clock: systemClock, pollMs: 50 }))
   await end('t', url)
   await expectState('t', 'delivered')
-  // Told again, as by a server that was killed: it is answered, and not handled twice.
+  // A repeat, as from a restarted server, gets a response and is not handled twice.
   await database.db.updateTable('callbacks').set({ state: 'waiting', next_at: 0 }).execute()
   await expectState('t', 'delivered')
   await end('u', url)

@@ -1,11 +1,11 @@
 import { sql } from 'kysely'
-import type { Sql } from '../../store/database.ts'
+import type { Sql } from '../../database.ts'
 
-/** Whether the registered nodes can run a task. */
+/** Whether some registered node can run a task. */
 export interface NodeFit {
-  /** There are nodes, and none of them has all labels. */
+  /** Nodes are registered, and none has all required labels. */
   isUnrunnable: boolean
-  /** Why it does not start now; absent: some node can run it. */
+  /** Reason why the task does not start now; absent if some node can run it. */
   why?: string
 }
 
@@ -14,7 +14,7 @@ interface FitRow {
   canRun: boolean
 }
 
-/** A node that is away or draining counts: it may come back. A task without labels runs anywhere. */
+/** Unreachable and draining nodes count: they may come back. A task without required labels runs on any node. */
 export async function findFit(db: Sql, requires: readonly string[]): Promise<NodeFit> {
   if (requires.length === 0) return { isUnrunnable: false }
   const { rows } = await sql<FitRow>`
@@ -24,7 +24,7 @@ export async function findFit(db: Sql, requires: readonly string[]): Promise<Nod
   return toFit(requires, rows[0]!)
 }
 
-/** Why queued sessions of a task do not start; undefined when some node can run them. */
+/** Reason why queued sessions of a task do not start; undefined if some node can run them. */
 export async function findUnrunnable(db: Sql, taskId: string): Promise<string | undefined> {
   const { rows } = await sql<FitRow & { requires: string[] }>`
     select lanes.requires, exists(select 1 from nodes) as "hasNodes",

@@ -1,11 +1,11 @@
 import { sql } from 'kysely'
 import type { Sql } from '../../database.ts'
 
-/** What each lane has under way, as far as this process knows. */
-export interface Running {
-  /** For `json_to_recordset(…) as r(lane_id int, owner text, n int)`. */
+/** Approximate number of leased sessions of each lane. */
+export interface RunningCounts {
+  /** JSON for `json_to_recordset(…) as r(lane_id int, owner text, n int)`. */
   read(db: Sql): Promise<string>
-  /** So much was just given out. */
+  /** Counts sessions that this process just leased. */
   add(laneIds: readonly number[]): void
 }
 
@@ -15,15 +15,15 @@ interface Count {
   n: number
 }
 
-/** Counts are read again after so long. */
+/** Counts are read again after this time. */
 const FRESH_MS = 1000
 
 /**
- * Nodes are shared out fairly, not exactly: counting all that runs at every lease would make it slower the more there is.
- * So it is counted once a second, and in between what this process gives out is added. A limit on what runs is another
- * matter, and is counted every time.
+ * Fairness between lanes needs only approximate counts, and counting all leased sessions at every lease would get slower
+ * with their number. So they are counted once a second, and leases of this process are added in between. Limits on running
+ * sessions must be exact, and do not use these counts.
  */
-export function createRunning(monotonic: () => number): Running {
+export function createRunningCounts(monotonic: () => number): RunningCounts {
   let counts = new Map<number, Count>()
   let readAt = -Infinity
   return {
@@ -36,7 +36,7 @@ export function createRunning(monotonic: () => number): Running {
         `.execute(db)
         counts = new Map(rows.map((row) => [row.lane_id, row]))
       }
-      // One lane leaves no choice.
+      // With one lane there is nothing to compare.
       return counts.size < 2 ? '[]' : JSON.stringify([...counts.values()].filter(({ n }) => n > 0))
     },
     add(laneIds) {

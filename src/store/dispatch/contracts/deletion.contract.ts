@@ -3,8 +3,8 @@ import { beforeEach, describe, expect, test } from 'vitest'
 import { auditBooks } from '../../../../test/support/dispatch-books.ts'
 import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
 import type { Database } from '../../database.ts'
-import type { ArtifactReference } from '../port.ts'
-import { reviveCallback, settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import type { ArtifactReference } from '../types.ts'
+import { claimCallbacks, requeueCallback, settleCallback } from '../commands/callbacks.ts'
 import { readEvents } from '../queries/events.ts'
 import { findKnownFiles } from '../queries/known-files.ts'
 import { findSession, listSessions } from '../queries/sessions.ts'
@@ -13,8 +13,8 @@ import { findTask, listEndings, listTasks } from '../queries/tasks.ts'
 const DAY = 86_400_000
 const unknown = { kind: 'refused', reason: 'unknown-session' }
 
-/** What goes, what stays, and what is remembered. */
-export function describeDeleting(open: () => Database): void {
+/** Reruns, deletion and retention. */
+export function describeDeletion(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk
   beforeEach(async () => {
@@ -29,8 +29,8 @@ export function describeDeleting(open: () => Database): void {
     return outcome
   }
 
-  describe('a task that is over and submitted again', () => {
-    test('is a new run; the older one has another id, with all that it had', async () => {
+  describe('an ended task that is submitted again', () => {
+    test('is a new run; the older run has another id and keeps all its data', async () => {
       await finish('t', 2, { callback: 'http://trainer.test/' })
       const before = (await findTask(database.db, 't'))!
       const endings = await listEndings(database.db, 't', { limit: 9 })
@@ -44,11 +44,11 @@ export function describeDeleting(open: () => Database): void {
       })
       expect(await listEndings(database.db, 't~1', { limit: 9 })).toEqual(endings)
       expect(await listEndings(database.db, 't', { limit: 9 })).toEqual([])
-      // A trainer that asks for new results is not told of the old ones.
-      expect(await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall + DAY)).toEqual([])
+      // The pending callback of the older run is dropped.
+      expect(await claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall + DAY)).toEqual([])
     })
 
-    test('each run has a number, and ids that are taken are passed by', async () => {
+    test('each run has a number, and existing ids are skipped', async () => {
       await desk.submit('t~1', 1)
       await desk.take(1)
       await finish('t')
@@ -57,13 +57,13 @@ export function describeDeleting(open: () => Database): void {
       expect(await enqueue('t')).toMatchObject({ archivedAs: 't~2' })
     })
 
-    test('a task that runs is joined by the same body and refuses another', async () => {
+    test('a running task accepts the same body and refuses another', async () => {
       await desk.submit('t', 1)
       expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'same' })
       expect(await enqueue('t', { instruction: 'Else.' })).toEqual({ taskId: 't', kind: 'conflict' })
     })
 
-    test('a repeat with the key of the submit finds its task, over or deleted', async () => {
+    test('a repeat with the same key finds its task, also ended or deleted', async () => {
       expect(await enqueue('t', { key: 'k' })).toMatchObject({ kind: 'created' })
       const [lease] = await desk.take(1)
       await desk.end(lease!)
@@ -76,19 +76,19 @@ export function describeDeleting(open: () => Database): void {
       expect(await findTask(database.db, 't')).toMatchObject({ status: 'running' })
     })
 
-    test('a task that was cancelled before it came stays refused', async () => {
+    test('a task that was cancelled before its submit stays refused', async () => {
       await desk.dispatch.cancelTask('t', { registerIfMissing: true })
       expect(await enqueue('t')).toEqual({ taskId: 't', kind: 'cancelled' })
     })
 
-    test('many submits at once start one run', async () => {
+    test('concurrent submits start one run', async () => {
       await finish('t')
       const outcomes = await Promise.all(Array.from({ length: 6 }, () => enqueue('t')))
       expect(outcomes.map((outcome) => outcome!.kind).toSorted()).toEqual(['created', ...Array(5).fill('same')])
     })
   })
 
-  /** A task that is over, each session with a result of ten bytes and some artifacts of five. */
+  /** An ended task whose sessions have a result of ten bytes and some artifacts of five. */
   const finish = async (id: string, samples = 1, { artifacts = 1, callback = '' } = {}) => {
     await desk.submit(id, samples, callback === '' ? {} : { callback_url: callback })
     const leases = await desk.take(samples)
@@ -120,7 +120,7 @@ export function describeDeleting(open: () => Database): void {
   const idsOf = async () => (await listTasks(database.db, { limit: 1000 })).tasks.map(({ taskId }) => taskId).toSorted()
 
   describe('deleting', () => {
-    test('a task that is over goes with all that it has, and the files to remove are named once', async () => {
+    test('an ended task is deleted with all rows, and each file to remove is returned once', async () => {
       const leases = await finish('t', 3, { artifacts: 2, callback: 'http://trainer.test/' })
       await finish('other', 1)
       expect(await desk.dispatch.deleteTask('t')).toEqual({ kind: 'deleted', sessions: 3, bytes: 60 })
@@ -141,7 +141,7 @@ export function describeDeleting(open: () => Database): void {
       expect(events.at(-1)).toMatchObject({ type: 'task.deleted', data: { task_id: 't', status: 'deleted' } })
     })
 
-    test('one that runs is left alone, and there is nothing to delete where there is nothing', async () => {
+    test('a running or unknown task is not deleted', async () => {
       await desk.submit('t', 1)
       expect(await desk.dispatch.deleteTask('t')).toEqual({ kind: 'running' })
       expect(await desk.dispatch.deleteTask('none')).toEqual({ kind: 'unknown-task' })
@@ -153,7 +153,7 @@ export function describeDeleting(open: () => Database): void {
       expect(await clearAll()).toEqual([])
     })
 
-    test('a submission that comes late does not run it again, until that is forgotten', async () => {
+    test('a late submission is refused until the tombstone is pruned', async () => {
       await finish('t')
       await desk.dispatch.deleteTask('t')
       const submit = (instruction?: string) =>
@@ -172,7 +172,7 @@ export function describeDeleting(open: () => Database): void {
       expect(await submit()).toEqual([{ taskId: 't', kind: 'created' }])
     })
 
-    test('what its sessions still bring is refused, before and after their rows are gone', async () => {
+    test('late results of its sessions are refused, before and after their rows are cleared', async () => {
       await desk.submit('t', 2)
       const [first, late] = await desk.take(2)
       await desk.end(first!)
@@ -189,7 +189,7 @@ export function describeDeleting(open: () => Database): void {
       expect(await desk.dispatch.cancelSession(late!.sessionId)).toBe(false)
     })
 
-    test('many sessions and many artifacts go a few at a time, and it is not forgotten before they are gone', async () => {
+    test('many sessions and artifacts are cleared in batches, and the tombstone is not pruned before', async () => {
       await finish('many', 120, { artifacts: 0 })
       await finish('heavy', 1, { artifacts: 2500 })
       await desk.dispatch.deleteTask('many')
@@ -208,7 +208,7 @@ export function describeDeleting(open: () => Database): void {
       expect(Object.values(await countRows())).toEqual([0, 0, 0, 0, 0, 0])
     })
 
-    test('several that delete and clear at once do each of it once', async () => {
+    test('concurrent deletes and clears have the effect of one', async () => {
       for (let i = 0; i < 12; i += 1) await finish(`t${i}`, 4)
       const other = new DispatchDesk(database)
       const deletions = Array.from({ length: 24 }, (_, i) => (i % 2 ? desk : other).dispatch.deleteTask(`t${i % 12}`))
@@ -217,14 +217,14 @@ export function describeDeleting(open: () => Database): void {
       expect(kinds.filter((kind) => kind === 'unknown-task')).toHaveLength(12)
       const paths = (await Promise.all(Array.from({ length: 6 }, () => clearAll()))).flat()
       expect(new Set(paths).size).toBe(paths.length)
-      // Who passed over the last one that another had in hand may have gone.
+      // A clear that skipped a locked task may have ended before the others.
       paths.push(...(await clearAll()))
       expect(paths).toHaveLength(12 * 4 * 2)
       expect((await listSessions(database.db, { limit: 9 })).sessions).toEqual([])
       expect(await auditBooks(database)).toEqual([])
     })
 
-    test('deleting and making again that race: one of them comes first', async () => {
+    test('a concurrent delete and retry are serialised', async () => {
       const rounds = Array.from({ length: 12 }, async (_, i) => {
         await desk.submit(`t${i}`, 2)
         await desk.dispatch.cancelTask(`t${i}`)
@@ -243,7 +243,7 @@ export function describeDeleting(open: () => Database): void {
   })
 
   describe('retention', () => {
-    test('goes by the time since the task ended, and not by when it was submitted', async () => {
+    test('depends on the time since the task ended, not since its submit', async () => {
       await desk.submit('long', 1)
       const [lease] = await desk.take(1)
       await finish('early')
@@ -256,9 +256,9 @@ export function describeDeleting(open: () => Database): void {
       expect(await desk.dispatch.retire(policy)).toEqual(['long'])
     })
 
-    test('leaves alone what runs, what was made to run again, and what a trainer has still to be told', async () => {
+    test('skips running tasks, retried tasks and tasks with a pending callback', async () => {
       await finish('told', 1, { callback: 'http://trainer.test/' })
-      const [call] = await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+      const [call] = await claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
       await settleCallback(database.db, call!.id, { kind: 'delivered' })
       await finish('owed', 1, { callback: 'http://trainer.test/' })
       await desk.submit('again', 1)
@@ -269,22 +269,22 @@ export function describeDeleting(open: () => Database): void {
       const policy = { olderThanMs: DAY, maxBytes: 0, keepAtLeastMs: 0 }
       expect(await desk.dispatch.retire(policy)).toEqual(['told'])
       expect(await desk.dispatch.retire(policy)).toEqual([])
-      const [owed] = await takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+      const [owed] = await claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
       await settleCallback(database.db, owed!.id, { kind: 'dead', error: 'nobody there' })
-      expect(await reviveCallback(database.db, owed!.id, desk.wall)).toBe(true)
+      expect(await requeueCallback(database.db, owed!.id, desk.wall)).toBe(true)
       expect(await desk.dispatch.retire(policy)).toEqual([])
       await settleCallback(database.db, owed!.id, { kind: 'dead', error: 'nobody there' })
       expect(await desk.dispatch.retire(policy)).toEqual(['owed'])
       expect(await idsOf()).toEqual(['again', 'running'])
     })
 
-    test('of too many bytes the oldest tasks go until the rest fits, but none that has just ended', async () => {
+    test('deletes the oldest tasks above the size limit, but none that has just ended', async () => {
       for (let i = 0; i < 6; i += 1) {
         await finish(`t${i}`, 2)
         desk.wall += 1000
       }
       const policy = { maxBytes: 100, keepAtLeastMs: 4500 }
-      // Six times thirty; the two oldest are old enough, and three would have to go.
+      // Six times thirty bytes; only the two oldest may be deleted, though three exceed the limit.
       expect(await desk.dispatch.retire(policy)).toEqual(['t0', 't1'])
       expect(await desk.dispatch.retire(policy)).toEqual([])
       desk.wall += 10_000
@@ -293,7 +293,7 @@ export function describeDeleting(open: () => Database): void {
       expect(await idsOf()).toEqual(['t3', 't4', 't5'])
     })
 
-    test('two servers that make room at once delete no more than has to go', async () => {
+    test('two servers that retire concurrently delete no more than necessary', async () => {
       for (let i = 0; i < 30; i += 1) await finish(`t${i}`, 1)
       desk.wall += 1000
       const other = new DispatchDesk(database)
@@ -304,19 +304,19 @@ export function describeDeleting(open: () => Database): void {
       expect(await idsOf()).toHaveLength(10)
     })
 
-    test('a server whose clock is far ahead of the database’s deletes nothing for its age', async () => {
+    test('a server whose clock is far ahead of the database’s deletes nothing by age', async () => {
       desk.wall = Date.now()
       await finish('t')
       desk.wall += 400 * DAY
       expect(await desk.dispatch.retire({ olderThanMs: DAY, keepAtLeastMs: 0 })).toEqual([])
     })
 
-    test('after a long job there are as many rows as after a short one', async () => {
+    test('the number of rows does not grow with the number of tasks processed', async () => {
       const policy = { olderThanMs: 2 * DAY, keepAtLeastMs: DAY }
       const sizes: number[] = []
       for (let day = 0; day < 40; day += 1) {
         for (let i = 0; i < 5; i += 1) await finish(`d${day}-${i}`, 2, { callback: 'http://trainer.test/' })
-        for (const { id } of await takeCallbacks(database.db, { claimMs: 1e9, limit: 99 }, desk.wall)) {
+        for (const { id } of await claimCallbacks(database.db, { claimMs: 1e9, limit: 99 }, desk.wall)) {
           await settleCallback(database.db, id, { kind: 'delivered' })
         }
         while ((await desk.dispatch.retire(policy)).length > 0);

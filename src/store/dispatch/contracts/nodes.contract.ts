@@ -9,14 +9,15 @@ import {
   toLease,
 } from '../../../../test/support/dispatch-desk.ts'
 import type { Database } from '../../database.ts'
-import type { Lease } from '../port.ts'
-import { readEvents } from './events.ts'
-import { findKnownFiles } from './known-files.ts'
-import { drainNode, findNode } from './nodes.ts'
-import { countOpen, findArtifact, findSession, listArtifacts } from './sessions.ts'
-import { findTask, listEndings } from './tasks.ts'
+import { drainNode } from '../commands/nodes.ts'
+import { readEvents } from '../queries/events.ts'
+import { findKnownFiles } from '../queries/known-files.ts'
+import { findNode } from '../queries/nodes.ts'
+import { countOpen, findArtifact, findSession, listArtifacts } from '../queries/sessions.ts'
+import { findTask, listEndings } from '../queries/tasks.ts'
+import type { Lease } from '../types.ts'
 
-/** What nodes say, and what becomes of it. */
+/** Joining, leasing, renewing, failures, results and affinity. */
 export function describeNodes(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk
@@ -29,7 +30,7 @@ export function describeNodes(open: () => Database): void {
     desk.dispatch.join({ registration: makeRegistration('n9'), labels: ['gpu'], bootId, replaces, holding })
 
   describe('joining', () => {
-    test('one that begins anew loses what it does not hold any more; one that only lost its way keeps all', async () => {
+    test('a restarted node loses the attempts it does not hold; a node that rejoins with the same boot id keeps all', async () => {
       await join('boot1')
       await desk.submit('t', 3)
       const { orders } = await desk.dispatch.lease('n9', { freeSlots: 2, bootId: 'boot1' })
@@ -47,7 +48,7 @@ export function describeNodes(open: () => Database): void {
       })
     })
 
-    test('a process whose place another has taken is given nothing, and can take nothing away', async () => {
+    test('a replaced process gets no lease, and cannot renew, release or leave', async () => {
       await join('old')
       await join('new', { replaces: 'old' })
       await desk.submit('t', 3)
@@ -69,7 +70,7 @@ export function describeNodes(open: () => Database): void {
       expect((await findTask(database.db, 't'))?.refills).toBe(0)
     })
 
-    test('what a dead process had said, and what arrives after its successor has joined, changes nothing', async () => {
+    test('a delayed join of a dead process has no effect after its successor joined', async () => {
       await join('first')
       await join('second', { replaces: 'first' })
       await desk.submit('t', 1)
@@ -83,7 +84,7 @@ export function describeNodes(open: () => Database): void {
       })
     })
 
-    test('of two that begin at once, the one that was slower hears of the other', async () => {
+    test('of two concurrent joins the slower one gets `taken`', async () => {
       await join('before')
       const answers = await Promise.all(['a', 'b'].map((boot) => join(boot, { replaces: 'before' })))
       expect(answers.map(({ kind }) => kind).toSorted()).toEqual(['joined', 'taken'])
@@ -92,7 +93,7 @@ export function describeNodes(open: () => Database): void {
       expect(await findNode(database.db, 'n9')).toMatchObject({ bootId: winner })
     })
 
-    test('a node that nobody knows is given nothing; one that drains hears of it', async () => {
+    test('an unknown node gets no lease; a draining node is reported as draining', async () => {
       await desk.submit('t', 1)
       expect(await desk.dispatch.lease('nobody', { freeSlots: 1, labels: [] })).toEqual({ orders: [], node: 'unknown' })
       expect(await desk.dispatch.renew('nobody', [])).toEqual({ outcomes: [], node: 'unknown' })
@@ -101,7 +102,7 @@ export function describeNodes(open: () => Database): void {
       expect(await desk.dispatch.renew('n1', [])).toEqual({ outcomes: [], node: 'draining' })
     })
 
-    test('the labels it joined with count where it names none', async () => {
+    test('a lease request without labels uses those of the join', async () => {
       await join('boot')
       await desk.dispatch.enqueue([{ task: makeTask('t', 2), requires: ['gpu'] }])
       expect((await desk.dispatch.lease('n9', { freeSlots: 1, labels: [] })).orders).toEqual([])
@@ -109,8 +110,8 @@ export function describeNodes(open: () => Database): void {
     })
   })
 
-  describe('orders whose answer was lost', () => {
-    test('are given out again by the next call that does not name them, as nobody’s failure', async () => {
+  describe('leases whose response was lost', () => {
+    test('are requeued by the next request that does not list them, without a failure', async () => {
       await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 1 }])
       const [kept] = await desk.take(1)
       const [lost] = await desk.take(1)
@@ -119,7 +120,7 @@ export function describeNodes(open: () => Database): void {
       expect(await desk.renew('n1', [kept!, lost!])).toMatchObject([{ kind: 'held' }, { kind: 'lost' }])
     })
 
-    test('are not those that the node has renewed, though a call that came late does not know them', async () => {
+    test('do not include renewed leases, even if a delayed request does not list them', async () => {
       await desk.submit('t', 1)
       const held = await desk.take(1)
       await desk.renew('n1', held)
@@ -129,7 +130,7 @@ export function describeNodes(open: () => Database): void {
   })
 
   describe('renewing', () => {
-    test('says in one call how busy the node is and how far its sessions are, and what is new is told', async () => {
+    test('stores metrics, status and progress in one call, and writes an event for each change', async () => {
       await desk.submit('t', 1)
       const [lease] = await desk.take(1)
       const { next } = await readEvents(database.db, { limit: 100 })
@@ -150,14 +151,14 @@ export function describeNodes(open: () => Database): void {
   })
 
   describe('failures', () => {
-    test('what was spoilt rests before it comes again, longer each time; what was lost has rested', async () => {
+    test('a failed session is queued again after a growing delay; a lost one without delay', async () => {
       desk = new DispatchDesk(database, { restMs: 1000 })
       await desk.submit('t', 1)
       for (const [failure, restMs] of [1000, 4000].entries()) {
         const [lease] = await desk.take(1)
         expect(await desk.end(lease!, 'upstream.unreachable')).toMatchObject({ isRefilled: true })
         expect(await countOpen(database.db)).toEqual({ queued: 1, leased: 0 })
-        // The first look only begins to count.
+        // The first sweep starts the measurement.
         await desk.pass(1000)
         await desk.pass(restMs - 1000)
         expect(await desk.take(1), `failure ${failure + 1}`).toEqual([])
@@ -168,7 +169,7 @@ export function describeNodes(open: () => Database): void {
       expect(await desk.take(1)).toMatchObject([{ attempt: 4 }])
     })
 
-    test('one that rests can be cancelled', async () => {
+    test('a session in its retry delay can be cancelled', async () => {
       desk = new DispatchDesk(database, { restMs: 1000 })
       await desk.submit('t', 1)
       await desk.end((await desk.take(1))[0]!, 'runtime.gone')
@@ -177,7 +178,7 @@ export function describeNodes(open: () => Database): void {
       expect(await countOpen(database.db)).toEqual({ queued: 0, leased: 0 })
     })
 
-    test('half the nodes are lost at once, with six hundred sessions', async () => {
+    test('six hundred leases expire at once', async () => {
       await desk.dispatch.enqueue(Array.from({ length: 20 }, (_, i) => ({ task: makeTask(`t${i}`, 30) })))
       await desk.take(600)
       expect(await desk.pass(desk.leaseMs + 1000)).toBe(600)
@@ -185,10 +186,10 @@ export function describeNodes(open: () => Database): void {
     })
   })
 
-  describe('what sessions bring', () => {
+  describe('results and artifacts', () => {
     const reference = (path: string) => ({ path, storedPath: `files/${path}`, bytes: 3, digest: 'd', isCut: false })
 
-    test('results of spoilt attempts and files of all attempts are kept; the last ones are shown', async () => {
+    test('results and files of all attempts are kept; queries return those of the last', async () => {
       await desk.submit('t', 1)
       const [first] = await desk.take(1)
       await desk.end(first!, 'runtime.gone', {}, [reference('harness.log')])
@@ -203,7 +204,7 @@ export function describeNodes(open: () => Database): void {
       expect(await findKnownFiles(database.db, asked)).toEqual(new Set(asked.slice(0, 2)))
     })
 
-    test('a file is known by its very place, whatever dots its session has in its name', async () => {
+    test('a file is known by its exact path, also if the session id contains dots', async () => {
       await desk.submit('t', 2)
       const [first, second] = await desk.take(2)
       const usual = `results/0a/${first!.sessionId}.1.json.zst`
@@ -227,7 +228,7 @@ export function describeNodes(open: () => Database): void {
       expect(await findKnownFiles(database.db, [...known, ...unknown])).toEqual(new Set(known))
     })
 
-    test('endings keep their order and place, with a result or without', async () => {
+    test('endings keep their order and place, with or without a result', async () => {
       await desk.submit('t', 4)
       const [a, b] = await desk.take(2)
       await desk.end(b!, undefined, { grade: { outcome_reward: 0.5, metadata: {} } })
@@ -252,7 +253,7 @@ export function describeNodes(open: () => Database): void {
     })
   })
 
-  describe('warm nodes', () => {
+  describe('nodes with affinity', () => {
     const fill = async (images: readonly string[], samples = 1) => {
       await desk.dispatch.enqueue(
         images.map((image, i) => ({ task: makeTask(`t${i}-${image}`, samples), affinity: [`image:${image}`, 'ws:x'] })),
@@ -261,14 +262,14 @@ export function describeNodes(open: () => Database): void {
     const imagesOf = async (freeSlots: number, affinity: readonly string[]) =>
       (await desk.orders(freeSlots, 'n1', { affinity })).map(({ order }) => order.task.task_id.split('-')[1])
 
-    test('are given what they are warm for, near the head of the queue', async () => {
+    test('get sessions with matching affinity near the head of the queue', async () => {
       await fill(['a', 'b', 'c', 'b', 'a', 'b'])
       expect(await imagesOf(2, ['image:b', 'image:z'])).toEqual(['b', 'b'])
       expect(await imagesOf(2, ['image:b'])).toEqual(['b', 'a'].toSorted())
       expect(await imagesOf(9, ['image:none'])).toEqual(['c', 'a'])
     })
 
-    test('do not pass over a higher priority, nor one that has waited for long', async () => {
+    test('do not overtake a higher priority, nor a session that has waited long', async () => {
       await fill(['cold', ...Array.from({ length: 700 }, () => 'warm')])
       let taken = 0
       while ((await imagesOf(20, ['image:warm'])).every((image) => image === 'warm')) taken += 20
@@ -278,7 +279,7 @@ export function describeNodes(open: () => Database): void {
       expect(await imagesOf(1, ['image:warm'])).toEqual([undefined])
     })
 
-    test('share the queue with others that ask at once, and nobody goes empty while there is some', async () => {
+    test('share the queue with concurrent requests until it is empty', async () => {
       await fill(
         Array.from({ length: 50 }, (_, i) => String(i % 5)),
         4,

@@ -1,16 +1,17 @@
-import type { Sql } from '../../store/database.ts'
-import type { TaskWord } from '../../store/database/tables.ts'
+import type { Sql } from '../../database.ts'
+import type { TaskState } from '../../database/tables.ts'
 
-/** How far a task is: what those who wait for it look at, again and again. */
+/** The counters that long polls read again and again. */
 export interface TaskProgress {
   taskId: string
-  status: TaskWord
+  status: TaskState
   need: number
   ended: number
-  /** The place of the last ending. */
+  /** Position of the last ending. */
   endings: number
 }
 
+/** Undefined if the task does not exist or was deleted. */
 export async function findProgress(db: Sql, taskId: string): Promise<TaskProgress | undefined> {
   return db
     .selectFrom('tasks')

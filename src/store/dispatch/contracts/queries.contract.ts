@@ -1,15 +1,17 @@
 import { once } from 'node:events'
 import { beforeEach, describe, expect, test } from 'vitest'
 import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
-import { type Database, isAway } from '../../database.ts'
-import { findCallback, listCallbacks, settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import type { Database } from '../../database.ts'
+import { isUnavailable } from '../../store-errors.ts'
+import { claimCallbacks, settleCallback } from '../commands/callbacks.ts'
 import { openChanges } from '../internal/changes.ts'
+import { findCallback, listCallbacks } from '../queries/callbacks.ts'
 import { newestCursor, readEvents } from '../queries/events.ts'
 import { listSessions, listTaskSessions } from '../queries/sessions.ts'
 import { listRunning, listTasks } from '../queries/tasks.ts'
 
-/** What people and programs look at. */
-export function describeReading(open: () => Database): void {
+/** Lists, events and change notifications. */
+export function describeQueries(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk
   beforeEach(async () => {
@@ -26,7 +28,7 @@ export function describeReading(open: () => Database): void {
   })
 
   describe('lists', () => {
-    test('of tasks begin with what changed last, and go by id, model, harness and time', async () => {
+    test('of tasks are ordered by last change, and filtered by id, model, harness and time', async () => {
       for (const id of ['a-1', 'b-1', 'a-2', 'b_2']) {
         desk.wall += 10
         await desk.submit(id, 1, { agent: agent(id.startsWith('a') ? 'pi' : 'codex', `m-${id}`) })
@@ -51,7 +53,7 @@ export function describeReading(open: () => Database): void {
       expect(await listRunning(database.db)).toEqual(['b-1', 'a-2', 'b_2'])
     })
 
-    test('of sessions go by status, task, node, harness and failure, in pages', async () => {
+    test('of sessions are filtered by status, task, node, harness and failure, in pages', async () => {
       await desk.submit('t', 2)
       await desk.submit('u', 3, { agent: agent('codex') })
       const [a] = await desk.take(1, 'n1')
@@ -88,12 +90,12 @@ export function describeReading(open: () => Database): void {
       expect(second.next).toBeUndefined()
     })
 
-    test('of callbacks go by state and task, newest first', async () => {
+    test('of callbacks are filtered by state and task, newest first', async () => {
       for (const id of ['a', 'b', 'c']) {
         await desk.submit(id, 1, { callback_url: `http://trainer.test/${id}` })
         await desk.end((await desk.take(1))[0]!)
       }
-      const due = await takeCallbacks(database.db, { claimMs: 5, limit: 9 }, desk.wall)
+      const due = await claimCallbacks(database.db, { claimMs: 5, limit: 9 }, desk.wall)
       await settleCallback(database.db, due[0]!.id, { kind: 'dead', error: 'gone' })
       await settleCallback(database.db, due[1]!.id, { kind: 'delivered' })
       expect(await listCallbacks(database.db, { state: 'dead', limit: 9 })).toEqual({
@@ -113,7 +115,7 @@ export function describeReading(open: () => Database): void {
   })
 
   describe('events', () => {
-    test('can be had of one task, from now on, and only while they are kept', async () => {
+    test('can be read for one task, from a cursor, until they are pruned', async () => {
       await desk.submit('old', 1)
       const now = await newestCursor(database.db)
       await desk.submit('a', 1)
@@ -130,7 +132,7 @@ export function describeReading(open: () => Database): void {
       expect(left.events.map(({ data }) => data['task_id'])).toEqual(['c'])
     })
 
-    test('whoever waits for news of a task hears of each step', async () => {
+    test('subscribers are notified of every change of a task', async () => {
       await using changes = await openChanges(database)
       desk = new DispatchDesk(database, { changes })
       const heard: string[] = []
@@ -148,7 +150,7 @@ export function describeReading(open: () => Database): void {
       expect(heard).not.toContain('u')
     })
 
-    test('whoever waits for an end hears which steps may have brought one', async () => {
+    test('notifications distinguish changes that may have ended a session or the task', async () => {
       await using changes = await openChanges(database)
       desk = new DispatchDesk(database, { changes })
       const heard: string[] = []
@@ -169,7 +171,7 @@ export function describeReading(open: () => Database): void {
       expect(await after(desk.dispatch.cancelTask('u'))).toEqual(['over'])
     })
 
-    test('other servers on the same database hear of it too', async (context) => {
+    test('other servers on the same database are notified too', async (context) => {
       if (database.kind === 'embedded') return context.skip('there is only one server')
       await using here = await openChanges(database)
       await using there = await openChanges(database)
@@ -194,15 +196,15 @@ export function describeReading(open: () => Database): void {
     })
   })
 
-  test('isAway() tells a database that is gone from a statement that is wrong', async () => {
-    expect(isAway(Object.assign(new Error('x'), { code: 'ECONNREFUSED' }))).toBe(true)
-    expect(isAway(Object.assign(new Error('x'), { code: '57P01' }))).toBe(true)
-    expect(isAway(new Error('Connection terminated unexpectedly'))).toBe(true)
+  test('isUnavailable() distinguishes an unreachable database from a wrong statement', async () => {
+    expect(isUnavailable(Object.assign(new Error('x'), { code: 'ECONNREFUSED' }))).toBe(true)
+    expect(isUnavailable(Object.assign(new Error('x'), { code: '57P01' }))).toBe(true)
+    expect(isUnavailable(new Error('Connection terminated unexpectedly'))).toBe(true)
     const wrong = await database.db
       .selectFrom('none' as 'tasks')
       .selectAll()
       .execute()
       .catch((error: unknown) => error)
-    expect(isAway(wrong)).toBe(false)
+    expect(isUnavailable(wrong)).toBe(false)
   })
 }

@@ -2,13 +2,14 @@ import { beforeEach, describe, expect, test } from 'vitest'
 import { DispatchDesk, makeTask } from '../../../../test/support/dispatch-desk.ts'
 import { auditBooks } from '../../../../test/support/dispatch-books.ts'
 import type { Database } from '../../database.ts'
-import { settleCallback, takeCallbacks } from '../commands/callbacks.ts'
+import { claimCallbacks, settleCallback } from '../commands/callbacks.ts'
+import { putQuota } from '../commands/put-quota.ts'
 import { countOpen, findSession, listTaskSessions } from '../queries/sessions.ts'
 import { findTask, listEndings, listTasks } from '../queries/tasks.ts'
-import { listQuotas, putQuota } from '../queries/quotas.ts'
+import { listQuotas } from '../queries/quotas.ts'
 
-/** What a trainer may ask for besides submitting and cancelling. */
-export function describeAsking(open: () => Database): void {
+/** Retries, updates, quotas and tombstones. */
+export function describeTaskCommands(open: () => Database): void {
   let database: Database
   let desk: DispatchDesk
   beforeEach(async () => {
@@ -20,10 +21,10 @@ export function describeAsking(open: () => Database): void {
     const { status, ended, valid, usable, failed, cancelled } = (await findTask(database.db, id))!
     return { status, ended, valid, usable, failed, cancelled }
   }
-  const calls = () => takeCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
+  const calls = () => claimCallbacks(database.db, { claimMs: 1e9, limit: 9 }, desk.wall)
 
-  describe('making again', () => {
-    test('what infrastructure spoilt is made again, the policy’s own endings stand, and the trainer is told twice', async () => {
+  describe('retries', () => {
+    test('sessions that failed because of infrastructure are retried, results of the agent are final, and the callback is sent twice', async () => {
       await desk.dispatch.enqueue([
         { task: makeTask('t', 3, { callback_url: 'http://trainer.test/' }), maxFailures: 1 },
       ])
@@ -47,7 +48,7 @@ export function describeAsking(open: () => Database): void {
       expect(await desk.end(again!)).toMatchObject({ kind: 'accepted', taskStatus: 'completed' })
       expect(await countsOf('t')).toMatchObject({ status: 'completed', ended: 3, valid: 3, failed: 0 })
       expect(await calls()).toHaveLength(1)
-      // Every ending has its place, also the one that does not count any more.
+      // Every ending keeps its place, also that of a retried session.
       const endings = await listEndings(database.db, 't', { limit: 9 })
       expect(endings.map(({ place, isCurrent }) => ({ place, isCurrent }))).toEqual([
         { place: 1, isCurrent: true },
@@ -62,7 +63,7 @@ export function describeAsking(open: () => Database): void {
       expect(retried.failure).toBeUndefined()
     })
 
-    test('a call that waits is of an ending that does not count any more, and is not made', async () => {
+    test('a retry drops the pending callback of the previous end', async () => {
       await desk.dispatch.enqueue([
         { task: makeTask('t', 1, { callback_url: 'http://trainer.test/' }), maxFailures: 1 },
       ])
@@ -73,7 +74,7 @@ export function describeAsking(open: () => Database): void {
       expect(await calls()).toHaveLength(1)
     })
 
-    test('time that ran out is the policy’s doing, and made again only when asked for by name', async () => {
+    test('a timeout is final, and retried only when listed', async () => {
       await desk.submit('t', 1)
       const [lease] = await desk.take(1)
       await desk.end(lease!, undefined, { status: 'TIMEOUT' })
@@ -90,7 +91,7 @@ export function describeAsking(open: () => Database): void {
       })
     })
 
-    test('what was cancelled comes back, also what nobody had; the node that had it is still told to stop', async () => {
+    test('cancelled sessions can be retried; the node that held one still gets `cancelled`', async () => {
       await desk.submit('t', 2)
       const [held] = await desk.take(1)
       await desk.dispatch.cancelTask('t')
@@ -101,7 +102,7 @@ export function describeAsking(open: () => Database): void {
       expect(await auditBooks(database)).toEqual([])
     })
 
-    test('one session: not while it is under way, not one that stands, not one that nobody knows', async () => {
+    test('retrySession() refuses a running, final or unknown session', async () => {
       await desk.dispatch.enqueue([{ task: makeTask('t', 2), maxFailures: 1 }])
       const [a, b] = await desk.take(2)
       const retry = async ({ sessionId }: { sessionId: string }) => (await desk.dispatch.retrySession(sessionId)).kind
@@ -118,7 +119,7 @@ export function describeAsking(open: () => Database): void {
       ])
     })
 
-    test('not what is too old, not what would be stopped at once, and what failed before is forgotten', async () => {
+    test('a retry refuses stale tasks and reached early stops, and resets the failure count', async () => {
       await desk.dispatch.enqueue([
         { task: makeTask('old', 1), policyVersion: 1, stalenessLimit: 0 },
         { task: makeTask('enough', 2, { early_stop_min_usable_sessions: 1 }) },
@@ -138,8 +139,8 @@ export function describeAsking(open: () => Database): void {
     })
   })
 
-  describe('changing a task', () => {
-    test('its sessions move to the new priority, also one that comes back from a node', async () => {
+  describe('updating a task', () => {
+    test('moves its sessions to the new priority, also a released one', async () => {
       await desk.submit('t', 3)
       const held = await desk.take(1)
       await desk.submit('u', 1, { dispatch_priority: 10 })
@@ -150,7 +151,7 @@ export function describeAsking(open: () => Database): void {
       expect(await findTask(database.db, 't')).toMatchObject({ priority: 20 })
     })
 
-    test('early stop that is met already ends it; null takes it back; only while it is under way', async () => {
+    test('ends the task at a reached early stop; null removes it; only while the task runs', async () => {
       await desk.submit('t', 3)
       const [a, b] = await desk.take(2)
       await desk.end(a!)
@@ -167,7 +168,7 @@ export function describeAsking(open: () => Database): void {
   })
 
   describe('quotas', () => {
-    test('a batch that is too much is refused as a whole; what is there already is the same as ever', async () => {
+    test('a batch above the quota is refused as a whole; existing tasks return `same`', async () => {
       await putQuota(database.db, 'ann', { maxQueued: 5, maxRunning: null })
       const submit = async (...sizes: number[]) => {
         const tasks = sizes.map((size) => ({ task: makeTask(`t${size}`, size) }))
@@ -191,7 +192,7 @@ export function describeAsking(open: () => Database): void {
       expect(await desk.dispatch.retryTask('t3', ['CANCELLED'])).toEqual({ kind: 'over-quota' })
     })
 
-    test('thirty that submit at once do not get past it together', async () => {
+    test('thirty concurrent submits do not exceed the quota', async () => {
       await putQuota(database.db, 'ann', { maxQueued: 10, maxRunning: null })
       const batches = Array.from({ length: 30 }, (_, i) =>
         desk.dispatch.enqueue([{ task: makeTask(`t${i}`, 3) }], { owner: 'ann' }),
@@ -201,7 +202,7 @@ export function describeAsking(open: () => Database): void {
       expect(await countOpen(database.db)).toEqual({ queued: 9, leased: 0 })
     })
 
-    test('no more of an owner runs than may, however many ask at once, and others pass it by', async () => {
+    test('concurrent leases do not exceed the running limit of an owner, and other owners are served', async () => {
       await putQuota(database.db, 'ann', { maxQueued: null, maxRunning: 3 })
       await desk.submit('a', 40, { dispatch_priority: 50 }, 'ann')
       await desk.dispatch.enqueue([{ task: makeTask('g', 40), requires: ['gpu'] }], { owner: 'ann' })
@@ -221,12 +222,12 @@ export function describeAsking(open: () => Database): void {
       expect(await desk.orders(9, 'n2', { labels: [] })).toHaveLength(9)
     })
 
-    test('leases that wait for others have the time at which they were given out', async () => {
+    test('queued leases have the time of their own statement', async () => {
       let now = 1000
       const { dispatch } = new DispatchDesk(database, { clock: { now: () => (now += 1) } })
       await putQuota(database.db, 'ann', { maxQueued: null, maxRunning: 100 })
       await dispatch.enqueue([{ task: makeTask('a', 20) }], { owner: 'ann' })
-      // More than one transaction takes.
+      // More requests than one transaction handles.
       await Promise.all(Array.from({ length: 20 }, () => dispatch.lease('n1', { labels: [], freeSlots: 1 })))
       const rows = await database.db.selectFrom('sessions').select('leased_at').execute()
       const times = new Set(rows.map(({ leased_at }) => leased_at))
@@ -234,13 +235,13 @@ export function describeAsking(open: () => Database): void {
       expect(times).not.toContain(null)
     })
 
-    test('an owner with a hundred tasks has no more of the nodes than one with a single task', async () => {
+    test('an owner with a hundred tasks gets no more slots than one with a single task', async () => {
       const many = Array.from({ length: 100 }, (_, i) => ({ task: makeTask(`many${i}`, 4) }))
       await desk.dispatch.enqueue(many, { owner: 'ann' })
       await desk.submit('one', 20, {}, 'bob')
       const first = await desk.orders(20)
       expect(first.filter(({ order }) => order.task.task_id === 'one')).toHaveLength(10)
-      // And one at a time, as nodes that are full ask.
+      // And with one free slot at a time.
       let ones = 0
       for (let i = 0; i < 20; i += 1) {
         const [next] = await desk.orders(1, 'n2')
@@ -250,8 +251,8 @@ export function describeAsking(open: () => Database): void {
     })
   })
 
-  describe('tasks that were cancelled before they came', () => {
-    test('a submission that comes late is refused, until that is forgotten', async () => {
+  describe('tasks that were cancelled before their submit', () => {
+    test('a late submission is refused until the tombstone is pruned', async () => {
       expect(await desk.dispatch.cancelTask('t')).toBeUndefined()
       expect(await desk.dispatch.cancelTask('t', { registerIfMissing: true })).toBe('cancelled')
       expect(await desk.dispatch.cancelTask('t', { registerIfMissing: true })).toBe('cancelled')
@@ -268,7 +269,7 @@ export function describeAsking(open: () => Database): void {
       expect(await submit()).toEqual([{ taskId: 't', kind: 'created' }])
     })
 
-    test('a submission and such a cancellation that race: one of them comes first', async () => {
+    test('a concurrent submit and cancel are serialised', async () => {
       const pairs = Array.from({ length: 12 }, async (_, i) => {
         const [outcomes, status] = await Promise.all([
           desk.dispatch.enqueue([{ task: makeTask(`t${i}`, 2) }]),
