@@ -150,7 +150,7 @@ function describeCluster(fake: FakeKubernetes, image: string): void {
 
     test('the door is there again after its connection broke', async () => {
       const http = createServer((request, response) => response.end(`you asked for ${request.url}`))
-      const socket = { port: 18_080, accept: (socket: Socket) => void http.emit('connection', socket) }
+      const socket = { port: 18_080, accept: (incoming: Socket) => void http.emit('connection', incoming) }
       await using own = await runtime.start(toSpec({ socket }), AbortSignal.timeout(60_000))
       const get =
         'for i in $(seq 50); do exec 3<>/dev/tcp/127.0.0.1/18080 && break; sleep 0.2; done 2>/dev/null; printf "GET /x HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n" >&3; cat <&3'
