@@ -65,7 +65,7 @@ test.each([
   ['nothing.mjs', 'export const other = 1', 'must export "evaluator"'],
   ['no-create.mjs', 'export const evaluator = { config: {} }', 'lacks a function create()'],
   ['no-kind.mjs', 'export const evaluator = { config: {}, create() {} }', "kind: z.literal('<its name>')"],
-  ['taken.mjs', constant('command'), '"command" is taken'],
+  ['taken.mjs', constant('command'), 'kind "command" is taken'],
 ])('createEvaluator() says what is wrong with %s', async (name, source, message) => {
   const path = await moduleOf(name, source)
   await expect(create(path, {}, [path])).rejects.toMatchObject({
@@ -76,7 +76,7 @@ test.each([
 
 test('createEvaluator() names every place at fault', async () => {
   await expect(create('session_complete')).rejects.toThrow(
-    /^evaluator\.strategy: "session_complete" is none of session_completed, .*weighted, nor the absolute path of a module\.$/,
+    /^evaluator\.strategy: unknown evaluator "session_complete"\. Use session_completed, .*weighted, or the absolute path of a module\.$/,
   )
   await expect(create('command', { command: '', mispelt: 1, timeout_seconds: -1 })).rejects.toThrow(
     /evaluator\.config\.command: .*\n.*evaluator\.config\.timeout_seconds: .*\n.*evaluator\.config: Unrecognized key: "mispelt"/,

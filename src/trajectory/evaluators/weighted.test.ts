@@ -4,7 +4,7 @@ import { Grading, type GradeOptions } from '../../../test/support/grade.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import { evaluatorsWith } from './index.ts'
-import type { EvaluatorPlug } from './load-evaluator.ts'
+import type { EvaluatorPlug } from './evaluator.ts'
 
 const SaysConfig = z.strictObject({
   kind: z.literal('says'),
