@@ -1,6 +1,6 @@
 import * as z from 'zod'
 import type { CallSampling } from './turn-sampling.ts'
-import type { FinishReason, Grade, LogprobMode, Steering } from './turn.ts'
+import type { FinishReason, Exactness, LogprobMode, Steering } from './turn.ts'
 
 /**
  * What a call was for. `main`: the agent's own work. `retry`: one of several answers to the same request, not the one the
@@ -41,7 +41,7 @@ export interface SampleCall {
   /** Whether its tokens are trained here. */
   isTrained: boolean
   finishReason: FinishReason
-  grade: Grade
+  grade: Exactness
   /** The oldest weights that may have sampled the call's first token; absent when unknown. */
   weightVersion?: string
   /** The newest weights that may have sampled one of the call's tokens; absent when the same or unknown. */

@@ -11,8 +11,8 @@ export type FinishReason = z.infer<typeof FinishReason>
  * How far the token ids of a turn can be trusted. `exact`: the engine reported every id it read and sampled, and the
  * counts agree. Only `exact` turns are trained unless the user says otherwise.
  */
-export const Grade = z.enum(['exact', 'inferred', 'retokenised', 'text-only'])
-export type Grade = z.infer<typeof Grade>
+export const Exactness = z.enum(['exact', 'inferred', 'text-only'])
+export type Exactness = z.infer<typeof Exactness>
 
 /**
  * What a log probability is taken of. `raw`: the model's distribution; `tempered`: that divided by the temperature, so
@@ -155,7 +155,7 @@ export interface TurnResponse {
   promptIds: Int32Array
   choices: Choice[]
   usage?: Usage
-  grade: Grade
+  grade: Exactness
   /** Why the grade is not `exact`; empty when it is. */
   gradeReasons: string[]
   /** Weights of the first sampled token, the oldest possible ones; `weightSpans` of a choice say whether they changed. */

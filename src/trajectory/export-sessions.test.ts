@@ -262,7 +262,9 @@ test('a builder that fails at a later sample leaves no part of that session behi
   const report = await exportSessions(sources, sink, { build: { ...build, builder: twice } })
   stream.end()
   expect((await output).match(/"session_id":"ses_\d"/g)).toEqual(['"session_id":"ses_2"'])
-  expect(report.failed).toMatchObject([{ session: 'ses_1', message: expect.stringContaining('foreign context') }])
+  expect(report.failed).toMatchObject([
+    { session: 'ses_1', message: expect.stringContaining('do not have the context') },
+  ])
 })
 
 test('rewards reach their samples; what was not graded stays without, and rewards for other samples are refused', async () => {

@@ -7,7 +7,7 @@ import type { Sample, Span } from '../model/sample.ts'
 import type { SessionRecord } from '../model/session.ts'
 import type { Turn } from '../model/turn.ts'
 import { buildSession, type BuildOptions, type BuiltSession } from './build-session.ts'
-import { chainParts, type Builder, type Plan, type Row } from './builders/builder.ts'
+import { chainParts, type Builder, type SamplePlan, type Row } from './builders/builder.ts'
 import { builders } from './builders/index.ts'
 import type { CallNode } from './graph/call-graph.ts'
 
@@ -366,7 +366,7 @@ describe('a builder that gets it wrong is found out', () => {
 })
 
 describe('buildSession() refuses the plan of a builder that', () => {
-  const refused = (plan: (plan: Plan, trial: OpenTrial) => Plan, mayMismatch = false): RegExp | string => {
+  const refused = (plan: (plan: SamplePlan, trial: OpenTrial) => SamplePlan, mayMismatch = false): RegExp | string => {
     const builder = builderOf('prefix_merging')
     for (const trial of fc.sample(trialOf(toyWorld, 14), { numRuns: 200 })) {
       const options = optionsOf(trial, 'prefix_merging')
@@ -414,7 +414,7 @@ describe('buildSession() refuses the plan of a builder that', () => {
 
   test('makes a row with nothing to train', () => {
     const none = (row: Row): Row => ({ ...row, parts: row.parts.map((part) => ({ ...part, isTrained: false })) })
-    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(none) }))).toMatch(/without anything to train/)
+    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(none) }))).toMatch(/has no trained token/)
   })
 
   test('puts a call into a context it did not have', () => {
@@ -422,7 +422,7 @@ describe('buildSession() refuses the plan of a builder that', () => {
       ...row,
       parts: row.parts.map((part) => (part.isSampled ? part : { ...part, ids: part.ids.subarray(1) })),
     })
-    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(shorter) }))).toMatch(/in a foreign context/)
+    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(shorter) }))).toMatch(/do not have the context/)
   })
 })
 
@@ -479,7 +479,7 @@ function withResponse(
 const splicing = builders.create(builders.config.parse({ kind: 'prefix_merging', splice: true, endOfTurnId: 0 }), {})
 
 /** Appends a call to the one whose conversation it goes on from, whatever became of the history. */
-function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Parameters<Builder['plan']>[1]): Plan {
+function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Parameters<Builder['plan']>[1]): SamplePlan {
   const rows = graph.nodes.filter(mayTrain).map((node): Row => {
     const { edge } = node
     if (edge.verdict !== 'forked') return { promptParts: 1, parts: chainParts([node], () => true) }
@@ -498,7 +498,7 @@ function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Paramete
 }
 
 /** Begins a new row behind every call that `isEnd`. */
-function splitRows(plan: Plan, isEnd: (part: Row['parts'][number]) => boolean): Plan {
+function splitRows(plan: SamplePlan, isEnd: (part: Row['parts'][number]) => boolean): SamplePlan {
   const rows = plan.rows.flatMap((row) => {
     const chains: CallNode[][] = [[]]
     for (const part of row.parts.filter(({ isSampled }) => isSampled)) {

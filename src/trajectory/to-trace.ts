@@ -3,7 +3,7 @@ import type { Trace } from '../model/trajectory.ts'
 import type { FinishReason } from '../model/turn.ts'
 import { callFacts } from './sampling-fields.ts'
 
-/** A sample under NVIDIA Polar's field names; what it has no field for stands in `metadata`. */
+/** Returns a sample under NVIDIA Polar's field names. Other facts are in `metadata`. */
 export function toTrace(sample: Sample): Trace {
   const { promptLength } = sample
   const messages = sample.messages()
@@ -22,8 +22,8 @@ export function toTrace(sample: Sample): Trace {
 }
 
 /**
- * 0 where the mask is 0: NVIDIA Polar's models refuse null there. Null for the whole list when a trained token has no log
- * probability, so that a trainer refuses the trace; a 0 in its place would be read as a probability of one.
+ * Returns 0 where the mask is 0: NVIDIA Polar's models reject null there. Returns null if a trained token has no log
+ * probability, so that a trainer rejects the trace: a 0 would mean a probability of one.
  */
 function responseLogprobs({ promptLength, logprobs, mask }: Sample): number[] | null {
   const values = Array.from(logprobs.subarray(promptLength), (value, at) => (mask[promptLength + at] === 1 ? value : 0))
@@ -38,7 +38,7 @@ export function numberOrNull(value: number): number | null {
   return Number.isFinite(value) ? value : null
 }
 
-/** What is known of a sample besides its tokens, messages and reward. */
+/** Returns the facts of a sample besides its tokens, messages and reward. */
 export function traceMetadata(sample: Sample, { answers }: SampleMessages): Record<string, unknown> {
   return {
     sample_id: sample.id,

@@ -123,7 +123,7 @@ function orAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
 }
 
 /** Counters for `/metrics`, under vLLM's names. */
-export class Metrics {
+export class EngineMetrics {
   promptTokens = 0
   generationTokens = 0
   readonly finished = new Map<FinishReason | 'error', number>()

@@ -5,7 +5,7 @@ import { createApp } from './app.ts'
 import { loadChatTemplate } from './chat-template.ts'
 import { TokenTexts } from './choice.ts'
 import type { EngineContext } from './context.ts'
-import { Control, Metrics } from './control.ts'
+import { Control, EngineMetrics } from './control.ts'
 import { type GenerationRecord, openGenerationLog } from './generation-log.ts'
 import { embeddedModelFolder } from './model-package.ts'
 import { createModelPolicy, type ModelPolicyOptions } from './policies/model.ts'
@@ -77,7 +77,7 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     template: await loadChatTemplate(folder, tokenizer, { images: script?.model.images }),
     encoder: new PromptEncoder(tokenizer),
     control: new Control(options.weightVersion ?? 'default'),
-    metrics: new Metrics(),
+    metrics: new EngineMetrics(),
     log,
     modelName: options.servedModelName ?? 'tiny',
     maxModelLen: options.maxModelLen ?? script?.model.context_tokens ?? 32_768,

@@ -1,5 +1,5 @@
 import { Choice, type TokenTexts } from './choice.ts'
-import type { Control, Metrics, Running } from './control.ts'
+import type { Control, EngineMetrics, Running } from './control.ts'
 import type { GenerationLog, GenerationRecord } from './generation-log.ts'
 import type { Conversation, Fault, Generation, Policy, SampledToken, SamplingParams } from './policies/policy.ts'
 
@@ -34,7 +34,7 @@ export interface GenerationDeps {
   policy: Policy
   texts: TokenTexts
   control: Control
-  metrics: Metrics
+  metrics: EngineMetrics
   log: GenerationLog | undefined
   modelName: string
   maxModelLen: number

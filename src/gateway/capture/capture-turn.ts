@@ -3,7 +3,15 @@ import { hasNaN } from '../../lib/has-nan.ts'
 import { NumberColumn } from '../upstreams/wire/fast/number-column.ts'
 import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
-import type { Choice, FinishReason, Grade, TurnResponse, Usage, VersionRange, WeightSpan } from '../../model/turn.ts'
+import type {
+  Choice,
+  FinishReason,
+  Exactness,
+  TurnResponse,
+  Usage,
+  VersionRange,
+  WeightSpan,
+} from '../../model/turn.ts'
 
 /** Keeps a copy of one answer while it passes by. Never throws and never changes an event. */
 export class TurnCapture {
@@ -119,7 +127,7 @@ function engineRange(start: AnswerStart | undefined): VersionRange | undefined {
   return before === weightVersion ? { version: before } : { version: before, newest: weightVersion }
 }
 
-function toGrade(promptIds: Int32Array, choices: readonly Choice[], reasons: readonly string[]): Grade {
+function toGrade(promptIds: Int32Array, choices: readonly Choice[], reasons: readonly string[]): Exactness {
   if (reasons.length === 0) return 'exact'
   return promptIds.length > 0 && choices.some((choice) => choice.ids.length > 0) ? 'inferred' : 'text-only'
 }

@@ -14,7 +14,7 @@ import { textOf } from '../../model/message.ts'
 import type { StreamEvent } from '../../model/stream-event.ts'
 import { toFailure } from '../../model/failure.ts'
 import type { EngineSampling } from '../../model/turn-sampling.ts'
-import type { Grade, TurnRequest, TurnResponse } from '../../model/turn.ts'
+import type { Exactness, TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
 import type { EngineOptions } from './wire/engine-config.ts'
 import { bareContext } from '../dialects/dialect.ts'
@@ -28,9 +28,9 @@ export interface UpstreamContract {
   /** What a probe must find. */
   capabilities: Partial<Capabilities>
   /** Of an answer that came whole and in order. */
-  grade: Grade
+  grade: Exactness
   /** Where that is less: of an answer that a stop string ended, and of one with characters made of several tokens. */
-  lesserGrades?: { stopString?: Grade; unicode?: Grade }
+  lesserGrades?: { stopString?: Exactness; unicode?: Exactness }
   /** Prompt ids come by another way than the answer, so an answer without them takes nothing away. */
   findsPromptIds?: boolean
 }

@@ -7,7 +7,7 @@ import { writeDropped } from '../grading/choose-changes.ts'
 import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from '../grading/protected-files.ts'
 import { toEvidence } from '../grading/run-grading.ts'
 import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
-import { attempt, openGrader, type Attempt, type Plan } from './swebench/attempt.ts'
+import { attempt, openGrader, type Attempt, type GradingPlan } from './swebench/attempt.ts'
 import { canaryFiles } from './swebench/canary.ts'
 import { collectPatch, loadSubmission } from './swebench/collect-patch.ts'
 import { HarnessConfig, toSwebenchConfig } from './swebench/harness-config.ts'
@@ -17,7 +17,7 @@ import { assertPatchCommand, collectByCommand, type PatchCommand } from './swebe
 import { toRecipe } from './swebench/recipes.ts'
 import { describeGaps, toGapNotes } from './swebench/gaps.ts'
 import { fractionOf, isReported } from './swebench/report.ts'
-import { decidingGaps, isNotRun, judgeCanaries, needsControl, readRun, type Reading } from './swebench/verdict.ts'
+import { decidingGaps, isNotRun, judgeCanaries, needsControlRun, readRun, type Reading } from './swebench/verdict.ts'
 
 const SwebenchConfig = z.strictObject({
   kind: z.literal('swebench'),
@@ -97,7 +97,7 @@ function toPatchCommand(config: SwebenchConfig, env: Readonly<Record<string, str
   return command === undefined ? undefined : { command, timeoutMs: seconds * 1000, maxBytes, env }
 }
 
-async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConfig): Promise<EvalResult> {
+async function evaluate(evaluation: Evaluation, plan: GradingPlan, config: SwebenchConfig): Promise<EvalResult> {
   const submission = await loadSubmission(evaluation.submission)
   if (submission.kind === 'none') {
     const { grader } = await openGrader(evaluation, plan)
@@ -121,7 +121,7 @@ async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConf
 
 async function judge(
   evaluation: Evaluation,
-  plan: Plan,
+  plan: GradingPlan,
   config: SwebenchConfig,
   made: Attempt & { kind: 'ran' } & { secret: string },
 ): Promise<EvalResult> {
@@ -141,7 +141,7 @@ async function judge(
 
   const { instance, recipe } = plan
   const reading = readRun(run, made.canaries, instance, recipe.evalType)
-  const control = needsControl(run, reading) ? await runControl(evaluation, plan, made.secret) : undefined
+  const control = needsControlRun(run, reading) ? await runControl(evaluation, plan, made.secret) : undefined
   if (control !== undefined && (isNotRun(control.run) || !control.reading.hasResults)) {
     await evaluation.evidence.write('control-output.log', toEvidence(control.run.output, control.run.outputBytes))
     throw new RolloutError(
@@ -185,7 +185,7 @@ interface Control {
  */
 async function findUnknownNames(
   evaluation: Evaluation,
-  plan: Plan,
+  plan: GradingPlan,
   { gaps, control, secret }: { gaps: readonly string[]; control: Control | undefined; secret: string },
 ): Promise<string[]> {
   const reference = (await runGold(evaluation, plan, secret)) ?? control ?? (await runControl(evaluation, plan, secret))
@@ -193,7 +193,7 @@ async function findUnknownNames(
 }
 
 /** Undefined when there is no gold patch, or no result with it. */
-async function runGold(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control | undefined> {
+async function runGold(evaluation: Evaluation, plan: GradingPlan, secret: string): Promise<Control | undefined> {
   const { instance, recipe } = plan
   if (instance.goldPatch === '') return undefined
   const made = await attempt(evaluation, plan, { patch: Buffer.from(instance.goldPatch), secret })
@@ -203,7 +203,7 @@ async function runGold(evaluation: Evaluation, plan: Plan, secret: string): Prom
 }
 
 /** What a run is like without the patch, in a sandbox of its own. */
-async function runControl(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control> {
+async function runControl(evaluation: Evaluation, plan: GradingPlan, secret: string): Promise<Control> {
   const made = await attempt(evaluation, plan, { secret })
   if (made.kind !== 'ran' || made.run.isTimedOut)
     throw new RolloutError('evaluator.crashed', `The tests of ${plan.instance.id} do not end without the patch either`)
@@ -224,7 +224,7 @@ interface Told {
   [other: string]: unknown
 }
 
-async function finish(evaluation: Evaluation, plan: Plan, { tests, ...told }: Told): Promise<EvalResult> {
+async function finish(evaluation: Evaluation, plan: GradingPlan, { tests, ...told }: Told): Promise<EvalResult> {
   const resolved = tests?.resolved === true && told.forged_results !== true
   const report = {
     instance_id: plan.instance.id,
@@ -266,7 +266,7 @@ function lastLine(text: string): string {
   return text.trimEnd().split('\n').at(-1)!.slice(-500)
 }
 
-function toPlan(config: SwebenchConfig): Plan {
+function toPlan(config: SwebenchConfig): GradingPlan {
   const instance = loadInstance(config)
   const recipe = toRecipe(instance, {
     ...(config.test_cmd !== undefined && { test_cmd: config.test_cmd }),

@@ -18,7 +18,7 @@ const SUBMODULE = '160000'
 
 export type DropReason = 'excluded' | 'protected' | 'test' | 'shadow' | 'submodule' | 'environment' | 'name' | 'link'
 
-export type Decision =
+export type ChangeDecision =
   | { kind: 'take' }
   /** Only parts of the file are taken. */
   | { kind: 'merge' }
@@ -40,7 +40,7 @@ export interface Rules {
 }
 
 /** Decides what is done with each file that an agent changed. */
-export function createPolicy(rules: Rules): (change: Change) => Decision {
+export function createPolicy(rules: Rules): (change: Change) => ChangeDecision {
   const base = toBase(rules.basePaths)
   const isExcluded = matchesGlobs(rules.exclude)
   const isEditable = matchesGlobs(rules.editable)

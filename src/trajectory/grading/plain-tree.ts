@@ -4,7 +4,7 @@ import { copyFile, lstat, mkdir, readlink, rename, rm } from 'node:fs/promises'
 import { posix } from 'node:path'
 import { errnoOf } from '../../lib/fs/errno.ts'
 import type { LeftOut } from '../../model/workspace.ts'
-import { allow, walk, type Found } from './walk-tree.ts'
+import { allow, walk, type FoundFile } from './walk-tree.ts'
 
 export interface PlainTreeOptions {
   /** Absolute path of the tree in the sandbox that it was copied from. */
@@ -53,7 +53,7 @@ export async function toPlainTree(root: string, options: PlainTreeOptions): Prom
   return copier.leftOut
 }
 
-interface Entry extends Found {
+interface Entry extends FoundFile {
   bytes: number
   /** Identity of a file that has several names in the tree. */
   inode?: number

@@ -5,7 +5,7 @@ import { RolloutError } from '../../model/failure.ts'
 import type { LeftOut, Workspace } from '../../model/workspace.ts'
 import { tail } from './run-grading.ts'
 import { linksIn } from './sandbox-links.ts'
-import { excludedIn, insideOf, placeOf, prune, settleLinks, toLimits, type FileSelection } from './submitted-files.ts'
+import { excludedIn, insideOf, folderOf, prune, settleLinks, toLimits, type FileSelection } from './submitted-files.ts'
 import { walk } from './walk-tree.ts'
 
 /** Most names of a grader's own files that are looked at. */
@@ -24,7 +24,7 @@ export async function restoreFiles(
 ): Promise<LeftOut[]> {
   const leftOut: LeftOut[] = []
   for (const [index, path] of selection.paths.entries()) {
-    const place = placeOf(submission, index)
+    const place = folderOf(submission, index)
     const target = insideOf(grader, path)
     const missing = await settleLinks(submission, index, { selection, kept: () => linksIn(grader, target) })
     leftOut.push(...missing)

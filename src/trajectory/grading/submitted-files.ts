@@ -52,7 +52,7 @@ export function toLimits({ max_mb: mb, max_files: maxFiles }: FileSelection): { 
 }
 
 /** Where the copy of a path lies within a submission. */
-export function placeOf(submission: string, index: number): string {
+export function folderOf(submission: string, index: number): string {
   return join(submission, 'files', String(index))
 }
 
@@ -80,7 +80,7 @@ export async function collectFiles(agent: Workspace, submission: string, selecti
   const sources = selection.paths.map((path) => insideOf(agent, path))
   await writeFile(join(submission, SOURCES), JSON.stringify(sources))
   for (const [index, path] of selection.paths.entries()) {
-    const place = placeOf(submission, index)
+    const place = folderOf(submission, index)
     await take(agent, insideOf(agent, path), place, toLimits(selection))
     await prune(place, excludedIn(selection, path))
   }
@@ -109,7 +109,7 @@ export async function settleLinks(
 ): Promise<LeftOut[]> {
   const sources = JSON.parse(await readFile(join(submission, SOURCES), 'utf8')) as string[]
   const path = selection.paths[index]!
-  const leftOut = await toPlainTree(placeOf(submission, index), {
+  const leftOut = await toPlainTree(folderOf(submission, index), {
     source: sources[index]!,
     limits: toLimits(selection),
     isUnwanted: excludedIn(selection, path),
@@ -183,7 +183,7 @@ export async function collectReadable(
 export async function* readSubmitted(submission: string, settings: ReadFileSettings): AsyncGenerator<SubmittedFile> {
   const isIncluded = matchesGlobs(settings.include)
   for (const [index, root] of settings.paths.entries()) {
-    for await (const { path, below, kind } of walk(placeOf(submission, index))) {
+    for await (const { path, below, kind } of walk(folderOf(submission, index))) {
       const name = nameOf(root, below)
       if (kind === 'file' && isIncluded(name)) yield { name, data: await readFile(path) }
     }

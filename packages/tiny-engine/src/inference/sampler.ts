@@ -18,7 +18,7 @@ export type SamplerParams = Pick<
 >
 
 /** What came before: penalties look at it, and `minTokens` counts. */
-export interface History {
+export interface TokenHistory {
   readonly promptIds: ReadonlySet<number>
   /** How often each id was sampled so far. */
   readonly counts: ReadonlyMap<number, number>
@@ -37,7 +37,7 @@ const GREEDY_BELOW = 1e-5
 export function sampleToken(
   logits: Float32Array,
   params: SamplerParams,
-  history: History,
+  history: TokenHistory,
   random: Random,
 ): SampledToken {
   const scores = adjustLogits(logits, params, history)
@@ -62,7 +62,7 @@ export function logSumExp(logits: Float32Array): number {
   return largestLogit + Math.log(sum)
 }
 
-function adjustLogits(logits: Float32Array, params: SamplerParams, history: History): Float32Array {
+function adjustLogits(logits: Float32Array, params: SamplerParams, history: TokenHistory): Float32Array {
   const scores = Float32Array.from(logits)
   for (const [id, bias] of params.logitBias) if (id < scores.length) scores[id]! += bias
   if (history.length < params.minTokens)
@@ -72,7 +72,7 @@ function adjustLogits(logits: Float32Array, params: SamplerParams, history: Hist
   return scores[indexOfLargest(scores)] === -Infinity ? logits : scores
 }
 
-function applyPenalties(scores: Float32Array, params: SamplerParams, { promptIds, counts }: History): void {
+function applyPenalties(scores: Float32Array, params: SamplerParams, { promptIds, counts }: TokenHistory): void {
   const { repetitionPenalty, presencePenalty, frequencyPenalty } = params
   if (repetitionPenalty !== 1) {
     for (const id of new Set([...promptIds, ...counts.keys()])) {

@@ -16,7 +16,7 @@ import type { Instance } from './instance.ts'
 import { withDirectives, type Recipe } from './recipes.ts'
 import { runTests, type TestRun } from './run-tests.ts'
 
-export interface Plan {
+export interface GradingPlan {
   instance: Instance
   recipe: Recipe
   /** Those that are run. */
@@ -53,7 +53,7 @@ export type Attempt =
  */
 export async function attempt(
   evaluation: Evaluation,
-  plan: Plan,
+  plan: GradingPlan,
   { patch, secret }: { patch?: Uint8Array; secret: string },
 ): Promise<Attempt> {
   const { place, start, grader } = await openGrader(evaluation, plan)
@@ -92,7 +92,7 @@ export async function attempt(
 /** Throws when a new sandbox does not have what the row says. */
 export async function openGrader(
   evaluation: Evaluation,
-  plan: Plan,
+  plan: GradingPlan,
 ): Promise<{ grader: Workspace; place: GitPlace; start: Start }> {
   const grader = await evaluation.grader()
   const repo = await findRepo(grader, plan.repoDir)

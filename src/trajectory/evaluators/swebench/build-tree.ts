@@ -11,7 +11,7 @@ import {
 } from '../../grading/choose-changes.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
-import { ADD_ALL, runGit, type GitPlace } from './git.ts'
+import { ADD_ALL, runGitInSandbox, type GitPlace } from './git.ts'
 
 const GIT_MS = 300_000
 const LIST_BYTES = 64 * 1024 * 1024
@@ -64,7 +64,7 @@ export interface Start {
 
 /** The grader's own state. Throws when it has no such base: then no session of this instance can be graded. */
 export async function loadStart(place: GitPlace, exclude: readonly string[]): Promise<Start> {
-  const result = await runGit(place, {
+  const result = await runGitInSandbox(place, {
     script: START,
     args: toExcludingPathspecs(exclude),
     outputBytes: LIST_BYTES,
@@ -93,7 +93,7 @@ export async function loadAgentChanges(
   patch: Uint8Array,
 ): Promise<{ changes: Change[] } | { changes: undefined; why: string }> {
   const options = { script: WITH_PATCH, args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
-  const result = await runGit(place, options)
+  const result = await runGitInSandbox(place, options)
   if (result.exitCode === 0) return { changes: parseChanges(result.stdout) }
   assertEnded(result)
   return { changes: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
@@ -108,7 +108,7 @@ export async function loadTestChanges(place: GitPlace, start: Start, testPatch: 
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
   }
-  const result = await runGit(place, options)
+  const result = await runGitInSandbox(place, options)
   if (result.exitCode === 0) return parseChanges(result.stdout)
   throw crashed(`The test patch does not apply to ${place.base}: ${tail(result.stderr, 1000)}`)
 }
@@ -129,15 +129,15 @@ function toStore(place: GitPlace): ChangeStore {
     repo: place.repo,
     async readBlobs(names) {
       const script = 'ours final; git cat-file --batch'
-      return parseBlobs((await runGit(place, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
+      return parseBlobs((await runGitInSandbox(place, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
     },
     async writeBlob(text) {
       const script = 'ours final; git hash-object -w --stdin'
-      const written = await runGit(place, { script, stdin: text, timeoutMs: GIT_MS })
+      const written = await runGitInSandbox(place, { script, stdin: text, timeoutMs: GIT_MS })
       return written.exitCode === 0 ? written.stdout.toString('utf8').trim() : undefined
     },
     async listAgentFiles() {
-      return parseIndex((await runGit(place, { script: 'ours agent; git ls-files -s -z', ...limits })).stdout)
+      return parseIndex((await runGitInSandbox(place, { script: 'ours agent; git ls-files -s -z', ...limits })).stdout)
     },
   }
 }
@@ -152,7 +152,7 @@ export async function writeChanges(
     status === 'D' ? `0 ${blob}\t${path}\0` : `${mode} ${blob}\t${path}\0`,
   )
   const options = { args: [start.tree], stdin: entries.join(''), outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
-  const result = await runGit(place, { script: WRITE, ...options })
+  const result = await runGitInSandbox(place, { script: WRITE, ...options })
   if (result.exitCode === 0) return { patch: result.stdout }
   assertEnded(result)
   return { patch: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }

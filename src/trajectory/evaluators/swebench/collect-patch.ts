@@ -5,7 +5,7 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { Workspace } from '../../../model/workspace.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
-import { ADD_ALL, findRepo, runGit } from './git.ts'
+import { ADD_ALL, findRepo, runGitInSandbox } from './git.ts'
 
 const COLLECT_MS = 300_000
 
@@ -39,7 +39,7 @@ export interface CollectOptions {
 }
 
 /** What was collected, on our side. */
-export type Submission = { kind: 'patch'; patch: Buffer } | { kind: 'none'; why: string }
+export type SubmittedPatch = { kind: 'patch'; patch: Buffer } | { kind: 'none'; why: string }
 
 /** Files of the submission. */
 export const PATCH = 'patch.diff'
@@ -49,7 +49,7 @@ export const NOTE = 'no-patch.txt'
 export async function collectPatch(agent: Workspace, submission: string, options: CollectOptions): Promise<void> {
   const repo = await findRepo(agent, options.repo)
   const room = `/tmp/collect-${randomBytes(8).toString('hex')}`
-  const result = await runGit(
+  const result = await runGitInSandbox(
     { workspace: agent, repo, room, base: options.base },
     {
       script: COLLECT,
@@ -69,7 +69,7 @@ export async function collectPatch(agent: Workspace, submission: string, options
   await writeFile(join(submission, NOTE), `No patch could be made of ${repo}: ${why}`)
 }
 
-export async function loadSubmission(submission: string): Promise<Submission> {
+export async function loadSubmission(submission: string): Promise<SubmittedPatch> {
   const patch = await readFile(join(submission, PATCH)).catch(() => undefined)
   if (patch !== undefined) return { kind: 'patch', patch }
   const why = await readFile(join(submission, NOTE), 'utf8').catch(() => 'Nothing was collected')

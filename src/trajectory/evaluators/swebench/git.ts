@@ -56,7 +56,7 @@ export interface GitScript {
 }
 
 /** Runs a script beside a repository, with the git folder of ours. */
-export function runGit({ workspace, repo, room, base }: GitPlace, options: GitScript): Promise<CommandResult> {
+export function runGitInSandbox({ workspace, repo, room, base }: GitPlace, options: GitScript): Promise<CommandResult> {
   const { script, args = [], ...rest } = options
   return workspace.run({ command: ['/bin/sh', '-c', `${OPEN}${script}`, 'sh', repo, room, base, ...args], ...rest })
 }

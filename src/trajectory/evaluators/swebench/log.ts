@@ -29,7 +29,7 @@ export const BLANK = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028
 const BLANKS = new RegExp(`${BLANK}+`)
 const LEADING = new RegExp(`^${BLANK}+`)
 
-export function words(line: string): string[] {
+export function splitWords(line: string): string[] {
   return line.split(BLANKS).filter((word) => word !== '')
 }
 

@@ -7,7 +7,7 @@ import {
   startsWithStatus,
   strip,
   stripStart,
-  words,
+  splitWords,
   type Finding,
   type LogParser,
 } from './log.ts'
@@ -29,11 +29,11 @@ export const parsePytestV2: LogParser = (log) =>
     // oxlint-disable-next-line no-control-regex -- they are what is removed
     const line = raw.replaceAll(/\[\p{Nd}+m/gu, '').replaceAll(/[\x01-\x1f]/g, '')
     if (startsWithStatus(line)) {
-      const [status = '', ...name] = words(line.startsWith(FAILED) ? line.split(' - ')[0]! : line)
+      const [status = '', ...name] = splitWords(line.startsWith(FAILED) ? line.split(' - ')[0]! : line)
       return name.length === 0 || isSkipCount(status, name[0]!) ? [] : [[name.join(' '), status]]
     }
     if (!endsWithStatus(line)) return []
-    const parts = words(line)
+    const parts = splitWords(line)
     return parts.length < 2 ? [] : [[parts.slice(0, -1).join(' '), parts.at(-1)!]]
   })
 
@@ -44,14 +44,14 @@ export const parsePydantic: LogParser = (log) =>
     const clean = raw.replaceAll(/\[\p{Nd}+m/gu, '').replaceAll(/[\x01-\x1f]/g, '')
     const line = clean.replaceAll(/FAILED\s{0,20}\[[^\]]{0,200}\]/g, FAILED)
     if (startsWithStatus(line)) return summaryLine(line)
-    const [test, status] = endsWithStatus(line) ? words(line) : []
+    const [test, status] = endsWithStatus(line) ? splitWords(line) : []
     return test === undefined || status === undefined ? [] : [[test, status]]
   })
 
 /** Passes may stand after the name, and only passes and failures count. */
 export const parseSeaborn: LogParser = (log) =>
   log.split('\n').flatMap((line): Finding[] => {
-    const [first, second] = words(line)
+    const [first, second] = splitWords(line)
     if (first === undefined || second === undefined) return []
     if (line.startsWith(FAILED)) return [[second, FAILED]]
     if (line.includes(` ${PASSED} `)) return second === PASSED ? [[first, PASSED]] : []
@@ -70,7 +70,7 @@ export const parseSympy: LogParser = (log) => {
   const results = lines.flatMap((raw): Finding[] => {
     const line = strip(raw)
     if (!line.startsWith('test_')) return []
-    const test = words(line)[0]!
+    const test = splitWords(line)[0]!
     if (line.endsWith(' E')) return [[test, ERROR]]
     if (line.endsWith(' F')) return [[test, FAILED]]
     return line.endsWith(' ok') ? [[test, PASSED]] : []
@@ -150,7 +150,7 @@ function closing(log: string, from: number, end: string, spansLines: boolean): n
 
 function summaryLine(line: string): Finding[] {
   if (!startsWithStatus(line)) return []
-  const [status = '', test] = words(line.startsWith(FAILED) ? line.replaceAll(' - ', ' ') : line)
+  const [status = '', test] = splitWords(line.startsWith(FAILED) ? line.replaceAll(' - ', ' ') : line)
   return test === undefined || isSkipCount(status, test) ? [] : [[test, status]]
 }
 
@@ -169,6 +169,6 @@ function shortenParameter(test: string): string {
 }
 
 function afterLabel(line: string, status: string): Finding[] {
-  const test = words(line)[1]
+  const test = splitWords(line)[1]
   return test === undefined ? [] : [[test, status]]
 }

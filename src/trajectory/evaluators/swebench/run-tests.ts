@@ -49,7 +49,7 @@ export async function runTests(
   })
   await assertAlive(grader, result)
   const setup = await grader.readFile(log, { maxBytes: 16 * 1024 * 1024 }).catch(() => Buffer.alloc(0))
-  const text = toText(result.stdout)
+  const text = decodeOutput(result.stdout)
   return {
     exitCode: result.exitCode,
     isTimedOut: result.isTimedOut,
@@ -66,7 +66,7 @@ export async function runTests(
 }
 
 /** Lines as a program that reads text files sees them. */
-export function toText(output: Buffer): string {
+export function decodeOutput(output: Buffer): string {
   return output.toString('utf8').replaceAll(/\r\n?/g, '\n')
 }
 

@@ -12,7 +12,7 @@ import {
   type TestLists,
   type TestsReport,
 } from './report.ts'
-import { toText, type TestRun } from './run-tests.ts'
+import { decodeOutput, type TestRun } from './run-tests.ts'
 
 /** What a run says, before it is asked whether it can be believed. */
 export interface Reading {
@@ -35,7 +35,7 @@ export function readRun(run: TestRun, canaries: readonly Canary[], tests: TestLi
     run.doubts,
   )
   const report = reportTests(statuses, tests, evalType)
-  const hasResults = statuses.size > 0 || (evalType === 'fail_only' && saysThatTestsRan(toText(run.output)))
+  const hasResults = statuses.size > 0 || (evalType === 'fail_only' && saysThatTestsRan(decodeOutput(run.output)))
   return {
     statuses,
     disputed,
@@ -48,7 +48,7 @@ export function readRun(run: TestRun, canaries: readonly Canary[], tests: TestLi
 }
 
 /** Whether a control run, without the patch, must say what to make of this one. */
-export function needsControl(run: TestRun, reading: Reading): boolean {
+export function needsControlRun(run: TestRun, reading: Reading): boolean {
   if (!reading.hasResults || isNotRun(run)) return true
   return reading.resolved && (hasOddCanary(reading) || isSilentSuccess(run, reading))
 }

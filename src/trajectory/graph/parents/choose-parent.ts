@@ -3,16 +3,15 @@ import type { CallNode } from '../call-graph.ts'
 import { byAge, deliveryRank } from '../turn-order.ts'
 
 /**
- * Chooses, where several calls gave the very same tokens, the one the harness can have gone on from: one that was
- * delivered, that did not fail, and the last that had ended when the next call started. The calls are sorted once for all
- * that go on from them.
+ * Chooses the parent among several calls with identical tokens: a delivered call without failure, and the last one that had
+ * ended when the child started. The candidates are sorted once for all children.
  */
 export class ParentChoice<N extends CallNode> {
-  /** Those that ended, the earliest first. */
+  /** Candidates that ended, earliest end first. */
   readonly #ended: readonly N[]
   readonly #last: N
 
-  /** `candidates` are not empty. */
+  /** `candidates` must not be empty. */
   constructor(candidates: readonly N[]) {
     const best = candidates.reduce((most, node) => Math.max(most, rankOf(node)), 0)
     const sorted = candidates.filter((node) => rankOf(node) === best).toSorted(byEnd)
@@ -35,7 +34,7 @@ function rankOf({ turn }: CallNode): number {
   return 2 * deliveryRank(turn) + Number(turn.failure === undefined)
 }
 
-/** The first choice last among choices of the same time. */
+/** Among choices with the same end, the first choice comes last. */
 function byEnd(a: CallNode, b: CallNode): number {
   return (a.turn.endedAt ?? 0) - (b.turn.endedAt ?? 0) || b.choice.index - a.choice.index || byAge(a.turn, b.turn)
 }
