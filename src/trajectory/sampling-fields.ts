@@ -33,8 +33,8 @@ export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[]
 export function callFacts({ sampling, logprobMode, steeredBy }: SampleCall): Record<string, unknown> {
   return {
     ...(sampling === undefined ? {} : samplingFacts(sampling)),
-    ...(logprobMode === undefined ? {} : { logprobs_of: logprobMode }),
-    ...(steeredBy === undefined ? {} : { steered_by: steeredBy }),
+    logprobs_of: logprobMode,
+    steered_by: steeredBy,
   }
 }
 
@@ -52,8 +52,8 @@ export function trainedCallFacts({ calls }: Sample): Record<string, unknown>[] {
     .filter(({ isTrained }) => isTrained)
     .map((call) => ({
       turn_id: call.turnId,
-      ...(call.weightVersion === undefined ? {} : { weight_version: call.weightVersion }),
-      ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+      weight_version: call.weightVersion,
+      newest_weight_version: call.newestWeightVersion,
       ...callFacts(call),
     }))
 }

@@ -46,10 +46,11 @@ export function traceMetadata(sample: Sample, { answers }: SampleMessages): Reco
     builder: sample.builder,
     label: sample.label,
     weight: sample.weight,
-    ...(sample.group === undefined ? {} : { group_id: sample.group }),
-    ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
-    ...(sample.components === undefined ? {} : { reward_components: sample.components }),
-    ...(sample.shared === undefined ? {} : { shared_with: sample.shared.with, shared_length: sample.shared.length }),
+    group_id: sample.group,
+    advantage: sample.advantage,
+    reward_components: sample.components,
+    shared_with: sample.shared?.with,
+    shared_length: sample.shared?.length,
     mismatched_tokens: sample.mismatchedTokens,
     calls: sample.calls.map((call, i) => ({
       turn_id: call.turnId,
@@ -62,7 +63,7 @@ export function traceMetadata(sample: Sample, { answers }: SampleMessages): Reco
       finish_reason: wireFinishReason(call.finishReason),
       grade: call.grade,
       weight_version: call.weightVersion ?? null,
-      ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+      newest_weight_version: call.newestWeightVersion,
       ...callFacts(call),
       started_at: call.startedAt,
       ended_at: call.endedAt ?? null,
@@ -76,8 +77,8 @@ function toWireSpan({ from, provenance, call, weightVersion, newestWeightVersion
   return {
     from,
     provenance,
-    ...(call === undefined ? {} : { call }),
-    ...(weightVersion === undefined ? {} : { weight_version: weightVersion }),
-    ...(newestWeightVersion === undefined ? {} : { newest_weight_version: newestWeightVersion }),
+    call,
+    weight_version: weightVersion,
+    newest_weight_version: newestWeightVersion,
   }
 }

@@ -262,7 +262,7 @@ function stepWithAudio(hasAudio: boolean, format: string): Step {
   const conversation = new AtifConversation(new Map(), { promptIds: false, hasAudio })
   const audio = { type: 'input_audio', input_audio: { data: 'UklGRg==', format } }
   const message: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'Listen.' }, audio] }
-  const json = [...conversation.tell([{ message, isPrompt: true, calls: [] }]), ...conversation.end()].join('')
+  const json = [...conversation.add([{ message, isPrompt: true, calls: [] }]), ...conversation.end()].join('')
   return Step.parse(JSON.parse(json))
 }
 

@@ -10,14 +10,14 @@ const Config = z.strictObject({
   reasoning: z
     .enum(['field', 'text', 'drop'])
     .default('field')
-    .describe('Thinking: as reasoning_content, as <think>…</think> in front of the content, or left out'),
+    .describe('Reasoning: as reasoning_content, as <think>…</think> before the content, or omitted'),
 })
 type Config = z.infer<typeof Config>
 
 /**
- * OpenAI's chat fine-tuning rows, one a sample: the conversation and its tools. Every assistant message has a `weight`: 1
- * for answers that are trained in this sample, 0 for all others. OpenAI's own service takes no reasoning: drop it there.
- * Rewards have no place in a row; choose what is worth imitating before.
+ * OpenAI's chat fine-tuning rows, one per sample: the conversation and its tools. Every assistant message has a `weight`: 1
+ * for answers that this sample trains, 0 for others. OpenAI's service accepts no reasoning: use `reasoning=drop`. Rows have no
+ * field for a reward, so select sessions before the export.
  */
 export const openaiSft: Plug<typeof Config, object, Exporter> = {
   config: Config,

@@ -11,12 +11,12 @@ import {
 } from '../../grading/choose-changes.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
-import { ADD_ALL, runGitInSandbox, type GitPlace } from './git.ts'
+import { ADD_ALL, runGitInSandbox, type GitTarget } from './git.ts'
 
 const GIT_MS = 300_000
 const LIST_BYTES = 64 * 1024 * 1024
 
-/** The repository as it is in the grader, as a tree, and the files of the base commit. */
+/** Writes the grader's repository as a tree and lists the files of the base commit. */
 const START = `[ -n "$base" ] || exit 3
 ours start
 git read-tree "$base"
@@ -25,32 +25,32 @@ git write-tree
 git ls-tree -r -z --name-only "$base"
 `
 
-/** The base commit with a patch; patch(1) is more lenient than git. */
-const WITH_PATCH = String.raw`cat > "$room/patch"
+/** Applies a patch to the base commit. Falls back to patch(1), which is more lenient than git. */
+const WITH_PATCH = String.raw`cat > "$scratch/patch"
 ours agent
 git read-tree "$base"
-if ! git apply --cached --whitespace=nowarn "$room/patch" 2> "$room/said"; then
-  mkdir "$room/tree"
-  git --work-tree="$room/tree" checkout-index -a -f
-  (cd "$room/tree" && patch --batch --forward --fuzz=5 -p1 -s < "$room/patch") >> "$room/said" 2>&1 || { tail -c 2000 "$room/said" >&2; exit 5; }
-  (cd "$room/tree" && find . \( -name '*.orig' -o -name '*.rej' \) -delete && GIT_WORK_TREE="$room/tree" git add -A -f .)
+if ! git apply --cached --whitespace=nowarn "$scratch/patch" 2> "$scratch/said"; then
+  mkdir "$scratch/tree"
+  git --work-tree="$scratch/tree" checkout-index -a -f
+  (cd "$scratch/tree" && patch --batch --forward --fuzz=5 -p1 -s < "$scratch/patch") >> "$scratch/said" 2>&1 || { tail -c 2000 "$scratch/said" >&2; exit 5; }
+  (cd "$scratch/tree" && find . \( -name '*.orig' -o -name '*.rej' \) -delete && GIT_WORK_TREE="$scratch/tree" git add -A -f .)
 fi
 git diff-tree -r -z --no-renames --no-abbrev "$1" "$(git write-tree)"
 `
 
-/** The tree of the grader with the test patch. */
-const WITH_TESTS = `cat > "$room/tests"
+/** Applies the test patch to the grader's tree. */
+const WITH_TESTS = `cat > "$scratch/tests"
 ours tests
 git read-tree "$1"
-if [ -s "$room/tests" ]; then git apply --cached --whitespace=nowarn "$room/tests"; fi
+if [ -s "$scratch/tests" ]; then git apply --cached --whitespace=nowarn "$scratch/tests"; fi
 git diff-tree -r -z --no-renames --no-abbrev "$1" "$(git write-tree)"
 `
 
-/** Puts chosen files into the tree of the grader and brings the work tree to it. */
-const WRITE = String.raw`cat > "$room/entries"
+/** Writes the chosen files into the grader's tree and checks it out. */
+const WRITE = String.raw`cat > "$scratch/entries"
 ours final
 git read-tree "$1"
-git update-index --replace -z --index-info < "$room/entries"
+git update-index --replace -z --index-info < "$scratch/entries"
 final=$(git write-tree)
 git diff-tree -r -z --no-renames --name-only --diff-filter=D "$1" "$final" | xargs -0 -r rm -f --
 git diff-tree -r -z --no-renames --name-only --diff-filter=d "$1" "$final" | git checkout-index -f -z --stdin
@@ -62,17 +62,19 @@ export interface Start {
   basePaths: ReadonlySet<string>
 }
 
-/** The grader's own state. Throws when it has no such base: then no session of this instance can be graded. */
-export async function loadStart(place: GitPlace, exclude: readonly string[]): Promise<Start> {
-  const result = await runGitInSandbox(place, {
+/** Loads the grader's state. Throws if the base commit is missing: then no session of this instance can be graded. */
+export async function loadStart(target: GitTarget, exclude: readonly string[]): Promise<Start> {
+  const result = await runGitInSandbox(target, {
     script: START,
     args: toExcludingPathspecs(exclude),
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
   })
   if (result.exitCode === 3)
-    throw crashed(`${place.repo} in the grader's sandbox has no commit ${place.base}; check image, repo_dir and base`)
-  if (result.exitCode !== 0) throw crashed(`${place.repo} in the grader's sandbox: ${tail(result.stderr, 500)}`)
+    throw crashed(
+      `${target.repo} in the grader's sandbox has no commit ${target.base}; check image, repo_dir and base.`,
+    )
+  if (result.exitCode !== 0) throw crashed(`${target.repo} in the grader's sandbox: ${tail(result.stderr, 500)}`)
   const text = result.stdout.toString('utf8')
   const end = text.indexOf('\n')
   return {
@@ -86,21 +88,21 @@ export async function loadStart(place: GitPlace, exclude: readonly string[]): Pr
   }
 }
 
-/** What a patch makes different from the grader's state; undefined, with why, when it cannot be applied. */
+/** Compares a patch with the grader's state. `changes` is undefined, with the reason, if it cannot be applied. */
 export async function loadAgentChanges(
-  place: GitPlace,
+  target: GitTarget,
   start: Start,
   patch: Uint8Array,
 ): Promise<{ changes: Change[] } | { changes: undefined; why: string }> {
   const options = { script: WITH_PATCH, args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
-  const result = await runGitInSandbox(place, options)
+  const result = await runGitInSandbox(target, options)
   if (result.exitCode === 0) return { changes: parseChanges(result.stdout) }
   assertEnded(result)
   return { changes: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
-/** What the test patch makes different. It is the dataset's, and nothing of the agent is there yet. */
-export async function loadTestChanges(place: GitPlace, start: Start, testPatch: string): Promise<Change[]> {
+/** Returns the changes of the dataset's test patch. The sandbox contains no file of the agent yet. */
+export async function loadTestChanges(target: GitTarget, start: Start, testPatch: string): Promise<Change[]> {
   const options = {
     script: WITH_TESTS,
     args: [start.tree],
@@ -108,43 +110,43 @@ export async function loadTestChanges(place: GitPlace, start: Start, testPatch: 
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
   }
-  const result = await runGitInSandbox(place, options)
+  const result = await runGitInSandbox(target, options)
   if (result.exitCode === 0) return parseChanges(result.stdout)
-  throw crashed(`The test patch does not apply to ${place.base}: ${tail(result.stderr, 1000)}`)
+  throw crashed(`The test patch does not apply to ${target.base}: ${tail(result.stderr, 1000)}`)
 }
 
-/** Divides an agent's changes into those that are graded and those that are not. */
+/** Divides the agent's changes into graded and dropped ones. */
 export function chooseAgentChanges(
-  place: GitPlace,
+  target: GitTarget,
   start: Start,
   changes: readonly Change[],
   rules: Omit<Rules, 'basePaths'>,
 ): Promise<ChosenChanges> {
-  return chooseChanges(changes, { ...rules, basePaths: start.basePaths }, toStore(place))
+  return chooseChanges(changes, { ...rules, basePaths: start.basePaths }, toStore(target))
 }
 
-function toStore(place: GitPlace): ChangeStore {
+function toStore(target: GitTarget): ChangeStore {
   const limits = { outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   return {
-    repo: place.repo,
+    repo: target.repo,
     async readBlobs(names) {
       const script = 'ours final; git cat-file --batch'
-      return parseBlobs((await runGitInSandbox(place, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
+      return parseBlobs((await runGitInSandbox(target, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
     },
     async writeBlob(text) {
       const script = 'ours final; git hash-object -w --stdin'
-      const written = await runGitInSandbox(place, { script, stdin: text, timeoutMs: GIT_MS })
+      const written = await runGitInSandbox(target, { script, stdin: text, timeoutMs: GIT_MS })
       return written.exitCode === 0 ? written.stdout.toString('utf8').trim() : undefined
     },
     async listAgentFiles() {
-      return parseIndex((await runGitInSandbox(place, { script: 'ours agent; git ls-files -s -z', ...limits })).stdout)
+      return parseIndex((await runGitInSandbox(target, { script: 'ours agent; git ls-files -s -z', ...limits })).stdout)
     },
   }
 }
 
-/** Brings the work tree to the grader's state with these changes, later ones over earlier ones; gives that as a patch. */
+/** Writes the changes over the grader's state into the work tree, later changes last. Returns them as a patch. */
 export async function writeChanges(
-  place: GitPlace,
+  target: GitTarget,
   start: Start,
   changes: readonly Change[],
 ): Promise<{ patch: Buffer } | { patch: undefined; why: string }> {
@@ -152,13 +154,13 @@ export async function writeChanges(
     status === 'D' ? `0 ${blob}\t${path}\0` : `${mode} ${blob}\t${path}\0`,
   )
   const options = { args: [start.tree], stdin: entries.join(''), outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
-  const result = await runGitInSandbox(place, { script: WRITE, ...options })
+  const result = await runGitInSandbox(target, { script: WRITE, ...options })
   if (result.exitCode === 0) return { patch: result.stdout }
   assertEnded(result)
   return { patch: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
-/** Throws when git did not end by itself: its sandbox may have died, which is no verdict about the patch. */
+/** Throws if git was killed: the sandbox may have died, which is no verdict about the patch. */
 function assertEnded({ exitCode, isTimedOut }: CommandResult): void {
   if (exitCode !== null || isTimedOut) return
   throw new RolloutError('runtime.gone', "git was killed in the grader's sandbox")

@@ -9,25 +9,25 @@ import { ADD_ALL, findRepo, runGitInSandbox } from './git.ts'
 
 const COLLECT_MS = 300_000
 
-/** What ends the script early, and says why. */
+/** Exit codes of the script. */
 const NO_BASE = 3
 const TOO_LARGE = 4
 
 /**
- * Everything in the work tree: committed or not, staged or not, tracked or not; ignored files only where the agent made git
- * track them. A file over the limit is refused before it is read.
+ * Prints a patch of the whole work tree, whether committed, staged, tracked or not. Includes ignored files only if the agent
+ * added them to git. Rejects a file over the limit before reading it.
  */
 const COLLECT = String.raw`limit=$1; shift
-trap 'rm -rf -- "$room"' EXIT
+trap 'rm -rf -- "$scratch"' EXIT
 [ -n "$base" ] || exit ${NO_BASE}
-git diff --cached --no-ext-diff --name-only --no-renames --diff-filter=A -z "$base" > "$room/tracked" 2> /dev/null || :
+git diff --cached --no-ext-diff --name-only --no-renames --diff-filter=A -z "$base" > "$scratch/tracked" 2> /dev/null || :
 ours all
 git read-tree "$base"
 big=$(find . -name .git -prune -o -type f -size +"$limit"c -print0 |
   GIT_LITERAL_PATHSPECS=1 xargs -0 -r git ls-files -o -m --exclude-standard -- | head -n 1)
 [ -z "$big" ] || { printf '%s' "$big" >&2; exit ${TOO_LARGE}; }
 ${ADD_ALL}
-git update-index --add --remove -z --stdin < "$room/tracked" 2> /dev/null || :
+git update-index --add --remove -z --stdin < "$scratch/tracked" 2> /dev/null || :
 git diff-index --cached -p --binary --full-index --no-renames --no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/ "$base"
 `
 
@@ -38,19 +38,19 @@ export interface CollectOptions {
   maxBytes: number
 }
 
-/** What was collected, on our side. */
+/** The collected patch on this machine. */
 export type SubmittedPatch = { kind: 'patch'; patch: Buffer } | { kind: 'none'; why: string }
 
 /** Files of the submission. */
 export const PATCH = 'patch.diff'
 export const NOTE = 'no-patch.txt'
 
-/** Takes what an agent changed out of its sandbox, as a patch against `base`. */
+/** Copies the agent's changes from its sandbox as a patch against `base`. */
 export async function collectPatch(agent: Workspace, submission: string, options: CollectOptions): Promise<void> {
   const repo = await findRepo(agent, options.repo)
-  const room = `/tmp/collect-${randomBytes(8).toString('hex')}`
+  const scratch = `/tmp/collect-${randomBytes(8).toString('hex')}`
   const result = await runGitInSandbox(
-    { workspace: agent, repo, room, base: options.base },
+    { workspace: agent, repo, scratch, base: options.base },
     {
       script: COLLECT,
       args: [String(options.maxBytes), ...toExcludingPathspecs(options.exclude)],
@@ -58,15 +58,15 @@ export async function collectPatch(agent: Workspace, submission: string, options
       timeoutMs: COLLECT_MS,
     },
   )
-  const said = tail(result.stderr, 500)
-  if (result.exitCode === TOO_LARGE) throw tooLarge(`${said} is larger than ${options.maxBytes} bytes`)
+  const message = tail(result.stderr, 500)
+  if (result.exitCode === TOO_LARGE) throw tooLarge(`${message} is larger than ${options.maxBytes} bytes`)
   if (result.isTimedOut) throw tooLarge(`reading the repository took more than ${COLLECT_MS / 1000} s`)
   if (result.stdoutBytes > options.maxBytes) throw tooLarge(`the patch has ${result.stdoutBytes} bytes`)
   if (result.exitCode === 0) return writeFile(join(submission, PATCH), result.stdout)
-  // Whose doing that is can only be told where the agent has not been.
+  // Only a run in a clean sandbox can show the cause.
   const why =
-    result.exitCode === NO_BASE ? `it has no commit ${options.base}` : said || `git ended with ${result.exitCode}`
-  await writeFile(join(submission, NOTE), `No patch could be made of ${repo}: ${why}`)
+    result.exitCode === NO_BASE ? `it has no commit ${options.base}` : message || `git ended with ${result.exitCode}`
+  await writeFile(join(submission, NOTE), `No patch could be created from ${repo}: ${why}`)
 }
 
 export async function loadSubmission(submission: string): Promise<SubmittedPatch> {
@@ -77,8 +77,5 @@ export async function loadSubmission(submission: string): Promise<SubmittedPatch
 }
 
 function tooLarge(what: string): RolloutError {
-  return new RolloutError(
-    'workspace.too-large',
-    `What the agent changed cannot be graded: ${what}; see max_patch_bytes`,
-  )
+  return new RolloutError('workspace.too-large', `The agent's changes cannot be graded: ${what}; see max_patch_bytes`)
 }

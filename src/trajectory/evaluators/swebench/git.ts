@@ -1,53 +1,49 @@
 import type { CommandResult, Workspace } from '../../../model/workspace.ts'
 
 /**
- * Begins every script: a git folder of our own that borrows the repository's objects. So nothing of the repository's
- * settings, hooks, attributes, private ignore lists, index or references has a say, and nothing in it is changed. Files are
- * taken as the bytes they are. Takes the repository, a folder for the git folder, and a commit; leaves `$base` empty where
- * there is no such commit.
+ * Start of every script: creates a separate git folder that uses the repository's objects. The repository's settings, hooks,
+ * attributes, private ignore lists, index and references have no effect, and the repository is not changed. Files are read
+ * byte for byte. Arguments: the repository, a scratch folder, a commit. `$base` is empty if the commit does not exist.
  */
 const OPEN = String.raw`set -eu
-repo=$1 room=$2 wanted=$3; shift 3
+repo=$1 scratch=$2 wanted=$3; shift 3
 cd -- "$repo"
-mkdir -p -- "$room"
+mkdir -p -- "$scratch"
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_CONFIG_PARAMETERS
-export HOME="$room" XDG_CONFIG_HOME="$room/none" GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1 GIT_TERMINAL_PROMPT=0
+export HOME="$scratch" XDG_CONFIG_HOME="$scratch/none" GIT_CONFIG_NOSYSTEM=1 GIT_ATTR_NOSYSTEM=1 GIT_TERMINAL_PROMPT=0
 export LC_ALL=C GIT_OPTIONAL_LOCKS=0 GIT_NO_REPLACE_OBJECTS=1
-printf '[safe]\n\tdirectory = *\n[core]\n\thooksPath = /dev/null\n\tautocrlf = false\n\tfsmonitor = false\n' > "$room/.gitconfig"
+printf '[safe]\n\tdirectory = *\n[core]\n\thooksPath = /dev/null\n\tautocrlf = false\n\tfsmonitor = false\n' > "$scratch/.gitconfig"
 base=$(git rev-parse --verify -q "$wanted^{commit}" || :)
-if ! [ -d "$room/git" ]; then
+if ! [ -d "$scratch/git" ]; then
   objects=$(cd -- "$(git rev-parse --git-path objects)" && pwd)
-  git init -q --bare "$room/git"
-  git --git-dir="$room/git" config core.bare false
-  git --git-dir="$room/git" config core.fileMode true
-  git --git-dir="$room/git" config core.symlinks true
-  printf '%s\n' "$objects" > "$room/git/objects/info/alternates"
-  mkdir -p "$room/git/info"
-  printf '* -text -ident -filter !eol !diff !merge !working-tree-encoding\n' > "$room/git/info/attributes"
+  git init -q --bare "$scratch/git"
+  git --git-dir="$scratch/git" config core.bare false
+  git --git-dir="$scratch/git" config core.fileMode true
+  git --git-dir="$scratch/git" config core.symlinks true
+  printf '%s\n' "$objects" > "$scratch/git/objects/info/alternates"
+  mkdir -p "$scratch/git/info"
+  printf '* -text -ident -filter !eol !diff !merge !working-tree-encoding\n' > "$scratch/git/info/attributes"
 fi
-ours() { export GIT_DIR="$room/git" GIT_WORK_TREE="$PWD" GIT_INDEX_FILE="$room/index.$1"; }
+ours() { export GIT_DIR="$scratch/git" GIT_WORK_TREE="$PWD" GIT_INDEX_FILE="$scratch/index.$1"; }
 `
 
-/**
- * Adds all of the work tree to the index but for pathspecs in the arguments, for repositories within the repository, and for
- * what cannot be read.
- */
-export const ADD_ALL = String.raw`find . -mindepth 2 -name .git -prune -print | sed -e 's|^\.||' -e 's|\.git$||' -e 's|[][*?\\]|\\&|g' > "$room/git/info/exclude"
-git add -A --ignore-errors -- . "$@" 2> "$room/said" || :
-if grep -q '^fatal:\|No space left' "$room/said"; then cat "$room/said" >&2; exit 1; fi
+/** Adds the work tree to the index, except for pathspecs in the arguments, nested repositories and unreadable files. */
+export const ADD_ALL = String.raw`find . -mindepth 2 -name .git -prune -print | sed -e 's|^\.||' -e 's|\.git$||' -e 's|[][*?\\]|\\&|g' > "$scratch/git/info/exclude"
+git add -A --ignore-errors -- . "$@" 2> "$scratch/said" || :
+if grep -q '^fatal:\|No space left' "$scratch/said"; then cat "$scratch/said" >&2; exit 1; fi
 `
 
-export interface GitPlace {
+export interface GitTarget {
   workspace: Workspace
-  /** Where the repository is. */
+  /** Path of the repository. */
   repo: string
-  /** Where our git folder is; nothing is there yet when it is first used. */
-  room: string
+  /** Folder of the separate git folder. Must not exist before the first script. */
+  scratch: string
   base: string
 }
 
 export interface GitScript {
-  /** Follows the beginning. */
+  /** Script without the common start. */
   script: string
   args?: readonly string[]
   stdin?: string | Uint8Array
@@ -55,16 +51,19 @@ export interface GitScript {
   timeoutMs?: number
 }
 
-/** Runs a script beside a repository, with the git folder of ours. */
-export function runGitInSandbox({ workspace, repo, room, base }: GitPlace, options: GitScript): Promise<CommandResult> {
+/** Runs a script in a repository with the separate git folder. */
+export function runGitInSandbox(
+  { workspace, repo, scratch, base }: GitTarget,
+  options: GitScript,
+): Promise<CommandResult> {
   const { script, args = [], ...rest } = options
-  return workspace.run({ command: ['/bin/sh', '-c', `${OPEN}${script}`, 'sh', repo, room, base, ...args], ...rest })
+  return workspace.run({ command: ['/bin/sh', '-c', `${OPEN}${script}`, 'sh', repo, scratch, base, ...args], ...rest })
 }
 
 const FIND = `for place in "$@"; do if [ -e "$place/.git" ]; then printf %s "$place"; exit; fi; done
 printf %s none`
 
-/** The repository: as configured, else where SWE-bench has it, else where work begins. */
+/** Returns the path of the repository: the configured one, else SWE-bench's, else the workdir. */
 export async function findRepo(workspace: Workspace, configured: string | undefined): Promise<string> {
   if (configured !== undefined) return configured
   const command = ['/bin/sh', '-c', FIND, 'sh', '/testbed', workspace.workdir] as const
