@@ -1,6 +1,6 @@
 import * as z from 'zod'
 
-/** The seam at which a failure was noticed. */
+/** The component boundary at which a failure was detected. */
 export const Boundary = z.enum([
   'config',
   'request',
@@ -16,73 +16,78 @@ export const Boundary = z.enum([
 ])
 export type Boundary = z.infer<typeof Boundary>
 
-/** Who caused it. Only `policy` endings may be scored; the rest have no reward at all. */
+/** Cause of a failure. Only sessions that failed by `policy` are graded; others have no reward. */
 export const Blame = z.enum(['caller', 'infrastructure', 'policy'])
 export type Blame = z.infer<typeof Blame>
 
 interface FailureClass {
   blame: Blame
-  /** Whether the same attempt may succeed later without anyone changing anything. */
+  /** Whether a retry without changes may succeed. */
   retryable: boolean
-  /** What the caller of an HTTP request sees; a relayed upstream status takes its place. */
+  /** HTTP status for the caller. A relayed upstream status replaces it. */
   status: number
   meaning: string
 }
 
-/** Every way a session can fail. The docs page is made from this table. */
+/** Every failure of a session. The docs page is generated from this table. */
 export const failureClasses = {
   'config.invalid': { blame: 'caller', retryable: false, status: 500, meaning: 'A setting, flag or file is wrong.' },
   'request.malformed': {
     blame: 'caller',
     retryable: false,
     status: 400,
-    meaning: 'The body is not what the API takes.',
+    meaning: 'The body does not match the schema of the API.',
   },
   'request.too-large': { blame: 'caller', retryable: false, status: 413, meaning: 'The body exceeds the size limit.' },
   'request.unsupported-encoding': {
     blame: 'caller',
     retryable: false,
     status: 415,
-    meaning: 'The body is compressed in a way we cannot read.',
+    meaning: 'The compression of the body is not supported.',
   },
-  'request.unauthorized': { blame: 'caller', retryable: false, status: 401, meaning: 'Session and key do not agree.' },
-  'request.unknown-route': { blame: 'caller', retryable: false, status: 404, meaning: 'No such route in this API.' },
+  'request.unauthorized': {
+    blame: 'caller',
+    retryable: false,
+    status: 401,
+    meaning: 'The key does not belong to the session.',
+  },
+  'request.unknown-route': { blame: 'caller', retryable: false, status: 404, meaning: 'The API has no such route.' },
   'request.wrong-method': {
     blame: 'caller',
     retryable: false,
     status: 405,
-    meaning: 'The route takes another method.',
+    meaning: 'The route does not support this method.',
   },
   'request.forbidden': {
     blame: 'caller',
     retryable: false,
     status: 403,
-    meaning: 'The token is known, but not for this.',
+    meaning: 'The token does not permit this request.',
   },
-  'request.not-found': { blame: 'caller', retryable: false, status: 404, meaning: 'Nothing has this name here.' },
+  'request.not-found': { blame: 'caller', retryable: false, status: 404, meaning: 'The named object does not exist.' },
   'request.conflict': {
     blame: 'caller',
     retryable: false,
     status: 409,
-    meaning: 'What was asked for does not fit what is already there.',
+    meaning: 'The request conflicts with existing data.',
   },
   'request.stale': {
     blame: 'caller',
     retryable: false,
     status: 409,
-    meaning: 'It is too late for this: the session has passed to another attempt, or the policy has moved on.',
+    meaning: 'The request is too late: the session has another attempt, or the policy has a newer version.',
   },
   'request.no-node': {
     blame: 'caller',
     retryable: false,
     status: 503,
-    meaning: 'No registered node has what the task asks for, such as its kind of sandbox.',
+    meaning: 'No registered node satisfies the requirements of the task, such as its kind of sandbox.',
   },
   'request.over-quota': {
     blame: 'caller',
     retryable: true,
     status: 429,
-    meaning: 'The caller has as much under way as it may have.',
+    meaning: 'The quota of the caller is used up.',
   },
   'request.over-storage': {
     blame: 'policy',
@@ -103,18 +108,23 @@ export const failureClasses = {
     status: 400,
     meaning: 'Prompt and answer do not fit in the model context.',
   },
-  'request.client-gone': { blame: 'policy', retryable: false, status: 499, meaning: 'The harness closed the call.' },
+  'request.client-gone': {
+    blame: 'policy',
+    retryable: false,
+    status: 499,
+    meaning: 'The harness closed the connection.',
+  },
   'upstream.unreachable': {
     blame: 'infrastructure',
     retryable: true,
     status: 502,
-    meaning: 'No connection to the engine.',
+    meaning: 'The connection to the engine failed.',
   },
   'upstream.rate-limited': {
     blame: 'infrastructure',
     retryable: true,
     status: 429,
-    meaning: 'The engine asked to wait.',
+    meaning: 'The engine limited the rate of requests.',
   },
   'upstream.overloaded': {
     blame: 'infrastructure',
@@ -150,15 +160,15 @@ export const failureClasses = {
     blame: 'infrastructure',
     retryable: true,
     status: 504,
-    meaning: 'The engine was silent too long.',
+    meaning: 'The engine did not answer in time.',
   },
   'upstream.bad-stream': {
     blame: 'infrastructure',
     retryable: true,
     status: 502,
-    meaning: 'The engine sent bytes that are not the protocol, or ended a stream early.',
+    meaning: 'The engine violated the protocol or ended a stream early.',
   },
-  'runtime.gone': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'The sandbox vanished.' },
+  'runtime.gone': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'The sandbox no longer exists.' },
   'runtime.out-of-disk': {
     blame: 'infrastructure',
     retryable: true,
@@ -175,7 +185,7 @@ export const failureClasses = {
     blame: 'caller',
     retryable: false,
     status: 400,
-    meaning: 'This kind of sandbox cannot do what was asked of it.',
+    meaning: 'This kind of sandbox does not support the request.',
   },
   'runtime.start-failed': {
     blame: 'infrastructure',
@@ -187,37 +197,37 @@ export const failureClasses = {
     blame: 'infrastructure',
     retryable: true,
     status: 500,
-    meaning: 'Files could not be copied into the sandbox, or out of it.',
+    meaning: 'Files could not be copied to or from the sandbox.',
   },
   'workspace.file-missing': {
     blame: 'policy',
     retryable: false,
     status: 500,
-    meaning: 'A file that was to be read from the sandbox is not there.',
+    meaning: 'A file that must be read from the sandbox does not exist.',
   },
   'workspace.too-large': {
     blame: 'policy',
     retryable: false,
     status: 500,
-    meaning: 'What was to be read from the sandbox exceeds the limits on size or number.',
+    meaning: 'Files to be read from the sandbox exceed the limits on size or number.',
   },
   'workspace.unsafe-file': {
     blame: 'policy',
     retryable: false,
     status: 500,
-    meaning: 'The sandbox prepared files that cannot be copied safely: devices, or names that lead elsewhere.',
+    meaning: 'The sandbox contains files that cannot be copied safely: devices, or paths that lead outside.',
   },
   'runtime.prepare-failed': {
     blame: 'infrastructure',
     retryable: true,
     status: 500,
-    meaning: 'A step that makes the sandbox ready did not succeed.',
+    meaning: 'A preparation step of the sandbox failed.',
   },
   'runtime.image-missing': {
     blame: 'infrastructure',
     retryable: false,
     status: 500,
-    meaning: 'The image is not here.',
+    meaning: 'The image does not exist on this machine.',
   },
   'harness.not-found': {
     blame: 'infrastructure',
@@ -225,24 +235,30 @@ export const failureClasses = {
     status: 500,
     meaning: 'The harness did not start.',
   },
-  'harness.install-failed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Installing it failed.' },
+  'harness.install-failed': {
+    blame: 'infrastructure',
+    retryable: true,
+    status: 500,
+    meaning: 'The installation of the harness failed.',
+  },
   'harness.damaged': {
     blame: 'infrastructure',
     retryable: false,
     status: 500,
-    meaning: 'The installed harness is not what was installed.',
+    meaning: 'The installed files of the harness were changed.',
   },
   'harness.bad-setup': {
     blame: 'infrastructure',
     retryable: false,
     status: 500,
-    meaning: 'The harness refused its settings or arguments.',
+    meaning: 'The harness rejected its settings or arguments.',
   },
   'harness.no-answer': {
     blame: 'infrastructure',
     retryable: true,
     status: 500,
-    meaning: 'The harness failed, or its time ran out, before the model had given one answer: not the policy’s doing.',
+    meaning:
+      'The harness failed or timed out before the first answer of the model, so the agent did not cause the failure.',
   },
   'harness.exit-nonzero': {
     blame: 'policy',
@@ -254,7 +270,7 @@ export const failureClasses = {
     blame: 'policy',
     retryable: false,
     status: 500,
-    meaning: 'The harness, or what it ran, used more memory than its sandbox has.',
+    meaning: 'The harness or its child processes exceeded the memory limit of the sandbox.',
   },
   'evaluator.crashed': { blame: 'infrastructure', retryable: true, status: 500, meaning: 'Grading failed; no reward.' },
   'evaluator.timeout': {
@@ -267,20 +283,25 @@ export const failureClasses = {
     blame: 'infrastructure',
     retryable: false,
     status: 500,
-    meaning: 'The test log never names tests that must pass; no reward.',
+    meaning: 'The test log does not report tests that must pass; no reward.',
   },
-  'session.cancelled': { blame: 'caller', retryable: false, status: 409, meaning: 'Somebody asked for it to end.' },
+  'session.cancelled': {
+    blame: 'caller',
+    retryable: false,
+    status: 409,
+    meaning: 'The session was cancelled by request.',
+  },
   'session.init-timeout': {
     blame: 'infrastructure',
     retryable: true,
     status: 504,
-    meaning: 'The sandbox was not ready within the time for it.',
+    meaning: 'The sandbox was not ready within its time limit.',
   },
   'session.agent-timeout': {
     blame: 'policy',
     retryable: false,
     status: 504,
-    meaning: "The agent's time ran out; what it did until then is kept and graded.",
+    meaning: 'The time limit of the agent was exceeded; its work until then is kept and graded.',
   },
   'session.too-large': {
     blame: 'policy',
@@ -293,31 +314,31 @@ export const failureClasses = {
     blame: 'infrastructure',
     retryable: true,
     status: 503,
-    meaning: 'The node ended while the session was under way; what was captured is kept.',
+    meaning: 'The node ended during the session; captured calls are kept.',
   },
   'session.gateway-lost': {
     blame: 'infrastructure',
     retryable: true,
     status: 503,
-    meaning: 'The gateway process ended during a call or is being started again; calls that had ended are kept.',
+    meaning: 'The gateway process ended during a call or is restarting; completed calls are kept.',
   },
   'server.unreachable': {
     blame: 'infrastructure',
     retryable: true,
     status: 503,
-    meaning: 'No answer from the rollout server, or one that was cut short.',
+    meaning: 'The rollout server did not answer, or its answer was truncated.',
   },
   'server.failed': {
     blame: 'infrastructure',
     retryable: true,
     status: 502,
-    meaning: 'The rollout server, or something on the way to it, answered with an error that says no more.',
+    meaning: 'The rollout server, or a proxy before it, answered with an error without details.',
   },
   'server.bad-answer': {
     blame: 'infrastructure',
     retryable: false,
     status: 502,
-    meaning: 'The answer is not what the API of the rollout server gives: another version, or another program.',
+    meaning: 'The answer does not match the API of the rollout server: another version, or another program.',
   },
   'store.unavailable': {
     blame: 'infrastructure',
@@ -332,7 +353,7 @@ export const failureClasses = {
     status: 500,
     meaning: 'The record was written by a newer version of Polar.',
   },
-  'internal.bug': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'A defect of ours.' },
+  'internal.bug': { blame: 'infrastructure', retryable: false, status: 500, meaning: 'A defect of Polar.' },
 } as const satisfies Record<`${Boundary}.${string}`, FailureClass>
 
 export type FailureCode = keyof typeof failureClasses
@@ -342,16 +363,16 @@ export const FailureCode = z.enum(Object.keys(failureClasses) as [FailureCode, .
 export const Failure = z.object({
   code: FailureCode,
   message: z.string(),
-  /** Status to answer with; for `upstream.*` the engine's own where it gave one. */
+  /** HTTP status; for `upstream.*` the engine's status, if it sent one. */
   status: z.int(),
-  /** Seconds the engine asked the caller to wait; absent when it did not say. */
+  /** Delay in seconds that the engine requested; absent if it requested none. */
   retryAfterSeconds: z.number().optional(),
-  /** The field at fault, where one is known. */
+  /** The invalid field; absent if unknown. */
   param: z.string().optional(),
 })
 export type Failure = z.infer<typeof Failure>
 
-/** The one error type that crosses our seams. Anything else thrown is a bug, or is given a boundary by `attribute`. */
+/** The only error type that crosses component boundaries. Any other error becomes `internal.bug`. */
 export class RolloutError extends Error {
   override readonly name = 'RolloutError'
   readonly failure: Failure
@@ -387,7 +408,7 @@ export function boundaryOf(code: FailureCode): Boundary {
   return Boundary.parse(code.slice(0, code.indexOf('.')))
 }
 
-/** What was thrown, as a failure. An error that already has a boundary keeps it; anything else is our bug. */
+/** Converts an error to a failure. An error that is not a RolloutError becomes `internal.bug`. */
 export function toFailure(error: unknown): Failure {
   if (error instanceof RolloutError) return error.failure
   const message = error instanceof Error ? error.message : String(error)

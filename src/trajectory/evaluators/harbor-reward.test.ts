@@ -52,5 +52,5 @@ test('resolveTemplates() looks up what stands for something else, and names all 
     C: 'plain $KEY',
     D: '',
   })
-  expect(() => resolveTemplates({ A: '${ONE}', B: '${TWO}' }, lookUp)).toThrow('The tests want ONE, TWO,')
+  expect(() => resolveTemplates({ A: '${ONE}', B: '${TWO}' }, lookUp)).toThrow('The tests need the variables ONE, TWO')
 })

@@ -121,7 +121,7 @@ describe('the evaluator judge', () => {
     expect(asked[0]?.authorization).toBe('Bearer sk-sesame')
     expect(JSON.stringify([graded.result, ...[...graded.evidence.values()].map(String)])).not.toContain('sesame')
     expect(() => create({ api_key_env: 'NONE' })).toThrow(/no secret named NONE/)
-    expect(() => create({}, { mayCall: () => false })).toThrow(/must not be called/)
+    expect(() => create({}, { mayCall: () => false })).toThrow(/may not be called/)
   })
 
   test('sends an answer that is no verdict back, saying what is wrong with it', async () => {

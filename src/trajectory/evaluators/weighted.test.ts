@@ -100,7 +100,7 @@ describe('the evaluator weighted', () => {
     await expect(grade([part('a', { outcome_reward: 1 }), part('b', {}, {}, { fails: true })])).rejects.toThrow(
       'It broke',
     )
-    await expect(grade([part('a', { trace_rewards: [1] })])).rejects.toThrow(/Part a .* gave no outcome/)
+    await expect(grade([part('a', { trace_rewards: [1] })])).rejects.toThrow(/Part a .* returned no outcome_reward/)
   })
 
   test('its range is what its parts can add up to, and 0', () => {
@@ -168,7 +168,7 @@ describe('the evaluator weighted', () => {
       registry.config
         .safeParse({ kind: 'weighted', parts })
         .error?.issues.map(({ path, message }) => `${path.join('.')}: ${message}`)
-    expect(problems([part('a', {}), part('a', {})])).toEqual(['parts.1.name: another part is called a'])
+    expect(problems([part('a', {}), part('a', {})])).toEqual(['parts.1.name: another part has the name a'])
     expect(problems([{ name: 'a', strategy: 'command', config: { command: 'true', mispelt: 1 } }])).toEqual([
       'parts.0.config: Unrecognized key: "mispelt"',
     ])

@@ -9,7 +9,7 @@ import {
   type ChatPart,
 } from '../../model/chat-message.ts'
 import type { SampleCall } from '../../model/sample.ts'
-import type { Speech } from '../../model/sample-facts.ts'
+import type { SampleMessage } from '../../model/sample-facts.ts'
 import type { CallNode } from '../graph/call-graph.ts'
 import { callFacts } from '../sampling-fields.ts'
 import { wireFinishReason } from '../to-trace.ts'
@@ -69,7 +69,7 @@ export class AtifConversation {
   }
 
   /** Yields the JSON of the new steps, separated by commas. */
-  *add(speeches: Iterable<Speech>): Generator<string> {
+  *add(speeches: Iterable<SampleMessage>): Generator<string> {
     const before = this.#written
     let at = 0
     let isShared = true

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import type { Sample } from '../../model/sample.ts'
-import { speechOf } from '../../model/sample-facts.ts'
+import { sampleMessages } from '../../model/sample-facts.ts'
 import type { CallNode } from '../graph/call-graph.ts'
 import type { ScoredSession } from '../score-session.ts'
 import { AtifConversation } from './atif-conversation.ts'
@@ -123,7 +123,7 @@ function* writeTrajectory(session: ScoredSession, { id, samples }: Conversation,
       yield `${JSON.stringify(head).slice(0, -1)},"steps":[`
       opened = true
     }
-    yield* conversation.add(speechOf(sample, messages))
+    yield* conversation.add(sampleMessages(sample, messages))
   }
   yield* conversation.end()
   yield `],"final_metrics":${JSON.stringify(conversation.totals())}`

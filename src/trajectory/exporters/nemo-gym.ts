@@ -10,7 +10,7 @@ import {
   type ChatPart,
 } from '../../model/chat-message.ts'
 import type { Sample, SampleCall } from '../../model/sample.ts'
-import { lacksLogprob, speechOf } from '../../model/sample-facts.ts'
+import { lacksLogprob, sampleMessages } from '../../model/sample-facts.ts'
 import { groupNumber } from '../sample-fields.ts'
 import { trainedCallFacts } from '../sampling-fields.ts'
 import type { ScoredSession } from '../score-session.ts'
@@ -54,7 +54,7 @@ type Item = Record<string, unknown>
 /** Yields a row item by item: with the whole prompt of every call, a row may exceed the maximum length of a string. */
 function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: number, agent: string): Generator<string> {
   const messages = sample.messages()
-  const speech = [...speechOf(sample, messages)]
+  const speech = [...sampleMessages(sample, messages)]
   const names = itemNames()
   const tools = (messages.tools ?? []).map(toTool)
   const input = speech.filter(({ isPrompt }) => isPrompt).flatMap(({ message }) => toItems(message, names))

@@ -2,7 +2,7 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { chatReasoning, chatText, type ChatMessage } from '../../model/chat-message.ts'
 import type { Sample } from '../../model/sample.ts'
-import { isTrainedSpeech, speechOf } from '../../model/sample-facts.ts'
+import { isTrainedMessage, sampleMessages } from '../../model/sample-facts.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
@@ -35,9 +35,9 @@ export const openaiSft: Plug<typeof Config, object, Exporter> = {
 function toRow(sample: Sample, config: Config): Record<string, unknown> {
   const messages = sample.messages()
   return {
-    messages: [...speechOf(sample, messages)].map((speech) =>
+    messages: [...sampleMessages(sample, messages)].map((speech) =>
       speech.message.role === 'assistant'
-        ? toAssistant(speech.message, isTrainedSpeech(speech), config)
+        ? toAssistant(speech.message, isTrainedMessage(speech), config)
         : speech.message,
     ),
     ...(messages.tools === null || messages.tools.length === 0 ? {} : { tools: messages.tools }),

@@ -9,7 +9,7 @@ import {
   type ChatMessage,
 } from '../../model/chat-message.ts'
 import type { Sample } from '../../model/sample.ts'
-import { isTrainedSpeech, speechOf } from '../../model/sample-facts.ts'
+import { isTrainedMessage, sampleMessages } from '../../model/sample-facts.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
@@ -57,7 +57,7 @@ function toRow(sample: Sample, config: Config): Record<string, unknown> | undefi
   const system: string[] = []
   const images: string[] = []
   const conversations: Entry[] = []
-  for (const speech of speechOf(sample, messages)) {
+  for (const speech of sampleMessages(sample, messages)) {
     const { message } = speech
     const isSystem = message.role === 'system' || message.role === 'developer'
     if (isSystem && conversations.length === 0) {
@@ -74,7 +74,7 @@ function toRow(sample: Sample, config: Config): Record<string, unknown> | undefi
     }
     const entry = toAnswer(message, config)
     if (entry === undefined || conversations.length === 0 || isAnswer(conversations.at(-1)?.from)) return undefined
-    conversations.push({ ...entry, weight: isTrainedSpeech(speech) ? 1 : 0 })
+    conversations.push({ ...entry, weight: isTrainedMessage(speech) ? 1 : 0 })
   }
   return {
     conversations,

@@ -3,7 +3,7 @@ import { posix } from 'node:path'
 import { RolloutError } from '../../../model/failure.ts'
 import type { SessionOrder } from '../../../model/session-order.ts'
 import type { RuntimeSpec } from '../../../model/task.ts'
-import { askedNetwork } from '../../../model/task-notices.ts'
+import { requestedNetwork } from '../../../model/task-notices.ts'
 import { FOLDER_VARIABLES, stepWithSessionDir } from '../../session/session-environment.ts'
 import type {
   Door,
@@ -104,7 +104,7 @@ function toNetwork(
   runtime: { kind: string; capabilities: RuntimeCapabilities },
 ): NetworkPolicy {
   const able = runtime.capabilities.networks
-  const kind = askedNetwork(spec)
+  const kind = requestedNetwork(spec)
   const asked: NetworkPolicy | undefined =
     kind === undefined ? undefined : kind === 'allow' ? { kind, hosts: spec?.allow_hosts ?? [] } : { kind }
   // Nothing was said: as little as this kind can. Who chooses one that keeps nothing apart has been told by its name.
