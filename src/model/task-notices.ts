@@ -12,7 +12,10 @@ export const NO_NETWORK_NOTICE =
   'The task sets none of runtime.allow_internet, runtime.allow_hosts and runtime.network, so its sandboxes reach only the ' +
   'model. Set runtime.allow_internet to true for steps such as npm install.'
 
-/** Returns notices about a valid task that behaves differently in NVIDIA Polar. Empty if its commands cannot be affected. */
+/**
+ * Returns notices about a valid task that behaves differently in NVIDIA Polar. Empty if its commands cannot be
+ * affected.
+ */
 export function noticesOf({ runtime }: Pick<TaskRequest, 'runtime'>): string[] {
   const steps = [...(runtime?.prepare ?? []), ...(runtime?.eval_prepare ?? [])]
   const hasCommands = steps.some(({ type }) => type === 'exec')

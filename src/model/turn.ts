@@ -87,7 +87,10 @@ export interface TurnRequest {
   wire: { api: string; text: string; body: Readonly<Record<string, unknown>> }
 }
 
-/** One sampled answer. `ids` and `logprobs` have the same length; NaN is a log probability that the engine did not return. */
+/**
+ * One sampled answer. `ids` and `logprobs` have the same length; NaN is a log probability that the engine did not
+ * return.
+ */
 export interface Choice {
   index: number
   message: AssistantMessage

@@ -5,7 +5,9 @@
  */
 export interface Workspace {
   readonly workdir: string
-  /** Resolves with any exit of the command; rejects only if it could not be started. Ends all processes that it started. */
+  /**
+   * Resolves with any exit of the command; rejects only if it could not be started. Ends all processes that it started.
+   */
   run(command: WorkspaceCommand): Promise<CommandResult>
   /** Throws `workspace.file-missing`, or `workspace.too-large` for a file larger than `maxBytes`. */
   readFile(path: string, options: { maxBytes: number }): Promise<Buffer>

@@ -160,7 +160,9 @@ function literalOf(part: ContentPart): string | undefined {
 /** Search limit, in passes over the whole text. Each found text halves the gaps, so few passes are usually needed. */
 const SEARCHES = 64
 
-/** Searches the longest text first: its position is unique and limits shorter texts to the gap between their neighbours. */
+/**
+ * Searches the longest text first: its position is unique and limits shorter texts to the gap between their neighbours.
+ */
 function locateAll(pieces: Piece[], bytes: Buffer): Piece[] {
   const order = scattered(pieces.length).toSorted((a, b) => lengthOf(pieces[b]) - lengthOf(pieces[a]))
   let left = bytes.length * SEARCHES
@@ -289,7 +291,10 @@ function toStretches(pieces: readonly Piece[], length: number): Stretch[] {
   return stretches
 }
 
-/** Returns the provenance of a token that begins in stretch `first` and ends at `end`. Messages take precedence over the template. */
+/**
+ * Returns the provenance of a token that begins in stretch `first` and ends at `end`. Messages take precedence over the
+ * template.
+ */
 function provenanceAt(stretches: readonly Stretch[], first: number, end: number): Provenance {
   let found: Provenance = stretches[first]?.provenance ?? 'template'
   for (let i = first + 1; i < stretches.length && (stretches[i]?.from ?? 0) < end; i++) {

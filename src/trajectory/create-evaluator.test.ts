@@ -37,11 +37,11 @@ async function rewardOf(...given: Parameters<typeof create>): Promise<number | n
   return (await grading.grade({ evaluator: await create(...given) })).result.outcome_reward
 }
 
-test('createEvaluator() knows those of ours by name', async () => {
+test('createEvaluator() creates a built-in evaluator by name', async () => {
   expect(await rewardOf('session_completed')).toBe(1)
 })
 
-test('createEvaluator() takes a module by its path, alone and as a part of weighted', async () => {
+test('createEvaluator() loads a module by its path, alone and as a part of weighted', async () => {
   const path = await moduleOf('constant.mts', constant('constant'))
   const other = await moduleOf('other.mjs', constant('other'))
   expect(await rewardOf(path, { reward: 0.5 }, [path])).toBe(0.5)
@@ -53,7 +53,7 @@ test('createEvaluator() takes a module by its path, alone and as a part of weigh
   expect(await rewardOf('weighted', { parts }, [path, other])).toBe(8)
 })
 
-test('createEvaluator() runs nothing of a module that is not on the list', async () => {
+test('createEvaluator() does not run a module that is not allowed', async () => {
   const path = await moduleOf('hostile.mjs', 'globalThis.hostileRan = true; export const evaluator = {}')
   const refusal = { code: 'config.invalid', message: expect.stringContaining('not on the list') }
   await expect(create(path)).rejects.toMatchObject(refusal)
@@ -74,7 +74,7 @@ test.each([
   })
 })
 
-test('createEvaluator() names every place at fault', async () => {
+test('createEvaluator() lists every invalid field', async () => {
   await expect(create('session_complete')).rejects.toThrow(
     /^evaluator\.strategy: unknown evaluator "session_complete"\. Use session_completed, .*weighted, or the absolute path of a module\.$/,
   )

@@ -342,7 +342,7 @@ const mutants: Record<string, Mutant> = {
   },
 }
 
-describe('a builder that gets it wrong is found out', () => {
+describe('each mutant of a builder violates a property', () => {
   test.each(Object.entries(mutants))('%s', (_, { caughtBy, build }) => {
     const outcome = fc.check(
       fc.property(trialOf(toyWorld, 14), (trial) => {
@@ -359,7 +359,7 @@ describe('a builder that gets it wrong is found out', () => {
     expect(outcome.errorInstance).toMatchObject({ code: 'ERR_ASSERTION' })
   })
 
-  test('and there is such a builder for every property', () => {
+  test('every property has a mutant', () => {
     const caught = new Set<string>(Object.values(mutants).map(({ caughtBy }) => caughtBy))
     expect([...caught].toSorted()).toEqual(Object.keys(invariants).toSorted())
   })
@@ -388,12 +388,12 @@ describe('buildSession() refuses the plan of a builder that', () => {
     expect(refused((plan) => ({ ...plan, rows: [...plan.rows, ...plan.rows] }))).toMatch(/^Builder mine.*trained twice/)
   })
 
-  test('trains what stands between the answers', () => {
+  test('trains tokens between the answers', () => {
     const all = (row: Row): Row => ({ ...row, parts: row.parts.map((part) => ({ ...part, isTrained: true })) })
     expect(refused((plan) => ({ ...plan, rows: plan.rows.map(all) }))).toMatch(/must not be trained/)
   })
 
-  test('trains a call that the filter keeps out', () => {
+  test('trains a call that the filter excludes', () => {
     const builder: Builder = {
       name: 'mine',
       plan: (graph) => ({
@@ -412,7 +412,7 @@ describe('buildSession() refuses the plan of a builder that', () => {
     expect(isRefused).toBe(true)
   })
 
-  test('makes a row with nothing to train', () => {
+  test('makes a row without a trained token', () => {
     const none = (row: Row): Row => ({ ...row, parts: row.parts.map((part) => ({ ...part, isTrained: false })) })
     expect(refused((plan) => ({ ...plan, rows: plan.rows.map(none) }))).toMatch(/has no trained token/)
   })

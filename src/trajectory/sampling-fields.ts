@@ -29,7 +29,10 @@ export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[]
   return names.map((name) => NAMES[name])
 }
 
-/** Returns the sampling of a call for a metadata field: parameters, kind of log probabilities, steering. Omits unknown facts. */
+/**
+ * Returns the sampling of a call for a metadata field: parameters, kind of log probabilities, steering. Omits unknown
+ * facts.
+ */
 export function callFacts({ sampling, logprobMode, steeredBy }: SampleCall): Record<string, unknown> {
   return {
     ...(sampling === undefined ? {} : samplingFacts(sampling)),

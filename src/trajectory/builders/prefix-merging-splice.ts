@@ -23,7 +23,10 @@ export function spliceChains(graph: CallGraph, mayTrain: MayTrain, endOfTurnId: 
   return { rows, leftOut }
 }
 
-/** Chains calls in the order of their end. A call joins the chain with the longest last prompt that its prompt begins with. */
+/**
+ * Chains calls in the order of their end. A call joins the chain with the longest last prompt that its prompt begins
+ * with.
+ */
 function chainsOf(calls: readonly CallNode[]): CallNode[][] {
   const chains: CallNode[][] = []
   const tips = new ChainTips()

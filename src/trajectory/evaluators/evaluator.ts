@@ -36,7 +36,10 @@ export interface EvaluatorNeeds {
   sandbox: boolean
   /** Whether a grading sandbox must start from the agent's final file system. */
   agentState: boolean
-  /** Whether `conversation` or `transcript` will be called. Absent: yes. The messages, which can be large, are loaded only then. */
+  /**
+   * Whether `conversation` or `transcript` will be called. Absent: yes. The messages, which can be large, are loaded
+   * only then.
+   */
   messages?: boolean
 }
 

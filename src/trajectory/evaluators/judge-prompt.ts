@@ -21,7 +21,10 @@ export interface JudgeCase {
   boundary: string
 }
 
-/** Returns the messages to the judge. The part that all sessions of a task share comes first, so that engines can cache it. */
+/**
+ * Returns the messages to the judge. The part that all sessions of a task share comes first, so that engines can cache
+ * it.
+ */
 export function toJudgeMessages(given: JudgeCase): { role: 'system' | 'user'; content: string }[] {
   const { criteria, scoreMin, scoreMax, boundary } = given
   const rubric = criteria.map(({ name, description }) => `## ${name}\n${description}`).join('\n\n')

@@ -70,7 +70,10 @@ function rewardsOf({ evaluator }: Part): RewardRange {
   return evaluator.rewards ?? USUAL_RANGE
 }
 
-/** Reward of a part that the agent made ungradable: the one that lowers the sum most, so that a penalty cannot be avoided. */
+/**
+ * Reward of a part that the agent made ungradable: the one that lowers the sum most, so that a penalty cannot be
+ * avoided.
+ */
 function worstOf(part: Part): number {
   const [lowest, highest] = rewardsOf(part)
   return part.weight < 0 ? highest : lowest

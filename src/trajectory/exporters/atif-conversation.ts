@@ -210,7 +210,9 @@ function digestOf(message: ChatMessage): string {
   return createHash('sha1').update(JSON.stringify(compared)).digest('base64')
 }
 
-/** Facts of the last call. `joined_calls` lists all calls if the harness joined a truncated answer and its continuation. */
+/**
+ * Facts of the last call. `joined_calls` lists all calls if the harness joined a truncated answer and its continuation.
+ */
 function callsExtra(calls: readonly SampleCall[]): Wire {
   const last = calls.at(-1)
   if (last === undefined) return {}
@@ -232,7 +234,10 @@ function callExtra(call: SampleCall): Wire {
   }
 }
 
-/** ATIF requires arguments as an object. The sampled text is kept in `extra` if serializing the object gives another text. */
+/**
+ * ATIF requires arguments as an object. The sampled text is kept in `extra` if serializing the object gives another
+ * text.
+ */
 function toToolCall(call: ChatCall): { tool_call_id: string } & Wire {
   const parsed = parseObject(call.arguments)
   const isSame = parsed !== undefined && JSON.stringify(parsed) === call.arguments
@@ -258,7 +263,9 @@ const IMAGE_TYPES = ['image/jpeg', 'image/png', 'image/gif', 'image/webp']
 /** ATIF media types of `input_audio.format` in Chat Completions. */
 const AUDIO_TYPES: Readonly<Record<string, string>> = { wav: 'audio/wav', mp3: 'audio/mpeg' }
 
-/** Returns text, image and, if the schema version supports them, audio parts. `left`: parts that ATIF cannot represent. */
+/**
+ * Returns text, image and, if the schema version supports them, audio parts. `left`: parts that ATIF cannot represent.
+ */
 function toContent({ content }: ChatMessage, hasAudio: boolean): { content: unknown; left?: Wire } {
   if (typeof content === 'string') return { content }
   const parts = chatParts(content)

@@ -118,7 +118,10 @@ function trimDot(path: string): string {
   return path.replace(/^\.\//, '')
 }
 
-/** Returns the folders that a test runner puts first on Python's path: the root, test folders, and the nearest folder above a test that is not a package. */
+/**
+ * Returns the folders that a test runner puts first on Python's path: the root, test folders, and the nearest folder
+ * above a test that is not a package.
+ */
 function importRoots(testPaths: ReadonlySet<string>, { files }: Base): ReadonlySet<string> {
   const roots = new Set(['', 'src', 'lib'])
   for (const file of testPaths) {

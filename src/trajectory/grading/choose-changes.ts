@@ -124,7 +124,10 @@ function keepFolders(chosen: ChosenChanges, basePaths: ReadonlySet<string>): Cho
   }
 }
 
-/** Parses the output of `git diff-tree -r -z --no-abbrev`: `:oldmode newmode oldblob newblob status NUL path NUL`, repeated. */
+/**
+ * Parses the output of `git diff-tree -r -z --no-abbrev`: `:oldmode newmode oldblob newblob status NUL path NUL`,
+ * repeated.
+ */
 export function parseChanges(output: Buffer): Change[] {
   const parts = output.toString('utf8').split('\0')
   const changes: Change[] = []
@@ -146,7 +149,10 @@ export function parseIndex(output: Buffer): Map<string, { mode: string; blob: st
   return files
 }
 
-/** Parses the output of `git cat-file --batch`: `name type size LF content LF`, repeated. Ignores an incomplete last object. */
+/**
+ * Parses the output of `git cat-file --batch`: `name type size LF content LF`, repeated. Ignores an incomplete last
+ * object.
+ */
 export function parseBlobs(output: Buffer): Map<string, Buffer> {
   const blobs = new Map<string, Buffer>()
   for (let at = 0; at < output.length;) {

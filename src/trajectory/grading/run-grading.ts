@@ -47,7 +47,10 @@ const NOT_FOUND = [
   /(?:^|\/)env: (?:can't execute )?['"‘]?([^\s:/'"‘’]+)['"’]?: No such file or directory$/m,
 ]
 
-/** Returns the program that a command did not find in PATH. Only for a run without the agent's files, which could print the same. */
+/**
+ * Returns the program that a command did not find in PATH. Only for a run without the agent's files, which could print
+ * the same.
+ */
 export function missingProgram(result: Pick<CommandResult, 'exitCode' | 'stderr'>): string | undefined {
   if (!isNotRun(result)) return undefined
   const message = tail(result.stderr, SHOWN_BYTES)

@@ -146,7 +146,9 @@ export function insideOf(workspace: Workspace, path: string): string {
   return posix.resolve(workspace.workdir, path)
 }
 
-/** Removes unwanted files of a copied tree without following links, and makes the other files readable for this process. */
+/**
+ * Removes unwanted files of a copied tree without following links, and makes the other files readable for this process.
+ */
 export async function prune(root: string, isUnwanted: (below: string) => boolean): Promise<void> {
   for await (const { path, below, kind } of walk(root)) {
     // A link at the path of a folder with unwanted files would provide other files at their paths.

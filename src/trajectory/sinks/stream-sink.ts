@@ -3,7 +3,10 @@ import type { Writable } from 'node:stream'
 import type { Exporter } from '../exporters/exporter.ts'
 import { nothingResumed, type ExportSink } from './sink.ts'
 
-/** Writes to a pipe or terminal. Cannot be resumed and does not close the stream. Rejects with the stream's error, such as EPIPE. */
+/**
+ * Writes to a pipe or terminal. Cannot be resumed and does not close the stream. Rejects with the stream's error, such
+ * as EPIPE.
+ */
 export function openStreamSink(exporter: Exporter, stream: Writable): ExportSink {
   const writer = exporter.open()
   let bytesWritten = 0

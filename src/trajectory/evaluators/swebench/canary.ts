@@ -107,7 +107,10 @@ function wrongSum(): { sum: string; claim: number } {
 
 type Form = (nonce: string) => string
 
-/** Returns one form per assertion style of a file: a patch that disables an assertion is revealed by the canary that uses it. */
+/**
+ * Returns one form per assertion style of a file: a patch that disables an assertion is revealed by the canary that
+ * uses it.
+ */
 function formsFor(runner: Runner, source: string): Form[] {
   switch (runner) {
     case 'pytest':

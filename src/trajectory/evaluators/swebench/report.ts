@@ -131,7 +131,10 @@ export function isReported(test: string, statuses: StatusMap): boolean {
 /** Lowest similarity at which a reported name is shown beside a test that was not reported. */
 const NEAR = 0.4
 
-/** Returns the reported names most similar to `test`, best first. Compares sets of words, so order and separators do not matter. */
+/**
+ * Returns the reported names most similar to `test`, best first. Compares sets of words, so order and separators do not
+ * matter.
+ */
 export function nearestNames(test: string, statuses: StatusMap, most = 3): string[] {
   const wanted = wordsOf(test)
   return [...statuses.keys()]

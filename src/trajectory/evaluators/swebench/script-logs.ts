@@ -76,7 +76,9 @@ export const parseJestFiles: LogParser = (log) =>
     return [[cut === undefined ? name : name.slice(0, cut.index), match[1] === 'PASS' ? PASSED : FAILED]]
   })
 
-/** Like `parseJestFiles`, with failures first, durations only at the end of a line, and names possibly on the next line. */
+/**
+ * Like `parseJestFiles`, with failures first, durations only at the end of a line, and names possibly on the next line.
+ */
 export const parseGrommet: LogParser = (log) => {
   const time = new RegExp(`${BLANK}\\([\\p{Nd}.]+${BLANK}?(?:ms|s)\\)$`, 'u')
   const findings = (word: string, status: string): Finding[] =>

@@ -71,7 +71,10 @@ export function isNotRun({ exitCode }: TestRun): boolean {
 }
 
 export interface Canaries {
-  /** `off`: there were no canaries. `failed`: at least one failed, as it must. `unsupported`: none runs, with or without the patch. */
+  /**
+   * `off`: there were no canaries. `failed`: at least one failed, as it must. `unsupported`: none runs, with or without
+   * the patch.
+   */
   canary: 'off' | 'failed' | 'unsupported'
   /** Evidence that the results are forged; undefined if there is none. */
   forgery?: string

@@ -10,7 +10,10 @@ const SHORTEST_SUMMARY = 12
 const SUMMARY_TAGS = ['summary', 'state_snapshot', 'conversation_summary'] as const
 
 interface Summary {
-  /** The call that wrote the summary; if none is recorded, the last call of the conversation that it probably summarises. */
+  /**
+   * The call that wrote the summary; if none is recorded, the last call of the conversation that it probably
+   * summarises.
+   */
   from: CallNode
   isRecorded: boolean
   /** Index of the message that contains the summary, leading system messages included. */

@@ -38,7 +38,10 @@ export class ToolTexts {
     this.#byLength = entries.toSorted((a, b) => a.text.length - b.text.length)
   }
 
-  /** Returns the first tool call with an argument that is a task text or at least half of one: harnesses wrap the argument. */
+  /**
+   * Returns the first tool call with an argument that is a task text or at least half of one: harnesses wrap the
+   * argument.
+   */
   find(tasks: readonly string[], isEligible: (node: CallNode) => boolean): ToolUse | undefined {
     let first: Entry | undefined
     const consider = (entry: Entry): void => {
