@@ -1,3 +1,4 @@
+import { countLeading } from '../../lib/collections/count-leading.ts'
 import { hasIdsAt, TokenHash } from '../../lib/net/token-hash.ts'
 import type { CallNode } from '../graph/call-graph.ts'
 
@@ -57,11 +58,5 @@ function keyOf(prompt: Int32Array): number {
 }
 
 function countBelow(sorted: readonly number[], value: number): number {
-  let [low, high] = [0, sorted.length]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    if ((sorted[middle] as number) < value) low = middle + 1
-    else high = middle
-  }
-  return low
+  return countLeading(sorted.length, (i) => (sorted[i] as number) < value)
 }

@@ -10,7 +10,7 @@ import { assertSources } from '../grading/assert-sources.ts'
 import { parseReward, REWARD_BYTES } from '../grading/parse-reward.ts'
 import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
 import { rangeProblem, rewardRange } from '../grading/reward-range.ts'
-import { runGrading, toEvidence } from '../grading/run-grading.ts'
+import { runGrading, toEvidence, toMetadata } from '../grading/run-grading.ts'
 import { collectFiles, insideOf, testedFileSettings, toLimits, writeLeftOut } from '../grading/submitted-files.ts'
 import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 
@@ -243,15 +243,6 @@ function timedOut({ name, timeout_seconds: limit }: Step, ran: CommandResult, co
 
 function lowest({ reward_range: range }: CommandConfig, metadata: Record<string, unknown>): EvalResult {
   return { outcome_reward: range[0], metadata }
-}
-
-function toMetadata({ exitCode, signal, isOutOfMemory, durationMs }: CommandResult): Record<string, unknown> {
-  return {
-    exit_code: exitCode,
-    ...(signal === null ? {} : { signal }),
-    ...(isOutOfMemory ? { out_of_memory: true } : {}),
-    duration_ms: Math.round(durationMs),
-  }
 }
 
 function endingOf({ exitCode, signal }: CommandResult): string {

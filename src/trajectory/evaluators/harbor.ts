@@ -8,7 +8,7 @@ import type { EvalResult } from '../../model/reward.ts'
 import type { CommandResult, LeftOut, Workspace } from '../../model/workspace.ts'
 import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
 import { rangeProblem, RewardRangeSetting, USUAL_RANGE, type RewardRange } from '../grading/reward-range.ts'
-import { isNotRun, missingProgram, tail, toEvidence } from '../grading/run-grading.ts'
+import { isNotRun, missingProgram, tail, toEvidence, toMetadata } from '../grading/run-grading.ts'
 import { clearWayTo, removeLinksInto } from '../grading/sandbox-links.ts'
 import { collectFiles, insideOf, testedFileSettings, writeLeftOut } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
@@ -297,13 +297,4 @@ function noReward({ problem, ran }: { problem: string; ran: CommandResult }): Ro
 
 function lowest(config: HarborConfig, ran: CommandResult, more: Record<string, unknown>): EvalResult {
   return { outcome_reward: rangeOf(config)[0], metadata: { ...toMetadata(ran), ...more } }
-}
-
-function toMetadata({ exitCode, signal, isOutOfMemory, durationMs }: CommandResult): Record<string, unknown> {
-  return {
-    exit_code: exitCode,
-    ...(signal === null ? {} : { signal }),
-    ...(isOutOfMemory ? { out_of_memory: true } : {}),
-    duration_ms: Math.round(durationMs),
-  }
 }

@@ -79,3 +79,13 @@ export function toEvidence(data: Buffer, written = data.length): Buffer {
   const left = Buffer.from(`\n[${data.length - head.length - end.length} bytes left out]\n`)
   return Buffer.concat([head, left, end, Buffer.from(lost)])
 }
+
+/** Returns the facts of a run for the metadata of a grade. */
+export function toMetadata({ exitCode, signal, isOutOfMemory, durationMs }: CommandResult): Record<string, unknown> {
+  return {
+    exit_code: exitCode,
+    signal: signal ?? undefined,
+    out_of_memory: isOutOfMemory || undefined,
+    duration_ms: Math.round(durationMs),
+  }
+}

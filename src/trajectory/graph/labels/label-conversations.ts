@@ -1,3 +1,4 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { Label } from '../../../model/sample.ts'
 import type { CallNode } from '../call-graph.ts'
 import { Delegations } from './find-delegation.ts'
@@ -47,15 +48,7 @@ function tipFinder(nodes: readonly CallNode[]): (time: number) => CallNode {
   // Earliest start of each call and all calls behind it: ascending, so binary search works.
   const earliest = nodes.map(({ turn }) => turn.startedAt)
   for (let i = earliest.length - 2; i >= 0; i--) earliest[i] = Math.min(earliest[i]!, earliest[i + 1]!)
-  return (time) => {
-    let [low, high] = [0, earliest.length]
-    while (low < high) {
-      const middle = (low + high) >>> 1
-      if (earliest[middle]! <= time) low = middle + 1
-      else high = middle
-    }
-    return nodes[Math.max(0, low - 1)] as CallNode
-  }
+  return (time) => nodes[Math.max(0, countLeading(earliest.length, (i) => earliest[i]! <= time) - 1)] as CallNode
 }
 
 /** True if the request cannot be parsed: an unreadable request must not exclude a call from training. */

@@ -1,3 +1,4 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { CallNode } from '../call-graph.ts'
 import type { WorkLimit } from '../work-limit.ts'
 
@@ -61,13 +62,7 @@ export class ToolTexts {
   }
 
   #countShorter(length: number): number {
-    let [low, high] = [0, this.#byLength.length]
-    while (low < high) {
-      const middle = (low + high) >>> 1
-      if ((this.#byLength[middle] as Entry).text.length < length) low = middle + 1
-      else high = middle
-    }
-    return low
+    return countLeading(this.#byLength.length, (i) => (this.#byLength[i] as Entry).text.length < length)
   }
 }
 

@@ -1,3 +1,4 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { Turn } from '../../../model/turn.ts'
 import type { CallNode } from '../call-graph.ts'
 import { byAge, deliveryRank } from '../turn-order.ts'
@@ -20,13 +21,8 @@ export class ParentChoice<N extends CallNode> {
   }
 
   for({ startedAt }: Turn): N {
-    let [low, high] = [0, this.#ended.length]
-    while (low < high) {
-      const middle = (low + high) >>> 1
-      if (((this.#ended[middle] as N).turn.endedAt as number) <= startedAt) low = middle + 1
-      else high = middle
-    }
-    return this.#ended[low - 1] ?? this.#last
+    const ended = countLeading(this.#ended.length, (i) => ((this.#ended[i] as N).turn.endedAt as number) <= startedAt)
+    return this.#ended[ended - 1] ?? this.#last
   }
 }
 

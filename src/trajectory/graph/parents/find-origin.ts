@@ -1,4 +1,5 @@
 import { commonPrefix, commonSuffix } from '../../../lib/collections/common-prefix.ts'
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import { textOf } from '../../../model/message.ts'
 import type { CallNode } from '../call-graph.ts'
 import { isEcho, isEmpty, resembles } from './compare-answer.ts'
@@ -83,14 +84,9 @@ function deepestWithin(tip: CallNode, most: number, histories: Histories): CallN
   const { ancestry } = histories
   const at = (distance: number): CallNode => ancestry.ancestorOf(tip, distance) as CallNode
   // The number of messages falls with the distance.
-  let [low, high] = [0, ancestry.depthOf(tip) + 1]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    const length = histories.of(at(middle).turn)?.messages.length ?? Number.POSITIVE_INFINITY
-    if (length <= most) high = middle
-    else low = middle + 1
-  }
-  return ancestry.ancestorOf(tip, low)
+  const isLonger = (distance: number): boolean =>
+    (histories.of(at(distance).turn)?.messages.length ?? Number.POSITIVE_INFINITY) > most
+  return ancestry.ancestorOf(tip, countLeading(ancestry.depthOf(tip) + 1, isLonger))
 }
 
 /** Harnesses repeat a request with a remark if the answer was empty or was not delivered. */

@@ -1,3 +1,4 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import { hasIdsAt, TokenHash } from '../../../lib/net/token-hash.ts'
 
 /** The tokens of a call: its prompt and the answer of each choice. */
@@ -55,13 +56,7 @@ function sequencesOf(calls: readonly TokenCall[]): Sequence[] {
 
 /** Returns the number of sequences that are at most as long as a prompt. */
 function countFitting(sequences: readonly Sequence[], length: number): number {
-  let [low, high] = [0, sequences.length]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    if ((sequences[middle] as Sequence).length <= length) low = middle + 1
-    else high = middle
-  }
-  return low
+  return countLeading(sequences.length, (i) => (sequences[i] as Sequence).length <= length)
 }
 
 function isBeginning({ promptIds, ids }: Sequence, prompt: Int32Array): boolean {

@@ -1,3 +1,4 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { CallNode } from '../call-graph.ts'
 import { resembles } from './compare-answer.ts'
 import type { Histories } from './histories.ts'
@@ -38,13 +39,7 @@ export class PassedOver {
 
 /** Returns the number of calls that started before `time`. The calls are sorted by their start. */
 function countBefore(nodes: readonly CallNode[], time: number): number {
-  let [low, high] = [0, nodes.length]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    if ((nodes[middle] as CallNode).turn.startedAt < time) low = middle + 1
-    else high = middle
-  }
-  return low
+  return countLeading(nodes.length, (i) => (nodes[i] as CallNode).turn.startedAt < time)
 }
 
 function repeatsAnswer(node: CallNode, earlier: CallNode, histories: Histories): boolean {
