@@ -16,7 +16,9 @@ export type {
   Evidence,
 } from './trajectory/evaluators/evaluator.ts'
 export { evaluators } from './trajectory/evaluators/index.ts'
+export type { Exporter, ExportWriter } from './trajectory/exporters/exporter.ts'
 export { exporters } from './trajectory/exporters/index.ts'
+export { createExporter } from './trajectory/create-exporter.ts'
 export { runtimes } from './node/sandbox/runtimes/index.ts'
 export type { Runtime, RuntimeDeps, Sandbox, SandboxSpec } from './node/sandbox/runtimes/runtime.ts'
 export {

@@ -1,12 +1,12 @@
 import { createHash } from 'node:crypto'
 import type { TaskRequest } from './task.ts'
 
-/** What a label may be made of; an image whose name has more in it has no label. */
+/** Characters of a label. An image name with other characters gets no label. */
 const LABEL = /^[A-Za-z0-9][A-Za-z0-9_.:/@=+-]{0,255}$/
 
 /**
- * What had better be warm where a task runs, as labels: its image, and what its sandboxes are prepared with. Two tasks with
- * the same workspace begin from the same snapshot on a node that has one.
+ * Returns labels of the cached data that speeds up a task on a node: its image and its prepared workspace. Tasks with the same
+ * workspace label start from the same snapshot, if the node has one.
  */
 export function affinityOf({ runtime }: Pick<TaskRequest, 'runtime'>): string[] {
   if (runtime == null) return []

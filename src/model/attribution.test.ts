@@ -63,7 +63,7 @@ test.each<FailureCode>([
   }
 })
 
-test('calls that are too large to build belong to the policy; other failures to build them do not', () => {
+test('a record that is too large to build is attributed to the policy; other build failures are not', () => {
   const policys = ALL.filter((code) => failureClasses[code].blame === 'policy')
   expect(policys).toContain('session.too-large')
   for (const code of ALL) {
@@ -80,7 +80,7 @@ test('files of the agent that cannot be copied need no control', () => {
   }
 })
 
-test('configuration, storage, images and cancellation never belong to the policy', () => {
+test('failures of configuration, storage, images and cancellation are never attributed to the policy', () => {
   const codes: FailureCode[] = [
     'config.invalid',
     'runtime.image-missing',

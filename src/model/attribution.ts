@@ -1,12 +1,12 @@
 import { boundaryOf, failureClasses, type Boundary, type FailureCode } from './failure.ts'
 
-/** What a session was doing when a failure occurred. */
+/** Step of a session in which a failure occurred. */
 export type FailurePhase =
-  /** The sandbox was made ready; the agent had not started. */
+  /** The sandbox was being prepared; the harness had not started. */
   | 'prepare'
-  /** The agent ran. */
+  /** The harness ran. */
   | 'run'
-  /** The engine answered the last model call of the agent with an error. */
+  /** The engine answered the last model call of the harness with an error. */
   | 'call'
   /** Training data was built from the recorded calls. */
   | 'build'
@@ -17,16 +17,16 @@ export type FailurePhase =
   /** The evaluator read the agent's files, or ran the agent's code. */
   | 'grade'
 
-/** What is known about a failure besides its code. */
+/** Facts about a failure besides its code. */
 export interface FailureEvidence {
   phase: FailurePhase
-  /** Model calls with an answer. Without one the policy sampled nothing, so it caused nothing. */
+  /** Number of model calls with an answer. Without an answer, the policy cannot have caused the failure. */
   answers: number
-  /** How the same step ended on input that the agent could not touch; absent: no control was run. */
+  /** Result of the same step on input that the agent could not change; absent: no control was run. */
   control?: 'passed' | 'failed'
 }
 
-/** Failures that no input of an agent can cause, in any phase. */
+/** Failures that the agent cannot cause in any phase. */
 const BOUNDARIES_OUT_OF_REACH: ReadonlySet<Boundary> = new Set(['config', 'store', 'server'])
 const CODES_OUT_OF_REACH: ReadonlySet<FailureCode> = new Set<FailureCode>([
   'upstream.unreachable',
@@ -46,9 +46,9 @@ const CODES_OUT_OF_REACH: ReadonlySet<FailureCode> = new Set<FailureCode>([
 ])
 
 /**
- * Decides who caused a failure. `infrastructure`: no reward, and another session may be made. `policy`: the session is
- * graded. A failure belongs to the policy when input of the agent can cause it: otherwise an agent could choose sessions
- * that are not graded. Where both can cause it, a control decides: the same step on input that the agent could not touch.
+ * Attributes a failure. `infrastructure`: no reward, and a refill may follow. `policy`: the session is graded. A failure that
+ * the agent can cause is attributed to the policy: otherwise an agent could avoid grading. If both can cause it, a control
+ * decides: the same step on input that the agent could not change.
  */
 export function attribute(code: FailureCode, evidence: FailureEvidence): 'policy' | 'infrastructure' {
   const { phase, answers, control } = evidence
@@ -63,7 +63,7 @@ export function attribute(code: FailureCode, evidence: FailureEvidence): 'policy
       if (answers === 0) return 'infrastructure'
       return isByInfrastructure(code) && control !== 'passed' ? 'infrastructure' : 'policy'
     case 'build':
-      // Only calls of the agent make a record large; a record that is damaged or a builder that throws is ours.
+      // Only calls of the agent make a record large. A damaged record or a builder that throws is infrastructure.
       return failureClasses[code].blame === 'policy' ? 'policy' : 'infrastructure'
     case 'collect':
     case 'grade':

@@ -1,4 +1,4 @@
-/** A message in Chat Completions' form as samples carry it, whoever wrote it; fields we have no word for stay in it. */
+/** A message in Chat Completions format, as samples contain it. Unknown fields are kept. */
 export interface ChatMessage {
   role: string
   content?: unknown
@@ -10,19 +10,19 @@ export interface ChatMessage {
 export interface ChatCall {
   id: string
   name: string
-  /** The very text, JSON or not. */
+  /** Exact text, valid JSON or not. */
   arguments: string
 }
 
 export type ChatPart =
   | { type: 'text'; text: string }
   | { type: 'image'; url: string; detail?: string }
-  /** As it came. */
+  /** Unchanged part. */
   | { type: 'other'; wire: unknown }
 
 type WireObject = Readonly<Record<string, unknown>>
 
-/** Anything at all as a message; what has no role speaks for the user. */
+/** Converts any value to a message. The default role is `user`. */
 export function toChatMessage(value: unknown): ChatMessage {
   const message = asObject(value)
   return { ...message, role: typeof message['role'] === 'string' ? message['role'] : 'user' }
@@ -42,17 +42,17 @@ function toPart(wire: unknown): ChatPart {
   const url = typeof image === 'string' ? image : asObject(image)['url']
   if (typeof url !== 'string') return { type: 'other', wire }
   const detail = asObject(image)['detail']
-  return { type: 'image', url, ...(typeof detail === 'string' ? { detail } : {}) }
+  return { type: 'image', url, detail: typeof detail === 'string' ? detail : undefined }
 }
 
-/** All text of a message, other parts left out. */
+/** Returns the text of a message without other parts. */
 export function chatText({ content }: ChatMessage): string {
   return chatParts(content)
     .map((part) => (part.type === 'text' ? part.text : ''))
     .join('')
 }
 
-/** Thinking under either of the names engines use; undefined when there is none. */
+/** Returns the reasoning under either field name of engines; undefined if there is none. */
 export function chatReasoning(message: ChatMessage): string | undefined {
   const reasoning = message['reasoning_content'] ?? message['reasoning']
   return typeof reasoning === 'string' ? reasoning : undefined
@@ -71,7 +71,7 @@ export function chatCalls({ tool_calls: calls }: ChatMessage): ChatCall[] {
   })
 }
 
-/** The call a tool message answers; undefined when it does not say. */
+/** Returns the id of the call that a tool message answers; undefined if it has none. */
 export function answeredCall({ tool_call_id: id }: ChatMessage): string | undefined {
   return typeof id === 'string' ? id : undefined
 }

@@ -9,7 +9,7 @@ describe('failureClasses', () => {
     }
   })
 
-  test('no failure of ours is blamed on the policy', () => {
+  test('no internal failure is blamed on the policy', () => {
     for (const code of FailureCode.options) {
       if (['upstream', 'runtime', 'evaluator', 'store', 'internal'].includes(boundaryOf(code))) {
         expect(failureClasses[code].blame, code).not.toBe('policy')

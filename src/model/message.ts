@@ -1,14 +1,14 @@
 import * as z from 'zod'
 
 /**
- * One message of a conversation in our own words: what dialects parse into and render from. Text is kept exactly; tool
- * arguments stay the string that was sampled, because parsing and printing them again changes bytes.
+ * Content of a normalised message, which dialects parse into and render from. Text is exact. Tool arguments stay the sampled
+ * string, because parsing and serializing them changes bytes.
  */
 export const ContentPart = z.discriminatedUnion('type', [
   z.object({ type: z.literal('text'), text: z.string() }),
-  /** `url` is a data URL or one the engine can fetch. */
+  /** `url` is a data URL or a URL that the engine can fetch. */
   z.object({ type: z.literal('image'), url: z.string(), detail: z.string().optional() }),
-  /** A part we have no word for, as it came; a dialect of the same wire puts it back. */
+  /** An unknown part, unchanged. A dialect of the same wire format renders it again. */
   z.object({ type: z.literal('other'), wire: z.unknown() }),
 ])
 export type ContentPart = z.infer<typeof ContentPart>
@@ -19,7 +19,7 @@ export type ToolCall = z.infer<typeof ToolCall>
 export const AssistantMessage = z.object({
   role: z.literal('assistant'),
   content: z.array(ContentPart),
-  /** Thinking, where the engine separates it; absent means none was sampled or none was sent back. */
+  /** Reasoning, if the engine separates it; absent: none was sampled, or the harness omitted it. */
   reasoning: z.string().optional(),
   toolCalls: z.array(ToolCall),
 })
@@ -34,32 +34,32 @@ export const Message = z.discriminatedUnion('role', [
     role: z.literal('tool'),
     toolCallId: z.string(),
     content: z.array(ContentPart),
-    /** The harness says the tool failed; absent where its API cannot say. */
+    /** Whether the harness reported a failure of the tool; absent if its API cannot express that. */
     isError: z.boolean().optional(),
   }),
 ])
 export type Message = z.infer<typeof Message>
 
 export const Tool = z.object({
-  /** As the engine is told it; a dialect that had to rename it knows the way back. */
+  /** Name for the engine. A dialect that renames a tool also restores its name. */
   name: z.string(),
   description: z.string().optional(),
-  /** JSON Schema of the arguments; absent means a tool without any. */
+  /** JSON Schema of the arguments; absent: no arguments. */
   parameters: z.unknown().optional(),
   strict: z.boolean().optional(),
 })
 export type Tool = z.infer<typeof Tool>
 
-/** Whether and which tool the model must call. */
+/** Whether the model may or must call a tool, and which. */
 export const ToolChoice = z.union([z.enum(['auto', 'none', 'required']), z.object({ name: z.string() })])
 export type ToolChoice = z.infer<typeof ToolChoice>
 
-/** All text of a message, other parts left out. */
+/** Returns the text of a message without other parts. */
 export function textOf(message: { content: readonly ContentPart[] }): string {
   return message.content.map((part) => (part.type === 'text' ? part.text : '')).join('')
 }
 
-/** The size of a message: characters of its text, media, reasoning and tool calls. */
+/** Returns the size of a message in characters: text, media, reasoning and tool calls. */
 export function charactersOf(message: Message): number {
   const parts = message.content.map((part) => {
     if (part.type === 'text') return part.text.length

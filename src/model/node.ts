@@ -1,6 +1,6 @@
 import * as z from 'zod'
 
-/** How busy each stage of a node is. Field names are NVIDIA Polar's. */
+/** Queue lengths and running sessions of each stage of a node. Field names are NVIDIA Polar's. */
 export const NodeStageMetrics = z.object({
   init_queue_depth: z.int().min(0).default(0),
   init_inflight: z.int().min(0).default(0),

@@ -1,15 +1,15 @@
 import * as z from 'zod'
 import { arrayOf, recordOf } from '../lib/json/list-of.ts'
 
-/** A finite number: NaN and infinities would poison a whole batch, and booleans are a mistake worth naming. */
+/** A finite number: NaN and infinities would corrupt a whole batch. */
 const RewardValue = z.number().refine(Number.isFinite, 'must be finite')
 
-/** What an evaluator says of a session. No reward is not the same as a reward of zero. */
+/** Result of an evaluator. An absent reward is not a reward of zero. */
 export const EvalResult = z.object({
   outcome_reward: RewardValue.nullish(),
-  /** One per trace, in trace order; null leaves that trace to the outcome reward. */
+  /** One reward per trace, in trace order; null: the outcome reward applies. */
   trace_rewards: arrayOf(RewardValue.nullable()).nullish(),
-  /** What the outcome is made of, by name; ours. */
+  /** Parts of the outcome by name. Not in NVIDIA Polar. */
   components: recordOf(RewardValue).nullish(),
   metadata: z.record(z.string(), z.unknown()).default({}),
 })

@@ -1,9 +1,9 @@
 import type { TaskRequest } from './task.ts'
 
-/** NVIDIA Polar's trainer sends it with evaluations: sample `i` is sampled with this seed plus `i`. */
+/** Set by NVIDIA Polar's trainer for evaluations: the seed of sample `i` is this value plus `i`. */
 export const SEED_BASE_FIELD = 'eval_sampling_seed_base'
 
-/** Why the seed of an evaluation cannot be used; undefined when there is none, or it can. */
+/** Describes an invalid evaluation seed; undefined if it is valid or absent. */
 export function findSeedProblem({
   metadata,
   num_samples,
@@ -11,10 +11,10 @@ export function findSeedProblem({
   const base = metadata[SEED_BASE_FIELD]
   if (base == null) return undefined
   const isSafe = Number.isSafeInteger(base) && Number.isSafeInteger((base as number) + num_samples)
-  return isSafe && (base as number) >= 0 ? undefined : 'must be a whole number that is not negative'
+  return isSafe && (base as number) >= 0 ? undefined : 'must be a non-negative integer'
 }
 
-/** The task of one sample. Without a seed for evaluations it is the task itself. */
+/** Returns the task of one sample, with its seed if the task has an evaluation seed. */
 export function withSampleSeed(task: TaskRequest, sample: number): TaskRequest {
   const base = task.metadata[SEED_BASE_FIELD]
   if (typeof base !== 'number') return task

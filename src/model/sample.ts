@@ -1,82 +1,83 @@
 import * as z from 'zod'
 import type { CallSampling } from './turn-sampling.ts'
-import type { FinishReason, Grade, LogprobMode, Steering } from './turn.ts'
+import type { FinishReason, Exactness, LogprobMode, Steering } from './turn.ts'
 
 /**
- * What a call was for. `main`: the agent's own work. `retry`: one of several answers to the same request, not the one the
- * conversation went on from. `abandoned`: an answer nothing went on from although the conversation did go on.
+ * Purpose of a call. `main`: work of the main agent. `retry`: one of several answers to the same request, but not the
+ * continued one. `abandoned`: an answer that no call continues, although the conversation continued.
  */
 export const Label = z.enum(['main', 'subagent', 'compaction', 'side-call', 'retry', 'abandoned'])
 export type Label = z.infer<typeof Label>
 
 /**
- * Where a token of a sample comes from. `sampled`: the policy, in a recorded call. `injected`: stands where an assistant
- * spoke, but no recorded call sampled it. `context`: part of a prompt, nobody could say which.
+ * Origin of a token. `sampled`: by the policy in a recorded call. `injected`: in an assistant message that no recorded call
+ * sampled. `context`: in a prompt, exact origin unknown.
  */
 export const Provenance = z.enum(['sampled', 'template', 'system', 'user', 'tool', 'injected', 'context'])
 export type Provenance = z.infer<typeof Provenance>
 
-/** Tokens from `from` to the next span's (or the end) that share all of the below. */
+/** Tokens from `from` to the next span, or the end, with the same origin. */
 export interface Span {
   from: number
   provenance: Provenance
-  /** The call that sampled them; absent unless `sampled`. */
+  /** The call that sampled the tokens; absent unless `sampled`. */
   call?: string
-  /** The weights that sampled them; absent when unknown. The oldest possible ones where `newestWeightVersion` is present. */
+  /** Weight version; absent if unknown. The oldest possible one if `newestWeightVersion` is present. */
   weightVersion?: string
-  /** Present when a change of weights makes the version uncertain: the newest possible one. */
+  /** The newest possible version, if a change of weights makes the version uncertain. */
   newestWeightVersion?: string
 }
 
-/** One recorded call in a sample, and where its sampled tokens lie. */
+/** One recorded call of a sample and the range of its sampled tokens. */
 export interface SampleCall {
   /** `<turn id>#<choice>`. */
   key: string
   turnId: string
   choice: number
   label: Label
-  /** Index of its first sampled token, and behind its last. */
+  /** Index of its first sampled token. `to` is the index behind its last. */
   from: number
   to: number
-  /** Whether its tokens are trained here. */
+  /** Whether this sample trains its tokens. */
   isTrained: boolean
   finishReason: FinishReason
-  grade: Grade
-  /** The oldest weights that may have sampled the call's first token; absent when unknown. */
+  /** Exactness of its token ids. */
+  grade: Exactness
+  /** Oldest possible weight version of the first token; absent if unknown. */
   weightVersion?: string
-  /** The newest weights that may have sampled one of the call's tokens; absent when the same or unknown. */
+  /** Newest possible weight version of any token; absent if equal or unknown. */
   newestWeightVersion?: string
-  /** The sampling parameters in force; absent when the record does not tell. */
+  /** Effective sampling parameters; absent if the record does not contain them. */
   sampling?: CallSampling
-  /** What its log probabilities are taken of; absent when unknown. */
+  /** Kind of its log probabilities; absent if unknown. */
   logprobMode?: LogprobMode
-  /** How its request steered the sampling; absent when it did not. */
+  /** How its request steered the sampling; absent if it did not. */
   steeredBy?: readonly Steering[]
   /** Unix milliseconds. */
   startedAt: number
   endedAt?: number
-  /** The model meant a tool call the engine could not read, or one with arguments that are no JSON. */
+  /** Whether the engine could not parse a tool call, or its arguments are not JSON. */
   hasParserFailure: boolean
 }
 
 /**
- * Messages in Chat Completions' form: prompt and response together are the request of the sample's last call and its answer.
- * Answers of the sample's calls stand as they were sampled; assistant messages of other calls stand as the harness sent them.
+ * Messages in Chat Completions format: prompt and response together are the request of the sample's last call and its answer.
+ * Answers of the sample's calls are as sampled; assistant messages of other calls are as the harness sent them.
  */
 export interface SampleMessages {
   prompt: readonly unknown[]
   response: readonly unknown[]
   /**
-   * For each call of the sample, the index in `response` of the message with its answer. Two calls have the same index where
-   * the second one resumed a truncated answer and the harness joined both.
+   * For each call of the sample, the index in `response` of the message with its answer. Two calls have the same index if
+   * the second resumed a truncated answer and the harness joined both.
    */
   answers: readonly number[]
   tools: readonly unknown[] | null
 }
 
 /**
- * What a trainer reads: one sequence of tokens, with for each whether it is trained and what is known of it. All arrays
- * have the length of `ids`. Plain memory end to end: lists of numbers are made by exporters, where a format asks for them.
+ * A training sample: one token sequence with mask and log probabilities. All arrays have the length of `ids`. Typed arrays:
+ * exporters create lists of numbers if their format needs them.
  */
 export interface Sample {
   /** `<session id>/<number>`, from 0 in the order of the session's samples. */
@@ -85,42 +86,42 @@ export interface Sample {
   builder: string
   label: Label
   ids: Int32Array
-  /** How many of them are the prompt of the first trained call's chain; the rest is the response. */
+  /** Number of leading tokens that form the prompt; the rest is the response. */
   promptLength: number
-  /** 1 where the token was sampled and is to be trained. */
+  /** 1 for sampled tokens to train, else 0. */
   mask: Uint8Array
-  /** NaN where the policy did not sample, or the engine did not say. */
+  /** NaN if the policy did not sample the token or the engine returned no log probability. */
   logprobs: Float32Array
   calls: readonly SampleCall[]
-  /** Of the last trained call. */
+  /** Finish reason of the last trained call. */
   finishReason: FinishReason
-  /** Share of the session; those of one session add up to 1. */
+  /** Weight within the session; the weights of a session add up to 1. */
   weight: number
-  /** Leading tokens that an earlier sample of this session has too; absent when none. */
+  /** Leading tokens shared with an earlier sample of this session; absent if there are none. */
   shared?: { with: string; length: number }
-  /** Trained tokens in front of which something else stands than what the engine read. 0 unless spliced. */
+  /** Trained tokens whose context differs from the engine's prompt. 0 without `splice`. */
   mismatchedTokens: number
-  /** Where every token comes from, without gaps, from 0. Worked out on demand, as are the messages. */
+  /** Computes the origin of every token, without gaps from 0. */
   spans(): readonly Span[]
-  /** Read from the recorded requests: most of a session's bytes are there. */
+  /** Parses the messages from the recorded requests, which are most of a session's bytes. */
   messages(): SampleMessages
-  /** Absent: not graded. Never zero for want of a grade. */
+  /** Absent if not graded; never 0 for a missing grade. */
   reward?: number
   components?: Readonly<Record<string, number>>
-  /** Absent unless asked for and graded. */
+  /** Absent unless requested and graded. */
   advantage?: number
-  /** Samples of one group answer the same task; absent when the session belongs to none. */
+  /** Samples of one group solve the same task; absent if the session has no group. */
   group?: string
 }
 
-/** Sampled tokens that are trained nowhere, and why. */
+/** Sampled tokens that no sample trains, and the reason. */
 export interface Exclusion {
   turnId: string
-  /** Absent for a turn that gave no answer at all. */
+  /** Absent for a turn without an answer. */
   choice?: number
   tokens: number
   reason: ExclusionReason
-  /** In words, for people. */
+  /** Explanation for people. */
   detail: string
 }
 

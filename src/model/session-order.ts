@@ -2,14 +2,14 @@ import * as z from 'zod'
 import { SessionId } from './ids.ts'
 import { TaskRequest } from './task.ts'
 
-/** One attempt at a task, as a node is told to make it. Kept on disk until it has ended. */
+/** Session spec: one attempt at a task for a node. Stored on disk until the session has ended. */
 export const SessionOrder = z.strictObject({
   schemaVersion: z.literal(1),
   sessionId: SessionId,
-  /** Which try of the same sample it is: what an earlier one brings back late is refused. */
+  /** Number of the attempt at the same sample. Late results of earlier attempts are rejected. */
   attempt: z.int().min(1),
   task: TaskRequest,
-  /** The `polar run` that ordered it; absent where a server did. */
+  /** Id of the `polar run` that created it; absent if a server did. */
   runId: SessionId.optional(),
 })
 export type SessionOrder = z.infer<typeof SessionOrder>

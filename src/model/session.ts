@@ -4,7 +4,7 @@ import { SessionId } from './ids.ts'
 import { Trajectory } from './trajectory.ts'
 import type { Turn } from './turn.ts'
 
-/** NVIDIA Polar's words, plus CANCELLED, which it reports as an error. */
+/** NVIDIA Polar's statuses, and CANCELLED, which NVIDIA Polar reports as ERROR. */
 export const SessionStatus = z.enum([
   'REGISTERED',
   'INITIALIZING',
@@ -35,7 +35,7 @@ export const SESSION_LOG_MB = 1024
 /** Default limit of the calls of one session that are in flight at the same time. */
 export const SESSION_CALLS = 64
 
-/** Milliseconds spent in each stage; absent when the session never reached it. */
+/** Milliseconds in each stage; absent if the session did not reach it. */
 export const SessionTiming = z.object({
   register_to_init_queue_ms: z.number().nullish(),
   init_ms: z.number().nullish(),
@@ -44,21 +44,21 @@ export const SessionTiming = z.object({
   postrun_ms: z.number().nullish(),
   build_ms: z.number().nullish(),
   eval_ms: z.number().nullish(),
-  /** A grader's sandbox was made early: how long it stood ready, and how much earlier grading could begin. */
+  /** For a grading sandbox that was started early: its idle time, and the time that grading saved. */
   eval_prewarm_idle_ms: z.number().nullish(),
   eval_prewarm_saved_ms: z.number().nullish(),
 })
 export type SessionTiming = z.infer<typeof SessionTiming>
 
-/** The keys that every version of NVIDIA Polar has; its models refuse a timing with any other key, and null values. */
+/** Keys of every version of NVIDIA Polar. Its models reject other keys and null values. */
 const NVIDIA_TIMING_KEYS = ['register_to_init_queue_ms', 'init_ms', 'run_ms', 'postrun_ms'] as const
 
-/** The timing as NVIDIA Polar's models read it. */
+/** Returns the timing in the form of NVIDIA Polar's models. */
 export function toNvidiaTiming(timing: SessionTiming): SessionTiming {
   return Object.fromEntries(NVIDIA_TIMING_KEYS.flatMap((key) => (timing[key] == null ? [] : [[key, timing[key]]])))
 }
 
-/** The status as NVIDIA Polar's models read it: they have no CANCELLED. */
+/** Returns the status for NVIDIA Polar's models, which have no CANCELLED. */
 export function toNvidiaStatus(status: SessionStatus): Exclude<SessionStatus, 'CANCELLED'> {
   return status === 'CANCELLED' ? 'ERROR' : status
 }
@@ -66,32 +66,32 @@ export function toNvidiaStatus(status: SessionStatus): Exclude<SessionStatus, 'C
 export const SessionResult = z.object({
   session_id: SessionId,
   task_id: z.string(),
-  /** One of NVIDIA Polar's words; `polar_status` tells a cancelled session from a failed one. */
+  /** A status of NVIDIA Polar; `polar_status` distinguishes cancelled from failed sessions. */
   status: SessionStatus,
   polar_status: SessionStatus.nullish(),
   trajectory: Trajectory,
-  /** NVIDIA Polar's four keys only. */
+  /** Only NVIDIA Polar's four keys. */
   timing: SessionTiming,
-  /** All stages that were measured. */
+  /** All measured stages. */
   polar_timing: SessionTiming.nullish(),
   node_id: z.string().nullish(),
   error: z.string().nullish(),
-  /** Ours: what failed and whose doing it was; absent when nothing did. */
+  /** Not in NVIDIA Polar: the failure; absent if there is none. */
   failure: Failure.nullish(),
   metadata: z.record(z.string(), z.unknown()).default({}),
 })
 export type SessionResult = z.infer<typeof SessionResult>
 
-/** A session as recorded: who it was, its turns in starting order, and whether nothing is missing. */
+/** A recorded session with its turns in order of their start. */
 export interface SessionRecord {
   id: string
   /** Unix milliseconds. */
   createdAt: number
-  /** Free text about where it came from: command, harness, upstream. */
+  /** Free-form facts about its origin: command, harness, upstream. */
   origin: Readonly<Record<string, unknown>>
   turns: Turn[]
-  /** True only when the log says so itself: closed in order, with every write having succeeded. */
+  /** True only if the log was closed and every write succeeded. */
   complete: boolean
-  /** Why it is not complete; empty when it is. */
+  /** Why the record is incomplete; empty if it is complete. */
   incompleteReasons: string[]
 }

@@ -41,7 +41,7 @@ describe('steps with every field written out', () => {
   const nulls = { source: null, target: null, command: null, cwd: null, env: null }
   const retries = { max_attempts: 1, retry_backoff_seconds: 0 }
 
-  test('null for the fields of other steps is taken', () => {
+  test('null is accepted in the fields of other steps', () => {
     const prepare = [
       { ...nulls, ...retries, type: 'exec', command: 'true' },
       { ...nulls, ...retries, type: 'upload_file', source: '/a', target: '/b' },
@@ -50,7 +50,7 @@ describe('steps with every field written out', () => {
     expect(messagesOf({ ...task, runtime: { image: 'x', prepare } })).toEqual([])
   })
 
-  test('a value in a field of another step is refused', () => {
+  test('a value in a field of another step is rejected', () => {
     const upload = { type: 'upload_file', source: '/a', target: '/b' }
     for (const wrong of [{ command: 'true' }, { max_attempts: 2 }, { env: {} }])
       expect(messagesOf({ ...task, runtime: { prepare: [{ ...upload, ...wrong }] } })).toHaveLength(1)

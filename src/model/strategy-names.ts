@@ -12,12 +12,12 @@ export const HARNESS_NAMES = [
   'shell',
 ] as const
 
-/** NVIDIA Polar's names of harnesses that have another name here. */
+/** NVIDIA Polar's names of harnesses with another name in Polar. */
 const HARNESS_ALIASES: Readonly<Record<string, string>> = { openhands_sdk: 'openhands' }
 
 const OTHERS = `Supported: ${HARNESS_NAMES.join(', ')}, openhands_sdk; or import_path for a harness of your own.`
 
-/** Harnesses of NVIDIA Polar that this project does not have, and what to use instead. */
+/** Harnesses of NVIDIA Polar that are not supported, with the alternative. */
 const MISSING_HARNESSES: Readonly<Record<string, string>> = {
   openclaw: `"openclaw" is not supported: no preset starts it. ${OTHERS}`,
   hermes: `"hermes" is not supported: no preset starts it. ${OTHERS}`,
@@ -38,12 +38,12 @@ const MISSING_EVALUATORS: Readonly<Record<string, string>> = {
   spilot_harbor: '"spilot_harbor" is not supported: it grades a router between several models. Use harbor.',
 }
 
-/** The name of a harness here, for a name that NVIDIA Polar uses; any other name is returned as it is. */
+/** Replaces NVIDIA Polar's name of a harness by Polar's. Returns other names unchanged. */
 export function toHarnessName(name: string): string {
   return Object.hasOwn(HARNESS_ALIASES, name) ? HARNESS_ALIASES[name]! : name
 }
 
-/** Why NVIDIA Polar's strategy of that name cannot be used here; undefined for any other name. */
+/** Describes why a strategy of NVIDIA Polar is not supported; undefined for any other name. */
 export function whyUnsupported(kind: 'harness' | 'builder' | 'evaluator', name: string): string | undefined {
   const reasons = { harness: MISSING_HARNESSES, builder: MISSING_BUILDERS, evaluator: MISSING_EVALUATORS }[kind]
   return Object.hasOwn(reasons, name) ? reasons[name] : undefined

@@ -18,6 +18,6 @@ test.each([
   expect(noticesOf({ runtime: RuntimeSpec.parse(runtime) })).toEqual(notices)
 })
 
-test('noticesOf() has nothing to tell of a task without a runtime', () => {
+test('noticesOf() is empty for a task without a runtime', () => {
   expect(noticesOf({ runtime: null })).toEqual([])
 })

@@ -1,7 +1,7 @@
 import type { RuntimeSpec, TaskRequest } from './task.ts'
 
-/** What a task says of its network, in one word; undefined when it says nothing. */
-export function askedNetwork(spec: RuntimeSpec | null | undefined): 'allow' | 'open' | 'none' | undefined {
+/** Returns the network that a task requests; undefined if it requests none. */
+export function requestedNetwork(spec: RuntimeSpec | null | undefined): 'allow' | 'open' | 'none' | undefined {
   if (spec?.allow_hosts != null) return 'allow'
   if (spec?.allow_internet != null) return spec.allow_internet ? 'open' : 'none'
   if (spec?.network == null || spec.network === '') return undefined
@@ -9,15 +9,15 @@ export function askedNetwork(spec: RuntimeSpec | null | undefined): 'allow' | 'o
 }
 
 export const NO_NETWORK_NOTICE =
-  'The task sets none of runtime.allow_internet, runtime.allow_hosts and runtime.network, so its sandboxes reach the model and ' +
-  'nothing else. Set runtime.allow_internet to true for steps such as npm install.'
+  'The task sets none of runtime.allow_internet, runtime.allow_hosts and runtime.network, so its sandboxes reach only the ' +
+  'model. Set runtime.allow_internet to true for steps such as npm install.'
 
 /**
- * What a task that is valid may still surprise its author with, where NVIDIA Polar behaves differently. Empty for a task
- * whose commands cannot notice.
+ * Returns notices about a valid task that behaves differently in NVIDIA Polar. Empty if its commands cannot be
+ * affected.
  */
 export function noticesOf({ runtime }: Pick<TaskRequest, 'runtime'>): string[] {
   const steps = [...(runtime?.prepare ?? []), ...(runtime?.eval_prepare ?? [])]
   const hasCommands = steps.some(({ type }) => type === 'exec')
-  return hasCommands && askedNetwork(runtime) === undefined ? [NO_NETWORK_NOTICE] : []
+  return hasCommands && requestedNetwork(runtime) === undefined ? [NO_NETWORK_NOTICE] : []
 }

@@ -1,17 +1,17 @@
 import type * as z from 'zod'
 
-/** A mistake in a task, found before a session of it starts. */
+/** A problem of a task, found before its sessions start. */
 export interface TaskProblem {
-  /** Where it is in the task: `['runtime', 'prepare', 0, 'source']`. */
+  /** Path in the task: `['runtime', 'prepare', 0, 'source']`. */
   path: readonly (string | number)[]
   message: string
 }
 
-/** `tasks[2].evaluator.strategy: …`; a task that is alone has no `lead`. */
+/** Formats a problem: `tasks[2].evaluator.strategy: …`. A single task has no `lead`. */
 export function renderProblem({ path, message }: TaskProblem, lead: TaskProblem['path'] = []): string {
   const steps = [...lead, ...path].map((step) => (typeof step === 'number' ? `[${step}]` : `.${step}`))
-  const place = steps.join('').replace(/^\./, '')
-  return place === '' ? message : `${place}: ${message}`
+  const field = steps.join('').replace(/^\./, '')
+  return field === '' ? message : `${field}: ${message}`
 }
 
 export function toTaskProblems({ issues }: z.ZodError): TaskProblem[] {

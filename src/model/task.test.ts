@@ -20,7 +20,7 @@ describe('TaskRequest', () => {
     })
   })
 
-  test('takes everything a trainer may send', () => {
+  test('accepts every field of a trainer', () => {
     const full = {
       ...task,
       num_samples: 8,
@@ -115,7 +115,7 @@ describe('results', () => {
     expect(SessionResult.safeParse({ ...result, session_id: '../x' }).success).toBe(false)
   })
 
-  test('four states are the end of a session', () => {
+  test('isTerminal() is true for four statuses', () => {
     expect(SessionStatus.options.filter(isTerminal)).toEqual(['COMPLETED', 'ERROR', 'TIMEOUT', 'CANCELLED'])
   })
 

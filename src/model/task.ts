@@ -6,29 +6,29 @@ import { toHarnessName, whyUnsupported } from './strategy-names.ts'
 import { Steering } from './turn.ts'
 
 /**
- * No other transports, nothing that git or ssh could take for an option, and no login for https: the operator of the node
- * names credentials.
+ * Allows no other transports, nothing that git or ssh could parse as an option, and no credentials in https URLs: the operator
+ * of the node configures credentials.
  */
 const REPOSITORY =
   /^(?:https:\/\/[\p{L}\p{N}[][\p{L}\p{N}.:_[\]-]*\/|ssh:\/\/(?:[^\s\p{Cc}/@:-][^\s\p{Cc}/@:]*@)?[\p{L}\p{N}[][\p{L}\p{N}.:_[\]-]*\/|file:\/\/\/|\/)[^\s\p{Cc}-][^\s\p{Cc}]*$/u
 
 /**
- * Not in NVIDIA Polar: a repository as it was at a commit. What came later is not in its history. The node reads it from a
- * mirror of its own; the sandbox needs neither git nor a network for it.
+ * Not in NVIDIA Polar: a repository at a commit, without later commits in its history. The node copies it from its own mirror;
+ * the sandbox needs neither git nor a network.
  */
 const CheckoutAction = z.strictObject({
   type: z.literal('checkout'),
   repository: z
     .string()
-    .regex(REPOSITORY, 'must be an https URL without a login, an ssh or file URL, or an absolute path on the node'),
+    .regex(REPOSITORY, 'must be an https URL without credentials, an ssh or file URL, or an absolute path on the node'),
   commit: z.string().regex(/^(?:[0-9a-f]{40}|[0-9a-f]{64})$/, 'must be a whole commit id; a branch may move'),
   target: z.string().min(1),
-  /** How many commits of its history; absent: all. */
+  /** Number of commits of its history; absent: all. */
   depth: z.int().min(1).nullish(),
 })
 export type CheckoutAction = z.infer<typeof CheckoutAction>
 
-/** What a client that writes out every field sends for the fields of other steps. */
+/** Accepted values of fields of other steps, for clients that send every field. */
 const NOT_OF_UPLOADS = {
   command: z.null().optional(),
   cwd: z.null().optional(),
@@ -37,7 +37,7 @@ const NOT_OF_UPLOADS = {
   retry_backoff_seconds: z.literal(0).nullish(),
 }
 
-/** One step that makes a sandbox ready; they run in order. */
+/** One preparation step of a sandbox. Steps run in order. */
 export const PrepareAction = z.discriminatedUnion('type', [
   z.strictObject({ type: z.literal('upload_file'), source: z.string(), target: z.string(), ...NOT_OF_UPLOADS }),
   z.strictObject({ type: z.literal('upload_dir'), source: z.string(), target: z.string(), ...NOT_OF_UPLOADS }),
@@ -56,19 +56,19 @@ export const PrepareAction = z.discriminatedUnion('type', [
 export type PrepareAction = z.infer<typeof PrepareAction>
 
 /**
- * Where a session runs. Names are NVIDIA Polar's; but what is not said is decided by the node, and on the safe side: its own
- * kind of sandbox, and nobody to talk to but the model.
+ * Sandbox of a session. Field names are NVIDIA Polar's, but the node chooses safe defaults: its own kind of sandbox, and no
+ * network except the model.
  */
 export const RuntimeSpec = z.strictObject({
-  /** Absent: `docker` for a task that names an image, else what the node has. */
+  /** Absent: `docker` for a task with an image, else the node's default. */
   backend: z.string().nullish(),
   image: z.string().min(1).nullish(),
   prepare: arrayOf(PrepareAction).default([]),
-  /** Null replays `prepare` for the evaluator's sandbox. */
+  /** Null: `prepare` also runs in the evaluator's sandbox. */
   eval_prepare: arrayOf(PrepareAction).nullish(),
   env: recordOf(z.string()).default({}),
   /**
-   * Read where neither `allow_internet` nor `allow_hosts` is given: `host` and `bridge` ask for the internet, `none` for no
+   * Used if neither `allow_internet` nor `allow_hosts` is set: `host` and `bridge` request the internet, `none` requests no
    * network. A sandbox never joins the network namespace of another container.
    */
   network: z
@@ -81,12 +81,12 @@ export const RuntimeSpec = z.strictObject({
   storage_mb: z.int().positive().nullish(),
   pids: z.int().positive().nullish(),
   gpus: z.int().min(0).default(0),
-  /** Absent is no, unless `network` asks for it, wherever the sandbox can keep that. NVIDIA Polar's default is yes. */
+  /** Absent: false, unless `network` requests it. NVIDIA Polar's default is true. */
   allow_internet: z.boolean().nullish(),
   allow_hosts: arrayOf(z.string().min(1)).nullish(),
   import_path: z.string().nullish(),
   kwargs: z.record(z.string(), z.unknown()).default({}),
-  /** Volumes as in `kwargs.volumes`, for sandboxes that may use the internet only. */
+  /** Volumes as in `kwargs.volumes`, only for sandboxes with internet access. */
   internet_volumes: arrayOf(z.string()).nullish(),
   /**
    * Shell command that runs in every new Apptainer sandbox before its first step, for services that an image's own hooks
@@ -132,14 +132,14 @@ export const AgentSpec = z
     custom_shell: ExecInput.nullish(),
   })
   .refine((agent) => (agent.harness == null) !== (agent.import_path == null), {
-    message: 'exactly one of harness and import_path must be given',
+    message: 'exactly one of harness and import_path must be set',
   })
   .refine((agent) => (agent.harness === 'shell') === (agent.custom_shell != null), {
-    message: 'custom_shell goes with the harness "shell", and only with it',
+    message: 'custom_shell must be set for the harness "shell", and only for it',
   })
 export type AgentSpec = z.infer<typeof AgentSpec>
 
-/** Names that NVIDIA Polar has and this project has not are refused when the task is read, with the reason. */
+/** Rejects unsupported strategies of NVIDIA Polar with the reason. */
 function addReason(kind: Parameters<typeof whyUnsupported>[0], name: string, context: z.core.$RefinementCtx): void {
   const message = whyUnsupported(kind, name)
   if (message !== undefined) context.addIssue({ code: 'custom', message, input: name })
@@ -166,16 +166,16 @@ export const EvaluatorSpec = z.strictObject({
 })
 export type EvaluatorSpec = z.infer<typeof EvaluatorSpec>
 
-/** Seconds; what is absent is the node's. `agent` is `timeout_seconds` unless given. */
+/** Time limits in seconds. Absent: the node's limits. `agent` defaults to `timeout_seconds`. */
 const Budgets = z.strictObject({
   init: z.number().positive().nullish(),
   agent: z.number().positive().nullish(),
   evaluate: z.number().positive().nullish(),
-  /** Of preparing and running together. */
+  /** Limit for preparation and run together. */
   session: z.number().positive().nullish(),
 })
 
-/** What sampling must be, whatever the harness asks for. */
+/** Sampling parameters that replace those of the harness. */
 const SamplingSpec = z.strictObject({
   temperature: z.number().min(0).nullish(),
   top_p: z.number().positive().max(1).nullish(),
@@ -188,24 +188,24 @@ const SamplingSpec = z.strictObject({
 })
 export type SamplingSpec = z.infer<typeof SamplingSpec>
 
-/** Which calls of a session are trained. Labels are read from what the sandbox sent, so an agent may influence them. */
+/** Selects the calls to train. Labels are derived from requests of the sandbox, so an agent may influence them. */
 const TrainingSpec = z.strictObject({
-  /** Absent: `main` and `subagent`. `all` leaves no call out for its label. */
+  /** Absent: `main` and `subagent`. `all`: every label. */
   labels: z.union([z.literal('all'), z.array(Label).min(1)]).nullish(),
-  /** Calls whose request steered the sampling in these ways are trained too. Absent: none. */
+  /** Kinds of steering whose calls are trained too. Absent: none. */
   allow_steered: z.union([z.literal('all'), z.array(Steering)]).nullish(),
 })
 export type TrainingSpec = z.infer<typeof TrainingSpec>
 
-/** What a trainer asks for: one instruction, `num_samples` attempts. Field names are NVIDIA Polar's. */
+/** A task of a trainer: one instruction, `num_samples` sessions. Field names are NVIDIA Polar's. */
 export const TaskRequest = z
   .strictObject({
     task_id: z.string().min(1).max(512),
     instruction: z.string(),
     num_samples: z.int().min(1).default(1),
     /**
-     * Seconds for the agent alone. Preparing and grading have limits of their own, `budgets`; NVIDIA Polar counts all three
-     * together, and `budgets.session` bounds preparing and running together here.
+     * Seconds for the agent alone. `budgets` limits preparation and grading separately, and `budgets.session` preparation and
+     * run together. NVIDIA Polar's limit covers all three.
      */
     timeout_seconds: z.number().positive().default(600),
     /** Absent: the node's default runtime. */
@@ -214,7 +214,7 @@ export const TaskRequest = z
     builder: BuilderSpec.default({ strategy: 'per_request', config: {} }),
     evaluator: EvaluatorSpec.nullish(),
     callback_url: z.url().nullish(),
-    /** 0-100; higher enters INIT first and never pre-empts. */
+    /** 0-100; sessions with a higher priority start first, without pre-emption. */
     dispatch_priority: z.int().min(0).max(100).default(0),
     early_stop_min_usable_sessions: z.int().min(1).nullish(),
     budgets: Budgets.nullish(),
@@ -229,12 +229,12 @@ export type TaskRequest = z.infer<typeof TaskRequest>
 
 const TaskState = z.enum(['running', 'completed', 'failed', 'cancelling', 'cancelled'])
 
-/** What a trainer's callback receives. */
+/** Body of a trainer's callback. */
 export const TaskResult = z.object({
   task_id: z.string(),
-  /** One of NVIDIA Polar's words: a task that infrastructure spoilt is `completed`, with only ERROR sessions. */
+  /** A status of NVIDIA Polar: a task that failed because of infrastructure is `completed`, with only ERROR sessions. */
   status: TaskState,
-  /** Ours: `failed` when no session ended by the policy's own doing. */
+  /** Not in NVIDIA Polar: `failed` if every session failed because of infrastructure. */
   polar_status: TaskState.nullish(),
   results: arrayOf(SessionResult),
   result_paths: arrayOf(z.string()).default([]),

@@ -2,8 +2,8 @@ import * as z from 'zod'
 import { arrayOf } from '../lib/json/list-of.ts'
 
 /**
- * A training sample: a prompt, what followed it, and which of that the policy sampled. Field names are NVIDIA Polar's, so
- * that its clients read it. `loss_mask` and `response_logprobs`, when present, have the length of `response_ids`.
+ * A training sample: a prompt, a response, and a mask of the tokens that the policy sampled. Field names are NVIDIA Polar's, for
+ * its clients. `loss_mask` and, if present, `response_logprobs` have the length of `response_ids`.
  */
 export const Trace = z
   .object({
@@ -14,7 +14,7 @@ export const Trace = z
     response_messages: z.array(z.unknown()),
     tools: z.array(z.unknown()).nullish(),
     finish_reason: z.string().nullish(),
-    /** 0 where the mask is 0. Absent or null: a trained token has none, and the trace cannot be trained on. */
+    /** 0 where the mask is 0. Absent or null if a trained token has none: then the trace cannot be trained. */
     response_logprobs: arrayOf(z.number().nullable()).nullish(),
     reward: z.number().nullish(),
     metadata: z.record(z.string(), z.unknown()),

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import type { Sampling } from './turn.ts'
 
-/** Parameters that decide which distribution a token is drawn from. `topK` of 0 or less means no limit. */
+/** Parameters of the sampling distribution. `topK` of 0 or less means no limit. */
 export const DefaultSampling = z.strictObject({
   temperature: z.number().optional(),
   topP: z.number().optional(),
@@ -10,30 +10,30 @@ export const DefaultSampling = z.strictObject({
 })
 export type DefaultSampling = z.infer<typeof DefaultSampling>
 
-/** Sampling parameters in the request that reached the engine; an absent parameter was left to the engine. */
+/** Sampling parameters sent to the engine. Absent: the engine's default applies. */
 export interface SentSampling extends Partial<Sampling> {
   repetitionPenalty?: number
 }
 
-/** How one call was sampled: what was sent, and what the engine fills in. */
+/** Sampling of one call: the parameters sent, and the engine's defaults. */
 export interface EngineSampling {
   sent: SentSampling
-  /** Values that the engine uses for parameters that were not sent; an absent value is unknown. */
+  /** Engine's defaults for parameters that were not sent; absent if unknown. */
   defaults: DefaultSampling
-  /** Names of `defaults` that the engine did not report: the documented defaults of its kind stand in for them. */
+  /** Names of `defaults` that the engine did not report: their values are the documented defaults of its kind. */
   assumed: readonly (keyof DefaultSampling)[]
 }
 
-/** The same with what the harness asked for, which the task's own parameters may have replaced. */
+/** Sampling of one call, with the parameters that the harness requested. The task may have replaced them. */
 export interface TurnSampling extends EngineSampling {
   asked: Partial<Sampling>
 }
 
-/** Sampling parameters that were in force for a call. */
+/** Effective sampling parameters of a call. */
 export interface CallSampling extends Omit<SentSampling, 'n' | 'stop'> {
-  /** Names of parameters above that were neither sent nor reported by the engine: documented defaults. */
+  /** Names of parameters that were neither sent nor reported by the engine: their values are documented defaults. */
   assumed: readonly (keyof DefaultSampling)[]
-  /** Whether top-p, top-k, min-p or a temperature of 0 kept some tokens from being drawn. */
+  /** Whether top-p, top-k, min-p or a temperature of 0 excluded some tokens. */
   isCut: boolean
 }
 
@@ -43,7 +43,7 @@ export function toCallSampling({ sent, defaults, assumed }: EngineSampling): Cal
   return { ...inForce, assumed: assumed.filter((name) => sent[name] === undefined), isCut: isCut(inForce) }
 }
 
-/** Below this temperature vLLM and SGLang take the likeliest token. */
+/** Below this temperature vLLM and SGLang sample greedily. */
 const GREEDY_BELOW = 1e-5
 
 function isCut({ temperature = 1, topP = 1, topK = 0, minP = 0 }: DefaultSampling): boolean {

@@ -3,37 +3,37 @@ import type { Failure } from './failure.ts'
 import type { AssistantMessage, Message, Tool, ToolChoice } from './message.ts'
 import type { TurnSampling } from './turn-sampling.ts'
 
-/** Why a choice ended. `abort` and `cut` are endings the policy did not choose. */
+/** Why a choice ended. `abort` and `cut`: not by the policy. */
 export const FinishReason = z.enum(['stop', 'length', 'tool-calls', 'content-filter', 'abort', 'cut', 'other'])
 export type FinishReason = z.infer<typeof FinishReason>
 
 /**
- * How far the token ids of a turn can be trusted. `exact`: the engine reported every id it read and sampled, and the
- * counts agree. Only `exact` turns are trained unless the user says otherwise.
+ * Exactness of the token ids of a turn. `exact`: the engine reported every id that it read and sampled, and the counts agree.
+ * By default only `exact` turns are trained.
  */
-export const Grade = z.enum(['exact', 'inferred', 'retokenised', 'text-only'])
-export type Grade = z.infer<typeof Grade>
+export const Exactness = z.enum(['exact', 'inferred', 'text-only'])
+export type Exactness = z.infer<typeof Exactness>
 
 /**
- * What a log probability is taken of. `raw`: the model's distribution; `tempered`: that divided by the temperature, so
- * equal to raw at temperature 1; `processed`: the distribution that was drawn from, after temperature, top-p and top-k.
+ * Distribution of log probabilities. `raw`: the model's; `tempered`: after division by the temperature, so equal to `raw` at
+ * temperature 1; `processed`: the distribution that was sampled, after temperature, top-p and top-k.
  */
 export const LogprobMode = z.enum(['raw', 'tempered', 'processed'])
 export type LogprobMode = z.infer<typeof LogprobMode>
 
 /**
- * How a request narrowed what the model could sample, beside its sampling parameters. `response-format`: the answer must be
- * JSON. `tool-choice`: a tool, or one named tool, must be called. `strict-tools`: arguments must fit their schema. Engines
- * enforce these three by a grammar. `prefill`: the last message is the assistant's own, which an engine may continue.
+ * How a request restricted sampling besides its parameters. `response-format`: the answer must be JSON. `tool-choice`: a tool
+ * must be called. `strict-tools`: arguments must match their schema. Engines enforce these three by a grammar. `prefill`: the
+ * last message is an assistant message, which an engine may continue.
  */
 export const Steering = z.enum(['response-format', 'tool-choice', 'strict-tools', 'prefill'])
 export type Steering = z.infer<typeof Steering>
 
-/** Whether the harness got the whole answer. `unknown`: the gateway died before it could tell. */
+/** Whether the harness received the whole answer. `unknown`: the gateway died before it could record that. */
 export const Delivery = z.enum(['delivered', 'undelivered', 'unknown'])
 export type Delivery = z.infer<typeof Delivery>
 
-/** Tokens as the engine counted them; absent means it did not say. */
+/** Token counts of the engine; absent if not reported. */
 export const Usage = z.object({
   promptTokens: z.int(),
   completionTokens: z.int(),
@@ -41,7 +41,7 @@ export const Usage = z.object({
 })
 export type Usage = z.infer<typeof Usage>
 
-/** What the caller asked of sampling; absent leaves it to the engine. */
+/** Sampling parameters of the caller; absent: the engine's default. */
 export interface Sampling {
   temperature?: number
   topP?: number
@@ -55,13 +55,13 @@ export interface Sampling {
   n: number
 }
 
-/** The shape a text answer must have. */
+/** Required format of a text answer. */
 export type ResponseFormat =
   | { type: 'text' }
   | { type: 'json-object' }
   | { type: 'json-schema'; name: string; schema: unknown; strict?: boolean }
 
-/** One model call as asked for, in our own words. */
+/** The normalised request of one model call. */
 export interface TurnRequest {
   dialect: string
   model: string
@@ -71,40 +71,43 @@ export interface TurnRequest {
   toolChoice?: ToolChoice
   parallelToolCalls?: boolean
   responseFormat?: ResponseFormat
-  /** Present when the caller asked for a summary by the API itself, and the gateway wrote the instruction. */
+  /** Set if the caller requested a summary by an API call, and the gateway wrote the instruction. */
   purpose?: 'compaction'
-  /** Whether the caller wants the model to think, and how hard; absent leaves it to the engine. */
+  /** Requested reasoning and effort; absent: the engine's default. */
   reasoning?: { enabled: boolean; effort?: string }
   sampling: Sampling
-  /** What takes the place of the caller's own wishes: the trainer counts on it. */
+  /** Parameters of the task that replace those of the caller. */
   forcedSampling?: Partial<Sampling>
   stream: boolean
-  /** Whether the caller wants a usage frame at the end of a stream. */
+  /** Whether the caller requested a usage frame at the end of a stream. */
   streamUsage: boolean
-  /** Whether the caller itself asked for log probabilities; ours are captured in any case. */
+  /** Whether the caller requested log probabilities. The gateway captures them in any case. */
   logprobs: boolean
-  /** The body as it came, so that an upstream of the same wire can pass on what we have no word for. */
+  /** The original body, so that an upstream of the same wire format can relay unknown fields. */
   wire: { api: string; text: string; body: Readonly<Record<string, unknown>> }
 }
 
-/** One sampled answer. `ids` and `logprobs` have the same length; NaN is a log probability the engine did not give. */
+/**
+ * One sampled answer. `ids` and `logprobs` have the same length; NaN is a log probability that the engine did not
+ * return.
+ */
 export interface Choice {
   index: number
   message: AssistantMessage
   finishReason: FinishReason
-  /** The stop string or id that ended it, where the engine says. */
+  /** The stop string or id that ended it, if the engine reports it. */
   stopReason?: string | number
   ids: Int32Array
   logprobs: Float32Array
-  /** Which weights sampled from which token on, in growing order; absent when the gateway was never told a version. */
+  /** Weight versions by first token, ascending; absent if the gateway knows no version. */
   weightSpans?: WeightSpan[]
 }
 
-/** The weights that sampled a token, as far as they are known. */
+/** Weight version of a token. */
 export interface VersionRange {
-  /** The version; the oldest possible one where `newest` is present. */
+  /** The version; the oldest possible one if `newest` is present. */
   version: string
-  /** Present when a change of weights makes the version uncertain: the newest possible one. */
+  /** The newest possible version, if a change of weights makes the version uncertain. */
   newest?: string
 }
 
@@ -113,7 +116,7 @@ export interface WeightSpan extends VersionRange {
   from: number
 }
 
-/** One model call with all that is known of it afterwards. */
+/** One recorded model call. */
 export interface Turn {
   id: string
   sessionId: string
@@ -122,25 +125,25 @@ export interface Turn {
   dialect: string
   /** Unix milliseconds. */
   startedAt: number
-  /** When the first sampled token arrived; absent when none did. */
+  /** Arrival of the first sampled token; absent if there was none. */
   firstTokenAt?: number
-  /** Absent while in flight, or when the gateway died during the call. */
+  /** Absent while in flight, or if the gateway died during the call. */
   endedAt?: number
   model: string
   stream: boolean
   /** The request body as the harness sent it. */
   request: string
-  /** Its headers, names in lower case, without keys and what only concerns the transport. */
+  /** Request headers in lower case, without credentials and transport headers. */
   headers: Readonly<Record<string, string>>
-  /** The earlier turn this one repeats, where the harness said that it tries again. */
+  /** The earlier turn that this one repeats, if the harness marked it as a retry. */
   retryOf?: string
-  /** What the gateway set or changed on the way to the engine. */
+  /** Values that the gateway set or changed in the request to the engine. */
   forced: Readonly<Record<string, unknown>>
-  /** How the request steered the sampling; absent when it did not, and in records of earlier versions. */
+  /** How the request steered the sampling; absent if it did not, and in records of earlier versions. */
   steeredBy?: readonly Steering[]
-  /** Paths of fields that the harness sent and the engine did not get; absent when there are none. */
+  /** Paths of request fields that were not sent to the engine; absent if there are none. */
   droppedFields?: readonly string[]
-  /** Absent when the engine never began to answer, and in records of earlier versions. */
+  /** Absent if the engine did not start to answer, and in records of earlier versions. */
   sampling?: TurnSampling
   response?: TurnResponse
   failure?: Failure
@@ -151,23 +154,24 @@ export interface TurnResponse {
   id: string
   model: string
   created: number
-  /** Empty when the engine did not say. */
+  /** Empty if the engine did not report them. */
   promptIds: Int32Array
   choices: Choice[]
   usage?: Usage
-  grade: Grade
-  /** Why the grade is not `exact`; empty when it is. */
+  /** Exactness of the token ids. */
+  grade: Exactness
+  /** Why the ids are not `exact`; empty if they are. */
   gradeReasons: string[]
-  /** Weights of the first sampled token, the oldest possible ones; `weightSpans` of a choice say whether they changed. */
+  /** Oldest possible weight version of the first sampled token. `weightSpans` of a choice contain changes. */
   weightVersion?: string
-  /** Absent when nobody knows. */
+  /** Absent if unknown. */
   logprobMode?: LogprobMode
 }
 
 export const TurnOutcome = z.enum(['answered', 'failed', 'partial', 'unfinished'])
 export type TurnOutcome = z.infer<typeof TurnOutcome>
 
-/** In a word how a turn went. `unfinished`: no outcome was ever recorded. */
+/** Returns the outcome of a turn. `unfinished`: the log contains no end. */
 export function outcomeOf(turn: Pick<Turn, 'response' | 'failure' | 'endedAt'>): TurnOutcome {
   if (turn.endedAt === undefined) return 'unfinished'
   if (turn.failure === undefined) return 'answered'

@@ -1,22 +1,24 @@
 /**
- * A sandbox, for those who work in it without caring which kind it is. Paths are absolute or relative to `workdir`. What
- * the sandbox itself prepared can make none of this write or read outside of it; broken files of its own make it throw
- * RolloutErrors of the boundary `workspace`, which are the policy's doing in the agent's sandbox.
+ * Access to a sandbox of any kind. Paths are absolute or relative to `workdir`. Files of the sandbox cannot make a method read
+ * or write outside of it. Unusable files of the sandbox cause RolloutErrors with the boundary `workspace`; in the agent's
+ * sandbox these are caused by the agent.
  */
 export interface Workspace {
   readonly workdir: string
-  /** Resolves however the command ends; rejects only when it could not be run at all. Nothing it started outlives it. */
+  /**
+   * Resolves with any exit of the command; rejects only if it could not be started. Ends all processes that it started.
+   */
   run(command: WorkspaceCommand): Promise<CommandResult>
-  /** Throws `workspace.file-missing`, or `workspace.too-large` for a file larger than that. */
+  /** Throws `workspace.file-missing`, or `workspace.too-large` for a file larger than `maxBytes`. */
   readFile(path: string, options: { maxBytes: number }): Promise<Buffer>
   writeFile(path: string, data: string | Uint8Array, options?: { mode?: number }): Promise<void>
-  /** A file or tree of this machine; `target` is what it will be called there. */
+  /** Copies a file or tree of this machine to the path `target` in the sandbox. */
   upload(source: string, target: string): Promise<void>
   /**
-   * The other way. `target` must not exist yet. The copy has no links, so that reading it reads nothing else of this machine:
-   * a symbolic link becomes a copy of what it names within `source`. A link that names anything else is left out and
-   * reported; a `source` that is a link throws `workspace.unsafe-file`. `links: 'keep'` keeps links as they are, for a
-   * caller that never follows them.
+   * Copies a file or tree of the sandbox to this machine. `target` must not exist. The copy has no links, so that a reader of
+   * the copy reads no other file of this machine: a symbolic link becomes a copy of its target within `source`. Other links
+   * are left out and reported; a `source` that is a link throws `workspace.unsafe-file`. `links: 'keep'` keeps links, for
+   * callers that never follow them.
    */
   download(source: string, target: string, options: DownloadOptions): Promise<readonly LeftOut[]>
 }
@@ -28,36 +30,36 @@ export interface DownloadOptions {
   links?: 'copy' | 'keep'
 }
 
-/** A file of a sandbox that a copy does not have. */
+/** A file of a sandbox that is missing from a copy. */
 export interface LeftOut {
-  /** Relative to what was copied. */
+  /** Relative to the copied tree. */
   path: string
   why: string
 }
 
 export interface WorkspaceCommand {
-  /** A program and its arguments; no shell unless it is one. */
+  /** A program and its arguments. No shell is involved. */
   command: readonly [string, ...string[]]
   cwd?: string
   env?: Readonly<Record<string, string>>
   /** Absent: empty. */
   stdin?: string | Uint8Array
   timeoutMs?: number
-  /** Most of each of stdout and stderr that is kept. Absent: 4 MiB. */
+  /** Limit of the kept output, for each of stdout and stderr. Absent: 4 MiB. */
   outputBytes?: number
 }
 
 export interface CommandResult {
-  /** Null when a signal ended it. */
+  /** Null if a signal ended the command. */
   exitCode: number | null
   signal: NodeJS.Signals | null
   isTimedOut: boolean
-  /** Undefined where that cannot be known. */
+  /** Undefined if unknown. */
   isOutOfMemory?: boolean
-  /** As much as was kept. */
+  /** Kept output. */
   stdout: Buffer
   stderr: Buffer
-  /** All that it wrote, kept or not. */
+  /** Size of the whole output, kept or not. */
   stdoutBytes: number
   stderrBytes: number
   durationMs: number

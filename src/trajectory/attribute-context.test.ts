@@ -69,7 +69,7 @@ function attribute(request: Asked, options: { ids?: Int32Array; call?: CallNode;
 const messagesIn = (parts: [Provenance, string][]) => parts.filter(([provenance]) => provenance !== 'template')
 
 describe('the tokens of a first prompt', () => {
-  test('are told apart by the texts of its messages, tools being the template’s', () => {
+  test('get the role of the message text that they spell, and tools the role template', () => {
     const tools = [{ name: 'bash', description: 'Runs things', parameters: { type: 'object' } }]
     const parts = attribute({ messages: [say('system', 'You help.'), say('user', 'Was ist 你好 🐙?')], tools })
     expect(messagesIn(parts)).toEqual([
@@ -79,7 +79,7 @@ describe('the tokens of a first prompt', () => {
     expect(parts.find(([, text]) => text.includes('Runs things'))?.[0]).toBe('template')
   })
 
-  test('an assistant’s words are injected, or context where a recorded call sampled them', () => {
+  test('an assistant message is injected, or context if a recorded call sampled it', () => {
     const messages = [
       say('user', 'One?'),
       answer('First words.'),
@@ -98,7 +98,7 @@ describe('the tokens of a first prompt', () => {
     ])
   })
 
-  test('the same text twice is found twice; one in another is not confused; an empty one is nowhere', () => {
+  test('a repeated text is found twice, a text within another is not confused, an empty text is not found', () => {
     const messages = [say('system', 'go'), say('user', 'go on'), answer(''), say('user', 'go on'), say('user', 'on')]
     expect(messagesIn(attribute({ messages }))).toEqual([
       ['system', 'go'],
@@ -108,12 +108,12 @@ describe('the tokens of a first prompt', () => {
     ])
   })
 
-  test('a text that could stand in two places is not guessed', () => {
+  test('a text with two possible positions stays context', () => {
     const parts = attribute({ messages: [say('system', 'Be brief.'), say('user', 'user')] })
     expect(parts.map(([provenance]) => provenance)).toEqual(['template', 'system', 'context'])
   })
 
-  test('a text the template changed leaves context around it, and the rest is still told', () => {
+  test('a text that the template changed leaves context around it, and other texts are still found', () => {
     const written = { messages: [say('system', 'Be brief.'), say('user', 'TRIMMED'), say('user', 'Well?')] }
     const sent = { messages: [say('system', 'Be brief.'), say('user', '  TRIMMED  '), say('user', 'Well?')] }
     const parts = attribute(sent, { ids: render(written) })
@@ -182,7 +182,7 @@ describe('the tokens between two answers', () => {
     )
   }
 
-  test('are those of the messages that are new', () => {
+  test('belong to the new messages', () => {
     const options = { ids: between(next), call: callOf('two', next), before: callOf('one', first, 'Sure.') }
     expect(messagesIn(attribute(next, options))).toEqual([
       ['tool', 'a.txt'],
@@ -191,13 +191,13 @@ describe('the tokens between two answers', () => {
     ])
   })
 
-  test('are context where the request does not go on from the one before', () => {
+  test('are context if the request does not continue the one before', () => {
     const call = callOf('two', { messages: [say('user', 'Other'), say('user', 'And?')] })
     const options = { ids: between(next), call, before: callOf('one', first) }
     expect(attribute(next, options).map(([provenance]) => provenance)).toEqual(['context'])
   })
 
-  test('without a decoder have the role of the new messages, if that is one', () => {
+  test('have the common role of the new messages without a decoder', () => {
     const plain = createAttribution(undefined, reader)
     const before = callOf('one', first)
     const of = (messages: Message[]): Span[] => {

@@ -5,21 +5,21 @@ import type { Part } from './builders/builder.ts'
 import type { CallNode, RequestReader } from './graph/call-graph.ts'
 import type { AttributeContext } from './to-sample.ts'
 
-/** What stands behind token ids. */
+/** Decodes token ids to bytes. */
 export interface TokenDecoder {
-  /** Bytes of one token, which need not be whole characters; undefined for an id it does not know. */
+  /** Returns the bytes of one token, possibly a part of a character; undefined for an unknown id. */
   bytesOf(id: number): Uint8Array | undefined
-  /** Whether the id is one that text does not become by itself, like an end of turn. */
+  /** Whether no text is encoded to this id, such as an end of turn. */
   isSpecial(id: number): boolean
 }
 
 /**
- * Tells prompt tokens apart by finding the texts of the request in what the tokens spell. A text counts as found only
- * where it stands literally and in one possible way; around one that is not found, tokens stay `context`. What lies between
- * found texts is `template`, and so are tool definitions: the template writes them in a form of its own. A token that is
- * partly a message and partly template belongs to the message.
+ * Determines the provenance of prompt tokens: searches the texts of the request in the decoded prompt. A text counts as found
+ * only if it occurs literally and unambiguously; tokens around a text that is not found stay `context`. Tokens between found
+ * texts are `template`, as are tool definitions, which the template formats in its own way. A token that belongs partly to a
+ * message and partly to the template counts as the message's.
  *
- * Without a decoder the one role that all new messages have is all that can be told.
+ * Without a decoder, only a role that all new messages share can be determined.
  */
 export function createAttribution(decoder: TokenDecoder | undefined, reader: RequestReader): AttributeContext {
   const counts = new WeakMap<Turn, number>()
@@ -28,17 +28,17 @@ export function createAttribution(decoder: TokenDecoder | undefined, reader: Req
     if (request !== undefined) counts.set(call.turn, request.messages.length)
     return request
   }
-  // Requests are large, and every call but the last is asked about twice.
+  // Requests are large, and every call but the last is needed twice.
   const countOf = (call: CallNode): number | undefined => counts.get(call.turn) ?? read(call)?.messages.length
   const provenance = new MessageProvenance()
   const attribute: AttributeContext = (part, before) => {
     const added = newMessages(read(part.call), before, countOf)
     if (added === undefined) return [{ from: 0, provenance: 'context' }]
     if (decoder === undefined) return [{ from: 0, provenance: onlyRole(added, part.call, provenance) }]
-    const text = spell(part, decoder)
-    return toSpans(text, placeAll(toPieces(added.messages, part.call, provenance), text.bytes))
+    const text = decode(part, decoder)
+    return toSpans(text, locateAll(toPieces(added.messages, part.call, provenance), text.bytes))
   }
-  // With one row per call, each prompt holds the parts of all calls before it.
+  // With one row per call, each prompt contains the parts of all calls before it.
   const known = new WeakMap<CallNode, { before: CallNode | undefined; length: number; spans: Span[] }>()
   return (part, before) => {
     const found = known.get(part.call)
@@ -53,11 +53,11 @@ export function createAttribution(decoder: TokenDecoder | undefined, reader: Req
 
 interface Added {
   messages: readonly Message[]
-  /** Written by the template among these messages, as far as the request tells. */
+  /** Whether the template also writes tool definitions. */
   hasTools: boolean
 }
 
-/** What the request says more than the one before; undefined where that cannot be told. */
+/** Returns the messages that the request before did not contain; undefined if they cannot be determined. */
 function newMessages(
   request: TurnRequest | undefined,
   before: CallNode | undefined,
@@ -70,7 +70,7 @@ function newMessages(
   return { messages: request.messages.slice(answerEnd(request, known)), hasTools: false }
 }
 
-/** The answer came back as one assistant message, or as several in a row. */
+/** Returns the end of the repeated answer, which may be several consecutive assistant messages. */
 function answerEnd({ messages }: TurnRequest, from: number): number {
   const end = messages.findIndex(({ role }, i) => i >= from && role !== 'assistant')
   return end === -1 ? messages.length : end
@@ -82,10 +82,10 @@ function onlyRole({ messages, hasTools }: Added, call: CallNode, provenance: Mes
   return role === undefined || others.length > 0 || hasTools ? 'context' : role
 }
 
-/** Where the messages of a request come from. Remembers what was said before the call that was asked about last. */
+/** Determines the provenance of messages. Caches the answers before the latest call. */
 class MessageProvenance {
   readonly #gists = new WeakMap<CallNode, string>()
-  #said: { call: CallNode; gists: ReadonlySet<string> } | undefined
+  #answers: { call: CallNode; gists: ReadonlySet<string> } | undefined
 
   of(message: Message, call: CallNode): Provenance {
     switch (message.role) {
@@ -97,16 +97,16 @@ class MessageProvenance {
       case 'tool':
         return 'tool'
       case 'assistant':
-        // Sampled in a recorded call, but written anew here: neither what the policy chose nor someone else's words.
-        return this.#saidBefore(call).has(gistOf(message)) ? 'context' : 'injected'
+        // Sampled in a recorded call, but rendered again here: neither the policy's tokens nor an injected text.
+        return this.#answersBefore(call).has(gistOf(message)) ? 'context' : 'injected'
     }
   }
 
-  #saidBefore(call: CallNode): ReadonlySet<string> {
-    if (this.#said?.call === call) return this.#said.gists
+  #answersBefore(call: CallNode): ReadonlySet<string> {
+    if (this.#answers?.call === call) return this.#answers.gists
     const gists = new Set<string>()
     for (let node = origin(call); node !== undefined; node = origin(node)) gists.add(this.#gistOf(node))
-    this.#said = { call, gists }
+    this.#answers = { call, gists }
     return gists
   }
 
@@ -119,7 +119,7 @@ class MessageProvenance {
   }
 }
 
-/** Without arguments, which harnesses print anew. */
+/** Key of an answer. Omits tool arguments, which harnesses reformat. */
 function gistOf(message: AssistantMessage): string {
   return JSON.stringify([textOf(message), ...message.toolCalls.map(({ name }) => name)])
 }
@@ -129,11 +129,11 @@ function origin({ edge }: CallNode): CallNode | undefined {
   return edge.verdict === 'exact' ? edge.parent : edge.from
 }
 
-// --- where they stand ------------------------------------------------------------------------------------------------
+// --- positions --------------------------------------------------------------------------------------------------------
 
-/** A text of a message that the prompt should hold, and where it does: absent while or when nobody knows. */
+/** A text of a message and its position in the prompt; `at` is absent while the position is unknown. */
 interface Piece {
-  /** Undefined for what no template writes literally: an image, a tool call. */
+  /** Undefined for content that templates do not write literally: an image, a tool call. */
   bytes: Buffer | undefined
   provenance: Provenance
   at?: number
@@ -157,11 +157,13 @@ function literalOf(part: ContentPart): string | undefined {
   return part.type === 'text' ? part.text : undefined
 }
 
-/** Searches over the whole text that are paid for. Each found text halves the gaps, so it takes few if any are found. */
+/** Search limit, in passes over the whole text. Each found text halves the gaps, so few passes are usually needed. */
 const SEARCHES = 64
 
-/** Longest first: a long text has one place, and leaves a short one only the gap between its neighbours. */
-function placeAll(pieces: Piece[], bytes: Buffer): Piece[] {
+/**
+ * Searches the longest text first: its position is unique and limits shorter texts to the gap between their neighbours.
+ */
+function locateAll(pieces: Piece[], bytes: Buffer): Piece[] {
   const order = scattered(pieces.length).toSorted((a, b) => lengthOf(pieces[b]) - lengthOf(pieces[a]))
   let left = bytes.length * SEARCHES
   let visits = pieces.length * SEARCHES
@@ -172,20 +174,20 @@ function placeAll(pieces: Piece[], bytes: Buffer): Piece[] {
     left -= gap.to - gap.from
     visits -= gap.last - gap.first
     if (left < 0 || visits < 0) break
-    // The same text twice is no riddle if it stands there exactly as often as it was said.
+    // A repeated text is unambiguous if the gap contains it exactly as often as the messages do.
     const same = pieces.slice(gap.first, gap.last + 1).filter((other) => other.bytes?.equals(piece.bytes as Buffer))
-    const places = findPlaces(bytes, piece.bytes, gap, same.length)
-    if (places === undefined) continue
-    for (const [i, other] of same.entries()) other.at = places[i] as number
+    const positions = findPositions(bytes, piece.bytes, gap, same.length)
+    if (positions === undefined) continue
+    for (const [i, other] of same.entries()) other.at = positions[i] as number
   }
   return pieces
 }
 
-/** 0 to `count` - 1, the middle first and then the middles of what is left: in this order every find halves a gap. */
+/** Returns 0 to `count` - 1, the middle first and then the middles of the rest: in this order each match halves a gap. */
 function scattered(count: number): number[] {
   const order: number[] = []
   const ranges: { from: number; to: number }[] = [{ from: 0, to: count }]
-  // Grows while it is read.
+  // The list grows during the iteration.
   for (const { from, to } of ranges) {
     if (from >= to) continue
     const middle = (from + to) >>> 1
@@ -200,7 +202,7 @@ function lengthOf(piece: Piece | undefined): number {
 }
 
 interface Gap {
-  /** Pieces between the two nearest that are placed, and the bytes between those. */
+  /** Pieces between the two nearest located pieces, and the bytes between them. */
   first: number
   last: number
   from: number
@@ -216,30 +218,30 @@ function gapAround(pieces: readonly Piece[], index: number, length: number): Gap
   return { first, last, from: (left?.at ?? 0) + lengthOf(left), to: pieces[last + 1]?.at ?? length }
 }
 
-/** All places of a text in the gap, overlapping ones too; undefined unless there are exactly `count`. */
-function findPlaces(bytes: Buffer, text: Buffer, { from, to }: Gap, count: number): number[] | undefined {
+/** Returns all positions of a text in the gap; undefined unless there are exactly `count`, without overlaps. */
+function findPositions(bytes: Buffer, text: Buffer, { from, to }: Gap, count: number): number[] | undefined {
   const gap = bytes.subarray(from, to)
-  const places: number[] = []
+  const positions: number[] = []
   for (let at = gap.indexOf(text); at !== -1; at = gap.indexOf(text, at + 1)) {
-    if (places.length === count) return undefined
-    places.push(from + at)
+    if (positions.length === count) return undefined
+    positions.push(from + at)
   }
-  const overlap = places.some((at, i) => i > 0 && at < (places[i - 1] as number) + text.length)
-  return places.length === count && !overlap ? places : undefined
+  const overlap = positions.some((at, i) => i > 0 && at < (positions[i - 1] as number) + text.length)
+  return positions.length === count && !overlap ? positions : undefined
 }
 
 // --- tokens ----------------------------------------------------------------------------------------------------------
 
-interface Spelt {
+interface DecodedPrompt {
   bytes: Buffer
-  /** Where each token begins in them, and behind the last. */
+  /** Start of each token in `bytes`, and the end of the last token. */
   offsets: Int32Array
 }
 
-/** Never part of UTF-8, so no text is found across it. */
+/** A byte that UTF-8 never contains, so that no text is found across an unknown token. */
 const UNKNOWN = Uint8Array.of(0xff)
 
-function spell({ ids }: Pick<Part, 'ids'>, decoder: TokenDecoder): Spelt {
+function decode({ ids }: Pick<Part, 'ids'>, decoder: TokenDecoder): DecodedPrompt {
   const offsets = new Int32Array(ids.length + 1)
   const tokens = Array.from(ids, (id) => decoder.bytesOf(id) ?? UNKNOWN)
   let at = 0
@@ -257,7 +259,7 @@ interface Stretch {
   provenance: Provenance
 }
 
-function toSpans({ bytes, offsets }: Spelt, pieces: readonly Piece[]): Span[] {
+function toSpans({ bytes, offsets }: DecodedPrompt, pieces: readonly Piece[]): Span[] {
   const stretches = toStretches(pieces, bytes.length)
   const spans: Span[] = []
   let current = 0
@@ -270,7 +272,7 @@ function toSpans({ bytes, offsets }: Spelt, pieces: readonly Piece[]): Span[] {
   return spans
 }
 
-/** The found texts and what lies between, without gaps. */
+/** Returns the found texts and the stretches between them, without gaps. */
 function toStretches(pieces: readonly Piece[], length: number): Stretch[] {
   const stretches: Stretch[] = []
   let at = 0
@@ -289,7 +291,10 @@ function toStretches(pieces: readonly Piece[], length: number): Stretch[] {
   return stretches
 }
 
-/** Of a token that ends at `end` and begins in the first of the stretches: a message's before the template's. */
+/**
+ * Returns the provenance of a token that begins in stretch `first` and ends at `end`. Messages take precedence over the
+ * template.
+ */
 function provenanceAt(stretches: readonly Stretch[], first: number, end: number): Provenance {
   let found: Provenance = stretches[first]?.provenance ?? 'template'
   for (let i = first + 1; i < stretches.length && (stretches[i]?.from ?? 0) < end; i++) {

@@ -93,7 +93,7 @@ test('every choice of an exact turn is one trace with its own ids and log probab
   ])
 })
 
-test('what is not proven, failed or did not reach the harness is left out, with its tokens counted and a reason', () => {
+test('inexact, failed and undelivered answers are excluded with a token count and a reason', () => {
   const doubtful = { ...turnOf(1).response!, grade: 'inferred' as const, gradeReasons: ['2 ids but 1 logprobs'] }
   const { traces, exclusions } = build([
     turnOf(0),
@@ -138,12 +138,12 @@ test.each(['per_request', 'prefix_merging', 'prefix_tree'] as const)(
   },
 )
 
-test('a trace says what steered its calls', () => {
+test('a trace contains the steering of its calls', () => {
   const { traces } = build([turnOf(0, { steeredBy: ['tool-choice'] })], { allowSteered: ['tool-choice'] })
   expect(traces[0]?.metadata['calls']).toMatchObject([{ steered_by: ['tool-choice'] }])
 })
 
-test('toCallFilter() takes what a task says of training, and leaves the rest', () => {
+test('toCallFilter() returns only the settings that a task sets', () => {
   expect(toCallFilter(undefined)).toEqual({})
   expect(toCallFilter({ labels: ['main'], allow_steered: [] })).toEqual({ labels: ['main'], allowSteered: [] })
   expect(toCallFilter({ labels: 'all', allow_steered: 'all' })).toEqual({
@@ -152,14 +152,14 @@ test('toCallFilter() takes what a task says of training, and leaves the rest', (
   })
 })
 
-test('an empty answer is never trained, whatever is asked of its length', () => {
+test('an empty answer is never trained, whatever minSampledTokens is', () => {
   const empty = { ...turnOf(0).response!, choices: [choiceOf(0, [])] }
   const { samples, exclusions } = build([turnOf(0, { response: empty })], { minSampledTokens: 0 })
   expect(samples).toEqual([])
   expect(exclusions).toMatchObject([{ turnId: 'turn_0', choice: 0, tokens: 0, reason: 'no-tokens' }])
 })
 
-test('tokens sampled before the weights were known are sampled tokens all the same', () => {
+test('tokens sampled before the first known weight version have the provenance sampled', () => {
   const choice = { ...choiceOf(0, [4, 5, 2]), weightSpans: [{ from: 1, version: 'w1' }] }
   const { samples } = build([turnOf(0, { response: { ...turnOf(0).response!, choices: [choice] } })])
   expect(samples[0]?.spans()).toEqual([
@@ -186,7 +186,7 @@ test('a sample keeps the range of versions where a change of weights makes the v
   expect(oldestVersion(samples[0]!)).toBe(1)
 })
 
-test('superfluous records are listed in the order of their turns, not of their arrival', () => {
+test('duplicate records are listed in the order of their turns', () => {
   const turns = [turnOf(1), turnOf(0), turnOf(1), turnOf(0)]
   const listed = [build(turns), build(turns.toReversed())].map(({ exclusions }) =>
     exclusions.filter(({ reason }) => reason === 'duplicate-record'),

@@ -2,15 +2,15 @@ import * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
 import type { SessionRecord } from '../model/session.ts'
 import type { Exclusion, ExclusionReason, Label, Sample } from '../model/sample.ts'
-import type { Builder, Plan, Row } from './builders/builder.ts'
+import type { Builder, SamplePlan, Row } from './builders/builder.ts'
 import { buildGraph } from './graph/build-graph.ts'
-import { breakOf, type CallGraph, type CallNode, type ForkReason, type RequestReader } from './graph/call-graph.ts'
+import { breakOf, type CallGraph, type CallNode, type BreakReason, type RequestReader } from './graph/call-graph.ts'
 import { whyNotTrained, type CallFilter } from './select-calls.ts'
 import { lengthOf, toSample, type AttributeContext } from './to-sample.ts'
 
 /**
- * How much of its session a sample is. `tokens`: its part of the trained tokens, so that a mean over each sample's tokens
- * gives the session's mean however it was split. `equal`: one over the number of samples.
+ * Weight of a sample within its session. `tokens`: its share of the trained tokens, so that the weighted mean over samples
+ * equals the mean over the session's tokens. `equal`: 1 / number of samples.
  */
 export const Weighting = z.enum(['tokens', 'equal'])
 export type Weighting = z.infer<typeof Weighting>
@@ -21,46 +21,47 @@ export interface BuildOptions {
   weighting: Weighting
   reader: RequestReader
   attribute?: AttributeContext
-  /** Takes the place of the two above where they depend on the session. */
+  /** Replaces `reader` and `attribute` if they depend on the session. */
   forSession?: (session: SessionRecord) => Pick<BuildOptions, 'reader' | 'attribute'>
 }
 
-/** All that was made of one session. */
+/** The training data of one session. */
 export interface BuiltSession {
   session: SessionRecord
   graph: CallGraph
   exclusions: Exclusion[]
   summary: BuildSummary
-  /** Made one at a time, in the same order every time: a session's samples may be larger than its records. */
+  /** Creates samples one at a time, always in the same order: samples may need more memory than the records. */
   samples(): Iterable<Sample>
 }
 
 export interface BuildSummary {
   builder: string
-  /** Recorded turns, and answers among them; a turn may have several. */
+  /** Recorded turns. */
   turns: number
+  /** Answers. A turn may have several. */
   calls: number
   rows: number
   trainedCalls: number
   /** Trained calls per row; 0 without rows. */
   mergeRatio: number
-  /** Calls of the main conversation, and the rows they are in. */
+  /** Trained calls of the main conversation, and rows that end with one. */
   main: { calls: number; rows: number }
-  /** Calls that go on from an earlier one, and those of them that do so token for token from the latest. */
+  /** Calls that continue an earlier call, and those that continue the newest one token for token. */
   edges: { all: number; exact: number }
-  forks: Partial<Record<ForkReason, number>>
+  forks: Partial<Record<BreakReason, number>>
   labels: Partial<Record<Label, number>>
-  /** `sampled` is the sum of the other two. */
+  /** `sampled` = `trained` + `excluded`. */
   tokens: { sampled: number; trained: number; excluded: number }
-  /** Calls that are trained nowhere, by reason. */
+  /** Number of calls without a trained token, by reason. */
   excludedCalls: Partial<Record<ExclusionReason, number>>
-  /** Tokens of all samples, prompts included: what a trainer has to read. */
+  /** Tokens of all samples, prompts included. */
   rowTokens: number
-  /** Trained tokens whose context is not what the engine read. 0 unless spliced. */
+  /** Trained tokens whose context differs from the engine's prompt. 0 without `splice`. */
   mismatchedTokens: number
 }
 
-/** From recorded calls to training samples. Pure; throws when a builder's rows would say what is not so. */
+/** Builds training samples from recorded calls. Pure; throws `internal.bug` if the builder's rows are invalid. */
 export function buildSession(session: SessionRecord, given: BuildOptions): BuiltSession {
   const options = { ...given, ...given.forSession?.(session) }
   const graph = buildGraph(session, options.reader)
@@ -69,12 +70,15 @@ export function buildSession(session: SessionRecord, given: BuildOptions): Built
   const plan = options.builder.plan(graph, mayTrain)
   const trained = trainedOnce(plan, mayTrain, options.builder.name)
   const exclusions = exclusionsOf(graph, trained, (node) => refused.get(node) ?? plan.leftOut.get(node))
-  const place = placer(session, plan.rows, options)
+  const headerOf = createHeaders(session, plan.rows, options)
   const samples = function* (): Generator<Sample> {
     for (const [index, row] of plan.rows.entries()) {
-      const sample = toSample(row, place(row, index), options)
+      const sample = toSample(row, headerOf(row, index), options)
       if (sample.mismatchedTokens > 0 && !options.builder.mayMismatch) {
-        throw broken(options.builder.name, `${sample.mismatchedTokens} tokens of row ${index} in a foreign context`)
+        throw broken(
+          options.builder.name,
+          `${sample.mismatchedTokens} tokens of row ${index} do not have the context that the engine read`,
+        )
       }
       yield sample
     }
@@ -82,8 +86,8 @@ export function buildSession(session: SessionRecord, given: BuildOptions): Built
   return { session, graph, exclusions, samples, summary: summarise(graph, plan, trained, exclusions, options, samples) }
 }
 
-/** A builder may leave a call out, but not train it twice, nor one that must not be. */
-function trainedOnce(plan: Plan, mayTrain: (node: CallNode) => boolean, builder: string): Set<CallNode> {
+/** Asserts that no call is trained twice and that only trainable calls are trained. Returns the trained calls. */
+function trainedOnce(plan: SamplePlan, mayTrain: (node: CallNode) => boolean, builder: string): Set<CallNode> {
   const trained = new Set<CallNode>()
   for (const { parts } of plan.rows) {
     let inRow = 0
@@ -94,13 +98,13 @@ function trainedOnce(plan: Plan, mayTrain: (node: CallNode) => boolean, builder:
       trained.add(call)
       inRow += 1
     }
-    if (inRow === 0) throw broken(builder, 'a row without anything to train')
+    if (inRow === 0) throw broken(builder, 'a row has no trained token')
   }
   return trained
 }
 
 function broken(builder: string, what: string): RolloutError {
-  return new RolloutError('internal.bug', `Builder ${builder} is wrong: ${what}.`)
+  return new RolloutError('internal.bug', `Builder ${builder} returned an invalid plan: ${what}.`)
 }
 
 function exclusionsOf(
@@ -134,7 +138,7 @@ function exclusionsOf(
   return [...answers, ...silent, ...duplicates]
 }
 
-function placer(
+function createHeaders(
   session: SessionRecord,
   rows: readonly Row[],
   { builder, weighting }: BuildOptions,
@@ -145,7 +149,7 @@ function placer(
     id: idOf(index),
     builder: builder.name,
     weight: weighting === 'equal' ? 1 / rows.length : trainedTokens(row) / total,
-    ...(row.shared === undefined ? {} : { shared: { with: idOf(row.shared.row), length: row.shared.length } }),
+    shared: row.shared && { with: idOf(row.shared.row), length: row.shared.length },
   })
 }
 
@@ -155,7 +159,7 @@ function trainedTokens(row: Row): number {
 
 function summarise(
   graph: CallGraph,
-  plan: Plan,
+  plan: SamplePlan,
   trained: ReadonlySet<CallNode>,
   exclusions: readonly Exclusion[],
   { builder }: BuildOptions,

@@ -5,8 +5,8 @@ import { builders } from './builders/index.ts'
 import { loadBuilder } from './builders/load-builder.ts'
 
 /**
- * The builder a task asks for. `strategy` is the name of one of ours, or the absolute path of a module. Throws
- * `config.invalid` that names every place at fault.
+ * Creates the builder of a task. `strategy` is the name of a built-in builder or the absolute path of a module that exports
+ * `builder`. Throws `config.invalid` that lists every invalid field.
  */
 export async function createBuilder(
   { strategy, config }: StrategySpec,
@@ -15,7 +15,7 @@ export async function createBuilder(
   if (strategy.includes('/')) return loadBuilder(strategy, { allowed })
   if (!builders.kinds.includes(strategy)) {
     const kinds = builders.kinds.join(', ')
-    const message = `builder.strategy: "${strategy}" is none of ${kinds}, nor the absolute path of a module.`
+    const message = `builder.strategy: unknown builder "${strategy}". Use ${kinds}, or the absolute path of a module.`
     throw new RolloutError('config.invalid', message)
   }
   const parsed = builders.config.safeParse({ ...config, kind: strategy })

@@ -37,11 +37,11 @@ async function rewardOf(...given: Parameters<typeof create>): Promise<number | n
   return (await grading.grade({ evaluator: await create(...given) })).result.outcome_reward
 }
 
-test('createEvaluator() knows those of ours by name', async () => {
+test('createEvaluator() creates a built-in evaluator by name', async () => {
   expect(await rewardOf('session_completed')).toBe(1)
 })
 
-test('createEvaluator() takes a module by its path, alone and as a part of weighted', async () => {
+test('createEvaluator() loads a module by its path, alone and as a part of weighted', async () => {
   const path = await moduleOf('constant.mts', constant('constant'))
   const other = await moduleOf('other.mjs', constant('other'))
   expect(await rewardOf(path, { reward: 0.5 }, [path])).toBe(0.5)
@@ -53,7 +53,7 @@ test('createEvaluator() takes a module by its path, alone and as a part of weigh
   expect(await rewardOf('weighted', { parts }, [path, other])).toBe(8)
 })
 
-test('createEvaluator() runs nothing of a module that is not on the list', async () => {
+test('createEvaluator() does not run a module that is not allowed', async () => {
   const path = await moduleOf('hostile.mjs', 'globalThis.hostileRan = true; export const evaluator = {}')
   const refusal = { code: 'config.invalid', message: expect.stringContaining('not on the list') }
   await expect(create(path)).rejects.toMatchObject(refusal)
@@ -65,7 +65,7 @@ test.each([
   ['nothing.mjs', 'export const other = 1', 'must export "evaluator"'],
   ['no-create.mjs', 'export const evaluator = { config: {} }', 'lacks a function create()'],
   ['no-kind.mjs', 'export const evaluator = { config: {}, create() {} }', "kind: z.literal('<its name>')"],
-  ['taken.mjs', constant('command'), '"command" is taken'],
+  ['taken.mjs', constant('command'), 'kind "command" is taken'],
 ])('createEvaluator() says what is wrong with %s', async (name, source, message) => {
   const path = await moduleOf(name, source)
   await expect(create(path, {}, [path])).rejects.toMatchObject({
@@ -74,9 +74,9 @@ test.each([
   })
 })
 
-test('createEvaluator() names every place at fault', async () => {
+test('createEvaluator() lists every invalid field', async () => {
   await expect(create('session_complete')).rejects.toThrow(
-    /^evaluator\.strategy: "session_complete" is none of session_completed, .*weighted, nor the absolute path of a module\.$/,
+    /^evaluator\.strategy: unknown evaluator "session_complete"\. Use session_completed, .*weighted, or the absolute path of a module\.$/,
   )
   await expect(create('command', { command: '', mispelt: 1, timeout_seconds: -1 })).rejects.toThrow(
     /evaluator\.config\.command: .*\n.*evaluator\.config\.timeout_seconds: .*\n.*evaluator\.config: Unrecognized key: "mispelt"/,

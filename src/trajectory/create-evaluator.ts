@@ -1,23 +1,24 @@
 import type * as z from 'zod'
 import { RolloutError } from '../model/failure.ts'
 import type { StrategySpec } from '../model/task.ts'
-import type { Evaluator, EvaluatorDeps } from './evaluators/evaluator.ts'
+import type { Evaluator, EvaluatorDeps, EvaluatorPlug } from './evaluators/evaluator.ts'
 import { evaluators, evaluatorsWith } from './evaluators/index.ts'
-import { loadEvaluator, type EvaluatorPlug } from './evaluators/load-evaluator.ts'
+import { loadPlug } from './load-plug.ts'
 
 export interface CreateEvaluatorOptions {
-  /** Real paths of the modules whose code is trusted. */
+  /** Real paths of the modules that the operator trusts. */
   allowed: readonly string[]
   deps: EvaluatorDeps
 }
 
 /**
- * The evaluator a task asks for. `strategy` is the name of one of ours, or the absolute path of a module; the same goes for
- * the parts of a `weighted`. Throws `config.invalid` that names every place at fault.
+ * Creates the evaluator of a task. `strategy`, also of the parts of a `weighted`, is the name of a built-in evaluator or the
+ * absolute path of a module that exports `evaluator`, a plug. Throws `config.invalid` that lists every invalid field.
  */
 export async function createEvaluator(spec: StrategySpec, options: CreateEvaluatorOptions): Promise<Evaluator> {
   const modules = new Map<string, EvaluatorPlug>()
-  for (const path of evaluatorModules(spec)) modules.set(path, await loadEvaluator(path, options))
+  const expected = { what: 'Evaluator', name: 'evaluator', allowed: options.allowed }
+  for (const path of evaluatorModules(spec)) modules.set(path, await loadPlug(path, expected))
   assertDistinct(modules)
   const registry = modules.size === 0 ? evaluators : evaluatorsWith([...modules.values()])
   const parsed = registry.config.safeParse(toConfig(spec, modules))
@@ -25,12 +26,12 @@ export async function createEvaluator(spec: StrategySpec, options: CreateEvaluat
   throw new RolloutError('config.invalid', describe(parsed.error, spec, registry.kinds))
 }
 
-/** A name has no slash. */
+/** Names of built-in evaluators contain no slash. */
 function isModule(strategy: string): boolean {
   return strategy.includes('/')
 }
 
-/** Paths of the modules that it names, also as parts of a `weighted`. */
+/** Returns the module paths of a spec, including those of the parts of a `weighted`. */
 export function evaluatorModules({ strategy, config }: StrategySpec): Set<string> {
   const parts = strategy === 'weighted' && Array.isArray(config['parts']) ? (config['parts'] as unknown[]) : []
   return new Set([strategy, ...parts.map(strategyOf)].filter(isModule))
@@ -46,7 +47,10 @@ function assertDistinct(modules: ReadonlyMap<string, EvaluatorPlug>): void {
   for (const [path, plug] of modules) {
     const kind = plug.config.shape.kind.value
     if (taken.has(kind)) {
-      throw new RolloutError('config.invalid', `Evaluator module ${path}: "${kind}" is taken; call its kind otherwise.`)
+      throw new RolloutError(
+        'config.invalid',
+        `Evaluator module ${path}: kind "${kind}" is taken. Choose another kind.`,
+      )
     }
     taken.add(kind)
   }
@@ -64,7 +68,7 @@ function toConfig({ strategy, config }: StrategySpec, modules: ReadonlyMap<strin
 
 function describe(error: z.ZodError, { strategy }: StrategySpec, kinds: readonly string[]): string {
   if (!isModule(strategy) && !kinds.includes(strategy)) {
-    return `evaluator.strategy: "${strategy}" is none of ${kinds.join(', ')}, nor the absolute path of a module.`
+    return `evaluator.strategy: unknown evaluator "${strategy}". Use ${kinds.join(', ')}, or the absolute path of a module.`
   }
   const problems = error.issues.map(
     ({ path, message }) => `evaluator.config${path.map((key) => `.${String(key)}`).join('')}: ${message}`,

@@ -189,7 +189,7 @@ test('a resumed export with other options or a cut file is refused, and one with
   })
 })
 
-test('a folder that holds something is not written to', async () => {
+test('openPartsSink() rejects a folder that is not empty', async () => {
   await inScratch(async (dir) => {
     const place = join(dir, 'out')
     await attemptExport({ kind: 'parquet', place })
@@ -213,7 +213,7 @@ test('parts end after a session, and an export without samples still has one', a
   })
 })
 
-test('sessions that cannot be read are named, and nothing else is lost', async () => {
+test('exportSessions() reports unreadable sessions and exports all others', async () => {
   const newer = new RolloutError('store.newer-schema', 'made by a newer version')
   const bad: ExportSource[] = [
     { id: 'corrupt', load: () => Promise.reject(new RolloutError('store.corrupt', 'damaged at byte 7')) },
@@ -262,7 +262,9 @@ test('a builder that fails at a later sample leaves no part of that session behi
   const report = await exportSessions(sources, sink, { build: { ...build, builder: twice } })
   stream.end()
   expect((await output).match(/"session_id":"ses_\d"/g)).toEqual(['"session_id":"ses_2"'])
-  expect(report.failed).toMatchObject([{ session: 'ses_1', message: expect.stringContaining('foreign context') }])
+  expect(report.failed).toMatchObject([
+    { session: 'ses_1', message: expect.stringContaining('do not have the context') },
+  ])
 })
 
 test('rewards reach their samples; what was not graded stays without, and rewards for other samples are refused', async () => {
@@ -289,7 +291,7 @@ test('rewards reach their samples; what was not graded stays without, and reward
   expect(report.failed).toMatchObject([{ session: 'ses_2', message: expect.stringContaining('3 trace_rewards') }])
 })
 
-test('samples that a format does not take are counted, by what they lack', async () => {
+test('exportSessions() counts refused samples by the missing value', async () => {
   const stream = new PassThrough()
   const output = text(stream)
   const exporter = create('skyrl')
@@ -302,7 +304,7 @@ test('samples that a format does not take are counted, by what they lack', async
   expect(report).toMatchObject({ samples: 5, refused: { reward: 3 } })
 })
 
-test('a stream that is full is waited for, and one that breaks ends the export', async () => {
+test('a stream sink waits for a full stream, and a broken stream ends the export', async () => {
   const stream = new PassThrough({ highWaterMark: 10 })
   await using sink = openStreamSink(create('jsonl'), stream)
   let done = 0

@@ -7,7 +7,7 @@ import { scoreSession, type ScoredSession, type SessionScore } from './score-ses
 import type { ExportNeed } from './exporters/exporter.ts'
 import type { ExportSink } from './sinks/sink.ts'
 
-/** A session that can be read when its turn comes. */
+/** A session that is loaded on demand. */
 export interface ExportSource {
   id: string
   load: () => Promise<SessionRecord>
@@ -15,39 +15,39 @@ export interface ExportSource {
 
 export interface ExportOptions {
   build: BuildOptions
-  /** By session id; a session that is not in it stays without a reward. */
+  /** By session id. Other sessions get no reward. */
   scores?: ReadonlyMap<string, SessionScore>
   advantages?: ReadonlyMap<string, number>
-  /** Of the exporter; only for the report. */
+  /** Required values of the exporter; used only for the report. */
   needs?: readonly ExportNeed[] | undefined
-  /** After each session, also one that could not be exported. */
+  /** Called after each session, also after a failed one. */
   onSession?: () => void
 }
 
 export interface ExportReport {
-  /** Written now, and by the interrupted export that this one went on from. */
+  /** Sessions written by this export. `resumed…` counts those of the interrupted export before. */
   sessions: number
   resumedSessions: number
   samples: number
   resumedSamples: number
   bytes: number
-  /** Of the sessions written now, as the rest below. `sampled` is the sum of the other two. */
+  /** Tokens of the sessions written by this export. `sampled` = `trained` + `excluded`. */
   tokens: { sampled: number; trained: number; excluded: number }
-  /** Sampled tokens that are trained nowhere, and one case in words. */
+  /** Sampled tokens that no sample trains, with the explanation of one call. */
   exclusions: Partial<Record<ExclusionReason, { calls: number; tokens: number; example: string }>>
-  /** Samples that the format does not take, by what they lack. They are counted in `samples`. */
+  /** Samples that the format cannot represent, by the missing value. Included in `samples`. */
   refused: Partial<Record<ExportNeed, number>>
-  /** Nothing of these was written. */
+  /** Sessions that were not written. */
   failed: { session: string; code: string; message: string }[]
-  /** Written, but their recording has gaps or was not closed. */
+  /** Written sessions whose recording has gaps or was not closed. */
   incomplete: string[]
-  /** Written, without a reward although rewards were given. */
+  /** Number of written sessions without a reward, if `scores` is set. */
   unscored: number
 }
 
 /**
- * One session at a time, so that memory does not grow with their number. A session that cannot be read or built is named
- * in the report and keeps no other from being written; an error of the sink ends it all.
+ * Exports sessions one at a time, so that memory does not grow with their number. Reports a session that cannot be read or
+ * built and continues with the next. An error of the sink ends the export.
  */
 export async function exportSessions(
   sources: Iterable<ExportSource> | AsyncIterable<ExportSource>,
@@ -70,7 +70,7 @@ export async function exportSessions(
   return report
 }
 
-/** Read, built and scored; undefined where that was not possible. */
+/** Loads, builds and scores a session. Undefined if that failed. */
 async function prepare(
   { id, load }: ExportSource,
   options: ExportOptions,
@@ -83,7 +83,7 @@ async function prepare(
     const score = options.scores?.get(id)
     assertRewardEach(id, score, built.summary.rows)
     const scored = scoreSession(built, score, options.advantages?.get(id))
-    // A custom builder may fail at any sample; better now than with half of them written.
+    // Creates every sample once before any is written: a custom builder may fail at any of them.
     const lacks = lacksOf(scored, options.needs ?? [])
     for (const lack of lacks) report.refused[lack] = (report.refused[lack] ?? 0) + 1
     return scored
@@ -94,7 +94,7 @@ async function prepare(
   }
 }
 
-/** What the samples that will not be written lack first. Makes every sample once. */
+/** Returns the first missing value of each sample that will not be written. Creates every sample once. */
 function lacksOf(session: ScoredSession, needs: readonly ExportNeed[]): ExportNeed[] {
   const lacks: ExportNeed[] = []
   for (const sample of session.samples()) {
@@ -104,19 +104,22 @@ function lacksOf(session: ScoredSession, needs: readonly ExportNeed[]): ExportNe
   return lacks
 }
 
-/** A session without calls is fine when its recording says that there were none. */
+/** Accepts a session without calls only if its recording is complete. */
 function assertNotEmpty({ id, turns, complete, incompleteReasons }: SessionRecord): void {
   if (turns.length > 0 || complete) return
   const reasons = incompleteReasons.length === 0 ? '' : `: ${incompleteReasons.join('; ')}`
   throw new RolloutError('store.corrupt', `The call log of session ${id} holds no call${reasons}.`)
 }
 
-/** Rewards by position say nothing when the samples are others than those that were graded. */
+/** `trace_rewards` are matched by position, so their number must equal the number of samples. */
 function assertRewardEach(id: string, score: SessionScore | undefined, rows: number): void {
   const rewards = score?.trace_rewards?.length ?? rows
   if (rewards === rows) return
   const problem = `${rewards} trace_rewards, but ${rows} samples with this builder and these filters`
-  throw new RolloutError('config.invalid', `Session ${id} has ${problem}. Export it as it was graded.`)
+  throw new RolloutError(
+    'config.invalid',
+    `Session ${id} has ${problem}. Export it with the builder and filters that were used for grading.`,
+  )
 }
 
 function emptyReport({ resumed }: ExportSink): ExportReport {

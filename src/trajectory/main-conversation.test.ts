@@ -19,7 +19,7 @@ test('mainConversation() is the last prompt and its answer, whether it may be tr
   expect(mainConversation(graph, toyReader).at(-1)).toEqual({ role: 'assistant', content: 'Done' })
 })
 
-test('mainConversation() is empty where nothing was said', () => {
+test('mainConversation() is empty without calls', () => {
   expect(mainConversation(toyGraph([]), toyReader)).toEqual([])
 })
 
@@ -40,7 +40,7 @@ const sourcesOf = (calls: Parameters<typeof toyGraph>[0]) =>
       `${source}${isLeftOut ? ' left out' : ''} ${message.role}: ${chatText(message)}`,
   )
 
-test('mainTranscript() tells sampled answers from messages that the harness claims', () => {
+test('mainTranscript() distinguishes sampled answers from claimed messages', () => {
   const listed = says('Listing', { calls: [call('bash', { command: 'ls' })] })
   expect(
     sourcesOf([
@@ -93,6 +93,6 @@ test('mainTranscript() shows the arguments that were sampled, not those that the
   expect(JSON.stringify(transcript)).not.toContain('pytest')
 })
 
-test('mainTranscript() is empty where nothing was sampled', () => {
+test('mainTranscript() is empty without sampled answers', () => {
   expect(mainTranscript(toyGraph([]), chatReader)).toEqual([])
 })

@@ -5,8 +5,8 @@ import type { CallGraph, CallNode, RequestReader } from './graph/call-graph.ts'
 import { chatMessageOf } from './sample-messages.ts'
 
 /**
- * What the agent itself, without its helpers, had said and been told when it ended: the prompt of the last call of the main
- * conversation, and its answer. A history that the harness shortened on the way is as short here.
+ * Returns the messages of the main agent at its end, without sub-agents: the prompt of the last call of the main conversation
+ * and its answer. Messages that the harness dropped from the history are missing here too.
  */
 export function mainConversation({ nodes }: CallGraph, reader: RequestReader): ChatMessage[] {
   const last = nodes.findLast(({ label }) => label === 'main')
@@ -16,9 +16,9 @@ export function mainConversation({ nodes }: CallGraph, reader: RequestReader): C
 }
 
 /**
- * The main conversation with the source of each message. An assistant message of the last prompt is `sampled` when a call
- * of the session gave the same text and tools; then it stands as it was recorded. Answers that the prompt does not repeat
- * come first, in the order of their calls.
+ * Returns the main conversation with the source of each message. An assistant message of the last prompt is `sampled` if a
+ * call of the session has the same text and tools; the recorded answer then replaces it. Answers that the prompt does not
+ * repeat come first, in the order of their calls.
  */
 export function mainTranscript({ nodes }: CallGraph, reader: RequestReader): TranscriptEntry[] {
   const last = nodes.findLast(({ label }) => label === 'main')
@@ -31,7 +31,7 @@ export function mainTranscript({ nodes }: CallGraph, reader: RequestReader): Tra
     ),
   )
   const repeated = new Set<CallNode>()
-  const told = reader.readPrompt(last.turn).messages.map((sent): TranscriptEntry => {
+  const repeats = reader.readPrompt(last.turn).messages.map((sent): TranscriptEntry => {
     const message = toChatMessage(sent)
     const call = message.role === 'assistant' ? unused.get(keyOf(message))?.shift() : undefined
     if (call === undefined) return { source: 'claimed', message }
@@ -41,7 +41,7 @@ export function mainTranscript({ nodes }: CallGraph, reader: RequestReader): Tra
   const leftOut = earlier.filter((node) => node.label === 'main' && !repeated.has(node))
   return [
     ...leftOut.map((call) => ({ source: 'sampled' as const, message: toAnswer(call), isLeftOut: true })),
-    ...told,
+    ...repeats,
     { source: 'sampled', message: toAnswer(last) },
   ]
 }
@@ -57,7 +57,7 @@ function keyOf(message: ChatMessage): string {
   )
 }
 
-/** Harnesses trim texts, print arguments anew and leave out reasoning. */
+/** Ignores what harnesses change: white space around the text, the format of arguments, reasoning. */
 function answerKey(text: string, tools: readonly string[]): string {
   return JSON.stringify([text.trim(), ...tools])
 }

@@ -7,7 +7,7 @@ import type { Sample, Span } from '../model/sample.ts'
 import type { SessionRecord } from '../model/session.ts'
 import type { Turn } from '../model/turn.ts'
 import { buildSession, type BuildOptions, type BuiltSession } from './build-session.ts'
-import { chainParts, type Builder, type Plan, type Row } from './builders/builder.ts'
+import { chainParts, type Builder, type SamplePlan, type Row } from './builders/builder.ts'
 import { builders } from './builders/index.ts'
 import type { CallNode } from './graph/call-graph.ts'
 
@@ -342,7 +342,7 @@ const mutants: Record<string, Mutant> = {
   },
 }
 
-describe('a builder that gets it wrong is found out', () => {
+describe('each mutant of a builder violates a property', () => {
   test.each(Object.entries(mutants))('%s', (_, { caughtBy, build }) => {
     const outcome = fc.check(
       fc.property(trialOf(toyWorld, 14), (trial) => {
@@ -359,14 +359,14 @@ describe('a builder that gets it wrong is found out', () => {
     expect(outcome.errorInstance).toMatchObject({ code: 'ERR_ASSERTION' })
   })
 
-  test('and there is such a builder for every property', () => {
+  test('every property has a mutant', () => {
     const caught = new Set<string>(Object.values(mutants).map(({ caughtBy }) => caughtBy))
     expect([...caught].toSorted()).toEqual(Object.keys(invariants).toSorted())
   })
 })
 
 describe('buildSession() refuses the plan of a builder that', () => {
-  const refused = (plan: (plan: Plan, trial: OpenTrial) => Plan, mayMismatch = false): RegExp | string => {
+  const refused = (plan: (plan: SamplePlan, trial: OpenTrial) => SamplePlan, mayMismatch = false): RegExp | string => {
     const builder = builderOf('prefix_merging')
     for (const trial of fc.sample(trialOf(toyWorld, 14), { numRuns: 200 })) {
       const options = optionsOf(trial, 'prefix_merging')
@@ -388,12 +388,12 @@ describe('buildSession() refuses the plan of a builder that', () => {
     expect(refused((plan) => ({ ...plan, rows: [...plan.rows, ...plan.rows] }))).toMatch(/^Builder mine.*trained twice/)
   })
 
-  test('trains what stands between the answers', () => {
+  test('trains tokens between the answers', () => {
     const all = (row: Row): Row => ({ ...row, parts: row.parts.map((part) => ({ ...part, isTrained: true })) })
     expect(refused((plan) => ({ ...plan, rows: plan.rows.map(all) }))).toMatch(/must not be trained/)
   })
 
-  test('trains a call that the filter keeps out', () => {
+  test('trains a call that the filter excludes', () => {
     const builder: Builder = {
       name: 'mine',
       plan: (graph) => ({
@@ -412,9 +412,9 @@ describe('buildSession() refuses the plan of a builder that', () => {
     expect(isRefused).toBe(true)
   })
 
-  test('makes a row with nothing to train', () => {
+  test('makes a row without a trained token', () => {
     const none = (row: Row): Row => ({ ...row, parts: row.parts.map((part) => ({ ...part, isTrained: false })) })
-    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(none) }))).toMatch(/without anything to train/)
+    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(none) }))).toMatch(/has no trained token/)
   })
 
   test('puts a call into a context it did not have', () => {
@@ -422,7 +422,7 @@ describe('buildSession() refuses the plan of a builder that', () => {
       ...row,
       parts: row.parts.map((part) => (part.isSampled ? part : { ...part, ids: part.ids.subarray(1) })),
     })
-    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(shorter) }))).toMatch(/in a foreign context/)
+    expect(refused((plan) => ({ ...plan, rows: plan.rows.map(shorter) }))).toMatch(/do not have the context/)
   })
 })
 
@@ -479,7 +479,7 @@ function withResponse(
 const splicing = builders.create(builders.config.parse({ kind: 'prefix_merging', splice: true, endOfTurnId: 0 }), {})
 
 /** Appends a call to the one whose conversation it goes on from, whatever became of the history. */
-function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Parameters<Builder['plan']>[1]): Plan {
+function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Parameters<Builder['plan']>[1]): SamplePlan {
   const rows = graph.nodes.filter(mayTrain).map((node): Row => {
     const { edge } = node
     if (edge.verdict !== 'forked') return { promptParts: 1, parts: chainParts([node], () => true) }
@@ -498,7 +498,7 @@ function planOverForks(graph: Parameters<Builder['plan']>[0], mayTrain: Paramete
 }
 
 /** Begins a new row behind every call that `isEnd`. */
-function splitRows(plan: Plan, isEnd: (part: Row['parts'][number]) => boolean): Plan {
+function splitRows(plan: SamplePlan, isEnd: (part: Row['parts'][number]) => boolean): SamplePlan {
   const rows = plan.rows.flatMap((row) => {
     const chains: CallNode[][] = [[]]
     for (const part of row.parts.filter(({ isSampled }) => isSampled)) {

@@ -2,12 +2,12 @@ import { isJson } from '../lib/json/json-text.ts'
 import { textOf } from '../model/message.ts'
 import type { Choice } from '../model/turn.ts'
 
-/** How a tool call looks in the text of common chat templates, at the start of a line. */
+/** Start of a tool call in the text of common chat templates, at the start of a line. */
 const RAW_CALL = /^[ \t]*(?:<tool_call>|<function=|<\|tool_call|\[TOOL_CALLS\])/m
 
 const CODE_FENCE = /^[ \t]*(`{3,}|~{3,})[^\n]*\n[\s\S]*?(?:^[ \t]*\1[ \t]*$|$(?![\s\S]))/gm
 
-/** In words, why the tool call of an answer was not understood; undefined when there is nothing to complain of. */
+/** Describes why the tool call of an answer could not be parsed; undefined if there is no problem. */
 export function parserFailureOf({ message, finishReason }: Choice): string | undefined {
   const broken = message.toolCalls.find(({ arguments: args }) => args !== '' && !isJson(args))
   if (broken !== undefined) return `the arguments of ${broken.name} are not JSON`

@@ -2,9 +2,9 @@ import { createHash } from 'node:crypto'
 import type { Sample } from '../model/sample.ts'
 
 /**
- * Log probabilities of the response for trainers that want a number for every token: 0 where the mask is 0, which is what
- * slime, verl and TRL write there themselves and never read. Undefined when a trained token has none: a made-up number
- * there would be trained on.
+ * Returns the log probabilities of the response for trainers that require a number for every token: 0 where the mask is 0, as
+ * slime, verl and TRL write there and never read. Undefined if a trained token has no log probability, because the trainer
+ * would use an invented number.
  */
 export function maskedLogprobs({ promptLength, mask, logprobs }: Sample): Float32Array | undefined {
   const values = logprobs.slice(promptLength)
@@ -16,8 +16,8 @@ export function maskedLogprobs({ promptLength, mask, logprobs }: Sample): Float3
 }
 
 /**
- * The weights that sampled the trained tokens, in the order of the tokens, each change named once; unknown ones are left
- * out. Where a version is uncertain, the oldest possible one: a trainer that drops old tokens then never keeps one by mistake.
+ * Returns the weight versions of the trained tokens in token order, one entry per change, without unknown versions. An
+ * uncertain version is the oldest possible one, so that a trainer that drops old tokens never keeps one by mistake.
  */
 export function weightVersionsOf(sample: Sample): string[] {
   const versions: string[] = []
@@ -28,14 +28,14 @@ export function weightVersionsOf(sample: Sample): string[] {
   return versions
 }
 
-/** The oldest possible one of them, for trainers that count versions; undefined when one is unknown or is no number. */
+/** Returns the oldest possible version for trainers that count versions; undefined if one is unknown or not a number. */
 export function oldestVersion(sample: Sample): number | undefined {
   const spans = sample.spans().filter(({ from, provenance }) => provenance === 'sampled' && sample.mask[from] === 1)
   const versions = spans.map(({ weightVersion }) => toCount(weightVersion))
   return versions.includes(undefined) ? undefined : Math.min(...(versions as number[]))
 }
 
-/** For trainers that number groups: the number a group's name is, or else one that follows from its name. */
+/** Returns the number of a group for trainers that number groups: its name if that is a number, else a hash of it. */
 export function groupNumber(group: string): number {
   return toCount(group) ?? createHash('sha256').update(group).digest().readUIntBE(0, 6)
 }

@@ -6,9 +6,8 @@ import type { Part, Row } from './builders/builder.ts'
 import type { CallNode, RequestReader } from './graph/call-graph.ts'
 
 /**
- * The messages of a row in Chat Completions' form: the request of the last call, then its answer. An assistant message that
- * is the echo of a call of the row is replaced by the answer as it was sampled. Every other message stands as the harness
- * sent it.
+ * Returns the messages of a row in Chat Completions format: the request of the last call, then its answer. The sampled answer
+ * replaces an assistant message that repeats a call of the row. Every other message stays as the harness sent it.
  */
 export function messagesOf(row: Row, reader: RequestReader): SampleMessages {
   const calls = row.parts.filter((part) => part.isSampled).map(({ call }) => call)
@@ -24,25 +23,25 @@ export function messagesOf(row: Row, reader: RequestReader): SampleMessages {
   const isJoined = (slots[prompt.length - 1]?.calls.length ?? 0) > 0
   const promptLength = isJoined ? prompt.length - 1 : prompt.length
   const response: Slot[] = [...slots.slice(promptLength), { message: answerOf(last), calls: [last] }]
-  const places = new Map<CallNode, number>()
-  for (const [place, slot] of response.entries()) {
-    for (const call of slot.calls) if (!places.has(call)) places.set(call, place)
+  const positions = new Map<CallNode, number>()
+  for (const [position, slot] of response.entries()) {
+    for (const call of slot.calls) if (!positions.has(call)) positions.set(call, position)
   }
   return {
     prompt: prompt.slice(0, promptLength),
     response: response.map(({ message }) => message),
-    answers: calls.map((call) => places.get(call) ?? -1),
+    answers: calls.map((call) => positions.get(call) ?? -1),
     tools,
   }
 }
 
-/** A message, and the calls of the row whose answers it holds: none for context, several for answers that were joined. */
+/** A message and the calls of the row whose answers it contains: none for context, several for joined answers. */
 interface Slot {
   message: unknown
   calls: readonly CallNode[]
 }
 
-/** Whether one message may hold the answers of two calls: the second call went on from an answer that was not closed. */
+/** Whether one message may contain the answers of two calls, because the second call continued an unclosed answer. */
 function mayBeJoined(parts: readonly Part[]): boolean {
   return parts.some(
     ({ isSampled, call }, i) =>
@@ -50,7 +49,7 @@ function mayBeJoined(parts: readonly Part[]): boolean {
   )
 }
 
-/** The common case, told without reading the other requests: behind the prompt stands one echo for each call, in order. */
+/** Handles the common case without parsing the other requests: the prompt is followed by one echo per call, in order. */
 function placeEchoes(messages: readonly unknown[], calls: readonly CallNode[], from: number): Slot[] | undefined {
   const left = [...calls]
   const slots: Slot[] = []
@@ -63,7 +62,7 @@ function placeEchoes(messages: readonly unknown[], calls: readonly CallNode[], f
   return left.length === 0 ? slots : undefined
 }
 
-/** The echo of an answer stands behind the messages of its own request, which every later request repeats. */
+/** Finds each echo behind the messages of its call's request, which every later request repeats. */
 function placeByRequest(
   messages: readonly unknown[],
   calls: readonly CallNode[],
@@ -71,7 +70,7 @@ function placeByRequest(
   reader: RequestReader,
 ): Slot[] {
   const slots: Slot[] = messages.map((message) => ({ message, calls: [] }))
-  // Backwards, because an answer that is added moves only the messages behind it.
+  // Backwards: inserting an answer moves only the messages behind it.
   for (const call of calls.toReversed()) {
     const request = reader.readPrompt(call.turn).messages
     const at = Math.min(request.length, messages.length)
@@ -79,7 +78,7 @@ function placeByRequest(
     if (at < messages.length && echo !== undefined && isAssistant(messages[at])) {
       slots.splice(at, 1, ...fill(echo, call, isLiteralRow))
     } else if (open !== undefined && isAssistant(request.at(-1)) && isAssistant(messages[at - 1])) {
-      // The request asked for the rest of an assistant message, and the harness joined the two.
+      // The request was for the rest of an assistant message, and the harness joined both.
       slots[at - 1] = { ...open, calls: [call, ...open.calls] }
     } else {
       slots.splice(at, 0, { message: answerOf(call), calls: [call] })
@@ -88,18 +87,18 @@ function placeByRequest(
   return slots
 }
 
-/** The slot of an assistant message that stands where the answer of `call` belongs. */
+/** Returns the slots for an assistant message at the position of the answer of `call`. */
 function fill(slot: Slot, call: CallNode, isLiteralRow: boolean): Slot[] {
   const isFree = slot.calls.length === 0
   const answer = { message: answerOf(call, slot.message), calls: [call] }
   if (isFree && (isLiteralRow ? isEchoOf(slot.message, call) : hasSameTools(slot.message, call))) return [answer]
-  // The message holds the answer and more: the engine read more, or a later call resumed the answer.
+  // The message contains the answer and more: the engine read more, or a later call resumed the answer.
   if (isLiteralRow || !isFree) return [{ ...slot, calls: [call, ...slot.calls] }]
-  // The harness went on from another message than this answer; tool results may refer to it.
+  // The harness continued with another message instead of this answer; tool results may refer to that message.
   return [answer, slot]
 }
 
-/** Whether the tokens before the answer of `last` are what the engine read for it. */
+/** Whether the tokens before the answer of `last` equal its prompt. */
 function isLiteral(parts: readonly Part[], last: CallNode): boolean {
   let at = 0
   for (const { ids, call, isSampled } of parts) {
@@ -110,7 +109,7 @@ function isLiteral(parts: readonly Part[], last: CallNode): boolean {
   return at === last.response.promptIds.length
 }
 
-/** Harnesses trim texts, print arguments anew and leave out reasoning. */
+/** Ignores what harnesses change: white space around the text, the format of arguments, omitted reasoning. */
 function isEchoOf(message: unknown, call: CallNode): boolean {
   const sent = toChatMessage(message)
   const reasoning = chatReasoning(sent)?.trim() ?? ''
@@ -130,7 +129,7 @@ function isAssistant(message: unknown): boolean {
   return toChatMessage(message).role === 'assistant'
 }
 
-/** Tool calls keep the ids of `echo`, if any: a harness may rename them, and tool results refer to the new names. */
+/** Tool calls get the ids of `echo`, if any: a harness may change the ids, and tool results refer to the new ids. */
 function answerOf({ choice }: CallNode, echo?: unknown): Record<string, unknown> {
   const ids = echo === undefined ? [] : chatCalls(toChatMessage(echo)).map(({ id }) => id)
   const { toolCalls } = choice.message
@@ -141,7 +140,7 @@ function answerOf({ choice }: CallNode, echo?: unknown): Record<string, unknown>
   })
 }
 
-/** An assistant turn as Chat Completions writes it; reasoning under the name engines use. */
+/** Returns an assistant message in Chat Completions format, with reasoning under the engines' field name. */
 export function chatMessageOf(message: AssistantMessage): Record<string, unknown> {
   const text = textOf(message)
   return {

@@ -15,7 +15,7 @@ const NAMES = {
   n: 'n',
 } as const satisfies Record<keyof SentSampling, string>
 
-/** Sampling parameters under the names that engines use; absent ones are left out. */
+/** Returns the sampling parameters that are set, under the engines' names. */
 export function toWireSampling(sampling: SentSampling): Record<string, unknown> {
   return Object.fromEntries(
     (Object.keys(NAMES) as (keyof SentSampling)[]).flatMap((name) =>
@@ -24,20 +24,20 @@ export function toWireSampling(sampling: SentSampling): Record<string, unknown> 
   )
 }
 
-/** Names of parameters whose values are documented defaults that no engine confirmed. */
+/** Returns parameter names under the engines' names. */
 export function toWireNames(names: readonly (keyof DefaultSampling)[]): string[] {
   return names.map((name) => NAMES[name])
 }
 
 /**
- * How a call was sampled, what its log probabilities are of and what steered it, for a metadata field. Unknown facts are left
- * out.
+ * Returns the sampling of a call for a metadata field: parameters, kind of log probabilities, steering. Omits unknown
+ * facts.
  */
 export function callFacts({ sampling, logprobMode, steeredBy }: SampleCall): Record<string, unknown> {
   return {
     ...(sampling === undefined ? {} : samplingFacts(sampling)),
-    ...(logprobMode === undefined ? {} : { logprobs_of: logprobMode }),
-    ...(steeredBy === undefined ? {} : { steered_by: steeredBy }),
+    logprobs_of: logprobMode,
+    steered_by: steeredBy,
   }
 }
 
@@ -49,14 +49,14 @@ function samplingFacts(sampling: CallSampling): Record<string, unknown> {
   }
 }
 
-/** The same of each trained call, for formats whose metadata describes a whole sample. */
+/** Returns the sampling of each trained call, for formats whose metadata describes a whole sample. */
 export function trainedCallFacts({ calls }: Sample): Record<string, unknown>[] {
   return calls
     .filter(({ isTrained }) => isTrained)
     .map((call) => ({
       turn_id: call.turnId,
-      ...(call.weightVersion === undefined ? {} : { weight_version: call.weightVersion }),
-      ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+      weight_version: call.weightVersion,
+      newest_weight_version: call.newestWeightVersion,
       ...callFacts(call),
     }))
 }

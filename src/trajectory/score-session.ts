@@ -3,44 +3,44 @@ import { EvalResult } from '../model/reward.ts'
 import type { Sample } from '../model/sample.ts'
 import type { BuiltSession } from './build-session.ts'
 
-/** What is known of a session's worth when it is exported. Absent rewards stay absent: they are not zeros. */
+/** The grade of a session at export. Absent rewards stay absent: they are not zeros. */
 export const SessionScore = EvalResult.extend({
   session_id: z.string(),
-  /** Sessions of one group answer the same task and are compared with each other. */
+  /** Sessions of one group solve the same task. Advantages compare them. */
   group_id: z.string().nullish(),
 })
 export type SessionScore = z.infer<typeof SessionScore>
 
 /**
- * How a session's reward is set against its group's. `grpo`: minus the mean. `rloo`: minus the mean of the others.
- * `grpo-trl`, `grpo-verl`: minus the mean, over the standard deviation of the sample (N - 1) plus the trainer's epsilon.
+ * Advantage of a session's reward `r` within its group. `grpo`: `r - mean`. `rloo`: `r` minus the mean of the other rewards.
+ * `grpo-trl`, `grpo-verl`: `(r - mean) / (std + epsilon)`, standard deviation of the sample (N - 1), the trainer's epsilon.
  * `grpo-std`: the same with the standard deviation of the population (N).
  */
 export const AdvantageMethod = z.enum(['grpo', 'grpo-trl', 'grpo-verl', 'grpo-std', 'rloo'])
 export type AdvantageMethod = z.infer<typeof AdvantageMethod>
 
-/** A built session whose samples carry rewards. */
+/** A built session whose samples have rewards. */
 export interface ScoredSession {
   built: BuiltSession
   score?: SessionScore
   samples(): Iterable<Sample>
 }
 
-/** Each row gets its own reward if there is one, else the session's; and the session's advantage. */
+/** Gives each sample its own reward, or else the session's reward, and the session's advantage. */
 export function scoreSession(built: BuiltSession, score?: SessionScore, advantage?: number): ScoredSession {
   return {
     built,
-    ...(score === undefined ? {} : { score }),
+    score,
     *samples() {
       let index = 0
       for (const sample of built.samples()) {
         const reward = score?.trace_rewards?.[index] ?? score?.outcome_reward
         yield {
           ...sample,
-          ...(reward == null ? {} : { reward }),
-          ...(score?.components == null ? {} : { components: score.components }),
-          ...(score?.group_id == null ? {} : { group: score.group_id }),
-          ...(advantage === undefined ? {} : { advantage }),
+          reward: reward ?? undefined,
+          components: score?.components ?? undefined,
+          group: score?.group_id ?? undefined,
+          advantage,
         }
         index += 1
       }
@@ -49,8 +49,8 @@ export function scoreSession(built: BuiltSession, score?: SessionScore, advantag
 }
 
 /**
- * One number a session, whatever its number of rows: a session that was split must not count more in its group's mean.
- * Sessions without a reward or a group, and groups of one where the others are asked for, get none.
+ * Computes one advantage per session, whatever its number of samples: a split session must not count more in the mean of its
+ * group. Sessions without a reward or a group get none, and with `rloo` neither does the only session of a group.
  */
 export function advantagesOf(scores: readonly SessionScore[], method: AdvantageMethod): Map<string, number> {
   const advantages = new Map<string, number>()
@@ -69,7 +69,7 @@ export function advantagesOf(scores: readonly SessionScore[], method: AdvantageM
   return advantages
 }
 
-/** Keep a group of equal rewards, which teaches nothing, at zero instead of 0/0. */
+/** Keeps the advantages of a group with equal rewards at zero instead of 0/0. */
 const EPSILON = 1e-6
 const TRL_EPSILON = 1e-4
 

@@ -2,25 +2,31 @@ import * as z from 'zod'
 import { hasNaN } from '../lib/has-nan.ts'
 import { Label, type ExclusionReason } from '../model/sample.ts'
 import type { TrainingSpec } from '../model/task.ts'
-import { FinishReason, Grade, outcomeOf, Steering } from '../model/turn.ts'
+import { FinishReason, Exactness, outcomeOf, Steering } from '../model/turn.ts'
 import type { CallNode } from './graph/call-graph.ts'
 import { parserFailureOf } from './parser-failure.ts'
 
-/** Which calls are trained. The defaults train what the agent and its sub-agents did and the engine vouched for. */
+/** Selects the calls to train. Default: calls of the agent and its sub-agents whose token ids are exact. */
 export const CallFilter = z.strictObject({
-  labels: z.array(Label).default(['main', 'subagent']).describe('What a call must have been for'),
-  grades: z.array(Grade).default(['exact']).describe('How far its token ids must be trusted'),
-  finishReasons: z.array(FinishReason).optional().describe('How its answer must have ended; all when absent'),
-  maxTokens: z.int().positive().optional().describe('Longest prompt and answer together'),
-  minSampledTokens: z.int().nonnegative().default(1).describe('Shortest answer'),
-  parserFailures: z.enum(['keep', 'exclude']).default('keep').describe('Calls whose tool call could not be read'),
-  allowSteered: z.array(Steering).default([]).describe('Ways of steering that do not keep a call from being trained'),
-  requireLogprobs: z.boolean().default(true).describe('Leave out calls that lack a log probability'),
-  requireDelivery: z.boolean().default(true).describe('Leave out calls the harness did not get the whole answer of'),
+  labels: z.array(Label).default(['main', 'subagent']).describe('Purposes of trained calls'),
+  grades: z.array(Exactness).default(['exact']).describe('Exactness of the token ids of trained calls'),
+  finishReasons: z.array(FinishReason).optional().describe('Finish reasons of trained calls; all if absent'),
+  maxTokens: z.int().positive().optional().describe('Maximum tokens of prompt and answer together'),
+  minSampledTokens: z.int().nonnegative().default(1).describe('Minimum tokens of the answer'),
+  parserFailures: z
+    .enum(['keep', 'exclude'])
+    .default('keep')
+    .describe('Whether to train calls whose tool call could not be parsed'),
+  allowSteered: z.array(Steering).default([]).describe('Kinds of steering that do not exclude a call'),
+  requireLogprobs: z.boolean().default(true).describe('Exclude calls without a log probability for every token'),
+  requireDelivery: z
+    .boolean()
+    .default(true)
+    .describe('Exclude calls whose answer did not reach the harness completely'),
 })
 export type CallFilter = z.infer<typeof CallFilter>
 
-/** What a task sets of the filter. */
+/** Returns the filter settings of a task. */
 export function toCallFilter(training: TrainingSpec | null | undefined): Partial<CallFilter> {
   const { labels, allow_steered: steered } = training ?? {}
   return {
@@ -29,7 +35,7 @@ export function toCallFilter(training: TrainingSpec | null | undefined): Partial
   }
 }
 
-/** Why a call is not trained; undefined for one that is. */
+/** Returns the reason why a call is not trained; undefined if it is trained. */
 export function whyNotTrained(
   node: CallNode,
   filter: CallFilter,

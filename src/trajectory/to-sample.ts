@@ -6,24 +6,24 @@ import type { CallNode, RequestReader } from './graph/call-graph.ts'
 import { parserFailureOf } from './parser-failure.ts'
 import { messagesOf } from './sample-messages.ts'
 
-/** Tells the tokens between two answers apart; `from` counts from the part's first token. */
+/** Determines the provenance of the tokens between two answers. `from` counts from the part's first token. */
 export type AttributeContext = (part: Part, before: CallNode | undefined) => Span[]
 
 export interface SampleDeps {
   reader: RequestReader
-  /** Absent: context is `context`. */
+  /** Absent: all context tokens get the provenance `context`. */
   attribute?: AttributeContext
 }
 
-export interface SamplePlace {
+export interface SampleHeader {
   id: string
   builder: string
   weight: number
   shared?: Sample['shared']
 }
 
-/** A row as a trainer reads it: the one place where tokens are copied. */
-export function toSample(row: Row, place: SamplePlace, deps: SampleDeps): Sample {
+/** Creates the sample of a row. Only this function copies tokens. */
+export function toSample(row: Row, header: SampleHeader, deps: SampleDeps): Sample {
   const length = lengthOf(row.parts)
   const ids = new Int32Array(length)
   const mask = new Uint8Array(length)
@@ -46,7 +46,7 @@ export function toSample(row: Row, place: SamplePlace, deps: SampleDeps): Sample
   }
   const last = calls.findLast(({ isTrained }) => isTrained) as SampleCall
   return {
-    ...place,
+    ...header,
     sessionId: row.parts[0]?.call.turn.sessionId ?? '',
     label: last.label,
     ids,
@@ -65,7 +65,7 @@ export function lengthOf(parts: readonly Part[]): number {
   return parts.reduce((sum, { ids }) => sum + ids.length, 0)
 }
 
-/** Whether what stands in front of position `at` is, token for token, what the engine read for this call. */
+/** Whether the tokens before position `at` equal the prompt of the call. */
 function hasRecordedContext(ids: Int32Array, at: number, { response }: CallNode): boolean {
   return response.promptIds.length === at && hasIdsAt(ids, 0, response.promptIds)
 }
@@ -83,11 +83,11 @@ function toSampleCall({ call, isTrained }: Part, from: number, to: number): Samp
     finishReason: choice.finishReason,
     grade: response.grade,
     ...versionsOf(call),
-    ...(turn.sampling === undefined ? {} : { sampling: toCallSampling(turn.sampling) }),
-    ...(response.logprobMode === undefined ? {} : { logprobMode: response.logprobMode }),
-    ...(turn.steeredBy === undefined ? {} : { steeredBy: turn.steeredBy }),
+    sampling: turn.sampling && toCallSampling(turn.sampling),
+    logprobMode: response.logprobMode,
+    steeredBy: turn.steeredBy,
     startedAt: turn.startedAt,
-    ...(turn.endedAt === undefined ? {} : { endedAt: turn.endedAt }),
+    endedAt: turn.endedAt,
     hasParserFailure: parserFailureOf(choice) !== undefined,
   }
 }
@@ -131,7 +131,7 @@ function contextSpans(
   return attribute(part, before).map((span) => ({ ...span, from: span.from + at }))
 }
 
-/** A first prompt may hold answers of calls that are trained in another row. */
+/** The first prompt of a row may contain answers of calls that another row trains. */
 function promptSpans(part: Part, attribute: AttributeContext | undefined): Span[] {
   const ancestors: CallNode[] = []
   for (let { edge } = part.call; edge.verdict === 'exact'; { edge } = edge.parent) ancestors.push(edge.parent)
@@ -149,19 +149,20 @@ function promptSpans(part: Part, attribute: AttributeContext | undefined): Span[
   return spans
 }
 
-/** One span for each version of the weights that sampled. */
+/** Returns one span per weight version of the sampled tokens. */
 function sampledSpans(call: CallNode, at: number): Span[] {
   if (call.choice.ids.length === 0) return []
   const { weightVersion } = call.response
-  const first = { from: 0, ...(weightVersion === undefined ? {} : { version: weightVersion }) }
-  const known: { from: number; version?: string; newest?: string }[] = call.choice.weightSpans ?? [first]
-  // The version may have become known only midway.
+  const known: { from: number; version?: string; newest?: string }[] = call.choice.weightSpans ?? [
+    { from: 0, version: weightVersion },
+  ]
+  // The first known version may start within the answer.
   const changes = known[0]?.from === 0 ? known : [{ from: 0 }, ...known]
   return changes.map(({ from, version, newest }) => ({
     from: at + from,
     provenance: 'sampled',
     call: call.key,
-    ...(version === undefined ? {} : { weightVersion: version }),
-    ...(newest === undefined ? {} : { newestWeightVersion: newest }),
+    weightVersion: version,
+    newestWeightVersion: newest,
   }))
 }

@@ -3,7 +3,7 @@ import type { Trace } from '../model/trajectory.ts'
 import type { FinishReason } from '../model/turn.ts'
 import { callFacts } from './sampling-fields.ts'
 
-/** A sample under NVIDIA Polar's field names; what it has no field for stands in `metadata`. */
+/** Returns a sample under NVIDIA Polar's field names. Other facts are in `metadata`. */
 export function toTrace(sample: Sample): Trace {
   const { promptLength } = sample
   const messages = sample.messages()
@@ -22,8 +22,8 @@ export function toTrace(sample: Sample): Trace {
 }
 
 /**
- * 0 where the mask is 0: NVIDIA Polar's models refuse null there. Null for the whole list when a trained token has no log
- * probability, so that a trainer refuses the trace; a 0 in its place would be read as a probability of one.
+ * Returns 0 where the mask is 0: NVIDIA Polar's models reject null there. Returns null if a trained token has no log
+ * probability, so that a trainer rejects the trace: a 0 would mean a probability of one.
  */
 function responseLogprobs({ promptLength, logprobs, mask }: Sample): number[] | null {
   const values = Array.from(logprobs.subarray(promptLength), (value, at) => (mask[promptLength + at] === 1 ? value : 0))
@@ -38,7 +38,7 @@ export function numberOrNull(value: number): number | null {
   return Number.isFinite(value) ? value : null
 }
 
-/** What is known of a sample besides its tokens, messages and reward. */
+/** Returns the facts of a sample besides its tokens, messages and reward. */
 export function traceMetadata(sample: Sample, { answers }: SampleMessages): Record<string, unknown> {
   return {
     sample_id: sample.id,
@@ -46,10 +46,11 @@ export function traceMetadata(sample: Sample, { answers }: SampleMessages): Reco
     builder: sample.builder,
     label: sample.label,
     weight: sample.weight,
-    ...(sample.group === undefined ? {} : { group_id: sample.group }),
-    ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
-    ...(sample.components === undefined ? {} : { reward_components: sample.components }),
-    ...(sample.shared === undefined ? {} : { shared_with: sample.shared.with, shared_length: sample.shared.length }),
+    group_id: sample.group,
+    advantage: sample.advantage,
+    reward_components: sample.components,
+    shared_with: sample.shared?.with,
+    shared_length: sample.shared?.length,
     mismatched_tokens: sample.mismatchedTokens,
     calls: sample.calls.map((call, i) => ({
       turn_id: call.turnId,
@@ -62,7 +63,7 @@ export function traceMetadata(sample: Sample, { answers }: SampleMessages): Reco
       finish_reason: wireFinishReason(call.finishReason),
       grade: call.grade,
       weight_version: call.weightVersion ?? null,
-      ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+      newest_weight_version: call.newestWeightVersion,
       ...callFacts(call),
       started_at: call.startedAt,
       ended_at: call.endedAt ?? null,
@@ -76,8 +77,8 @@ function toWireSpan({ from, provenance, call, weightVersion, newestWeightVersion
   return {
     from,
     provenance,
-    ...(call === undefined ? {} : { call }),
-    ...(weightVersion === undefined ? {} : { weight_version: weightVersion }),
-    ...(newestWeightVersion === undefined ? {} : { newest_weight_version: newestWeightVersion }),
+    call,
+    weight_version: weightVersion,
+    newest_weight_version: newestWeightVersion,
   }
 }

@@ -62,7 +62,7 @@ describe('the evaluator command', { timeout: 60_000 }, () => {
     expect(await rewardOf({ ...config, command: 'echo 3' })).toBe(3)
     await expect(grade({ ...config, missing_reward: 'fail' })).rejects.toMatchObject({ code: 'evaluator.crashed' })
     const exitCode = { command: 'true', reward_range: [0.5, 3] }
-    expect(() => grade(exitCode)).toThrow('must hold 0 and 1, the rewards of exit_code')
+    expect(() => grade(exitCode)).toThrow('must include 0 and 1, the rewards of exit_code')
   })
 
   test('takes the reward from a file, which the agent cannot have left', async () => {

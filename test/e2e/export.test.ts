@@ -151,6 +151,8 @@ test('flags that make no sense are told so', async () => {
   await writeFile(rewards, '{"session_id": "a", "outcome_reward": 1}\n{"session_id": "b", "reward": 1}\nnope\n')
   const wrong: [args: string[], message: RegExp][] = [
     [['--format', 'parquet'], /--to DIR/],
+    [['--format', 'bogus'], /Unknown format "bogus"/],
+    [['--format', join(scratch, 'nothing.ts')], /Exporter module .*nothing\.ts/],
     [['--resume'], /--resume needs --to/],
     [['--advantages', 'grpo'], /--rewards/],
     [['--labels', 'main,bogus'], /--labels takes main, subagent/],

@@ -240,9 +240,9 @@ test('a folder without tests is a mistake in the settings', async () => {
   await expect(grading.grade({ evaluator: create({ task_dir: grading.dir }) })).rejects.toMatchObject({
     code: 'config.invalid',
   })
-  expect(() => create({})).toThrow('give either task_dir or tests_dir')
-  expect(() => create({ task_dir: '/a', tests_dir: '/b' })).toThrow('give either task_dir or tests_dir')
-  expect(() => create({ tests_dir: '/b', clamp: [1, 0] })).toThrow('runs backwards')
+  expect(() => create({})).toThrow('set either task_dir or tests_dir')
+  expect(() => create({ task_dir: '/a', tests_dir: '/b' })).toThrow('set either task_dir or tests_dir')
+  expect(() => create({ tests_dir: '/b', clamp: [1, 0] })).toThrow('must be [lowest, highest]')
 })
 
 /** Waits for a file that a command makes. */

@@ -91,6 +91,6 @@ describe('a task of others, on a node that allows nothing', { timeout: 60_000 },
     const called = await stack.node.submit(
       orderOf(shellTask('true', { evaluator: { strategy: 'http', config: asked } })),
     ).outcome
-    expect(called.failure!.message).toContain('must not be called from here')
+    expect(called.failure!.message).toContain('may not be called from this node')
   })
 })

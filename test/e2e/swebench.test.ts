@@ -377,8 +377,8 @@ describe('what is not the policy’s doing has no reward', () => {
 
   needsPython('settings that cannot work are refused before anything runs', () => {
     const unknown = { ...row, FAIL_TO_PASS: ['works'], PASS_TO_PASS: [] }
-    expect(() => grade('true', { instance: unknown })).toThrow(/does not say how its tests are run; set test_cmd/)
-    expect(() => grade('true', { log_parser: 'cobol' })).toThrow(/"cobol"; there are pytest,/)
+    expect(() => grade('true', { instance: unknown })).toThrow(/has no test command\. Set test_cmd/)
+    expect(() => grade('true', { log_parser: 'cobol' })).toThrow(/"cobol"\. Use one of pytest,/)
     expect(() => grade('true', { instance: { ...row, FAIL_TO_PASS: '[]', PASS_TO_PASS: [] } })).toThrow(
       /every patch would pass/,
     )

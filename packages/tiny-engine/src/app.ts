@@ -23,7 +23,9 @@ export interface AppOptions {
   version: string
 }
 
-/** Every endpoint of the wire. Names of models may have slashes, so all below `/v1/models/` is one. */
+/**
+ * Creates every endpoint of the wire. Model names may contain slashes, so everything below `/v1/models/` is one name.
+ */
 function createRoutes(wire: Wire, options: AppOptions): Map<string, Route> {
   const empty: Route['handle'] = async (_context, exchange) => exchange.sendText('')
   const version: Route['handle'] = async (_context, exchange) =>
@@ -58,7 +60,7 @@ export function createApp(context: EngineContext, options: AppOptions): RequestL
   return (request: IncomingMessage, response: ServerResponse) => {
     const exchange = new Exchange(request, response, context.wire.toErrorBody)
     answer(exchange).catch((error: unknown) => {
-      // A client that has gone wants no answer.
+      // The client has disconnected.
       if (!exchange.signal.aborted) exchange.sendError(toEngineError(error))
     })
   }
@@ -84,7 +86,7 @@ export function createApp(context: EngineContext, options: AppOptions): RequestL
   }
 }
 
-/** Bodies only; `/pause` and `/resume` have none. */
+/** Only endpoints with a body; `/pause` and `/resume` have none. */
 function checkContentType({ request }: Exchange): void {
   const hasBody =
     request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0

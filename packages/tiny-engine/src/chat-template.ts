@@ -6,10 +6,10 @@ import * as z from 'zod'
 import { parsePythonJson, PythonNumber, toPythonNumber } from './python-json.ts'
 import type { Tokenizer } from './tokenizer.ts'
 
-/** The conversation cannot be put in the template's form; the caller's fault, status 400. */
+/** The conversation cannot be rendered by the template. Status 400. */
 export class ChatTemplateError extends Error {
   override readonly name = 'ChatTemplateError'
-  /** The field of the request at fault, where one is known. */
+  /** The invalid field of the request, if known. */
   readonly param: string | undefined
 
   constructor(message: string, options: { param?: string; cause?: unknown } = {}) {
@@ -18,23 +18,23 @@ export class ChatTemplateError extends Error {
   }
 }
 
-/** What a prompt is made of, in the spelling of an OpenAI chat request. */
+/** Input of a prompt, with the field names of an OpenAI chat request. */
 export interface ChatPrompt {
   messages: readonly Readonly<Record<string, unknown>>[]
-  /** Plain values or, to keep 3.0 and long integers as they were sent, what `parsePythonJson` gave for the body. */
+  /** Plain values, or values of `parsePythonJson`, which keep 3.0 and long integers as they were sent. */
   tools?: readonly unknown[]
   addGenerationPrompt?: boolean
-  /** Leave the last message open, so that the answer goes on where it ends. */
+  /** Leaves the last message open, so that the answer continues it. */
   continueFinalMessage?: boolean
   /** `chat_template_kwargs`: further variables of the template. */
   variables?: Readonly<Record<string, unknown>>
 }
 
 /**
- * A model's own chat template: conversation to text to ids, as vLLM does it with Python's jinja2.
+ * A model's chat template: renders a conversation to text and ids, as vLLM does with Python's jinja2.
  *
- * Roles are the template's business. The embedded model's knows system, user, assistant and tool and prints nothing for
- * any other, so that a `developer` message would vanish: callers map it to `system` first.
+ * The template decides which roles exist. The embedded model's template knows system, user, assistant and tool and omits
+ * messages of other roles, so callers must map `developer` to `system`.
  */
 export interface ChatTemplate {
   /** Throws `ChatTemplateError`. */
@@ -52,11 +52,11 @@ const TokenizerConfig = z.looseObject({
 type TokenizerConfig = z.infer<typeof TokenizerConfig>
 
 export interface ChatTemplateOptions {
-  /** Put a word in the place of an image instead of refusing the conversation. */
+  /** Replaces an image by a placeholder instead of rejecting the conversation. */
   images?: boolean
 }
 
-/** Reads the template out of `tokenizer_config.json` of a model folder. */
+/** Loads the template from `tokenizer_config.json` of a model folder. */
 export async function loadChatTemplate(
   folder: string,
   tokenizer: Pick<Tokenizer, 'encode'>,
@@ -81,7 +81,7 @@ export function createChatTemplate(
   return { toText, tokenise: (prompt) => tokenizer.encode(toText(prompt)) }
 }
 
-/** Different images give different prompts, and the same one the same. */
+/** Returns equal placeholders for equal images and different ones for different images. */
 function withImagesAsText(message: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
   const { content } = message
   if (!Array.isArray(content)) return message
@@ -105,7 +105,7 @@ function renderPrompt(template: Template, globals: Readonly<Record<string, unkno
   if (last === undefined) throw new ChatTemplateError('The conversation has no messages.', { param: 'messages' })
 
   const marks = createMarks([messages, prompt.tools, prompt.variables])
-  // The space after the end shows whether the template trims what it prints.
+  // The space behind the end shows whether the template trims its output.
   const opened = { ...last, content: `${last.content}${marks.end} ` }
   const text = runTemplate(template, {
     ...globals,
@@ -143,7 +143,7 @@ interface TemplateMessage {
   [field: string]: unknown
 }
 
-/** The fields vLLM hands to a template that wants text content; whatever else the caller sent is not for templates. */
+/** Fields that vLLM passes to a template with text content. Other fields are dropped. */
 function toTemplateMessage(message: Readonly<Record<string, unknown>>, index: number): TemplateMessage {
   const param = `messages.${index}`
   const { role, name, tool_calls: toolCalls, tool_call_id: toolCallId } = message
@@ -155,7 +155,7 @@ function toTemplateMessage(message: Readonly<Record<string, unknown>>, index: nu
     ...(typeof name === 'string' ? { name } : {}),
     ...(role === 'tool' && typeof toolCallId === 'string' ? { tool_call_id: toolCallId } : {}),
     ...(role === 'assistant' && typeof reasoning === 'string' ? { reasoning, reasoning_content: reasoning } : {}),
-    // An empty list is dropped: templates ask only whether the field is there.
+    // An empty list is dropped: templates only test whether the field exists.
     ...(role === 'assistant' && Array.isArray(toolCalls) && toolCalls.length > 0
       ? { tool_calls: toolCalls.map((call, i) => toTemplateCall(call, `${param}.tool_calls.${i}`)) }
       : {}),
@@ -197,7 +197,7 @@ function toTemplateCall(call: unknown, param: string): unknown {
   }
 }
 
-/** Arguments travel as JSON in a string; templates get the value. Nothing at all counts as no arguments. */
+/** Arguments are JSON in a string; templates receive the parsed value. An empty string means no arguments. */
 function parseArguments(value: unknown, param: string): unknown {
   if (value == null || value === '') return {}
   if (typeof value !== 'string') return value
@@ -209,10 +209,10 @@ function parseArguments(value: unknown, param: string): unknown {
 }
 
 /**
- * The template engine prints a number as JavaScript does and moves keys that look like integers to the front. So both go
- * through it as marked strings and get their Python spelling once the text is there. A mark begins with a control
- * character, which `tojson` escapes and plain output does not: the quotes `tojson` put around a number can so be told
- * from quotes of the template. Templates that calculate with numbers of tools or arguments are not served by this.
+ * The template engine prints numbers as JavaScript does and moves integer-like keys to the front. Therefore both pass
+ * through it as marked strings, which are replaced by their Python notation in the rendered text. A mark begins with a
+ * control character, which `tojson` escapes and plain output does not: this distinguishes the quotes that `tojson` adds
+ * around a number from quotes of the template. Templates that calculate with numbers of tools or arguments do not work.
  */
 function createMarks(inputs: readonly unknown[]) {
   const texts = [...stringsIn(inputs)]

@@ -7,7 +7,7 @@ import { joinParts, OutputParser, type OutputPart } from './output-parser.ts'
 import type { Fault, SampledToken } from './policies/policy.ts'
 import { usageOf, usageText } from './usage.ts'
 
-/** How a chat answer is to look. */
+/** Format of a chat answer. */
 export interface ChatStyle {
   id: string
   /** Unix seconds. */
@@ -15,18 +15,18 @@ export interface ChatStyle {
   model: string
   role: string
   parseTools: boolean
-  /** A named tool was asked for: the finish reason stays `stop`. */
+  /** Whether the request named a tool: the finish reason stays `stop`. */
   isNamedTool: boolean
-  /** `parallel_tool_calls: false`: only the first call is shown. */
+  /** `parallel_tool_calls: false`: only the first call is returned. */
   onlyFirstCall: boolean
   /** Null: no log probabilities. */
   logprobs: LogprobStyle | null
   returnTokenIds: boolean
-  /** False hides reasoning, and with it ids and log probabilities, which would give it away. */
+  /** False hides reasoning, and with it the ids and log probabilities that would reveal it. */
   includeReasoning: boolean
-  /** What reasoning is called; some versions say it twice. */
+  /** Field names of reasoning; some versions write two. */
   reasoningFields: readonly ('reasoning' | 'reasoning_content')[]
-  /** Chunks without text are left out of a stream, and the ids in them are lost. */
+  /** Whether a stream omits chunks without text, and the ids in them. */
   losesHeldIds: boolean
   promptText: string | null
   includeUsage: boolean
@@ -82,13 +82,13 @@ interface ChatContext {
   fault: Fault | undefined
 }
 
-/** Writes the answer as vLLM streams it: a chunk a token, ids never held back, text as the parsers let it go. */
+/** Writes the answer as vLLM streams it: one chunk per token, ids immediately, text when the parsers release it. */
 export class ChatStreamSink implements Sink {
   readonly #context: ChatContext
   readonly #active: ActiveGeneration
   readonly #stream: EventWriter
   readonly #choices: ChatChoice[]
-  /** `data: {…"choices":[{"index":0,"delta":` of each choice: all that does not change from chunk to chunk. */
+  /** `data: {…"choices":[{"index":0,"delta":` of each choice: the constant start of its chunks. */
   readonly #heads: string[]
   readonly #envelope: string
   #hasBegun = false
@@ -112,7 +112,7 @@ export class ChatStreamSink implements Sink {
 
   end(choice: Choice, text: string): void {
     this.#begin()
-    // vLLM says nothing about a choice that was aborted before its first token.
+    // vLLM sends no chunk of a choice that was aborted before its first token.
     if (choice.ids.length === 0 && choice.finish?.reason === 'abort') return
     const own = this.#choices[choice.index]!
     own.end(choice, text)
@@ -127,7 +127,7 @@ export class ChatStreamSink implements Sink {
     return streamFault(fault, this.#stream, signal, this.#envelope)
   }
 
-  /** Usage, if it was asked for, and the end. */
+  /** Writes usage, if requested, and the end. */
   finish(): void {
     const { style } = this.#context
     const usage = `${this.#envelope}],"usage":${usageJson(this.#active, this.#choices)}}\n\n`
@@ -157,7 +157,7 @@ export class ChatStreamSink implements Sink {
     own.parts = []
     const isKept = style.returnTokenIds && shown && !style.losesHeldIds
     if (delta === undefined && choice.finish === undefined && !isKept) {
-      // Without ids there is nothing to say, and log probabilities get lost: vLLM does so too.
+      // Without ids there is no chunk, and log probabilities are lost, as in vLLM.
       own.ids = []
       own.logprobs = []
       return
@@ -183,7 +183,7 @@ export class ChatStreamSink implements Sink {
   }
 }
 
-/** Keeps the answer until it is whole. */
+/** Buffers the answer until it is complete. */
 export class ChatBodySink implements Sink {
   readonly #context: ChatContext
   readonly #active: ActiveGeneration
@@ -224,7 +224,7 @@ export class ChatBodySink implements Sink {
   }
 }
 
-/** One step's parts as a `delta`; undefined when a parser holds everything back. */
+/** Returns the parts of one step as a `delta`; undefined if a parser holds everything back. */
 function toDelta(parts: readonly OutputPart[], style: ChatStyle): string | undefined {
   if (parts.length === 0) return undefined
   const [only] = parts

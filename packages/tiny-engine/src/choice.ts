@@ -5,25 +5,25 @@ export type FinishReason = 'stop' | 'length' | 'abort'
 
 export interface Finish {
   reason: FinishReason
-  /** The stop string or stop id that ended it; null for the ordinary end of turn. */
+  /** The stop string or stop id that ended the choice; null for the ordinary end of turn. */
   stopReason: string | number | null
 }
 
 export interface ChoiceOptions {
   sampling: SamplingParams
-  /** Room for the answer: context length minus prompt. */
+  /** Maximum length of the answer: context length minus prompt. */
   maxLength: number
   includeStop: boolean
   skipSpecialTokens: boolean
 }
 
-/** A policy may mark the token after which it has nothing more, so that the finish reason rides on it as in vLLM. */
+/** A policy may mark its last token, so that the finish reason comes with that token, as in vLLM. */
 export type MaybeLastToken = SampledToken & { last?: boolean }
 
 /**
- * One answer as it is sampled: ids and log probabilities at once, text as soon as no stop string can take it back, and
- * the reason it ended. The rules are vLLM's scheduler and detokenizer, in their order: stop ids, then length, then stop
- * strings, of which the last word counts.
+ * One answer during sampling: ids and log probabilities immediately, text as soon as no stop string can remove it, and the
+ * finish reason. Follows vLLM's scheduler and detokenizer in their order: stop ids, then length, then stop strings, whose
+ * result takes precedence.
  */
 export class Choice {
   readonly index: number
@@ -36,9 +36,9 @@ export class Choice {
   readonly #stopIds: ReadonlySet<number>
   readonly #holdBack: number
   readonly #window: number
-  /** The last characters of the text, in which a stop string may have begun. */
+  /** The end of the text, in which a stop string may have begun. */
   #recent = ''
-  /** Text that is not released yet. */
+  /** Text that is not yet released. */
   #pending = ''
   readonly #decoder: IncrementalDecoder
   /** The decoder may hold bytes of an unfinished character. */
@@ -56,7 +56,7 @@ export class Choice {
     this.#holdBack = options.includeStop ? 0 : longest
   }
 
-  /** Takes the next token; gives the text it releases and sets `finish` if it is the last. */
+  /** Adds the next token. Returns the released text and sets `finish` with the last token. */
   push(token: MaybeLastToken): string {
     this.ids.push(token.id)
     this.logprobs.push(token.logprob)
@@ -73,7 +73,7 @@ export class Choice {
     return this.#release()
   }
 
-  /** The policy gave no further token, or the choice was cut short. */
+  /** Must be called if the policy returned no further token or the choice was aborted. */
   end(reason?: FinishReason): string {
     const endedItself = this.ids.at(-1) === this.#texts.tokenizer.eosId && !this.#options.sampling.ignoreEos
     this.finish ??= { reason: reason ?? (endedItself ? 'stop' : 'length'), stopReason: null }
@@ -113,7 +113,7 @@ export class Choice {
     let end = Infinity
     let found: { stop: string; start: number } | undefined
     for (const stop of this.#options.sampling.stop) {
-      // Only matches that end in the new text: earlier ones were seen, or were not to be looked for.
+      // Only matches that end in the new text count: earlier text was searched before.
       const start = searched.indexOf(stop, Math.max(0, this.#recent.length - stop.length + 1))
       if (start >= 0 && start + stop.length < end) {
         found = { stop, start }
@@ -136,7 +136,7 @@ export class Choice {
 
   #release(): string {
     let length = this.finish ? this.#pending.length : Math.max(0, this.#pending.length - this.#holdBack)
-    // Half a surrogate pair is no text.
+    // Half a surrogate pair is not text.
     if (length < this.#pending.length && isHighSurrogate(this.#pending.charCodeAt(length - 1))) length--
     const released = this.#pending.slice(0, length)
     this.#pending = this.#pending.slice(length)
@@ -149,7 +149,7 @@ function isHighSurrogate(code: number): boolean {
   return code >= 0xd800 && code <= 0xdbff
 }
 
-/** What tokens look like as text and as JSON, worked out once per id. Bounded by the vocabulary. */
+/** Cache of tokens as text and as JSON. Bounded by the vocabulary. */
 export class TokenTexts {
   readonly tokenizer: Tokenizer
   readonly #wholeTexts: (string | undefined)[]
@@ -161,7 +161,7 @@ export class TokenTexts {
     this.#entries = Array.from({ length: tokenizer.vocabularySize })
   }
 
-  /** Text of a token whose bytes are whole characters; undefined for one that needs its neighbours. */
+  /** Returns the text of a token whose bytes are whole characters; undefined for a token that needs its neighbours. */
   wholeText(id: number): string | undefined {
     const known = this.#wholeTexts[id]
     if (known !== undefined) return known === NOT_WHOLE ? undefined : known
@@ -171,14 +171,14 @@ export class TokenTexts {
     return isWhole ? text : undefined
   }
 
-  /** JSON of a token that stands for itself, in the pieces that go around its log probability. */
+  /** Returns the JSON around the log probability of a token with whole characters. */
   json(id: number): TokenJson {
     return (this.#entries[id] ??= toTokenJson(this.tokenizer.tokenText(id)))
   }
 
   /**
-   * The token's text in its context, as vLLM reports it: empty while a character is unfinished, the whole character with
-   * the token that completes it.
+   * Returns the token's text in its context, as vLLM reports it: empty while a character is unfinished, the whole
+   * character with its last token.
    */
   textInContext(id: number, before: readonly number[]): string {
     const text = this.tokenizer.tokenText(id)
@@ -209,5 +209,5 @@ export function toTokenJson(token: string, bytesOf = token): TokenJson {
   }
 }
 
-/** No token can be this text: a lone surrogate is never decoded. */
+/** Not the text of any token: a lone surrogate is never decoded. */
 const NOT_WHOLE = '\uD800'

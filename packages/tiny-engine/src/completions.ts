@@ -17,11 +17,11 @@ export interface CompletionStyle {
   includeUsage: boolean
   continuousUsage: boolean
   streamInterval: number
-  /** Prompts share one list of choices; those of the i-th begin at i times n. */
+  /** All prompts share one list of choices; those of prompt i begin at i * n. */
   firstIndex: number
 }
 
-/** What of one choice has not been sent yet. */
+/** The part of one choice that was not sent yet. */
 class Unsent {
   text = ''
   ids: number[] = []
@@ -54,7 +54,7 @@ function idFields(
   return isOmitted(fault, 'prompt_token_ids') ? idsField : `,"prompt_token_ids":${shownPrompt}${idsField}`
 }
 
-/** `/v1/completions`, streamed: a chunk a token, also while a stop string holds the text back. */
+/** Streams `/v1/completions`: one chunk per token, also while a stop string holds the text back. */
 export class CompletionStreamSink implements Sink {
   readonly #active: ActiveGeneration
   readonly #stream: EventStream
@@ -124,7 +124,7 @@ function envelope(style: CompletionStyle): string {
   return `data: {"id":${JSON.stringify(style.id)},"object":"text_completion","created":${style.created},"model":${JSON.stringify(style.model)},"choices":[`
 }
 
-/** Keeps the choices of one prompt until they are whole. */
+/** Buffers the choices of one prompt until they are complete. */
 export class CompletionBodySink implements Sink {
   readonly #active: ActiveGeneration
   readonly #style: CompletionStyle

@@ -5,24 +5,24 @@ import type { Policy } from './policies/policy.ts'
 import type { PromptEncoder } from './prompt.ts'
 import type { Wire } from './wire.ts'
 
-/** What a policy that can be trained offers besides. */
+/** Additional methods of a trainable policy. */
 export interface TrainablePolicy extends Policy {
-  /** Added to the logits of every token from now on. */
+  /** Sets the values that are added to the logits of every following token. */
   setOutputBias(bias: Float32Array): Promise<void>
 }
 
-/** What the endpoints work with. */
+/** Dependencies of the endpoints. */
 export interface EngineContext extends GenerationDeps {
   policy: Policy | TrainablePolicy
   template: ChatTemplate
   encoder: PromptEncoder
   maxLogprobs: number
   wire: Wire
-  /** Hex digits, never the same twice. */
+  /** Returns unique hex digits. */
   newId(): string
 }
 
-/** An absent or empty name means the one model there is. */
+/** An absent or empty name means the only model. */
 export function checkModel(context: EngineContext, model: string | null | undefined): void {
   if (model == null || model === '' || model === context.modelName) return
   throw unknownModel(model)

@@ -53,8 +53,8 @@ export async function updateWeightVersion(context: EngineContext, exchange: Exch
 }
 
 /**
- * `POST /update_weights {update_info: {output_bias}, weight_version?}`: the part of the weights that can be trained here,
- * a number per vocabulary entry that is added to its logit; base64 of little-endian float32, or an object by id.
+ * `POST /update_weights {update_info: {output_bias}, weight_version?}`: sets the trainable part of the weights, a number per
+ * vocabulary entry that is added to its logit; base64 of little-endian float32, or an object by id.
  */
 export async function updateWeights(context: EngineContext, exchange: Exchange): Promise<void> {
   const body = await exchange.readJson()

@@ -6,20 +6,20 @@ export type PauseMode = 'abort' | 'wait' | 'keep'
 export interface Running {
   /** As the client knows it, `chatcmpl-…`. */
   id: string
-  /** Ends it early; its answer is completed with finish reason `abort`. */
+  /** Ends the request early; its answer gets the finish reason `abort`. */
   abort(): void
-  /** How many of its choices wait for a token of the policy right now. */
+  /** Number of its choices that wait for a token of the policy. */
   sampling: number
 }
 
 /**
- * What the control endpoints act on: who is running, whether anyone may, and which weights they run with. Pausing holds
- * new requests back; what becomes of running ones is the mode's business.
+ * State of the control endpoints: running requests, pause and weight version. A pause holds new requests back; its mode
+ * decides what happens to running requests.
  */
 export class Control {
   weightVersion: string
   readonly #running = new Set<Running>()
-  /** `over` resolves when it ends or another takes its place. */
+  /** `over` resolves when the pause ends or another replaces it. */
   #pause: { mode: PauseMode; over: PromiseWithResolvers<void> } | undefined
   #watchers = new Set<() => void>()
   /** Requests held back by a pause. */
@@ -38,12 +38,12 @@ export class Control {
     return this.#running.size
   }
 
-  /** A number no other request of this engine has; ids that clients choose may repeat. */
+  /** Returns a number that is unique in this engine; ids of clients may repeat. */
   nextSerial(): number {
     return ++this.#serial
   }
 
-  /** Waits for the end of the pause, after which another may have begun. Rejects with the signal's reason. */
+  /** Waits for the end of the pause. Another pause may have begun by then. Rejects with the signal's reason. */
   async waitForResume(signal: AbortSignal): Promise<void> {
     this.waiting += 1
     try {
@@ -53,7 +53,7 @@ export class Control {
     }
   }
 
-  /** Counts a request in; call what is returned when it has ended. */
+  /** Registers a request. The caller must call the returned function when the request has ended. */
   add(running: Running): () => void {
     this.#running.add(running)
     return () => {
@@ -62,19 +62,19 @@ export class Control {
     }
   }
 
-  /** Whether running requests must stand still before their next token. */
+  /** Whether running requests must wait before their next token. */
   get isFrozen(): boolean {
     return this.#pause?.mode === 'keep'
   }
 
-  /** Stands still until the pause ends or the request does. */
+  /** Waits until the pause or the request ends. */
   async park(signal: AbortSignal): Promise<void> {
     while (this.#pause?.mode === 'keep' && !signal.aborted) {
       await orAborted(this.#pause.over.promise, signal).catch(() => {})
     }
   }
 
-  /** Resolves when no request samples any more, or when something else was said in the meantime. */
+  /** Resolves when no request samples any more, or when the pause is replaced. */
   async pause(mode: PauseMode): Promise<void> {
     this.#pause?.over.resolve()
     this.notify()
@@ -91,7 +91,7 @@ export class Control {
     this.notify()
   }
 
-  /** Ends the requests of these ids, or all. Gives how many. */
+  /** Aborts the requests with these ids, or all. Returns their number. */
   abort(ids?: readonly string[]): number {
     const chosen = [...this.#running].filter(({ id }) => ids === undefined || ids.includes(id))
     for (const running of chosen) running.abort()
@@ -104,7 +104,7 @@ export class Control {
     return promise
   }
 
-  /** A running request has come to a halt or gone. */
+  /** Called when a running request has paused or ended. */
   notify(): void {
     if (this.#watchers.size === 0) return
     const watchers = this.#watchers
@@ -123,7 +123,7 @@ function orAborted(promise: Promise<void>, signal: AbortSignal): Promise<void> {
 }
 
 /** Counters for `/metrics`, under vLLM's names. */
-export class Metrics {
+export class EngineMetrics {
   promptTokens = 0
   generationTokens = 0
   readonly finished = new Map<FinishReason | 'error', number>()

@@ -5,7 +5,7 @@ import { createApp } from './app.ts'
 import { loadChatTemplate } from './chat-template.ts'
 import { TokenTexts } from './choice.ts'
 import type { EngineContext } from './context.ts'
-import { Control, Metrics } from './control.ts'
+import { Control, EngineMetrics } from './control.ts'
 import { type GenerationRecord, openGenerationLog } from './generation-log.ts'
 import { embeddedModelFolder } from './model-package.ts'
 import { createModelPolicy, type ModelPolicyOptions } from './policies/model.ts'
@@ -20,48 +20,48 @@ import { createWire, type WireKind } from './wires.ts'
 export interface EngineOptions {
   /** Default 127.0.0.1. */
   host?: string
-  /** Default 0: one that is free. */
+  /** Default 0: a free port. */
   port?: number
-  /** Whose HTTP API is spoken; default vLLM's. */
+  /** HTTP API of the engine; default vLLM's. */
   wire?: WireKind
-  /** Which version of it, with what that one lacks or gets wrong; default the newest known. */
+  /** Version of the API, with its gaps and defects; default the newest known. */
   wireVersion?: string
   /** Default `tiny`. */
   servedModelName?: string
-  /** Prompt and answer together; default 32768, the most the model can, or what the script says. */
+  /** Maximum tokens of prompt and answer together; default 32768, the model's limit, or the script's value. */
   maxModelLen?: number
-  /** Most alternatives a request may ask for; default 20 as vLLM's, -1 is the whole vocabulary. */
+  /** Maximum number of alternatives per request; default 20 as in vLLM, -1 is the whole vocabulary. */
   maxLogprobs?: number
-  /** Turns to play, as YAML text or as an object; absent lets the model answer. */
+  /** Scripted turns, as YAML text or as an object; absent: the model answers. */
   script?: string | ScriptInput
-  /** How the model runs. */
+  /** Settings of the model's execution. */
   model?: ModelPolicyOptions
-  /** Stands in for both; disposed with the engine. */
+  /** Replaces script and model; disposed with the engine. */
   policy?: Policy
-  /** Asked for by every endpoint but `/health`, `/ping` and `/version`. */
+  /** Required by every endpoint except `/health`, `/ping` and `/version`. */
   apiKey?: string
-  /** File that gets a JSON line per finished generation, or a callback that gets the record. */
+  /** File that receives a JSON line per finished generation, or a callback that receives the record. */
   log?: string | ((record: GenerationRecord) => void)
   /** Default `default`, as vLLM's. */
   weightVersion?: string
   /** Milliseconds since 1970. */
   now?: () => number
-  /** Hex digits for ids, never the same twice. */
+  /** Returns unique hex digits for ids. */
   newId?: () => string
 }
 
 export interface Engine extends AsyncDisposable {
-  /** Without a slash at the end. */
+  /** Without a trailing slash. */
   readonly url: string
   readonly port: number
   readonly modelName: string
-  /** Requests being generated right now. */
+  /** Number of requests in progress. */
   readonly runningCount: number
-  /** Breaks open connections off, then waits for the log. */
+  /** Closes open connections, then waits for the log. */
   close(): Promise<void>
 }
 
-/** Starts the engine; it answers when the promise resolves. */
+/** Starts the engine. It accepts requests when the promise resolves. */
 export async function startEngine(options: EngineOptions = {}): Promise<Engine> {
   const folder = embeddedModelFolder()
   const tokenizer = await loadTokenizer(folder)
@@ -77,7 +77,7 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     template: await loadChatTemplate(folder, tokenizer, { images: script?.model.images }),
     encoder: new PromptEncoder(tokenizer),
     control: new Control(options.weightVersion ?? 'default'),
-    metrics: new Metrics(),
+    metrics: new EngineMetrics(),
     log,
     modelName: options.servedModelName ?? 'tiny',
     maxModelLen: options.maxModelLen ?? script?.model.context_tokens ?? 32_768,
@@ -86,7 +86,7 @@ export async function startEngine(options: EngineOptions = {}): Promise<Engine> 
     newId: options.newId ?? (() => randomUUID().replaceAll('-', '')),
   }
   const server = createServer(createApp(context, { apiKey: options.apiKey, version }))
-  // Answers may take as long as they take; a client that sends nothing may not.
+  // Answers have no time limit; a client that sends no request does.
   server.requestTimeout = 120_000
   server.keepAliveTimeout = 60_000
   await listen(server, options.port ?? 0, options.host ?? '127.0.0.1')
@@ -129,7 +129,7 @@ function listen(server: Server, port: number, host: string): Promise<void> {
   })
 }
 
-/** No new requests, none running: what was sampled so far is in the log when this resolves. */
+/** Stops new and running requests. All sampled tokens are in the log when it resolves. */
 async function stopServing(server: Server, control: Control): Promise<void> {
   const closed = new Promise((resolve) => server.close(resolve))
   server.closeAllConnections()

@@ -1,13 +1,13 @@
 import type * as z from 'zod'
 
-/** An answer other than 200, in vLLM's words: `{"error": {"message", "type", "param", "code"}}`. */
+/** An error answer in vLLM's format: `{"error": {"message", "type", "param", "code"}}`. */
 export class EngineError extends Error {
   override readonly name = 'EngineError'
   readonly status: number
   readonly type: string
   readonly param: string | null
   readonly retryAfterSeconds: number | undefined
-  /** What did not fit, for wires that say so in words of their own. */
+  /** The exceeded length, for wires with their own message. */
   readonly overflow: Overflow | undefined
 
   constructor(
@@ -33,12 +33,12 @@ export class EngineError extends Error {
 /** Lengths in tokens. */
 export interface Overflow {
   prompt: number
-  /** The limit of the answer that was asked for; 0 when none was. */
+  /** Requested limit of the answer; 0 if there was none. */
   output: number
   context: number
 }
 
-/** A value vLLM refuses after parsing; it names parameter and value behind the message, in brackets. */
+/** A value that vLLM rejects after parsing. vLLM appends parameter and value in brackets to the message. */
 export function badRequest(message: string, parameter?: string, value?: unknown, overflow?: Overflow): EngineError {
   const extras = [
     ...(parameter === undefined ? [] : [`parameter=${parameter}`]),
@@ -50,13 +50,13 @@ export function badRequest(message: string, parameter?: string, value?: unknown,
   })
 }
 
-/** Starlette's own answers (404 and 405 of the router, a body that is no JSON) carry the status phrase as type. */
+/** Starlette's own answers (404 and 405 of the router, invalid JSON) have the status phrase as type. */
 export function httpError(status: number, message?: string): EngineError {
   const phrase = PHRASES[status] ?? 'Error'
   return new EngineError(status, message ?? phrase, { type: phrase })
 }
 
-/** Fields of the wrong type, as FastAPI lists them. */
+/** Fields of the wrong type in FastAPI's format. */
 export function fieldErrors(issues: readonly FieldIssue[]): EngineError {
   const lines = issues.map(({ path, type, message, input }) => {
     const loc = ['body', ...path].map((step) => toPythonRepr(step)).join(', ')
@@ -85,7 +85,7 @@ export function toFieldIssues(error: z.core.$ZodError, body: unknown): FieldIssu
     })
 }
 
-/** Of a union, the branch that was meant: one of another type altogether was not. */
+/** Returns the intended branch of a union: a branch of another type was not intended. */
 function unfold(issue: z.core.$ZodIssue): z.core.$ZodIssue[] {
   if (issue.code !== 'invalid_union' || issue.errors.length === 0) return [issue]
   const isOther = (inner: z.core.$ZodIssue) => inner.code === 'invalid_type' && inner.path.length === 0
@@ -157,7 +157,7 @@ const PHRASES: Readonly<Record<number, string>> = {
   504: 'Gateway Timeout',
 }
 
-/** `str()` of a value, short: it only serves to be recognised. */
+/** Returns a shortened `str()` of a value for recognition. */
 function toPythonText(value: unknown): string {
   return typeof value === 'string' ? value.slice(0, MAX_SHOWN) : toPythonRepr(value)
 }

@@ -1,9 +1,9 @@
 import type { ServerResponse } from 'node:http'
 
-/** So much may wait to be written before the event loop gets its turn. */
+/** Buffered bytes before the writer yields to the event loop. */
 const FULL_AT = 64 * 1024
 
-/** Where the events of an answer go. */
+/** Destination of the events of an answer. */
 export interface EventWriter {
   write(events: string): void
   ready(): Promise<void> | undefined
@@ -13,8 +13,8 @@ export interface EventWriter {
 }
 
 /**
- * Writes server-sent events: whatever is ready within one turn of the event loop leaves in one write, and a client that
- * does not read holds the writer back.
+ * Writes server-sent events: all events of one iteration of the event loop form one write, and a client that does not read
+ * applies backpressure.
  */
 export class EventStream implements EventWriter {
   readonly #response: ServerResponse
@@ -27,13 +27,13 @@ export class EventStream implements EventWriter {
   constructor(response: ServerResponse) {
     this.#response = response
     response.writeHead(200, { 'content-type': 'text/event-stream; charset=utf-8', 'cache-control': 'no-cache' })
-    // The client learns of the 200 now, in the same packet as the first events if they are ready by then.
+    // Sends the status now, in the same packet as the first events if they are ready.
     setImmediate(() => {
       if (!this.#hasWritten && !response.destroyed) response.flushHeaders()
     })
   }
 
-  /** Text that holds whole events, `data: …` and an empty line each. */
+  /** Writes whole events: `data: …` and an empty line each. */
   write(events: string): void {
     this.#waiting += events
     if (this.#isScheduled) return
@@ -41,14 +41,14 @@ export class EventStream implements EventWriter {
     process.nextTick(this.#onTick)
   }
 
-  /** What to wait for before writing more; undefined when there is room. */
+  /** Returns a promise to await before further writes; undefined if the buffer is not full. */
   ready(): Promise<void> | undefined {
     if (this.#waiting.length < FULL_AT && !this.#isBlocked) return undefined
     this.#room ??= this.#makeRoom()
     return this.#room
   }
 
-  /** Resolves once everything was handed to the operating system. */
+  /** Resolves when everything was passed to the operating system. */
   async flushed(): Promise<void> {
     this.#flush()
     if (this.#response.destroyed) return
@@ -61,7 +61,7 @@ export class EventStream implements EventWriter {
     })
   }
 
-  /** The last events, and the end of the response. */
+  /** Writes the last events and ends the response. */
   end(events = ''): void {
     const rest = this.#waiting + events
     this.#waiting = ''
@@ -70,7 +70,7 @@ export class EventStream implements EventWriter {
     this.#response.end(rest)
   }
 
-  /** Breaks the connection off. */
+  /** Destroys the connection. */
   destroy(): void {
     this.#waiting = ''
     this.#response.destroy()

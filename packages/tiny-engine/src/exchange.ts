@@ -12,9 +12,9 @@ export class Exchange {
   readonly path: string
   readonly #query: string
   readonly #toErrorBody: (error: EngineError) => string
-  /** Aborts when the client has gone before the answer was complete. */
+  /** Aborts when the client disconnects before the answer is complete. */
   readonly signal: AbortSignal
-  /** The body's own text, once it was read. */
+  /** The text of the body after it was read. */
   rawBody = ''
 
   constructor(request: IncomingMessage, response: ServerResponse, toErrorBody: (error: EngineError) => string) {
@@ -29,7 +29,7 @@ export class Exchange {
     response.on('close', () => {
       if (!response.writableFinished) gone.abort(new Error('The client has closed the connection.'))
     })
-    // Without a listener a broken connection would end the process.
+    // Without a listener, a broken connection would end the process.
     response.on('error', () => {})
     request.on('error', () => {})
   }
@@ -38,7 +38,7 @@ export class Exchange {
     return new URLSearchParams(this.#query)
   }
 
-  /** Throws the 400 or 413 to answer with. */
+  /** Throws the error for status 400 or 413. */
   async readJson(): Promise<unknown> {
     const bytes = await this.#readBody()
     this.rawBody = bytes.toString('utf8')
@@ -68,7 +68,7 @@ export class Exchange {
 
   #send(status: number, type: string, body: string): void {
     if (this.response.headersSent || this.response.destroyed) return
-    // What the client still sends cannot be read any more, so the connection cannot be used again.
+    // The rest of the body cannot be read any more, so the connection cannot be reused.
     if (!this.request.complete) this.response.setHeader('connection', 'close')
     this.response.writeHead(status, { 'content-type': type, 'content-length': Buffer.byteLength(body) })
     this.response.end(body)
@@ -83,7 +83,7 @@ export class Exchange {
       request.on('data', (chunk: Buffer) => {
         length += chunk.length
         if (length > MAX_BODY_BYTES) {
-          // Left unread, not destroyed: the answer goes out on the same socket.
+          // Left unread, not destroyed: the answer uses the same socket.
           request.removeAllListeners('data').pause()
           reject(tooLarge())
           return

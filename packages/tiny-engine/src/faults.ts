@@ -5,12 +5,12 @@ import type { Exchange } from './exchange.ts'
 import { isLater } from './generation.ts'
 import type { Fault } from './policies/policy.ts'
 
-/** What is sent where JSON should be. */
+/** Bytes that replace JSON. */
 const NOT_JSON = '<html><body>502 Bad Gateway'
 
 /**
- * A fault that comes before the answer. True when it was the answer. Without a stream, those that wait for tokens come
- * now too: there is no place for them later.
+ * Injects a fault before the answer. Returns true if the fault was the answer. Without a stream, also injects faults that
+ * wait for tokens, because they cannot occur later.
  */
 export async function faultBefore(fault: Fault | undefined, exchange: Exchange, isStream: boolean): Promise<boolean> {
   if (fault === undefined || (isStream && isLater(fault))) return false
@@ -38,7 +38,7 @@ export async function faultBefore(fault: Fault | undefined, exchange: Exchange, 
   }
 }
 
-/** A fault in the middle of a stream. True when nothing may follow it. */
+/** Injects a fault in the middle of a stream. Returns true if the stream must end. */
 export async function streamFault(
   fault: Fault,
   stream: EventWriter,
@@ -58,7 +58,7 @@ export async function streamFault(
       stream.end()
       return true
     case 'malformed':
-      // An event that begins like any other and breaks off.
+      // An event that starts correctly and is truncated.
       stream.write(`${begun}{"ind\n\n`)
       return false
     case 'status':
@@ -68,19 +68,19 @@ export async function streamFault(
   }
 }
 
-/** A body that ends too early, as a whole response. */
+/** Sends a truncated body as the whole response. */
 export function cutBody(body: string, fault: Fault | undefined): string {
   return fault?.kind === 'cut' ? body.slice(0, Math.floor(body.length / 2)) : body
 }
 
 export type ReportedField = 'token_ids' | 'prompt_token_ids' | 'logprobs' | 'usage'
 
-/** Whether a field that was asked for is to be left out. */
+/** Whether a requested field must be omitted. */
 export function isOmitted(fault: Fault | undefined, field: ReportedField): boolean {
   return fault?.kind === 'omit' && fault.fields.includes(field)
 }
 
-/** Whether this is the entry that goes missing so that counts disagree: the first of a choice. */
+/** Whether this entry is dropped so that counts disagree: the first of a choice. */
 export function isDropped(fault: Fault | undefined, field: 'token_ids' | 'logprobs', position: number): boolean {
   return position === 0 && fault?.kind === 'wrong-length' && fault.field === field
 }

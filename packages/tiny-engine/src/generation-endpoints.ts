@@ -50,7 +50,7 @@ export async function chatCompletions(context: EngineContext, exchange: Exchange
   }
 }
 
-/** The prompt and everything that decides how it is continued; also what `/v1/chat/completions/render` shows. */
+/** The prompt and all settings of its continuation. Also the answer of `/v1/chat/completions/render`. */
 export function toChatJob(
   context: EngineContext,
   exchange: Exchange,
@@ -80,7 +80,7 @@ export function toChatJob(
       samplingLimits(context),
     ),
     includeStop: body.include_stop_str_in_output ?? false,
-    // The tags of calls are special tokens in some models, so vLLM's tool parsers want to see those.
+    // Tool call tags are special tokens in some models, so vLLM's tool parsers need special tokens.
     skipSpecialTokens: parsesTools ? false : (body.skip_special_tokens ?? true),
   }
   checkPromptLength(promptIds, context.maxModelLen)
@@ -124,14 +124,14 @@ function toChatStyle(context: EngineContext, body: ChatBody, id: string, promptT
 }
 
 /**
- * vLLM makes `required` and named choices hold by a grammar; here they are served like `auto`, so that the answer may be
- * without a call.
+ * vLLM enforces `required` and named choices by a grammar. This engine treats them like `auto`, so the answer may contain no
+ * call.
  */
 function parsesToolsOf(body: ChatBody): boolean {
   return body.tools != null && body.tool_choice !== 'none'
 }
 
-/** An explicit null for `top_logprobs` switches log probabilities off in vLLM, whatever `logprobs` says. */
+/** In vLLM a null `top_logprobs` disables log probabilities, whatever `logprobs` is. */
 export function wantsLogprobs(body: ChatBody): boolean {
   return body.logprobs === true && body.top_logprobs !== null
 }
@@ -268,7 +268,7 @@ export async function generateTokens(context: EngineContext, exchange: Exchange)
   }
 }
 
-/** The status is out by now, so a failure becomes the last event. */
+/** The status was already sent, so a failure becomes the last event. */
 async function endStream(context: EngineContext, stream: EventWriter, run: () => Promise<void>): Promise<void> {
   try {
     await run()
@@ -278,7 +278,7 @@ async function endStream(context: EngineContext, stream: EventWriter, run: () =>
   }
 }
 
-/** Whatever else was thrown is a defect of the engine or its policy. */
+/** Any other error is a defect of the engine or its policy. */
 export function toEngineError(error: unknown): EngineError {
   if (error instanceof EngineError) return error
   if (error instanceof PromptError) return badRequest(error.message)
@@ -302,7 +302,7 @@ function samplingLimits(context: EngineContext) {
   return { vocabularySize: context.texts.tokenizer.vocabularySize, maxLogprobs: context.maxLogprobs }
 }
 
-/** The header names the request before the body does. */
+/** The header has precedence over the id in the body. */
 function baseIdOf(context: EngineContext, exchange: Exchange, bodyId: string | undefined): string {
   const header = exchange.request.headers['x-request-id']
   return (typeof header === 'string' ? header : undefined) ?? bodyId ?? context.newId()

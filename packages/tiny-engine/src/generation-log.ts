@@ -1,9 +1,9 @@
 import { open, type FileHandle } from 'node:fs/promises'
 import { EngineSetupError } from './setup-error.ts'
 
-/** What the engine says it did in one generation, so that what others captured of it can be compared. */
+/** Record of one generation by the engine, for comparison with captured calls. */
 export interface GenerationRecord {
-  /** As the client knows it; several prompts of one completion request have `-0`, `-1`, … behind it. */
+  /** Request id of the client; several prompts of one completion request append `-0`, `-1`, …. */
   request_id: string
   endpoint: string
   model: string
@@ -11,24 +11,24 @@ export interface GenerationRecord {
   choices: {
     index: number
     token_ids: number[]
-    /** Of the sampled tokens, whether or not the client asked for them. */
+    /** Log probabilities of the sampled tokens, requested or not. */
     logprobs: number[]
-    /** Sampled text before any parser; cut at a stop string. */
+    /** Sampled text before any parser, truncated at a stop string. */
     text: string
-    /** Null when a scripted fault cut the answer off. */
+    /** Null if a scripted fault truncated the answer. */
     finish_reason: string | null
   }[]
-  /** When it began. */
+  /** Weight version at the start. */
   weight_version: string
   /**
-   * Where newer weights took over; absent when none did. Exact when they came in a pause that kept requests and the policy
-   * samples only what is read from it; tokens the model has sampled ahead (32 at most) still have the older weights.
+   * Changes of the weight version; absent if there were none. Exact if the change happened in a pause that kept requests and
+   * the policy samples on demand; tokens that the model has sampled ahead (at most 32) still have the older weights.
    */
   weight_changes?: { choice: number; from_token: number; weight_version: string }[]
   /** ISO 8601. */
   started_at: string
   ended_at: string
-  /** Ended by the client leaving, by a pause or by an abort. */
+  /** Whether the client, a pause or an abort ended it. */
   aborted: boolean
 }
 
@@ -36,7 +36,7 @@ export interface GenerationLog extends AsyncDisposable {
   write(record: GenerationRecord): void
 }
 
-/** A callback, or a file that gets a JSON line per record and is complete once this is disposed. */
+/** A callback, or a file with a JSON line per record that is complete after disposal. */
 export async function openGenerationLog(target: string | ((record: GenerationRecord) => void)): Promise<GenerationLog> {
   if (typeof target === 'function') return { write: target, async [Symbol.asyncDispose]() {} }
   return new FileLog(await openFile(target))
@@ -73,8 +73,8 @@ class FileLog implements GenerationLog {
   }
 
   /**
-   * One write at a time, with all that came in the meantime, so that lines stay whole and in order. A failure does not
-   * stop the engine; whoever closes the log is told.
+   * Writes all pending lines in one write at a time, so that lines stay complete and ordered. A failure does not stop the
+   * engine; closing the log rejects with it.
    */
   async #writeAll(): Promise<void> {
     try {

@@ -1,14 +1,14 @@
 import { Choice, type TokenTexts } from './choice.ts'
-import type { Control, Metrics, Running } from './control.ts'
+import type { Control, EngineMetrics, Running } from './control.ts'
 import type { GenerationLog, GenerationRecord } from './generation-log.ts'
 import type { Conversation, Fault, Generation, Policy, SampledToken, SamplingParams } from './policies/policy.ts'
 
-/** A policy that never waits must not keep others from their turn for longer than so many tokens. */
+/** Maximum tokens that a policy without delays samples before others run. */
 const TOKENS_PER_TURN = 1024
 
-/** One prompt to be continued, once or `n` times. */
+/** One prompt and its `n` continuations. */
 export interface Job {
-  /** As the client knows it. */
+  /** Request id of the client. */
   requestId: string
   endpoint: string
   promptIds: Int32Array
@@ -18,15 +18,15 @@ export interface Job {
   skipSpecialTokens: boolean
 }
 
-/** Takes what is sampled, choice by choice, in any interleaving. */
+/** Receives sampled tokens of all choices in any interleaving. */
 export interface Sink {
-  /** `text` is what the token released; `choice.finish` is set when it was the last. */
+  /** `text` is the released text; `choice.finish` is set with the last token. */
   token(choice: Choice, token: SampledToken, text: string): void
-  /** The choice ended without a token of its own. */
+  /** Called if the choice ended without a further token. */
   end(choice: Choice, text: string): void
-  /** What must happen before more is sampled, or undefined when nothing must. */
+  /** Returns a promise to await before further sampling; undefined if none is needed. */
   ready?(): Promise<void> | undefined
-  /** Does a fault that is due now. True when nothing may follow it. */
+  /** Injects a fault that is due. Returns true if the answer must end. */
   fault?(fault: Fault, signal: AbortSignal): Promise<boolean>
 }
 
@@ -34,14 +34,14 @@ export interface GenerationDeps {
   policy: Policy
   texts: TokenTexts
   control: Control
-  metrics: Metrics
+  metrics: EngineMetrics
   log: GenerationLog | undefined
   modelName: string
   maxModelLen: number
   now(): number
 }
 
-/** A job on its way, from the policy's first word to the line in the log. `run` it or `close` it. */
+/** A running job, from the policy's first token to its log record. Callers must `run` or `close` it. */
 export class ActiveGeneration {
   readonly job: Job
   readonly fault: Fault | undefined
@@ -55,7 +55,7 @@ export class ActiveGeneration {
   readonly #startVersion: string
   readonly #weightChanges: NonNullable<GenerationRecord['weight_changes']> = []
   #sampled = 0
-  /** A fault waits for its number of tokens. */
+  /** Whether a fault waits for its number of tokens. */
   #faultDue: boolean
   #closed = false
 
@@ -78,7 +78,7 @@ export class ActiveGeneration {
     )
   }
 
-  /** Waits out a pause, then asks the policy. `client` aborts when whoever asked has left. */
+  /** Waits for the end of a pause, then starts the policy. `client` aborts when the client disconnects. */
   static async start(deps: GenerationDeps, job: Job, client: AbortSignal): Promise<ActiveGeneration> {
     while (deps.control.isPaused) await deps.control.waitForResume(client)
     client.throwIfAborted()
@@ -111,7 +111,7 @@ export class ActiveGeneration {
     }
   }
 
-  /** Prompt tokens that needed no computing; undefined where nothing is cached. */
+  /** Cached prompt tokens; undefined without a cache. */
   get cachedTokens(): number | undefined {
     return this.#generation.cachedTokens
   }
@@ -120,12 +120,12 @@ export class ActiveGeneration {
     return this.#controller.signal.aborted
   }
 
-  /** Aborts when the client leaves or the request is aborted by others. */
+  /** Aborts when the client disconnects or the request is aborted. */
   get signal(): AbortSignal {
     return this.#controller.signal
   }
 
-  /** Samples every choice to its end. False when a fault cut the answer off, so that nothing may follow. */
+  /** Samples every choice to its end. Returns false if a fault truncated the answer. */
   async run(sink: Sink): Promise<boolean> {
     const runs = this.choices.map((choice) =>
       this.#runChoice(choice, sink).catch((error: unknown) => {
@@ -144,7 +144,7 @@ export class ActiveGeneration {
     }
   }
 
-  /** Counts it out and writes the log. Safe to call twice. */
+  /** Unregisters the job and writes the log. May be called twice. */
   close(): void {
     if (this.#closed) return
     this.#closed = true
@@ -186,7 +186,7 @@ export class ActiveGeneration {
         else if (this.#sampled % TOKENS_PER_TURN === 0) await new Promise((resolve) => setImmediate(resolve))
       }
     } catch (error) {
-      // A policy may answer an abort with an error or with silence.
+      // A policy may react to an abort with an error or not at all.
       if (!signal.aborted) throw error
     } finally {
       await tokens.return?.()
@@ -236,7 +236,7 @@ interface Started {
 
 type LaterFault = Extract<Fault, { afterTokens?: number }> & { afterTokens: number }
 
-/** A fault that waits for tokens, and so concerns streams. */
+/** Whether a fault waits for tokens, so that it applies only to streams. */
 export function isLater(fault: Fault | undefined): fault is LaterFault {
   return fault !== undefined && 'afterTokens' in fault && fault.afterTokens !== undefined
 }

@@ -8,7 +8,10 @@ export function isJson(text: string): boolean {
   }
 }
 
-/** Whether a JSON text nests objects and arrays deeper than `limit`. Call it before parsing, which costs memory per level. */
+/**
+ * Whether a JSON text nests objects and arrays deeper than `limit`. Call it before parsing, which costs memory per
+ * level.
+ */
 export function nestsDeeperThan(text: string, limit: number): boolean {
   let depth = 0
   for (const [token] of text.matchAll(/"(?:[^"\\]|\\.)*"|[[{]|[\]}]/gs)) {

@@ -5,7 +5,7 @@ import { toPromptIds, toPromptText } from './prompt.ts'
 import { choicesOf, isObject, type JsonObject, type Route, type Shape, type Wire } from './wire.ts'
 import { DetokenizeBody, parseBody, TokenizeChatBody } from './wire-schema.ts'
 
-/** Of vLLM's paths, those that mean the same here. */
+/** Paths of vLLM with the same meaning. */
 const SHARED: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/models', '/v1/models/'])
 
 /** llama.cpp's server with `--jinja`. */
@@ -110,7 +110,7 @@ function toChatBody(body: unknown): unknown {
     ...(n_predict === undefined ? {} : { max_tokens: n_predict }),
     // Zero switches them off.
     ...(logprobs === true && count > 0 ? { logprobs, top_logprobs: count } : {}),
-    // Inside they are always there; what was not asked for is taken out again below.
+    // Log probabilities are always computed; those that were not requested are removed below.
     return_token_ids: true,
     return_prompt_text: true,
   }
@@ -139,7 +139,7 @@ function createShape(asked: JsonObject, context: EngineContext): Shape {
         object,
         ...(usage === undefined ? {} : { usage }),
         id,
-        // Of several choices, only the first has its native answer.
+        // With several choices, only the first has its native answer.
         ...(isVerbose && first !== undefined ? { __verbose: toNative(first, prompt_text, returnsTokens) } : {}),
       }
     },
@@ -157,7 +157,7 @@ function createShape(asked: JsonObject, context: EngineContext): Shape {
   }
 }
 
-/** Whether the server's parser can read it: bytes that are no characters are too much for it, an unfinished one is not. */
+/** Whether the server's parser accepts the text: it rejects invalid bytes, but not an unfinished character. */
 function isText(ids: unknown, { texts }: EngineContext): boolean {
   if (!Array.isArray(ids)) return true
   const bytes = Buffer.concat((ids as number[]).map((id) => texts.tokenizer.bytesOf(id)))
@@ -170,14 +170,14 @@ function isText(ids: unknown, { texts }: EngineContext): boolean {
 }
 
 /**
- * Entries with their ids. A token that ends in the middle of a character has no text yet, and gets none; of a whole
- * answer, as many as the stop string has tokens are cut off.
+ * Returns entries with their ids. A token that ends within a character has no text. A complete answer loses as many entries
+ * as the stop string has tokens.
  */
 function toLogprobs(choice: JsonObject, { texts }: EngineContext, isChunk: boolean): { logprobs?: JsonObject } {
   const { logprobs, token_ids: ids, stop_reason: stop } = choice
   const content = isObject(logprobs) ? logprobs['content'] : undefined
   if (!Array.isArray(content) || content.length === 0) return {}
-  // Where the two lists differ in length, their ends belong together.
+  // If the lists differ in length, they are aligned at their ends.
   const offset = Array.isArray(ids) ? ids.length - content.length : 0
   const listed = (content as JsonObject[]).flatMap((entry, i) => {
     const id: unknown = Array.isArray(ids) ? ids[i + offset] : -1

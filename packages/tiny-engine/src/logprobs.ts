@@ -1,19 +1,19 @@
 import { type TokenJson, type TokenTexts, toTokenJson } from './choice.ts'
 import type { SampledToken } from './policies/policy.ts'
 
-/** vLLM's stand-in for minus infinity, which JSON cannot say. */
+/** vLLM's replacement of minus infinity, which JSON cannot express. */
 const LEAST = -9999
 
 export interface LogprobStyle {
-  /** Alternatives to list; -1 is all that came. */
+  /** Number of alternatives; -1 is all. */
   top: number
-  /** Name tokens `token_id:N`. */
+  /** Whether to name tokens `token_id:N`. */
   asTokenIds: boolean
 }
 
 /**
- * One entry of `logprobs.content`; the token is the last of `ids`. The alternatives are in vLLM's order: the sampled
- * token first, then the likeliest in falling order, cut at the number asked for.
+ * Returns one entry of `logprobs.content` for the last of `ids`. Alternatives are in vLLM's order: the sampled token first,
+ * then the likeliest in descending order, up to the requested number.
  */
 export function chatLogprob(
   token: SampledToken,
@@ -32,7 +32,9 @@ export function chatLogprob(
   return `${main},"top_logprobs":[${alternatives.join(',')}]}`
 }
 
-/** The same of `/inference/v1/generate`: ids for names, no bytes, and at least the sampled token among the alternatives. */
+/**
+ * An entry of `/inference/v1/generate`: ids as names, no bytes, and always the sampled token among the alternatives.
+ */
 export function tokenLogprob(token: SampledToken, top: number): string {
   const alternatives = listTop(token, top === -1 ? -1 : Math.max(top, 1)).map(
     ({ id, logprob }) => `{"token":"token_id:${id}","logprob":${printLogprob(logprob)},"bytes":null}`,
@@ -40,7 +42,7 @@ export function tokenLogprob(token: SampledToken, top: number): string {
   return `{"token":"token_id:${token.id}","logprob":${printLogprob(token.logprob)},"bytes":null,"top_logprobs":[${alternatives.join(',')}]}`
 }
 
-/** Log probabilities in the older shape of `/v1/completions`, as they add up. */
+/** Collects log probabilities in the older format of `/v1/completions`. */
 export class CompletionLogprobs {
   readonly #texts: TokenTexts
   readonly #style: LogprobStyle
@@ -61,7 +63,7 @@ export class CompletionLogprobs {
     const name = this.#name(token.id, ids)
     this.#tokens.push(JSON.stringify(name))
     this.#logprobs.push(printLogprob(token.logprob))
-    // One more than asked for: the sampled token does not count.
+    // One more than requested: the sampled token does not count.
     const top = this.#style.top === -1 ? -1 : this.#style.top + 1
     const byName = new Map(listTop(token, top).map(({ id, logprob }) => [this.#name(id, ids), logprob]))
     this.#tops.push(`{${[...byName].map(([key, value]) => `${JSON.stringify(key)}:${printLogprob(value)}`).join(',')}}`)
@@ -82,7 +84,7 @@ function entryOf(id: number, ids: readonly number[], texts: TokenTexts): TokenJs
   return texts.wholeText(id) === undefined ? toTokenJson(textOf(id, ids, texts)) : texts.json(id)
 }
 
-/** `id` in the place of the last of `ids`. A character has at most four bytes, so no more tokens matter. */
+/** Replaces the last of `ids` by `id`. A character has at most four bytes, so only the last tokens matter. */
 function textOf(id: number, ids: readonly number[], texts: TokenTexts): string {
   return texts.wholeText(id) ?? texts.textInContext(id, ids.slice(-5, -1))
 }

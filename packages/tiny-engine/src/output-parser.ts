@@ -1,14 +1,14 @@
 import { isJson } from './json-text.ts'
 
 /**
- * Splits sampled text into reasoning (`<think>` at the start), content and Hermes tool calls, piece by piece as it is
- * sampled. However the text is cut into pieces, the parts add up to the same result, and nothing sampled is rewritten:
- * arguments are the very substring between `"arguments": ` and the `}` that closes the call, broken JSON included.
+ * Splits sampled text into reasoning (`<think>` at the start), content and Hermes tool calls while it is sampled. The result
+ * does not depend on how the text is divided into pieces, and sampled text is not changed: arguments are the exact substring
+ * between `"arguments": ` and the `}` that closes the call, including invalid JSON.
  *
- * What is removed is only what the chat template puts there itself, so that rendering the parsed turn again gives back
- * the sampled text when the model wrote the template's form:
+ * Removes only what the chat template adds, so that rendering the parsed turn gives the sampled text if the model wrote the
+ * template's format:
  * - one newline after `<think>`, one before `</think>`, up to two after it, and white space in front of `<think>`;
- * - one newline between content and `<tool_call>`; white space alone there is no content at all;
+ * - one newline between content and `<tool_call>`; white space alone there is not content;
  * - white space between calls, and after the last one.
  * Text without tags passes unchanged.
  */
@@ -20,9 +20,9 @@ export type OutputPart =
   | { type: 'arguments'; index: number; text: string }
 
 export interface OutputParserOptions {
-  /** Whether a leading `<think>` block is reasoning; otherwise it is content. */
+  /** Whether a leading `<think>` block is reasoning or content. */
   reasoning: boolean
-  /** Whether `<tool_call>` blocks are calls; otherwise they are content. */
+  /** Whether `<tool_call>` blocks are calls or content. */
   tools: boolean
 }
 
@@ -37,7 +37,7 @@ const THINK_CLOSE = '</think>'
 const CALL_OPEN = '<tool_call>'
 const CALL_CLOSE = '</tool_call>'
 
-/** A head longer than this is read once, when the block has ended, instead of after every piece. */
+/** A longer head is parsed once, at the end of the block, instead of after every piece. */
 const MAX_STREAMED_HEAD = 4096
 
 type State = 'start' | 'reasoning-start' | 'reasoning' | 'reasoning-end' | 'content' | 'call-head' | 'call-arguments'
@@ -45,19 +45,19 @@ type State = 'start' | 'reasoning-start' | 'reasoning' | 'reasoning-end' | 'cont
 export class OutputParser {
   readonly #options: OutputParserOptions
   #state: State
-  /** Text not yet given away, because what follows decides what it is. */
+  /** Text that is not yet returned, because its kind depends on what follows. */
   #held = ''
   #parts: OutputPart[] = []
   #calls = 0
-  /** Whether this stretch of content has had anything but white space. */
+  /** Whether this content has contained anything but white space. */
   #contentBegun = false
-  /** What stood between content and the block being read; content after all if the block is no call. */
+  /** Text between content and the current block; content if the block is not a call. */
   #separator = ''
-  /** The block cannot be read from its head; wait for its end. */
+  /** Whether the head cannot be parsed, so that the parser waits for the end of the block. */
   #headUnreadable = false
-  /** How much of #held was already searched for the end of the block. */
+  /** Length of #held that was already searched for the end of the block. */
   #searched = 0
-  /** Arguments of the running call that were given away. */
+  /** Returned part of the current call's arguments. */
   #givenArguments = ''
 
   constructor(options: OutputParserOptions) {
@@ -78,7 +78,7 @@ export class OutputParser {
     return this.#takeParts()
   }
 
-  /** The sampled text has ended; gives what was held back. An unfinished call is given as far as it got. */
+  /** Ends the text and returns what was held back. An unfinished call is returned as far as it was sampled. */
   finish(): OutputPart[] {
     const held = this.#takeHeld()
     switch (this.#state) {
@@ -105,7 +105,7 @@ export class OutputParser {
     return this.#takeParts()
   }
 
-  /** Reads what it can from #held; false when it needs more text. */
+  /** Parses #held as far as possible; returns false if it needs more text. */
   #step(): boolean {
     switch (this.#state) {
       case 'start':
@@ -210,7 +210,7 @@ export class OutputParser {
     if (this.#headUnreadable) return false
     const head = scanHead(this.#held)
     if (head.kind === 'arguments') {
-      // One space after the colon is the template's; with no character there yet it may still come.
+      // One space after the colon belongs to the template; it may still follow.
       if (head.start === this.#held.length && this.#held.endsWith(':')) return false
       this.#beginArguments(head)
       this.#held = this.#held.slice(head.start)
@@ -227,7 +227,10 @@ export class OutputParser {
     this.#state = 'call-arguments'
   }
 
-  /** The block ended before its arguments could be streamed: it has none, or its name comes after them, or none. */
+  /**
+   * The block ended before its arguments could be streamed: it has no arguments, or its name follows them or is
+   * missing.
+   */
   #endHead(body: string, closed: boolean): void {
     const head = scanHead(body)
     if (head.kind === 'arguments') {
@@ -307,7 +310,7 @@ export class OutputParser {
   }
 }
 
-/** The whole text at once. */
+/** Parses a whole text. */
 export function parseOutput(text: string, options: OutputParserOptions): ParsedOutput {
   const parser = new OutputParser(options)
   return joinParts([...parser.push(text), ...parser.finish()])
@@ -336,11 +339,11 @@ export function joinParts(parts: Iterable<OutputPart>): ParsedOutput {
 
 type Head =
   | { kind: 'arguments'; name: string; start: number }
-  /** More text may still make it readable. */
+  /** Whether more text may make it parsable. */
   | { kind: 'open'; name?: string }
   | { kind: 'unreadable'; name?: string }
 
-/** Reads the members of `{"name": "x", "arguments": ` up to where the arguments begin. */
+/** Parses the members of `{"name": "x", "arguments": ` up to the start of the arguments. */
 function scanHead(text: string): Head {
   let name: string | undefined
   let at = skipSpace(text, 0)
@@ -371,10 +374,10 @@ function scanHead(text: string): Head {
   return { kind: 'open', name }
 }
 
-/** A block that has ended, its members in any order. Undefined when no name can be read. */
+/** Parses a complete block with members in any order. Undefined if it has no name. */
 function readCall(body: string): { name: string; arguments: string } | undefined {
   if (!isJson(body)) return undefined
-  // The whole is JSON, so every member has an end and the text between them is known.
+  // The text is valid JSON, so every member has an end.
   let name: string | undefined
   let args = ''
   let at = skipSpace(body, 0)
@@ -393,7 +396,7 @@ function readCall(body: string): { name: string; arguments: string } | undefined
   return name ? { name, arguments: args } : undefined
 }
 
-/** Where the JSON value that begins at `at` ends; -1 while that cannot be said. Brackets are matched, not checked. */
+/** Returns the end of the JSON value that begins at `at`; -1 if unknown. Matches brackets without validation. */
 function endOfValue(text: string, at: number): number {
   let depth = 0
   for (let i = at; i < text.length; i++) {
@@ -414,7 +417,7 @@ function endOfValue(text: string, at: number): number {
   return -1
 }
 
-/** Index of the quote that closes the string opened at `at`; -1 when it is still open. */
+/** Returns the index of the quote that closes the string opened at `at`; -1 if it is open. */
 function endOfString(text: string, at: number): number {
   for (let i = at + 1; i < text.length; i++) {
     if (text[i] === '\\') i++
@@ -445,7 +448,7 @@ function withoutLast(text: string, char: string): string {
   return text.endsWith(char) ? text.slice(0, -1) : text
 }
 
-/** Length of the longest end of `text` that is a proper beginning of `tag`. */
+/** Returns the length of the longest end of `text` that is a proper prefix of `tag`. */
 function overlap(text: string, tag: string): number {
   for (let length = Math.min(text.length, tag.length - 1); length > 0; length--) {
     if (text.endsWith(tag.slice(0, length))) return length

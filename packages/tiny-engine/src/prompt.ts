@@ -4,12 +4,12 @@ import { parsePythonJson } from './python-json.ts'
 import type { Tokenizer } from './tokenizer.ts'
 import type { ChatBody, TokenizeChatBody } from './wire-schema.ts'
 
-/** Characters of text whose ids are remembered; about 40 MB with them. */
+/** Cache size in characters of text; about 40 MB with the ids. */
 const MAX_REMEMBERED = 8_000_000
 
 /**
- * Encodes prompts and remembers their pieces. Special tokens cut a text before anything else does, so what lies between
- * two of them has the same ids wherever it stands: of a conversation that grew, only the new messages are work.
+ * Encodes prompts and caches their pieces. Tokenization splits a text at special tokens first, so the text between two of
+ * them always has the same ids: for a longer conversation, only the new messages must be encoded.
  */
 export class PromptEncoder {
   readonly #tokenizer: Tokenizer
@@ -17,7 +17,7 @@ export class PromptEncoder {
   readonly #specials: RegExp
   readonly #known = new Map<string, Int32Array>()
   #remembered = 0
-  /** No token stands for more characters than this. */
+  /** Maximum number of characters of a token. */
   readonly maxCharsPerToken: number
 
   constructor(tokenizer: Tokenizer) {
@@ -56,7 +56,7 @@ export class PromptEncoder {
     } else {
       this.#known.delete(text)
     }
-    // The youngest stand last, the oldest go first.
+    // The newest entries are last; the oldest are evicted first.
     this.#known.set(text, ids)
     for (const oldest of this.#known.keys()) {
       if (this.#remembered <= MAX_REMEMBERED) break
@@ -71,7 +71,7 @@ function escape(text: string): string {
   return text.replaceAll(/[.*+?^${}()|[\]\\]/g, String.raw`\$&`)
 }
 
-/** The conversation in the template's form. `raw` is the body's own text, from which numbers in tools are read. */
+/** Renders the conversation. `raw` is the text of the body, from which numbers in tools are parsed. */
 export function toPromptText(body: ChatBody | TokenizeChatBody, raw: string, template: ChatTemplate): string {
   const { continue_final_message: continueFinalMessage = false } = body
   try {
@@ -86,13 +86,13 @@ export function toPromptText(body: ChatBody | TokenizeChatBody, raw: string, tem
     if (error instanceof ChatTemplateError) {
       throw new EngineError(400, error.message, { param: error.param, cause: error })
     }
-    // Conversations nested too deep for the template engine's own recursion.
+    // The conversation is nested too deeply for the recursion of the template engine.
     if (error instanceof RangeError) throw badRequest('The conversation is too deeply nested for the chat template.')
     throw error
   }
 }
 
-/** The model's template has no `developer`, and would leave such a message out. */
+/** The model's template has no `developer` role and would omit such a message. */
 function toKnownRole(message: Readonly<Record<string, unknown>>): Readonly<Record<string, unknown>> {
   return message['role'] === 'developer' ? { ...message, role: 'system' } : message
 }
@@ -104,7 +104,7 @@ function toVariables(body: ChatBody | TokenizeChatBody): Readonly<Record<string,
   return { enable_thinking: effort !== 'none', reasoning_effort: effort, ...given }
 }
 
-/** What vLLM hands to the template: the fields it knows, in its order, null where nothing was said. */
+/** Tools as vLLM passes them to the template: known fields in its order, null for absent ones. */
 function toTemplateTools(tools: NonNullable<ChatBody['tools']>, raw: string): unknown[] {
   const exact = tools.some(hasNumbers) ? readTools(raw) : undefined
   return tools.map((tool, i) => {
@@ -117,7 +117,7 @@ function toTemplateTools(tools: NonNullable<ChatBody['tools']>, raw: string): un
   })
 }
 
-/** Parameters of each tool with the numbers as they were sent: JavaScript has lost the point of 3.0 by now. */
+/** Returns the parameters of each tool with the numbers as sent: JavaScript does not keep 3.0. */
 function readTools(raw: string): unknown[] | undefined {
   const body = parsePythonJson(raw)
   const tools = body instanceof Map ? body.get('tools') : undefined
@@ -131,13 +131,13 @@ function readTools(raw: string): unknown[] | undefined {
 function hasNumbers(value: unknown): boolean {
   if (typeof value === 'number') return true
   if (typeof value !== 'object' || value === null) return false
-  // Keys like "10" change their place in a JavaScript object.
+  // JavaScript objects reorder keys like "10".
   return Object.entries(value).some(
     ([key, member]) => (!Array.isArray(value) && /^\d+$/.test(key)) || hasNumbers(member),
   )
 }
 
-/** How many tokens may be sampled after a prompt that was rendered here; refuses what does not fit, as vLLM does. */
+/** Returns the maximum number of tokens after a rendered prompt; rejects prompts that are too long, as vLLM does. */
 export function fitRenderedPrompt(
   text: string | undefined,
   encode: () => Int32Array,
@@ -156,7 +156,7 @@ export function fitRenderedPrompt(
       'input_text',
       text.length,
       {
-        // The reason to refuse by characters is that counting tokens takes long; only some wires want to know.
+        // vLLM rejects by characters because counting tokens is slow; only some wires need the count.
         get prompt() {
           return encode().length
         },
@@ -167,7 +167,7 @@ export function fitRenderedPrompt(
   }
   const promptIds = encode()
   if (promptIds.length > maxInput) {
-    // vLLM stops tokenising one past the limit, so it knows no more than that.
+    // vLLM stops tokenising one token past the limit, so it does not know the real length.
     const count = text === undefined ? promptIds.length : maxInput + 1
     const qualifier = count === maxInput + 1 ? 'at least ' : ''
     throw badRequest(
@@ -180,7 +180,7 @@ export function fitRenderedPrompt(
   return { promptIds, maxTokens: Math.min(maxTokens ?? Infinity, maxModelLen - promptIds.length) }
 }
 
-/** Prompts that come as ids to the chat route are not checked against `max_tokens`; it is cut to what fits. */
+/** Prompts as ids on the chat route are not checked against `max_tokens`, which is reduced to fit. */
 export function fitGivenPrompt(
   promptIds: Int32Array,
   limits: { maxModelLen: number; maxTokens: number | undefined; maxTokensParam: string },
@@ -197,7 +197,7 @@ export function fitGivenPrompt(
   return { promptIds, maxTokens: Math.min(limits.maxTokens ?? Infinity, limits.maxModelLen - promptIds.length) }
 }
 
-/** The engine's own check, which every prompt meets last. */
+/** The engine's own check, the last for every prompt. */
 export function checkPromptLength(promptIds: Int32Array, maxModelLen: number): void {
   if (promptIds.length === 0) throw badRequest('The decoder prompt cannot be empty')
   const overflow = { prompt: promptIds.length, output: 0, context: maxModelLen }

@@ -1,10 +1,10 @@
 /**
- * JSON as Python's `json` module reads and prints it. Servers in Python parse a request and print parts of it into the
- * prompt, so the ids of a prompt depend on Python's idea of a number: 3.0 stays 3.0, 1e3 becomes 1000.0, a 20-digit
- * integer keeps its digits, and an object keeps the order of its keys, which a JavaScript object does not for "10", "2".
+ * JSON as Python's `json` module parses and serializes it. Servers in Python write parts of the parsed request into the
+ * prompt, so the ids of a prompt depend on Python's numbers: 3.0 stays 3.0, 1e3 becomes 1000.0, a 20-digit integer keeps its
+ * digits, and an object keeps the order of its keys, unlike a JavaScript object with the keys "10", "2".
  */
 
-/** A number as Python would print it. */
+/** A number in Python's notation. */
 export class PythonNumber {
   readonly text: string
 
@@ -13,7 +13,7 @@ export class PythonNumber {
   }
 }
 
-/** What `parsePythonJson` gives; printing also takes plain JavaScript values. */
+/** Result of `parsePythonJson`. Serialization also accepts plain JavaScript values. */
 export type PythonJson = null | boolean | string | PythonNumber | PythonJson[] | Map<string, PythonJson>
 
 /** Like `json.loads`, `NaN` and `Infinity` included. Throws a SyntaxError. */
@@ -24,13 +24,13 @@ export function parsePythonJson(text: string): PythonJson {
   return value
 }
 
-/** A number that reached us as a JavaScript value: whole ones count as integers, for the point has been lost by then. */
+/** Python notation of a JavaScript number: whole numbers become integers, because the decimal point is lost. */
 export function toPythonNumber(value: number | bigint): PythonNumber {
   if (typeof value === 'bigint') return new PythonNumber(value.toString())
   return new PythonNumber(Number.isSafeInteger(value) ? (value + 0).toString() : printFloat(value))
 }
 
-/** `repr` of a float: the shortest digits that read back, with an exponent below 1e-4 and from 1e16. */
+/** `repr` of a float: the shortest exact digits, with an exponent below 1e-4 and from 1e16. */
 export function printFloat(value: number): string {
   if (Number.isNaN(value)) return 'NaN'
   if (!Number.isFinite(value)) return value > 0 ? 'Infinity' : '-Infinity'

@@ -2,7 +2,7 @@ import { badRequest } from './errors.ts'
 import type { SamplingParams } from './policies/policy.ts'
 import type { CompletionBody } from './wire-schema.ts'
 
-/** The sampling fields of a body, wherever in it they stand. */
+/** Sampling fields of a body, at any level. */
 export type SamplingFields = Pick<
   CompletionBody,
   | 'temperature'
@@ -29,16 +29,16 @@ export type SamplingFields = Pick<
 
 export interface SamplingLimits {
   vocabularySize: number
-  /** Most alternatives a request may ask for; -1 is the whole vocabulary. */
+  /** Maximum number of alternatives per request; -1 is the whole vocabulary. */
   maxLogprobs: number
 }
 
-/** More choices than this in one request serve nobody here; vLLM's own limit is 16384. */
+/** Maximum number of choices per request; vLLM's own limit is 16384. */
 const MAX_CHOICES = 256
-/** Below this a temperature is greedy, as in vLLM. */
+/** Lower temperatures are greedy, as in vLLM. */
 const GREEDY_BELOW = 1e-5
 
-/** Fields into parameters with vLLM's defaults, refused in vLLM's words where out of range. */
+/** Converts fields to parameters with vLLM's defaults. Rejects values out of range with vLLM's messages. */
 export function toSamplingParams(
   fields: SamplingFields,
   resolved: { maxTokens: number; topLogprobs: number | undefined },
@@ -139,8 +139,8 @@ function toLogitBias(wire: Readonly<Record<string, number>>, vocabularySize: num
 }
 
 /**
- * Asked-for things that would change what is sampled and that no policy here can do are refused, not ignored. Grammars
- * (`response_format`, `structured_outputs`) are let through: harnesses send them along with everything.
+ * Rejects requested features that would change sampling and that no policy supports. Accepts and ignores grammars
+ * (`response_format`, `structured_outputs`), because harnesses send them with many requests.
  */
 function refuseUnsupported(fields: SamplingFields): void {
   const asked: Readonly<Record<string, boolean>> = {

@@ -1,4 +1,4 @@
-/** An option, a script or a file that the engine cannot start with. */
+/** An invalid option, script or file at the start of the engine. */
 export class EngineSetupError extends Error {
   override readonly name = 'EngineSetupError'
 }

@@ -5,7 +5,7 @@ import { EngineError } from './errors.ts'
 import type { Policy, SampledToken, SamplingParams } from './policies/policy.ts'
 import { choicesOf, isObject, type JsonObject, type Route, type Shape, type Wire } from './wire.ts'
 
-/** Of vLLM's paths, those that mean the same here. */
+/** Paths of vLLM with the same meaning. */
 const SHARED: ReadonlySet<string> = new Set([
   '/v1/chat/completions',
   '/tokenize',
@@ -86,7 +86,7 @@ function toChatBody(body: unknown, known: KnownNames): unknown {
     ...rest,
     ...(Array.isArray(tools) && tools.length === 0 ? {} : { tools }),
     ...(body['logprobs'] === true ? { top_logprobs: body['top_logprobs'] ?? 0 } : {}),
-    // Inside they are always there; what was not asked for is taken out again below.
+    // Log probabilities are always computed; those that were not requested are removed below.
     return_token_ids: true,
     ...(Array.isArray(input_ids) ? { kv_transfer_params: { prompt_token_ids: input_ids } } : {}),
   }
@@ -167,17 +167,17 @@ function createShape(asked: JsonObject, known: KnownNames, { texts, control }: E
   }
 }
 
-/** Parsers that hold text back leave a chunk with log probabilities, if those were asked for, and none otherwise. */
+/** If a parser holds text back, a chunk contains only log probabilities, if requested; otherwise there is no chunk. */
 function isVisible({ delta, logprobs, finish_reason }: JsonObject): boolean {
   return finish_reason !== null || logprobs != null || (isObject(delta) && Object.keys(delta).length > 0)
 }
 
-/** Unlike vLLM it names the ordinary end of turn too. */
+/** Unlike vLLM, SGLang also reports the ordinary end of turn. */
 function matchedStop({ finish_reason, stop_reason }: JsonObject, eosId: number): unknown {
   return stop_reason ?? (finish_reason === 'stop' ? eosId : null)
 }
 
-/** `[log probability, id, text]`; where the two lists differ in length, their ends belong together. */
+/** `[log probability, id, text]`. If the lists differ in length, they are aligned at their ends. */
 function listLogprobs(ids: unknown, logprobs: unknown): unknown[] | undefined {
   const content = isObject(logprobs) ? logprobs['content'] : undefined
   if (!Array.isArray(ids) || !Array.isArray(content)) return undefined
@@ -188,7 +188,7 @@ function listLogprobs(ids: unknown, logprobs: unknown): unknown[] | undefined {
 
 // --- errors ----------------------------------------------------------------------------------------------------------
 
-/** Flat, and with other words for what does not fit. */
+/** Flat errors, and another message for prompts that are too long. */
 function toErrorBody({ message, type, param, status, overflow }: EngineError): string {
   const text = overflow === undefined ? message : describeOverflow(overflow)
   return JSON.stringify({ object: 'error', message: text, type, param, code: status })
@@ -206,7 +206,7 @@ function describeOverflow({ prompt, output, context }: NonNullable<EngineError['
 
 // --- log probabilities -----------------------------------------------------------------------------------------------
 
-/** Reports the distribution that temperature makes of the model's, before any filter. */
+/** Reports the model's distribution after temperature and before any filter. */
 export function withTemperedLogprobs(policy: Policy | TrainablePolicy): Policy {
   return {
     name: policy.name,
@@ -230,7 +230,7 @@ export function withTemperedLogprobs(policy: Policy | TrainablePolicy): Policy {
   }
 }
 
-/** `token.top` holds the whole vocabulary. */
+/** `token.top` contains the whole vocabulary. */
 function temper(token: SampledToken, temperature: number, count: number): SampledToken {
   const total = token.top.reduce((sum, { logprob }) => sum + Math.exp(logprob / temperature), 0)
   const tempered = (logprob: number): number => Math.fround(logprob / temperature - Math.log(total))

@@ -14,7 +14,7 @@ import {
   TokenizeTextBody,
 } from './wire-schema.ts'
 
-/** `POST /tokenize`, of a text or of a conversation. */
+/** `POST /tokenize` for a text or a conversation. */
 export async function tokenize(context: EngineContext, exchange: Exchange): Promise<void> {
   const body = await exchange.readJson()
   const isChat = typeof body === 'object' && body !== null && 'messages' in body
@@ -49,7 +49,7 @@ export async function detokenize(context: EngineContext, exchange: Exchange): Pr
   exchange.sendJson(JSON.stringify({ prompt }))
 }
 
-/** `POST /v1/chat/completions/render`: the request that `/inference/v1/generate` would take for this conversation. */
+/** `POST /v1/chat/completions/render`: returns the equivalent request of `/inference/v1/generate`. */
 export async function renderChat(context: EngineContext, exchange: Exchange): Promise<void> {
   const body = parseBody(ChatBody, await exchange.readJson())
   const { job } = toChatJob(context, exchange, body)

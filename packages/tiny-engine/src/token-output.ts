@@ -6,7 +6,7 @@ import { tokenLogprob } from './logprobs.ts'
 import type { Fault, SampledToken } from './policies/policy.ts'
 import { usageOf, usageText } from './usage.ts'
 
-/** How an answer of `/inference/v1/generate` is to look: ids in, ids out, no text. */
+/** Format of an answer of `/inference/v1/generate`: ids without text. */
 export interface TokenStyle {
   id: string
   /** Unix seconds. */
@@ -43,7 +43,7 @@ export class TokenStreamSink implements Sink {
     )
   }
 
-  /** vLLM sends no chunk without a token, so an abort shows only in the missing finish reason. */
+  /** vLLM sends no chunk without a token, so an abort is visible only by the missing finish reason. */
   end(): void {}
 
   ready(): Promise<void> | undefined {

@@ -13,8 +13,8 @@ const TokenizerConfig = z.looseObject({ eos_token: z.string() })
 
 export interface EncodeOptions {
   /**
-   * Whether `<|im_end|>` and the like in the text become their special ids, as they do in vLLM's chat. Without, they are
-   * ordinary characters. No id is ever added in front or behind.
+   * Whether special tokens in the text, such as `<|im_end|>`, become their ids, as in vLLM's chat. Otherwise they are ordinary
+   * characters. No id is added at the start or end.
    */
   parseSpecial?: boolean
 }
@@ -23,27 +23,30 @@ export interface DecodeOptions {
   skipSpecialTokens?: boolean
 }
 
-/** A byte-level BPE tokenizer: every text has ids, every list of ids has bytes, and decoding can lose only bytes that are not UTF-8. */
+/**
+ * A byte-level BPE tokenizer: every text has ids, every list of ids has bytes, and decoding loses only bytes that are
+ * not UTF-8.
+ */
 export interface Tokenizer {
   readonly vocabularySize: number
   readonly eosId: number
   encode(text: string, options?: EncodeOptions): Int32Array
   decode(ids: Iterable<number>, options?: DecodeOptions): string
-  /** Raw bytes of one token; they need not be whole characters. */
+  /** Returns the bytes of one token, which need not be whole characters. */
   bytesOf(id: number): Uint8Array
-  /** One token decoded by itself: U+FFFD where its bytes are no character. */
+  /** Decodes one token alone: U+FFFD for bytes that are not a character. */
   tokenText(id: number): string
-  /** The token as the vocabulary spells it: one character per byte, `Ġ` for a space. */
+  /** Returns the token in the notation of the vocabulary: one character per byte, `Ġ` for a space. */
   tokenName(id: number): string
   isSpecial(id: number): boolean
 }
 
-/** What is used of the library, whose own types do not resolve under Node's rules. */
+/** The used part of the library, whose own types do not resolve under Node's rules. */
 interface Encoder {
   encode(text: string, options: { add_special_tokens: boolean }): { ids: number[] }
 }
 
-/** Reads `tokenizer.json` and `tokenizer_config.json` of a model folder. */
+/** Loads `tokenizer.json` and `tokenizer_config.json` of a model folder. */
 export async function loadTokenizer(folder: string): Promise<Tokenizer> {
   const load = async (name: string): Promise<unknown> => JSON.parse(await readFile(join(folder, name), 'utf8'))
   const [file, config] = await Promise.all([load('tokenizer.json'), load('tokenizer_config.json')])
@@ -101,8 +104,8 @@ export function createTokenizer(tokenizerJson: unknown, tokenizerConfig: unknown
 }
 
 /**
- * Text of a token stream, as early as it is certain: bytes of an unfinished character are held back. All pushes and the
- * flush together are what decoding all ids at once gives.
+ * Decodes a token stream and holds back bytes of an unfinished character. The concatenation of all pushes and the flush
+ * equals the decoding of all ids at once.
  */
 export class IncrementalDecoder {
   readonly #tokenizer: Pick<Tokenizer, 'bytesOf' | 'isSpecial'>
@@ -120,15 +123,15 @@ export class IncrementalDecoder {
     return this.#utf8.decode(bytes, { stream: true })
   }
 
-  /** U+FFFD for what was held back; afterwards the decoder starts anew. */
+  /** Returns U+FFFD for bytes that were held back, and resets the decoder. */
   flush(): string {
     return this.#utf8.decode()
   }
 }
 
 /**
- * GPT-2's own splitting rule, spelt out. The library's built-in copy of it uses JavaScript's `\s`, which counts U+FEFF as
- * a space and U+0085 as none, the reverse of the Rust tokenizer; patterns from a file are translated faithfully.
+ * GPT-2's splitting rule. The library's built-in copy uses JavaScript's `\s`, which includes U+FEFF and excludes U+0085, the
+ * reverse of the Rust tokenizer; patterns from a file are translated correctly.
  */
 const EXACT_PRE_TOKENIZER = {
   type: 'Sequence',
@@ -147,7 +150,7 @@ function decodeUtf8(bytes: Uint8Array): string {
   return new TextDecoder('utf-8', { ignoreBOM: true }).decode(bytes)
 }
 
-/** Which byte each character of the vocabulary stands for: printable Latin-1 for itself, the rest from U+0100 on. */
+/** Maps each character of the vocabulary to its byte: printable Latin-1 to itself, the rest from U+0100 on. */
 function byteLevelAlphabet(): Map<string, number> {
   const alphabet = new Map<string, number>()
   let next = 0x100

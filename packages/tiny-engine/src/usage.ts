@@ -1,6 +1,6 @@
 import type { ActiveGeneration } from './generation.ts'
 
-/** `usage` of a whole answer, over all its prompts and choices. */
+/** Returns `usage` of a whole answer over all its prompts and choices. */
 export function usageOf(actives: readonly ActiveGeneration[], reasoning?: number): string {
   const prompt = actives.reduce((sum, { job }) => sum + job.promptIds.length, 0)
   const completion = actives.reduce(

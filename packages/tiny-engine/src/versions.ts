@@ -1,4 +1,4 @@
-/** The leading numbers of a version, or undefined if it starts with none: `v0.5.17.post1` is 0.5.17. */
+/** Returns the leading numbers of a version; undefined if there are none: `v0.5.17.post1` is 0.5.17. */
 export function parseVersion(text: string): number[] | undefined {
   return /^v?(\d+(?:\.\d+)*)/.exec(text.trim())?.[1]?.split('.').map(Number)
 }

@@ -2,7 +2,7 @@ import { isAtLeast } from './versions.ts'
 import { toErrorBody } from './errors.ts'
 import { isObject, type Wire } from './wire.ts'
 
-/** When each path came; the others were always there. */
+/** First version of each path. Other paths exist in all versions. */
 const SINCE: Readonly<Record<string, string>> = {
   '/inference/v1/generate': '0.11.1',
   '/pause': '0.12',
@@ -29,7 +29,7 @@ export function createVllmWire(version: string): Wire {
     reasoningFields: reasoningFields(has),
     losesHeldIds: !has('0.13'),
     lowersMaxTokens: false,
-    // Fields a version does not know are ignored by it.
+    // A version ignores fields that it does not know.
     toChatBody(body) {
       if (ignored.length === 0 || !isObject(body)) return body
       return Object.fromEntries(Object.entries(body).filter(([name]) => !ignored.includes(name)))

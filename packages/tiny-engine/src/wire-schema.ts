@@ -2,8 +2,8 @@ import * as z from 'zod'
 import { badRequest, fieldErrors, toFieldIssues } from './errors.ts'
 
 /**
- * Request bodies as vLLM takes them. Fields we do not read are let through, as vLLM does; null and absent mean the same
- * where vLLM's type says so. Unlike pydantic we do not turn "5" into 5.
+ * Request bodies of vLLM. Unknown fields are accepted, as by vLLM; null equals absent if vLLM's type allows null. Unlike
+ * pydantic, "5" is not converted to 5.
  */
 
 /** vLLM's VLLM_MAX_STOP_STRINGS. */
@@ -12,7 +12,7 @@ const MAX_STOP_STRINGS = 4
 const MAX_PROMPTS = 1024
 
 const wholeNumber = z.number().refine(Number.isInteger, { error: 'Input should be a valid integer' })
-/** Lists of ids are long, so they are checked in one loop and not element by element. */
+/** Checks long lists of ids in one loop. */
 const ids = z.custom<number[]>(isIdList, { error: 'Input should be a list of token ids (non-negative integers)' })
 const stop = z.union([z.string(), z.array(z.string()).max(MAX_STOP_STRINGS)]).nullish()
 const record = z.record(z.string(), z.unknown())
@@ -22,7 +22,7 @@ const StreamOptions = z.looseObject({
   continuous_usage_stats: z.boolean().nullish(),
 })
 
-/** What chat and completions share. */
+/** Common fields of chat and completions. */
 const samplingFields = {
   model: z.string().nullish(),
   request_id: z.string().optional(),
@@ -135,14 +135,14 @@ export const UpdateWeightsBody = z.looseObject({
   weight_version: z.string().nullish(),
 })
 
-/** Throws the 400 that names the fields at fault. */
+/** Throws the error for status 400 that names the invalid fields. */
 export function parseBody<T>(schema: z.ZodType<T>, body: unknown): T {
   const parsed = schema.safeParse(body)
   if (!parsed.success) throw fieldErrors(toFieldIssues(parsed.error, body))
   return parsed.data
 }
 
-/** Rules of vLLM's chat request that look at several fields at once. */
+/** Rules of vLLM's chat request that concern several fields. */
 export function checkChatBody(body: ChatBody): void {
   checkStreamOptions(body)
   if (body.tools?.length === 0) {

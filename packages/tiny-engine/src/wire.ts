@@ -8,41 +8,41 @@ export type JsonObject = Readonly<Record<string, unknown>>
 
 export interface Route {
   method: 'GET' | 'POST'
-  /** Answers without a key: says nothing about anyone. */
+  /** Whether the endpoint needs no key. */
   isOpen?: boolean
   handle(context: EngineContext, exchange: Exchange): Promise<void>
 }
 
 /**
- * Whose HTTP API the engine speaks. Inside, everything is said in vLLM's words; a wire says how another engine, or an
- * older version, puts it, and what it gets wrong. As far as the gateway's adapters need it.
+ * HTTP API of the engine. The internal format is vLLM's; a wire converts it to the format and the defects of another engine
+ * or an older version, as far as the gateway's adapters need it.
  */
 export interface Wire {
-  /** Whether it has this path of vLLM's newest. */
+  /** Whether the wire has this path of the newest vLLM. */
   serves(path: string): boolean
-  /** Paths of its own; they come before those of vLLM. */
+  /** Additional paths; they take precedence over those of vLLM. */
   readonly routes: ReadonlyMap<string, Route>
   readonly reasoningFields: readonly ('reasoning' | 'reasoning_content')[]
-  /** In streams with tools, ids of what a parser holds back are lost. */
+  /** Whether streams with tools lose the ids of text that a parser holds back. */
   readonly losesHeldIds: boolean
-  /** An answer limit that does not fit beside the prompt is lowered, not refused. */
+  /** Whether a token limit that does not fit is reduced instead of rejected. */
   readonly lowersMaxTokens: boolean
-  /** A chat request in vLLM's words. Throws what this engine refuses. */
+  /** Converts a chat request to vLLM's format. Throws what this engine rejects. */
   toChatBody(body: unknown): unknown
-  /** Absent: answers are vLLM's. */
+  /** Absent: answers have vLLM's format. */
   shape?(asked: JsonObject, context: EngineContext): Shape
   toModelCard(card: JsonObject): JsonObject
   toErrorBody: (error: EngineError) => string
-  /** Where log probabilities mean something else. */
+  /** Converts log probabilities that have another meaning. */
   wrapPolicy?(policy: Policy): Policy
 }
 
-/** Puts one answer into a wire's words. */
+/** Converts one answer to the wire's format. */
 export interface Shape {
   answer(answer: JsonObject): JsonObject
-  /** None: the wire says nothing. */
+  /** Returns the chunks of the wire, possibly none. */
   chunk(chunk: JsonObject): JsonObject | undefined
-  /** What comes after the last choice, before usage and `[DONE]`. */
+  /** Yields chunks after the last choice, before usage and `[DONE]`. */
   late?(): JsonObject | undefined
 }
 
@@ -50,7 +50,7 @@ export function isObject(value: unknown): value is JsonObject {
   return typeof value === 'object' && value !== null && !Array.isArray(value)
 }
 
-/** The choices of an answer or a chunk in vLLM's words. */
+/** The choices of an answer or a chunk in vLLM's format. */
 export function choicesOf(answer: JsonObject): JsonObject[] {
   const { choices } = answer
   return Array.isArray(choices) ? choices.filter(isObject) : []
@@ -60,7 +60,7 @@ export function shapeAnswer(json: string, shape: Shape | undefined): string {
   return shape === undefined ? json : JSON.stringify(shape.answer(JSON.parse(json) as JsonObject))
 }
 
-/** A stream whose events are put into another wire's words on their way. What is no JSON stays as it is. */
+/** Converts the events of a stream to another wire's format. Leaves text that is not JSON unchanged. */
 export class ShapedStream implements EventWriter {
   readonly #stream: EventWriter
   readonly #shape: Shape
@@ -119,7 +119,7 @@ function print(chunk: JsonObject | undefined): string {
   return chunk === undefined ? '' : `data: ${JSON.stringify(chunk)}\n\n`
 }
 
-/** Undefined for errors, which are in the wire's words already, and for what is broken on purpose. */
+/** Undefined for errors, which already have the wire's format, and for intended faults. */
 function readChunk(event: string): JsonObject | undefined {
   try {
     const chunk: unknown = JSON.parse(event.slice('data: '.length))

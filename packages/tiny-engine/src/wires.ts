@@ -9,7 +9,7 @@ import type { Wire } from './wire.ts'
 export const WIRES = ['vllm', 'sglang', 'llamacpp', 'openai'] as const
 export type WireKind = (typeof WIRES)[number]
 
-/** The newest whose behaviour is known here. */
+/** The newest version with known behaviour. */
 const NEWEST: Readonly<Record<WireKind, string>> = {
   vllm: '0.27.1',
   sglang: '0.5.18',

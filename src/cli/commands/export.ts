@@ -4,11 +4,13 @@ import { readFile } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { Writable } from 'node:stream'
 import { setFlagsFromString } from 'node:v8'
+import { allowModules } from '../../lib/process/load-module.ts'
 import { describeError, errnoOf } from '../../lib/fs/errno.ts'
 import { toVisibleJson, toVisibleLine } from '../../lib/visible-text.ts'
 import { RolloutError } from '../../model/failure.ts'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import type { SessionOrigin } from '../../store/store.ts'
+import { createExporter, isExporterModule } from '../../trajectory/create-exporter.ts'
 import { exportSessions, type ExportReport, type ExportSource } from '../../trajectory/export-sessions.ts'
 import type { Exporter } from '../../trajectory/exporters/exporter.ts'
 import { exporters } from '../../trajectory/exporters/index.ts'
@@ -36,10 +38,9 @@ export const exportCommand = defineCommand({
     out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
     format: {
       type: 'string',
-      hint: 'NAME',
-      choices: exporters.kinds,
+      hint: `${exporters.kinds.join('|')}|FILE`,
       default: 'jsonl',
-      description: 'What the trainer reads',
+      description: 'Output format, or the path of a module that exports "exporter"',
     },
     set: { type: 'string', hint: 'KEY=VALUE,…', description: 'Options of the format, as docs/export.md lists them' },
     to: {
@@ -74,7 +75,7 @@ export const exportCommand = defineCommand({
     // Sessions pass through and leave nothing: letting the space for young objects grow would cost 100 MB and save no time.
     setFlagsFromString('--semi-space-growth-factor=1')
     const build = await toBuildOptions(NAME, flags)
-    const exporter = toExporter(flags.format, flags.set)
+    const exporter = await toExporter(flags.format, flags.set)
     if (flags.advantages !== undefined && flags.rewards === undefined) {
       throw usageError(NAME, '--advantages needs --rewards FILE')
     }
@@ -105,17 +106,18 @@ export const exportCommand = defineCommand({
   },
 })
 
-function toExporter(format: string, settings: string | undefined): Exporter {
+async function toExporter(format: string, settings: string | undefined): Promise<Exporter> {
   const pairs = (settings ?? '').split(',').filter((pair) => pair.trim() !== '')
   const options = pairs.map((pair): [string, unknown] => {
     const [, key, value] = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(pair) ?? []
     if (key === undefined || value === undefined) throw usageError(NAME, `--set takes KEY=VALUE, not "${pair}"`)
     return [key, toOption(value)]
   })
-  const config = exporters.config.safeParse({ kind: format, ...Object.fromEntries(options) })
-  if (config.success) return exporters.create(config.data, {})
-  const problems = config.error.issues.map(({ path, message }) => [path.join('.'), message].filter(Boolean).join(': '))
-  throw usageError(NAME, `--set does not fit --format ${format}: ${problems.join('; ')}`)
+  const config = Object.fromEntries(options)
+  if (!isExporterModule(format)) return createExporter({ format, config }, { allowed: [] })
+  // The user who runs this command may run any code, so the module that the flag names is allowed, and no other.
+  const path = resolve(format)
+  return createExporter({ format: path, config }, { allowed: await allowModules([path]) })
 }
 
 function toOption(text: string): unknown {
@@ -191,7 +193,8 @@ function createVisibleStream(terminal: NodeJS.WriteStream): Writable {
 async function fingerprintOf(flags: Readonly<Record<string, string | boolean | undefined>>): Promise<string> {
   const { out: _out, to: _to, resume: _resume, json: _json, ...deciding } = flags
   const hash = createHash('sha256').update(JSON.stringify(deciding, Object.keys(deciding).toSorted()))
-  for (const path of [flags['rewards'], flags['builder-module']]) {
+  const { rewards, 'builder-module': builder, format } = flags
+  for (const path of [rewards, builder, isExporterModule(String(format)) && format]) {
     if (typeof path === 'string') hash.update(await readFile(path))
   }
   return hash.digest('hex').slice(0, 32)

@@ -1,7 +1,7 @@
 import { resolve } from 'node:path'
 import { createCallLogReader } from '../../store/call-log/reader.ts'
 import { buildSession, type BuiltSession } from '../../trajectory/build-session.ts'
-import type { Break, Edge } from '../../trajectory/graph/call-graph.ts'
+import type { HistoryBreak, Edge } from '../../trajectory/graph/call-graph.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { formatGraph, formatSummary } from '../views/graph-view.ts'
@@ -61,7 +61,7 @@ function toJson(built: BuiltSession): unknown {
 }
 
 function toEdgeJson(edge: Edge): unknown {
-  const named = (broken: Break): unknown => ({ ...broken, from: broken.from.key })
+  const named = (broken: HistoryBreak): unknown => ({ ...broken, from: broken.from.key })
   switch (edge.verdict) {
     case 'exact':
       return {

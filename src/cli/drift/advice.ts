@@ -1,4 +1,4 @@
-import type { ForkReason } from '../../trajectory/graph/call-graph.ts'
+import type { BreakReason } from '../../trajectory/graph/call-graph.ts'
 import type { Break } from './find-breaks.ts'
 
 interface Advice {
@@ -9,7 +9,7 @@ interface Advice {
 }
 
 /** For every reason a prompt can break; the docs page is checked against it. */
-export const ADVICE: Readonly<Record<ForkReason, Advice>> = {
+export const ADVICE: Readonly<Record<BreakReason, Advice>> = {
   compaction: {
     meaning: 'the harness put a summary in the place of the conversation',
     todo: 'Nothing is wrong: what came before and after the summary is trained, in two traces. For fewer of them tell the harness of a larger context (polar record --context TOKENS), or switch its compaction off.',

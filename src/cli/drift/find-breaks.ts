@@ -1,10 +1,10 @@
-import { breakOf, type CallGraph, type CallNode, type ForkReason } from '../../trajectory/graph/call-graph.ts'
+import { breakOf, type CallGraph, type CallNode, type BreakReason } from '../../trajectory/graph/call-graph.ts'
 
 /** One call whose prompt does not go on literally from the call it continues. */
 export interface Break {
   node: CallNode
   from: CallNode
-  reason: ForkReason
+  reason: BreakReason
   detail: string
   /** Index of the first token that differs; all before it are the same. */
   at: number
@@ -19,7 +19,7 @@ export interface DriftSummary {
   /** Calls that go on from an earlier one, and those of them that do so token for token from the latest. */
   edges: number
   exact: number
-  reasons: Partial<Record<ForkReason, number>>
+  reasons: Partial<Record<BreakReason, number>>
 }
 
 /** One for each turn: its choices share a prompt. */

@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { describe, expect, test } from 'vitest'
-import type { CallNode, ForkReason } from '../../trajectory/graph/call-graph.ts'
+import type { CallNode, BreakReason } from '../../trajectory/graph/call-graph.ts'
 import { ADVICE, adviceFor } from './advice.ts'
 import { summariseDrift, type Break } from './find-breaks.ts'
 import { formatBreak, formatSummary } from './format-break.ts'
@@ -10,7 +10,7 @@ import { widthOf } from './visible-text.ts'
 const decoder = { bytesOf: (id: number) => Buffer.from(String.fromCodePoint(id)), isSpecial: () => false }
 const idsOf = (text: string): Int32Array => Int32Array.from(text, (character) => character.codePointAt(0)!)
 
-function breakOf(before: string, now: string, reason: ForkReason = 'edited-history', forced = {}): Break {
+function breakOf(before: string, now: string, reason: BreakReason = 'edited-history', forced = {}): Break {
   const [one, other] = [idsOf(before), idsOf(now)]
   const at = one.findIndex((id, i) => id !== other[i])
   const node = (index: number): CallNode => ({ turn: { index, forced } }) as unknown as CallNode

@@ -2,7 +2,7 @@ import { resolve } from 'node:path'
 import type * as z from 'zod'
 import { allowModules } from '../../lib/process/load-module.ts'
 import { Label } from '../../model/sample.ts'
-import { FinishReason, Grade, Steering } from '../../model/turn.ts'
+import { FinishReason, Exactness, Steering } from '../../model/turn.ts'
 import { Weighting, type BuildOptions } from '../../trajectory/build-session.ts'
 import type { Builder } from '../../trajectory/builders/builder.ts'
 import { builders } from '../../trajectory/builders/index.ts'
@@ -77,7 +77,7 @@ export async function toBuildOptions(command: string, flags: BuildFlags): Promis
     builder: await toBuilder(command, flags),
     filter: CallFilter.parse({
       labels: parseChoice(command, 'labels', Label, flags.labels),
-      grades: parseList(command, 'grades', Grade, flags.grades),
+      grades: parseList(command, 'grades', Exactness, flags.grades),
       ...(reasons === undefined
         ? {}
         : { finishReasons: parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')) }),

@@ -3,7 +3,15 @@ import { hasNaN } from '../../lib/has-nan.ts'
 import { NumberColumn } from './number-column.ts'
 import type { AnswerEnd, AnswerStart, ChoiceDelta, StreamEvent, ToolCallDelta } from '../../model/stream-event.ts'
 import type { ToolCall } from '../../model/message.ts'
-import type { Choice, FinishReason, Grade, TurnResponse, Usage, VersionRange, WeightSpan } from '../../model/turn.ts'
+import type {
+  Choice,
+  FinishReason,
+  Exactness,
+  TurnResponse,
+  Usage,
+  VersionRange,
+  WeightSpan,
+} from '../../model/turn.ts'
 
 /** Accumulates the events of one answer. Never throws and never changes an event. */
 export class TurnCapture {
@@ -117,7 +125,7 @@ function engineRange(start: AnswerStart | undefined): VersionRange | undefined {
   return before === weightVersion ? { version: before } : { version: before, newest: weightVersion }
 }
 
-function toGrade(promptIds: Int32Array, choices: readonly Choice[], reasons: readonly string[]): Grade {
+function toGrade(promptIds: Int32Array, choices: readonly Choice[], reasons: readonly string[]): Exactness {
   if (reasons.length === 0) return 'exact'
   return promptIds.length > 0 && choices.some((choice) => choice.ids.length > 0) ? 'inferred' : 'text-only'
 }

@@ -14,7 +14,7 @@ import { textOf } from '../../model/message.ts'
 import type { WireEvent } from '../wire-event.ts'
 import { toFailure } from '../../model/failure.ts'
 import type { EngineSampling } from '../../model/turn-sampling.ts'
-import type { Grade, TurnRequest, TurnResponse } from '../../model/turn.ts'
+import type { Exactness, TurnRequest, TurnResponse } from '../../model/turn.ts'
 import { TurnCapture } from '../capture/capture-turn.ts'
 import type { EngineOptions } from './wire/engine-config.ts'
 import { bareContext } from '../dialects/dialect.ts'
@@ -28,9 +28,9 @@ export interface UpstreamContract {
   /** The expected capabilities. */
   capabilities: Partial<Capabilities>
   /** The grade of a complete answer. */
-  grade: Grade
+  grade: Exactness
   /** The grade of an answer that a stop string ended, and of an answer with characters of several tokens. */
-  lesserGrades?: { stopString?: Grade; unicode?: Grade }
+  lesserGrades?: { stopString?: Exactness; unicode?: Exactness }
   /** Prompt ids do not come from the answer, so an answer without them is still exact. */
   findsPromptIds?: boolean
 }

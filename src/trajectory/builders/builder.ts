@@ -1,46 +1,46 @@
 import type { CallGraph, CallNode } from '../graph/call-graph.ts'
 import type { ExclusionReason } from '../../model/sample.ts'
 
-/** Consecutive tokens of a row: those a call sampled, or what stands between. */
+/** Consecutive tokens of a row: the answer of a call, or the prompt tokens before it. */
 export interface Part {
   ids: Int32Array
-  /** The call that sampled them, or whose prompt they are from. */
+  /** The call that sampled the tokens or whose prompt contains them. */
   call: CallNode
-  /** Whether `call` sampled them. */
+  /** Whether `call` sampled the tokens. */
   isSampled: boolean
-  /** Whether they are trained here; only sampled tokens can be. */
+  /** Whether the row trains the tokens. Requires `isSampled`. */
   isTrained: boolean
 }
 
-/** One sample to be: its tokens as parts of recorded arrays, nothing copied yet. */
+/** Plan of one sample. Its tokens are views of recorded arrays. */
 export interface Row {
-  /** How many leading parts are the prompt. */
+  /** Number of leading parts that form the prompt. */
   promptParts: number
   parts: readonly Part[]
-  /** Leading tokens that an earlier row of the plan has too. */
+  /** Leading tokens that this row shares with an earlier row of the plan. */
   shared?: { row: number; length: number }
 }
 
 export type MayTrain = (node: CallNode) => boolean
 
-export interface Plan {
+export interface SamplePlan {
   rows: Row[]
-  /** Calls that could have been trained and are not, with the builder's own reason. */
+  /** Trainable calls that the builder leaves out, with its reason. */
   leftOut: Map<CallNode, { reason: ExclusionReason; detail: string }>
 }
 
 /**
- * Decides which calls go into one training sample together. Pure. A builder only arranges: what may be trained is decided
- * before it, and that every trained token has the context the engine saw is checked after it.
+ * Arranges calls into training samples. Pure. The caller decides beforehand which calls may be trained, and checks afterwards
+ * that every trained token has the context that the engine read.
  */
 export interface Builder {
   readonly name: string
-  /** True for a builder that puts calls into contexts they did not have; then those tokens are counted, not refused. */
+  /** Whether trained tokens may have another context than the engine read. They are then counted instead of rejected. */
   readonly mayMismatch?: boolean
-  plan(graph: CallGraph, mayTrain: MayTrain): Plan
+  plan(graph: CallGraph, mayTrain: MayTrain): SamplePlan
 }
 
-/** The parts of calls that each go on literally from the one before. */
+/** Returns the parts of a chain of calls in which each continues the one before token for token. */
 export function chainParts(chain: readonly CallNode[], isTrained: MayTrain): Part[] {
   let read = 0
   return chain.flatMap((call) => {

@@ -15,7 +15,7 @@ async function moduleOf(name: string, source: string): Promise<string> {
   return join(dir, name)
 }
 
-test('loadBuilder() gives what the module exports, TypeScript too', async () => {
+test('loadBuilder() returns the export of a JavaScript or TypeScript module', async () => {
   const path = await moduleOf(
     'mine.mts',
     "export const builder: { name: string; plan: () => unknown } = { name: 'mine', plan: () => ({ rows: [], leftOut: new Map() }) }",
@@ -23,7 +23,7 @@ test('loadBuilder() gives what the module exports, TypeScript too', async () => 
   expect((await loadBuilder(path, { allowed: [path] })).name).toBe('mine')
 })
 
-test('loadBuilder() runs nothing of a module that is not on the list', async () => {
+test('loadBuilder() does not run a module that is not allowed', async () => {
   const path = await moduleOf('hostile.mjs', 'globalThis.wasRun = true; export const builder = {}')
   const problem = { code: 'config.invalid', message: expect.stringContaining('not on the list') }
   await expect(loadBuilder(path, { allowed: [join(dir, 'other.mjs')] })).rejects.toMatchObject(problem)

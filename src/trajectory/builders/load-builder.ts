@@ -3,8 +3,8 @@ import { RolloutError } from '../../model/failure.ts'
 import type { Builder } from './builder.ts'
 
 /**
- * A builder from a module of the user's: it exports `builder`. A module may do anything this process may, so its real path
- * must be on the list of those that were allowed beforehand. Throws RolloutError `config.invalid`.
+ * Loads the builder that a user's module exports as `builder`. The module runs with all rights of this process, so its real
+ * path must be in `allowed`. Throws RolloutError `config.invalid`.
  */
 export async function loadBuilder(path: string, { allowed }: { allowed: readonly string[] }): Promise<Builder> {
   const lacks = (value: unknown): string[] => lacksFields(value, { name: 'string', plan: 'function' })

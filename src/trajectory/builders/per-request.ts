@@ -4,7 +4,7 @@ import { chainParts, type Builder } from './builder.ts'
 
 const Config = z.strictObject({ kind: z.literal('per_request') })
 
-/** One row a call: simple, and as long as all prompts together. */
+/** One row per call. The rows repeat every prompt. */
 export const perRequest: Plug<typeof Config, object, Builder> = {
   config: Config,
   create: () => ({

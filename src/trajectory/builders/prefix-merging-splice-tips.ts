@@ -1,16 +1,17 @@
+import { countLeading } from '../../lib/collections/count-leading.ts'
 import { hasIdsAt, TokenHash } from '../../lib/net/token-hash.ts'
 import type { CallNode } from '../graph/call-graph.ts'
 
 type Chain = CallNode[]
 
-/** Chains of calls by the prompt of their last call. Prompts are not empty, and no two last prompts are equal. */
+/** Index of call chains by the prompt of their last call. Prompts are not empty, and no two last prompts are equal. */
 export class ChainTips {
   readonly #byHash = new Map<number, Chain[]>()
-  /** Lengths of last prompts, ascending, and how many have each. */
+  /** Distinct lengths of last prompts, ascending, and the number of chains of each length. */
   readonly #lengths: number[] = []
   readonly #counts = new Map<number, number>()
 
-  /** The chain with the longest last prompt that `prompt` begins with. One pass over the prompt. */
+  /** Returns the chain with the longest last prompt that is a prefix of `prompt`. One pass over the prompt. */
   find(prompt: Int32Array): Chain | undefined {
     const hash = new TokenHash()
     const likely: Chain[] = []
@@ -33,7 +34,7 @@ export class ChainTips {
     if (count === 0) this.#lengths.splice(countBelow(this.#lengths, tip.length), 0, tip.length)
   }
 
-  /** Before the chain gets another last call. */
+  /** Must be called before a call is appended to the chain. */
   remove(chain: Chain): void {
     const tip = tipOf(chain)
     const key = keyOf(tip)
@@ -57,11 +58,5 @@ function keyOf(prompt: Int32Array): number {
 }
 
 function countBelow(sorted: readonly number[], value: number): number {
-  let [low, high] = [0, sorted.length]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    if ((sorted[middle] as number) < value) low = middle + 1
-    else high = middle
-  }
-  return low
+  return countLeading(sorted.length, (i) => (sorted[i] as number) < value)
 }

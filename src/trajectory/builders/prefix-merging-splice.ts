@@ -1,17 +1,16 @@
 import type { CallGraph, CallNode } from '../graph/call-graph.ts'
-import type { MayTrain, Part, Plan, Row } from './builder.ts'
+import type { MayTrain, Part, SamplePlan, Row } from './builder.ts'
 import { ChainTips } from './prefix-merging-splice-tips.ts'
 
 const LOST = { reason: 'lost-by-splice', detail: 'splicing stopped before this call' } as const
 
 /**
- * NVIDIA Polar's merge, to compare with: calls are chained when the prompt of one begins with the *prompt* of the one
- * before; the answer's rendering in between is cut out up to the first end-of-turn token, and the sampled answer put in
- * its place. What the engine read there may have been something else. A chain that cannot be spliced stops, and the rest
- * of it is lost.
+ * NVIDIA Polar's merge, for comparison. Chains calls if the prompt of one begins with the *prompt* of the one before. Replaces
+ * the rendered answer between them, up to the first end-of-turn token, by the sampled answer, which may differ from what the
+ * engine read. A chain ends at the first call that cannot be spliced; its further calls are lost.
  */
-export function spliceChains(graph: CallGraph, mayTrain: MayTrain, endOfTurnId: number | undefined): Plan {
-  const leftOut: Plan['leftOut'] = new Map()
+export function spliceChains(graph: CallGraph, mayTrain: MayTrain, endOfTurnId: number | undefined): SamplePlan {
+  const leftOut: SamplePlan['leftOut'] = new Map()
   const rows: Row[] = []
   const calls = graph.nodes.filter(({ choice, response }) => choice.index === 0 && response.promptIds.length > 0)
   const isCall = new Set(calls)
@@ -24,7 +23,10 @@ export function spliceChains(graph: CallGraph, mayTrain: MayTrain, endOfTurnId: 
   return { rows, leftOut }
 }
 
-/** By the time they were saved; a call joins the chain with the longest last prompt that its own begins with. */
+/**
+ * Chains calls in the order of their end. A call joins the chain with the longest last prompt that its prompt begins
+ * with.
+ */
 function chainsOf(calls: readonly CallNode[]): CallNode[][] {
   const chains: CallNode[][] = []
   const tips = new ChainTips()
@@ -64,7 +66,7 @@ function splice(
   return { parts, lost: [] }
 }
 
-/** What the next prompt has behind the rendered answer; undefined where its end cannot be found. */
+/** Returns the tokens of the next prompt behind the rendered answer; undefined if its end cannot be found. */
 function interstitial(before: CallNode, call: CallNode, endId: number | undefined): Int32Array | undefined {
   const tail = call.response.promptIds.subarray(before.response.promptIds.length)
   const at = endId === undefined ? -1 : tail.indexOf(endId)

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import type { CallGraph, CallNode } from '../graph/call-graph.ts'
-import { chainParts, type Builder, type MayTrain, type Plan } from './builder.ts'
+import { chainParts, type Builder, type MayTrain, type SamplePlan } from './builder.ts'
 import { spliceChains } from './prefix-merging-splice.ts'
 
 const Config = z.strictObject({
@@ -18,8 +18,8 @@ const Config = z.strictObject({
 })
 
 /**
- * One row a chain of calls, each going on literally from the one before. Where two calls go on from the same one, the
- * chain follows the one with more to train below it, and the other begins a row of its own.
+ * One row per chain of calls in which each continues the one before token for token. If several calls continue the same call,
+ * the chain follows the child with the most trainable tokens below it; each other child begins its own row.
  */
 export const prefixMerging: Plug<typeof Config, object, Builder> = {
   config: Config,
@@ -31,23 +31,23 @@ export const prefixMerging: Plug<typeof Config, object, Builder> = {
   }),
 }
 
-function exactChains(graph: CallGraph, mayTrain: MayTrain): Plan {
+function exactChains(graph: CallGraph, mayTrain: MayTrain): SamplePlan {
   const trainable = trainableBelow(graph.nodes, mayTrain)
   const heirs = new Map(graph.nodes.map((node) => [node, heirOf(node, trainable)]))
   const rows = graph.nodes
     .filter((node) => node.edge.verdict !== 'exact' || heirs.get(node.edge.parent) !== node)
     .map((head) => chainFrom(head, heirs))
-    // What comes before the first trained call is its prompt; what comes after the last is of no use.
+    // Calls before the first trained call are part of its prompt; calls after the last trained call are dropped.
     .map((chain) => chain.slice(chain.findIndex(mayTrain), chain.findLastIndex(mayTrain) + 1))
     .filter((chain) => chain.length > 0)
     .map((chain) => ({ promptParts: 1, parts: chainParts(chain, mayTrain) }))
   return { rows, leftOut: new Map() }
 }
 
-/** Trainable tokens of each call and all that go on from it. */
+/** Returns the number of trainable tokens of each call and its descendants. */
 function trainableBelow(nodes: readonly CallNode[], mayTrain: MayTrain): Map<CallNode, number> {
   const below = new Map<CallNode, number>()
-  // A child's prompt is longer than its parent's, so this meets children first.
+  // A child's prompt is longer than its parent's, so this order visits children first.
   const deepestFirst = nodes.toSorted((a, b) => b.response.promptIds.length - a.response.promptIds.length)
   for (const node of deepestFirst) {
     const own = mayTrain(node) ? node.choice.ids.length : 0
@@ -57,7 +57,7 @@ function trainableBelow(nodes: readonly CallNode[], mayTrain: MayTrain): Map<Cal
   return below
 }
 
-/** The child a chain goes on with; the oldest of equals. */
+/** Returns the child with the most trainable tokens; the oldest among equals. */
 function heirOf(node: CallNode, trainable: ReadonlyMap<CallNode, number>): CallNode | undefined {
   let best: CallNode | undefined
   for (const child of node.children) {

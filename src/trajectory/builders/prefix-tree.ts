@@ -7,8 +7,8 @@ import { chainParts, type Builder, type MayTrain, type Row } from './builder.ts'
 const Config = z.strictObject({ kind: z.literal('prefix_tree') })
 
 /**
- * The whole tree: one row for each way from a first call to a last one. A token that several rows pass is trained in the
- * first of them only, and each row says how much of its beginning an earlier row has already.
+ * One row per path from a root to a leaf. A token that several rows contain is trained only in the first of them. Each row
+ * records the length of the prefix that it shares with an earlier row.
  */
 export const prefixTree: Plug<typeof Config, object, Builder> = {
   config: Config,
@@ -32,7 +32,7 @@ export const prefixTree: Plug<typeof Config, object, Builder> = {
         rows.push({
           promptParts: 1,
           parts: chainParts(path, isNew),
-          ...(found === undefined || found.common === 0 ? {} : { shared: { row: found.index, length: found.common } }),
+          shared: found?.common ? { row: found.index, length: found.common } : undefined,
         })
         for (const node of path) trained.add(node)
       }
@@ -41,7 +41,7 @@ export const prefixTree: Plug<typeof Config, object, Builder> = {
   }),
 }
 
-/** Every way down from a call. A stack of our own: a session may be deeper than the call stack. */
+/** Returns every path from a call to a leaf. Iterative, because a session may be deeper than the call stack. */
 function pathsFrom(root: CallNode): CallNode[][] {
   const paths: CallNode[][] = []
   const open: CallNode[][] = [[root]]

@@ -10,72 +10,78 @@ import { assertSources } from '../grading/assert-sources.ts'
 import { parseReward, REWARD_BYTES } from '../grading/parse-reward.ts'
 import { clearLinks, restoreFiles } from '../grading/restore-files.ts'
 import { rangeProblem, rewardRange } from '../grading/reward-range.ts'
-import { runGrading, toEvidence } from '../grading/run-grading.ts'
+import { runGrading, toEvidence, toMetadata } from '../grading/run-grading.ts'
 import { collectFiles, insideOf, testedFileSettings, toLimits, writeLeftOut } from '../grading/submitted-files.ts'
 import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 
 const OUTPUT_BYTES = 16 * 1024 * 1024
 
 const Upload = z.strictObject({
-  source: z.string().min(1).describe('File or folder of the machine that grades'),
-  target: z.string().min(1).describe('Where it goes, absolute or relative to the workdir'),
+  source: z.string().min(1).describe('File or folder on the grading machine'),
+  target: z.string().min(1).describe('Path in the sandbox, absolute or relative to the workdir'),
 })
 const seconds = z.number().positive().max(86_400)
 const RewardChannel = z.union([
   z.enum(['exit_code', 'stdout']),
-  z.strictObject({ file: z.string().min(1).describe('Read once nothing of the command runs any more') }),
+  z.strictObject({ file: z.string().min(1).describe('Read after all processes of the command have ended') }),
 ])
 type RewardChannel = z.infer<typeof RewardChannel>
 
 const CommandSettings = z.strictObject({
   kind: z.literal('command'),
   ...testedFileSettings,
-  files: z.array(Upload).default([]).describe("The operator's files, put over the agent's: tests, a checker"),
-  command: z.string().min(1).describe('For /bin/sh, in a new sandbox that holds what the agent left'),
+  files: z.array(Upload).default([]).describe("The operator's files, copied over the agent's: tests, a checker"),
+  command: z.string().min(1).describe("Shell command for /bin/sh in a new sandbox with the agent's files"),
   cwd: z.string().min(1).optional().describe('Absent: the workdir'),
-  timeout_seconds: seconds.default(600).describe('Longer is a reward of 0'),
+  timeout_seconds: seconds.default(600).describe('A longer run gets the lowest reward'),
   reward: RewardChannel.default('exit_code').describe(
-    'exit_code: 0 is 1, anything else 0; stdout: its last line; {file: path}: what it wrote there',
+    'exit_code: 1 for exit code 0, else 0; stdout: its last line; {file: path}: the content of that file',
   ),
   reward_range: rewardRange,
   missing_reward: z
     .enum(['zero', 'fail'])
     .default('zero')
     .describe(
-      'What no reward, a text that is none, or one outside of reward_range means: zero, the lowest reward, since the ' +
-        "agent's code can cause it; fail, a failure of the grader, unless the same command gives a reward without the " +
+      'Result if the reward is missing, unreadable or outside of reward_range. zero: the lowest reward, because the ' +
+        "agent's code can cause it. fail: a failure of the grader, unless the same command gives a reward without the " +
         "agent's files",
     ),
   score: z
     .strictObject({
-      command: z.string().min(1).describe('For /bin/sh, in a second new sandbox; what it says is the reward'),
-      outputs: z.array(z.string().min(1)).min(1).describe('What it gets of the first sandbox, at the same places'),
+      command: z
+        .string()
+        .min(1)
+        .describe('Shell command for /bin/sh in a second new sandbox; its output is the reward'),
+      outputs: z
+        .array(z.string().min(1))
+        .min(1)
+        .describe('Files and folders copied from the first sandbox to the same paths'),
       files: z.array(Upload).default([]),
       timeout_seconds: seconds.default(600),
       reward: RewardChannel.default('stdout'),
     })
     .optional()
-    .describe('Lets the reward be said where none of the graded code runs'),
+    .describe('Computes the reward in a sandbox in which no graded code runs'),
 })
 const CommandConfig = CommandSettings.refine(
   ({ reward, score, reward_range: [least, most] }) =>
     (score?.reward ?? reward) !== 'exit_code' || (least <= 0 && most >= 1),
-  { path: ['reward_range'], error: 'must hold 0 and 1, the rewards of exit_code' },
+  { path: ['reward_range'], error: 'must include 0 and 1, the rewards of exit_code' },
 )
 type CommandConfig = z.infer<typeof CommandConfig>
 
-/** One command, and how it says what the reward is. */
+/** One command and the channel of its reward. */
 interface Step {
   name: 'command' | 'score'
   command: string
   cwd?: string | undefined
   timeout_seconds: number
   reward: RewardChannel
-  /** Of the operator. */
+  /** Files of the operator. */
   files: readonly z.infer<typeof Upload>[]
 }
 
-/** Runs a command of the operator's over what the agent left, in a sandbox the agent was never in. */
+/** Runs a command of the operator over the agent's files, in a sandbox that the agent never entered. */
 export const command: Plug<typeof CommandConfig, EvaluatorDeps, Evaluator> = {
   config: CommandConfig,
   create: (config) => ({
@@ -93,7 +99,7 @@ async function evaluate(config: CommandConfig, evaluation: Evaluation): Promise<
   await uploadFiles(grader, config.files)
   const { score } = config
   const first: Step = { name: 'command', ...config }
-  // Its ending is no verdict when another command scores what it made.
+  // With a score command, the exit code of the first command is not the verdict.
   if (score === undefined) return gradeStep(grader, first, config, evaluation)
   const ran = await runStep(grader, first, evaluation)
   if (ran.isTimedOut) return timedOut(first, ran, config)
@@ -107,9 +113,9 @@ async function evaluate(config: CommandConfig, evaluation: Evaluation): Promise<
 
 async function uploadFiles(workspace: Workspace, files: readonly z.infer<typeof Upload>[]): Promise<void> {
   for (const { source, target } of files) {
-    const place = insideOf(workspace, target)
-    await clearLinks(workspace, place)
-    await workspace.upload(source, place)
+    const path = insideOf(workspace, target)
+    await clearLinks(workspace, path)
+    await workspace.upload(source, path)
   }
 }
 
@@ -118,7 +124,7 @@ async function runStep(grader: Workspace, step: Step, evaluation: Evaluation): P
   const ran = await runGrading(grader, {
     name: `The ${step.name}`,
     command: ['/bin/sh', '-c', step.command],
-    ...(step.cwd === undefined ? {} : { cwd: step.cwd }),
+    cwd: step.cwd,
     env,
     timeoutMs: step.timeout_seconds * 1000,
     outputBytes: OUTPUT_BYTES,
@@ -129,7 +135,7 @@ async function runStep(grader: Workspace, step: Step, evaluation: Evaluation): P
   return ran
 }
 
-/** A new sandbox with the operator's files of the step, and none of the agent's. */
+/** Starts a new sandbox with the operator's files of the step and without the agent's files. */
 async function openControl({ files }: Step, evaluation: Evaluation): Promise<Workspace> {
   const control = await evaluation.grader()
   await uploadFiles(control, files)
@@ -154,14 +160,14 @@ async function gradeStep(
   if ('result' in parsed && problem === undefined) {
     return { ...parsed.result, metadata: { ...parsed.result.metadata, ...toMetadata(ran) } }
   }
-  const told = `${problem} (the ${step.name} ${endingOf(ran)})`
+  const message = `${problem} (the ${step.name} ${endingOf(ran)})`
   if (config.missing_reward === 'fail') {
-    throw new RolloutError('evaluator.crashed', `${told}; see ${step.name}-stderr.log`)
+    throw new RolloutError('evaluator.crashed', `${message}; see ${step.name}-stderr.log`)
   }
-  return lowest(config, { ...toMetadata(ran), missing_reward: told })
+  return lowest(config, { ...toMetadata(ran), missing_reward: message })
 }
 
-/** A file that was there before says nothing about this run. */
+/** Removes the reward file of an earlier run. */
 async function removeFile(grader: Workspace, path: string): Promise<void> {
   const script = 'rm -rf -- "$1" && mkdir -p -- "$(dirname -- "$1")"'
   const removed = await grader.run({
@@ -169,16 +175,19 @@ async function removeFile(grader: Workspace, path: string): Promise<void> {
     timeoutMs: 30_000,
   })
   if (removed.exitCode === 0) return
-  throw new RolloutError('evaluator.crashed', `There cannot be a reward at ${path} in the grader's sandbox`)
+  throw new RolloutError(
+    'evaluator.crashed',
+    `${path} cannot be created in the grader's sandbox. Set reward.file to a writable path.`,
+  )
 }
 
-type Said = { text: string } | { problem: string }
+type RewardText = { text: string } | { problem: string }
 
 async function readReward(
   grader: Workspace,
   channel: Exclude<RewardChannel, 'exit_code'>,
   ran: CommandResult,
-): Promise<Said> {
+): Promise<RewardText> {
   if (channel === 'stdout') return lastLine(ran)
   try {
     return { text: (await grader.readFile(channel.file, { maxBytes: REWARD_BYTES })).toString('utf8') }
@@ -188,15 +197,16 @@ async function readReward(
   }
 }
 
-function lastLine({ stdout, stdoutBytes }: CommandResult): Said {
-  if (stdoutBytes > stdout.length) return { problem: `wrote ${stdoutBytes} bytes, so that its last line is not known` }
+function lastLine({ stdout, stdoutBytes }: CommandResult): RewardText {
+  if (stdoutBytes > stdout.length)
+    return { problem: `wrote ${stdoutBytes} bytes to stdout, so its last line is unknown` }
   const text = stdout.toString('utf8').trimEnd().split('\n').at(-1)?.trim() ?? ''
-  return text === '' ? { problem: 'said nothing on stdout' } : { text }
+  return text === '' ? { problem: 'wrote nothing to stdout' } : { text }
 }
 
 /**
- * Copies outputs without links: a link would lead to the files of the scorer. Returns the first output that is not there or
- * cannot be taken, which is the graded code's doing.
+ * Copies outputs without links, because a link could expose files of the scorer. Returns the first output that is missing or
+ * cannot be copied: the graded code caused that.
  */
 async function carryOutputs(
   from: Workspace,
@@ -209,15 +219,15 @@ async function carryOutputs(
   await mkdir(scratch)
   try {
     for (const [index, path] of config.score!.outputs.entries()) {
-      const place = join(scratch, String(index))
+      const copy = join(scratch, String(index))
       try {
-        const missing = await from.download(insideOf(from, path), place, toLimits(config))
+        const missing = await from.download(insideOf(from, path), copy, toLimits(config))
         leftOut.push(...missing.map((file) => ({ ...file, path: posix.join(path, file.path) })))
       } catch (error) {
         if (!(error instanceof RolloutError) || error.boundary !== 'workspace') throw error
         return `${path}: ${error.message}`
       }
-      await to.upload(place, insideOf(to, path))
+      await to.upload(copy, insideOf(to, path))
     }
     return undefined
   } finally {
@@ -233,15 +243,6 @@ function timedOut({ name, timeout_seconds: limit }: Step, ran: CommandResult, co
 
 function lowest({ reward_range: range }: CommandConfig, metadata: Record<string, unknown>): EvalResult {
   return { outcome_reward: range[0], metadata }
-}
-
-function toMetadata({ exitCode, signal, isOutOfMemory, durationMs }: CommandResult): Record<string, unknown> {
-  return {
-    exit_code: exitCode,
-    ...(signal === null ? {} : { signal }),
-    ...(isOutOfMemory ? { out_of_memory: true } : {}),
-    duration_ms: Math.round(durationMs),
-  }
 }
 
 function endingOf({ exitCode, signal }: CommandResult): string {

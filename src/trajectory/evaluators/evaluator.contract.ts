@@ -10,8 +10,8 @@ import { evaluators } from './index.ts'
 
 export interface EvaluatorContract {
   /**
-   * A config, with its kind, and what it makes of agents; where files are limited, with room for a hundred or two. `dir` is
-   * a folder for files of the operator's.
+   * Returns a config with its kind, and graded cases. A limit on the number of files must allow at least 200. `dir` is a
+   * folder for the operator's files.
    */
   setUp(dir: string): Promise<ContractCase> | ContractCase
   deps?: Partial<EvaluatorDeps>
@@ -20,20 +20,20 @@ export interface EvaluatorContract {
 export interface ContractCase {
   config: Readonly<Record<string, unknown>> & { kind: string }
   cases: readonly (Omit<GradeOptions, 'evaluator'> & { title: string; reward: number })[]
-  /** Grading that does not end by itself; absent for an evaluator that cannot be slow. */
+  /** A grading that does not end on its own; absent for an evaluator that cannot be slow. */
   slow?: {
     config: Readonly<Record<string, unknown>> & { kind: string }
     options?: Omit<GradeOptions, 'evaluator'>
-    /** Resolves when it is under way; gets the first sandbox of the graders, where there is one. */
+    /** Resolves when the grading has started. Receives the first grading sandbox, if any. */
     begun(sandbox: Sandbox | undefined): Promise<void>
   }
   [Symbol.asyncDispose]?(): PromiseLike<void>
 }
 
-/** Ending by a signal may take as long as ending a sandbox does. */
+/** Time limit after a signal, which includes stopping a sandbox. */
 const PROMPTLY_MS = 8000
 
-/** Files that do harm to whoever copies or lists them carelessly. SECRET is a file of this machine. */
+/** Creates files that are dangerous to copy or list carelessly. SECRET is a file of this machine. */
 const HOSTILE = `
 mkdir -p planted/deep/$(printf 'd/%.0s' $(seq 60)) planted/locked
 ln -s SECRET planted/secret
@@ -52,9 +52,9 @@ const REFUSED = [
   ['very many files', 'mkdir many && cd many && seq 1 3000 | xargs touch'],
 ] as const
 
-/** What every evaluator owes whoever relies on its rewards, shown in real sandboxes. */
+/** Tests that every evaluator must pass, in real sandboxes. */
 export function describeEvaluator(name: string, contract: EvaluatorContract): void {
-  describe(`the contract of evaluators, kept by ${name}`, { timeout: 120_000 }, () => {
+  describe(`evaluator contract: ${name}`, { timeout: 120_000 }, () => {
     let grading: Grading
     let given: ContractCase
     beforeAll(async () => {
@@ -70,7 +70,7 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
     const create = (config: object): Evaluator => evaluators.create(evaluators.config.parse(config), deps)
     const firstCase = (): Omit<GradeOptions, 'evaluator'> => given.cases[0]!
 
-    test('its rewards are what they should be, finite, and the same when graded again', async () => {
+    test('evaluate() returns the expected finite rewards, and the same ones again', async () => {
       for (const { title, reward, ...options } of given.cases) {
         const { results } = await grading.grade({ ...options, evaluator: create(given.config), times: 2 })
         expect(results.map(({ outcome_reward: outcome }) => outcome, title)).toEqual([reward, reward])
@@ -79,12 +79,12 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
       }
     })
 
-    test('a misspelt setting is refused by its name', () => {
+    test('the config schema rejects an unknown setting by its name', () => {
       const parsed = evaluators.config.safeParse({ ...given.config, mispelt: 1 })
       expect(parsed.error?.issues.map(({ message }) => message).join()).toContain('mispelt')
     })
 
-    test('files that the agent planted neither harm nor stop it', async () => {
+    test('hostile files of the agent neither leak a secret nor change the reward', async () => {
       const secret = `secret-${randomBytes(8).toString('hex')}`
       const place = join(grading.dir, 'secret-of-the-machine')
       await writeFile(place, secret)
@@ -101,13 +101,13 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
       expect(Buffer.concat([...graded.evidence.values()]).includes(secret)).toBe(false)
     })
 
-    test.each(REFUSED)('%s is at worst a reward of 0', async (_, script) => {
+    test.each(REFUSED)('grading %s gives a reward', async (_, script) => {
       const agent = `${firstCase().agent ?? ''}\n${script}`
       const { result } = await grading.grade({ ...firstCase(), evaluator: create(given.config), agent })
       expect(result.outcome_reward).toBeTypeOf('number')
     })
 
-    test('it fails, and gives no reward, when there is no sandbox to grade in', async (context) => {
+    test('evaluate() rejects if no grading sandbox can be started', async (context) => {
       const evaluator = create(given.config)
       if (!evaluator.needs.sandbox) return context.skip(`${name} needs no sandbox`)
       const graded = grading.grade({
@@ -121,7 +121,7 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
       await expect(graded).rejects.toMatchObject({ code: 'runtime.start-failed' })
     })
 
-    test('it fails, and gives no reward, when the sandbox dies under it', async (context) => {
+    test('evaluate() rejects if the grading sandbox dies', async (context) => {
       const evaluator = create(given.slow?.config ?? given.config)
       if (!evaluator.needs.sandbox || given.slow === undefined) return context.skip(`${name} needs no sandbox`)
       const { begun, options } = given.slow
@@ -136,7 +136,7 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
       await killed
     })
 
-    test('it ends soon after its signal fires, and leaves nothing', async (context) => {
+    test('evaluate() ends soon after its signal fires and leaves no sandbox', async (context) => {
       if (given.slow === undefined) return context.skip(`${name} is never slow`)
       const { config, begun, options } = given.slow
       const stop = new AbortController()
@@ -163,7 +163,7 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
       expect(await grading.runtime.list()).toEqual([])
     })
 
-    test('a signal that has fired already stops it before it begins', async () => {
+    test('evaluate() does not start if its signal has already fired', async () => {
       const stop = AbortSignal.abort(new Error('too late'))
       const graded = grading.grade({
         ...firstCase(),
@@ -179,7 +179,7 @@ export function describeEvaluator(name: string, contract: EvaluatorContract): vo
   })
 }
 
-/** All that can be read below a folder without following a link, as one text. */
+/** Returns the contents of all files below a folder as one text, without following links. */
 async function texts(path: string): Promise<string> {
   const stats = await lstat(path)
   if (stats.isFile()) return stats.size > 1_000_000 ? '' : readFile(path, 'latin1')

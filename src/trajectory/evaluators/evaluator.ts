@@ -1,3 +1,4 @@
+import type { KindSchema, Plug } from '../../lib/plug.ts'
 import type { ChatMessage } from '../../model/chat-message.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import type { AgentEnding } from '../../model/session-outcome.ts'
@@ -7,70 +8,72 @@ import type { Workspace } from '../../model/workspace.ts'
 import type { RewardRange } from '../grading/reward-range.ts'
 
 /**
- * Says what a session was worth. Runs after the agent is dead and its key revoked, in two steps between which the agent's
- * sandbox is destroyed: `collect` takes out of it what the grade depends on, `evaluate` grades without it. Knows no
- * runtime, node or server. Returns the lowest reward for what it knows to be the agent's doing. For an error that it
- * throws, the node runs it again on a sandbox that the agent never entered: an error there means no reward, and a result
- * there means that the agent caused the error, which is worth the lowest reward.
+ * Grades a session. Runs after the harness has ended and its key is revoked, in two steps: `collect` copies the graded files
+ * out of the agent's sandbox, then the sandbox is destroyed, then `evaluate` grades the copy. An evaluator imports no
+ * runtime, node or server. It returns the lowest reward for a failure that the agent certainly caused. When it throws, the
+ * node repeats the evaluation on a sandbox that the agent never entered: a second error means no reward; a result means that
+ * the agent caused the error, which gives the lowest reward.
  */
 export interface Evaluator {
-  /** What the node must have ready for it. */
   readonly needs: EvaluatorNeeds
-  /** The lowest and the highest reward that it gives. Absent: 0 and 1. */
+  /** Lowest and highest reward. Absent: 0 and 1. */
   readonly rewards?: RewardRange
   /**
-   * Throws `config.invalid` for what the operator has to provide and did not. Called before the agent starts. A path of this
-   * machine is passed to `assertUpload` before it is looked at: a task must not find out which files exist.
+   * Throws `config.invalid` when a file, secret or setting of the operator is missing. Called before the harness starts.
+   * Calls `assertUpload` with a path of this machine before it reads the path: a task must not learn which files exist.
    */
   check?(assertUpload: (source: string) => Promise<void>): Promise<void>
   /**
-   * Takes out of the agent's sandbox, in which nothing of the agent runs any more, what the grade depends on, and puts it
-   * in `submission`. Absent: nothing is needed. A RolloutError whose blame is `policy` ends the grading with the lowest reward.
+   * Copies the files that the grade depends on from the agent's sandbox, in which no process of the agent runs any more, to
+   * `submission`. Absent: no files are needed. A RolloutError whose blame is `policy` ends the grading with the lowest reward.
    */
   collect?(agent: Workspace, evaluation: Collection): Promise<void>
   evaluate(evaluation: Evaluation): Promise<EvalResult>
 }
 
 export interface EvaluatorNeeds {
-  /** Whether `grader` will be called, so that a sandbox is worth preparing while the agent still runs. */
+  /** Whether `grader` will be called. If so, the node prepares a sandbox while the harness still runs. */
   sandbox: boolean
-  /** Whether a grader's sandbox must begin as a copy of all that the agent left, not just of what was collected. */
+  /** Whether a grading sandbox must start from the agent's final file system. */
   agentState: boolean
-  /** Whether `conversation` or `transcript` will be called. Absent: yes. They are loaded only then, and can be large. */
+  /**
+   * Whether `conversation` or `transcript` will be called. Absent: yes. The messages, which can be large, are loaded
+   * only then.
+   */
   messages?: boolean
 }
 
-/** What is told of a session to whoever grades it. */
+/** The facts about a session that `collect` and `evaluate` receive. */
 export interface Collection {
   sessionId: string
   task: { id: string; instruction: string; metadata: Readonly<Record<string, unknown>> }
-  /** A folder of this machine that is the session's alone; no sandbox sees it. */
+  /** Folder on this machine for this session only; not visible in any sandbox. */
   submission: string
   evidence: Evidence
-  /** From the task, for the commands that grade. */
+  /** Environment of the grading commands, from the task. */
   env: Readonly<Record<string, string>>
-  /** Ends with the evaluation's budget. */
+  /** Fires when the evaluation's time limit is over. */
   signal: AbortSignal
 }
 
 export interface Evaluation extends Collection {
   ending: AgentEnding
-  /** Without its turns, unless the evaluator is a module of the user's: a record may be large. */
+  /** Includes the turns, which can be large, only for evaluators loaded from a module. */
   session: SessionRecord
-  /** What was said in the main conversation up to its end, tool results included; empty when nothing was. */
+  /** Returns the messages of the main conversation up to its end, tool results included. */
   conversation(): readonly ChatMessage[]
-  /** The same messages with their source, and the answers of the model that the last prompt leaves out. */
+  /** Returns the same messages with their source, and the model's answers that the last prompt does not contain. */
   transcript(): readonly TranscriptEntry[]
-  /** How many samples were built, in whose order `trace_rewards` come. */
+  /** Number of samples. `trace_rewards` has their order. */
   samples: number
   /**
-   * A new sandbox that shares nothing with the agent's and was prepared as the task says. Each call gives another. It is
-   * removed afterwards by whoever gave it. `agent`: begins with all that the agent left; only with `needs.agentState`.
+   * Starts a new sandbox, prepared as the task says and separate from the agent's. The node removes it after the evaluation.
+   * `agent`: the sandbox starts from the agent's final file system; requires `needs.agentState`.
    */
   grader(from?: 'clean' | 'agent'): Promise<Workspace>
 }
 
-/** Keeps what shows how a grade came about, with the session, within the limits for artifacts. */
+/** Stores files that explain a grade with the session, within the limits for artifacts. */
 export interface Evidence {
   /** `name` is a file name: letters, digits, dots, dashes, underscores. */
   write(name: string, data: string | Uint8Array): Promise<void>
@@ -78,10 +81,13 @@ export interface Evidence {
 
 export interface EvaluatorDeps {
   now(): number
-  /** The value of a secret by its name, from the operator's side; undefined when there is none. */
+  /** Returns a secret of the operator by its name; undefined if it is not set. */
   secret(name: string): string | undefined
-  /** Whether a URL of a task may be called: one that only the operator can reach must not be. */
+  /** Whether a URL of a task may be called. URLs that only the operator can reach may not. */
   mayCall(url: URL): boolean
-  /** Whether a host of such a URL may be connected to at this address, found when it is called. Absent: it may. */
+  /** Whether a connection to the resolved address of such a URL is allowed. Absent: allowed. */
   mayConnect?: (address: string, port: number) => boolean
 }
+
+/** The type of an evaluator in the registry and in a module. */
+export type EvaluatorPlug = Plug<KindSchema, EvaluatorDeps, Evaluator>

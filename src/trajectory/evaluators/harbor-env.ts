@@ -1,9 +1,9 @@
 import { RolloutError } from '../../model/failure.ts'
 
-/** A value that stands for a variable, as Harbor writes it: ${NAME}, or ${NAME:-what else}. */
+/** A variable in Harbor's notation: ${NAME} or ${NAME:-default}. */
 const TEMPLATE = /^\$\{([^}:]+)(?::-(.*))?\}$/s
 
-/** The values with those that stand for others looked up. Throws `config.invalid` with all that cannot be. */
+/** Replaces variables by their values. Throws `config.invalid` with all missing variables. */
 export function resolveTemplates(
   values: Readonly<Record<string, string>>,
   lookUp: (name: string) => string | undefined,
@@ -17,5 +17,8 @@ export function resolveTemplates(
     return [key, value ?? ''] as const
   })
   if (missing.length === 0) return Object.fromEntries(resolved)
-  throw new RolloutError('config.invalid', `The tests want ${missing.join(', ')}, which this node was not given.`)
+  throw new RolloutError(
+    'config.invalid',
+    `The tests need the variables ${missing.join(', ')}. Set them as secrets of this node.`,
+  )
 }

@@ -39,7 +39,7 @@ test('decideOutcome() takes the one called reward, the only one, or what it is t
   expect(decideOutcome({ a: 1, b: 0 }, { key: 'b' })).toBe(0)
 })
 
-test('decideOutcome() guesses at nothing', () => {
+test('decideOutcome() throws if the outcome is ambiguous', () => {
   expect(() => decideOutcome({ a: 1, b: 0 }, 'auto')).toThrow('rewards for "a", "b", none of which is "reward"')
   expect(() => decideOutcome({ reward: 1 }, { key: 'toString' })).toThrow('none of which is "toString"')
 })
@@ -52,5 +52,5 @@ test('resolveTemplates() looks up what stands for something else, and names all 
     C: 'plain $KEY',
     D: '',
   })
-  expect(() => resolveTemplates({ A: '${ONE}', B: '${TWO}' }, lookUp)).toThrow('The tests want ONE, TWO,')
+  expect(() => resolveTemplates({ A: '${ONE}', B: '${TWO}' }, lookUp)).toThrow('The tests need the variables ONE, TWO')
 })

@@ -1,30 +1,32 @@
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 
-/** By name; `reward` when the file said just a number. */
+/** Rewards by name; `reward` if the file contains a plain number. */
 export type Rewards = Record<string, number>
 
-/** Which of several rewards a session is worth. */
+/** Chooses the outcome among several rewards. */
 export const HarborOutcome = z
   .union([z.enum(['auto', 'mean']), z.strictObject({ key: z.string().min(1) })])
   .default('auto')
-  .describe('auto: the one named reward, or the only one; mean: of all; {key: name}: that one')
+  .describe(
+    'auto: the reward named "reward", or the only one; mean: the mean of all; {key: name}: the reward with that name',
+  )
 type HarborOutcome = z.infer<typeof HarborOutcome>
 
-/** Decimal notation, so that "nan", "0x1" and "1_0" are no rewards. */
+/** Decimal notation: "nan", "0x1" and "1_0" are not rewards. */
 const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$/
-const TOLD_CHARS = 200
+const SHOWN_CHARS = 200
 
-/** What a reward file says, or why it says nothing. */
+/** Parses a reward file. Returns the rewards, or why it contains none. */
 export function parseRewardFile(
   file: 'reward.json' | 'reward.txt',
   text: string,
 ): { rewards: Rewards } | { problem: string } {
-  const said = text.trim()
-  if (said === '') return { problem: 'is empty' }
-  if (file === 'reward.json') return parseRewardJson(said)
-  if (!NUMBER.test(said)) return { problem: `holds no number: ${shown(said)}` }
-  return toRewards({ reward: Number(said) })
+  const trimmed = text.trim()
+  if (trimmed === '') return { problem: 'is empty' }
+  if (file === 'reward.json') return parseRewardJson(trimmed)
+  if (!NUMBER.test(trimmed)) return { problem: `holds no number: ${shown(trimmed)}` }
+  return toRewards({ reward: Number(trimmed) })
 }
 
 function parseRewardJson(text: string): { rewards: Rewards } | { problem: string } {
@@ -43,7 +45,7 @@ function parseRewardJson(text: string): { rewards: Rewards } | { problem: string
 function toRewards(values: object): { rewards: Rewards } | { problem: string } {
   const rewards: Rewards = {}
   for (const [name, value] of Object.entries(values)) {
-    // Python, in which Harbor reads them, takes true for 1.
+    // Harbor parses rewards in Python, where true equals 1.
     const number: unknown = typeof value === 'boolean' ? Number(value) : value
     if (typeof number !== 'number' || !Number.isFinite(number)) {
       return {
@@ -56,8 +58,8 @@ function toRewards(values: object): { rewards: Rewards } | { problem: string } {
 }
 
 /**
- * Harbor keeps rewards apart and lets `reward` stand for them where one is wanted. It says nothing of several without that
- * name, and neither do we: it would be a guess at what is trained on.
+ * Harbor uses the reward named `reward` where it needs a single one. It defines nothing for several rewards without that name,
+ * so this function throws instead of guessing.
  */
 export function decideOutcome(rewards: Rewards, outcome: HarborOutcome): number {
   const values = Object.values(rewards)
@@ -68,10 +70,10 @@ export function decideOutcome(rewards: Rewards, outcome: HarborOutcome): number 
   if (value !== undefined) return value
   throw new RolloutError(
     'evaluator.crashed',
-    `The tests gave rewards for ${Object.keys(rewards).map(shown).join(', ')}, none of which is ${shown(key)}; set outcome to one of them, or to mean.`,
+    `The tests gave rewards for ${Object.keys(rewards).map(shown).join(', ')}, none of which is ${shown(key)}. Set outcome to one of them, or to mean.`,
   )
 }
 
 function shown(text: string): string {
-  return JSON.stringify(text.length > TOLD_CHARS ? `${text.slice(0, TOLD_CHARS)}…` : text)
+  return JSON.stringify(text.length > SHOWN_CHARS ? `${text.slice(0, SHOWN_CHARS)}…` : text)
 }

@@ -60,7 +60,7 @@ describe('the evaluator http', () => {
     return grading.grade({ ...options, evaluator: create(config) })
   }
 
-  test('posts what happened, and gives back what the service says', async () => {
+  test('posts the session and returns the result of the service', async () => {
     const answer = {
       outcome_reward: 0.5,
       components: { style: 1 },
@@ -89,7 +89,7 @@ describe('the evaluator http', () => {
     expect([...evidence.keys()]).toEqual(['http-request.json', 'http-answer.json'])
   })
 
-  test('signs body and time with the secret, which is seen nowhere', async () => {
+  test('signs body and time with the secret, which is not stored', async () => {
     behaviours = ['{"outcome_reward": 1}']
     const secret = (name: string) => (name === 'GRADER_SECRET' ? 'sesame' : undefined)
     const { evidence } = await grading.grade({ evaluator: create({ secret_env: 'GRADER_SECRET' }, { secret }) })
@@ -99,7 +99,7 @@ describe('the evaluator http', () => {
     expect(body + [...evidence.values()].join()).not.toContain('sesame')
   })
 
-  test('tries again after what may pass, as the same request', async () => {
+  test('retries temporary failures with the same idempotency key', async () => {
     const { result } = await grade([
       undefined,
       { status: 503 },
@@ -112,7 +112,7 @@ describe('the evaluator http', () => {
     expect(new Set(received.map(({ body }) => body)).size).toBe(1)
   })
 
-  test('gives up in the end, and that is no reward', async () => {
+  test('throws after the last retry, without a reward', async () => {
     await expect(grade([{ status: 500, body: 'broken' }], { max_retries: 2 })).rejects.toMatchObject({
       code: 'evaluator.crashed',
       message: expect.stringMatching(/answered 500: broken after 3 attempts/),
@@ -121,7 +121,7 @@ describe('the evaluator http', () => {
     await expect(grade([undefined], { max_retries: 0 })).rejects.toMatchObject({ code: 'evaluator.crashed' })
   })
 
-  test('a service that is silent for too long is a timeout', async () => {
+  test('throws evaluator.timeout if the service does not answer in time', async () => {
     const silent = createServer(() => {})
     silent.listen(0, '127.0.0.1')
     await once(silent, 'listening')
@@ -168,16 +168,16 @@ describe('the evaluator http', () => {
     expect(received[0]!.headers['x-polar-outbound']).toBe('evaluator')
   })
 
-  test('takes rewards of the range that the task declares', async () => {
+  test('accepts rewards in the declared range', async () => {
     const { result } = await grade(['{"outcome_reward": -4}'], { reward_range: [-5, 5] })
     expect(result.outcome_reward).toBe(-4)
     expect(create({ reward_range: [-5, 5] }).rewards).toEqual([-5, 5])
   })
 
   test('does not call what the operator does not allow', () => {
-    expect(() => create({}, { mayCall: () => false })).toThrow(/must not be called/)
+    expect(() => create({}, { mayCall: () => false })).toThrow(/may not be called/)
     expect(() => create({ url: 'file:///etc/passwd' })).toThrow(/neither http nor https/)
-    expect(() => create({ url: 'http://me:secret@127.0.0.1/' })).toThrow(/not in the address/)
+    expect(() => create({ url: 'http://me:secret@127.0.0.1/' })).toThrow(/must not contain credentials/)
     expect(() => create({ secret_env: 'NONE' })).toThrow(/no secret named NONE/)
     expect(received).toEqual([])
   })

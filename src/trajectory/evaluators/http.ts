@@ -6,7 +6,7 @@ import { EvalResult } from '../../model/reward.ts'
 import type { Workspace } from '../../model/workspace.ts'
 import { assertCallable, requireSecret } from '../grading/assert-callable.ts'
 import { describeIssues } from '../grading/describe-issues.ts'
-import { place, postJson } from '../grading/post-json.ts'
+import { postJson, shownUrl } from '../grading/post-json.ts'
 import { assertInRange, rewardRange } from '../grading/reward-range.ts'
 import { collectReadable, readSubmitted, ReadFileSettings } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
@@ -15,18 +15,23 @@ const ANSWER_BYTES = 4 * 1024 * 1024
 
 const HttpConfig = z.strictObject({
   kind: z.literal('http'),
-  url: z.url().describe('Where a session is posted to; the operator decides which hosts may be called'),
-  secret_env: z.string().min(1).optional().describe('Name of the secret that requests are signed with'),
-  messages: z.boolean().default(true).describe('Whether the main conversation is sent along'),
-  files: ReadFileSettings.optional().describe("Files of the agent's that are sent along; absent: none"),
+  url: z.url().describe('URL that receives the session; the operator lists the allowed hosts'),
+  secret_env: z.string().min(1).optional().describe('Name of the secret that signs the requests'),
+  messages: z.boolean().default(true).describe('Whether to send the main conversation'),
+  files: ReadFileSettings.optional().describe('Files of the agent to send; absent: none'),
   reward_range: rewardRange,
-  timeout_seconds: z.number().positive().max(3600).default(120).describe('Of one attempt'),
-  max_retries: z.int().min(0).max(10).default(3).describe('After no connection, silence, 408, 429 and 5xx'),
-  retry_backoff_seconds: z.number().min(0).max(60).default(1).describe('Before the first retry; doubles'),
+  timeout_seconds: z.number().positive().max(3600).default(120).describe('Time limit of one attempt'),
+  max_retries: z
+    .int()
+    .min(0)
+    .max(10)
+    .default(3)
+    .describe('Retries after a failed connection, a timeout, 408, 429 and 5xx'),
+  retry_backoff_seconds: z.number().min(0).max(60).default(1).describe('Delay before the first retry; doubles'),
 })
 type HttpConfig = z.infer<typeof HttpConfig>
 
-/** Asks a service of the operator's. */
+/** Grades by a service of the operator. */
 export const http: Plug<typeof HttpConfig, EvaluatorDeps, Evaluator> = {
   config: HttpConfig,
   create(config, deps) {
@@ -73,7 +78,7 @@ async function evaluate({ config, url, secret, deps }: Service, evaluation: Eval
     url,
     body,
     headers: () => ({
-      // The same for every attempt, and when the session is graded again: the service may answer as it did before.
+      // The same for every attempt and every grading of the session, so that the service may repeat its answer.
       'idempotency-key': createHash('sha256').update(body).digest('hex'),
       ...(secret !== undefined && { 'x-polar-signature': sign(body, secret, deps.now()) }),
     }),
@@ -87,7 +92,7 @@ async function evaluate({ config, url, secret, deps }: Service, evaluation: Eval
   await evidence.write('http-answer.json', answer.text)
   if (answer.status !== 200) throw crashed(url, `answered ${answer.status}: ${answer.text.slice(0, 500)}`)
   const result = parseAnswer(answer.text, url, samples)
-  assertInRange(result, config.reward_range, `The evaluator at ${place(url)}`)
+  assertInRange(result, config.reward_range, `The evaluator at ${shownUrl(url)}`)
   return result
 }
 
@@ -99,7 +104,7 @@ async function toFiles(submission: string, settings: ReadFileSettings) {
   return files
 }
 
-/** The time is signed too, so that a request that was seen once is of no use later. */
+/** Signs the time too, so that a recorded request cannot be replayed later. */
 function sign(body: string, secret: string, now: number): string {
   const time = Math.floor(now / 1000)
   return `t=${time},v1=${createHmac('sha256', secret).update(`${time}.${body}`).digest('hex')}`
@@ -107,11 +112,11 @@ function sign(body: string, secret: string, now: number): string {
 
 function parseAnswer(text: string, url: URL, samples: number): EvalResult {
   const parsed = EvalResult.safeParse(parseJson(text, url))
-  if (!parsed.success) throw crashed(url, `answered what is no result: ${describeIssues(parsed.error)}`)
+  if (!parsed.success) throw crashed(url, `returned an invalid result: ${describeIssues(parsed.error)}`)
   const { outcome_reward: outcome, trace_rewards: traces } = parsed.data
-  if (outcome == null && traces == null) throw crashed(url, 'answered with neither outcome_reward nor trace_rewards')
+  if (outcome == null && traces == null) throw crashed(url, 'returned neither outcome_reward nor trace_rewards')
   if (traces != null && traces.length !== samples) {
-    throw crashed(url, `answered with ${traces.length} trace_rewards; there are ${samples} traces`)
+    throw crashed(url, `returned ${traces.length} trace_rewards for ${samples} traces`)
   }
   return parsed.data
 }
@@ -120,10 +125,10 @@ function parseJson(text: string, url: URL): unknown {
   try {
     return JSON.parse(text)
   } catch (cause) {
-    throw crashed(url, `answered what is not JSON: ${JSON.stringify(text.slice(0, 200))}`, cause)
+    throw crashed(url, `returned invalid JSON: ${JSON.stringify(text.slice(0, 200))}`, cause)
   }
 }
 
 function crashed(url: URL, what: string, cause?: unknown): RolloutError {
-  return new RolloutError('evaluator.crashed', `The evaluator at ${place(url)} ${what}`, { cause })
+  return new RolloutError('evaluator.crashed', `The evaluator at ${shownUrl(url)} ${what}`, { cause })
 }

@@ -1,9 +1,9 @@
 import { plugs } from '../../lib/plug.ts'
+import type { EvaluatorPlug } from './evaluator.ts'
 import { command } from './command.ts'
 import { harbor } from './harbor.ts'
 import { http } from './http.ts'
 import { judge } from './judge.ts'
-import type { EvaluatorPlug } from './load-evaluator.ts'
 import { sessionCompleted } from './session-completed.ts'
 import { swebench, swebenchHarness } from './swebench.ts'
 import { testOnOutput } from './test-on-output.ts'
@@ -11,7 +11,7 @@ import { weighted } from './weighted.ts'
 
 const single = [sessionCompleted, testOnOutput, command, harbor, judge, http, swebench, swebenchHarness] as const
 
-/** Those of modules too, which then can be parts of a `weighted` as well. */
+/** Built-in evaluators and `modules`. Each, except `weighted`, can be a part of a `weighted`. */
 export function evaluatorsWith(modules: readonly EvaluatorPlug[]) {
   const parts = plugs([...single, ...modules])
   return plugs([...single, ...modules, weighted(parts)])

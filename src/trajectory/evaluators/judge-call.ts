@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import { describeIssues } from '../grading/describe-issues.ts'
-import { place, postJson, type JsonAnswer, type JsonPost } from '../grading/post-json.ts'
+import { shownUrl, postJson, type JsonAnswer, type JsonPost } from '../grading/post-json.ts'
 
 const ANSWER_BYTES = 4 * 1024 * 1024
 
@@ -10,7 +10,7 @@ export interface JudgeCall {
   key: string | undefined
   body: { model: string; messages: readonly object[]; [field: string]: unknown }
   schema: z.ZodType<Verdict>
-  /** From `toFormats`; what the engine refuses is taken out. */
+  /** From `toFormats`. Formats that the engine rejects are removed. */
   formats: (object | undefined)[]
   maxRetries: number
   backoffMs: number
@@ -30,7 +30,7 @@ export interface JudgeUsage {
 
 export interface JudgeAnswer {
   verdict: Verdict
-  /** All that the judge said, the last being the verdict. */
+  /** All answers of the judge; the last is the verdict. */
   texts: string[]
   usage: JudgeUsage
 }
@@ -41,15 +41,15 @@ const ChatAnswer = z.looseObject({
 })
 
 /**
- * One verdict. An answer that is none is sent back with what is wrong with it, `maxRetries` times. Throws
- * `evaluator.crashed` or `evaluator.timeout` when there is no verdict in the end.
+ * Requests one verdict. Returns an invalid answer to the judge with its problem, up to `maxRetries` times. Throws
+ * `evaluator.crashed` or `evaluator.timeout` if no verdict is valid.
  */
-export async function askJudge(call: JudgeCall): Promise<JudgeAnswer> {
+export async function requestVerdict(call: JudgeCall): Promise<JudgeAnswer> {
   const usage: JudgeUsage = { calls: 0, promptTokens: 0, completionTokens: 0 }
   const texts: string[] = []
   let messages = call.body.messages
   for (let attempt = 0; ; attempt++) {
-    const { content, used } = await ask({ ...call, body: { ...call.body, messages } })
+    const { content, used } = await complete({ ...call, body: { ...call.body, messages } })
     usage.calls += used.calls
     usage.promptTokens += used.promptTokens
     usage.completionTokens += used.completionTokens
@@ -59,7 +59,7 @@ export async function askJudge(call: JudgeCall): Promise<JudgeAnswer> {
     if (attempt >= call.maxRetries) {
       throw new RolloutError(
         'evaluator.crashed',
-        `The judge at ${place(call.url)} gave no verdict in ${attempt + 1} answers. The last one: ${read.problem}`,
+        `The judge at ${shownUrl(call.url)} gave no verdict in ${attempt + 1} answers. The last one: ${read.problem}`,
       )
     }
     messages = [
@@ -73,7 +73,7 @@ export async function askJudge(call: JudgeCall): Promise<JudgeAnswer> {
   }
 }
 
-/** How the engine can be told what to answer with, from the strictest to not at all. */
+/** Returns response formats from the strictest to none. */
 export function toFormats(schema: z.ZodType): (object | undefined)[] {
   const { $schema: _, ...jsonSchema } = z.toJSONSchema(schema)
   return [
@@ -83,7 +83,13 @@ export function toFormats(schema: z.ZodType): (object | undefined)[] {
   ]
 }
 
-async function ask({ url, key, body, formats, ...call }: JudgeCall): Promise<{ content: string; used: JudgeUsage }> {
+async function complete({
+  url,
+  key,
+  body,
+  formats,
+  ...call
+}: JudgeCall): Promise<{ content: string; used: JudgeUsage }> {
   for (;;) {
     const [format] = formats
     const answer = await postJson({
@@ -98,7 +104,7 @@ async function ask({ url, key, body, formats, ...call }: JudgeCall): Promise<{ c
     if (!isRefused || formats.length === 1) {
       throw new RolloutError(
         'evaluator.crashed',
-        `The judge at ${place(url)} answered ${answer.status}: ${answer.text.slice(0, 500)}`,
+        `The judge at ${shownUrl(url)} answered ${answer.status}: ${answer.text.slice(0, 500)}`,
       )
     }
     formats.shift()
@@ -108,7 +114,10 @@ async function ask({ url, key, body, formats, ...call }: JudgeCall): Promise<{ c
 function readAnswer({ text, attempts }: JsonAnswer, url: URL): { content: string; used: JudgeUsage } {
   const parsed = ChatAnswer.safeParse(parseJson(text))
   if (!parsed.success) {
-    throw new RolloutError('evaluator.crashed', `The judge at ${place(url)} does not answer as Chat Completions does.`)
+    throw new RolloutError(
+      'evaluator.crashed',
+      `The judge at ${shownUrl(url)} did not return a Chat Completions answer. Check base_url.`,
+    )
   }
   const { choices, usage } = parsed.data
   return {
@@ -127,13 +136,13 @@ export function toSchema(criteria: readonly string[], min: number, max: number):
 }
 
 /**
- * The whole answer must be the verdict, but for thoughts in front and a fence around it. JSON is never looked for in an
- * answer: it could be a quotation of what the agent planted.
+ * Parses a verdict. The whole answer must be the verdict, apart from leading reasoning and a code fence. JSON within other
+ * text is not searched: it could be a quotation of text that the agent planted.
  */
 function readVerdict(content: string, schema: z.ZodType<Verdict>): { verdict: Verdict } | { problem: string } {
-  const said = content.replace(/^\s*<think>[\s\S]*?<\/think>/, '').trim()
-  const [, fenced] = /^```(?:json)?\n([^`]*)\n?```$/.exec(said) ?? []
-  const value = parseJson(fenced ?? said)
+  const answer = content.replace(/^\s*<think>[\s\S]*?<\/think>/, '').trim()
+  const [, fenced] = /^```(?:json)?\n([^`]*)\n?```$/.exec(answer) ?? []
+  const value = parseJson(fenced ?? answer)
   if (value === undefined) return { problem: 'it is not JSON' }
   const parsed = schema.safeParse(value)
   return parsed.success ? { verdict: parsed.data } : { problem: describeIssues(parsed.error) }

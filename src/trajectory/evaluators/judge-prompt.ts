@@ -15,13 +15,16 @@ export interface JudgeCase {
   instruction: string
   transcript: readonly TranscriptEntry[]
   files: readonly SubmittedFile[]
-  /** Of the task, of the transcript and of the files, each. */
+  /** Limit for each of the task, the transcript and the files. */
   maxChars: number
   /** Random for each judgement and unknown to the agent, so that no text of the agent can end a block. */
   boundary: string
 }
 
-/** The messages to the judge. The part that all sessions of a task share comes first, so that engines can reuse it. */
+/**
+ * Returns the messages to the judge. The part that all sessions of a task share comes first, so that engines can cache
+ * it.
+ */
 export function toJudgeMessages(given: JudgeCase): { role: 'system' | 'user'; content: string }[] {
   const { criteria, scoreMin, scoreMax, boundary } = given
   const rubric = criteria.map(({ name, description }) => `## ${name}\n${description}`).join('\n\n')
@@ -74,7 +77,7 @@ function toBlocks({ instruction, transcript, files, maxChars, boundary }: JudgeC
   }
 }
 
-/** The role of a claimed message is the agent's to choose, so only known ones are shown. */
+/** The agent chooses the role of a claimed message, so only known roles are shown. */
 const ROLES: ReadonlySet<string> = new Set(['user', 'assistant', 'tool', 'function'])
 
 function kindOf({ source, message: { role }, isLeftOut }: TranscriptEntry): string {
@@ -92,7 +95,7 @@ interface Piece {
   text: string
 }
 
-/** The first and the last pieces of a list, so that their texts together are no longer than `maxChars`. */
+/** Returns the first and the last pieces with at most `maxChars` characters together. */
 function fit(pieces: readonly Piece[], maxChars: number): (Piece | { leftOut: number })[] {
   const total = pieces.reduce((sum, { text }) => sum + text.length, 0)
   if (total <= maxChars) return [...pieces]
@@ -103,7 +106,7 @@ function fit(pieces: readonly Piece[], maxChars: number): (Piece | { leftOut: nu
   return [...head, ...(leftOut === 0 ? [] : [{ leftOut }]), ...tail]
 }
 
-/** Pieces from the front; the one that exceeds the limit loses its middle, and those behind it are left out. */
+/** Returns leading pieces. The piece that exceeds the limit loses its middle; later pieces are left out. */
 function takeUntil(pieces: readonly Piece[], maxChars: number): Piece[] {
   const taken: Piece[] = []
   let left = maxChars
@@ -119,7 +122,7 @@ function toFileText(data: Buffer): string {
   return data.includes(0) ? `(${data.length} bytes that are no text)` : data.toString('utf8')
 }
 
-/** The beginning and the end, where tasks and results are. */
+/** Keeps the beginning and the end of a text. */
 function shorten(text: string, maxChars: number): string {
   if (text.length <= maxChars) return text
   const half = Math.floor(maxChars / 2)
@@ -127,8 +130,8 @@ function shorten(text: string, maxChars: number): string {
 }
 
 /**
- * Engines read the marks of their chat templates wherever they stand, so text could begin a message of its own. An
- * invisible space keeps such marks apart without changing what a reader sees.
+ * Marks of chat templates. Engines parse them anywhere, so a text could start a new message. An invisible space breaks a mark
+ * without changing the visible text.
  */
 const MARKS =
   /<(?=[|｜]|\/?(?:s|bos|eos|pad|unk|start_of_turn|end_of_turn|start_header_id|end_header_id)>)|\[(?=\/?INST\])/gi

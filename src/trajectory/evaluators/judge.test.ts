@@ -81,7 +81,7 @@ describe('the evaluator judge', () => {
     return grading.grade({ ...options, evaluator: create(config, options.deps) })
   }
 
-  test('turns a score into a reward, and notes what it cost', async () => {
+  test('converts a score to a reward and reports the cost', async () => {
     const { result, evidence } = await grade([{ text: verdict({ quality: 7 }) }], { input_price: 2, output_price: 10 })
     const { prompt_tokens: input, completion_tokens: output } = result.metadata as Record<string, number>
     expect(result).toMatchObject({
@@ -108,23 +108,23 @@ describe('the evaluator judge', () => {
     expect(result).toMatchObject({ outcome_reward: 0.75, components: { right: 1, short: 0 } })
   })
 
-  test('asks several times, and takes the mean or the median', async () => {
+  test('combines several verdicts by mean or median', async () => {
     const answers = [0, 10, 2].map((quality) => ({ text: verdict({ quality }) }))
     expect((await grade(answers, { samples: 3 })).result.outcome_reward).toBeCloseTo(0.4)
     await engine?.[Symbol.asyncDispose]()
     expect((await grade(answers, { samples: 3, aggregate: 'median' })).result.outcome_reward).toBe(0.2)
   })
 
-  test('sends the key, which is kept nowhere', async () => {
+  test('sends the key, which is not stored', async () => {
     const secret = (name: string) => (name === 'JUDGE_KEY' ? 'sk-sesame' : undefined)
     const graded = await grade([{ text: verdict({ quality: 1 }) }], { api_key_env: 'JUDGE_KEY' }, { deps: { secret } })
     expect(asked[0]?.authorization).toBe('Bearer sk-sesame')
     expect(JSON.stringify([graded.result, ...[...graded.evidence.values()].map(String)])).not.toContain('sesame')
     expect(() => create({ api_key_env: 'NONE' })).toThrow(/no secret named NONE/)
-    expect(() => create({}, { mayCall: () => false })).toThrow(/must not be called/)
+    expect(() => create({}, { mayCall: () => false })).toThrow(/may not be called/)
   })
 
-  test('sends an answer that is no verdict back, saying what is wrong with it', async () => {
+  test('returns an invalid verdict to the judge with its problem', async () => {
     const { result } = await grade([
       { text: 'I would say ten.' },
       { text: verdict({ quality: 11 }) },
@@ -149,12 +149,12 @@ describe('the evaluator judge', () => {
     expect(asked).toHaveLength(2)
   })
 
-  test('reads a verdict after thoughts, and in a fence', async () => {
+  test('parses a verdict after reasoning and in a code fence', async () => {
     const text = `\n\`\`\`json\n${verdict({ quality: 10 })}\n\`\`\``
     expect((await grade([{ reasoning: 'Hm {"quality": 0}', text }])).result.outcome_reward).toBe(1)
   })
 
-  test('does without a schema, or without JSON mode, where the engine refuses them', async () => {
+  test('omits the schema or the JSON mode if the engine rejects them', async () => {
     refusedFormats = ['json_schema', 'json_object']
     const answers = ['no', verdict({ quality: 10 }), verdict({ quality: 10 })].map((text) => ({ text }))
     const { result } = await grade(answers, { samples: 2 })
@@ -168,7 +168,7 @@ describe('the evaluator judge', () => {
     ])
   })
 
-  test('tries again after an error of the engine, and gives up in the end', async () => {
+  test('retries after an error of the engine and throws after the last retry', async () => {
     const broken = { text: 'x', fault: { kind: 'status', status: 503 } }
     const { result } = await grade([broken, broken, { text: verdict({ quality: 10 }) }])
     expect(result).toMatchObject({ outcome_reward: 1, metadata: { calls: 3 } })
@@ -214,7 +214,7 @@ describe('the evaluator judge', () => {
     expect(user!.content).not.toContain('You are an agent.')
   })
 
-  test('shortens what is too long in its middle', async () => {
+  test('removes the middle of long sections', async () => {
     const instruction = `first ${'x'.repeat(5000)} last`
     await grade([{ text: verdict({ quality: 3 }) }], { max_section_chars: 100 }, { task: { instruction } })
     const { content } = asked[0]!.body.messages[1]!

@@ -7,7 +7,7 @@ import { assertCallable, requireSecret } from '../grading/assert-callable.ts'
 import { collectReadable, readSubmitted, ReadFileSettings, type SubmittedFile } from '../grading/submitted-files.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
 import {
-  askJudge,
+  requestVerdict,
   toFormats,
   toSchema,
   type JudgeAnswer,
@@ -19,44 +19,50 @@ import { toJudgeMessages, type Criterion } from './judge-prompt.ts'
 
 const CriterionConfig = z.strictObject({
   name: z.string().regex(/^[a-zA-Z][\w-]{0,63}$/, 'must be letters, digits, - and _'),
-  description: z.string().min(1).describe('When it is met'),
-  weight: z.number().positive().default(1).describe('Against the others'),
+  description: z.string().min(1).describe('Condition under which it is met'),
+  weight: z.number().positive().default(1).describe('Weight relative to the other criteria'),
 })
 
 const JudgeConfig = z.strictObject({
   kind: z.literal('judge'),
-  base_url: z.url().describe('Of an OpenAI-compatible API, with or without /v1; the operator decides which hosts'),
+  base_url: z
+    .url()
+    .describe('Base URL of an OpenAI-compatible API, with or without /v1; the operator lists the allowed hosts'),
   model: z.string().min(1),
-  api_key_env: z.string().min(1).optional().describe('Name of the secret that holds the key; absent: none is sent'),
+  api_key_env: z.string().min(1).optional().describe('Name of the secret with the API key; absent: no key'),
   rubric: z
     .union([z.string().min(1), z.array(CriterionConfig).min(1).max(32)])
-    .describe('What is good work: a text, or criteria that are scored one by one'),
-  score_min: z.number().default(0).describe('The score that is a reward of 0'),
-  score_max: z.number().default(10).describe('The score that is a reward of 1'),
-  samples: z.int().min(1).max(16).default(1).describe('How often the judge is asked'),
-  aggregate: z.enum(['mean', 'median']).default('mean').describe('What is made of several answers'),
-  temperature: z.number().min(0).max(2).nullable().default(0).describe('null: as the engine likes'),
-  max_tokens: z.int().positive().optional().describe('Of an answer; absent: as the engine likes'),
+    .describe('Definition of good work: a text, or criteria that are scored separately'),
+  score_min: z.number().default(0).describe('Score with reward 0'),
+  score_max: z.number().default(10).describe('Score with reward 1'),
+  samples: z.int().min(1).max(16).default(1).describe('Number of verdicts'),
+  aggregate: z.enum(['mean', 'median']).default('mean').describe('How several verdicts are combined'),
+  temperature: z.number().min(0).max(2).nullable().default(0).describe("null: the engine's default"),
+  max_tokens: z.int().positive().optional().describe("Token limit of an answer; absent: the engine's default"),
   extra_body: z
     .record(z.string(), z.json())
     .default({})
     .describe('Further fields of the request, such as reasoning_effort'),
-  files: ReadFileSettings.optional().describe("Files of the agent's that the judge is shown; absent: none"),
-  max_section_chars: z.int().positive().default(40_000).describe('What is longer loses its middle'),
+  files: ReadFileSettings.optional().describe('Files of the agent that the judge sees; absent: none'),
+  max_section_chars: z.int().positive().default(40_000).describe('Longer sections lose their middle'),
   max_retries: z
     .int()
     .min(0)
     .max(10)
     .default(2)
-    .describe('For what may pass, and again for answers that are no verdict'),
-  retry_backoff_seconds: z.number().min(0).max(60).default(1).describe('Before the first retry; doubles'),
-  timeout_seconds: z.number().positive().max(3600).default(60).describe('Of one attempt'),
-  input_price: z.number().min(0).optional().describe('Per million tokens, in any currency; absent: no cost is noted'),
+    .describe('Retries of temporary failures, and of answers that are not a verdict'),
+  retry_backoff_seconds: z.number().min(0).max(60).default(1).describe('Delay before the first retry; doubles'),
+  timeout_seconds: z.number().positive().max(3600).default(60).describe('Time limit of one attempt'),
+  input_price: z
+    .number()
+    .min(0)
+    .optional()
+    .describe('Price per million tokens in any currency; absent: no cost is reported'),
   output_price: z.number().min(0).optional(),
 })
 type JudgeConfig = z.infer<typeof JudgeConfig>
 
-/** Asks a model. */
+/** Grades by a language model. */
 export const judge: Plug<typeof JudgeConfig, EvaluatorDeps, Evaluator> = {
   config: JudgeConfig.refine((config) => config.score_min < config.score_max, {
     path: ['score_max'],
@@ -65,7 +71,7 @@ export const judge: Plug<typeof JudgeConfig, EvaluatorDeps, Evaluator> = {
     ({ rubric }) => typeof rubric === 'string' || new Set(rubric.map(({ name }) => name)).size === rubric.length,
     {
       path: ['rubric'],
-      error: 'has two criteria of one name',
+      error: 'has two criteria with the same name',
     },
   ),
   create(config, deps) {
@@ -129,9 +135,9 @@ async function evaluate(
   }
   const answers: JudgeAnswer[] = []
   try {
-    for (let index = 0; index < config.samples; index++) answers.push(await askJudge(call))
+    for (let index = 0; index < config.samples; index++) answers.push(await requestVerdict(call))
   } finally {
-    const texts = answers.flatMap(({ texts: said }) => said)
+    const texts = answers.flatMap(({ texts: all }) => all)
     await evaluation.evidence.write('judge-answer.json', JSON.stringify(texts, undefined, 2))
   }
   return toResult(config, criteria, answers)

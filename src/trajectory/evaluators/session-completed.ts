@@ -4,7 +4,7 @@ import type { Evaluator, EvaluatorDeps } from './evaluator.ts'
 
 const SessionCompletedConfig = z.strictObject({ kind: z.literal('session_completed') })
 
-/** 1 when the agent ended by itself and well. Says that a session ran, not that it did anything. */
+/** Reward 1 if the harness ended on its own without an error. Does not check the agent's work. */
 export const sessionCompleted: Plug<typeof SessionCompletedConfig, EvaluatorDeps, Evaluator> = {
   config: SessionCompletedConfig,
   create: () => ({

@@ -7,7 +7,7 @@ import { writeDropped } from '../grading/choose-changes.ts'
 import { DEFAULT_EXCLUDE, DEFAULT_PROTECTED } from '../grading/protected-files.ts'
 import { toEvidence } from '../grading/run-grading.ts'
 import type { Evaluation, Evaluator, EvaluatorDeps } from './evaluator.ts'
-import { attempt, openGrader, type Attempt, type Plan } from './swebench/attempt.ts'
+import { attempt, openGrader, type Attempt, type GradingPlan } from './swebench/attempt.ts'
 import { canaryFiles } from './swebench/canary.ts'
 import { collectPatch, loadSubmission } from './swebench/collect-patch.ts'
 import { HarnessConfig, toSwebenchConfig } from './swebench/harness-config.ts'
@@ -17,39 +17,41 @@ import { assertPatchCommand, collectByCommand, type PatchCommand } from './swebe
 import { toRecipe } from './swebench/recipes.ts'
 import { describeGaps, toGapNotes } from './swebench/gaps.ts'
 import { fractionOf, isReported } from './swebench/report.ts'
-import { decidingGaps, isNotRun, judgeCanaries, needsControl, readRun, type Reading } from './swebench/verdict.ts'
+import { decidingGaps, isNotRun, judgeCanaries, needsControlRun, readRun, type Reading } from './swebench/verdict.ts'
 
 const SwebenchConfig = z.strictObject({
   kind: z.literal('swebench'),
-  instance: InstanceRow.describe('A row of SWE-bench or of a dataset like it, as it is'),
-  repo_dir: z.string().optional().describe('Where the repository is; absent: /testbed, or where work begins'),
-  base: z.string().optional().describe('Commit that patches are against; absent: base_commit'),
+  instance: InstanceRow.describe('Unchanged row of SWE-bench or a similar dataset'),
+  repo_dir: z.string().optional().describe('Path of the repository; absent: /testbed, or the workdir'),
+  base: z.string().optional().describe('Base commit of patches; absent: base_commit'),
   test_cmd: z
     .string()
     .optional()
-    .describe('Shell command that runs the tests; test files are appended, or stand for {tests}'),
+    .describe('Shell command that runs the tests; test files are appended, or replace {tests}'),
   test_files: z.array(z.string()).optional().describe('Test files to run; absent: those of the test patch'),
-  log_parser: z.string().optional().describe('How the output is read; absent: by repository or test command'),
-  setup: z.array(z.string()).optional().describe('Shell lines before the tests, such as a build'),
+  log_parser: z.string().optional().describe('Parser of the test output; absent: chosen by repository or test command'),
+  setup: z.array(z.string()).optional().describe('Shell lines that run before the tests, such as a build'),
   patch_command: z
     .string()
     .min(1)
     .optional()
-    .describe("For bash in the agent's sandbox: prints the patch; absent: what git sees in repo_dir"),
+    .describe(
+      "Shell command for bash in the agent's sandbox that prints the patch; absent: the changes that git reports in repo_dir",
+    ),
   collect_timeout_seconds: z.number().positive().default(300).describe('Seconds for patch_command'),
   test_timeout_seconds: z.number().positive().default(1800),
   exclude: z
     .array(z.string())
     .default([...DEFAULT_EXCLUDE])
-    .describe('File patterns that are no part of a patch'),
+    .describe('File patterns that are not part of a patch'),
   protected: z
     .array(z.string())
     .default([...DEFAULT_PROTECTED])
-    .describe('File patterns that are graded as the repository has them, unless the gold patch changes them'),
+    .describe('File patterns whose repository version is graded, unless the gold patch changes them'),
   editable: z
     .array(z.string())
     .default([])
-    .describe("File patterns of protected files whose agent's version is graded, such as CMakeLists.txt"),
+    .describe('File patterns of protected files whose version of the agent is graded, such as CMakeLists.txt'),
   max_patch_bytes: z
     .int()
     .positive()
@@ -57,13 +59,13 @@ const SwebenchConfig = z.strictObject({
   canary: z
     .enum(['auto', 'require', 'off'])
     .default('auto')
-    .describe('Whether tests that must fail are put among the others; require: no grade where they do not run'),
+    .describe('Whether to add tests that must fail to the test files; require: no reward if they do not run'),
 })
 type SwebenchConfig = z.infer<typeof SwebenchConfig>
 
 /**
- * 1 when a patch fixes what the tests of a dataset's row ask for and breaks nothing else. What is graded is what git sees
- * in the agent's repository; tests, and what runs them, come from the row and the image.
+ * Reward 1 if the required tests of a dataset's row pass with the agent's patch. Grades the changes that git reports in the
+ * agent's repository; tests and test runners come from the row and the image.
  */
 export const swebench: Plug<typeof SwebenchConfig, EvaluatorDeps, Evaluator> = {
   config: SwebenchConfig,
@@ -75,7 +77,7 @@ export const swebench: Plug<typeof SwebenchConfig, EvaluatorDeps, Evaluator> = {
         const command = toPatchCommand(config, env)
         if (command !== undefined) return collectByCommand(agent, submission, command)
         await collectPatch(agent, submission, {
-          ...(config.repo_dir !== undefined && { repo: config.repo_dir }),
+          repo: config.repo_dir,
           base: plan.base,
           exclude: config.exclude,
           maxBytes: config.max_patch_bytes,
@@ -97,7 +99,7 @@ function toPatchCommand(config: SwebenchConfig, env: Readonly<Record<string, str
   return command === undefined ? undefined : { command, timeoutMs: seconds * 1000, maxBytes, env }
 }
 
-async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConfig): Promise<EvalResult> {
+async function evaluate(evaluation: Evaluation, plan: GradingPlan, config: SwebenchConfig): Promise<EvalResult> {
   const submission = await loadSubmission(evaluation.submission)
   if (submission.kind === 'none') {
     const { grader } = await openGrader(evaluation, plan)
@@ -121,13 +123,13 @@ async function evaluate(evaluation: Evaluation, plan: Plan, config: SwebenchConf
 
 async function judge(
   evaluation: Evaluation,
-  plan: Plan,
+  plan: GradingPlan,
   config: SwebenchConfig,
   made: Attempt & { kind: 'ran' } & { secret: string },
 ): Promise<EvalResult> {
   const { run } = made
   await evaluation.evidence.write('test-output.log', toEvidence(run.output, run.outputBytes))
-  const told = {
+  const fields = {
     patch_exists: true,
     patch_successfully_applied: true,
     exit_code: run.exitCode,
@@ -136,17 +138,17 @@ async function judge(
     command: made.command,
     ...notes(made),
   }
-  if (run.isTimedOut) return finish(evaluation, plan, { ...told, test_timeout: true })
-  if (run.isFlood) return finish(evaluation, plan, { ...told, output_too_large: true })
+  if (run.isTimedOut) return finish(evaluation, plan, { ...fields, test_timeout: true })
+  if (run.isFlood) return finish(evaluation, plan, { ...fields, output_too_large: true })
 
   const { instance, recipe } = plan
   const reading = readRun(run, made.canaries, instance, recipe.evalType)
-  const control = needsControl(run, reading) ? await runControl(evaluation, plan, made.secret) : undefined
+  const control = needsControlRun(run, reading) ? await runControl(evaluation, plan, made.secret) : undefined
   if (control !== undefined && (isNotRun(control.run) || !control.reading.hasResults)) {
     await evaluation.evidence.write('control-output.log', toEvidence(control.run.output, control.run.outputBytes))
     throw new RolloutError(
       'evaluator.crashed',
-      `The tests of ${instance.id} cannot be run in the grader's sandbox, patch or no patch (exit code ${control.run.exitCode}, ` +
+      `The tests of ${instance.id} cannot be run in the grader's sandbox, with or without the patch (exit code ${control.run.exitCode}, ` +
         `command ${made.command}): ${lastLine(control.run.output.toString('utf8')) || control.run.setupLog}`,
     )
   }
@@ -154,13 +156,13 @@ async function judge(
   if (config.canary === 'require' && canary !== 'failed' && forgery === undefined && reading.resolved)
     throw new RolloutError(
       'evaluator.crashed',
-      `No test of ours could be put among those of ${instance.id}, and canary is "require"; set it to "auto" to grade without`,
+      `No canary test could be added to the tests of ${instance.id}, and canary is "require". Set it to "auto" to grade without one.`,
     )
   const gaps = forgery === undefined ? decidingGaps(reading) : []
   const unknown =
     gaps.length === 0 ? [] : await findUnknownNames(evaluation, plan, { gaps, control, secret: made.secret })
   const result = await finish(evaluation, plan, {
-    ...told,
+    ...fields,
     canary,
     disputed_tests: reading.disputed,
     ...toGapNotes(reading),
@@ -179,21 +181,20 @@ interface Control {
 }
 
 /**
- * Which of these tests no run reports, whatever the patch: their names are not those of the log. The gold patch decides; a
- * row without one, or whose gold patch cannot be run here, is decided by the run without any patch. A test that either
- * of them reports is missing because of the patch.
+ * Returns the tests that no run reports, because the log uses other names. The run with the gold patch decides; without a
+ * runnable gold patch, the run without any patch. A test that this run reports is missing because of the agent's patch.
  */
 async function findUnknownNames(
   evaluation: Evaluation,
-  plan: Plan,
+  plan: GradingPlan,
   { gaps, control, secret }: { gaps: readonly string[]; control: Control | undefined; secret: string },
 ): Promise<string[]> {
   const reference = (await runGold(evaluation, plan, secret)) ?? control ?? (await runControl(evaluation, plan, secret))
   return gaps.filter((test) => !isReported(test, reference.reading.statuses))
 }
 
-/** Undefined when there is no gold patch, or no result with it. */
-async function runGold(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control | undefined> {
+/** Undefined if there is no gold patch or its run has no results. */
+async function runGold(evaluation: Evaluation, plan: GradingPlan, secret: string): Promise<Control | undefined> {
   const { instance, recipe } = plan
   if (instance.goldPatch === '') return undefined
   const made = await attempt(evaluation, plan, { patch: Buffer.from(instance.goldPatch), secret })
@@ -202,16 +203,16 @@ async function runGold(evaluation: Evaluation, plan: Plan, secret: string): Prom
   return reading.hasResults ? { run: made.run, reading } : undefined
 }
 
-/** What a run is like without the patch, in a sandbox of its own. */
-async function runControl(evaluation: Evaluation, plan: Plan, secret: string): Promise<Control> {
+/** Runs the tests without the patch in a new sandbox. */
+async function runControl(evaluation: Evaluation, plan: GradingPlan, secret: string): Promise<Control> {
   const made = await attempt(evaluation, plan, { secret })
   if (made.kind !== 'ran' || made.run.isTimedOut)
     throw new RolloutError('evaluator.crashed', `The tests of ${plan.instance.id} do not end without the patch either`)
   return { run: made.run, reading: readRun(made.run, made.canaries, plan.instance, plan.recipe.evalType) }
 }
 
-/** NVIDIA's keys, then the swebench package's, then ours. */
-interface Told {
+/** Report fields: NVIDIA's keys, then those of the swebench package, then Polar's. */
+interface ReportFields {
   empty_generation?: boolean
   failed_apply_patch?: boolean
   failed_collect?: boolean
@@ -224,8 +225,12 @@ interface Told {
   [other: string]: unknown
 }
 
-async function finish(evaluation: Evaluation, plan: Plan, { tests, ...told }: Told): Promise<EvalResult> {
-  const resolved = tests?.resolved === true && told.forged_results !== true
+async function finish(
+  evaluation: Evaluation,
+  plan: GradingPlan,
+  { tests, ...fields }: ReportFields,
+): Promise<EvalResult> {
+  const resolved = tests?.resolved === true && fields.forged_results !== true
   const report = {
     instance_id: plan.instance.id,
     empty_generation: false,
@@ -234,17 +239,17 @@ async function finish(evaluation: Evaluation, plan: Plan, { tests, ...told }: To
     error_eval: false,
     test_timeout: false,
     exit_code: null,
-    patch_is_None: !told.patch_exists,
+    patch_is_None: !fields.patch_exists,
     patch_successfully_applied: false,
     forged_results: false,
-    ...told,
+    ...fields,
     ...(tests?.report ?? {
       FAIL_TO_PASS: { success: [], failure: plan.instance.FAIL_TO_PASS },
       PASS_TO_PASS: { success: [], failure: plan.instance.PASS_TO_PASS },
     }),
   }
   await evaluation.evidence.write('report.json', `${JSON.stringify(report, undefined, 2)}\n`)
-  // Parts of forged results would be worth something to whoever adds parts up.
+  // Components of forged results are 0, because a trainer may add components up.
   const counts = tests !== undefined && !report.forged_results
   return {
     outcome_reward: resolved ? 1 : 0,
@@ -256,22 +261,22 @@ async function finish(evaluation: Evaluation, plan: Plan, { tests, ...told }: To
   }
 }
 
-const MOST_NAMES = 200
+const MAX_NAMES = 200
 
 function notes({ dropped }: { dropped: readonly { path: string; why: string }[] }): Record<string, unknown> {
-  return { dropped_files: dropped.slice(0, MOST_NAMES), dropped_count: dropped.length }
+  return { dropped_files: dropped.slice(0, MAX_NAMES), dropped_count: dropped.length }
 }
 
 function lastLine(text: string): string {
   return text.trimEnd().split('\n').at(-1)!.slice(-500)
 }
 
-function toPlan(config: SwebenchConfig): Plan {
+function toPlan(config: SwebenchConfig): GradingPlan {
   const instance = loadInstance(config)
   const recipe = toRecipe(instance, {
-    ...(config.test_cmd !== undefined && { test_cmd: config.test_cmd }),
-    ...(config.log_parser !== undefined && { log_parser: config.log_parser }),
-    ...(config.setup !== undefined && { setup: config.setup }),
+    test_cmd: config.test_cmd,
+    log_parser: config.log_parser,
+    setup: config.setup,
   })
   const testFiles = config.test_files ?? instance.testFiles
   return {

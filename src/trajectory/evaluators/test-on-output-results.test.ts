@@ -59,7 +59,7 @@ describe('parseTestOutput()', () => {
     ])
   })
 
-  test('takes no other line for a test', () => {
+  test('ignores other lines', () => {
     const output = ' PASSED a.py::t\nPASSEDa.py::t\nAll tests PASSED\nE   PASSED a.py::t\nthe FAILED one'
     expect(parseTestOutput(output, []).size).toBe(0)
   })
@@ -68,7 +68,7 @@ describe('parseTestOutput()', () => {
 describe('compareTests()', () => {
   const found = (tests: Record<string, TestStatus>) => new Map(Object.entries(tests))
 
-  test('wants what is expected, and leaves the rest to itself', () => {
+  test('reports mismatches of expected tests and lists unexpected tests', () => {
     const tests = found({ 'a.py::t': 'PASSED', 'a.py::u': 'FAILED' })
     expect(compareTests({ 'a.py::t': 'PASSED' }, tests)).toEqual({ mismatches: [], unexpected: ['a.py::u'] })
     expect(compareTests({ 'a.py::u': 'PASSED', 'b.py::t': 'PASSED' }, tests).mismatches).toEqual([

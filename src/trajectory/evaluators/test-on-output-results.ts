@@ -3,24 +3,24 @@ import * as z from 'zod'
 export const TestStatus = z.enum(['PASSED', 'FAILED', 'ERROR', 'SKIPPED', 'XFAIL', 'XPASS'])
 export type TestStatus = z.infer<typeof TestStatus>
 
-/** The worse of two reports on one test counts: what is said first may be what a test printed. */
+/** Statuses from best to worst. The worse of two reports on one test counts: a test may have printed the other. */
 const BADNESS: readonly TestStatus[] = ['PASSED', 'XPASS', 'XFAIL', 'SKIPPED', 'ERROR', 'FAILED']
 
 const STATUSES = TestStatus.options.join('|')
-/** As in pytest's summary (`-rA`), and as it goes (`-v`). */
+/** Lines of pytest's summary (`-rA`) and of its verbose output (`-v`). */
 const SUMMARY = new RegExp(`^(${STATUSES}) (.+)$`)
 const VERBOSE = new RegExp(`^(\\S.*?::.*?) (${STATUSES})(?: +\\(.*\\))?(?: +\\[ *\\d+%\\])?$`)
-/** In front of what pytest-xdist reports as it goes. */
+/** Prefix of pytest-xdist. */
 const WORKER = /^\[gw\d+\] (?:\[ *\d+%\] )?/
-/** How a summary names skipped tests: how many at which line. */
+/** Summary of skipped tests: a number and a line instead of names. */
 const FOLDED = /^\[\d+\] /
-/** How a terminal is told to change colours. */
+/** Terminal colour codes. */
 // oxlint-disable-next-line no-control-regex
 const COLOURS = /\u001B\[[0-9;]*m/g
 
 /**
- * Tests and how they ended, by their full ids, as pytest prints them. A summary may go on after the id with " - " and why;
- * an id may contain that too, so those that are known beforehand are looked for first.
+ * Parses pytest's output into statuses by full test id. A summary may append " - " and a reason to an id. An id may also
+ * contain " - ", so known ids are matched first.
  */
 export function parseTestOutput(output: string, known: Iterable<string>): Map<string, TestStatus> {
   const ids = new Set(known)
@@ -52,19 +52,19 @@ function idOf(text: string, known: ReadonlySet<string>): string {
 export interface Mismatch {
   id: string
   expected: TestStatus
-  /** Absent: it was not reported. */
+  /** Absent: not reported. */
   found?: TestStatus
 }
 
 export interface Comparison {
   mismatches: Mismatch[]
-  /** Reported and not expected. */
+  /** Ids that were reported but not expected. */
   unexpected: string[]
 }
 
 /**
- * Whether what is expected is so. An expected id without `::` is short for all tests that are called so, in any file, and
- * says that each of them ended like that.
+ * Compares expected with reported statuses. An expected id without `::` matches all tests with that short name, in any file,
+ * and each must have the expected status.
  */
 export function compareTests(
   expected: Readonly<Record<string, TestStatus>>,
@@ -77,7 +77,7 @@ export function compareTests(
     for (const each of ids) seen.add(each)
     return ids
       .filter((each) => found.get(each) !== status)
-      .map((each) => ({ id: each, expected: status, ...(found.has(each) && { found: found.get(each)! }) }))
+      .map((each) => ({ id: each, expected: status, found: found.get(each) }))
   })
   return { mismatches, unexpected: [...found.keys()].filter((id) => !seen.has(id)) }
 }

@@ -19,44 +19,47 @@ const Expected = z.record(z.string(), TestStatus)
 
 const TestOnOutputConfig = z.strictObject({
   kind: z.literal('test_on_output'),
-  test_command: z.string().min(1).describe("For bash, in the repository, in a new sandbox: pytest's -rA or -v is read"),
+  test_command: z
+    .string()
+    .min(1)
+    .describe("Shell command for bash in the repository of a new sandbox; must print pytest's -rA or -v output"),
   expected_output_json: z
     .union([Expected, z.string().transform(parseExpected).pipe(Expected)])
-    .refine((expected) => Object.keys(expected).length > 0, 'expects nothing')
-    .describe(
-      'Test ids and how each must end, as an object or as its JSON; PASSED, FAILED, ERROR, SKIPPED, XFAIL, XPASS',
-    ),
-  strict: z.boolean().default(false).describe('Whether no other test may be reported'),
-  repo_dir: z.string().min(1).default('/testbed').describe('Absolute, or relative to the workdir'),
+    .refine((expected) => Object.keys(expected).length > 0, 'must not be empty')
+    .describe('Expected status by test id, as an object or its JSON; PASSED, FAILED, ERROR, SKIPPED, XFAIL, XPASS'),
+  strict: z.boolean().default(false).describe('Reject reports of other tests'),
+  repo_dir: z
+    .string()
+    .min(1)
+    .default('/testbed')
+    .describe('Path of the repository, absolute or relative to the workdir'),
   apply_timeout: z.number().positive().max(86_400).default(60).describe('Seconds for patch_command'),
-  test_timeout: z.number().positive().max(86_400).default(1200).describe('Seconds; longer is a reward of 0'),
+  test_timeout: z.number().positive().max(86_400).default(1200).describe('Seconds; a longer run gets a reward of 0'),
   exit_codes: z
     .array(z.int())
     .min(1)
     .default([0, 1])
-    .describe(
-      'How the command may end; absent: 0 or 1, which pytest ends with for tests that failed but are not expected',
-    ),
+    .describe("Accepted exit codes; absent: 0 and 1, which is pytest's exit code for failed tests"),
   patch_command: z
     .string()
     .min(1)
     .optional()
     .describe(
-      "For bash in the agent's sandbox: prints what the agent changed; absent: all its files git does not ignore",
+      "Shell command for bash in the agent's sandbox that prints the patch; absent: all files that git does not ignore",
     ),
   exclude_patterns: z
     .array(z.string().min(1))
     .default([])
-    .describe("Globs of files whose agent's version does not count"),
+    .describe('Globs of files whose version of the agent is ignored'),
   protected: z
     .array(z.string().min(1))
     .default([...DEFAULT_PROTECTED])
-    .describe('The same, for tests and what configures them; the files of expected tests always are'),
+    .describe('The same for tests and their configuration; files of expected tests are always ignored'),
   editable: z
     .array(z.string().min(1))
     .default([])
-    .describe("Globs of protected files whose agent's version is graded, such as CMakeLists.txt"),
-  max_mb: z.number().positive().max(100_000).default(512).describe("Most that is taken of the agent's files"),
+    .describe('Globs of protected files whose version of the agent is graded, such as CMakeLists.txt'),
+  max_mb: z.number().positive().max(100_000).default(512).describe("Size limit of the agent's files in megabytes"),
 })
 type TestOnOutputConfig = z.infer<typeof TestOnOutputConfig>
 
@@ -69,7 +72,7 @@ function parseExpected(text: string, context: z.core.$RefinementCtx<string>): un
   }
 }
 
-/** Runs tests over what the agent changed in a repository, and compares how they end with how they should. */
+/** Runs tests over the agent's changes of a repository and compares their statuses with the expected ones. */
 export const testOnOutput: Plug<typeof TestOnOutputConfig, EvaluatorDeps, Evaluator> = {
   config: TestOnOutputConfig,
   create: (config) => ({
@@ -118,8 +121,8 @@ async function collectPatch(
   return undefined
 }
 
-/** What cannot be taken from a clean sandbox either is not the agent's doing. */
-async function blameForNothing(
+/** If the files cannot be collected from a clean sandbox either, the agent did not cause the failure. */
+async function gradeMissingSubmission(
   config: TestOnOutputConfig,
   grader: Workspace,
   { env, submission }: Evaluation,
@@ -130,10 +133,10 @@ async function blameForNothing(
       ? await whyNotPacked(grader, config.repo_dir, maxBytesOf(config))
       : await collectPatch(config, grader, { env, maxBytes: maxBytesOf(config), target: undefined })
   if (clean !== undefined) {
-    const what = config.patch_command === undefined ? `The files of ${config.repo_dir}` : 'What patch_command prints'
-    throw new RolloutError('evaluator.crashed', `${what} cannot be taken, from a new sandbox neither: ${clean}`)
+    const what = config.patch_command === undefined ? `The files of ${config.repo_dir}` : 'The output of patch_command'
+    throw new RolloutError('evaluator.crashed', `${what} cannot be collected, not even from a new sandbox: ${clean}`)
   }
-  return toResult({ ...NOTHING_YET, empty_generation: true }, { message: why })
+  return toResult({ ...EMPTY_REPORT, empty_generation: true }, { message: why })
 }
 
 interface Report {
@@ -144,7 +147,7 @@ interface Report {
   test_timeout: boolean
   exit_code: number | null
 }
-const NOTHING_YET: Report = {
+const EMPTY_REPORT: Report = {
   resolved: false,
   empty_generation: false,
   failed_apply_patch: false,
@@ -156,16 +159,16 @@ const NOTHING_YET: Report = {
 async function evaluate(config: TestOnOutputConfig, evaluation: Evaluation): Promise<EvalResult> {
   const grader = await evaluation.grader()
   const submitted = await findSubmitted(evaluation.submission)
-  if (submitted === undefined) return blameForNothing(config, grader, evaluation)
+  if (submitted === undefined) return gradeMissingSubmission(config, grader, evaluation)
   const difference = await compareTree(grader, config.repo_dir, submitted)
   if (difference.changes === undefined) {
-    return toResult({ ...NOTHING_YET, failed_apply_patch: true }, { message: difference.why })
+    return toResult({ ...EMPTY_REPORT, failed_apply_patch: true }, { message: difference.why })
   }
   const chosen = await chooseChanges(difference.changes, toRules(config, difference), difference.store)
   const { taken, dropped } = chosen
   await writeDropped(evaluation.evidence, chosen)
   const about = { changed_files: taken.length, dropped_files: dropped.slice(0, 100), dropped_count: dropped.length }
-  if (taken.length === 0) return toResult({ ...NOTHING_YET, empty_generation: true }, about)
+  if (taken.length === 0) return toResult({ ...EMPTY_REPORT, empty_generation: true }, about)
   await evaluation.evidence.write('graded.patch', toEvidence(await difference.write(taken)))
   return runTests(config, grader, evaluation, about)
 }
@@ -207,7 +210,7 @@ async function runTests(
   })
   await evidence.write('test-stdout.log', toEvidence(ran.stdout, ran.stdoutBytes))
   await evidence.write('test-stderr.log', toEvidence(ran.stderr, ran.stderrBytes))
-  const report: Report = { ...NOTHING_YET, exit_code: ran.exitCode }
+  const report: Report = { ...EMPTY_REPORT, exit_code: ran.exitCode }
   if (ran.isTimedOut) return toResult({ ...report, test_timeout: true }, about)
   const expected = config.expected_output_json
   const output = `${ran.stdout.toString('utf8')}\n${ran.stderr.toString('utf8')}`

@@ -4,7 +4,7 @@ import { Grading, type GradeOptions } from '../../../test/support/grade.ts'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 import { evaluatorsWith } from './index.ts'
-import type { EvaluatorPlug } from './load-evaluator.ts'
+import type { EvaluatorPlug } from './evaluator.ts'
 
 const SaysConfig = z.strictObject({
   kind: z.literal('says'),
@@ -56,7 +56,7 @@ describe('the evaluator weighted', () => {
   const grade = (parts: object[], options: Omit<GradeOptions, 'evaluator'> = {}) =>
     grading.grade({ ...options, evaluator: create(parts) })
 
-  test('adds up rewards times weights, and names each', async () => {
+  test('adds weighted rewards and returns each as a component', async () => {
     const { result, evidence } = await grade([
       part(
         'tests',
@@ -72,7 +72,7 @@ describe('the evaluator weighted', () => {
     expect([...evidence.keys()]).toEqual(['tests.said.json', 'style.said.json', 'length.said.json'])
   })
 
-  test('a required part that is not good enough makes it 0, and all are named still', async () => {
+  test('a failed required part makes the outcome 0, and all components are returned', async () => {
     const style = part('style', { outcome_reward: 1 })
     const low = part('tests', { outcome_reward: 0.4 }, { required: 0.5 })
     expect((await grade([style, low])).result).toMatchObject({
@@ -96,11 +96,11 @@ describe('the evaluator weighted', () => {
     expect((await grade(parts, { samples: 2 })).result).toMatchObject({ outcome_reward: 2, trace_rewards: [3, 2] })
   })
 
-  test('a part that fails leaves all of it without a reward', async () => {
+  test('throws if a part throws or returns no outcome', async () => {
     await expect(grade([part('a', { outcome_reward: 1 }), part('b', {}, {}, { fails: true })])).rejects.toThrow(
       'It broke',
     )
-    await expect(grade([part('a', { trace_rewards: [1] })])).rejects.toThrow(/Part a .* gave no outcome/)
+    await expect(grade([part('a', { trace_rewards: [1] })])).rejects.toThrow(/Part a .* returned no outcome_reward/)
   })
 
   test('its range is what its parts can add up to, and 0', () => {
@@ -154,7 +154,7 @@ describe('the evaluator weighted', () => {
     expect(String(evidence.get('first.taken.txt'))).not.toBe(String(evidence.get('second.taken.txt')))
   })
 
-  test('needs what any of its parts needs', () => {
+  test('has the combined needs of its parts', () => {
     expect(create([part('a', {})])).toMatchObject({ needs: { sandbox: false, agentState: false } })
     expect(create([part('a', {}), part('b', {}, {}, { state: true })]).needs.agentState).toBe(true)
     expect(create([part('a', {}), { name: 'c', strategy: 'command', config: { command: 'true' } }]).needs.sandbox).toBe(
@@ -163,12 +163,12 @@ describe('the evaluator weighted', () => {
     expect(create([part('a', {})]).collect).toBeUndefined()
   })
 
-  test('names the place of what is wrong with a part', () => {
+  test('reports the path of an invalid setting of a part', () => {
     const problems = (parts: object[]) =>
       registry.config
         .safeParse({ kind: 'weighted', parts })
         .error?.issues.map(({ path, message }) => `${path.join('.')}: ${message}`)
-    expect(problems([part('a', {}), part('a', {})])).toEqual(['parts.1.name: another part is called a'])
+    expect(problems([part('a', {}), part('a', {})])).toEqual(['parts.1.name: another part has the name a'])
     expect(problems([{ name: 'a', strategy: 'command', config: { command: 'true', mispelt: 1 } }])).toEqual([
       'parts.0.config: Unrecognized key: "mispelt"',
     ])

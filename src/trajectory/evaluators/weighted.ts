@@ -9,29 +9,29 @@ import type { Workspace } from '../../model/workspace.ts'
 import { assertInRange, USUAL_RANGE, type RewardRange } from '../grading/reward-range.ts'
 import type { Collection, Evaluation, Evaluator, EvaluatorDeps, Evidence } from './evaluator.ts'
 
-/** Also a folder of the submission and the beginning of names of evidence. */
+/** Part names are also folder names in the submission and prefixes of evidence files. */
 const PART_NAME = /^[a-z][a-z0-9_-]{0,31}$/
 
 const PartConfig = z.strictObject({
-  name: z.string().regex(PART_NAME, 'must be small letters, digits, - and _').describe('What its component is called'),
-  weight: z.number().default(1).describe('Its reward counts so many times; negative for a penalty'),
+  name: z.string().regex(PART_NAME, 'must be lower-case letters, digits, - and _').describe('Name of its component'),
+  weight: z.number().default(1).describe('Factor of its reward; negative for a penalty'),
   required: z
     .union([z.boolean(), z.number()])
     .default(false)
-    .describe('true: a reward of 0 or less makes the outcome 0, whatever the others say; a number: anything below it'),
-  strategy: z.string().min(1).describe('As for a task'),
+    .describe('true: a reward of 0 or less makes the outcome 0; a number: a lower reward makes the outcome 0'),
+  strategy: z.string().min(1).describe('Name of an evaluator, or the absolute path of a module'),
   config: z.record(z.string(), z.unknown()).default({}),
 })
 
 const WeightedConfig = z.strictObject({
   kind: z.literal('weighted'),
-  parts: z.array(PartConfig).min(1).max(32).describe('Evaluators whose rewards are added up'),
+  parts: z.array(PartConfig).min(1).max(32).describe('Evaluators whose weighted rewards are added'),
 })
 
 type Parts = Plugs<{ kind: string }, EvaluatorDeps, Evaluator>
 type Part = z.infer<typeof PartConfig> & { evaluator: Evaluator }
 
-/** Several evaluators as one: the sum of what each says times its weight, and each by its name. */
+/** Combines evaluators: the outcome is the sum of their weighted rewards, and each reward is a component. */
 export function weighted(parts: Parts): Plug<typeof WeightedConfig, EvaluatorDeps, Evaluator> {
   return {
     config: WeightedConfig.superRefine((config, context) => checkParts(config, parts, context)),
@@ -59,7 +59,7 @@ export function weighted(parts: Parts): Plug<typeof WeightedConfig, EvaluatorDep
   }
 }
 
-/** What the parts can add up to; 0 is the outcome where a required part fails. */
+/** Range of the sum. Includes 0, the outcome if a required part fails. */
 function rangeOf(parts: readonly Part[]): RewardRange {
   const products = parts.map((part) => rewardsOf(part).map((reward) => part.weight * reward))
   const extreme = (pick: (...values: number[]) => number): number => sum(products.map((values) => pick(...values)))
@@ -70,7 +70,10 @@ function rewardsOf({ evaluator }: Part): RewardRange {
   return evaluator.rewards ?? USUAL_RANGE
 }
 
-/** The reward of a part that the agent broke: the one that lowers the sum most, so that a penalty cannot be avoided. */
+/**
+ * Reward of a part that the agent made ungradable: the one that lowers the sum most, so that a penalty cannot be
+ * avoided.
+ */
 function worstOf(part: Part): number {
   const [lowest, highest] = rewardsOf(part)
   return part.weight < 0 ? highest : lowest
@@ -85,7 +88,7 @@ function checkParts(
   for (const [index, { name, strategy, config }] of given.entries()) {
     const add = (path: PropertyKey[], message: string) =>
       context.addIssue({ code: 'custom', path: ['parts', index, ...path], message, input: config })
-    if (names.has(name)) add(['name'], `another part is called ${name}`)
+    if (names.has(name)) add(['name'], `another part has the name ${name}`)
     names.add(name)
     if (!parts.kinds.includes(strategy)) {
       add(['strategy'], `must be one of ${parts.kinds.join(', ')}`)
@@ -102,10 +105,10 @@ async function collect(parts: readonly Part[], agent: Workspace, collection: Col
     try {
       await part.evaluator.collect(agent, await forPart(part, collection))
     } catch (error) {
-      // What the agent broke costs it this part only.
+      // A failure that the agent caused affects only this part.
       if (!(error instanceof RolloutError) || error.blame !== 'policy') throw error
       const refusal: Refusal = { code: error.code, message: error.message }
-      await writeFile(refusalPlace(part, collection), JSON.stringify(refusal))
+      await writeFile(refusalPath(part, collection), JSON.stringify(refusal))
     }
   }
 }
@@ -115,20 +118,20 @@ interface Refusal {
   message: string
 }
 
-function refusalPlace({ name }: Part, { submission }: Collection): string {
+function refusalPath({ name }: Part, { submission }: Collection): string {
   return join(submission, `${name}.refused.json`)
 }
 
 async function loadRefusal(part: Part, collection: Collection): Promise<Refusal | undefined> {
   try {
-    return JSON.parse(await readFile(refusalPlace(part, collection), 'utf8')) as Refusal
+    return JSON.parse(await readFile(refusalPath(part, collection), 'utf8')) as Refusal
   } catch (error) {
     if (errnoOf(error) === 'ENOENT') return undefined
     throw error
   }
 }
 
-/** The same session, with a folder and evidence of the part's own. */
+/** Returns the session with a separate folder and evidence for the part. */
 async function forPart<T extends Collection>({ name }: Part, given: T): Promise<T> {
   const submission = join(given.submission, name)
   await mkdir(submission, { recursive: true })
@@ -156,7 +159,7 @@ async function evaluate(parts: readonly Part[], evaluation: Evaluation): Promise
   const traceRewards = addTraces(graded, evaluation.samples)
   return {
     outcome_reward: sum(graded.map(({ part, result }) => part.weight * result.outcome_reward)),
-    ...(traceRewards !== undefined && { trace_rewards: traceRewards }),
+    trace_rewards: traceRewards,
     components,
     metadata,
   }
@@ -177,7 +180,10 @@ async function evaluatePart(part: Part, evaluation: Evaluation): Promise<Graded[
   assertInRange(result, rewardsOf(part), `Part ${part.name} (${part.strategy})`)
   const { outcome_reward: reward } = result
   if (reward != null) return { ...result, outcome_reward: reward }
-  throw new RolloutError('evaluator.crashed', `Part ${part.name} (${part.strategy}) gave no outcome to add up.`)
+  throw new RolloutError(
+    'evaluator.crashed',
+    `Part ${part.name} (${part.strategy}) returned no outcome_reward, which weighted requires.`,
+  )
 }
 
 function isEnough({ required }: Part, reward: number): boolean {
@@ -190,7 +196,7 @@ function componentsOf({ part: { name }, result }: Graded): Record<string, number
   return { [name]: result.outcome_reward, ...(Object.fromEntries(inner) as Record<string, number>) }
 }
 
-/** Part by part a trace has its own reward, or the part's outcome; undefined where no part tells traces apart. */
+/** Adds the rewards of each trace, or the part's outcome if it has none. Undefined if no part has trace rewards. */
 function addTraces(graded: readonly Graded[], samples: number): number[] | undefined {
   if (graded.every(({ result }) => result.trace_rewards == null)) return undefined
   return Array.from({ length: samples }, (_, trace) =>

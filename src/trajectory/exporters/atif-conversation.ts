@@ -9,7 +9,7 @@ import {
   type ChatPart,
 } from '../../model/chat-message.ts'
 import type { SampleCall } from '../../model/sample.ts'
-import type { Speech } from '../../model/sample-facts.ts'
+import type { SampleMessage } from '../../model/sample-facts.ts'
 import type { CallNode } from '../graph/call-graph.ts'
 import { callFacts } from '../sampling-fields.ts'
 import { wireFinishReason } from '../to-trace.ts'
@@ -34,26 +34,26 @@ interface Step extends StepBody {
   step_id: number
 }
 
-/** What was said up to some point: for each message its digest and the step that told it. */
-interface Told {
+/** A written message: its digest and its step. */
+interface WrittenMessage {
   digest: string
   stepId: number
 }
 
 /**
- * One conversation as ATIF's list of steps, given sample by sample. Samples repeat what came before them; a step is written
- * once. Where a sample goes back, or its history was rewritten, its first new step says after which step it stands, and
- * what was said before is copied context.
+ * Writes one conversation as ATIF steps, sample by sample. Samples repeat earlier messages; each step is written once. If a
+ * sample branches off earlier, or its history was rewritten, `after_step` of its first new step names the step before it, and
+ * repeated messages are marked as copied context.
  */
 export class AtifConversation {
   readonly #nodes: ReadonlyMap<string, CallNode>
   readonly #promptIds: boolean
   readonly #hasAudio: boolean
-  /** The line of messages that the last one stood in. */
-  #told: Told[] = []
+  /** The messages of the current branch. */
+  #written: WrittenMessage[] = []
   readonly #known = new Set<string>()
   readonly #calls = new Set<string>()
-  /** Not written yet: results of its tool calls may follow. */
+  /** The step that is not written yet, because results of its tool calls may follow. */
   #open: Step | undefined
   #steps = 0
   readonly #sums = { prompt: 0, completion: 0, cached: 0, calls: 0, cachedCalls: 0 }
@@ -68,9 +68,9 @@ export class AtifConversation {
     this.#hasAudio = hasAudio
   }
 
-  /** JSON of the steps, with commas between them. */
-  *tell(speeches: Iterable<Speech>): Generator<string> {
-    const before = this.#told
+  /** Yields the JSON of the new steps, separated by commas. */
+  *add(speeches: Iterable<SampleMessage>): Generator<string> {
+    const before = this.#written
     let at = 0
     let isShared = true
     for (const { message, calls, isPrompt } of speeches) {
@@ -82,11 +82,11 @@ export class AtifConversation {
         at += 1
         continue
       }
-      if (this.#told === before) this.#told = before.slice(0, at)
-      const isRetold = isPrompt && at < before.length && this.#known.has(digest)
-      const isCopied = !isNewCall && (isRetold || message.role === 'assistant')
-      yield* this.#add(message, newCalls, isCopied)
-      this.#told.push({ digest, stepId: this.#open?.step_id ?? 0 })
+      if (this.#written === before) this.#written = before.slice(0, at)
+      const isRepeated = isPrompt && at < before.length && this.#known.has(digest)
+      const isCopied = !isNewCall && (isRepeated || message.role === 'assistant')
+      yield* this.#addMessage(message, newCalls, isCopied)
+      this.#written.push({ digest, stepId: this.#open?.step_id ?? 0 })
       this.#known.add(digest)
       for (const { key } of newCalls) this.#calls.add(key)
     }
@@ -106,8 +106,8 @@ export class AtifConversation {
     }
   }
 
-  *#add(message: ChatMessage, calls: readonly SampleCall[], isCopied: boolean): Generator<string> {
-    const after = this.#told.at(-1)?.stepId ?? 0
+  *#addMessage(message: ChatMessage, calls: readonly SampleCall[], isCopied: boolean): Generator<string> {
+    const after = this.#written.at(-1)?.stepId ?? 0
     if (message.role === 'tool' && this.#open?.step_id === after) {
       this.#open.observation ??= { results: [] }
       this.#open.observation.results.push(this.#toResult(message, this.#open))
@@ -143,7 +143,7 @@ export class AtifConversation {
       source: 'agent',
       ...(node === undefined ? {} : { model_name: node.response.model }),
       message: content,
-      ...(reasoning === undefined ? {} : { reasoning_content: reasoning }),
+      reasoning_content: reasoning,
       ...(toolCalls.length === 0 ? {} : { tool_calls: toolCalls.map(toToolCall) }),
       ...(node === undefined ? {} : { metrics: this.#toMetrics(node, nodes), llm_call_count: nodes.length }),
       ...(Object.keys(extra).length === 0 ? {} : { extra }),
@@ -156,10 +156,10 @@ export class AtifConversation {
     }
     const { content, left } = toContent(message, this.#hasAudio)
     const isSystem = message.role === 'system' || message.role === 'developer'
-    return { source: isSystem ? 'system' : 'user', message: content, ...(left === undefined ? {} : { extra: left }) }
+    return { source: isSystem ? 'system' : 'user', message: content, extra: left }
   }
 
-  /** A result names a call of its own step, or none. */
+  /** `source_call_id` may only name a call of the same step. */
   #toResult(message: ChatMessage, step?: StepBody): Wire {
     const id = answeredCall(message)
     const { content, left } = toContent(message, this.#hasAudio)
@@ -172,7 +172,7 @@ export class AtifConversation {
     }
   }
 
-  /** Of the calls whose answers make up one step: the prompt of the first, the sampled tokens of all. */
+  /** Metrics of one step: the prompt of its first call and the sampled tokens of all its calls. */
   #toMetrics({ response }: CallNode, nodes: readonly CallNode[]): Wire {
     const { usage, promptIds } = response
     const prompt = usage?.promptTokens ?? promptIds.length
@@ -199,18 +199,20 @@ export class AtifConversation {
   }
 }
 
-/** Tells messages apart by what they say; thinking is not compared, for harnesses leave it out of a history. */
+/** Digest of a message without reasoning, which harnesses omit from the history. */
 function digestOf(message: ChatMessage): string {
-  const said = [
+  const compared = [
     message.role,
     chatParts(message.content).filter((part) => part.type !== 'text' || part.text !== ''),
     chatCalls(message).map(({ id, name }) => [id, name]),
     answeredCall(message) ?? null,
   ]
-  return createHash('sha1').update(JSON.stringify(said)).digest('base64')
+  return createHash('sha1').update(JSON.stringify(compared)).digest('base64')
 }
 
-/** Of the last call; with `joined_calls` where the harness joined a truncated answer and its continuation. */
+/**
+ * Facts of the last call. `joined_calls` lists all calls if the harness joined a truncated answer and its continuation.
+ */
 function callsExtra(calls: readonly SampleCall[]): Wire {
   const last = calls.at(-1)
   if (last === undefined) return {}
@@ -225,14 +227,17 @@ function callExtra(call: SampleCall): Wire {
     is_trained: call.isTrained,
     finish_reason: wireFinishReason(call.finishReason),
     grade: call.grade,
-    ...(call.weightVersion === undefined ? {} : { weight_version: call.weightVersion }),
-    ...(call.newestWeightVersion === undefined ? {} : { newest_weight_version: call.newestWeightVersion }),
+    weight_version: call.weightVersion,
+    newest_weight_version: call.newestWeightVersion,
     ...callFacts(call),
     ...(call.endedAt === undefined ? {} : { duration_ms: call.endedAt - call.startedAt }),
   }
 }
 
-/** ATIF wants an object of arguments; the sampled text is kept beside it unless it is what printing the object gives. */
+/**
+ * ATIF requires arguments as an object. The sampled text is kept in `extra` if serializing the object gives another
+ * text.
+ */
 function toToolCall(call: ChatCall): { tool_call_id: string } & Wire {
   const parsed = parseObject(call.arguments)
   const isSame = parsed !== undefined && JSON.stringify(parsed) === call.arguments
@@ -255,10 +260,12 @@ function parseObject(text: string): Wire | undefined {
 
 const IMAGE_TYPES = ['image/jpeg', 'image/png', 'image/gif', 'image/webp']
 
-/** `input_audio.format` of Chat Completions, as ATIF names media types. */
+/** ATIF media types of `input_audio.format` in Chat Completions. */
 const AUDIO_TYPES: Readonly<Record<string, string>> = { wav: 'audio/wav', mp3: 'audio/mpeg' }
 
-/** Text, images and, where the version has them, audio parts; what ATIF has no part for is left over. */
+/**
+ * Returns text, image and, if the schema version supports them, audio parts. `left`: parts that ATIF cannot represent.
+ */
 function toContent({ content }: ChatMessage, hasAudio: boolean): { content: unknown; left?: Wire } {
   if (typeof content === 'string') return { content }
   const parts = chatParts(content)

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import * as z from 'zod'
 import { chatCalls, chatParts, type ChatMessage } from '../../model/chat-message.ts'
-import { speechOf } from '../../model/sample-facts.ts'
+import { sampleMessages } from '../../model/sample-facts.ts'
 import type { ScoredSession } from '../score-session.ts'
 import fc from 'fast-check'
 import { anySession, describeExporter, readLines, relabelled, writeFile } from './exporter.contract.ts'
@@ -163,7 +163,7 @@ function checkAtif(records: unknown[], session: ScoredSession): void {
       path.unshift(own.steps[id - 1]!)
     }
     expect(path.flatMap((step) => told(step, step === end))).toEqual(
-      [...speechOf(sample)].map(({ message }) => heard(message)),
+      [...sampleMessages(sample)].map(({ message }) => heard(message)),
     )
   }
 
@@ -262,7 +262,7 @@ function stepWithAudio(hasAudio: boolean, format: string): Step {
   const conversation = new AtifConversation(new Map(), { promptIds: false, hasAudio })
   const audio = { type: 'input_audio', input_audio: { data: 'UklGRg==', format } }
   const message: ChatMessage = { role: 'user', content: [{ type: 'text', text: 'Listen.' }, audio] }
-  const json = [...conversation.tell([{ message, isPrompt: true, calls: [] }]), ...conversation.end()].join('')
+  const json = [...conversation.add([{ message, isPrompt: true, calls: [] }]), ...conversation.end()].join('')
   return Step.parse(JSON.parse(json))
 }
 

@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import type { Sample } from '../../model/sample.ts'
-import { speechOf } from '../../model/sample-facts.ts'
+import { sampleMessages } from '../../model/sample-facts.ts'
 import type { CallNode } from '../graph/call-graph.ts'
 import type { ScoredSession } from '../score-session.ts'
 import { AtifConversation } from './atif-conversation.ts'
@@ -9,23 +9,20 @@ import type { Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
   kind: z.literal('atif'),
-  agentName: z.string().optional().describe('agent.name; else the harness the session was recorded from, or unknown'),
-  agentVersion: z.string().optional().describe('agent.version; unknown when absent'),
+  agentName: z.string().optional().describe('agent.name; default: the harness of the session, or unknown'),
+  agentVersion: z.string().optional().describe('agent.version; default: unknown'),
   schemaVersion: z
     .enum(['ATIF-v1.7', 'ATIF-v1.8'])
     .default('ATIF-v1.8')
     .describe('ATIF-v1.7 is for readers without audio parts'),
-  promptIds: z
-    .boolean()
-    .default(true)
-    .describe('Write prompt_token_ids of every call, which repeat the whole history each time'),
+  promptIds: z.boolean().default(true).describe('Write prompt_token_ids of every call. They repeat the whole history'),
 })
 type Config = z.infer<typeof Config>
 
 /**
- * ATIF, a trajectory a session and line: the main conversation as steps, those of sub-agents embedded. Steps are what
- * the samples hold, each said once; calls that were left out are in `extra.exclusions`. ATIF has no field for a reward:
- * it stands in `extra`, when there is one. `logprobs` are absent from a step that lacks one.
+ * ATIF, one trajectory per session and line: the main conversation as steps, with the trajectories of sub-agents embedded.
+ * Steps come from the samples, each written once; excluded calls are listed in `extra.exclusions`. ATIF has no field for a
+ * reward, so `extra` contains it. A step has `logprobs` only if every token has one.
  */
 export const atif: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -50,14 +47,14 @@ export const atif: Plug<typeof Config, object, Exporter> = {
   }),
 }
 
-/** Which samples tell one conversation. */
+/** The samples of one conversation. */
 interface Conversation {
   id: string
-  /** Of the session's samples, growing. */
+  /** Indexes of the session's samples, ascending. */
   samples: ReadonlySet<number>
 }
 
-/** The main one first, or where there is none, the oldest. */
+/** Returns the main conversation first; without a main conversation, the oldest first. */
 function conversationsOf(session: ScoredSession): Conversation[] {
   const nodes = nodesOf(session)
   const samples = new Map<string, Set<number>>()
@@ -75,7 +72,7 @@ function conversationsOf(session: ScoredSession): Conversation[] {
 
 const MAIN = 'main'
 
-/** Retries and abandoned answers belong to what they are answers in; all else goes back to where its like begins. */
+/** Retries and abandoned answers belong to the main conversation; other calls to the first call with their label. */
 function conversationKey(node: CallNode | undefined): string {
   let call = node
   if (call === undefined) return MAIN
@@ -100,10 +97,10 @@ function nodesOf(session: ScoredSession): Map<string, CallNode> {
   return new Map(session.built.graph.nodes.map((node) => [node.key, node]))
 }
 
-/** An object without its closing brace, step by step: one line may hold more than one string can. */
+/** Yields an object without its closing brace, step by step: a line may exceed the maximum length of a string. */
 function* writeTrajectory(session: ScoredSession, { id, samples }: Conversation, config: Config): Generator<string> {
   const nodes = nodesOf(session)
-  const told = new AtifConversation(nodes, {
+  const conversation = new AtifConversation(nodes, {
     promptIds: config.promptIds,
     hasAudio: config.schemaVersion !== 'ATIF-v1.7',
   })
@@ -126,10 +123,10 @@ function* writeTrajectory(session: ScoredSession, { id, samples }: Conversation,
       yield `${JSON.stringify(head).slice(0, -1)},"steps":[`
       opened = true
     }
-    yield* told.tell(speechOf(sample, messages))
+    yield* conversation.add(sampleMessages(sample, messages))
   }
-  yield* told.end()
-  yield `],"final_metrics":${JSON.stringify(told.totals())}`
+  yield* conversation.end()
+  yield `],"final_metrics":${JSON.stringify(conversation.totals())}`
   yield `,"extra":${JSON.stringify(isRoot ? rootExtra(session, first) : { label: first?.label })}`
 }
 
@@ -143,7 +140,7 @@ function toAgent(
   return {
     name: config.agentName ?? (typeof harness === 'string' ? harness : 'unknown'),
     version: config.agentVersion ?? 'unknown',
-    ...(model === undefined ? {} : { model_name: model }),
+    model_name: model,
     ...(tools === null ? {} : { tool_definitions: tools }),
   }
 }
@@ -152,15 +149,15 @@ function rootExtra({ built, score }: ScoredSession, first: Sample | undefined): 
   return {
     builder: built.summary.builder,
     ...(first?.label === undefined ? {} : { label: first.label }),
-    ...(score?.outcome_reward == null ? {} : { reward: score.outcome_reward }),
-    ...(score?.trace_rewards == null ? {} : { trace_rewards: score.trace_rewards }),
-    ...(score?.components == null ? {} : { reward_components: score.components }),
-    ...(score?.group_id == null ? {} : { group_id: score.group_id }),
+    reward: score?.outcome_reward ?? undefined,
+    trace_rewards: score?.trace_rewards ?? undefined,
+    reward_components: score?.components ?? undefined,
+    group_id: score?.group_id ?? undefined,
     ...(first?.advantage === undefined ? {} : { advantage: first.advantage }),
     is_complete: built.session.complete,
     exclusions: built.exclusions.map(({ turnId, choice, tokens, reason, detail }) => ({
       turn_id: turnId,
-      ...(choice === undefined ? {} : { choice }),
+      choice,
       tokens,
       reason,
       detail,

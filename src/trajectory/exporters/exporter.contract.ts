@@ -13,27 +13,27 @@ import type { Exporter } from './exporter.ts'
 
 export interface ExporterContract {
   create(): Exporter
-  /** A whole file as its consumer reads it, in the order written; throws on what the consumer's schema refuses. */
+  /** Parses a whole file as its consumer does, in the order written. Throws if the consumer's schema rejects it. */
   read(file: Uint8Array): unknown[] | Promise<unknown[]>
-  /** Fails unless `records`, read from a file of this session alone, say the same as the session. */
+  /** Fails unless `records`, read from a file with only this session, match the session. */
   check(records: unknown[], session: ScoredSession): void | Promise<void>
-  /** Sessions to try; any when absent. */
+  /** Sessions to test. Absent: any session. */
   sessions?: fc.Arbitrary<ScoredSession>
 }
 
-/** What every exporter promises, whatever its format. */
+/** Tests that every exporter must pass. */
 export function describeExporter(
   kind: string,
   { create, read, check, sessions = anySession() }: ExporterContract,
 ): void {
   describe(`exporter ${kind}`, () => {
-    test('is called by its kind, and its files end on a plain extension', () => {
+    test('its name is its kind, and its extension is plain', () => {
       const exporter = create()
       expect(exporter.name).toBe(kind)
       expect(exporter.extension).toMatch(/^[a-z][a-z0-9.]*[a-z0-9]$/)
     })
 
-    test('what is read back is what was written, for any session', async () => {
+    test('a reader of the file gets the data of the session, for any session', async () => {
       await fc.assert(
         fc.asyncProperty(sessions, async (session) => {
           await check(await read(writeFile(create(), [session])), session)
@@ -42,7 +42,7 @@ export function describeExporter(
       )
     })
 
-    test('several sessions in one file stand one after the other', async () => {
+    test('a file of several sessions contains them one after the other', async () => {
       const two = fc.tuple(
         sessions,
         sessions.map((session) => renamed(session, 'ses_2')),
@@ -60,13 +60,13 @@ export function describeExporter(
       )
     })
 
-    test('a session without samples gives nothing', () => {
+    test('a session without samples writes nothing', () => {
       const empty = emptySession()
       const writer = create().open()
       expect([...writer.add(empty)]).toEqual([])
     })
 
-    test('where files may be cut after any session, nothing is held back for the end', () => {
+    test('an appendable format writes each session completely before the next', () => {
       const exporter = create()
       if (!exporter.isAppendable) return
       fc.assert(
@@ -92,7 +92,7 @@ export function writeFile(
   return Buffer.concat([...pieces, ...writer.end()].map((piece) => Buffer.from(piece as string)))
 }
 
-/** For `read`: the values of a file with one JSON value a line. */
+/** For `read`: parses a file with one JSON value per line. */
 export function readLines(file: Uint8Array): unknown[] {
   const text = new TextDecoder('utf-8', { fatal: true }).decode(file)
   if (text === '') return []
@@ -103,14 +103,14 @@ export function readLines(file: Uint8Array): unknown[] {
     .map((line) => JSON.parse(line) as unknown)
 }
 
-/** The list of numbers a JSON reader must end up with; null for what nobody knows. */
-export function listOf(values: Iterable<number>): (number | null)[] {
+/** Returns the numbers as a JSON reader gets them; null for unknown values. */
+export function jsonNumbers(values: Iterable<number>): (number | null)[] {
   return Array.from(values, (value) => (Number.isNaN(value) ? null : value))
 }
 
 // --- random sessions --------------------------------------------------------------------------------------------------
 
-/** A recorded session as the random ones are: the body of a request is Chat Completions', as it came. */
+/** Reads the random sessions: their requests are Chat Completions bodies. */
 export const plainReader: RequestReader = {
   readRequest: () => undefined,
   readPrompt: ({ request }) => {
@@ -156,7 +156,7 @@ const anyStep = fc.record({
   userSays: fc.option(anyText, { nil: undefined, freq: 2 }),
   userShows: fc.constantFrom(false, false, true),
   between: anyIds(1),
-  /** The next request goes on from this answer, from a rewritten history, asks the same again, or branches off earlier. */
+  /** The next request continues this answer, has a rewritten history, repeats the request, or branches off earlier. */
   next: fc.constantFrom(
     'on' as const,
     'on' as const,
@@ -200,7 +200,7 @@ const TOOLS = ['bash', 'read_file'].map((name) => ({
   },
 }))
 
-/** One conversation with tools, retold histories and forks, made into samples by any of the builders. */
+/** One conversation with tools, repeated histories and forks, built by any of the builders. */
 export function anySession(): fc.Arbitrary<ScoredSession> {
   return fc
     .record({
@@ -217,7 +217,7 @@ export function anySession(): fc.Arbitrary<ScoredSession> {
     .map((shape) => toScored('ses_1', toTurns('ses_1', shape), shape))
 }
 
-/** The same under another id. */
+/** Returns the session with another id. */
 function renamed(session: ScoredSession, id: string): ScoredSession {
   const { built, score } = session
   const rename = (text: string): string => text.replace('ses_1', id)
@@ -231,7 +231,7 @@ function renamed(session: ScoredSession, id: string): ScoredSession {
   }
 }
 
-/** The same session, its calls labelled anew. */
+/** Returns the session with other labels. */
 export function relabelled(session: ScoredSession, labelOf: (index: number) => Label): ScoredSession {
   const { graph } = session.built
   const labels = new Map(graph.nodes.map((node, i) => [node.key, labelOf(i)]))

@@ -1,38 +1,38 @@
 import type { ScoredSession } from '../score-session.ts'
 
-/** Writes training samples in one consumer's format. Never holds more than a part of one file. */
+/** Writes training samples in the format of one consumer. Keeps at most a part of one file in memory. */
 export interface Exporter {
   readonly name: string
-  /** Of its files, without a dot. */
+  /** File extension without a dot. */
   readonly extension: string
   /**
-   * Whether what one session gives stands for itself, so that a file may be cut after any session and go on later. The
-   * others are written as a folder of parts, each whole.
+   * Whether a file can be truncated after any session and continued later, because each session is written on its own. Other
+   * formats are written as a folder of complete parts.
    */
   readonly isAppendable: boolean
-  /** Samples without these are not written: its consumer has no way to say that they are missing. None when absent. */
+  /** Required values. Samples without them are not written, because the format cannot express that they are missing. */
   readonly needs?: readonly ExportNeed[]
-  /** One file. */
+  /** Starts one file. */
   open(start?: ExportStart): ExportWriter
 }
 
-/** `logprobs`: of every trained token. */
+/** `logprobs`: a log probability of every trained token. */
 export type ExportNeed = 'reward' | 'logprobs'
 
-/** What the export holds already when a file begins: for formats that number what they write. */
+/** Sessions and samples before the start of a file, for formats with running numbers. */
 export interface ExportStart {
   sessions: number
   samples: number
 }
 
 export interface ExportWriter {
-  /** What may be written once this session is in: text, bytes, or nothing yet. */
+  /** Adds a session. Yields the text or bytes that can be written now, possibly nothing. */
   add(session: ScoredSession): Iterable<string | Uint8Array>
-  /** What ends the file. */
+  /** Yields the end of the file. */
   end(): Iterable<string | Uint8Array>
 }
 
-/** A writer of one JSON value a line, each session for itself. */
+/** Returns a writer of one JSON value per line. */
 export function lineWriter(toValues: (session: ScoredSession) => Iterable<unknown>): ExportWriter {
   return {
     *add(session) {

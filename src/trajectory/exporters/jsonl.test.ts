@@ -1,6 +1,6 @@
 import { expect } from 'vitest'
 import { Trace } from '../../model/trajectory.ts'
-import { describeExporter, listOf, readLines } from './exporter.contract.ts'
+import { describeExporter, jsonNumbers, readLines } from './exporter.contract.ts'
 import { jsonl } from './jsonl.ts'
 
 describeExporter('jsonl', {
@@ -15,9 +15,9 @@ describeExporter('jsonl', {
         sample.mask[sample.promptLength + at] === 1 ? logprob : 0,
       )
       expect(records[i]).toMatchObject({
-        prompt_ids: listOf(sample.ids.subarray(0, sample.promptLength)),
-        response_ids: listOf(sample.ids.subarray(sample.promptLength)),
-        loss_mask: listOf(sample.mask.subarray(sample.promptLength)),
+        prompt_ids: jsonNumbers(sample.ids.subarray(0, sample.promptLength)),
+        response_ids: jsonNumbers(sample.ids.subarray(sample.promptLength)),
+        loss_mask: jsonNumbers(sample.mask.subarray(sample.promptLength)),
         // A trained token without a log probability takes the whole list away.
         response_logprobs: logprobs.includes(NaN) ? null : logprobs,
         reward: sample.reward ?? null,

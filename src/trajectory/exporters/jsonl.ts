@@ -6,7 +6,7 @@ import { lineWriter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({ kind: z.literal('jsonl') })
 
-/** One trace a line, NVIDIA Polar's field names. Checked against the schema on the way out. */
+/** One trace per line with NVIDIA Polar's field names, validated against the schema. */
 export const jsonl: Plug<typeof Config, object, Exporter> = {
   config: Config,
   create: () => ({

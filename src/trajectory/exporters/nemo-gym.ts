@@ -10,7 +10,7 @@ import {
   type ChatPart,
 } from '../../model/chat-message.ts'
 import type { Sample, SampleCall } from '../../model/sample.ts'
-import { lacksLogprob, speechOf } from '../../model/sample-facts.ts'
+import { lacksLogprob, sampleMessages } from '../../model/sample-facts.ts'
 import { groupNumber } from '../sample-fields.ts'
 import { trainedCallFacts } from '../sampling-fields.ts'
 import type { ScoredSession } from '../score-session.ts'
@@ -18,13 +18,12 @@ import type { Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
   kind: z.literal('nemo_gym'),
-  agent: z.string().default('polar').describe('Name in agent_ref: the agent server that the rows stand for'),
+  agent: z.string().default('polar').describe('agent_ref.name: the agent server of the rows'),
 })
 
 /**
- * NeMo Gym's result rows, one a sample: each call's prompt goes on from all that came before it, which NeMo RL insists on.
- * A result has a reward, so samples that were not graded are left out, as are those whose trained tokens lack a log
- * probability.
+ * NeMo Gym's result rows, one per sample: each call's prompt continues all tokens before it, as NeMo RL requires. Samples
+ * without a reward or without a log probability of every trained token are left out.
  */
 export const nemoGym: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -52,10 +51,10 @@ export const nemoGym: Plug<typeof Config, object, Exporter> = {
 
 type Item = Record<string, unknown>
 
-/** Item by item: with every call's whole prompt in it, a row may be longer than a string can be. */
+/** Yields a row item by item: with the whole prompt of every call, a row may exceed the maximum length of a string. */
 function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: number, agent: string): Generator<string> {
   const messages = sample.messages()
-  const speech = [...speechOf(sample, messages)]
+  const speech = [...sampleMessages(sample, messages)]
   const names = itemNames()
   const tools = (messages.tools ?? []).map(toTool)
   const input = speech.filter(({ isPrompt }) => isPrompt).flatMap(({ message }) => toItems(message, names))
@@ -63,7 +62,7 @@ function* writeResult(session: ScoredSession, sample: Sample, rolloutIndex: numb
     agent_ref: { type: 'responses_api_agents', name: agent },
     responses_create_params: { input, tools, ...toCreateParams(sample) },
     reward: sample.reward,
-    ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+    reward_components: sample.components,
     _ng_task_index: groupNumber(sample.group ?? sample.sessionId),
     _ng_rollout_index: rolloutIndex,
     _ng_rollout_id: sample.id.replaceAll('/', '.'),
@@ -95,14 +94,14 @@ function toResponse({ built }: ScoredSession, sample: Sample, tools: readonly un
     created_at: Math.floor((first?.turn.startedAt ?? 0) / 1000),
     model: first?.response.model ?? '',
     tools,
-    // Obligatory in a response; these are what NeMo Gym takes for granted when nothing was asked for.
+    // Required fields of a response; the values are NeMo Gym's defaults.
     tool_choice: 'auto',
     parallel_tool_calls: true,
     ...(sample.finishReason === 'length' ? { incomplete_details: { reason: 'max_output_tokens' } } : {}),
   }
 }
 
-/** The parameters that a Responses request has a field for, where all trained calls agree. */
+/** Returns the sampling parameters that a Responses request has a field for, if all trained calls agree. */
 function toCreateParams({ calls }: Sample): Item {
   const trained = calls.filter(({ isTrained }) => isTrained).map(({ sampling }) => sampling)
   const shared = (name: 'temperature' | 'topP'): number | undefined => {
@@ -111,25 +110,25 @@ function toCreateParams({ calls }: Sample): Item {
   }
   const [temperature, topP] = [shared('temperature'), shared('topP')]
   return {
-    ...(temperature === undefined ? {} : { temperature }),
-    ...(topP === undefined ? {} : { top_p: topP }),
+    temperature,
+    top_p: topP,
   }
 }
 
-/** What NeMo Gym has no field for; it passes on what it does not know. */
+/** Facts that NeMo Gym has no field for. It passes unknown fields on. */
 function toOwnFields(sample: Sample): Item {
   return {
     sample_id: sample.id,
     session_id: sample.sessionId,
     label: sample.label,
     weight: sample.weight,
-    ...(sample.group === undefined ? {} : { group_id: sample.group }),
-    ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
+    group_id: sample.group,
+    advantage: sample.advantage,
     calls: trainedCallFacts(sample),
   }
 }
 
-/** The token fields of each trained call stand on one item, the last ones of the message; NeMo RL trains no other items. */
+/** Puts the token fields of each trained call on one of the last items of the message. NeMo RL trains only such items. */
 function withTokens(items: Item[], { ids, logprobs }: Sample, trained: readonly SampleCall[]): Item[] {
   return items.map((item, i) => {
     const call = trained[i - items.length + trained.length]
@@ -197,7 +196,7 @@ function toMessageItem(text: string, names: ItemNames): Item {
   }
 }
 
-/** NeMo Gym knows tool results as one text; parts of another kind stay readable as JSON. */
+/** NeMo Gym requires a tool result to be one text. Other parts are written as JSON. */
 function toOutput(message: ChatMessage): string {
   const parts = chatParts(message.content)
   return parts.every(({ type }) => type === 'text') ? chatText(message) : JSON.stringify(message.content)
@@ -214,7 +213,7 @@ function toInputPart(part: ChatPart): unknown {
   }
 }
 
-/** Chat Completions nests a function in its tool, Responses does not; tools that are no functions pass as they are. */
+/** Chat Completions nests a function in its tool, Responses does not. Tools that are not functions stay unchanged. */
 function toTool(tool: unknown): unknown {
   const called = (tool as { function?: Item } | null)?.function
   if (called === undefined) return tool

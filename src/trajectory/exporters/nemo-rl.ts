@@ -18,8 +18,8 @@ const Config = z.strictObject({
 type Config = z.infer<typeof Config>
 
 /**
- * NeMo RL's DatumSpec, a row a sample. Rows whose trained tokens lack a log probability are left out, for NeMo RL makes
- * tensors of them. A row without a reward has no `reward`.
+ * NeMo RL's DatumSpec, one row per sample. NeMo RL converts log probabilities to tensors, so samples without a log probability
+ * of every trained token are left out. A row without a reward has no `reward`.
  */
 export const nemoRl: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -52,19 +52,19 @@ function toDatum(session: ScoredSession, sample: Sample, idx: number, config: Co
       session_id: sample.sessionId,
       label: sample.label,
       weight: sample.weight,
-      ...(sample.group === undefined ? {} : { group_id: sample.group }),
-      ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
-      ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+      group_id: sample.group,
+      advantage: sample.advantage,
+      reward_components: sample.components,
       calls: trainedCallFacts(sample),
     },
     truncated: sample.finishReason === 'length',
-    ...(sample.reward === undefined ? {} : { reward: sample.reward }),
+    reward: sample.reward,
   }
 }
 
 /**
- * NeMo RL trains every token of an `assistant` entry and none of the others, so all that lies between two trained answers
- * is one `user` entry, answers that are not trained included. Joined in order, the entries' ids are the sample's.
+ * NeMo RL trains exactly the tokens of `assistant` entries. All tokens between two trained answers, untrained answers included,
+ * therefore form one `user` entry. The concatenated ids of the entries equal the sample's ids.
  */
 function toMessageLog(session: ScoredSession, sample: Sample): Record<string, unknown>[] {
   const nodes = new Map(session.built.graph.nodes.map((node) => [node.key, node]))

@@ -70,7 +70,7 @@ describeExporter('openai_sft', {
   },
 })
 
-test('thinking may stand in the text, or be left out', () => {
+test('reasoning is written into the text or omitted, by the option', () => {
   const [inText, dropped] = (['text', 'drop'] as const).map((reasoning) =>
     exporters.create({ kind: 'openai_sft', reasoning }, {}),
   )

@@ -2,7 +2,7 @@ import * as z from 'zod'
 import type { Plug } from '../../lib/plug.ts'
 import { chatReasoning, chatText, type ChatMessage } from '../../model/chat-message.ts'
 import type { Sample } from '../../model/sample.ts'
-import { isTrainedSpeech, speechOf } from '../../model/sample-facts.ts'
+import { isTrainedMessage, sampleMessages } from '../../model/sample-facts.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
@@ -10,14 +10,14 @@ const Config = z.strictObject({
   reasoning: z
     .enum(['field', 'text', 'drop'])
     .default('field')
-    .describe('Thinking: as reasoning_content, as <think>…</think> in front of the content, or left out'),
+    .describe('Reasoning: as reasoning_content, as <think>…</think> before the content, or omitted'),
 })
 type Config = z.infer<typeof Config>
 
 /**
- * OpenAI's chat fine-tuning rows, one a sample: the conversation and its tools. Every assistant message has a `weight`: 1
- * for answers that are trained in this sample, 0 for all others. OpenAI's own service takes no reasoning: drop it there.
- * Rewards have no place in a row; choose what is worth imitating before.
+ * OpenAI's chat fine-tuning rows, one per sample: the conversation and its tools. Every assistant message has a `weight`: 1
+ * for answers that this sample trains, 0 for others. OpenAI's service accepts no reasoning: use `reasoning=drop`. Rows have no
+ * field for a reward, so select sessions before the export.
  */
 export const openaiSft: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -35,9 +35,9 @@ export const openaiSft: Plug<typeof Config, object, Exporter> = {
 function toRow(sample: Sample, config: Config): Record<string, unknown> {
   const messages = sample.messages()
   return {
-    messages: [...speechOf(sample, messages)].map((speech) =>
+    messages: [...sampleMessages(sample, messages)].map((speech) =>
       speech.message.role === 'assistant'
-        ? toAssistant(speech.message, isTrainedSpeech(speech), config)
+        ? toAssistant(speech.message, isTrainedMessage(speech), config)
         : speech.message,
     ),
     ...(messages.tools === null || messages.tools.length === 0 ? {} : { tools: messages.tools }),

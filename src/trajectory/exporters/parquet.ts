@@ -13,7 +13,7 @@ const Config = z.strictObject({
   sharePrefixes: z
     .boolean()
     .default(false)
-    .describe('Write only what comes behind shared_length; what is before stands in the row named by shared_with'),
+    .describe('Omit the first shared_length tokens, which the row shared_with contains'),
 })
 
 const columns = {
@@ -26,7 +26,7 @@ const columns = {
   input_ids: { list: 'int32' },
   prompt_length: 'int32',
   loss_mask: { list: 'uint8' },
-  // NaN where the policy did not sample, or the engine did not say: a number there would be believed.
+  // NaN if the policy did not sample the token or the engine returned no log probability.
   logprobs: { list: 'float' },
   spans: {
     list: {
@@ -82,8 +82,8 @@ const columns = {
 } as const satisfies ParquetColumns
 
 /**
- * One sample a row, all arrays as long as `input_ids`: for anything that reads Arrow. Positions count from the beginning of
- * the sample, also where that beginning is shared with an earlier row and not written again.
+ * One row per sample, all arrays as long as `input_ids`, for any reader of Parquet. Positions count from the start of the
+ * sample, also if its shared prefix is omitted.
  */
 export const parquet: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -165,7 +165,7 @@ function toCallRow(call: SampleCall, responseMessage: number | undefined): Recor
   }
 }
 
-/** Harnesses may send any number; one that is no integer has no place in an integer column. */
+/** Undefined for a number that is not an integer: harnesses may send any number. */
 function integerOf(value: number | undefined): number | undefined {
   return Number.isSafeInteger(value) ? value : undefined
 }

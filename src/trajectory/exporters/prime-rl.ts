@@ -17,14 +17,14 @@ const Config = z.strictObject({
     .number()
     .nonnegative()
     .optional()
-    .describe('Temperature of calls for which neither the request nor the engine names one; default 1'),
+    .describe('Temperature of calls without a temperature in the request or from the engine; default 1'),
 })
 type Config = z.infer<typeof Config>
 
 /**
- * prime-rl's TrainingSample, a row a sample, with no field it does not know. Credit is `advantages`, or null where none
- * was computed: a reward alone has no place there. Every row has `temperatures`: its trainer refuses rows without them. Rows
- * whose trained tokens lack a log probability are left out.
+ * prime-rl's TrainingSample, one row per sample, without unknown fields. `advantages` is null if none was computed; there is
+ * no field for a reward. Every row has `temperatures`, because prime-rl's trainer rejects rows without them. Samples without
+ * a log probability of every trained token are left out.
  */
 export const primeRl: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -68,13 +68,13 @@ function toTrainingSample(sample: Sample, temperatureOf: TemperatureOf, { envNam
   }
 }
 
-/** By position; between `env_name` and `advantages` lie seven fields that we have nothing for. */
+/** Returns the fields by position. Seven fields between `env_name` and `advantages` are null. */
 function toArray({ token_ids, mask, logprobs, temperatures, env_name, advantages }: TrainingSample): unknown[] {
   const unknown = Array.from({ length: 7 }, () => null)
   return [token_ids, mask, logprobs, temperatures, env_name, ...(advantages === null ? [] : [...unknown, advantages])]
 }
 
-/** Of each trained token; prime-rl reads no others, they have the 1 it pads with. */
+/** Returns the temperature of each trained token, and 1, prime-rl's padding, for all others. */
 function toTemperatures(sample: Sample, temperatureOf: TemperatureOf): number[] {
   const temperatures = Array.from<number>({ length: sample.ids.length }).fill(1)
   for (const call of sample.calls.filter(({ isTrained }) => isTrained)) {
@@ -83,10 +83,10 @@ function toTemperatures(sample: Sample, temperatureOf: TemperatureOf): number[] 
   return temperatures
 }
 
-/** What vLLM, SGLang and OpenAI's API sample with when a request names no temperature. */
+/** Documented default of vLLM, SGLang and OpenAI's API. */
 const DOCUMENTED_TEMPERATURE = 1
 
-/** What went to the engine, else what the engine reports as its default, else the option, else the documented default. */
+/** Order: temperature sent to the engine, default reported by the engine, option, documented default. */
 function temperatureReader({ built }: ScoredSession, config: Config): TemperatureOf {
   const turns = new Map(built.session.turns.map((turn) => [turn.id, turn]))
   return ({ turnId, sampling }) => {
@@ -99,11 +99,11 @@ function temperatureReader({ built }: ScoredSession, config: Config): Temperatur
   }
 }
 
-/** For records of earlier versions, which do not tell what was sent. */
+/** For records of earlier versions, which do not contain the parameters sent to the engine. */
 function sentTemperature({ forced, request }: Turn): number | undefined {
   if (typeof forced['temperature'] === 'number') return forced['temperature']
   const body = parseBody(request)
-  // Google's API has it one level down; the other three at the top.
+  // Google's API nests the temperature in `generationConfig`; the other three APIs have it at the top level.
   const asked = body['temperature'] ?? (body['generationConfig'] as { temperature?: unknown } | null)?.temperature
   return typeof asked === 'number' ? asked : undefined
 }

@@ -9,7 +9,7 @@ import {
   type ChatMessage,
 } from '../../model/chat-message.ts'
 import type { Sample } from '../../model/sample.ts'
-import { isTrainedSpeech, speechOf } from '../../model/sample-facts.ts'
+import { isTrainedMessage, sampleMessages } from '../../model/sample-facts.ts'
 import { lineWriter, type Exporter } from './exporter.ts'
 
 const Config = z.strictObject({
@@ -17,16 +17,16 @@ const Config = z.strictObject({
   reasoning: z
     .enum(['text', 'drop'])
     .default('text')
-    .describe('Thinking: as <think>…</think> in front of the value, or left out'),
+    .describe('Reasoning: as <think>…</think> before the value, or omitted'),
 })
 type Config = z.infer<typeof Config>
 
 /**
- * ShareGPT rows, one a sample, as LLaMA-Factory reads them: what is told to the model and what it says take turns, so
- * neighbours on one side are joined. Answers have a `weight`, 1 where they are trained in this sample and 0 elsewhere;
- * LLaMA-Factory does not read it and trains every answer, or with `mask_history` the last one. Rows it would refuse are
- * left out: those that begin with an answer, and those whose text beside a tool call looks like another one. Rewards have
- * no place in a row; choose what is worth imitating before.
+ * ShareGPT rows, one per sample, as LLaMA-Factory reads them. Input and answers must alternate, so consecutive input messages
+ * are joined. Answers have a `weight`: 1 if this sample trains them, else 0. LLaMA-Factory ignores `weight` and trains every
+ * answer, or with `mask_history` the last one. Rows that LLaMA-Factory rejects are left out: rows that begin with an answer,
+ * and rows with a text beside a tool call that looks like a tool call. Rows have no field for a reward, so select sessions
+ * before the export.
  */
 export const sharegpt: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -44,10 +44,10 @@ export const sharegpt: Plug<typeof Config, object, Exporter> = {
   }),
 }
 
-type Told = 'human' | 'observation'
-type Said = 'gpt' | 'function_call'
+type Input = 'human' | 'observation'
+type Answer = 'gpt' | 'function_call'
 interface Entry {
-  from: Told | Said
+  from: Input | Answer
   value: string
   weight?: 0 | 1
 }
@@ -57,7 +57,7 @@ function toRow(sample: Sample, config: Config): Record<string, unknown> | undefi
   const system: string[] = []
   const images: string[] = []
   const conversations: Entry[] = []
-  for (const speech of speechOf(sample, messages)) {
+  for (const speech of sampleMessages(sample, messages)) {
     const { message } = speech
     const isSystem = message.role === 'system' || message.role === 'developer'
     if (isSystem && conversations.length === 0) {
@@ -66,12 +66,15 @@ function toRow(sample: Sample, config: Config): Record<string, unknown> | undefi
     }
     if (message.role !== 'assistant') {
       images.push(...chatParts(message.content).flatMap((part) => (part.type === 'image' ? [part.url] : [])))
-      tell(conversations, { from: message.role === 'tool' ? 'observation' : 'human', value: withPlaceholders(message) })
+      addInput(conversations, {
+        from: message.role === 'tool' ? 'observation' : 'human',
+        value: withPlaceholders(message),
+      })
       continue
     }
     const entry = toAnswer(message, config)
-    if (entry === undefined || conversations.length === 0 || isSaid(conversations.at(-1)?.from)) return undefined
-    conversations.push({ ...entry, weight: isTrainedSpeech(speech) ? 1 : 0 })
+    if (entry === undefined || conversations.length === 0 || isAnswer(conversations.at(-1)?.from)) return undefined
+    conversations.push({ ...entry, weight: isTrainedMessage(speech) ? 1 : 0 })
   }
   return {
     conversations,
@@ -81,16 +84,16 @@ function toRow(sample: Sample, config: Config): Record<string, unknown> | undefi
   }
 }
 
-function isSaid(from: Entry['from'] | undefined): boolean {
+function isAnswer(from: Entry['from'] | undefined): boolean {
   return from === 'gpt' || from === 'function_call'
 }
 
-/** LLaMA-Factory's own way to put several tool results into one turn. */
+/** LLaMA-Factory's separator of several tool results in one turn. */
 const BETWEEN_RESULTS = '\n</tool_response>\n<tool_response>\n'
 
-function tell(conversations: Entry[], entry: Entry): void {
+function addInput(conversations: Entry[], entry: Entry): void {
   const last = conversations.at(-1)
-  if (last === undefined || isSaid(last.from)) {
+  if (last === undefined || isAnswer(last.from)) {
     conversations.push(entry)
     return
   }
@@ -99,7 +102,7 @@ function tell(conversations: Entry[], entry: Entry): void {
   if (entry.from === 'observation') last.from = 'observation'
 }
 
-/** Images stand in a list of their own, each with its place in the text. */
+/** Replaces images, which are in a separate list, by placeholders. */
 function withPlaceholders({ content }: ChatMessage): string {
   return chatParts(content)
     .map((part) => (part.type === 'text' ? part.text : part.type === 'image' ? '<image>' : JSON.stringify(part.wire)))
@@ -108,7 +111,7 @@ function withPlaceholders({ content }: ChatMessage): string {
 
 // --- answers ----------------------------------------------------------------------------------------------------------
 
-/** Undefined where the text beside a call would be taken for the call. */
+/** Undefined if the text beside a tool call contains the mark of a tool call. */
 function toAnswer(message: ChatMessage, { reasoning: how }: Config): Entry | undefined {
   const reasoning = how === 'drop' ? undefined : chatReasoning(message)
   const thought = reasoning === undefined ? '' : `<think>\n${reasoning}\n</think>\n\n`
@@ -122,8 +125,8 @@ function toAnswer(message: ChatMessage, { reasoning: how }: Config): Entry | und
 }
 
 /**
- * Arguments stand as the very text that was sampled where that is a JSON object, otherwise as a JSON string of it. Only
- * the marks that would end the call are escaped, which JSON reads as the same.
+ * Writes arguments as the sampled text if that is a JSON object, otherwise as a JSON string. Escapes the marks that would end
+ * the call, which does not change the JSON value.
  */
 function toCallJson({ name, arguments: given }: ChatCall): string {
   const json = `{"name": ${JSON.stringify(name)}, "arguments": ${isJsonObject(given) ? given : JSON.stringify(given)}}`

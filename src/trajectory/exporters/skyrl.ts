@@ -9,9 +9,8 @@ import { lineWriter, type Exporter } from './exporter.ts'
 const Config = z.strictObject({ kind: z.literal('skyrl') })
 
 /**
- * SkyRL's GeneratorOutput, in the layout of its step-wise training: every line is one with a single entry, a sample, and
- * lines joined list by list are a batch. SkyRL wants a reward and log probabilities of every entry, so samples without
- * are left out.
+ * SkyRL's GeneratorOutput in the layout of its step-wise training: every line has a single entry, a sample. Concatenating the
+ * lists of all lines gives a batch. SkyRL requires a reward and log probabilities, so other samples are left out.
  */
 export const skyrl: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -23,7 +22,7 @@ export const skyrl: Plug<typeof Config, object, Exporter> = {
     open(start) {
       let sessions = start?.sessions ?? 0
       return lineWriter(function* (session) {
-        // Repetitions of a task are told apart by the session's number in the export: which try it was is not known.
+        // The number of the repetition is unknown, so the session's number in the export identifies it.
         const repetition = sessions++
         let before: Sample | undefined
         for (const sample of session.samples()) {
@@ -55,15 +54,15 @@ function toOutput(sample: Sample, repetition: number, isLast: boolean): Record<s
         session_id: sample.sessionId,
         label: sample.label,
         weight: sample.weight,
-        ...(sample.advantage === undefined ? {} : { advantage: sample.advantage }),
-        ...(sample.components === undefined ? {} : { reward_components: sample.components }),
+        advantage: sample.advantage,
+        reward_components: sample.components,
         calls: trainedCallFacts(sample),
       },
     ],
   }
 }
 
-/** An engine's own word: to the sampler a tool call is a stop like any other, and SkyRL may drop what did not stop. */
+/** Engines report a tool call as `stop`, and SkyRL may drop samples with another reason. */
 function stopReasonOf(reason: FinishReason): string {
   return reason === 'tool-calls' ? 'stop' : reason
 }

@@ -1,6 +1,6 @@
 import { expect } from 'vitest'
 import * as z from 'zod'
-import { describeExporter, listOf, readLines } from './exporter.contract.ts'
+import { describeExporter, jsonNumbers, readLines } from './exporter.contract.ts'
 import { slime } from './slime.ts'
 
 /** The fields of slime's dataclass that we fill; `from_dict` makes attributes of any others, so there must be none. */
@@ -36,16 +36,16 @@ describeExporter('slime', {
       expect(record).toMatchObject({
         index: i,
         rollout_id: 0,
-        tokens: listOf(sample.ids),
+        tokens: jsonNumbers(sample.ids),
         response_length: sample.ids.length - prompt,
-        loss_mask: listOf(sample.mask.subarray(prompt)),
+        loss_mask: jsonNumbers(sample.mask.subarray(prompt)),
         reward: sample.reward ?? null,
         prompt: sample.messages().prompt,
         metadata: { sample_id: sample.id, weight: sample.weight, response_messages: sample.messages().response },
       })
       const trained = sample.logprobs.subarray(prompt).filter((_, at) => sample.mask[prompt + at] === 1)
       if (trained.some(Number.isNaN)) expect(record.rollout_log_probs).toBeNull()
-      else expect(record.rollout_log_probs?.filter((_, at) => record.loss_mask[at] === 1)).toEqual(listOf(trained))
+      else expect(record.rollout_log_probs?.filter((_, at) => record.loss_mask[at] === 1)).toEqual(jsonNumbers(trained))
       expect((record.group_index === null) === (sample.group === undefined)).toBe(true)
     }
   },

@@ -9,8 +9,8 @@ import { lineWriter, type Exporter } from './exporter.ts'
 const Config = z.strictObject({ kind: z.literal('slime') })
 
 /**
- * What slime's and miles' `Sample.from_dict` read, one a line. `response` stays at its default: the text is in the
- * messages, and slime trains on `tokens`. https://github.com/THUDM/slime/blob/main/slime/utils/types.py
+ * The input of slime's and miles' `Sample.from_dict`, one per line. `response` keeps its default: the text is in the messages,
+ * and slime trains on `tokens`. https://github.com/THUDM/slime/blob/main/slime/utils/types.py
  */
 export const slime: Plug<typeof Config, object, Exporter> = {
   config: Config,
@@ -38,7 +38,7 @@ function toSlime(sample: Sample, { index, rolloutId }: { index: number; rolloutI
   return {
     group_index: sample.group === undefined ? null : groupNumber(sample.group),
     index,
-    // One execution may give several samples; slime counts those with the same id once.
+    // A session may have several samples; slime counts samples with the same id once.
     rollout_id: rolloutId,
     session_id: sample.sessionId,
     prompt: messages.prompt,

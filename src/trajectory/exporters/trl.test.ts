@@ -1,7 +1,7 @@
 import fc from 'fast-check'
 import { expect, test } from 'vitest'
 import * as z from 'zod'
-import { anySession, describeExporter, listOf, readLines, writeFile } from './exporter.contract.ts'
+import { anySession, describeExporter, jsonNumbers, readLines, writeFile } from './exporter.contract.ts'
 import { trl } from './trl.ts'
 
 /** `RolloutSample` of TRL's async GRPO; our own addition is that what was never graded may be null. */
@@ -58,14 +58,14 @@ describeExporter('trl', {
       const record = toRolloutSample(rollout)
       expect(rollout.prompt_ids).toHaveLength(sample.promptLength)
       expect(record).toMatchObject({
-        input_ids: listOf(sample.ids),
-        completion_mask: listOf(sample.mask),
+        input_ids: jsonNumbers(sample.ids),
+        completion_mask: jsonNumbers(sample.mask),
         advantage: sample.advantage ?? null,
         metrics: sample.components ?? {},
         completion: sample.messages().response,
       })
       const isTrained = (_: unknown, at: number): boolean => sample.mask[at] === 1
-      const logprobs = listOf(sample.logprobs).filter(isTrained)
+      const logprobs = jsonNumbers(sample.logprobs).filter(isTrained)
       if (logprobs.includes(null)) expect(record.old_log_probs).toBeNull()
       else expect(record.old_log_probs?.filter(isTrained)).toEqual(logprobs)
       expect(rollout.reward).toBe(sample.reward ?? null)

@@ -11,13 +11,13 @@ const Config = z.strictObject({
     .int()
     .nonnegative()
     .optional()
-    .describe('model_version of samples whose weights have no number as version; null without it'),
+    .describe('model_version of samples whose weight version is not a number; default: null'),
 })
 type Config = z.infer<typeof Config>
 
 /**
- * What a `rollout_func` of TRL's GRPOTrainer returns, one completion a line; other fields reach the reward functions. The
- * fields of AsyncGRPO's `RolloutSample` follow by putting prompt and completion together, so ids are not written twice.
+ * The result of a `rollout_func` of TRL's GRPOTrainer, one completion per line; reward functions receive the other fields.
+ * Concatenating prompt and completion gives the fields of AsyncGRPO's `RolloutSample`, so ids are not written twice.
  * https://github.com/huggingface/trl/blob/main/trl/experimental/async_grpo/async_rollout_worker.py
  */
 export const trl: Plug<typeof Config, object, Exporter> = {
@@ -47,7 +47,7 @@ function toTrl(sample: Sample, config: Config): Record<string, unknown> {
     logprobs: logprobs === undefined ? null : Array.from(logprobs),
     reward: sample.reward ?? null,
     advantage: sample.advantage ?? null,
-    // TRL subtracts this number from its own version and drops samples that are too old, so async GRPO takes no null.
+    // Async GRPO subtracts this number from its own version to drop old samples, so it does not accept null.
     model_version: oldestVersion(sample) ?? config.modelVersion ?? null,
     group_id: sample.group === undefined ? null : groupNumber(sample.group),
     metrics: sample.components ?? {},

@@ -9,11 +9,11 @@ import type { Exporter } from './exporter.ts'
 
 const Config = z.strictObject({ kind: z.literal('verl') })
 
-/** As recorded by us; the agent loop that hands the rows on is registered under this name. */
+/** Registered name of the agent loop that returns the recorded rows. */
 const AGENT_NAME = 'polar_replay'
 
 const columns = {
-  // What RLHFDataset reads.
+  // Columns of RLHFDataset.
   data_source: 'string',
   agent_name: 'string',
   prompt: { list: { struct: { role: 'string', content: 'string' } } },
@@ -22,7 +22,7 @@ const columns = {
   extra_info: {
     struct: { index: 'int64', need_tools_kwargs: 'boolean', session_id: 'string', group_id: 'string' },
   },
-  // What an AgentLoopOutput is made of.
+  // Fields of AgentLoopOutput.
   prompt_ids: { list: 'int32' },
   response_ids: { list: 'int32' },
   response_mask: { list: 'uint8' },
@@ -45,8 +45,8 @@ const columns = {
 } as const satisfies ParquetColumns
 
 /**
- * verl's dataset columns and, beside them, the fields of the `AgentLoopOutput` that was recorded: its datasets are Parquet,
- * and an agent loop gets a row's columns as keyword arguments. What verl has a default for and we do not know is left out.
+ * verl's dataset columns and the fields of the recorded `AgentLoopOutput`. verl's datasets are Parquet, and an agent loop
+ * receives the columns of a row as keyword arguments. Unknown values with a default in verl are left out.
  * https://github.com/verl-project/verl/blob/main/verl/experimental/agent_loop/agent_loop.py
  */
 export const verl: Plug<typeof Config, object, Exporter> = {
@@ -107,7 +107,7 @@ function roleOf(message: unknown): string | undefined {
   return typeof role === 'string' ? role : undefined
 }
 
-/** verl's prompts are text; what else a message holds is in `extra_fields.metadata`. */
+/** Returns the text of a message: verl's prompts are text. `extra_fields.metadata` contains the whole messages. */
 function textOf(message: unknown): string {
   const content = (message as { content?: unknown } | null)?.content
   if (typeof content === 'string') return content
@@ -118,7 +118,7 @@ function textOf(message: unknown): string {
     .join('')
 }
 
-/** Undefined unless every trained call has an end. */
+/** Returns the total duration of the trained calls; undefined if one has no recorded end. */
 function generationSeconds({ calls }: Sample): number | undefined {
   let sum = 0
   for (const { isTrained, startedAt, endedAt } of calls) {

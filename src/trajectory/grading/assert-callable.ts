@@ -1,24 +1,30 @@
 import { RolloutError } from '../../model/failure.ts'
-import { place } from './post-json.ts'
+import { shownUrl } from './post-json.ts'
 
-/** Throws `config.invalid` for an address that a task must not make us call. */
+/** Throws `config.invalid` for a URL that tasks may not call. */
 export function assertCallable(url: URL, mayCall: (url: URL) => boolean, setting: string): void {
   if (url.protocol !== 'http:' && url.protocol !== 'https:') {
-    throw new RolloutError('config.invalid', `${setting}: ${place(url)} is neither http nor https.`)
+    throw new RolloutError(
+      'config.invalid',
+      `${setting}: ${shownUrl(url)} is neither http nor https. Use an http or https URL.`,
+    )
   }
   if (url.username !== '' || url.password !== '') {
-    throw new RolloutError('config.invalid', `${setting}: a key belongs in the environment, not in the address.`)
+    throw new RolloutError(
+      'config.invalid',
+      `${setting}: a URL must not contain credentials. Use an environment variable of the node.`,
+    )
   }
   if (mayCall(url)) return
   throw new RolloutError(
     'config.invalid',
-    `${setting}: ${place(url)} must not be called from here. The operator lists the hosts that may be.`,
+    `${setting}: ${shownUrl(url)} may not be called from this node. The operator lists the allowed hosts.`,
   )
 }
 
-/** The value of a secret that a setting names; throws `config.invalid` when there is none. */
+/** Returns the secret that a setting names. Throws `config.invalid` if it is not set. */
 export function requireSecret(name: string, secret: (name: string) => string | undefined, setting: string): string {
   const value = secret(name)
   if (value !== undefined && value !== '') return value
-  throw new RolloutError('config.invalid', `${setting}: there is no secret named ${name} on this node.`)
+  throw new RolloutError('config.invalid', `${setting}: this node has no secret named ${name}.`)
 }

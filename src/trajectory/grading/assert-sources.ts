@@ -2,7 +2,7 @@ import { access } from 'node:fs/promises'
 import { describeError } from '../../lib/fs/errno.ts'
 import { RolloutError } from '../../model/failure.ts'
 
-/** Throws `config.invalid` for the operator's files that a task may not use, or that are not on this machine. */
+/** Throws `config.invalid` for the operator's files that a task may not use or that cannot be read. */
 export async function assertSources(
   files: readonly { source: string }[],
   assertUpload: (source: string) => Promise<void>,

@@ -36,7 +36,7 @@ function decide(
   return decision.kind === 'drop' ? decision.why : decision.kind
 }
 
-test('source files are taken, whatever they are called within a package', () => {
+test('createPolicy() takes source files with any name within a package', () => {
   for (const path of [
     'pkg/x.py',
     'pkg/json.py',
@@ -54,7 +54,7 @@ test('source files are taken, whatever they are called within a package', () => 
   expect(decide('pkg/__init__.py', { status: 'D' })).toBe('take')
 })
 
-test('what decides which tests run and how is not, unless the gold patch changes it', () => {
+test('createPolicy() drops files that configure tests, unless the gold patch changes them', () => {
   for (const path of [
     'conftest.py',
     'a/b/conftest.py',
@@ -96,7 +96,7 @@ test('an editable pattern opens neither the tests that are graded nor excluded f
   expect(decide('node_modules/x/index.js', {}, { editable: ['**'] })).toBe('excluded')
 })
 
-test('modules that would be loaded in place of the runner’s are not', () => {
+test('createPolicy() drops modules that shadow those of the test runner', () => {
   for (const path of [
     'pytest.py',
     'pytest/__init__.py',
@@ -108,7 +108,7 @@ test('modules that would be loaded in place of the runner’s are not', () => {
     expect(decide(path), path).toBe('shadow')
 })
 
-test('what nobody wrote, what is not here, and what has no name is not', () => {
+test('createPolicy() drops generated files, submodules and names that are not UTF-8', () => {
   expect(decide('pkg/__pycache__/a.pyc')).toBe('excluded')
   expect(decide('sub', { mode: '160000' })).toBe('submodule')
   expect(decide('sub', { mode: '000000', oldMode: '160000', status: 'D' })).toBe('submodule')
@@ -116,7 +116,7 @@ test('what nobody wrote, what is not here, and what has no name is not', () => {
   expect(decide('a\ufffdb')).toBe('name')
 })
 
-test('of package.json the agent has all but what runs tests', () => {
+test('mergePackageJson() keeps the agent’s keys except those of test runners', () => {
   expect(decide('ui/package.json')).toBe('merge')
   const base = '{"scripts":{"test":"jest"},"main":"a.js"}'
   const agents = '{"scripts":{"test":"true"},"jest":{"bail":true},"main":"b.js","exports":{}}'

@@ -1,14 +1,14 @@
 import { matchesGlobs } from './globs.ts'
 import { SHADOWED_MODULES } from './protected-files.ts'
 
-/** One file that differs between the grader's repository and the agent's, as git reports it. */
+/** One file that differs between the grader's and the agent's repository, as git reports it. */
 export interface Change {
   path: string
   status: 'A' | 'D' | 'M' | 'T'
   /** Octal mode and object name of the agent's file. */
   mode: string
   blob: string
-  /** Octal mode and object name of the grader's file; zeros for a new one. */
+  /** Octal mode and object name of the grader's file; zeros for a new file. */
   oldMode: string
   oldBlob: string
 }
@@ -18,9 +18,9 @@ const SUBMODULE = '160000'
 
 export type DropReason = 'excluded' | 'protected' | 'test' | 'shadow' | 'submodule' | 'environment' | 'name' | 'link'
 
-export type Decision =
+export type ChangeDecision =
   | { kind: 'take' }
-  /** Only parts of the file are taken. */
+  /** Only parts of the agent's file are used. */
   | { kind: 'merge' }
   | { kind: 'drop'; why: DropReason }
 
@@ -31,16 +31,16 @@ export interface Rules {
   editable: readonly string[]
   /** Files of the gold patch are never protected. */
   goldPaths: ReadonlySet<string>
-  /** Files of the test patch, and those that the tests to pass are in. */
+  /** Files of the test patch, and files of the tests that must pass. */
   testPaths: ReadonlySet<string>
-  /** What the test command runs. */
+  /** The test command. */
   command: string
-  /** The files of the state that changes are compared with. */
+  /** Files of the state that changes are compared with. */
   basePaths: ReadonlySet<string>
 }
 
-/** Decides what is done with each file that an agent changed. */
-export function createPolicy(rules: Rules): (change: Change) => Decision {
+/** Returns a function that decides for each changed file whether the agent's version is graded. */
+export function createPolicy(rules: Rules): (change: Change) => ChangeDecision {
   const base = toBase(rules.basePaths)
   const isExcluded = matchesGlobs(rules.exclude)
   const isEditable = matchesGlobs(rules.editable)
@@ -52,12 +52,12 @@ export function createPolicy(rules: Rules): (change: Change) => Decision {
   const roots = importRoots(rules.testPaths, base)
   return (change) => {
     const { path, mode, oldMode, status } = change
-    // git's output is not UTF-8 there, so the name cannot be compared with the rules.
+    // The name is not UTF-8, so it cannot be compared with the rules.
     if (path.includes('\uFFFD')) return { kind: 'drop', why: 'name' }
     if (isExcluded(path)) return { kind: 'drop', why: 'excluded' }
     if (mode === SUBMODULE || oldMode === SUBMODULE) return { kind: 'drop', why: 'submodule' }
     if (rules.testPaths.has(path) && !rules.goldPaths.has(path)) return { kind: 'drop', why: 'test' }
-    // A file that only the image has may be hidden by an ignore list of the agent's; that does not delete the file.
+    // The agent's ignore list may hide a file of the image. That does not delete the file.
     if (status === 'D' && !base.files.has(path)) return { kind: 'drop', why: 'environment' }
     if (rules.goldPaths.has(path) || isEditable(path)) return { kind: 'take' }
     if (status === 'A' && shadows(path, roots, base)) return { kind: 'drop', why: 'shadow' }
@@ -75,13 +75,13 @@ function toBase(files: ReadonlySet<string>): Base {
   return { files, folders: new Set([...files].flatMap(foldersOf)) }
 }
 
-/** The folders above a path. */
+/** Returns the folders above a path. */
 export function foldersOf(path: string): string[] {
   const parts = path.split('/')
   return parts.slice(1).map((_, index) => parts.slice(0, index + 1).join('/'))
 }
 
-/** The entry of the protected files that is decided folder by folder. */
+/** The entry of the protected files that is applied per folder. */
 const TEST_FOLDER = 'test'
 const looksLikeTest = matchesGlobs(['test_*', '*_test.*', '*.test.*', '*Test.*', '*Tests.*', 'tests.py', 'conftest.py'])
 
@@ -100,8 +100,8 @@ const PROGRAM = /^(\.\/)?[\w.-]+\/[\w./-]+$|^\.\/[\w.-]+$/
 const SHELLS = new Set(['bash', 'sh', 'dash', 'zsh', 'source', '.'])
 
 /**
- * Programs of the repository that a command runs, such as `./tests/runtests.py`, `bin/test` and the script of `bash run.sh`; a
- * Makefile for make.
+ * Returns the programs of the repository that a command runs, such as `./tests/runtests.py`, `bin/test` and the script of
+ * `bash run.sh`; for make, the Makefile.
  */
 function programsOf(command: string, base: Base): string[] {
   const words = command.split(/[\s;&|()]+/).filter((word) => word !== '')
@@ -118,7 +118,10 @@ function trimDot(path: string): string {
   return path.replace(/^\.\//, '')
 }
 
-/** Folders that a test runner puts first on Python's path: the top, those of tests, and above these the first no package. */
+/**
+ * Returns the folders that a test runner puts first on Python's path: the root, test folders, and the nearest folder
+ * above a test that is not a package.
+ */
 function importRoots(testPaths: ReadonlySet<string>, { files }: Base): ReadonlySet<string> {
   const roots = new Set(['', 'src', 'lib'])
   for (const file of testPaths) {
@@ -150,7 +153,7 @@ function parentOf(path: string): string {
   return path.slice(0, Math.max(0, path.lastIndexOf('/')))
 }
 
-/** Keys of package.json that configure how tests run; the rest of it is the agent's. */
+/** Keys of package.json that configure test runners. Other keys are graded as the agent left them. */
 const RUNNER_KEYS = [
   'scripts',
   'jest',
@@ -167,7 +170,7 @@ const RUNNER_KEYS = [
   'workspaces',
 ]
 
-/** The agent's file with the base's keys for runners. Undefined when either is not what npm would read. */
+/** Returns the agent's package.json with the base's runner keys. Undefined if either text is not a JSON object. */
 export function mergePackageJson(base: string, agents: string): string | undefined {
   const [from, to] = [toObject(base), toObject(agents)]
   if (from === undefined || to === undefined) return undefined
@@ -175,7 +178,7 @@ export function mergePackageJson(base: string, agents: string): string | undefin
     if (Object.hasOwn(from, key)) to[key] = from[key]
     else delete to[key]
   }
-  // Written anew, so that a key that occurs twice means the same to every reader.
+  // Serialized again, so that every parser reads a duplicate key in the same way.
   return `${JSON.stringify(to, undefined, 2)}\n`
 }
 

@@ -1,33 +1,33 @@
 import { posix } from 'node:path'
 import { createPolicy, foldersOf, mergePackageJson, type Change, type DropReason, type Rules } from './change-policy.ts'
 
-/** A file whose change by the agent is not graded, or not all of it. */
+/** A file whose change is not graded, or only in part. */
 export interface DroppedFile {
   path: string
   why: DropReason
 }
 
-/** The objects of the repository that changes are taken from. */
+/** Access to the objects of the agent's repository. */
 export interface ChangeStore {
   /** Absolute path of the repository in the sandbox. */
   repo: string
-  /** Contents by object name; objects that cannot be read are missing. */
+  /** Returns contents by object name, without unreadable objects. */
   readBlobs(names: readonly string[]): Promise<ReadonlyMap<string, Buffer>>
-  /** Stores a file and returns its object name; undefined where that fails. */
+  /** Stores a file and returns its object name; undefined if that fails. */
   writeBlob(text: string): Promise<string | undefined>
-  /** Every file of the agent's tree. */
+  /** Returns every file of the agent's tree. */
   listAgentFiles(): Promise<ReadonlyMap<string, { mode: string; blob: string }>>
 }
 
 export interface ChosenChanges {
   taken: Change[]
   dropped: DroppedFile[]
-  /** Files of `taken` whose settings of test runners are those of the repository. */
+  /** Files of `taken` in which the runner settings of the repository replace the agent's. */
   merged: string[]
 }
 
 const LINK = '120000'
-/** Larger files are no settings of npm's. */
+/** Maximum size of a package.json. */
 const PACKAGE_BYTES = 4 * 1024 * 1024
 
 /** Divides an agent's changes into those that are graded and those that are not, with the reason. */
@@ -64,8 +64,8 @@ function isLink({ mode, status }: Change): boolean {
 }
 
 /**
- * Turns an agent's link into the file of the agent's tree that it names. A link in the grader's repository would show what is
- * put there later, such as hidden tests. Undefined for a link to anything but a plain file of the same tree.
+ * Replaces a link of the agent by the file of the agent's tree that it names. A link in the grader's repository could expose
+ * files that are added later, such as hidden tests. Undefined for a link to anything but a plain file of the same tree.
  */
 async function createLinkResolver(
   changes: readonly Change[],
@@ -90,7 +90,7 @@ function toTreePath(path: string, text: string, repo: string): string | undefine
   return below === '' || below === '..' || below.startsWith('../') ? undefined : below
 }
 
-/** The agent's package.json with the repository's settings of test runners; undefined where that cannot be made. */
+/** Returns the agent's package.json with the repository's runner settings; undefined if it cannot be merged. */
 async function mergePackage(
   change: Change,
   store: ChangeStore,
@@ -111,20 +111,23 @@ function toCompact(json: string): string {
   return JSON.stringify(JSON.parse(json))
 }
 
-/** Drops a file or link in place of a folder: it would remove files below that are to stay. */
+/** Drops a file that replaces a folder: it would remove files of that folder that must stay. */
 function keepFolders(chosen: ChosenChanges, basePaths: ReadonlySet<string>): ChosenChanges {
   const deleted = new Set(chosen.taken.filter(({ status }) => status === 'D').map(({ path }) => path))
   const kept = new Set([...basePaths].filter((path) => !deleted.has(path)).flatMap(foldersOf))
-  const isInTheWay = ({ path, status }: Change): boolean => status !== 'D' && kept.has(path)
-  const inTheWay = chosen.taken.filter(isInTheWay).map(({ path }): DroppedFile => ({ path, why: 'protected' }))
+  const replacesFolder = ({ path, status }: Change): boolean => status !== 'D' && kept.has(path)
+  const replacing = chosen.taken.filter(replacesFolder).map(({ path }): DroppedFile => ({ path, why: 'protected' }))
   return {
-    taken: chosen.taken.filter((change) => !isInTheWay(change)),
-    dropped: [...chosen.dropped, ...inTheWay],
+    taken: chosen.taken.filter((change) => !replacesFolder(change)),
+    dropped: [...chosen.dropped, ...replacing],
     merged: chosen.merged.filter((path) => !kept.has(path)),
   }
 }
 
-/** `:oldmode newmode oldblob newblob status NUL path NUL`, repeated: what `git diff-tree -r -z --no-abbrev` prints. */
+/**
+ * Parses the output of `git diff-tree -r -z --no-abbrev`: `:oldmode newmode oldblob newblob status NUL path NUL`,
+ * repeated.
+ */
 export function parseChanges(output: Buffer): Change[] {
   const parts = output.toString('utf8').split('\0')
   const changes: Change[] = []
@@ -135,7 +138,7 @@ export function parseChanges(output: Buffer): Change[] {
   return changes
 }
 
-/** `mode blob stage TAB path NUL`, repeated: what `git ls-files -s -z` prints. */
+/** Parses the output of `git ls-files -s -z`: `mode blob stage TAB path NUL`, repeated. */
 export function parseIndex(output: Buffer): Map<string, { mode: string; blob: string }> {
   const files = new Map<string, { mode: string; blob: string }>()
   for (const line of output.toString('utf8').split('\0')) {
@@ -146,7 +149,10 @@ export function parseIndex(output: Buffer): Map<string, { mode: string; blob: st
   return files
 }
 
-/** `name type size LF content LF`, repeated: what `git cat-file --batch` prints. A cut output gives the whole objects of it. */
+/**
+ * Parses the output of `git cat-file --batch`: `name type size LF content LF`, repeated. Ignores an incomplete last
+ * object.
+ */
 export function parseBlobs(output: Buffer): Map<string, Buffer> {
   const blobs = new Map<string, Buffer>()
   for (let at = 0; at < output.length;) {
@@ -176,7 +182,7 @@ const REASONS: Readonly<Record<DropReason | 'merged', string>> = {
   merged: 'Keys that configure test runners are those of the repository; the rest is the version of the agent.',
 }
 
-/** Keeps with the session which of the agent's changes were not graded as they are, and why. */
+/** Stores as evidence which changes of the agent were not graded unchanged, and why. */
 export async function writeDropped(
   evidence: { write(name: string, data: string): Promise<void> },
   { dropped, merged }: Pick<ChosenChanges, 'dropped' | 'merged'>,
@@ -187,5 +193,5 @@ export async function writeDropped(
   await evidence.write('dropped-files.json', `${JSON.stringify({ count: all.length, files }, undefined, 2)}\n`)
 }
 
-/** Most files that one report names. */
+/** Maximum number of files that one report lists. */
 const MOST_NAMES = 1000

@@ -1,10 +1,10 @@
 /**
- * File patterns as people write them in ignore files. One without a slash is the name of a file or folder at any depth;
- * one with a slash is a path from the top. Both cover all that is below what they name. `*` and `?` stop at slashes; `**`
- * stands for any number of folders. Paths may be the agent's to choose, so none takes longer than its length allows.
+ * Matches paths against patterns in the style of ignore files. A pattern without a slash matches a file or folder name at any
+ * depth; a pattern with a slash matches a path from the root. Both also match everything below. `*` and `?` do not match
+ * slashes; `**` matches any number of folders. The agent may choose the paths, so the time is bounded by their length.
  */
 export function matchesGlobs(globs: readonly string[]): (path: string) => boolean {
-  // Most patterns are plain names at any depth: one look-up for all of them keeps long lists cheap.
+  // Most patterns are plain names at any depth. One lookup for all of them keeps long lists cheap.
   const plain = new Set<string>()
   const patterns: Part[][] = []
   for (const glob of globs) {
@@ -22,7 +22,7 @@ export function matchesGlobs(globs: readonly string[]): (path: string) => boolea
   }
 }
 
-/** The same for git: pathspecs that leave out what the patterns cover. */
+/** Returns git pathspecs that exclude the files that the patterns match. */
 export function toExcludingPathspecs(globs: readonly string[]): string[] {
   return globs.flatMap((glob) => {
     const anchored = toAnchored(glob)
@@ -30,11 +30,11 @@ export function toExcludingPathspecs(globs: readonly string[]): string[] {
   })
 }
 
-/** One name of a pattern. */
+/** One path segment of a pattern. */
 interface Part {
   text: string
   isPlain: boolean
-  /** What a name must begin and end with. */
+  /** Required start and end of a name. */
   prefix: string
   suffix: string
   letters: readonly string[]
@@ -64,8 +64,8 @@ function matchesLetter(part: string, letter: string): boolean {
 }
 
 /**
- * Whether a pattern with parts that stand for anything covers all of what is given. Only the last such part has to be
- * stretched further when something does not fit, so this takes at most the product of both lengths.
+ * Whether a pattern with wildcard parts matches all of `given`. On a mismatch only the last wildcard must be extended, so the
+ * time is at most the product of both lengths.
  */
 function covers<T>(
   pattern: readonly T[],
@@ -74,19 +74,19 @@ function covers<T>(
   matches: (part: T, value: string) => boolean,
 ): boolean {
   let [at, to] = [0, 0]
-  let stretch: { at: number; to: number } | undefined
+  let wildcard: { at: number; to: number } | undefined
   while (to < given.length) {
     const part = pattern[at]
     if (part !== undefined && isAnything(part)) {
-      stretch = { at, to }
+      wildcard = { at, to }
       at += 1
     } else if (part !== undefined && matches(part, given[to]!)) {
       at += 1
       to += 1
-    } else if (stretch !== undefined) {
-      stretch.to += 1
-      at = stretch.at + 1
-      to = stretch.to
+    } else if (wildcard !== undefined) {
+      wildcard.to += 1
+      at = wildcard.at + 1
+      to = wildcard.to
     } else return false
   }
   return pattern.slice(at).every(isAnything)

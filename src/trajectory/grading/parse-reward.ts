@@ -2,11 +2,11 @@ import * as z from 'zod'
 import { EvalResult } from '../../model/reward.ts'
 import { describeIssues } from './describe-issues.ts'
 
-/** Far more than a reward with its components needs. */
+/** Maximum size of a reward with its components. */
 export const REWARD_BYTES = 256 * 1024
 
-/** What a program may say of a reward, besides a number alone. */
-const Said = z
+/** A reward as a JSON object. */
+const RewardObject = z
   .strictObject({
     reward: EvalResult.shape.outcome_reward,
     components: EvalResult.shape.components,
@@ -15,32 +15,32 @@ const Said = z
   })
   .refine(({ reward }) => typeof reward === 'number', { path: ['reward'], error: 'must be a number' })
 
-/** Decimal notation, so that "0x1", "" and "Infinity" are no rewards. */
+/** Decimal notation: "0x1", "" and "Infinity" are not rewards. */
 const NUMBER = /^[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?$/
 
-/** A reward that a program wrote, or why its text is none. */
+/** A parsed reward, or why the text is not a reward. */
 export type ParsedReward = { result: EvalResult } | { problem: string }
 
 /**
- * Reads a reward that a program wrote: a number, or a JSON object with `reward` and optionally `components`,
- * `trace_rewards` and `metadata`. `from` names the place of the text in messages.
+ * Parses a reward: a number, or a JSON object with `reward` and optionally `components`, `trace_rewards` and `metadata`.
+ * `from` names the source of the text in messages.
  */
 export function parseReward(text: string, from: string): ParsedReward {
-  const said = text.trim()
-  if (NUMBER.test(said)) {
-    const value = Number(said)
+  const trimmed = text.trim()
+  if (NUMBER.test(trimmed)) {
+    const value = Number(trimmed)
     return Number.isFinite(value)
       ? { result: { outcome_reward: value, metadata: {} } }
-      : noReward(said, from, 'it is not finite')
+      : noReward(trimmed, from, 'it is not finite')
   }
   let value: unknown
   try {
-    value = JSON.parse(said)
+    value = JSON.parse(trimmed)
   } catch {
-    return noReward(said, from, 'it is neither a number nor JSON')
+    return noReward(trimmed, from, 'it is neither a number nor JSON')
   }
-  const parsed = Said.safeParse(value)
-  if (!parsed.success) return noReward(said, from, describeIssues(parsed.error))
+  const parsed = RewardObject.safeParse(value)
+  if (!parsed.success) return noReward(trimmed, from, describeIssues(parsed.error))
   const { reward, ...rest } = parsed.data
   return { result: { outcome_reward: reward ?? null, ...rest } }
 }

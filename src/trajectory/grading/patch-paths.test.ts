@@ -35,6 +35,6 @@ test('a patch without git’s headers is read by its other ones', () => {
   expect(pathsOfPatch('--- a/x.py\t2020-01-01\n+++ b/x.py\t2020-01-01\n@@ -1 +1 @@\n').results).toEqual(['x.py'])
 })
 
-test('no patch has no files', () => {
+test('an empty patch has no files', () => {
   expect(pathsOfPatch('')).toEqual({ touched: new Set(), results: [] })
 })

@@ -1,19 +1,19 @@
 export interface PatchPaths {
-  /** Every file that a patch names, before or after. */
+  /** Every file that the patch names, by its old and its new path. */
   touched: Set<string>
-  /** Files as they are called afterwards, in the order of the patch; without those it deletes. */
+  /** New paths in the order of the patch, without deleted files. */
   results: string[]
 }
 
 /**
- * The files of a patch that we trust, such as a dataset's: what its headers say. Not for an agent's patch, whose headers
- * may say one thing to us and another to the program that applies it; ask git what such a patch changed.
+ * Returns the files of a trusted patch, such as a dataset's, by its headers. Not for a patch of the agent: another program may
+ * read its headers differently. Use git to find the files that such a patch changes.
  */
 export function pathsOfPatch(patch: string): PatchPaths {
   const touched = new Set<string>()
   const results = new Set<string>()
   const lines = patch.split('\n')
-  // Where git's headers are, others are lines of a hunk that look like them.
+  // In a patch with git headers, other headers are lines of a hunk.
   const hasGitHeaders = lines.some((line) => line.startsWith('diff --git '))
   for (const [index, line] of lines.entries()) {
     const next = lines[index + 1] ?? ''
@@ -29,7 +29,7 @@ export function pathsOfPatch(patch: string): PatchPaths {
   return { touched, results: [...results] }
 }
 
-/** Both names of `a/x b/x`, quoted or not. Unquoted names with blanks are told apart by being the same twice. */
+/** Returns both names of `a/x b/x`, quoted or not. Unquoted names with blanks are split in the middle: both are equal. */
 function namesOf(text: string): (string | undefined)[] {
   const quoted = text.match(/^("(?:[^"\\]|\\.)*"|\S+) ("(?:[^"\\]|\\.)*"|\S+)$/)
   if (quoted !== null) return [clean(quoted[1]!, 'a/'), clean(quoted[2]!, 'b/')]
@@ -48,7 +48,7 @@ function clean(name: string, prefix: string): string | undefined {
   return plain.startsWith(prefix) ? plain.slice(prefix.length) : plain
 }
 
-/** As git quotes: C escapes, and bytes in octal. */
+/** Decodes git's quoting: C escapes and octal bytes. */
 function unquote(name: string): string {
   const bytes: Buffer[] = []
   const simple: Record<string, string> = { n: '\n', t: '\t', r: '\r', a: '\x07', b: '\b', f: '\f', v: '\v' }

@@ -4,16 +4,16 @@ import { copyFile, lstat, mkdir, readlink, rename, rm } from 'node:fs/promises'
 import { posix } from 'node:path'
 import { errnoOf } from '../../lib/fs/errno.ts'
 import type { LeftOut } from '../../model/workspace.ts'
-import { allow, walk, type Found } from './walk-tree.ts'
+import { allow, walk, type FoundFile } from './walk-tree.ts'
 
 export interface PlainTreeOptions {
-  /** Absolute path of the tree in the sandbox that it was copied from. */
+  /** Absolute path of the tree in its sandbox. */
   source: string
-  /** Limits of the whole tree, with the copies that take the place of links. */
+  /** Limits of the whole tree, including the copies that replace links. */
   limits: { maxBytes: number; maxFiles: number }
-  /** Links that stay: their targets by path below the root. Called once, and only for a tree that has links. */
+  /** Returns the links to keep: their targets by path below the root. Called once, and only if the tree has links. */
   kept?(): Promise<ReadonlyMap<string, string>>
-  /** Paths that no copy is made at. */
+  /** Whether to skip the copy at this path. */
   isUnwanted?(below: string): boolean
 }
 
@@ -26,15 +26,14 @@ const WHY = {
   limit: 'the copy of the link exceeds the limits',
 } as const
 
-/** Kernel file systems: what a path in them names depends on the process that reads it. */
+/** Kernel file systems: the meaning of their paths depends on the reading process. */
 const KERNEL = /^\/(?:proc|sys|dev)(?:\/|$)/
 
 /**
- * Replaces the links of a copied tree by copies, so that no path of the tree leads to another file, now or in a sandbox that
- * the tree is uploaded to. A symbolic link becomes a copy of the file or folder that it names in the same tree; a link that
- * names anything else is removed and reported. Every name of a file with several names becomes a file of its own. A root
- * that is a link stays as it is and is reported with an empty path. Nothing is followed: targets are looked up in the list
- * of the tree's own entries.
+ * Replaces the links of a copied tree by copies, so that no path of the tree leads to another file, now or after an upload to
+ * a sandbox. A symbolic link becomes a copy of the file or folder of the same tree that it names; any other link is removed
+ * and reported. Each further hard link becomes a separate file. A root that is a link stays and is reported with an empty
+ * path. Follows no link: targets are looked up in the list of the tree's entries.
  */
 export async function toPlainTree(root: string, options: PlainTreeOptions): Promise<LeftOut[]> {
   const tree = await loadTree(root)
@@ -42,7 +41,7 @@ export async function toPlainTree(root: string, options: PlainTreeOptions): Prom
   const kept = links.length === 0 ? undefined : await options.kept?.()
   const isUnwanted = (below: string): boolean => options.isUnwanted?.(below) === true
   const copier: Copier = { tree, isUnwanted, leftOut: [], ...toBudget(tree, options.limits) }
-  await separateNames(root, copier)
+  await separateHardLinks(root, copier)
   for (const link of links) {
     if (kept?.get(link.below) === link.target) continue
     const found = findTarget(tree, link, options.source)
@@ -53,11 +52,11 @@ export async function toPlainTree(root: string, options: PlainTreeOptions): Prom
   return copier.leftOut
 }
 
-interface Entry extends Found {
+interface Entry extends FoundFile {
   bytes: number
-  /** Identity of a file that has several names in the tree. */
+  /** Inode of a file with several hard links. */
   inode?: number
-  /** Text of a link; empty for other entries. */
+  /** Target of a link; empty for other entries. */
   target: string
 }
 
@@ -76,7 +75,7 @@ async function loadTree(root: string): Promise<Tree> {
     entries.set(below, {
       ...found,
       bytes: kind === 'file' ? size : 0,
-      ...(kind === 'file' && nlink > 1 && { inode: ino }),
+      inode: kind === 'file' && nlink > 1 ? ino : undefined,
       target: kind === 'link' ? await readlink(path) : '',
     })
     if (below === '') continue
@@ -107,8 +106,8 @@ function toBudget({ entries }: Tree, limits: PlainTreeOptions['limits']): Pick<C
   return { bytesLeft: limits.maxBytes - bytes, filesLeft: limits.maxFiles - entries.size }
 }
 
-/** Gives each further name of a file a copy: writing to one name must not change what another name shows. */
-async function separateNames(root: string, copier: Copier): Promise<void> {
+/** Copies each further hard link: a write to one path must not change another path. */
+async function separateHardLinks(root: string, copier: Copier): Promise<void> {
   const seen = new Set<number>()
   for (const { path, below, bytes, inode } of copier.tree.entries.values()) {
     if (inode === undefined) continue
@@ -128,7 +127,7 @@ async function separateNames(root: string, copier: Copier): Promise<void> {
   }
 }
 
-/** The entry that a link names, or why it names none. */
+/** Returns the entry that a link names, or why it names none. */
 function findTarget({ entries }: Tree, { below, target }: Entry, source: string): Entry | string {
   if (below === '') return WHY.outside
   const start = target.startsWith('/') ? pathBelow(source, target) : joinBelow(parentOf(below), target)
@@ -151,7 +150,7 @@ function findTarget({ entries }: Tree, { below, target }: Entry, source: string)
   return entries.get(at)!
 }
 
-/** The rest of an absolute path below the source; undefined outside of it. `..` stays for the caller to resolve. */
+/** Returns an absolute path relative to the source; undefined outside of it. Does not resolve `..`. */
 function pathBelow(source: string, target: string): string | undefined {
   if (KERNEL.test(posix.normalize(target))) return undefined
   const folder = source.endsWith('/') ? source : `${source}/`
@@ -166,7 +165,7 @@ async function copyEntry(copier: Copier, from: Entry, path: string, below: strin
   const leaveOut = (why: string) => void copier.leftOut.push({ path: below, why })
   if (copier.isUnwanted(below)) return
   if (copier.filesLeft < 1 || from.bytes > copier.bytesLeft) return leaveOut(WHY.limit)
-  // Also for what is left out: a folder of many links may be named by as many links.
+  // Skipped entries count too: many links may point to a folder of many links.
   copier.filesLeft -= 1
   if (from.kind === 'link') return leaveOut(WHY.inner)
   copier.bytesLeft -= from.bytes

@@ -6,36 +6,35 @@ import { RolloutError } from '../../model/failure.ts'
 
 export interface JsonPost {
   url: URL
-  /** Made anew for each attempt, so that a signature can carry its time. */
+  /** Called for each attempt, so that a signature can contain the time. */
   headers(): Readonly<Record<string, string>>
   body: string
-  /** Of one attempt. */
+  /** Limit of one attempt. */
   timeoutMs: number
   /** Attempts after the first. */
   maxRetries: number
-  /** Before the first retry; doubles, to at most 30 s. */
+  /** Delay before the first retry. Doubles up to 30 s. */
   backoffMs: number
-  /** Of the answer. */
+  /** Maximum size of the answer. */
   maxBytes: number
   signal: AbortSignal
-  /** Whether the host may be connected to at this address; absent: it may. */
+  /** Whether a connection to this address is allowed. Absent: allowed. */
   mayConnect?: ((address: string, port: number) => boolean) | undefined
 }
 
 export interface JsonAnswer {
   status: number
   text: string
-  /** How many attempts there were. */
   attempts: number
 }
 
 const CONNECT_TIMEOUT_MS = 10_000
 const LONGEST_BACKOFF_MS = 30_000
-const TOLD_CHARS = 500
+const SHOWN_CHARS = 500
 
 /**
- * Posts JSON to a service that grades. Tries again after what may pass: no connection, silence, 408, 429 and 5xx. Gives
- * back any other answer that is not a redirect, whatever its status; throws `evaluator.crashed` or `evaluator.timeout`.
+ * Posts JSON to a grading service. Retries after a failed connection, a timeout, 408, 429 and 5xx. Returns any other answer
+ * that is not a redirect, whatever its status. Throws `evaluator.crashed` or `evaluator.timeout`.
  */
 export async function postJson(post: JsonPost): Promise<JsonAnswer> {
   await using owned = new AsyncDisposableStack()
@@ -47,7 +46,7 @@ export async function postJson(post: JsonPost): Promise<JsonAnswer> {
       refuse: (_, port, addresses) =>
         addresses.every((address) => post.mayConnect?.(address, port) ?? true)
           ? undefined
-          : 'it leads to an address that must not be called from here',
+          : 'its address may not be called from this node',
       timeoutMs: CONNECT_TIMEOUT_MS,
     }),
   })
@@ -58,21 +57,21 @@ export async function postJson(post: JsonPost): Promise<JsonAnswer> {
     if (attempt > post.maxRetries) {
       const often = attempt === 1 ? '' : ` after ${attempt} attempts`
       const { code, problem, cause } = outcome
-      throw new RolloutError(code, `${place(post.url)} ${problem}${often}`, { cause })
+      throw new RolloutError(code, `${shownUrl(post.url)} ${problem}${often}`, { cause })
     }
     const backoff = Math.min(outcome.retryAfterMs ?? post.backoffMs * 2 ** (attempt - 1), LONGEST_BACKOFF_MS)
     await sleep(backoff, undefined, { signal: post.signal })
   }
 }
 
-interface Passing {
+interface TemporaryFailure {
   code: 'evaluator.crashed' | 'evaluator.timeout'
   problem: string
   retryAfterMs?: number
   cause?: unknown
 }
 
-async function tryOnce(agent: Agent, post: JsonPost): Promise<Omit<JsonAnswer, 'attempts'> | Passing> {
+async function tryOnce(agent: Agent, post: JsonPost): Promise<Omit<JsonAnswer, 'attempts'> | TemporaryFailure> {
   post.signal.throwIfAborted()
   const timeout = AbortSignal.timeout(post.timeoutMs)
   try {
@@ -94,25 +93,25 @@ async function tryOnce(agent: Agent, post: JsonPost): Promise<Omit<JsonAnswer, '
     if (status >= 300 && status < 400) {
       throw new RolloutError(
         'evaluator.crashed',
-        `${place(post.url)} answered with a redirect (${status}), which is not followed; give the address it leads to.`,
+        `${shownUrl(post.url)} answered with a redirect (${status}), which is not followed. Configure the target URL.`,
       )
     }
     if (status !== 408 && status !== 429 && status < 500) return { status, text }
     const retryAfter = Number(response.headers['retry-after'] ?? Number.NaN)
     return {
       code: 'evaluator.crashed',
-      problem: `answered ${status}: ${text.slice(0, TOLD_CHARS) || 'nothing'}`,
-      ...(retryAfter >= 0 ? { retryAfterMs: retryAfter * 1000 } : {}),
+      problem: `answered ${status}: ${text.slice(0, SHOWN_CHARS) || 'nothing'}`,
+      retryAfterMs: retryAfter >= 0 ? retryAfter * 1000 : undefined,
     }
   } catch (cause) {
     post.signal.throwIfAborted()
     if (cause instanceof RolloutError) throw cause
     const forbidden = forbiddenIn(cause)
     if (forbidden !== undefined)
-      throw new RolloutError('config.invalid', `${place(post.url)} is not called: ${forbidden.message}.`, { cause })
+      throw new RolloutError('config.invalid', `${shownUrl(post.url)} is not called: ${forbidden.message}.`, { cause })
     const { name = '', code = '', message = '' } = cause as { name?: string; code?: string; message?: string }
     if (timeout.aborted || name === 'TimeoutError' || code.endsWith('_TIMEOUT')) {
-      return { code: 'evaluator.timeout', problem: `was silent for ${post.timeoutMs / 1000} s`, cause }
+      return { code: 'evaluator.timeout', problem: `did not answer within ${post.timeoutMs / 1000} s`, cause }
     }
     return { code: 'evaluator.crashed', problem: `cannot be reached: ${message || code || name}`, cause }
   }
@@ -124,14 +123,14 @@ async function readText({ body }: Dispatcher.ResponseData, { url, maxBytes }: Js
   for await (const piece of body as AsyncIterable<Buffer>) {
     size += piece.length
     if (size > maxBytes) {
-      throw new RolloutError('evaluator.crashed', `${place(url)} answered with more than ${maxBytes} bytes.`)
+      throw new RolloutError('evaluator.crashed', `${shownUrl(url)} answered with more than ${maxBytes} bytes.`)
     }
     pieces.push(piece)
   }
   return Buffer.concat(pieces).toString('utf8')
 }
 
-/** An address without what may be secret in it: user, password and query. */
-export function place({ origin, pathname }: URL): string {
+/** Returns a URL without the parts that may be secret: user, password and query. */
+export function shownUrl({ origin, pathname }: URL): string {
   return origin + pathname
 }

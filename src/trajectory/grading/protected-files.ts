@@ -1,4 +1,4 @@
-/** Files that programs leave behind. They are never part of a change. */
+/** Files that tools generate. They are never part of a change. */
 export const DEFAULT_EXCLUDE: readonly string[] = [
   '__pycache__',
   '*.pyc',
@@ -16,9 +16,9 @@ export const DEFAULT_EXCLUDE: readonly string[] = [
 ]
 
 /**
- * Files that decide which tests run, what they check and how they are reported. They are graded as the repository has them.
- * An agent's own tests are in the list: they are no part of the grade, and could change the result of other tests. The entry
- * `test` does not cover a Python package of that name that holds no tests, such as `django/test`.
+ * Files that decide which tests run, what they check and how they are reported. The repository's version is graded. The
+ * list includes tests of the agent: they are not part of the grade and could change the result of other tests. The entry `test`
+ * does not match a Python package of that name without tests, such as `django/test`.
  */
 export const DEFAULT_PROTECTED: readonly string[] = [
   // Folders of tests, with their helpers and data.
@@ -29,7 +29,7 @@ export const DEFAULT_PROTECTED: readonly string[] = [
   '__mocks__',
   '__snapshots__',
   'testdata',
-  // Python: settings of the runner, and modules that the interpreter loads by itself.
+  // Python: runner settings, and modules that the interpreter loads on its own.
   'conftest.py',
   'pytest.ini',
   '.pytest.ini',
@@ -80,7 +80,7 @@ export const DEFAULT_PROTECTED: readonly string[] = [
   'pnpm-workspace.yaml',
   '*.test.*',
   '*.spec.*',
-  // Go. A test file may take over the whole run of its package.
+  // Go. A test file can control the whole test run of its package.
   'go.mod',
   'go.sum',
   'go.work',
@@ -170,7 +170,7 @@ export const DEFAULT_PROTECTED: readonly string[] = [
   '.husky',
 ]
 
-/** Python modules that, in a folder the interpreter searches first, replace those that run and report tests. */
+/** Python modules that, in a folder that the interpreter searches first, replace modules that run and report tests. */
 const SHADOWED =
   `pytest _pytest pluggy iniconfig py unittest doctest nose tox xdist coverage builtins sys os io re abc ast
 argparse codecs collections contextlib copy dataclasses enum functools importlib inspect itertools json
@@ -181,9 +181,9 @@ tomllib exceptiongroup colorama`.split(/\s+/)
 export const SHADOWED_MODULES: ReadonlySet<string> = new Set(SHADOWED)
 
 /**
- * The same protection for a folder that is copied as a whole, where no repository says which files are new: the grader keeps
- * its own version of these files, or none. Installed packages are in the list because runners are among them, and settings
- * of git because they name programs that git runs.
+ * Protected files of a folder that is copied as a whole, without a repository that identifies new files: the grader keeps its
+ * own version of these files, or none. Includes installed packages, because test runners are among them, and git's settings,
+ * because they name programs that git runs.
  */
 export const PROTECTED_IN_FOLDER: readonly string[] = [
   ...DEFAULT_EXCLUDE,

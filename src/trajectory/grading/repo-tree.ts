@@ -32,13 +32,13 @@ export interface RepoDifference {
   /** Files of the grader's own state. */
   basePaths: ReadonlySet<string>
   store: ChangeStore
-  /** Applies those that are chosen; gives them as a patch. */
+  /** Applies the chosen changes and returns them as a patch. */
   write(chosen: readonly Change[]): Promise<Buffer>
 }
 
 /**
- * Copies a repository's files out of the agent's sandbox, as an archive that no one here looks into. Gives why not, where
- * they cannot be packed: whose doing that is can only be told where the agent has not been, with `whyNotPacked`.
+ * Copies a repository's files out of the agent's sandbox as an archive, which is not unpacked on this machine. Returns why the
+ * files cannot be packed, else undefined. To find the cause, run `whyNotPacked` in a sandbox that the agent never entered.
  */
 export async function collectTree(
   agent: Workspace,
@@ -46,36 +46,41 @@ export async function collectTree(
   target: string,
   maxBytes: number,
 ): Promise<string | undefined> {
-  const room = newRoom()
-  const problem = await pack(agent, repo, room, maxBytes)
-  if (problem === undefined) await agent.download(`${room}/tree.tar`, target, { maxBytes, maxFiles: 1 })
+  const scratch = newScratchFolder()
+  const problem = await pack(agent, repo, scratch, maxBytes)
+  if (problem === undefined) await agent.download(`${scratch}/tree.tar`, target, { maxBytes, maxFiles: 1 })
   return problem
 }
 
-/** Why the files of a repository cannot be packed; undefined when they can. */
+/** Returns why the files of a repository cannot be packed; undefined if they can. */
 export function whyNotPacked(workspace: Workspace, repo: string, maxBytes: number): Promise<string | undefined> {
-  return pack(workspace, repo, newRoom(), maxBytes)
+  return pack(workspace, repo, newScratchFolder(), maxBytes)
 }
 
-async function pack(workspace: Workspace, repo: string, room: string, maxBytes: number): Promise<string | undefined> {
-  const packed = await runIn(workspace, repo, room, { script: archive(), args: [String(maxBytes)] })
+async function pack(
+  workspace: Workspace,
+  repo: string,
+  scratch: string,
+  maxBytes: number,
+): Promise<string | undefined> {
+  const packed = await runIn(workspace, repo, scratch, { script: archive(), args: [String(maxBytes)] })
   if (packed.exitCode === 0) return undefined
   if (packed.exitCode === TOO_LARGE) return `there is more than ${maxBytes} bytes`
   return tail(packed.stderr, 500) || `exit code ${packed.exitCode}`
 }
 
 /**
- * What the agent's files or patch make different in a repository that the agent was never in. Nothing of the agent's runs
- * for it. Undefined, with why, when a patch cannot be applied or an archive cannot be unpacked.
+ * Compares the agent's files or patch with a repository that the agent never entered. Runs no code of the agent. `changes` is
+ * undefined, with the reason, if the patch cannot be applied or the archive cannot be unpacked.
  */
 export async function compareTree(
   grader: Workspace,
   repo: string,
   submitted: { kind: 'tree' | 'patch'; file: string },
 ): Promise<RepoDifference | { changes: undefined; why: string }> {
-  const room = newRoom()
-  await grader.upload(submitted.file, `${room}/submitted`)
-  const compared = await runIn(grader, repo, room, { script: compare(), args: [submitted.kind] })
+  const scratch = newScratchFolder()
+  await grader.upload(submitted.file, `${scratch}/submitted`)
+  const compared = await runIn(grader, repo, scratch, { script: compare(), args: [submitted.kind] })
   const said = tail(compared.stderr, 8000)
   if (compared.exitCode === UNAPPLIABLE && !/No space left|Disk quota/.test(said)) {
     return { changes: undefined, why: said || 'the files cannot be read' }
@@ -86,58 +91,58 @@ export async function compareTree(
   }
   const end = compared.stdout.indexOf('\n')
   const start = compared.stdout.subarray(0, end).toString()
-  const listed = await runIn(grader, repo, room, { script: LIST_FILES, args: [start] })
+  const listed = await runIn(grader, repo, scratch, { script: LIST_FILES, args: [start] })
   if (listed.exitCode !== 0 || listed.stdoutBytes > listed.stdout.length) throw crashed(repo, tail(listed.stderr, 1000))
   return {
     changes: parseChanges(compared.stdout.subarray(end + 1)),
     basePaths: new Set(listed.stdout.toString('utf8').split('\0').slice(0, -1)),
-    store: toStore(grader, repo, room),
+    store: toStore(grader, repo, scratch),
     async write(chosen) {
       const entries = chosen.map(({ mode, blob, path, status }) =>
         status === 'D' ? `0 ${blob}\t${path}\0` : `${mode} ${blob}\t${path}\0`,
       )
-      const written = await runIn(grader, repo, room, { script: write(), args: [start], stdin: entries.join('') })
+      const written = await runIn(grader, repo, scratch, { script: write(), args: [start], stdin: entries.join('') })
       if (written.exitCode !== 0) throw crashed(repo, tail(written.stderr, 1000))
       return written.stdout
     },
   }
 }
 
-function toStore(grader: Workspace, repo: string, room: string): ChangeStore {
+function toStore(grader: Workspace, repo: string, scratch: string): ChangeStore {
   return {
     repo: posix.resolve(grader.workdir, repo),
     async readBlobs(names) {
-      const read = await runIn(grader, repo, room, { script: READ_BLOBS, stdin: `${names.join('\n')}\n` })
+      const read = await runIn(grader, repo, scratch, { script: READ_BLOBS, stdin: `${names.join('\n')}\n` })
       return parseBlobs(read.stdout)
     },
     async writeBlob(text) {
-      const written = await runIn(grader, repo, room, { script: WRITE_BLOB, stdin: text })
+      const written = await runIn(grader, repo, scratch, { script: WRITE_BLOB, stdin: text })
       return written.exitCode === 0 ? written.stdout.toString('utf8').trim() : undefined
     },
     async listAgentFiles() {
-      return parseIndex((await runIn(grader, repo, room, { script: LIST_AGENT })).stdout)
+      return parseIndex((await runIn(grader, repo, scratch, { script: LIST_AGENT })).stdout)
     },
   }
 }
 
-function newRoom(): string {
+function newScratchFolder(): string {
   return `/tmp/polar-${randomBytes(8).toString('hex')}`
 }
 
 function runIn(
   workspace: Workspace,
   repo: string,
-  room: string,
+  scratch: string,
   { script, args = [], stdin }: { script: string; args?: readonly string[]; stdin?: string },
 ): Promise<CommandResult> {
   return workspace.run({
-    command: ['/bin/sh', '-c', openRepo() + script, 'sh', repo, room, ...args],
-    ...(stdin !== undefined && { stdin }),
+    command: ['/bin/sh', '-c', openRepo() + script, 'sh', repo, scratch, ...args],
+    stdin,
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
   })
 }
 
 function crashed(repo: string, said: string): RolloutError {
-  return new RolloutError('evaluator.crashed', `${repo} in the grader's sandbox: ${said || 'git said nothing'}`)
+  return new RolloutError('evaluator.crashed', `${repo} in the grader's sandbox: ${said || 'git printed no message'}`)
 }

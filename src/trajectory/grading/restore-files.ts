@@ -6,17 +6,17 @@ import { RolloutError } from '../../model/failure.ts'
 import type { LeftOut, Workspace } from '../../model/workspace.ts'
 import { tail } from './run-grading.ts'
 import { linksIn } from './sandbox-links.ts'
-import { excludedIn, insideOf, placeOf, prune, settleLinks, toLimits, type FileSelection } from './submitted-files.ts'
+import { excludedIn, insideOf, folderOf, prune, settleLinks, toLimits, type FileSelection } from './submitted-files.ts'
 import { walk } from './walk-tree.ts'
 
-/** Most names of a grader's own files that are looked at. */
+/** Maximum size of the list of the grader's own files. */
 const LIST_BYTES = 64 * 1024 * 1024
 
 /**
- * Puts what was collected where it came from, in a sandbox in which nothing of the agent has run. A folder is afterwards
- * what the agent left, and nothing else; but of what is excluded the sandbox keeps its own. No link of the agent's gets
- * there: a link in the grader's sandbox would lead to whatever is put there later. Links that the sandbox has by itself, with
- * the same text at the same place, stay. Returns which files are missing, and why.
+ * Copies the collected files to their paths in a sandbox in which no code of the agent has run. A restored folder contains
+ * exactly the agent's files, except that the sandbox keeps its own version of excluded files. Links of the agent are not
+ * copied: a link in the grader's sandbox could expose files that are added later. Links that the sandbox itself has, with the
+ * same target at the same path, stay. Returns the missing files with the reason.
  */
 export async function restoreFiles(
   grader: Workspace,
@@ -25,29 +25,33 @@ export async function restoreFiles(
 ): Promise<LeftOut[]> {
   const leftOut: LeftOut[] = []
   for (const [index, path] of selection.paths.entries()) {
-    const place = placeOf(submission, index)
+    const collected = folderOf(submission, index)
     const target = insideOf(grader, path)
     const missing = await settleLinks(submission, index, { selection, kept: () => linksIn(grader, target) })
     leftOut.push(...missing)
-    const stats = await lstat(place)
+    const stats = await lstat(collected)
     if (stats.isSymbolicLink()) {
       if (missing.length > 0) await removeIn(grader, target)
       continue
     }
     if (!stats.isDirectory()) {
-      if (!excludedIn(selection, path)('')) await grader.upload(place, target)
+      if (!excludedIn(selection, path)('')) await grader.upload(collected, target)
       continue
     }
     const own = await ownFiles(grader, target, path, selection)
     if (own.size === 0) {
-      await replaceFolder(grader, place, target)
+      await replaceFolder(grader, collected, target)
       continue
     }
     const scratch = join(submission, `merged-${randomBytes(8).toString('hex')}`)
     try {
       await mkdir(scratch)
       await grader.download(target, join(scratch, 'own'), { ...toLimits(selection), links: 'keep' })
-      await cp(place, join(scratch, 'merged'), { recursive: true, verbatimSymlinks: true, preserveTimestamps: true })
+      await cp(collected, join(scratch, 'merged'), {
+        recursive: true,
+        verbatimSymlinks: true,
+        preserveTimestamps: true,
+      })
       await putBack(join(scratch, 'own'), join(scratch, 'merged'), own)
       await replaceFolder(grader, join(scratch, 'merged'), target)
     } finally {
@@ -62,7 +66,7 @@ async function removeIn(grader: Workspace, path: string): Promise<void> {
   if (removed.exitCode !== 0) throw crashed(`${path} cannot be removed in the grader's sandbox`, removed.stderr)
 }
 
-/** Which files of a grader's folder are excluded, so that they stay: names from the folder on. */
+/** Returns the excluded files of the grader's folder, which stay, by their path below the folder. */
 async function ownFiles(
   grader: Workspace,
   target: string,
@@ -85,7 +89,7 @@ async function ownFiles(
   return new Set(names.map((name) => name.slice(2)).filter((name) => name !== '' && isExcluded(name)))
 }
 
-/** Moves files into another tree; what is in their way there gives way. */
+/** Moves files into another tree and replaces what exists there. */
 async function putBack(own: string, merged: string, names: ReadonlySet<string>): Promise<void> {
   await prune(own, () => false)
   const found: string[] = []
@@ -97,7 +101,7 @@ async function putBack(own: string, merged: string, names: ReadonlySet<string>):
   }
 }
 
-/** Real folders, not links that the agent left under their names. */
+/** Creates real folders and replaces links of the agent at their paths. */
 async function makeParents(root: string, below: string): Promise<void> {
   const names = dirname(below).split('/')
   for (let depth = 1; depth <= names.length; depth++) {
@@ -111,9 +115,7 @@ async function makeParents(root: string, below: string): Promise<void> {
 
 const replaceEntries = loadProgram(new URL('./replace-folder.sh', import.meta.url))
 
-/**
- * Makes a folder what another one of this machine is. The folder itself stays: it may be a mount, which cannot be removed.
- */
+/** Replaces the contents of a folder. Keeps the folder itself, because it may be a mount, which cannot be removed. */
 export async function replaceFolder(workspace: Workspace, source: string, target: string): Promise<void> {
   const staging = `.polar-${randomBytes(8).toString('hex')}`
   await workspace.upload(source, posix.join(target, staging))
@@ -125,7 +127,7 @@ export async function replaceFolder(workspace: Workspace, source: string, target
   if (moved.exitCode !== 0) throw crashed(`${target} cannot be filled in the grader's sandbox`, moved.stderr)
 }
 
-/** Removes links that the agent left where folders on the way to `target` would be. */
+/** Removes links of the agent among the parent folders of `target`. */
 export async function clearLinks(workspace: Workspace, target: string): Promise<void> {
   const folders: string[] = []
   for (let folder = posix.dirname(target); folder.startsWith(`${workspace.workdir}/`); folder = posix.dirname(folder)) {
@@ -138,5 +140,5 @@ export async function clearLinks(workspace: Workspace, target: string): Promise<
 }
 
 function crashed(what: string, stderr: Buffer): RolloutError {
-  return new RolloutError('evaluator.crashed', `${what}: ${tail(stderr, 500) || 'nothing was said'}`)
+  return new RolloutError('evaluator.crashed', `${what}: ${tail(stderr, 500) || 'no message'}`)
 }

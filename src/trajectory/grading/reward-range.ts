@@ -2,10 +2,10 @@ import * as z from 'zod'
 import { RolloutError } from '../../model/failure.ts'
 import type { EvalResult } from '../../model/reward.ts'
 
-/** The lowest and the highest reward that an evaluator gives. */
+/** Lowest and highest reward of an evaluator. */
 export type RewardRange = readonly [lowest: number, highest: number]
 
-/** The range of an evaluator that declares none. */
+/** Default range. */
 export const USUAL_RANGE: RewardRange = [0, 1]
 
 export const RewardRangeSetting = z
@@ -13,17 +13,16 @@ export const RewardRangeSetting = z
   .refine(([lowest, highest]) => lowest < highest, 'must be [lowest, highest]')
 
 export const rewardRange = RewardRangeSetting.default([0, 1]).describe(
-  'Lowest and highest reward; a reward outside is not taken. The lowest is the reward of an agent that cannot be graded ' +
-    'because of what it left',
+  'Lowest and highest reward. Rewards outside are rejected. An agent whose files cannot be graded gets the lowest reward',
 )
 
-/** Why the rewards of a result are outside of the range; undefined when they are inside. Components have no range. */
+/** Describes a reward outside of the range; undefined if all are inside. Components have no range. */
 export function rangeProblem(
   { outcome_reward: outcome, trace_rewards: traces }: Pick<EvalResult, 'outcome_reward' | 'trace_rewards'>,
   [lowest, highest]: RewardRange,
 ): string | undefined {
   const given = [outcome, ...(traces ?? [])]
-  // Not "is outside": a comparison with NaN is false.
+  // Negated, because every comparison with NaN is false.
   const outside = given.find((reward) => reward != null && !(reward >= lowest && reward <= highest))
   return outside === undefined ? undefined : `${outside} is outside of the declared range, ${lowest} to ${highest}`
 }

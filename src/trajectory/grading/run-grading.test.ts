@@ -38,14 +38,14 @@ test.each([126, 127])(
   },
 )
 
-test('a program that the image lacks is no verdict', async () => {
+test('runGrading() throws if the image lacks a program', async () => {
   await expect(run(ended(127), ended(127, 'sh: 1: pytest: not found'))).rejects.toMatchObject({
     code: 'evaluator.crashed',
     message: expect.stringContaining('needs the program pytest'),
   })
 })
 
-test('a command that a signal ended is a verdict while its sandbox lives', async () => {
+test('runGrading() returns the result of a command that a signal ended while the sandbox lives', async () => {
   expect(await run(ended(null), ended(0), ended(0))).toMatchObject({ exitCode: null })
   await expect(run(ended(null), ended(0), ended(127))).rejects.toMatchObject({ code: 'runtime.gone' })
 })

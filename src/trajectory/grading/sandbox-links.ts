@@ -3,13 +3,13 @@ import { RolloutError } from '../../model/failure.ts'
 import type { LeftOut, Workspace } from '../../model/workspace.ts'
 import { tail } from './run-grading.ts'
 
-/** Most names of links that are looked at. */
+/** Maximum size of a list of links. */
 const LIST_BYTES = 64 * 1024 * 1024
 const LIST_MS = 120_000
-/** As many as the kernel follows for one path. */
+/** Number of links that the kernel follows for one path. */
 const MOST_HOPS = 40
 
-/** Prints links and their texts. GNU find does so by itself; another find has readlink print each. */
+/** Prints links and their targets. GNU find prints targets itself; other versions need readlink. */
 const PRINT = String.raw`print_links() {
   if find / -maxdepth 0 -printf '' 2> /dev/null; then find "$@" -printf '%p\0%l\0'; return; fi
   find "$@" -exec sh -c 'for l; do printf "%s\0" "$l"; readlink -n -- "$l"; printf "\0"; done' sh {} +
@@ -19,28 +19,28 @@ const IN_FOLDER = String.raw`
 if [ -L "$1" ]; then printf '.\0'; readlink -n -- "$1"; printf '\0'; exit; fi
 [ -d "$1" ] && cd -- "$1" || exit 0
 print_links . -type l 2> /dev/null || :`
-/** A folder that may be entered but not listed would hide its links, so that it is opened first. */
+/** Makes folders readable first: a folder that cannot be listed would hide its links. */
 const EVERYWHERE = String.raw`
 print_links / "$1" -xdev \( -path /proc -o -path /sys -o -path /dev \) -prune -o \
   -type d ! -perm -0500 -exec chmod u+rx {} ';' -o -type l 2> /dev/null || :`
-/** Those of the arguments that are links. */
+/** Prints the arguments that are links. */
 const OF_PATHS = String.raw`
 for l; do if [ -L "$l" ]; then printf '%s\0' "$l"; readlink -n -- "$l"; printf '\0'; fi; done`
 
-/** Links by path below a folder, with their texts; a folder that is a link itself has an empty path. */
+/** Returns the links below a folder with their targets. If the folder itself is a link, its path is empty. */
 export async function linksIn(workspace: Workspace, folder: string): Promise<Map<string, string>> {
   const found = await list(workspace, PRINT + IN_FOLDER, [folder])
   return new Map([...found].map(([path, text]) => [posix.relative('.', path), text]))
 }
 
-/** Which of some paths are links, with their texts. */
+/** Returns the paths that are links, with their targets. */
 function linksOf(workspace: Workspace, paths: readonly string[]): Promise<Map<string, string>> {
   return paths.length === 0 ? Promise.resolve(new Map()) : list(workspace, OF_PATHS, paths)
 }
 
 /**
- * Makes the folders above `target` real ones, in a sandbox that begins as the agent left it: a link there would move what is
- * put at `target` to a place that the agent chose. Links that a clean sandbox has as well stay.
+ * Removes links among the parent folders of `target` in a sandbox with the agent's final files: such a link would redirect
+ * files to a path that the agent chose. Links that a clean sandbox also has stay.
  */
 export async function clearWayTo(grader: Workspace, target: string, clean: () => Promise<Workspace>): Promise<void> {
   const folders: string[] = []
@@ -50,8 +50,8 @@ export async function clearWayTo(grader: Workspace, target: string, clean: () =>
 }
 
 /**
- * Removes the links that lead into some folders from elsewhere, in a sandbox that begins as the agent left it. Links that a
- * clean sandbox has as well stay. Returns what was removed.
+ * Removes the links that lead into `folders` from outside, in a sandbox with the agent's final files. Links that a clean
+ * sandbox also has stay. Returns the removed links.
  */
 export async function removeLinksInto(
   grader: Workspace,
@@ -59,8 +59,8 @@ export async function removeLinksInto(
   clean: () => Promise<Workspace>,
 ): Promise<LeftOut[]> {
   const links = await list(grader, PRINT + EVERYWHERE, [grader.workdir])
-  const places = [...folders, ...folders.map((folder) => stepsOf(folder, links).at(-1)!)]
-  const leading = new Map([...links].filter(([path]) => !isIn(path, places) && leadsInto(path, links, places)))
+  const targets = [...folders, ...folders.map((folder) => stepsOf(folder, links).at(-1)!)]
+  const leading = new Map([...links].filter(([path]) => !isIn(path, targets) && leadsInto(path, links, targets)))
   if (leading.size === 0) return []
   const foreign = await withoutOwn(leading, clean)
   await remove(grader, foreign)
@@ -68,8 +68,8 @@ export async function removeLinksInto(
 }
 
 /**
- * Whether a path, its links followed, passes through one of the folders, ends above one of them, or passes through a
- * process's own view of files.
+ * Whether a resolved path passes through one of the folders, ends above one of them, or passes through a folder whose meaning
+ * depends on the process.
  */
 export function leadsInto(path: string, links: ReadonlyMap<string, string>, folders: readonly string[]): boolean {
   const steps = stepsOf(path, links)
@@ -78,10 +78,10 @@ export function leadsInto(path: string, links: ReadonlyMap<string, string>, fold
   return isAbove || steps.some((step) => isIn(step, folders) || PROCESS_PATH.test(step))
 }
 
-/** What a path in these folders names depends on the process that reads it. */
+/** Folders whose paths depend on the reading process. */
 const PROCESS_PATH = /^\/proc\/[^/]+\/(?:root|cwd|fd|task|map_files)(?:\/|$)|^\/dev\/fd(?:\/|$)/
 
-/** Each folder on the way of an absolute path, links followed; the last one is what the path names. */
+/** Returns each step of the resolution of an absolute path, links followed. The last step is the result. */
 function stepsOf(path: string, links: ReadonlyMap<string, string>): string[] {
   const steps = ['/']
   const names = path.split('/')
@@ -105,16 +105,16 @@ function isIn(path: string, folders: readonly string[]): boolean {
   return folders.some((folder) => path === folder || path.startsWith(`${folder}/`))
 }
 
-/** Most links that a clean sandbox is asked for; a task has a few at most that lead to its own tests. */
+/** Maximum number of links compared with a clean sandbox. A task has at most a few links to its own tests. */
 const MOST_OWN = 100
 
-/** Paths of the links that a clean sandbox does not have. */
+/** Returns the links that a clean sandbox does not have. */
 async function withoutOwn(links: ReadonlyMap<string, string>, clean: () => Promise<Workspace>): Promise<string[]> {
   const own = await linksOf(await clean(), [...links.keys()].slice(0, MOST_OWN))
   return [...links.keys()].filter((path) => own.get(path) !== links.get(path))
 }
 
-/** Folders that the agent locked are opened. */
+/** Removes links, also from folders that the agent made read-only. */
 const REMOVE = String.raw`exec xargs -0 sh -c 'for l; do
   rm -f -- "$l" 2> /dev/null || { chmod u+wx -- "$(dirname -- "$l")" && rm -f -- "$l"; } || exit 255
 done' sh`
@@ -126,7 +126,7 @@ async function remove(workspace: Workspace, paths: readonly string[]): Promise<v
   if (removed.exitCode !== 0) throw crashed('Links cannot be removed', removed.stderr)
 }
 
-/** Pairs of a path and a text, each ended by a zero byte. */
+/** Runs a script that prints pairs of path and target, each terminated by a zero byte. */
 async function list(workspace: Workspace, script: string, args: readonly string[]): Promise<Map<string, string>> {
   const listed = await workspace.run({
     command: ['/bin/sh', '-c', script, 'sh', ...args],

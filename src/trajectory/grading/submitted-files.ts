@@ -8,24 +8,28 @@ import { toPlainTree } from './plain-tree.ts'
 import { PROTECTED_IN_FOLDER } from './protected-files.ts'
 import { allow, walk } from './walk-tree.ts'
 
-/**
- * Compiled Python beside a source takes its place where the two seem to belong together, which whoever writes the compiled
- * file decides.
- */
+/** Includes compiled Python: Python loads it instead of the source if its header matches, which the agent can forge. */
 const USUALLY_EXCLUDED = ['__pycache__', '*.pyc', '*.pyo', '.pytest_cache']
 
-/** Settings of an evaluator that takes files out of the agent's sandbox. */
+/** Settings of an evaluator that copies files from the agent's sandbox. */
 export const fileSettings = {
   paths: z
     .array(z.string().min(1))
     .default(['.'])
-    .describe('Files and folders taken from the agent, absolute or relative to the workdir; absent: the workdir'),
+    .describe(
+      "Files and folders to copy from the agent's sandbox, absolute or relative to the workdir; absent: the workdir",
+    ),
   exclude: z
     .array(z.string().min(1))
     .default(USUALLY_EXCLUDED)
-    .describe("Globs of files whose agent's version does not count; absent: compiled Python and the cache of pytest"),
-  max_mb: z.number().positive().max(100_000).default(512).describe('Most that is taken of each path, in megabytes'),
-  max_files: z.int().positive().max(10_000_000).default(50_000).describe('Most files and folders of each path'),
+    .describe("Globs of files whose version of the agent is ignored; absent: compiled Python and pytest's cache"),
+  max_mb: z.number().positive().max(100_000).default(512).describe('Size limit of each path in megabytes'),
+  max_files: z
+    .int()
+    .positive()
+    .max(10_000_000)
+    .default(50_000)
+    .describe('Maximum number of files and folders of each path'),
 }
 
 /** Settings of an evaluator that runs tests over the agent's files. */
@@ -35,8 +39,8 @@ export const testedFileSettings = {
     .boolean()
     .default(false)
     .describe(
-      "Whether the agent's version of tests, of test runners and of what configures and builds them does not count either: the " +
-        'default of protected in test_on_output, package.json, node_modules, .venv, and the settings and hooks of git',
+      "Also ignore the agent's version of tests, test runners and their configuration: the default of protected in " +
+        'test_on_output, package.json, node_modules, .venv, and the settings and hooks of git',
     ),
 }
 export interface FileSelection {
@@ -51,56 +55,61 @@ export function toLimits({ max_mb: mb, max_files: maxFiles }: FileSelection): { 
   return { maxBytes: Math.floor(mb * 1024 * 1024), maxFiles }
 }
 
-/** Where the copy of a path lies within a submission. */
-export function placeOf(submission: string, index: number): string {
+/** Returns the folder of a copied path within a submission. */
+export function folderOf(submission: string, index: number): string {
   return join(submission, 'files', String(index))
 }
 
-/** What a file is called in globs: its path from the workdir on, or from the root. */
+/** Returns the name of a file for globs: its path relative to the workdir or the root. */
 export function nameOf(path: string, below = ''): string {
   return posix.join(path, below).replace(/^\/+/, '')
 }
 
-/** Whether the agent's version of a file below one of the paths does not count. */
+/** Returns whether the agent's version of a file below one of the paths is ignored. */
 export function excludedIn(selection: FileSelection, path: string): (below: string) => boolean {
   const isExcluded = matchesGlobs(selection.exclude)
   const isProtected = matchesGlobs(selection.protect_tests === true ? PROTECTED_IN_FOLDER : [])
   return (below) => isExcluded(nameOf(path, below)) || (below !== '' && isProtected(below))
 }
 
-/** Absolute paths of the agent's sandbox that the files of a submission were copied from, in the order of `paths`. */
+/** File with the absolute source paths in the agent's sandbox, in the order of `paths`. */
 const SOURCES = 'sources.json'
 
 /**
- * Takes the paths out of the agent's sandbox, without what is excluded. Throws what is the policy's doing. Links are copied as
- * links: a caller that reads or uploads the copies calls `settleLinks` first.
+ * Copies the paths from the agent's sandbox, without excluded files. Throws errors with blame `policy` if the agent caused the
+ * failure. Copies links as links: callers must call `settleLinks` before they read or upload the copies.
  */
 export async function collectFiles(agent: Workspace, submission: string, selection: FileSelection): Promise<void> {
   await mkdir(join(submission, 'files'))
   const sources = selection.paths.map((path) => insideOf(agent, path))
   await writeFile(join(submission, SOURCES), JSON.stringify(sources))
   for (const [index, path] of selection.paths.entries()) {
-    const place = placeOf(submission, index)
-    await take(agent, insideOf(agent, path), place, toLimits(selection))
-    await prune(place, excludedIn(selection, path))
+    const target = folderOf(submission, index)
+    await copyPath(agent, insideOf(agent, path), target, toLimits(selection))
+    await prune(target, excludedIn(selection, path))
   }
 }
 
-/** Folders that the agent locked are opened: a failure that it can bring about would let it choose when to be graded. */
-async function take(agent: Workspace, path: string, place: string, limits: ReturnType<typeof toLimits>): Promise<void> {
+/** Makes unreadable folders of the agent readable: otherwise the agent could prevent its own grading. */
+async function copyPath(
+  agent: Workspace,
+  path: string,
+  target: string,
+  limits: ReturnType<typeof toLimits>,
+): Promise<void> {
   const options = { ...limits, links: 'keep' } as const
   try {
-    await agent.download(path, place, options)
+    await agent.download(path, target, options)
   } catch (error) {
     if (!(error instanceof RolloutError) || error.code !== 'runtime.copy-failed') throw error
     await agent.run({ command: ['chmod', '-R', 'u+rwX', '--', path], timeoutMs: 60_000 })
-    await agent.download(path, place, options)
+    await agent.download(path, target, options)
   }
 }
 
 /**
- * Replaces the links of one collected path by copies of what they name within that path, and says which have no copy.
- * `kept`: links of the task itself, which stay. A path that is itself a link stays one.
+ * Replaces the links of one collected path by copies of their targets within that path. Returns the links without a copy.
+ * `kept`: links of the task itself, which stay. A path that is itself a link stays a link.
  */
 export async function settleLinks(
   submission: string,
@@ -109,19 +118,19 @@ export async function settleLinks(
 ): Promise<LeftOut[]> {
   const sources = JSON.parse(await readFile(join(submission, SOURCES), 'utf8')) as string[]
   const path = selection.paths[index]!
-  const leftOut = await toPlainTree(placeOf(submission, index), {
+  const leftOut = await toPlainTree(folderOf(submission, index), {
     source: sources[index]!,
     limits: toLimits(selection),
     isUnwanted: excludedIn(selection, path),
-    ...(kept !== undefined && { kept }),
+    kept,
   })
   return leftOut.map(({ path: below, why }) => ({ path: posix.join(path, below), why }))
 }
 
-/** Most files that one report names. */
+/** Maximum number of files that one report lists. */
 const MOST_NAMES = 1000
 
-/** Keeps with the session which of the agent's files the grader does not have, and why; nothing where it has them all. */
+/** Stores as evidence which files of the agent the grader does not have, and why. Writes nothing if it has all. */
 export async function writeLeftOut(
   evidence: { write(name: string, data: string): Promise<void> },
   name: string,
@@ -132,40 +141,39 @@ export async function writeLeftOut(
   await evidence.write(name, `${JSON.stringify(report, undefined, 2)}\n`)
 }
 
-/** As a path of the sandbox: the same relative one may be elsewhere in another. */
+/** Returns the absolute path in a sandbox. Sandboxes may have different workdirs. */
 export function insideOf(workspace: Workspace, path: string): string {
   return posix.resolve(workspace.workdir, path)
 }
 
 /**
- * Removes what is not wanted of a copied tree, following no link; makes what stays readable for us, whatever mode it was
- * given.
+ * Removes unwanted files of a copied tree without following links, and makes the other files readable for this process.
  */
 export async function prune(root: string, isUnwanted: (below: string) => boolean): Promise<void> {
   for await (const { path, below, kind } of walk(root)) {
-    // A link in the place of a folder whose files are unwanted would bring others under their names.
-    const isInTheWay = kind === 'link' && isUnwanted(`${below}/any`)
-    if (below !== '' && (isUnwanted(below) || isInTheWay)) await rm(path, { recursive: true, force: true })
+    // A link at the path of a folder with unwanted files would provide other files at their paths.
+    const isUnwantedFolder = kind === 'link' && isUnwanted(`${below}/any`)
+    if (below !== '' && (isUnwanted(below) || isUnwantedFolder)) await rm(path, { recursive: true, force: true })
     else if (kind === 'file') await allow(path, 0o400)
   }
 }
 
-/** Settings of an evaluator that reads files of the agent's itself, rather than have a sandbox read them. */
+/** Settings of an evaluator that reads files of the agent on this machine. */
 export const ReadFileSettings = z.strictObject({
   ...fileSettings,
-  include: z.array(z.string().min(1)).default(['**']).describe('Globs of those that are read'),
+  include: z.array(z.string().min(1)).default(['**']).describe('Globs of the files to read'),
   max_mb: fileSettings.max_mb.default(16),
   max_files: fileSettings.max_files.default(2000),
 })
 export type ReadFileSettings = z.infer<typeof ReadFileSettings>
 
 export interface SubmittedFile {
-  /** As globs see it. */
+  /** Name for globs. */
   name: string
   data: Buffer
 }
 
-/** Takes files out of the agent's sandbox for an evaluator that reads them itself. */
+/** Copies files from the agent's sandbox for an evaluator that reads them on this machine. */
 export async function collectReadable(
   agent: Workspace,
   { submission, evidence }: { submission: string; evidence: { write(name: string, data: string): Promise<void> } },
@@ -179,11 +187,11 @@ export async function collectReadable(
   await writeLeftOut(evidence, 'left-out.json', leftOut)
 }
 
-/** The files among what was collected, no links, in the order of their names. */
+/** Yields the collected files, without links, sorted by name. */
 export async function* readSubmitted(submission: string, settings: ReadFileSettings): AsyncGenerator<SubmittedFile> {
   const isIncluded = matchesGlobs(settings.include)
   for (const [index, root] of settings.paths.entries()) {
-    for await (const { path, below, kind } of walk(placeOf(submission, index))) {
+    for await (const { path, below, kind } of walk(folderOf(submission, index))) {
       const name = nameOf(root, below)
       if (kind === 'file' && isIncluded(name)) yield { name, data: await readFile(path) }
     }

@@ -2,7 +2,7 @@ import { chmod, lstat, readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { errnoOf } from '../../lib/fs/errno.ts'
 
-export interface Found {
+export interface FoundFile {
   path: string
   /** Path relative to the root; empty for the root itself. */
   below: string
@@ -13,7 +13,7 @@ export interface Found {
  * Lists a copied tree in the order of its names, each folder before its contents. Links are not followed. A folder that the
  * consumer removes is not entered. Folders become readable and writable for this process.
  */
-export async function* walk(path: string, below = ''): AsyncGenerator<Found> {
+export async function* walk(path: string, below = ''): AsyncGenerator<FoundFile> {
   const stats = await lstat(path)
   if (!stats.isDirectory()) {
     yield { path, below, kind: stats.isSymbolicLink() ? 'link' : 'file' }

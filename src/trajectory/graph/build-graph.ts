@@ -12,7 +12,7 @@ import { PassedOver } from './parents/passed-over.ts'
 import { PromptIndex } from './parents/prompt-index.ts'
 import { byAge, deliveryRank } from './turn-order.ts'
 
-/** The forest of a session's calls. Pure; the order of `session.turns` does not matter. */
+/** Builds the call forest of a session. Pure; the order of `session.turns` does not matter. */
 export function buildGraph(session: SessionRecord, reader: RequestReader): CallGraph {
   const { turns, duplicates } = withoutDuplicates(session.turns)
   const answered = turns.filter(hasAnswer)
@@ -34,7 +34,7 @@ function hasAnswer(turn: Turn): turn is AnsweredTurn {
   return turn.response !== undefined && turn.response.choices.length > 0
 }
 
-/** A node while the graph is made; readers see CallNode. */
+/** Mutable node, used only while the graph is built. Readers get a CallNode. */
 export class Node implements CallNode {
   readonly key: string
   readonly turn: Turn
@@ -60,7 +60,7 @@ export class Node implements CallNode {
 
 // --- records ----------------------------------------------------------------------------------------------------------
 
-/** One record a turn, the fullest; oldest first. */
+/** Keeps the most complete record of each turn. Sorts both lists by age, oldest first. */
 function withoutDuplicates(records: readonly Turn[]): { turns: Turn[]; duplicates: Turn[] } {
   const byId = Map.groupBy(records, (turn) => turn.id)
   const turns: Turn[] = []
@@ -102,7 +102,7 @@ function linkParents(answered: readonly AnsweredTurn[], nodesOf: readonly Node[]
   }
 }
 
-/** Calls in the order given, but each behind the call that it continues: some logs record a call before its parent. */
+/** Moves each call behind its parent and otherwise keeps the order: some logs record a call before its parent. */
 function parentsFirst(byTurn: readonly Node[][]): Node[][] {
   const ofTurn = new Map(byTurn.map((nodes) => [nodes[0]?.turn, nodes]))
   const placed = new Set<Node[]>()
@@ -118,9 +118,9 @@ function parentsFirst(byTurn: readonly Node[][]): Node[][] {
   return [...placed]
 }
 
-/** Calls that go on from none: a conversation begins, or the history of an earlier one came back changed. */
+/** Sets the edge of calls without a parent: a new conversation, or an earlier one whose history was changed. */
 function linkForks(nodesOf: readonly Node[][], histories: Histories): void {
-  // The first call has nobody before it; where all others go on literally there is nothing to look for.
+  // The first call is always a root. If every other call has a parent, no fork can exist.
   if (nodesOf.slice(1).every(([node]) => node?.edge.verdict === 'exact')) return
   const nearest = new NearestCall()
   const prompts = new PromptIndex<Node>()
@@ -128,7 +128,7 @@ function linkForks(nodesOf: readonly Node[][], histories: Histories): void {
   for (const nodes of nodesOf) {
     const [first] = nodes
     if (first?.edge.verdict === 'root') {
-      // Asked again: what holds for the first time holds for this one.
+      // A repeated prompt gets the edge of the first call with this prompt.
       const original = first.response.promptIds.length === 0 ? first : prompts.findOrAdd(first)
       const edge = original === first ? edgeOf(first, nearest, added, histories) : original.edge
       for (const node of nodes) node.edge = edge
@@ -140,7 +140,7 @@ function linkForks(nodesOf: readonly Node[][], histories: Histories): void {
   }
 }
 
-/** The prompt begins literally with an older call than the one its messages go on from. */
+/** Records the break if the messages continue a newer call than the parent that the tokens continue. */
 function notePassedOver(node: Node, passedOver: PassedOver, histories: Histories): void {
   const { edge } = node
   const from = passedOver.by(node).at(-1)

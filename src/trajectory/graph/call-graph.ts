@@ -2,16 +2,16 @@ import type { SessionRecord } from '../../model/session.ts'
 import type { Label } from '../../model/sample.ts'
 import type { Choice, Turn, TurnRequest, TurnResponse } from '../../model/turn.ts'
 
-/** How recorded requests are read; the dialects know, and trajectories do not know the dialects. */
+/** Parses recorded requests. Implemented over the dialects, which this folder must not import. */
 export interface RequestReader {
-  /** In our own words; undefined when this version cannot read it. */
+  /** Returns the normalised request; undefined if this version cannot parse it. */
   readRequest(turn: Turn): TurnRequest | undefined
-  /** Messages and tools in Chat Completions' form. */
+  /** Returns messages and tools in Chat Completions format. */
   readPrompt(turn: Turn): { messages: unknown[]; tools: unknown[] | null }
 }
 
-/** Why a prompt does not literally begin with the prompt and the answer of the call it seems to go on from. */
-export type ForkReason =
+/** Why a prompt does not begin, token for token, with the prompt and answer of the call that it continues. */
+export type BreakReason =
   | 'compaction'
   | 'edited-history'
   | 'tools-changed'
@@ -23,34 +23,34 @@ export type ForkReason =
   | 'unknown'
 
 /**
- * What a call's prompt has to do with the calls before it. `exact`: it begins, token for token, with all that the engine
- * read and wrote in `parent`. `forked`: the conversation of `from` goes on, but not literally. `root`: a conversation begins.
+ * How a call's prompt relates to earlier calls. `exact`: the prompt begins, token for token, with the prompt and answer of
+ * `parent`. `forked`: the call continues the conversation of `from`, but with other tokens. `root`: a new conversation.
  */
 export type Edge =
   | {
       verdict: 'exact'
       parent: CallNode
       /**
-       * The conversation had got further than `parent`, but its end came back changed. What is said is right, only less than
-       * it might be; absent where nothing was passed over.
+       * Set if the messages continue a newer call than `parent`, whose tokens the harness changed. `parent` is then correct but
+       * not the closest call.
        */
-      passedOver?: Break
+      passedOver?: HistoryBreak
     }
-  | ({ verdict: 'forked' } & Break)
+  | ({ verdict: 'forked' } & HistoryBreak)
   | { verdict: 'root'; reason: 'first-call' | 'new-conversation' | 'no-tokens' }
 
-/** A call that another one goes on from, but not literally. */
-export interface Break {
+/** The point where a call continues an earlier call with other tokens. */
+export interface HistoryBreak {
   from: CallNode
-  reason: ForkReason
-  /** What exactly, in words. */
+  reason: BreakReason
+  /** Explanation for people. */
   detail: string
-  /** Leading tokens the prompt shares with what `from` read and wrote. */
+  /** Number of leading tokens that the prompt shares with the prompt and answer of `from`. */
   commonTokens: number
 }
 
-/** Where a call's history came back changed; undefined where it goes on literally or begins. */
-export function breakOf(edge: Edge): Break | undefined {
+/** Returns the history break of an edge; undefined for a root or an exact continuation of the newest call. */
+export function breakOf(edge: Edge): HistoryBreak | undefined {
   switch (edge.verdict) {
     case 'exact':
       return edge.passedOver
@@ -70,20 +70,20 @@ export interface CallNode {
   readonly choice: Choice
   /** All choices of a turn share one edge. */
   readonly edge: Edge
-  /** Calls whose prompt begins with this one's prompt and answer, nothing lying between; oldest first. */
+  /** Calls whose `exact` parent is this call, oldest first. */
   readonly children: readonly CallNode[]
   readonly label: Label
-  /** On what grounds the label; for people. */
+  /** Reasons for the label, for people. */
   readonly evidence: readonly string[]
 }
 
 /** The calls of one session as a forest over token prefixes. The order of the records does not matter. */
 export interface CallGraph {
   readonly session: SessionRecord
-  /** Oldest first, but each call behind the call that it continues token by token. */
+  /** Oldest first, but each call behind its parent. */
   readonly nodes: readonly CallNode[]
-  /** Turns that gave no answer. */
+  /** Turns without an answer. */
   readonly silent: readonly Turn[]
-  /** Records of a turn that another record of the same turn makes superfluous. */
+  /** Redundant records: the same turn has a more complete record. */
   readonly duplicates: readonly Turn[]
 }

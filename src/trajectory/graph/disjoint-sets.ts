@@ -1,4 +1,4 @@
-/** Which things belong together. Sets and their members are in the order in which the things were given. */
+/** Union-find. Sets and their members keep the order of the items. */
 export class DisjointSets<T> {
   readonly #above = new Map<T, T>()
   readonly #items: readonly T[]
@@ -19,7 +19,7 @@ export class DisjointSets<T> {
   #top(item: T): T {
     let top = item
     for (let next = this.#above.get(top); next !== undefined; next = this.#above.get(top)) top = next
-    // Later ways up are one step.
+    // Path compression.
     for (let at = item; at !== top;) {
       const next = this.#above.get(at) ?? top
       this.#above.set(at, top)

@@ -3,7 +3,7 @@ import { requestReader } from '../../compose/read-request.ts'
 import type { SessionRecord } from '../../model/session.ts'
 import type { Turn } from '../../model/turn.ts'
 import { buildGraph } from './build-graph.ts'
-import { Errands } from './labels/find-errand.ts'
+import { Delegations } from './labels/find-delegation.ts'
 import { Histories } from './parents/histories.ts'
 import { NearestCall } from './parents/nearest-call.ts'
 
@@ -105,14 +105,14 @@ test('NearestCall compares a constant number of tokens for each call, whatever t
   expect(stepsPerCall(4000)).toBeLessThan(2 * stepsPerCall(500) + 10)
 })
 
-test('Errands stops its search when its characters are spent, and gives no errand from then on', () => {
+test('Delegations.find() stops its search at the limit of characters and finds nothing from then on', () => {
   const task = 'a task that is found by equality'
   const calls = numbers(40).map((i): Call => ({ ask: task, answer: 'done', promptIds: [i], tool: task }))
   const { nodes } = buildGraph(sessionOf(calls), requestReader)
   const conversations = nodes.map((node) => [node])
   const findAll = (characters?: number) => {
-    const errands = new Errands(conversations, new Histories(requestReader), characters)
-    return conversations.filter((conversation) => errands.find(conversation).asked !== undefined).length
+    const delegations = new Delegations(conversations, new Histories(requestReader), characters)
+    return conversations.filter((conversation) => delegations.find(conversation).asked !== undefined).length
   }
   expect(findAll()).toBe(39)
   expect(findAll(60)).toBeLessThan(39)

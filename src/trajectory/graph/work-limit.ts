@@ -1,6 +1,6 @@
 /**
- * Limits a search whose cost grows faster than the session. Counted in characters and not in time, so that the same
- * session gives the same result on every machine.
+ * Limits a search whose cost grows faster than the session. Counts characters instead of time, so that a session gives the
+ * same result on every machine.
  */
 export class WorkLimit {
   #left: number
@@ -13,7 +13,7 @@ export class WorkLimit {
     return this.#left
   }
 
-  /** False when less is left; nothing may be searched then. */
+  /** Returns false if fewer characters are left. The caller must not search then. */
   spend(characters: number): boolean {
     if (this.#left < characters) {
       this.#left = 0

@@ -2,23 +2,22 @@ import { existsSync } from 'node:fs'
 import { rename } from 'node:fs/promises'
 import { RolloutError } from '../../model/failure.ts'
 import type { Exporter } from '../exporters/exporter.ts'
-import { Journal, readJournal, type JournalEntry } from './journal.ts'
+import { Journal, readJournal, type ExportEntry } from './journal.ts'
 import { OutputFile, syncFolderOf } from './output-file.ts'
 import type { ExportSink, ExportStartOptions } from './sink.ts'
 
-/** How often the disk is waited for; what came after is written again when an export goes on. */
+/** Interval between syncs to disk. A resumed export repeats the sessions after the last sync. */
 const CHECKPOINT_MS = 250
 
 export interface FileSinkOptions extends ExportStartOptions {
   path: string
-  /** Milliseconds, for how often to make sure; any origin. */
+  /** Monotonic clock in milliseconds. */
   now: () => number
 }
 
 /**
- * One file, of a format that may be cut after any session. It is written as `<path>.partial`, with `<path>.progress`
- * beside it, and gets its name when it is whole; what was there under that name stays until then. Undefined when
- * an export to resume has nothing left to do.
+ * Writes one file of an appendable format: `<path>.partial` with the journal `<path>.progress`, renamed to `path` when it is
+ * complete. An existing file at `path` stays until then. Undefined if the export to resume is already complete.
  */
 export async function openFileSink(exporter: Exporter, options: FileSinkOptions): Promise<ExportSink | undefined> {
   const { path, fingerprint, now } = options
@@ -34,7 +33,7 @@ export async function openFileSink(exporter: Exporter, options: FileSinkOptions)
   const file = await (length === 0 ? OutputFile.create(partial) : resumeFile(partial, length))
   const journal = await Journal.start(progress, fingerprint, before)
   const writer = exporter.open({ sessions: before.length, samples: samplesBefore })
-  const entries: JournalEntry[] = []
+  const entries: ExportEntry[] = []
   let checkedAt = now()
   let isOpen = true
 
@@ -75,7 +74,7 @@ export async function openFileSink(exporter: Exporter, options: FileSinkOptions)
 async function resumeFile(path: string, length: number): Promise<OutputFile> {
   return OutputFile.resume(path, length).catch((error: unknown) => {
     const problem = error instanceof Error ? error.message : String(error)
-    const message = `The unfinished export cannot go on: ${problem}. Export without --resume.`
+    const message = `The unfinished export cannot be resumed: ${problem}. Export without --resume.`
     throw new RolloutError('config.invalid', message, { cause: error })
   })
 }

@@ -7,18 +7,18 @@ const VERSION = 1
 
 const Header = z.object({ version: z.int(), fingerprint: z.string() })
 
-/** A session whose bytes are on the disk. */
+/** A session whose bytes are synced to disk. */
 const Entry = z.object({
   session: z.string(),
   samples: z.int().nonnegative(),
-  /** Of the whole export, once this session is in. */
+  /** Size of the whole export up to and including this session. */
   bytes: z.int().nonnegative(),
-  /** The file it is in, for exports of several. */
+  /** Number of the file that contains it, for exports to several files. */
   part: z.int().nonnegative().optional(),
 })
-export type JournalEntry = z.infer<typeof Entry>
+export type ExportEntry = z.infer<typeof Entry>
 
-/** The file beside an unfinished export that says which sessions are whole in it. Lines are only ever appended. */
+/** Append-only file beside an unfinished export. Lists the sessions that the export contains completely. */
 export class Journal {
   readonly #path: string
   readonly #handle: FileHandle
@@ -28,14 +28,14 @@ export class Journal {
     this.#handle = handle
   }
 
-  static async start(path: string, fingerprint: string, entries: readonly JournalEntry[] = []): Promise<Journal> {
+  static async start(path: string, fingerprint: string, entries: readonly ExportEntry[] = []): Promise<Journal> {
     const journal = new Journal(path, await open(path, 'w'))
     await journal.#write([{ version: VERSION, fingerprint }, ...entries])
     return journal
   }
 
-  /** To be called when the bytes of these sessions are on the disk. */
-  async append(entries: readonly JournalEntry[]): Promise<void> {
+  /** Must be called after the bytes of these sessions are synced to disk. */
+  async append(entries: readonly ExportEntry[]): Promise<void> {
     if (entries.length > 0) await this.#write(entries)
   }
 
@@ -43,7 +43,7 @@ export class Journal {
     await this.#handle.close()
   }
 
-  /** The export is whole. */
+  /** Must be called when the export is complete. */
   async remove(): Promise<void> {
     await this.close()
     await rm(this.#path)
@@ -56,10 +56,10 @@ export class Journal {
 }
 
 /**
- * What an interrupted export had finished; undefined when there is no journal. A last line that is cut is one that was not
- * finished. Throws `config.invalid` when that export had other options.
+ * Reads the sessions that an interrupted export completed; undefined if there is no journal. Ignores an incomplete last line.
+ * Throws `config.invalid` if that export had other options.
  */
-export async function readJournal(path: string, fingerprint: string): Promise<JournalEntry[] | undefined> {
+export async function readJournal(path: string, fingerprint: string): Promise<ExportEntry[] | undefined> {
   const text = await readFile(path, 'utf8').catch((error: unknown) => {
     if (errnoOf(error) === 'ENOENT') return undefined
     throw error

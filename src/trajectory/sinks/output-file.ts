@@ -1,10 +1,10 @@
 import { open, type FileHandle } from 'node:fs/promises'
 import { dirname } from 'node:path'
 
-/** Pieces are put together up to here: a write costs the same for a line as for this. */
+/** Write buffer size: one write of this size costs about as much as one of a single line. */
 const WRITE_BYTES = 2 ** 18
 
-/** A file being written from a known place on. Whoever adds waits for the disk, so nothing piles up. */
+/** Buffered, append-only writer. `write` waits for the disk, so memory use is bounded. */
 export class OutputFile {
   readonly #handle: FileHandle
   #pending: Buffer[] = []
@@ -20,7 +20,7 @@ export class OutputFile {
     return new OutputFile(await open(path, 'w'), 0)
   }
 
-  /** Goes on behind the first `length` bytes; what follows them is cut off. Throws when there are fewer. */
+  /** Truncates the file to `length` bytes and appends to it. Throws if the file is shorter. */
   static async resume(path: string, length: number): Promise<OutputFile> {
     const handle = await open(path, 'r+')
     const { size } = await handle.stat()
@@ -46,7 +46,7 @@ export class OutputFile {
     }
   }
 
-  /** Everything so far is on the disk. */
+  /** Resolves when all written bytes are synced to disk. */
   async sync(): Promise<void> {
     await this.#flush()
     await this.#handle.datasync()
@@ -74,7 +74,7 @@ async function writeAll(handle: FileHandle, bytes: Buffer, position: number): Pr
   }
 }
 
-/** A rename is only certain once the folder itself is on the disk. */
+/** Makes a rename durable: it requires a sync of the folder. */
 export async function syncFolderOf(path: string): Promise<void> {
   const handle = await open(dirname(path), 'r')
   try {

@@ -2,13 +2,13 @@ import { mkdir, readdir, rename, rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { RolloutError } from '../../model/failure.ts'
 import type { Exporter, ExportWriter } from '../exporters/exporter.ts'
-import { Journal, readJournal, type JournalEntry } from './journal.ts'
+import { Journal, readJournal, type ExportEntry } from './journal.ts'
 import { OutputFile, syncFolderOf } from './output-file.ts'
 import type { ExportSink, ExportStartOptions } from './sink.ts'
 
 export interface PartsSinkOptions extends ExportStartOptions {
   dir: string
-  /** A part ends with the session that reaches either. */
+  /** A part ends with the session that reaches either limit. */
   partSamples?: number
   partBytes?: number
 }
@@ -16,17 +16,17 @@ export interface PartsSinkOptions extends ExportStartOptions {
 interface Part {
   file: OutputFile
   writer: ExportWriter
-  entries: JournalEntry[]
+  entries: ExportEntry[]
   samples: number
 }
 
-/** Hidden, so that what reads all files of the folder does not see them. */
+/** Hidden files, so that programs that read all files of the folder skip them. */
 const PROGRESS = '.progress.jsonl'
 const UNFINISHED = '.part.partial'
 
 /**
- * A folder of files that each are whole: `part-00000.parquet` and so on. A part gets its name when it is finished, and
- * only then do its sessions count as written. Undefined when an export to resume has nothing left to do.
+ * Writes a folder of complete files: `part-00000.parquet` and so on. A part is renamed when it is complete, and only then do
+ * its sessions count as written. Undefined if the export to resume is already complete.
  */
 export async function openPartsSink(exporter: Exporter, options: PartsSinkOptions): Promise<ExportSink | undefined> {
   const { dir, fingerprint, partSamples = 100, partBytes = 64 * 2 ** 20 } = options
@@ -36,7 +36,7 @@ export async function openPartsSink(exporter: Exporter, options: PartsSinkOption
   const found = options.resume ? await readJournal(join(dir, PROGRESS), fingerprint) : undefined
   if (options.resume && found === undefined && names.some(isPart)) return undefined
   if (!options.resume && names.some((name) => !isOurs(name))) {
-    const message = `${dir} is not empty. Name a folder that is, or go on with an interrupted export by --resume.`
+    const message = `${dir} is not empty. Use an empty folder, or continue an interrupted export with --resume.`
     throw new RolloutError('config.invalid', message)
   }
   const before = found ?? []
@@ -45,7 +45,7 @@ export async function openPartsSink(exporter: Exporter, options: PartsSinkOption
   let bytes = before.at(-1)?.bytes ?? 0
   const start = { sessions: before.length, samples: before.reduce((sum, { samples }) => sum + samples, 0) }
   const resumed = { sessions: new Set(before.map(({ session }) => session)), samples: start.samples }
-  // Finished, but its sessions were not noted any more: it is written again.
+  // A part that is complete but missing from the journal is removed and written again.
   const finished = new Set(Array.from({ length: number }, (_, part) => nameOf(part)))
   for (const name of names.filter(isPart)) if (!finished.has(join(dir, name))) await rm(join(dir, name))
   let part: Part | undefined
@@ -86,7 +86,7 @@ export async function openPartsSink(exporter: Exporter, options: PartsSinkOption
       if (part.samples >= partSamples || part.file.length >= partBytes) await finishPart(part)
     },
     async end() {
-      // Without a single part a reader would not even find the columns.
+      // An export without samples still writes one part, so that readers find the columns.
       if (part !== undefined || number === 0) await finishPart(part ?? (await openPart()))
       isOpen = false
       await journal.remove()
@@ -103,7 +103,7 @@ function isPart(name: string): boolean {
   return /^part-\d+\./.test(name)
 }
 
-/** What an interrupted export leaves behind that holds no data. */
+/** Whether an interrupted export left this file, which holds no finished data. */
 function isOurs(name: string): boolean {
   return name === PROGRESS || name === UNFINISHED
 }

@@ -1,22 +1,21 @@
 import type { ScoredSession } from '../score-session.ts'
 
-/** Where an export goes. What it holds after a crash is whole sessions and, where it can, the way to go on. */
+/** Destination of an export. After a crash it contains only complete sessions and, except for streams, can be resumed. */
 export interface ExportSink extends AsyncDisposable {
-  /** What an interrupted export had written, and this one goes on from. */
+  /** Sessions and samples of the interrupted export that this one resumes. */
   readonly resumed: { sessions: ReadonlySet<string>; samples: number }
-  /** So far, the resumed ones included. */
+  /** Includes the bytes of the resumed export. */
   readonly bytesWritten: number
-  /** All of a session. An error is of the place it goes to, and ends the export. */
+  /** Writes one session. Rejects only if the destination fails, which ends the export. */
   add(session: ScoredSession): Promise<void>
-  /** Only after this is the export whole. Without it, closing leaves what a later export can go on from. */
+  /** Completes the export. Without it, disposal leaves an export that can be resumed. */
   end(): Promise<void>
 }
 
-/** How an export that may have been interrupted begins. */
 export interface ExportStartOptions {
-  /** Go on where an interrupted export to the same place stopped. */
+  /** Whether to continue an interrupted export to the same destination. */
   resume: boolean
-  /** Of everything that decides what is written: an export must not go on from one with other options. */
+  /** Hash of all options that affect the output: only an export with equal options can be resumed. */
   fingerprint: string
 }
 

@@ -3,7 +3,10 @@ import type { Writable } from 'node:stream'
 import type { Exporter } from '../exporters/exporter.ts'
 import { nothingResumed, type ExportSink } from './sink.ts'
 
-/** A pipe or terminal: nothing to go on from, and not ours to close. Rejects with what the stream fails with, such as EPIPE. */
+/**
+ * Writes to a pipe or terminal. Cannot be resumed and does not close the stream. Rejects with the stream's error, such
+ * as EPIPE.
+ */
 export function openStreamSink(exporter: Exporter, stream: Writable): ExportSink {
   const writer = exporter.open()
   let bytesWritten = 0
@@ -29,7 +32,7 @@ export function openStreamSink(exporter: Exporter, stream: Writable): ExportSink
     add: (session) => write(writer.add(session)),
     async end() {
       await write(writer.end())
-      // Resolves when all before it has been taken.
+      // The callback of an empty write runs after all earlier writes.
       await new Promise<void>((resolve, reject) => {
         stream.write('', (error) => (error == null ? resolve() : reject(error)))
       })

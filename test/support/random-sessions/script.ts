@@ -1,5 +1,5 @@
 import * as fc from 'fast-check'
-import type { Delivery, Grade } from '../../../src/model/turn.ts'
+import type { Delivery, Exactness } from '../../../src/model/turn.ts'
 
 /** One answer to be sampled. Numbers choose from what the world has. */
 export interface AnswerScript {
@@ -15,7 +15,7 @@ export interface AnswerScript {
 
 /** What may be wrong with the record of a call. */
 export interface Flaws {
-  grade: Grade
+  grade: Exactness
   isMissingLogprob: boolean
   hasNoIds: boolean
   delivery: Delivery
@@ -107,7 +107,7 @@ const flaws: fc.Arbitrary<Flaws> = mostly<Flaws>(
   fc.constant(NO_FLAWS),
   5,
   fc.record({
-    grade: fc.constantFrom('exact', 'inferred', 'retokenised', 'text-only'),
+    grade: fc.constantFrom('exact', 'inferred', 'text-only'),
     isMissingLogprob: fc.boolean(),
     hasNoIds: mostly(fc.constant(false), 3, fc.constant(true)),
     delivery: fc.constantFrom('delivered', 'undelivered', 'unknown'),

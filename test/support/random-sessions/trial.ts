@@ -27,7 +27,7 @@ const filter: fc.Arbitrary<CallFilter> = fc.oneof(
     arbitrary: fc
       .record({
         labels: fc.subarray(ALL_LABELS, { minLength: 1 }),
-        grades: fc.subarray<CallFilter['grades'][number]>(['exact', 'inferred', 'retokenised', 'text-only']),
+        grades: fc.subarray<CallFilter['grades'][number]>(['exact', 'inferred', 'text-only']),
         finishReasons: fc.constantFrom(undefined, ['stop', 'tool-calls']),
         maxTokens: fc.option(fc.integer({ min: 1, max: 60 }), { nil: undefined, freq: 2 }),
         minSampledTokens: fc.nat({ max: 3 }),

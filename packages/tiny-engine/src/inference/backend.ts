@@ -4,15 +4,15 @@ import { loadModelShape, modelFile } from '../model-package.ts'
 import type { ModelShape } from '../model-package.ts'
 import type { KeyValues } from './key-values.ts'
 
-/** What does the arithmetic: native code, which is several times faster, or WebAssembly, which runs everywhere. */
+/** Execution provider: native code, which is several times faster, or WebAssembly, which runs everywhere. */
 export type BackendKind = 'native' | 'wasm'
-/** `auto` is native where its package is installed and loads. */
+/** `auto`: native if its package is installed and loads. */
 export type BackendChoice = 'auto' | BackendKind
 
-/** A causal language model in memory. Blocks its thread while it works. */
+/** A causal language model in memory. Blocks its thread during a forward pass. */
 export interface LanguageModel {
   readonly shape: ModelShape
-  /** Reads `ids` after what `past` has read. The logits are those of every one of `ids`, one row after the other. */
+  /** Reads `ids` after the tokens of `past`. Returns the logits of each of `ids`, row after row. */
   forward(ids: Int32Array, past: KeyValues): Promise<{ logits: Float32Array; state: KeyValues }>
   release(): Promise<void>
 }
@@ -49,7 +49,7 @@ export async function loadBackend(
   }
 }
 
-/** One thread each: the pool has a worker per core, and results must not depend on how work was split. */
+/** One thread each: the pool has a worker per core, and results must not depend on the split of work. */
 const SESSION_OPTIONS: InferenceSession.SessionOptions = {
   intraOpNumThreads: 1,
   interOpNumThreads: 1,
@@ -61,7 +61,7 @@ interface Runtime {
   Tensor: TensorConstructor
 }
 
-/** Not a dependency: 290 MB for all platforms. A variable, so that the compiler does not look for it. */
+/** Not a dependency, because it has 290 MB for all platforms. A variable hides it from the compiler. */
 const NATIVE_PACKAGE: string = 'onnxruntime-node'
 
 async function importNativeRuntime(): Promise<{ default: Runtime }> {

@@ -1,8 +1,7 @@
 import type { ModelShape } from '../model-package.ts'
 
 /**
- * What a model remembers of the tokens it has read. Never changed once made, so that sequences with a common beginning
- * may share it.
+ * Key-values of the tokens that a model has read. Immutable, so that sequences with a common prefix can share them.
  */
 export interface KeyValues {
   /** Tokens read. */
@@ -15,7 +14,7 @@ export function emptyKeyValues(shape: ModelShape): KeyValues {
   return { length: 0, tensors: Array.from({ length: 2 * shape.layers }, () => new Float32Array(0)) }
 }
 
-/** A copy of the part from token `from` on. */
+/** Copies the part from token `from` on. */
 export function sliceKeyValues({ length, tensors }: KeyValues, from: number, heads: number): KeyValues {
   const slice = (source: Float32Array) => {
     const stride = source.length / heads
@@ -29,7 +28,7 @@ export function sliceKeyValues({ length, tensors }: KeyValues, from: number, hea
   return { length: length - from, tensors: tensors.map(slice) }
 }
 
-/** One after the other, as one. */
+/** Concatenates parts. */
 export function joinKeyValues(parts: readonly KeyValues[], heads: number): KeyValues {
   const join = (pieces: readonly Float32Array[]) => {
     const joined = new Float32Array(pieces.reduce((sum, piece) => sum + piece.length, 0))

@@ -11,12 +11,12 @@ import type {
   WorkerSettings,
 } from './protocol.ts'
 
-/** A worker could not start or has died. What it was doing is lost and may be asked for again. */
+/** A worker could not start or has died. Its work is lost and may be requested again. */
 export class WorkerLostError extends Error {
   override readonly name = 'WorkerLostError'
 }
 
-/** Who waits for a task: every event of it, or the reason why there will be no more. */
+/** Listener of a task: receives every event, or the reason why no more follow. */
 export interface TaskListener {
   event(event: TaskEvent): void
   lost(error: Error): void
@@ -25,11 +25,11 @@ export interface TaskListener {
 export interface PoolWorkerDeps {
   startThread: (data: WorkerData) => Worker
   settings: WorkerSettings
-  /** Told when the thread ends without having been asked to. */
+  /** Called when the thread ends unexpectedly. */
   onLost: (worker: PoolWorker) => void
 }
 
-/** The pool's end of one worker thread. */
+/** The pool's handle of one worker thread. */
 export class PoolWorker {
   readonly #gate = new NativeGate()
   readonly #thread: Worker
@@ -44,7 +44,7 @@ export class PoolWorker {
   constructor({ startThread, settings, onLost }: PoolWorkerDeps) {
     const thread = startThread({ ...settings, gate: this.#gate.buffer })
     this.#thread = thread
-    // Whoever awaits it hears of it; a replacement may have nobody who does.
+    // Callers that await it receive the rejection; a replacement may have no such caller.
     this.#ready.promise.catch(() => undefined)
     thread.on('message', (message: FromWorker) => this.#receive(message))
     thread.on('error', (error) => {
@@ -57,12 +57,12 @@ export class PoolWorker {
     })
   }
 
-  /** Which backend it loaded; rejects when it could not. */
+  /** Resolves with the loaded backend; rejects if loading failed. */
   get ready(): Promise<BackendKind> {
     return this.#ready.promise
   }
 
-  /** Whether it ever got as far as serving. */
+  /** Whether it was ever ready. */
   get wasReady(): boolean {
     return this.#isReady
   }
@@ -71,7 +71,7 @@ export class PoolWorker {
     return this.#lost !== undefined
   }
 
-  /** Tasks it has. */
+  /** Number of its tasks. */
   get load(): number {
     return this.#listeners.size
   }
@@ -92,12 +92,12 @@ export class PoolWorker {
     if (this.#listeners.has(task)) this.#post({ type: 'grant', task, tokens })
   }
 
-  /** Nothing more is heard of the task; no harm if it has ended. */
+  /** Stops the events of a task. No effect if it has ended. */
   cancel(task: number): void {
     if (this.#listeners.delete(task)) this.#post({ type: 'cancel', task })
   }
 
-  /** Lets the pass under way end, frees the model and waits for the thread to be gone. */
+  /** Waits for the current pass, frees the model and waits for the end of the thread. */
   async close(): Promise<void> {
     this.#isClosing = true
     if (!this.isLost) this.#post({ type: 'close' })
@@ -110,7 +110,7 @@ export class PoolWorker {
     clearTimeout(impatience)
   }
 
-  /** Makes it safe to end the thread by force, now or with the process. Nothing more comes from it. */
+  /** Makes it safe to terminate the thread, now or with the process. No further events follow. */
   halt(): void {
     this.#gate.shut(HALT_TIMEOUT_MS)
   }
@@ -162,6 +162,6 @@ export class PoolWorker {
   }
 }
 
-/** Both far longer than loading a model or reading a chunk takes. */
+/** Far longer than loading a model or reading a chunk takes. */
 const CLOSE_TIMEOUT_MS = 10_000
 const HALT_TIMEOUT_MS = 5_000

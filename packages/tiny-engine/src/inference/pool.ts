@@ -12,19 +12,19 @@ import type { WorkerData, WorkerSettings } from './protocol.ts'
 import { TokenChannel } from './token-channel.ts'
 
 export interface PoolOptions {
-  /** A folder with `config.json` and `onnx/model_quantized.onnx`; the embedded model's unless given. */
+  /** A folder with `config.json` and `onnx/model_quantized.onnx`; default: the embedded model. */
   modelFolder?: string
   backend?: BackendChoice
-  /** One thread each; as many as cores, at most 4, unless given. */
+  /** Number of workers with one thread each; default: the number of cores, at most 4. */
   workers?: number
-  /** Sequences that take turns on one worker; more wait for their first turn. */
+  /** Maximum number of concurrent sequences per worker; further sequences wait. */
   maxActive?: number
-  /** For prompts already read, of each worker; 8 KB hold a token. */
+  /** Cache size for prompts of each worker; a token needs 8 KB. */
   prefixCacheBytes?: number
   startThread?: (data: WorkerData) => Worker
 }
 
-/** The prompt cannot be given to the model; the caller's fault, status 400. */
+/** The prompt is invalid for the model. Status 400. */
 export class PromptError extends Error {
   override readonly name = 'PromptError'
 }
@@ -32,22 +32,22 @@ export class PromptError extends Error {
 export interface PoolRequest {
   promptIds: Int32Array
   sampling: SamplingParams
-  /** Of the first choice; choice i has seed + i. */
+  /** Seed of the first choice; choice i has seed + i. */
   seed: number
   signal: AbortSignal
 }
 
 export interface PoolGeneration {
-  /** Tokens of the prompt that needed no reading; 0 until the first token has come. */
+  /** Cached prompt tokens; 0 until the first token. */
   readonly cachedTokens: number
   /**
-   * Begins when it is read, and again each time it is. Ends at the end of turn, a stop id, `maxTokens` or the end of the
-   * context. Throws the signal's reason when that fires, WorkerLostError when the thread dies.
+   * Starts when it is iterated, and again for each iteration. Ends at the end of turn, a stop id, `maxTokens` or the end of
+   * the context. Throws the signal's reason when the signal fires, and WorkerLostError when the thread dies.
    */
   sample: (choice: number) => AsyncIterable<SampledToken>
 }
 
-/** How far a worker may run ahead of its reader, and after how many tokens it hears that the reader has caught up. */
+/** Maximum lead of a worker over its reader, and the number of tokens between acknowledgements. */
 const CREDIT_TOKENS = 32
 const GRANT_TOKENS = 16
 
@@ -78,7 +78,7 @@ interface InferencePoolDeps {
   settings: WorkerSettings
 }
 
-/** One model in several threads. What it answers depends on the question alone, not on which thread or what else runs. */
+/** One model in several threads. Its answers depend only on the request, not on the thread or on other requests. */
 export class InferencePool implements AsyncDisposable {
   readonly shape: ModelShape
   readonly #deps: InferencePoolDeps
@@ -105,7 +105,7 @@ export class InferencePool implements AsyncDisposable {
     return this.#backend
   }
 
-  /** Threads that serve now, and the tasks they have. */
+  /** Returns the number of tasks of each ready thread. */
   get loads(): readonly number[] {
     return this.#workers.map((worker) => worker.load)
   }
@@ -114,7 +114,7 @@ export class InferencePool implements AsyncDisposable {
   open(request: PoolRequest): PoolGeneration {
     this.#assertFits(request.promptIds, 1)
     const number = ++this.#lastNumber
-    // Held by all choices: those that run at the same time share the reading of the prompt.
+    // Shared by all choices: concurrent choices read the prompt once.
     const home: Home = { worker: undefined, cachedTokens: 0 }
     return {
       get cachedTokens() {
@@ -125,9 +125,9 @@ export class InferencePool implements AsyncDisposable {
   }
 
   /**
-   * Raw log probabilities of `ids` after the prompt: to the last bit those the sampler reported, because they are read one
-   * at a time as it does. With more `stepTokens` it is several times faster and off by 0.03 to 0.3 a token on average:
-   * tokens read together are quantised together.
+   * Returns raw log probabilities of `ids` after the prompt, identical to those of the sampler, because the tokens are read
+   * one at a time. More `stepTokens` are several times faster, but differ by 0.03 to 0.3 per token on average: tokens that
+   * are read together are quantised together.
    */
   async score(promptIds: Int32Array, ids: Int32Array, options: { stepTokens?: number } = {}): Promise<Float32Array> {
     this.#assertFits(promptIds, ids.length)
@@ -146,7 +146,10 @@ export class InferencePool implements AsyncDisposable {
     return promise
   }
 
-  /** Adds `bias` to the logits as part of the weights, in place of the one before. Resolved: every further token has it. */
+  /**
+   * Adds `bias` to the logits as part of the weights and replaces the bias before. When it resolves, all further tokens
+   * use it.
+   */
   async setOutputBias(bias: Float32Array): Promise<void> {
     if (bias.length !== this.shape.vocabularySize || !bias.every(Number.isFinite)) {
       throw new RangeError(`An output bias is ${this.shape.vocabularySize} finite numbers.`)
@@ -156,7 +159,7 @@ export class InferencePool implements AsyncDisposable {
     await Promise.all(
       this.#workers.map((worker) => {
         const { promise, resolve } = Promise.withResolvers<void>()
-        // A worker that dies uses no weights any more, and its replacement starts with these.
+        // A dead worker uses no weights any more, and its replacement starts with these.
         worker.setOutputBias(++this.#lastNumber, copy, { event: () => resolve(), lost: () => resolve() })
         return promise
       }),
@@ -182,7 +185,7 @@ export class InferencePool implements AsyncDisposable {
   #replace(worker: PoolWorker): void {
     this.#router.forget(worker)
     this.#workers.splice(this.#workers.indexOf(worker), 1)
-    // One that never got ready would fail again, for ever.
+    // A worker that was never ready would fail again and again.
     if (worker.wasReady && !this.#isClosed) this.#addWorker()
   }
 
@@ -265,15 +268,15 @@ export class InferencePool implements AsyncDisposable {
   }
 }
 
-/** The worker of a request's choices, and what it said about the prompt. */
+/** The worker of a request's choices, and its result for the prompt. */
 interface Home {
   worker: PoolWorker | undefined
   cachedTokens: number
 }
 
 export function startInferenceThread(data: WorkerData): Worker {
-  // This file's own extension: `.ts` from source, `.js` once built, where only imports were rewritten.
+  // The extension of this file: `.ts` from source, `.js` after the build.
   const entry = new URL(`./worker${extname(import.meta.url)}`, import.meta.url)
-  // Without the flags of this process: some of them, such as --eval, are refused in a thread.
+  // Without the flags of this process: threads reject some of them, such as --eval.
   return new Worker(entry, { workerData: data, name: 'inference', execArgv: [] })
 }

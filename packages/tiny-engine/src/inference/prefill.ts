@@ -4,13 +4,13 @@ import type { KeyValues } from './key-values.ts'
 import type { PrefixCache } from './prefix-cache.ts'
 import { CHUNK_TOKENS, nextPiece, sharedChunks } from './reading-plan.ts'
 
-/** What stands after a prompt was read: the memory of it and the logits of the token to come. */
+/** Result of reading a prompt: its key-values and the logits of the next token. */
 export interface Reading {
   readonly state: KeyValues
   readonly logits: Float32Array
 }
 
-/** A prompt being read, one piece at a time so that other sequences can step in between. Shared by a request's choices. */
+/** Reads a prompt piece by piece, so that other sequences can run in between. Shared by a request's choices. */
 export class Prefill {
   readonly ids: Int32Array
   readonly #model: LanguageModel
@@ -25,12 +25,12 @@ export class Prefill {
     this.#cache = deps.cache
   }
 
-  /** Absent until the whole prompt was read. */
+  /** Absent until the whole prompt is read. */
   get result(): Reading | undefined {
     return this.#result
   }
 
-  /** How much of the prompt was known before. */
+  /** Number of cached prompt tokens. */
   get cachedTokens(): number {
     return this.#cachedTokens
   }
@@ -43,7 +43,7 @@ export class Prefill {
     const isWhole = state.length % CHUNK_TOKENS === 0 && state.length / CHUNK_TOKENS <= sharedChunks(this.ids.length)
     if (isWhole) this.#cache.add(this.ids, state)
     if (state.length === this.ids.length) {
-      // A copy: the rows of the other tokens need not be kept.
+      // A copy: the rows of the other tokens can be freed.
       this.#result = { state, logits: logits.slice(-this.#model.shape.vocabularySize) }
     }
   }

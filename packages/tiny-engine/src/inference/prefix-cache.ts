@@ -3,7 +3,7 @@ import { byteLengthOf, joinKeyValues, sliceKeyValues } from './key-values.ts'
 import type { KeyValues } from './key-values.ts'
 import { CHUNK_TOKENS, sharedChunks } from './reading-plan.ts'
 
-/** Key-values of recent prompts, chunk by chunk, each named by all tokens up to its end. Least recently used go first. */
+/** LRU cache of the key-values of prompts by chunk. The key of a chunk is all tokens up to its end. */
 export class PrefixCache {
   readonly #chunks = new Map<string, KeyValues>()
   readonly #capacityBytes: number
@@ -15,7 +15,7 @@ export class PrefixCache {
     this.#heads = options.keyValueHeads
   }
 
-  /** The longest known beginning. Some tokens are left to read: their logits are what a prompt is read for. */
+  /** Returns the longest cached prefix. Leaves some tokens to read, because their logits are needed. */
   find(ids: Int32Array): KeyValues | undefined {
     const names = namesOf(ids, sharedChunks(ids.length))
     const unknown = names.findIndex((name) => !this.#chunks.has(name))
@@ -28,7 +28,7 @@ export class PrefixCache {
     )
   }
 
-  /** Takes in the last chunk of `state`, which has read the beginning of `ids` up to a cut. */
+  /** Adds the last chunk of `state`, which has read the start of `ids` up to a cut. */
   add(ids: Int32Array, state: KeyValues): void {
     const names = namesOf(ids, state.length / CHUNK_TOKENS)
     const name = names.at(-1)
@@ -50,7 +50,7 @@ export class PrefixCache {
     return this.#bytes
   }
 
-  /** From the end: a chunk is of no use without those before it, so it must go before they do. */
+  /** Evicts from the end: a chunk is useless without the chunks before it. */
   #touch(names: readonly string[]): void {
     for (const name of names.toReversed()) {
       const chunk = this.#chunks.get(name)

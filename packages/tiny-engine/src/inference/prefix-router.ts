@@ -5,17 +5,17 @@ interface Candidate {
   readonly load: number
 }
 
-/** How many tasks more a worker may have than the idlest and still be preferred for what it remembers. */
+/** Maximum additional tasks of a worker that is preferred for its cache. */
 const PATIENCE = 2
 const REMEMBERED_PREFIXES = 1024
 
-/** Sends a prompt to a worker that has read one with the same first chunk, unless others are much less busy. */
+/** Routes a prompt to a worker that has cached the same first chunk, unless another worker is much less busy. */
 export class PrefixRouter<W extends Candidate> {
   readonly #readers = new Map<string, Set<W>>()
 
   choose(promptIds: Int32Array, workers: readonly W[]): W | undefined {
     const idlest = leastLoaded(workers)
-    // A prompt of one chunk has nothing that could be cached.
+    // A prompt of one chunk cannot be cached.
     if (idlest === undefined || promptIds.length <= CHUNK_TOKENS) return idlest
     const prefix = nameOf(promptIds.subarray(0, CHUNK_TOKENS))
     const readers = this.#readers.get(prefix) ?? new Set()
@@ -25,7 +25,7 @@ export class PrefixRouter<W extends Candidate> {
     return chosen
   }
 
-  /** What the worker had read went with it. */
+  /** Forgets the cache of a worker that ended. */
   forget(worker: W): void {
     for (const readers of this.#readers.values()) readers.delete(worker)
   }

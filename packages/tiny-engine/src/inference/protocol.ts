@@ -1,29 +1,29 @@
 import type { SampledToken, SamplingParams } from '../policies/policy.ts'
 import type { BackendChoice, BackendKind } from './backend.ts'
 
-/** What a worker thread is started with. */
+/** Settings of a worker thread. */
 export interface WorkerSettings {
   modelFolder: string
   backend: BackendChoice
-  /** Sequences that take turns; more wait. */
+  /** Maximum number of concurrent sequences; further sequences wait. */
   maxActive: number
   prefixCacheBytes: number
   /** Absent: all zero. */
   outputBias?: Float32Array
 }
 
-/** What the thread itself gets: the settings, and its owner's way of keeping it out of native code. */
+/** Data of the thread: its settings, and the gate by which its owner keeps it out of native code. */
 export interface WorkerData extends WorkerSettings {
   gate: SharedArrayBuffer
 }
 
-/** One choice of a request. Those with the same `request` share the reading of the prompt. */
+/** One choice of a request. Choices with the same `request` read the prompt once. */
 export interface SequenceRequest {
   request: number
   promptIds: Int32Array
   sampling: SamplingParams
   seed: number
-  /** How many tokens may be sampled before more are granted. */
+  /** Number of tokens that may be sampled before more are granted. */
   credit: number
 }
 
@@ -34,7 +34,7 @@ export interface ScoreRequest {
   stepTokens: number
 }
 
-/** `task` numbers are given by the pool, unique within it. */
+/** `task` is a number that is unique in the pool. */
 export type ToWorker =
   | { type: 'sample'; task: number; request: SequenceRequest }
   | { type: 'grant'; task: number; tokens: number }
@@ -51,6 +51,6 @@ export type TaskEvent =
 
 export type FromWorker =
   | { type: 'ready'; backend: BackendKind }
-  /** The model did not load; the worker ends. */
+  /** The model could not be loaded; the worker ends. */
   | { type: 'not-ready'; message: string }
   | TaskEvent

@@ -2,7 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import { createRandom } from './random.ts'
 import { logSumExp, sampleToken } from './sampler.ts'
-import type { History, SamplerParams } from './sampler.ts'
+import type { TokenHistory, SamplerParams } from './sampler.ts'
 
 const neutral: SamplerParams = {
   temperature: 1,
@@ -17,7 +17,7 @@ const neutral: SamplerParams = {
   stopTokenIds: [],
   topLogprobs: 0,
 }
-const nothingYet: History = { promptIds: new Set(), counts: new Map(), length: 0, eosId: 0 }
+const nothingYet: TokenHistory = { promptIds: new Set(), counts: new Map(), length: 0, eosId: 0 }
 
 const anyLogits = fc
   .array(fc.float({ min: -30, max: 30, noNaN: true }), { minLength: 2, maxLength: 64 })
@@ -206,7 +206,13 @@ function expectDistribution(
   expect(chiSquare(counts, expected, draws)).toBeLessThan(CHI_SQUARE_4)
 }
 
-function countsOf(logits: Float32Array, params: SamplerParams, history: History, draws: number, seed = 11): number[] {
+function countsOf(
+  logits: Float32Array,
+  params: SamplerParams,
+  history: TokenHistory,
+  draws: number,
+  seed = 11,
+): number[] {
   const random = createRandom(seed)
   const counts = Array<number>(logits.length).fill(0)
   for (let i = 0; i < draws; i++) counts[sampleToken(logits, params, history, random).id]!++

@@ -1,7 +1,7 @@
 import type { SampledToken, SamplingParams } from '../policies/policy.ts'
 import type { Random } from './random.ts'
 
-/** What the sampler reads of a request. */
+/** Sampling parameters of a request. */
 export type SamplerParams = Pick<
   SamplingParams,
   | 'temperature'
@@ -17,27 +17,27 @@ export type SamplerParams = Pick<
   | 'topLogprobs'
 >
 
-/** What came before: penalties look at it, and `minTokens` counts. */
-export interface History {
+/** Earlier tokens, for penalties and `minTokens`. */
+export interface TokenHistory {
   readonly promptIds: ReadonlySet<number>
-  /** How often each id was sampled so far. */
+  /** Number of times each id was sampled. */
   readonly counts: ReadonlyMap<number, number>
   readonly length: number
-  /** Besides the request's stop ids, this one may not come before `minTokens`. */
+  /** End-of-turn id, which like the stop ids may not be sampled before `minTokens`. */
   readonly eosId: number
 }
 
-/** vLLM's limit: below it temperature means greedy. */
+/** vLLM's limit: lower temperatures are greedy. */
 const GREEDY_BELOW = 1e-5
 
 /**
- * Draws the next token in vLLM's order: logit bias, `minTokens`, penalties; temperature; minP, topK, topP. What is
- * reported is the raw distribution, `logits` as they came, whatever the request did to its odds.
+ * Draws the next token in vLLM's order: logit bias, `minTokens`, penalties; temperature; minP, topK, topP. Reports the raw
+ * distribution of `logits`, whatever the parameters are.
  */
 export function sampleToken(
   logits: Float32Array,
   params: SamplerParams,
-  history: History,
+  history: TokenHistory,
   random: Random,
 ): SampledToken {
   const scores = adjustLogits(logits, params, history)
@@ -54,7 +54,7 @@ export function sampleToken(
   }
 }
 
-/** Natural log of the sum of exponentials: a logit less this is its log probability. */
+/** Natural logarithm of the sum of exponentials. A logit minus this value is its log probability. */
 export function logSumExp(logits: Float32Array): number {
   const largestLogit = logits[indexOfLargest(logits)]!
   let sum = 0
@@ -62,17 +62,17 @@ export function logSumExp(logits: Float32Array): number {
   return largestLogit + Math.log(sum)
 }
 
-function adjustLogits(logits: Float32Array, params: SamplerParams, history: History): Float32Array {
+function adjustLogits(logits: Float32Array, params: SamplerParams, history: TokenHistory): Float32Array {
   const scores = Float32Array.from(logits)
   for (const [id, bias] of params.logitBias) if (id < scores.length) scores[id]! += bias
   if (history.length < params.minTokens)
     for (const id of [history.eosId, ...params.stopTokenIds]) scores[id] = -Infinity
   applyPenalties(scores, params, history)
-  // Everything forbidden leaves nothing to draw from; then the request's wishes are void.
+  // If everything is forbidden, nothing could be drawn, so the restrictions are ignored.
   return scores[indexOfLargest(scores)] === -Infinity ? logits : scores
 }
 
-function applyPenalties(scores: Float32Array, params: SamplerParams, { promptIds, counts }: History): void {
+function applyPenalties(scores: Float32Array, params: SamplerParams, { promptIds, counts }: TokenHistory): void {
   const { repetitionPenalty, presencePenalty, frequencyPenalty } = params
   if (repetitionPenalty !== 1) {
     for (const id of new Set([...promptIds, ...counts.keys()])) {
@@ -85,9 +85,9 @@ function applyPenalties(scores: Float32Array, params: SamplerParams, { promptIds
 
 function draw(scores: Float32Array, params: SamplerParams, random: Random): number {
   const weights = toWeights(scores, params.temperature)
-  // The likeliest weight is 1, so minP, a share of the likeliest, is itself the limit.
+  // The largest weight is 1, so minP, a share of the largest, is the limit itself.
   if (params.minP > 0) keepFrom(weights, weights, params.minP)
-  // By score, not weight: at a huge temperature all weights look equal.
+  // Compares scores instead of weights: at a huge temperature all weights are equal.
   if (params.topK > 0 && params.topK < scores.length) keepFrom(weights, scores, kthLargest(scores, params.topK))
   if (params.topP < 1) keepNucleus(weights, params.topP)
   return pick(weights, random())
@@ -106,12 +106,12 @@ function keepFrom(weights: Float64Array, values: Float32Array | Float64Array, li
   for (let id = 0; id < weights.length; id++) if (!(values[id]! >= limit)) weights[id] = 0
 }
 
-/** Keeps the likeliest tokens until they have `topP` of the mass: from below, all that together fit in the rest go. */
+/** Keeps the likeliest tokens up to `topP` of the mass: removes the least likely tokens that fit in the rest. */
 function keepNucleus(weights: Float64Array, topP: number): void {
   let total = 0
   for (const weight of weights) total += weight
   const allowance = (1 - topP) * total
-  // Even all tokens below this together fit in the allowance, so only the others need sorting.
+  // All tokens below this fit in the rest together, so only the others must be sorted.
   const surelyOut = allowance / weights.length
   const candidates: number[] = []
   let dropped = 0
@@ -142,7 +142,7 @@ function pick(weights: Float64Array, uniform: number): number {
     if (left < 0) return id
     last = id
   }
-  // Rounding can leave a crumb behind the last weight.
+  // Rounding can leave a remainder behind the last weight.
   return last
 }
 
@@ -152,7 +152,7 @@ function indexOfLargest(values: Float32Array): number {
   return best
 }
 
-/** Quickselect: ten times faster than sorting, which would take as long as the model itself. */
+/** Quickselect: ten times faster than sorting, which would take as long as the model. */
 function kthLargest(values: Float32Array, k: number): number {
   const items = values.slice()
   const wanted = items.length - k
@@ -182,7 +182,7 @@ function rankOf(logits: Float32Array, id: number): number {
   return rank
 }
 
-/** Ids of the largest values in falling order, equal ones by id; -1 is all of them. */
+/** Returns the ids of the largest values in descending order, equal values by id; -1 returns all. */
 function largest(values: Float32Array, count: number): number[] {
   if (count === 0) return []
   const wanted = count < 0 ? values.length : Math.min(count, values.length)

@@ -85,7 +85,9 @@ function piecesOf(length: number, at = 0): number[] {
   return pieces
 }
 
-/** Lets the scheduler run until it has nothing left to do: reading the longest prompt here takes fewer turns than this. */
+/**
+ * Lets the scheduler run until it has nothing left to do: reading the longest prompt here takes fewer turns than this.
+ */
 async function settle(events: readonly TaskEvent[]): Promise<void> {
   for (let quiet = 0, seen = -1; quiet < 300; quiet = events.length === seen ? quiet + 1 : 0) {
     seen = events.length

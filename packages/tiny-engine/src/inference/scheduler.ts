@@ -10,15 +10,15 @@ import type { Task } from './task.ts'
 export interface SchedulerDeps {
   model: LanguageModel
   cache: PrefixCache
-  /** Tasks that take turns; more wait, since each in progress holds memory. */
+  /** Maximum number of concurrent tasks; further tasks wait, because each running task holds memory. */
   maxActive: number
   emit(event: TaskEvent): void
 }
 
 /**
- * Lets the tasks of one thread use the model in turns, one forward pass each. A pass serves one sequence only, although
- * several in a batch would be faster while contexts are short: the model quantises a batch as a whole, so the numbers of
- * a sequence would depend on its neighbours. This way they depend on prompt, parameters and seed alone.
+ * Schedules the tasks of one thread in turns of one forward pass. A pass contains one sequence, although a batch would be
+ * faster for short contexts: the model quantises a batch as a whole, so the result of a sequence would depend on its
+ * neighbours instead of only on prompt, parameters and seed.
  */
 export class Scheduler {
   readonly #deps: SchedulerDeps
@@ -69,7 +69,7 @@ export class Scheduler {
     this.#end(task)
   }
 
-  /** Drops all tasks and waits for the pass under way. */
+  /** Drops all tasks and waits for the current pass. */
   async close(): Promise<void> {
     for (const id of this.#tasks.keys()) this.cancel(id)
     await this.#running
@@ -88,7 +88,7 @@ export class Scheduler {
   async #run(): Promise<void> {
     for (let task = this.#next(); task !== undefined; task = this.#next()) {
       await this.#takeTurn(task)
-      // Messages come in only between turns of the event loop; a pass may have blocked it.
+      // Messages arrive only between iterations of the event loop, which a pass may have blocked.
       await setImmediate()
     }
     this.#running = undefined
@@ -103,7 +103,7 @@ export class Scheduler {
   async #takeTurn(task: Task): Promise<void> {
     try {
       const result = await task.turn()
-      // Cancelled in the meantime.
+      // Cancelled during the pass.
       if (!this.#tasks.has(task.id)) return
       switch (result) {
         case 'again':

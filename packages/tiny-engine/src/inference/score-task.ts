@@ -13,7 +13,7 @@ export interface ScoreDeps {
   emit(event: TaskEvent): void
 }
 
-/** Raw log probabilities of given tokens after a prompt, by reading them instead of sampling. */
+/** Computes raw log probabilities of given tokens after a prompt by reading instead of sampling. */
 export class ScoreTask implements Task {
   readonly id: number
   readonly #request: ScoreRequest
@@ -38,7 +38,7 @@ export class ScoreTask implements Task {
     return 'done'
   }
 
-  /** Logits of the next tokens to score, row after row; absent while there is more of the prompt. */
+  /** Logits of the next tokens to score, row after row; absent while the prompt is read. */
   async #read(): Promise<Float32Array | undefined> {
     const { prefill, model } = this.#deps
     if (this.#state === undefined) {
@@ -46,7 +46,7 @@ export class ScoreTask implements Task {
       this.#state = prefill.result?.state
       return prefill.result?.logits
     }
-    // The token scored last is the first that has not been read; the very last one predicts nothing we ask for.
+    // The last scored token is the first unread token; the final token needs no reading.
     const end = Math.min(this.#scored - 1 + this.#request.stepTokens, this.#logprobs.length - 1)
     const { logits, state } = await model.forward(this.#request.ids.subarray(this.#scored - 1, end), this.#state)
     this.#state = state

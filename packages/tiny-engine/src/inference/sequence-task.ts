@@ -14,7 +14,7 @@ export interface SequenceDeps {
   emit(event: TaskEvent): void
 }
 
-/** One choice of a request: reads the prompt, unless another choice already has, then samples token after token. */
+/** One choice of a request: reads the prompt, unless another choice has, then samples tokens. */
 export class SequenceTask implements Task {
   readonly id: number
   readonly prefill: Prefill
@@ -26,7 +26,7 @@ export class SequenceTask implements Task {
   #credit: number
   #isCancelled = false
   #sampled = 0
-  /** What was sampled last, and what was read before it. */
+  /** The last sampled token, and the key-values before it. */
   #last: { id: number; reading: Reading } | undefined
 
   constructor(id: number, request: SequenceRequest, deps: SequenceDeps) {
@@ -43,7 +43,7 @@ export class SequenceTask implements Task {
     this.#credit += tokens
   }
 
-  /** A pass that is under way comes to its end, but nothing is told of it. */
+  /** The current pass ends, but its result is not reported. */
   cancel(): void {
     this.#isCancelled = true
   }
@@ -58,7 +58,7 @@ export class SequenceTask implements Task {
     return this.#credit === 0 ? 'stalled' : 'again'
   }
 
-  /** Reads what comes next; absent while there is more of the prompt. */
+  /** Returns the logits of the next token; absent while the prompt is read. */
   async #read(): Promise<Reading | undefined> {
     if (this.#last !== undefined) {
       return this.#deps.model.forward(Int32Array.of(this.#last.id), this.#last.reading.state)

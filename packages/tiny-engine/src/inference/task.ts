@@ -1,13 +1,13 @@
-/** Whether a task wants another turn: now, when its consumer has caught up, or never. */
+/** When a task needs its next turn: now, after its consumer has caught up, or never. */
 export type TurnResult = 'again' | 'stalled' | 'done'
 
-/** Something the model is wanted for, cut into turns of at most one forward pass each. */
+/** Work for the model, divided into turns of at most one forward pass. */
 export interface Task {
   readonly id: number
   turn(): Promise<TurnResult>
 }
 
-/** Logits with the trained part added; the same array where there is none. */
+/** Returns the logits plus the trained bias; the same array without a bias. */
 export function withOutputBias(logits: Float32Array, bias: Float32Array | undefined): Float32Array {
   return bias === undefined ? logits : logits.map((value, id) => value + bias[id]!)
 }

@@ -1,6 +1,6 @@
 import type { SampledToken } from '../policies/policy.ts'
 
-/** Tokens on their way from a worker to the one who reads them. */
+/** Queue of tokens from a worker to a reader. */
 export class TokenChannel {
   readonly #tokens: SampledToken[] = []
   #outcome: { failed: boolean; error?: unknown } | undefined
@@ -11,13 +11,13 @@ export class TokenChannel {
     this.#wake?.()
   }
 
-  /** After the tokens that are waiting. */
+  /** Ends the channel after the queued tokens. */
   end(): void {
     this.#outcome ??= { failed: false }
     this.#wake?.()
   }
 
-  /** At once: what was not read yet is dropped. */
+  /** Ends the channel immediately and drops queued tokens. */
   close(): void {
     this.#tokens.length = 0
     this.end()
@@ -28,7 +28,7 @@ export class TokenChannel {
     this.close()
   }
 
-  /** The next token, as soon as there is one; undefined after the last. One reader at a time. */
+  /** Returns the next token when it arrives; undefined after the last. Supports one reader at a time. */
   async take(): Promise<SampledToken | undefined> {
     while (this.#tokens.length === 0 && this.#outcome === undefined) {
       await new Promise<void>((resolve) => {

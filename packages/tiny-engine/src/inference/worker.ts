@@ -6,7 +6,7 @@ import { PrefixCache } from './prefix-cache.ts'
 import type { FromWorker, ToWorker, WorkerData } from './protocol.ts'
 import { Scheduler } from './scheduler.ts'
 
-/** The thread a model lives in: inference blocks, and logits are too large to send, so sampling is done here as well. */
+/** Thread of a model. Inference blocks, and logits are too large to transfer, so sampling runs here too. */
 async function serve(port: NonNullable<typeof parentPort>, settings: WorkerData): Promise<void> {
   const post = (message: FromWorker) => port.postMessage(message)
   const gate = new NativeGate(settings.gate)

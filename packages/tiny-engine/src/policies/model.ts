@@ -5,9 +5,9 @@ import type { PoolOptions } from '../inference/pool.ts'
 import type { Policy } from './policy.ts'
 
 export interface ModelPolicyOptions extends PoolOptions {
-  /** What `/v1/models` may call it. */
+  /** Name in `/v1/models`. */
   name?: string
-  /** For requests without a seed. */
+  /** Seeds of requests without a seed. */
   drawSeed?: () => number
 }
 
@@ -18,9 +18,11 @@ export interface ModelPolicy extends Policy {
   /** Prompt and answer together. */
   readonly maxLength: number
   readonly eosId: number
-  /** Tasks of each worker thread that serves. */
+  /** Returns the number of tasks of each ready worker thread. */
   readonly loads: readonly number[]
-  /** The trained part of the weights, added to the logits. Resolved: every further token has it. */
+  /**
+   * Sets the trained part of the weights, which is added to the logits. When it resolves, all further tokens use it.
+   */
   setOutputBias(bias: Float32Array): Promise<void>
   /** Raw log probabilities of `ids` after the prompt; see `InferencePool.score`. */
   score(promptIds: Int32Array, ids: Int32Array, options?: { stepTokens?: number }): Promise<Float32Array>

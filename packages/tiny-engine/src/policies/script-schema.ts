@@ -3,8 +3,8 @@ import * as z from 'zod'
 import { EngineSetupError } from '../setup-error.ts'
 
 /**
- * A script: what the engine says, word for word, in place of a model. YAML, checked strictly; docs and errors come from
- * here.
+ * A script: the exact answers of the engine instead of a model. YAML with strict validation; docs and errors are generated
+ * from this schema.
  */
 
 const milliseconds = z.number().nonnegative().max(600_000)
@@ -102,7 +102,7 @@ export type Step = z.infer<typeof Step>
 
 const Steps = z.array(Step).nonempty()
 
-/** Words between dots, so that a marker at the end of a sentence does not take the full stop along. */
+/** Words between dots, so that a marker at the end of a sentence does not include the full stop. */
 const NAME = String.raw`[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*`
 
 /** `SCRIPT:name` or `SCRIPT:name#nonce`. */
@@ -146,10 +146,10 @@ export const Script = z
     error: 'cannot differ from the embedded model that is asked for log probabilities',
   })
 export type Script = z.infer<typeof Script>
-/** A script as it is written, before defaults. */
+/** A script before defaults are applied. */
 export type ScriptInput = z.input<typeof Script>
 
-/** YAML text or a plain object. Throws an `EngineSetupError` that names every invalid field. */
+/** Parses YAML text or a plain object. Throws an `EngineSetupError` that names every invalid field. */
 export function parseScript(source: string | ScriptInput): Script {
   const parsed = Script.safeParse(typeof source === 'string' ? parseYaml(source) : source)
   if (parsed.success) return parsed.data
@@ -161,14 +161,14 @@ function parseYaml(text: string): unknown {
   const document = parseDocument(text)
   const [problem] = document.errors
   if (problem) throw new EngineSetupError(`The script is not valid YAML: ${problem.message}`)
-  // Aliases are expanded at most that often, so that a small file cannot become a huge one.
+  // Limits the expansion of aliases, so that a small file cannot become huge.
   return document.toJS({ maxAliasCount: 100 }) as unknown
 }
 
 function describeIssue(issue: z.core.$ZodIssue, parent: readonly PropertyKey[]): string[] {
   const path = [...parent, ...issue.path]
   if (issue.code === 'invalid_union' && issue.errors.length > 0) {
-    // A branch of another type altogether was not meant.
+    // A branch of another type was not intended.
     const branch = issue.errors.find((inner) => !inner.some(isOtherType)) ?? issue.errors[0] ?? []
     return branch.flatMap((inner) => describeIssue(inner, path))
   }

@@ -5,21 +5,21 @@ import type { Tokenizer } from '../tokenizer.ts'
 import type { Conversation, Fault, Generation, GenerationRequest, Policy, SampledToken } from './policy.ts'
 import { MARKER, type FaultStep, type Script, type Step } from './script-schema.ts'
 
-/** Log probabilities of `ids` after a prompt, by a model that did not choose them. */
+/** Returns log probabilities of `ids` after a prompt, by a model that did not sample them. */
 export type Score = (promptIds: Int32Array, ids: Int32Array) => Promise<Float32Array>
 
 export interface ScriptPolicyDeps {
   tokenizer: Tokenizer
-  /** Needed by scripts with `logprobs: model`. */
+  /** Required by scripts with `logprobs: model`. */
   score?: Score
 }
 
-/** Counters of faults are kept for so many steps and nonces; the oldest are forgotten. */
+/** Maximum number of fault counters (steps and nonces); the oldest are evicted. */
 const MAX_FAULT_COUNTERS = 10_000
 
 /**
- * Plays a script instead of asking a model. Sampling parameters make no difference; the turns are encoded with the model's
- * tokenizer in the form of its chat template, so that decoding and parsing give back what the script says.
+ * Plays a script instead of a model. Ignores sampling parameters. Encodes the turns with the model's tokenizer in the format of
+ * its chat template, so that decoding and parsing return the text of the script.
  */
 export function createScriptPolicy(script: Script, deps: ScriptPolicyDeps): Policy {
   if (script.logprobs === 'model' && deps.score === undefined) {
@@ -49,14 +49,14 @@ export function createScriptPolicy(script: Script, deps: ScriptPolicyDeps): Poli
   }
 }
 
-/** Where a conversation stands: which scenario its last marker names and how many assistant turns came since. */
+/** Position of a conversation: the scenario of its last marker, and the number of assistant turns since. */
 export interface Place {
   scenario: string
   nonce: string
   turn: number
 }
 
-/** Undefined when no user message has a marker. */
+/** Undefined if no user message has a marker. */
 export function findPlace(conversation: Conversation | undefined): Place | undefined {
   const messages = conversation?.messages ?? []
   for (let i = messages.length - 1; i >= 0; i--) {
@@ -71,11 +71,11 @@ export function findPlace(conversation: Conversation | undefined): Place | undef
 
 export interface ChosenStep {
   step: Step
-  /** Tells apart the counters of its faults. */
+  /** Identifies the counters of its faults. */
   key: string
 }
 
-/** `takeNumber` numbers the requests without a marker in order of arrival. Throws when the script has no turn. */
+/** `takeNumber` numbers requests without a marker in order of arrival. Throws if the script has no turn. */
 export function chooseStep(script: Script, place: Place | undefined, takeNumber: () => number): ChosenStep {
   if (place !== undefined && Object.hasOwn(script.scenarios, place.scenario)) {
     const steps = script.scenarios[place.scenario] ?? []
@@ -141,7 +141,7 @@ export function toFault(fault: FaultStep): Fault {
   }
 }
 
-/** A turn as the model would write it, without the end-of-turn token. */
+/** Returns a turn in the model's format, without the end-of-turn token. */
 export function toTurnText(step: Pick<Step, 'reasoning' | 'text' | 'tool_calls'>): string {
   const thinking = step.reasoning === undefined ? '' : `<think>\n${step.reasoning}\n</think>\n\n`
   const calls = step.tool_calls.map((call) => {
@@ -152,8 +152,8 @@ export function toTurnText(step: Pick<Step, 'reasoning' | 'text' | 'tool_calls'>
 }
 
 /**
- * JSON with the spaces Python puts, which is what the chat template prints. A closing tag inside a string would end the
- * call, so its slash is escaped; the value stays the same.
+ * Serializes JSON with Python's spaces, as the chat template does. Escapes the slash of a closing tag inside a string, which
+ * would end the call; the value stays the same.
  */
 export function printArguments(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(printArguments).join(', ')}]`
@@ -185,7 +185,7 @@ function createTurnEncoder(tokenizer: Tokenizer): (step: Step) => Int32Array {
   }
 }
 
-/** Tokens that are plain words: no part of a character, of a tag or of JSON. */
+/** Returns tokens that are plain words: not parts of characters, tags or JSON. */
 function ordinaryIds(tokenizer: Tokenizer): number[] {
   const ids = Array.from({ length: tokenizer.vocabularySize }, (_, id) => id)
   return ids.filter((id) => !tokenizer.isSpecial(id) && /^ ?[A-Za-z]+$/.test(tokenizer.tokenText(id)))
@@ -199,13 +199,13 @@ function loadIds(ordinary: readonly number[], count: number): number[] {
   })
 }
 
-/** The conversation of the request; one that came as ids only is read back from the template's form. */
+/** Returns the conversation of the request. For a request with ids only, parses it from the rendered prompt. */
 function conversationOf(request: GenerationRequest, script: Script, tokenizer: Tokenizer): Conversation | undefined {
   if (request.conversation !== undefined || Object.keys(script.scenarios).length === 0) return request.conversation
   return { messages: readChatml(tokenizer.decode(request.promptIds)), tools: [] }
 }
 
-/** Messages of a rendered prompt; the answer that is about to be written is none. */
+/** Parses the messages of a rendered prompt, without the answer to be written. */
 export function readChatml(text: string): { role: string; content: string }[] {
   return text
     .split('<|im_start|>')
@@ -214,7 +214,7 @@ export function readChatml(text: string): { role: string; content: string }[] {
     .map((block) => {
       const content = block.slice(block.indexOf('\n') + 1, block.indexOf('<|im_end|>'))
       const role = block.slice(0, block.indexOf('\n'))
-      // The template shows results of tools as words of the user.
+      // The template renders tool results as user messages.
       return { role: role === 'user' && content.startsWith('<tool_response>') ? 'tool' : role, content }
     })
 }
@@ -227,7 +227,7 @@ function textOf(content: unknown): string {
     .join('\n')
 }
 
-/** One pass over a turn, in time. Written out because an async generator costs several turns of the loop a token. */
+/** Plays a turn with its timing. Not an async generator, which needs several iterations of the event loop per token. */
 class ScriptedTokens implements AsyncIterableIterator<SampledToken> {
   readonly #step: Step
   readonly #ids: Int32Array
@@ -237,7 +237,7 @@ class ScriptedTokens implements AsyncIterableIterator<SampledToken> {
   readonly #vocabularySize: number
   #hash: number
   #at = 0
-  /** When the first token was due, in milliseconds; the others follow from it, so that delays do not add up. */
+  /** Due time of the first token in milliseconds. Later tokens are relative to it, so that delays do not add up. */
   #startedAt: number | undefined
 
   constructor(
@@ -279,7 +279,7 @@ class ScriptedTokens implements AsyncIterableIterator<SampledToken> {
     const logprob = this.#scored?.[this.#at] ?? syntheticLogprob(this.#hash)
     const top = this.#top === 0 ? NO_TOP : syntheticTop(id, logprob, this.#top, this.#vocabularySize)
     this.#at += 1
-    // Marked, so that the finish reason of a turn that breaks off can ride on its last token.
+    // Marked, so that the finish reason of a truncated turn comes with its last token.
     const token: SampledToken & { last: boolean } = { id, logprob, rank: 0, top, last: this.#at === this.#ids.length }
     return { value: token, done: false }
   }
@@ -293,7 +293,7 @@ class ScriptedTokens implements AsyncIterableIterator<SampledToken> {
   }
 
   async #after(ms: number): Promise<IteratorResult<SampledToken>> {
-    // An abort wakes it up, and #take says so.
+    // An abort wakes it up, and #take reports the abort.
     await sleep(ms, undefined, { signal: this.#signal }).catch(() => {})
     return this.#take()
   }
@@ -315,8 +315,8 @@ function mix(hash: number, id: number): number {
 }
 
 /**
- * No model's opinion: a number between -6 and 0 that depends only on the ids before and on the id itself, mostly near 0
- * as a model's would be, and exact in 32 bits as an engine's is.
+ * Returns a synthetic log probability between -6 and 0 that depends only on the ids before and the id itself, mostly near 0
+ * like a model's, and exact in 32 bits like an engine's.
  */
 export function syntheticLogprob(hash: number): number {
   const uniform = (hash >>> 0) / 2 ** 32
@@ -324,8 +324,7 @@ export function syntheticLogprob(hash: number): number {
 }
 
 /**
- * Made up in any case: the sampled token counts as the likeliest; the others share what it leaves, each half as likely as
- * the one before.
+ * Returns synthetic alternatives: the sampled token is the likeliest; each other token is half as likely as the one before.
  */
 function syntheticTop(id: number, logprob: number, count: number, vocabularySize: number) {
   const probability = Math.exp(logprob)

@@ -3,7 +3,7 @@ import { posix } from 'node:path'
 import { RolloutError } from '../../../model/failure.ts'
 import type { SessionOrder } from '../../../model/session-order.ts'
 import type { RuntimeSpec } from '../../../model/task.ts'
-import { askedNetwork } from '../../../model/task-notices.ts'
+import { requestedNetwork } from '../../../model/task-notices.ts'
 import { FOLDER_VARIABLES, stepWithSessionDir } from '../../session/session-environment.ts'
 import type {
   SandboxSocket,
@@ -107,7 +107,7 @@ function toNetwork(
   runtime: { kind: string; capabilities: RuntimeCapabilities },
 ): NetworkPolicy {
   const supported = runtime.capabilities.networks
-  const kind = askedNetwork(spec)
+  const kind = requestedNetwork(spec)
   const requested: NetworkPolicy | undefined =
     kind === undefined ? undefined : kind === 'allow' ? { kind, hosts: spec?.allow_hosts ?? [] } : { kind }
   // Default: the strictest policy of the runtime. `local`, which isolates nothing, has `open` only.

@@ -11,17 +11,17 @@ import {
   type Start,
 } from './build-tree.ts'
 import { plantCanaries, withCanaries, type Canary } from './canary.ts'
-import { findRepo, type GitPlace } from './git.ts'
+import { findRepo, type GitTarget } from './git.ts'
 import type { Instance } from './instance.ts'
 import { withDirectives, type Recipe } from './recipes.ts'
 import { runTests, type TestRun } from './run-tests.ts'
 
-export interface Plan {
+export interface GradingPlan {
   instance: Instance
   recipe: Recipe
-  /** Those that are run. */
+  /** Test files to run. */
   testFiles: readonly string[]
-  /** Those that get tests of ours. */
+  /** Test files that get canary tests. */
   canaryFiles: readonly string[]
   base: string
   repoDir: string | undefined
@@ -31,12 +31,12 @@ export interface Plan {
   timeoutMs: number
 }
 
-/** Changes of the agent's that were not graded as they are. */
+/** Changes of the agent that were not graded unchanged. */
 type NotGraded = Pick<ChosenChanges, 'dropped' | 'merged'>
 
 export type Attempt =
   | { kind: 'unappliable'; why: string }
-  /** Nothing was left to grade. */
+  /** No gradable change was left. */
   | ({ kind: 'empty' } & NotGraded)
   | ({
       kind: 'ran'
@@ -47,24 +47,24 @@ export type Attempt =
     } & NotGraded)
 
 /**
- * In a new sandbox: the repository as its image has it, with what may be graded of the patch, then the tests over it, then
- * the tests' run. The order is the point: what the tests are is settled after all that the agent has a say in. Without a
- * patch it shows what a run is like that no agent had a hand in.
+ * Starts a new sandbox with the repository of its image, applies the gradable changes of the patch, then the tests, and runs
+ * the tests. The tests are written after the agent's changes, so that the agent cannot change them. Without a patch, the run
+ * is a control run.
  */
 export async function attempt(
   evaluation: Evaluation,
-  plan: Plan,
+  plan: GradingPlan,
   { patch, secret }: { patch?: Uint8Array; secret: string },
 ): Promise<Attempt> {
-  const { place, start, grader } = await openGrader(evaluation, plan)
-  const tests = await loadTestChanges(place, start, plan.instance.testPatch)
+  const { target, start, grader } = await openGrader(evaluation, plan)
+  const tests = await loadTestChanges(target, start, plan.instance.testPatch)
   let chosen: ChosenChanges = { taken: [], dropped: [], merged: [] }
   if (patch !== undefined) {
-    const loaded = await loadAgentChanges(place, start, patch)
+    const loaded = await loadAgentChanges(target, start, patch)
     if (loaded.changes === undefined) return { kind: 'unappliable', why: loaded.why }
     const { exclude, protected: globs, editable, instance, recipe } = plan
     const { goldPaths, testPaths } = instance
-    chosen = await chooseAgentChanges(place, start, loaded.changes, {
+    chosen = await chooseAgentChanges(target, start, loaded.changes, {
       exclude,
       protected: globs,
       editable,
@@ -75,32 +75,32 @@ export async function attempt(
   }
   const { taken, dropped, merged } = chosen
   if (patch !== undefined && taken.length === 0) return { kind: 'empty', dropped, merged }
-  const written = await writeChanges(place, start, [...taken, ...tests])
+  const written = await writeChanges(target, start, [...taken, ...tests])
   if (written.patch === undefined) return { kind: 'unappliable', why: written.why }
-  await removeRoom(grader, place)
+  await removeScratch(grader, target)
   const { runner } = plan.recipe
   const canaries =
-    runner === undefined ? [] : await plantCanaries(grader, place.repo, runner, { files: plan.canaryFiles, secret })
+    runner === undefined ? [] : await plantCanaries(grader, target.repo, runner, { files: plan.canaryFiles, secret })
   const deleted = new Set(tests.filter(({ status }) => status === 'D').map(({ path }) => path))
   const directives = plan.recipe.toDirectives(plan.testFiles.filter((file) => !deleted.has(file)))
   const command = withDirectives(withCanaries(plan.recipe.command, runner, canaries), directives)
   const { recipe, timeoutMs } = plan
-  const run = await runTests(grader, { repo: place.repo, recipe, command, env: evaluation.env, timeoutMs })
+  const run = await runTests(grader, { repo: target.repo, recipe, command, env: evaluation.env, timeoutMs })
   return { kind: 'ran', run, command, canaries, dropped, merged, graded: written.patch }
 }
 
-/** Throws when a new sandbox does not have what the row says. */
+/** Starts a grading sandbox. Throws if it lacks the repository or commit of the row. */
 export async function openGrader(
   evaluation: Evaluation,
-  plan: Plan,
-): Promise<{ grader: Workspace; place: GitPlace; start: Start }> {
+  plan: GradingPlan,
+): Promise<{ grader: Workspace; target: GitTarget; start: Start }> {
   const grader = await evaluation.grader()
   const repo = await findRepo(grader, plan.repoDir)
-  const room = `/tmp/grade-${randomBytes(8).toString('hex')}`
-  const place = { workspace: grader, repo, room, base: plan.base }
-  return { grader, place, start: await loadStart(place, plan.exclude) }
+  const scratch = `/tmp/grade-${randomBytes(8).toString('hex')}`
+  const target = { workspace: grader, repo, scratch, base: plan.base }
+  return { grader, target, start: await loadStart(target, plan.exclude) }
 }
 
-async function removeRoom(grader: Workspace, { room }: GitPlace): Promise<void> {
-  await grader.run({ command: ['rm', '-rf', '--', room], timeoutMs: 60_000 })
+async function removeScratch(grader: Workspace, { scratch }: GitTarget): Promise<void> {
+  await grader.run({ command: ['rm', '-rf', '--', scratch], timeoutMs: 60_000 })
 }

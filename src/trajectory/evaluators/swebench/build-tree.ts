@@ -12,7 +12,7 @@ import {
 } from '../../grading/choose-changes.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
-import { runGit, type GitPlace } from './git.ts'
+import { runGitInSandbox, type GitTarget } from './git.ts'
 
 const GIT_MS = 300_000
 const LIST_BYTES = 64 * 1024 * 1024
@@ -27,17 +27,19 @@ export interface Start {
   basePaths: ReadonlySet<string>
 }
 
-/** The grader's own state. Throws when it has no such base: then no session of this instance can be graded. */
-export async function loadStart(place: GitPlace, exclude: readonly string[]): Promise<Start> {
-  const result = await runGit(place, {
+/** Loads the grader's state. Throws if the base commit is missing: then no session of this instance can be graded. */
+export async function loadStart(target: GitTarget, exclude: readonly string[]): Promise<Start> {
+  const result = await runGitInSandbox(target, {
     script: readStart(),
     args: toExcludingPathspecs(exclude),
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
   })
   if (result.exitCode === 3)
-    throw crashed(`${place.repo} in the grader's sandbox has no commit ${place.base}; check image, repo_dir and base`)
-  if (result.exitCode !== 0) throw crashed(`${place.repo} in the grader's sandbox: ${tail(result.stderr, 500)}`)
+    throw crashed(
+      `${target.repo} in the grader's sandbox has no commit ${target.base}; check image, repo_dir and base.`,
+    )
+  if (result.exitCode !== 0) throw crashed(`${target.repo} in the grader's sandbox: ${tail(result.stderr, 500)}`)
   const text = result.stdout.toString('utf8')
   const end = text.indexOf('\n')
   return {
@@ -51,21 +53,21 @@ export async function loadStart(place: GitPlace, exclude: readonly string[]): Pr
   }
 }
 
-/** What a patch makes different from the grader's state; undefined, with why, when it cannot be applied. */
+/** Compares a patch with the grader's state. `changes` is undefined, with the reason, if it cannot be applied. */
 export async function loadAgentChanges(
-  place: GitPlace,
+  target: GitTarget,
   start: Start,
   patch: Uint8Array,
 ): Promise<{ changes: Change[] } | { changes: undefined; why: string }> {
   const options = { script: applyPatch(), args: [start.tree], stdin: patch, outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
-  const result = await runGit(place, options)
+  const result = await runGitInSandbox(target, options)
   if (result.exitCode === 0) return { changes: parseChanges(result.stdout) }
   assertEnded(result)
   return { changes: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
-/** What the test patch makes different. It is the dataset's, and nothing of the agent is there yet. */
-export async function loadTestChanges(place: GitPlace, start: Start, testPatch: string): Promise<Change[]> {
+/** Returns the changes of the dataset's test patch. The sandbox contains no file of the agent yet. */
+export async function loadTestChanges(target: GitTarget, start: Start, testPatch: string): Promise<Change[]> {
   const options = {
     script: applyTests(),
     args: [start.tree],
@@ -73,43 +75,45 @@ export async function loadTestChanges(place: GitPlace, start: Start, testPatch: 
     outputBytes: LIST_BYTES,
     timeoutMs: GIT_MS,
   }
-  const result = await runGit(place, options)
+  const result = await runGitInSandbox(target, options)
   if (result.exitCode === 0) return parseChanges(result.stdout)
-  throw crashed(`The test patch does not apply to ${place.base}: ${tail(result.stderr, 1000)}`)
+  throw crashed(`The test patch does not apply to ${target.base}: ${tail(result.stderr, 1000)}`)
 }
 
-/** Divides an agent's changes into those that are graded and those that are not. */
+/** Divides the agent's changes into graded and dropped ones. */
 export function chooseAgentChanges(
-  place: GitPlace,
+  target: GitTarget,
   start: Start,
   changes: readonly Change[],
   rules: Omit<Rules, 'basePaths'>,
 ): Promise<ChosenChanges> {
-  return chooseChanges(changes, { ...rules, basePaths: start.basePaths }, toStore(place))
+  return chooseChanges(changes, { ...rules, basePaths: start.basePaths }, toStore(target))
 }
 
-function toStore(place: GitPlace): ChangeStore {
+function toStore(target: GitTarget): ChangeStore {
   const limits = { outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
   return {
-    repo: place.repo,
+    repo: target.repo,
     async readBlobs(names) {
       const script = 'use_index final; git cat-file --batch'
-      return parseBlobs((await runGit(place, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
+      return parseBlobs((await runGitInSandbox(target, { script, stdin: `${names.join('\n')}\n`, ...limits })).stdout)
     },
     async writeBlob(text) {
       const script = 'use_index final; git hash-object -w --stdin'
-      const written = await runGit(place, { script, stdin: text, timeoutMs: GIT_MS })
+      const written = await runGitInSandbox(target, { script, stdin: text, timeoutMs: GIT_MS })
       return written.exitCode === 0 ? written.stdout.toString('utf8').trim() : undefined
     },
     async listAgentFiles() {
-      return parseIndex((await runGit(place, { script: 'use_index agent; git ls-files -s -z', ...limits })).stdout)
+      return parseIndex(
+        (await runGitInSandbox(target, { script: 'use_index agent; git ls-files -s -z', ...limits })).stdout,
+      )
     },
   }
 }
 
-/** Brings the work tree to the grader's state with these changes, later ones over earlier ones; gives that as a patch. */
+/** Writes the changes over the grader's state into the work tree, later changes last. Returns them as a patch. */
 export async function writeChanges(
-  place: GitPlace,
+  target: GitTarget,
   start: Start,
   changes: readonly Change[],
 ): Promise<{ patch: Buffer } | { patch: undefined; why: string }> {
@@ -117,13 +121,13 @@ export async function writeChanges(
     status === 'D' ? `0 ${blob}\t${path}\0` : `${mode} ${blob}\t${path}\0`,
   )
   const options = { args: [start.tree], stdin: entries.join(''), outputBytes: LIST_BYTES, timeoutMs: GIT_MS }
-  const result = await runGit(place, { script: writeTree(), ...options })
+  const result = await runGitInSandbox(target, { script: writeTree(), ...options })
   if (result.exitCode === 0) return { patch: result.stdout }
   assertEnded(result)
   return { patch: undefined, why: tail(result.stderr, 8000) || `git ended with ${result.exitCode}` }
 }
 
-/** Throws when git did not end by itself: its sandbox may have died, which is no verdict about the patch. */
+/** Throws if git was killed: the sandbox may have died, which is no verdict about the patch. */
 function assertEnded({ exitCode, isTimedOut }: CommandResult): void {
   if (exitCode !== null || isTimedOut) return
   throw new RolloutError('runtime.gone', "git was killed in the grader's sandbox")

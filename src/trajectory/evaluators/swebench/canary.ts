@@ -5,30 +5,30 @@ import type { Runner } from './recipes.ts'
 import { hasFailed } from './report.ts'
 
 /**
- * A test of ours that must fail, put among the others where they are. Whoever reports all tests as passed, or ends the
- * program that runs them, is told by it. Its name is nobody's to know before.
+ * A test that must fail, added to the graded test files. It reveals a patch that reports all tests as passed or ends the test
+ * runner early. Its name is secret until the run.
  */
 export interface Canary {
-  /** In its name, and in no other. */
+  /** Part of its name, and of no other name. */
   nonce: string
-  /** The test file that it is in, or, in Go, beside. */
+  /** The test file that contains it; in Go, a file of the same package. */
   file: string
 }
 
 export type CanaryState = 'failed' | 'passed' | 'missing'
 
-const MOST = 40
+const MAX_FILES = 40
 const FILE_BYTES = 8 * 1024 * 1024
 
 const PYTHON_TEST = /(^|\/)(test[^/]*|[^/]*_test|[^/]*tests?)\.py$/
 const SCRIPT_TEST = /\.[cm]?[jt]sx?$/
 
-/** Which test files get some. None where the runner is not one we know. */
+/** Returns the test files that get canaries. Empty for an unknown runner. */
 export function canaryFiles(runner: Runner | undefined, testFiles: readonly string[]): string[] {
-  return filesFor(runner, testFiles).slice(0, MOST)
+  return filesFor(runner, testFiles).slice(0, MAX_FILES)
 }
 
-/** The same `secret` gives the same ones again, in another sandbox with the same tests. */
+/** Adds canaries to test files. The same `secret` gives the same canaries in another sandbox with the same tests. */
 export async function plantCanaries(
   grader: Workspace,
   repo: string,
@@ -55,13 +55,13 @@ export async function plantCanaries(
   return planted
 }
 
-/** A command that would leave them out, so that it does not: `go test -run` takes an expression. */
+/** Extends the expression of `go test -run`, so that the command also runs the canaries. */
 export function withCanaries(command: string, runner: Runner | undefined, canaries: readonly Canary[]): string {
   if (runner !== 'go' || canaries.length === 0) return command
   const ours = canaries.map(({ nonce }) => `^Test_${nonce}$`).join('|')
   return command.replaceAll(/(\s-run[ =])("[^"$`\\]*"|'[^']*'|[^\s"']+)/g, (whole, flag: string, value: string) => {
     const expression = value.replaceAll(/^["']|["']$/g, '')
-    // With a slash it is a list of expressions, one for each depth.
+    // An expression with a slash is a list, one expression per level.
     return expression.includes('/') || expression.includes("'") ? whole : `${flag}'(${expression})|${ours}'`
   })
 }
@@ -72,7 +72,7 @@ export function stateOf({ nonce }: Canary, findings: readonly Finding[]): Canary
   return statuses.every(hasFailed) ? 'failed' : 'passed'
 }
 
-/** Lower case letters, so that they stand in any name; not a word of any language. */
+/** Returns random lower-case letters, which are valid in any name. */
 function toNonce(secret: string, what: string): string {
   const digest = createHmac('sha256', secret).update(what).digest()
   return [...digest.subarray(0, 14)].map((byte) => String.fromCharCode(97 + (byte % 26))).join('')
@@ -90,7 +90,7 @@ function filesFor(runner: Runner | undefined, files: readonly string[]): string[
     case 'node':
       return files.filter((file) => SCRIPT_TEST.test(file) && /test|spec/i.test(file))
     case 'go': {
-      // One for each package.
+      // One file per package.
       const byFolder = new Map(files.filter((file) => file.endsWith('_test.go')).map((file) => [folderOf(file), file]))
       return [...byFolder.values()]
     }
@@ -99,7 +99,7 @@ function filesFor(runner: Runner | undefined, files: readonly string[]): string[
   }
 }
 
-/** A sum that is wrong, and not always the same. */
+/** Returns a random wrong sum. */
 function wrongSum(): { sum: string; claim: number } {
   const [a, b] = [randomInt(10, 90), randomInt(10, 90)]
   return { sum: `${a} + ${b}`, claim: a + b + randomInt(1, 9) }
@@ -108,8 +108,8 @@ function wrongSum(): { sum: string; claim: number } {
 type Form = (nonce: string) => string
 
 /**
- * One for each way in which a file makes its tests fail: a patch that takes the teeth out of one of them is told by the test
- * that uses it.
+ * Returns one form per assertion style of a file: a patch that disables an assertion is revealed by the canary that
+ * uses it.
  */
 function formsFor(runner: Runner, source: string): Form[] {
   switch (runner) {
@@ -153,7 +153,7 @@ function unittestForm(method: 'assertEqual' | 'assertRaises'): Form {
     `\n\n\nimport unittest as ${nonce}\n\n\nclass Test_${nonce}(${nonce}.TestCase):\n    def test_${nonce}(self):\n        ${check}\n`
 }
 
-/** Whatever the file thinks of these globals, and whatever its type checker does. */
+/** Works whether or not the file imports the globals, and ignores the type checker. */
 function globalForm(how: 'throw' | 'expect'): Form {
   const { sum, claim } = wrongSum()
   const check =

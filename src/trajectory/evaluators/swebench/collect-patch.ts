@@ -6,7 +6,7 @@ import { RolloutError } from '../../../model/failure.ts'
 import type { Workspace } from '../../../model/workspace.ts'
 import { toExcludingPathspecs } from '../../grading/globs.ts'
 import { tail } from '../../grading/run-grading.ts'
-import { findRepo, runGit } from './git.ts'
+import { findRepo, runGitInSandbox } from './git.ts'
 
 const COLLECT_MS = 300_000
 
@@ -23,19 +23,19 @@ export interface CollectOptions {
   maxBytes: number
 }
 
-/** What was collected, on our side. */
-export type Submission = { kind: 'patch'; patch: Buffer } | { kind: 'none'; why: string }
+/** The collected patch on this machine. */
+export type SubmittedPatch = { kind: 'patch'; patch: Buffer } | { kind: 'none'; why: string }
 
 /** Files of the submission. */
 export const PATCH = 'patch.diff'
 export const NOTE = 'no-patch.txt'
 
-/** Takes what an agent changed out of its sandbox, as a patch against `base`. */
+/** Copies the agent's changes from its sandbox as a patch against `base`. */
 export async function collectPatch(agent: Workspace, submission: string, options: CollectOptions): Promise<void> {
   const repo = await findRepo(agent, options.repo)
-  const room = `/tmp/collect-${randomBytes(8).toString('hex')}`
-  const result = await runGit(
-    { workspace: agent, repo, room, base: options.base },
+  const scratch = `/tmp/collect-${randomBytes(8).toString('hex')}`
+  const result = await runGitInSandbox(
+    { workspace: agent, repo, scratch, base: options.base },
     {
       script: collect(),
       args: [String(options.maxBytes), ...toExcludingPathspecs(options.exclude)],
@@ -43,18 +43,18 @@ export async function collectPatch(agent: Workspace, submission: string, options
       timeoutMs: COLLECT_MS,
     },
   )
-  const said = tail(result.stderr, 500)
-  if (result.exitCode === TOO_LARGE) throw tooLarge(`${said} is larger than ${options.maxBytes} bytes`)
+  const message = tail(result.stderr, 500)
+  if (result.exitCode === TOO_LARGE) throw tooLarge(`${message} is larger than ${options.maxBytes} bytes`)
   if (result.isTimedOut) throw tooLarge(`reading the repository took more than ${COLLECT_MS / 1000} s`)
   if (result.stdoutBytes > options.maxBytes) throw tooLarge(`the patch has ${result.stdoutBytes} bytes`)
   if (result.exitCode === 0) return writeFile(join(submission, PATCH), result.stdout)
-  // Whose doing that is can only be told where the agent has not been.
+  // Only a run in a clean sandbox can show the cause.
   const why =
-    result.exitCode === NO_BASE ? `it has no commit ${options.base}` : said || `git ended with ${result.exitCode}`
-  await writeFile(join(submission, NOTE), `No patch could be made of ${repo}: ${why}`)
+    result.exitCode === NO_BASE ? `it has no commit ${options.base}` : message || `git ended with ${result.exitCode}`
+  await writeFile(join(submission, NOTE), `No patch could be created from ${repo}: ${why}`)
 }
 
-export async function loadSubmission(submission: string): Promise<Submission> {
+export async function loadSubmission(submission: string): Promise<SubmittedPatch> {
   const patch = await readFile(join(submission, PATCH)).catch(() => undefined)
   if (patch !== undefined) return { kind: 'patch', patch }
   const why = await readFile(join(submission, NOTE), 'utf8').catch(() => 'Nothing was collected')
@@ -62,8 +62,5 @@ export async function loadSubmission(submission: string): Promise<Submission> {
 }
 
 function tooLarge(what: string): RolloutError {
-  return new RolloutError(
-    'workspace.too-large',
-    `What the agent changed cannot be graded: ${what}; see max_patch_bytes`,
-  )
+  return new RolloutError('workspace.too-large', `The agent's changes cannot be graded: ${what}; see max_patch_bytes`)
 }

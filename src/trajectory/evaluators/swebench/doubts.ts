@@ -1,9 +1,9 @@
 import { strip } from './log.ts'
 
 /**
- * Which tests a log says have failed, wherever in a line it does. What a test prints may stand before a result on the same
- * line and hide it from a parser, which looks at the beginning; then the same test is said to have passed on a line of its
- * own. A test that is named here has not passed. More may be named than have failed: each name is the whole name of a test.
+ * Finds tests that a log reports as failed anywhere in a line. Output of a test may precede a result on the same line and hide
+ * it from a parser, which reads the start of a line; a forged line may then report the test as passed. A returned test has
+ * not passed. May return more names than failed tests; each is the whole name of a test.
  */
 export function findDoubts(parserName: string, log: string): Set<string> {
   const find = FINDERS[parserName.replace(/^parse_log_/, '')] ?? findInPytest
@@ -12,12 +12,12 @@ export function findDoubts(parserName: string, log: string): Set<string> {
 
 type Finder = (line: string, next: string) => string[]
 
-/** Of a line that is longer only its end is looked at, where a runner's own words are. */
+/** Only the end of a longer line is searched, where the runner prints results. */
 const LINE = 10_000
 
 const findInPytest: Finder = (line) => matches(line, /(?:FAILED|ERROR) (\S{1,2000})/g)
 
-/** `FAIL: test (class)`, the heading of a trace, and on the next line what the test is about, which may be its name. */
+/** `FAIL: test (class)`, the heading of a trace, and the test's description on the next line, which may be its name. */
 const findInUnittest: Finder = (line, next) => {
   const [name] = matches(line, /(?:FAIL|ERROR): (.{1,2000})$/g)
   if (name === undefined) return []
@@ -31,7 +31,7 @@ const findInGo: Finder = (line) => matches(line, /--- FAIL: (\S{1,2000}) \(/g)
 const findInTap: Finder = (line) => matches(strip(line), /not ok \d{1,9} (.{1,2000})$/g)
 const findInJest: Finder = (line) => matches(strip(line), /[✕×] (.{1,2000}?)(?: \(\d{1,9} ?m?s\)| \d{1,9} ?m?s)?$/g)
 
-/** Its own files, and names of files, are all there is. */
+/** For runners whose output tests cannot interleave. */
 const findNothing: Finder = () => []
 
 const FINDERS: Readonly<Record<string, Finder>> = {

@@ -1,10 +1,10 @@
 import { nearestNames } from './report.ts'
 import type { Reading } from './verdict.ts'
 
-/** Names in the report at most. */
+/** Maximum number of names in the report. */
 const MOST_GAPS = 20
 
-/** What the report says of required tests that are missing from the log; empty when there are none. */
+/** Returns report fields about required tests that are missing from the log; empty if there are none. */
 export function toGapNotes(reading: Reading): Record<string, unknown> {
   const { notReported: missing, statuses } = reading
   if (missing.length === 0 || !reading.hasResults) return {}
@@ -15,7 +15,7 @@ export function toGapNotes(reading: Reading): Record<string, unknown> {
   }
 }
 
-/** The error for tests whose names no run reports. */
+/** Describes tests that no run reports, for an error message. */
 export function describeGaps(id: string, unknown: readonly string[], { statuses }: Reading): string {
   const shown = unknown.slice(0, 3).map((test) => {
     const near = nearestNames(test, statuses)

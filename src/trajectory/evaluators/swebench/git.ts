@@ -3,12 +3,12 @@ import type { CommandResult, Workspace } from '../../../model/workspace.ts'
 
 const openGit = loadProgram(new URL('./open-git.sh', import.meta.url))
 
-export interface GitPlace {
+export interface GitTarget {
   workspace: Workspace
-  /** Where the repository is. */
+  /** Path of the repository. */
   repo: string
-  /** Where our git folder is; nothing is there yet when it is first used. */
-  room: string
+  /** Folder of the separate git folder. Must not exist before the first script. */
+  scratch: string
   base: string
 }
 
@@ -21,11 +21,14 @@ export interface GitScript {
   timeoutMs?: number
 }
 
-/** Runs a script beside a repository, with the git folder of ours. */
-export function runGit({ workspace, repo, room, base }: GitPlace, options: GitScript): Promise<CommandResult> {
+/** Runs a script in a repository with the separate git folder. */
+export function runGitInSandbox(
+  { workspace, repo, scratch, base }: GitTarget,
+  options: GitScript,
+): Promise<CommandResult> {
   const { script, args = [], ...rest } = options
   return workspace.run({
-    command: ['/bin/sh', '-c', `${openGit()}${script}`, 'sh', repo, room, base, ...args],
+    command: ['/bin/sh', '-c', `${openGit()}${script}`, 'sh', repo, scratch, base, ...args],
     ...rest,
   })
 }
@@ -33,7 +36,7 @@ export function runGit({ workspace, repo, room, base }: GitPlace, options: GitSc
 const FIND = `for place in "$@"; do if [ -e "$place/.git" ]; then printf %s "$place"; exit; fi; done
 printf %s none`
 
-/** The repository: as configured, else where SWE-bench has it, else where work begins. */
+/** Returns the path of the repository: the configured one, else SWE-bench's, else the workdir. */
 export async function findRepo(workspace: Workspace, configured: string | undefined): Promise<string> {
   if (configured !== undefined) return configured
   const command = ['/bin/sh', '-c', FIND, 'sh', '/testbed', workspace.workdir] as const

@@ -2,7 +2,7 @@ import { FAILED, PASSED, SKIPPED, strip, type Finding, type LogParser } from './
 
 const BY_WORD: Readonly<Record<string, string>> = { PASS: PASSED, FAIL: FAILED, SKIP: SKIPPED }
 
-/** `go test -v`: `--- PASS: TestName (0.00s)`, also of subtests. */
+/** `go test -v`: `--- PASS: TestName (0.00s)`, subtests included. */
 export const parseGo: LogParser = (log) =>
   log.split('\n').flatMap((raw): Finding[] => {
     const line = strip(raw)
@@ -11,7 +11,7 @@ export const parseGo: LogParser = (log) =>
     return word === undefined || time <= 10 ? [] : [[line.slice(10, time), BY_WORD[word]!]]
   })
 
-/** `go test -json`, one object a line. What a test prints is inside of strings and cannot pass for an object. */
+/** `go test -json`, one object per line. Output of tests is inside strings and cannot look like an object. */
 export const parseGoJson: LogParser = (log) =>
   log.split('\n').flatMap((line): Finding[] => {
     if (!line.startsWith('{')) return []

@@ -1,4 +1,4 @@
-/** Where the images of the well-known datasets are; the first that exists serves. */
+/** Image names of well-known datasets. The first image that exists is used. */
 const TEMPLATES = [
   'swebench/sweb.eval.x86_64.{id_1776}:latest',
   'sweb.eval.x86_64.{id}:latest',
@@ -15,10 +15,10 @@ export interface ImageRow {
 }
 
 /**
- * Names under which the image of a row may be found, best first. Without templates those of the row itself and of the
- * public registries. In a template `{raw_id}` is the instance's id, `{id}` the same in lower case, which registries ask
- * for, `{id_1776}` and `{id_s}` that with `_1776_` and `_s_` for its double underscores, which some refuse, and
- * `{owner}`, `{name}` and `{number}` its parts.
+ * Returns possible image names of a row, best first. Default: the names in the row, then those of public registries. In a
+ * template, `{raw_id}` is the instance id, `{id}` the id in lower case, as registries require, `{id_1776}` and `{id_s}` the id
+ * with `_1776_` and `_s_` instead of double underscores, which some registries reject, and `{owner}`, `{name}` and `{number}`
+ * its parts.
  */
 export function imageCandidates(row: ImageRow, templates?: readonly string[]): string[] {
   const own = [row.image, row.image_name, row.docker_image].filter((name) => typeof name === 'string' && name !== '')

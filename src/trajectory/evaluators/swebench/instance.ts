@@ -1,7 +1,7 @@
 import * as z from 'zod'
 import { pathsOfPatch } from '../../grading/patch-paths.ts'
 
-/** Names of tests: a list, the same as JSON text, as Python prints it, or the keys of an object. */
+/** Test names: a list, a list as JSON or Python text, or the keys of an object. */
 const TestNames = z
   .union([z.array(z.string()), z.string(), z.record(z.string(), z.unknown())])
   .transform((value, context) => {
@@ -10,15 +10,15 @@ const TestNames = z
     if (value.trim() === '') return []
     const names = fromJson(value) ?? fromPython(value)
     if (names !== undefined) return names
-    context.addIssue({ code: 'custom', message: 'must be a list of names of tests, or one as JSON' })
+    context.addIssue({ code: 'custom', message: 'must be a list of test names, or such a list as JSON' })
     return z.NEVER
   })
 
 const Commands = z.union([z.string(), z.array(z.string()).transform((lines) => lines.join('\n'))])
 
 /**
- * A row as the datasets have them: SWE-bench and those made like it (Verified, Lite, Multimodal, Multilingual, SWE-Gym,
- * SWE-rebench, SWE-smith, SWE-bench Pro and Live), and Multi-SWE-bench. Fields that are not read here pass.
+ * A dataset row: SWE-bench and its variants (Verified, Lite, Multimodal, Multilingual, SWE-Gym, SWE-rebench, SWE-smith,
+ * SWE-bench Pro and Live), and Multi-SWE-bench. Other fields are accepted and ignored.
  */
 export const InstanceRow = z.looseObject({
   instance_id: z.string().optional(),
@@ -49,31 +49,31 @@ export const InstanceRow = z.looseObject({
 })
 export type InstanceRow = z.infer<typeof InstanceRow>
 
-/** What a row says, whichever dataset it is from. */
+/** A row in a common form for all datasets. */
 export interface Instance {
   id: string
-  /** In lower case. */
+  /** Lower case. */
   repo: string
   version: string
   baseCommit: string
-  /** Empty when the row has none. */
+  /** Empty if the row has none. */
   goldPatch: string
   goldPaths: ReadonlySet<string>
   testPatch: string
-  /** Files of the test patch, and those that names of tests begin with. */
+  /** Files of the test patch, and files that test names begin with. */
   testPaths: ReadonlySet<string>
-  /** Those that are there once the test patch is applied, in its order. */
+  /** Files that exist after the test patch, in its order. */
   testFiles: readonly string[]
   FAIL_TO_PASS: readonly string[]
   PASS_TO_PASS: readonly string[]
   testCommand?: string
   logParser?: string
   evalType: 'pass_and_fail' | 'fail_only'
-  /** Lines of a script that came with the row: what makes the tests' environment, and the tests. */
+  /** Parts of the row's script: the setup of the environment, and the test commands. */
   script?: { setup: string; tests: string }
 }
 
-/** Throws a sentence about what is missing. */
+/** Throws RangeError with a message about a missing field. */
 export function toInstance(row: InstanceRow): Instance {
   const baseCommit = row.base_commit ?? row.base?.sha
   if (baseCommit === undefined)
@@ -82,7 +82,7 @@ export function toInstance(row: InstanceRow): Instance {
     row.FAIL_TO_PASS ?? row.fail_to_pass ?? [row.f2p_tests, row.s2p_tests, row.n2p_tests].flatMap((list) => list ?? [])
   const passToPass = row.PASS_TO_PASS ?? row.pass_to_pass ?? row.p2p_tests ?? []
   if (failToPass.length + passToPass.length === 0)
-    throw new RangeError('instance.FAIL_TO_PASS: no test is named, so every patch would pass')
+    throw new RangeError('instance.FAIL_TO_PASS: the row names no test, so every patch would pass')
   const repo = row.org === undefined ? (row.repo ?? '') : `${row.org}/${row.repo ?? ''}`
   const goldPatch = row.patch ?? row.fix_patch ?? ''
   const testPatch = row.test_patch ?? ''
@@ -103,16 +103,16 @@ export function toInstance(row: InstanceRow): Instance {
     testFiles: results,
     FAIL_TO_PASS: failToPass,
     PASS_TO_PASS: passToPass,
-    ...(testCommand != null && { testCommand }),
-    ...(logParser != null && { logParser }),
+    testCommand: testCommand ?? undefined,
+    logParser: logParser ?? undefined,
     evalType: row.eval_type ?? 'pass_and_fail',
-    ...(script !== undefined && { script }),
+    script,
   }
 }
 
 /**
- * A row's own script makes the environment, restores the test files, applies the test patch, and runs the tests between two
- * marks. The middle is ours to do, with more care.
+ * Splits a row's script, which sets up the environment, restores test files, applies the test patch and runs the tests between
+ * two marks. The evaluator does the two middle steps itself.
  */
 function divideScript(text: string): { setup: string; tests: string } | undefined {
   const lines = text.split('\n')

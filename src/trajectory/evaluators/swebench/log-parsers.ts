@@ -22,7 +22,7 @@ import {
   parseVitest,
 } from './script-logs.ts'
 
-/** By the names that rows use, with or without `parse_log_`: the kinds, and the projects that the kinds are called after. */
+/** Parsers by the names in rows, without the prefix `parse_log_`: kinds of output, and projects. */
 const PARSERS: Readonly<Record<string, LogParser>> = {
   pytest: parsePytest,
   pytest_options: parsePytestOptions,
@@ -63,7 +63,7 @@ const PARSERS: Readonly<Record<string, LogParser>> = {
 
 export const logParserNames: readonly string[] = Object.keys(PARSERS)
 
-/** Undefined when there is none of that name. */
+/** Returns a parser by its name, with or without `parse_log_`; undefined if it does not exist. */
 export function findLogParser(name: string): LogParser | undefined {
   const short = name.replace(/^parse_log_/, '')
   return Object.hasOwn(PARSERS, short) ? PARSERS[short] : undefined

@@ -1,7 +1,7 @@
-/** What a line of a log says of a test, in the words of pytest, which the datasets use for every runner. */
+/** A test and its status in a log. The datasets use pytest's statuses for every runner. */
 export type Finding = readonly [test: string, status: string]
 
-/** Reads a runner's output. Pure. Findings come in the order in which they count: a later one replaces an earlier one. */
+/** Parses a runner's output. Pure. A later finding of a test replaces an earlier one. */
 export type LogParser = (log: string) => Finding[]
 
 export const PASSED = 'PASSED'
@@ -24,12 +24,12 @@ export function endsWithStatus(line: string): boolean {
   return STATUSES.some((status) => line.endsWith(status))
 }
 
-/** Blanks as Python has them, whose programs made the lists of tests that are compared with these logs. */
+/** Python's white space: Python programs created the test lists that are compared with the logs. */
 export const BLANK = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
 const BLANKS = new RegExp(`${BLANK}+`)
 const LEADING = new RegExp(`^${BLANK}+`)
 
-export function words(line: string): string[] {
+export function splitWords(line: string): string[] {
   return line.split(BLANKS).filter((word) => word !== '')
 }
 
@@ -37,7 +37,7 @@ export function stripStart(line: string): string {
   return line.replace(LEADING, '')
 }
 
-/** From the end by hand: an expression would try every blank of a long line as the first one. */
+/** Trims the end by a loop: a regular expression would take quadratic time on a line of many blanks. */
 export function strip(line: string): string {
   const text = stripStart(line)
   let end = text.length

@@ -6,24 +6,21 @@ import { tail } from '../../grading/run-grading.ts'
 import { NOTE, PATCH } from './collect-patch.ts'
 
 export interface PatchCommand {
-  /** For bash in the workdir; prints the patch. */
+  /** Shell command for bash in the workdir that prints the patch. */
   command: string
   timeoutMs: number
   maxBytes: number
   env: Readonly<Record<string, string>>
 }
 
-/** Takes what a command of the task prints in the agent's sandbox for the patch. */
+/** Collects the patch that a command of the task prints in the agent's sandbox. */
 export async function collectByCommand(agent: Workspace, submission: string, options: PatchCommand): Promise<void> {
   const ran = await runPatchCommand(agent, options)
   if ('why' in ran) await writeFile(join(submission, NOTE), ran.why)
   else await writeFile(join(submission, PATCH), ran.patch)
 }
 
-/**
- * Throws `evaluator.crashed` when the command fails in a new sandbox too: then its failure in the agent's sandbox says
- * nothing of the agent.
- */
+/** Throws `evaluator.crashed` if the command also fails in a new sandbox: then the agent did not cause the failure. */
 export async function assertPatchCommand(grader: Workspace, options: PatchCommand): Promise<void> {
   const ran = await runPatchCommand(grader, options)
   if (!('why' in ran)) return

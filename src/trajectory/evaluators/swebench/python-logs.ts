@@ -7,19 +7,19 @@ import {
   startsWithStatus,
   strip,
   stripStart,
-  words,
+  splitWords,
   type Finding,
   type LogParser,
 } from './log.ts'
 
-/** `STATUS test - message` lines of the summary that `-rA` asks for. A name ends at its first blank. */
+/** `STATUS test - message` lines of the `-rA` summary. A name ends at its first blank. */
 export const parsePytest: LogParser = (log) => log.split('\n').flatMap((line) => summaryLine(line))
 
-/** As above; an absolute path in a parameter, which differs between machines, is reduced to its last name. */
+/** Like `parsePytest`; reduces an absolute path in a parameter, which differs between machines, to its last name. */
 export const parsePytestOptions: LogParser = (log) =>
   parsePytest(log).map(([test, status]) => [shortenParameter(test), status])
 
-/** As above; buttons of the mouse were numbers before they were names. */
+/** Like `parsePytest`; replaces names of mouse buttons by the numbers of older versions. */
 export const parseMatplotlib: LogParser = (log) =>
   parsePytest(log.replaceAll('MouseButton.LEFT', '1').replaceAll('MouseButton.RIGHT', '3'))
 
@@ -29,29 +29,29 @@ export const parsePytestV2: LogParser = (log) =>
     // oxlint-disable-next-line no-control-regex -- they are what is removed
     const line = raw.replaceAll(/\[\p{Nd}+m/gu, '').replaceAll(/[\x01-\x1f]/g, '')
     if (startsWithStatus(line)) {
-      const [status = '', ...name] = words(line.startsWith(FAILED) ? line.split(' - ')[0]! : line)
+      const [status = '', ...name] = splitWords(line.startsWith(FAILED) ? line.split(' - ')[0]! : line)
       return name.length === 0 || isSkipCount(status, name[0]!) ? [] : [[name.join(' '), status]]
     }
     if (!endsWithStatus(line)) return []
-    const parts = words(line)
+    const parts = splitWords(line)
     return parts.length < 2 ? [] : [[parts.slice(0, -1).join(' '), parts.at(-1)!]]
   })
 
-/** As v2 with percentages after the status, of pydantic's runs. */
+/** Like `parsePytestV2`, with percentages after the status, for pydantic. */
 export const parsePydantic: LogParser = (log) =>
   log.split('\n').flatMap((raw): Finding[] => {
     // oxlint-disable-next-line no-control-regex -- they are what is removed
     const clean = raw.replaceAll(/\[\p{Nd}+m/gu, '').replaceAll(/[\x01-\x1f]/g, '')
     const line = clean.replaceAll(/FAILED\s{0,20}\[[^\]]{0,200}\]/g, FAILED)
     if (startsWithStatus(line)) return summaryLine(line)
-    const [test, status] = endsWithStatus(line) ? words(line) : []
+    const [test, status] = endsWithStatus(line) ? splitWords(line) : []
     return test === undefined || status === undefined ? [] : [[test, status]]
   })
 
-/** Passes may stand after the name, and only passes and failures count. */
+/** PASSED may follow the name. Only passes and failures count. */
 export const parseSeaborn: LogParser = (log) =>
   log.split('\n').flatMap((line): Finding[] => {
-    const [first, second] = words(line)
+    const [first, second] = splitWords(line)
     if (first === undefined || second === undefined) return []
     if (line.startsWith(FAILED)) return [[second, FAILED]]
     if (line.includes(` ${PASSED} `)) return second === PASSED ? [[first, PASSED]] : []
@@ -70,7 +70,7 @@ export const parseSympy: LogParser = (log) => {
   const results = lines.flatMap((raw): Finding[] => {
     const line = strip(raw)
     if (!line.startsWith('test_')) return []
-    const test = words(line)[0]!
+    const test = splitWords(line)[0]!
     if (line.endsWith(' E')) return [[test, ERROR]]
     if (line.endsWith(' F')) return [[test, FAILED]]
     return line.endsWith(' ok') ? [[test, PASSED]] : []
@@ -78,7 +78,7 @@ export const parseSympy: LogParser = (log) => {
   return [...headings, ...results]
 }
 
-/** unittest as django runs it: `test (class) ... ok`, with whatever the test prints in between. */
+/** Django's unittest output: `test (class) ... ok`, with output of the test in between. */
 export const parseDjango: LogParser = (log) => {
   const findings: Finding[] = []
   let previous: string | undefined
@@ -110,8 +110,8 @@ export const parseDjango: LogParser = (log) => {
 }
 
 /**
- * `test ... <begin>…<end>`: a long message of django's between a test and its `ok`. By hand, for an expression could be
- * made to take for ever by what a test prints.
+ * Finds `test ... <begin>…<end>`: a long message of django between a test and its `ok`. Without a regular expression, whose
+ * time could be unbounded for output of a test.
  */
 function interruptions(log: string, begin: string, end: string, spansLines: boolean): Finding[] {
   const findings: Finding[] = []
@@ -131,7 +131,7 @@ function interruptions(log: string, begin: string, end: string, spansLines: bool
   }
 }
 
-/** Where such a message ends: the end of a line, on the same line's end where it may not span lines. */
+/** Returns the end of such a message, which is an end of a line; the same line unless `spansLines`. */
 function closing(log: string, from: number, end: string, spansLines: boolean): number | undefined {
   if (!spansLines) {
     const at = end === '' ? from : log.indexOf('\n', from) - end.indexOf('\n')
@@ -150,7 +150,7 @@ function closing(log: string, from: number, end: string, spansLines: boolean): n
 
 function summaryLine(line: string): Finding[] {
   if (!startsWithStatus(line)) return []
-  const [status = '', test] = words(line.startsWith(FAILED) ? line.replaceAll(' - ', ' ') : line)
+  const [status = '', test] = splitWords(line.startsWith(FAILED) ? line.replaceAll(' - ', ' ') : line)
   return test === undefined || isSkipCount(status, test) ? [] : [[test, status]]
 }
 
@@ -169,6 +169,6 @@ function shortenParameter(test: string): string {
 }
 
 function afterLabel(line: string, status: string): Finding[] {
-  const test = words(line)[1]
+  const test = splitWords(line)[1]
   return test === undefined ? [] : [[test, status]]
 }

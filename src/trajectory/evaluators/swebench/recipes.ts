@@ -4,16 +4,16 @@ import type { Instance } from './instance.ts'
 import { findLogParser, logParserNames } from './log-parsers.ts'
 import type { LogParser } from './log.ts'
 
-/** Programs whose tests we know how to add to. */
+/** Test runners that canaries support. */
 export type Runner = 'pytest' | 'unittest' | 'sympy' | 'jest' | 'vitest' | 'mocha' | 'node' | 'go'
 
-/** How the tests of an instance are run and read. */
+/** How to run the tests of an instance and parse their output. */
 export interface Recipe {
-  /** A shell's, before the tests, in the same shell. */
+  /** Shell lines that run before the tests in the same shell. */
   setup: string
-  /** A shell's; `{tests}` is where the tests go, else they are appended. */
+  /** Shell command. The tests replace `{tests}`, or are appended. */
   command: string
-  /** What the command is told of a test file; files that give nothing are not named. */
+  /** Returns the command's arguments for test files. Some files have none. */
   toDirectives(files: readonly string[]): string[]
   parse: LogParser
   parserName: string
@@ -30,7 +30,7 @@ export interface RecipeOverrides {
 interface Known {
   command: string
   parser: string
-  /** Versions that differ. */
+  /** Commands of versions that differ. */
   versions?: Readonly<Record<string, string>>
 }
 
@@ -39,7 +39,7 @@ const CLASSIC = 'pytest -rA -vv -o console_output_style=classic --tb=no'
 const DJANGO = './tests/runtests.py --verbosity 2 --settings=test_sqlite --parallel 1'
 const SYMPY = "PYTHONWARNINGS='ignore::UserWarning,ignore::SyntaxWarning' bin/test -C --verbose"
 
-/** What the harnesses of SWE-bench and SWE-Gym run; names in lower case, as SWE-Gym's rows have them in both. */
+/** Commands of SWE-bench and SWE-Gym. Names are lower case, because rows of SWE-Gym use both cases. */
 const KNOWN: Readonly<Record<string, Known>> = {
   'astropy/astropy': {
     command: PYTEST,
@@ -80,13 +80,13 @@ const KNOWN: Readonly<Record<string, Known>> = {
   'python/mypy': { command: 'pytest -n0 -rA -k', parser: 'pytest' },
 }
 
-/** The environment in which the images of SWE-bench and SWE-Gym run everything; other images do not have it. */
+/** Activates the environment of SWE-bench and SWE-Gym images. Other images do not have it. */
 const CONDA = `if [ -f /opt/miniconda3/bin/activate ]; then
   . /opt/miniconda3/bin/activate && conda activate testbed
 fi`
 const DJANGO_SETUP = 'export LANG=en_US.UTF-8 LC_ALL=en_US.UTF-8 PYTHONIOENCODING=utf8 LANGUAGE=en_US:en'
 
-/** Throws `config.invalid` when neither the row, nor the settings, nor its looks say how. */
+/** Returns the recipe of an instance. Throws `config.invalid` if neither the settings nor the row determine it. */
 export function toRecipe(instance: Instance, overrides: RecipeOverrides): Recipe {
   const known = KNOWN[instance.repo]
   const command =
@@ -96,15 +96,13 @@ export function toRecipe(instance: Instance, overrides: RecipeOverrides): Recipe
     known?.versions?.[instance.version] ??
     known?.command ??
     guess(instance)
-  if (command === undefined)
-    throw invalid(instance, 'does not say how its tests are run; set test_cmd, or put it in the row')
+  if (command === undefined) throw invalid(instance, 'has no test command. Set test_cmd, or add it to the row.')
   const runner = detectRunner(command)
   const parserName = overrides.log_parser ?? instance.logParser ?? known?.parser ?? usualParser(command, runner)
-  if (parserName === undefined)
-    throw invalid(instance, `does not say how the output of its tests is read; set log_parser to one of ${choices()}`)
+  if (parserName === undefined) throw invalid(instance, `has no log parser. Set log_parser to one of ${choices()}.`)
   const parse = findLogParser(parserName)
   if (parse === undefined)
-    throw invalid(instance, `wants log_parser ${JSON.stringify(parserName)}; there are ${choices()}`)
+    throw invalid(instance, `has an unknown log_parser ${JSON.stringify(parserName)}. Use one of ${choices()}.`)
   const isScript =
     overrides.test_cmd === undefined && instance.testCommand === undefined && instance.script !== undefined
   const setup = isScript
@@ -118,7 +116,7 @@ export function toRecipe(instance: Instance, overrides: RecipeOverrides): Recipe
     parse,
     parserName,
     evalType: instance.evalType,
-    ...(runner !== undefined && { runner }),
+    runner,
   }
 }
 
@@ -134,18 +132,18 @@ export function detectRunner(command: string): Runner | undefined {
   return undefined
 }
 
-/** Whether a command says by itself which tests it runs, as a row's own script does. */
+/** Whether a command already names its tests, as a row's script does. */
 function namesTests(command: string, runner: Runner | undefined, files: readonly string[]): boolean {
   return files.some((file) => command.includes(file)) || (runner === 'go' && /\s\.{1,3}(\/|\s|$)/.test(command))
 }
 
-/** The whole command. */
+/** Returns the command with its tests. */
 export function withDirectives(command: string, directives: readonly string[]): string {
   const list = directives.map(quote).join(' ')
   return command.includes('{tests}') ? command.replaceAll('{tests}', () => list) : `${command} ${list}`.trimEnd()
 }
 
-/** Files that no runner takes for tests, by the endings that SWE-bench goes by. */
+/** Endings of files that are not tests, from SWE-bench. */
 const DATA = ['.json', '.png', 'csv', '.txt', '.md', '.jpg', '.jpeg', '.pkl', '.yml', '.yaml', '.toml']
 
 function toDirectives(files: readonly string[], runner: Runner | undefined, instance: Instance): string[] {
@@ -182,7 +180,7 @@ function folderOf(file: string): string {
   return slash === -1 ? '.' : `./${file.slice(0, slash)}`
 }
 
-/** From the names of tests, where the row is of a repository that we do not know. */
+/** Derives the command from the test names, for an unknown repository. */
 function guess({ FAIL_TO_PASS, PASS_TO_PASS, testFiles }: Instance): string | undefined {
   const name = FAIL_TO_PASS[0] ?? PASS_TO_PASS[0] ?? ''
   if (/\.py::/.test(name)) return PYTEST

@@ -7,7 +7,7 @@ export interface TestLists {
   PASS_TO_PASS: readonly string[]
 }
 
-/** `fail_only`: the runner names only what failed, so what it does not name has passed. */
+/** `fail_only`: the runner reports only failed tests, so all others have passed. */
 export type EvalType = 'pass_and_fail' | 'fail_only'
 
 interface Outcome {
@@ -20,15 +20,14 @@ export interface TestsReport {
   PASS_TO_PASS: Outcome
 }
 
-/** What counts of each test: the last that was said of it. */
+/** Returns the last status of each test. */
 export function toStatusMap(findings: readonly Finding[]): Map<string, string> {
   return new Map(findings)
 }
 
 /**
- * As above, but one that was ever reported as failed, or that `doubts` names, has not passed: a runner reports a test once,
- * so of two reports one is somebody else's. Words that only begin like a status, with which a test would be in neither list,
- * say nothing.
+ * Like `toStatusMap`, but a test that was ever reported as failed, or that is in `doubts`, has not passed: a runner reports a
+ * test once, so a second report is forged. Ignores words that only begin like a status.
  */
 export function toWaryStatusMap(
   all: readonly Finding[],
@@ -44,7 +43,7 @@ export function toWaryStatusMap(
   return { statuses, disputed }
 }
 
-/** By the rules of the swebench package, version 5: a skipped test was not fixed, but neither was it broken. */
+/** Applies the rules of the swebench package, version 5: a skipped test is neither fixed nor broken. */
 export function reportTests(statuses: StatusMap, tests: TestLists, evalType: EvalType): TestsReport {
   return {
     FAIL_TO_PASS: divide(tests.FAIL_TO_PASS, (test) =>
@@ -58,7 +57,7 @@ export function reportTests(statuses: StatusMap, tests: TestLists, evalType: Eva
   }
 }
 
-/** From 0 to 1; 1 when there is nothing to do. */
+/** Returns the fraction of successes, from 0 to 1; 1 for an empty list. */
 export function fractionOf({ success, failure }: Outcome): number {
   const total = success.length + failure.length
   return total === 0 ? 1 : success.length / total
@@ -76,7 +75,7 @@ export function hasFailed(status: string | undefined): boolean {
   return status === FAILED || status === ERROR
 }
 
-/** Whether a log without a single result is that of tests which ran, of runners that name only what failed. */
+/** Whether a log without results shows that tests ran, for runners that report only failures. */
 export function saysThatTestsRan(log: string): boolean {
   return log.split('\n').some((line) => RAN.some((pattern) => pattern.test(line)))
 }
@@ -92,7 +91,7 @@ const RAN = [
   /': ok$/,
 ]
 
-/** Undefined: neither, as with a word that only looks like a status. */
+/** Undefined for a word that only looks like a status. */
 type Verdict = boolean | undefined
 
 function judge(test: string, statuses: StatusMap, isGood: (status: string | undefined) => boolean): Verdict {
@@ -103,8 +102,8 @@ function judge(test: string, statuses: StatusMap, isGood: (status: string | unde
 }
 
 /**
- * The name under which a test was reported. Datasets cut some names short within their parameters; such a one stands for
- * all that begin with it, if those agree.
+ * Returns the reported name of a test. Datasets truncate some names within their parameters; such a name matches all reported
+ * names that begin with it, if their statuses agree.
  */
 function resolveName(test: string, statuses: StatusMap): string | undefined {
   if (statuses.has(test)) return test
@@ -114,12 +113,12 @@ function resolveName(test: string, statuses: StatusMap): string | undefined {
   return verdicts.size === 1 ? candidates[0] : undefined
 }
 
-/** Whether the parameters of a test's name have no end. */
+/** Whether a test name is truncated within its parameters. */
 function isCutShort(test: string): boolean {
   return test.split('[').length > test.split(']').length
 }
 
-/** Tests that must pass and that the log does not name. Empty for `fail_only`, where silence means success. */
+/** Returns required tests that the log does not report. Empty for `fail_only`, where unreported tests have passed. */
 export function notReported(statuses: StatusMap, tests: TestLists, evalType: EvalType): string[] {
   if (evalType === 'fail_only') return []
   return [...tests.FAIL_TO_PASS, ...tests.PASS_TO_PASS].filter((test) => !isReported(test, statuses))
@@ -132,7 +131,10 @@ export function isReported(test: string, statuses: StatusMap): boolean {
 /** Lowest similarity at which a reported name is shown beside a test that was not reported. */
 const NEAR = 0.4
 
-/** The reported names most similar to `test`, best first; compared by the words they consist of, so order and separators do not count. */
+/**
+ * Returns the reported names most similar to `test`, best first. Compares sets of words, so order and separators do not
+ * matter.
+ */
 export function nearestNames(test: string, statuses: StatusMap, most = 3): string[] {
   const wanted = wordsOf(test)
   return [...statuses.keys()]

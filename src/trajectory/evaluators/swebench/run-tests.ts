@@ -6,12 +6,12 @@ import { findDoubts } from './doubts.ts'
 import type { Finding } from './log.ts'
 import type { Recipe } from './recipes.ts'
 
-/** Most of a run's output that is read. More is a flood. */
+/** Maximum output of a run. */
 const OUTPUT_BYTES = 32 * 1024 * 1024
 
 /**
- * What comes before the tests writes to a file, so that all there is to read is the tests' own, from the first byte to the
- * last: there are no marks in it that a test could print.
+ * The setup writes to a file, so that the output belongs entirely to the tests. It needs no marks, which a test could
+ * forge.
  */
 const SCRIPT = `cd -- "$1" || exit 126
 { eval "$3"
@@ -23,14 +23,14 @@ export interface TestRun {
   exitCode: number | null
   isTimedOut: boolean
   isOutOfMemory: boolean
-  /** Whether it wrote more than is read. */
+  /** Whether the output exceeds the limit. */
   isFlood: boolean
   output: Buffer
   outputBytes: number
   findings: Finding[]
-  /** Tests of which something was said that keeps them from having passed. */
+  /** Tests that have not passed, from `findDoubts`. */
   doubts: ReadonlySet<string>
-  /** How the environment was made, its end. */
+  /** End of the setup's output. */
   setupLog: string
   durationMs: number
 }
@@ -49,7 +49,7 @@ export async function runTests(
   })
   await assertAlive(grader, result)
   const setup = await grader.readFile(log, { maxBytes: 16 * 1024 * 1024 }).catch(() => Buffer.alloc(0))
-  const text = toText(result.stdout)
+  const text = decodeOutput(result.stdout)
   return {
     exitCode: result.exitCode,
     isTimedOut: result.isTimedOut,
@@ -57,7 +57,7 @@ export async function runTests(
     isFlood: result.stdoutBytes > OUTPUT_BYTES,
     output: result.stdout,
     outputBytes: result.stdoutBytes,
-    // As between two marks on lines of their own, where the swebench package has it; one parser can tell.
+    // The swebench package reads the log between two mark lines; one parser depends on the line breaks.
     findings: recipe.parse(`\n${text}\n`),
     doubts: findDoubts(recipe.parserName, text),
     setupLog: tail(setup, 2000),
@@ -65,12 +65,12 @@ export async function runTests(
   }
 }
 
-/** Lines as a program that reads text files sees them. */
-export function toText(output: Buffer): string {
+/** Decodes output with normalised line ends. */
+export function decodeOutput(output: Buffer): string {
   return output.toString('utf8').replaceAll(/\r\n?/g, '\n')
 }
 
-/** A signal may be the tests' own doing, or the end of the sandbox. */
+/** Throws `runtime.gone` if the sandbox died: a signal may come from the tests or from the end of the sandbox. */
 async function assertAlive(grader: Workspace, { exitCode, isTimedOut }: CommandResult): Promise<void> {
   if (isTimedOut || (exitCode !== null && exitCode < 128)) return
   const probe = await grader.run({ command: ['/bin/sh', '-c', 'exit 0'], timeoutMs: 30_000 })

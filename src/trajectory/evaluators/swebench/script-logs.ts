@@ -5,7 +5,7 @@ const BY_SIGN: Readonly<Record<string, string>> = { '✓': PASSED, '✕': FAILED
 const JEST = new RegExp(`^(✓|✕|○)${BLANK}([^\n]+?)(?:${BLANK}\\(\\p{Nd}+${BLANK}*m?s\\))?$`, 'u')
 const VITEST = new RegExp(`^(✓|×|↓)${BLANK}([^\n]+?)(?:${BLANK}(?:\\p{Nd}+${BLANK}*m?s?|\\[skipped\\]))?$`, 'u')
 
-/** `jest --verbose`: names of tests, without those of the blocks around them. */
+/** `jest --verbose`: names of tests without their blocks. */
 export const parseJest: LogParser = (log) => signs(log, JEST)
 
 /** `vitest --reporter=verbose`. */
@@ -25,7 +25,7 @@ export const parseTap: LogParser = (log) =>
     return match === null ? [] : [[match[2]!, match[1] === 'ok' ? PASSED : FAILED]]
   })
 
-/** mocha's tree: the block last opened, then the test. What follows the counts repeats the failures. */
+/** mocha's tree: the last block, then the test. Ignores the output after the counts, which repeats the failures. */
 export const parseMocha: LogParser = (log) => {
   const findings: Finding[] = []
   let block: string | undefined
@@ -63,20 +63,22 @@ export const parseKarma: LogParser = (log) => {
   return findings
 }
 
-/** `PASS file` and `FAIL file`, with how long each took left out. */
+/** `PASS file` and `FAIL file`, without durations. */
 export const parseJestFiles: LogParser = (log) =>
   log.split('\n').flatMap((line): Finding[] => {
     const match = new RegExp(`^(PASS|FAIL)${BLANK}([^\n]*)`).exec(line)
     if (match === null) return []
     const name = match[2]!
     const timed = [...name.matchAll(new RegExp(`${BLANK}\\([\\p{Nd}.]+(?:ms|${BLANK}s|s)\\)`, 'gu'))]
-    // Units are tried one after the other, and of each the last.
+    // Tries the units in order, and the last match of each.
     const lastOf = (unit: string) => timed.findLast(([text]) => isUnit(text, unit))
     const cut = lastOf('ms)') ?? lastOf(' s)') ?? lastOf('s)')
     return [[cut === undefined ? name : name.slice(0, cut.index), match[1] === 'PASS' ? PASSED : FAILED]]
   })
 
-/** As above, with failures first, and a time only where the line ends; a name may stand on the next line. */
+/**
+ * Like `parseJestFiles`, with failures first, durations only at the end of a line, and names possibly on the next line.
+ */
 export const parseGrommet: LogParser = (log) => {
   const time = new RegExp(`${BLANK}\\([\\p{Nd}.]+${BLANK}?(?:ms|s)\\)$`, 'u')
   const findings = (word: string, status: string): Finding[] =>
@@ -87,7 +89,7 @@ export const parseGrommet: LogParser = (log) => {
   return [...findings('FAIL', FAILED), ...findings('PASS', PASSED)]
 }
 
-/** jasmine says only what failed. */
+/** jasmine reports only failures. */
 export const parseMarked: LogParser = (log) =>
   log.split('\n').flatMap((line): Finding[] => {
     const match = new RegExp(`^\\p{Nd}+\\)${BLANK}([^\n]*)`, 'u').exec(line)

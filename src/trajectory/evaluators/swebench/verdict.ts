@@ -12,18 +12,18 @@ import {
   type TestLists,
   type TestsReport,
 } from './report.ts'
-import { toText, type TestRun } from './run-tests.ts'
+import { decodeOutput, type TestRun } from './run-tests.ts'
 
-/** What a run says, before it is asked whether it can be believed. */
+/** Results of a run before the check for forgery. */
 export interface Reading {
   statuses: ReadonlyMap<string, string>
-  /** Reported as passed and as failed; taken as failed. */
+  /** Tests reported as passed and as failed; they count as failed. */
   disputed: string[]
   report: TestsReport
-  /** Required tests that the log does not name; the report counts them as failures. */
+  /** Required tests that the log does not report; the report counts them as failures. */
   notReported: string[]
   resolved: boolean
-  /** Whether anything at all is known of the tests. */
+  /** Whether the log contains any result. */
   hasResults: boolean
   canaries: ReadonlyMap<Canary, CanaryState>
 }
@@ -35,7 +35,7 @@ export function readRun(run: TestRun, canaries: readonly Canary[], tests: TestLi
     run.doubts,
   )
   const report = reportTests(statuses, tests, evalType)
-  const hasResults = statuses.size > 0 || (evalType === 'fail_only' && saysThatTestsRan(toText(run.output)))
+  const hasResults = statuses.size > 0 || (evalType === 'fail_only' && saysThatTestsRan(decodeOutput(run.output)))
   return {
     statuses,
     disputed,
@@ -47,15 +47,15 @@ export function readRun(run: TestRun, canaries: readonly Canary[], tests: TestLi
   }
 }
 
-/** Whether a control run, without the patch, must say what to make of this one. */
-export function needsControl(run: TestRun, reading: Reading): boolean {
+/** Whether a control run without the patch is needed to interpret this run. */
+export function needsControlRun(run: TestRun, reading: Reading): boolean {
   if (!reading.hasResults || isNotRun(run)) return true
   return reading.resolved && (hasOddCanary(reading) || isSilentSuccess(run, reading))
 }
 
 /**
- * Required tests that are missing from the log, where nothing else keeps the patch from being resolved. Empty when a
- * required test failed by name, or when the runner could not load the file of a missing test: then the patch failed.
+ * Returns required tests that are missing from the log, if they alone keep the patch from being resolved. Empty if a required
+ * test failed, or if the runner could not load the file of a missing test: then the patch failed.
  */
 export function decidingGaps(reading: Reading): string[] {
   const { report, notReported: missing, hasResults } = reading
@@ -65,19 +65,22 @@ export function decidingGaps(reading: Reading): string[] {
   return hasBroken ? [] : missing
 }
 
-/** Whether the shell could not run the tests; or a test made it look so. */
+/** Whether the exit code means that the shell could not run the tests. A test can fake it. */
 export function isNotRun({ exitCode }: TestRun): boolean {
   return exitCode === 126 || exitCode === 127
 }
 
 export interface Canaries {
-  /** What they were good for. `off`: there were none. `unsupported`: none runs here, patch or no patch. */
+  /**
+   * `off`: there were no canaries. `failed`: at least one failed, as it must. `unsupported`: none runs, with or without
+   * the patch.
+   */
   canary: 'off' | 'failed' | 'unsupported'
-  /** Why the results are not those of the tests; undefined when they may be. */
+  /** Evidence that the results are forged; undefined if there is none. */
   forgery?: string
 }
 
-/** Whether the results are those of the tests. `control` is a run without the patch, where there was one. */
+/** Checks the results for forgery. `control`: a run without the patch, if there was one. */
 export function judgeCanaries(
   run: TestRun,
   reading: Reading,
@@ -112,7 +115,7 @@ function hasOddCanary(reading: Reading): boolean {
   return [...reading.canaries.values()].some((state) => state !== 'failed')
 }
 
-/** A test of ours failed, and still all is said to be well. */
+/** Whether a canary failed and the exit code is still 0. */
 function isSilentSuccess(run: TestRun, reading: Reading): boolean {
   return run.exitCode === 0 && [...reading.canaries.values()].includes('failed')
 }
@@ -121,7 +124,7 @@ function hasFailure({ statuses }: Reading): boolean {
   return [...statuses.values()].some(hasFailed)
 }
 
-/** The runner says of the whole file that it could not be read; then nothing in it ran, and nothing in it passed. */
+/** Whether the runner could not load a file, so that none of its tests ran. */
 function hasBrokenFile({ statuses }: Reading, file: string): boolean {
   if (!hasFailed(statuses.get(file))) return false
   return ![...statuses].some(([test, status]) => test.startsWith(`${file}::`) && hasPassed(status))

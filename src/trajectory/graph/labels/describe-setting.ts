@@ -1,14 +1,14 @@
 import type { Tool } from '../../../model/message.ts'
 import type { Turn } from '../../../model/turn.ts'
-import type { ForkReason } from '../call-graph.ts'
+import type { BreakReason } from '../call-graph.ts'
 import type { Histories } from '../parents/histories.ts'
 
-/** What besides the messages changed from one call to another and makes a template write another prompt. */
+/** Describes a change of tools, system prompt or template settings between two calls; undefined if there is none. */
 export function describeSetting(
   now: Turn,
   before: Turn,
   histories: Histories,
-): { reason: ForkReason; detail: string } | undefined {
+): { reason: BreakReason; detail: string } | undefined {
   const [a, b] = [histories.of(before), histories.of(now)]
   if (a === undefined || b === undefined) return undefined
   if (a.tools !== b.tools) {
@@ -24,7 +24,7 @@ export function describeSetting(
   return { reason: 'template-moves', detail: 'thinking or another setting of the chat template was changed' }
 }
 
-/** How many tools are named before the rest is only counted. */
+/** Number of tools listed by name; further tools are only counted. */
 const NAMED = 3
 
 function describeTools(before: readonly Tool[], now: readonly Tool[]): string {

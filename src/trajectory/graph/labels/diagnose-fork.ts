@@ -1,33 +1,33 @@
 import { textOf, type Message } from '../../../model/message.ts'
-import type { Break, CallNode, Edge, ForkReason } from '../call-graph.ts'
+import type { HistoryBreak, CallNode, Edge, BreakReason } from '../call-graph.ts'
 import { change, differencesOf, type Difference } from '../parents/compare-answer.ts'
 import { describeSetting } from './describe-setting.ts'
-import { findOrigin, type Origin } from '../parents/find-origin.ts'
+import { findOrigin, type CallOrigin } from '../parents/find-origin.ts'
 import { findSummary } from './find-summary.ts'
 import type { Histories } from '../parents/histories.ts'
 import { commonTokens } from '../parents/nearest-call.ts'
 
-/** What is known of a call that goes on literally from none. */
+/** The facts about a call without an exact parent. */
 export interface ForkSituation {
-  /** The call it shares most leading tokens with. */
+  /** The earlier call that shares the most leading tokens with it. */
   from: CallNode
   commonTokens: number
-  /** All calls that started before it, oldest first. */
+  /** All calls that started earlier, oldest first. */
   earlier: readonly CallNode[]
 }
 
 type ForkedEdge = Extract<Edge, { verdict: 'forked' }>
-type Cause = Pick<Break, 'reason' | 'detail'>
+type Cause = Pick<HistoryBreak, 'reason' | 'detail'>
 
-/** Tokens a template may put in front of every answer and leave out of a history: a role, an empty thought. */
+/** Number of tokens that a template may put before an answer and omit from the history: a role, empty reasoning. */
 const OPENING = 16
 
-/** Within so many tokens of its start an answer is still at the marks that begin a thought. */
+/** Maximum length in tokens of the marks that begin reasoning. */
 const THOUGHT_MARKS = 8
 
 /**
- * Whether a conversation goes on or begins, and what broke the prefix. The messages say which conversation it is, the
- * tokens where it broke, both together why; what the gateway noted when the call was made settles what neither shows.
+ * Decides whether a call continues a conversation or begins one, and why the token prefix broke. The messages identify the
+ * conversation, the tokens the position, both together the reason. If neither shows the reason, the gateway's note decides.
  */
 export function diagnoseFork(node: CallNode, situation: ForkSituation, histories: Histories): Edge {
   const origin = findOrigin(node, situation, histories)
@@ -43,8 +43,8 @@ export function diagnoseFork(node: CallNode, situation: ForkSituation, histories
   return byMessages(node, origin, histories)
 }
 
-/** Why a call does not go on literally from `from`, although all of its messages and its answer came back. */
-export function diagnoseBreak(node: CallNode, from: CallNode, histories: Histories): Break {
+/** Explains why a call does not continue the tokens of `from`, although it repeats its messages and answer. */
+export function diagnoseBreak(node: CallNode, from: CallNode, histories: Histories): HistoryBreak {
   const { verdict: _, ...found } = forked(node, from, whyNotLiteral(node, from, histories))
   return found
 }
@@ -56,7 +56,7 @@ function forked(node: CallNode, from: CallNode, cause: Cause): ForkedEdge {
 
 // --- by the messages --------------------------------------------------------------------------------------------------
 
-function byMessages(node: CallNode, origin: Origin, histories: Histories): Edge {
+function byMessages(node: CallNode, origin: CallOrigin, histories: Histories): Edge {
   const { from } = origin
   switch (origin.kind) {
     case 'continues':
@@ -72,7 +72,7 @@ function byMessages(node: CallNode, origin: Origin, histories: Histories): Edge 
   }
 }
 
-/** The same messages in other tokens: goes on from whatever the other one goes on from, if anything. */
+/** The same messages in other tokens: the call continues whatever `same` continues. */
 function asBefore(node: CallNode, same: CallNode, histories: Histories): Edge {
   const { edge } = same
   if (edge.verdict === 'root') return { verdict: 'root', reason: 'new-conversation' }
@@ -82,13 +82,13 @@ function asBefore(node: CallNode, same: CallNode, histories: Histories): Edge {
   return forked(node, edge.verdict === 'exact' ? edge.parent : edge.from, cause)
 }
 
-/** All that `from` was asked comes back; yet the prompt does not begin with what it read and wrote. */
+/** The call repeats all messages of `from`, but its prompt does not begin with the tokens of `from`. */
 function whyNotLiteral(node: CallNode, from: CallNode, histories: Histories): Cause {
   const { promptIds } = from.response
   const common = commonTokens(node.response.promptIds, { promptIds, ids: from.choice.ids })
   const at = histories.of(from.turn)?.messages.length ?? 0
   if (common >= promptIds.length - OPENING) return whyAnswer(node, from, at, common - promptIds.length, histories)
-  // An edit is the reason wherever the tokens part: with it, the gateway does not try whether the template keeps all else.
+  // An edit is the reason wherever the tokens diverge: after an edit the gateway does not test the template.
   return (
     describeSetting(node.turn, from.turn, histories) ??
     editCause(node, from, at, histories) ??
@@ -96,7 +96,7 @@ function whyNotLiteral(node: CallNode, from: CallNode, histories: Histories): Ca
   )
 }
 
-/** What the harness changed in an answer; undefined when it is the same, or only printed in another way. */
+/** Returns what the harness changed in an answer; undefined if it is unchanged or only formatted differently. */
 function editCause(node: CallNode, call: CallNode, at: number, histories: Histories): Cause | undefined {
   const differences = differencesOf(histories.message(node.turn, at), call.choice.message)
   const find = (...kinds: Difference['kind'][]): string | undefined =>
@@ -112,7 +112,7 @@ function editCause(node: CallNode, call: CallNode, at: number, histories: Histor
   return print === undefined ? undefined : { reason: 'edited-history', detail: `${name}: ${print}` }
 }
 
-/** The tokens part ways before the answer of `from`, in what it was itself asked. */
+/** The tokens diverge before the answer of `from`, in its own prompt. */
 function whyEarlier(node: CallNode, from: CallNode, common: number, histories: Histories): Cause {
   const recorded = gatewayCause(node)
   let ancestor = from
@@ -129,13 +129,13 @@ function whyEarlier(node: CallNode, from: CallNode, common: number, histories: H
   return recorded ?? { reason: 'template-moves', detail }
 }
 
-/** The tokens part ways at an answer, `offset` tokens into it. */
+/** The tokens diverge `offset` tokens after the start of an answer. */
 function whyAnswer(node: CallNode, call: CallNode, at: number, offset: number, histories: Histories): Cause {
   const name = nameOf(node, at, histories)
   const { choice } = call
   const differences = differencesOf(histories.message(node.turn, at), choice.message)
   const find = (kind: Difference['kind']): Difference | undefined => differences.find((d) => d.kind === kind)
-  const cause = (reason: ForkReason, what: string): Cause => ({ reason, detail: `${name}: ${what}` })
+  const cause = (reason: BreakReason, what: string): Cause => ({ reason, detail: `${name}: ${what}` })
   const isAtThought = Boolean(choice.message.reasoning) && offset <= THOUGHT_MARKS
 
   const edit = editCause(node, call, at, histories)
@@ -144,7 +144,7 @@ function whyAnswer(node: CallNode, call: CallNode, at: number, offset: number, h
   const missing = isSealed(node) ? undefined : find('reasoning-missing')
   const recorded = gatewayCause(node)
   if (recorded?.reason === 'reasoning-stripped' || isAtThought) {
-    // The gateway tried the template with the reasoning in its place, whatever the harness had sent.
+    // The gateway tested the template with the reasoning in place, whether or not the harness sent it.
     const byHarness = recorded?.reason === 'reasoning-stripped' ? undefined : missing?.what
     return cause('reasoning-stripped', byHarness ?? 'the chat template leaves the reasoning out')
   }
@@ -159,7 +159,7 @@ function whyAnswer(node: CallNode, call: CallNode, at: number, offset: number, h
   return cause('retokenised', `the same text in other tokens from token ${offset + 1} of ${choice.ids.length} on`)
 }
 
-/** Reasoning may travel to the harness and back in a form that only the gateway of that session can open. */
+/** Whether the request carries reasoning in encrypted form, which only the gateway of that session can decrypt. */
 function isSealed({ turn }: CallNode): boolean {
   return /"(?:signature|thoughtSignature|encrypted_content)"\s*:\s*"[^"]/.test(turn.request)
 }
@@ -180,7 +180,7 @@ function endedEarly({ choice }: CallNode): string | undefined {
   }
 }
 
-/** What stands at `at` in place of what stood there when `from` was asked. */
+/** Describes how message `at` differs between the two requests. */
 function describeEdit(node: CallNode, from: CallNode, at: number, histories: Histories): string {
   const [before, after] = [histories.of(from.turn)?.messages ?? [], histories.of(node.turn)?.messages ?? []]
   const name = nameOf(node, at, histories)
@@ -196,7 +196,7 @@ function describeEdit(node: CallNode, from: CallNode, at: number, histories: His
   return `${name}: ${oldText === nowText ? 'its media were changed' : `the text was ${change(oldText, nowText)}`}`
 }
 
-/** As people count: from 1, system messages included. */
+/** Names a message by its position from 1, system messages included. */
 function nameOf({ turn }: CallNode, at: number, histories: Histories): string {
   const role: Message['role'] | undefined = histories.message(turn, at)?.role
   return `message ${(histories.of(turn)?.leading ?? 0) + at + 1}${role === undefined ? '' : ` (${role})`}`
@@ -205,8 +205,8 @@ function nameOf({ turn }: CallNode, at: number, histories: Histories): string {
 // --- by what is left --------------------------------------------------------------------------------------------------
 
 /**
- * No message shows where it belongs. A conversation that comes back has at least its first prompt in common, and where the
- * messages can be read and say otherwise, some of the first answer as well.
+ * No message identifies the conversation. A continued conversation shares at least its first prompt and, if both requests
+ * could be parsed, also a part of the first answer.
  */
 function byTokens(node: CallNode, { from, commonTokens: common }: ForkSituation, histories: Histories): Edge {
   let first = from
@@ -221,7 +221,7 @@ function byTokens(node: CallNode, { from, commonTokens: common }: ForkSituation,
   return { verdict: 'forked', from, ...(gatewayCause(node) ?? { reason: 'unknown', detail }), commonTokens: common }
 }
 
-/** What the gateway noted when it could not send the prompt as a literal continuation. */
+/** Returns the reason that the gateway recorded when it could not send the prompt as a literal continuation. */
 function gatewayCause({ turn }: CallNode): Cause | undefined {
   const note = turn.forced['begins']
   switch (note) {

@@ -3,21 +3,24 @@ import type { CallNode } from '../call-graph.ts'
 import { tipsOf } from '../parents/find-origin.ts'
 import type { Histories } from '../parents/histories.ts'
 
-/** Shorter answers stand in many texts by chance. */
+/** Minimum length in characters. Shorter answers occur in other texts by chance. */
 const SHORTEST_SUMMARY = 12
 
-/** What several harnesses put around a summary, so that they can take it out of the answer. */
+/** Tags by which harnesses mark the summary within an answer. */
 const SUMMARY_TAGS = ['summary', 'state_snapshot', 'conversation_summary'] as const
 
 interface Summary {
-  /** The call that wrote it, or, where none is recorded, the last one of the conversation it seems to stand for. */
+  /**
+   * The call that wrote the summary; if none is recorded, the last call of the conversation that it probably
+   * summarises.
+   */
   from: CallNode
   isRecorded: boolean
-  /** Index of the message it stands in, system messages in front counted. */
+  /** Index of the message that contains the summary, leading system messages included. */
   at: number
 }
 
-/** The summary of an earlier conversation among the messages of a call. */
+/** Finds the summary of an earlier conversation among the messages of a call. */
 export function findSummary(
   node: CallNode,
   { from, earlier }: { from: CallNode; earlier: readonly CallNode[] },
@@ -42,13 +45,13 @@ export function findSummary(
   return { from: likely, isRecorded: false, at }
 }
 
-/** The part of an answer that a later conversation is given. */
+/** Returns the part of an answer that a later conversation receives as summary. */
 export function summaryOf({ choice }: CallNode): string {
   const text = textOf(choice.message)
   return (taggedText(text) ?? text).trim()
 }
 
-/** The text between the first tag of a summary and its end; undefined where there is none. One pass for each tag. */
+/** Returns the text within the first summary tag; undefined if there is none. One pass for each tag. */
 export function taggedText(text: string): string | undefined {
   let first: { start: number; from: number; to: number } | undefined
   for (const tag of SUMMARY_TAGS) {
@@ -61,7 +64,7 @@ export function taggedText(text: string): string | undefined {
   return first && text.slice(first.from, first.to)
 }
 
-/** Text alone, asked for by someone who is not a tool, in a call that goes on from another or has no tools. */
+/** A summary is text only, does not answer a tool result, and its call continues another call or has no tools. */
 function mayBeSummary(tip: CallNode, histories: Histories): boolean {
   if (tip.choice.message.toolCalls.length > 0 || summaryOf(tip).length < SHORTEST_SUMMARY) return false
   const history = histories.of(tip.turn)
@@ -69,15 +72,15 @@ function mayBeSummary(tip: CallNode, histories: Histories): boolean {
   return tip.edge.verdict !== 'root' || !history.hasTools
 }
 
-/** A tag that stood in the conversation before is no sign of a summary. */
+/** Whether the earlier call already contains the message: then its tag does not mark a new summary. */
 function hasText(call: CallNode, text: string, histories: Histories): boolean {
   return histories.requestOf(call.turn)?.messages.some((message) => textOf(message) === text) === true
 }
 
-/** Headers in which harnesses say who is asking; the same before and after a compaction. */
+/** Headers that identify the calling agent. They do not change by a compaction. */
 const IDENTITY = ['x-claude-code-agent-id', 'thread-id', 'x-session-id'] as const
 
-/** Who is asking, as the headers tell; null where they do not. */
+/** Returns the agent's identity headers; null for an absent header. */
 export function identityOf({ turn }: CallNode): (string | null)[] {
   return IDENTITY.map((name) => turn.headers[name] ?? null)
 }

@@ -6,7 +6,7 @@ import type { Histories } from '../parents/histories.ts'
 import type { PassedOver } from '../parents/passed-over.ts'
 import { PromptIndex } from '../parents/prompt-index.ts'
 
-/** Answers to one request: several choices, and the same request made again. */
+/** Groups answers to the same request: several choices, and repetitions of the request. */
 export function groupByRequest<N extends CallNode>(nodes: readonly N[], histories: Histories): N[][] {
   const groups = new DisjointSets<CallNode>(nodes)
   const byTurn = new Map<string, CallNode>()
@@ -25,14 +25,14 @@ export function groupByRequest<N extends CallNode>(nodes: readonly N[], historie
   return groups.sets() as N[][]
 }
 
-/** The request of the other call again with a remark in it; nothing follows what was asked then. */
+/** Whether the request repeats that of the call before with an added remark and no further message. */
 function isReworded({ edge, turn }: CallNode, histories: Histories): boolean {
   if (edge.verdict !== 'forked' || edge.reason !== 'edited-history') return false
   const length = histories.of(turn)?.messages.length
   return length !== undefined && length === histories.of(edge.from.turn)?.messages.length
 }
 
-/** Calls that belong to one conversation, whether it went on literally or not; a summary begins one of its own. */
+/** Groups calls of one conversation, continued exactly or not. A summary from outside begins a new conversation. */
 export function groupByConversation<N extends CallNode>(nodes: readonly N[], requests: readonly N[][]): N[][] {
   const groups = new DisjointSets<CallNode>(nodes)
   for (const [first, ...others] of requests) for (const other of others) groups.join(first as N, other)
@@ -40,13 +40,13 @@ export function groupByConversation<N extends CallNode>(nodes: readonly N[], req
     const { edge } = node
     if (edge.verdict === 'exact') groups.join(edge.parent, node)
     if (edge.verdict !== 'forked') continue
-    // A summary that was asked for from outside belongs to nobody's conversation, so what begins with it does not either.
+    // A summary call outside every conversation joins none, so the calls that start from it do not join one either.
     if (edge.reason !== 'compaction' || edge.from.edge.verdict !== 'root') groups.join(edge.from, node)
   }
   return groups.sets() as N[][]
 }
 
-/** Calls whose answer a later call goes on from, with that call; and those that wrote a summary for a later one. */
+/** Maps each call whose answer a later call continues, and each call that wrote a summary, to that later call. */
 export function findSuccessors(
   nodes: readonly CallNode[],
   passedOver: PassedOver,
@@ -75,7 +75,7 @@ function isSummaryFor(call: CallNode, later: CallNode, histories: Histories): bo
   return histories.requestOf(later.turn)?.messages.some((message) => textOf(message).includes(summary)) === true
 }
 
-/** Whether an assistant message stands where the answer belongs, whatever the harness made of it. */
+/** Whether the message at the position of the answer is an assistant message, edited or not. */
 function keepsAnswer(node: CallNode, from: CallNode, common: number, histories: Histories): boolean {
   const at = histories.of(from.turn)?.messages.length
   if (at === undefined || histories.of(node.turn) === undefined) return common >= from.response.promptIds.length

@@ -1,9 +1,8 @@
 import type { Turn } from '../../../model/turn.ts'
 
 /**
- * Headers by which harnesses name a sub-agent. A program in the sandbox can send any header, so a header never gives a label
- * that leaves a call out of training: compactions and side calls are recognised by their requests and by what became of their
- * answers.
+ * Headers that identify calls of a sub-agent. A program in the sandbox can send any header, so no header gives a label that
+ * excludes a call from training: compactions and side calls are recognised by their requests and by the use of their answers.
  */
 const SUBAGENT_HEADERS: readonly { header: string; harness: string; isMeant?: (value: string) => boolean }[] = [
   { header: 'x-openai-subagent', harness: 'Codex', isMeant: isCodexAgent },
@@ -12,7 +11,7 @@ const SUBAGENT_HEADERS: readonly { header: string; harness: string; isMeant?: (v
   { header: 'x-parent-session-id', harness: 'OpenCode' },
 ]
 
-/** On what grounds the headers name a call as a sub-agent's; undefined when they do not. */
+/** Returns the evidence that the headers mark a call as a sub-agent's; undefined if there is none. */
 export function subagentByHeaders({ headers }: Turn): string | undefined {
   for (const { header, harness, isMeant } of SUBAGENT_HEADERS) {
     const value = headers[header]
@@ -21,7 +20,7 @@ export function subagentByHeaders({ headers }: Turn): string | undefined {
   return undefined
 }
 
-/** Codex also marks its own housekeeping with this header. */
+/** Codex also sends this header with compactions and memory calls. */
 function isCodexAgent(value: string): boolean {
   return value !== 'compact' && !value.startsWith('memory')
 }

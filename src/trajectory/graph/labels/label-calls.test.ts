@@ -65,7 +65,7 @@ test('one conversation is main, and its requests are not read', () => {
 })
 
 describe('sub-agents', () => {
-  test('are known by the tool call that asked for them, and by where their answer went', () => {
+  test('are recognised by the tool call that started them and by the call that received their answer', () => {
     const calls = [one, child, grandchild, two]
     expect(labels(calls)).toEqual({ one: 'main', child: 'subagent', 'child-2': 'subagent', two: 'main' })
     expect(evidence(calls, 'child')).toBe(
@@ -93,7 +93,7 @@ describe('sub-agents', () => {
     if (label !== 'main') expect(evidence([one, marked], 'marked')).toContain(header)
   })
 
-  test('are those under other instructions with other tools, when nobody shows who asked', () => {
+  test('have other instructions and tools if no tool call started them', () => {
     const stranger = { ...child, messages: [system('You run errands.'), user('Count the red ones.')] }
     expect(labels([one, stranger, two])).toEqual({ one: 'main', child: 'subagent', two: 'main' })
   })
@@ -130,22 +130,22 @@ describe('side calls', () => {
     expect(labels([chat, forged, more])).toEqual({ chat: 'subagent', forged: 'main', more: 'subagent' })
   })
 
-  test('may be what a tool does, such as a search', () => {
+  test('may be the work of a tool, such as a search', () => {
     const search = { ...title, messages: [user(errand)] }
     expect(labels([one, search, two])).toEqual({ one: 'main', title: 'side-call', two: 'main' })
   })
 
-  test('may be asked in the conversation itself, without the tools', () => {
+  test('may continue the conversation without its tools', () => {
     const messages = [...two.messages, two.answer, user('Name this conversation.')]
     expect(labels([one, two, { ...title, messages }])).toEqual({ one: 'main', two: 'main', title: 'side-call' })
   })
 
-  test('may be shown the conversation under other instructions', () => {
+  test('may contain the conversation under other instructions', () => {
     const messages = [system('You keep notes.'), ...two.messages.slice(1), two.answer, user('Note it.')]
     expect(labels([one, two, { ...title, messages, tools: ['note'] }])).toMatchObject({ title: 'side-call' })
   })
 
-  test('are the short ones where nobody has tools', () => {
+  test('are the short conversations if none has tools', () => {
     const chat = { ...one, tools: [], answer: says('I do.') }
     const more = { ...two, tools: [], messages: [...task, chat.answer, user('Thanks.')] }
     expect(labels([title, chat, more])).toEqual({ title: 'side-call', one: 'main', two: 'main' })
@@ -174,7 +174,7 @@ describe('compaction', () => {
     expect(labels([one, two, sum])).toEqual({ one: 'main', two: 'main', sum: 'compaction' })
   })
 
-  test('may be asked of someone else, with the conversation as text', () => {
+  test('may be a separate conversation with the history as text', () => {
     const sum = { id: 'sum', messages: [system('You sum up.'), user('send: nine boxes')], answer: says(summary) }
     expect(labels([one, two, sum, fresh])).toEqual({ one: 'main', two: 'main', sum: 'compaction', fresh: 'main' })
   })
@@ -240,7 +240,7 @@ describe('compaction instructions', () => {
     expect(Object.values(labels(calls))).toEqual(['main', 'main', 'main', 'main', 'compaction', 'compaction'])
   })
 
-  test('a conversation about such words is none', () => {
+  test('a conversation about such instructions is not a compaction', () => {
     const chat = asked('What does <state_snapshot> mean in a context summarization?')
     expect(labels([one, two, chat])).toMatchObject({ sum: 'main' })
     const after: ToyCall = { ...one, messages: [rules, user('<state_snapshot>Nine boxes.</state_snapshot>')] }
@@ -251,13 +251,13 @@ describe('compaction instructions', () => {
 describe('retries', () => {
   const again = (id: string, turn: ToyCall['turn'] = {}): ToyCall => ({ ...one, id, answer: says('Hm.'), turn })
 
-  test('the answer that was gone on from keeps its label', () => {
+  test('the continued answer keeps its label', () => {
     expect(labels([one, again('again'), two])).toEqual({ one: 'main', again: 'retry', two: 'main' })
     expect(labels([again('again'), one, two])).toEqual({ one: 'main', again: 'retry', two: 'main' })
     expect(evidence([again('again'), one, two], 'again')).toBe('the same request as one, which was gone on from')
   })
 
-  test('if none was, the last that came through does', () => {
+  test('without a continued answer, the last delivered answer keeps its label', () => {
     const failure = { code: 'upstream.reset', message: 'gone', status: 502 } as const
     expect(labels([one, again('b'), again('c', { delivery: 'undelivered' }), again('d', { failure })])).toEqual({
       one: 'retry',
@@ -282,11 +282,11 @@ describe('retries', () => {
 describe('several choices', () => {
   const both: ToyCall = { ...one, others: [says('I would rather not.')] }
 
-  test('those that were not taken are abandoned', () => {
+  test('choices that were not continued are abandoned', () => {
     expect(labels([both, two])).toEqual({ 'one#0': 'main', 'one#1': 'abandoned', two: 'main' })
   })
 
-  test('all stay when none was taken', () => {
+  test('all choices keep their label if none was continued', () => {
     expect(labels([both])).toEqual({ 'one#0': 'main', 'one#1': 'main' })
   })
 })
@@ -326,14 +326,14 @@ describe('abandoned answers', () => {
     answer: says(`To ${text}: yes.`),
   })
 
-  test('nothing went on from them, while the conversation did', () => {
+  test('are not continued, although the conversation is', () => {
     expect(labels([one, two, third('left', 'Shut the door.'), third('taken', 'Open it.')])).toMatchObject({
       left: 'abandoned',
       taken: 'main',
     })
   })
 
-  test('branches that run at the same time are none', () => {
+  test('concurrent branches are not abandoned', () => {
     const turn = { startedAt: 2000, endedAt: 5000 }
     expect(labels([one, two, { ...third('left', 'Shut the door.'), turn }, third('taken', 'Open it.')])).toMatchObject({
       left: 'main',
@@ -364,7 +364,7 @@ describe('abandoned answers', () => {
   })
 })
 
-test('requests that cannot be read are main, whatever they are', () => {
+test('calls whose request cannot be parsed are main', () => {
   expect(labels([one, child, grandchild, two], blindReader)).toEqual({
     one: 'main',
     child: 'main',

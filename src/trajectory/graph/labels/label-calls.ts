@@ -8,8 +8,8 @@ import { LaterCalls } from '../parents/later-calls.ts'
 import type { PassedOver } from '../parents/passed-over.ts'
 
 /**
- * What each call was for. The nodes' edges and children are known, their labels are not. `nodes` are oldest first. Requests
- * are read only where several conversations must be told apart.
+ * Labels each call with its purpose. `nodes` are oldest first and have their edges and children. Requests are parsed only if
+ * several conversations must be distinguished.
  */
 export function labelCalls<N extends CallNode>(
   nodes: readonly N[],
@@ -46,7 +46,7 @@ interface Verdicts {
   overruled: Map<CallNode, Labelling>
 }
 
-/** What the headers, the gateway, the instruction or the use of the answer say; undefined where the conversation decides. */
+/** Labels a call by its headers, the gateway's note, its instruction or the use of its answer. Otherwise undefined. */
 function labelByItself(
   node: CallNode,
   { goneOnFrom, summaries }: ReturnType<typeof findSuccessors>,
@@ -73,9 +73,9 @@ function labelByItself(
 }
 
 /**
- * Whether nothing goes on from a call with a compaction instruction, but for one further such call: Gemini CLI asks for a
- * review of the summary. An agent can bring the words of an instruction into its own conversation, for example by the output
- * of a command; that conversation goes on, and its calls keep their label.
+ * Whether no call continues a call with a compaction instruction, except one further such call: Gemini CLI requests a review
+ * of the summary. The words of an instruction can also enter the agent's own conversation, for example in the output of a
+ * command. That conversation is continued, and its calls keep their label.
  */
 function isSetAside(node: CallNode, goneOnFrom: ReadonlyMap<CallNode, CallNode>, histories: Histories): boolean {
   const later = goneOnFrom.get(node)
@@ -85,16 +85,16 @@ function isSetAside(node: CallNode, goneOnFrom: ReadonlyMap<CallNode, CallNode>,
   )
 }
 
-/** Asked in an ongoing conversation, but without the tools: the harness wants a text for itself. */
+/** Whether a call continues a conversation without its tools: the harness uses such an answer itself. */
 function losesTools({ edge, turn }: CallNode, histories: Histories): boolean {
   if (edge.verdict !== 'forked' || edge.reason !== 'tools-changed') return false
   return histories.of(turn)?.hasTools === false && histories.of(edge.from.turn)?.hasTools === true
 }
 
 /**
- * Of several answers to one request those that were gone on from keep their label. If none was, the last that came through
- * does: what the harness asked again for, it did not want. Several choices of one call were wanted from the start, so they
- * all keep their label as long as none was taken: that is what best-of-n data is.
+ * Among several answers to one request, the continued answers keep their label. If none was continued, the last delivered
+ * answer keeps it: a repeated request means that the harness discarded the answer before. All choices of one call keep their
+ * label as long as none was continued: that is best-of-n data.
  */
 function markRetries(
   group: readonly CallNode[],
@@ -124,7 +124,7 @@ function lastUseful(group: readonly CallNode[]): CallNode | undefined {
   return useful.findLast(({ turn }) => turn.delivery === 'delivered') ?? useful.at(-1) ?? group.at(-1)
 }
 
-/** Answers that nothing went on from, although the same agent went on with the conversation afterwards. */
+/** Marks answers that no call continues, although the same agent continued the conversation later. */
 function markAbandoned(
   conversation: readonly CallNode[],
   isOfOtherRequest: (one: CallNode, other: CallNode) => boolean,

@@ -1,6 +1,7 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { Label } from '../../../model/sample.ts'
 import type { CallNode } from '../call-graph.ts'
-import { Errands } from './find-errand.ts'
+import { Delegations } from './find-delegation.ts'
 import { sharedMessages, type Histories } from '../parents/histories.ts'
 
 export interface Labelling {
@@ -9,9 +10,9 @@ export interface Labelling {
 }
 
 /**
- * What each conversation is for, where no header says it. There is one main agent: the first with tools, since it has to
- * be there before it can send another; without any tools the one that talks longest. A conversation under the same
- * instructions with the same tools is its work too, unless a tool call asked for it.
+ * Labels conversations without identifying headers. The first conversation with tools is the main agent's, because sub-agents
+ * start later. If no conversation has tools, the longest is the main one. A conversation with the same instructions and tools
+ * is also `main`, unless a tool call started it.
  */
 export function labelConversations(conversations: readonly (readonly CallNode[])[], histories: Histories): Labelling[] {
   if (conversations.length === 1)
@@ -19,7 +20,7 @@ export function labelConversations(conversations: readonly (readonly CallNode[])
   const all = conversations.map((nodes) => ({ nodes, hasTools: offersTools(nodes, histories) }))
   const withTools = all.filter(({ hasTools }) => hasTools)
   const main = withTools.length > 0 ? withTools[0] : longest(all)
-  const errands = new Errands(conversations, histories)
+  const delegations = new Delegations(conversations, histories)
   const mainTip = main && tipFinder(main.nodes)
   return all.map((conversation) => {
     if (main === undefined || mainTip === undefined || conversation === main) {
@@ -28,7 +29,7 @@ export function labelConversations(conversations: readonly (readonly CallNode[])
         : 'the longest of conversations without tools'
       return { label: 'main', evidence: [how] }
     }
-    return labelOther(conversation, { ...main, tipAt: mainTip }, errands, histories)
+    return labelOther(conversation, { ...main, tipAt: mainTip }, delegations, histories)
   })
 }
 
@@ -38,27 +39,19 @@ interface Conversation {
 }
 
 interface MainConversation extends Conversation {
-  /** Its last call that had started at a time; its first one when none had. */
+  /** Returns its last call that had started at `time`; its first call if none had. */
   tipAt(time: number): CallNode
 }
 
-/** Finds the last call that had started at a time; the calls need not be sorted. */
+/** Returns a function that finds the last call that had started at `time`. The calls need not be sorted. */
 function tipFinder(nodes: readonly CallNode[]): (time: number) => CallNode {
-  // For each call the earliest start from it on: ascending, so that it can be searched by halving.
+  // Earliest start of each call and all calls behind it: ascending, so binary search works.
   const earliest = nodes.map(({ turn }) => turn.startedAt)
   for (let i = earliest.length - 2; i >= 0; i--) earliest[i] = Math.min(earliest[i]!, earliest[i + 1]!)
-  return (time) => {
-    let [low, high] = [0, earliest.length]
-    while (low < high) {
-      const middle = (low + high) >>> 1
-      if (earliest[middle]! <= time) low = middle + 1
-      else high = middle
-    }
-    return nodes[Math.max(0, low - 1)] as CallNode
-  }
+  return (time) => nodes[Math.max(0, countLeading(earliest.length, (i) => earliest[i]! <= time) - 1)] as CallNode
 }
 
-/** True where the request cannot be read: nothing may be set aside for that. */
+/** True if the request cannot be parsed: an unreadable request must not exclude a call from training. */
 function offersTools(nodes: readonly CallNode[], histories: Histories): boolean {
   return histories.of((nodes[0] as CallNode).turn)?.hasTools ?? true
 }
@@ -75,7 +68,7 @@ function longest(conversations: readonly Conversation[]): Conversation | undefin
 function labelOther(
   { nodes, hasTools }: Conversation,
   main: MainConversation,
-  errands: Errands,
+  delegations: Delegations,
   histories: Histories,
 ): Labelling {
   const mainNodes = main.nodes
@@ -84,17 +77,20 @@ function labelOther(
   if (own === undefined || its === undefined) {
     return { label: 'main', evidence: ['a conversation of its own, and its request cannot be read'] }
   }
-  const { asked, returned } = errands.find(nodes)
-  const errand = [asked, returned].filter((text) => text !== undefined)
+  const { asked, returned } = delegations.find(nodes)
+  const delegation = [asked, returned].filter((text) => text !== undefined)
   const isOneStep = nodes.every(({ edge }) => edge.verdict === 'root')
-  // A search or a look at a page is asked for by a tool call too; only an agent takes several steps.
-  if (asked !== undefined && (hasTools || !isOneStep)) return { label: 'subagent', evidence: errand }
-  // An errand of the harness takes one step. An agent that answers in text alone takes several, and another conversation
-  // with tools does not make its work a side call.
+  // A tool call can also start a search or a page summary. Only a sub-agent takes several steps.
+  if (asked !== undefined && (hasTools || !isOneStep)) return { label: 'subagent', evidence: delegation }
+  // A helper call of the harness takes one step. An agent without tools takes several, so its calls are no side calls.
   if (!hasTools && main.hasTools && !takesSteps(nodes)) {
     return {
       label: 'side-call',
-      evidence: ['no tools, while the main conversation has them', ...errand, ...aside(first, mainFirst, histories)],
+      evidence: [
+        'no tools, while the main conversation has them',
+        ...delegation,
+        ...aside(first, mainFirst, histories),
+      ],
     }
   }
   if (own.system === its.system && own.tools === its.tools) {
@@ -113,7 +109,7 @@ function labelOther(
   return { label: 'subagent', evidence: ['other instructions or tools than the main conversation'] }
 }
 
-/** Whether a call goes on from the answer of another; the same request with a remark does not. */
+/** Whether a call continues the answer of another call. A repeated request with a remark does not. */
 function takesSteps(nodes: readonly CallNode[]): boolean {
   return nodes.some(({ edge }) => {
     if (edge.verdict !== 'forked') return edge.verdict === 'exact'
@@ -121,7 +117,7 @@ function takesSteps(nodes: readonly CallNode[]): boolean {
   })
 }
 
-/** What besides speaks for a call that the harness makes for itself. */
+/** Returns further evidence for a helper call of the harness. */
 function aside(first: CallNode, main: CallNode, histories: Histories): string[] {
   const format = histories.requestOf(first.turn)?.responseFormat?.type
   return [

@@ -1,10 +1,11 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { CallNode } from '../call-graph.ts'
 import type { WorkLimit } from '../work-limit.ts'
 
-/** Shorter texts are the same by chance. */
+/** Minimum length in characters. Shorter texts are equal by chance. */
 export const SHORTEST_TEXT = 8
 
-/** A tool call that was made in the answer of a call. */
+/** A tool call in the answer of a call. */
 export interface ToolUse {
   node: CallNode
   name: string
@@ -13,11 +14,11 @@ export interface ToolUse {
 interface Entry {
   use: ToolUse
   text: string
-  /** Position of the tool call among all of the session. */
-  place: number
+  /** Index of the tool call among all tool calls of the session. */
+  index: number
 }
 
-/** The texts in the arguments of all tool calls of a session, found by what they say. Made once for a session. */
+/** Index of the texts in the arguments of all tool calls of a session. Built once per session. */
 export class ToolTexts {
   readonly #byText = new Map<string, Entry[]>()
   readonly #byLength: readonly Entry[]
@@ -27,8 +28,8 @@ export class ToolTexts {
     this.#work = work
     const entries = nodes
       .flatMap((node) => node.choice.message.toolCalls.map((call) => ({ node, call })))
-      .flatMap(({ node, call }, place) =>
-        stringsIn(call.arguments).map((text) => ({ use: { node, name: call.name }, text, place })),
+      .flatMap(({ node, call }, index) =>
+        stringsIn(call.arguments).map((text) => ({ use: { node, name: call.name }, text, index })),
       )
     for (const entry of entries) {
       const same = this.#byText.get(entry.text)
@@ -38,11 +39,14 @@ export class ToolTexts {
     this.#byLength = entries.toSorted((a, b) => a.text.length - b.text.length)
   }
 
-  /** The first tool call one of whose texts is a task, or at least half of one: harnesses wrap what the call says. */
+  /**
+   * Returns the first tool call with an argument that is a task text or at least half of one: harnesses wrap the
+   * argument.
+   */
   find(tasks: readonly string[], isEligible: (node: CallNode) => boolean): ToolUse | undefined {
     let first: Entry | undefined
     const consider = (entry: Entry): void => {
-      if (first === undefined || entry.place < first.place) first = entry
+      if (first === undefined || entry.index < first.index) first = entry
     }
     for (const task of tasks) {
       const same = this.#byText.get(task)?.find(({ use }) => this.#work.spend(1) && isEligible(use.node))
@@ -50,7 +54,7 @@ export class ToolTexts {
       for (let i = this.#countShorter(task.length / 2); i < this.#byLength.length; i++) {
         const entry = this.#byLength[i] as Entry
         if (entry.text.length >= task.length || !this.#work.spend(1)) break
-        if (!isEligible(entry.use.node) || (first !== undefined && first.place < entry.place)) continue
+        if (!isEligible(entry.use.node) || (first !== undefined && first.index < entry.index)) continue
         if (this.#work.spend(task.length) && task.includes(entry.text)) consider(entry)
       }
     }
@@ -58,17 +62,11 @@ export class ToolTexts {
   }
 
   #countShorter(length: number): number {
-    let [low, high] = [0, this.#byLength.length]
-    while (low < high) {
-      const middle = (low + high) >>> 1
-      if ((this.#byLength[middle] as Entry).text.length < length) low = middle + 1
-      else high = middle
-    }
-    return low
+    return countLeading(this.#byLength.length, (i) => (this.#byLength[i] as Entry).text.length < length)
   }
 }
 
-/** All texts in the arguments of a tool call. */
+/** Returns all texts in the arguments of a tool call. */
 export function stringsIn(args: string): string[] {
   const found: string[] = []
   const open: unknown[] = [parsed(args)]

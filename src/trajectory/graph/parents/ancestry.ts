@@ -2,23 +2,23 @@ import type { CallNode } from '../call-graph.ts'
 
 interface Link {
   node: CallNode
-  /** How many calls it goes on from. */
+  /** Number of ancestors. */
   depth: number
   parent: Link | undefined
-  /** An ancestor further up, so that any ancestor is reached in a logarithmic number of steps. */
+  /** A more distant ancestor, so that any ancestor is reached in a logarithmic number of steps. */
   jump: Link
 }
 
-/** The calls that a call goes on from literally, by their distance. The edges must not change in between. */
+/** Finds ancestors over `exact` edges by their distance. The edges must not change between calls. */
 export class Ancestry {
   readonly #links = new Map<CallNode, Link>()
 
-  /** How many calls a call goes on from, one behind the other. */
+  /** Returns the number of ancestors. */
   depthOf(node: CallNode): number {
     return this.#linkOf(node).depth
   }
 
-  /** The call `distance` steps up; the call itself for 0. Undefined where there are fewer. */
+  /** Returns the ancestor at `distance`; the call itself for 0. Undefined if there are fewer ancestors. */
   ancestorOf(node: CallNode, distance: number): CallNode | undefined {
     let link = this.#linkOf(node)
     const depth = link.depth - distance
@@ -43,7 +43,7 @@ export class Ancestry {
   }
 }
 
-/** Jumps double in length on the way up (a skew-binary list). */
+/** Skew-binary list: the length of jumps doubles with the distance. */
 function createLink(node: CallNode, parent: Link | undefined): Link {
   const link = { node, depth: (parent?.depth ?? -1) + 1, parent } as Link
   if (parent === undefined) link.jump = link

@@ -1,18 +1,18 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { Turn } from '../../../model/turn.ts'
 import type { CallNode } from '../call-graph.ts'
 import { byAge, deliveryRank } from '../turn-order.ts'
 
 /**
- * Chooses, where several calls gave the very same tokens, the one the harness can have gone on from: one that was
- * delivered, that did not fail, and the last that had ended when the next call started. The calls are sorted once for all
- * that go on from them.
+ * Chooses the parent among several calls with identical tokens: a delivered call without failure, and the last one that had
+ * ended when the child started. The candidates are sorted once for all children.
  */
 export class ParentChoice<N extends CallNode> {
-  /** Those that ended, the earliest first. */
+  /** Candidates that ended, earliest end first. */
   readonly #ended: readonly N[]
   readonly #last: N
 
-  /** `candidates` are not empty. */
+  /** `candidates` must not be empty. */
   constructor(candidates: readonly N[]) {
     const best = candidates.reduce((most, node) => Math.max(most, rankOf(node)), 0)
     const sorted = candidates.filter((node) => rankOf(node) === best).toSorted(byEnd)
@@ -21,13 +21,8 @@ export class ParentChoice<N extends CallNode> {
   }
 
   for({ startedAt }: Turn): N {
-    let [low, high] = [0, this.#ended.length]
-    while (low < high) {
-      const middle = (low + high) >>> 1
-      if (((this.#ended[middle] as N).turn.endedAt as number) <= startedAt) low = middle + 1
-      else high = middle
-    }
-    return this.#ended[low - 1] ?? this.#last
+    const ended = countLeading(this.#ended.length, (i) => ((this.#ended[i] as N).turn.endedAt as number) <= startedAt)
+    return this.#ended[ended - 1] ?? this.#last
   }
 }
 
@@ -35,7 +30,7 @@ function rankOf({ turn }: CallNode): number {
   return 2 * deliveryRank(turn) + Number(turn.failure === undefined)
 }
 
-/** The first choice last among choices of the same time. */
+/** Among choices with the same end, the first choice comes last. */
 function byEnd(a: CallNode, b: CallNode): number {
   return (a.turn.endedAt ?? 0) - (b.turn.endedAt ?? 0) || b.choice.index - a.choice.index || byAge(a.turn, b.turn)
 }

@@ -1,18 +1,18 @@
 import { textOf, type AssistantMessage, type Message } from '../../../model/message.ts'
 import { toSortedJson } from './histories.ts'
 
-/** One thing in which a message of a history is not the answer that was sampled. */
+/** One difference between a message of a history and the sampled answer. */
 export interface Difference {
   /**
-   * `dropped`: no assistant message stands there. `trimmed`: white space around the text. `reprinted`: tool arguments that
-   * are the same JSON. `reasoning-missing`: not sent back. `changed`: anything a reader would notice.
+   * `dropped`: the message is not an assistant message. `trimmed`: white space around the text. `reprinted`: tool arguments
+   * with equal JSON but other formatting. `reasoning-missing`: the harness omitted the reasoning. `changed`: any other change.
    */
   kind: 'dropped' | 'trimmed' | 'reprinted' | 'reasoning-missing' | 'changed'
-  /** In words, without saying which message. */
+  /** Description without the name of the message. */
   what: string
 }
 
-/** How an answer came back; empty when every character did. */
+/** Compares a message with the sampled answer. Empty if they are identical. */
 export function differencesOf(message: Message | undefined, answer: AssistantMessage): Difference[] {
   if (message?.role !== 'assistant') {
     const what = isEmpty(answer) ? 'the empty answer was left out' : 'the answer was left out'
@@ -21,13 +21,13 @@ export function differencesOf(message: Message | undefined, answer: AssistantMes
   return [...textDifferences(message, answer), ...callDifferences(message, answer), ...reasoningOf(message, answer)]
 }
 
-/** Whether a message is the answer, small changes aside: what a harness prints, trims or does not send back. */
+/** Whether a message repeats the answer, apart from formatting, trimming and omitted reasoning. */
 export function isEcho(message: Message | undefined, answer: AssistantMessage): boolean {
   if (message?.role !== 'assistant') return false
   return differencesOf(message, answer).every(({ kind }) => kind !== 'changed')
 }
 
-/** Whether a message has something of the answer: its text or one of its calls. */
+/** Whether a message contains a part of the answer: its text or one of its tool calls. */
 export function resembles(message: Message | undefined, answer: AssistantMessage): boolean {
   if (message?.role !== 'assistant') return false
   if (isEcho(message, answer)) return true
@@ -70,7 +70,7 @@ function reasoningOf({ reasoning: came }: AssistantMessage, { reasoning: given }
   return [{ kind: 'changed', what: given ? 'the reasoning came back changed' : 'reasoning was added' }]
 }
 
-/** How a text became another. */
+/** Describes how a text was changed. */
 export function change(before: string, after: string): string {
   if (after.trim() === '') return 'left out'
   if (before.startsWith(after) || after.length < before.length / 2) {

@@ -1,32 +1,33 @@
 import { commonPrefix, commonSuffix } from '../../../lib/collections/common-prefix.ts'
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import { textOf } from '../../../model/message.ts'
 import type { CallNode } from '../call-graph.ts'
 import { isEcho, isEmpty, resembles } from './compare-answer.ts'
 import { sharedMessages, type Histories, type History } from './histories.ts'
 
 /**
- * What the messages of a call have to do with those of an earlier one. `continues`: they begin with all of its messages,
- * and more follow. `edited`: its answer stands in its place, but message `at` before it is another. `repeats`: the same
- * messages. `reworded`: the same but for a remark added to message `at`, because the answer was of no use.
+ * How the messages of a call relate to those of an earlier call. `continues`: they begin with all of its messages and add
+ * more. `edited`: they repeat its answer, but message `at` before it differs. `repeats`: the same messages. `reworded`: the
+ * same messages with a remark added to message `at`, because the answer was unusable.
  */
-export type Origin =
+export type CallOrigin =
   | { kind: 'continues'; from: CallNode; isAnswered: boolean }
   | { kind: 'edited'; from: CallNode; at: number }
   | { kind: 'repeats'; from: CallNode }
   | { kind: 'reworded'; from: CallNode; at: number }
 
-/** How many conversations are looked at: an agent and its sub-agents go on from one of their last calls. */
-const LOOKED_AT = 32
+/** Number of conversations compared: an agent and its sub-agents continue one of their last calls. */
+const TIPS_COMPARED = 32
 
-/** The call whose conversation goes on, by the messages alone: the deepest one. Undefined when the messages show none. */
+/** Finds the deepest call that a call continues, by the messages alone. Undefined if the messages identify none. */
 export function findOrigin(
   node: CallNode,
   { from, earlier }: { from: CallNode; earlier: readonly CallNode[] },
   histories: Histories,
-): Origin | undefined {
+): CallOrigin | undefined {
   const now = histories.of(node.turn)
   if (now === undefined) return undefined
-  let best: { origin: Origin; depth: number } | undefined
+  let best: { origin: CallOrigin; depth: number } | undefined
   for (const tip of tipsOf(from, earlier)) {
     const found = relate(node, now, tip, histories)
     if (found !== undefined && (best === undefined || found.depth > best.depth)) best = found
@@ -34,11 +35,11 @@ export function findOrigin(
   return best?.origin
 }
 
-/** Last calls of conversations, `first` in front, then the latest. */
+/** Yields the last calls of conversations: `first`, then the latest. */
 export function* tipsOf(first: CallNode, earlier: readonly CallNode[]): Generator<CallNode> {
   yield first
   const goneOnFrom = new Set<CallNode>()
-  let left = LOOKED_AT
+  let left = TIPS_COMPARED
   for (let i = earlier.length - 1; i >= 0 && left > 0; i--) {
     const node = earlier[i] as CallNode
     if (node.edge.verdict === 'exact') goneOnFrom.add(node.edge.parent)
@@ -53,9 +54,9 @@ function relate(
   now: History,
   tip: CallNode,
   histories: Histories,
-): { origin: Origin; depth: number } | undefined {
+): { origin: CallOrigin; depth: number } | undefined {
   const then = histories.of(tip.turn)
-  // Other instructions and other tools: another agent, even if it is shown what this one did.
+  // Other instructions and other tools mean another agent, even if its messages repeat this conversation.
   if (then === undefined || (then.system !== now.system && then.tools !== now.tools)) return undefined
   const [shared, length] = [sharedMessages(now, then), then.messages.length]
   if (length === 0) return undefined
@@ -78,22 +79,17 @@ function relate(
   return { origin: { kind: 'continues', from, isAnswered: depth > 4 * at }, depth }
 }
 
-/** Of a call and those it literally goes on from, the last with no more than so many messages. */
+/** Returns the nearest of a call and its ancestors with at most `most` messages. */
 function deepestWithin(tip: CallNode, most: number, histories: Histories): CallNode | undefined {
   const { ancestry } = histories
   const at = (distance: number): CallNode => ancestry.ancestorOf(tip, distance) as CallNode
-  // The further up, the fewer messages.
-  let [low, high] = [0, ancestry.depthOf(tip) + 1]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    const length = histories.of(at(middle).turn)?.messages.length ?? Number.POSITIVE_INFINITY
-    if (length <= most) high = middle
-    else low = middle + 1
-  }
-  return ancestry.ancestorOf(tip, low)
+  // The number of messages falls with the distance.
+  const isLonger = (distance: number): boolean =>
+    (histories.of(at(distance).turn)?.messages.length ?? Number.POSITIVE_INFINITY) > most
+  return ancestry.ancestorOf(tip, countLeading(ancestry.depthOf(tip) + 1, isLonger))
 }
 
-/** Harnesses ask once more with a remark when an answer was empty or did not come through. */
+/** Harnesses repeat a request with a remark if the answer was empty or was not delivered. */
 function isReworded(
   node: CallNode,
   now: History,
@@ -102,8 +98,9 @@ function isReworded(
   shared: number,
   histories: Histories,
 ): boolean {
-  const isOfNoUse = isEmpty(tip.choice.message) || tip.turn.failure !== undefined || tip.turn.delivery === 'undelivered'
-  if (!isOfNoUse || now.messages.length !== then.messages.length || now.system !== then.system) return false
+  const isUnusable =
+    isEmpty(tip.choice.message) || tip.turn.failure !== undefined || tip.turn.delivery === 'undelivered'
+  if (!isUnusable || now.messages.length !== then.messages.length || now.system !== then.system) return false
   if (now.messages.some((message, i) => i !== shared && message !== then.messages[i])) return false
   const [before, after] = [histories.message(tip.turn, shared), histories.message(node.turn, shared)]
   if (before?.role !== 'user' || after?.role !== 'user') return false

@@ -17,7 +17,7 @@ const calls: fc.Arbitrary<TokenCall[]> = fc.array(
   { maxLength: 60 },
 )
 
-test('findParents() finds the longest prompt and answer each prompt begins with, by whichever way', () => {
+test('findParents() finds the longest prompt and answer that each prompt begins with, by comparison and by hash', () => {
   fc.assert(
     fc.property(calls, (list) => {
       expect(findParents(list).map(inOrder)).toEqual(

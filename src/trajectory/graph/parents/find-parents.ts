@@ -1,27 +1,28 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import { hasIdsAt, TokenHash } from '../../../lib/net/token-hash.ts'
 
-/** A call as its tokens: what the engine read, and what it wrote for each choice. */
+/** The tokens of a call: its prompt and the answer of each choice. */
 export interface TokenCall {
   promptIds: Int32Array
   choices: readonly { ids: Int32Array }[]
 }
 
-/** One choice of one call, by their positions in the list that was given. */
+/** One choice of one call, by their indexes. */
 export interface ParentRef {
   call: number
   choice: number
 }
 
-/** How many of the longest possible parents are compared before hashes are asked. */
+/** Number of the longest possible parents that are compared directly, before hashes are used. */
 const TRIES = 8
 
 /**
- * For each call the choices whose prompt and answer together are the longest beginning of its prompt: usually none or one,
- * several where the same answer was sampled twice. Near-linear in the number of tokens, whatever the order of the calls.
- * Calls with the same parents get the same array.
+ * Finds, for each call, the choices whose prompt and answer together are the longest prefix of its prompt: usually none or
+ * one, several if the same answer was sampled twice. Near-linear in the number of tokens, for any order of the calls. Calls
+ * with the same parents get the same array.
  *
- * The parent of most calls is one of the longest sequences that fit into its prompt, and comparing memory is the fastest
- * thing there is. For the others one running hash over the prompt meets every possible parent on its way.
+ * The parent of most calls is one of the longest sequences that fit into its prompt, and direct comparison of memory is the
+ * fastest test. For all other calls, one running hash over the prompt is looked up at each possible length.
  */
 export function findParents(calls: readonly TokenCall[]): (readonly ParentRef[])[] {
   const sequences = sequencesOf(calls)
@@ -36,14 +37,14 @@ export function findParents(calls: readonly TokenCall[]): (readonly ParentRef[])
   })
 }
 
-/** What the engine read and wrote for one choice. */
+/** Prompt and answer of one choice. */
 interface Sequence extends ParentRef {
   promptIds: Int32Array
   ids: Int32Array
   length: number
 }
 
-/** Shortest first. An answer without tokens is no place to go on from. */
+/** Sorts by length, shortest first. Drops empty answers, which no call can continue. */
 function sequencesOf(calls: readonly TokenCall[]): Sequence[] {
   return calls
     .flatMap(({ promptIds, choices }, call) =>
@@ -53,28 +54,22 @@ function sequencesOf(calls: readonly TokenCall[]): Sequence[] {
     .toSorted((a, b) => a.length - b.length)
 }
 
-/** How many sequences are no longer than a prompt. */
+/** Returns the number of sequences that are at most as long as a prompt. */
 function countFitting(sequences: readonly Sequence[], length: number): number {
-  let [low, high] = [0, sequences.length]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    if ((sequences[middle] as Sequence).length <= length) low = middle + 1
-    else high = middle
-  }
-  return low
+  return countLeading(sequences.length, (i) => (sequences[i] as Sequence).length <= length)
 }
 
 function isBeginning({ promptIds, ids }: Sequence, prompt: Int32Array): boolean {
-  // Unequal sequences of one conversation part late: the end tells sooner.
+  // Sequences of one conversation diverge late, so comparing the end first is faster.
   return hasIdsAt(prompt, promptIds.length, ids) && hasIdsAt(prompt, 0, promptIds)
 }
 
-/** All sequences by their hash. Each is hashed at most once, and only where another one has its length. */
+/** Index of sequences by hash. Hashes a sequence at most once, and only if another sequence has the same length. */
 class SequenceHashes {
   readonly #byLength: ReadonlyMap<number, readonly Sequence[]>
   readonly #byHash = new Map<number, ReadonlyMap<number, readonly Sequence[]>>()
   readonly #equal = new Map<Sequence, readonly ParentRef[]>()
-  /** All lengths there are, ascending. */
+  /** Distinct lengths, ascending. */
   readonly lengths: readonly number[]
 
   constructor(sequences: readonly Sequence[]) {
@@ -82,12 +77,12 @@ class SequenceHashes {
     this.lengths = [...this.#byLength.keys()]
   }
 
-  /** Sequences of this length that are likely to have these tokens. Equal hashes are a hint, no proof. */
+  /** Returns sequences of this length with this hash. Their tokens may still differ. */
   find(length: number, hash: TokenHash): readonly Sequence[] {
     return this.#hashesOf(length).get(hash.key()) ?? []
   }
 
-  /** All with the very same tokens, itself included. */
+  /** Returns all sequences with identical tokens, `sequence` included. */
   equalTo(sequence: Sequence): readonly ParentRef[] {
     const known = this.#equal.get(sequence)
     if (known !== undefined) return known
@@ -126,7 +121,7 @@ function hasSameTokens(one: Sequence, other: Sequence): boolean {
   )
 }
 
-/** `longest`: of the sequences that were not compared. */
+/** `longest`: maximum length of the sequences that were not compared directly. */
 function longestMet(prompt: Int32Array, longest: number, hashes: SequenceHashes): readonly ParentRef[] {
   const hash = new TokenHash()
   const met: (readonly Sequence[])[] = []

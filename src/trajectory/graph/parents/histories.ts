@@ -5,37 +5,36 @@ import type { Turn, TurnRequest } from '../../../model/turn.ts'
 import { Ancestry } from './ancestry.ts'
 import type { RequestReader } from '../call-graph.ts'
 
-/** A recorded request, small enough to be kept for every call: messages that mean the same have the same number. */
+/** Compact form of a recorded request, kept for every call. Equivalent messages have the same number. */
 export interface History {
-  /** Behind the system messages that stand in front of all others. */
+  /** The messages behind the leading system messages. */
   messages: readonly number[]
-  /** How many stand in front. */
+  /** Number of leading system messages. */
   leading: number
-  /** Of the last message; undefined when there is none. */
+  /** Role of the last message; undefined if there is none. */
   lastRole: Message['role'] | undefined
   system: number
   tools: number
   hasTools: boolean
-  /** What else decides how a template writes a prompt: whether tools may be used, thinking. */
+  /** Other input of the chat template: whether tools may be used, thinking. */
   setting: number
 }
 
 /**
- * Characters of the requests that are kept parsed; others are parsed again when they are looked at again. The last calls of
- * many conversations are looked at for each call that goes on from none.
+ * Cache size for parsed requests, in characters of their JSON. Evicted requests are parsed again. Each call without a parent
+ * is compared with the last calls of many conversations.
  */
 const CHARACTERS_KEPT = 16 * 1024 * 1024
 
-/** The requests of one session, each read at most when it is asked for. One of these lives as long as a graph is made. */
+/** Parses the requests of one session on demand. Used while one graph is built. */
 export class Histories {
   readonly #reader: RequestReader
   readonly #requests = new SizedMap<{ request: TurnRequest | undefined }>(CHARACTERS_KEPT)
   #latest: { turn: Turn; request: TurnRequest | undefined } | undefined
-  /** Of the session's calls. */
   readonly ancestry = new Ancestry()
   readonly #histories = new Map<string, History | undefined>()
   readonly #numbers = new Map<string, number>()
-  /** The messages as they came, so that what they mean is worked out once for all requests that repeat them. */
+  /** Numbers by the raw message, so that a repeated message is normalised once. */
   readonly #known = new Map<string, number>()
   readonly #answers = new Set<number>()
 
@@ -43,12 +42,12 @@ export class Histories {
     this.#reader = reader
   }
 
-  /** In our own words; undefined when this version cannot read it. */
+  /** Returns the normalised request; undefined if this version cannot parse it. */
   requestOf(turn: Turn): TurnRequest | undefined {
     const kept = this.#latest?.turn === turn ? this.#latest : this.#requests.get(turn.id)
     if (kept !== undefined) return kept.request
     const request = this.#reader.readRequest(turn)
-    // Kept apart, since one request may be longer than all that are kept.
+    // Kept separately: one request may be larger than the cache.
     this.#latest = { turn, request }
     this.#requests.set(turn.id, { request }, turn.request.length)
     return request
@@ -62,13 +61,13 @@ export class Histories {
     return history
   }
 
-  /** A message by its place in `History.messages`. */
+  /** Returns a message by its index in `History.messages`. */
   message(turn: Turn, at: number): Message | undefined {
     const history = this.of(turn)
     return history === undefined ? undefined : this.requestOf(turn)?.messages[history.leading + at]
   }
 
-  /** Whether an assistant message stands there; known without reading the request again. */
+  /** Whether the message is an assistant message. Does not parse the request again. */
   isAnswer(turn: Turn, at: number): boolean {
     const number = this.of(turn)?.messages[at]
     return number !== undefined && this.#answers.has(number)
@@ -92,7 +91,7 @@ export class Histories {
     const calls = message.role === 'assistant' ? message.toolCalls : []
     const words = [message.role, textOf(message), ...calls.flatMap(({ name, arguments: args }) => [name, args])]
     const media = message.content.filter(isNotText)
-    // A text with the separator in it could only be taken for another message of the same words.
+    // A text that contains the separator can only collide with a message of the same words.
     const key = [...words, media.length === 0 ? '' : JSON.stringify(media)].join('\0')
     const known = this.#known.get(key)
     if (known !== undefined) return known
@@ -115,14 +114,14 @@ function leadingSystem(messages: readonly Message[]): number {
   return first === -1 ? messages.length : first
 }
 
-/** Claude Code writes a hash of the first prompt on the first line; the gateway takes that line out. */
+/** Claude Code writes a hash of the first prompt on the first line; the gateway removes that line. */
 const BILLING_LINE = /^x-anthropic-billing-header:[^\n]*\n?/
 
 function systemText(messages: readonly Message[]): string {
   return messages.map(textOf).join('\n').replace(BILLING_LINE, '')
 }
 
-/** Not what harnesses change without meaning it: ids, parts, white space alone, and how JSON is printed. */
+/** Normalises a message. Drops what harnesses change without intent: ids, parts, blank text, JSON formatting. */
 function meaningOf(message: Message): unknown {
   const text = textOf(message)
   const calls =
@@ -136,12 +135,12 @@ function isNotText(part: ContentPart): boolean {
   return part.type !== 'text'
 }
 
-/** Equal for texts that are the same JSON but for white space, key order and how numbers and escapes are written. */
+/** Returns equal texts for JSON that differs only in white space, key order and the notation of numbers and escapes. */
 export function toSortedJson(text: string): string {
   return sortedJson(text) ?? text
 }
 
-/** How many leading numbers two histories share. */
+/** Returns the number of leading messages that two histories share. */
 export function sharedMessages(a: History, b: History): number {
   const most = Math.min(a.messages.length, b.messages.length)
   let same = 0

@@ -5,23 +5,23 @@ import { identityOf } from '../labels/find-summary.ts'
 /** Calls of one agent with one label, in the order of the conversation. */
 interface Calls {
   nodes: CallNode[]
-  /** For each call the latest start up to it. */
+  /** For each call, the latest start among it and the calls before it. */
   latestStart: number[]
 }
 
 /**
- * Finds, for calls of one conversation, the last call of the same agent that started after them. Calls of other agents and
- * calls that started too early are not visited one by one.
+ * Finds, for a call of one conversation, the last call of the same agent that started after it. Skips calls of other agents
+ * and calls that started too early without visiting each.
  */
 export class LaterCalls {
   readonly #labelOf: (node: CallNode) => string | undefined
   readonly #calls = new Map<string, Calls>()
-  readonly #places = new Map<Turn, number>()
+  readonly #indexes = new Map<Turn, number>()
 
   constructor(conversation: readonly CallNode[], labelOf: (node: CallNode) => string | undefined) {
     this.#labelOf = labelOf
-    for (const [place, node] of conversation.entries()) {
-      if (!this.#places.has(node.turn)) this.#places.set(node.turn, place)
+    for (const [index, node] of conversation.entries()) {
+      if (!this.#indexes.has(node.turn)) this.#indexes.set(node.turn, index)
       const key = this.#keyOf(node)
       const calls = this.#calls.get(key) ?? { nodes: [], latestStart: [] }
       this.#calls.set(key, calls)
@@ -30,7 +30,7 @@ export class LaterCalls {
     }
   }
 
-  /** The last one that `matches`, started after the end of `node`, and is not one that `node` itself goes on from. */
+  /** Returns the last call that `matches`, started after the end of `node` and is not an ancestor of `node`. */
   lastAfter(node: CallNode, matches: (other: CallNode) => boolean): CallNode | undefined {
     const end = node.turn.endedAt ?? node.turn.startedAt
     const { nodes, latestStart } = this.#calls.get(this.#keyOf(node)) as Calls
@@ -38,8 +38,8 @@ export class LaterCalls {
     for (let i = nodes.length - 1; i >= 0 && (latestStart[i] as number) >= end; i--) {
       const other = nodes[i] as CallNode
       if (other.turn.startedAt < end || !matches(other)) continue
-      if (this.#placeOf(other) > this.#placeOf(node)) return other
-      // A call stands behind those it goes on from, so only calls in front of it have to be looked up.
+      if (this.#indexOf(other) > this.#indexOf(node)) return other
+      // A call comes behind its ancestors, so only calls before `node` can be ancestors.
       ancestors ??= ancestorsOf(node)
       if (!ancestors.has(other.turn)) return other
     }
@@ -50,12 +50,12 @@ export class LaterCalls {
     return JSON.stringify([this.#labelOf(node), ...identityOf(node)])
   }
 
-  #placeOf({ turn }: CallNode): number {
-    return this.#places.get(turn) as number
+  #indexOf({ turn }: CallNode): number {
+    return this.#indexes.get(turn) as number
   }
 }
 
-/** Calls that a call continues, in tokens or in messages. Some logs record a call before its parent. */
+/** Returns the calls that a call continues, by tokens or by messages. Some logs record a call before its parent. */
 function ancestorsOf(node: CallNode): Set<Turn> {
   const found = new Set<Turn>()
   for (let { edge } = node; edge.verdict !== 'root';) {

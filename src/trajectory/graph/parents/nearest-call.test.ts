@@ -2,7 +2,7 @@ import * as fc from 'fast-check'
 import { expect, test } from 'vitest'
 import { commonTokens, NearestCall } from './nearest-call.ts'
 
-test('find() gives the latest of the calls with the longest common beginning, however many there are', () => {
+test('find() returns the latest call with the longest common prefix, for any number of calls', () => {
   // Around two blocks of the index, with few ways on, so that there are many equals.
   const sequence = fc.record({
     same: fc.integer({ min: 120, max: 260 }),

@@ -1,29 +1,29 @@
 import { commonPrefixOfIds } from '../../../lib/collections/common-prefix.ts'
 import { TokenHash } from '../../../lib/net/token-hash.ts'
-import { type Sequence, WaysOn } from './ways-on.ts'
+import { type Sequence, TokenBranches } from './token-branches.ts'
 
-/** Tokens that make one step of the trie. */
+/** Number of tokens per edge of the trie. */
 const BLOCK = 128
 
 const NOTHING = new Int32Array()
 
 /**
- * Finds the call whose tokens a prompt shares the longest beginning with, of those added so far; the latest of equals. A
- * trie over blocks of tokens, its nodes named by the hash of all tokens up to them, so that it costs one pass over the
- * tokens. A node with several ways on keeps them as a radix tree over the tokens of the next block.
+ * Finds the added call that shares the longest token prefix with a prompt; among equals, the latest. A trie over blocks of
+ * tokens whose nodes are identified by the hash of all tokens before them, so that a search is one pass over the tokens. A
+ * node with several branches stores them as a radix tree over the tokens of the next block.
  */
 export class NearestCall {
   readonly #sequences: Sequence[] = []
-  /** Of a node with one way on, which most have. */
-  readonly #only = new Map<number, { next: number; index: number }>()
-  readonly #several = new Map<number, WaysOn>()
+  /** Nodes with a single branch, which is the common case. */
+  readonly #single = new Map<number, { next: number; index: number }>()
+  readonly #branched = new Map<number, TokenBranches>()
 
-  /** Tokens of blocks that were compared one by one. For tests. */
+  /** Number of tokens compared individually. For tests. */
   get steps(): number {
-    return this.#several.values().reduce((sum, { steps }) => sum + steps, 0)
+    return this.#branched.values().reduce((sum, { steps }) => sum + steps, 0)
   }
 
-  /** The position of the call among those added, and how many leading tokens are shared. */
+  /** Returns the index of the call and the number of shared leading tokens. */
   find(promptIds: Int32Array): { index: number; common: number } | undefined {
     const hash = new TokenHash()
     let node = hash.key()
@@ -31,13 +31,14 @@ export class NearestCall {
     while (depth + BLOCK <= promptIds.length) {
       hash.add(promptIds, depth, depth + BLOCK)
       const next = hash.key()
-      if (!this.#only.has(next) && !this.#several.has(next)) break
+      if (!this.#single.has(next) && !this.#branched.has(next)) break
       node = next
       depth += BLOCK
     }
-    // No call has all of the next block, or the deepest node would be a deeper one.
+    // No call contains the whole next block, otherwise its node would exist.
     const end = Math.min(depth + BLOCK, promptIds.length)
-    const index = this.#only.get(node)?.index ?? this.#several.get(node)?.find({ promptIds, ids: NOTHING }, end).index
+    const index =
+      this.#single.get(node)?.index ?? this.#branched.get(node)?.find({ promptIds, ids: NOTHING }, end).index
     return index === undefined
       ? undefined
       : { index, common: commonTokens(promptIds, this.#sequences[index] as Sequence) }
@@ -54,33 +55,33 @@ export class NearestCall {
       this.#note(node, hash.key(), index, depth)
       node = hash.key()
     }
-    // What is left of it, even if that is nothing: a call that ends at a node goes by it too.
+    // The last block, possibly empty: a call that ends at a node must be registered there too.
     addRange(hash, sequence, depth, length)
     this.#note(node, hash.key(), index, depth)
   }
 
   #note(node: number, next: number, index: number, depth: number): void {
-    const several = this.#several.get(node)
-    const only = this.#only.get(node)
-    if (several !== undefined) this.#addWay(several, index, depth)
-    else if (only === undefined) this.#only.set(node, { next, index })
-    else if (only.next === next) only.index = index
+    const branches = this.#branched.get(node)
+    const single = this.#single.get(node)
+    if (branches !== undefined) this.#addBranch(branches, index, depth)
+    else if (single === undefined) this.#single.set(node, { next, index })
+    else if (single.next === next) single.index = index
     else {
-      this.#only.delete(node)
-      const ways = new WaysOn(depth, this.#sequences[only.index] as Sequence)
-      this.#several.set(node, ways)
-      this.#addWay(ways, only.index, depth)
-      this.#addWay(ways, index, depth)
+      this.#single.delete(node)
+      const created = new TokenBranches(depth, this.#sequences[single.index] as Sequence)
+      this.#branched.set(node, created)
+      this.#addBranch(created, single.index, depth)
+      this.#addBranch(created, index, depth)
     }
   }
 
-  #addWay(ways: WaysOn, index: number, depth: number): void {
+  #addBranch(branches: TokenBranches, index: number, depth: number): void {
     const sequence = this.#sequences[index] as Sequence
-    ways.add(sequence, index, Math.min(depth + BLOCK, sequence.promptIds.length + sequence.ids.length))
+    branches.add(sequence, index, Math.min(depth + BLOCK, sequence.promptIds.length + sequence.ids.length))
   }
 }
 
-/** How many leading tokens of `promptIds` are those of a call's prompt and answer. */
+/** Returns the number of leading tokens that `promptIds` shares with a call's prompt and answer. */
 export function commonTokens(promptIds: Int32Array, { promptIds: first, ids }: Sequence): number {
   const inPrompt = commonPrefixOfIds(promptIds, first)
   return inPrompt < first.length ? inPrompt : inPrompt + commonPrefixOfIds(promptIds.subarray(inPrompt), ids)

@@ -1,20 +1,21 @@
+import { countLeading } from '../../../lib/collections/count-leading.ts'
 import type { CallNode } from '../call-graph.ts'
 import { resembles } from './compare-answer.ts'
 import type { Histories } from './histories.ts'
 
-/** How many branches are looked at. */
+/** Maximum number of branches compared. */
 const BRANCHES = 32
 
 /**
- * Calls that a call goes on from by its messages, though its prompt literally begins with an older one only: the end of
- * the history came back changed, so that newer calls look like a branch that was left behind.
+ * Finds calls that a call continues by its messages, although its prompt continues only an older call by tokens. The harness
+ * changed the end of the history, so the newer calls look like an abandoned branch.
  */
 export class PassedOver {
   readonly #histories: Histories
-  /** The last call of the branch that begins with a call. */
+  /** Maps a call to the last call of the branch that begins with it. */
   readonly #tips = new Map<CallNode, CallNode>()
 
-  /** `nodes`: each behind the call that it continues; their children are known. */
+  /** `nodes`: each behind its parent, with its children. */
   constructor(nodes: readonly CallNode[], histories: Histories) {
     this.#histories = histories
     for (const node of nodes.toReversed()) {
@@ -27,7 +28,7 @@ export class PassedOver {
     return this.#tipsBeside(node).filter((tip) => repeatsAnswer(node, tip, this.#histories))
   }
 
-  /** Last calls of branches that began where this call's does, but earlier. */
+  /** Returns the last calls of older branches with the same parent. */
   #tipsBeside({ edge, turn }: CallNode): CallNode[] {
     if (edge.verdict !== 'exact') return []
     const { children } = edge.parent
@@ -36,15 +37,9 @@ export class PassedOver {
   }
 }
 
-/** How many calls started before a time; the calls are sorted by it. */
+/** Returns the number of calls that started before `time`. The calls are sorted by their start. */
 function countBefore(nodes: readonly CallNode[], time: number): number {
-  let [low, high] = [0, nodes.length]
-  while (low < high) {
-    const middle = (low + high) >>> 1
-    if ((nodes[middle] as CallNode).turn.startedAt < time) low = middle + 1
-    else high = middle
-  }
-  return low
+  return countLeading(nodes.length, (i) => (nodes[i] as CallNode).turn.startedAt < time)
 }
 
 function repeatsAnswer(node: CallNode, earlier: CallNode, histories: Histories): boolean {

@@ -1,12 +1,12 @@
 import { hasIdsAt, TokenHash } from '../../../lib/net/token-hash.ts'
 import type { CallNode } from '../call-graph.ts'
 
-/** Calls by what they were asked: by the tokens of the prompt, or by the request where no tokens are known. */
+/** Index of calls by the tokens of the prompt, or by the request if the tokens are unknown. */
 export class PromptIndex<N extends CallNode> {
   readonly #byTokens = new Map<number, N[]>()
   readonly #byRequest = new Map<string, N>()
 
-  /** The first call with the same prompt; the call itself when there was none. */
+  /** Returns the first call with the same prompt. Adds and returns `node` if there is none. */
   findOrAdd(node: N): N {
     const { promptIds } = node.response
     if (promptIds.length === 0) {

@@ -5,22 +5,22 @@ import type { Histories } from '../parents/histories.ts'
 import { SHORTEST_TEXT, stringsIn, ToolTexts, type ToolUse } from './tool-texts.ts'
 import { WorkLimit } from '../work-limit.ts'
 
-/** Characters that are searched for errands of all conversations of a session; what is not found by then is not said. */
+/** Search limit in characters for all conversations of a session. Delegations beyond it are not found. */
 const CHARACTERS_SEARCHED = 2 ** 28
 
 type Conversation = readonly CallNode[]
 
-/** Who asked for a conversation by a tool call, and who got its answer; in words. */
-interface Errand {
+/** Descriptions of the tool call that started a conversation and of the call that received its result. */
+interface Delegation {
   asked?: string
   returned?: string
 }
 
 /**
- * Looks for what ties a sub-agent to the one that sent it: the first user message of its conversation stands in the
- * arguments of a tool call made before, and its last answer in a message to another conversation afterwards.
+ * Finds the tool call that started a sub-agent: its arguments contain the first user message of the sub-agent's conversation.
+ * Then finds the later call of another conversation whose messages contain the sub-agent's last answer.
  */
-export class Errands {
+export class Delegations {
   readonly #histories: Histories
   readonly #conversations: readonly Conversation[]
   readonly #conversationOf: ReadonlyMap<CallNode, Conversation>
@@ -35,17 +35,17 @@ export class Errands {
     this.#toolTexts = new ToolTexts(conversations.flat(), this.#work)
   }
 
-  find(conversation: Conversation): Errand {
-    const asked = this.#whoAsked(conversation)
+  find(conversation: Conversation): Delegation {
+    const asked = this.#startedBy(conversation)
     if (asked === undefined) return {}
-    const returned = this.#whoGotAnswer(conversation, asked)
+    const returned = this.#receiverOf(conversation, asked)
     return {
       asked: `its first message stands in the arguments of ${asked.name} in ${asked.node.turn.id}`,
-      ...(returned === undefined ? {} : { returned: `its last answer stands in a message of ${returned.id}` }),
+      returned: returned && `its last answer stands in a message of ${returned.id}`,
     }
   }
 
-  #whoAsked(conversation: Conversation): ToolUse | undefined {
+  #startedBy(conversation: Conversation): ToolUse | undefined {
     const { turn } = conversation[0] as CallNode
     const messages = this.#histories.requestOf(turn)?.messages ?? []
     const answered = messages.findIndex(({ role }) => role === 'assistant')
@@ -60,26 +60,26 @@ export class Errands {
     return this.#toolTexts.find(tasks, isEligible)
   }
 
-  /** The conversation that asked is looked at first: it is the one that waits for the answer. */
-  #whoGotAnswer(conversation: Conversation, asked: ToolUse): Turn | undefined {
+  /** Searches the conversation of the tool call first: it waits for the answer. */
+  #receiverOf(conversation: Conversation, asked: ToolUse): Turn | undefined {
     const last = conversation.at(-1) as CallNode
     const { message } = last.choice
-    // Some agents must hand their result in by a tool call.
+    // Some sub-agents return their result by a tool call.
     const results = [textOf(message).trim(), ...message.toolCalls.flatMap((call) => stringsIn(call.arguments))]
     const sought = results.filter((text) => text.length >= SHORTEST_TEXT)
     if (sought.length === 0) return undefined
-    const asker = this.#conversationOf.get(asked.node) as Conversation
-    for (const other of [asker, ...this.#conversations]) {
+    const caller = this.#conversationOf.get(asked.node) as Conversation
+    for (const other of [caller, ...this.#conversations]) {
       if (other === conversation || !this.#work.spend(other.length)) continue
       const turn = other.findLast((node) => node.turn.startedAt >= last.turn.startedAt)?.turn
-      if (turn !== undefined && this.#hears(turn, sought)) return turn
+      if (turn !== undefined && this.#contains(turn, sought)) return turn
     }
     return undefined
   }
 
-  #hears(turn: Turn, sought: readonly string[]): boolean {
+  #contains(turn: Turn, sought: readonly string[]): boolean {
     if (!this.#work.spend(turn.request.length * (1 + sought.length))) return false
-    const heard = this.#histories.requestOf(turn)?.messages.filter(({ role }) => role === 'tool' || role === 'user')
-    return heard?.some((from) => sought.some((text) => textOf(from).includes(text))) === true
+    const received = this.#histories.requestOf(turn)?.messages.filter(({ role }) => role === 'tool' || role === 'user')
+    return received?.some((from) => sought.some((text) => textOf(from).includes(text))) === true
   }
 }
