@@ -32,9 +32,9 @@ function record(flags: readonly string[], prompt: string, harnessFlags: readonly
 }
 
 function polar(args: readonly string[]): void {
-  const out = args[0] === 'record' || args[0] === 'export' ? ['--out', join(root, '.polar/sessions')] : []
   const [verb = '', ...rest] = args
-  const { status } = spawnSync(process.execPath, [join(root, 'src/cli/main.ts'), verb, ...out, ...rest], {
+  const folder = [verb === 'record' ? '--out' : '--from', join(root, '.polar/sessions')]
+  const { status } = spawnSync(process.execPath, [join(root, 'src/cli/main.ts'), verb, ...folder, ...rest], {
     cwd: verb === 'record' ? workspace : resolve(root),
     stdio: ['ignore', 'inherit', 'inherit'],
     timeout: 120_000,

@@ -54,7 +54,7 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
   const nodeId = section.id ?? usualNodeId()
   const dir = nodeFolder(config.data, nodeId)
   await assertWritable(dir, '--dir')
-  const upstreamKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)
+  const engineKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)
   const quirks = await loadQuirks(about.quirks.join(','))
   const runtimeSettings = await readRuntimeSettings(config, env)
   const gitCredentials = await readGitCredentials(config, env)
@@ -67,11 +67,11 @@ export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
   step('engine')
   const engine = owned.use(
     await openEngine({
-      ...(about.url === undefined ? {} : { upstream: about.url }),
-      engine: about.kind,
-      ...(about.model === undefined ? {} : { model: about.model }),
-      ...(about.script === undefined ? {} : { script: about.script }),
-      ...(upstreamKey === undefined ? {} : { upstreamKey }),
+      url: about.url,
+      kind: about.kind,
+      model: about.model,
+      script: about.script,
+      key: engineKey,
       signal: choice.signal,
     }),
   )

@@ -63,7 +63,7 @@ describe('openTokenSource()', () => {
     await using engine = await startEngine({ script: 'default: { text: x }' })
     const tokenizer = await loadTokenizer(embeddedModelFolder())
     const ids = tokenizer.encode('Hello, hello 你好!\n')
-    const source = await openTokenSource({ origin: {} }, { upstream: engine.url })
+    const source = await openTokenSource({ origin: {} }, { engine: { url: engine.url } })
     expect(source?.whole).toBeUndefined()
     const decoder = await source!.load(ids)
     expect(visibleText(ids, decoder)).toBe(String.raw`Hello, hello 你好!\n`)

@@ -224,7 +224,7 @@ describe('polar up', { timeout: 400_000 }, () => {
     onTestFinished(() => void silent.close())
     await once(silent, 'listening')
     const engine = `http://127.0.0.1:${(silent.address() as AddressInfo).port}`
-    const child = start(await preparedFolder(`silent-${words[0]}`), ...words, '--upstream', engine)
+    const child = start(await preparedFolder(`silent-${words[0]}`), ...words, '--engine-url', engine)
     const [socket] = (await once(silent, 'connection')) as [Socket]
     socket.on('error', () => {})
     const startedAt = performance.now()

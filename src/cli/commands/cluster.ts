@@ -78,7 +78,7 @@ export const cluster = defineCommand({
   rest: 'flags of polar node, for up',
   examples: [
     'polar cluster slurm up --nodes 8 --partition gpu --server http://login1:8080 --token-file node.token',
-    'polar cluster slurm up --config polar.yaml --with-server -- --upstream http://engine:8000 --run 32',
+    'polar cluster slurm up --config polar.yaml --with-server -- --engine-url http://engine:8000 --run 32',
     'polar cluster slurm status',
     'polar cluster slurm logs --follow',
     'polar cluster slurm down --grace 1800',

@@ -11,8 +11,9 @@ import type { RuntimeCheck } from '../../node/sandbox/runtimes/runtime.ts'
 import { StageWidths } from '../../node/session/stages.ts'
 import { machineMemory, usualMemoryMb } from '../../node/sandbox/usual-memory.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
-import { ENGINE_FLAG, openEngine } from '../../compose/open-engine.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { openEngine } from '../../compose/open-engine.ts'
+import { ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
+import { DEFAULT_OUT } from '../input/resolve-session.ts'
 import { loadRuntimeSettings, locateBubblewrap, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
 import { openRuntime } from '../input/sandbox-options.ts'
 import { readVersion } from '../../compose/version.ts'
@@ -22,27 +23,22 @@ export const doctor = defineCommand({
   name: 'doctor',
   description: 'Check this machine, and an engine if you name one: what can be captured there, and what to change.',
   flags: {
-    upstream: { type: 'string', hint: 'URL', description: 'A running engine to try out, by a few tiny requests' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask for; without it the first it serves' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
+    'engine-url': {
+      ...ENGINE_FLAGS['engine-url'],
+      description: 'Engine to check with a few requests of one token (default: check no engine)',
+    },
+    'engine-kind': ENGINE_FLAGS['engine-kind'],
+    'engine-key': ENGINE_KEY_FLAG,
+    model: ENGINE_FLAGS.model,
     out: { type: 'string', hint: 'DIR', description: 'Where sessions would be written', default: DEFAULT_OUT },
     config: RUNTIMES_CONFIG_FLAG,
     json: { type: 'boolean', description: 'Print what was found as JSON' },
   },
-  examples: ['polar doctor', 'polar doctor --upstream http://localhost:8000'],
+  examples: ['polar doctor', 'polar doctor --engine-url http://localhost:8000'],
   async run({ flags }): Promise<ExitCode> {
     const machine = await examineMachine(resolve(flags.out))
     const sandboxes = await examineRuntimes(flags.config)
-    const engine =
-      flags.upstream === undefined
-        ? undefined
-        : await examineEngine({
-            upstream: flags.upstream,
-            engine: flags.engine,
-            model: flags.model,
-            upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
-          })
+    const engine = flags['engine-url'] === undefined ? undefined : await examineEngine(toEngineChoice(flags))
     if (flags.json) printJson(toJson(machine, sandboxes, engine))
     else print(toText(machine, sandboxes, engine))
     if (engine?.failure !== undefined) return EXIT.unreachable

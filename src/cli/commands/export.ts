@@ -22,8 +22,7 @@ import { chooseRun, NO_RUN, scoresOfRun, type RunChoice } from '../input/choose-
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { loadScores } from '../input/load-scores.ts'
 import { createProgress } from '../views/progress.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { printError, printJson } from '../views/print.ts'
 
 const NAME = 'export'
@@ -31,9 +30,9 @@ const NAME = 'export'
 export const exportCommand = defineCommand({
   name: NAME,
   description: 'Turn recorded sessions into training data.',
-  subject: { name: 'session', description: 'Session id, its folder, "last" or "all"', default: 'all' },
+  subject: { name: 'session', description: 'Session id, folder of a session, "last" or "all"', default: 'all' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    from: FROM_FLAG,
     format: {
       type: 'string',
       hint: 'NAME',
@@ -79,7 +78,7 @@ export const exportCommand = defineCommand({
       throw usageError(NAME, '--advantages needs --rewards FILE')
     }
     const given = flags.rewards === undefined ? undefined : await loadScores(flags.rewards)
-    const { dir, sessions, ids, run, runs } = await chooseSessions(subject, resolve(flags.out), flags.run)
+    const { dir, sessions, ids, run, runs } = await chooseSessions(subject, resolve(flags.from), flags.run)
     const scores = given && scoresOfRun(given, sessions, run)
     const fingerprint = await fingerprintOf({ ...flags, subject, run })
     await using sink = await openSink(exporter, { ...flags, fingerprint })
@@ -129,9 +128,9 @@ interface Chosen extends RunChoice {
   sessions: SessionOrigin[]
 }
 
-async function chooseSessions(subject: string, out: string, run: string | undefined): Promise<Chosen> {
+async function chooseSessions(subject: string, from: string, run: string | undefined): Promise<Chosen> {
   if (subject !== 'all' && run !== undefined) throw usageError(NAME, '--run chooses among all sessions, not with one')
-  const { dir, id } = subject === 'all' ? { dir: out } : await resolveSession(subject, out)
+  const { dir, id } = subject === 'all' ? { dir: from } : await resolveSession(subject, from)
   const sessions = await createCallLogReader({ dir }).listOrigins()
   if (id === undefined) return { dir, sessions, ...chooseRun(NAME, sessions, run) }
   const own = sessions.filter((session) => session.id === id)
@@ -189,7 +188,7 @@ function createVisibleStream(terminal: NodeJS.WriteStream): Writable {
 
 /** Of all flags that decide what is written, and of what is in the files they name. */
 async function fingerprintOf(flags: Readonly<Record<string, string | boolean | undefined>>): Promise<string> {
-  const { out: _out, to: _to, resume: _resume, json: _json, ...deciding } = flags
+  const { from: _from, to: _to, resume: _resume, json: _json, ...deciding } = flags
   const hash = createHash('sha256').update(JSON.stringify(deciding, Object.keys(deciding).toSorted()))
   for (const path of [flags['rewards'], flags['builder-module']]) {
     if (typeof path === 'string') hash.update(await readFile(path))

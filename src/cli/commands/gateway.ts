@@ -13,8 +13,15 @@ import { createLogger } from '../../compose/create-logger.ts'
 import { controlTokenFile, obtainControlToken } from '../../compose/data-folder.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import { openGateway } from '../../compose/open-gateway.ts'
-import { CONTINUATION_FLAG, DURABILITY_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../../compose/open-engine.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { openEngine, warningsOf } from '../../compose/open-engine.ts'
+import {
+  CONTINUATION_FLAG,
+  DURABILITY_FLAG,
+  ENGINE_FLAGS,
+  ENGINE_KEY_FLAG,
+  toEngineChoice,
+} from '../input/engine-flags.ts'
+import { DEFAULT_OUT } from '../input/resolve-session.ts'
 import { surviveErrors } from '../../compose/survive-errors.ts'
 import { untilSignal } from '../until-signal.ts'
 import { assertWritable } from '../../compose/writable.ts'
@@ -24,11 +31,8 @@ export const gateway = defineCommand({
   name: 'gateway',
   description: 'Serve model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
   flags: {
-    upstream: { type: 'string', hint: 'URL', description: 'A running engine; without it the tiny engine answers' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
-    script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
+    ...ENGINE_FLAGS,
+    'engine-key': ENGINE_KEY_FLAG,
     out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
     workers: { type: 'string', hint: 'N', description: 'Processes of the data plane, a port each', default: '1' },
     host: { type: 'string', hint: 'ADDRESS', description: 'Where harnesses connect', default: '127.0.0.1' },
@@ -57,7 +61,7 @@ export const gateway = defineCommand({
     verbose: { type: 'boolean', description: 'Log what it does' },
   },
   examples: [
-    'polar gateway --upstream http://localhost:8000 --workers 4',
+    'polar gateway --engine-url http://localhost:8000 --workers 4',
     `curl -X POST http://127.0.0.1:8081/sessions -H "Authorization: Bearer $(cat ${controlTokenFile(DEFAULT_OUT)})" -d '{"task_id": "t1", "sampling": {"temperature": 1}}'`,
   ],
   async run({ flags }): Promise<ExitCode> {
@@ -75,14 +79,7 @@ export const gateway = defineCommand({
     protectFromOutOfMemory()
     const quirks = await loadQuirks(flags.quirks)
     const interrupted = untilSignal()
-    const upstreamKey = flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY']
-    await using engine = await openEngine({
-      upstream: flags.upstream,
-      engine: flags.engine,
-      model: flags.model,
-      script: flags.script,
-      upstreamKey,
-    })
+    await using engine = await openEngine(toEngineChoice(flags))
     const logLevel = flags.verbose ? 'debug' : 'warn'
     const logger = createLogger(logLevel)
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)

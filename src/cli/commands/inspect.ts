@@ -5,16 +5,15 @@ import type { Break, Edge } from '../../trajectory/graph/call-graph.ts'
 import { buildFlags, toBuildOptions } from '../input/build-options.ts'
 import { defineCommand, EXIT, type ExitCode } from '../command.ts'
 import { formatGraph, formatSummary } from '../views/graph-view.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT } from '../views/session-view.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
 import { print, printJson } from '../views/print.ts'
 
 export const inspect = defineCommand({
   name: 'inspect',
   description: 'Show how the calls of a session hang together, and which sample each is trained in.',
-  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    from: FROM_FLAG,
     why: { type: 'boolean', description: 'On what grounds each call has its label' },
     salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
     json: { type: 'boolean', description: 'The graph as JSON' },
@@ -23,7 +22,7 @@ export const inspect = defineCommand({
   examples: ['polar inspect last', 'polar inspect last --why', 'polar inspect last --json | jq .calls[0].edge'],
   async run({ subject, flags }): Promise<ExitCode> {
     const options = await toBuildOptions('inspect', flags)
-    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const built = buildSession(session, options)
     if (flags.json) printJson(toJson(built), 2)

@@ -1,7 +1,7 @@
 import type { LoadedConfig } from '../../config/load-config.ts'
 import { loadSecret } from '../../config/load-secret.ts'
 import { defineCommand, usageError, type ExitCode } from '../command.ts'
-import { ENGINE_FLAGS, loadFromFlags, NODE_FLAGS, PLACE_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
+import { loadFromFlags, NODE_ENGINE_FLAGS, NODE_FLAGS, PLACE_FLAGS, VERBOSE_FLAG } from '../input/config-flags.ts'
 import { createLogger } from '../../compose/create-logger.ts'
 import { readServerNote, readTokens } from '../../compose/data-folder.ts'
 import { explainFailure } from '../input/find-server.ts'
@@ -32,13 +32,13 @@ export const node = defineCommand({
       multiple: true,
       description: 'Let tasks upload from, mount and be graded by this',
     },
-    ...ENGINE_FLAGS,
+    ...NODE_ENGINE_FLAGS,
     json: { type: 'boolean', description: 'Print the line that says it is ready as JSON' },
     verbose: VERBOSE_FLAG,
   },
   examples: [
     'polar node',
-    'polar node --server http://10.0.0.5:8080 --token-file node.token --upstream http://localhost:8000 --run 32',
+    'polar node --server http://10.0.0.5:8080 --token-file node.token --engine-url http://localhost:8000 --run 32',
   ],
   async run({ flags }): Promise<ExitCode> {
     const loaded = await loadFromFlags(flags)

@@ -22,15 +22,16 @@ import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import {
   CONTINUATION_FLAG,
   DURABILITY_FLAG,
-  ENGINE_FLAG,
-  openEngine,
-  USUAL_CONTEXT,
-  warningsOf,
-} from '../../compose/open-engine.ts'
+  ENGINE_FLAGS,
+  ENGINE_KEY_FLAG,
+  toEngineChoice,
+} from '../input/engine-flags.ts'
+import { openEngine, USUAL_CONTEXT, warningsOf } from '../../compose/open-engine.ts'
 import { prepareCommand, preparePreset } from '../input/prepare-harness.ts'
 import { recordSession, type Recorded, type RecordOptions } from '../../compose/record-session.ts'
 import { assertWritable } from '../../compose/writable.ts'
-import { DEFAULT_OUT, formatCallTable, toSummary } from '../views/session-view.ts'
+import { DEFAULT_OUT } from '../input/resolve-session.ts'
+import { formatCallTable, toSummary } from '../views/session-view.ts'
 import { printError, printJson } from '../views/print.ts'
 
 export const record = defineCommand({
@@ -71,12 +72,9 @@ export const record = defineCommand({
       description: 'Context size to tell the harness; else what the engine says',
     },
     env: { type: 'string', hint: 'NAMES', description: 'Variables that --harness hands on, with commas between them' },
-    upstream: { type: 'string', hint: 'URL', description: 'A running engine; without it the tiny engine answers' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask the engine for; without it the first it serves' },
+    ...ENGINE_FLAGS,
+    'engine-key': ENGINE_KEY_FLAG,
     out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
-    script: { type: 'string', hint: 'FILE', description: 'Turns for the tiny engine to play instead of its model' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
     'engine-log': { type: 'string', hint: 'FILE', description: 'Where the tiny engine writes what it did, to compare' },
     continuation: CONTINUATION_FLAG,
     quirks: QUIRKS_FLAG,
@@ -87,7 +85,7 @@ export const record = defineCommand({
   examples: [
     'polar record --harness claude_code "Fix the failing test"',
     'polar record -- pi -p "What is in this folder?"',
-    'polar record --upstream http://localhost:8000 --model Qwen/Qwen3-8B -- my-agent --task task.md',
+    'polar record --engine-url http://localhost:8000 --model Qwen/Qwen3-8B -- my-agent --task task.md',
   ],
   async run({ flags, subject, rest }): Promise<ExitCode> {
     const what = await readChoice(flags, subject, rest)
@@ -98,14 +96,7 @@ export const record = defineCommand({
     const stop = (): void => interrupted.abort()
     process.on('SIGINT', stop).on('SIGTERM', stop)
     const now = Date.now
-    await using engine = await openEngine({
-      upstream: flags.upstream,
-      engine: flags.engine,
-      model: flags.model,
-      script: flags.script,
-      engineLog: flags['engine-log'],
-      upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
-    })
+    await using engine = await openEngine({ ...toEngineChoice(flags), log: flags['engine-log'] })
     for (const warning of warningsOf(engine)) printError(`${warning}\n`)
     await using store = createCallLogStore({ dir, durability: flags.durability as 'process' | 'disk', now })
     const recorded = await recordSession({
@@ -275,7 +266,7 @@ function report(
     `Session  ${session.id}  (${(durationMs / 1000).toFixed(1)} s, harness exit code ${exitCode}${end === undefined ? '' : `: ${end}`})`,
     `Written  ${path}`,
     ...session.incompleteReasons.map((reason) => `INCOMPLETE  ${toVisibleLine(reason)}`),
-    `Read it  polar show ${session.id}${dir === resolve(DEFAULT_OUT) ? '' : ` --out ${dir}`}`,
+    `Read it  polar show ${session.id}${dir === resolve(DEFAULT_OUT) ? '' : ` --from ${dir}`}`,
     '',
   ]
   printError(lines.join('\n'))

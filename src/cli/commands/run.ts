@@ -23,7 +23,8 @@ import { HARNESS_DIR_HELP, presetNamed } from '../../compose/harness-folders.ts'
 import { loadQuirks, QUIRKS_FLAG } from '../../compose/load-quirks.ts'
 import { loadTaskFiles } from '../input/load-tasks.ts'
 import { groupOf } from '../input/choose-run.ts'
-import { CONTINUATION_FLAG, ENGINE_FLAG, openEngine, warningsOf } from '../../compose/open-engine.ts'
+import { CONTINUATION_FLAG, ENGINE_FLAGS, ENGINE_KEY_FLAG, toEngineChoice } from '../input/engine-flags.ts'
+import { openEngine, warningsOf } from '../../compose/open-engine.ts'
 import { openNode, type OpenNode } from '../../compose/open-node.ts'
 import { loadRuntimeSettings, RUNTIMES_CONFIG_FLAG } from '../../compose/runtime-settings.ts'
 import { createStageView } from '../views/stage-view.ts'
@@ -66,11 +67,8 @@ export const run = defineCommand({
       default: 'all',
       description: 'Sessions whose output, logs and evidence are kept',
     },
-    upstream: { type: 'string', hint: 'URL', description: 'Your inference engine; without it a tiny one answers' },
-    engine: ENGINE_FLAG,
-    model: { type: 'string', hint: 'NAME', description: 'Model to ask for (default: the first the engine serves)' },
-    script: { type: 'string', hint: 'FILE', description: 'YAML of turns for the tiny engine to play' },
-    'upstream-key': { type: 'string', hint: 'KEY', description: 'API key of the engine; or set POLAR_UPSTREAM_KEY' },
+    ...ENGINE_FLAGS,
+    'engine-key': ENGINE_KEY_FLAG,
     context: { type: 'string', hint: 'N', description: 'Context size harnesses are told, in tokens' },
     images: { type: 'boolean', description: 'The model reads images' },
     continuation: CONTINUATION_FLAG,
@@ -90,7 +88,7 @@ export const run = defineCommand({
     'polar run task.yaml',
     'polar run task.yaml --samples 8 --run 4',
     'polar run --harbor tasks/ --harness codex --samples 4',
-    'polar run tasks.jsonl --upstream http://localhost:8000 --out results',
+    'polar run tasks.jsonl --engine-url http://localhost:8000 --out results',
   ],
   async run({ flags, words }): Promise<ExitCode> {
     if (words.length === 0 && flags.harbor.length === 0) {
@@ -118,13 +116,7 @@ export const run = defineCommand({
     const stop = (): void => interrupted.abort()
     process.on('SIGINT', stop).on('SIGTERM', stop)
     try {
-      await using engine = await openEngine({
-        upstream: flags.upstream,
-        engine: flags.engine,
-        model: flags.model,
-        script: flags.script,
-        upstreamKey: flags['upstream-key'] ?? process.env['POLAR_UPSTREAM_KEY'],
-      })
+      await using engine = await openEngine(toEngineChoice(flags))
       for (const warning of warningsOf(engine)) printError(`${warning}\n`)
       const widths = StageWidths.parse({
         init: whole('init', flags.init, 1),
@@ -235,7 +227,7 @@ async function runAll(sources: TaskSources, context: RunContext): Promise<ExitCo
     let written = Promise.resolve()
     const onOutcome = (outcome: SessionOutcome): void => {
       ended.push(outcome)
-      if (asJson) printJson(outcome)
+      if (asJson) printJson(toOutcomeJson(outcome))
       else view.print(lineOf(outcome))
       const score = scoreOf(outcome)
       if (score !== undefined) written = written.then(() => appendFile(scores, `${JSON.stringify(score)}\n`))
@@ -275,6 +267,23 @@ function scoresFile(dir: string): string {
 function scoreOf({ sessionId, taskId, runId, grade }: SessionOutcome): SessionScore | undefined {
   if (grade === undefined) return undefined
   return { ...grade, session_id: sessionId, group_id: runId === undefined ? taskId : groupOf(runId, taskId) }
+}
+
+/** The outcome in snake_case, like all other JSON output. Its camelCase keys stay until the next release. */
+function toOutcomeJson(outcome: SessionOutcome): unknown {
+  const { ending, counts } = outcome
+  return {
+    ...outcome,
+    schema_version: outcome.schemaVersion,
+    session_id: outcome.sessionId,
+    task_id: outcome.taskId,
+    run_id: outcome.runId,
+    node_id: outcome.nodeId,
+    ending: ending && { ...ending, exit_code: ending.exitCode },
+    counts: counts && { ...counts, trained_calls: counts.trainedCalls, excluded_calls: counts.excludedCalls },
+    artifacts: outcome.artifacts.map((artifact) => ({ ...artifact, is_cut: artifact.isCut })),
+    ended_at: outcome.endedAt,
+  }
 }
 
 function noteOf(outcomes: readonly SessionOutcome[]): string {
@@ -322,7 +331,7 @@ function summaryOf(
       ([code, outcomes]) => `${outcomes.length} × ${code}: ${toHangingText(outcomes[0]!.failure!.message, 4)}\n`,
     ),
     `\nRun       ${runId}\nSessions  ${sessionsFolder(dir)}\nScores    ${scores}\n`,
-    `Train     polar export --run ${runId} --format slime --out ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
+    `Train     polar export --run ${runId} --format slime --from ${sessionsFolder(dir)} --rewards ${scores} --to traces.jsonl\n`,
   ].join('')
 }
 

@@ -10,8 +10,8 @@ import { toWireNames, toWireSampling } from '../../trajectory/sampling-fields.ts
 import { numberOrNull } from '../../trajectory/to-trace.ts'
 import { defineCommand, EXIT, usageError, type ExitCode } from '../command.ts'
 import { readRequest } from '../../compose/read-request.ts'
-import { resolveSession } from '../input/resolve-session.ts'
-import { DEFAULT_OUT, formatCallTable, toSummary } from '../views/session-view.ts'
+import { FROM_FLAG, resolveSession } from '../input/resolve-session.ts'
+import { formatCallTable, toSummary } from '../views/session-view.ts'
 import { isTiny } from '../../compose/token-decoder.ts'
 import { print, printJson } from '../views/print.ts'
 import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
@@ -19,9 +19,9 @@ import { toHangingText, toVisibleLine } from '../../lib/visible-text.ts'
 export const show = defineCommand({
   name: 'show',
   description: 'Read a recorded session.',
-  subject: { name: 'session', description: 'Session id, its folder, or "last"', default: 'last' },
+  subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions were written', default: DEFAULT_OUT },
+    from: FROM_FLAG,
     call: { type: 'string', hint: 'N', description: 'Only this call, counted from 1' },
     full: { type: 'boolean', description: 'Do not shorten long messages' },
     tokens: { type: 'boolean', description: 'Sampled tokens with their ids and log probabilities' },
@@ -30,7 +30,7 @@ export const show = defineCommand({
   },
   examples: ['polar show last', 'polar show last --call 1 --tokens', 'polar show last --json | jq .totals'],
   async run({ subject, flags }): Promise<ExitCode> {
-    const { dir, id } = await resolveSession(subject, resolve(flags.out))
+    const { dir, id } = await resolveSession(subject, resolve(flags.from))
     const session = await createCallLogReader({ dir }).load(id, { salvage: flags.salvage })
     const turns = selectTurns(session, flags.call)
     if (flags.json) printJson(toJson(session, turns, flags.tokens), 2)

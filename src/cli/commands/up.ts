@@ -2,7 +2,7 @@ import type { Client } from '../../client/client.ts'
 import { toVisibleLine } from '../../lib/visible-text.ts'
 import { defineCommand, type ExitCode } from '../command.ts'
 import {
-  ENGINE_FLAGS,
+  NODE_ENGINE_FLAGS,
   loadFromFlags,
   NODE_FLAGS,
   PLACE_FLAGS,
@@ -32,14 +32,14 @@ export const up = defineCommand({
     port: SERVER_FLAGS.port,
     open: SERVER_FLAGS.open,
     ...NODE_FLAGS,
-    ...ENGINE_FLAGS,
+    ...NODE_ENGINE_FLAGS,
     json: { type: 'boolean', description: 'Print the line that says it is ready as JSON, and no bars' },
     verbose: VERBOSE_FLAG,
   },
   examples: [
     'polar up',
     'polar up --script examples/scripts/hello.yaml',
-    'polar up --upstream http://localhost:8000 --run 16',
+    'polar up --engine-url http://localhost:8000 --run 16',
   ],
   async run({ flags }): Promise<ExitCode> {
     // Those say which server to talk to; this one is its own.

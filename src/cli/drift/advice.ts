@@ -28,7 +28,7 @@ export const ADVICE: Readonly<Record<ForkReason, Advice>> = {
   },
   retokenised: {
     meaning: 'the same text is written in other tokens than were sampled',
-    todo: 'The engine must take prompts as ids: vLLM 0.27 or newer, SGLang 0.5.13 or newer (polar doctor --upstream URL tells), and --continuation must not be off.',
+    todo: 'The engine must take prompts as ids: vLLM 0.27 or newer, SGLang 0.5.13 or newer (polar doctor --engine-url URL checks it), and --continuation must not be off.',
   },
   'truncated-turn': {
     meaning: 'the answer was cut, so no end of turn was sampled',

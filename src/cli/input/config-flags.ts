@@ -1,6 +1,6 @@
-import { upstreams } from '../../gateway/upstreams/index.ts'
 import { loadConfig, type LoadedConfig } from '../../config/load-config.ts'
 import { runtimes } from '../../node/sandbox/runtimes/index.ts'
+import { ENGINE_FLAGS } from './engine-flags.ts'
 import { printError } from '../views/print.ts'
 
 /** Flags without defaults: what they do not say is for the environment, the file and the schema to say. */
@@ -20,17 +20,9 @@ export const SERVER_FLAGS = {
   open: { type: 'boolean', description: 'Ask nobody for a token; on a loopback address only' },
 } as const
 
-export const ENGINE_FLAGS = {
-  upstream: { type: 'string', hint: 'URL', description: 'Your inference engine; without it a tiny one answers' },
-  engine: {
-    type: 'string',
-    hint: 'KIND',
-    choices: ['auto', ...upstreams.kinds],
-    description: 'What listens there (default: auto)',
-  },
-  model: { type: 'string', hint: 'NAME', description: 'Model to ask for (default: the first the engine serves)' },
-  script: { type: 'string', hint: 'FILE', description: 'YAML of turns for the tiny engine to play' },
-  context: { type: 'string', hint: 'N', description: 'Context size harnesses are told, in tokens' },
+export const NODE_ENGINE_FLAGS = {
+  ...ENGINE_FLAGS,
+  context: { type: 'string', hint: 'N', description: 'Context size in tokens that harnesses are configured with' },
 } as const
 
 export const NODE_FLAGS = {
@@ -84,8 +76,8 @@ const PATHS: Readonly<Record<string, string>> = {
   'harness-dir': 'node.harness_dir',
   'allow-module': 'node.modules',
   'allow-path': 'node.allow.paths',
-  upstream: 'engine.url',
-  engine: 'engine.kind',
+  'engine-url': 'engine.url',
+  'engine-kind': 'engine.kind',
   model: 'engine.model',
   script: 'engine.script',
   context: 'engine.context',
