@@ -1,4 +1,5 @@
 import * as z from 'zod'
+import { parseJson } from '../lib/json/json-text.ts'
 import { type FailureCode, FailureCode as KnownCode, RolloutError } from '../model/failure.ts'
 
 /** As loose as can be: an older or newer server, or a proxy before it, may have written it. */
@@ -27,7 +28,7 @@ const MOST_TEXT = 500
 export async function toServerError(request: Request, response: Response): Promise<RolloutError> {
   const { status } = response
   const text = await response.text().catch(() => '')
-  const parsed = AnyErrorBody.safeParse(parseOrUndefined(text))
+  const parsed = AnyErrorBody.safeParse(parseJson(text))
   const error = parsed.success ? parsed.data.error : undefined
   const known = KnownCode.safeParse(error?.code)
   const detail =
@@ -84,14 +85,6 @@ function reasonOf(error: Error): string {
   if (!(cause instanceof Error)) return error.message
   const { code } = cause as { code?: unknown }
   return typeof code === 'string' ? code : cause.message
-}
-
-function parseOrUndefined(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return undefined
-  }
 }
 
 /** Dates are not understood: the clocks of two machines may differ by more than what is asked for. */

@@ -2,7 +2,7 @@ import { join } from 'node:path'
 import type { Logger } from 'pino'
 import type { LoadedConfig } from '../config/load-config.ts'
 import { loadSecret } from '../config/load-secret.ts'
-import { usualNodeId } from '../config/node-section.ts'
+import { defaultNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/async/clock.ts'
 import { isLoopbackHost } from '../lib/net/loopback-host.ts'
 import { OwnAddresses } from '../lib/net/own-addresses.ts'
@@ -97,7 +97,7 @@ export async function openServer(
     await server[Symbol.asyncDispose]()
     throw error
   }
-  const nodeId = config.node.id ?? usualNodeId()
+  const nodeId = config.node.id ?? defaultNodeId()
   const nodeToken = access.find(({ scopes, nodes }) => scopes.includes('node') && speaksFor(nodes, nodeId))
   const trainerToken = access.find(({ scopes }) => scopes.includes('trainer'))
   return {

@@ -3,7 +3,7 @@ import type * as z from 'zod'
 import { createClient, type Client } from '../client/client.ts'
 import type { Config } from '../config/config.ts'
 import { loadConfig, type LoadedConfig } from '../config/load-config.ts'
-import { usualNodeId } from '../config/node-section.ts'
+import { defaultNodeId } from '../config/node-section.ts'
 import { OwnAddresses } from '../lib/net/own-addresses.ts'
 import { RolloutError } from '../model/failure.ts'
 import { speaksFor } from '../server/listen/node-pattern.ts'
@@ -73,7 +73,7 @@ export async function openAll(loaded: LoadedConfig, deps: UpDeps): Promise<OpenU
 function assertNodeToken({ server: { tokens }, node }: Config): void {
   if (tokens.length === 0) return
   const ofNodes = tokens.filter(({ scopes }) => scopes.includes('node'))
-  const nodeId = node.id ?? usualNodeId()
+  const nodeId = node.id ?? defaultNodeId()
   if (ofNodes.some(({ nodes }) => speaksFor(nodes, nodeId))) return
   const why =
     ofNodes.length === 0

@@ -3,7 +3,7 @@ import type { Logger } from 'pino'
 import { createClient } from '../client/client.ts'
 import type { Config } from '../config/config.ts'
 import { loadSecret } from '../config/load-secret.ts'
-import { usualNodeId } from '../config/node-section.ts'
+import { defaultNodeId } from '../config/node-section.ts'
 import { systemClock } from '../lib/async/clock.ts'
 import { OwnAddresses } from '../lib/net/own-addresses.ts'
 import type { HostAccess } from '../node/sandbox/host-access.ts'
@@ -51,7 +51,7 @@ export interface OpenWorker extends AsyncDisposable {
 export async function openWorker(choice: WorkerChoice): Promise<OpenWorker> {
   const { config, env, logger, own = new OwnAddresses() } = choice
   const { node: section, engine: about } = config
-  const nodeId = section.id ?? usualNodeId()
+  const nodeId = section.id ?? defaultNodeId()
   const dir = nodeFolder(config.data, nodeId)
   await assertWritable(dir, '--dir')
   const engineKey = await loadSecret('engine.key', { file: about.key_file, env: about.key_env }, env)

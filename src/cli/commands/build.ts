@@ -12,13 +12,13 @@ import { print, printJson } from '../views/print.ts'
 
 export const build = defineCommand({
   name: 'build',
-  description: 'Build the trajectory of one session, and say what is trained and what is not.',
+  description: 'Build the trajectory of one session, and report which calls are trained and which are excluded.',
   subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
     from: FROM_FLAG,
-    to: { type: 'string', hint: 'FILE', description: "Write the trajectory there, in NVIDIA Polar's form" },
-    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
-    json: { type: 'boolean', description: 'Summary and exclusions as JSON' },
+    to: { type: 'string', hint: 'FILE', description: "File for the trajectory, in NVIDIA Polar's format" },
+    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
+    json: { type: 'boolean', description: 'Print summary and exclusions as JSON' },
     ...buildFlags,
   },
   examples: ['polar build last', 'polar build last --splice', 'polar build last --to trajectory.json'],

@@ -25,7 +25,7 @@ import { print, printError, printJson } from '../views/print.ts'
 export const drift = defineCommand({
   name: 'drift',
   description:
-    'Explain where a prompt does not go on literally from an earlier call: which token, why, what to change.',
+    'Explain where a prompt does not continue an earlier call token by token: the token, the reason, and what to change.',
   subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
     from: FROM_FLAG,
@@ -35,12 +35,12 @@ export const drift = defineCommand({
     'engine-key': ENGINE_KEY_FLAG,
     suggest: {
       type: 'boolean',
-      description: 'Find bytes that change without meaning anything, and write a quirk rule',
+      description: 'Find bytes that change without a change of meaning, and write quirk rules for them',
     },
-    to: { type: 'string', hint: 'FILE', description: 'With --suggest: where the rules go; else they are printed' },
-    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
-    fail: { type: 'boolean', description: 'Exit with 1 if any prompt breaks' },
-    json: { type: 'boolean', description: 'Everything as JSON' },
+    to: { type: 'string', hint: 'FILE', description: 'With --suggest: file for the rules (default: standard output)' },
+    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
+    fail: { type: 'boolean', description: 'Exit with 1 if any prompt diverges' },
+    json: { type: 'boolean', description: 'Print everything as JSON' },
   },
   examples: ['polar drift last', 'polar drift last --call 3', 'polar drift last --suggest --to quirks.yaml'],
   async run({ subject, flags }): Promise<ExitCode> {
@@ -132,7 +132,7 @@ async function suggest(
   return isBroken && rules.length === 0 ? EXIT.failed : EXIT.done
 }
 
-/** YAML; JSON, which is YAML too, where the text of a rule has characters that a terminal would not show. */
+/** Renders YAML; or JSON, which is also YAML, if a rule has characters that a terminal would not show. */
 function renderRules(rules: readonly QuirkRule[]): string {
   const yaml = stringify(rules, { lineWidth: 0 })
   return toVisibleText(yaml) === yaml ? yaml : `${toVisibleJson(JSON.stringify(rules, null, 2))}\n`
@@ -142,13 +142,13 @@ function toJson(session: SessionRecord, { suggestions, refused, proof }: Suggest
   return { session_id: session.id, rules: suggestions.map(({ rule }) => rule), refused, proof }
 }
 
-/** Rules may have been edited by hand since. */
+/** Does not overwrite a file, whose rules may have been edited. */
 async function writeNew(path: string, text: string): Promise<void> {
   try {
     await writeFile(path, text, { flag: 'wx' })
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException
-    const problem = code === 'EEXIST' ? 'there is such a file already' : code
+    const problem = code === 'EEXIST' ? 'the file already exists' : code
     throw new RolloutError('config.invalid', `The rules cannot be written to ${path}: ${problem}.`, { cause: error })
   }
 }

@@ -29,36 +29,47 @@ import { print, printError } from '../views/print.ts'
 
 export const gateway = defineCommand({
   name: 'gateway',
-  description: 'Serve model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
+  description:
+    'Serve the model calls of many sessions: a data plane for harnesses, a control API for trainers and nodes.',
   flags: {
     ...ENGINE_FLAGS,
     'engine-key': ENGINE_KEY_FLAG,
-    out: { type: 'string', hint: 'DIR', description: 'Where sessions are written', default: DEFAULT_OUT },
-    workers: { type: 'string', hint: 'N', description: 'Processes of the data plane, a port each', default: '1' },
-    host: { type: 'string', hint: 'ADDRESS', description: 'Where harnesses connect', default: '127.0.0.1' },
-    'control-host': { type: 'string', hint: 'ADDRESS', description: 'Where trainers connect', default: '127.0.0.1' },
+    out: { type: 'string', hint: 'DIR', description: 'Folder for sessions', default: DEFAULT_OUT },
+    workers: {
+      type: 'string',
+      hint: 'N',
+      description: 'Processes of the data plane, each with its own port',
+      default: '1',
+    },
+    host: { type: 'string', hint: 'ADDRESS', description: 'Address of the data plane', default: '127.0.0.1' },
+    'control-host': {
+      type: 'string',
+      hint: 'ADDRESS',
+      description: 'Address of the control API',
+      default: '127.0.0.1',
+    },
     'control-port': {
       type: 'string',
       hint: 'N',
-      description: 'Port of the control API; 0 takes a free one',
+      description: 'Port of the control API; 0 chooses a free port',
       default: '8081',
     },
     'control-token': {
       type: 'string',
       hint: 'TOKEN',
       description:
-        'Token of the control API; or set POLAR_CONTROL_TOKEN; without it one is made in control.token in --out',
+        'Token of the control API; or set POLAR_CONTROL_TOKEN (default: generated in control.token in --out)',
     },
     continuation: CONTINUATION_FLAG,
     'session-memory': {
       type: 'string',
       hint: 'MB',
-      description: 'Memory limit for the conversations of one session',
+      description: 'Memory limit in MB for the conversations of one session',
       default: String(SESSION_MEMORY_MB),
     },
     quirks: QUIRKS_FLAG,
     durability: DURABILITY_FLAG,
-    verbose: { type: 'boolean', description: 'Log what it does' },
+    verbose: { type: 'boolean', description: 'Log at level debug' },
   },
   examples: [
     'polar gateway --engine-url http://localhost:8000 --workers 4',
@@ -67,7 +78,7 @@ export const gateway = defineCommand({
   async run({ flags }): Promise<ExitCode> {
     const given = flags['control-token'] ?? process.env['POLAR_CONTROL_TOKEN']
     if (!isLoopbackHost(flags['control-host']) && given === undefined) {
-      throw usageError('gateway', `${flags['control-host']} can be reached from other machines; give a --control-token`)
+      throw usageError('gateway', `${flags['control-host']} can be reached from other machines; set --control-token`)
     }
     const problem = given === undefined ? undefined : tokenProblem(given)
     if (problem !== undefined) throw usageError('gateway', `the control token ${problem}`)
@@ -100,9 +111,9 @@ export const gateway = defineCommand({
     const server = createAdaptorServer({ fetch: app.fetch })
     await new Promise<void>((done, fail) => {
       server.on('error', (error: NodeJS.ErrnoException) => {
-        const place = `${flags['control-host']}:${controlPort}`
+        const address = `${flags['control-host']}:${controlPort}`
         fail(
-          new RolloutError('config.invalid', `The control API cannot listen on ${place} (${error.code}).`, {
+          new RolloutError('config.invalid', `The control API cannot listen on ${address} (${error.code}).`, {
             cause: error,
           }),
         )

@@ -10,13 +10,13 @@ import { print, printJson } from '../views/print.ts'
 
 export const inspect = defineCommand({
   name: 'inspect',
-  description: 'Show how the calls of a session hang together, and which sample each is trained in.',
+  description: 'Show the calls of a session as a tree, with the sample that trains each call.',
   subject: { name: 'session', description: 'Session id, folder of a session, or "last"', default: 'last' },
   flags: {
     from: FROM_FLAG,
-    why: { type: 'boolean', description: 'On what grounds each call has its label' },
-    salvage: { type: 'boolean', description: 'Read what is whole of a damaged log' },
-    json: { type: 'boolean', description: 'The graph as JSON' },
+    why: { type: 'boolean', description: 'Print the evidence for the label of each call' },
+    salvage: { type: 'boolean', description: 'Read the intact part of a damaged log' },
+    json: { type: 'boolean', description: 'Print the graph as JSON' },
     ...buildFlags,
   },
   examples: ['polar inspect last', 'polar inspect last --why', 'polar inspect last --json | jq .calls[0].edge'],
@@ -66,7 +66,7 @@ function toEdgeJson(edge: Edge): unknown {
       return {
         verdict: 'exact',
         parent: edge.parent.key,
-        ...(edge.passedOver === undefined ? {} : { passedOver: named(edge.passedOver) }),
+        passedOver: edge.passedOver && named(edge.passedOver),
       }
     case 'forked':
       return named(edge)

@@ -1,3 +1,4 @@
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import { formatSse } from '../../lib/net/sse.ts'
 import type { ToolCallDelta, WireFields } from '../../model/stream-event.ts'
 import type { Vault } from './dialect.ts'
@@ -129,22 +130,13 @@ const EMPTY_TEXT = { type: 'text', text: '' }
 function isClosable(open: OpenBlock | undefined): boolean {
   if (open?.kind !== 'call') return true
   // Whole arguments stay whole, and what does not end like an object need not be parsed to know that it is none.
-  open.isWhole ||= open.arguments.trimEnd().endsWith('}') && parseObject(open.arguments) !== undefined
+  open.isWhole ||= open.arguments.trimEnd().endsWith('}') && parseJsonObject(open.arguments) !== undefined
   return open.isWhole
 }
 
 /** The engine's own id, or one that no other call of the session has. */
 export function callId(answerId: string, call: { id?: string; index: number }): string {
   return call.id || `toolu_${answerId}_${call.index}`
-}
-
-export function parseObject(text: string): object | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? value : undefined
-  } catch {
-    return undefined
-  }
 }
 
 /** Clients of this API go by the `event:` line, not by the type in the data. */

@@ -1,4 +1,5 @@
 import { listOf } from '../../lib/json/list-of.ts'
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import * as z from 'zod'
 import { failureClasses, RolloutError, type Failure } from '../../model/failure.ts'
 import {
@@ -12,7 +13,7 @@ import {
 } from '../../model/message.ts'
 import type { AnswerStart, ChoiceDelta, WireFields } from '../../model/stream-event.ts'
 import type { FinishReason, ResponseFormat, TurnRequest, TurnResponse, Usage } from '../../model/turn.ts'
-import { BlockStream, callId, frame, parseObject } from './anthropic-messages-blocks.ts'
+import { BlockStream, callId, frame } from './anthropic-messages-blocks.ts'
 import type { Answer, Dialect, JsonBody, RenderedError, RequestContext, StreamRenderer, Vault } from './dialect.ts'
 
 // --- wire schemas -----------------------------------------------------------------------------------------------------
@@ -445,7 +446,7 @@ function renderContent(request: TurnRequest, { id, choices }: TurnResponse, vaul
 /** What Claude Code makes of a streamed input that is no JSON: the harness then tells the model what was wrong. */
 function toInput(text: string): unknown {
   if (text.trim() === '') return {}
-  return parseObject(text) ?? { __unparsedToolInput: { raw: text, len: text.length } }
+  return parseJsonObject(text) ?? { __unparsedToolInput: { raw: text, len: text.length } }
 }
 
 /**

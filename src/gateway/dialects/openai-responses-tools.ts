@@ -1,3 +1,4 @@
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import { listOf } from '../../lib/json/list-of.ts'
 import * as z from 'zod'
 import type { Tool } from '../../model/message.ts'
@@ -442,7 +443,7 @@ const PatchArguments = z.discriminatedUnion('type', [
 
 /** The item of a call whose arguments travel as an object; undefined when the sampled text is not such an object. */
 function structuredFields(target: CallTarget, text: string, call: OutgoingCall): WireFields | undefined {
-  const value = parseObject(text)
+  const value = parseJsonObject(text)
   const { callId: call_id } = call
   switch (target.kind) {
     case 'function':
@@ -467,15 +468,6 @@ function structuredFields(target: CallTarget, text: string, call: OutgoingCall):
       const { success, data } = PatchArguments.safeParse(value)
       return success ? { id: call.itemId('apc'), type: 'apply_patch_call', call_id, operation: data } : undefined
     }
-  }
-}
-
-function parseObject(text: string): WireFields | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as WireFields) : undefined
-  } catch {
-    return undefined
   }
 }
 
@@ -510,7 +502,7 @@ class FreeText {
   }
 
   #wholeText(): string {
-    const input = parseObject(this.#arguments)?.['input']
+    const input = parseJsonObject(this.#arguments)?.['input']
     return typeof input === 'string' ? input : this.#arguments
   }
 

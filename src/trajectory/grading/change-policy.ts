@@ -1,3 +1,4 @@
+import { parseJsonObject } from '../../lib/json/json-text.ts'
 import { matchesGlobs } from './globs.ts'
 import { SHADOWED_MODULES } from './protected-files.ts'
 
@@ -169,7 +170,7 @@ const RUNNER_KEYS = [
 
 /** The agent's file with the base's keys for runners. Undefined when either is not what npm would read. */
 export function mergePackageJson(base: string, agents: string): string | undefined {
-  const [from, to] = [toObject(base), toObject(agents)]
+  const [from, to] = [parseJsonObject(base), parseJsonObject(agents)]
   if (from === undefined || to === undefined) return undefined
   for (const key of RUNNER_KEYS) {
     if (Object.hasOwn(from, key)) to[key] = from[key]
@@ -177,15 +178,4 @@ export function mergePackageJson(base: string, agents: string): string | undefin
   }
   // Written anew, so that a key that occurs twice means the same to every reader.
   return `${JSON.stringify(to, undefined, 2)}\n`
-}
-
-function toObject(text: string): Record<string, unknown> | undefined {
-  try {
-    const value: unknown = JSON.parse(text)
-    return typeof value === 'object' && value !== null && !Array.isArray(value)
-      ? (value as Record<string, unknown>)
-      : undefined
-  } catch {
-    return undefined
-  }
 }
