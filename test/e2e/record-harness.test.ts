@@ -121,7 +121,7 @@ console.log((await answer.json()).choices[0].message.content)
     [['record', '--harness', 'shell', 'Who?'], 'needs a custom_shell'],
     [['harness'], 'name an action: ls, install or check'],
     [['harness', 'install'], 'name the harnesses to install'],
-    [['harness', 'install', 'shell'], 'There is no harness "shell". Harnesses: codex,'],
+    [['harness', 'install', 'shell'], 'Unknown harness "shell". Harnesses: codex,'],
   ])('refuses %j', (args, message) => {
     const run = polar(args)
     expect(run.status).toBe(2)
