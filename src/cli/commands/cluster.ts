@@ -117,7 +117,7 @@ export const cluster = defineCommand({
           return await logs(config, deps, {
             wanted: more[0],
             lines: parseNumber('cluster', 'lines', flags.lines, { min: 0, max: 10_000 }),
-            goesOn: flags.follow,
+            isFollowed: flags.follow,
           })
         case 'down':
           return await down(config, deps, seconds('grace', flags.grace) * 1000, flags['keep-server'])
