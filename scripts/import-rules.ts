@@ -32,7 +32,7 @@ export const mayImport: Readonly<Record<string, readonly string[]>> = {
 }
 
 /**
- * Plug folders: their interface file, and what of their surroundings every implementation may use. Beyond that an
+ * Plug folders: their interface file, and the shared files that every implementation may import. Beyond that an
  * implementation imports `model`, `lib` and its own helpers (`script.ts` those named `script-*.ts` or below `script/`);
  * only `index.ts` knows more than one implementation.
  */

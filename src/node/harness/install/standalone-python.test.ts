@@ -31,7 +31,7 @@ const EMPTY_ARCHIVE = Buffer.concat([Buffer.from('PK\u0005\u0006'), Buffer.alloc
 
 test.each([
   [{ status: 404, body: Buffer.from('none') }, /cannot be had from http:\/\/127\.0\.0\.1:\d+\/github.*answered 404/],
-  [{ status: 200, body: Buffer.from('a page of a login, not an archive') }, /no ZIP archive/],
+  [{ status: 200, body: Buffer.from('a page of a login, not an archive') }, /Not a ZIP archive/],
   [{ status: 200, body: EMPTY_ARCHIVE }, /is not it: its sum is h1:/],
 ])('what is not the very Python that is wanted is not used, and leaves nothing', async (given, message) => {
   answer = given
