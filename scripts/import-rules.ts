@@ -1,6 +1,6 @@
 import { dirname, join, relative } from 'node:path'
 
-/** Who may import whom, besides itself: whole folders of `src`, or single files of them. `*` is everything in `src`. */
+/** Allowed imports of each folder, besides itself: whole folders of `src`, or single files of them. `*` is everything in `src`. */
 export const mayImport: Readonly<Record<string, readonly string[]>> = {
   lib: [],
   model: ['lib'],

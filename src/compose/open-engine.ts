@@ -158,7 +158,8 @@ async function startTiny(choice: EngineChoice): Promise<Engine> {
   return startTinyEngine({ script, log: choice.log })
 }
 
-async function readScript(path: string): Promise<string> {
+/** Reads a script of the tiny engine. Throws `config.invalid`. */
+export async function readScript(path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8')
   } catch (error) {

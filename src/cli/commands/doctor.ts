@@ -102,7 +102,7 @@ async function checkDisk(dir: string): Promise<Check> {
   return { name, value: `${formatBytes(free)} free for ${dir}`, note, isFine }
 }
 
-/** Of the folder, or of its nearest parent that exists. */
+/** Reads the free space of the folder, or of its nearest parent that exists. */
 async function statNearest(dir: string): Promise<{ bavail: number; bsize: number } | undefined> {
   const found = await statfs(dir).catch(() => undefined)
   if (found !== undefined) return found

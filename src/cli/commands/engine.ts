@@ -1,7 +1,6 @@
-import { readFile } from 'node:fs/promises'
 import type { WireKind } from '@polar-rl/tiny-engine'
+import { readScript } from '../../compose/open-engine.ts'
 import { startTinyEngine } from '../../compose/tiny-engine.ts'
-import { RolloutError } from '../../model/failure.ts'
 import { isLoopbackHost } from '../../lib/net/loopback-host.ts'
 import { untilSignal } from '../until-signal.ts'
 import { defineCommand, EXIT, parseNumber, usageError, type ExitCode } from '../command.ts'
@@ -93,13 +92,3 @@ export const engine = defineCommand({
     return signal === 'SIGINT' ? EXIT.interrupted : EXIT.done
   },
 })
-
-async function readScript(path: string): Promise<string> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (error) {
-    throw new RolloutError('config.invalid', `Cannot read the script ${path}: ${(error as Error).message}`, {
-      cause: error,
-    })
-  }
-}

@@ -107,7 +107,7 @@ describe('suggestRules()', () => {
       (call) => `Now: 10:0${call}:00\n`,
       (_, asked) => (asked === 0 ? 'Note this. Now: 11:11:11\nDone.' : `q${asked}`),
     )
-    // Of another role, so nothing is in danger.
+    // The text has another role, so the rule does not change it.
     expect(refused).toEqual([])
     expect(suggestions).toHaveLength(1)
     const same = suggestFor(

@@ -91,14 +91,16 @@ export async function toBuildOptions(command: string, flags: BuildFlags): Promis
     filter: CallFilter.parse({
       labels: parseChoice(command, 'labels', Label, flags.labels),
       grades: parseList(command, 'grades', Grade, flags.grades),
-      ...(reasons === undefined
-        ? {}
-        : { finishReasons: parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')) }),
-      ...(maxTokens === undefined
-        ? {}
-        : { maxTokens: parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }) }),
+      finishReasons:
+        reasons === undefined
+          ? undefined
+          : parseList(command, 'finish-reasons', FinishReason, reasons.replaceAll('_', '-')),
+      maxTokens:
+        maxTokens === undefined
+          ? undefined
+          : parseNumber(command, 'max-tokens', maxTokens, { min: 1, max: 2 ** 31 - 1 }),
       parserFailures: flags['exclude-parser-failures'] ? 'exclude' : 'keep',
-      ...(steered === undefined ? {} : { allowSteered: parseChoice(command, 'allow-steered', Steering, steered) }),
+      allowSteered: steered === undefined ? undefined : parseChoice(command, 'allow-steered', Steering, steered),
     }),
     weighting: Weighting.parse(flags.weights),
     reader: requestReader,

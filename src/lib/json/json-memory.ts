@@ -113,7 +113,7 @@ function findList({ text, value }: Known): ListPlace {
   return { name: longest.name, starts: startsOf(text, longest.start + 1), close: longest.end - 1 }
 }
 
-/** Where the elements begin that stand from `from` on up to the end of their list. */
+/** Returns the starts of the elements from `from` to the end of their list. */
 function startsOf(text: string, from: number): number[] {
   const starts: number[] = []
   for (let at: number | undefined = from; at !== undefined;) {
